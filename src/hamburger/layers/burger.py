@@ -1,0 +1,184 @@
+"""The Hamburger: bread, ham, bread, a norm and a skip (Eq. 5 and 6), in the versions that were published."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hamburger.checks import check_finite
+from hamburger.errors import OptionError, ShapeError, check_choice, check_count
+from hamburger.layers.bread import Bread, make_norm
+from hamburger.layers.ham import HamLayer
+from hamburger.shapes import check_float
+from hamburger.solvers.base import Ham
+from hamburger.solvers.decompose import as_ham
+from hamburger.solvers.grad import Gradient, as_gradient, bptt, one_step
+
+VERSIONS = ("paper", "v1", "v2", "v2+")
+LAYOUTS = ("channels", "tokens")
+PARTS = frozenset({"lower", "ham", "upper"})
+
+
+class Hamburger(nn.Module):
+    """Global context by matrix decomposition: a layer that keeps the shape of its input.
+
+        (b, c, *spatial) -> (b, c, *spatial)      one, two or three spatial axes
+        (b, n, c)        -> (b, n, c)             with layout="tokens"
+
+    >>> layer = Hamburger(64, ham="nmf", rank=8)
+    >>> layer(torch.randn(2, 64, 16, 16)).shape
+    torch.Size([2, 64, 16, 16])
+
+    - `ham`: "nmf", "vq", "cd", a registered name, or a ready value such as `VQ(rank=32, temperature=0.1)`. For a name,
+      `rank` and further keywords (`temperature`, `beta`, `eps`, `codes_init`) are its options.
+    - `version`: "paper" Z + BN(W_u M(W_l Z)); "v1", the authors' code, ReLU of that; "v2" with a slice of cheese (linear,
+      BN, ReLU) after the ham and no BN after the upper bread; "v2+" adds two learned scalars, a zero-initialised one on
+      the burger, and allows `dual`: half of a doubled width decomposed along channels.
+    - `inner`: the paper's d, by default the channels. `heads` cut it into sections with a dictionary each.
+    - `steps`: the paper's K, in training; `eval_steps` in evaluation, the same by default.
+    - `init`: "random", "fixed", "learned" (differentiated by BPTT) or "online": see `layers.dictionary`.
+    - `grad`: "one-step" (default), "truncated:m", "bptt" (default where init="learned"), "implicit", or a strategy.
+    - `parts`: which of {"lower", "ham", "upper"} are there, for the ablations of Table 2. The norm stays.
+    - `seed`: of the dictionary that evaluation starts from. It is in the state dict: loading weights loads it too.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        *,
+        ham: str | Ham = "nmf",
+        inner: int | None = None,
+        rank: int | None = None,
+        steps: int = 6,
+        eval_steps: int | None = None,
+        init: str = "random",
+        grad: str | Gradient | None = None,
+        heads: int = 1,
+        version: str = "v1",
+        dual: bool = False,
+        parts: Iterable[str] = PARTS,
+        layout: str = "channels",
+        norm: str | Callable[[int], nn.Module] = "batch",
+        norm_momentum: float = 0.1,
+        cheese_factor: int | None = None,
+        online_momentum: float = 0.9,
+        seed: int = 0,
+        **ham_options: Any,
+    ) -> None:
+        super().__init__()
+        check_count("Hamburger", "channels", channels, least=1)
+        inner = channels if inner is None else inner
+        check_count("Hamburger", "inner", inner, least=1)
+        check_choice("Hamburger", "version", version, VERSIONS)
+        check_choice("Hamburger", "layout", layout, LAYOUTS)
+        parts = frozenset({parts} if isinstance(parts, str) else parts)
+        for part in parts:
+            check_choice("Hamburger", "part", part, PARTS)
+        _check_version(version, dual, cheese_factor, parts)
+        if not parts:
+            raise OptionError(f"Hamburger: parts must name at least one of {sorted(PARTS)}")
+        missing = sorted(PARTS - parts - {"ham"})
+        if missing and inner != channels:
+            raise OptionError(
+                f"Hamburger: without the {' and '.join(missing)} bread the inner width must be that of the input, "
+                f"got inner={inner} for channels={channels}"
+            )
+        if rank is not None:
+            ham_options["rank"] = rank
+        value = as_ham(ham, **ham_options)
+        gradient = as_gradient(grad) if grad is not None else bptt if init == "learned" else one_step
+
+        self.channels, self.version, self.layout, self.parts = channels, version, layout, parts
+        self.rectify = value.nonnegative
+        width = inner * 2 if dual else inner
+        self.lower = Bread(channels, width, bias=True) if "lower" in parts else None
+
+        def slice_of_ham(axis: str, seed: int) -> HamLayer:
+            return HamLayer(
+                value,
+                inner,
+                heads=heads,
+                axis=axis,
+                steps=steps,
+                eval_steps=eval_steps,
+                init=init,
+                grad=gradient,
+                seed=seed,
+                online_momentum=online_momentum,
+            )
+
+        self.ham = slice_of_ham("spatial", seed) if "ham" in parts else None
+        self.channel_ham = slice_of_ham("channel", seed + 1) if dual else None
+        self.cheese: nn.Module | None = None
+        if version in ("v2", "v2+"):
+            factor = (heads if version == "v2+" else 1) if cheese_factor is None else cheese_factor
+            check_count("Hamburger", "cheese_factor", factor, least=1)
+            if inner % factor:
+                raise OptionError(f"Hamburger: cheese_factor {factor} does not divide the inner width {inner}")
+            slim = inner // factor
+            self.cheese = nn.Sequential(
+                Bread(width, slim, bias=False), make_norm(norm, slim, norm_momentum), nn.ReLU()
+            )
+            width = slim
+        self.upper = Bread(width, channels, bias=False) if "upper" in parts else None
+        self.norm = make_norm(norm, channels, norm_momentum) if self.cheese is None else nn.Identity()
+        if version == "v2+":
+            self.burger_scale = nn.Parameter(torch.zeros(()))
+            self.skip_scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, z: Tensor) -> Tensor:
+        self._check(z)
+        flat = z.mT if self.layout == "tokens" else z.flatten(2)  # b c n
+        y = self.context(flat)
+        y = (y.mT if self.layout == "tokens" else y.unflatten(2, z.shape[2:])).to(z.dtype)
+        if self.version == "paper":
+            return z + y
+        if self.version == "v2+":
+            return torch.relu(self.skip_scale * z + self.burger_scale * y).to(z.dtype)
+        return torch.relu(z + y)
+
+    def context(self, z: Tensor) -> Tensor:
+        """The layer without its skip.   b c n   ->   b c n"""
+        x = z if self.lower is None else self.lower(z)
+        if self.rectify:
+            x = torch.relu(x)
+        if self.channel_ham is not None and self.ham is not None:
+            along_positions, along_channels = x.chunk(2, dim=1)
+            x = torch.cat([self.ham(along_positions), self.channel_ham(along_channels)], dim=1)
+        elif self.ham is not None:
+            x = self.ham(x)
+        if self.cheese is not None:
+            x = self.cheese(x)
+        if self.upper is not None:
+            x = self.upper(x)
+        return self.norm(x)
+
+    def _check(self, z: Tensor) -> None:
+        tokens = self.layout == "tokens"
+        shape = tuple(z.shape)
+        axes = "(b, n, c)" if tokens else "(b, c, *spatial) with 1, 2 or 3 spatial axes"
+        if (z.dim() != 3) if tokens else (z.dim() not in (3, 4, 5)):
+            raise ShapeError(f"Hamburger: the input must be {axes}, got {shape}")
+        if shape[-1 if tokens else 1] != self.channels:
+            hint = ""
+            if shape[1 if tokens else -1] == self.channels:
+                hint = f"; for that layout build it with layout='{LAYOUTS[not tokens]}'"
+            raise ShapeError(f"Hamburger: built for {self.channels} channels, got {shape} as {axes}{hint}")
+        check_float("Hamburger", "the input", z)
+        check_finite("Hamburger", "the input", z)
+
+    def extra_repr(self) -> str:
+        parts = "" if self.parts == PARTS else f", parts={sorted(self.parts)}"
+        return f"{self.channels}, version={self.version}, layout={self.layout}{parts}"
+
+
+def _check_version(version: str, dual: bool, cheese_factor: int | None, parts: frozenset[str]) -> None:
+    if dual and version != "v2+":
+        raise OptionError(f"Hamburger: dual=True belongs to version='v2+', got version='{version}'")
+    if cheese_factor is not None and version not in ("v2", "v2+"):
+        raise OptionError(f"Hamburger: cheese_factor belongs to versions 'v2' and 'v2+', got version='{version}'")
+    if version in ("v2", "v2+") and parts != PARTS:
+        raise OptionError(f"Hamburger: parts can be left out of versions 'paper' and 'v1', not of '{version}'")

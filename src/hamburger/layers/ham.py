@@ -1,0 +1,74 @@
+"""A decomposition inside a network: heads, a dictionary to start from, and what is differentiated."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from hamburger.errors import OptionError, check_choice, check_count
+from hamburger.layers.dictionary import Dictionary, PositionDictionary
+from hamburger.solvers.base import Ham
+from hamburger.solvers.decompose import run
+from hamburger.solvers.grad import BPTT, Gradient
+
+AXES = ("spatial", "channel")
+
+
+class HamLayer(nn.Module):
+    """x -> D C.   b d n   ->   b d n
+
+    `heads` splits the d channels into sections that are decomposed apart. `axis="spatial"` factorises each section as
+    it is, one column per position; `axis="channel"` factorises its transpose, one column per channel.
+    """
+
+    def __init__(
+        self,
+        ham: Ham,
+        dim: int,
+        *,
+        heads: int = 1,
+        axis: str = "spatial",
+        steps: int = 6,
+        eval_steps: int | None = None,
+        init: str = "random",
+        grad: Gradient,
+        seed: int = 0,
+        online_momentum: float = 0.9,
+    ) -> None:
+        super().__init__()
+        check_count("Hamburger", "heads", heads, least=1)
+        check_count("Hamburger", "steps", steps, least=0)
+        check_choice("Hamburger", "axis", axis, AXES)
+        if eval_steps is not None:
+            check_count("Hamburger", "eval_steps", eval_steps, least=0)
+        if dim % heads:
+            raise OptionError(f"Hamburger: {heads} heads do not divide the inner width {dim}; choose a divisor")
+        if init == "learned" and not isinstance(grad, BPTT):
+            raise OptionError(
+                f"Hamburger: init='learned' needs grad='bptt', got '{grad}': no other gradient reaches the first dictionary"
+            )
+        self.ham, self.heads, self.axis, self.grad = ham, heads, axis, grad
+        self.steps, self.eval_steps = steps, steps if eval_steps is None else eval_steps
+        self.dictionary: Dictionary | PositionDictionary = (
+            Dictionary(ham, heads=heads, dim=dim // heads, init=init, seed=seed, momentum=online_momentum)
+            if axis == "spatial"
+            else PositionDictionary(ham, init=init, seed=seed)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        folded = x.unflatten(1, (self.heads, -1)).flatten(0, 1)  # (b s) d n
+        data = folded if self.axis == "spatial" else folded.mT
+        self.ham.check(data.shape[1], data.shape[2])
+        out = run(
+            data,
+            self.ham,
+            steps=self.steps if self.training else self.eval_steps,
+            grad=self.grad,
+            bases=self.dictionary(data),
+        )
+        self.dictionary.update(out.bases)
+        y = out.reconstruction if self.axis == "spatial" else out.reconstruction.mT
+        return y.unflatten(0, (-1, self.heads)).flatten(1, 2)
+
+    def extra_repr(self) -> str:
+        steps = f"{self.steps}" if self.steps == self.eval_steps else f"{self.steps}, eval_steps={self.eval_steps}"
+        return f"{self.ham}, steps={steps}, grad={self.grad}, heads={self.heads}, axis={self.axis}"

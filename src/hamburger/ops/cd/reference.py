@@ -1,0 +1,31 @@
+"""Soft concept decomposition (the paper's Algorithm 3): the definition, in plain torch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hamburger.ops import cosine
+from hamburger.ops.cd.inverse import newton_schulz
+
+
+def solve(x: Tensor, bases: Tensor, steps: int, temperature: float) -> Tensor:
+    """`steps` sweeps of spherical k-means: assign every column, then take the mean direction of each cluster."""
+    scale = cosine.inverse_norms(x)
+    for _ in range(steps):
+        codes = cosine.assign(x, scale, bases, temperature)
+        bases = cosine.normalize(cosine.centroids(*cosine.sums_over_positions(x, codes)))
+    return bases
+
+
+def ridge_codes(x: Tensor, bases: Tensor, beta: float) -> Tensor:
+    """(D^T D + beta I)^-1 D^T X.   x: b d n   bases: b d r   ->   b r n"""
+    gram = bases.mT @ bases
+    gram = gram + beta * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    # Solve for the r x d projector, not for r x n codes: the triangular solves then do not grow with n.
+    if torch.onnx.is_in_onnx_export():
+        projector = newton_schulz(gram) @ bases.mT  # ONNX has no linear solve
+    else:
+        # the _ex form neither raises on NaN nor waits for the GPU to say that all went well
+        projector = torch.linalg.solve_ex(gram, bases.mT)[0]
+    return projector @ x

@@ -1,0 +1,40 @@
+"""Soft assignment by cosine similarity, shared by VQ and CD."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# Added to a sum or a norm that may be zero: a cluster that nobody chose becomes the zero column, in every dtype.
+EPS = 1e-6
+
+
+def inverse_norms(x: Tensor) -> Tensor:
+    """1 / |x_j| for each column, 0 for a zero column.   x: b d n   ->   b 1 n
+
+    A zero column has no direction: its cosine is defined as 0, and so is its derivative.
+    """
+    norms = torch.linalg.vector_norm(x, dim=1, keepdim=True)
+    zero = norms == 0
+    return torch.where(zero, 0.0, 1.0 / torch.where(zero, 1.0, norms))
+
+
+def normalize(bases: Tensor) -> Tensor:
+    """Columns of unit L2 length; the zero column stays zero.   b d r   ->   b d r"""
+    return torch.nn.functional.normalize(bases, dim=1, eps=EPS)
+
+
+def assign(x: Tensor, scale: Tensor, bases: Tensor, temperature: float) -> Tensor:
+    """softmax over r of cosine(D, X) / T.   x: b d n   scale = inverse_norms(x): b 1 n   bases: b d r   ->   b r n"""
+    # The norms of X scale r x n similarities here rather than d x n entries of X: no normalised copy of X is made.
+    return ((normalize(bases).mT @ x) * (scale / temperature)).softmax(dim=1)
+
+
+def sums_over_positions(x: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
+    """X C^T and C 1, the only places where positions meet.   x: b d n   codes: b r n   ->   b d r,  b 1 r"""
+    return x @ codes.mT, codes.sum(dim=2).unsqueeze(1)
+
+
+def centroids(xc: Tensor, mass: Tensor) -> Tensor:
+    """X C^T diag(C 1)^-1.   xc: b d r   mass: b 1 r   ->   b d r"""
+    return xc / (mass + EPS)

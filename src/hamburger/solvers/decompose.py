@@ -1,0 +1,116 @@
+"""X (b d n) -> bases, codes and their product, for any ham and any gradient."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from hamburger.checks import check_finite, check_nonnegative
+from hamburger.errors import OptionError, ShapeError, check_count
+from hamburger.shapes import check_float, check_shapes
+from hamburger.solvers.base import Factors, Ham, hams
+from hamburger.solvers.grad import Gradient, as_gradient, one_step
+
+
+class Decomposition(NamedTuple):
+    """X ~ D C. Factors are in the precision of the solve (float32 for half inputs), the product in that of x."""
+
+    bases: Tensor  # b d r, the paper's D
+    codes: Tensor  # b r n, the paper's C
+    reconstruction: Tensor  # b d n, D C
+
+
+def as_ham(ham: str | Ham, **options: Any) -> Ham:
+    """A ham from its name and options; a ready one is passed through and takes no further options."""
+    if isinstance(ham, str):
+        return hams.create(ham, **options)
+    if not isinstance(ham, Ham):
+        raise OptionError(f"a ham is a name or an instance of hamburger.Ham, got {ham!r}; names: {hams.names()}")
+    if options:
+        raise OptionError(
+            f"{', '.join(options)} cannot be set beside a ready ham; give it when building {type(ham).__name__}(...)"
+        )
+    return ham
+
+
+def decompose(
+    x: Tensor,
+    ham: str | Ham = "nmf",
+    *,
+    steps: int = 6,
+    grad: str | Gradient = one_step,
+    bases: Tensor | None = None,
+    generator: torch.Generator | None = None,
+    **options: Any,
+) -> Decomposition:
+    """Low-rank factors of x: b d n, and their product D C.
+
+    `steps` sweeps of the ham's optimiser, then one read-out of the codes under the bases found. The start is `bases`
+    ((b or 1) d r), which makes the call deterministic, or is drawn from `generator` (torch's default without one).
+    `grad` says what is differentiated and never changes the value. Other keywords are options of a ham given by name.
+
+    >>> out = decompose(torch.rand(2, 32, 100), "nmf", rank=4, steps=6)
+    >>> out.bases.shape, out.codes.shape, out.reconstruction.shape
+    (torch.Size([2, 32, 4]), torch.Size([2, 4, 100]), torch.Size([2, 32, 100]))
+    """
+    ham = as_ham(ham, **options)
+    grad = as_gradient(grad)
+    check_count("decompose", "steps", steps, least=0)
+    check_shapes("decompose", x=(x, "b d n"))
+    check_float("decompose", "x", x)
+    if 0 in x.shape:
+        raise ShapeError(f"decompose: every axis of x (b d n) must have at least one entry, got {tuple(x.shape)}")
+    if bases is not None:
+        _check_bases(x, bases, ham)
+    ham.check(x.shape[1], x.shape[2])
+    check_finite("decompose", "x", x)
+    if ham.nonnegative:
+        check_nonnegative("decompose", "x", x)
+        if bases is not None:
+            check_nonnegative("decompose", "bases", bases)
+    return run(x, ham, steps=steps, grad=grad, bases=bases, generator=generator)
+
+
+def run(
+    x: Tensor,
+    ham: Ham,
+    *,
+    steps: int,
+    grad: Gradient,
+    bases: Tensor | None,
+    generator: torch.Generator | None = None,
+) -> Decomposition:
+    """`decompose` without its checks, for layers that have made them."""
+    with full_precision(x.device.type):
+        # Half precision has neither the range nor the digits for sums over thousands of positions.
+        data = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+        def start() -> Factors:
+            first = None if bases is None else bases.to(data).expand(x.shape[0], -1, -1)
+            return ham.init(data, first, generator)
+
+        factors = grad(ham, data, start, steps)
+        codes = ham.readout(data, factors)
+        return Decomposition(factors.bases, codes, (factors.bases @ codes).to(x.dtype))
+
+
+def full_precision(device_type: str) -> AbstractContextManager[None]:
+    """Autocast off, where it is on."""
+    if torch.is_autocast_enabled(device_type):
+        return torch.autocast(device_type, enabled=False)
+    return nullcontext()
+
+
+def _check_bases(x: Tensor, bases: Tensor, ham: Ham) -> None:
+    check_float("decompose", "bases", bases)
+    want = (x.shape[0], x.shape[1], ham.rank)
+    if bases.dim() != 3 or bases.shape[1:] != want[1:] or bases.shape[0] not in (1, want[0]):
+        raise ShapeError(
+            f"decompose: bases must be ({want[0]} or 1, {want[1]}, {want[2]}) '(b or 1) d r' for x "
+            f"{tuple(x.shape)} and rank {ham.rank}, got {tuple(bases.shape)}"
+        )
+    if bases.device != x.device:
+        raise ShapeError(f"decompose: bases are on {bases.device} but x on {x.device}; move one of them")

@@ -1,0 +1,77 @@
+"""How a solve is differentiated: an axis of its own. A strategy changes the gradient, never the value.
+
+Each strategy runs K sweeps from a start and decides what autograd sees of them; `readout` follows outside and always
+carries gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from hamburger.errors import OptionError, check_count, did_you_mean
+from hamburger.solvers.base import Factors, Ham
+
+
+class Gradient(Protocol):
+    """`start()` makes the first factors from x; the strategy calls it inside or outside the graph."""
+
+    def __call__(self, ham: Ham, x: Tensor, start: Callable[[], Factors], steps: int) -> Factors: ...
+
+
+@dataclass(frozen=True)
+class Truncated:
+    """Keep the graph of the last `keep` sweeps; the start and the sweeps before them are constants.
+
+    `keep=1` is Eq. 13 read literally on (D, C); `keep=0`, named `one_step`, is what the authors' code does: only the
+    read-out of the codes carries gradient. Memory does not grow with the number of sweeps.
+    """
+
+    keep: int
+
+    def __post_init__(self) -> None:
+        check_count("Truncated", "keep", self.keep, least=0)
+
+    def __call__(self, ham: Ham, x: Tensor, start: Callable[[], Factors], steps: int) -> Factors:
+        keep = min(self.keep, steps)
+        with torch.no_grad():
+            factors = ham.solve(x, start(), steps - keep)
+        return ham.solve(x, factors, keep) if keep else factors
+
+    def __str__(self) -> str:
+        return f"truncated:{self.keep}" if self.keep else "one-step"
+
+
+@dataclass(frozen=True)
+class BPTT:
+    """Back-propagation through all sweeps, the initial codes and given bases included (Eq. 12)."""
+
+    def __call__(self, ham: Ham, x: Tensor, start: Callable[[], Factors], steps: int) -> Factors:
+        return ham.solve(x, start(), steps)
+
+    def __str__(self) -> str:
+        return "bptt"
+
+
+one_step = Truncated(keep=0)
+bptt = BPTT()
+
+
+def as_gradient(grad: str | Gradient) -> Gradient:
+    """A strategy from its name: "one-step", "bptt", "truncated:2", "implicit"; a ready one is passed through."""
+    from hamburger.solvers.implicit import Implicit
+
+    if callable(grad):
+        return grad
+    if grad == "implicit":
+        return Implicit()
+    if grad in (named := {str(one_step): one_step, str(bptt): bptt}):
+        return named[grad]
+    name, _, keep = str(grad).partition(":")
+    if name == "truncated" and keep.isdigit():
+        return Truncated(int(keep))
+    raise OptionError(f"no gradient {grad!r}{did_you_mean(grad, [*named, 'implicit', 'truncated:1'])}")

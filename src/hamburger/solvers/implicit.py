@@ -1,0 +1,150 @@
+"""Implicit differentiation of a solve (Proposition 2), with a residual that is checked before anything is returned.
+
+At a fixed point h = F(h, x) the gradient is v^T dF/dx with (I - dF/dh)^T v = g, g being what arrives at h. The series
+v = g + J^T g + ... that defines v diverges as soon as J has an eigenvalue outside the unit circle, and NMF's J has r
+of them at 1: bases and codes trade scale. So the trade is taken out of the state (unit columns), the system is solved
+by GMRES, one system per sample, and a solution that does not solve it, or is out of all proportion, raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from hamburger.errors import ImplicitGradientError, check_count, check_positive
+from hamburger.solvers.base import Factors, Ham
+
+
+@dataclass(frozen=True)
+class Implicit:
+    """Gradient of the fixed point that the sweeps approach.
+
+    - `tol`: largest relative residual of the linear system that is accepted.
+    - `iterations`: GMRES steps, each one backward pass through one sweep.
+    - `max_growth`: largest |v| / |g| that is accepted. The paper's bound is 1 / (1 - L_h): a solve whose sweeps hardly
+      contract has a gradient that is large and means little.
+    """
+
+    tol: float = 1e-3
+    iterations: int = 64
+    max_growth: float = 1e3
+
+    def __post_init__(self) -> None:
+        check_positive("Implicit", "tol", self.tol)
+        check_positive("Implicit", "max_growth", self.max_growth)
+        check_count("Implicit", "iterations", self.iterations, least=1)
+
+    def __call__(self, ham: Ham, x: Tensor, start: Callable[[], Factors], steps: int) -> Factors:
+        with torch.no_grad():
+            factors = ham.solve(x, start(), steps)
+        if steps == 0 or not (torch.is_grad_enabled() and x.requires_grad):
+            return factors
+        state = tuple(t for t in factors if t is not None)
+        return Factors(*_FixedPoint.apply(x, ham, self, *state))
+
+    def __str__(self) -> str:
+        return "implicit"
+
+
+class _FixedPoint(torch.autograd.Function):
+    """The identity on the factors; backward sends their gradient through the fixed-point equation to x."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, ham: Ham, options: Implicit, *state: Tensor) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(x, *state)
+        ctx.ham, ctx.options = ham, options
+        return tuple(t.clone() for t in state)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
+        x, *saved = ctx.saved_tensors
+        ham: Ham = ctx.ham
+        state, cotangents = _fix_scale(ham, saved, cotangents)
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            state = [t.detach().requires_grad_() for t in state]
+            swept = [t for t in ham.step(x, Factors(*state)) if t is not None]
+            after, _ = _fix_scale(ham, swept, cotangents)
+
+        def pull(v: Tensor, to: list[Tensor]) -> list[Tensor]:
+            """v^T times the Jacobian of one sweep.   v: b m"""
+            pulled = torch.autograd.grad(after, to, _split(v, after), retain_graph=True, allow_unused=True)
+            return [torch.zeros_like(t) if p is None else p for p, t in zip(pulled, to, strict=True)]
+
+        g = _join(list(cotangents))
+        v, residual = gmres(lambda v: v - _join(pull(v, state)), g, ctx.options.iterations, ctx.options.tol / 10)
+        _accept(ctx.options, str(type(ham).__name__), g, v, residual)
+        return pull(v, [x])[0], *([None] * (2 + len(saved)))
+
+
+def _fix_scale(
+    ham: Ham, state: list[Tensor], cotangents: tuple[Tensor, ...]
+) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+    """Unit columns for scale-free hams, and what the cotangents become in those coordinates."""
+    if not ham.scale_free:
+        return state, cotangents
+    bases, codes = state
+    norms = torch.linalg.vector_norm(bases, dim=1, keepdim=True)  # b 1 r
+    norms = torch.where(norms == 0, 1.0, norms)
+    return [bases / norms, codes * norms.mT], (cotangents[0] * norms, cotangents[1] / norms.mT)
+
+
+def _join(tensors: list[Tensor]) -> Tensor:
+    return torch.cat([t.flatten(1) for t in tensors], dim=1)
+
+
+def _split(v: Tensor, like: list[Tensor]) -> list[Tensor]:
+    parts = v.split([t[0].numel() for t in like], dim=1)
+    return [p.reshape(t.shape) for p, t in zip(parts, like, strict=True)]
+
+
+def _accept(options: Implicit, ham: str, g: Tensor, v: Tensor, residual: Tensor) -> None:
+    """Raise unless every sample's system is solved, with a solution in proportion to its right-hand side."""
+    size = torch.linalg.vector_norm(g, dim=1).clamp_min(torch.finfo(g.dtype).tiny)
+    growth = torch.linalg.vector_norm(v, dim=1) / size
+    # written so that NaN is refused too
+    refused = ~((residual <= options.tol) & (growth <= options.max_growth))
+    if refused.any():
+        sample = int(refused.nonzero()[0])
+        raise ImplicitGradientError(
+            f"implicit gradient of {ham}: sample {sample} of {len(g)} has a relative residual of "
+            f"{residual[sample].item():.3g} (allowed: {options.tol:g}) and a growth |v|/|g| of "
+            f"{growth[sample].item():.3g} (allowed: {options.max_growth:g}) after {options.iterations} GMRES steps. "
+            f"The solve has probably not converged: take more steps, a higher temperature, or grad='one-step'"
+        )
+
+
+def gmres(apply: Callable[[Tensor], Tensor], g: Tensor, iterations: int, tol: float) -> tuple[Tensor, Tensor]:
+    """Solve apply(v) = g for each sample by GMRES from zero.   g: b m   ->   v: b m, relative residuals: b"""
+    norm = torch.linalg.vector_norm(g, dim=1, keepdim=True)  # b 1
+    safe = torch.where(norm == 0, 1.0, norm)
+    krylov = [g / safe]
+    hessenberg = g.new_zeros(g.shape[0], iterations + 1, iterations)
+    target = g.new_zeros(g.shape[0], iterations + 1, 1)
+    target[:, 0] = norm
+    v, residual = torch.zeros_like(g), (norm != 0).to(g.dtype).squeeze(1)
+    for k in range(iterations):
+        w = apply(krylov[k])
+        for _ in range(2):  # a second pass keeps the basis orthogonal in float32
+            for i, q in enumerate(krylov):
+                along = (q * w).sum(1)
+                hessenberg[:, i, k] += along
+                w = w - along[:, None] * q
+        left = torch.linalg.vector_norm(w, dim=1, keepdim=True)
+        hessenberg[:, k + 1, k] = left[:, 0]
+        krylov.append(w / torch.where(left == 0, 1.0, left))
+        small = hessenberg[:, : k + 2, : k + 1]
+        y = torch.linalg.pinv(small) @ target[:, : k + 2]  # least squares that survives a singular system
+        residual = torch.linalg.vector_norm(small @ y - target[:, : k + 2], dim=(1, 2)) / safe[:, 0]
+        if bool((residual <= tol).all()) or k == iterations - 1 or not bool(torch.isfinite(residual).all()):
+            v = (torch.stack(krylov[: k + 1], dim=2) @ y).squeeze(2)
+            break
+    # the recurrence's residual drifts from the true one in low precision: report the true one
+    true = torch.linalg.vector_norm(g - apply(v), dim=1) / safe[:, 0]
+    return v, torch.where(norm[:, 0] == 0, 0.0, true)
