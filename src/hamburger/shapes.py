@@ -17,9 +17,7 @@ def check_shapes(call: str, **tensors: tuple[Tensor, str]) -> None:
         letters = axes.split()
         here = f"{name} {tuple(tensor.shape)} '{axes}'"
         if tensor.dim() != len(letters):
-            raise ShapeError(
-                f"{call}: {name} must have {len(letters)} axes '{axes}', got {tuple(tensor.shape)}"
-            )
+            raise ShapeError(f"{call}: {name} must have {len(letters)} axes '{axes}', got {tuple(tensor.shape)}")
         for letter, size in zip(letters, tensor.shape, strict=True):
             first = seen.setdefault(letter, (size, here))
             if first[0] != size:
@@ -29,6 +27,5 @@ def check_shapes(call: str, **tensors: tuple[Tensor, str]) -> None:
 def check_float(call: str, name: str, tensor: Tensor) -> None:
     if not tensor.is_floating_point():
         raise ShapeError(
-            f"{call}: {name} must hold real floating point numbers, got {tensor.dtype}; "
-            f"convert it with {name}.float()"
+            f"{call}: {name} must hold real floating point numbers, got {tensor.dtype}; convert it with {name}.float()"
         )

@@ -34,9 +34,9 @@ class Hamburger(nn.Module):
 
     - `ham`: "nmf", "vq", "cd", a registered name, or a ready value such as `VQ(rank=32, temperature=0.1)`. For a name,
       `rank` and further keywords (`temperature`, `beta`, `eps`, `codes_init`) are its options.
-    - `version`: "paper" Z + BN(W_u M(W_l Z)); "v1", the authors' code, ReLU of that; "v2" with a slice of cheese (linear,
-      BN, ReLU) after the ham and no BN after the upper bread; "v2+" adds two learned scalars, a zero-initialised one on
-      the burger, and allows `dual`: half of a doubled width decomposed along channels.
+    - `version`: "paper" Z + BN(W_u M(W_l Z)); "v1", the authors' code, ReLU of that; "v2" with a slice of cheese
+      (linear, BN, ReLU) after the ham and no BN after the upper bread; "v2+" adds two learned scalars, the one on the
+      burger zero at first, and allows `dual`: half of a doubled width decomposed along channels.
     - `inner`: the paper's d, by default the channels. `heads` cut it into sections with a dictionary each.
     - `steps`: the paper's K, in training; `eval_steps` in evaluation, the same by default.
     - `init`: "random", "fixed", "learned" (differentiated by BPTT) or "online": see `layers.dictionary`.
@@ -119,9 +119,7 @@ class Hamburger(nn.Module):
             if inner % factor:
                 raise OptionError(f"Hamburger: cheese_factor {factor} does not divide the inner width {inner}")
             slim = inner // factor
-            self.cheese = nn.Sequential(
-                Bread(width, slim, bias=False), make_norm(norm, slim, norm_momentum), nn.ReLU()
-            )
+            self.cheese = nn.Sequential(Bread(width, slim, bias=False), make_norm(norm, slim, norm_momentum), nn.ReLU())
             width = slim
         self.upper = Bread(width, channels, bias=False) if "upper" in parts else None
         self.norm = make_norm(norm, channels, norm_momentum) if self.cheese is None else nn.Identity()

@@ -45,7 +45,7 @@ class Dictionary(nn.Module):
 
     @torch.no_grad()
     def update(self, bases: Tensor) -> None:
-        """Move an online dictionary towards the mean of these bases ((b s) d r); nothing otherwise, or in evaluation."""
+        """Move an online dictionary towards the mean of these bases ((b s) d r). Nothing in evaluation."""
         if self.init != "online" or not self.training:
             return
         found = bases.detach().unflatten(0, (-1, self.heads))  # b s d r

@@ -44,7 +44,7 @@ class HamLayer(nn.Module):
             raise OptionError(f"Hamburger: {heads} heads do not divide the inner width {dim}; choose a divisor")
         if init == "learned" and not isinstance(grad, BPTT):
             raise OptionError(
-                f"Hamburger: init='learned' needs grad='bptt', got '{grad}': no other gradient reaches the first dictionary"
+                f"Hamburger: init='learned' needs grad='bptt', got '{grad}': no other reaches the first dictionary"
             )
         self.ham, self.heads, self.axis, self.grad = ham, heads, axis, grad
         self.steps, self.eval_steps = steps, steps if eval_steps is None else eval_steps

@@ -15,7 +15,7 @@ def inverse_norms(x: Tensor) -> Tensor:
     A zero column has no direction: its cosine is defined as 0, and so is its derivative.
     """
     norms = torch.linalg.vector_norm(x, dim=1, keepdim=True)
-    zero = norms == 0
+    zero = norms < torch.finfo(x.dtype).tiny ** 0.5  # squares below that are lost anyway
     return torch.where(zero, 0.0, 1.0 / torch.where(zero, 1.0, norms))
 
 

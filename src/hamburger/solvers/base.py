@@ -37,7 +37,7 @@ class Ham(ABC):
     def __post_init__(self) -> None:
         check_count(type(self).__name__, "rank", self.rank, least=1)
 
-    def check(self, d: int, n: int) -> None:
+    def check(self, d: int, n: int) -> None:  # noqa: B027 - most hams have nothing to object to
         """Raise where the maths does not allow this rank for a d x n matrix."""
 
     def draw(self, b: int, d: int, *, like: Tensor, generator: torch.Generator | None = None) -> Tensor:

@@ -69,7 +69,8 @@ def as_gradient(grad: str | Gradient) -> Gradient:
         return grad
     if grad == "implicit":
         return Implicit()
-    if grad in (named := {str(one_step): one_step, str(bptt): bptt}):
+    named: dict[str, Gradient] = {str(one_step): one_step, str(bptt): bptt}
+    if grad in named:
         return named[grad]
     name, _, keep = str(grad).partition(":")
     if name == "truncated" and keep.isdigit():

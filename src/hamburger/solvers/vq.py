@@ -36,6 +36,4 @@ class VQ(Ham):
         return Factors(vq.solve(x, factors.bases, steps=steps, temperature=self.temperature))
 
     def readout(self, x: Tensor, factors: Factors) -> Tensor:
-        return vq.codes_of(
-            x, factors.bases, temperature=self.temperature, constant_norms=self.constant_norms
-        )
+        return vq.codes_of(x, factors.bases, temperature=self.temperature, constant_norms=self.constant_norms)

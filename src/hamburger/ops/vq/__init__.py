@@ -19,9 +19,7 @@ def solve(x: Tensor, bases: Tensor, *, steps: int, temperature: float = 0.01) ->
     return reference.solve(x, bases, steps, temperature)
 
 
-def codes_of(
-    x: Tensor, bases: Tensor, *, temperature: float = 0.01, constant_norms: bool = False
-) -> Tensor:
+def codes_of(x: Tensor, bases: Tensor, *, temperature: float = 0.01, constant_norms: bool = False) -> Tensor:
     """The codes of x under fixed bases: the read-out. Each column sums to 1.
 
     `constant_norms` leaves |x| out of the gradient.

@@ -1,0 +1,19 @@
+"""The tree of commands; each lives in a file of its own name."""
+
+from __future__ import annotations
+
+import typer
+
+from hamburger.cli import bench, demo, listing, propositions
+
+app = typer.Typer(
+    name="ham",
+    help="Global context by matrix decomposition instead of attention.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("demo")(demo.demo)
+app.command("list")(listing.listing)
+app.command("propositions")(propositions.propositions)
+app.add_typer(bench.app, name="bench")
