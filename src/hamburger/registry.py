@@ -12,6 +12,22 @@ T = TypeVar("T")
 Constructor = TypeVar("Constructor", bound=Callable[..., Any])
 
 
+def options_of(constructor: Callable[..., Any]) -> set[str]:
+    """The keywords that a constructor names."""
+    parameters = inspect.signature(constructor).parameters.values()
+    return {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+
+
+def check_options(call: str, constructor: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    """Raise on an option that the constructor does not name; one that takes ** checks what it passes on itself."""
+    if any(p.kind is p.VAR_KEYWORD for p in inspect.signature(constructor).parameters.values()):
+        return
+    known = options_of(constructor)
+    for option in options:
+        if option not in known:
+            raise OptionError(f"{call} has no option '{option}'{did_you_mean(option, known)}")
+
+
 class Registry(Mapping[str, Callable[..., T]]):
     """Names to constructors of one kind of thing. A name is given once and never changes its meaning."""
 
@@ -33,14 +49,7 @@ class Registry(Mapping[str, Callable[..., T]]):
     def create(self, name: str, *args: Any, **options: Any) -> T:
         """Build the named thing; an option it does not have raises with the nearest one it has."""
         constructor = self[name]
-        known = {
-            p.name
-            for p in inspect.signature(constructor).parameters.values()
-            if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-        }
-        for option in options:
-            if option not in known:
-                raise OptionError(f"{self.kind} '{name}' has no option '{option}'{did_you_mean(option, known)}")
+        check_options(f"{self.kind} '{name}'", constructor, options)
         return constructor(*args, **options)
 
     def names(self) -> list[str]:

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from hamburger.checks import check_finite
-from hamburger.errors import OptionError, ShapeError, check_choice, check_count
+from hamburger.errors import OptionError, ShapeError, check_choice, check_count, did_you_mean
 from hamburger.layers.bread import Bread, make_norm
 from hamburger.layers.ham import HamLayer
+from hamburger.registry import options_of
 from hamburger.shapes import check_float
-from hamburger.solvers.base import Ham
+from hamburger.solvers.base import Ham, hams
 from hamburger.solvers.decompose import as_ham
 from hamburger.solvers.grad import Gradient, as_gradient, bptt, one_step
 
@@ -88,6 +89,10 @@ class Hamburger(nn.Module):
             )
         if rank is not None:
             ham_options["rank"] = rank
+        if isinstance(ham, str):
+            known = options_of(Hamburger) | options_of(hams[ham])
+            for option in set(ham_options) - options_of(hams[ham]):
+                raise OptionError(f"Hamburger with ham '{ham}' has no option '{option}'{did_you_mean(option, known)}")
         value = as_ham(ham, **ham_options)
         gradient = as_gradient(grad) if grad is not None else bptt if init == "learned" else one_step
 

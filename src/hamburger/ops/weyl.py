@@ -15,13 +15,15 @@ def weyl_multipliers(r: int, generator: torch.Generator) -> Tensor:
 
 
 def weyl_uniform(r: int, n: int, *, like: Tensor, multipliers: Tensor | None = None) -> Tensor:
-    """r Weyl sequences of length n: frac(j * a_k + b_k), equidistributed on (0, 1).   ->   r n
+    """r sequences of length n, equidistributed on (0, 1).   ->   r n
 
-    Any n without a stored table, no random number generator in an exported graph, and integer arithmetic, so that
-    two devices agree to the bit.
+    The Weyl sequence v = j a_k + b_k, then v (2 v + 1), which permutes the integers modulo a power of two and breaks
+    the lattice that two Weyl sequences form together. Any n without a stored table, no random number generator in an
+    exported graph, and integer arithmetic, so that two devices agree to the bit.
     """
     if multipliers is None:
         multipliers = weyl_multipliers(r, torch.Generator().manual_seed(0)).to(like.device)
     a, b = multipliers[:, :, None]
     j = torch.arange(n, device=like.device)
-    return ((a * j + b).remainder(MODULUS).to(like.dtype) + 0.5) / MODULUS
+    v = (a * j + b).remainder(MODULUS)
+    return ((v * (2 * v + 1)).remainder(MODULUS).to(like.dtype) + 0.5) / MODULUS

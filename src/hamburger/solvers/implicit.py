@@ -120,7 +120,8 @@ def _accept(options: Implicit, ham: str, g: Tensor, v: Tensor, residual: Tensor,
     # written so that NaN is refused too
     refused = ~torch.stack([value <= getattr(options, limit) for limit, value in found.items()]).all(0)
     if refused.any():
-        sample = int(refused.nonzero()[0])
+        broken = refused & ~torch.isfinite(moved)  # NaN in one sample stops the solve of all: name the one to blame
+        sample = int((broken if broken.any() else refused).nonzero()[0])
         values = {limit: value[sample].item() for limit, value in found.items()}
         raise ImplicitGradientError(
             f"implicit gradient of {ham}, sample {sample} of {len(g)}: relative residual {values['tol']:.3g} "
@@ -150,9 +151,11 @@ def gmres(apply: Callable[[Tensor], Tensor], g: Tensor, iterations: int, tol: fl
         hessenberg[:, k + 1, k] = left[:, 0]
         krylov.append(w / torch.where(left == 0, 1.0, left))
         small = hessenberg[:, : k + 2, : k + 1]
+        if not bool(torch.isfinite(small).all()):
+            break  # v stays zero and solves nothing: the residual says so
         y = torch.linalg.pinv(small) @ target[:, : k + 2]  # least squares that survives a singular system
         residual = torch.linalg.vector_norm(small @ y - target[:, : k + 2], dim=(1, 2)) / safe[:, 0]
-        if bool((residual <= tol).all()) or k == iterations - 1 or not bool(torch.isfinite(residual).all()):
+        if bool((residual <= tol).all()) or k == iterations - 1:
             v = (torch.stack(krylov[: k + 1], dim=2) @ y).squeeze(2)
             break
     # the recurrence's residual drifts from the true one in low precision: report the true one

@@ -1,0 +1,93 @@
+"""A file -> a flat dict of tensors. Nothing in the file is ever executed."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hamburger.adapters.report import CheckpointError
+
+WRAPPERS = ("net", "state_dict", "model", "module")  # HamNet; mmcv and mmengine; common training scripts; DeepSpeed
+PARALLEL = "module."  # what (Distributed)DataParallel puts before every key
+
+
+def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """The state dict in a .pth or .safetensors file, on the CPU, without wrappers and without `module.` prefixes.
+
+    Pickled objects other than tensors and plain containers are refused, not run: `torch.load(weights_only=True)`.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"read_checkpoint: {path} is a folder; name the file in it")
+    if not path.exists():
+        raise FileNotFoundError(f"read_checkpoint: there is no file {path}")
+    return unwrap(_read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path), str(path))
+
+
+def unwrap(checkpoint: object, name: str = "the checkpoint") -> dict[str, Tensor]:
+    """The tensors in a checkpoint, out of {"net": ...}, {"state_dict": ...} and the like; a bare state dict stays."""
+    while isinstance(checkpoint, Mapping):
+        inside = [key for key in WRAPPERS if isinstance(checkpoint.get(key), Mapping)]
+        if len(inside) > 1:
+            raise CheckpointError(f"{name} holds several state dicts, {inside}; pass the one you mean, not all of it")
+        if not inside:
+            break
+        checkpoint = checkpoint[inside[0]]
+    else:
+        raise CheckpointError(f"{name} holds a {type(checkpoint).__name__}, not a state dict (names to tensors)")
+    tensors = {key: value for key, value in checkpoint.items() if isinstance(key, str) and isinstance(value, Tensor)}
+    others = [str(key) for key in checkpoint if key not in tensors]
+    if not tensors:
+        raise CheckpointError(
+            f"{name} holds no tensors; its keys: {others[:12]}, known wrappers: {', '.join(WRAPPERS)}"
+        )
+    if others:
+        warnings.warn(f"{name}: left out {len(others)} entries that are not tensors: {others}", stacklevel=3)
+    if all(key.startswith(PARALLEL) for key in tensors):
+        return {key.removeprefix(PARALLEL): value for key, value in tensors.items()}
+    return tensors
+
+
+def _read_torch(path: Path) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        # torch's own text goes on to recommend weights_only=False, so it is not shown
+        refused = re.search(r"Unsupported (?:global|class|type)\W+(?:GLOBAL )?([\w.]+)", str(error))
+        if refused is None:
+            raise _corrupt(path, "it is no torch file, or one of objects instead of tensors") from None
+        raise CheckpointError(
+            f"read_checkpoint: {path} holds more than tensors: reading it would run '{refused[1]}', which pickle may "
+            f"use for anything, so it was not read. If you trust its author, either allow that one name, "
+            f"`with torch.serialization.safe_globals([...]): read_checkpoint(path)`, or load it where it can do no "
+            f"harm with torch.load(path, weights_only=False), and save only its tensors as .safetensors"
+        ) from None
+    except (RuntimeError, EOFError) as error:
+        raise _corrupt(path, str(error) or "it ends too early") from error
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    try:  # here, not above: an optional dependency
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+    except ImportError as error:
+        raise ImportError(f"read_checkpoint: {path} needs the package safetensors: pip install safetensors") from error
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise _corrupt(path, str(error)) from error
+
+
+def _corrupt(path: Path, why: str) -> CheckpointError:
+    size = path.stat().st_size
+    return CheckpointError(
+        f"read_checkpoint: {path} ({size} bytes) is not a readable checkpoint: {why}; download or save it again"
+    )

@@ -1,0 +1,1 @@
+"""Benchmarks: cases, timing, a correctness gate, and tables of what was measured."""

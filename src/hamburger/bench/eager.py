@@ -1,0 +1,86 @@
+"""The three hams the way their authors wrote them: plain eager torch, one product after another.
+
+The same maths as the library, in this file's own words, kept slow where theirs is: codes lie n x r, VQ and CD normalise
+all of X again in every sweep and compute first codes that nobody reads, CD inverts its Gram matrix. Under one-step
+gradients: all sweeps without a graph, then the codes once more with one.
+
+Every function takes x (b d n) and the initial bases (b d r) and returns the final bases and D C (b d n).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+INVERSE_TEMPERATURE = 100.0
+BETA = 0.1
+EPS = 1e-6
+
+
+class Solution(NamedTuple):
+    bases: Tensor  # b d r
+    reconstruction: Tensor  # b d n
+
+
+def nmf(x: Tensor, bases: Tensor, steps: int) -> Solution:
+    """Multiplicative updates; the first codes are a softmax of the plain inner products."""
+    with torch.no_grad():
+        codes = F.softmax(torch.bmm(x.transpose(1, 2), bases), dim=-1)  # b n r
+        for _ in range(steps):
+            codes = _multiplied_codes(x, bases, codes)
+            numerator = torch.bmm(x, codes)
+            denominator = bases.bmm(codes.transpose(1, 2).bmm(codes))
+            bases = bases * numerator / (denominator + EPS)
+    codes = _multiplied_codes(x, bases, codes)
+    return Solution(bases, torch.bmm(bases, codes.transpose(1, 2)))
+
+
+def _multiplied_codes(x: Tensor, bases: Tensor, codes: Tensor) -> Tensor:
+    """b n r   ->   b n r"""
+    numerator = torch.bmm(x.transpose(1, 2), bases)
+    denominator = codes.bmm(bases.transpose(1, 2).bmm(bases))
+    return codes * numerator / (denominator + EPS)
+
+
+def vq(x: Tensor, bases: Tensor, steps: int) -> Solution:
+    """Soft k-means by cosine; in the read-out the norms of x are constants."""
+    with torch.no_grad():
+        _cosine_codes(x, bases)  # the first codes, unused
+        for _ in range(steps):
+            bases = _weighted_means(x, _cosine_codes(x, bases))
+        unit_bases = F.normalize(bases, dim=1, eps=EPS)
+        lengths = x.norm(dim=1).unsqueeze(2)  # b n 1
+    similarity = torch.bmm(x.transpose(1, 2), unit_bases) / (EPS + lengths)
+    codes = F.softmax(INVERSE_TEMPERATURE * similarity, dim=-1)
+    return Solution(bases, torch.bmm(bases, codes.transpose(1, 2)))
+
+
+def cd(x: Tensor, bases: Tensor, steps: int) -> Solution:
+    """Soft spherical k-means, then ridge regression through an explicit inverse."""
+    with torch.no_grad():
+        _cosine_codes(x, bases)  # the first codes, unused
+        for _ in range(steps):
+            bases = F.normalize(_weighted_means(x, _cosine_codes(x, bases)), dim=1, eps=EPS)
+        identity = torch.eye(bases.shape[2], dtype=x.dtype, device=x.device)
+        inverse = torch.linalg.inv(bases.transpose(1, 2).bmm(bases) + BETA * identity)
+    codes = torch.bmm(torch.bmm(x.transpose(1, 2), bases), inverse)
+    return Solution(bases, torch.bmm(bases, codes.transpose(1, 2)))
+
+
+def _cosine_codes(x: Tensor, bases: Tensor) -> Tensor:
+    """softmax over r of cosine / T.   ->   b n r"""
+    unit_x = F.normalize(x, dim=1, eps=EPS)
+    unit_bases = F.normalize(bases, dim=1, eps=EPS)
+    return F.softmax(INVERSE_TEMPERATURE * torch.bmm(unit_x.transpose(1, 2), unit_bases), dim=-1)
+
+
+def _weighted_means(x: Tensor, codes: Tensor) -> Tensor:
+    """Columns of x averaged with the weights of each code.   codes: b n r   ->   b d r"""
+    return torch.bmm(x, codes / (EPS + codes.sum(dim=1, keepdim=True)))
+
+
+SOLVERS: dict[str, Callable[[Tensor, Tensor, int], Solution]] = {"cd": cd, "nmf": nmf, "vq": vq}

@@ -1,0 +1,128 @@
+"""Compiled, exported, copied, saved: the same layer with the same answers."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch.export import Dim
+
+import hamburger as hb
+from hamburger.testing import assert_close, relative_error
+
+NAMES = ["nmf", "vq", "cd"]
+VARIANTS = {
+    "nmf": {"ham": "nmf"},
+    "vq": {"ham": "vq"},
+    "cd": {"ham": "cd"},
+    "uniform": {"ham": "nmf", "codes_init": "uniform"},
+    "dual": {"ham": "nmf", "version": "v2+", "dual": True, "heads": 2},
+}
+
+
+def build(variant, **more):
+    layer = hb.Hamburger(16, rank=4, **VARIANTS[variant], **more)
+    if hasattr(layer, "burger_scale"):
+        layer.burger_scale.data.fill_(1.0)
+    return layer
+
+
+def compiled_equals_eager(layer, backend):
+    torch._dynamo.reset()
+    fast = torch.compile(copy.deepcopy(layer), fullgraph=True, backend=backend)
+    for size in ((2, 16, 6, 7), (3, 16, 5, 5)):
+        a, b = (torch.linspace(-1, 1, 2520)[: torch.Size(size).numel()].view(size).requires_grad_() for _ in range(2))
+        ours, theirs = fast(a), layer(b)
+        assert_close(ours, theirs, slack=10)
+        ours.square().mean().backward()
+        theirs.square().mean().backward()
+        assert_close(a.grad, b.grad, slack=10)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_compile_without_graph_breaks(variant):
+    compiled_equals_eager(build(variant).eval(), "aot_eager")
+
+
+@pytest.mark.parametrize("init", ["fixed", "learned", "online"])
+def test_compile_in_training(init):
+    compiled_equals_eager(build("nmf", init=init, norm="none").train(), "aot_eager")
+
+
+def test_compile_in_training_draws_at_random():
+    torch._dynamo.reset()
+    layer = torch.compile(build("nmf", norm="none").train(), fullgraph=True, backend="aot_eager")
+    z = torch.randn(2, 16, 6, 7)
+    assert not torch.equal(layer(z), layer(z))
+
+
+@pytest.mark.slow
+def test_compile_by_inductor():
+    compiled_equals_eager(build("nmf").eval(), "inductor")
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_export_with_dynamic_batch_and_size(variant):
+    layer = build(variant).eval()
+    shapes = {"z": {0: Dim("b", min=1, max=64), 2: Dim("h", min=1, max=512), 3: Dim("w", min=1, max=512)}}
+    program = torch.export.export(layer, (torch.randn(2, 16, 6, 7),), dynamic_shapes=shapes)
+    for size in ((1, 16, 9, 4), (3, 16, 5, 20)):
+        z = torch.randn(size)
+        assert_close(program.module()(z), layer(z))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_onnx_agrees_with_torch_twice(variant, tmp_path):
+    import onnxruntime
+
+    layer = build(variant).eval()
+    path = tmp_path / "layer.onnx"
+    shapes = {"z": {0: Dim("b", min=1, max=64), 2: Dim("h", min=1, max=512), 3: Dim("w", min=1, max=512)}}
+    torch.onnx.export(layer, (torch.randn(2, 16, 6, 7),), path, dynamo=True, dynamic_shapes=shapes, verbose=False)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    for size in ((1, 16, 9, 4), (3, 16, 12, 20)):
+        z = torch.randn(size)
+        first, second = (session.run(None, {name: z.numpy()})[0] for _ in range(2))
+        assert np.array_equal(first, second)
+        assert relative_error(torch.from_numpy(first), layer(z)) < 1e-5
+
+
+def test_the_inverse_for_onnx_is_an_inverse():
+    from hamburger.ops.cd.inverse import newton_schulz
+
+    bases = torch.nn.functional.normalize(torch.rand(4, 512, 64), dim=1)  # nearly parallel columns: the worst case
+    gram = bases.mT @ bases + 0.01 * torch.eye(64)
+    exact = torch.linalg.inv(gram.double())
+    assert relative_error(newton_schulz(gram), exact) < 1e-3
+    # what is made of it, the ridge projection, is far better conditioned than the inverse itself
+    assert relative_error(bases @ newton_schulz(gram) @ bases.mT, bases.double() @ exact @ bases.double().mT) < 1e-5
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_copies_are_independent_and_equal(name):
+    layer, z = hb.Hamburger(16, ham=name, rank=4, init="online").eval(), torch.randn(2, 16, 5, 5)
+    twin = copy.deepcopy(layer)
+    assert torch.equal(twin(z), layer(z))
+    twin.train()(z)
+    assert not torch.equal(twin.ham.dictionary.bases, layer.ham.dictionary.bases)
+
+
+@pytest.mark.parametrize("options", [{}, {"version": "v2+", "dual": True}, {"heads": 2, "init": "learned"}], ids=str)
+def test_state_dicts_are_strict_and_complete_from_the_constructor_on(options):
+    a, b = (hb.Hamburger(16, rank=4, seed=seed, **options) for seed in (0, 1))
+    keys = set(a.state_dict())
+    a.train()(torch.randn(2, 16, 5, 5))
+    assert set(a.state_dict()) == keys
+    result = b.load_state_dict(a.state_dict(), strict=True)
+    assert not result.missing_keys and not result.unexpected_keys
+    for key, value in a.state_dict().items():
+        assert torch.equal(value, b.state_dict()[key]), key
+
+
+def test_scripts_of_users_can_move_the_layer_between_dtypes():
+    layer = hb.Hamburger(16, rank=4).double().eval()
+    assert layer(torch.randn(2, 16, 5, 5, dtype=torch.float64)).dtype == torch.float64
+    assert layer.float()(torch.randn(2, 16, 5, 5)).dtype == torch.float32

@@ -1,0 +1,66 @@
+"""The four initialisations of Table 8, and the online dictionary over batches and processes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import hamburger as hb
+from hamburger.testing import assert_close
+
+
+def layer_with(init, **options):
+    return hb.Hamburger(12, ham="nmf", rank=4, init=init, parts={"ham"}, norm="none", version="paper", **options)
+
+
+def test_where_the_dictionary_is_kept():
+    for init in ("random", "fixed", "online"):
+        layer = layer_with(init)
+        assert dict(layer.named_buffers())["ham.dictionary.bases"].shape == (1, 12, 4)
+        assert "ham.dictionary.bases" in layer.state_dict()
+        assert not list(layer.parameters())
+    assert dict(layer_with("learned").named_parameters())["ham.dictionary.bases"].shape == (1, 12, 4)
+
+
+def test_fixed_starts_from_the_same_bases_in_training_and_evaluation():
+    layer, z = layer_with("fixed"), torch.rand(2, 12, 30)
+    assert torch.equal(layer.train()(z), layer.eval()(z))
+
+
+def test_learned_is_trained_by_bptt_and_the_rest_is_not_touched():
+    layer, z = layer_with("learned"), torch.rand(2, 12, 30)
+    assert str(layer.ham.grad) == "bptt"
+    layer(z).square().sum().backward()
+    bases = layer.ham.dictionary.bases
+    reference = bases.detach().clone().requires_grad_()
+    out = hb.decompose(z, layer.ham.ham, bases=reference, grad="bptt").reconstruction
+    (expected,) = torch.autograd.grad((z + out).square().sum(), reference)
+    assert expected.norm() > 0
+    assert_close(bases.grad, expected)
+
+
+def test_online_moves_towards_the_batch_mean_in_training_only():
+    layer, z = layer_with("online", online_momentum=0.25), torch.rand(3, 12, 30)
+    before = layer.ham.dictionary.bases.clone()
+    layer.eval()(z)
+    assert torch.equal(layer.ham.dictionary.bases, before)
+    found = hb.decompose(z, layer.ham.ham, bases=before).bases.mean(0, keepdim=True)
+    layer.train()(z)
+    assert_close(layer.ham.dictionary.bases, F.normalize(0.75 * before + 0.25 * found, dim=1))
+
+
+def test_the_default_momentum_is_that_of_the_authors():
+    layer, z = layer_with("online"), torch.rand(3, 12, 30)
+    before = layer.ham.dictionary.bases.clone()
+    found = hb.decompose(z, layer.ham.ham, bases=before).bases.mean(0, keepdim=True)
+    layer.train()(z)
+    assert_close(layer.ham.dictionary.bases, F.normalize(before + 0.9 * (found - before), dim=1))
+
+
+@pytest.mark.parametrize("ham", ["nmf", "vq", "cd"])
+def test_online_with_heads_keeps_a_dictionary_for_each(ham):
+    layer = hb.Hamburger(12, ham=ham, rank=4, heads=3, init="online")
+    layer.train()(torch.rand(2, 12, 5, 5))
+    assert layer.ham.dictionary.bases.shape == (3, 4, 4)
+    assert (layer.ham.dictionary.bases.norm(dim=1) < 1 + 1e-5).all()

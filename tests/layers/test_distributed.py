@@ -1,0 +1,75 @@
+"""Two gloo processes under DDP against one process with the joined batch."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel
+
+import hamburger as hb
+from hamburger.testing import assert_close
+
+# Dictionaries that do not depend on how a process numbers its draws. SyncBatchNorm has no CPU version, so the norm is
+# one whose statistics do not cross samples, or batch norm frozen as in fine-tuning.
+CASES = {
+    "fixed-group": {"init": "fixed", "norm": "group"},
+    "online-group": {"init": "online", "norm": "group"},
+    "online-vq": {"init": "online", "norm": "group", "ham": "vq", "temperature": 0.5},
+    "learned-frozen": {"init": "learned", "norm": "batch"},
+}
+
+
+def build(case):
+    torch.manual_seed(0)
+    return hb.Hamburger(32, rank=4, version="paper", **CASES[case])
+
+
+def train(layer, batches, share):
+    """Two SGD steps on a loss that sums over samples, so that shards add up; what is left in the state dict."""
+    layer.train()
+    for module in layer.modules():
+        if isinstance(module, torch.nn.BatchNorm1d):
+            module.eval()
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    outs = []
+    for z in batches:
+        optimizer.zero_grad()
+        out = layer(z)
+        (out.square().mean((1, 2)).sum() * share).backward()
+        optimizer.step()
+        outs.append(out.detach())
+    return outs
+
+
+def worker(rank, case, batches, folder):
+    os.environ.update(MASTER_ADDR="127.0.0.1", RANK=str(rank), WORLD_SIZE="2")
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    layer = build(case)
+    # uneven shards: two samples here, one there. DDP averages gradients over processes, hence the factor 2.
+    mine = [z[:2] if rank == 0 else z[2:] for z in batches]
+    outs = train(DistributedDataParallel(layer), mine, share=2.0)
+    torch.save({"state": layer.state_dict(), "outs": outs}, f"{folder}/{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_processes_equal_one_on_the_joined_batch(case, tmp_path):
+    batches = list(torch.randn(2, 3, 32, 40))
+    mp.start_processes(worker, (case, batches, str(tmp_path)), nprocs=2, start_method="spawn")
+    first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1))
+    alone = build(case)
+    outs = train(alone, batches, share=1.0)
+    for joined, a, b in zip(outs, first["outs"], second["outs"], strict=True):
+        assert_close(torch.cat([a, b]), joined)
+    for key, value in alone.state_dict().items():
+        assert_close(first["state"][key].float(), value.float())
+        assert torch.equal(first["state"][key], second["state"][key]), key
+    assert not torch.equal(alone.state_dict()["lower.weight"], build(case).state_dict()["lower.weight"])
+    if case.startswith("online"):
+        moved = alone.state_dict()["ham.dictionary.bases"] - build(case).state_dict()["ham.dictionary.bases"]
+        assert moved.norm() > 0.1

@@ -1,0 +1,123 @@
+"""Finite and accurate: autocast, eight orders of magnitude of scale, and the images that break divisions."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+import hamburger as hb
+from hamburger.testing import assert_close, relative_error
+
+NAMES = ["nmf", "vq", "cd"]
+SCALES = [1e-4, 1e-2, 1.0, 1e2, 1e4]
+
+# Relative error of the whole layer against float64, in evaluation. Autocast rounds the breads' operands; VQ and CD
+# amplify that by 1 / temperature before the softmax, so their bf16 figure is larger.
+LAYER_ERROR = {
+    "float32": {"nmf": 1e-4, "vq": 1e-4, "cd": 1e-4},
+    "float16": {"nmf": 1e-4, "vq": 1e-4, "cd": 1e-4},  # runs in float32 throughout
+    "bfloat16": {"nmf": 2e-2, "vq": 1e-1, "cd": 1e-1},
+}
+
+
+def images(kind, scale):
+    z = torch.randn(3, 32, 12, 13) * scale
+    if kind == "zero":
+        z[1] = 0
+    elif kind == "constant":
+        z[1] = z[1, :, :1, :1]
+    elif kind == "dead channel":
+        z[:, 3] = 0
+    elif kind == "column":
+        z = z[:, :, :1, :1]
+    elif kind == "dead pixels":
+        z[:, :, ::2] = 0
+    return z
+
+
+def options(name):
+    return {"ham": name, "rank": 8} | ({} if name == "nmf" else {"temperature": 0.1})
+
+
+@pytest.mark.parametrize("kind", ["plain", "zero", "constant", "dead channel", "column", "dead pixels"])
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("precision", list(LAYER_ERROR))
+@pytest.mark.parametrize("name", NAMES)
+def test_output_and_gradients_are_finite_and_accurate(name, precision, scale, kind):
+    layer = hb.Hamburger(32, **options(name)).eval()
+    z = images(kind, scale).requires_grad_()
+    dtype = getattr(torch, precision)
+    with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
+        y = layer(z)
+    assert y.dtype == torch.float32
+    assert y.isfinite().all()
+    y.square().mean().backward()
+    assert z.grad.isfinite().all()
+    assert all(p.grad.isfinite().all() for p in layer.parameters())
+    exact = copy.deepcopy(layer).double()(z.detach().double())
+    assert relative_error(y, exact) < LAYER_ERROR[precision][name]
+
+
+@pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", NAMES)
+def test_training_under_autocast_is_finite(name, scale, precision):
+    layer = hb.Hamburger(32, ham=name, rank=8).train()  # the default, cold temperature
+    z = images("zero", scale).requires_grad_()
+    with torch.autocast("cpu", dtype=precision):
+        y = layer(z)
+    y.float().square().mean().backward()
+    assert y.isfinite().all()
+    assert z.grad.isfinite().all()
+    assert all(p.grad.isfinite().all() for p in layer.parameters())
+
+
+@pytest.mark.parametrize("kind", ["zero", "constant", "dead channel", "column", "dead pixels"])
+@pytest.mark.parametrize("grad", ["one-step", "truncated:1", "bptt"])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_gradient_survives_degenerate_images(name, grad, kind):
+    x = images(kind, 1.0).flatten(2).relu().requires_grad_()
+    out = hb.decompose(x, grad=grad, **options(name)).reconstruction
+    assert out.isfinite().all()
+    out.square().mean().backward()
+    assert x.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_zero_image_decomposes_to_zero(name):
+    out = hb.decompose(torch.zeros(1, 8, 20), name, rank=3).reconstruction
+    assert torch.equal(out, torch.zeros_like(out))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_half_inputs_at_large_scale_stay_finite(name, dtype):
+    """Sums over 4096 positions at scale 300 overflow float16 many times over."""
+    x = (torch.randn(1, 64, 4096).relu() * 300).to(dtype)
+    bases = hb.hams.create(name, rank=8).draw(1, 64, like=torch.empty(0))
+    out = hb.decompose(x, bases=bases, **options(name))
+    assert all(t.isfinite().all() for t in out)
+    exact = hb.decompose(x.double(), bases=bases.double(), **options(name)).reconstruction
+    assert_close(out.reconstruction, exact)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_layer_cast_to_half_runs_in_half(name, dtype):
+    layer = hb.Hamburger(32, **options(name)).to(dtype).eval()
+    z = torch.randn(2, 32, 6, 6, dtype=dtype)
+    y = layer(z)
+    assert y.dtype == dtype
+    exact = copy.deepcopy(layer).double()(z.double())
+    assert relative_error(y, exact) < (0.02 if dtype == torch.float16 else 0.15)
+
+
+def test_nan_in_one_image_stays_in_that_image():
+    layer = hb.Hamburger(8, rank=3).eval()
+    z = torch.randn(3, 8, 5, 5)
+    z[1, 0, 0, 0] = torch.nan
+    y = layer(z)
+    assert y[1].isnan().any()
+    assert y[[0, 2]].isfinite().all()

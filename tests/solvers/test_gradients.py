@@ -1,0 +1,233 @@
+"""What each gradient strategy differentiates, against formulas by hand, finite differences and counted memory."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+import hamburger as hb
+from hamburger.solvers import as_gradient
+from hamburger.testing import assert_close
+
+# Temperatures at which six sweeps are smooth enough for finite differences.
+HAMS = {"nmf": hb.NMF(rank=3), "vq": hb.VQ(rank=3, temperature=0.2), "cd": hb.CD(rank=3, temperature=0.2)}
+STRATEGIES = ["one-step", "truncated:1", "truncated:3", "truncated:99", "bptt", "implicit"]
+
+
+@pytest.fixture
+def x(request):
+    """Positive for NMF; signed for the others, whose clusters would collapse on data that all point one way."""
+    name = request.node.callspec.params.get("name", "nmf") if hasattr(request.node, "callspec") else "nmf"
+    positive = torch.rand(2, 7, 11, dtype=torch.float64) + 0.1
+    return positive if name == "nmf" else torch.randn(2, 7, 11, dtype=torch.float64)
+
+
+@pytest.fixture
+def bases():
+    return torch.rand(2, 7, 3, dtype=torch.float64) + 0.1
+
+
+def gradient(x, ham, bases, weight, **options):
+    x = x.clone().requires_grad_()
+    out = hb.decompose(x, ham, bases=bases, **options).reconstruction
+    return torch.autograd.grad((out * weight).sum(), x)[0]
+
+
+@pytest.mark.parametrize("steps", [0, 1, 6])
+@pytest.mark.parametrize("grad", STRATEGIES)
+@pytest.mark.parametrize("name", HAMS)
+def test_the_strategy_never_changes_the_value(name, grad, steps):
+    x, bases = torch.rand(2, 16, 37, requires_grad=True), torch.rand(2, 16, 3)
+    with torch.no_grad():
+        plain = hb.decompose(x, HAMS[name], steps=steps, bases=bases)
+    for ours, theirs in zip(hb.decompose(x, HAMS[name], steps=steps, bases=bases, grad=grad), plain, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def solved(x, ham, bases, steps=6):
+    """D and C as the solve leaves them, constants from here on."""
+    return ham.solve(x, ham.init(x, bases), steps)
+
+
+def test_one_step_of_nmf_is_the_derivative_by_hand(x, bases):
+    ham, g = HAMS["nmf"], torch.randn_like(x)
+    d, c = solved(x, ham, bases)
+    # y = D (C * (D^T X) / q) with q = D^T D C + eps constant, so dX = D (C / q * (D^T g))
+    q = torch.einsum("bdr,bds,bsn->brn", d, d, c) + ham.eps
+    expected = torch.einsum("bdr,brn->bdn", d, c / q * torch.einsum("bdr,bdn->brn", d, g))
+    assert_close(gradient(x, ham, bases, g), expected)
+
+
+def test_one_step_of_cd_is_the_derivative_by_hand(x, bases):
+    ham, g = HAMS["cd"], torch.randn_like(x)
+    d, _ = solved(x, ham, bases)
+    # y = H X with the symmetric ridge projector H = D (D^T D + beta I)^-1 D^T
+    u, s, _ = torch.linalg.svd(d, full_matrices=False)
+    hat = u @ torch.diag_embed(s**2 / (s**2 + ham.beta)) @ u.mT
+    assert_close(gradient(x, ham, bases, g), hat @ g)
+
+
+@pytest.mark.parametrize("constant_norms", [False, True])
+def test_one_step_of_vq_is_the_derivative_by_hand(bases, constant_norms):
+    x = torch.randn(2, 7, 11, dtype=torch.float64)
+    ham, g = hb.VQ(rank=3, temperature=0.3, constant_norms=constant_norms), torch.randn_like(x)
+    d, _ = solved(x, ham, bases)
+    expected = torch.empty_like(x)
+    for b in range(2):
+        unit = d[b] / d[b].norm(dim=0)
+        for j in range(11):
+            size = x[b, :, j].norm()
+            direction = x[b, :, j] / size
+            p = torch.softmax(unit.T @ direction / 0.3, 0)
+            softmax_jacobian = torch.diag(p) - torch.outer(p, p)
+            cosine_jacobian = unit.T / size
+            if not constant_norms:  # moving x along itself leaves its direction as it is
+                cosine_jacobian = cosine_jacobian @ (torch.eye(7) - torch.outer(direction, direction))
+            expected[b, :, j] = (d[b] @ softmax_jacobian @ cosine_jacobian / 0.3).T @ g[b, :, j]
+    assert_close(gradient(x, ham, bases, g), expected)
+
+
+@pytest.mark.parametrize("keep", [0, 1, 2])
+@pytest.mark.parametrize("name", HAMS)
+def test_truncated_is_plain_autograd_after_a_cut(name, keep, x, bases):
+    ham, g = HAMS[name], torch.randn_like(x)
+    x.requires_grad_()
+    factors = hb.Factors(*(None if t is None else t.detach() for t in solved(x, ham, bases, steps=6 - keep)))
+    for _ in range(keep):
+        factors = ham.step(x, factors)
+    (expected,) = torch.autograd.grad((factors.bases @ ham.readout(x, factors) * g).sum(), x)
+    assert_close(gradient(x.detach(), ham, bases, g, grad=hb.Truncated(keep)), expected)
+
+
+@pytest.mark.parametrize("name", HAMS)
+def test_more_kept_sweeps_change_the_gradient(name, x, bases):
+    g = torch.randn_like(x)
+    grads = [gradient(x, HAMS[name], bases, g, grad=f"truncated:{keep}") for keep in (0, 1, 2)]
+    assert (grads[0] - grads[1]).norm() > 1e-3 * grads[0].norm()
+    assert (grads[1] - grads[2]).norm() > 1e-6 * grads[1].norm()
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3])
+@pytest.mark.parametrize("name", HAMS)
+def test_bptt_passes_gradcheck_in_x_and_in_the_first_bases(name, steps, x, bases):
+    def f(x, bases):
+        return hb.decompose(x, HAMS[name], steps=steps, bases=bases, grad=hb.bptt).reconstruction
+
+    assert gradcheck(f, (x.requires_grad_(), bases.requires_grad_()))
+
+
+@pytest.mark.parametrize("codes_init", ["softmax", "cosine", "uniform"])
+def test_bptt_differentiates_the_first_codes_of_nmf(codes_init, x, bases):
+    ham = hb.NMF(rank=3, codes_init=codes_init)
+    assert gradcheck(
+        lambda x: hb.decompose(x, ham, steps=2, bases=bases, grad="bptt").reconstruction, (x.requires_grad_(),)
+    )
+
+
+@pytest.mark.parametrize("grad", ["one-step", "truncated:1", "truncated:2"])
+@pytest.mark.parametrize("name", HAMS)
+def test_truncated_passes_gradcheck_as_a_function_of_x_past_the_cut(name, grad, x, bases):
+    """Finite differences of the kept part alone, started from the constants that the cut leaves behind."""
+    ham, keep = HAMS[name], as_gradient(grad).keep
+    factors = solved(x, ham, bases, steps=6 - keep)
+
+    def kept(x):
+        f = ham.solve(x, factors, keep)
+        return f.bases @ ham.readout(x, f)
+
+    g = torch.randn_like(x)
+    step = 1e-6
+    numeric = torch.empty_like(x)
+    for i in range(x.numel()):
+        e = torch.zeros_like(x).view(-1)
+        e[i] = step
+        e = e.view_as(x)
+        numeric.view(-1)[i] = ((kept(x + e) - kept(x - e)) * g).sum() / (2 * step)
+    assert_close(gradient(x, ham, bases, g, grad=grad), numeric, slack=1e4)
+
+
+@pytest.mark.parametrize(
+    ("ham", "steps"),
+    [(hb.VQ(rank=3, temperature=0.3), 200), (hb.CD(rank=3, temperature=0.3), 200), (hb.NMF(rank=3, eps=1e-12), 20000)],
+    ids=["vq", "cd", "nmf"],
+)
+def test_implicit_is_the_derivative_of_the_converged_solution(ham, steps):
+    g = torch.Generator().manual_seed(3)
+    x = (torch.rand(2, 7, 3, generator=g) @ torch.rand(2, 3, 11, generator=g)).double() + 0.02
+    x = x + 0.02 * torch.rand(2, 7, 11, generator=g).double()
+    bases, weight = torch.rand(2, 7, 3, generator=g).double(), torch.randn(2, 7, 11, generator=g).double()
+    found = gradient(x, ham, bases, weight, steps=steps, grad=hb.Implicit(tol=1e-9, iterations=100))
+    direction = torch.randn(2, 7, 11, generator=g).double()
+    step = 1e-5
+    ends = [hb.decompose(x + s * step * direction, ham, steps=steps, bases=bases).reconstruction for s in (1, -1)]
+    numeric = ((ends[0] - ends[1]) * weight).sum((1, 2)) / (2 * step)
+    assert_close((found * direction).sum((1, 2)), numeric, slack=1e6 if isinstance(ham, hb.NMF) else 1e4)
+
+
+@pytest.mark.parametrize("name", HAMS)
+def test_implicit_refuses_where_the_solve_has_not_converged(name):
+    x = torch.rand(2, 16, 40)
+    ham = hb.hams.create(name, rank=4)  # cold: temperature 0.01
+    out = hb.decompose(x.requires_grad_(), ham, steps=2, grad="implicit", generator=torch.Generator().manual_seed(0))
+    with pytest.raises(hb.ImplicitGradientError, match=r"residual \d.*tol=.*growth.*fixed point.*more steps"):
+        out.reconstruction.sum().backward()
+    assert x.grad is None
+
+
+def test_implicit_refuses_nan():
+    x = torch.rand(2, 16, 40)
+    x[1, 3, 4] = torch.nan
+    out = hb.decompose(x.requires_grad_(), hb.VQ(rank=3, temperature=0.3), steps=50, grad="implicit")
+    with pytest.raises(hb.ImplicitGradientError, match="sample 1 of 2"):
+        out.reconstruction.sum().backward()
+
+
+def saved_bytes(run):
+    """Bytes that autograd keeps for the backward pass of run()."""
+    sizes = {}
+
+    def note(tensor):
+        sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
+        keep_alive = run()
+    del keep_alive
+    return sum(sizes.values())
+
+
+@pytest.mark.parametrize("name", HAMS)
+def test_memory_of_one_step_and_truncated_does_not_grow_with_the_steps_and_that_of_bptt_does(name):
+    x = torch.rand(1, 64, 500, requires_grad=True)
+    bases = torch.rand(1, 64, 3)
+
+    def at(steps, grad):
+        return saved_bytes(lambda: hb.decompose(x, HAMS[name], steps=steps, bases=bases, grad=grad))
+
+    for grad in ("one-step", "truncated:1", "truncated:2", "implicit"):
+        assert at(4, grad) == at(16, grad), grad
+    few, more, most = (at(steps, "bptt") for steps in (4, 8, 16))
+    assert more - few > 4 * x.shape[2] * 3 * 4  # at least the codes of each further sweep
+    assert most - more == 2 * (more - few)
+    assert at(6, "one-step") < at(6, "truncated:1") < few
+
+
+def test_names_of_strategies():
+    assert as_gradient("one-step") is hb.one_step
+    assert as_gradient("bptt") is hb.bptt
+    assert as_gradient("truncated:2") == hb.Truncated(keep=2)
+    assert as_gradient("implicit") == hb.Implicit()
+    for grad in ("one-step", "bptt", "truncated:2", "implicit"):
+        assert str(as_gradient(grad)) == grad
+    for wrong in ("one_step", "truncated", "truncated:x", "truncated:-1", ""):
+        with pytest.raises(hb.OptionError, match="known"):
+            as_gradient(wrong)
+
+
+def test_one_step_gives_the_first_bases_no_gradient(x, bases):
+    bases.requires_grad_()
+    out = hb.decompose(x.requires_grad_(), "nmf", rank=3, bases=bases)
+    out.reconstruction.sum().backward()
+    assert x.grad is not None and x.grad.norm() > 0
+    assert bases.grad is None

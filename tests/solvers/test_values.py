@@ -1,0 +1,230 @@
+"""Values of the three hams against independent programs."""
+
+from __future__ import annotations
+
+import numpy as np
+import oracles
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.decomposition import non_negative_factorization
+
+import hamburger as hb
+from hamburger.testing import RELATIVE, assert_close, relative_error
+
+NAMES = ["nmf", "vq", "cd"]
+
+
+def start(name, b, d, r, dtype=torch.float64):
+    bases = torch.rand(b, d, r, dtype=torch.float64)
+    return (bases if name == "nmf" else bases - 0.5).to(dtype)
+
+
+def oracle(name, x, bases, steps, **options):
+    """The oracle on every image of a batch."""
+    outs = [
+        oracles.HAMS[name](xi.double().numpy(), di.double().numpy(), steps, **options)
+        for xi, di in zip(x, bases.expand(len(x), -1, -1), strict=True)
+    ]
+    return [torch.from_numpy(np.stack(part)) for part in zip(*outs, strict=True)]
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 6])
+@pytest.mark.parametrize("shape", [(2, 16, 37, 5), (1, 8, 3, 6), (3, 5, 64, 9), (2, 7, 1, 4)], ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_ham_equals_the_numpy_loop(name, shape, steps):
+    b, d, n, r = shape
+    x, bases = torch.rand(b, d, n, dtype=torch.float64), start(name, b, d, r)
+    out = hb.decompose(x, name, rank=r, steps=steps, bases=bases)
+    for ours, theirs in zip(out, oracle(name, x, bases, steps), strict=True):
+        assert_close(ours, theirs, slack=100)  # six sweeps amplify the last bit
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.1, 0.01])
+@pytest.mark.parametrize("name", ["vq", "cd"])
+def test_temperature_means_what_the_paper_says(name, temperature):
+    x, bases = torch.randn(2, 12, 40, dtype=torch.float64), start(name, 2, 12, 4)
+    out = hb.decompose(x, name, rank=4, bases=bases, temperature=temperature)
+    assert_close(out.reconstruction, oracle(name, x, bases, 6, temperature=temperature)[2], slack=100)
+
+
+@pytest.mark.parametrize("beta", [0.01, 0.1, 1.0])
+def test_cd_codes_are_the_ridge_solution(beta):
+    x, bases = torch.randn(2, 12, 40, dtype=torch.float64), start("cd", 2, 12, 4)
+    out = hb.decompose(x, "cd", rank=4, bases=bases, beta=beta)
+    # the gradient of |X - D C|^2 + beta |C|^2 in C vanishes at the ridge solution
+    slope = out.bases.mT @ (out.reconstruction - x) + beta * out.codes
+    assert slope.abs().max() < 1e-12
+
+
+def test_nmf_cosine_codes_are_those_of_the_papers_text():
+    x, bases = torch.rand(2, 12, 40, dtype=torch.float64), start("nmf", 2, 12, 4)
+    out = hb.decompose(x, hb.NMF(rank=4, codes_init="cosine"), bases=bases)
+    assert_close(out.reconstruction, oracle("nmf", x, bases, 6, codes_init="cosine")[2], slack=100)
+
+
+@pytest.mark.parametrize("steps", [1, 6, 50])
+def test_nmf_equals_scikit_learn_from_the_same_start(steps):
+    x, bases = torch.rand(1, 20, 45, dtype=torch.float64), start("nmf", 1, 20, 6)
+    ham = hb.NMF(rank=6, eps=0.0)  # scikit-learn guards only exact zeros
+    first = ham.init(x, bases)
+    ours = ham.solve(x, first, steps)
+    # it updates its left factor first, as we update the codes first: hand it the transposed problem
+    codes, dictionary, _ = non_negative_factorization(
+        x[0].T.numpy(),
+        W=first.codes[0].T.contiguous().numpy(),
+        H=first.bases[0].T.contiguous().numpy(),
+        n_components=6,
+        init="custom",
+        solver="mu",
+        max_iter=steps,
+        tol=0,
+    )
+    assert_close(ours.codes[0], torch.from_numpy(codes.T), slack=100)
+    assert_close(ours.bases[0], torch.from_numpy(dictionary.T), slack=100)
+
+
+def test_multiplicative_updates_never_raise_the_objective():
+    x = torch.rand(3, 20, 50, dtype=torch.float64)
+    ham = hb.NMF(rank=5, eps=0.0)
+    f = ham.init(x)
+    last = torch.full((3,), torch.inf, dtype=torch.float64)
+    for _ in range(40):
+        codes = ham.readout(x, f)  # half a sweep
+        swept = ham.step(x, f)
+        assert torch.equal(swept.codes, codes)
+        for factors in (hb.Factors(f.bases, codes), swept):
+            loss = (x - factors.bases @ factors.codes).square().sum((1, 2))
+            assert (loss <= last * (1 + 1e-12)).all()
+            assert (factors.bases >= 0).all()
+            assert (factors.codes >= 0).all()
+            last = loss
+        f = swept
+
+
+def test_vq_codes_sum_to_one_and_a_cold_vq_is_a_hard_assignment():
+    x = torch.randn(2, 10, 50, dtype=torch.float64)
+    warm = hb.decompose(x, "vq", rank=4, temperature=0.5)
+    assert_close(warm.codes.sum(1), torch.ones(2, 50, dtype=torch.float64))
+    cold = hb.decompose(x, "vq", rank=4, temperature=1e-5, steps=30)
+    nearest = torch.einsum("bdr,bdn->brn", cold.bases / cold.bases.norm(dim=1, keepdim=True), x).argmax(1)
+    hard = torch.nn.functional.one_hot(nearest, 4).mT.double()
+    assert_close(cold.codes, hard, slack=1e4)
+    means = torch.einsum("bdn,brn->bdr", x, hard) / hard.sum(2)[:, None].clamp_min(1)
+    assert_close(cold.bases, means, slack=1e5)  # 1e-6 in the denominator, see ops/cosine.py
+
+
+def test_cd_bases_have_unit_columns():
+    out = hb.decompose(torch.randn(2, 10, 50, dtype=torch.float64), "cd", rank=4, temperature=0.5)
+    assert_close(out.bases.norm(dim=1), torch.ones(2, 4, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("dtype", list(RELATIVE), ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_error_against_float64_stays_within_the_stated_tolerance(name, dtype):
+    x, bases = torch.rand(2, 48, 300), start(name, 2, 48, 8, torch.float32)
+    out = hb.decompose(x.to(dtype), name, rank=8, bases=bases, **({} if name == "nmf" else {"temperature": 0.1}))
+    assert out.reconstruction.dtype == dtype
+    assert out.bases.dtype == out.codes.dtype == (dtype if dtype == torch.float64 else torch.float32)
+    assert_close(out.reconstruction, oracle(name, x, bases, 6, **({} if name == "nmf" else {"temperature": 0.1}))[2])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_reconstruction_is_the_product_of_the_factors(name):
+    out = hb.decompose(torch.rand(2, 16, 37), name, rank=5)
+    assert torch.equal(out.reconstruction, out.bases @ out.codes)
+
+
+@given(
+    name=st.sampled_from(NAMES),
+    b=st.integers(1, 3),
+    d=st.integers(1, 9),
+    n=st.integers(1, 40),
+    r=st.integers(1, 12),
+    steps=st.integers(0, 4),
+    layout=st.sampled_from(["plain", "transposed", "sliced", "expanded"]),
+    dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
+)
+def test_any_shape_dtype_and_stride(name, b, d, n, r, steps, layout, dtype):
+    x = torch.rand(b, d, n, generator=torch.Generator().manual_seed(d * n + r)).to(dtype)
+    view = {
+        "plain": x,
+        "transposed": x.mT.contiguous().mT,
+        "sliced": torch.stack([x, -x], dim=3)[..., 0],
+        "expanded": x[:, :, :1].expand(b, d, n),
+    }[layout]
+    bases = start(name, 1, d, r)
+    out = hb.decompose(view, name, rank=r, steps=steps, bases=bases, **({} if name == "nmf" else {"temperature": 0.5}))
+    options = {} if name == "nmf" else {"temperature": 0.5}
+    reference = oracle(name, view.contiguous(), bases, steps, **options)
+    assert [tuple(t.shape) for t in out] == [(b, d, r), (b, r, n), (b, d, n)]
+    assert relative_error(out.reconstruction, reference[2]) <= 50 * RELATIVE[dtype]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_generator_draws_can_be_drawn_again(name):
+    x = torch.rand(2, 16, 37)
+    ham = hb.hams.create(name, rank=5)
+    draw = [hb.decompose(x, ham, generator=torch.Generator().manual_seed(s)).reconstruction for s in (1, 1, 2)]
+    assert torch.equal(draw[0], draw[1])
+    assert not torch.equal(draw[0], draw[2])
+    torch.manual_seed(1)
+    first = hb.decompose(x, ham).reconstruction
+    torch.manual_seed(1)
+    assert torch.equal(first, hb.decompose(x, ham).reconstruction)
+    bases = ham.draw(1, 16, like=x)
+    assert (bases.norm(dim=1) - 1).abs().max() < 1e-6
+    assert (bases.min() >= 0) == (name == "nmf")
+
+
+def test_given_bases_make_the_call_deterministic_for_every_start_of_the_codes():
+    x, bases = torch.rand(2, 16, 37), torch.rand(1, 16, 5)
+    for codes_init in ("softmax", "cosine", "uniform"):
+        ham = hb.NMF(rank=5, codes_init=codes_init)
+        twice = [hb.decompose(x, ham, bases=bases).reconstruction for _ in range(2)]
+        assert torch.equal(*twice)
+        alone, joined = (hb.decompose(v, ham, bases=bases).bases[-1] for v in (x[1:], x))
+        assert_close(alone, joined)  # a batch of one takes another matrix product: the last bits may differ
+    drawn = [hb.decompose(x, hb.NMF(rank=5, codes_init="uniform")).reconstruction for _ in range(2)]
+    assert not torch.equal(*drawn)
+
+
+def test_uniform_codes_without_randomness_are_uniform():
+    codes = hb.NMF(rank=8, codes_init="uniform").init(torch.rand(1, 4, 4000), torch.rand(1, 4, 8)).codes[0]
+    assert codes.shape == (8, 4000)
+    assert (codes > 0).all() and (codes < 1).all()
+    for row in codes:
+        histogram = torch.histc(row, bins=10, min=0, max=1)
+        assert (histogram - 400).abs().max() < 80  # four standard deviations
+    correlation = torch.corrcoef(codes) - torch.eye(8)
+    assert correlation.abs().max() < 0.1
+
+
+def test_one_dictionary_serves_a_whole_batch():
+    x, bases = torch.rand(3, 16, 37), torch.rand(1, 16, 5)
+    shared = hb.decompose(x, "nmf", rank=5, bases=bases)
+    apart = hb.decompose(x, "nmf", rank=5, bases=bases.expand(3, -1, -1))
+    assert torch.equal(shared.reconstruction, apart.reconstruction)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_positions_split_in_two_and_summed_give_the_same_sweep(name, monkeypatch):
+    """All that couples positions goes through `sums_over_positions`: its parts can live on different machines."""
+    from hamburger.ops import cosine
+    from hamburger.ops.nmf import reference
+
+    module = reference if name == "nmf" else cosine
+    whole = module.sums_over_positions
+    x, bases = torch.rand(2, 16, 40, dtype=torch.float64), start(name, 2, 16, 5)
+    expected = hb.decompose(x, name, rank=5, bases=bases).reconstruction
+    calls = []
+
+    def split(x, codes):
+        calls.append(1)
+        left, right = whole(x[..., :13], codes[..., :13]), whole(x[..., 13:], codes[..., 13:])
+        return tuple(a + b for a, b in zip(left, right, strict=True))
+
+    monkeypatch.setattr(module, "sums_over_positions", split)
+    assert_close(hb.decompose(x, name, rank=5, bases=bases).reconstruction, expected, slack=100)
+    assert len(calls) == 6
