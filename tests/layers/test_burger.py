@@ -175,8 +175,10 @@ def test_channels_last_comes_back_channels_last():
 def test_gradients_reach_every_parameter():
     for name in NAMES:
         for version in ("paper", "v1", "v2", "v2+"):
-            layer = hb.Hamburger(8, ham=name, rank=3, version=version, temperature=0.5) if name != "nmf" else hb.Hamburger(
-                8, rank=3, version=version
+            layer = (
+                hb.Hamburger(8, ham=name, rank=3, version=version, temperature=0.5)
+                if name != "nmf"
+                else hb.Hamburger(8, rank=3, version=version)
             )
             if version == "v2+":
                 layer.burger_scale.data.fill_(1.0)

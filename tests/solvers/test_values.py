@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import oracles
 import pytest
 import torch
 from hypothesis import given
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 from sklearn.decomposition import non_negative_factorization
 
 import hamburger as hb
+import oracles
 from hamburger.testing import RELATIVE, assert_close, relative_error
 
 NAMES = ["nmf", "vq", "cd"]

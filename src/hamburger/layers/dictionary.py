@@ -78,14 +78,14 @@ class PositionDictionary(nn.Module):
                 f"has one row per position, so there is nothing of a fixed size to learn or to average"
             )
         self.init, self.ham = init, ham
-        self.register_buffer("multipliers", weyl_multipliers(ham.rank, torch.Generator().manual_seed(seed)))
+        self.register_buffer("multipliers", torch.tensor(weyl_multipliers(ham.rank, seed)))
 
     def forward(self, x: Tensor) -> Tensor | None:
         """Bases for x ((b s) n c), or None where they are to be drawn."""
         if self.init == "random" and self.training:
             return None
-        like = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-        u = weyl_uniform(self.ham.rank, x.shape[1], like=like, multipliers=self.multipliers)
+        dtype = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+        u = weyl_uniform(self.multipliers, x.shape[1], dtype=dtype)
         return cosine.normalize((u if self.ham.nonnegative else u - 0.5).mT[None])
 
     def update(self, bases: Tensor) -> None:

@@ -8,15 +8,29 @@ from torch import Tensor
 # Added to a sum or a norm that may be zero: a cluster that nobody chose becomes the zero column, in every dtype.
 EPS = 1e-6
 
+# Rows of X that are squared at a time: few enough for a core's cache at the sizes of images.
+ROWS = 32
+
 
 def inverse_norms(x: Tensor) -> Tensor:
     """1 / |x_j| for each column, 0 for a zero column.   x: b d n   ->   b 1 n
 
     A zero column has no direction: its cosine is defined as 0, and so is its derivative.
     """
-    norms = torch.linalg.vector_norm(x, dim=1, keepdim=True)
-    zero = norms < torch.finfo(x.dtype).tiny ** 0.5  # squares below that are lost anyway
-    return torch.where(zero, 0.0, 1.0 / torch.where(zero, 1.0, norms))
+    squares = squared_norms(x)
+    zero = squares < torch.finfo(x.dtype).tiny  # squares below that are lost anyway
+    return torch.where(zero, 0.0, torch.where(zero, 1.0, squares).rsqrt())
+
+
+def squared_norms(x: Tensor) -> Tensor:
+    """|x_j|^2 for each column.   x: b d n   ->   b 1 n"""
+    if x.device.type != "cpu" or torch.compiler.is_compiling():
+        return torch.linalg.vector_norm(x, dim=1, keepdim=True).square()
+    # The CPU's norm walks down the columns, every entry in another cache line; adding up rows is ten times as fast.
+    squares = x.new_zeros(x.shape[0], min(ROWS, x.shape[1]), x.shape[2])
+    for rows in x.split(ROWS, dim=1):
+        squares[:, : rows.shape[1]].addcmul_(rows, rows)
+    return squares.sum(dim=1, keepdim=True)
 
 
 def normalize(bases: Tensor) -> Tensor:
@@ -27,7 +41,8 @@ def normalize(bases: Tensor) -> Tensor:
 def assign(x: Tensor, scale: Tensor, bases: Tensor, temperature: float) -> Tensor:
     """softmax over r of cosine(D, X) / T.   x: b d n   scale = inverse_norms(x): b 1 n   bases: b d r   ->   b r n"""
     # The norms of X scale r x n similarities here rather than d x n entries of X: no normalised copy of X is made.
-    return ((normalize(bases).mT @ x) * (scale / temperature)).softmax(dim=1)
+    # The softmax runs over r, so the codes lie n x r in memory, each position's in a row, behind a transposed view.
+    return ((x.mT @ normalize(bases)) * (scale / temperature).mT).softmax(dim=2).mT
 
 
 def sums_over_positions(x: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hamburger.errors import check_choice, check_positive
 from hamburger.ops import cosine, nmf
-from hamburger.ops.weyl import weyl_uniform
+from hamburger.ops.weyl import weyl_multipliers, weyl_uniform
 from hamburger.solvers.base import Factors, Ham, hams
 
 CODES_INIT = ("softmax", "cosine", "uniform")
@@ -48,7 +48,8 @@ class NMF(Ham):
             shape = (x.shape[0], self.rank, x.shape[2])
             codes = torch.rand(shape, generator=generator, dtype=x.dtype, device=device).to(x.device)
         else:
-            codes = weyl_uniform(self.rank, x.shape[2], like=x).expand(x.shape[0], -1, -1)
+            multipliers = torch.tensor(weyl_multipliers(self.rank), device=x.device)
+            codes = weyl_uniform(multipliers, x.shape[2], dtype=x.dtype).expand(x.shape[0], -1, -1)
         return Factors(bases, codes)
 
     def step(self, x: Tensor, factors: Factors) -> Factors:

@@ -1,0 +1,54 @@
+"""The names and calls that other people's scripts rely on."""
+
+from __future__ import annotations
+
+import inspect
+
+import torch
+
+import hamburger as hb
+
+NAMES = (
+    *("NMF", "VQ", "CD", "hams", "Ham", "Factors", "Decomposition", "decompose"),
+    *("one_step", "bptt", "Truncated", "Implicit"),
+    *("Hamburger", "HamLayer", "contexts", "create_context", "list_contexts", "debug"),
+    *("ShapeError", "OptionError", "UnknownNameError", "NotFiniteError", "ImplicitGradientError"),
+)
+
+
+def test_public_names_are_neither_lost_nor_added_by_accident():
+    assert sorted(hb.__all__) == sorted(NAMES)
+    assert all(hasattr(hb, name) for name in NAMES)
+    assert hb.__version__
+
+
+def test_decompose_as_documented():
+    x = torch.rand(2, 32, 100)
+    out = hb.decompose(x, "nmf", rank=4, steps=6)
+    assert [tuple(t.shape) for t in (out.bases, out.codes, out.reconstruction)] == [
+        (2, 32, 4),
+        (2, 4, 100),
+        (2, 32, 100),
+    ]
+    g = torch.Generator().manual_seed(0)
+    bases = torch.rand(2, 32, 4)
+    again = hb.decompose(x, hb.NMF(rank=4, eps=1e-6), steps=6, grad=hb.one_step, bases=bases, generator=g)
+    assert again.reconstruction.shape == x.shape
+
+
+def test_defaults_as_documented():
+    assert hb.VQ(64) == hb.VQ(rank=64, temperature=0.01)
+    assert hb.CD(64) == hb.CD(rank=64, temperature=0.01, beta=0.1)
+    assert hb.NMF(64) == hb.NMF(rank=64, eps=1e-6, codes_init="softmax")
+    layer = hb.Hamburger(
+        512, ham="nmf", inner=512, rank=64, steps=6, init="random", grad="one-step", heads=1, version="v1"
+    )
+    assert repr(layer) == repr(hb.Hamburger(512))
+    assert hb.hams.names() == ["cd", "nmf", "vq"]
+
+
+def test_a_ham_fits_a_screen():
+    for ham in (hb.NMF, hb.VQ, hb.CD):
+        lines = inspect.getsource(ham).split('"""')
+        code = [line for line in (lines[0] + lines[2]).splitlines() if line.strip()]
+        assert len(code) < 40, ham
