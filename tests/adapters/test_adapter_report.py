@@ -24,11 +24,11 @@ def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
 
 
-def refuse(layer: hb.Hamburger, state: State, **options: str) -> Report:
+def refuse(layer: hb.Hamburger, state: State) -> Report:
     """The report of a load that must fail and leave the layer as it was."""
     before = snapshot(layer)
     with pytest.raises(CheckpointError) as caught:
-        load_hamburger(layer, state, **options)
+        load_hamburger(layer, state)
     assert same(before, layer.state_dict())
     report = caught.value.report
     assert report is not None

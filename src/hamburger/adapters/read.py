@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import re
@@ -16,6 +17,7 @@ from torch import Tensor
 from hamburger.adapters.report import CheckpointError
 
 WRAPPERS = ("net", "state_dict", "model", "module")  # HamNet; mmcv and mmengine; common training scripts; DeepSpeed
+NO_PICKLE = ("Unsupported operand", "String is too long")  # torch, on bytes that are no pickle of its own
 PARALLEL = "module."  # what (Distributed)DataParallel puts before every key
 
 
@@ -61,17 +63,19 @@ def _read_torch(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         # torch's own text goes on to recommend weights_only=False, so it is not shown
-        refused = re.search(r"Unsupported (?:global|class|type)\W+(?:GLOBAL )?([\w.]+)", str(error))
-        if refused is None:
+        if any(words in str(error) for words in NO_PICKLE):
             raise _corrupt(path, "it is no torch file, or one of objects instead of tensors") from None
+        name = re.search(r"GLOBAL ([\w.]+)", str(error))
         raise CheckpointError(
-            f"read_checkpoint: {path} holds more than tensors: reading it would run '{refused[1]}', which pickle may "
-            f"use for anything, so it was not read. If you trust its author, either allow that one name, "
-            f"`with torch.serialization.safe_globals([...]): read_checkpoint(path)`, or load it where it can do no "
-            f"harm with torch.load(path, weights_only=False), and save only its tensors as .safetensors"
+            f"read_checkpoint: {path} holds more than tensors: reading all of it would call "
+            f"'{name[1] if name else 'an object'}', so it was refused: a pickle can run any code. If you trust its "
+            f"author, allow that one name, `with torch.serialization.safe_globals([...]): read_checkpoint(path)`; or "
+            f"use torch.load(path, weights_only=False) where it can do no harm, and save its tensors alone"
         ) from None
-    except (RuntimeError, EOFError) as error:
-        raise _corrupt(path, str(error) or "it ends too early") from error
+    except Exception as error:  # a damaged pickle fails in as many ways as it has bytes
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno != errno.EINVAL):
+            raise  # the machine's doing, not the file's; EINVAL is what a zip cut short ends in
+        raise _corrupt(path, f"{type(error).__name__} {error}".rstrip()) from error
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
