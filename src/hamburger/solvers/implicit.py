@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from hamburger.errors import ImplicitGradientError, check_count, check_positive
 from hamburger.solvers.base import Factors, Ham
+from hamburger.solvers.gmres import gmres
 
 
 @dataclass(frozen=True)
@@ -27,14 +28,14 @@ class Implicit:
     - `tol`: largest relative residual of the linear system that is accepted.
     - `iterations`: GMRES steps, each one backward pass through one sweep.
     - `max_growth`: largest |v| / |g| that is accepted; the paper's bound on it is 1 / (1 - L_h).
-    - `max_drift`: Proposition 2 holds at the fixed point, so this bounds how far the solve may be from it: the
-      relative change of one more sweep, times the growth.
+    - `max_drift`: Proposition 2 holds at a fixed point, so this bounds the relative distance to it, as one Newton step
+      estimates it. It must also be stable: moves that get longer from sweep to sweep are refused.
     """
 
     tol: float = 1e-3
     iterations: int = 64
     max_growth: float = 1e3
-    max_drift: float = 2e-3
+    max_drift: float = 1e-2
 
     def __post_init__(self) -> None:
         check_positive("Implicit", "tol", self.tol)
@@ -80,11 +81,28 @@ class _FixedPoint(torch.autograd.Function):
             pulled = torch.autograd.grad(after, to, _split(v, after), retain_graph=True, allow_unused=True)
             return [torch.zeros_like(t) if p is None else p for p, t in zip(pulled, to, strict=True)]
 
+        def push(w: Tensor) -> Tensor:
+            """The Jacobian of one sweep times w: what pulling back a cotangent does, seen from the other side."""
+            return _join(list(torch.autograd.grad(pulled, probe, _split(w, state), retain_graph=True)))
+
+        options: Implicit = ctx.options
         g = _join(list(cotangents))
-        v, residual = gmres(lambda v: v - _join(pull(v, state)), g, ctx.options.iterations, ctx.options.tol / 10)
-        moved = torch.linalg.vector_norm(_join(after).detach() - _join(state).detach(), dim=1)
-        moved = moved / torch.linalg.vector_norm(_join(state).detach(), dim=1).clamp_min(_tiny(g))
-        _accept(ctx.options, type(ham).__name__, g, v, residual, moved)
+        v, residual = gmres(lambda v: v - _join(pull(v, state)), g, options.iterations, options.tol / 10)
+        here, next_ = _join(state).detach(), _join(after).detach()
+        with torch.enable_grad():
+            probe = [torch.zeros_like(t, requires_grad=True) for t in after]
+            pulled = torch.autograd.grad(
+                after, state, probe, create_graph=True, allow_unused=True, materialize_grads=True
+            )
+        # one Newton step from here: the best estimate of how far away the fixed point is
+        newton, newton_residual = gmres(lambda w: w - push(w), next_ - here, options.iterations, tol=0.01)
+        with torch.no_grad():
+            again, _ = _fix_scale(ham, [t for t in ham.step(x, Factors(*after)) if t is not None], cotangents)
+        _accept(
+            options,
+            type(ham).__name__,
+            _Findings.of(g, v, residual, here, next_, _join(again), newton, newton_residual),
+        )
         return pull(v, [x])[0], *([None] * (2 + len(saved)))
 
 
@@ -109,55 +127,42 @@ def _split(v: Tensor, like: list[Tensor]) -> list[Tensor]:
     return [p.reshape(t.shape) for p, t in zip(parts, like, strict=True)]
 
 
-def _tiny(like: Tensor) -> float:
-    return torch.finfo(like.dtype).tiny
+@dataclass(frozen=True)
+class _Findings:
+    """What decides whether a gradient is trusted, one value per sample."""
+
+    residual: Tensor  # of the linear system, relative
+    growth: Tensor  # |v| / |g|
+    drift: Tensor  # distance to the fixed point, relative
+    expansion: Tensor  # how much longer the next move is than this one; below 1 on the way to a stable point
+
+    @staticmethod
+    def of(
+        g: Tensor, v: Tensor, residual: Tensor, h0: Tensor, h1: Tensor, h2: Tensor, newton: Tensor, unsolved: Tensor
+    ) -> _Findings:
+        def norm(t: Tensor) -> Tensor:
+            return torch.linalg.vector_norm(t, dim=1)
+
+        tiny = torch.finfo(g.dtype).tiny
+        first, second = norm(h1 - h0), norm(h2 - h1)
+        settled = first <= 1e4 * torch.finfo(g.dtype).eps * norm(h0)  # both moves are round-off
+        drift = torch.where(settled, first, norm(newton) / (1 - unsolved).clamp_min(tiny)) / norm(h0).clamp_min(tiny)
+        expansion = torch.where(settled, 0.0, second / first.clamp_min(tiny))
+        return _Findings(residual, norm(v) / norm(g).clamp_min(tiny), drift, expansion)
 
 
-def _accept(options: Implicit, ham: str, g: Tensor, v: Tensor, residual: Tensor, moved: Tensor) -> None:
-    """Raise unless every sample's system is solved, in proportion, and posed at a fixed point.   residual, moved: b"""
-    growth = torch.linalg.vector_norm(v, dim=1) / torch.linalg.vector_norm(g, dim=1).clamp_min(_tiny(g))
-    found = {"tol": residual, "max_growth": growth, "max_drift": moved * growth}
+def _accept(options: Implicit, ham: str, found: _Findings) -> None:
+    """Raise unless every sample's system is solved, in proportion, and posed near a stable fixed point."""
+    limits = {"residual": options.tol, "growth": options.max_growth, "drift": options.max_drift, "expansion": 1.0}
     # written so that NaN is refused too
-    refused = ~torch.stack([value <= getattr(options, limit) for limit, value in found.items()]).all(0)
+    refused = ~torch.stack([getattr(found, name) <= limit for name, limit in limits.items()]).all(0)
     if refused.any():
-        broken = refused & ~torch.isfinite(moved)  # NaN in one sample stops the solve of all: name the one to blame
+        broken = refused & ~torch.isfinite(found.drift)  # NaN in one sample stops the solve of all: name that one
         sample = int((broken if broken.any() else refused).nonzero()[0])
-        values = {limit: value[sample].item() for limit, value in found.items()}
-        raise ImplicitGradientError(
-            f"implicit gradient of {ham}, sample {sample} of {len(g)}: relative residual {values['tol']:.3g} "
-            f"(tol={options.tol:g}), growth {values['max_growth']:.3g} (max_growth={options.max_growth:g}), distance "
-            f"from the fixed point {values['max_drift']:.3g} (max_drift={options.max_drift:g}). The solve has not "
-            f"converged well enough for Proposition 2: take more steps, a higher temperature, or grad='one-step'"
+        values = ", ".join(
+            f"{name} {getattr(found, name)[sample].item():.3g} (at most {limit:g})" for name, limit in limits.items()
         )
-
-
-def gmres(apply: Callable[[Tensor], Tensor], g: Tensor, iterations: int, tol: float) -> tuple[Tensor, Tensor]:
-    """Solve apply(v) = g for each sample by GMRES from zero.   g: b m   ->   v: b m, relative residuals: b"""
-    norm = torch.linalg.vector_norm(g, dim=1, keepdim=True)  # b 1
-    safe = torch.where(norm == 0, 1.0, norm)
-    krylov = [g / safe]
-    hessenberg = g.new_zeros(g.shape[0], iterations + 1, iterations)
-    target = g.new_zeros(g.shape[0], iterations + 1, 1)
-    target[:, 0] = norm
-    v, residual = torch.zeros_like(g), (norm != 0).to(g.dtype).squeeze(1)
-    for k in range(iterations):
-        w = apply(krylov[k])
-        for _ in range(2):  # a second pass keeps the basis orthogonal in float32
-            for i, q in enumerate(krylov):
-                along = (q * w).sum(1)
-                hessenberg[:, i, k] += along
-                w = w - along[:, None] * q
-        left = torch.linalg.vector_norm(w, dim=1, keepdim=True)
-        hessenberg[:, k + 1, k] = left[:, 0]
-        krylov.append(w / torch.where(left == 0, 1.0, left))
-        small = hessenberg[:, : k + 2, : k + 1]
-        if not bool(torch.isfinite(small).all()):
-            break  # v stays zero and solves nothing: the residual says so
-        y = torch.linalg.pinv(small) @ target[:, : k + 2]  # least squares that survives a singular system
-        residual = torch.linalg.vector_norm(small @ y - target[:, : k + 2], dim=(1, 2)) / safe[:, 0]
-        if bool((residual <= tol).all()) or k == iterations - 1:
-            v = (torch.stack(krylov[: k + 1], dim=2) @ y).squeeze(2)
-            break
-    # the recurrence's residual drifts from the true one in low precision: report the true one
-    true = torch.linalg.vector_norm(g - apply(v), dim=1) / safe[:, 0]
-    return v, torch.where(norm[:, 0] == 0, 0.0, true)
+        raise ImplicitGradientError(
+            f"implicit gradient of {ham}, sample {sample} of {len(refused)}: {values}. Proposition 2 needs a stable "
+            f"fixed point, and this solve is not near one: take more steps, a higher temperature, or grad='one-step'"
+        )
