@@ -1,0 +1,1 @@
+"""Measurements and result files -> tables and figures. Nothing here trains, and importing it draws nothing."""

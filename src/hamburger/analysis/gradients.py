@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from hamburger.analysis.propositions import Flow, jacobians
+from hamburger.analysis.propositions import ROUND_OFF, Flow, jacobians
 from hamburger.errors import ImplicitGradientError, OptionError
 from hamburger.solvers.base import Ham
 from hamburger.solvers.decompose import decompose
@@ -35,7 +35,7 @@ class Gradients:
     steps: int
     temperature: float | None  # None for hams without one
     norms: dict[str, float]
-    cosines: dict[str, float]  # of the angle to BPTT
+    cosines: dict[str, float | None]  # of the angle to BPTT; None for a gradient that is zero up to round-off
     distances: dict[str, float]  # |g - g_bptt| / |g_bptt|
     refusal: Refusal | None
 
@@ -81,6 +81,8 @@ def pulled(x: Tensor, ham: Ham, bases: Tensor, steps: int, grad: str, cotangent:
     """u^T dy/dx as `decompose` gives it.   x, cotangent u: 1 d n   ->   dn"""
     x = x.detach().requires_grad_()
     y = decompose(x, ham, steps=steps, grad=grad, bases=bases).reconstruction
+    if not y.requires_grad:  # a read-out that does not look at x, under one-step
+        return torch.zeros_like(x).flatten()
     return torch.autograd.grad(y, x, cotangent)[0].flatten()
 
 
@@ -100,7 +102,9 @@ def fixed_point_gradient(x: Tensor, ham: Ham, bases: Tensor, steps: int, cotange
     return u @ output_x + v @ sweep_x
 
 
-def _cosine(a: Tensor, b: Tensor) -> float:
+def _cosine(a: Tensor, b: Tensor) -> float | None:
+    if a.norm() <= ROUND_OFF * b.norm():
+        return None
     return float(a @ b / (a.norm() * b.norm()))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from hamburger.solvers.base import Factors, Ham
 
 # Below this fraction of |h|, a move is the round-off of float64 and its ratio to the last one means nothing.
 ROUND_OFF = 1e-12
+TAIL = 5  # moves that speak for the end of a path: few, since the start of it often moves differently
 
 
 class Flow:
@@ -73,7 +75,7 @@ class Flow:
 
 @dataclass(frozen=True)
 class Contraction:
-    """How far each sweep moves the state, and how far the state still is from its last value."""
+    """How far each sweep moves the state."""
 
     moves: tuple[float, ...]  # |h^{k+1} - h^k|, k = 0 ... K-1
     size: float  # |h^K|
@@ -82,13 +84,12 @@ class Contraction:
     def ratios(self) -> tuple[float, ...]:
         """|h^{k+2} - h^{k+1}| / |h^{k+1} - h^k|, up to round-off. Below 1 for every pair where F contracts."""
         kept = self._above_round_off()
-        return tuple(b / a for a, b in zip(kept, kept[1:], strict=False))
+        return tuple(b / a for a, b in pairwise(kept))
 
     @property
     def rate(self) -> float | None:
-        """Geometric mean of the last half of the ratios: the factor of linear convergence, if there is one."""
-        kept = self._above_round_off()
-        tail = kept[len(kept) // 2 :]
+        """Geometric mean of the last few ratios: the factor of linear convergence, where there is one."""
+        tail = self._above_round_off()[-TAIL:]
         return (tail[-1] / tail[0]) ** (1 / (len(tail) - 1)) if len(tail) > 1 else None
 
     def settled(self, tol: float) -> int | None:
@@ -96,14 +97,13 @@ class Contraction:
         return next((k for k, move in enumerate(self.moves) if move <= tol * self.size), None)
 
     def _above_round_off(self) -> tuple[float, ...]:
-        end = self.settled(ROUND_OFF)
-        return self.moves[:end]
+        return self.moves[: self.settled(ROUND_OFF)]
 
 
 def contraction(x: Tensor, ham: Ham, bases: Tensor, steps: int, *, unit_columns: bool = False) -> Contraction:
     """Moves of `steps` sweeps from the given bases.   x: 1 d n   bases: 1 d r"""
     states = Flow(x, ham, bases, unit_columns=unit_columns).path(steps)
-    moves = tuple(float((b - a).norm()) for a, b in zip(states, states[1:], strict=False))
+    moves = tuple(float((b - a).norm()) for a, b in pairwise(states))
     return Contraction(moves, float(states[-1].norm()))
 
 
@@ -144,18 +144,26 @@ def jacobians(function: Callable[[Tensor, Tensor], Tensor], h: Tensor, x: Tensor
 
 @dataclass(frozen=True)
 class Terms:
-    """Sizes of the parts of dy/dx = direct + sum_i term_i + start, and of the constants in the propositions.
+    """Operator norms of the parts of dy/dx = direct + sum_i term_i + start, and the constants of Proposition 3."""
 
-    "operator": largest singular values. "vjp": lengths of u^T times each part, for a given cotangent u.
-    """
-
-    kind: str
     norms: tuple[float, ...]  # term i of Eq. 12, i = 0 (the last sweep) ... t-1 (the first)
     direct: float  # y by x inside the read-out
     start: float  # y by x through h^0; 0 where h^0 does not depend on x
     by_start: float  # dy/dh^0 of Proposition 3
     through_sweeps: float  # the sum of Eq. 12
     lipschitz: tuple[float, float, float]  # L_h, L_x, L_G: largest norms met on the path, so lower bounds of the true
+
+    @property
+    def envelope(self) -> float | None:
+        """The least q with |term_i| <= q^i |term_0| for every i: below 1, the terms decay exponentially."""
+        first, *rest = self.norms
+        return max(((norm / first) ** (1 / i) for i, norm in enumerate(rest, 1)), default=None)
+
+    @property
+    def bound(self) -> float | None:
+        """L_G L_x / (1 - L_h), which Proposition 3 says is above `through_sweeps`; None where L_h >= 1."""
+        l_h, l_x, l_g = self.lipschitz
+        return l_g * l_x / (1 - l_h) if l_h < 1 else None
 
 
 def term_gradients(flow: Flow, steps: int, cotangent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -190,7 +198,6 @@ def terms(x: Tensor, ham: Ham, bases: Tensor, steps: int, *, unit_columns: bool 
         largest_h, largest_x = max(largest_h, _norm(sweep_h)), max(largest_x, _norm(sweep_x))
         rows = rows @ sweep_h
     return Terms(
-        kind="operator",
         norms=tuple(norms),
         direct=_norm(direct),
         start=_norm(rows @ _start_by_input(flow)),

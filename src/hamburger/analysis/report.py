@@ -1,0 +1,174 @@
+"""Rows of the study -> verdicts and markdown tables. Pure functions of the JSON, so that no document can drift."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Row = dict[str, Any]
+Case = tuple[str, str, float | None]
+
+TENTH_PERCENT = 1e-3
+
+
+def _linear(row: Row) -> bool:
+    return row["settled at"] is not None and row["rate"] is not None and row["rate"] < 1
+
+
+def _below_bound(row: Row) -> bool | None:
+    return None if row["bound"] is None else bool(row["through sweeps"] <= row["bound"])
+
+
+def _wide(value: float | None, least: float) -> bool:
+    return value is not None and value >= least
+
+
+# Each claim of section 2.3 and what counts as "it holds" for one solve; None where it says nothing about that solve.
+CLAIMS: dict[str, Callable[[Row], bool | None]] = {
+    "L_h < 1 on the path": lambda row: row["L_h"] < 1,
+    "spectral radius < 1 at the end": lambda row: row["radius settled"] < 1 and not row["at one"],
+    "Prop. 1: linear convergence": _linear,
+    "Prop. 2: BPTT reaches the implicit gradient": lambda row: row["proposition-2 distance K=settled"] <= TENTH_PERCENT,
+    "Prop. 3: dy/dh0 -> 0": lambda row: row["dy/dh0"] <= TENTH_PERCENT * row["L_G"],
+    "Prop. 3: bound, where L_h < 1": _below_bound,
+    "terms of Eq. 12 decay (q < 1)": lambda row: row["envelope"] < 1,
+    "one-step within 60 degrees of BPTT, K=6": lambda row: _wide(row["one-step cosine K=6"], 0.5),
+    "truncated:1 within 60 degrees of BPTT, K=6": lambda row: _wide(row["truncated:1 cosine K=6"], 0.5),
+}
+
+TABLES: dict[str, tuple[str, ...]] = {
+    "Contraction of the iterates, NMF with unit columns": ("rate", "worst ratio", "settled at", "last move"),
+    "Contraction of the iterates, NMF as it is": ("rate raw", "radius unit columns"),
+    "Spectrum of dF/dh: at K = 6 (early) and settled": (
+        "radius early",
+        "norm early",
+        "radius settled",
+        "norm settled",
+        "at one",
+        "rank of bases",
+    ),
+    "Terms of Eq. 12, operator norms": (
+        "L_h",
+        "dy/dh0",
+        "direct",
+        "first term",
+        "largest term at",
+        "last over first",
+        "envelope",
+    ),
+    "Gradients: cosine to BPTT": tuple(
+        f"{name} cosine K={k}" for k in ("6", "50", "settled") for name in ("one-step", "truncated:1")
+    ),
+    "Gradients: norm over that of BPTT": tuple(
+        f"{name} norm K={k}" for k in ("6", "50", "settled") for name in ("one-step", "truncated:1")
+    ),
+    "Gradients: norm of BPTT, for a cotangent of norm 1": tuple(
+        f"bptt norm K={k}" for k in ("1", "6", "50", "settled")
+    ),
+    "Gradients: distance of Proposition 2 from BPTT": tuple(
+        f"proposition-2 distance K={k}" for k in ("6", "50", "200", "settled")
+    ),
+}
+
+
+def cases(result: dict[str, Any]) -> dict[Case, list[Row]]:
+    """Rows of all seeds of each case, in the order of the study."""
+    grouped: dict[Case, list[Row]] = {}
+    for row in result["rows"]:
+        grouped.setdefault((row["input"], row["ham"], row["temperature"]), []).append(row)
+    return grouped
+
+
+def verdicts(result: dict[str, Any]) -> dict[str, dict[Case, tuple[int, int]]]:
+    """claim -> case -> (seeds where it holds, seeds where it says something)"""
+    found: dict[str, dict[Case, tuple[int, int]]] = {}
+    for claim, holds in CLAIMS.items():
+        found[claim] = {}
+        for case, rows in cases(result).items():
+            said = [answer for row in rows if (answer := holds(row)) is not None]
+            found[claim][case] = (sum(said), len(said))
+    return found
+
+
+def label(case: Case) -> str:
+    _, ham, temperature = case
+    return ham if temperature is None else f"{ham}, T={temperature:g}"
+
+
+def verdict_table(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """One line for each case, one column for each claim: "seeds where it holds / seeds"."""
+    found = verdicts(result)
+    header = ["input", "ham", *CLAIMS]
+    lines = []
+    for case in cases(result):
+        counts = [found[claim][case] for claim in CLAIMS]
+        lines.append([case[0], label(case), *(f"{held}/{said}" if said else "-" for held, said in counts)])
+    return header, lines
+
+
+def summary(values: Sequence[float | None]) -> str:
+    """`mean [least, most]` over the seeds that have a value, with their number where some have none."""
+    had = [value for value in values if value is not None]
+    if not had:
+        return "-"
+    mean = sum(had) / len(had)
+    text = _number(mean) if min(had) == max(had) else f"{_number(mean)} [{_number(min(had))}, {_number(max(had))}]"
+    return text if len(had) == len(values) else f"{text} ({len(had)} of {len(values)})"
+
+
+def _number(value: float) -> str:
+    # near 1 the digits that matter are those of the distance from 1
+    if value != 1 and abs(value - 1) < 5e-3:
+        return f"1{value - 1:+.1e}"
+    return f"{value:.3g}"
+
+
+def refusals(result: dict[str, Any]) -> list[list[str]]:
+    """Where `grad="implicit"` refused: input, ham, K, how many seeds, their residuals."""
+    lines = []
+    ks = [key.removeprefix("implicit refused K=") for key in result["rows"][0] if key.startswith("implicit refused")]
+    for case, rows in cases(result).items():
+        counts = [sum(row[f"implicit refused K={k}"] is not None for row in rows) for k in ks]
+        residuals = [row[f"implicit residual K={k}"] for k in ks for row in rows]
+        lines.append([case[0], label(case), *(f"{count}/{len(rows)}" for count in counts), summary(residuals)])
+    return [["input", "ham", *(f"K={k}" for k in ks), "residual where refused"], *lines]
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """Every table of the study, under the protocol that made it."""
+    protocol, made_by = result["protocol"], result["environment"]
+    parts = [
+        f"Protocol: x {tuple(protocol['shape'])}, rank {protocol['rank']}, {protocol['dtype']}, seeds 0 to "
+        f"{protocol['seeds'] - 1}; settled K = {protocol['settled_nmf']} (NMF), {protocol['settled_soft']} (VQ, CD); "
+        f"terms of Eq. 12 at K = {protocol['term_steps']}. torch {made_by['torch']}, {made_by['hardware']}. "
+        f"Cells: mean [least, most] over seeds.",
+        "### Verdicts: seeds where the claim holds / seeds it speaks of",
+        _table(*verdict_table(result)),
+    ]
+    for title, columns in TABLES.items():
+        present = [column for column in columns if column in result["rows"][0]]
+        lines = [
+            [case[0], label(case), *(summary([row[column] for row in rows]) for column in present)]
+            for case, rows in cases(result).items()
+            if all(column in rows[0] for column in present)
+        ]
+        parts += [f"### {title}", _table(["input", "ham", *present], lines)]
+    same, pairs = shared_radii(result)
+    parts.append(f"VQ and CD end with the same spectral radius (within 1e-4) in {same} of {pairs} pairs of solves.")
+    header, *lines = refusals(result)
+    parts += ["### Where `implicit` refuses: seeds", _table(header, lines)]
+    return "\n\n".join(parts) + "\n"
+
+
+def shared_radii(result: dict[str, Any]) -> tuple[int, int]:
+    """(pairs of VQ and CD solves with one spectral radius, pairs): their sweeps are one map in two coordinates."""
+    found: dict[tuple[Any, ...], list[float]] = {}
+    for row in result["rows"]:
+        if row["ham"] in ("VQ", "CD"):
+            found.setdefault((row["input"], row["temperature"], row["seed"]), []).append(row["radius settled"])
+    return sum(abs(a - b) <= 1e-4 for a, b in found.values()), len(found)
+
+
+def _table(header: list[str], lines: list[list[str]]) -> str:
+    rows = [header, ["---"] * len(header), *lines]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
