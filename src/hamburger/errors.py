@@ -26,7 +26,11 @@ class NotFiniteError(ValueError):
 
 
 class ImplicitGradientError(ArithmeticError):
-    """The linear system of Proposition 2 could not be solved well enough to trust its gradient."""
+    """Proposition 2 could not be applied well enough to trust its gradient. `findings` holds what was measured."""
+
+    def __init__(self, message: str, findings: dict[str, float] | None = None) -> None:
+        super().__init__(message)
+        self.findings = findings or {}
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

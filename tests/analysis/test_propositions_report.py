@@ -38,7 +38,7 @@ def test_the_document_is_made_from_the_result(committed):
 
 
 def test_the_result_says_how_it_was_made(committed):
-    assert set(committed["environment"]) == {"torch", "python", "hardware", "commit"}
+    assert set(committed["environment"]) == {"device", "hardware", "torch", "threads", "commit", "date"}
     assert committed["protocol"]["seeds"] == Protocol().seeds
     assert len(cases(committed)) == len(INPUTS) * len(Protocol().hams())
     assert all(len(rows) == Protocol().seeds for rows in cases(committed).values())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
@@ -24,8 +23,8 @@ class Refusal:
     """What the implicit gradient said instead of a value."""
 
     message: str
-    residual: float | None  # relative residual of its linear system
-    drift: float | None  # its distance from the fixed point
+    residual: float  # relative residual of its linear system
+    drift: float  # its distance from the fixed point
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ def _compare(x: Tensor, ham: Ham, bases: Tensor, steps: int, cotangent: Tensor) 
         try:
             found[name] = pulled(x, ham, bases, steps, name, cotangent)
         except ImplicitGradientError as error:
-            refusal = _refusal(str(error))
+            refusal = Refusal(str(error), error.findings["residual"], error.findings["drift"])
     found[DENSE] = fixed_point_gradient(x, ham, bases, steps, cotangent)
     found = {name: g for name, g in found.items() if torch.isfinite(g).all()}
     reference = found[REFERENCE]
@@ -106,11 +105,3 @@ def _cosine(a: Tensor, b: Tensor) -> float | None:
     if a.norm() <= ROUND_OFF * b.norm():
         return None
     return float(a @ b / (a.norm() * b.norm()))
-
-
-def _refusal(message: str) -> Refusal:
-    def number(after: str) -> float | None:
-        match = re.search(re.escape(after) + r" ([^\s(]+)", message)
-        return float(match[1]) if match else None
-
-    return Refusal(message, number("relative residual"), number("distance from the fixed point"))

@@ -124,14 +124,14 @@ def _number(value: float) -> str:
 
 
 def refusals(result: dict[str, Any]) -> list[list[str]]:
-    """Where `grad="implicit"` refused: input, ham, K, how many seeds, their residuals."""
+    """Where `grad="implicit"` refused: input, ham, K, how many seeds, and how far from a fixed point."""
     lines = []
     ks = [key.removeprefix("implicit refused K=") for key in result["rows"][0] if key.startswith("implicit refused")]
     for case, rows in cases(result).items():
         counts = [sum(row[f"implicit refused K={k}"] is not None for row in rows) for k in ks]
-        residuals = [row[f"implicit residual K={k}"] for k in ks for row in rows]
-        lines.append([case[0], label(case), *(f"{count}/{len(rows)}" for count in counts), summary(residuals)])
-    return [["input", "ham", *(f"K={k}" for k in ks), "residual where refused"], *lines]
+        drifts = [row[f"implicit drift K={k}"] for k in ks for row in rows]
+        lines.append([case[0], label(case), *(f"{count}/{len(rows)}" for count in counts), summary(drifts)])
+    return [["input", "ham", *(f"K={k}" for k in ks), "distance from the fixed point where refused"], *lines]
 
 
 def markdown(result: dict[str, Any]) -> str:

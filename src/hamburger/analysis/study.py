@@ -6,12 +6,8 @@ A row is one solve: its case (input, ham, temperature, seed) and named measures;
 from __future__ import annotations
 
 import json
-import os
-import platform
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +16,7 @@ from torch import Tensor
 from hamburger.analysis.gradients import DENSE, REFERENCE, Gradients, compare_gradients
 from hamburger.analysis.inputs import feature_map, low_rank
 from hamburger.analysis.propositions import Contraction, Terms, contraction, spectrum, terms
+from hamburger.environment import Environment
 from hamburger.solvers import CD, NMF, VQ, Ham
 
 INPUTS: dict[str, Callable[[int], Tensor]] = {"low-rank": low_rank, "feature map": feature_map}
@@ -68,7 +65,12 @@ def study(protocol: Protocol, progress: Callable[[int, int], None] = lambda done
     progress(len(cases), len(cases))
     sizes = {"rank": RANK, "shape": list(low_rank(0).shape), "dtype": "float64"}
     return _rounded(
-        {"protocol": asdict(protocol) | sizes, "environment": environment(), "rows": rows, "curves": curves}
+        {
+            "protocol": asdict(protocol) | sizes,
+            "environment": asdict(Environment.here("cpu")),
+            "rows": rows,
+            "curves": curves,
+        }
     )
 
 
@@ -137,7 +139,7 @@ def _gradients(label: str, at: Gradients) -> Iterator[tuple[str, Any]]:
         yield f"{name} norm K={label}", at.norms[name] / reference if name in at.norms else None
         yield f"{name} distance K={label}", at.distances.get(name)
     yield f"implicit refused K={label}", at.refusal.message if at.refusal else None
-    yield f"implicit residual K={label}", at.refusal.residual if at.refusal else None
+    yield f"implicit drift K={label}", at.refusal.drift if at.refusal else None
 
 
 def as_json(result: dict[str, Any]) -> str:
@@ -148,31 +150,6 @@ def as_json(result: dict[str, Any]) -> str:
         for key in ("rows", "curves")
     ]
     return "{\n" + ",\n".join(head + lists) + "\n}\n"
-
-
-def environment() -> dict[str, Any]:
-    return {
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "hardware": f"{os.cpu_count()} CPU cores",
-        "commit": _commit(),
-    }
-
-
-def _commit() -> str | None:
-    """The commit of the source tree, where there is one and git is at hand."""
-    try:
-        asked = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return asked.stdout.strip() or None
 
 
 def _rounded(value: Any) -> Any:

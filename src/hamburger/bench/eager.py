@@ -54,7 +54,7 @@ def vq(x: Tensor, bases: Tensor, steps: int) -> Solution:
             bases = _weighted_means(x, _cosine_codes(x, bases))
         unit_bases = F.normalize(bases, dim=1, eps=EPS)
         lengths = x.norm(dim=1).unsqueeze(2)  # b n 1
-    similarity = torch.bmm(x.transpose(1, 2), unit_bases) / (EPS + lengths)
+    similarity = torch.bmm(x.transpose(1, 2), unit_bases) / lengths.clamp(min=EPS)
     codes = F.softmax(INVERSE_TEMPERATURE * similarity, dim=-1)
     return Solution(bases, torch.bmm(bases, codes.transpose(1, 2)))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,7 +11,7 @@ from hamburger.layers.context.base import contexts
 from hamburger.registry import Registry
 from hamburger.solvers.base import hams
 
-REGISTRIES: dict[str, Registry] = {"contexts": contexts, "hams": hams}
+REGISTRIES: dict[str, Registry[Any]] = {"contexts": contexts, "hams": hams}
 
 
 def listing(kind: Annotated[str | None, typer.Argument(help=f"one of: {', '.join(REGISTRIES)}")] = None) -> None:

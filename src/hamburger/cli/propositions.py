@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -30,6 +29,7 @@ def propositions(
     from hamburger.analysis.figure_propositions import draw
     from hamburger.analysis.report import verdict_table
     from hamburger.analysis.study import QUICK, Protocol, as_json, study
+    from hamburger.files import write_atomically
 
     if seeds is not None:
         check_count("propositions", "seeds", seeds, least=1)
@@ -46,7 +46,7 @@ def propositions(
     finally:
         torch.set_num_threads(threads)
 
-    write_atomically(out / "propositions.json", as_json(result))
+    write_atomically(out / "propositions.json", as_json(result).encode())
     draw(result, out / "propositions.png")
     header, lines = verdict_table(result)
     table = Table(*header, title="seeds where the claim holds / seeds it speaks of")
@@ -55,13 +55,3 @@ def propositions(
     console = Console()
     console.print(table)
     console.print(f"wrote {out / 'propositions.json'} and {out / 'propositions.png'}", soft_wrap=True)
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """A reader finds the old file or the new one, never half of one."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

@@ -159,10 +159,10 @@ def _accept(options: Implicit, ham: str, found: _Findings) -> None:
     if refused.any():
         broken = refused & ~torch.isfinite(found.drift)  # NaN in one sample stops the solve of all: name that one
         sample = int((broken if broken.any() else refused).nonzero()[0])
-        values = ", ".join(
-            f"{name} {getattr(found, name)[sample].item():.3g} (at most {limit:g})" for name, limit in limits.items()
-        )
+        measured = {name: getattr(found, name)[sample].item() for name in limits}
+        values = ", ".join(f"{name} {measured[name]:.3g} (at most {limit:g})" for name, limit in limits.items())
         raise ImplicitGradientError(
             f"implicit gradient of {ham}, sample {sample} of {len(refused)}: {values}. Proposition 2 needs a stable "
-            f"fixed point, and this solve is not near one: take more steps, a higher temperature, or grad='one-step'"
+            f"fixed point, and this solve is not near one: take more steps, a higher temperature, or grad='one-step'",
+            measured,
         )

@@ -40,7 +40,7 @@ class NMF(Ham):
         random = bases is None or generator is not None  # else the call must be a function of x and the bases
         bases = super().init(x, bases, generator).bases
         if self.codes_init == "softmax":
-            codes = (bases.mT @ x).softmax(dim=1)
+            codes = nmf.first_codes(x, bases)
         elif self.codes_init == "cosine":
             codes = cosine.assign(x, cosine.inverse_norms(x), bases, temperature=1.0)
         elif random:

@@ -7,7 +7,16 @@ from torch import Tensor
 from hamburger.ops.nmf import reference
 from hamburger.shapes import check_shapes
 
-__all__ = ["solve", "update_codes"]
+__all__ = ["first_codes", "solve", "update_codes"]
+
+
+def first_codes(x: Tensor, bases: Tensor) -> Tensor:
+    """Where the codes start: softmax over r of D^T X, as in the authors' code.
+
+    x: b d n    bases: b d r    ->    b r n
+    """
+    check_shapes("nmf.first_codes", x=(x, "b d n"), bases=(bases, "b d r"))
+    return reference.first_codes(x, bases)
 
 
 def solve(x: Tensor, bases: Tensor, codes: Tensor, *, steps: int, eps: float = 1e-6) -> tuple[Tensor, Tensor]:

@@ -1,16 +1,24 @@
-"""Multiplicative updates for X ~ D C with D, C >= 0 (the paper's Algorithm 2): the definition, in plain torch."""
+"""Multiplicative updates for X ~ D C with D, C >= 0 (the paper's Algorithm 2): the definition, in plain torch.
+
+Codes are b r n to the caller and lie n x r in memory, behind a transposed view: the products with X then run along
+its rows and its columns as they lie, which on a CPU is a quarter faster when n is large.
+"""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
+
+
+def first_codes(x: Tensor, bases: Tensor) -> Tensor:
+    """softmax over r of D^T X.   x: b d n   bases: b d r   ->   b r n"""
+    return (x.mT @ bases).softmax(dim=2).mT
 
 
 def update_codes(x: Tensor, bases: Tensor, codes: Tensor, eps: float) -> Tensor:
     """C <- C * (D^T X) / (D^T D C + eps).   x: b d n   bases: b d r   codes: b r n   ->   b r n"""
-    # D^T D first: it is r x r, where D C would be as large as X. Transposed throughout: the codes of a position then
-    # lie side by side in memory, which is the faster layout for these products when n is large.
-    rows = codes.mT
-    return (rows * (x.mT @ bases) / (rows @ (bases.mT @ bases) + eps)).mT
+    # D^T D first: it is r x r, where D C would be as large as X
+    return multiply(codes.mT, x.mT @ bases, codes.mT @ (bases.mT @ bases), eps).mT
 
 
 def sums_over_positions(x: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
@@ -20,7 +28,14 @@ def sums_over_positions(x: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
 
 def update_bases(bases: Tensor, xc: Tensor, cc: Tensor, eps: float) -> Tensor:
     """D <- D * (X C^T) / (D C C^T + eps).   bases, xc: b d r   cc: b r r   ->   b d r"""
-    return bases * xc / (bases @ cc + eps)
+    return multiply(bases, xc, bases @ cc, eps)
+
+
+def multiply(factor: Tensor, numerator: Tensor, denominator: Tensor, eps: float) -> Tensor:
+    """factor * numerator / (denominator + eps); without a graph to keep, in the memory of the two fresh products."""
+    if torch.is_grad_enabled():
+        return factor * numerator / (denominator + eps)
+    return numerator.mul_(factor).div_(denominator.add_(eps))
 
 
 def solve(x: Tensor, bases: Tensor, codes: Tensor, steps: int, eps: float) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,5 @@
+"""`python -m hamburger` is `ham`."""
+
+from hamburger.cli import main
+
+main()

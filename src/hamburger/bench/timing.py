@@ -1,0 +1,84 @@
+"""A clock, and a race in which every contender meets the same inputs and the same disturbances."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+
+Name = TypeVar("Name", bound=Hashable)
+Inputs = TypeVar("Inputs")
+
+
+@dataclass(frozen=True)
+class Contender:
+    """`prepare` turns the round's inputs into arguments, untimed; `run` is what the clock sees."""
+
+    prepare: Callable[[Any], tuple[Any, ...]]
+    run: Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Timing:
+    ms: float  # median
+    ms_iqr: float  # distance between the quartiles
+
+    @classmethod
+    def of(cls, samples: Sequence[float]) -> Timing:
+        spread = 0.0
+        if len(samples) > 1:
+            first, _, third = statistics.quantiles(samples, n=4, method="inclusive")
+            spread = third - first
+        return cls(statistics.median(samples), spread)
+
+
+def clock(run: Callable[..., Any], args: tuple[Any, ...], device: str) -> float:
+    """Milliseconds of one call, until the device has finished it."""
+    synchronize = torch.cuda.synchronize if device == "cuda" else _nothing
+    synchronize()
+    start = time.perf_counter()
+    kept = run(*args)
+    synchronize()
+    elapsed = time.perf_counter() - start
+    del kept  # freeing the result is not part of the call
+    return elapsed * 1e3
+
+
+def race(
+    contenders: Mapping[Name, Contender],
+    fresh: Callable[[], Inputs],
+    *,
+    repeats: int,
+    warmup: int = 2,
+    pause: float = 0.03,
+    device: str = "cpu",
+    after_round: Callable[[], object] = lambda: None,
+) -> dict[Name, Timing]:
+    """Time all contenders once per round, on inputs that `fresh` makes for that round.
+
+    Interleaved, so that a busy neighbour or a warming chip slows all of them; in shuffled order and after a pause, so
+    that nobody always runs behind the same rival, its caches, and its threads that still spin for more work.
+    """
+    shuffle = random.Random(0).shuffle
+    names = list(contenders)
+    samples: dict[Name, list[float]] = {name: [] for name in names}
+    for turn in range(warmup + repeats):
+        inputs = fresh()
+        shuffle(names)
+        for name in names:
+            contender = contenders[name]
+            args = contender.prepare(inputs)
+            time.sleep(pause)
+            elapsed = clock(contender.run, args, device)
+            if turn >= warmup:
+                samples[name].append(elapsed)
+        after_round()
+    return {name: Timing.of(times) for name, times in samples.items()}
+
+
+def _nothing() -> None: ...

@@ -1,0 +1,74 @@
+"""`ham bench`: measurements on this machine."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hamburger.bench.core import GateError, Plan, measure
+from hamburger.errors import OptionError
+
+app = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
+
+
+@app.callback()
+def bench() -> None:
+    """Measure speed on this machine."""
+
+
+@app.command()
+def core(
+    sizes: Annotated[str, typer.Option(help="values of n, with commas")] = "1024,2048,4096,8192,16384",
+    dim: Annotated[int, typer.Option(help="d, a multiple of 8")] = 512,
+    rank: Annotated[int, typer.Option(help="r")] = 64,
+    steps: Annotated[int, typer.Option(help="K sweeps")] = 6,
+    batch: Annotated[int, typer.Option(help="b")] = 1,
+    dtype: Annotated[str, typer.Option(help="float32 or float64")] = "float32",
+    repeats: Annotated[int, typer.Option(help="timed rounds per size")] = 15,
+    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    hams: Annotated[str, typer.Option(help="which, with commas")] = "nmf,vq,cd",
+    seed: Annotated[int, typer.Option()] = 0,
+    json: Annotated[Path | None, typer.Option(help="write the rows here, one JSON object per line")] = None,
+) -> None:
+    """Time the hams against the authors' way, scikit-learn's NMF and self-attention, as n grows."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from hamburger.bench import table
+    from hamburger.files import write_json_lines
+
+    plan = Plan(
+        sizes=numbers(sizes),
+        dim=dim,
+        rank=rank,
+        steps=steps,
+        batch=batch,
+        dtype=dtype,
+        repeats=repeats,
+        device=device,
+        hams=tuple(name.strip() for name in hams.split(",") if name.strip()),
+        seed=seed,
+    )
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("racing", total=plan.rounds)
+        try:
+            rows = measure(plan, after_round=lambda: progress.advance(task))
+        except GateError as refusal:
+            typer.echo(f"ham: {refusal}", err=True)
+            raise typer.Exit(1) from None
+    console = Console()
+    console.print(table.times(rows))
+    console.print(table.growth(rows))
+    if json is not None:
+        write_json_lines(json, map(asdict, rows))
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """`1024,4096` as numbers."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise OptionError(f"bench core: sizes are whole numbers with commas between, got {text!r}") from None

@@ -1,0 +1,1 @@
+"""A small demonstration: low-rank recovery of a noisy matrix."""

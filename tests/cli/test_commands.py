@@ -1,0 +1,59 @@
+"""The `ham` command as a person meets it: files written, one clear line for a mistake."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hamburger.cli.app import app
+
+SMALL = ["--sizes", "64,128", "--dim", "16", "--rank", "4", "--repeats", "2"]
+
+
+def test_bench_core_prints_ratios_and_writes_rows(tmp_path: Path) -> None:
+    target = tmp_path / "deep" / "rows.jsonl"
+    result = CliRunner().invoke(app, ["bench", "core", *SMALL, "--json", str(target)])
+    assert result.exit_code == 0, result.output
+    assert "growth" in result.stdout
+    rows = [json.loads(line) for line in target.read_text().splitlines()]
+    assert {row["n"] for row in rows} == {64, 128}
+    assert {row["ham"] for row in rows} == {"nmf", "vq", "cd"}
+
+
+def test_list_names_the_hams() -> None:
+    result = CliRunner().invoke(app, ["list", "hams"])
+    assert result.exit_code == 0
+    assert result.stdout.split() == ["cd", "nmf", "vq"]
+
+
+def test_demo_recovers_the_scene(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "recovery.png").read_bytes().startswith(b"\x89PNG")
+    recoveries = json.loads((tmp_path / "recovery.json").read_text())["recoveries"]
+    noisy = next(one["error"] for one in recoveries if one["method"] == "noisy")
+    others = [one for one in recoveries if one["method"] != "noisy"]
+    assert {one["method"] for one in others} == {"svd", "nmf", "vq", "cd"}
+    assert all(one["error"] < noisy for one in others)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["bench", "core", "--sizes", "64,many"], "whole numbers"),
+        (["bench", "core", "--sizes", "0"], "at least 2"),
+        (["bench", "core", "--hams", "nfm"], "did you mean 'nmf'"),
+        (["bench", "core", "--dtype", "float23"], "did you mean 'float32'"),
+    ],
+    ids=["sizes", "zero", "ham", "dtype"],
+)
+def test_a_mistake_is_one_line_and_status_2(arguments: list[str], complaint: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "hamburger", *arguments], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.strip().splitlines()) == 1 and complaint in done.stderr
