@@ -6,7 +6,7 @@ READY  := $(VENV)/.ready
 # One BLAS thread per test process: two processes on two cores beat four threads fighting over them.
 WORKERS ?= 2
 
-.PHONY: setup demo test check bench clean
+.PHONY: setup demo test check bench docs clean
 
 setup: $(READY)
 
@@ -30,6 +30,9 @@ check: setup
 
 bench: setup
 	$(BIN)/ham bench core
+
+docs: setup
+	$(BIN)/python -m hamburger.analysis.documents
 
 clean:
 	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache

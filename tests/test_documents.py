@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import hamburger as hb
+from hamburger.analysis.documents import render
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -26,6 +27,19 @@ def test_python_blocks_run(page, tmp_path, monkeypatch):
         for added in set(hb.hams.names()) - set(names):
             del hb.hams._entries[added]
     torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_blocks_are_those_of_the_committed_results(page):
+    assert render(page.read_text(), ROOT / "results") == page.read_text(), "run `make docs`"
+
+
+def test_a_changed_result_would_show():
+    page = (ROOT / "README.md").read_text()
+    assert "<!-- block: core-speed -->" in page
+    broken = page.replace("| nmf | 1,024 |", "| nmf | 1,025 |")
+    assert broken != page
+    assert render(broken, ROOT / "results") == page
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

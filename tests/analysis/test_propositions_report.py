@@ -13,7 +13,6 @@ from hamburger.analysis.report import CLAIMS, cases, markdown, summary, verdicts
 from hamburger.analysis.study import INPUTS, Protocol
 
 ROOT = Path(__file__).parent.parent.parent
-MARKS = ("<!-- tables: begin -->\n", "<!-- tables: end -->")
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +28,6 @@ def ham(*arguments):
         cli.main()
     finally:
         sys.argv = before
-
-
-def test_the_document_is_made_from_the_result(committed):
-    page = (ROOT / "docs" / "propositions.md").read_text()
-    between = page.partition(MARKS[0])[2].partition(MARKS[1])[0]
-    assert between == markdown(committed)
 
 
 def test_the_result_says_how_it_was_made(committed):

@@ -51,6 +51,7 @@ def test_autocast_is_finite_and_accurate(name, scale, precision):
     assert relative_error(y, exact) < (1e-3 if precision == torch.float16 else 0.1)
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("name", NAMES)
 def test_forward_and_backward_never_wait_for_the_gpu(name):
     layer, z = hb.Hamburger(64, ham=name, rank=8).cuda().train(), torch.randn(2, 64, 32, 32, device="cuda")
@@ -95,6 +96,7 @@ def test_training_reproduces_from_the_seed():
     assert torch.equal(*outs)
 
 
+@pytest.mark.filterwarnings("ignore")  # inductor's advice about TF32
 @pytest.mark.parametrize("name", NAMES)
 def test_compiled_by_inductor(name):
     layer = hb.Hamburger(64, **options(name)).cuda().eval()

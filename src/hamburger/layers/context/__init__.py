@@ -6,10 +6,31 @@ from typing import Any
 
 from torch import nn
 
+# importing a module registers what it holds
+from hamburger.layers.context import (  # noqa: F401
+    a2,
+    acf,
+    apc,
+    da,
+    dfn,
+    dm,
+    efficient,
+    ema,
+    enc,
+    external,
+    hamburgers,
+    lightham,
+    nonlocal_,
+    ocr,
+    psp,
+    sa,
+    sanet,
+    sgr,
+    spygr,
+)
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.hamburgers import cd, nmf, vq
 
-__all__ = ["cd", "contexts", "create_context", "list_contexts", "nmf", "vq"]
+__all__ = ["contexts", "create_context", "list_contexts"]
 
 
 def list_contexts() -> list[str]:
