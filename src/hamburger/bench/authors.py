@@ -1,0 +1,30 @@
+"""The authors' NMF burger V1 as they run it: convolutions, batch norm and about ninety small eager launches."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hamburger.bench import eager
+
+
+class AuthorsNMF(nn.Module):
+    """ReLU(X + BN(W_u NMF(ReLU(W_l X)))), a fresh random dictionary in every call, training or not."""
+
+    def __init__(self, channels: int, *, rank: int = 64, steps: int = 6) -> None:
+        super().__init__()
+        self.rank, self.steps = rank, steps
+        self.lower = nn.Conv2d(channels, channels, 1)
+        self.upper = nn.Conv2d(channels, channels, 1, bias=False)
+        self.norm = nn.BatchNorm2d(channels)
+        for bread in (self.lower, self.upper):
+            nn.init.normal_(bread.weight, std=math.sqrt(2 / channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = F.relu(self.lower(x)).flatten(2)
+        bases = F.normalize(torch.rand(x.shape[0], features.shape[1], self.rank, device=x.device), dim=1)
+        y = eager.nmf(features, bases.to(features.dtype), self.steps).reconstruction
+        return F.relu(x + self.norm(self.upper(y.view_as(x))))

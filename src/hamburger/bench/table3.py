@@ -1,0 +1,277 @@
+"""`ham bench table3`: every context module at one size or many, as the paper's Table 3 compares them."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor, nn
+
+from hamburger.bench import footprint, paper
+from hamburger.bench.authors import AuthorsNMF
+from hamburger.bench.timing import Timing, clock
+from hamburger.environment import Environment
+from hamburger.errors import OptionError, check_choice, check_count
+from hamburger.layers.context import contexts, create_context
+
+# What a context's defaults do not show: the authors' own layer, attention as the paper ran it and as one would today.
+VARIANTS: dict[str, list[Callable[[int], nn.Module]]] = {
+    "authors-nmf": [lambda c: AuthorsNMF(c)],
+    "sa-materialised": [lambda c: create_context("sa", c, materialise=True)],
+    # flash kernels take at most 256 channels a head: the better of two ways to cut 512
+    "sa-flash": [lambda c: create_context("sa", c, heads=2), lambda c: create_context("sa", c, heads=8)],
+}
+COMPILED = "+compile"
+# float32 is full float32; tf32 is float32 with the matrix units' short mantissa; bfloat16 is autocast.
+DTYPES = ("float32", "tf32", "bfloat16")
+# Allowed error of the gate, against float64, relative. The cold softmax of VQ and CD amplifies a short mantissa.
+TOLERANCE = {"float32": 1e-3, "tf32": 0.1, "bfloat16": 0.3}
+GATE_SIZE = 256
+
+
+@dataclass(frozen=True)
+class Plan:
+    modules: tuple[str, ...]
+    sizes: tuple[int, ...] = (paper.SIZE,)
+    channels: int = paper.CHANNELS
+    batch: int = 1
+    device: str = "cpu"
+    dtype: str = "float32"
+    repeats: int = 20
+    seconds: float = 2.0  # spent on one timing at most, beyond its first calls
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for module in self.modules:
+            check_choice("bench table3", "module", module.removesuffix(COMPILED), names())
+        if not self.modules or not self.sizes:
+            raise OptionError("bench table3: give at least one module and one size")
+        for n in self.sizes:
+            check_count("bench table3", "a size", n, least=16)
+        for option in ("channels", "batch", "repeats"):
+            check_count("bench table3", option, getattr(self, option), least=1)
+        check_choice("bench table3", "device", self.device, ("cpu", "cuda"))
+        check_choice("bench table3", "dtype", self.dtype, DTYPES)
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise OptionError("bench table3: there is no CUDA device here; take --device cpu")
+        if self.device == "cpu" and self.dtype == "tf32":
+            raise OptionError("bench table3: tf32 is a mode of CUDA devices; take --dtype float32 or bfloat16")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the result file. Times are medians in ms, memory is the peak in MiB; None where it did not fit."""
+
+    module: str
+    n: int
+    params: int
+    macs: int
+    infer_ms: float | None
+    infer_ms_iqr: float | None
+    train_ms: float | None
+    train_ms_iqr: float | None
+    infer_mb: float | None
+    train_mb: float | None
+    note: str
+    dtype: str
+    channels: int
+    batch: int
+    repeats: int
+    seed: int
+    device: str
+    hardware: str
+    torch: str
+    threads: int
+    commit: str | None
+    date: str
+
+
+def names() -> list[str]:
+    return [*contexts.names(), *VARIANTS]
+
+
+def builders(module: str, channels: int) -> list[Callable[[], nn.Module]]:
+    """The ways to build it: one, or several of which the fastest counts."""
+    name = module.removesuffix(COMPILED)
+    ways = VARIANTS.get(name, [lambda c: create_context(name, c)])
+    return [lambda way=way: way(channels) for way in ways]  # type: ignore[misc]
+
+
+def measure(plan: Plan, progress: Callable[[str], object] = lambda _: None) -> Iterator[Row]:
+    """One row per module and size, small sizes first, so that what is cut short has lost the least."""
+    environment = asdict(Environment.here(plan.device))
+    with precision(plan.dtype, plan.device) as autocast:
+        for n in sorted(plan.sizes):
+            for module in plan.modules:
+                progress(f"{module} n={n}")
+                rows = [
+                    _row(plan, module, build, n, autocast, environment) for build in builders(module, plan.channels)
+                ]
+                yield min(rows, key=lambda row: (row.infer_ms is None, row.infer_ms))
+
+
+def image(n: int) -> tuple[int, int]:
+    """The squarest h x w with h * w = n."""
+    h = max(h for h in range(1, int(n**0.5) + 1) if n % h == 0)
+    return h, n // h
+
+
+@contextlib.contextmanager
+def precision(dtype: str, device: str) -> Iterator[Callable[[], contextlib.AbstractContextManager[object]]]:
+    """The flags of that precision, put back afterwards; gives the context for each call."""
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = dtype != "float32"
+    try:
+        yield lambda: torch.autocast(device, torch.bfloat16, enabled=dtype == "bfloat16")
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+class GateError(ArithmeticError):
+    """A module whose answer is wrong in this precision: its speed is of no interest."""
+
+
+def gate(
+    plan: Plan, build: Callable[[], nn.Module], autocast: Callable[[], contextlib.AbstractContextManager[object]]
+) -> None:
+    """The answer of every module, gates open, against float64 on the CPU, on a small image."""
+    torch.manual_seed(plan.seed)
+    module = build().eval()
+    for parameter in module.parameters():
+        if not parameter.any():
+            nn.init.constant_(parameter, 0.5)
+    x = torch.randn(2, plan.channels, *image(GATE_SIZE))
+    if isinstance(module, AuthorsNMF):
+        return  # draws its dictionary anew in every call: two answers of its own differ. Its maths is tested apart.
+    with torch.no_grad():
+        expected = module.double()(x.double())
+        module = module.float().to(plan.device)
+        with autocast():
+            found = module(x.to(plan.device))
+    error = float((found.double().cpu() - expected).norm() / expected.norm())
+    if not error <= TOLERANCE[plan.dtype]:  # NaN must not pass
+        raise GateError(f"differs from float64 by {error:.2g} relative, more than {TOLERANCE[plan.dtype]:g}")
+
+
+def _row(
+    plan: Plan,
+    name: str,
+    build: Callable[[], nn.Module],
+    n: int,
+    autocast: Callable[[], contextlib.AbstractContextManager[object]],
+    environment: dict[str, object],
+) -> Row:
+    shape = (plan.batch, plan.channels, *image(n))
+    params, macs = footprint.parameters(build()), footprint.multiply_adds(build, shape)
+    printed = name in paper.TABLE3 and n == paper.SIZE and plan.channels == paper.CHANNELS and plan.batch == 1
+    said = paper.notes(name, params, macs) if printed else []
+    found: dict[str, float] = {}
+    try:
+        gate(plan, build, autocast)
+        for measured in _measure_case(plan, name, build, shape, autocast):
+            found.update(measured)
+    except torch.OutOfMemoryError:
+        said.append("out of memory")
+    except GateError as refusal:
+        said.append(f"refused: {refusal}")
+    if name.startswith("sa-flash"):
+        said.append(f"heads={build().heads}")
+    if plan.device == "cuda":
+        torch.cuda.empty_cache()
+    return Row(
+        module=name,
+        n=n,
+        params=params,
+        macs=macs,
+        **{field: found.get(field) for field in MEASURED},  # type: ignore[arg-type]
+        note="; ".join(said),
+        dtype=plan.dtype,
+        channels=plan.channels,
+        batch=plan.batch,
+        repeats=plan.repeats,
+        seed=plan.seed,
+        **environment,  # type: ignore[arg-type]
+    )
+
+
+MEASURED = ("infer_ms", "infer_ms_iqr", "train_ms", "train_ms_iqr", "infer_mb", "train_mb")
+
+
+def _measure_case(
+    plan: Plan,
+    name: str,
+    build: Callable[[], nn.Module],
+    shape: tuple[int, ...],
+    autocast: Callable[[], contextlib.AbstractContextManager[object]],
+) -> Iterator[dict[str, float]]:
+    """Inference, then training: where only the second does not fit, the first is kept."""
+    case = Case(plan, build, shape, autocast, compiled=name.endswith(COMPILED))
+    for mode, run in (("infer", case.infer), ("train", case.train)):
+        peak, timing = case.peak(run), case.time(run)
+        yield {
+            f"{mode}_mb": round(peak, 2),
+            f"{mode}_ms": round(timing.ms, 4),
+            f"{mode}_ms_iqr": round(timing.ms_iqr, 4),
+        }
+
+
+class Case:
+    """One module on one device, its inputs, and the two calls that are measured."""
+
+    INPUTS = 3  # in turn: one alone would sit in the cache
+
+    def __init__(
+        self,
+        plan: Plan,
+        build: Callable[[], nn.Module],
+        shape: tuple[int, ...],
+        autocast: Callable[[], contextlib.AbstractContextManager[object]],
+        *,
+        compiled: bool,
+    ) -> None:
+        torch.manual_seed(plan.seed)
+        self.plan, self.autocast = plan, autocast
+        self.module = build().to(plan.device)
+        self.call = torch.compile(self.module, dynamic=False) if compiled else self.module
+        generator = torch.Generator(plan.device).manual_seed(plan.seed)
+        self.inputs = [torch.randn(shape, generator=generator, device=plan.device) for _ in range(self.INPUTS)]
+        self.cotangent = torch.randn(shape, generator=generator, device=plan.device)
+
+    def infer(self, x: Tensor) -> Tensor:
+        self.module.eval()
+        with torch.no_grad(), self.autocast():
+            return self.call(x)
+
+    def train(self, x: Tensor) -> None:
+        """Forward and backward, the gradient of the input included, as inside a network."""
+        self.module.train()
+        self.module.zero_grad(set_to_none=True)
+        x = x.detach().requires_grad_()
+        with self.autocast():
+            y = self.call(x)
+        y.backward(self.cotangent.to(y.dtype))
+
+    def peak(self, run: Callable[[Tensor], object]) -> float:
+        """With one input resident, as in the paper: the others wait outside the device."""
+        run(self.inputs[0])  # first call: handles, workspaces, compilation
+        self.module.zero_grad(set_to_none=True)
+        waiting, self.inputs = self.inputs[1:], self.inputs[:1]
+        waiting = [x.to("cpu") for x in waiting] if self.plan.device == "cuda" else waiting
+        resident = [*self.module.parameters(), *self.module.buffers(), *self.inputs]
+        found = footprint.peak_mib(lambda: run(self.inputs[0]), resident, self.plan.device)
+        if run == self.infer and self.plan.device == "cuda":  # the cotangent belongs to training alone
+            found -= self.cotangent.nbytes / footprint.MIB
+        self.module.zero_grad(set_to_none=True)
+        self.inputs += [x.to(self.plan.device) for x in waiting]
+        return found
+
+    def time(self, run: Callable[[Tensor], object]) -> Timing:
+        """Median over fresh turns of the inputs; fewer of them where one call takes long."""
+        turns = itertools.cycle(self.inputs)
+        first = statistics.median(clock(run, (next(turns),), self.plan.device) for _ in range(3))
+        repeats = max(3, min(self.plan.repeats, int(self.plan.seconds * 1e3 / max(first, 1e-3))))
+        return Timing.of([clock(run, (next(turns),), self.plan.device) for _ in range(repeats)])

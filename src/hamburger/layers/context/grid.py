@@ -1,0 +1,26 @@
+"""Means over the cells of a grid: what every pyramid begins with."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def grid_mean(x: Tensor, size: int) -> Tensor:
+    """Adaptive average pooling to size x size, as two products.   b c h w   ->   b c size size
+
+    The same cells as torch's own pooling, overlapping where `size` does not divide h or w. Its ONNX export is right
+    only for the size it was traced with, and its CUDA gradient adds in no fixed order; a product has neither trouble.
+    """
+    if size == 1:
+        return x.mean((2, 3), keepdim=True)
+    return _cells(size, x.shape[2], x) @ (x @ _cells(size, x.shape[3], x).mT)
+
+
+def _cells(size: int, length: int, like: Tensor) -> Tensor:
+    """Row i averages positions floor(i length / size) up to ceil((i + 1) length / size).   ->   size length"""
+    cell = torch.arange(size, device=like.device)[:, None]
+    position = torch.arange(length, device=like.device)
+    first, end = cell * length // size, ((cell + 1) * length + size - 1) // size
+    inside = ((position >= first) & (position < end)).to(like.dtype)
+    return inside / inside.sum(1, keepdim=True)
