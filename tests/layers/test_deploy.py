@@ -126,3 +126,9 @@ def test_scripts_of_users_can_move_the_layer_between_dtypes():
     layer = hb.Hamburger(16, rank=4).double().eval()
     assert layer(torch.randn(2, 16, 5, 5, dtype=torch.float64)).dtype == torch.float64
     assert layer.float()(torch.randn(2, 16, 5, 5)).dtype == torch.float32
+
+
+def test_shapes_can_be_planned_on_the_meta_device():
+    with torch.device("meta"):
+        layer, z = build("cd"), torch.empty(2, 16, 128, 128)
+    assert layer(z).shape == z.shape

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -45,11 +48,25 @@ def peak_mib(call: Callable[[], object], resident: list[Tensor], device: str) ->
     return (sum(held.values()) + _cpu_peak(call)) / MIB
 
 
+@contextlib.contextmanager
+def _quiet_stderr() -> Iterator[None]:
+    """The profiler's library announces itself on the process's stderr, past Python."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
 def _cpu_peak(call: Callable[[], object]) -> int:
     """Largest sum of torch's CPU allocations during the call, in bytes, from the profiler's record of them."""
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+    with _quiet_stderr(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         kept = call()
         del kept
     now = peak = 0

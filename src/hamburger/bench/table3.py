@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -43,6 +44,7 @@ class Plan:
     dtype: str = "float32"
     repeats: int = 20
     seconds: float = 2.0  # spent on one timing at most, beyond its first calls
+    max_macs: float = math.inf  # of one evaluation; what needs more is counted, not run
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -105,13 +107,25 @@ def measure(plan: Plan, progress: Callable[[str], object] = lambda _: None) -> I
     """One row per module and size, small sizes first, so that what is cut short has lost the least."""
     environment = asdict(Environment.here(plan.device))
     with precision(plan.dtype, plan.device) as autocast:
+        refused = {module: _refusal(plan, module, autocast) for module in plan.modules}
         for n in sorted(plan.sizes):
             for module in plan.modules:
                 progress(f"{module} n={n}")
                 rows = [
-                    _row(plan, module, build, n, autocast, environment) for build in builders(module, plan.channels)
+                    _row(plan, module, build, n, autocast, environment, refused[module])
+                    for build in builders(module, plan.channels)
                 ]
                 yield min(rows, key=lambda row: (row.infer_ms is None, row.infer_ms))
+
+
+def _refusal(plan: Plan, module: str, autocast: Callable[[], contextlib.AbstractContextManager[object]]) -> str:
+    """Why the gate keeps a module out; empty where it passes."""
+    try:
+        for build in builders(module, plan.channels):
+            gate(plan, build, autocast)
+    except GateError as refusal:
+        return f"refused: {refusal}"
+    return ""
 
 
 def image(n: int) -> tuple[int, int]:
@@ -164,20 +178,21 @@ def _row(
     n: int,
     autocast: Callable[[], contextlib.AbstractContextManager[object]],
     environment: dict[str, object],
+    refused: str,
 ) -> Row:
     shape = (plan.batch, plan.channels, *image(n))
     params, macs = footprint.parameters(build()), footprint.multiply_adds(build, shape)
     printed = name in paper.TABLE3 and n == paper.SIZE and plan.channels == paper.CHANNELS and plan.batch == 1
     said = paper.notes(name, params, macs) if printed else []
     found: dict[str, float] = {}
-    try:
-        gate(plan, build, autocast)
-        for measured in _measure_case(plan, name, build, shape, autocast):
-            found.update(measured)
-    except torch.OutOfMemoryError:
-        said.append("out of memory")
-    except GateError as refusal:
-        said.append(f"refused: {refusal}")
+    if refused or macs > plan.max_macs:
+        said.append(refused or f"not run: more than {plan.max_macs:.0e} multiply-adds")
+    else:
+        try:
+            for measured in _measure_case(plan, name, build, shape, autocast):
+                found.update(measured)
+        except torch.OutOfMemoryError:
+            said.append("out of memory")
     if name.startswith("sa-flash"):
         said.append(f"heads={build().heads}")
     if plan.device == "cuda":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from math import inf
 from pathlib import Path
 from typing import Annotated
 
@@ -49,7 +50,7 @@ def core(
         dtype=dtype,
         repeats=repeats,
         device=device,
-        hams=tuple(name.strip() for name in hams.split(",") if name.strip()),
+        hams=words(hams),
         seed=seed,
     )
     with Progress(console=Console(stderr=True), transient=True) as progress:
@@ -66,9 +67,64 @@ def core(
         write_json_lines(json, map(asdict, rows))
 
 
+@app.command("table3")
+def table3(
+    modules: Annotated[str, typer.Option(help="names with commas; a name may end in +compile; default: all")] = "",
+    sizes: Annotated[str, typer.Option(help="values of n = h * w, with commas")] = "16384",
+    channels: Annotated[int, typer.Option(help="c")] = 512,
+    batch: Annotated[int, typer.Option(help="b")] = 1,
+    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    dtype: Annotated[str, typer.Option(help="float32, tf32 (cuda) or bfloat16 (autocast)")] = "float32",
+    repeats: Annotated[int, typer.Option(help="timed calls, fewer where one takes long")] = 20,
+    seconds: Annotated[float, typer.Option(help="at most this long on one timing, beyond its first calls")] = 2.0,
+    max_macs: Annotated[float, typer.Option(help="count, but do not run, what needs more multiply-adds")] = inf,
+    seed: Annotated[int, typer.Option()] = 0,
+    json: Annotated[Path | None, typer.Option(help="write the rows here, one JSON object per line")] = None,
+    plot: Annotated[Path | None, typer.Option(help="draw time and memory against n into this PNG")] = None,
+) -> None:
+    """Every context module as the paper's Table 3 compares them: parameters, multiply-adds, memory, time."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from hamburger.bench import table3 as bench
+    from hamburger.bench.table3_view import table
+    from hamburger.files import write_json_lines
+
+    plan = bench.Plan(
+        modules=words(modules) or tuple(bench.names()),
+        sizes=numbers(sizes),
+        channels=channels,
+        batch=batch,
+        device=device,
+        dtype=dtype,
+        repeats=repeats,
+        seconds=seconds,
+        max_macs=max_macs,
+        seed=seed,
+    )
+    rows: list[bench.Row] = []
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("measuring", total=len(plan.modules) * len(plan.sizes))
+        for row in bench.measure(plan, lambda what: progress.update(task, description=what)):
+            rows.append(row)
+            progress.advance(task)
+            if json is not None:  # after every row: what is interrupted keeps what it has
+                write_json_lines(json, map(asdict, rows))
+    Console().print(table(rows))
+    if plot is not None:
+        from hamburger.analysis.figure_table3 import draw
+
+        draw([asdict(row) for row in rows], plot)
+
+
+def words(text: str) -> tuple[str, ...]:
+    """`nmf, sa` as names."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
 def numbers(text: str) -> tuple[int, ...]:
     """`1024,4096` as numbers."""
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise OptionError(f"bench core: sizes are whole numbers with commas between, got {text!r}") from None
+        raise OptionError(f"bench: sizes are whole numbers with commas between, got {text!r}") from None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hamburger.errors import OptionError, check_choice
-from hamburger.solvers.decompose import full_precision
+from hamburger.precision import autocast_dtype, full_precision
 
 NORMS = ("batch", "group", "none")
 GROUPS = 32
@@ -36,11 +36,11 @@ class Bread(nn.Module):
             nn.init.uniform_(self.bias, -1 / math.sqrt(in_channels), 1 / math.sqrt(in_channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        device = x.device.type
-        if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.float16:
-            with full_precision(device):
+        cast = autocast_dtype(x.device.type)
+        if cast == torch.float16:
+            with full_precision(x.device.type):
                 return self._product(x.float())
-        return self._product(x if torch.is_autocast_enabled(device) else x.to(self.weight.dtype))
+        return self._product(x if cast else x.to(self.weight.dtype))
 
     def _product(self, x: Tensor) -> Tensor:
         weight = self.weight.expand(x.shape[0], -1, -1)

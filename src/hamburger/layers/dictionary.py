@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from hamburger.errors import OptionError, check_choice, check_positive
 from hamburger.ops import cosine
 from hamburger.ops.weyl import weyl_multipliers, weyl_uniform
+from hamburger.precision import HALF
 from hamburger.solvers.base import Ham
 
 INITS = ("random", "fixed", "learned", "online")
@@ -84,7 +85,7 @@ class PositionDictionary(nn.Module):
         """Bases for x ((b s) n c), or None where they are to be drawn."""
         if self.init == "random" and self.training:
             return None
-        dtype = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+        dtype = torch.float32 if x.dtype in HALF else x.dtype
         u = weyl_uniform(self.multipliers, x.shape[1], dtype=dtype)
         return cosine.normalize((u if self.ham.nonnegative else u - 0.5).mT[None])
 

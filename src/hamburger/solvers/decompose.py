@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from hamburger.checks import check_finite, check_nonnegative
 from hamburger.errors import OptionError, ShapeError, check_count
+from hamburger.precision import full_precision, widen
 from hamburger.shapes import check_float, check_shapes
 from hamburger.solvers.base import Factors, Ham, hams
 from hamburger.solvers.grad import Gradient, as_gradient, one_step
@@ -86,7 +86,7 @@ def run(
     """`decompose` without its checks, for layers that have made them."""
     with full_precision(x.device.type):
         # Half precision has neither the range nor the digits for sums over thousands of positions.
-        data = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        data = widen(x)
 
         def start() -> Factors:
             first = None if bases is None else bases.to(data).expand(x.shape[0], -1, -1)
@@ -95,13 +95,6 @@ def run(
         factors = grad(ham, data, start, steps)
         codes = ham.readout(data, factors)
         return Decomposition(factors.bases, codes, (factors.bases @ codes).to(x.dtype))
-
-
-def full_precision(device_type: str) -> AbstractContextManager[None]:
-    """Autocast off, where it is on."""
-    if torch.is_autocast_enabled(device_type):
-        return torch.autocast(device_type, enabled=False)
-    return nullcontext()
 
 
 def _check_bases(x: Tensor, bases: Tensor, ham: Ham) -> None:

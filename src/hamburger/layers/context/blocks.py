@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from hamburger.precision import widen
 
 
 class BatchNorm(nn.BatchNorm2d):
@@ -41,11 +42,4 @@ def resize(x: Tensor, like: Tensor) -> Tensor:
 
 def softmax32(scores: Tensor, dim: int) -> Tensor:
     """Softmax in float32: unscaled scores overflow half precision before they are normalised."""
-    return (
-        torch.softmax(scores, dim=dim, dtype=torch.float32).to(scores.dtype)
-        if scores.dtype in HALF
-        else scores.softmax(dim)
-    )
-
-
-HALF = (torch.float16, torch.bfloat16)
+    return widen(scores).softmax(dim).to(scores.dtype)

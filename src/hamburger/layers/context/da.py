@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from hamburger.errors import OptionError, check_choice, check_count
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.blocks import HALF, conv, conv_norm_relu
-from hamburger.solvers.decompose import full_precision
+from hamburger.layers.context.blocks import conv, conv_norm_relu
+from hamburger.precision import HALF, full_precision, widen
 
 CONVS = ("in", "out", "both")
 
@@ -128,8 +128,3 @@ class DualAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.position(x) + self.channel(x)
-
-
-def widen(x: Tensor) -> Tensor:
-    """Half precision to float32; wider types as they are."""
-    return x.float() if x.dtype in HALF else x

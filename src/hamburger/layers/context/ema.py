@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from hamburger.errors import OptionError, check_count
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.blocks import HALF, conv, conv_norm_relu
-from hamburger.solvers.decompose import full_precision
+from hamburger.layers.context.blocks import conv, conv_norm_relu
+from hamburger.precision import full_precision, widen
 
 EPS = 1e-6
 
@@ -75,7 +75,7 @@ class EMAU(nn.Module):
 
     def attend(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """mu Z^T and mu.   b c n   ->   b c n,  b c r"""
-        wide = features.float() if features.dtype in HALF else features
+        wide = widen(features)
         bases = self.bases.to(wide.dtype).expand(wide.shape[0], -1, -1)
         # float32 under autocast: weights of 1 / n are below what float16 can hold
         with full_precision(wide.device.type):

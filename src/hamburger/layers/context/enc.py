@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from hamburger.errors import OptionError, check_count
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.blocks import HALF, BatchNorm, conv_norm_relu
-from hamburger.solvers.decompose import full_precision
+from hamburger.layers.context.blocks import BatchNorm, conv_norm_relu
+from hamburger.precision import full_precision, widen
 
 
 @contexts.register("enc")
@@ -61,7 +61,7 @@ class Enc(nn.Module):
         """The image in one vector, the paper's e.   b c h w   ->   b c"""
         f = self.lower(x).flatten(2)
         with full_precision(x.device.type):
-            f = f.float() if f.dtype in HALF else f
+            f = widen(f)
             weights = self.assign(f)
             residuals = weights @ f.mT - weights.sum(2, keepdim=True) * self.codewords.to(f.dtype)  # b k c
             return torch.relu(self.norm(residuals.to(self.norm.weight.dtype)[..., None])).mean((1, 3))

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from hamburger.errors import check_choice, check_count
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.blocks import HALF, conv, conv_norm_relu
+from hamburger.layers.context.blocks import conv, conv_norm_relu
+from hamburger.precision import widen
 
 NORMS = ("double", "softmax")
 EPS = 1e-9
@@ -61,7 +62,7 @@ class ExternalAttention(nn.Module):
 
     def normalise(self, scores: Tensor) -> Tensor:
         # float32 throughout: between the two steps the weights are about 1/n, and 1e-9 is zero in half precision
-        wide = scores.float() if scores.dtype in HALF else scores
+        wide = widen(scores)
         if self.normalisation == "softmax":
             return wide.softmax(dim=1).to(scores.dtype)
         weights = wide.softmax(dim=2)

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from hamburger.errors import OptionError, check_choice, check_count
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.blocks import HALF, conv, softmax32
-from hamburger.solvers.decompose import full_precision
+from hamburger.layers.context.blocks import conv, softmax32
+from hamburger.precision import full_precision, widen
 
 MAPPINGS = ("paper", "vote")
 ADJACENCIES = ("identity", "learnable")
@@ -98,9 +98,7 @@ class SGR(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         votes = softmax32(self.vote(x).flatten(2), dim=1)  # b m n
-        flat = x.flatten(2)
-        if flat.dtype in HALF:  # votes are sums over all pixels: more than float16 can hold
-            flat = flat.float()
+        flat = widen(x.flatten(2))  # votes are sums over all pixels: more than float16 can hold
         with full_precision(x.device.type):
             y = self._answer(flat, votes.to(flat.dtype))
         return x + torch.relu(y).unflatten(2, x.shape[2:]).to(x.dtype)

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from hamburger.errors import check_count
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.blocks import HALF, conv, conv_norm_relu, resize
-from hamburger.solvers.decompose import full_precision
+from hamburger.layers.context.blocks import conv, conv_norm_relu, resize
+from hamburger.precision import full_precision, widen
 
 EPS = 1e-6
 
@@ -45,7 +45,7 @@ def laplacian(x: Tensor, phi: Tensor, lam: Tensor) -> Tensor:
 
     A pixel with phi = 0 has no neighbours, not even itself, and stays what it is.
     """
-    x32, phi, lam = (t.float() if t.dtype in HALF else t for t in (x, phi, lam[:, :, None]))
+    x32, phi, lam = (widen(t) for t in (x, phi, lam[:, :, None]))
     # float32 under autocast: degrees are sums over all pixels
     with full_precision(x.device.type):
         degree = (phi * (lam * phi.sum(dim=2, keepdim=True))).sum(dim=1, keepdim=True)  # b 1 n

@@ -1,0 +1,52 @@
+"""Rows of `ham bench table3` as a table to read, what the paper prints beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hamburger.bench.paper import CHANNELS, MEBI, SIZE, TABLE3
+from hamburger.bench.table3 import Row
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Three significant digits, no exponent; a dash for what did not fit."""
+    if value is None:
+        return "-"
+    if value >= 10 ** (digits - 1):
+        return f"{value:,.0f}"
+    return f"{value:.{digits}g}" if value else "0"
+
+
+def table(rows: Sequence[Row]) -> Table:
+    from rich.table import Table
+
+    first = rows[0]
+    shown = Table(
+        title=f"b={first.batch} c={first.channels} {first.dtype} on {first.hardware}",
+        caption=f"torch {first.torch}, {first.threads} threads; medians of up to {first.repeats}. Parameters in units "
+        "of 2^20, multiply-adds (MACs) of 10^9, peak memory in MiB. In brackets what the paper prints (TITAN Xp, float32)",
+    )
+    for heading in ("module", "n", "params", "MACs", "infer ms", "train ms", "infer MiB", "train MiB", "note"):
+        shown.add_column(heading, justify="left" if heading in ("module", "note") else "right")
+    for row in rows:
+        printed = TABLE3.get(row.module) if (row.n, row.channels, row.batch) == (SIZE, CHANNELS, 1) else None
+
+        def cell(text: str, field: str, printed: object = printed) -> str:
+            return f"{text} [{getattr(printed, field):g}]" if printed is not None else text
+
+        shown.add_row(
+            row.module,
+            f"{row.n:,}",
+            cell(f"{row.params / MEBI:.2f}", "params"),
+            cell(number(row.macs / 1e9), "macs"),
+            cell(number(row.infer_ms), "infer_ms"),
+            cell(number(row.train_ms), "train_ms"),
+            cell(number(row.infer_mb), "infer_mb"),
+            cell(number(row.train_mb), "train_mb"),
+            row.note,
+        )
+    return shown
