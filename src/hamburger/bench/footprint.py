@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -53,7 +54,7 @@ def _quiet_stderr() -> Iterator[None]:
     """The profiler's library announces itself on the process's stderr, past Python."""
     sys.stderr.flush()
     kept = os.dup(2)
-    with open(os.devnull, "wb") as nowhere:
+    with Path(os.devnull).open("wb") as nowhere:
         os.dup2(nowhere.fileno(), 2)
     try:
         yield

@@ -111,10 +111,8 @@ def measure(plan: Plan, progress: Callable[[str], object] = lambda _: None) -> I
         for n in sorted(plan.sizes):
             for module in plan.modules:
                 progress(f"{module} n={n}")
-                rows = [
-                    _row(plan, module, build, n, autocast, environment, refused[module])
-                    for build in builders(module, plan.channels)
-                ]
+                ways = builders(module, plan.channels)
+                rows = [_row(plan, module, way, n, autocast, environment, refused[module]) for way in ways]
                 yield min(rows, key=lambda row: (row.infer_ms is None, row.infer_ms))
 
 

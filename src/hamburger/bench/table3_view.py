@@ -28,7 +28,7 @@ def table(rows: Sequence[Row]) -> Table:
     shown = Table(
         title=f"b={first.batch} c={first.channels} {first.dtype} on {first.hardware}",
         caption=f"torch {first.torch}, {first.threads} threads; medians of up to {first.repeats}. Parameters in units "
-        "of 2^20, multiply-adds (MACs) of 10^9, peak memory in MiB. In brackets what the paper prints (TITAN Xp, float32)",
+        "of 2^20, multiply-adds (MACs) of 10^9, peak MiB. In brackets: printed in the paper (TITAN Xp, float32)",
     )
     for heading in ("module", "n", "params", "MACs", "infer ms", "train ms", "infer MiB", "train MiB", "note"):
         shown.add_column(heading, justify="left" if heading in ("module", "note") else "right")
