@@ -24,7 +24,8 @@ class AuthorsNMF(nn.Module):
             nn.init.normal_(bread.weight, std=math.sqrt(2 / channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        features = F.relu(self.lower(x)).flatten(2)
-        bases = F.normalize(torch.rand(x.shape[0], features.shape[1], self.rank, device=x.device), dim=1)
-        y = eager.nmf(features, bases.to(features.dtype), self.steps).reconstruction
-        return F.relu(x + self.norm(self.upper(y.view_as(x))))
+        y = F.relu(self.lower(x), inplace=True).flatten(2)  # one name throughout: nothing is held longer than theirs
+        bases = F.normalize(torch.rand(x.shape[0], y.shape[1], self.rank, device=x.device), dim=1).to(y.dtype)
+        y = eager.nmf(y, bases, self.steps).reconstruction
+        y = self.norm(self.upper(y.view_as(x)))
+        return F.relu(x + y, inplace=True)

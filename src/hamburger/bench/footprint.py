@@ -16,12 +16,8 @@ from torch.utils.flop_counter import FlopCounterMode
 MIB = 2**20
 
 
-def parameters(module: nn.Module) -> int:
-    return sum(p.numel() for p in module.parameters())
-
-
-def multiply_adds(build: Callable[[], nn.Module], shape: tuple[int, ...]) -> int:
-    """Of one evaluation, by torch's counter: every matrix product and convolution, nothing element-wise.
+def counts(build: Callable[[], nn.Module], shape: tuple[int, ...]) -> tuple[int, int]:
+    """Parameters, and multiply-adds of one evaluation by torch's counter: products and convolutions, nothing else.
 
     On the meta device: shapes only, so a 16,384 x 16,384 product costs no time, and attention is the two products it
     is made of, whichever kernel would run it.
@@ -32,21 +28,27 @@ def multiply_adds(build: Callable[[], nn.Module], shape: tuple[int, ...]) -> int
     counter = FlopCounterMode(display=False)
     with counter, torch.no_grad():
         module(x)
-    return counter.get_total_flops() // 2  # the counter takes a multiply-add for two operations
+    # the counter takes a multiply-add for two operations
+    return sum(p.numel() for p in module.parameters()), counter.get_total_flops() // 2
 
 
 def peak_mib(call: Callable[[], object], resident: list[Tensor], device: str) -> float:
-    """Peak memory of one call in MiB, with what is resident before it: parameters, buffers, input."""
+    """What is resident before the call (parameters, buffers, input) and what it allocates at its peak, in MiB.
+
+    Not counted: the workspaces of matrix libraries, which the first call allocates once for the whole process.
+    """
     gc.collect()
-    if device == "cuda":
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-        call()
-        torch.cuda.synchronize()
-        return torch.cuda.max_memory_allocated() / MIB
     held = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in resident}
-    return (sum(held.values()) + _cpu_peak(call)) / MIB
+    return (sum(held.values()) + (_cuda_peak if device == "cuda" else _cpu_peak)(call)) / MIB
+
+
+def _cuda_peak(call: Callable[[], object]) -> int:
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    call()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
 
 
 @contextlib.contextmanager

@@ -20,11 +20,12 @@ from hamburger.errors import OptionError, check_choice, check_count
 from hamburger.layers.context import contexts, create_context
 
 # What a context's defaults do not show: the authors' own layer, attention as the paper ran it and as one would today.
-VARIANTS: dict[str, list[Callable[[int], nn.Module]]] = {
-    "authors-nmf": [lambda c: AuthorsNMF(c)],
-    "sa-materialised": [lambda c: create_context("sa", c, materialise=True)],
-    # flash kernels take at most 256 channels a head: the better of two ways to cut 512
-    "sa-flash": [lambda c: create_context("sa", c, heads=2), lambda c: create_context("sa", c, heads=8)],
+# Several ways to build one: the fastest counts, and its row says which it was.
+VARIANTS: dict[str, dict[str, Callable[[int], nn.Module]]] = {
+    "authors-nmf": {"": AuthorsNMF},
+    "sa-materialised": {"": lambda c: create_context("sa", c, materialise=True)},
+    # flash kernels take at most 256 channels a head
+    "sa-flash": {f"heads={h}": lambda c, h=h: create_context("sa", c, heads=h) for h in (2, 8)},  # type: ignore[misc]
 }
 COMPILED = "+compile"
 # float32 is full float32; tf32 is float32 with the matrix units' short mantissa; bfloat16 is autocast.
@@ -96,11 +97,11 @@ def names() -> list[str]:
     return [*contexts.names(), *VARIANTS]
 
 
-def builders(module: str, channels: int) -> list[Callable[[], nn.Module]]:
-    """The ways to build it: one, or several of which the fastest counts."""
+def builders(module: str, channels: int) -> dict[str, Callable[[], nn.Module]]:
+    """The ways to build it, by the note that tells them apart."""
     name = module.removesuffix(COMPILED)
-    ways = VARIANTS.get(name, [lambda c: create_context(name, c)])
-    return [lambda way=way: way(channels) for way in ways]  # type: ignore[misc]
+    ways = VARIANTS.get(name, {"": lambda c: create_context(name, c)})
+    return {note: lambda way=way: way(channels) for note, way in ways.items()}  # type: ignore[misc]
 
 
 def measure(plan: Plan, progress: Callable[[str], object] = lambda _: None) -> Iterator[Row]:
@@ -112,14 +113,17 @@ def measure(plan: Plan, progress: Callable[[str], object] = lambda _: None) -> I
             for module in plan.modules:
                 progress(f"{module} n={n}")
                 ways = builders(module, plan.channels)
-                rows = [_row(plan, module, way, n, autocast, environment, refused[module]) for way in ways]
+                rows = [
+                    _row(plan, module, note, build, n, autocast, environment, refused[module])
+                    for note, build in ways.items()
+                ]
                 yield min(rows, key=lambda row: (row.infer_ms is None, row.infer_ms))
 
 
 def _refusal(plan: Plan, module: str, autocast: Callable[[], contextlib.AbstractContextManager[object]]) -> str:
     """Why the gate keeps a module out; empty where it passes."""
     try:
-        for build in builders(module, plan.channels):
+        for build in builders(module, plan.channels).values():
             gate(plan, build, autocast)
     except GateError as refusal:
         return f"refused: {refusal}"
@@ -150,21 +154,20 @@ class GateError(ArithmeticError):
 def gate(
     plan: Plan, build: Callable[[], nn.Module], autocast: Callable[[], contextlib.AbstractContextManager[object]]
 ) -> None:
-    """The answer of every module, gates open, against float64 on the CPU, on a small image."""
+    """The answer of every module, its zero gates opened, against float64, on a small image."""
     torch.manual_seed(plan.seed)
-    module = build().eval()
+    module = build().eval().to(plan.device)
+    if isinstance(module, AuthorsNMF):
+        return  # draws its dictionary anew in every call: two answers of its own differ. Its maths is tested apart.
     for parameter in module.parameters():
         if not parameter.any():
             nn.init.constant_(parameter, 0.5)
-    x = torch.randn(2, plan.channels, *image(GATE_SIZE))
-    if isinstance(module, AuthorsNMF):
-        return  # draws its dictionary anew in every call: two answers of its own differ. Its maths is tested apart.
+    x = torch.randn(2, plan.channels, *image(GATE_SIZE)).to(plan.device)
     with torch.no_grad():
         expected = module.double()(x.double())
-        module = module.float().to(plan.device)
         with autocast():
-            found = module(x.to(plan.device))
-    error = float((found.double().cpu() - expected).norm() / expected.norm())
+            found = module.float()(x)
+    error = float((found.double() - expected).norm() / expected.norm())
     if not error <= TOLERANCE[plan.dtype]:  # NaN must not pass
         raise GateError(f"differs from float64 by {error:.2g} relative, more than {TOLERANCE[plan.dtype]:g}")
 
@@ -172,6 +175,7 @@ def gate(
 def _row(
     plan: Plan,
     name: str,
+    note: str,
     build: Callable[[], nn.Module],
     n: int,
     autocast: Callable[[], contextlib.AbstractContextManager[object]],
@@ -179,9 +183,10 @@ def _row(
     refused: str,
 ) -> Row:
     shape = (plan.batch, plan.channels, *image(n))
-    params, macs = footprint.parameters(build()), footprint.multiply_adds(build, shape)
+    params, macs = footprint.counts(build, shape)
     printed = name in paper.TABLE3 and n == paper.SIZE and plan.channels == paper.CHANNELS and plan.batch == 1
-    said = paper.notes(name, params, macs) if printed else []
+    said = [note] if note else []
+    said += paper.notes(name, params, macs) if printed else []
     found: dict[str, float] = {}
     if refused or macs > plan.max_macs:
         said.append(refused or f"not run: more than {plan.max_macs:.0e} multiply-adds")
@@ -191,8 +196,6 @@ def _row(
                 found.update(measured)
         except torch.OutOfMemoryError:
             said.append("out of memory")
-    if name.startswith("sa-flash"):
-        said.append(f"heads={build().heads}")
     if plan.device == "cuda":
         torch.cuda.empty_cache()
     return Row(
@@ -269,17 +272,12 @@ class Case:
         y.backward(self.cotangent.to(y.dtype))
 
     def peak(self, run: Callable[[Tensor], object]) -> float:
-        """With one input resident, as in the paper: the others wait outside the device."""
+        """With one input resident, as in the paper."""
         run(self.inputs[0])  # first call: handles, workspaces, compilation
         self.module.zero_grad(set_to_none=True)
-        waiting, self.inputs = self.inputs[1:], self.inputs[:1]
-        waiting = [x.to("cpu") for x in waiting] if self.plan.device == "cuda" else waiting
-        resident = [*self.module.parameters(), *self.module.buffers(), *self.inputs]
+        resident = [*self.module.parameters(), *self.module.buffers(), self.inputs[0]]
         found = footprint.peak_mib(lambda: run(self.inputs[0]), resident, self.plan.device)
-        if run == self.infer and self.plan.device == "cuda":  # the cotangent belongs to training alone
-            found -= self.cotangent.nbytes / footprint.MIB
         self.module.zero_grad(set_to_none=True)
-        self.inputs += [x.to(self.plan.device) for x in waiting]
         return found
 
     def time(self, run: Callable[[Tensor], object]) -> Timing:

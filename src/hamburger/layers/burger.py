@@ -137,11 +137,8 @@ class Hamburger(nn.Module):
         flat = z.mT if self.layout == "tokens" else z.flatten(2)  # b c n
         y = self.context(flat)
         y = (y.mT if self.layout == "tokens" else y.unflatten(2, z.shape[2:])).to(z.dtype)
-        if self.version == "paper":
-            return z + y
-        if self.version == "v2+":
-            return torch.relu(self.skip_scale * z + self.burger_scale * y).to(z.dtype)
-        return torch.relu(z + y)
+        y = (self.skip_scale * z + self.burger_scale * y).to(z.dtype) if self.version == "v2+" else z + y
+        return y if self.version == "paper" else y.relu_()  # in place: the sum is nobody else's
 
     def context(self, z: Tensor) -> Tensor:
         """The layer without its skip.   b c n   ->   b c n"""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, bmm
 
 # Added to a sum or a norm that may be zero: a cluster that nobody chose becomes the zero column, in every dtype.
 EPS = 1e-6
@@ -42,12 +42,12 @@ def assign(x: Tensor, scale: Tensor, bases: Tensor, temperature: float) -> Tenso
     """softmax over r of cosine(D, X) / T.   x: b d n   scale = inverse_norms(x): b 1 n   bases: b d r   ->   b r n"""
     # The norms of X scale r x n similarities here rather than d x n entries of X: no normalised copy of X is made.
     # The softmax runs over r, so the codes lie n x r in memory, each position's in a row, behind a transposed view.
-    return ((x.mT @ normalize(bases)) * (scale / temperature).mT).softmax(dim=2).mT
+    return (bmm(x.mT, normalize(bases)) * (scale / temperature).mT).softmax(dim=2).mT
 
 
 def sums_over_positions(x: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
     """X C^T and C 1, the only places where positions meet.   x: b d n   codes: b r n   ->   b d r,  b 1 r"""
-    return x @ codes.mT, codes.sum(dim=2).unsqueeze(1)
+    return bmm(x, codes.mT), codes.sum(dim=2).unsqueeze(1)
 
 
 def centroids(xc: Tensor, mass: Tensor) -> Tensor:

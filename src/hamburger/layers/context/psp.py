@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from hamburger.errors import OptionError, check_choice, check_count
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.blocks import conv_norm_relu, resize
-from hamburger.layers.context.grid import grid_mean
+from hamburger.layers.context.blocks import conv_norm_relu
+from hamburger.layers.context.grid import grid_mean, grid_resize
 
 JOINS = ("residual", "bottleneck")
 
@@ -51,7 +51,7 @@ class PSP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         pyramid = [
-            resize(branch(grid_mean(x, scale)), like=x)
+            grid_resize(branch(grid_mean(x, scale)), like=x)
             for scale, branch in zip(self.scales, self.branches, strict=True)
         ]
         if self.bottleneck is not None:

@@ -7,28 +7,28 @@ its rows and its columns as they lie, which on a CPU is a quarter faster when n 
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, bmm
 
 
 def first_codes(x: Tensor, bases: Tensor) -> Tensor:
     """softmax over r of D^T X.   x: b d n   bases: b d r   ->   b r n"""
-    return (x.mT @ bases).softmax(dim=2).mT
+    return bmm(x.mT, bases).softmax(dim=2).mT
 
 
 def update_codes(x: Tensor, bases: Tensor, codes: Tensor, eps: float) -> Tensor:
     """C <- C * (D^T X) / (D^T D C + eps).   x: b d n   bases: b d r   codes: b r n   ->   b r n"""
     # D^T D first: it is r x r, where D C would be as large as X
-    return multiply(codes.mT, x.mT @ bases, codes.mT @ (bases.mT @ bases), eps).mT
+    return multiply(codes.mT, bmm(x.mT, bases), bmm(codes.mT, bmm(bases.mT, bases)), eps).mT
 
 
 def sums_over_positions(x: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
     """X C^T and C C^T, the only places where positions meet.   x: b d n   codes: b r n   ->   b d r,  b r r"""
-    return x @ codes.mT, codes @ codes.mT
+    return bmm(x, codes.mT), bmm(codes, codes.mT)
 
 
 def update_bases(bases: Tensor, xc: Tensor, cc: Tensor, eps: float) -> Tensor:
     """D <- D * (X C^T) / (D C C^T + eps).   bases, xc: b d r   cc: b r r   ->   b d r"""
-    return multiply(bases, xc, bases @ cc, eps)
+    return multiply(bases, xc, bmm(bases, cc), eps)
 
 
 def multiply(factor: Tensor, numerator: Tensor, denominator: Tensor, eps: float) -> Tensor:
