@@ -12,7 +12,15 @@ NAMES = (
     *("NMF", "VQ", "CD", "hams", "Ham", "Factors", "Decomposition", "decompose"),
     *("one_step", "bptt", "Truncated", "Implicit"),
     *("Hamburger", "HamLayer", "contexts", "create_context", "list_contexts", "debug"),
-    *("ShapeError", "OptionError", "UnknownNameError", "NotFiniteError", "ImplicitGradientError"),
+    *(
+        "HamburgerError",
+        "ShapeError",
+        "InputError",
+        "OptionError",
+        "UnknownNameError",
+        "NotFiniteError",
+        "ImplicitGradientError",
+    ),
 )
 
 

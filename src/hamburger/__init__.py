@@ -6,7 +6,15 @@
 """
 
 from hamburger.checks import debug
-from hamburger.errors import ImplicitGradientError, NotFiniteError, OptionError, ShapeError, UnknownNameError
+from hamburger.errors import (
+    HamburgerError,
+    ImplicitGradientError,
+    InputError,
+    NotFiniteError,
+    OptionError,
+    ShapeError,
+    UnknownNameError,
+)
 from hamburger.layers import Hamburger, HamLayer
 from hamburger.layers.context import create_context, list_contexts
 from hamburger.layers.context.base import contexts
@@ -36,8 +44,10 @@ __all__ = [
     "Ham",
     "HamLayer",
     "Hamburger",
+    "HamburgerError",
     "Implicit",
     "ImplicitGradientError",
+    "InputError",
     "NotFiniteError",
     "OptionError",
     "ShapeError",

@@ -7,7 +7,7 @@ from types import TracebackType
 import torch
 from torch import Tensor
 
-from hamburger.errors import NotFiniteError
+from hamburger.errors import InputError, NotFiniteError
 
 _enabled = False
 
@@ -16,15 +16,17 @@ class debug:
     """Turn value checks on: `with hb.debug(): ...` for a block, or a plain `hb.debug()` from here on.
 
     Inside, an input with NaN or infinity raises `NotFiniteError` and names the first offending sample; a negative
-    input to a non-negative ham raises on every device (on the CPU it always does).
+    input to a non-negative ham raises on every device (on the CPU it always does). A compiled call checks nothing.
     """
 
     def __init__(self, enabled: bool = True) -> None:
         global _enabled
-        self._before = _enabled
+        self._before, self._wanted = _enabled, enabled
         _enabled = enabled
 
     def __enter__(self) -> debug:
+        global _enabled
+        _enabled = self._wanted
         return self
 
     def __exit__(
@@ -58,7 +60,6 @@ def check_nonnegative(call: str, name: str, x: Tensor) -> None:
     if torch.compiler.is_compiling() or not (x.device.type == "cpu" or _enabled):
         return
     if (x < 0).any():  # NaN is not negative: it propagates
-        raise ValueError(
-            f"{call}: this ham needs {name} >= 0, got a minimum of {x.min().item():.4g}; "
-            f"pass {name}.relu(), as the lower bread of a Hamburger does"
+        raise InputError(
+            f"{call}: this ham needs {name} >= 0, got a minimum of {x.min().item():.4g}; pass {name}.relu()"
         )

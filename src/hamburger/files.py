@@ -26,3 +26,13 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
+
+
+def check_writable(path: Path) -> None:
+    """Make the folder and try it, before hours of work end at a closed door."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; name a file")
+    handle, probe = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    Path(probe).unlink()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from hamburger.errors import ShapeError
+from hamburger.errors import InputError, ShapeError
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def check_shapes(call: str, **tensors: tuple[Tensor, str]) -> None:
@@ -24,8 +27,12 @@ def check_shapes(call: str, **tensors: tuple[Tensor, str]) -> None:
                 raise ShapeError(f"{call}: {letter} is {first[0]} in {first[1]} but {size} in {here}")
 
 
-def check_float(call: str, name: str, tensor: Tensor) -> None:
-    if not tensor.is_floating_point():
-        raise ShapeError(
-            f"{call}: {name} must hold real floating point numbers, got {tensor.dtype}; convert it with {name}.float()"
+def check_tensor(call: str, name: str, tensor: object) -> None:
+    """A tensor of real floating point numbers in a format that can be computed with."""
+    if not isinstance(tensor, Tensor):
+        raise InputError(f"{call}: {name} must be a torch.Tensor, got {type(tensor).__name__}")
+    if tensor.dtype not in FLOATS:
+        raise InputError(
+            f"{call}: {name} must hold floating point numbers (float16, bfloat16, float32 or float64), got "
+            f"{tensor.dtype}; convert it with .float()"
         )

@@ -64,3 +64,31 @@ def test_online_with_heads_keeps_a_dictionary_for_each(ham):
     layer.train()(torch.rand(2, 12, 5, 5))
     assert layer.ham.dictionary.bases.shape == (3, 4, 4)
     assert (layer.ham.dictionary.bases.norm(dim=1) < 1 + 1e-5).all()
+
+
+def test_a_learned_dictionary_of_nmf_stays_where_nmf_may_start():
+    layer = hb.Hamburger(16, rank=4, init="learned")
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    z, target = torch.randn(4, 16, 8, 8), torch.randn(4, 16, 8, 8)
+    first = None
+    for _ in range(30):
+        optimizer.zero_grad()
+        loss = (layer(z) - target).square().mean()
+        loss.backward()
+        optimizer.step()
+        first = loss.item() if first is None else first
+    assert loss.item() < first
+    assert layer.ham.dictionary.bases.abs().max() < 100
+    x = layer.lower(z.flatten(2)).relu()
+    assert (layer.ham(x) >= 0).all()
+
+
+@pytest.mark.parametrize("ham", ["nmf", "vq", "cd"])
+def test_one_bad_batch_does_not_poison_an_online_dictionary(ham):
+    layer = hb.Hamburger(12, ham=ham, rank=4, init="online", parts={"ham"}, norm="none").train()
+    before = layer.ham.dictionary.bases.clone()
+    layer(torch.full((2, 12, 9), torch.inf))
+    assert torch.equal(layer.ham.dictionary.bases, before)
+    layer(torch.rand(2, 12, 9))
+    assert layer.ham.dictionary.bases.isfinite().all()
+    assert not torch.equal(layer.ham.dictionary.bases, before)

@@ -121,3 +121,38 @@ def test_nan_in_one_image_stays_in_that_image():
     y = layer(z)
     assert y[1].isnan().any()
     assert y[[0, 2]].isfinite().all()
+
+
+@pytest.mark.parametrize("version", ["paper", "v1", "v2", "v2+"])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+def test_half_inputs_under_autocast_stay_finite_up_to_scale_1e4(name, training, version):
+    """What the convolution before it emits is half already."""
+    layer = hb.Hamburger(64, version=version, **options(name)).train(training)
+    if version == "v2+":
+        layer.burger_scale.data.fill_(1.0)
+    z = (torch.randn(2, 64, 8, 8) * 1e4).half().requires_grad_()
+    with torch.autocast("cpu", dtype=torch.float16):
+        y = layer(z)
+    assert y.dtype == torch.float16
+    assert y.isfinite().all()
+    y.float().square().mean().div(1e4).backward()
+    assert z.grad.isfinite().all()
+    assert all(p.grad.isfinite().all() for p in layer.parameters())
+
+
+@pytest.mark.parametrize(("name", "allowed"), [("nmf", 0.01), ("cd", 0.2), ("vq", 0.3)])
+def test_bfloat16_error_of_the_context_at_the_default_temperature(name, allowed):
+    """Without the skip that hides it. A temperature of 0.01 amplifies the rounding of the lower bread a hundredfold."""
+    layer = hb.Hamburger(64, ham=name, rank=8).eval()
+    z = torch.randn(2, 64, 300)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = layer.context(z)
+    assert relative_error(found, copy.deepcopy(layer).double().context(z.double())) < allowed
+
+
+def test_ridge_without_a_ridge_survives_degenerate_images():
+    for x in (torch.zeros(1, 8, 30), torch.ones(1, 8, 30)):
+        out = hb.decompose(x, "cd", rank=3, beta=0.0).reconstruction
+        assert out.isfinite().all()
+        assert_close(out, x)

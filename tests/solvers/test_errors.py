@@ -25,7 +25,7 @@ X = torch.rand(2, 8, 20)
         (lambda: hb.decompose(X, "nmf", steps=1.5), ValueError, "got 1.5"),
         (lambda: hb.decompose(X[0], "nmf"), ValueError, r"x must have 3 axes 'b d n', got \(8, 20\)"),
         (lambda: hb.decompose(X[:, :0], "nmf"), ValueError, "at least one entry"),
-        (lambda: hb.decompose(X.int(), "nmf"), ValueError, r"torch.int32; convert it with x.float\(\)"),
+        (lambda: hb.decompose(X.int(), "nmf"), ValueError, r"torch.int32; convert it with .float\(\)"),
         (lambda: hb.decompose(X - 0.5, "nmf"), ValueError, r"needs x >= 0, got a minimum of -0.*x.relu\(\)"),
         (lambda: hb.decompose(X, hb.NMF(4), bases=-torch.rand(2, 8, 4)), ValueError, "needs bases >= 0"),
         (
@@ -34,6 +34,16 @@ X = torch.rand(2, 8, 20)
             r"\(2 or 1, 8, 4\).*got \(2, 8, 5\)",
         ),
         (lambda: hb.decompose(X, hb.NMF(4), bases=torch.rand(3, 8, 4)), ValueError, r"got \(3, 8, 4\)"),
+        (lambda: hb.decompose([[1.0]], "nmf"), TypeError, "x must be a torch.Tensor, got list"),
+        (lambda: hb.decompose(X, hb.NMF(4), bases=[1]), TypeError, "bases must be a torch.Tensor, got list"),
+        (lambda: hb.decompose(X, "nmf", generator=3), TypeError, "generator must be a torch.Generator, got int"),
+        (lambda: hb.decompose(X, "nmf", grad=hb.Truncated), TypeError, "no gradient"),
+        (lambda: hb.decompose(X, "nmf", grad="truncated:²"), TypeError, "no gradient"),
+        (lambda: hb.decompose(X, "nmf", grad=None), TypeError, "no gradient None"),
+        (lambda: hb.decompose(X, "NMF"), KeyError, "did you mean 'nmf'"),
+        (lambda: hb.VQ(temperature="1"), TypeError, "temperature must be a finite number above 0, got '1'"),
+        (lambda: hb.VQ(constant_norms="no"), TypeError, "constant_norms must be True or False, got 'no'"),
+        (lambda: hb.NMF(rank="8"), TypeError, "rank must be a whole number of at least 1, got '8'"),
         (lambda: hb.NMF(rank=0), ValueError, "rank must be a whole number of at least 1, got 0"),
         (lambda: hb.NMF(eps=-1.0), ValueError, "eps"),
         (lambda: hb.NMF(codes_init="softmx"), ValueError, "did you mean 'softmax'"),
@@ -77,6 +87,13 @@ def test_debug_names_the_first_bad_sample_and_ends_with_its_block():
     hb.decompose(x, "vq", rank=4)
     with hb.debug(), pytest.raises(hb.NotFiniteError, match="sample 3 of 4 has 1 NaN"):
         hb.Hamburger(8, rank=2)(torch.where(x.isinf(), 0, x))
+    bases = torch.full((1, 8, 4), torch.nan)
+    with hb.debug(), pytest.raises(hb.NotFiniteError, match="bases must be finite"):
+        hb.decompose(torch.rand(4, 8, 20), hb.VQ(4), bases=bases)
+    later = hb.debug()
+    hb.debug(False)
+    with later, pytest.raises(hb.NotFiniteError):
+        hb.decompose(x, "vq", rank=4)
     try:
         hb.debug()
         with pytest.raises(hb.NotFiniteError):

@@ -231,3 +231,36 @@ def test_one_step_gives_the_first_bases_no_gradient(x, bases):
     out.reconstruction.sum().backward()
     assert x.grad is not None and x.grad.norm() > 0
     assert bases.grad is None
+
+
+def test_implicit_refuses_an_unstable_fixed_point():
+    """A ham whose sweeps move away from the point they are at: a fixed point, solved exactly, and of no use."""
+    from dataclasses import dataclass
+
+    @dataclass(frozen=True)
+    class Repelled(hb.Ham):
+        def step(self, x, f):
+            return hb.Factors(x[..., :1] + 1.5 * (f.bases - x[..., :1]))
+
+        def readout(self, x, f):
+            return f.bases.mT @ x
+
+    x = torch.rand(1, 5, 9, dtype=torch.float64).requires_grad_()
+    start = x.detach()[..., :1] + 1e-9
+    out = hb.decompose(x, Repelled(rank=1), steps=1, bases=start, grad="implicit").reconstruction
+    with pytest.raises(hb.ImplicitGradientError, match=r"expansion 1\.5 \(at most 1\)") as refusal:
+        out.sum().backward()
+    assert refusal.value.findings["drift"] < 1e-2
+    assert refusal.value.findings["residual"] < 1e-3
+
+
+def test_gmres_keeps_its_residual_in_float32():
+    from hamburger.solvers.gmres import gmres
+
+    g = torch.Generator().manual_seed(0)
+    q = torch.linalg.qr(torch.randn(40, 40, generator=g))[0]
+    a = q @ torch.diag(torch.logspace(-3, 0, 40)) @ q.mT  # condition number 1000
+    b = torch.randn(3, 40, generator=g)
+    v, residual = gmres(lambda v: v @ a.mT, b, iterations=40, tol=1e-6)
+    assert (residual < 1e-4).all()
+    assert_close(v @ a.mT, b, slack=10)

@@ -186,6 +186,9 @@ def test_given_bases_make_the_call_deterministic_for_every_start_of_the_codes():
         assert torch.equal(*twice)
         alone, joined = (hb.decompose(v, ham, bases=bases).bases[-1] for v in (x[1:], x))
         assert_close(alone, joined)  # a batch of one takes another matrix product: the last bits may differ
+    g = torch.Generator().manual_seed(0)
+    ham = hb.NMF(rank=5, codes_init="uniform")
+    assert torch.equal(*(hb.decompose(x, ham, bases=bases, generator=g).reconstruction for _ in range(2)))
     drawn = [hb.decompose(x, hb.NMF(rank=5, codes_init="uniform")).reconstruction for _ in range(2)]
     assert not torch.equal(*drawn)
 
@@ -197,8 +200,15 @@ def test_uniform_codes_without_randomness_are_uniform():
     for row in codes:
         histogram = torch.histc(row, bins=10, min=0, max=1)
         assert (histogram - 400).abs().max() < 80  # four standard deviations
-    correlation = torch.corrcoef(codes) - torch.eye(8)
-    assert correlation.abs().max() < 0.1
+
+
+def test_no_two_sequences_of_uniform_codes_share_a_pattern():
+    """Plain Weyl sequences form lattices: some pair of 64 is then correlated many times more than chance allows."""
+    codes = hb.NMF(rank=64, codes_init="uniform").init(torch.rand(1, 4, 4000), torch.rand(1, 4, 64)).codes[0]
+    correlation = torch.corrcoef(codes) - torch.eye(64)
+    assert correlation.abs().max() < 6 / 4000**0.5
+    shifted = torch.corrcoef(torch.cat([codes[:, 1:], codes[:, :-1]]))[:64, 64:]  # and none with its neighbour's past
+    assert shifted.abs().max() < 6 / 4000**0.5
 
 
 def test_one_dictionary_serves_a_whole_batch():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from hamburger.bench import eager, rivals
 from hamburger.bench.rivals import HEADS, MODES, Problem, Solver
 from hamburger.bench.timing import Contender, race
 from hamburger.environment import Environment
-from hamburger.errors import OptionError, check_choice, check_count
+from hamburger.errors import OptionError, check_choice, check_count, check_seed
 
 OURS, AUTHORS, SKLEARN, ATTENTION = "hamburger", "authors-eager", "sklearn", "sdpa"
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -51,6 +52,7 @@ class Plan:
             raise OptionError(f"bench core: dim must be a multiple of the {HEADS} attention heads, got {self.dim}")
         for ham in self.hams:
             check_choice("bench core", "ham", ham, eager.SOLVERS)
+        check_seed("bench core", self.seed)
         check_choice("bench core", "dtype", self.dtype, DTYPES)
         check_choice("bench core", "device", self.device, ("cpu", "cuda"))
         if self.device == "cuda" and not torch.cuda.is_available():
@@ -189,7 +191,8 @@ def _starters(
     for ham in plan.hams:
         starters[ham, OURS] = of(ham, rivals.contender(ours[ham], mode))
         starters[ham, AUTHORS] = of(ham, rivals.contender(theirs[ham], mode))
-        if ham == "nmf" and mode == "infer" and plan.device == "cpu":
+        # part of an extra of its own: without it the race is run without it
+        if ham == "nmf" and mode == "infer" and plan.device == "cpu" and find_spec("sklearn"):
             starters[ham, SKLEARN] = of(ham, rivals.sklearn_nmf(plan.steps))
     if mode == "infer":
         starters[ANY, ATTENTION] = of(plan.hams[0], rivals.attention())

@@ -16,7 +16,7 @@ from hamburger.bench import footprint, paper
 from hamburger.bench.authors import AuthorsNMF
 from hamburger.bench.timing import Timing, clock
 from hamburger.environment import Environment
-from hamburger.errors import OptionError, check_choice, check_count
+from hamburger.errors import OptionError, check_choice, check_count, check_seed
 from hamburger.layers.context import contexts, create_context
 
 # What a context's defaults do not show: the authors' own layer, attention as the paper ran it and as one would today.
@@ -57,6 +57,7 @@ class Plan:
             check_count("bench table3", "a size", n, least=16)
         for option in ("channels", "batch", "repeats"):
             check_count("bench table3", option, getattr(self, option), least=1)
+        check_seed("bench table3", self.seed)
         check_choice("bench table3", "device", self.device, ("cpu", "cuda"))
         check_choice("bench table3", "dtype", self.dtype, DTYPES)
         if self.device == "cuda" and not torch.cuda.is_available():

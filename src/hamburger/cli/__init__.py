@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import sys
+from typing import Any, NoReturn
+
+from hamburger.errors import HamburgerError
 
 
 def main() -> None:
     try:
+        import typer
+
         from hamburger.cli.app import app
     except ModuleNotFoundError as missing:
         if missing.name not in ("typer", "rich", "click"):
             raise
-        sys.stderr.write(f"ham: the command line needs {missing.name}: pip install 'hamburger[cli]'\n")
-        raise SystemExit(2) from None
+        _stop(f"the command line needs {missing.name}: pip install 'hamburger[cli]'")
+    # click is a package of its own or part of typer, by typer's version
+    usage: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
     try:
-        app()
-    except MISTAKES as mistake:
-        sys.stderr.write(f"ham: {mistake}\n")
-        raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        sys.stderr.write("ham: interrupted\n")
-        raise SystemExit(130) from None
+        status = app(standalone_mode=False)
+    except usage as mistake:
+        said = mistake.format_message()
+        _stop(" ".join(said.split())) if said else sys.exit(2)  # without arguments the help has been shown
+    # what a user can cause; anything else is a bug of ours and keeps its traceback
+    except (HamburgerError, OSError) as mistake:
+        _stop(str(mistake))
+    except (KeyboardInterrupt, typer.Abort):
+        _stop("interrupted", status=130)
+    else:
+        sys.exit(status or 0)
 
 
-# What a user can cause. Anything else is a bug of ours and keeps its traceback.
-MISTAKES = (ValueError, LookupError, OSError)
+def _stop(message: str, status: int = 2) -> NoReturn:
+    sys.stderr.write(f"ham: {message}\n")
+    sys.exit(status)

@@ -39,7 +39,7 @@ def core(
     from rich.progress import Progress
 
     from hamburger.bench import table
-    from hamburger.files import write_json_lines
+    from hamburger.files import check_writable, write_json_lines
 
     plan = Plan(
         sizes=numbers(sizes),
@@ -53,6 +53,8 @@ def core(
         hams=words(hams),
         seed=seed,
     )
+    if json is not None:
+        check_writable(json)
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("racing", total=plan.rounds)
         try:
@@ -88,7 +90,7 @@ def table3(
 
     from hamburger.bench import table3 as bench
     from hamburger.bench.table3_view import table
-    from hamburger.files import write_json_lines
+    from hamburger.files import check_writable, write_json_lines
 
     plan = bench.Plan(
         modules=words(modules) or tuple(bench.names()),
@@ -102,6 +104,9 @@ def table3(
         max_macs=max_macs,
         seed=seed,
     )
+    for path in (json, plot):
+        if path is not None:
+            check_writable(path)
     rows: list[bench.Row] = []
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("measuring", total=len(plan.modules) * len(plan.sizes))

@@ -19,12 +19,16 @@ def demo(
 
     from hamburger.demo import report
     from hamburger.demo.recovery import recover
-    from hamburger.demo.scene import patchwork
-    from hamburger.errors import check_count, check_positive
-    from hamburger.files import write_atomically
+    from hamburger.demo.scene import BANDS, patchwork
+    from hamburger.errors import OptionError, check_count, check_positive, check_seed
+    from hamburger.files import check_writable, write_atomically
 
     check_count("demo", "rank", rank, least=2)
+    if rank > BANDS:
+        raise OptionError(f"demo: the scene has {BANDS} bands, so its rank is at most that, got {rank}")
     check_positive("demo", "noise", noise)
+    check_seed("demo", seed)
+    check_writable(out / "recovery.png")
     scene = patchwork(rank=rank, noise=noise, seed=seed)
     found = recover(scene, rank=rank, seed=seed)
     console = Console()

@@ -15,7 +15,10 @@ class Scene(NamedTuple):
     width: int
 
 
-def patchwork(*, bands: int = 64, side: int = 96, rank: int = 6, noise: float = 0.25, seed: int = 0) -> Scene:
+BANDS = 64
+
+
+def patchwork(*, bands: int = BANDS, side: int = 96, rank: int = 6, noise: float = 0.25, seed: int = 0) -> Scene:
     """4 x 4 striped and checked patches, each between two of `rank` smooth spectra; Gaussian noise, cut off at zero."""
     generator = torch.Generator().manual_seed(seed)
     spectra = _spectra(bands, rank)  # d r

@@ -9,18 +9,28 @@ import torch
 from torch import Tensor, nn
 
 from hamburger.checks import check_finite
-from hamburger.errors import OptionError, ShapeError, check_choice, check_count, did_you_mean
+from hamburger.errors import (
+    OptionError,
+    ShapeError,
+    check_choice,
+    check_count,
+    check_flag,
+    check_positive,
+    did_you_mean,
+)
 from hamburger.layers.bread import Bread, make_norm
 from hamburger.layers.ham import HamLayer
+from hamburger.precision import widen
 from hamburger.registry import options_of
-from hamburger.shapes import check_float
+from hamburger.shapes import check_tensor
 from hamburger.solvers.base import Ham, hams
 from hamburger.solvers.decompose import as_ham
-from hamburger.solvers.grad import Gradient, as_gradient, bptt, one_step
+from hamburger.solvers.grad import Gradient
 
 VERSIONS = ("paper", "v1", "v2", "v2+")
 LAYOUTS = ("channels", "tokens")
 PARTS = frozenset({"lower", "ham", "upper"})
+HALF_MAX = torch.finfo(torch.float16).max
 
 
 class Hamburger(nn.Module):
@@ -75,7 +85,11 @@ class Hamburger(nn.Module):
         check_count("Hamburger", "inner", inner, least=1)
         check_choice("Hamburger", "version", version, VERSIONS)
         check_choice("Hamburger", "layout", layout, LAYOUTS)
+        if not isinstance(parts, (str, Iterable)):
+            raise OptionError(f"Hamburger: parts must be some of {sorted(PARTS)}, got {parts!r}")
         parts = frozenset({parts} if isinstance(parts, str) else parts)
+        check_flag("Hamburger", "dual", dual)
+        check_positive("Hamburger", "norm_momentum", norm_momentum, zero=True, most=1.0)
         for part in parts:
             check_choice("Hamburger", "part", part, PARTS)
         _check_version(version, dual, cheese_factor, parts)
@@ -94,7 +108,6 @@ class Hamburger(nn.Module):
             for option in set(ham_options) - options_of(hams[ham]):
                 raise OptionError(f"Hamburger with ham '{ham}' has no option '{option}'{did_you_mean(option, known)}")
         value = as_ham(ham, **ham_options)
-        gradient = as_gradient(grad) if grad is not None else bptt if init == "learned" else one_step
 
         self.channels, self.version, self.layout, self.parts = channels, version, layout, parts
         self.rectify = value.nonnegative
@@ -110,7 +123,7 @@ class Hamburger(nn.Module):
                 steps=steps,
                 eval_steps=eval_steps,
                 init=init,
-                grad=gradient,
+                grad=grad,
                 seed=seed,
                 online_momentum=online_momentum,
             )
@@ -136,9 +149,16 @@ class Hamburger(nn.Module):
         self._check(z)
         flat = z.mT if self.layout == "tokens" else z.flatten(2)  # b c n
         y = self.context(flat)
-        y = (y.mT if self.layout == "tokens" else y.unflatten(2, z.shape[2:])).to(z.dtype)
-        y = (self.skip_scale * z + self.burger_scale * y).to(z.dtype) if self.version == "v2+" else z + y
-        return y if self.version == "paper" else y.relu_()  # in place: the sum is nobody else's
+        y = y.mT if self.layout == "tokens" else y.unflatten(2, z.shape[2:])
+        if self.version == "v2+":  # in float32: the gradient of a scalar is a sum over the whole map
+            y = self.skip_scale * widen(z) + self.burger_scale * widen(y)
+        else:
+            y = z + y
+        if self.version != "paper":
+            y = y.relu_()  # in place: the sum is nobody else's
+        if z.dtype == torch.float16:  # the sum of two large halves may not be one
+            y = y.clamp(-HALF_MAX, HALF_MAX)
+        return y.to(z.dtype)
 
     def context(self, z: Tensor) -> Tensor:
         """The layer without its skip.   b c n   ->   b c n"""
@@ -157,6 +177,7 @@ class Hamburger(nn.Module):
         return self.norm(x)
 
     def _check(self, z: Tensor) -> None:
+        check_tensor("Hamburger", "the input", z)
         tokens = self.layout == "tokens"
         shape = tuple(z.shape)
         axes = "(b, n, c)" if tokens else "(b, c, *spatial) with 1, 2 or 3 spatial axes"
@@ -167,7 +188,8 @@ class Hamburger(nn.Module):
             if shape[1 if tokens else -1] == self.channels:
                 hint = f"; for that layout build it with layout='{LAYOUTS[not tokens]}'"
             raise ShapeError(f"Hamburger: built for {self.channels} channels, got {shape} as {axes}{hint}")
-        check_float("Hamburger", "the input", z)
+        if 0 in shape:
+            raise ShapeError(f"Hamburger: every axis of the input must have at least one entry, got {shape}")
         check_finite("Hamburger", "the input", z)
 
     def extra_repr(self) -> str:

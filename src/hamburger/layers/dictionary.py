@@ -29,8 +29,8 @@ class Dictionary(nn.Module):
     def __init__(self, ham: Ham, *, heads: int, dim: int, init: str, seed: int, momentum: float) -> None:
         super().__init__()
         check_choice("Hamburger", "init", init, INITS)
-        check_positive("Hamburger", "online_momentum", momentum, zero=True)
-        self.init, self.heads, self.momentum = init, heads, momentum
+        check_positive("Hamburger", "online_momentum", momentum, zero=True, most=1.0)
+        self.init, self.heads, self.momentum, self.nonnegative = init, heads, momentum, ham.nonnegative
         # its own generator: building a layer does not disturb torch's, and every process starts from the same bases
         bases = ham.draw(heads, dim, like=torch.empty(0), generator=torch.Generator().manual_seed(seed))
         if init == "learned":
@@ -42,7 +42,9 @@ class Dictionary(nn.Module):
         """Bases for x ((b s) d n), or None where they are to be drawn."""
         if self.init == "random" and self.training:
             return None
-        return self.bases.repeat(x.shape[0] // self.heads, 1, 1)
+        # an optimiser knows nothing of signs: what it has learned is folded back to where NMF may start
+        bases = self.bases.abs() if self.init == "learned" and self.nonnegative else self.bases
+        return bases.repeat(x.shape[0] // self.heads, 1, 1)
 
     @torch.no_grad()
     def update(self, bases: Tensor) -> None:
@@ -57,7 +59,9 @@ class Dictionary(nn.Module):
             dist.all_reduce(packed)
             total, count = packed[:-1].view_as(total), packed[-1]
         mean = (total / count).to(self.bases.dtype)
-        self.bases.copy_(cosine.normalize(torch.lerp(self.bases, mean, self.momentum)))
+        moved = cosine.normalize(torch.lerp(self.bases, mean, self.momentum))
+        # one batch with NaN must not poison the average for good; decided on the device, without waiting for it
+        self.bases.copy_(torch.where(torch.isfinite(moved).all(), moved, self.bases))
 
     def extra_repr(self) -> str:
         return f"init={self.init}, heads={self.heads}"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from hamburger.errors import OptionError, check_choice, check_count
+from hamburger.errors import OptionError, ShapeError, check_choice, check_count, check_seed
 from hamburger.layers.dictionary import Dictionary, PositionDictionary
 from hamburger.solvers.base import Ham
-from hamburger.solvers.decompose import run
-from hamburger.solvers.grad import BPTT, Gradient
+from hamburger.solvers.decompose import as_ham, run
+from hamburger.solvers.grad import BPTT, Gradient, as_gradient, bptt, one_step
 
 AXES = ("spatial", "channel")
 
@@ -17,12 +17,13 @@ class HamLayer(nn.Module):
     """x -> D C.   b d n   ->   b d n
 
     `heads` splits the d channels into sections that are decomposed apart. `axis="spatial"` factorises each section as
-    it is, one column per position; `axis="channel"` factorises its transpose, one column per channel.
+    it is, one column per position; `axis="channel"` factorises its transpose, one column per channel. A
+    non-negative ham expects x >= 0, as `Hamburger` sees to; nothing checks it here.
     """
 
     def __init__(
         self,
-        ham: Ham,
+        ham: str | Ham,
         dim: int,
         *,
         heads: int = 1,
@@ -30,11 +31,15 @@ class HamLayer(nn.Module):
         steps: int = 6,
         eval_steps: int | None = None,
         init: str = "random",
-        grad: Gradient,
+        grad: str | Gradient | None = None,
         seed: int = 0,
         online_momentum: float = 0.9,
     ) -> None:
         super().__init__()
+        ham = as_ham(ham)
+        grad = as_gradient(grad) if grad is not None else bptt if init == "learned" else one_step
+        check_count("Hamburger", "dim", dim, least=1)
+        check_seed("Hamburger", seed)
         check_count("Hamburger", "heads", heads, least=1)
         check_count("Hamburger", "steps", steps, least=0)
         check_choice("Hamburger", "axis", axis, AXES)
@@ -46,7 +51,7 @@ class HamLayer(nn.Module):
             raise OptionError(
                 f"Hamburger: init='learned' needs grad='bptt', got '{grad}': no other reaches the first dictionary"
             )
-        self.ham, self.heads, self.axis, self.grad = ham, heads, axis, grad
+        self.ham, self.dim, self.heads, self.axis, self.grad = ham, dim, heads, axis, grad
         self.steps, self.eval_steps = steps, steps if eval_steps is None else eval_steps
         self.dictionary: Dictionary | PositionDictionary = (
             Dictionary(ham, heads=heads, dim=dim // heads, init=init, seed=seed, momentum=online_momentum)
@@ -55,6 +60,8 @@ class HamLayer(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.dim() != 3 or x.shape[1] != self.dim:
+            raise ShapeError(f"HamLayer: built for b d n with d = {self.dim}, got {tuple(x.shape)}")
         folded = x.unflatten(1, (self.heads, -1)).flatten(0, 1)  # (b s) d n
         data = folded if self.axis == "spatial" else folded.mT
         self.ham.check(data.shape[1], data.shape[2])

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from hamburger.checks import check_finite, check_nonnegative
-from hamburger.errors import OptionError, ShapeError, check_count
+from hamburger.errors import InputError, OptionError, ShapeError, check_count
 from hamburger.precision import full_precision, widen
-from hamburger.shapes import check_float, check_shapes
+from hamburger.shapes import check_shapes, check_tensor
 from hamburger.solvers.base import Factors, Ham, hams
 from hamburger.solvers.grad import Gradient, as_gradient, one_step
 
@@ -59,14 +59,18 @@ def decompose(
     ham = as_ham(ham, **options)
     grad = as_gradient(grad)
     check_count("decompose", "steps", steps, least=0)
+    check_tensor("decompose", "x", x)
     check_shapes("decompose", x=(x, "b d n"))
-    check_float("decompose", "x", x)
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise OptionError(f"decompose: generator must be a torch.Generator, got {type(generator).__name__}")
     if 0 in x.shape:
         raise ShapeError(f"decompose: every axis of x (b d n) must have at least one entry, got {tuple(x.shape)}")
     if bases is not None:
         _check_bases(x, bases, ham)
     ham.check(x.shape[1], x.shape[2])
     check_finite("decompose", "x", x)
+    if bases is not None:
+        check_finite("decompose", "bases", bases)
     if ham.nonnegative:
         check_nonnegative("decompose", "x", x)
         if bases is not None:
@@ -98,7 +102,7 @@ def run(
 
 
 def _check_bases(x: Tensor, bases: Tensor, ham: Ham) -> None:
-    check_float("decompose", "bases", bases)
+    check_tensor("decompose", "bases", bases)
     want = (x.shape[0], x.shape[1], ham.rank)
     if bases.dim() != 3 or bases.shape[1:] != want[1:] or bases.shape[0] not in (1, want[0]):
         raise ShapeError(
@@ -106,4 +110,4 @@ def _check_bases(x: Tensor, bases: Tensor, ham: Ham) -> None:
             f"{tuple(x.shape)} and rank {ham.rank}, got {tuple(bases.shape)}"
         )
     if bases.device != x.device:
-        raise ShapeError(f"decompose: bases are on {bases.device} but x on {x.device}; move one of them")
+        raise InputError(f"decompose: bases are on {bases.device} but x on {x.device}; move one of them")

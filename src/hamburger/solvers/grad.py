@@ -65,7 +65,7 @@ def as_gradient(grad: str | Gradient) -> Gradient:
     """A strategy from its name: "one-step", "bptt", "truncated:2", "implicit"; a ready one is passed through."""
     from hamburger.solvers.implicit import Implicit
 
-    if callable(grad):
+    if isinstance(grad, (Truncated, BPTT, Implicit)) or (callable(grad) and not isinstance(grad, (str, type))):
         return grad
     if grad == "implicit":
         return Implicit()
@@ -73,6 +73,6 @@ def as_gradient(grad: str | Gradient) -> Gradient:
     if grad in named:
         return named[grad]
     name, _, keep = str(grad).partition(":")
-    if name == "truncated" and keep.isdigit():
+    if name == "truncated" and keep.isdecimal():
         return Truncated(int(keep))
-    raise OptionError(f"no gradient {grad!r}{did_you_mean(grad, [*named, 'implicit', 'truncated:1'])}")
+    raise OptionError(f"no gradient {grad!r}{did_you_mean(str(grad), [*named, 'implicit', 'truncated:1'])}")

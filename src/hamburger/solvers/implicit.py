@@ -110,7 +110,7 @@ def _fix_scale(
     ham: Ham, state: list[Tensor], cotangents: tuple[Tensor, ...]
 ) -> tuple[list[Tensor], tuple[Tensor, ...]]:
     """Unit columns for scale-free hams, and what the cotangents become in those coordinates."""
-    if not ham.scale_free:
+    if not ham.scale_free or len(state) < 2:
         return state, cotangents
     bases, codes = state
     norms = torch.linalg.vector_norm(bases, dim=1, keepdim=True)  # b 1 r

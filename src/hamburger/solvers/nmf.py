@@ -22,7 +22,7 @@ class NMF(Ham):
     """X ~ D C with D, C >= 0. Needs x >= 0, so the lower bread ends in a ReLU.
 
     `codes_init` makes the first codes: "softmax" over r of D^T X (the authors' code), "cosine" (the paper's text, at
-    temperature 1), or "uniform" on (0, 1). `eps` is added to both denominators.
+    temperature 1), or "uniform" on (0, 1). `eps` is added to both denominators; with 0 a zero row or column gives NaN.
     """
 
     eps: float = 1e-6
@@ -37,7 +37,7 @@ class NMF(Ham):
         check_choice("NMF", "codes_init", self.codes_init, CODES_INIT)
 
     def init(self, x: Tensor, bases: Tensor | None = None, generator: torch.Generator | None = None) -> Factors:
-        random = bases is None or generator is not None  # else the call must be a function of x and the bases
+        random = bases is None  # given bases make the whole call a function of its inputs
         bases = super().init(x, bases, generator).bases
         if self.codes_init == "softmax":
             codes = nmf.first_codes(x, bases)

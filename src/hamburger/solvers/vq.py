@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from hamburger.errors import check_positive
+from hamburger.errors import check_flag, check_positive
 from hamburger.ops import vq
 from hamburger.solvers.base import Factors, Ham, hams
 
@@ -26,6 +26,7 @@ class VQ(Ham):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive("VQ", "temperature", self.temperature)
+        check_flag("VQ", "constant_norms", self.constant_norms)
 
     def step(self, x: Tensor, factors: Factors) -> Factors:
         return self.solve(x, factors, 1)

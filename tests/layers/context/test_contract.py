@@ -17,6 +17,7 @@ CHANNELS = 64
 # Modules whose output at a position depends on where that position is: pooling grids, convolutions with a reach.
 POSITIONAL = {"acf", "apc", "da", "dfn", "dm", "psp", "sanet", "spygr"}
 
+
 def build(name, **options):
     """The context with its zero gates opened, so that what lies behind them is seen."""
     torch.manual_seed(0)
