@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hamburger.analysis import core_page, report
+from hamburger.analysis import contexts_page, core_page, report, table3_page
+from hamburger.analysis.figure_table3 import draw
 from hamburger.files import write_atomically
 
 BLOCK = re.compile(r"(<!-- block: ([a-z0-9-]+) -->\n)(.*?)(<!-- end -->)", flags=re.DOTALL)
@@ -21,11 +22,20 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-# Block name -> what it is made from, and by what.
-BLOCKS: dict[str, tuple[str, Callable[[Path], str]]] = {
-    "core-speed": ("core_cpu.jsonl", lambda path: core_page.speed(lines_of(path))),
-    "core-table": ("core_cpu.jsonl", lambda path: core_page.table(lines_of(path))),
-    "propositions": ("propositions_cpu.json", lambda path: report.markdown(json.loads(path.read_text()))),
+def _h200(dtype: str) -> Callable[[Path], str]:
+    return lambda results: table3_page.over_sizes(lines_of(results / "table3_h200.jsonl"), dtype)
+
+
+# Block name -> its text, from the folder of results.
+BLOCKS: dict[str, Callable[[Path], str]] = {
+    "contexts": lambda results: contexts_page.table(),
+    "core-speed": lambda results: core_page.speed(lines_of(results / "core_cpu.jsonl")),
+    "core-table": lambda results: core_page.table(lines_of(results / "core_cpu.jsonl")),
+    "table3-headline": lambda results: table3_page.headline(lines_of(results / "table3_h200.jsonl")),
+    "table3-paper": lambda results: table3_page.against_paper(lines_of(results / "table3_h200.jsonl"), "float32"),
+    **{f"table3-h200-{dtype}": _h200(dtype) for dtype in ("bfloat16", "tf32", "float32")},
+    "table3-cpu": lambda results: table3_page.over_sizes(lines_of(results / "table3_cpu.jsonl"), "float32"),
+    "propositions": lambda results: report.markdown(json.loads((results / "propositions_cpu.json").read_text())),
 }
 
 
@@ -34,8 +44,7 @@ def render(text: str, results: Path) -> str:
 
     def made(match: re.Match[str]) -> str:
         begin, name, _, end = match.groups()
-        file, make = BLOCKS[name]
-        return f"{begin}{make(results / file).rstrip()}\n{end}"
+        return f"{begin}{BLOCKS[name](results).rstrip()}\n{end}"
 
     return BLOCK.sub(made, text)
 
@@ -46,6 +55,9 @@ def pages(root: Path) -> list[Path]:
 
 def main() -> None:
     root = Path.cwd()
+    for dtype in ("bfloat16", "float32"):
+        rows = lines_of(root / "results" / "table3_h200.jsonl")
+        draw([row for row in rows if row["dtype"] == dtype], root / "docs" / "figures" / f"table3_h200_{dtype}.png")
     for page in pages(root):
         write_atomically(page, render(page.read_text(encoding="utf-8"), root / "results").encode())
 

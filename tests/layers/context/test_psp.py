@@ -101,3 +101,15 @@ def test_a_batch_of_one_trains_though_the_coarsest_grid_is_one_value(join):
 def test_messages(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 6])
+@pytest.mark.parametrize("hw", [(9, 13), (1, 7), (32, 32)], ids=str)
+def test_laying_a_grid_over_a_map_is_bilinear_interpolation(size, hw):
+    import torch.nn.functional as F
+
+    from hamburger.layers.context.grid import grid_resize
+
+    grid, image = torch.randn(2, 3, size, size, dtype=torch.float64), torch.empty(2, 3, *hw)
+    expected = F.interpolate(grid, size=hw, mode="bilinear", align_corners=True)
+    assert_close(grid_resize(grid, image), expected)

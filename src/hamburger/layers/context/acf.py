@@ -84,10 +84,11 @@ class ACF(nn.Module):
         query, key = self.query_key(x).flatten(2), self.query_key(pooled).flatten(2)
         value = self.value(pooled).flatten(2).unflatten(1, (self.heads, 1, -1))
         value = value.expand(-1, -1, self.mixtures, -1, -1).flatten(1, 2)  # b (heads mixtures) d n/4
+        # contiguous: a fused kernel refuses a transposed head, and torch then holds all scores without a word
         y = F.scaled_dot_product_attention(
-            query.unflatten(1, (self.heads * self.mixtures, -1)).mT,
-            key.unflatten(1, (self.heads * self.mixtures, -1)).mT,
-            value.mT,
+            query.unflatten(1, (self.heads * self.mixtures, -1)).mT.contiguous(),
+            key.unflatten(1, (self.heads * self.mixtures, -1)).mT.contiguous(),
+            value.mT.contiguous(),
             dropout_p=self.dropout if self.training else 0.0,
             scale=self.key_width**-0.5,
         ).mT

@@ -1,0 +1,85 @@
+"""Rows of `ham bench table3` -> the tables of its page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hamburger.analysis.core_page import markdown_table, pick
+from hamburger.bench.growth import exponent
+from hamburger.bench.paper import MEBI, SIZE, TABLE3
+from hamburger.bench.table3_view import number
+
+Row = dict[str, Any]
+FIELDS = {
+    "infer_ms": "Inference, ms",
+    "train_ms": "Forward and backward, ms",
+    "infer_mb": "Inference, peak MiB",
+    "train_mb": "Forward and backward, peak MiB",
+}
+
+
+def protocol(rows: Sequence[Row]) -> str:
+    first = rows[0]
+    commits = ", ".join(sorted({str(row["commit"]) for row in rows}))
+    return (
+        f"{first['hardware']}, {first['dtype']}, b = {first['batch']}, c = {first['channels']}, "
+        f"torch {first['torch']}, {first['threads']} CPU threads, medians of up to {first['repeats']} calls on inputs "
+        f"in turn, seed {first['seed']}, commit {commits}."
+    )
+
+
+def modules(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(row["module"] for row in rows))
+
+
+def against_paper(rows: Sequence[Row], dtype: str) -> str:
+    """Table 3 at its own size: ours, and in brackets what the paper prints."""
+    rows = pick(rows, n=SIZE, dtype=dtype)
+    lines = []
+    for row in rows:
+        printed = TABLE3.get(row["module"])
+
+        def cell(text: str, field: str, printed: object = printed) -> str:
+            return f"{text} ({getattr(printed, field):g})" if printed is not None else text
+
+        lines.append(
+            [
+                row["module"],
+                cell(f"{row['params'] / MEBI:.2f}", "params"),
+                cell(number(row["macs"] / 1e9), "macs"),
+                *(cell(number(row[field]), field) for field in ("train_mb", "infer_mb", "train_ms", "infer_ms")),
+            ]
+        )
+    header = ["module", "params, 2^20", "MACs, 10^9", "train MiB", "infer MiB", "train ms", "infer ms"]
+    notes = [f"- {row['module']}: {row['note']}." for row in rows if "printed" in row["note"]]
+    return "\n".join([markdown_table(header, lines), "", protocol(rows), "", *notes])
+
+
+def over_sizes(rows: Sequence[Row], dtype: str) -> str:
+    """Each measure by n, and the exponent between the two largest sizes that were run."""
+    rows = pick(rows, dtype=dtype)
+    sizes = sorted({row["n"] for row in rows})
+    parts = [protocol(rows)]
+    for field, title in FIELDS.items():
+        lines = []
+        for module in modules(rows):
+            found = {row["n"]: row[field] for row in pick(rows, module=module) if row[field] is not None}
+            ends = sorted(found)[-2:]
+            growth = f"{exponent(ends, [found[n] for n in ends]):.2f}" if len(ends) == 2 else ""
+            lines.append([module, *(number(found.get(n)) for n in sizes), growth])
+        parts.append(f"### {title}")
+        parts.append(markdown_table(["module", *(f"{n:,}" for n in sizes), "p"], lines))
+    return "\n\n".join(parts)
+
+
+def headline(rows: Sequence[Row]) -> str:
+    """The ham against the attention and the linear rivals that a person would use, bfloat16, by n."""
+    rows = pick(rows, dtype="bfloat16")
+    sizes = sorted({row["n"] for row in rows})
+    lines = []
+    for module in ("nmf", "authors-nmf", "sa-flash", "a2", "efficient", "ema"):
+        for field, label in (("infer_ms", "inference"), ("train_ms", "forward and backward")):
+            found = {row["n"]: row[field] for row in pick(rows, module=module)}
+            lines.append([module, label, *(number(found.get(n)) for n in sizes)])
+    return f"{markdown_table(['module', 'ms', *(f'n = {n:,}' for n in sizes)], lines)}\n\n{protocol(rows)}"
