@@ -38,8 +38,9 @@ def speed(rows: Sequence[Row]) -> str:
         for n in sizes:
             found = {row["contender"]: row for row in pick(rows, ham=ham, n=n, mode="infer")}
             ratios = [f"{found[name]['ratio']:.2f}" if name in found else "" for name in NAMES]
-            lines.append([ham, f"{n:,}", f"{found['hamburger']['ms']:.1f}", *ratios])
-    header = ["ham", "n", "ours, ms", *NAMES.values()]
+            ours = found["hamburger"]
+            lines.append([ham, f"{n:,}", f"{ours['ms']:.1f} ({ours['ms_iqr']:.1f})", *ratios])
+    header = ["ham", "n", "ours, ms (IQR)", *NAMES.values()]
     note = "Inference of the ham alone; the columns of rivals hold their time over ours, above 1 where ours is faster."
     return f"{markdown_table(header, lines)}\n\n{note} {protocol(rows)} (`ham bench core`)."
 
