@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import hamburger as hb
 from hamburger.testing import assert_close
+from plain import count
 
 NAMES = ["nmf", "vq", "cd"]
 
@@ -29,10 +30,6 @@ def ham_of(layer, x, which="ham"):
 
 def batch_norm(norm, y):
     return F.batch_norm(y, norm.running_mean, norm.running_var, norm.weight, norm.bias)
-
-
-def count(layer):
-    return sum(p.numel() for p in layer.parameters())
 
 
 def test_parameter_counts_of_the_paper():
