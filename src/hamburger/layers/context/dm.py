@@ -36,11 +36,15 @@ class DynamicFilter(nn.Module):
         return y
 
 
+# torch 2.6 cannot tell an export from a compilation; the taps are right in both
+exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
+
+
 def depthwise(u: Tensor, kernel: Tensor) -> Tensor:
     """Every channel of every image with its own kernel, zeros outside.   b d h w, b d k k   ->   b d h w"""
     size = kernel.shape[-1]
     before, after = size // 2, (size - 1) // 2  # an even kernel reaches further to the left
-    if torch.compiler.is_exporting():  # in an exported graph the groups would fix the batch: one tap at a time instead
+    if exporting():  # in an exported graph the groups would fix the batch: one tap at a time instead
         padded, (h, w) = F.pad(u, (before, after, before, after)), u.shape[2:]
         taps = [
             padded[:, :, i : i + h, j : j + w] * kernel[:, :, i : i + 1, j : j + 1]
