@@ -139,10 +139,26 @@ def test_the_command_writes_rows_and_a_picture(tmp_path, monkeypatch, capsys):
 
     rows, picture = tmp_path / "rows.jsonl", tmp_path / "deep" / "plot.png"
     arguments = ["--modules", "nmf,a2", "--sizes", "64,256", "--channels", "16", "--repeats", "1", "--seconds", "0.1"]
-    monkeypatch.setattr("sys.argv", ["ham", "bench", "table3", *arguments, "--json", str(rows), "--plot", str(picture)])
+    monkeypatch.setattr(
+        "sys.argv",
+        [
+            "ham",
+            "bench",
+            "table3",
+            *arguments,
+            "--json",
+            str(rows),
+            "--plot",
+            str(picture),
+            "--csv",
+            str(tmp_path / "rows.csv"),
+        ],
+    )
     with pytest.raises(SystemExit) as stop:
         cli.main()
     assert stop.value.code == 0
     assert [json.loads(line)["module"] for line in rows.read_text().splitlines()] == ["nmf", "a2"] * 2
+    header, *lines = (tmp_path / "rows.csv").read_text().splitlines()
+    assert header.startswith("module,n,params,macs,infer_ms") and len(lines) == 4
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert "a2" in capsys.readouterr().out

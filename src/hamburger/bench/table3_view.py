@@ -21,13 +21,18 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{value:.{digits}g}" if value else "0"
 
 
+def spread(median: float | None, iqr: float | None) -> str:
+    """The median and, after it, the distance between the quartiles."""
+    return number(median) if iqr is None else f"{number(median)} ±{number(iqr, 2)}"
+
+
 def table(rows: Sequence[Row]) -> Table:
     from rich.table import Table
 
     first = rows[0]
     shown = Table(
         title=f"b={first.batch} c={first.channels} {first.dtype} on {first.hardware}",
-        caption=f"torch {first.torch}, {first.threads} threads; medians of up to {first.repeats}. Parameters in units "
+        caption=f"torch {first.torch}, {first.threads} threads; medians of up to {first.repeats} ± IQR. Parameters in units "
         "of 2^20, multiply-adds (MACs) of 10^9, peak MiB. In brackets: printed in the paper (TITAN Xp, float32)",
     )
     for heading in ("module", "n", "params", "MACs", "infer ms", "train ms", "infer MiB", "train MiB", "note"):
@@ -43,8 +48,8 @@ def table(rows: Sequence[Row]) -> Table:
             f"{row.n:,}",
             cell(f"{row.params / MEBI:.2f}", "params"),
             cell(number(row.macs / 1e9), "macs"),
-            cell(number(row.infer_ms), "infer_ms"),
-            cell(number(row.train_ms), "train_ms"),
+            cell(spread(row.infer_ms, row.infer_ms_iqr), "infer_ms"),
+            cell(spread(row.train_ms, row.train_ms_iqr), "train_ms"),
             cell(number(row.infer_mb), "infer_mb"),
             cell(number(row.train_mb), "train_mb"),
             row.note,

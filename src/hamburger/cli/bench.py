@@ -82,6 +82,7 @@ def table3(
     max_macs: Annotated[float, typer.Option(help="count, but do not run, what needs more multiply-adds")] = inf,
     seed: Annotated[int, typer.Option()] = 0,
     json: Annotated[Path | None, typer.Option(help="write the rows here, one JSON object per line")] = None,
+    csv: Annotated[Path | None, typer.Option(help="write the rows here as a table with commas")] = None,
     plot: Annotated[Path | None, typer.Option(help="draw time and memory against n into this PNG")] = None,
 ) -> None:
     """Every context module as the paper's Table 3 compares them: parameters, multiply-adds, memory, time."""
@@ -90,7 +91,7 @@ def table3(
 
     from hamburger.bench import table3 as bench
     from hamburger.bench.table3_view import table
-    from hamburger.files import check_writable, write_json_lines
+    from hamburger.files import check_writable, write_csv, write_json_lines
 
     plan = bench.Plan(
         modules=words(modules) or tuple(bench.names()),
@@ -104,7 +105,7 @@ def table3(
         max_macs=max_macs,
         seed=seed,
     )
-    for path in (json, plot):
+    for path in (json, csv, plot):
         if path is not None:
             check_writable(path)
     rows: list[bench.Row] = []
@@ -116,6 +117,8 @@ def table3(
             if json is not None:  # after every row: what is interrupted keeps what it has
                 write_json_lines(json, map(asdict, rows))
     Console().print(table(rows))
+    if csv is not None:
+        write_csv(csv, [asdict(row) for row in rows])
     if plot is not None:
         from hamburger.analysis.figure_table3 import draw
 
