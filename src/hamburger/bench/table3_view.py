@@ -18,7 +18,7 @@ def number(value: float | None, digits: int = 3) -> str:
         return "-"
     if value >= 10 ** (digits - 1):
         return f"{value:,.0f}"
-    return f"{value:.{digits}g}" if value else "0"
+    return f"{value:.{digits}g}" if value >= 0.001 else f"{value:.1e}" if value else "0"
 
 
 def spread(median: float | None, iqr: float | None) -> str:
@@ -32,11 +32,11 @@ def table(rows: Sequence[Row]) -> Table:
     first = rows[0]
     shown = Table(
         title=f"b={first.batch} c={first.channels} {first.dtype} on {first.hardware}",
-        caption=f"torch {first.torch}, {first.threads} threads; medians of up to {first.repeats} ± IQR. Parameters in units "
-        "of 2^20, multiply-adds (MACs) of 10^9, peak MiB. In brackets: printed in the paper (TITAN Xp, float32)",
+        caption=f"torch {first.torch}, {first.threads} threads; medians of up to {first.repeats} ± IQR. Parameters in "
+        "units of 2^20, multiply-adds (MACs) of 10^9, peak MiB. In brackets: printed in the paper (TITAN Xp, float32)",
     )
-    for heading in ("module", "n", "params", "MACs", "infer ms", "train ms", "infer MiB", "train MiB", "note"):
-        shown.add_column(heading, justify="left" if heading in ("module", "note") else "right")
+    for heading in ("module", "n", "params", "MACs", "infer ms", "train ms", "infer MiB", "train MiB"):
+        shown.add_column(heading, justify="left" if heading == "module" else "right", overflow="fold")
     for row in rows:
         printed = TABLE3.get(row.module) if (row.n, row.channels, row.batch) == (SIZE, CHANNELS, 1) else None
 
@@ -52,6 +52,10 @@ def table(rows: Sequence[Row]) -> Table:
             cell(spread(row.train_ms, row.train_ms_iqr), "train_ms"),
             cell(number(row.infer_mb), "infer_mb"),
             cell(number(row.train_mb), "train_mb"),
-            row.note,
         )
     return shown
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """What a cell cannot hold: why a figure differs from the printed one, or is not there."""
+    return [f"{row.module}, n = {row.n:,}: {row.note}" for row in rows if row.note]

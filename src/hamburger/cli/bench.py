@@ -90,7 +90,7 @@ def table3(
     from rich.progress import Progress
 
     from hamburger.bench import table3 as bench
-    from hamburger.bench.table3_view import table
+    from hamburger.bench.table3_view import notes, table
     from hamburger.files import check_writable, write_csv, write_json_lines
 
     plan = bench.Plan(
@@ -116,7 +116,10 @@ def table3(
             progress.advance(task)
             if json is not None:  # after every row: what is interrupted keeps what it has
                 write_json_lines(json, map(asdict, rows))
-    Console().print(table(rows))
+    console = Console()
+    console.print(table(rows))
+    for note in notes(rows):
+        console.print(note, markup=False, highlight=False)
     if csv is not None:
         write_csv(csv, [asdict(row) for row in rows])
     if plot is not None:

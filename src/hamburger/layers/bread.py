@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hamburger.errors import OptionError, check_choice
+from hamburger.layers.norm import BatchNorm1d
 from hamburger.precision import autocast_dtype, full_precision
 
 NORMS = ("batch", "group", "none")
@@ -59,7 +60,7 @@ def make_norm(norm: str | Callable[[int], nn.Module], channels: int, momentum: f
         return norm(channels)
     check_choice("Hamburger", "norm", norm, NORMS)
     if norm == "batch":
-        return nn.BatchNorm1d(channels, momentum=momentum)
+        return BatchNorm1d(channels, momentum=momentum)
     if norm == "group":
         if channels % GROUPS:
             raise OptionError(

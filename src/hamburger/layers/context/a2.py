@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from hamburger.errors import check_choice, check_count
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.blocks import BatchNorm, conv, softmax32
+from hamburger.layers.context.blocks import conv, softmax32
+from hamburger.layers.norm import BatchNorm2d
 
 NORMS = ("all", "out", "none")
 
@@ -43,7 +44,7 @@ class DoubleAttention(nn.Module):
 
         def linear(in_channels: int, out_channels: int, normed: bool) -> nn.Sequential:
             layer = conv(in_channels, out_channels, bias=True)
-            return nn.Sequential(layer, BatchNorm(out_channels) if normed else nn.Identity())
+            return nn.Sequential(layer, BatchNorm2d(out_channels) if normed else nn.Identity())
 
         self.features = linear(channels, inner, norm == "all")
         self.gather = linear(channels, maps, norm == "all")

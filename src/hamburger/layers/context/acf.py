@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from hamburger.errors import OptionError, check_choice, check_count
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.blocks import BatchNorm, conv, conv_norm_relu, softmax32
+from hamburger.layers.context.blocks import conv, conv_norm_relu, softmax32
+from hamburger.layers.norm import BatchNorm2d
 
 TRANSFORMS = ("conv", "ffn")
 
@@ -69,7 +70,7 @@ class ACF(nn.Module):
             self.query_key = nn.Sequential(conv_norm_relu(channels, keys, 3), last)
         self.value = conv(channels, channels, bias=True)
         self.out = conv(channels, channels, bias=False)
-        self.norm = BatchNorm(channels)
+        self.norm = BatchNorm2d(channels)
         nn.init.normal_(
             last.weight,
             std=math.sqrt(2 / (channels + self.key_width)) if transform == "conv" else math.sqrt(1 / self.key_width),

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hamburger.errors import OptionError, check_choice, check_count
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.blocks import conv, conv_norm_relu
+from hamburger.layers.context.blocks import conv, conv_norm_relu, fold
 from hamburger.layers.context.grid import grid_mean
 
 GLOBAL_INFO = ("input", "reduced")
@@ -105,4 +105,4 @@ class APC(nn.Module):
         if self.bottleneck is not None:
             y: Tensor = self.bottleneck(torch.cat([x, *branches], dim=1))
             return y
-        return x + torch.cat(branches, dim=1).unflatten(1, (-1, self.channels)).mean(1)
+        return x + fold(branches, self.channels)

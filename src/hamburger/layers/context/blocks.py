@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hamburger.precision import widen
-
-
-class BatchNorm(nn.BatchNorm2d):
-    """Batch norm that survives one value per channel: pooled to 1 x 1, batch of one, in training.
-
-    One value has no variance; the running statistics stand in for it, and are not updated.
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.training and x.shape[0] * x.shape[2] * x.shape[3] == 1:
-            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
-        return super().forward(x)
+from hamburger.layers.norm import BatchNorm2d
+from hamburger.precision import HALF
 
 
 def conv(in_channels: int, out_channels: int, kernel: int = 1, *, bias: bool) -> nn.Conv2d:
@@ -29,7 +21,7 @@ def conv_norm_relu(
     in_channels: int, out_channels: int, kernel: int = 1, *, bias: bool = False, relu: bool = True
 ) -> nn.Sequential:
     """Convolution, batch norm and, unless told otherwise, ReLU."""
-    layers: list[nn.Module] = [conv(in_channels, out_channels, kernel, bias=bias), BatchNorm(out_channels)]
+    layers: list[nn.Module] = [conv(in_channels, out_channels, kernel, bias=bias), BatchNorm2d(out_channels)]
     return nn.Sequential(*layers, nn.ReLU()) if relu else nn.Sequential(*layers)
 
 
@@ -42,4 +34,28 @@ def resize(x: Tensor, like: Tensor) -> Tensor:
 
 def softmax32(scores: Tensor, dim: int) -> Tensor:
     """Softmax in float32: unscaled scores overflow half precision before they are normalised."""
-    return widen(scores).softmax(dim).to(scores.dtype)
+    if scores.dtype not in HALF:
+        return scores.softmax(dim)
+    return scores.softmax(dim, dtype=torch.float32).to(scores.dtype)  # read and widened in one pass
+
+
+def fold(branches: Sequence[Tensor], channels: int) -> Tensor:
+    """Branches of d channels, laid end to end, cut into pieces of c channels and averaged.   b d h w   ->   b c h w
+
+    Piece by piece where widths allow: laying them end to end would copy all of them.
+    """
+    width = branches[0].shape[1]
+    pieces = len(branches) * width // channels
+    if channels % width and width % channels:
+        return torch.cat(list(branches), dim=1).unflatten(1, (pieces, channels)).mean(1)
+    wide = [piece for y in branches for piece in y.split(min(channels, width), dim=1)]
+    per = len(wide) // pieces  # narrow branches that make one piece together
+    groups = [torch.cat(wide[i : i + per], dim=1) if per > 1 else wide[i] for i in range(0, len(wide), per)]
+    total = groups[0]
+    for piece in groups[1:]:
+        total = total + piece
+    return total / pieces
+
+
+# torch 2.6 cannot tell an export from a compilation; what is done for an export is right in both
+exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from hamburger.errors import OptionError, check_choice, check_count
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.blocks import BatchNorm, conv, conv_norm_relu
+from hamburger.layers.context.blocks import conv, conv_norm_relu, exporting, fold
 from hamburger.layers.context.grid import grid_mean
+from hamburger.layers.norm import BatchNorm2d
 
 JOINS = ("residual", "bottleneck")
 
@@ -27,17 +28,13 @@ class DynamicFilter(nn.Module):
         self.size = size
         self.kernel = conv(channels, width, bias=True)
         self.reduce = conv_norm_relu(channels, width)
-        self.norm = BatchNorm(width)
+        self.norm = BatchNorm2d(width)
         self.fusion = conv_norm_relu(width, width) if fusion else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         kernel = self.kernel(grid_mean(x, self.size))  # b d k k
         y: Tensor = self.fusion(torch.relu(self.norm(depthwise(self.reduce(x), kernel))))
         return y
-
-
-# torch 2.6 cannot tell an export from a compilation; the taps are right in both
-exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
 
 
 def depthwise(u: Tensor, kernel: Tensor) -> Tensor:
@@ -115,4 +112,4 @@ class DM(nn.Module):
         if self.bottleneck is not None:
             y: Tensor = self.bottleneck(torch.cat([x, *branches], dim=1))
             return y
-        return x + torch.cat(branches, dim=1).unflatten(1, (-1, self.channels)).mean(1)
+        return x + fold(branches, self.channels)

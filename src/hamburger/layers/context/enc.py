@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from hamburger.errors import OptionError, check_count
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.blocks import BatchNorm, conv_norm_relu
+from hamburger.layers.context.blocks import conv_norm_relu
+from hamburger.layers.norm import BatchNorm2d
 from hamburger.precision import full_precision, widen
 
 
@@ -41,7 +42,7 @@ class Enc(nn.Module):
         self.lower = conv_norm_relu(channels, channels)
         self.codewords = nn.Parameter(torch.empty(codewords, channels).uniform_(-bound, bound))
         self.smoothing = nn.Parameter(torch.empty(codewords).uniform_(-1, 0))
-        self.norm = BatchNorm(codewords)
+        self.norm = BatchNorm2d(codewords)
         self.gate = nn.Linear(channels, channels)
         self.presence = nn.Linear(channels, num_classes) if num_classes is not None else None
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from hamburger.errors import OptionError, check_choice, check_count
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.blocks import BatchNorm, conv
+from hamburger.layers.context.blocks import conv
+from hamburger.layers.norm import BatchNorm2d
 
 MODES = ("embedded_gaussian", "gaussian", "dot_product", "concatenation")
 NORMS = ("batch", "none")
@@ -70,7 +71,7 @@ class NonLocal(nn.Module):
             self.key_score = conv(inner, 1, bias=False)
         self.pool = nn.MaxPool2d(2, ceil_mode=True) if pool else nn.Identity()
         self.out = conv(inner, channels, bias=norm == "none")
-        self.norm = BatchNorm(channels) if norm == "batch" else nn.Identity()
+        self.norm = BatchNorm2d(channels) if norm == "batch" else nn.Identity()
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -79,7 +80,7 @@ class NonLocal(nn.Module):
                 nn.init.normal_(layer.weight, std=0.01)
                 if layer.bias is not None:
                     nn.init.zeros_(layer.bias)
-        nn.init.zeros_(self.norm.weight if isinstance(self.norm, BatchNorm) else self.out.weight)
+        nn.init.zeros_(self.norm.weight if isinstance(self.norm, BatchNorm2d) else self.out.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         queries, keys, values = self.queries(x), self.pool(self.keys(x)), self.pool(self.values(x))

@@ -81,9 +81,8 @@ class OCR(nn.Module):
         check_shapes("OCR", x=(x, "b c h w"), logits=(logits, "b k h w"))
         objects = self.gather(x, logits)[..., None]  # b c k 1: a map of k positions, for the convolutions
         y = F.scaled_dot_product_attention(
-            self.query(x).flatten(2).mT[:, None],  # one head: the fused kernels want four axes
-            self.key(objects).flatten(2).mT[:, None],
-            self.value(objects).flatten(2).mT[:, None],
+            # one head, for the fused kernels want four axes, and contiguous, for they refuse a transposed one
+            *(t.flatten(2).mT.contiguous()[:, None] for t in (self.query(x), self.key(objects), self.value(objects))),
         )
         y = self.upper(y[:, 0].mT.unflatten(2, x.shape[2:]))
         out: Tensor = self.dropout(self.join(torch.cat([y, x], dim=1)))

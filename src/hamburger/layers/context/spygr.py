@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hamburger.errors import check_count
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.blocks import conv, conv_norm_relu, resize
+from hamburger.layers.context.blocks import conv, conv_norm_relu, exporting, resize
 from hamburger.precision import full_precision, widen
 
 EPS = 1e-6
@@ -55,8 +55,9 @@ def laplacian(x: Tensor, phi: Tensor, lam: Tensor) -> Tensor:
 
 def halve(x: Tensor) -> Tensor:
     """Max-pool 2, with an odd size rounded up: the windows that reach over the edge take what is inside."""
-    # ceil_mode is the same, but torch.export cannot reason about its sizes
-    return F.max_pool2d(F.pad(x, (0, 1, 0, 1), value=float("-inf")), 2)
+    if exporting():  # torch.export cannot reason about the sizes of ceil_mode
+        return F.max_pool2d(F.pad(x, (0, 1, 0, 1), value=float("-inf")), 2)
+    return F.max_pool2d(x, 2, ceil_mode=True)
 
 
 @contexts.register("spygr")
