@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -86,6 +86,34 @@ def test_the_gate_keeps_a_wrong_answer_from_being_timed(monkeypatch):
     assert row.infer_ms is None and row.train_mb is None
 
 
+def test_the_best_way_is_chosen_for_each_mode():
+    (row,) = table3.measure(table3.Plan(modules=("nmf",), sizes=(64,), channels=8, repeats=1))
+    two = replace(row, note="heads=2", infer_ms=1.0, train_ms=9.0, train_mb=90.0)
+    eight = replace(row, note="heads=8", infer_ms=2.0, train_ms=3.0, train_mb=30.0)
+    best = table3._best([two, eight])
+    assert (best.infer_ms, best.train_ms, best.train_mb) == (1.0, 3.0, 30.0)
+    assert best.note == "inference: heads=2; training: heads=8"
+    lost = replace(two, infer_ms=None, train_ms=None)
+    assert table3._best([lost, eight]) is eight
+
+
+def test_a_mode_is_set_and_gradients_are_freed_before_the_clock_starts(monkeypatch):
+    seen = []
+
+    def clock(run, args, device):
+        seen.append((case.module.training, any(p.grad is not None for p in case.module.parameters())))
+        run(*args)
+        return 1.0
+
+    monkeypatch.setattr(table3, "clock", clock)
+    plan = table3.Plan(modules=("nmf",), sizes=(64,), channels=8, repeats=2, seconds=1)
+    build = table3.builders("nmf", 8)[""]
+    case = table3.Case(plan, build, (1, 8, 8, 8), lambda: torch.autocast("cpu", enabled=False), compiled=False)
+    case.time("train")
+    case.time("infer")
+    assert set(seen[:5]) == {(True, False)} and set(seen[5:]) == {(False, False)}
+
+
 def test_rows_have_what_readers_rely_on():
     plan = table3.Plan(modules=("nmf", "authors-nmf"), sizes=(1024,), channels=16, repeats=2, seconds=0.1)
     for row in map(asdict, table3.measure(plan)):
@@ -127,6 +155,7 @@ def test_images_are_as_square_as_they_can_be(n, hw):
         ({"dtype": "fp32"}, "no dtype 'fp32'"),
         ({"dtype": "tf32"}, "tf32 is a mode of CUDA devices"),
         ({"seed": -1}, "seed"),
+        ({"seconds": float("nan")}, "seconds"),
     ],
 )
 def test_messages(options, message):

@@ -232,3 +232,13 @@ def test_contexts_by_name():
     layer = hb.create_context("cd", channels=16, rank=4, temperature=0.1)
     assert isinstance(layer, hb.Hamburger)
     assert layer.ham.ham == hb.CD(rank=4, temperature=0.1)
+
+
+def test_one_position_of_one_image_can_be_trained_on():
+    layer = hb.Hamburger(8, rank=2).train()
+    before = layer.norm.running_mean.clone()
+    layer(torch.randn(1, 8, 1, 1)).square().mean().backward()
+    assert torch.equal(layer.norm.running_mean, before)  # one value has no statistics
+    layer(torch.randn(2, 8, 1, 1))
+    assert not torch.equal(layer.norm.running_mean, before)
+    assert isinstance(torch.nn.SyncBatchNorm.convert_sync_batchnorm(layer).norm, torch.nn.SyncBatchNorm)

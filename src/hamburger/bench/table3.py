@@ -124,10 +124,8 @@ def measure(plan: Plan, progress: Callable[[str], object] = lambda _: None) -> I
 
 def _best(rows: list[Row]) -> Row:
     """The fastest way for each mode, which need not be the same one; the note names both."""
-    infer, train = (
-        min(rows, key=lambda row: (getattr(row, field) is None, getattr(row, field)))
-        for field in ("infer_ms", "train_ms")
-    )
+    infer = min(rows, key=lambda row: (row.infer_ms is None, row.infer_ms))
+    train = min(rows, key=lambda row: (row.train_ms is None, row.train_ms))
     if infer is train:
         return infer
     note = f"inference: {infer.note}; training: {train.note}"

@@ -122,3 +122,13 @@ def test_maps_smaller_than_the_filters():
 def test_messages(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+@pytest.mark.parametrize(("width", "channels"), [(8, 8), (4, 8), (16, 8), (6, 8)])
+def test_folding_is_concatenation_cut_and_averaged(width, channels):
+    from hamburger.layers.context.blocks import fold
+
+    branches = [torch.randn(2, width, 3, 5, dtype=torch.float64) for _ in range(4)]
+    whole = torch.cat(branches, dim=1)
+    expected = sum(whole.split(channels, dim=1)) / (4 * width // channels)
+    assert_close(fold(branches, channels), expected)

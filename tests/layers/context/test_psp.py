@@ -89,3 +89,25 @@ def test_laying_a_grid_over_a_map_is_bilinear_interpolation(size, hw):
     grid, image = torch.randn(2, 3, size, size, dtype=torch.float64), torch.empty(2, 3, *hw)
     expected = F.interpolate(grid, size=hw, mode="bilinear", align_corners=True)
     assert_close(grid_resize(grid, image), expected)
+
+
+def test_grids_are_kept_and_can_be_trained_with_after_inference_mode():
+    from hamburger.layers.context.grid import grid_mean
+
+    x = torch.randn(1, 4, 10, 11)
+    with torch.inference_mode():
+        first = grid_mean(x, 3)
+    x.requires_grad_()
+    again = grid_mean(x, 3)
+    again.sum().backward()
+    assert torch.equal(again.detach(), first)
+    assert_close(again, F.adaptive_avg_pool2d(x, 3))
+
+
+def test_grid_means_in_bfloat16_are_as_good_as_torchs():
+    from hamburger.layers.context.grid import grid_mean
+
+    x = (torch.randn(1, 4, 64, 61) + 10).bfloat16()
+    exact = F.adaptive_avg_pool2d(x.double(), 6)
+    ours, theirs = ((y.double() - exact).abs().max() for y in (grid_mean(x, 6), F.adaptive_avg_pool2d(x, 6)))
+    assert ours < 3 * theirs
