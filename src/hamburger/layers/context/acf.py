@@ -31,7 +31,8 @@ class ACF(nn.Module):
 
     The width of a head is c/heads for values and d_k = mixtures * c/heads for queries, and it is that whole d_k which
     sets the temperature. The mixture is linear in the values, so it is taken over the outputs of fused attentions:
-    memory grows with n, work still with n²/4. One head and one mixture is the row of Table 3; the authors' own
+    memory grows with n (in training on a CPU torch holds the scores, because of the dropout), work with n²/4, and the
+    product with the values is done once per mixture. One head and one mixture is the row of Table 3; the authors' own
     default is eight heads.
 
     - `transform`: "conv", a linear T, or "ffn": 3 x 3 convolution, BN, ReLU and then a linear map.
