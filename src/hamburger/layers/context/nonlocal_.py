@@ -36,7 +36,8 @@ class NonLocal(nn.Module):
     - `norm`: "batch", its weight zero at first, or "none", where Wo is zero instead: either way the layer starts as the
       identity. (The port's layout: a bias on Wo only where no norm follows.)
 
-    No n x m matrix is held except in "concatenation", and, on a CPU, in "gaussian". "dot_product" is associative and costs O(n d²).
+    No n x m matrix is held except in "concatenation", and, on a CPU, in "gaussian". "dot_product" is associative and
+    costs O(n d²).
     """
 
     def __init__(
