@@ -60,3 +60,11 @@ def test_a_ham_fits_a_screen():
         lines = inspect.getsource(ham).split('"""')
         code = [line for line in (lines[0] + lines[2]).splitlines() if line.strip()]
         assert len(code) < 40, ham
+
+
+def test_the_version_is_the_same_in_both_places():
+    import tomllib
+    from pathlib import Path
+
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+    assert project["version"] == hb.__version__
