@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from hamburger.bench import eager, rivals
-from hamburger.bench.core import GateError, Plan, check_equal, gate
+from hamburger.bench.core import Plan, check_equal, gate
+from hamburger.bench.gate import GateError
 from hamburger.bench.rivals import MODES, Problem
 
 STEPS, RANK = 5, 4

@@ -242,3 +242,12 @@ def test_one_position_of_one_image_can_be_trained_on():
     layer(torch.randn(2, 8, 1, 1))
     assert not torch.equal(layer.norm.running_mean, before)
     assert isinstance(torch.nn.SyncBatchNorm.convert_sync_batchnorm(layer).norm, torch.nn.SyncBatchNorm)
+
+
+def test_breads_start_as_in_the_authors_code():
+    layer = hb.Hamburger(256, inner=512)
+    for bread, out in ((layer.lower, 512), (layer.upper, 256)):
+        assert bread.weight.std().item() == pytest.approx((2 / out) ** 0.5, rel=0.02)
+        assert abs(bread.weight.mean().item()) < 1e-3
+    assert layer.upper.bias is None
+    assert layer.lower.bias.abs().max() <= 256**-0.5

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hamburger.bench import eager, rivals
+from hamburger.bench.gate import GateError
 from hamburger.bench.rivals import HEADS, MODES, Problem, Solver
 from hamburger.bench.timing import Contender, race
 from hamburger.environment import Environment
@@ -20,10 +21,6 @@ OURS, AUTHORS, SKLEARN, ATTENTION = "hamburger", "authors-eager", "sklearn", "sd
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 # Relative distance of two results in the norm. Sweeps at a low temperature amplify rounding, gradients even more.
 TOLERANCE = {"float32": 5e-3, "float64": 1e-9}
-
-
-class GateError(ArithmeticError):
-    """Two programs that should compute the same thing do not, so their times say nothing."""
 
 
 @dataclass(frozen=True)

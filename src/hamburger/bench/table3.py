@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from hamburger.bench import footprint, paper
 from hamburger.bench.authors import AuthorsNMF
+from hamburger.bench.gate import GateError
 from hamburger.bench.timing import Timing, clock
 from hamburger.environment import Environment
 from hamburger.errors import OptionError, check_choice, check_count, check_positive, check_seed
@@ -157,10 +158,6 @@ def precision(dtype: str, device: str) -> Iterator[Callable[[], contextlib.Abstr
         yield lambda: torch.autocast(device, torch.bfloat16, enabled=dtype == "bfloat16")
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
-
-
-class GateError(ArithmeticError):
-    """A module whose answer is wrong in this precision: its speed is of no interest."""
 
 
 def gate(

@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from hamburger.bench.core import GateError, Plan, measure
+from hamburger.bench.core import Plan, measure
+from hamburger.bench.gate import GateError
 from hamburger.errors import OptionError
 
 app = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)

@@ -21,9 +21,9 @@ def fused(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """Unscaled softmax attention without its n x n matrix.   b n d, b n d, b n c   ->   b n c
 
     Flash kernels take only heads as wide in values as in queries, and half precision. There the values are cut into
-    pieces of d channels under the same weights: the scores are computed c/d times, and it is still twice as fast as
-    the kernel that takes a wide head, ten times in training (on an H200). In float32 that kernel is the better one. On
-    a CPU torch has none for values wider than queries and holds the scores after all, which is the faster way there.
+    pieces of d channels under the same weights: the scores are computed c/d times, and it is still faster than the
+    kernel that takes a wide head, most of all in training. In float32 that kernel is the better one. On a CPU torch
+    has none for values wider than queries and holds the scores after all, which is the faster way there.
     """
     pieces = values.shape[2] // queries.shape[2]
     if values.dtype not in HALF or pieces * queries.shape[2] != values.shape[2]:

@@ -1,7 +1,7 @@
 """Multiplicative updates for X ~ D C with D, C >= 0 (the paper's Algorithm 2): the definition, in plain torch.
 
 Codes are b r n to the caller and lie n x r in memory, behind a transposed view: the products with X then run along
-its rows and its columns as they lie, which on a CPU is a quarter faster when n is large.
+its rows and its columns as they lie, which a CPU does faster when n is large.
 """
 
 from __future__ import annotations
