@@ -13,7 +13,10 @@ import hamburger
 
 SOURCE = Path(hamburger.__file__).parent
 # A package may import from itself and from those to its left. Files at the top (errors, shapes, ...) lie below all.
-ORDER = ["ops", "solvers", "layers", "adapters", "bench", "analysis", "demo", "cli"]
+ORDER = [
+    *("ops", "solvers", "layers", "adapters", "losses", "backbones", "heads", "models"),
+    *("data", "metrics", "recipes", "engine", "use", "bench", "analysis", "demo", "cli"),
+]
 
 
 def packages_imported(path):
@@ -53,7 +56,7 @@ import sys
 import hamburger as hb, torch
 hb.Hamburger(8, rank=2)(torch.rand(1, 8, 4, 4))
 import hamburger.adapters
-extras = {"numpy", "torchvision", "timm", "matplotlib", "typer", "rich", "sklearn", "onnx", "safetensors"}
+extras = {"numpy", "torchvision", "timm", "matplotlib", "typer", "rich", "sklearn", "onnx", "safetensors", "lightning"}
 print(*sorted(m for m in extras if m in sys.modules and m not in before))
 """
 

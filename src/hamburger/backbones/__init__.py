@@ -1,0 +1,1 @@
+"""Encoders: images to feature maps. Names: `ham list backbones`."""

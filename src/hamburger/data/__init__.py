@@ -1,0 +1,1 @@
+"""Data sets, their checks, augmentation and batches."""

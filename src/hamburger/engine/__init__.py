@@ -1,0 +1,1 @@
+"""One training loop, one evaluation loop, checkpoints and run folders."""

@@ -1,0 +1,1 @@
+"""Decoders: feature maps to logits, with the loss each is trained with."""

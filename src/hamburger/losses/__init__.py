@@ -1,0 +1,1 @@
+"""What training minimises; pixels labelled 255 count nowhere."""

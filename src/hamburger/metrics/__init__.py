@@ -1,0 +1,1 @@
+"""Scores, each tested against an independent implementation."""

@@ -1,0 +1,72 @@
+"""A run as a value: frozen dataclasses, built by functions, changed by dotted overrides, stored as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hamburger.registry import Registry
+
+
+@dataclass(frozen=True)
+class Model:
+    """Keywords of `create_model`."""
+
+    name: str = "hamnet"
+    backbone: str = "resnet50"
+    backbone_options: dict[str, Any] = field(default_factory=dict)
+    output_stride: int = 16
+    context: str | None = "nmf"
+    context_options: dict[str, Any] = field(default_factory=dict)
+    head_options: dict[str, Any] = field(default_factory=dict)
+    pretrained: str | None = None  # a file for the backbone, or "timm"
+
+
+@dataclass(frozen=True)
+class Data:
+    name: str = "patchwork"
+    options: dict[str, Any] = field(default_factory=dict)
+    train_split: str = "train"
+    val_split: str = "val"
+    crop: int = 513
+    scales: tuple[float, float] = (0.5, 2.0)
+    flip: bool = True
+    workers: int = 4
+    resident: str = "auto"  # keep the whole set on the device: "auto", "yes" or "no"
+
+
+@dataclass(frozen=True)
+class Optim:
+    """SGD in three groups: weights (decayed), norms and gates (not), biases (not, at `bias_lr` times lr)."""
+
+    lr: float = 9e-3
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    bias_lr: float = 2.0
+    power: float = 0.9  # of the poly schedule
+    warmup: int = 0  # steps
+
+
+@dataclass(frozen=True)
+class Recipe:
+    name: str
+    model: Model = field(default_factory=Model)
+    data: Data = field(default_factory=Data)
+    optim: Optim = field(default_factory=Optim)
+    batch: int = 16  # over all processes and accumulated parts
+    accumulate: int = 1
+    steps: int = 30_000
+    precision: str = "32"  # 32, bf16 or fp16
+    bn_momentum: float = 3e-4
+    sync_bn: bool = True
+    channels_last: bool = False
+    compile: bool = False
+    eval_every: int = 2_000
+    checkpoint_every: int = 1_000
+    log_every: int = 20
+    seed: int = 0
+    start: str | None = None  # a run or weights to begin from
+
+
+# functions without arguments that return a Recipe
+recipes: Registry[Recipe] = Registry("recipe")

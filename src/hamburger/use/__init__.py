@@ -1,0 +1,1 @@
+"""Trained weights at work: prediction, export, sharing."""
