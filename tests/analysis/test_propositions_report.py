@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hamburger.analysis.figure_propositions import draw
-from hamburger.analysis.report import CLAIMS, cases, markdown, summary, verdicts
+from hamburger.analysis.propositions_report import CLAIMS, cases, markdown, summary, verdicts
 from hamburger.analysis.study import INPUTS, Protocol
 
 ROOT = Path(__file__).parent.parent.parent

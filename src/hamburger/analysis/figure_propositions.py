@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from hamburger.analysis.report import Case, cases, label
+from hamburger.analysis.propositions_report import Case, cases, label
 
 INPUT = "feature map"  # the input that is closest to what a layer meets
 FLOOR = 1e-16  # what a logarithmic axis shows of a zero

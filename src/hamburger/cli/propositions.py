@@ -27,7 +27,7 @@ def propositions(
     from rich.table import Table
 
     from hamburger.analysis.figure_propositions import draw
-    from hamburger.analysis.report import verdict_table
+    from hamburger.analysis.propositions_report import verdict_table
     from hamburger.analysis.study import QUICK, Protocol, as_json, study
     from hamburger.files import write_atomically
 
