@@ -1,0 +1,65 @@
+"""A grid of runs on the terminal: a bar while it runs, a table and a page at the end."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hamburger.engine.grid import Cell, run_grid
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def show_grid(
+    grid: Sequence[Cell], out: Path, *, data: Path | None = None, jobs: int = 1, report: bool = True
+) -> list[dict[str, Any]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("starting", total=len(grid))
+
+        def progress(done: int, steps: dict[str, int]) -> None:
+            running = ", ".join(f"{name} step {step}" for name, step in steps.items())
+            bar.update(task, completed=done, description=running or "runs")
+
+        rows = run_grid(grid, out, data=data, jobs=jobs, progress=progress)
+    console = Console()
+    console.print(table(rows))
+    if report:
+        from hamburger.analysis.report.page import write_report
+
+        page = out / "report.html"
+        write_report([out / cell.name for cell in grid], page, data_root=data)
+        console.print(f"wrote {page}", soft_wrap=True)
+    return rows
+
+
+def table(rows: Sequence[dict[str, Any]]) -> Table:
+    """mIoU in percent, mean and standard deviation over the seeds, best last."""
+    from rich.table import Table
+
+    first = rows[0]
+    made = Table(
+        title=f"{first['recipe']}: validation mIoU, {first['protocol']}",
+        caption=f"{first['hardware']}, torch {first['torch']}, {first['steps']} steps; spread over seeds",
+    )
+    made.add_column("context")
+    for heading in ("mIoU %", "spread", "seeds", "images/s", "peak MB"):
+        made.add_column(heading, justify="right")
+    by_context: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_context.setdefault(row["context"], []).append(row)
+    for context, own in sorted(by_context.items(), key=lambda item: statistics.mean(r["miou"] for r in item[1])):
+        scores = [100 * row["miou"] for row in own]
+        spread = f"{statistics.stdev(scores):.1f}" if len(scores) > 1 else ""
+        speed = statistics.median(row["images_per_s"] for row in own)
+        peak = max((row["peak_mb"] or 0 for row in own), default=0)
+        made.add_row(
+            context, f"{statistics.mean(scores):.1f}", spread, str(len(own)), f"{speed:.0f}", f"{peak:.0f}" or ""
+        )
+    return made

@@ -1,0 +1,136 @@
+"""Many runs side by side, each a process with its own run folder: finished ones are skipped, broken ones resume."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hamburger.errors import HamburgerError, OptionError, check_count
+
+
+class GridError(HamburgerError, RuntimeError):
+    """Some runs of a grid failed; the others are finished and kept."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run: `name` is its folder, `variant` what its row is called."""
+
+    variant: str
+    recipe: str
+    seed: int
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.variant}-seed{self.seed}"
+
+
+def cells(recipe: str, variants: dict[str, tuple[str, ...]], seeds: Sequence[int], shared: Sequence[str]) -> list[Cell]:
+    """Every variant with every seed, seeds outermost, so that what is cut short still compares all variants."""
+    for option, values in (("variant", list(variants)), ("seed", list(seeds))):
+        if not values or len(set(values)) != len(values):
+            raise OptionError(f"compare: give each {option} once, and at least one, got {values}")
+    return [Cell(name, recipe, seed, (*shared, *own)) for seed in seeds for name, own in variants.items()]
+
+
+def command(cell: Cell, out: Path, data: Path | None) -> list[str]:
+    """The same command that a person would type."""
+    run = out / cell.name
+    words = [sys.executable, "-m", "hamburger", "train", cell.recipe, "--run", str(run), "--seed", str(cell.seed)]
+    for override in cell.overrides:
+        words += ["--set", override]
+    if data is not None:
+        words += ["--data", str(data)]
+    return [*words, "--resume"] if (run / "recipe.json").exists() else words
+
+
+def run_grid(
+    grid: Sequence[Cell],
+    out: Path,
+    *,
+    data: Path | None = None,
+    jobs: int = 1,
+    command: Callable[[Cell, Path, Path | None], list[str]] = command,
+    progress: Callable[[int, dict[str, int]], object] = lambda *_: None,
+) -> list[dict[str, Any]]:
+    """Run every cell that has no result yet, `jobs` at a time; the rows of all of them, in the order of the grid.
+
+    `progress` hears how many are done, and the step that each running one has reached. One that fails leaves the others
+    alone and is named at the end. An interrupt goes on to the running ones, which save where they are.
+    """
+    check_count("compare", "jobs", jobs, least=1)
+    out.mkdir(parents=True, exist_ok=True)
+    waiting = [cell for cell in grid if not (out / cell.name / "result.json").exists()]
+    done = len(grid) - len(waiting)
+    running: dict[Cell, subprocess.Popen[bytes]] = {}
+    failed: list[str] = []
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                cell = waiting.pop(0)
+                running[cell] = _start(command(cell, out, data), _log(out, cell), jobs)
+            for cell, process in list(running.items()):
+                status = process.poll()
+                if status is None:
+                    continue
+                del running[cell]
+                done += 1
+                if status or not (out / cell.name / "result.json").exists():
+                    failed.append(f"{cell.name} (exit {status}): {_last_line(_log(out, cell))}")
+            progress(done, {cell.name: _step(out / cell.name / "metrics.jsonl") for cell in running})
+            time.sleep(0.1)
+    finally:
+        for process in running.values():
+            process.send_signal(signal.SIGINT)
+        for process in running.values():
+            process.wait()
+    if failed:
+        raise GridError(f"compare: {len(failed)} of {len(grid)} runs failed, the others are kept: " + "; ".join(failed))
+    return [_row(cell, out) for cell in grid]
+
+
+def _start(words: list[str], log: Path, jobs: int) -> subprocess.Popen[bytes]:
+    environment = {**os.environ}
+    # side by side on few cores, every process with all threads would fight the others
+    environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // jobs)))
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as file:
+        return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment)
+
+
+def _log(out: Path, cell: Cell) -> Path:
+    return out / "logs" / f"{cell.name}.txt"
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").split("\n") if log.exists() else []
+    return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+
+
+def _step(metrics: Path) -> int:
+    """The last step that a run has written; what it is writing right now does not count."""
+    if not metrics.exists():
+        return 0
+    with metrics.open("rb") as file:
+        file.seek(max(0, metrics.stat().st_size - 4096))
+        for line in reversed(file.read().split(b"\n")):
+            try:
+                return int(json.loads(line)["step"])
+            except (ValueError, KeyError, TypeError):
+                continue
+    return 0
+
+
+def _row(cell: Cell, out: Path) -> dict[str, Any]:
+    """What `results/segmentation_*.jsonl` holds of a run."""
+    result = json.loads((out / cell.name / "result.json").read_text())
+    return {"recipe": cell.recipe, "context": cell.variant, **result, "overrides": list(cell.overrides)}

@@ -1,0 +1,25 @@
+"""The rows of a comparison: a context of the zoo by its name, the paper's baseline, or breads without a ham."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hamburger.errors import UnknownNameError, did_you_mean
+from hamburger.layers.context import list_contexts
+
+SPECIAL: dict[str, tuple[str, ...]] = {
+    "baseline": ("model.context=none",),
+    # Table 2's "without ham": the two linear maps, the norm and the skip alone
+    "breads": ("model.context=nmf", "model.context_options.parts=lower,upper"),
+    # flash kernels take at most 256 channels a head
+    "sa-flash": ("model.context=sa", "model.context_options.heads=8"),
+}
+
+
+def variants(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Overrides by name; a context takes its own defaults, not the options that the recipe gives to another."""
+    known = {**{name: (f"model.context={name}",) for name in list_contexts()}, **SPECIAL}
+    for name in names:
+        if name not in known:
+            raise UnknownNameError(f"compare: no context '{name}'{did_you_mean(name, known)}")
+    return {name: known[name] for name in names}
