@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import pytest
 import torch
 from torch import nn
 
-from hamburger.bench import footprint, paper, table3
+from hamburger.bench import case, choice, footprint, paper, rows, table3, variants
 from hamburger.errors import OptionError
 
 SHAPE = (1, 512, 128, 128)
 
 
 def counts(module):
-    build = next(iter(table3.builders(module, 512).values()))
+    build = next(iter(variants.builders(module, 512).values()))
     return footprint.counts(build, SHAPE)
 
 
@@ -43,7 +43,7 @@ def test_an_unexplained_difference_is_said_to_be_one():
     + [(m, 1) for m in ("nmf", "vq", "cd", "a2", "apc", "dm", "ema")],
 )
 def test_multiply_adds_grow_as_the_paper_says(module, p):
-    build = next(iter(table3.builders(module, 512).values()))
+    build = next(iter(variants.builders(module, 512).values()))
     small, large = (footprint.counts(build, (1, 512, side, side))[1] for side in (512, 1024))
     assert large / small == pytest.approx(4**p, rel=0.03)  # the rest of the layer is linear
 
@@ -80,38 +80,134 @@ class Wrong(nn.Module):
 
 
 def test_the_gate_keeps_a_wrong_answer_from_being_timed(monkeypatch):
-    monkeypatch.setitem(table3.VARIANTS, "wrong", {"": lambda c: Wrong()})
+    monkeypatch.setitem(variants.VARIANTS, "wrong", {"": lambda c: Wrong()})
     (row,) = table3.measure(table3.Plan(modules=("wrong",), sizes=(64,), channels=8, repeats=1))
-    assert row.note.startswith("refused: differs from float64 by 1")
+    assert row.note.startswith("refused: contiguous differs from float64 by 1")
     assert row.infer_ms is None and row.train_mb is None
 
 
-def test_the_best_way_is_chosen_for_each_mode():
-    (row,) = table3.measure(table3.Plan(modules=("nmf",), sizes=(64,), channels=8, repeats=1))
-    two = replace(row, note="heads=2", infer_ms=1.0, train_ms=9.0, train_mb=90.0)
-    eight = replace(row, note="heads=8", infer_ms=2.0, train_ms=3.0, train_mb=30.0)
-    best = table3._best([two, eight])
-    assert (best.infer_ms, best.train_ms, best.train_mb) == (1.0, 3.0, 30.0)
-    assert best.note == "inference: heads=2; training: heads=8"
-    lost = replace(two, infer_ms=None, train_ms=None)
-    assert table3._best([lost, eight]) is eight
+def test_the_fastest_way_and_format_is_chosen():
+    times = {
+        ("heads=2", "contiguous"): 3.0,
+        ("heads=2", "channels_last"): 1.0,
+        ("heads=8", "contiguous"): 2.0,
+        ("heads=8", "channels_last"): 4.0,
+    }
+    ways, formats = {"heads=2": None, "heads=8": None}, tuple(case.FORMATS)
+    assert choice.fastest(ways, formats, lambda *key: times[key]) == (("heads=2", "channels_last"), 1.0)
+
+
+def test_long_calls_are_not_tried_in_a_second_format_and_failing_ways_are_out():
+    tried = []
+
+    def probe(way, laid):
+        tried.append((way, laid))
+        if way == "broken":
+            raise torch.OutOfMemoryError("no room")
+        return 60.0
+
+    formats = tuple(case.FORMATS)
+    assert choice.fastest({"broken": 0, "slow": 0}, formats, probe) == (("slow", "contiguous"), 60.0)
+    assert tried == [("broken", "contiguous"), ("slow", "contiguous")]
+    with pytest.raises(torch.OutOfMemoryError, match="no room"):
+        choice.fastest({"broken": 0}, formats, probe)
+
+
+def test_what_was_chosen_is_named_once_or_for_each_mode():
+    assert table3._named(["heads=2", "heads=2"]) == table3._named(["heads=2"]) == "heads=2"
+    assert table3._named(["heads=2", "heads=8"]) == "inference: heads=2; training: heads=8"
+    assert table3._named([]) == ""
+
+
+def test_channels_last_is_what_runs():
+    setting = case.Setting("cpu", "float32")
+    laid = case.Case(setting, variants.builders("dfn", 8)[""], (2, 8, 4, 4), memory_format="channels_last")
+    assert all(x.is_contiguous(memory_format=torch.channels_last) for x in (*laid.inputs, laid.cotangent))
+    assert laid.module.before.refine[1].weight.is_contiguous(memory_format=torch.channels_last)
+    assert laid.probe("train") > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "module", "formats"),
+    [
+        ({}, "nmf", ("contiguous",)),
+        ({"memory_format": "best"}, "nmf", ("contiguous", "channels_last")),
+        ({"memory_format": "best"}, "nmf+compile", ("contiguous",)),
+        ({"memory_format": "channels_last"}, "nmf+compile", ("channels_last",)),
+    ],
+)
+def test_formats_to_try(options, module, formats):
+    assert table3.Plan(modules=(module,), **options).formats(module) == formats
+
+
+def test_on_cuda_both_formats_are_tried_unless_told(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert table3.Plan(modules=("nmf",), device="cuda").formats("nmf") == ("contiguous", "channels_last")
+
+
+@pytest.mark.parametrize(
+    ("ms", "seconds", "calls"),
+    [(0.1, 2, 200), (1, 2, 100), (1, 0.05, 50), (20, 2, 20), (20, 0.2, 10), (500, 0.2, 1), (1, 0, 1)],
+)
+def test_short_calls_are_timed_more_often_and_never_beyond_the_seconds(ms, seconds, calls):
+    assert case.Setting("cpu", "float32", repeats=20, seconds=seconds).calls(ms) == calls
 
 
 def test_a_mode_is_set_and_gradients_are_freed_before_the_clock_starts(monkeypatch):
     seen = []
 
     def clock(run, args, device):
-        seen.append((case.module.training, any(p.grad is not None for p in case.module.parameters())))
+        seen.append((one.module.training, any(p.grad is not None for p in one.module.parameters())))
         run(*args)
         return 1.0
 
-    monkeypatch.setattr(table3, "clock", clock)
-    plan = table3.Plan(modules=("nmf",), sizes=(64,), channels=8, repeats=2, seconds=1)
-    build = table3.builders("nmf", 8)[""]
-    case = table3.Case(plan, build, (1, 8, 8, 8), lambda: torch.autocast("cpu", enabled=False), compiled=False)
-    case.time("train")
-    case.time("infer")
-    assert set(seen[:5]) == {(True, False)} and set(seen[5:]) == {(False, False)}
+    monkeypatch.setattr(case, "clock", clock)
+    one = case.Case(case.Setting("cpu", "float32"), variants.builders("nmf", 8)[""], (1, 8, 8, 8))
+    one.samples("train", 3)
+    one.samples("infer", 3)
+    assert seen == [(True, False)] * 3 + [(False, False)] * 3
+
+
+def test_a_module_that_cannot_be_built_has_a_row_and_the_others_theirs():
+    plan = table3.Plan(modules=("lightham", "nmf"), sizes=(64,), channels=48, repeats=1, seconds=0)
+    refused, run = table3.measure(plan)
+    assert refused.note.startswith("refused: LightHam: 32 groups do not divide channels=48")
+    assert refused.params is refused.macs is refused.infer_ms is refused.memory_format is None
+    assert run.infer_ms > 0 and run.note == ""
+
+
+def test_both_ways_of_a_wide_head_are_tried_and_the_row_says_which():
+    plan = table3.Plan(modules=("nonlocal", "nonlocal-materialised"), sizes=(64,), channels=64, repeats=1, seconds=0)
+    free, held = table3.measure(plan)
+    assert set(free.note.replace("inference: ", "").replace("training: ", "").split("; ")) <= {"fused", "materialised"}
+    assert held.note == ""
+    assert (free.params, free.macs) == (held.params, held.macs)
+
+
+def test_several_dtypes_give_a_row_each():
+    plan = table3.Plan(
+        modules=("a2",), sizes=(1024,), channels=16, dtypes=("bfloat16", "float32"), repeats=2, max_macs=1e9
+    )
+    half, full = table3.measure(plan)
+    assert (half.dtype, full.dtype) == ("bfloat16", "float32")
+    assert half.infer_mb < full.infer_mb
+    assert full.max_macs == 1e9 and full.memory_format == "contiguous"
+    assert full.infer_repeats >= 2 and full.train_repeats >= 2
+
+
+def row(module, n=64, **fields):
+    key = {"module": module, "n": n, "dtype": "float32", "batch": 1, "channels": 8, "device": "cpu"}
+    return key | {"infer_ms": None} | fields
+
+
+def test_a_later_run_replaces_equal_rows_where_they_stand_and_keeps_the_others(tmp_path):
+    old = [row("sa-flash", note="not run"), row("nmf"), row("nmf", dtype="tf32")]
+    new = [row("sa-flash", infer_ms=1.0), row("nmf", n=256)]
+    assert rows.merged(old, new) == [new[0], old[1], old[2], new[1]]
+    assert rows.read(tmp_path / "none.jsonl") == []
+    (tmp_path / "other.jsonl").write_text(json.dumps(old[0]) + '\n{"ham": "nmf"}\n')
+    with pytest.raises(OptionError, match=r"line 2 of .*other.jsonl is no row"):
+        rows.read(tmp_path / "other.jsonl")
 
 
 def test_rows_have_what_readers_rely_on():
@@ -150,10 +246,16 @@ def test_images_are_as_square_as_they_can_be(n, hw):
     ("options", "message"),
     [
         ({"modules": ("nfm",)}, "did you mean 'nmf'"),
-        ({"modules": ()}, "at least one module"),
+        ({"modules": ()}, "at least one of the modules"),
+        ({"dtypes": ()}, "at least one of the dtypes"),
+        ({"modules": ("nmf", "a2", "nmf")}, "modules must name each once, got 'nmf'"),
+        ({"sizes": (64, 64)}, "sizes must name each once, got 64"),
+        ({"dtypes": ("float32", "float32")}, "dtypes must name each once"),
+        ({"memory_format": "nhwc"}, "no memory format 'nhwc'"),
+        ({"max_macs": float("nan")}, "max_macs"),
         ({"sizes": (3,)}, "a size must be a whole number of at least 16"),
-        ({"dtype": "fp32"}, "no dtype 'fp32'"),
-        ({"dtype": "tf32"}, "tf32 is a mode of CUDA devices"),
+        ({"dtypes": ("fp32",)}, "no dtype 'fp32'"),
+        ({"dtypes": ("tf32",)}, "tf32 is a mode of CUDA devices"),
         ({"seed": -1}, "seed"),
         ({"seconds": float("nan")}, "seconds"),
     ],
@@ -163,31 +265,49 @@ def test_messages(options, message):
         table3.Plan(**({"modules": ("nmf",)} | options))
 
 
-def test_the_command_writes_rows_and_a_picture(tmp_path, monkeypatch, capsys):
+def command(monkeypatch, *arguments):
     from hamburger import cli
 
-    rows, picture = tmp_path / "rows.jsonl", tmp_path / "deep" / "plot.png"
-    arguments = ["--modules", "nmf,a2", "--sizes", "64,256", "--channels", "16", "--repeats", "1", "--seconds", "0.1"]
     monkeypatch.setattr(
-        "sys.argv",
-        [
-            "ham",
-            "bench",
-            "table3",
-            *arguments,
-            "--json",
-            str(rows),
-            "--plot",
-            str(picture),
-            "--csv",
-            str(tmp_path / "rows.csv"),
-        ],
+        "sys.argv", ["ham", "bench", "table3", "--repeats", "1", "--seconds", "0.1", *map(str, arguments)]
     )
     with pytest.raises(SystemExit) as stop:
         cli.main()
-    assert stop.value.code == 0
-    assert [json.loads(line)["module"] for line in rows.read_text().splitlines()] == ["nmf", "a2"] * 2
-    header, *lines = (tmp_path / "rows.csv").read_text().splitlines()
-    assert header.startswith("module,n,params,macs,infer_ms") and len(lines) == 4
+    return stop.value.code
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_the_command_writes_rows_and_a_picture(tmp_path, monkeypatch, capsys):
+    found, picture = tmp_path / "rows.jsonl", tmp_path / "deep" / "plot.png"
+    sizes = ("--modules", "nmf,a2", "--sizes", "64,256", "--channels", 16)
+    files = ("--json", found, "--plot", picture, "--csv", tmp_path / "rows.csv")
+    assert command(monkeypatch, *sizes, *files) == 0
+    assert [line["module"] for line in lines(found)] == ["nmf", "a2"] * 2
+    header, *rest = (tmp_path / "rows.csv").read_text().splitlines()
+    assert header.startswith("module,n,params,macs,infer_ms") and len(rest) == 4
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert "a2" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "a2" in shown and "growth" in shown
+
+
+def test_the_command_takes_several_dtypes_and_completes_a_file(tmp_path, monkeypatch, capsys):
+    found = tmp_path / "rows.jsonl"
+    shape = ("--sizes", 256, "--channels", 16, "--json", found)
+    both = ("--modules", "a2,sa", "--dtype", "bfloat16,float32")
+    assert command(monkeypatch, *shape, *both, "--max-macs", 2e6, "--plot", tmp_path / "p.png") == 0
+    assert [(line["module"], line["dtype"]) for line in lines(found)] == [
+        (module, dtype) for dtype in ("bfloat16", "float32") for module in ("a2", "sa")
+    ]
+    assert {path.name for path in tmp_path.glob("*.png")} == {"p_bfloat16.png", "p_float32.png"}
+    before = lines(found)
+    assert before[3]["infer_ms"] is None and before[3]["max_macs"] == 2e6
+    assert command(monkeypatch, *shape, "--modules", "sa", "--append") == 0
+    after = lines(found)
+    assert after[:3] == before[:3] and len(after) == 4
+    assert after[3]["infer_ms"] > 0 and after[3]["max_macs"] is None
+    assert "growth" not in capsys.readouterr().out
+    assert command(monkeypatch, "--modules", "sa", "--append") != 0
+    assert "name it with --json" in capsys.readouterr().err

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hamburger.bench.variants import COMPILED
 from hamburger.files import write_atomically
 
 PANELS = {
@@ -36,6 +37,8 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
+    # compiled modules are run at few sizes and have a table instead
+    rows = [row for row in rows if not row["module"].endswith(COMPILED)] or rows
     first = rows[0]
     figure, axes = plt.subplots(2, 2, figsize=(11, 8), layout="constrained")
     for axis, (field, label) in zip(axes.flat, PANELS.items(), strict=True):
@@ -57,7 +60,8 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
             )
         axis.set(xscale="log", yscale="log", xlabel="n = h w", title=label)
         axis.grid(alpha=0.3, which="both")
-    axes[0, 0].legend(fontsize=8)
+    if axes[0, 0].get_legend_handles_labels()[0]:
+        axes[0, 0].legend(fontsize=8)
     figure.suptitle(
         f"{first['hardware']}, {first['dtype']}, b = {first['batch']}, c = {first['channels']}; grey: the other modules"
     )

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from hamburger.analysis.core_page import markdown_table, pick
-from hamburger.bench.growth import exponent
-from hamburger.bench.paper import MEBI, SIZE, TABLE3
-from hamburger.bench.table3_view import number
+from hamburger.bench.growth import at_the_end
+from hamburger.bench.paper import SIZE, TABLE3
+from hamburger.bench.table3_view import calls, macs, number, params
+from hamburger.bench.variants import COMPILED
 
 Row = dict[str, Any]
 FIELDS = {
@@ -24,9 +25,14 @@ def protocol(rows: Sequence[Row]) -> str:
     commits = ", ".join(sorted({str(row["commit"]) for row in rows}))
     return (
         f"{first['hardware']}, {first['dtype']}, b = {first['batch']}, c = {first['channels']}, "
-        f"torch {first['torch']}, {first['threads']} CPU threads, medians of up to {first['repeats']} calls on inputs "
+        f"torch {first['torch']}, {first['threads']} CPU threads, medians of {calls(rows)} calls on inputs "
         f"in turn, seed {first['seed']}, commit {commits}."
     )
+
+
+def eager(rows: Sequence[Row]) -> list[Row]:
+    """Compiled modules have a table of their own: they were run at few sizes."""
+    return [row for row in rows if not row["module"].endswith(COMPILED)]
 
 
 def modules(rows: Sequence[Row]) -> list[str]:
@@ -35,7 +41,7 @@ def modules(rows: Sequence[Row]) -> list[str]:
 
 def against_paper(rows: Sequence[Row], dtype: str) -> str:
     """Table 3 at its own size: ours, and in brackets what the paper prints."""
-    rows = pick(rows, n=SIZE, dtype=dtype)
+    rows = eager(pick(rows, n=SIZE, dtype=dtype))
     lines = []
     for row in rows:
         printed = TABLE3.get(row["module"])
@@ -46,8 +52,8 @@ def against_paper(rows: Sequence[Row], dtype: str) -> str:
         lines.append(
             [
                 row["module"],
-                cell(f"{row['params'] / MEBI:.2f}", "params"),
-                cell(number(row["macs"] / 1e9), "macs"),
+                cell(params(row["params"]), "params"),
+                cell(macs(row["macs"]), "macs"),
                 *(cell(number(row[field]), field) for field in ("train_mb", "infer_mb", "train_ms", "infer_ms")),
             ]
         )
@@ -58,19 +64,34 @@ def against_paper(rows: Sequence[Row], dtype: str) -> str:
 
 def over_sizes(rows: Sequence[Row], dtype: str) -> str:
     """Each measure by n, and the exponent between the two largest sizes that were run."""
-    rows = pick(rows, dtype=dtype)
+    compiled = under_compile(rows, dtype)
+    rows = eager(pick(rows, dtype=dtype))
     sizes = sorted({row["n"] for row in rows})
     parts = [protocol(rows)]
     for field, title in FIELDS.items():
         lines = []
         for module in modules(rows):
             found = {row["n"]: row[field] for row in pick(rows, module=module) if row[field] is not None}
-            ends = sorted(found)[-2:]
-            growth = f"{exponent(ends, [found[n] for n in ends]):.2f}" if len(ends) == 2 else ""
-            lines.append([module, *(number(found.get(n)) for n in sizes), growth])
+            lines.append([module, *(number(found.get(n)) for n in sizes), at_the_end(found)])
         parts.append(f"### {title}")
         parts.append(markdown_table(["module", *(f"{n:,}" for n in sizes), "p"], lines))
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, *compiled])
+
+
+def under_compile(rows: Sequence[Row], dtype: str) -> list[str]:
+    """A title and a table of the modules that were also run compiled, beside themselves eager; nothing without any."""
+    rows = pick(rows, dtype=dtype)
+    lines = []
+    for row in rows:
+        if row["module"].endswith(COMPILED):
+            name = row["module"].removesuffix(COMPILED)
+            plain = next(iter(pick(rows, module=name, n=row["n"])), {})
+            pairs = [number(found.get(field)) for field in ("infer_ms", "train_ms") for found in (plain, row)]
+            lines.append([name, f"{row['n']:,}", *pairs])
+    if not lines:
+        return []
+    header = ["module", "n", "infer ms, eager", "compiled", "train ms, eager", "compiled"]
+    return ["### Under torch.compile", markdown_table(header, lines)]
 
 
 def headline(rows: Sequence[Row]) -> str:

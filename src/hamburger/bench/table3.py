@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import math
-import statistics
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 
 import torch
-from torch import Tensor, nn
 
-from hamburger.bench import footprint, paper
-from hamburger.bench.authors import AuthorsNMF
+from hamburger.bench import choice, footprint, paper
+from hamburger.bench.case import DTYPES, FORMATS, Setting, gate
+from hamburger.bench.choice import Measured
 from hamburger.bench.gate import GateError
-from hamburger.bench.timing import Timing, clock
+from hamburger.bench.variants import COMPILED, builders, names
 from hamburger.environment import Environment
-from hamburger.errors import OptionError, check_choice, check_count, check_positive, check_seed
-from hamburger.layers.context import contexts, create_context
+from hamburger.errors import HamburgerError, OptionError, check_choice, check_count, check_positive, check_seed
 
-# What a context's defaults do not show: the authors' own layer, attention as the paper ran it and as one would today.
-# Several ways to build one: the fastest counts, and its row says which it was.
-VARIANTS: dict[str, dict[str, Callable[[int], nn.Module]]] = {
-    "authors-nmf": {"": AuthorsNMF},
-    "sa-materialised": {"": lambda c: create_context("sa", c, materialise=True)},
-    # flash kernels take at most 256 channels a head
-    "sa-flash": {f"heads={h}": lambda c, h=h: create_context("sa", c, heads=h) for h in (2, 8)},  # type: ignore[misc]
-}
-COMPILED = "+compile"
-# float32 is full float32; tf32 is float32 with the matrix units' short mantissa; bfloat16 is autocast.
-DTYPES = ("float32", "tf32", "bfloat16")
-# Allowed error of the gate, against float64, relative. The cold softmax of VQ and CD amplifies a short mantissa.
-TOLERANCE = {"float32": 1e-3, "tf32": 0.1, "bfloat16": 0.3}
-GATE_SIZE = 256
+BEST = "best"  # of the memory formats, for each module and mode
 
 
 @dataclass(frozen=True)
@@ -43,29 +26,55 @@ class Plan:
     channels: int = paper.CHANNELS
     batch: int = 1
     device: str = "cpu"
-    dtype: str = "float32"
+    dtypes: tuple[str, ...] = ("float32",)
+    memory_format: str | None = None  # None: best on cuda, contiguous on a CPU
     repeats: int = 20
     seconds: float = 2.0  # spent on one timing at most, beyond its first calls
     max_macs: float = math.inf  # of one evaluation; what needs more is counted, not run
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for option in ("modules", "sizes", "dtypes"):
+            _check_list(option, getattr(self, option))
         for module in self.modules:
             check_choice("bench table3", "module", module.removesuffix(COMPILED), names())
-        if not self.modules or not self.sizes:
-            raise OptionError("bench table3: give at least one module and one size")
         for n in self.sizes:
             check_count("bench table3", "a size", n, least=16)
+        for dtype in self.dtypes:
+            check_choice("bench table3", "dtype", dtype, DTYPES)
         for option in ("channels", "batch", "repeats"):
             check_count("bench table3", option, getattr(self, option), least=1)
         check_seed("bench table3", self.seed)
         check_positive("bench table3", "seconds", self.seconds, zero=True)
         check_choice("bench table3", "device", self.device, ("cpu", "cuda"))
-        check_choice("bench table3", "dtype", self.dtype, DTYPES)
+        if self.memory_format is not None:
+            check_choice("bench table3", "memory format", self.memory_format, (*FORMATS, BEST))
+        if not self.max_macs > 0:
+            raise OptionError(f"bench table3: max_macs must be a number above 0, got {self.max_macs!r}")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise OptionError("bench table3: there is no CUDA device here; take --device cpu")
-        if self.device == "cpu" and self.dtype == "tf32":
+        if self.device == "cpu" and "tf32" in self.dtypes:
             raise OptionError("bench table3: tf32 is a mode of CUDA devices; take --dtype float32 or bfloat16")
+
+    def formats(self, module: str) -> tuple[str, ...]:
+        """The memory formats to try."""
+        wanted = self.memory_format or (BEST if self.device == "cuda" else "contiguous")
+        if wanted != BEST:
+            return (wanted,)
+        # the compiler lays convolutions out by itself, and one compilation costs more than all other modules
+        return ("contiguous",) if module.endswith(COMPILED) else tuple(FORMATS)
+
+    @property
+    def rows(self) -> int:
+        return len(self.modules) * len(self.sizes) * len(self.dtypes)
+
+
+def _check_list(option: str, values: Sequence[object]) -> None:
+    if not values:
+        raise OptionError(f"bench table3: give at least one of the {option}, with commas between")
+    twice = [value for value in dict.fromkeys(values) if values.count(value) > 1]
+    if twice:
+        raise OptionError(f"bench table3: {option} must name each once, got {twice[0]!r} several times; leave one")
 
 
 @dataclass(frozen=True)
@@ -74,8 +83,8 @@ class Row:
 
     module: str
     n: int
-    params: int
-    macs: int
+    params: int | None  # None where it could not be built
+    macs: int | None
     infer_ms: float | None
     infer_ms_iqr: float | None
     train_ms: float | None
@@ -83,10 +92,13 @@ class Row:
     infer_mb: float | None
     train_mb: float | None
     note: str
+    memory_format: str | None
     dtype: str
     channels: int
     batch: int
-    repeats: int
+    infer_repeats: int | None
+    train_repeats: int | None
+    max_macs: float | None  # None: without limit
     seed: int
     device: str
     hardware: str
@@ -96,51 +108,34 @@ class Row:
     date: str
 
 
-def names() -> list[str]:
-    return [*contexts.names(), *VARIANTS]
-
-
-def builders(module: str, channels: int) -> dict[str, Callable[[], nn.Module]]:
-    """The ways to build it, by the note that tells them apart."""
-    name = module.removesuffix(COMPILED)
-    ways = VARIANTS.get(name, {"": lambda c: create_context(name, c)})
-    return {note: lambda way=way: way(channels) for note, way in ways.items()}  # type: ignore[misc]
-
-
 def measure(plan: Plan, progress: Callable[[str], object] = lambda _: None) -> Iterator[Row]:
-    """One row per module and size, small sizes first, so that what is cut short has lost the least."""
+    """One row per dtype, size and module, small sizes first, so that what is cut short has lost the least."""
     environment = asdict(Environment.here(plan.device))
-    with precision(plan.dtype, plan.device) as autocast:
-        refused = {module: _refusal(plan, module, autocast) for module in plan.modules}
-        for n in sorted(plan.sizes):
-            for module in plan.modules:
-                progress(f"{module} n={n}")
-                ways = builders(module, plan.channels)
-                rows = [
-                    _row(plan, module, note, build, n, autocast, environment, refused[module])
-                    for note, build in ways.items()
-                ]
-                yield _best(rows)
+    for dtype in plan.dtypes:
+        setting = Setting(plan.device, dtype, plan.seed, plan.repeats, plan.seconds)
+        with setting.precision():
+            refused = {module: _refusal(plan, setting, module) for module in plan.modules}
+            for n in sorted(plan.sizes):
+                for module in plan.modules:
+                    progress(f"{module} n={n} {dtype}")
+                    yield _row(plan, setting, module, n, refused[module], environment)
 
 
-def _best(rows: list[Row]) -> Row:
-    """The fastest way for each mode, which need not be the same one; the note names both."""
-    infer = min(rows, key=lambda row: (row.infer_ms is None, row.infer_ms))
-    train = min(rows, key=lambda row: (row.train_ms is None, row.train_ms))
-    if infer is train:
-        return infer
-    note = f"inference: {infer.note}; training: {train.note}"
-    return replace(infer, note=note, train_ms=train.train_ms, train_ms_iqr=train.train_ms_iqr, train_mb=train.train_mb)
-
-
-def _refusal(plan: Plan, module: str, autocast: Callable[[], contextlib.AbstractContextManager[object]]) -> str:
-    """Why the gate keeps a module out; empty where it passes."""
+def _refusal(plan: Plan, setting: Setting, module: str) -> str:
+    """Why a module is not run: these options cannot build it, or the gate keeps it out. Empty where it is."""
     try:
         for build in builders(module, plan.channels).values():
-            gate(plan, build, autocast)
-    except GateError as refusal:
-        return f"refused: {refusal}"
+            gate(setting, build, plan.channels, plan.formats(module))
+    except (HamburgerError, GateError, RuntimeError) as refusal:
+        return _reason(refusal)
     return ""
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, torch.OutOfMemoryError):
+        return "out of memory"
+    first, *_ = str(error).splitlines() or [type(error).__name__]
+    return f"refused: {first}"
 
 
 def image(n: int) -> tuple[int, int]:
@@ -149,183 +144,59 @@ def image(n: int) -> tuple[int, int]:
     return h, n // h
 
 
-@contextlib.contextmanager
-def precision(dtype: str, device: str) -> Iterator[Callable[[], contextlib.AbstractContextManager[object]]]:
-    """The flags of that precision, put back afterwards; gives the context for each call."""
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = dtype != "float32"
-    try:
-        yield lambda: torch.autocast(device, torch.bfloat16, enabled=dtype == "bfloat16")
-    finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
-
-
-def gate(
-    plan: Plan, build: Callable[[], nn.Module], autocast: Callable[[], contextlib.AbstractContextManager[object]]
-) -> None:
-    """What a module adds to its input, zero gates opened, against itself in float64 on a small image.
-
-    It shows that this device and precision compute the formula; that the formula is its paper's, the tests show.
-    """
-    torch.manual_seed(plan.seed)
-    module = build().eval().to(plan.device)
-    for name, parameter in module.named_parameters():
-        if not parameter.any() and not name.endswith("bias"):
-            nn.init.constant_(parameter, 0.5)
-    x = torch.randn(2, plan.channels, *image(GATE_SIZE)).to(plan.device)
-
-    def added(x: Tensor) -> Tensor:
-        torch.manual_seed(plan.seed)  # for the one that draws its dictionary in every call
-        return (module(x) - x).double()
-
-    with torch.no_grad():
-        module.double()
-        expected = added(x.double())
-        module.float()
-        with autocast():
-            found = added(x)
-    error = float((found - expected).norm() / expected.norm())
-    if not error <= TOLERANCE[plan.dtype]:  # NaN must not pass
-        raise GateError(f"differs from float64 by {error:.2g} relative, more than {TOLERANCE[plan.dtype]:g}")
-
-
-def _row(
-    plan: Plan,
-    name: str,
-    note: str,
-    build: Callable[[], nn.Module],
-    n: int,
-    autocast: Callable[[], contextlib.AbstractContextManager[object]],
-    environment: dict[str, object],
-    refused: str,
-) -> Row:
+def _row(plan: Plan, setting: Setting, name: str, n: int, refused: str, environment: dict[str, object]) -> Row:
     shape = (plan.batch, plan.channels, *image(n))
-    params, macs = footprint.counts(build, shape)
-    printed = name in paper.TABLE3 and n == paper.SIZE and plan.channels == paper.CHANNELS and plan.batch == 1
-    said = [note] if note else []
-    said += paper.notes(name, params, macs) if printed else []
-    found: dict[str, float] = {}
-    if refused or macs > plan.max_macs:
-        said.append(refused or f"not run: more than {plan.max_macs:.0e} multiply-adds")
-    else:
-        try:
-            for measured in _measure_case(plan, name, build, shape, autocast):
-                found.update(measured)
-        except torch.OutOfMemoryError:
-            said.append("out of memory")
-        except GateError as refusal:
-            said.append(f"refused: {refusal}")
+    ways = builders(name, plan.channels)
+    params = macs = None
+    said, done = [], []
+    try:
+        params, macs = footprint.counts(next(iter(ways.values())), shape)
+        if refused or macs > plan.max_macs:
+            said.append(refused or f"not run: more than {plan.max_macs:.0e} multiply-adds")
+        else:
+            for one in choice.measure(
+                setting, ways, plan.formats(name), shape, compiled=name.endswith(COMPILED)
+            ):  # one by one: what does not fit in training keeps its inference
+                done.append(one)
+    except (HamburgerError, GateError, RuntimeError) as error:
+        said.append(refused or _reason(error))
     if plan.device == "cuda":
         torch.cuda.empty_cache()
+    printed = name in paper.TABLE3 and n == paper.SIZE and plan.channels == paper.CHANNELS and plan.batch == 1
+    if printed and params is not None and macs is not None:
+        said = paper.notes(name, params, macs) + said
     return Row(
         module=name,
         n=n,
         params=params,
         macs=macs,
-        **{field: found.get(field) for field in MEASURED},  # type: ignore[arg-type]
-        note="; ".join(said),
-        dtype=plan.dtype,
+        **_figures(done),  # type: ignore[arg-type]
+        note="; ".join([*filter(None, [_named([one.way for one in done])]), *said]),
+        memory_format=_named([one.memory_format for one in done]) or None,
+        dtype=setting.dtype,
         channels=plan.channels,
         batch=plan.batch,
-        repeats=plan.repeats,
+        max_macs=None if math.isinf(plan.max_macs) else plan.max_macs,
         seed=plan.seed,
         **environment,  # type: ignore[arg-type]
     )
 
 
-MEASURED = ("infer_ms", "infer_ms_iqr", "train_ms", "train_ms_iqr", "infer_mb", "train_mb")
+def _figures(done: Sequence[Measured]) -> dict[str, float | None]:
+    """The fields of both modes, None where one was not measured."""
+    found: dict[str, float | None] = {
+        f"{mode}_{field}": None for mode in choice.MODES for field in ("ms", "ms_iqr", "mb", "repeats")
+    }
+    for one in done:
+        found[f"{one.mode}_ms"] = round(one.timing.ms, 4)
+        found[f"{one.mode}_ms_iqr"] = round(one.timing.ms_iqr, 4)
+        found[f"{one.mode}_mb"] = round(one.mb, 2)
+        found[f"{one.mode}_repeats"] = one.repeats
+    return found
 
 
-def _measure_case(
-    plan: Plan,
-    name: str,
-    build: Callable[[], nn.Module],
-    shape: tuple[int, ...],
-    autocast: Callable[[], contextlib.AbstractContextManager[object]],
-) -> Iterator[dict[str, float]]:
-    """Inference, then training: where only the second does not fit, the first is kept."""
-    case = Case(plan, build, shape, autocast, compiled=name.endswith(COMPILED))
-    for mode in ("infer", "train"):
-        peak, timing = case.peak(mode), case.time(mode)
-        yield {
-            f"{mode}_mb": round(peak, 2),
-            f"{mode}_ms": round(timing.ms, 4),
-            f"{mode}_ms_iqr": round(timing.ms_iqr, 4),
-        }
-
-
-class Case:
-    """One module on one device, its inputs, and the two calls that are measured."""
-
-    INPUTS = 3  # in turn: one alone would sit in the cache
-
-    def __init__(
-        self,
-        plan: Plan,
-        build: Callable[[], nn.Module],
-        shape: tuple[int, ...],
-        autocast: Callable[[], contextlib.AbstractContextManager[object]],
-        *,
-        compiled: bool,
-    ) -> None:
-        torch.manual_seed(plan.seed)
-        self.plan, self.autocast = plan, autocast
-        self.module = build().to(plan.device)
-        self.call = torch.compile(self.module, dynamic=False) if compiled else self.module
-        generator = torch.Generator(plan.device).manual_seed(plan.seed)
-        # inside a network under autocast the layer before has emitted half precision already
-        dtype = torch.bfloat16 if plan.dtype == "bfloat16" else torch.float32
-
-        def normal() -> Tensor:
-            return torch.randn(shape, generator=generator, device=plan.device).to(dtype)
-
-        self.inputs = [normal() for _ in range(self.INPUTS)]
-        self.cotangent = normal()
-
-    def prepare(self, mode: str) -> None:
-        """What is no part of the call, done before the clock starts."""
-        self.module.train(mode == "train")
-        self.module.zero_grad(set_to_none=True)
-
-    def infer(self, x: Tensor) -> Tensor:
-        with torch.no_grad(), self.autocast():
-            return self.call(x)
-
-    def train(self, x: Tensor) -> None:
-        """Forward and backward, the gradient of the input included, as inside a network."""
-        x = x.detach().requires_grad_()
-        with self.autocast():
-            y = self.call(x)
-        y.backward(self.cotangent.to(y.dtype))
-
-    def check(self, run: Callable[[Tensor], object]) -> None:
-        """A compiled module must still answer as itself."""
-        if self.call is self.module or run == self.train:
-            return
-        with torch.no_grad(), self.autocast():
-            found, expected = self.call(self.inputs[0]).double(), self.module(self.inputs[0]).double()
-        error = float((found - expected).norm() / expected.norm())
-        if not error <= TOLERANCE[self.plan.dtype]:
-            raise GateError(f"differs compiled by {error:.2g} relative")
-
-    def peak(self, mode: str) -> float:
-        """With one input resident, as in the paper."""
-        run = getattr(self, mode)
-        self.prepare(mode)
-        run(self.inputs[0])  # first call: handles, workspaces, compilation
-        self.check(run)
-        self.prepare(mode)
-        resident = [*self.module.parameters(), *self.module.buffers(), self.inputs[0]]
-        return footprint.peak_mib(lambda: run(self.inputs[0]), resident, self.plan.device)
-
-    def time(self, mode: str) -> Timing:
-        """Median over turns of the inputs; fewer of them where one call takes long."""
-        turns = itertools.cycle(self.inputs)
-
-        def once() -> float:
-            self.prepare(mode)
-            return clock(getattr(self, mode), (next(turns),), self.plan.device)
-
-        first = statistics.median(once() for _ in range(3))
-        repeats = max(1, min(self.plan.repeats, int(self.plan.seconds * 1e3 / max(first, 1e-3))))
-        return Timing.of([once() for _ in range(repeats)])
+def _named(chosen: Sequence[str]) -> str:
+    """What was chosen, once for both modes or for each."""
+    if len(set(chosen)) < 2:
+        return "".join(set(chosen))
+    return "inference: {}; training: {}".format(*chosen)

@@ -77,48 +77,65 @@ def table3(
     channels: Annotated[int, typer.Option(help="c")] = 512,
     batch: Annotated[int, typer.Option(help="b")] = 1,
     device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
-    dtype: Annotated[str, typer.Option(help="float32, tf32 (cuda) or bfloat16 (autocast)")] = "float32",
-    repeats: Annotated[int, typer.Option(help="timed calls, fewer where one takes long")] = 20,
+    dtype: Annotated[str, typer.Option(help="float32, tf32 (cuda), bfloat16 (autocast), with commas")] = "float32",
+    memory_format: Annotated[
+        str | None,
+        typer.Option(help="contiguous, channels_last or best of both; default: best on cuda, else contiguous"),
+    ] = None,
+    repeats: Annotated[int, typer.Option(help="timed calls; more where they are short, fewer where long")] = 20,
     seconds: Annotated[float, typer.Option(help="at most this long on one timing, beyond its first calls")] = 2.0,
     max_macs: Annotated[float, typer.Option(help="count, but do not run, what needs more multiply-adds")] = inf,
     seed: Annotated[int, typer.Option()] = 0,
     json: Annotated[Path | None, typer.Option(help="write the rows here, one JSON object per line")] = None,
+    append: Annotated[bool, typer.Option("--append", help="keep the file's other rows, replace equal ones")] = False,
     csv: Annotated[Path | None, typer.Option(help="write the rows here as a table with commas")] = None,
-    plot: Annotated[Path | None, typer.Option(help="draw time and memory against n into this PNG")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="draw time and memory against n into this PNG, or one a dtype")
+    ] = None,
 ) -> None:
     """Every context module as the paper's Table 3 compares them: parameters, multiply-adds, memory, time."""
     from rich.console import Console
     from rich.progress import Progress
 
+    from hamburger.bench import rows as results
     from hamburger.bench import table3 as bench
-    from hamburger.bench.table3_view import notes, table
+    from hamburger.bench.table3_view import growth, notes, table
+    from hamburger.bench.variants import names
     from hamburger.files import check_writable, write_csv, write_json_lines
 
     plan = bench.Plan(
-        modules=words(modules) or tuple(bench.names()),
+        modules=words(modules) or tuple(names()),
         sizes=numbers(sizes),
         channels=channels,
         batch=batch,
         device=device,
-        dtype=dtype,
+        dtypes=words(dtype),
+        memory_format=memory_format,
         repeats=repeats,
         seconds=seconds,
         max_macs=max_macs,
         seed=seed,
     )
+    if append and json is None:
+        raise OptionError("bench table3: --append needs the file to append to; name it with --json")
     for path in (json, csv, plot):
         if path is not None:
             check_writable(path)
+    kept = results.read(json) if append and json is not None else []
     rows: list[bench.Row] = []
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("measuring", total=len(plan.modules) * len(plan.sizes))
+        task = progress.add_task("measuring", total=plan.rows)
         for row in bench.measure(plan, lambda what: progress.update(task, description=what)):
             rows.append(row)
             progress.advance(task)
             if json is not None:  # after every row: what is interrupted keeps what it has
-                write_json_lines(json, map(asdict, rows))
+                write_json_lines(json, results.merged(kept, map(asdict, rows)))
     console = Console()
-    console.print(table(rows))
+    by_dtype = {name: [row for row in rows if row.dtype == name] for name in plan.dtypes}
+    for some in by_dtype.values():
+        console.print(table(some))
+        if len(plan.sizes) > 1:
+            console.print(growth(some))
     for note in notes(rows):
         console.print(note, markup=False, highlight=False)
     if csv is not None:
@@ -126,7 +143,9 @@ def table3(
     if plot is not None:
         from hamburger.analysis.figure_table3 import draw
 
-        draw([asdict(row) for row in rows], plot)
+        for name, some in by_dtype.items():
+            path = plot.with_stem(f"{plot.stem}_{name}") if len(by_dtype) > 1 else plot
+            draw([asdict(row) for row in some], path)
 
 
 def words(text: str) -> tuple[str, ...]:

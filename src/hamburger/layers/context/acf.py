@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from hamburger.errors import OptionError, check_choice, check_count
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.blocks import conv, conv_norm_relu, softmax32
+from hamburger.layers.context.blocks import conv, conv_norm_relu, materialised, softmax32
 from hamburger.layers.norm import BatchNorm2d
 
 TRANSFORMS = ("conv", "ffn")
@@ -38,6 +38,7 @@ class ACF(nn.Module):
     - `transform`: "conv", a linear T, or "ffn": 3 x 3 convolution, BN, ReLU and then a linear map.
     - `pool`: False attends to every position.
     - `dropout`: of attention weights, in training.
+    - `materialise`: hold the weights, n x n/4, in memory as the authors do: the same values.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class ACF(nn.Module):
         transform: str = "conv",
         pool: bool = True,
         dropout: float = 0.1,
+        materialise: bool = False,
     ) -> None:
         super().__init__()
         check_count("ACF", "channels", channels, least=1)
@@ -59,7 +61,7 @@ class ACF(nn.Module):
             raise OptionError(f"ACF: {heads} heads do not divide the channels {channels}; choose a divisor")
         if not 0 <= dropout < 1:
             raise OptionError(f"ACF: dropout must be at least 0 and below 1, got {dropout!r}")
-        self.heads, self.mixtures, self.dropout = heads, mixtures, dropout
+        self.heads, self.mixtures, self.dropout, self.materialise = heads, mixtures, dropout, materialise
         self.value_width = channels // heads
         self.key_width = mixtures * self.value_width
         self.pool = nn.AvgPool2d(3, stride=2, padding=1, count_include_pad=False) if pool else nn.Identity()
@@ -86,14 +88,14 @@ class ACF(nn.Module):
         query, key = self.query_key(x).flatten(2), self.query_key(pooled).flatten(2)
         value = self.value(pooled).flatten(2).unflatten(1, (self.heads, 1, -1))
         value = value.expand(-1, -1, self.mixtures, -1, -1).flatten(1, 2)  # b (heads mixtures) d n/4
+        slices = self.heads * self.mixtures
         # contiguous: a fused kernel refuses a transposed head, and torch then holds all scores without a word
-        y = F.scaled_dot_product_attention(
-            query.unflatten(1, (self.heads * self.mixtures, -1)).mT.contiguous(),
-            key.unflatten(1, (self.heads * self.mixtures, -1)).mT.contiguous(),
-            value.mT.contiguous(),
-            dropout_p=self.dropout if self.training else 0.0,
-            scale=self.key_width**-0.5,
-        ).mT
+        q, k, v = (t.mT.contiguous() for t in (query.unflatten(1, (slices, -1)), key.unflatten(1, (slices, -1)), value))
+        dropout, scale = self.dropout if self.training else 0.0, self.key_width**-0.5
+        if self.materialise:
+            y = materialised(q, k, v, scale=scale, dropout=dropout).mT
+        else:
+            y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scale).mT
         if self.mixtures > 1:
             share = self.shares(query)[..., None, None]  # b heads mixtures 1 1
             y = (y.unflatten(1, (self.heads, self.mixtures)) * share).sum(2)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hamburger.layers.norm import BatchNorm2d
-from hamburger.precision import HALF
+from hamburger.precision import HALF, full_precision, widen
 
 
 def conv(in_channels: int, out_channels: int, kernel: int = 1, *, bias: bool) -> nn.Conv2d:
@@ -37,6 +37,20 @@ def softmax32(scores: Tensor, dim: int) -> Tensor:
     if scores.dtype not in HALF:
         return scores.softmax(dim)
     return scores.softmax(dim, dtype=torch.float32).to(scores.dtype)  # read and widened in one pass
+
+
+def materialised(queries: Tensor, keys: Tensor, values: Tensor, *, scale: float, dropout: float = 0.0) -> Tensor:
+    """Softmax attention with its weights held in memory.   ... n d, ... m d, ... m e   ->   ... n e
+
+    Scaled before the product, so that half precision never sees the larger unscaled scores; where there is no scale,
+    the scores are float32.
+    """
+    if scale == 1:
+        with full_precision(queries.device.type):
+            weights = (widen(queries) @ widen(keys).mT).softmax(dim=-1).to(values.dtype)
+    else:
+        weights = softmax32((queries * scale) @ keys.mT, dim=-1)
+    return (F.dropout(weights, dropout) if dropout else weights) @ values
 
 
 def fold(branches: Sequence[Tensor], channels: int) -> Tensor:

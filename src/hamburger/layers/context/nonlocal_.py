@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from hamburger.errors import OptionError, check_choice, check_count
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.blocks import conv
+from hamburger.layers.context.blocks import conv, materialised
 from hamburger.layers.norm import BatchNorm2d
 
 MODES = ("embedded_gaussian", "gaussian", "dot_product", "concatenation")
+GAUSSIANS = ("embedded_gaussian", "gaussian")
 NORMS = ("batch", "none")
 
 
@@ -35,9 +36,10 @@ class NonLocal(nn.Module):
     - `pool`: max-pool keys and values by 2, so m = n / 4. An odd row or column is kept: no position goes unseen.
     - `norm`: "batch", its weight zero at first, or "none", where Wo is zero instead: either way the layer starts as the
       identity. (The port's layout: a bias on Wo only where no norm follows.)
+    - `materialise`: hold the n x m weights of both Gaussians in memory: the same values. The others have no choice.
 
-    No n x m matrix is held except in "concatenation", and, on a CPU, in "gaussian". "dot_product" is associative and
-    costs O(n d²).
+    Otherwise no n x m matrix is held except in "concatenation", and, on a CPU, in "gaussian". "dot_product" is
+    associative and costs O(n d²).
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class NonLocal(nn.Module):
         scale: bool | None = None,
         pool: bool = False,
         norm: str = "batch",
+        materialise: bool = False,
     ) -> None:
         super().__init__()
         check_count("nonlocal", "channels", channels, least=1)
@@ -61,7 +64,9 @@ class NonLocal(nn.Module):
         check_count("nonlocal", "inner", inner, least=1)
         if scale is not None and mode != "embedded_gaussian":
             raise OptionError(f"nonlocal: scale belongs to mode='embedded_gaussian', got mode='{mode}'")
-        self.mode = mode
+        if materialise and mode not in GAUSSIANS:
+            raise OptionError(f"nonlocal: materialise belongs to the softmax modes {GAUSSIANS}, got mode='{mode}'")
+        self.mode, self.materialise = mode, materialise
         self.scale = inner**-0.5 if mode == "embedded_gaussian" and scale is not False else 1.0
         self.values = conv(channels, inner, bias=True)
         embedded = mode != "gaussian"
@@ -92,9 +97,11 @@ class NonLocal(nn.Module):
 
     def mix(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """b d n, b d m, b e m   ->   b e n"""
-        if self.mode in ("embedded_gaussian", "gaussian"):
+        if self.mode in GAUSSIANS:
             # contiguous rows and a heads axis of one: without them the fused kernels are refused
             q, k, v = (t.mT.contiguous().unsqueeze(1) for t in (queries, keys, values))
+            if self.materialise:
+                return materialised(q, k, v, scale=self.scale).squeeze(1).mT
             return F.scaled_dot_product_attention(q, k, v, scale=self.scale).squeeze(1).mT
         root = keys.shape[-1] ** 0.5  # 1/√m on each side: sums over m stay inside half precision, 1/m stays above zero
         if self.mode == "dot_product":

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hamburger.errors import OptionError, check_count
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.blocks import conv, softmax32
+from hamburger.layers.context.blocks import conv, materialised
 
 
 @contexts.register("sa")
@@ -46,9 +46,7 @@ class SelfAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         queries, keys, values = (self.split(layer(x)) for layer in (self.queries, self.keys, self.values))
         if self.materialise:
-            # scaled before the product, so that half precision never sees the larger unscaled scores
-            scores = (queries * queries.shape[-1] ** -0.5) @ keys.mT
-            y = softmax32(scores, dim=-1) @ values
+            y = materialised(queries, keys, values, scale=queries.shape[-1] ** -0.5)
         else:
             y = F.scaled_dot_product_attention(queries, keys, values)
         y = y.transpose(1, 2).flatten(2).mT.unflatten(2, x.shape[2:])

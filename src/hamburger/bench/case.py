@@ -1,0 +1,172 @@
+"""One module on one device in one precision: its gate, the two calls that are measured, and their clock."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from hamburger.bench import footprint
+from hamburger.bench.gate import GateError
+from hamburger.bench.timing import clock
+
+# float32 is full float32; tf32 is float32 with the matrix units' short mantissa; bfloat16 is autocast.
+DTYPES = ("float32", "tf32", "bfloat16")
+# Allowed error of the gate, against float64, relative. The cold softmax of VQ and CD amplifies a short mantissa.
+TOLERANCE = {"float32": 1e-3, "tf32": 0.1, "bfloat16": 0.3}
+FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+GATE_SIZE = 16  # h and w of the gate's image
+MOST_CALLS, LEAST_MS = 200, 100.0  # short calls are mostly host, whose noise only many samples settle
+LONG_MS = 50.0  # a call this long is not tried five times, nor in a second memory format
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all cases of one sweep share."""
+
+    device: str
+    dtype: str
+    seed: int = 0
+    repeats: int = 20
+    seconds: float = 2.0  # spent on one timing at most, beyond its first calls
+
+    def autocast(self) -> contextlib.AbstractContextManager[object]:
+        return torch.autocast(self.device, torch.bfloat16, enabled=self.dtype == "bfloat16")
+
+    @contextlib.contextmanager
+    def precision(self) -> Iterator[None]:
+        """The flags of the dtype, put back afterwards."""
+        before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.dtype != "float32"
+        try:
+            yield
+        finally:
+            torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+    def calls(self, ms: float) -> int:
+        """How often to time what takes that long: `repeats` times, short calls more often, all within `seconds`."""
+        ms = max(ms, 1e-3)
+        wanted = max(self.repeats, min(MOST_CALLS, int(LEAST_MS / ms)))
+        return max(1, min(wanted, int(self.seconds * 1e3 / ms)))
+
+
+def gate(setting: Setting, build: Callable[[], nn.Module], channels: int, formats: Sequence[str]) -> None:
+    """What a module adds to its input, zero gates opened, against itself in float64 on a small image.
+
+    It shows that this device, precision and memory format compute the formula; that the formula is its paper's, the
+    tests show.
+    """
+    torch.manual_seed(setting.seed)
+    module = build().eval().to(setting.device)
+    for name, parameter in module.named_parameters():
+        if not parameter.any() and not name.endswith("bias"):
+            nn.init.constant_(parameter, 0.5)
+    x = torch.randn(2, channels, GATE_SIZE, GATE_SIZE).to(setting.device)
+
+    def added(x: Tensor) -> Tensor:
+        torch.manual_seed(setting.seed)  # for the one that draws its dictionary in every call
+        return (module(x) - x).double()
+
+    with torch.no_grad():
+        module.double()
+        expected = added(x.double())
+        module.float()
+        for name in formats:
+            module.to(memory_format=FORMATS[name])
+            with setting.autocast():
+                found = added(x.contiguous(memory_format=FORMATS[name]))
+            agree(setting, found, expected, f"{name} differs from float64")
+
+
+def agree(setting: Setting, found: Tensor, expected: Tensor, what: str) -> None:
+    error = float((found - expected).norm() / expected.norm())
+    if not error <= TOLERANCE[setting.dtype]:  # NaN must not pass
+        raise GateError(f"{what} by {error:.2g} relative, more than {TOLERANCE[setting.dtype]:g}")
+
+
+class Case:
+    """One way to build a module, in one memory format, with its inputs."""
+
+    INPUTS = 3  # in turn: one alone would sit in the cache
+
+    def __init__(
+        self,
+        setting: Setting,
+        build: Callable[[], nn.Module],
+        shape: tuple[int, ...],
+        *,
+        memory_format: str = "contiguous",
+        compiled: bool = False,
+    ) -> None:
+        torch.manual_seed(setting.seed)
+        self.setting, laid = setting, FORMATS[memory_format]
+        self.module = build().to(setting.device)
+        self.module.to(memory_format=laid)
+        self.call = torch.compile(self.module, dynamic=False) if compiled else self.module
+        generator = torch.Generator(setting.device).manual_seed(setting.seed)
+        # inside a network under autocast the layer before has emitted half precision already
+        dtype = torch.bfloat16 if setting.dtype == "bfloat16" else torch.float32
+
+        def normal() -> Tensor:
+            drawn = torch.randn(shape, generator=generator, device=setting.device)
+            return drawn.to(dtype).contiguous(memory_format=laid)
+
+        self.inputs = [normal() for _ in range(self.INPUTS)]
+        self.cotangent = normal()
+        self.turns = itertools.cycle(self.inputs)
+
+    def prepare(self, mode: str) -> None:
+        """What is no part of the call, done before the clock starts."""
+        self.module.train(mode == "train")
+        self.module.zero_grad(set_to_none=True)
+
+    def infer(self, x: Tensor) -> Tensor:
+        with torch.no_grad(), self.setting.autocast():
+            return self.call(x)
+
+    def train(self, x: Tensor) -> None:
+        """Forward and backward, the gradient of the input included, as inside a network."""
+        x = x.detach().requires_grad_()
+        with self.setting.autocast():
+            y = self.call(x)
+        y.backward(self.cotangent.to(y.dtype))
+
+    def once(self, mode: str) -> float:
+        self.prepare(mode)
+        return clock(getattr(self, mode), (next(self.turns),), self.setting.device)
+
+    def probe(self, mode: str) -> float:
+        """About how many ms one call takes, when its handles, workspaces and compilation are behind it."""
+        self.once(mode)
+        if mode == "infer" and self.call is not self.module:
+            self.check()
+        first = self.once(mode)
+        return first if first > LONG_MS else statistics.median([first, *(self.once(mode) for _ in range(4))])
+
+    def check(self) -> None:
+        """A compiled module must still answer as itself."""
+        with torch.no_grad(), self.setting.autocast():
+            found, expected = self.call(self.inputs[0]).double(), self.module(self.inputs[0]).double()
+        agree(self.setting, found, expected, "compiled it differs")
+
+    def peak(self, mode: str) -> float:
+        """With one input resident, as in the paper."""
+        self.prepare(mode)
+        resident = [*self.module.parameters(), *self.module.buffers(), self.inputs[0]]
+        run = getattr(self, mode)
+        return footprint.peak_mib(lambda: run(self.inputs[0]), resident, self.setting.device)
+
+    def samples(self, mode: str, calls: int) -> list[float]:
+        """Milliseconds of that many calls. No garbage is collected between: it would fall on whoever is timed then."""
+        gc.collect()
+        gc.disable()
+        try:
+            return [self.once(mode) for _ in range(calls)]
+        finally:
+            gc.enable()

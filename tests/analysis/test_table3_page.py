@@ -1,0 +1,51 @@
+"""The page of Table 3: compiled rows beside eager ones, and files of earlier versions."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from hamburger.analysis import figure_table3, table3_page
+from hamburger.bench import table3
+from hamburger.bench.case import Setting
+from hamburger.bench.table3_view import calls
+
+PLAN = table3.Plan(modules=("a2", "sgr"), sizes=(64, 256), channels=16, repeats=1, seconds=0)
+
+
+def rows():
+    measured = [asdict(row) for row in table3.measure(PLAN)]
+    first = next(row for row in measured if row["module"] == "a2" and row["n"] == 256)
+    return [*measured, first | {"module": "a2+compile", "infer_ms": 0.125, "train_ms": None}]
+
+
+def test_compiled_rows_have_a_table_of_their_own():
+    found = rows()
+    page = table3_page.over_sizes(found, "float32")
+    sizes, compiled = page.split("### Under torch.compile")
+    assert "+compile" not in page and "| a2 |" in sizes
+    line = next(line for line in compiled.splitlines() if line.startswith("| a2 |"))
+    assert line.split("|")[2].strip() == "256" and line.split("|")[4].strip() == "0.125"
+    assert line.split("|")[6].strip() == "-"
+    assert "Under" not in table3_page.over_sizes(found[:-1], "float32")
+
+
+def test_the_figure_leaves_them_out(tmp_path):
+    found = rows()
+    figure_table3.draw(found, tmp_path / "with.png")
+    figure_table3.draw(found[:-1], tmp_path / "without.png")
+    assert (tmp_path / "with.png").read_bytes() == (tmp_path / "without.png").read_bytes()
+
+
+def test_what_could_not_be_built_is_a_row_of_dashes():
+    plan = table3.Plan(modules=("a2", "lightham"), sizes=(16384,), channels=3, max_macs=1)
+    page = table3_page.against_paper([asdict(row) for row in table3.measure(plan)], "float32")
+    assert "| lightham | - | - | - | - | - | - |" in page
+
+
+def test_calls_behind_a_median():
+    assert calls([{"repeats": 20}]) == "up to 20"
+    assert (
+        calls([{"infer_repeats": 5, "train_repeats": 3}, {"infer_repeats": 200, "train_repeats": None}]) == "3 to 200"
+    )
+    assert calls([{"infer_repeats": 7, "train_repeats": 7}]) == "7"
+    assert Setting("cpu", "float32", repeats=7, seconds=10).calls(1000.0) == 7
