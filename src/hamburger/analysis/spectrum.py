@@ -1,0 +1,53 @@
+"""How concentrated a feature map is before and after a layer: the measure of the paper's Fig. 5."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from hamburger.analysis.hooks import look
+from hamburger.errors import ShapeError
+
+
+class Spectrum(NamedTuple):
+    """Cumulative shares of energy of a layer's input and output, one row per image.
+
+    `before`: b m    `after`: b m'    with m = min(c, n) of each; entry i is the share of the i + 1 largest.
+    """
+
+    before: Tensor
+    after: Tensor
+
+
+def spectrum(model: nn.Module, images: Tensor, layer: str) -> Spectrum:
+    """Spectra of what the named layer of any model receives and returns.   images: b 3 h w, as the model takes them
+
+    The model is evaluated once, with hooks that are removed again; its mode is kept. Of several inputs or outputs the
+    first tensor counts. For a Hamburger named "context", `layer="context"` is Fig. 5 (the skip included) and
+    `layer="context.ham"` the low-rank reconstruction alone.
+
+    >>> net = nn.Sequential(nn.Conv2d(3, 8, 1), nn.ReLU())
+    >>> spectrum(net, torch.rand(2, 3, 5, 5), "1").after.shape
+    torch.Size([2, 8])
+    """
+    seen = look("spectrum", model, images, [layer])[layer]
+    return Spectrum(cumulative_energy(seen.before), cumulative_energy(seen.after))
+
+
+def cumulative_energy(x: Tensor) -> Tensor:
+    """Share of the squared singular values that the largest ones hold.   b c *spatial   ->   b min(c, n), float64
+
+    Each sample is unfolded to c x n. A sample that is zero has no energy to share out and gives zeros.
+    """
+    if x.dim() < 3 or 0 in x.shape:
+        raise ShapeError(f"spectrum: needs a map (b, c, *spatial) with at least one entry, got {tuple(x.shape)}")
+    energy = torch.linalg.svdvals(x.detach().flatten(2).double()).square().cumsum(1)
+    return energy / energy[:, -1:].clamp_min(torch.finfo(energy.dtype).tiny)
+
+
+def rank_for(shares: Tensor, share: float) -> Tensor:
+    """How many singular values hold that share of the energy.   b m   ->   b, whole numbers"""
+    # the last share is 1 up to rounding, so at most all of them are asked for
+    return (shares < share).sum(1).add(1).clamp_max(shares.shape[1])
