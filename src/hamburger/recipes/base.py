@@ -64,6 +64,7 @@ class Recipe:
     eval_every: int = 2_000
     checkpoint_every: int = 1_000
     log_every: int = 20
+    tensorboard: bool = False
     seed: int = 0
     start: str | None = None  # a run or weights to begin from
 

@@ -1,0 +1,68 @@
+"""Whether a recipe can be run at all, asked before any work is done."""
+
+from __future__ import annotations
+
+from hamburger.errors import OptionError, check_choice, check_count, check_flag, check_positive, check_seed
+from hamburger.recipes.base import Recipe
+
+PRECISIONS = ("32", "bf16", "fp16")
+RESIDENT = ("auto", "yes", "no")
+
+
+def check_recipe(recipe: Recipe, *, processes: int = 1) -> None:
+    """Raise OptionError on the first field whose value cannot be; `processes` share the batch."""
+    call = f"recipe '{recipe.name}'"
+    check_count("train", "the number of processes (devices times nodes)", processes, least=1)
+    for name in ("batch", "accumulate", "steps", "eval_every", "checkpoint_every", "log_every"):
+        check_count(call, name, getattr(recipe, name), least=1)
+    for name in ("sync_bn", "channels_last", "compile", "tensorboard"):
+        check_flag(call, name, getattr(recipe, name))
+    check_seed(call, recipe.seed)
+    check_choice(call, "precision", recipe.precision, PRECISIONS)
+    check_positive(call, "bn_momentum", recipe.bn_momentum, most=1)
+    shares = processes * recipe.accumulate
+    if recipe.batch % shares:
+        raise OptionError(
+            f"{call}: batch {recipe.batch} cannot be shared by {processes} processes in {recipe.accumulate} "
+            f"accumulated parts; --set batch={-(-recipe.batch // shares) * shares}, a multiple of {shares}"
+        )
+    _check_model(call, recipe)
+    _check_data(call, recipe)
+    _check_optim(call, recipe)
+
+
+def _check_model(call: str, recipe: Recipe) -> None:
+    check_count(call, "model.output_stride", recipe.model.output_stride, least=1)
+    if recipe.start is not None and recipe.model.pretrained is not None:
+        raise OptionError(
+            f"{call}: start ({recipe.start}) replaces every weight, so model.pretrained ({recipe.model.pretrained}) "
+            f"would be lost; --set one of them to none"
+        )
+
+
+def _check_data(call: str, recipe: Recipe) -> None:
+    data = recipe.data
+    check_count(call, "data.crop", data.crop, least=1)
+    check_count(call, "data.workers", data.workers, least=0)
+    check_flag(call, "data.flip", data.flip)
+    check_choice(call, "data.resident", data.resident, RESIDENT)
+    low, high = data.scales
+    for scale in (low, high):
+        check_positive(call, "data.scales", scale)
+    if low > high:
+        raise OptionError(f"{call}: data.scales go from small to large, got {low:g},{high:g}")
+
+
+def _check_optim(call: str, recipe: Recipe) -> None:
+    optim = recipe.optim
+    for name in ("lr", "power"):
+        check_positive(call, f"optim.{name}", getattr(optim, name))
+    for name in ("weight_decay", "bias_lr"):
+        check_positive(call, f"optim.{name}", getattr(optim, name), zero=True)
+    check_positive(call, "optim.momentum", optim.momentum, zero=True, most=0.9999)
+    check_count(call, "optim.warmup", optim.warmup, least=0)
+    if optim.warmup >= recipe.steps:
+        raise OptionError(
+            f"{call}: optim.warmup ({optim.warmup}) must be shorter than the run (steps {recipe.steps}); "
+            f"--set optim.warmup=0 for none"
+        )

@@ -1,0 +1,113 @@
+"""Recipes as JSON, by the types of their fields, and what sets two of them apart."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import types
+from collections.abc import Mapping
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from hamburger.errors import OptionError, did_you_mean
+from hamburger.recipes.base import Recipe
+
+Group = TypeVar("Group")
+
+
+def to_json(recipe: Recipe) -> str:
+    return json.dumps(dataclasses.asdict(recipe), indent=2) + "\n"
+
+
+def from_json(text: str) -> Recipe:
+    """The recipe that `to_json` wrote; fields that are not there have their defaults."""
+    try:
+        values = json.loads(text)
+    except json.JSONDecodeError as mistake:
+        raise OptionError(f"recipe: this is no JSON ({mistake}); a run's recipe.json is meant") from None
+    return build(Recipe, values, "recipe")
+
+
+def digest(recipe: Recipe) -> str:
+    """Sixteen hexadecimal digits that two equal recipes share."""
+    plain = json.dumps(dataclasses.asdict(recipe), sort_keys=True)
+    return hashlib.sha256(plain.encode()).hexdigest()[:16]
+
+
+def flat(recipe: Recipe) -> dict[str, Any]:
+    """Fields by their dotted names, as `--set` takes them."""
+    found: dict[str, Any] = {}
+
+    def walk(prefix: str, value: Any) -> None:
+        if isinstance(value, dict) and value:
+            for key, inner in value.items():
+                walk(f"{prefix}.{key}" if prefix else key, inner)
+        elif value != {}:
+            found[prefix] = value
+
+    walk("", json.loads(to_json(recipe)))
+    return found
+
+
+def differences(one: Recipe, other: Recipe) -> list[str]:
+    """Such as `optim.lr: 0.009 here, 0.01 there`, for every field that differs."""
+    here, there = flat(one), flat(other)
+    return [
+        f"{name}: {here.get(name, 'not set')} here, {there.get(name, 'not set')} there"
+        for name in sorted({*here, *there})
+        if name not in here or name not in there or here[name] != there[name]
+    ]
+
+
+def build(kind: type[Group], values: object, place: str) -> Group:
+    """A dataclass from plain values, each checked against the type of its field."""
+    if not isinstance(values, Mapping):
+        raise OptionError(f"{place}: takes named fields, got {values!r}")
+    hints = get_type_hints(kind)
+    for name in values:
+        if name not in hints:
+            raise OptionError(f"{place} has no field '{name}'{did_you_mean(str(name), hints)}")
+    made = {name: cast(hints[name], value, f"{place}.{name}") for name, value in values.items()}
+    try:
+        return kind(**made)
+    except TypeError as mistake:  # a field without a default is missing
+        raise OptionError(f"{place}: {mistake}") from None
+
+
+def cast(kind: Any, value: Any, place: str) -> Any:
+    """`value`, as plain JSON has it, as the type of its field."""
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return build(kind, value, place)
+    if is_optional(kind):
+        return None if value is None else cast(required(kind), value, place)
+    if get_origin(kind) is tuple and isinstance(value, list | tuple):
+        kinds = get_args(kind)
+        if len(value) != len(kinds):
+            raise OptionError(f"{place}: takes {len(kinds)} values, got {len(value)}: {value}")
+        return tuple(cast(inner, part, place) for inner, part in zip(kinds, value, strict=True))
+    if get_origin(kind) is dict and isinstance(value, Mapping):
+        return json.loads(json.dumps(value))  # tuples become lists here, so that they do not do so later
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if kind in (str, int, float, bool) and type(value) is kind:
+        return value
+    raise OptionError(f"{place}: takes {spoken(kind)}, got {value!r}")
+
+
+def is_optional(kind: Any) -> bool:
+    return get_origin(kind) in (Union, types.UnionType) and type(None) in get_args(kind)
+
+
+def required(kind: Any) -> Any:
+    """`str` of `str | None`."""
+    return next(part for part in get_args(kind) if part is not type(None))
+
+
+def spoken(kind: Any) -> str:
+    """A type in words."""
+    words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+    if is_optional(kind):
+        return f"{spoken(required(kind))} or none"
+    if get_origin(kind) is tuple:
+        return f"{len(get_args(kind))} values with commas"
+    return words.get(kind, "named options")
