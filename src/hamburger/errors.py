@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class HamburgerError(Exception):
@@ -34,12 +34,36 @@ class NotFiniteError(HamburgerError, ValueError):
     """NaN or infinity in an input, found under `hamburger.debug()`."""
 
 
+class DataError(HamburgerError, ValueError):
+    """A data folder that cannot be used as it is. `problems` holds each defect with its path."""
+
+    def __init__(self, message: str, problems: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.problems = tuple(problems)
+
+
 class ImplicitGradientError(HamburgerError, ArithmeticError):
     """Proposition 2 could not be applied well enough to trust its gradient. `findings` holds what was measured."""
 
     def __init__(self, message: str, findings: dict[str, float] | None = None) -> None:
         super().__init__(message)
         self.findings = findings or {}
+
+
+class ExportError(HamburgerError, RuntimeError):
+    """A network that a graph format cannot hold, or a graph that does not give what the network gives."""
+
+
+class CheckpointError(HamburgerError, RuntimeError):
+    """Weights or a training state that cannot be read, or that belong to something else."""
+
+
+class TrainingError(HamburgerError, RuntimeError):
+    """A run that had to stop; what it had saved is intact."""
+
+
+class Interrupted(HamburgerError):
+    """A run that was asked to stop, and has saved where it was."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

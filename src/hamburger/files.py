@@ -26,6 +26,36 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise
 
 
+def write_durably(path: Path, content: bytes | memoryview, *, previous: Path | None = None) -> None:
+    """As `write_atomically`, and on the disk when this returns, so that it also survives a loss of power.
+
+    The file that `path` was becomes `previous` where that is given: at every moment at least one of them is whole.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")  # one name, so that what a kill leaves is used again
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    if previous is not None and path.exists():
+        path.replace(previous)
+    partial.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Put the names in a folder on the disk; the files' content is their own matter."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
 
