@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,6 +25,21 @@ def total(x: Tensor) -> Tensor:
     x = x.detach().clone()
     dist.all_reduce(x)
     return x
+
+
+class _Summed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return total(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return total(grad)
+
+
+def summed(x: Tensor) -> Tensor:
+    """The sum over all processes, with its gradient: that of the losses of all processes, added up."""
+    return x if world() == 1 else _Summed.apply(x)
 
 
 def joined_draw(draw: Callable[[int], Tensor], b: int) -> Tensor:

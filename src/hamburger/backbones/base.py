@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from hamburger.backbones.report import LoadReport
 from hamburger.registry import Registry
 
 
@@ -12,6 +13,7 @@ class Backbone(nn.Module):
 
     channels: tuple[int, ...]
     strides: tuple[int, ...]
+    report: LoadReport | None = None  # of the pretrained weights, where there are any
 
     def forward(self, x: Tensor) -> list[Tensor]:
         raise NotImplementedError

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from hamburger import distributed
 from hamburger.errors import OptionError, ShapeError, check_choice, check_count, check_seed
 from hamburger.layers.dictionary import Dictionary, PositionDictionary
+from hamburger.precision import widen
 from hamburger.solvers.base import Ham
 from hamburger.solvers.decompose import as_ham, run
 from hamburger.solvers.grad import BPTT, Gradient, as_gradient, bptt, one_step
@@ -65,12 +67,17 @@ class HamLayer(nn.Module):
         folded = x.unflatten(1, (self.heads, -1)).flatten(0, 1)  # (b s) d n
         data = folded if self.axis == "spatial" else folded.mT
         self.ham.check(data.shape[1], data.shape[2])
+        bases = self.dictionary(data)
+        if bases is None and distributed.world() > 1:
+            # each process takes its rows of what one process would have drawn for the joined batch
+            like, d = widen(data[:0]), data.shape[1]
+            bases = distributed.joined_draw(lambda rows: self.ham.draw(rows, d, like=like), data.shape[0])
         out = run(
             data,
             self.ham,
             steps=self.steps if self.training else self.eval_steps,
             grad=self.grad,
-            bases=self.dictionary(data),
+            bases=bases,
         )
         self.dictionary.update(out.bases)
         y = out.reconstruction if self.axis == "spatial" else out.reconstruction.mT

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from hamburger.errors import OptionError, check_count
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.blocks import conv, conv_norm_relu, softmax32
+from hamburger.layers.context.blocks import check_dropout, check_map, conv, conv_norm_relu, softmax32
+from hamburger.layers.dropout import Dropout2d
 from hamburger.shapes import check_shapes
 
 REGIONS = 64
@@ -55,12 +56,12 @@ class OCR(nn.Module):
         check_count("OCR", "channels", channels, least=2)
         width = channels // 2 if width is None else width
         check_count("OCR", "width", width, least=1)
-        if not 0 <= dropout < 1:
-            raise OptionError(f"OCR: dropout must be at least 0 and below 1, got {dropout!r}")
+        check_dropout("OCR", dropout)
         if num_classes is not None and regions is not None:
             raise OptionError("OCR: the regions are the classes; give num_classes or regions, not both")
         if num_classes is not None:
             check_count("OCR", "num_classes", num_classes, least=1)
+        self.channels = channels
         self.regions = math.gcd(channels, REGIONS) if regions is None else regions
         check_count("OCR", "regions", self.regions, least=1)
         if channels % self.regions:
@@ -70,12 +71,13 @@ class OCR(nn.Module):
         self.value = conv_norm_relu(channels, width)
         self.upper = conv_norm_relu(width, channels)
         self.join = conv_norm_relu(2 * channels, channels)
-        self.dropout = nn.Dropout2d(dropout)
+        self.dropout = Dropout2d(dropout)
         self.classifier = conv(channels, num_classes, bias=True) if num_classes is not None else None
 
     def forward(
         self, x: Tensor, logits: Tensor | None = None, return_logits: bool = False
     ) -> Tensor | tuple[Tensor, Tensor]:
+        check_map("OCR", x, self.channels)
         if logits is None:
             logits = self.coarse(x)
         check_shapes("OCR", x=(x, "b c h w"), logits=(logits, "b k h w"))

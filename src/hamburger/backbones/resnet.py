@@ -1,0 +1,183 @@
+"""Dilated ResNets (He et al., CVPR 2016) as HamNet and EMANet use them. Checked against those authors' code.
+
+Names of parameters are torchvision's, so its files, timm's and the authors' fit; the deep stem is that of timm's
+`resnet50s`, a sequence of three convolutions under `conv1`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from hamburger.backbones.base import Backbone, backbones
+from hamburger.errors import OptionError, check_choice, check_count
+from hamburger.layers.norm import BatchNorm2d
+
+STEMS = ("deep", "plain")
+STRIDES_IN = ("3x3", "1x1")
+# output stride -> the stride and dilation of the last two stages
+LAST_STAGES = {8: ((1, 2), (1, 4)), 16: ((2, 1), (1, 2)), 32: ((2, 1), (2, 1))}
+
+
+class Basic(nn.Module):
+    """Two 3x3 convolutions and a skip.   b a h w   ->   b c h' w'"""
+
+    expansion = 1
+
+    def __init__(self, a: int, c: int, *, stride: int, dilation: int, stride_in: str) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = convolve(a, c, 3, stride, dilation), BatchNorm2d(c)
+        self.conv2, self.bn2 = convolve(c, c, 3, 1, dilation), BatchNorm2d(c)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = shortcut(a, c, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.relu(self.bn1(self.conv1(x)))
+        y = self.bn2(self.conv2(y))
+        y = y + (x if self.downsample is None else self.downsample(x))
+        out: Tensor = self.relu(y)
+        return out
+
+
+class Bottleneck(nn.Module):
+    """1x1 down to a quarter of the width, 3x3, 1x1 up again, and a skip.   b a h w   ->   b c h' w'"""
+
+    expansion = 4
+
+    def __init__(self, a: int, c: int, *, stride: int, dilation: int, stride_in: str) -> None:
+        super().__init__()
+        d = c // self.expansion
+        first, second = (stride, 1) if stride_in == "1x1" else (1, stride)
+        self.conv1, self.bn1 = convolve(a, d, 1, first), BatchNorm2d(d)
+        self.conv2, self.bn2 = convolve(d, d, 3, second, dilation), BatchNorm2d(d)
+        self.conv3, self.bn3 = convolve(d, c, 1), BatchNorm2d(c)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = shortcut(a, c, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.relu(self.bn1(self.conv1(x)))
+        y = self.relu(self.bn2(self.conv2(y)))
+        y = self.bn3(self.conv3(y))
+        y = y + (x if self.downsample is None else self.downsample(x))
+        out: Tensor = self.relu(y)
+        return out
+
+
+class ResNet(Backbone):
+    """b 3 h w   ->   four maps, of 1/4, 1/8 and twice the output stride, or as much of that as it leaves.
+
+    - `output_stride` 8, 16 or 32: where a stage would stride beyond it, it dilates instead. As in the authors' code the
+      first unit of such a stage has half the dilation of the others: it still reads the denser map.
+    - `multigrid`: factors on the dilations of the last stage, one per unit. (1, 2, 4) gives 1, 4, 8 at stride 16 and
+      2, 8, 16 at stride 8. Factors beyond the number of units are not used.
+    - `stem`: "deep", three 3x3 convolutions of 64, 64 and 128 channels as in HamNet; "plain", one 7x7 of 64.
+    - `stride_in`: the convolution of a bottleneck that strides: "3x3" (v1.5: torchvision, timm) or "1x1" (v1: the
+      original Caffe and Keras weights). The weights of both have the same names and shapes and no file tells them
+      apart by its tensors; with the wrong one a network still runs, worse.
+    """
+
+    def __init__(
+        self,
+        block: type[Basic] | type[Bottleneck],
+        units: Sequence[int],
+        *,
+        output_stride: int = 16,
+        multigrid: Sequence[int] = (1, 2, 4),
+        stem: str = "deep",
+        stride_in: str = "3x3",
+    ) -> None:
+        super().__init__()
+        if output_stride not in LAST_STAGES:
+            raise OptionError(f"ResNet: output_stride must be 8, 16 or 32, got {output_stride!r}")
+        check_choice("ResNet", "stem", stem, STEMS)
+        check_choice("ResNet", "stride_in", stride_in, STRIDES_IN)
+        if not isinstance(multigrid, (tuple, list)) or len(multigrid) < units[-1]:
+            raise OptionError(
+                f"ResNet: multigrid needs a factor for each of the {units[-1]} units of the last stage, such as "
+                f"{(1, 2, 4)[: units[-1]]}; (1, 1, 1) is none. Got {multigrid!r}"
+            )
+        for factor in multigrid:
+            check_count("ResNet", "each factor of multigrid", factor, least=1)
+        self.stem, self.stride_in, self.output_stride = stem, stride_in, output_stride
+        if stem == "deep":
+            width = 128
+            self.conv1: nn.Module = nn.Sequential(
+                *(convolve(3, 64, 3, 2), BatchNorm2d(64), nn.ReLU(inplace=True)),
+                *(convolve(64, 64, 3), BatchNorm2d(64), nn.ReLU(inplace=True)),
+                convolve(64, width, 3),
+            )
+        else:
+            width = 64
+            self.conv1 = convolve(3, width, 7, 2)
+        self.bn1, self.relu = BatchNorm2d(width), nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
+        self.channels = tuple(width * block.expansion for width in (64, 128, 256, 512))
+        plans = ((1, 1), (2, 1), *LAST_STAGES[output_stride])
+        stages, strides, a = [], [4], width
+        for i, (c, n, (stride, dilation)) in enumerate(zip(self.channels, units, plans, strict=True)):
+            grid = multigrid if i == 3 else (1,) * n
+            stage = nn.Sequential()
+            for j in range(n):
+                first = j == 0
+                reach = (max(dilation // 2, 1) if first else dilation) * grid[j]
+                stage.append(block(a, c, stride=stride if first else 1, dilation=reach, stride_in=stride_in))
+                a = c
+            stages.append(stage)
+            strides.append(strides[-1] * stride)
+        self.layer1, self.layer2, self.layer3, self.layer4 = stages
+        self.strides = tuple(strides[1:])
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Convolutions N(0, 2 / (k k out)), as in the authors' code; norms stay at 1 and 0."""
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                k, _ = module.kernel_size
+                nn.init.normal_(module.weight, std=math.sqrt(2 / (k * k * module.out_channels)))
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        maps = []
+        for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
+            x = stage(x)
+            maps.append(x)
+        return maps
+
+
+def convolve(a: int, c: int, k: int, stride: int = 1, dilation: int = 1) -> nn.Conv2d:
+    """Padded so that a stride divides the size, rounding up."""
+    return nn.Conv2d(a, c, k, stride, padding=dilation * (k // 2), dilation=dilation, bias=False)
+
+
+def shortcut(a: int, c: int, stride: int) -> nn.Sequential | None:
+    if stride == 1 and a == c:
+        return None
+    return nn.Sequential(convolve(a, c, 1, stride), BatchNorm2d(c))
+
+
+UNITS: dict[str, tuple[type[Basic] | type[Bottleneck], tuple[int, int, int, int]]] = {
+    "resnet18": (Basic, (2, 2, 2, 2)),
+    "resnet34": (Basic, (3, 4, 6, 3)),
+    "resnet50": (Bottleneck, (3, 4, 6, 3)),
+    "resnet101": (Bottleneck, (3, 4, 23, 3)),
+}
+
+
+def _register(name: str) -> None:
+    block, units = UNITS[name]
+
+    @backbones.register(name)
+    def build(
+        *,
+        output_stride: int = 16,
+        multigrid: Sequence[int] = (1, 2, 4),
+        stem: str = "deep",
+        stride_in: str = "3x3",
+    ) -> ResNet:
+        return ResNet(block, units, output_stride=output_stride, multigrid=multigrid, stem=stem, stride_in=stride_in)
+
+
+for _name in UNITS:
+    _register(_name)

@@ -1,0 +1,110 @@
+"""Any encoder of timm that gives feature maps, as `timm:<name>`."""
+
+from __future__ import annotations
+
+import difflib
+from types import ModuleType
+from typing import Any
+
+from torch import Tensor
+
+from hamburger.adapters.report import CheckpointError
+from hamburger.backbones.base import Backbone
+from hamburger.errors import OptionError, ShapeError, UnknownNameError, did_you_mean
+
+PREFIX = "timm:"
+MAPS = 4  # the deepest ones; where there are more, the shallowest is of stride 2 and no head wants it
+# our ResNets -> the weights in timm of the same network
+SAME_NETWORK = {
+    **{(name, "plain"): f"{name}.tv_in1k" for name in ("resnet18", "resnet34", "resnet50", "resnet101")},
+    ("resnet50", "deep"): "resnet50s.gluon_in1k",
+    ("resnet101", "deep"): "resnet101s.gluon_in1k",
+}
+
+
+class Timm(Backbone):
+    """b 3 h w   ->   the deepest feature maps of a timm encoder, four or as many as it has.
+
+    `options` go to `timm.create_model`. `output_stride` must be one that the encoder has or can be dilated to.
+    """
+
+    def __init__(self, name: str, *, output_stride: int, pretrained: bool = False, **options: Any) -> None:
+        super().__init__()
+        call = f"{PREFIX}{name}"
+        check_name(name)
+        build = {"features_only": True, "pretrained": pretrained, **options}
+        try:
+            self.net = create(call, name, output_stride=output_stride, **build)
+        except TypeError as error:
+            if "output_stride" not in str(error):
+                raise OptionError(f"backbone '{call}': {error}; its options are those of timm.create_model") from error
+            self.net = create(call, name, **build)  # it has one stride only; whether that is the one asked for: below
+        info = self.net.feature_info
+        self.channels, self.strides = tuple(info.channels()[-MAPS:]), tuple(info.reduction()[-MAPS:])
+        if self.strides[-1] != output_stride:
+            raise OptionError(
+                f"backbone '{call}' has an output stride of {self.strides[-1]} and cannot be dilated to "
+                f"{output_stride}; pass output_stride={self.strides[-1]}"
+            )
+        layout = getattr(self.net, "output_fmt", "NCHW")
+        self.channels_first = str(getattr(layout, "value", layout)) == "NCHW"
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        try:
+            maps = self.net(x)[-MAPS:]
+        except AssertionError as error:  # how encoders of a fixed image size refuse another
+            raise ShapeError(
+                f"backbone '{type(self.net).__name__}' of timm does not take images of {tuple(x.shape[2:])}: {error}; "
+                f"crop to its size, or pass backbone_options={{'img_size': ...}} where it has that option"
+            ) from error
+        return list(maps) if self.channels_first else [y.movedim(-1, 1) for y in maps]
+
+
+def require_timm(call: str) -> ModuleType:
+    try:
+        import timm
+    except ImportError as error:
+        raise OptionError(f"{call} needs the package timm: pip install 'hamburger[train]'") from error
+    module: ModuleType = timm
+    return module
+
+
+def check_name(name: str) -> None:
+    timm = require_timm(f"backbone '{PREFIX}{name}'")
+    if name.startswith(("hf-hub:", "hf_hub:")) or timm.is_model(name):
+        return
+    near = difflib.get_close_matches(name, timm.list_models(), n=3, cutoff=0.4)
+    hint = did_you_mean(name, near) if near else ""
+    raise UnknownNameError(f"timm has no model '{name}'{hint}; `timm.list_models()` has them all")
+
+
+def create(call: str, name: str, *, pretrained: bool, **options: Any) -> Any:
+    """`timm.create_model`, with what a user can do about its failures."""
+    timm = require_timm(call)
+    try:
+        return timm.create_model(name, pretrained=pretrained, **options)
+    except TypeError:
+        raise
+    except Exception as error:  # a download fails in as many ways as there are networks
+        why = (str(error).strip().splitlines() or [""])[0]
+        if "features_only" in why:
+            raise OptionError(f"backbone '{call}' gives no feature maps: {why}; choose another encoder") from error
+        if not pretrained:
+            raise OptionError(f"backbone '{call}' could not be built: {type(error).__name__}: {why}") from error
+        raise CheckpointError(
+            f"pretrained='timm': the weights of '{name}' could not be had: {type(error).__name__}: {why}; without a "
+            f"network, pass the path of a .safetensors or .pth file instead"
+        ) from error
+
+
+def state_of(name: str, *, stem: str, stride_in: str) -> tuple[str, dict[str, Tensor]]:
+    """The name in timm of one of our ResNets, and the weights of it."""
+    tag = SAME_NETWORK.get((name, stem))
+    if tag is None:
+        raise OptionError(f"pretrained='timm': timm has no {name} with stem='{stem}'; pass stem='plain', or a file")
+    if stride_in != "3x3":
+        raise OptionError(
+            f"pretrained='timm': the weights in timm have their strides in the 3x3 convolutions, and the network was "
+            f"asked for stride_in='{stride_in}'; leave stride_in at '3x3', or pass a file of v1 weights"
+        )
+    return tag, create(name, tag, pretrained=True).state_dict()
