@@ -1,0 +1,62 @@
+"""EMANet (Li, Zhong, Wu, Yang, Lin and Liu, "Expectation-maximization attention networks", ICCV 2019).
+
+Checked against the authors' code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from hamburger.errors import check_count
+from hamburger.heads.auxiliary import Classifier
+from hamburger.heads.base import heads
+from hamburger.heads.supervised import Supervised
+from hamburger.layers.context.blocks import conv_norm_relu
+from hamburger.layers.context.ema import EMAU
+
+
+@heads.register("emanet")
+class EMANet(Supervised):
+    """Pixels rebuilt from a few bases, between two 3 x 3 convolutions.   [..., b c h w]   ->   logits b k h w
+
+        logits = W dropout(CBR3(EMAU(CBR3(x))))          c -> `width` -> `out_width` -> k
+
+    HamNet has the same frame, which makes the two a fair pair. `rank`, `steps` and `momentum` are those of the unit,
+    `layers.context.ema`; its first convolution is frozen, for its paper sends it no gradient.
+
+    Loss: cross-entropy "ce" alone; some ports add an FCN head on the map before: `aux_weight=0.4`.
+    """
+
+    def __init__(
+        self,
+        channels: Sequence[int],
+        num_classes: int,
+        *,
+        width: int = 512,
+        out_width: int = 256,
+        rank: int = 64,
+        steps: int = 3,
+        momentum: float = 0.9,
+        dropout: float = 0.1,
+        aux_weight: float = 0.0,
+        aux_width: int = 256,
+    ) -> None:
+        super().__init__(channels, num_classes, aux_weight=aux_weight, aux_width=aux_width, dropout=dropout)
+        check_count("EMANet", "width", width, least=1)
+        check_count("EMANet", "out_width", out_width, least=1)
+        self.frame = nn.Sequential(
+            conv_norm_relu(self.channels[-1], width, 3),
+            EMAU(width, rank=rank, steps=steps, momentum=momentum),
+            conv_norm_relu(width, out_width, 3),
+        )
+        self.classifier = Classifier(out_width, num_classes, dropout=dropout)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                fan_out = module.kernel_size[0] * module.kernel_size[1] * module.out_channels
+                nn.init.normal_(module.weight, std=math.sqrt(2 / fan_out))
+
+    def decode(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        return self.frame(x), {}
