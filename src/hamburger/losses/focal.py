@@ -48,6 +48,6 @@ def focal(logits: Tensor, target: Tensor, *, gamma: float = 2.0, alpha: float = 
     wide, known, positive = widen(logits[:, 0]), target != IGNORE, target == 1
     # the logit of the true answer: both cases are then one, and no logarithm meets a zero
     true = torch.where(positive, wide, -wide)
-    share = torch.where(positive, alpha, 1 - alpha)
-    loss = -share * torch.sigmoid(-true) ** gamma * F.logsigmoid(true)
+    loss = -(torch.sigmoid(-true) ** gamma) * F.logsigmoid(true)
+    loss = torch.where(positive, alpha * loss, (1 - alpha) * loss)
     return joined_mean((loss * known).sum(), known.sum())
