@@ -1,0 +1,78 @@
+"""`ham predict`: label PNGs and overlays for photographs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hamburger.errors import OptionError
+
+
+def predict(
+    weights: Annotated[Path, typer.Argument(metavar="RUN_OR_WEIGHTS", help="a run folder or a .safetensors file")],
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="JPEG, PNG, WebP files, or folders of them")],
+    out: Annotated[Path, typer.Option(help="folder for the labels, the overlays and summary.json")],
+    recursive: Annotated[bool, typer.Option("--recursive", help="also look into the folders of a folder")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    scales: Annotated[str, typer.Option(help="look at each image in these sizes, with commas")] = "1",
+    flip: Annotated[bool, typer.Option("--flip", help="look at the mirrored image too")] = False,
+    window: Annotated[int | None, typer.Option(help="side of a sliding window in pixels; default: none")] = None,
+    max_pixels: Annotated[int, typer.Option(help="cut larger images into tiles, so that memory suffices")] = 2**20,
+    overlay: Annotated[
+        bool | None, typer.Option("--overlay/--no-overlay", help="default: yes, but not for --layout voc")
+    ] = None,
+    layout: Annotated[str, typer.Option(help="plain, or voc: the folders and ids of the VOC server")] = "plain",
+) -> None:
+    """Label every pixel of photographs: palette PNGs in the original size, overlays, class shares."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from hamburger.models.weights import load_weights
+    from hamburger.use import account, job
+    from hamburger.use.photos import find_photos
+    from hamburger.use.predict import Predictor, pick_device
+    from hamburger.use.source import find_weights
+
+    on = pick_device(device)
+    net, info = load_weights(find_weights(weights))
+    predictor = Predictor(net, info, on, scales=decimals(scales), flip=flip, window=window, max_pixels=max_pixels)
+    where = job.layout(layout, info.classes)
+    with_overlay = (layout == "plain") if overlay is None else overlay
+    found = find_photos(images, recursive=recursive, outside=out)
+    out.mkdir(parents=True, exist_ok=True)
+
+    summary = job.Summary(failed=[(str(path), why) for path, why in found.failed])
+    try:
+        with Progress(console=Console(stderr=True), transient=True) as progress:
+            task = progress.add_task("predicting", total=len(found.photos))
+            job.predict_all(
+                predictor,
+                found.photos,
+                out,
+                where=where,
+                overlay=with_overlay,
+                after=lambda photo: progress.update(task, advance=1, description=photo.name[-40:]),
+                summary=summary,
+            )
+    finally:  # what is interrupted keeps the account of what it has done
+        if summary.done or summary.failed:
+            summary.write(out / "summary.json", classes=list(info.classes), protocol=str(predictor.protocol))
+    console = Console()
+    if summary.done:
+        console.print(account.table(summary))
+    for note in account.notes(found, summary, out):
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
+    for _, why in summary.failed:
+        typer.echo(f"ham: {why}", err=True)
+    if summary.failed:
+        raise typer.Exit(2)
+
+
+def decimals(text: str) -> tuple[float, ...]:
+    """`0.5,1` as numbers."""
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise OptionError(f"predict: scales are numbers with commas between, such as 0.5,1,1.5; got {text!r}") from None

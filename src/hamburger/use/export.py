@@ -1,0 +1,152 @@
+"""A trained network as one ONNX or pt2 file, handed over only after it has given what torch gives."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hamburger.errors import ExportError, HamburgerError, check_choice, check_count, check_positive
+from hamburger.files import check_writable
+from hamburger.use.graphs import WRITERS, Run
+from hamburger.use.images import read_image
+from hamburger.use.predict import normalise
+from hamburger.use.scene import scene
+
+if TYPE_CHECKING:
+    from hamburger.models.weights import Info
+
+FREEDOMS = (("batch", "height", "width"), ("batch",), ())  # tried in this order
+AGREEMENT = 0.999
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """A graph beside torch, over every input tried."""
+
+    max_abs_difference: float
+    largest_logit: float
+    labels: float  # share of pixels with the same label
+
+    def within(self, tolerance: float) -> bool:
+        return self.max_abs_difference <= tolerance * self.largest_logit and self.labels >= AGREEMENT
+
+    def __str__(self) -> str:
+        return (
+            f"logits differ by at most {self.max_abs_difference:.2g} (the largest is {self.largest_logit:.3g}), "
+            f"labels agree in {self.labels:.3%} of the pixels"
+        )
+
+
+@dataclass(frozen=True)
+class Exported:
+    path: Path
+    dynamic: tuple[str, ...]  # which of batch, height and width may be any
+    size: tuple[int, int]
+    agreement: Agreement
+    refusals: tuple[str, ...]  # why not more of them
+
+
+def export(
+    net: nn.Module,
+    info: Info,
+    path: Path,
+    *,
+    format: str,
+    size: int = 513,
+    image: Path | None = None,
+    tolerance: float = 1e-3,
+) -> Exported:
+    """Write `path`: from normalised images, `image` b 3 h w, to `logits`, b k h w, float32.
+
+    The file is compared with torch on a photograph (or a generated picture) before it gets its name: logits may differ
+    by `tolerance` times the largest logit, labels in one pixel of a thousand. Classes, mean and std lie inside.
+    """
+    check_choice("export", "format", format, WRITERS)
+    check_count("export", "size", size, least=16)
+    check_positive("export", "tolerance", tolerance)
+    check_writable(path)
+    net = net.cpu().float().eval()
+    x = normalise(_square(scene(size, size) if image is None else read_image(image), size), info)
+    refusals: list[str] = []
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+        partial = Path(folder) / f"model.{format}"
+        for dynamic in FREEDOMS:
+            # an example of one would be taken to mean that the batch is always one
+            example = torch.stack([x, x.flip(-1)]) if "batch" in dynamic else x[None]
+            try:
+                with (
+                    torch.no_grad(),
+                    warnings.catch_warnings(),
+                    redirect_stdout(StringIO()),
+                    redirect_stderr(StringIO()),
+                ):
+                    warnings.simplefilter("ignore")  # the exporters' talk of their own deprecations
+                    run = WRITERS[format](net, example, info, partial, dynamic)
+                    agreement = compare(net, run, _inputs(x, dynamic))
+            except HamburgerError:
+                raise
+            except Exception as refusal:  # exporters and runtimes have many kinds of their own
+                refusals.append(_in_one_line(refusal))
+                continue
+            if agreement.within(tolerance):
+                _publish(partial, path)
+                return Exported(path, dynamic, (x.shape[-2], x.shape[-1]), agreement, tuple(refusals))
+            refusals.append(str(agreement))
+    raise ExportError(
+        f"export: no {format} file was left at {path}, since {refusals[-1]}; "
+        f"try another --format, or another context when training"
+    )
+
+
+def compare(net: nn.Module, run: Run, inputs: list[Tensor]) -> Agreement:
+    differences, logits, same, pixels = [0.0], [0.0], 0, 0
+    for x in inputs:
+        ours, theirs = net(x), run(x)
+        differences.append(float((ours - theirs).abs().max()))
+        logits.append(float(ours.abs().max()))
+        same += int((ours.argmax(1) == theirs.argmax(1)).sum())
+        pixels += ours.argmax(1).numel()
+    # NaN is larger than nothing: the sum, unlike max(), lets it through
+    worst = max(differences) if sum(differences) == sum(differences) else float("nan")
+    return Agreement(worst, max(logits), same / pixels)
+
+
+def _inputs(x: Tensor, dynamic: tuple[str, ...]) -> list[Tensor]:
+    """The picture itself, and what must work too if the axes are as free as they are said to be."""
+    inputs = [x[None]]
+    if "batch" in dynamic:
+        inputs.append(torch.stack([x, x.flip(-2), x.flip(-1)]))
+    if "height" in dynamic:
+        inputs.append(x[None, :, : -(-x.shape[1] * 3 // 4), : -(-x.shape[2] * 7 // 8)])
+    return inputs
+
+
+def _square(image: Tensor, size: int) -> Tensor:
+    """3 h w uint8   ->   3 size size"""
+    return F.interpolate(image[None], size=(size, size), mode="bilinear", antialias=True)[0]
+
+
+def _publish(partial: Path, path: Path) -> None:
+    with partial.open("rb") as file:
+        os.fsync(file.fileno())
+    partial.chmod(0o644)
+    partial.replace(path)
+
+
+def _in_one_line(refusal: Exception) -> str:
+    """Exporters write pages; the cause stands at the end of the chain, in its first line."""
+    cause: BaseException = refusal
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    return f"{type(cause).__name__}: {lines[0][:200]}" if lines else type(cause).__name__

@@ -1,0 +1,145 @@
+"""Predict many photographs into a folder: each on its own, so that a bad one costs only itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from hamburger.errors import HamburgerError, OptionError
+from hamburger.files import write_atomically
+from hamburger.use.images import read_image
+from hamburger.use.photos import Photo
+from hamburger.use.pictures import full_palette, label_png, overlay_jpeg, shares
+from hamburger.use.predict import Predictor
+
+LAYOUTS = ("plain", "voc")
+VOC_FOLDER = Path("results/VOC2012/Segmentation/comp6_test_cls")
+
+
+@dataclass(frozen=True)
+class Done:
+    """What was made of one photograph; paths are below the output folder."""
+
+    image: str
+    label: str
+    overlay: str | None
+    height: int
+    width: int
+    tiles: int
+    shares: dict[str, float]
+
+
+@dataclass
+class Summary:
+    done: list[Done] = field(default_factory=list)
+    failed: list[tuple[str, str]] = field(default_factory=list)  # image, why
+
+    def write(self, path: Path, **settings: object) -> None:
+        """The same photographs and weights give the same file: no times, no dates."""
+        rows = {
+            **settings,
+            "images": [asdict(one) for one in self.done],
+            "failed": [{"image": image, "reason": reason} for image, reason in self.failed],
+        }
+        write_atomically(path, (json.dumps(rows, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the pictures of a photograph go, and which value a class has in its label."""
+
+    label: Callable[[str], Path]
+    overlay: Callable[[str], Path]
+    values: tuple[int, ...] | None = None  # by class; None: the index of the class
+
+
+def layout(name: str, classes: Sequence[str]) -> Layout:
+    if name == "plain":
+        return Layout(lambda of: Path(f"{of}.png"), lambda of: Path(f"{of}_overlay.jpg"))
+    if name != "voc":
+        raise OptionError(f"predict: no layout {name!r}; there are: {', '.join(LAYOUTS)}")
+    from hamburger.data.voc import CLASSES  # the server knows VOC's ids only
+
+    unknown = [one for one in classes if one not in CLASSES]
+    if unknown:
+        raise OptionError(
+            f"predict: the voc layout needs PASCAL VOC's classes, but these weights know {', '.join(unknown[:5])}; "
+            f"take --layout plain"
+        )
+    values = tuple(CLASSES.index(one) for one in classes)
+    return Layout(lambda of: VOC_FOLDER / f"{of}.png", lambda of: Path("overlays") / f"{of}.jpg", values)
+
+
+def predict_all(
+    predictor: Predictor,
+    photos: Sequence[Photo],
+    out: Path,
+    *,
+    where: Layout,
+    overlay: bool = True,
+    after: Callable[[Photo], None] = lambda photo: None,
+    summary: Summary | None = None,
+) -> Summary:
+    """Write the pictures of every photograph below `out`, and tell what was made and what failed."""
+    summary = Summary() if summary is None else summary
+    _refuse_to_overwrite(photos, out, where, overlay)
+    for photo in photos:
+        try:
+            summary.done.append(_one(predictor, photo, out, where, overlay))
+        except HamburgerError as bad:
+            summary.failed.append((str(photo.path), str(bad)))
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as full:
+            if not _memory(full):
+                raise
+            remedy = "take a smaller --max-pixels, a --window or another --device"
+            summary.failed.append((str(photo.path), f"{photo.path}: the network ran out of memory; {remedy}"))
+        after(photo)
+    return summary
+
+
+def _one(predictor: Predictor, photo: Photo, out: Path, where: Layout, overlay: bool) -> Done:
+    image = read_image(photo.path)
+    label = predictor(image)
+    info = predictor.info
+    palette = full_palette(info.palette, len(info.classes))
+    picture = where.overlay(photo.name) if overlay else None
+    write_atomically(out / where.label(photo.name), _label_png(label, where, palette))
+    if picture is not None:
+        write_atomically(out / picture, overlay_jpeg(image, label, info.classes, palette))
+    height, width = label.shape
+    return Done(
+        image=str(photo.path),
+        label=where.label(photo.name).as_posix(),
+        overlay=None if picture is None else picture.as_posix(),
+        height=height,
+        width=width,
+        tiles=predictor.cuts(height, width),
+        shares=shares(label, info.classes),
+    )
+
+
+def _label_png(label: Tensor, where: Layout, palette: Sequence[tuple[int, int, int]]) -> bytes:
+    if where.values is None:
+        return label_png(label, palette)
+    values = torch.tensor(where.values, dtype=torch.uint8)
+    return label_png(values[label.int()], full_palette((), 0))  # VOC's ids in VOC's colours
+
+
+def _refuse_to_overwrite(photos: Sequence[Photo], out: Path, where: Layout, overlay: bool) -> None:
+    inputs = {photo.path.resolve() for photo in photos}
+    for photo in photos:
+        outputs = [where.label(photo.name), *([where.overlay(photo.name)] if overlay else [])]
+        for path in outputs:
+            if (out / path).resolve() in inputs:
+                raise OptionError(f"predict: {out / path} would overwrite an image; name another folder with --out")
+
+
+def _memory(error: BaseException) -> bool:
+    # on a CPU the allocator speaks through a plain RuntimeError
+    words = str(error).lower()
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "alloc" in words or "out of memory" in words

@@ -1,0 +1,79 @@
+"""Which images a person means by files and folders, and a name for the output of each that no other has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hamburger.use.images import SUFFIXES
+
+
+@dataclass(frozen=True)
+class Photo:
+    path: Path
+    name: str  # of its output, without a suffix; folders below the named one are kept, as in `trip/0001`
+
+
+@dataclass(frozen=True)
+class Found:
+    photos: tuple[Photo, ...]
+    failed: tuple[tuple[Path, str], ...]  # paths that lead to no image, and why
+    left_out: tuple[Path, ...]  # files in folders that are no images by their name
+    repeated: tuple[Path, ...]  # named more than once
+
+
+def find_photos(paths: Sequence[Path], *, recursive: bool = False, outside: Path | None = None) -> Found:
+    """Files as they are named, folders sorted. What lies in the folder `outside` (our own output) is not looked at.
+
+    `a.jpg` and `a.png`, or `x/a.jpg` and `y/a.jpg`, get different names: none overwrites the output of the other.
+    """
+    photos: list[Photo] = []
+    failed: list[tuple[Path, str]] = []
+    left_out: list[Path] = []
+    repeated: list[Path] = []
+    seen: set[Path] = set()
+    taken: set[str] = set()
+    for given in paths:
+        if not given.is_dir():
+            candidates = [(given, given.stem)]  # also what is not there: reading it says so
+        else:
+            files = list(_files(given, recursive, outside))
+            candidates = [(path, name) for path, name in files if path.suffix.lower() in SUFFIXES]
+            left_out += [path for path, _ in files if path.suffix.lower() not in SUFFIXES]
+            if not candidates:
+                failed.append((given, _empty(given, recursive)))
+        for path, name in candidates:
+            if path.resolve() in seen:
+                repeated.append(path)
+                continue
+            seen.add(path.resolve())
+            photos.append(Photo(path, _free(name, path.suffix, taken)))
+    return Found(tuple(photos), tuple(failed), tuple(left_out), tuple(repeated))
+
+
+def _files(folder: Path, recursive: bool, outside: Path | None) -> Iterator[tuple[Path, str]]:
+    """Files and their names below the folder, without hidden ones: systems scatter `._a.jpg` and the like."""
+    for path in sorted(folder.rglob("*") if recursive else folder.iterdir()):
+        inner = path.relative_to(folder)
+        ours = outside is not None and path.resolve().is_relative_to(outside.resolve())
+        if path.is_file() and not ours and not any(part.startswith(".") for part in inner.parts):
+            yield path, inner.with_suffix("").as_posix()
+
+
+def _empty(folder: Path, recursive: bool) -> str:
+    kinds = ", ".join(SUFFIXES)
+    if not recursive and any(path.is_dir() for path in folder.iterdir()):
+        return f"{folder}: no image ({kinds}) lies in this folder; look into its folders with --recursive"
+    return f"{folder}: no image ({kinds}) lies in this folder"
+
+
+def _free(name: str, suffix: str, taken: set[str]) -> str:
+    """`a`, else `a-png`, else `a-png-2`, ...; some file systems take `A` and `a` for one."""
+    stem = f"{name}-{suffix.lower().lstrip('.')}" if name.casefold() in taken else name
+    free, count = stem, 1
+    while free.casefold() in taken:
+        count += 1
+        free = f"{stem}-{count}"
+    taken.add(free.casefold())
+    return free
