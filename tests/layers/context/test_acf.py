@@ -125,7 +125,7 @@ def test_initialisation():
         ({"heads": 0}, "heads must be a whole number of at least 1"),
         ({"mixtures": 0}, "mixtures must be"),
         ({"transform": "cnov"}, "did you mean 'conv'"),
-        ({"dropout": 1.0}, "dropout must be at least 0 and below 1"),
+        ({"dropout": 1.0}, "dropout must be a number of at least 0 and below 1"),
     ],
 )
 def test_messages(options, message):

@@ -70,7 +70,8 @@ def test_the_affinity_is_not_normalised():
         block.affinity.bias.data.fill_(40.0)  # every share is one: a sum of all cells, not a mean
     block = layer.scales[0]
     total = cbr(block.cells, F.adaptive_avg_pool2d(x, 2)).sum((2, 3), keepdim=True).expand(1, 2, 6, 6)
-    assert_close(block(x), cbr(block.fusion, (cbr(block.residual, total) + cbr(block.reduce, x)).relu()))
+    found = block(x, x.mean((2, 3), keepdim=True))
+    assert_close(found, cbr(block.fusion, (cbr(block.residual, total) + cbr(block.reduce, x)).relu()))
 
 
 def test_a_batch_of_one_trains_though_the_coarsest_grid_is_one_value():
@@ -86,7 +87,7 @@ def test_a_batch_of_one_trains_though_the_coarsest_grid_is_one_value():
     [
         (lambda: APC(7), "4 scales of width 3 do not fold onto 7 channels; .*join='bottleneck'"),
         (lambda: APC(8, scales=(1, 2, 3)), "3 scales of width 4 do not fold onto 8 channels"),
-        (lambda: APC(8, scales=()), "at least one grid"),
+        (lambda: APC(8, scales=()), "at least one size"),
         (lambda: APC(8, scales=(0, 1)), "each of the scales must be a whole number of at least 1"),
         (lambda: APC(8, global_info="inptu"), "did you mean 'input'"),
         (lambda: APC(8, join="residul"), "did you mean 'residual'"),

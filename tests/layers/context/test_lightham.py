@@ -112,7 +112,7 @@ def test_parameters_and_their_start():
     [
         ({"channels": 40}, "32 groups do not divide channels=40; choose a multiple, or set groups"),
         ({"channels": 32, "inner": 40}, "32 groups do not divide inner=40"),
-        ({"channels": 32, "in_channels": []}, "at least one map"),
+        ({"channels": 32, "in_channels": []}, "at least one size"),
         ({"channels": 32, "in_channels": [3, 0]}, "in_channels must be a whole number"),
         ({"channels": 32, "grad": "btpp"}, "bptt"),
     ],

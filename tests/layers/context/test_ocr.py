@@ -108,7 +108,7 @@ def test_dropout_drops_whole_channels_in_training():
         (lambda: OCR(8, regions=2, num_classes=2), "give num_classes or regions, not both"),
         (lambda: OCR(8, num_classes=0), "num_classes must be"),
         (lambda: OCR(8, width=0), "width must be"),
-        (lambda: OCR(8, dropout=-0.1), "dropout must be at least 0 and below 1"),
+        (lambda: OCR(8, dropout=-0.1), "dropout must be a number of at least 0 and below 1"),
         (lambda: OCR(1), "channels must be a whole number of at least 2"),
         (lambda: OCR(8)(torch.rand(2, 8, 4, 4), torch.rand(2, 3, 4, 5)), "OCR: w is 4 in x .* but 5 in logits"),
         (lambda: OCR(8)(torch.rand(2, 8, 4, 4), torch.rand(2, 3, 16)), "logits must have 4 axes 'b k h w'"),

@@ -69,7 +69,7 @@ def test_a_batch_of_one_trains_though_the_coarsest_grid_is_one_value(join):
     ("build", "message"),
     [
         (lambda: PSP(6), "4 scales do not divide the channels 6; choose a multiple of 4"),
-        (lambda: PSP(8, scales=()), "at least one grid"),
+        (lambda: PSP(8, scales=()), "at least one size"),
         (lambda: PSP(8, scales=(1, -2)), "each of the scales must be"),
         (lambda: PSP(8, join="add"), "no join 'add'.*known: bottleneck, residual"),
     ],

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hamburger.errors import check_choice, check_count
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.blocks import conv, softmax32
+from hamburger.layers.context.blocks import check_map, conv, softmax32
 from hamburger.layers.norm import BatchNorm2d
 
 NORMS = ("all", "out", "none")
@@ -41,6 +41,7 @@ class DoubleAttention(nn.Module):
         check_count("a2", "inner", inner, least=1)
         check_count("a2", "maps", maps, least=1)
         check_choice("a2", "norm", norm, NORMS)
+        self.channels = channels
 
         def linear(in_channels: int, out_channels: int, normed: bool) -> nn.Sequential:
             layer = conv(in_channels, out_channels, bias=True)
@@ -52,6 +53,7 @@ class DoubleAttention(nn.Module):
         self.out = linear(inner, channels, norm != "none")
 
     def forward(self, x: Tensor) -> Tensor:
+        check_map("a2", x, self.channels)
         features = self.features(x).flatten(2)
         over_pixels = softmax32(self.gather(x).flatten(2), dim=2)
         over_maps = softmax32(self.distribute(x).flatten(2), dim=1)

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hamburger.errors import OptionError, check_choice, check_count
+from hamburger.errors import OptionError, check_choice, check_count, check_flag
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.blocks import conv, conv_norm_relu, materialised, softmax32
+from hamburger.layers.context.blocks import check_dropout, check_map, conv, conv_norm_relu, materialised, softmax32
 from hamburger.layers.norm import BatchNorm2d
 
 TRANSFORMS = ("conv", "ffn")
@@ -59,8 +59,10 @@ class ACF(nn.Module):
         check_choice("ACF", "transform", transform, TRANSFORMS)
         if channels % heads:
             raise OptionError(f"ACF: {heads} heads do not divide the channels {channels}; choose a divisor")
-        if not 0 <= dropout < 1:
-            raise OptionError(f"ACF: dropout must be at least 0 and below 1, got {dropout!r}")
+        self.channels = channels
+        check_dropout("ACF", dropout)
+        check_flag("ACF", "pool", pool)
+        check_flag("ACF", "materialise", materialise)
         self.heads, self.mixtures, self.dropout, self.materialise = heads, mixtures, dropout, materialise
         self.value_width = channels // heads
         self.key_width = mixtures * self.value_width
@@ -84,6 +86,7 @@ class ACF(nn.Module):
             self.mixing = nn.Parameter(torch.empty(mixtures, self.key_width).uniform_(-bound, bound))
 
     def forward(self, x: Tensor) -> Tensor:
+        check_map("ACF", x, self.channels)
         pooled = self.pool(x)
         query, key = self.query_key(x).flatten(2), self.query_key(pooled).flatten(2)
         value = self.value(pooled).flatten(2).unflatten(1, (self.heads, 1, -1))

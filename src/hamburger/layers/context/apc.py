@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from hamburger.errors import OptionError, check_choice, check_count
+from hamburger.errors import OptionError, check_choice, check_count, check_flag
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.blocks import conv, conv_norm_relu, fold
+from hamburger.layers.context.blocks import check_counts, check_map, conv, conv_norm_relu, fold
 from hamburger.layers.context.grid import grid_mean
 
 GLOBAL_INFO = ("input", "reduced")
@@ -20,7 +20,7 @@ JOINS = ("residual", "bottleneck")
 
 
 class AdaptiveContext(nn.Module):
-    """One scale: every position mixes the s² cells of a pooled grid.   b c h w   ->   b d h w"""
+    """One scale: every position mixes the s² cells of a pooled grid.   x: b c h w   mean: b c 1 1   ->   b d h w"""
 
     def __init__(self, channels: int, width: int, scale: int, *, global_info: str, fusion: bool, bias: bool) -> None:
         super().__init__()
@@ -32,10 +32,10 @@ class AdaptiveContext(nn.Module):
         self.residual = conv_norm_relu(width, width, bias=bias)
         self.fusion = conv_norm_relu(width, width, bias=bias) if fusion else nn.Identity()
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mean: Tensor) -> Tensor:
         u = self.reduce(x)
-        cells = self.cells(grid_mean(x, self.scale)).flatten(2)  # b d s²
-        whole = self.whole((x if self.global_info == "input" else u).mean((2, 3), keepdim=True))
+        cells = self.cells(mean if self.scale == 1 else grid_mean(x, self.scale)).flatten(2)  # b d s²
+        whole = self.whole(mean if self.global_info == "input" else u.mean((2, 3), keepdim=True))
         weights = torch.sigmoid(self.affinity(u + whole)).flatten(2)  # b s² n, not normalised
         z = (cells @ weights).unflatten(2, x.shape[2:])
         y: Tensor = self.fusion(torch.relu(self.residual(z) + u))
@@ -83,10 +83,9 @@ class APC(nn.Module):
         check_count("APC", "width", width, least=1)
         check_choice("APC", "global_info", global_info, GLOBAL_INFO)
         check_choice("APC", "join", join, JOINS)
-        if not scales:
-            raise OptionError("APC: scales must name at least one grid, such as (1, 2, 3, 6)")
-        for scale in scales:
-            check_count("APC", "each of the scales", scale, least=1)
+        check_counts("APC", "scales", scales, example=(1, 2, 3, 6))
+        check_flag("APC", "fusion", fusion)
+        check_flag("APC", "bias", bias)
         total = len(scales) * width
         if join == "residual" and total % channels:
             raise OptionError(
@@ -101,7 +100,9 @@ class APC(nn.Module):
         self.bottleneck = conv_norm_relu(channels + total, channels, 3) if join == "bottleneck" else None
 
     def forward(self, x: Tensor) -> Tensor:
-        branches = [scale(x) for scale in self.scales]
+        check_map("APC", x, self.channels)
+        mean = x.mean((2, 3), keepdim=True)  # once: it reads all of x, and every scale asks for it
+        branches = [scale(x, mean) for scale in self.scales]
         if self.bottleneck is not None:
             y: Tensor = self.bottleneck(torch.cat([x, *branches], dim=1))
             return y

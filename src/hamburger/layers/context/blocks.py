@@ -8,8 +8,32 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hamburger.errors import OptionError, ShapeError, check_count
 from hamburger.layers.norm import BatchNorm2d
 from hamburger.precision import HALF, full_precision, widen
+from hamburger.shapes import check_tensor
+
+
+def check_map(call: str, x: Tensor, channels: int) -> None:
+    """What a context is called with: before its first convolution would speak of weights and groups instead."""
+    check_tensor(call, "the input", x)
+    if x.dim() != 4 or x.shape[1] != channels:
+        hint = f"; build it with channels={x.shape[1]}" if x.dim() == 4 else ""
+        raise ShapeError(f"{call}: built for maps b c h w of {channels} channels, got {tuple(x.shape)}{hint}")
+
+
+def check_counts(call: str, option: str, values: object, *, example: Sequence[int]) -> None:
+    """At least one whole number above zero, in a list or tuple."""
+    if not isinstance(values, Sequence) or isinstance(values, str) or not values:
+        raise OptionError(f"{call}: {option} must name at least one size, such as {tuple(example)}, got {values!r}")
+    for value in values:
+        check_count(call, f"each of the {option}", value, least=1)
+
+
+def check_dropout(call: str, value: object) -> None:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not (number and 0 <= value < 1):  # type: ignore[operator]
+        raise OptionError(f"{call}: dropout must be a number of at least 0 and below 1, got {value!r}")
 
 
 def conv(in_channels: int, out_channels: int, kernel: int = 1, *, bias: bool) -> nn.Conv2d:

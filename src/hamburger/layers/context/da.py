@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hamburger.errors import OptionError, check_choice, check_count
+from hamburger.errors import OptionError, check_choice, check_count, check_flag
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.blocks import conv, conv_norm_relu
+from hamburger.layers.context.blocks import check_map, conv, conv_norm_relu
 from hamburger.precision import HALF, full_precision, widen
 
 CONVS = ("in", "out", "both")
@@ -113,6 +113,9 @@ class DualAttention(nn.Module):
         super().__init__()
         check_count("da", "channels", channels, least=1)
         check_choice("da", "convs", convs, CONVS)
+        check_flag("da", "cam_invert", cam_invert)
+        check_flag("da", "materialise", materialise)
+        self.channels = channels
         if inner is None:
             inner = channels // 8
             if inner == 0:
@@ -128,4 +131,5 @@ class DualAttention(nn.Module):
         self.channel = branch(ChannelAttention(invert=cam_invert))
 
     def forward(self, x: Tensor) -> Tensor:
+        check_map("da", x, self.channels)
         return self.position(x) + self.channel(x)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hamburger.errors import OptionError, check_count
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.blocks import conv, conv_norm_relu
+from hamburger.layers.context.blocks import check_map, conv, conv_norm_relu
 
 
 class RRB(nn.Module):
@@ -76,6 +76,7 @@ class DFN(nn.Module):
     def __init__(self, channels: int, *, reduction: int = 1) -> None:
         super().__init__()
         check_count("DFN", "channels", channels, least=1)
+        self.channels = channels
         self.before = RRB(channels, channels)
         self.context = conv_norm_relu(channels, channels)
         self.attention = CAB(channels, reduction=reduction)
@@ -85,5 +86,6 @@ class DFN(nn.Module):
                 nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
+        check_map("DFN", x, self.channels)
         high = self.context(x.mean(dim=(2, 3), keepdim=True))
         return self.after(self.attention(self.before(x), high))

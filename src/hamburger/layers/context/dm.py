@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hamburger.errors import OptionError, check_choice, check_count
+from hamburger.errors import OptionError, check_choice, check_count, check_flag
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.blocks import conv, conv_norm_relu, exporting, fold
+from hamburger.layers.context.blocks import check_counts, check_map, conv, conv_norm_relu, exporting, fold
 from hamburger.layers.context.grid import grid_mean
 from hamburger.layers.norm import BatchNorm2d
 
@@ -93,10 +93,8 @@ class DM(nn.Module):
         width = channels if width is None else width
         check_count("DM", "width", width, least=1)
         check_choice("DM", "join", join, JOINS)
-        if not sizes:
-            raise OptionError("DM: sizes must name at least one filter, such as (1, 3, 5, 7)")
-        for size in sizes:
-            check_count("DM", "each of the sizes", size, least=1)
+        check_counts("DM", "sizes", sizes, example=(1, 3, 5, 7))
+        check_flag("DM", "fusion", fusion)
         total = len(sizes) * width
         if join == "residual" and total % channels:
             raise OptionError(
@@ -108,6 +106,7 @@ class DM(nn.Module):
         self.bottleneck = conv_norm_relu(channels + total, channels, 3) if join == "bottleneck" else None
 
     def forward(self, x: Tensor) -> Tensor:
+        check_map("DM", x, self.channels)
         branches = [branch(x) for branch in self.filters]
         if self.bottleneck is not None:
             y: Tensor = self.bottleneck(torch.cat([x, *branches], dim=1))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hamburger.errors import OptionError, check_choice, check_count
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.blocks import conv, softmax32
+from hamburger.layers.context.blocks import check_map, conv, softmax32
 
 NORMS = ("softmax", "scale_sqrt_k", "scale_n")
 
@@ -52,24 +52,26 @@ class EfficientAttention(nn.Module):
             check_count("efficient", option, width, least=1)
             if width % heads:
                 raise OptionError(f"efficient: {heads} heads do not divide {option}={width}; choose either to fit")
-        self.norm, self.heads = norm, heads
+        self.channels, self.norm, self.heads = channels, norm, heads
         self.queries = conv(channels, key_channels, bias=True)
         self.keys = conv(channels, key_channels, bias=True)
         self.values = conv(channels, value_channels, bias=True)
         self.out = conv(value_channels, channels, bias=True)
 
     def forward(self, x: Tensor) -> Tensor:
+        check_map("efficient", x, self.channels)
         queries, keys, values = (
             layer(x).flatten(2).unflatten(1, (self.heads, -1)) for layer in (self.queries, self.keys, self.values)
         )  # b heads d n
         if self.norm == "softmax":
             queries, keys = softmax32(queries, dim=2), softmax32(keys, dim=3)
-        elif self.norm == "scale_sqrt_k":
+        elif self.norm == "scale_sqrt_k":  # before the product: it is what half precision may not hold
             keys = keys / keys.shape[2] ** 0.5
-        else:  # 1/√n on each side, as in the paper: sums over n stay inside half precision, 1/n stays above zero
-            root = keys.shape[3] ** 0.5
-            queries, keys = queries / root, keys / root
+        else:  # 1/√n before the product, so that half precision holds it, and above what 1/n would round to zero
+            keys = keys / keys.shape[3] ** 0.5
         context = values @ keys.mT  # b heads e d
+        if self.norm == "scale_n":  # the other 1/√n, on what is small: d x e instead of d x n
+            context = context / keys.shape[3] ** 0.5
         y = (context @ queries).flatten(1, 2)
         return x + self.out(y.unflatten(2, x.shape[2:]))
 

@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from hamburger.errors import OptionError, check_count
+from hamburger.errors import check_count, check_flag, check_positive, check_seed
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.blocks import conv, conv_norm_relu
+from hamburger.layers.context.blocks import check_map, conv, conv_norm_relu
 from hamburger.precision import full_precision, widen
 
 EPS = 1e-6
@@ -52,8 +52,10 @@ class EMAU(nn.Module):
         check_count("EMAU", "channels", channels, least=1)
         check_count("EMAU", "rank", rank, least=1)
         check_count("EMAU", "steps", steps, least=1)
-        if not 0 <= momentum <= 1:
-            raise OptionError(f"EMAU: momentum is the share of the old bases that stays, 0 to 1, got {momentum!r}")
+        check_positive("EMAU", "momentum, the share of the old bases that stays,", momentum, zero=True, most=1.0)
+        check_flag("EMAU", "renormalize", renormalize)
+        check_seed("EMAU", seed)
+        self.channels = channels
         self.steps, self.momentum, self.renormalize = steps, momentum, renormalize
         self.lower = conv(channels, channels, bias=True).requires_grad_(False)
         self.upper = conv_norm_relu(channels, channels, relu=False)
@@ -65,6 +67,7 @@ class EMAU(nn.Module):
         self.register_buffer("bases", unit_columns(drawn))
 
     def forward(self, x: Tensor) -> Tensor:
+        check_map("EMAU", x, self.channels)
         with torch.no_grad():
             features = self.lower(x)
             rebuilt, bases = self.attend(features.flatten(2))

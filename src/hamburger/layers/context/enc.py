@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hamburger.errors import OptionError, check_count
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.blocks import conv_norm_relu
+from hamburger.layers.context.blocks import check_map, conv_norm_relu
 from hamburger.layers.norm import BatchNorm2d
 from hamburger.precision import full_precision, widen
 
@@ -38,6 +38,7 @@ class Enc(nn.Module):
         check_count("Enc", "codewords", codewords, least=1)
         if num_classes is not None:
             check_count("Enc", "num_classes", num_classes, least=1)
+        self.channels = channels
         bound = (codewords * channels) ** -0.5
         self.lower = conv_norm_relu(channels, channels)
         self.codewords = nn.Parameter(torch.empty(codewords, channels).uniform_(-bound, bound))
@@ -47,6 +48,7 @@ class Enc(nn.Module):
         self.presence = nn.Linear(channels, num_classes) if num_classes is not None else None
 
     def forward(self, x: Tensor, return_se: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+        check_map("Enc", x, self.channels)
         if return_se and self.presence is None:
             raise OptionError("Enc: return_se needs the head of the classes; build it with num_classes=...")
         code = self.encode(x)

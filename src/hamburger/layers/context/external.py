@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from hamburger.errors import check_choice, check_count
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.blocks import conv, conv_norm_relu
+from hamburger.layers.context.blocks import check_map, conv, conv_norm_relu
 from hamburger.precision import widen
 
 NORMS = ("double", "softmax")
@@ -40,6 +40,7 @@ class ExternalAttention(nn.Module):
         check_count("external", "channels", channels, least=1)
         check_count("external", "slots", slots, least=1)
         check_choice("external", "norm", norm, NORMS)
+        self.channels = channels
         self.normalisation = norm
         self.lower = conv(channels, channels, bias=True)
         self.keys = conv(channels, slots, bias=False)
@@ -56,6 +57,7 @@ class ExternalAttention(nn.Module):
             self.keys.weight.copy_(self.values.weight.transpose(0, 1))
 
     def forward(self, x: Tensor) -> Tensor:
+        check_map("external", x, self.channels)
         scores = self.keys(self.lower(x)).flatten(2)  # b r n
         y = self.values(self.normalise(scores).unflatten(2, x.shape[2:]))
         return torch.relu(x + self.upper(y))

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from hamburger.errors import OptionError, ShapeError, check_count
 from hamburger.layers.burger import Hamburger
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.blocks import conv
+from hamburger.layers.context.blocks import check_counts, conv
+from hamburger.shapes import check_tensor
 from hamburger.solvers.grad import Gradient
 
 
@@ -49,11 +50,11 @@ class LightHam(nn.Module):
     ) -> None:
         super().__init__()
         inner = channels if inner is None else inner
+        check_count("LightHam", "channels", channels, least=1)
+        check_count("LightHam", "inner", inner, least=1)
+        if in_channels is not None:
+            check_counts("LightHam", "in_channels", in_channels, example=(64, 128))
         self.in_channels = (channels,) if in_channels is None else tuple(in_channels)
-        if not self.in_channels:
-            raise OptionError("LightHam: in_channels must name the width of at least one map")
-        for name, width in (("channels", channels), ("inner", inner), *(("in_channels", c) for c in self.in_channels)):
-            check_count("LightHam", name, width, least=1)
         check_count("LightHam", "groups", groups, least=1)
         for name, width in (("channels", channels), ("inner", inner)):
             if width % groups:
@@ -85,7 +86,9 @@ class LightHam(nn.Module):
 
     def forward(self, x: Tensor | Sequence[Tensor]) -> Tensor:
         maps = [x] if isinstance(x, Tensor) else list(x)
-        if tuple(m.shape[1] for m in maps) != self.in_channels:
+        for m in maps:
+            check_tensor("LightHam", "every map", m)
+        if any(m.dim() != 4 for m in maps) or tuple(m.shape[1] for m in maps) != self.in_channels:
             raise ShapeError(
                 f"LightHam: built for {len(self.in_channels)} map(s) of {self.in_channels} channels, got "
                 f"{[tuple(m.shape) for m in maps]}; set in_channels to the widths of the maps"

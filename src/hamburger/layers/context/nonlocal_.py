@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hamburger.errors import OptionError, check_choice, check_count
+from hamburger.errors import OptionError, check_choice, check_count, check_flag
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.blocks import conv, materialised
+from hamburger.layers.context.blocks import check_map, conv, materialised
 from hamburger.layers.norm import BatchNorm2d
 
 MODES = ("embedded_gaussian", "gaussian", "dot_product", "concatenation")
@@ -62,11 +62,15 @@ class NonLocal(nn.Module):
             if inner == 0:
                 raise OptionError(f"nonlocal: half of {channels} channels is no width at all; set inner")
         check_count("nonlocal", "inner", inner, least=1)
+        check_flag("nonlocal", "pool", pool)
+        check_flag("nonlocal", "materialise", materialise)
+        if scale is not None:
+            check_flag("nonlocal", "scale", scale)
         if scale is not None and mode != "embedded_gaussian":
             raise OptionError(f"nonlocal: scale belongs to mode='embedded_gaussian', got mode='{mode}'")
         if materialise and mode not in GAUSSIANS:
             raise OptionError(f"nonlocal: materialise belongs to the softmax modes {GAUSSIANS}, got mode='{mode}'")
-        self.mode, self.materialise = mode, materialise
+        self.channels, self.mode, self.materialise = channels, mode, materialise
         self.scale = inner**-0.5 if mode == "embedded_gaussian" and scale is not False else 1.0
         self.values = conv(channels, inner, bias=True)
         embedded = mode != "gaussian"
@@ -89,6 +93,7 @@ class NonLocal(nn.Module):
         nn.init.zeros_(self.norm.weight if isinstance(self.norm, BatchNorm2d) else self.out.weight)
 
     def forward(self, x: Tensor) -> Tensor:
+        check_map("nonlocal", x, self.channels)
         queries, keys, values = self.queries(x), self.pool(self.keys(x)), self.pool(self.values(x))
         if self.mode == "concatenation":
             queries, keys = self.query_score(queries), self.key_score(keys)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hamburger.errors import OptionError, check_choice, check_count
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.blocks import conv_norm_relu
+from hamburger.layers.context.blocks import check_counts, check_map, conv_norm_relu
 from hamburger.layers.context.grid import grid_mean, grid_resize
 
 JOINS = ("residual", "bottleneck")
@@ -36,20 +36,19 @@ class PSP(nn.Module):
         super().__init__()
         check_count("PSP", "channels", channels, least=1)
         check_choice("PSP", "join", join, JOINS)
-        if not scales:
-            raise OptionError("PSP: scales must name at least one grid, such as (1, 2, 3, 6)")
-        for scale in scales:
-            check_count("PSP", "each of the scales", scale, least=1)
+        check_counts("PSP", "scales", scales, example=(1, 2, 3, 6))
         if channels % len(scales):
             raise OptionError(
                 f"PSP: {len(scales)} scales do not divide the channels {channels}; "
                 f"choose a multiple of {len(scales)}, or other scales"
             )
+        self.channels = channels
         self.scales = tuple(scales)
         self.branches = nn.ModuleList(conv_norm_relu(channels, channels // len(scales)) for _ in scales)
         self.bottleneck = conv_norm_relu(2 * channels, channels, 3) if join == "bottleneck" else None
 
     def forward(self, x: Tensor) -> Tensor:
+        check_map("PSP", x, self.channels)
         pyramid = [
             grid_resize(branch(grid_mean(x, scale)), like=x)
             for scale, branch in zip(self.scales, self.branches, strict=True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hamburger.errors import OptionError, check_count
+from hamburger.errors import OptionError, check_count, check_flag
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.blocks import conv, materialised
+from hamburger.layers.context.blocks import check_map, conv, materialised
 
 
 @contexts.register("sa")
@@ -37,13 +37,15 @@ class SelfAttention(nn.Module):
         check_count("sa", "heads", heads, least=1)
         if inner % heads:
             raise OptionError(f"sa: {heads} heads do not divide the inner width {inner}; choose heads or inner to fit")
-        self.heads, self.materialise = heads, materialise
+        check_flag("sa", "materialise", materialise)
+        self.channels, self.heads, self.materialise = channels, heads, materialise
         self.queries = conv(channels, inner, bias=False)
         self.keys = conv(channels, inner, bias=False)
         self.values = conv(channels, inner, bias=False)
         self.out = conv(inner, channels, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        check_map("sa", x, self.channels)
         queries, keys, values = (self.split(layer(x)) for layer in (self.queries, self.keys, self.values))
         if self.materialise:
             y = materialised(queries, keys, values, scale=queries.shape[-1] ** -0.5)

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hamburger.errors import OptionError, check_choice, check_count
+from hamburger.errors import OptionError, check_choice, check_count, check_seed
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.blocks import conv, softmax32
+from hamburger.layers.context.blocks import check_map, conv, softmax32
 from hamburger.precision import full_precision, widen
 
 MAPPINGS = ("paper", "vote")
@@ -60,6 +60,12 @@ class SGR(nn.Module):
         check_count("SGR", "channels", channels, least=1)
         check_count("SGR", "inner", inner, least=1)
         check_choice("SGR", "mapping", mapping, MAPPINGS)
+        check_seed("SGR", seed)
+        if embeddings is not None and not isinstance(embeddings, Tensor):
+            raise OptionError(
+                f"SGR: embeddings must be a tensor, one row per node, got {type(embeddings).__name__}; "
+                "make one with torch.tensor(...)"
+            )
         edges = adjacency if isinstance(adjacency, Tensor) else None
         nodes = next((len(t) for t in (embeddings, edges) if t is not None), 64) if nodes is None else nodes
         check_count("SGR", "nodes", nodes, least=1)
@@ -71,7 +77,7 @@ class SGR(nn.Module):
         if edges is not None and (edges.shape != (nodes, nodes) or not (edges >= 0).all()):
             raise OptionError(f"SGR: adjacency must be non-negative and {nodes} x {nodes}, got {tuple(edges.shape)}")
 
-        self.mapping = mapping
+        self.channels, self.mapping = channels, mapping
         self.register_buffer("embeddings", embeddings.detach().clone().to(torch.get_default_dtype()))
         self.vote = conv(channels, nodes, bias=False)
         self.gather = nn.Linear(channels, inner, bias=False)
@@ -97,6 +103,7 @@ class SGR(nn.Module):
         return scale[:, None] * linked * scale
 
     def forward(self, x: Tensor) -> Tensor:
+        check_map("SGR", x, self.channels)
         votes = softmax32(self.vote(x).flatten(2), dim=1)  # b m n
         flat = widen(x.flatten(2))  # votes are sums over all pixels: more than float16 can hold
         with full_precision(x.device.type):

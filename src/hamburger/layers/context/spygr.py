@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hamburger.errors import check_count
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.blocks import conv, conv_norm_relu, exporting, resize
+from hamburger.layers.context.blocks import check_map, conv, conv_norm_relu, exporting, resize
 from hamburger.precision import full_precision, widen
 
 EPS = 1e-6
@@ -76,9 +76,11 @@ class SpyGR(nn.Module):
         check_count("SpyGR", "channels", channels, least=1)
         check_count("SpyGR", "embedding", embedding, least=1)
         check_count("SpyGR", "scales", scales, least=1)
+        self.channels = channels
         self.levels = nn.ModuleList(GraphReasoning(channels, embedding) for _ in range(scales))
 
     def forward(self, x: Tensor) -> Tensor:
+        check_map("SpyGR", x, self.channels)
         maps = [x]
         for _ in self.levels[1:]:
             maps.append(halve(maps[-1]))
