@@ -1,0 +1,174 @@
+"""Everything that is wrong with a data set, found before training and listed at once.
+
+All files are read once, by threads. What is found is kept in a small file under the user's cache folder, keyed by path,
+size and time of change, so that the next check reads only what has changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hamburger.data.base import SegmentationSet
+from hamburger.data.pairs import PairSet
+from hamburger.data.subset import OUTSIDE
+from hamburger.errors import DataError
+from hamburger.files import write_atomically
+
+SHOWN = 20
+VERSION = 1  # of the cached findings
+
+
+@dataclass
+class Findings:
+    """`pixels`: how many each class has, the last entry is unlabelled.   `sizes`: how many images are h x w."""
+
+    problems: list[str]
+    pixels: list[int]
+    sizes: dict[tuple[int, int], int] = field(default_factory=dict)
+
+
+def check(data: SegmentationSet, *, cache: bool = True, after: Callable[[], object] | None = None) -> Findings:
+    """Findings of a sound set; a DataError with all problems, the first 20 in its message, of any other."""
+    findings = inspect(data, cache=cache, after=after)
+    if findings.problems:
+        raise DataError(listing(data, findings.problems), findings.problems)
+    return findings
+
+
+def listing(data: SegmentationSet, problems: list[str]) -> str:
+    """All in one message: a heading, the first 20, and how many there are beyond."""
+    some = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    lines = [f"{data.name}, split '{data.split}': {some}", *(f"  {problem}" for problem in problems[:SHOWN])]
+    if len(problems) > SHOWN:
+        lines.append(f"  ... and {len(problems) - SHOWN} more; `ham data check {data.name}` lists them all")
+    return "\n".join(lines)
+
+
+def find_problems(data: PairSet) -> list[str]:
+    return inspect(data).problems
+
+
+def inspect(data: SegmentationSet, *, cache: bool = True, after: Callable[[], object] | None = None) -> Findings:
+    """Problems, pixels of each class and sizes of images. `after` is called once per sample, for progress."""
+    if not len(data):
+        return Findings([f"{data.name}: split '{data.split}' is empty"], [0] * (len(data.classes) + 1))
+    if isinstance(data, PairSet):
+        if not data.labelled:
+            return Findings([_unlabelled(data)], [0] * (len(data.classes) + 1))
+        return _inspect_files(data, cache, after)
+    return _merge(data, [_generated(data, i, after) for i in range(len(data))], data.problems())
+
+
+def _inspect_files(data: PairSet, cache: bool, after: Callable[[], object] | None) -> Findings:
+    store = _cache_file(data) if cache else None
+    known = _read_cache(store)
+    stamps = [f"{_stamp(pair.image)} {_stamp(pair.label)}" for pair in data.pairs]
+
+    def one(index: int) -> dict[str, Any]:
+        found = known.get(stamps[index]) or _one(data, index)
+        if after is not None:
+            after()
+        return found
+
+    with ThreadPoolExecutor(min(16, (os.cpu_count() or 2) + 2)) as pool:
+        found = list(pool.map(one, range(len(data))))
+    # what is sound is kept; what is not is looked at again, since its cure need not change the file
+    kept = {stamp: row for stamp, row in zip(stamps, found, strict=True) if row["problem"] is None}
+    if store is not None and kept != known:
+        with suppress(OSError):  # a cache that cannot be written costs time, nothing else
+            write_atomically(store, json.dumps(kept).encode())
+    twice = [f"{id}: listed {n} times in split '{data.split}'" for id, n in Counter(data.ids).items() if n > 1]
+    return _merge(data, found, twice)
+
+
+def _one(data: PairSet, index: int) -> dict[str, Any]:
+    """One sample's row: {problem, h, w, pixels}."""
+    row: dict[str, Any] = {"problem": None}
+    problems: list[str] = []
+    size = shape = None
+    try:
+        size = tuple(data.read_image(index).shape[-2:])
+    except DataError as broken:
+        problems.append(str(broken))
+    try:
+        raw = data.read_raw(index)
+        shape = raw.shape
+        label = data.table[raw]
+        if (label == OUTSIDE).any():
+            problems.append(data.outside(index, raw))
+        row["pixels"] = _count(label, len(data.classes))
+    except DataError as broken:
+        problems.append(str(broken))
+    if size and shape and size != shape:
+        problems.append(data.mismatch(index, size, shape))
+    if problems:
+        row["problem"] = "\n".join(problems)
+    if size:
+        row["h"], row["w"] = size
+    return row
+
+
+def _generated(data: SegmentationSet, index: int, after: Callable[[], object] | None) -> dict[str, Any]:
+    image, label = data[index]
+    if after is not None:
+        after()
+    h, w = image.shape[-2:]
+    return {"problem": None, "h": h, "w": w, "pixels": _count(label.numpy(), len(data.classes))}
+
+
+def _count(label: Any, k: int) -> list[int]:
+    counts = np.bincount(label.ravel(), minlength=256)
+    return [*counts[:k].tolist(), int(counts[255])]
+
+
+def _merge(data: SegmentationSet, rows: list[dict[str, Any]], problems: list[str]) -> Findings:
+    found = [line for row in rows if row["problem"] for line in row["problem"].split("\n")]
+    pixels = np.array([row.get("pixels", [0] * (len(data.classes) + 1)) for row in rows]).sum(0).tolist()
+    if not found and not sum(pixels[:-1]):
+        found.append(f"{data.name}: no pixel of split '{data.split}' belongs to any of its {len(data.classes)} classes")
+    return Findings(problems + found, pixels, dict(Counter((row["h"], row["w"]) for row in rows if "h" in row)))
+
+
+def _unlabelled(data: PairSet) -> str:
+    missing = next(i for i, pair in enumerate(data.pairs) if pair.label is None)
+    try:
+        data.label_path(missing)
+    except DataError as said:
+        return str(said)
+    raise AssertionError("a pair without a label has no label path")
+
+
+def _stamp(path: Path | None) -> str:
+    try:
+        stat = Path(path or "").stat()
+    except OSError:
+        return f"{path}:missing"
+    return f"{path}:{stat.st_size}:{stat.st_mtime_ns}"
+
+
+def _cache_file(data: PairSet) -> Path:
+    """One file for a set, split and choice of classes."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    first = data.pairs[0]
+    key = repr((VERSION, data.name, data.split, str(first.image.parent.absolute()), data.classes, data.table.tolist()))
+    return base / "hamburger" / "checks" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+
+
+def _read_cache(store: Path | None) -> dict[str, dict[str, Any]]:
+    if store is None:
+        return {}
+    try:
+        return dict(json.loads(store.read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return {}

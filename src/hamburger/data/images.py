@@ -1,0 +1,120 @@
+"""Image and label files to tensors, the same way for every data set; what is broken raises with its path.
+
+Images become 8-bit RGB: grey is repeated, 16 bits are divided down, transparent pixels lie over white, of an animation
+the first frame counts. The EXIF orientation is applied, because people label what their viewer shows them; label files
+hold no EXIF, and if an image then no longer has its label's size, the checks say so.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from hamburger.errors import DataError
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
+FORMATS = ("JPEG", "PNG", "WEBP")  # JPEG opens MPO too, which many telephones write into a .jpg
+DECODERS = threading.Lock()
+
+Bytes = npt.NDArray[np.uint8]
+
+
+def read_image(path: Path) -> Tensor:
+    """3 h w, uint8, RGB, upright."""
+    with _opened(path) as image:
+        return torch.from_numpy(_rgb(_upright(image))).movedim(-1, 0).contiguous()
+
+
+def read_indices(path: Path) -> Bytes:
+    """h w, the values of an index map: grey levels, or the indices of a palette. Colours raise."""
+    with _opened(path) as image:
+        if image.mode in ("L", "P"):
+            return np.array(image, np.uint8)
+        if image.mode == "1":
+            return np.array(image, np.uint8)  # 0 and 1
+        if image.mode.startswith("I"):
+            values = np.array(image, np.int64)
+            if values.min() >= 0 and values.max() <= 255:
+                return values.astype(np.uint8)
+            raise DataError(f"{path}: 16-bit label with values up to {values.max()}; class indices are 0 ... 255")
+        raise DataError(
+            f"{path}: a label must be an index map (PNG of mode L or P), this one has mode {image.mode}; save it with "
+            f"one channel, or give every class its colour in classes.txt (data set 'folder')"
+        )
+
+
+def read_mode(path: Path) -> str:
+    """Pillow's name of the pixel format, from the header: L, P, RGB, ..."""
+    with _opened(path, load=False) as image:
+        return str(image.mode)
+
+
+def read_colours(path: Path) -> Bytes:
+    """h w 3, the colours of a label file; a palette is applied."""
+    with _opened(path) as image:
+        return np.array(image.convert("RGB"), np.uint8)
+
+
+@contextmanager
+def _opened(path: Path, *, load: bool = True) -> Iterator[Any]:
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        _load_decoders()
+        with Image.open(path, formats=FORMATS) as image:
+            if load:
+                image.load()
+            yield image
+    except DataError:
+        raise
+    except FileNotFoundError:
+        raise DataError(f"{path}: missing") from None
+    except IsADirectoryError:
+        raise DataError(f"{path}: is a folder, not an image") from None
+    except PermissionError:
+        raise DataError(f"{path}: may not be read; check its permissions") from None
+    except UnidentifiedImageError:
+        what = "empty file" if path.stat().st_size == 0 else "no JPEG, PNG or WebP image"
+        raise DataError(f"{path}: {what}") from None
+    except MemoryError:
+        raise DataError(f"{path}: does not fit into memory") from None
+    except Exception as broken:  # a decoder meets a damaged file with any exception there is
+        raise DataError(f"{path}: damaged or incomplete ({broken})") from broken
+
+
+def _load_decoders() -> None:
+    """Pillow loads them at the first file, and threads that come second would not find them yet."""
+    from PIL import Image
+
+    with DECODERS:
+        Image.init()
+
+
+def _upright(image: Any) -> Any:
+    from PIL import ImageOps
+
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:  # unreadable metadata say nothing of a rotation, and the image itself has been decoded
+        return image
+
+
+def _rgb(image: Any) -> Bytes:
+    from PIL import Image
+
+    if image.mode.startswith("I"):  # Pillow's own conversion would cut at 255 and leave white
+        values = np.array(image, np.int64).clip(0, 65535)
+        grey = ((values * 255 + 32767) // 65535).astype(np.uint8)
+        return np.repeat(grey[..., None], 3, axis=-1)
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, (255, 255, 255, 255)), image)
+    return np.array(image.convert("RGB"), np.uint8)
