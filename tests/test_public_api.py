@@ -12,6 +12,7 @@ NAMES = (
     *("NMF", "VQ", "CD", "hams", "Ham", "Factors", "Decomposition", "decompose"),
     *("one_step", "bptt", "Truncated", "Implicit"),
     *("Hamburger", "HamLayer", "contexts", "create_context", "list_contexts", "debug"),
+    "create_model",
     *(
         "HamburgerError",
         "ShapeError",

@@ -5,6 +5,8 @@
 >>> y = layer(z)                                                # (b, 512, h, w) -> (b, 512, h, w), linear in h * w
 """
 
+from typing import TYPE_CHECKING, Any
+
 from hamburger.checks import debug
 from hamburger.errors import (
     HamburgerError,
@@ -33,6 +35,9 @@ from hamburger.solvers import (
     one_step,
 )
 
+if TYPE_CHECKING:
+    from hamburger.models.create import create_model
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -56,9 +61,19 @@ __all__ = [
     "bptt",
     "contexts",
     "create_context",
+    "create_model",
     "debug",
     "decompose",
     "hams",
     "list_contexts",
     "one_step",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Whole networks are imported when they are asked for: the layers alone should load at once."""
+    if name == "create_model":
+        from hamburger.models.create import create_model
+
+        return create_model
+    raise AttributeError(f"module 'hamburger' has no attribute '{name}'")

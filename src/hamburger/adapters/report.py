@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from hamburger.errors import HamburgerError
+from hamburger import errors
 
 SHOWN = 8  # keys printed per reason for skipping: a backbone has hundreds, and the object holds them all
 
@@ -67,7 +67,7 @@ def _by_reason(skipped: dict[str, str]) -> list[str]:
     return lines
 
 
-class CheckpointError(HamburgerError, ValueError):
+class CheckpointError(errors.CheckpointError, ValueError):
     """A checkpoint that cannot be read, or does not fit the layer; then `report` says which keys and why."""
 
     def __init__(self, message: str, report: Report | None = None) -> None:

@@ -8,9 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from hamburger.adapters.report import CheckpointError
 from hamburger.backbones.base import Backbone
-from hamburger.errors import OptionError, ShapeError, UnknownNameError, did_you_mean
+from hamburger.errors import CheckpointError, OptionError, ShapeError, UnknownNameError, did_you_mean
 
 PREFIX = "timm:"
 MAPS = 4  # the deepest ones; where there are more, the shallowest is of stride 2 and no head wants it

@@ -11,12 +11,11 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from hamburger.adapters.read import read_checkpoint
-from hamburger.adapters.report import CheckpointError
 from hamburger.backbones.base import Backbone
 from hamburger.backbones.report import LoadReport
 from hamburger.backbones.resnet import ResNet
 from hamburger.backbones.timm_ import Timm
-from hamburger.errors import InputError
+from hamburger.errors import CheckpointError, InputError
 
 LEAST = 0.5  # of the backbone's entries: with fewer the file is of another network
 SCALE = ".scale"

@@ -2,23 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from hamburger.errors import check_choice
-from hamburger.layers.context.base import contexts
-from hamburger.registry import Registry
-from hamburger.solvers.base import hams
 
-REGISTRIES: dict[str, Registry[Any]] = {"contexts": contexts, "hams": hams}
+KINDS = ("hams", "contexts", "backbones", "heads", "datasets", "recipes")
 
 
-def listing(kind: Annotated[str | None, typer.Argument(help=f"one of: {', '.join(REGISTRIES)}")] = None) -> None:
+def listing(kind: Annotated[str | None, typer.Argument(help=f"one of: {', '.join(KINDS)}")] = None) -> None:
     """List the names that the library knows, all kinds or one."""
     if kind is not None:
-        check_choice("list", "kind", kind, REGISTRIES)
-    for name, registry in REGISTRIES.items():
-        if kind in (None, name):
-            prefix = "" if kind else f"{name}: "
-            typer.echo(prefix + " ".join(registry.names()))
+        check_choice("list", "kind", kind, KINDS)
+    for name in KINDS if kind is None else (kind,):
+        prefix = "" if kind else f"{name}: "
+        typer.echo(prefix + " ".join(names_of(name)))
+
+
+def names_of(kind: str) -> list[str]:
+    """Imported when asked for: data sets and recipes are much to load for a list of hams."""
+    if kind == "hams":
+        from hamburger.solvers import hams
+
+        return hams.names()
+    if kind == "contexts":
+        from hamburger.layers.context import contexts
+
+        return contexts.names()
+    if kind == "backbones":
+        from hamburger.backbones import backbones
+
+        return [*backbones.names(), "timm:<name>"]
+    if kind == "heads":
+        from hamburger.models.create import models
+
+        return models.names()
+    if kind == "datasets":
+        import hamburger.data  # noqa: F401 - registers them
+        from hamburger.data.base import datasets
+
+        return datasets.names()
+    import hamburger.recipes  # noqa: F401 - registers them
+    from hamburger.recipes.base import recipes
+
+    return recipes.names()

@@ -9,6 +9,8 @@ from hamburger.heads import (  # noqa: F401
     dmnet,
     emanet,
     encnet,
+    hamnet,
+    lightham,
     ocrnet,
     psp,
     sanet,

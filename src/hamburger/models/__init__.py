@@ -1,1 +1,1 @@
-"""Whole networks by name."""
+"""Whole segmentation networks: built by name, kept in files."""
