@@ -23,6 +23,7 @@ import numpy.typing as npt
 import torch
 
 from hamburger.data.base import Colour, Sample, SegmentationSet, datasets
+from hamburger.data.draws import Draws, Integers
 from hamburger.errors import OptionError, check_choice, check_count, check_positive, check_seed
 
 SPLITS = {"train": 2000, "val": 200}
@@ -42,8 +43,6 @@ GLYPHS = {
 }
 GLYPH_INK = 250
 
-Integers = npt.NDArray[np.int64]
-
 
 class Layout(NamedTuple):
     """Where the pieces lie and what they are. `piece`: size size, the number of the nearest centre."""
@@ -52,27 +51,6 @@ class Layout(NamedTuple):
     centres: Integers  # pieces 2, y and x
     families: Integers  # pieces
     twins: Integers  # families, this image's twin of each
-
-
-class Draws:
-    """Whole numbers from the raw stream of PCG64, keyed by (seed, split, index)."""
-
-    def __init__(self, seed: int, split: int, index: int) -> None:
-        self.bits = np.random.PCG64(np.random.SeedSequence([seed, split, index]))
-
-    def below(self, most: int, count: int) -> Integers:
-        """`count` numbers 0 ... most - 1. The modulo's bias is below 2^-50 here."""
-        return (self.bits.random_raw(count) % np.uint64(most)).astype(np.int64)
-
-    def shuffled(self, n: int) -> Integers:
-        return np.argsort(self.bits.random_raw(n), kind="stable")
-
-    def noise(self, *shape: int) -> npt.NDArray[np.float64]:
-        """Nearly normal, mean 0 and deviation 1: the sum of four bytes, shifted and scaled."""
-        n = int(np.prod(shape))
-        drawn = self.bits.random_raw(-(-n // 2)).astype("<u8").view(np.uint8)[: 4 * n].reshape(4, *shape)
-        summed = drawn.sum(0, dtype=np.int64)
-        return (summed - 510) * (1 / np.sqrt(4 * (256**2 - 1) / 12))
 
 
 def cut(draws: Draws, *, size: int, pieces: int, families: int, present: int) -> Layout:
