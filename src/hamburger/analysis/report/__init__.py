@@ -1,0 +1,1 @@
+"""Run folders -> one page that needs nothing but a browser."""

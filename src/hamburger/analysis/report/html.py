@@ -1,0 +1,95 @@
+"""The few pieces of HTML that the report is made of. What comes from files is escaped here, and only here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+STYLE = Path(__file__).with_name("style.css")
+
+
+class Markup(str):
+    """Text that is HTML already."""
+
+
+Cell = str | Markup | None
+
+
+def text(value: Cell) -> Markup:
+    return value if isinstance(value, Markup) else Markup(escape("-" if value is None else value))
+
+
+def number(value: float | None, shown: str) -> Markup:
+    """A number as people read it, with all of its digits beside it for machines."""
+    return text(None) if value is None else Markup(f'<data value="{value!r}">{escape(shown)}</data>')
+
+
+def heading(words: str) -> Markup:
+    """Of a part of a section."""
+    return Markup(f"<h3>{escape(words)}</h3>")
+
+
+def paragraph(content: Cell, *, kind: str = "") -> Markup:
+    return Markup(f'<p class="{kind}">{text(content)}</p>' if kind else f"<p>{text(content)}</p>")
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[Cell]], *, name: str, cards: bool = False) -> Markup:
+    """The first column names the row. On a phone `cards` stack each row; other tables scroll inside their frame."""
+    head = "".join(f'<th scope="col">{text(word)}</th>' for word in header)
+    body = []
+    for first, *others in rows:
+        cells = "".join(
+            f'<td data-label="{escape(word)}">{text(cell)}</td>' for word, cell in zip(header[1:], others, strict=True)
+        )
+        body.append(f'<tr><th scope="row">{text(first)}</th>{cells}</tr>')
+    kind = "cards" if cards else "wide"
+    return Markup(
+        f'<div class="frame"><table class="{kind}" id="{name}"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(body)}</tbody></table></div>"
+    )
+
+
+def figure(content: str, caption: Cell) -> Markup:
+    below = f"<figcaption>{text(caption)}</figcaption>" if caption else ""
+    return Markup(f"<figure>{content}{below}</figure>")
+
+
+def side_by_side(*figures: str) -> Markup:
+    return Markup(f'<div class="pair">{"".join(figures)}</div>')
+
+
+def tiles(entries: Sequence[tuple[str, str]]) -> Markup:
+    """Pictures with a line under each, as many in a row as fit.   (data URI, words) each"""
+    made = "".join(
+        f'<div class="tile"><img src="{uri}" alt="{escape(words)}" loading="lazy"><span>{escape(words)}</span></div>'
+        for uri, words in entries
+    )
+    return Markup(f'<div class="tiles">{made}</div>')
+
+
+def legend(entries: Sequence[tuple[tuple[int, int, int], str]]) -> Markup:
+    made = "".join(
+        f'<li><i style="background:rgb({r},{g},{b})"></i>{escape(words)}</li>' for (r, g, b), words in entries
+    )
+    return Markup(f'<ul class="legend">{made}</ul>')
+
+
+def folded(summary: str, content: str) -> Markup:
+    """Shown when asked for; browsers do that without a script."""
+    return Markup(f"<details><summary>{escape(summary)}</summary>{content}</details>")
+
+
+def section(name: str, title: str, *content: str) -> Markup:
+    return Markup(f'<section id="{name}"><h2>{escape(title)}</h2>{"".join(content)}</section>')
+
+
+def document(title: str, body: str) -> str:
+    """A whole page: its style inside, nothing outside, nothing that runs."""
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>{escape(title)}</title><style>\n{STYLE.read_text(encoding='utf-8')}</style></head>\n"
+        f"<body><main>{body}</main></body></html>\n"
+    )

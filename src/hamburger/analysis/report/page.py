@@ -1,0 +1,104 @@
+"""The whole report: sections in their order, and the file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from hamburger.analysis.report import tables
+from hamburger.analysis.report.atom_maps import atom_maps
+from hamburger.analysis.report.curves import curves, dots
+from hamburger.analysis.report.gallery import Gallery, open_gallery
+from hamburger.analysis.report.groups import Study, study
+from hamburger.analysis.report.html import Markup, document, paragraph, section
+from hamburger.analysis.report.pictures import pictures
+from hamburger.analysis.report.runs import read_runs
+from hamburger.analysis.report.spectra import spectra
+from hamburger.files import check_writable, write_atomically
+
+SECTIONS = {
+    "results": "Results",
+    "curves": "Learning curves",
+    "predictions": "Predictions and errors",
+    "atoms": "Atoms of the ham",
+    "spectra": "Spectrum before and after",
+    "measured": "How it was measured",
+}
+
+
+def write_report(
+    run_folders: Sequence[Path], out: Path, data_root: Path | None = None, *, device: str = "auto"
+) -> Path:
+    """One HTML file about these runs; a folder that holds run folders stands for all of them.
+
+    `data_root` is the folder of a data set that lies in files; without it such a report has no pictures and says so.
+    """
+    check_writable(out)
+    found = study(read_runs([Path(folder) for folder in run_folders]))
+    write_atomically(out, page(found, open_gallery(found, data_root, device=device)).encode())
+    return out
+
+
+def page(found: Study, gallery: Gallery | str) -> str:
+    title = f"HamNet on {', '.join(_data_names(found))}"
+    runs = sum(len(group.runs) for group in found.groups)
+    head = (
+        f"<h1>{title}</h1>"
+        + paragraph(f"{runs} runs of {len(found.groups)} networks. Written {_now()}.", kind="soft")
+        + f'<div class="verdict">{tables.verdict(found)}</div>'
+        + "<nav>"
+        + "".join(f'<a href="#{name}">{words}</a>' for name, words in SECTIONS.items())
+        + "</nav>"
+    )
+    contents = {
+        "results": _results(found),
+        "curves": curves(found),
+        "predictions": _from(gallery, lambda opened: pictures(found, opened)),
+        "atoms": _from(gallery, atom_maps),
+        "spectra": _from(gallery, lambda opened: spectra(found, opened)),
+        "measured": tables.conditions(found) + tables.runs(found),
+    }
+    return document(title, head + "".join(section(name, SECTIONS[name], contents[name]) for name in SECTIONS))
+
+
+def _results(found: Study) -> Markup:
+    parts: list[str] = []
+    if found.mixed:
+        fields = ", ".join(found.mixed)
+        parts.append(
+            paragraph(
+                f"Careful: these networks differ in more than their context ({fields}), so a difference between them "
+                "is not the context's alone.",
+                kind="note",
+            )
+        )
+    parts += [tables.scores(found), paragraph(_reading(found), kind="soft"), dots(found)]
+    parts += [tables.per_seed(found), tables.per_class(found)]
+    return Markup("".join(parts))
+
+
+def _reading(found: Study) -> str:
+    said = (
+        "mIoU is pooled over the whole validation split; pixels without a label do not count. Mean and sample standard "
+        "deviation are over seeds, which change the start, the order of the data and the augmentation together. "
+    )
+    if len(found.groups) > 1:
+        said += (
+            f"Differences to {found.reference.name} are paired by seed; the interval is Student's, at 95 % for each "
+            "row by itself: among many rows some will leave out zero by chance. "
+        )
+    return said + "Parameters, images/s (training) and peak memory are means over seeds."
+
+
+def _from(gallery: Gallery | str, make: Callable[[Gallery], Markup]) -> Markup:
+    return paragraph(gallery, kind="soft") if isinstance(gallery, str) else make(gallery)
+
+
+def _data_names(found: Study) -> list[str]:
+    names = [str(run.recipe["data"].get("name")) for group in found.groups for run in group.runs]
+    return list(dict.fromkeys(names))
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,0 +1,23 @@
+"""`ham report`: training runs -> one page with tables, curves and pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="run folders, or folders that hold them")],
+    out: Annotated[Path, typer.Option(help="the file to write")] = Path("report.html"),
+    data: Annotated[Path | None, typer.Option(help="folder of the data set, for pictures")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+) -> None:
+    """Compare training runs on one page: scores over seeds, curves, predictions, atoms, spectra."""
+    from rich.console import Console
+
+    from hamburger.analysis.report.page import write_report
+
+    write_report(runs, out, data, device=device)
+    Console().print(f"wrote {out}", soft_wrap=True, highlight=False)
