@@ -145,7 +145,7 @@ def test_other_formats_are_refused(tmp_path):
 
 
 def test_missing_files_and_folders_are_named(tmp_path):
-    with pytest.raises(InputError, match="there is no such file"):
+    with pytest.raises(InputError, match=r"a\.png: missing"):
         read_image(tmp_path / "a.png")
     with pytest.raises(InputError, match="is a folder"):
         read_image(tmp_path)
@@ -160,7 +160,7 @@ def test_a_bomb_is_refused_before_it_is_decoded(tmp_path):
     file.write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0" * 99)))
     file.write(chunk(b"IEND", b""))
     (tmp_path / "bomb.png").write_bytes(file.getvalue())
-    with pytest.raises(InputError, match=r"bomb\.png: too large"):
+    with pytest.raises(InputError, match=r"bomb\.png: .*exceeds limit"):
         read_image(tmp_path / "bomb.png")
 
 

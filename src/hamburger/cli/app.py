@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from hamburger.cli import bench, demo, listing, propositions
+from hamburger.cli import bench, demo, evaluate, export, listing, predict, propositions, train
 
 app = typer.Typer(
     name="ham",
@@ -14,6 +14,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("demo")(demo.demo)
+app.command("train")(train.train)
+app.command("eval")(evaluate.evaluate)
+app.command("predict")(predict.predict)
+app.command("export")(export.export)
 app.command("list")(listing.listing)
 app.command("propositions")(propositions.propositions)
 app.add_typer(bench.app, name="bench")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 import warnings
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -15,15 +17,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hamburger.data.normalise import normalise
 from hamburger.errors import ExportError, HamburgerError, check_choice, check_count, check_positive
 from hamburger.files import check_writable
 from hamburger.use.graphs import WRITERS, Run
 from hamburger.use.images import read_image
-from hamburger.use.predict import normalise
 from hamburger.use.scene import scene
 
 if TYPE_CHECKING:
-    from hamburger.models.weights import Info
+    from hamburger.models.info import Info
 
 FREEDOMS = (("batch", "height", "width"), ("batch",), ())  # tried in this order
 AGREEMENT = 0.999
@@ -56,6 +58,7 @@ class Exported:
     refusals: tuple[str, ...]  # why not more of them
 
 
+@torch.no_grad()  # a graph that switches gradients off in its middle cannot be saved
 def export(
     net: nn.Module,
     info: Info,
@@ -76,7 +79,8 @@ def export(
     check_positive("export", "tolerance", tolerance)
     check_writable(path)
     net = net.cpu().float().eval()
-    x = normalise(_square(scene(size, size) if image is None else read_image(image), size), info)
+    picture = scene(size, size) if image is None else _square(read_image(image), size)
+    x = normalise(picture, info.mean, info.std)
     refusals: list[str] = []
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
         partial = Path(folder) / f"model.{format}"
@@ -84,13 +88,7 @@ def export(
             # an example of one would be taken to mean that the batch is always one
             example = torch.stack([x, x.flip(-1)]) if "batch" in dynamic else x[None]
             try:
-                with (
-                    torch.no_grad(),
-                    warnings.catch_warnings(),
-                    redirect_stdout(StringIO()),
-                    redirect_stderr(StringIO()),
-                ):
-                    warnings.simplefilter("ignore")  # the exporters' talk of their own deprecations
+                with _silence():
                     run = WRITERS[format](net, example, info, partial, dynamic)
                     agreement = compare(net, run, _inputs(x, dynamic))
             except HamburgerError:
@@ -108,6 +106,7 @@ def export(
     )
 
 
+@torch.no_grad()
 def compare(net: nn.Module, run: Run, inputs: list[Tensor]) -> Agreement:
     differences, logits, same, pixels = [0.0], [0.0], 0, 0
     for x in inputs:
@@ -116,9 +115,16 @@ def compare(net: nn.Module, run: Run, inputs: list[Tensor]) -> Agreement:
         logits.append(float(ours.abs().max()))
         same += int((ours.argmax(1) == theirs.argmax(1)).sum())
         pixels += ours.argmax(1).numel()
-    # NaN is larger than nothing: the sum, unlike max(), lets it through
-    worst = max(differences) if sum(differences) == sum(differences) else float("nan")
+    worst = math.nan if any(map(math.isnan, differences)) else max(differences)  # max() may pass over a NaN
     return Agreement(worst, max(logits), same / pixels)
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """The exporters talk of their own progress and deprecations."""
+    with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _inputs(x: Tensor, dynamic: tuple[str, ...]) -> list[Tensor]:

@@ -14,7 +14,7 @@ from torch.export import Dim
 from hamburger.errors import OptionError
 
 if TYPE_CHECKING:
-    from hamburger.models.weights import Info
+    from hamburger.models.info import Info
 
 Run = Callable[[Tensor], Tensor]
 Write = Callable[..., Run]

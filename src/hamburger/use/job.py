@@ -56,6 +56,7 @@ class Layout:
     label: Callable[[str], Path]
     overlay: Callable[[str], Path]
     values: tuple[int, ...] | None = None  # by class; None: the index of the class
+    by_id: bool = False  # files are found by the stem of the photograph, which must be its own
 
 
 def layout(name: str, classes: Sequence[str]) -> Layout:
@@ -72,7 +73,7 @@ def layout(name: str, classes: Sequence[str]) -> Layout:
             f"take --layout plain"
         )
     values = tuple(CLASSES.index(one) for one in classes)
-    return Layout(lambda of: VOC_FOLDER / f"{of}.png", lambda of: Path("overlays") / f"{of}.jpg", values)
+    return Layout(lambda of: VOC_FOLDER / f"{of}.png", lambda of: Path("overlays") / f"{of}.jpg", values, by_id=True)
 
 
 def predict_all(
@@ -87,6 +88,8 @@ def predict_all(
 ) -> Summary:
     """Write the pictures of every photograph below `out`, and tell what was made and what failed."""
     summary = Summary() if summary is None else summary
+    if where.by_id:
+        photos = _by_id(photos)
     _refuse_to_overwrite(photos, out, where, overlay)
     for photo in photos:
         try:
@@ -128,6 +131,18 @@ def _label_png(label: Tensor, where: Layout, palette: Sequence[tuple[int, int, i
         return label_png(label, palette)
     values = torch.tensor(where.values, dtype=torch.uint8)
     return label_png(values[label.int()], full_palette((), 0))  # VOC's ids in VOC's colours
+
+
+def _by_id(photos: Sequence[Photo]) -> list[Photo]:
+    owners: dict[str, Path] = {}
+    for photo in photos:
+        if photo.path.stem in owners:
+            raise OptionError(
+                f"predict: {owners[photo.path.stem]} and {photo.path} have the same id, but the voc layout has one "
+                f"file for it; predict them into different folders"
+            )
+        owners[photo.path.stem] = photo.path
+    return [Photo(path, stem) for stem, path in owners.items()]
 
 
 def _refuse_to_overwrite(photos: Sequence[Photo], out: Path, where: Layout, overlay: bool) -> None:

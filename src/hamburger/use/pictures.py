@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from hamburger.data.base import Colour
+from hamburger.data.palette import voc_palette
+
 if TYPE_CHECKING:
     from PIL import Image, ImageFont
 
-Colour = tuple[int, int, int]
 UNLABELLED: Colour = (224, 224, 192)  # entry 255, as PASCAL VOC draws it
 OPACITY = 0.55
 SMALLEST, LARGEST = 256, 8192  # the longer side of an overlay
@@ -22,12 +24,7 @@ LINE = 22  # height of a line of the legend
 def full_palette(palette: Sequence[Colour], classes: int) -> list[Colour]:
     """256 colours: those given, then those that PASCAL VOC's rule gives to an index; 255 is for unlabelled pixels."""
     given = [(int(r), int(g), int(b)) for r, g, b in palette[:classes]]
-    return given + [voc_colour(index) for index in range(len(given), 255)] + [UNLABELLED]
-
-
-def voc_colour(index: int) -> Colour:
-    """Bits 0, 1, 2 of the index are the highest bits of red, green and blue, bits 3, 4, 5 the next, and so on."""
-    return tuple(sum((index >> (3 * place + channel) & 1) << (7 - place) for place in range(3)) for channel in range(3))  # type: ignore[return-value]
+    return [*given, *voc_palette(255)[len(given) :], UNLABELLED]
 
 
 def label_png(label: Tensor, palette: Sequence[Colour]) -> bytes:
@@ -43,7 +40,8 @@ def label_png(label: Tensor, palette: Sequence[Colour]) -> bytes:
 
 def shares(label: Tensor, classes: Sequence[str]) -> dict[str, float]:
     """Which part of the pixels each class has; classes without any are left out."""
-    counts = torch.bincount(label.flatten().long(), minlength=256).tolist()
+    counted = [torch.bincount(band.flatten(), minlength=256) for band in label.split(256)]
+    counts = torch.stack(counted).sum(0).tolist()
     return {name: counts[i] / label.numel() for i, name in enumerate(classes) if counts[i]}
 
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from hamburger.data.normalise import normalise
 from hamburger.engine.probabilities import Protocol, labels
 from hamburger.errors import InputError, OptionError, check_count
 from hamburger.use.tiles import Span, tiles
 
 if TYPE_CHECKING:
-    from hamburger.models.weights import Info
+    from hamburger.models.info import Info
 
 MAX_PIXELS = 1024 * 1024
 
@@ -84,11 +85,5 @@ class Predictor:
 
     def _label(self, image: Tensor) -> Tensor:
         """3 h w uint8   ->   h w: one tile, or a whole image, through the network."""
-        x = normalise(image.to(self.device), self.info)[None]
+        x = normalise(image.to(self.device), self.info.mean, self.info.std)[None]
         return labels(self.net, x, self.protocol)[0].to("cpu", torch.uint8)
-
-
-def normalise(image: Tensor, info: Info) -> Tensor:
-    """... 3 h w uint8   ->   float32, with the mean and deviation that the network was trained with"""
-    mean, std = (torch.tensor(values, device=image.device).view(3, 1, 1) for values in (info.mean, info.std))
-    return (image.float() / 255 - mean) / std

@@ -26,10 +26,7 @@ def spans(length: int, tile: int, margin: int) -> list[Span]:
         return [Span(0, length, 0, length)]
     count = math.ceil(length / (tile - 2 * margin))
     cuts = [length * i // count for i in range(count + 1)]
-    return [
-        Span(max(0, first - margin), min(length, last + margin), first, last)
-        for first, last in pairwise(cuts)
-    ]
+    return [Span(max(0, first - margin), min(length, last + margin), first, last) for first, last in pairwise(cuts)]
 
 
 def tiles(height: int, width: int, max_pixels: int) -> Iterator[tuple[Span, Span]]:

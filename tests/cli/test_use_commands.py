@@ -1,0 +1,117 @@
+"""`ham predict` and `ham export` as a person meets them, from weights on disk."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from hamburger.cli.app import app
+from hamburger.models.create import create_model
+from hamburger.models.info import Info
+from hamburger.models.weights import load_weights, save_weights
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    torch.manual_seed(0)
+    net = create_model(
+        "hamnet", num_classes=3, backbone="tiny", output_stride=4, context="nmf", head_options={"width": 32}
+    )
+    info = Info(classes=("sky", "sea", "land"), palette=((0, 0, 255), (0, 255, 255), (0, 255, 0)))
+    save_weights(folder / "best.safetensors", net.eval(), info)
+    return folder
+
+
+@pytest.fixture
+def photos(tmp_path):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    noise = np.random.default_rng(0).integers(0, 256, (30, 44, 3), dtype=np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # lies on its side
+    Image.fromarray(noise).save(folder / "turned.jpg", exif=exif.tobytes())
+    Image.fromarray(noise[..., 0]).save(folder / "grey.png")
+    return folder
+
+
+def read(path):
+    with Image.open(path) as image:
+        return image.mode, np.array(image)
+
+
+def ham(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_predict_a_folder(run_folder, photos, tmp_path):
+    result = ham("predict", run_folder, photos, "--out", tmp_path / "out", "--scales", "0.5,1", "--flip")
+    assert result.exit_code == 0, result.output
+    mode, label = read(tmp_path / "out/turned.png")
+    assert mode == "P" and label.shape == (44, 30)  # upright
+    assert read(tmp_path / "out/grey.png")[1].shape == (30, 44)
+    assert (tmp_path / "out/turned_overlay.jpg").exists()
+    told = json.loads((tmp_path / "out/summary.json").read_text())
+    assert told["protocol"] == "scales 0.5,1, flip" and told["classes"] == ["sky", "sea", "land"]
+    assert "predicted 2, failed 0" in result.output
+
+
+def test_labels_are_those_of_the_network(run_folder, photos, tmp_path):
+    assert ham("predict", run_folder / "best.safetensors", photos / "grey.png", "--out", tmp_path).exit_code == 0
+    net, info = load_weights(run_folder / "best.safetensors")
+    grey = read(photos / "grey.png")[1][..., None].repeat(3, axis=2) / 255
+    x = torch.from_numpy((grey - info.mean) / info.std).float().permute(2, 0, 1)[None]
+    with torch.no_grad():
+        expected = net(x)[0].argmax(0).numpy()
+    assert np.array_equal(read(tmp_path / "grey.png")[1], expected)
+
+
+def test_a_bad_image_is_listed_and_the_status_is_2(run_folder, photos, tmp_path):
+    (photos / "broken.jpg").write_bytes(b"\xff\xd8\xff garbage")
+    arguments = ["predict", str(run_folder), str(photos), str(photos / "gone.webp"), "--out", str(tmp_path / "out")]
+    done = subprocess.run([sys.executable, "-m", "hamburger", *arguments], capture_output=True, text=True)
+    assert done.returncode == 2
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 2 and "broken.jpg" in lines[0] and "gone.webp" in lines[1]
+    assert len(list((tmp_path / "out").glob("*.png"))) == 2
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--scales", "1,big"], "numbers with commas"),
+        (["--window", "1"], "at least 16"),
+        (["--device", "gpu"], "auto, cpu or cuda"),
+        (["--layout", "coco"], "plain, voc"),
+        (["--layout", "voc"], "PASCAL VOC"),
+    ],
+    ids=str,
+)
+def test_mistakes_come_before_any_work(run_folder, photos, tmp_path, options, complaint):
+    result = ham("predict", run_folder, photos, "--out", tmp_path / "out", *options)
+    assert result.exit_code != 0 and complaint in str(result.exception)
+    assert not (tmp_path / "out").exists()
+
+
+def test_export_to_onnx(run_folder, photos, tmp_path):
+    path = tmp_path / "net.onnx"
+    result = ham(
+        "export", run_folder, "--format", "onnx", "--out", path, "--size", 64, "--image", photos / "turned.jpg"
+    )
+    assert result.exit_code == 0, result.output
+    assert "labels agree in 100.000%" in result.output and "any batch, height, width" in result.output
+    net, _ = load_weights(run_folder / "best.safetensors")
+    x = torch.randn(2, 3, 37, 50)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    [found] = session.run(None, {"image": x.numpy()})
+    with torch.no_grad():
+        assert np.abs(found - net(x).numpy()).max() < 1e-4
