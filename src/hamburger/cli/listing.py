@@ -39,11 +39,9 @@ def names_of(kind: str) -> list[str]:
 
         return models.names()
     if kind == "datasets":
-        import hamburger.data  # noqa: F401 - registers them
         from hamburger.data.base import datasets
 
         return datasets.names()
-    import hamburger.recipes  # noqa: F401 - registers them
     from hamburger.recipes.base import recipes
 
     return recipes.names()

@@ -1,0 +1,149 @@
+"""Files into backbones: what fits, what does not, and the real ResNet-50 where it is at hand."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+from hamburger.backbones import create_backbone, load_backbone
+from hamburger.backbones.weights import dequantised
+from hamburger.errors import CheckpointError, InputError
+from hamburger.testing import assert_close
+
+safetensors = pytest.importorskip("safetensors.torch")
+# beside the checkout, where there is one: 26 MB are too much for the tests to carry
+REAL = Path(__file__).parents[3] / "shared" / "data" / "weights" / "resnet50_v1_imagenet_int8.safetensors"
+
+
+def plain(**options):
+    return create_backbone("resnet18", stem="plain", **options)
+
+
+def quantised(state):
+    found = {}
+    for name, value in state.items():
+        if value.dim() < 2:
+            found[name] = value
+            continue
+        scale = value.abs().amax(tuple(range(1, value.dim()))) / 127
+        found[name] = (value / scale.reshape(-1, *[1] * (value.dim() - 1))).round().to(torch.int8)
+        found[name + ".scale"] = scale
+    return found
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "pth", "wrapped", "whole"])
+def test_every_form_of_file_loads_all_of_it(kind, tmp_path):
+    source = plain()
+    state = {**source.state_dict(), "fc.weight": torch.zeros(10, 512), "fc.bias": torch.zeros(10)}
+    path = tmp_path / ("w.pth" if kind in ("pth", "wrapped") else "w.safetensors")
+    if kind == "pth":
+        torch.save(state, path)
+    elif kind == "wrapped":
+        torch.save({"state_dict": {f"module.{name}": value for name, value in state.items()}}, path)
+    elif kind == "whole":
+        whole = {f"backbone.{name}": value for name, value in source.state_dict().items()}
+        safetensors.save_file({**whole, "head.classifier.weight": torch.zeros(2)}, path)
+    else:
+        safetensors.save_file(state, path)
+    backbone = plain(pretrained=path)
+    for name, value in source.state_dict().items():
+        assert torch.equal(backbone.state_dict()[name], value), name
+    report = backbone.report
+    assert report.complete and report.share == 1
+    assert sorted(report.ignored) == (["head.classifier.weight"] if kind == "whole" else ["fc.bias", "fc.weight"])
+
+
+def test_eight_bits_and_a_factor_per_channel(tmp_path):
+    source = plain()
+    safetensors.save_file(quantised(source.state_dict()), tmp_path / "w.safetensors")
+    backbone = plain(pretrained=tmp_path / "w.safetensors")
+    assert backbone.report.complete
+    for name, value in source.state_dict().items():
+        error = (backbone.state_dict()[name] - value).abs()
+        half_a_step = value.abs().flatten(1).amax(1) / 254 if value.dim() > 1 else torch.zeros(())
+        assert (error.flatten(1 if value.dim() > 1 else 0).amax(-1) <= half_a_step * 1.001).all(), name
+    with pytest.raises(CheckpointError, match="one factor for each of the 2 output channels"):
+        dequantised({"w": torch.ones(2, 3, dtype=torch.int8), "w.scale": torch.ones(3)})
+
+
+def test_names_of_timm_reach_its_feature_extractors(tmp_path):
+    timm = pytest.importorskip("timm")
+    source = timm.create_model("convnext_atto", num_classes=2)
+    safetensors.save_file(source.state_dict(), tmp_path / "w.safetensors")
+    backbone = create_backbone("timm:convnext_atto", pretrained=tmp_path / "w.safetensors")
+    assert backbone.report.complete, str(backbone.report)
+    assert torch.equal(backbone.net.stages_2.blocks[1].mlp.fc1.weight, source.stages[2].blocks[1].mlp.fc1.weight)
+
+
+def test_a_plain_stem_in_a_deep_network_is_a_warning_that_says_so(tmp_path):
+    torch.save(plain().state_dict(), tmp_path / "w.pth")
+    backbone = create_backbone("resnet18")
+    with pytest.warns(UserWarning, match=r"the stem was not loaded.*pass stem='plain'"):
+        report = load_backbone(backbone, tmp_path / "w.pth")
+    assert report.unexpected == ["conv1.weight"]
+    assert "conv1.0.weight" in report.missing and "bn1.weight" in report.mismatched
+    assert "(64,) in the file, (128,) in the network" in str(report)
+
+
+def test_a_file_that_says_v1_warns_a_network_of_v15(tmp_path):
+    metadata = {"arch": "ResNet-18 v1 (stride in the first 1x1)"}
+    safetensors.save_file(plain().state_dict(), tmp_path / "w.safetensors", metadata=metadata)
+    with pytest.warns(UserWarning, match=r"says it is v1, the network is v1\.5; change stride_in"):
+        plain(pretrained=tmp_path / "w.safetensors")
+    assert plain(stride_in="1x1", pretrained=tmp_path / "w.safetensors").report.complete
+
+
+def test_what_cannot_be_loaded_leaves_the_network_as_it_was(tmp_path):
+    backbone = plain()
+    before = {name: value.clone() for name, value in backbone.state_dict().items()}
+    torch.save({"a.weight": torch.zeros(3)}, tmp_path / "other.pth")
+    with pytest.raises(CheckpointError, match=r"fills 0% .* of another network"):
+        load_backbone(backbone, tmp_path / "other.pth")
+    broken = {**before, "bn1.bias": torch.full((64,), float("nan"))}
+    torch.save(broken, tmp_path / "nan.pth")
+    with pytest.raises(CheckpointError, match=r"NaN or infinity in bn1\.bias"):
+        load_backbone(backbone, tmp_path / "nan.pth")
+    (tmp_path / "junk.safetensors").write_bytes(b"junk")
+    with pytest.raises(CheckpointError, match="not a readable checkpoint"):
+        load_backbone(backbone, tmp_path / "junk.safetensors")
+    with pytest.raises(InputError, match="there is no file 'imagenet'"):
+        plain(pretrained="imagenet")
+    for name, value in backbone.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+@pytest.mark.skipif(not REAL.is_file(), reason="needs the ResNet-50 weights")
+def test_the_real_weights_give_torchvisions_logits():
+    """torchvision's network with its strides moved to the first 1x1, weights dequantised by hand."""
+    torchvision = pytest.importorskip("torchvision")
+    options = {"output_stride": 32, "multigrid": (1, 1, 1), "stem": "plain", "stride_in": "1x1"}
+    backbone = create_backbone("resnet50", pretrained=REAL, **options).eval()
+    assert backbone.report.complete and backbone.report.ignored == ["fc.bias", "fc.weight"]
+    stored = safetensors.load_file(REAL)
+    state = {}
+    for name, value in stored.items():
+        if not name.endswith(".scale"):
+            scale = stored.get(name + ".scale")
+            pairs = zip(value, value if scale is None else scale, strict=True)
+            state[name] = value if scale is None else torch.stack([v.float() * s for v, s in pairs])
+    theirs = torchvision.models.resnet50(weights=None).eval()
+    theirs.load_state_dict(state, strict=False)
+    for stage in (theirs.layer2, theirs.layer3, theirs.layer4):
+        stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)
+    x = torch.randn(2, 3, 129, 97)
+    with torch.no_grad():
+        logits = backbone(x)[-1].mean((2, 3)) @ state["fc.weight"].T + state["fc.bias"]
+        assert_close(logits, theirs(x), slack=5)
+    assert logits.softmax(1).amax() < 0.999 and logits.std() > 0.5
+
+
+@pytest.mark.skipif(not REAL.is_file(), reason="needs the ResNet-50 weights")
+def test_the_real_weights_in_hamnets_own_backbone_warn_of_stem_and_strides():
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        create_backbone("resnet50", pretrained=REAL)
+    text = "".join(str(one.message) for one in said)
+    assert "pass stem='plain'" in text and "change stride_in" in text
