@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from hamburger.cli import bench, demo, evaluate, export, listing, predict, propositions, train
+from hamburger.cli import bench, demo, evaluate, export, listing, predict, propositions, report, train
 
 app = typer.Typer(
     name="ham",
@@ -17,6 +17,7 @@ app.command("demo")(demo.demo)
 app.command("train")(train.train)
 app.command("eval")(evaluate.evaluate)
 app.command("predict")(predict.predict)
+app.command("report")(report.report)
 app.command("export")(export.export)
 app.command("list")(listing.listing)
 app.command("propositions")(propositions.propositions)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hamburger.analysis.atoms import code_maps, ham_layers
-from hamburger.analysis.report.drawing import heat, picture, shrink
+from hamburger.analysis.report.drawing import heat, is_photo, picture, shrink
 from hamburger.analysis.report.gallery import Exhibit, Gallery
 from hamburger.analysis.report.html import Markup, heading, paragraph, tiles
 
@@ -47,11 +47,11 @@ def _row(gallery: Gallery, exhibit: Exhibit, index: int) -> Markup:
     energies, order = energies.sort(descending=True, stable=True)
     shares = energies / energies.sum().clamp_min(1e-12)
     image = shrink(sample.image)
-    entries = [(picture(image, photo=max(image.shape) > 128), gallery.data.ids[index])]
+    entries = [(picture(image, photo=is_photo(image)), gallery.data.ids[index])]
     for place in range(min(ATOMS, len(order))):
         drawn = over(image, maps[order[place]])
         entries.append((picture(drawn), f"atom {place + 1}: {100 * float(shares[place]):.1f} %"))
-    return tiles(entries)
+    return tiles(entries, large=is_photo(image))
 
 
 def over(image: Tensor, values: Tensor) -> Tensor:

@@ -94,6 +94,11 @@ def picture(image: Tensor, *, photo: bool = False) -> str:
     return f"data:image/{form};base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
+def is_photo(image: Tensor) -> bool:
+    """Whether it is shown large, and as JPEG: small images are shown pixel by pixel."""
+    return max(image.shape) > 128
+
+
 def shrink(image: Tensor, *, labels: bool = False) -> Tensor:
     """... h w to at most MOST pixels a side: by the mean over what a pixel covers, or for labels by picking."""
     h, w = image.shape[-2:]

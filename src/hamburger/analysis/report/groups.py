@@ -12,7 +12,7 @@ from hamburger.analysis.report.statistics import Difference, Summary, paired, su
 from hamburger.solvers.base import hams
 
 # what decides how a run is fed and watched, not what it computes
-IRRELEVANT = {"seed", "log_every", "checkpoint_every", "data.workers", "data.resident"}
+IRRELEVANT = {"seed", "log_every", "eval_every", "checkpoint_every", "tensorboard", "data.workers", "data.resident"}
 CONTEXT = ("model.context", "model.context_options")
 
 

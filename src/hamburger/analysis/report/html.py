@@ -34,8 +34,10 @@ def paragraph(content: Cell, *, kind: str = "") -> Markup:
     return Markup(f'<p class="{kind}">{text(content)}</p>' if kind else f"<p>{text(content)}</p>")
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[Cell]], *, name: str, cards: bool = False) -> Markup:
-    """The first column names the row. On a phone `cards` stack each row; other tables scroll inside their frame."""
+def table(header: Sequence[str], rows: Sequence[Sequence[Cell]], *, name: str, kind: str = "wide") -> Markup:
+    """The first column names the row. `kind`: "wide" scrolls inside its frame, "cards" stacks each row on a phone,
+    "words" is for text.
+    """
     head = "".join(f'<th scope="col">{text(word)}</th>' for word in header)
     body = []
     for first, *others in rows:
@@ -43,7 +45,6 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Cell]], *, name: str, c
             f'<td data-label="{escape(word)}">{text(cell)}</td>' for word, cell in zip(header[1:], others, strict=True)
         )
         body.append(f'<tr><th scope="row">{text(first)}</th>{cells}</tr>')
-    kind = "cards" if cards else "wide"
     return Markup(
         f'<div class="frame"><table class="{kind}" id="{name}"><thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(body)}</tbody></table></div>"
@@ -59,13 +60,13 @@ def side_by_side(*figures: str) -> Markup:
     return Markup(f'<div class="pair">{"".join(figures)}</div>')
 
 
-def tiles(entries: Sequence[tuple[str, str]]) -> Markup:
+def tiles(entries: Sequence[tuple[str, str]], *, large: bool = False) -> Markup:
     """Pictures with a line under each, as many in a row as fit.   (data URI, words) each"""
     made = "".join(
         f'<div class="tile"><img src="{uri}" alt="{escape(words)}" loading="lazy"><span>{escape(words)}</span></div>'
         for uri, words in entries
     )
-    return Markup(f'<div class="tiles">{made}</div>')
+    return Markup(f'<div class="tiles{" large" if large else ""}">{made}</div>')
 
 
 def legend(entries: Sequence[tuple[tuple[int, int, int], str]]) -> Markup:

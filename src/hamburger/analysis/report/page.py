@@ -80,8 +80,9 @@ def _results(found: Study) -> Markup:
 
 def _reading(found: Study) -> str:
     said = (
-        "mIoU is pooled over the whole validation split; pixels without a label do not count. Mean and sample standard "
-        "deviation are over seeds, which change the start, the order of the data and the augmentation together. "
+        "mIoU is that of the last step, pooled over the whole validation split; pixels without a label do not count. "
+        "Mean and sample standard deviation are over seeds, which change the start, the order of the data and the "
+        "augmentation together. "
     )
     if len(found.groups) > 1:
         said += (

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hamburger.analysis.report.drawing import picture, shrink
+from hamburger.analysis.report.drawing import is_photo, picture, shrink
 from hamburger.analysis.report.gallery import SEED, Exhibit, Gallery, accuracy
 from hamburger.analysis.report.groups import Study
 from hamburger.analysis.report.html import Markup, heading, legend, paragraph, tiles
@@ -74,7 +74,7 @@ def _row(
     name = gallery.data.ids[index]
     entries = [
         (
-            picture(shrink(image), photo=max(image.shape) > 128),
+            picture(shrink(image), photo=is_photo(image)),
             name if gain is None else f"{name}, {100 * gain:+.1f} points",
         ),
         (picture(colour(gallery, label)), "label"),
@@ -83,7 +83,7 @@ def _row(
         found = predictions[exhibit.group.name][index]
         entries.append((picture(colour(gallery, found)), exhibit.group.name))
         entries.append((picture(errors(found, label)), f"errors, {100 * accuracy(found, label):.1f} % right"))
-    return tiles(entries)
+    return tiles(entries, large=is_photo(image))
 
 
 def colour(gallery: Gallery, label: Tensor) -> Tensor:

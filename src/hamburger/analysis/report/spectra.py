@@ -82,6 +82,7 @@ def _drawn(name: str, title: str, found: dict[str, Mean], colours: dict[str, str
         axes.plot([], [], ":", color="#888888", label="before")
         axes.plot([], [], "-", color="#888888", label="after")
         axes.set(title=title, xlabel="singular values", ylabel="share of energy, %", xscale="log", ylim=(None, 101))
+        axes.xaxis.set_major_formatter("{x:.0f}")
         axes.legend(loc="lower right")
 
     return figure(svg(name, draw, alt=f"{title}: cumulative share of energy"), "")

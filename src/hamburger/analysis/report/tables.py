@@ -13,9 +13,8 @@ PER_CLASS = "per_class"
 # fields of result.json that say how and where a score was made, and what they are called
 CONDITIONS = {
     "protocol": "evaluation",
-    "precision": "precision",
     "hardware": "hardware",
-    "devices": "devices",
+    "threads": "threads",
     "torch": "torch",
     "commit": "commit",
     "date": "date",
@@ -34,7 +33,7 @@ def scores(study: Study) -> Markup:
     """One row per group: the score with its spread, the difference to the reference, and what it costs."""
     header = ["context", "mIoU, %", "deviation", "seeds", f"minus {study.reference.name}", "95 % interval"]
     costs: dict[str, tuple[str, Callable[[float], str]]] = {
-        "params": ("parameters", lambda value: f"{value:,.0f}"),
+        "parameters": ("parameters", lambda value: f"{value:,.0f}"),
         "images_per_s": ("images/s", lambda value: f"{value:.3g}" if value < 100 else f"{value:,.0f}"),
         "peak_mb": ("peak MB", lambda value: f"{value:,.0f}"),
     }
@@ -48,7 +47,7 @@ def scores(study: Study) -> Markup:
             value = group.value(field)
             row.append(number(value.mean, shown(value.mean)) if value else None)
         rows.append(row)
-    return table([*header, *(words for words, _ in costs.values())], rows, name="scores", cards=True)
+    return table([*header, *(words for words, _ in costs.values())], rows, name="scores", kind="cards")
 
 
 def verdict(study: Study) -> Markup:
@@ -131,9 +130,11 @@ def conditions(study: Study) -> Markup:
         values = [
             run.result[field] for group in study.groups for run in group.runs if run.result.get(field) is not None
         ]
-        if values and words not in {row[0] for row in rows}:
+        if field == "date":  # of all that the clock says, the day is enough
+            values = sorted(str(value)[:10] for value in values)
+        if values:
             rows.append([words, _listed(values)])
-    return table(["what", "how"], rows, name="conditions")
+    return table(["what", "how"], rows, name="conditions", kind="words")
 
 
 def runs(study: Study) -> Markup:
