@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from hamburger.cli import bench, demo, evaluate, export, listing, predict, propositions, report, train
+from hamburger.cli import bench, data, demo, evaluate, export, listing, predict, propositions, report, train
 
 app = typer.Typer(
     name="ham",
@@ -22,3 +22,4 @@ app.command("export")(export.export)
 app.command("list")(listing.listing)
 app.command("propositions")(propositions.propositions)
 app.add_typer(bench.app, name="bench")
+app.add_typer(data.app, name="data")

@@ -111,7 +111,7 @@ def render(
 
 
 def taps(position: Tensor, size: Tensor, resized: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Positions in the resized image, b crop   ->   nearest, lower and upper neighbour in the file, the upper's share"""
+    """Positions in the resized image, b crop   ->   nearest, lower, upper neighbour in the file; the upper's share"""
     last = size - 1
     centre = (position + 0.5) * (size / resized)
     nearest = centre.floor().long().clamp_min(0).minimum(last)

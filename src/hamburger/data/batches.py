@@ -1,6 +1,6 @@
 """Training batches: from a data set to tensors on the device, and how long the loop waited for them.
 
-The batch of step t is a function of (seed, t): nothing of it is state, so that a resumed run, or one with another number
+The batch of step t is a function of (seed, t): nothing of it is state, so that a resumed run, or one with other numbers
 of processes or workers, sees the same samples in the same views.
 """
 
@@ -41,7 +41,7 @@ class Batches:
 
     `resident`: "yes" keeps the whole set on the device as bytes, "no" reads files as they are needed (with `workers`
     threads, or none), "auto" keeps it where it takes less than 30 % of the GPU's free memory, or 2 GiB of main memory.
-    `waited` sums the seconds that the caller waited for batches. `loaded` is called after each sample loaded to be kept.
+    `waited` sums the seconds that the caller waited for batches. `loaded` is called after each sample that is kept.
     """
 
     def __init__(

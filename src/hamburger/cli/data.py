@@ -1,0 +1,96 @@
+"""`ham data`: look at a data set before training, and build the one that must be built."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hamburger.errors import OptionError
+
+app = typer.Typer(help="Check and prepare data sets.", no_args_is_help=True)
+prepare = typer.Typer(help="Build what a data set needs.", no_args_is_help=True)
+app.add_typer(prepare, name="prepare")
+
+
+@app.callback()
+def data() -> None:
+    """Check and prepare data sets."""
+
+
+@prepare.callback()
+def preparing() -> None:
+    """Build what a data set needs."""
+
+
+@app.command()
+def check(
+    name: Annotated[str, typer.Argument(help="a data set, as `ham list datasets` has it")],
+    data: Annotated[Path | None, typer.Option(help="its folder; none for a generated set")] = None,
+    split: Annotated[str, typer.Option(help="splits, with commas")] = "train,val",
+    option: Annotated[list[str] | None, typer.Option(help="name=value of the set, such as classes=cat,dog")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="read every file again, whatever is known of it")] = False,
+) -> None:
+    """Read all of a data set: problems with their paths, classes and their shares, sizes."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from hamburger.data import create_dataset
+    from hamburger.data.checks import inspect
+    from hamburger.data.view import summary
+
+    options = dict(parsed(text) for text in option or [])
+    console, problems = Console(), 0
+    for one in (part.strip() for part in split.split(",")):
+        dataset = create_dataset(name, one, data, **options)
+        with Progress(console=Console(stderr=True), transient=True) as progress:
+            task = progress.add_task(f"reading {one}", total=len(dataset))
+            found = inspect(dataset, cache=not fresh, after=lambda task=task: progress.advance(task))  # type: ignore[misc]
+        console.print(summary(dataset, found))
+        problems += len(found.problems)
+        for problem in found.problems:
+            typer.echo(problem, err=True)
+    if problems:
+        typer.echo(f"ham: {name} has {problems} problem{'s' if problems > 1 else ''}, listed above", err=True)
+        raise typer.Exit(2)
+
+
+@prepare.command("voc")
+def prepare_voc(
+    root: Annotated[Path, typer.Option(help="VOC 2012: VOCdevkit/VOC2012 or a folder above it")],
+    sbd: Annotated[Path | None, typer.Option(help="SBD: benchmark_RELEASE/dataset; default: near ROOT")] = None,
+    any_counts: Annotated[bool, typer.Option("--any-counts", help="take what is there, official or not")] = False,
+) -> None:
+    """Build the augmented training set (10,582 images) from SBD's labels; may be stopped and called again."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from hamburger.data.prepare import EXPECTED
+    from hamburger.data.prepare import prepare_voc as build
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("writing labels", total=None)
+        done = build(
+            root,
+            sbd,
+            expected=None if any_counts else EXPECTED,
+            after=lambda total: progress.update(task, total=total, advance=1),
+        )
+    counts = ", ".join(f"{name} {count:,}" for name, count in done.counts.items() if count is not None)
+    typer.echo(f"{done.tree}: {counts}")
+    typer.echo(f"labels: {done.from_voc:,} of VOC, {done.from_sbd:,} of SBD; {done.already:,} were there already")
+    for note in done.notes:
+        typer.echo(note)
+
+
+def parsed(text: str) -> tuple[str, Any]:
+    """`name=value`, the value as JSON where it is JSON."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise OptionError(f"data check: options are name=value, got {text!r}")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value

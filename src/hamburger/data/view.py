@@ -1,0 +1,36 @@
+"""What was found in a data set, as a table for a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hamburger.data.base import SegmentationSet
+from hamburger.data.checks import Findings
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def summary(data: SegmentationSet, found: Findings) -> Table:
+    """Classes with their share of all pixels; the title has the number of images and their sizes."""
+    from rich.table import Table
+
+    table = Table(title=f"{data.name}, {data.split}: {len(data):,} images, {sizes(found)}")
+    for heading in ("class", "name", "share"):
+        table.add_column(heading, justify="left" if heading == "name" else "right")
+    total = max(1, sum(found.pixels))
+    for i, (name, pixels) in enumerate(zip(data.classes, found.pixels, strict=False)):
+        table.add_row(str(i), name, f"{pixels / total:.2%}" if pixels else "none")
+    table.add_row("255", "unlabelled", f"{found.pixels[-1] / total:.2%}")
+    return table
+
+
+def sizes(found: Findings) -> str:
+    """`480 x 360`, or the range where sizes differ; width first, as people say it."""
+    if not found.sizes:
+        return "no size known"
+    if len(found.sizes) == 1:
+        ((h, w),) = found.sizes
+        return f"{w} x {h}"
+    heights, widths = zip(*found.sizes, strict=True)
+    return f"{min(widths)} ... {max(widths)} x {min(heights)} ... {max(heights)}, {len(found.sizes)} sizes"
