@@ -1,0 +1,90 @@
+"""`ham eval`: scores of trained weights on a split."""
+
+from __future__ import annotations
+
+import json as json_format
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hamburger.errors import OptionError
+
+
+def evaluate(
+    weights: Annotated[Path, typer.Argument(metavar="RUN_OR_WEIGHTS", help="a run folder or a .safetensors file")],
+    data: Annotated[Path | None, typer.Option(help="the data folder; embedded sets need none")] = None,
+    split: Annotated[str, typer.Option(help="which part of the data set")] = "val",
+    dataset: Annotated[str | None, typer.Option(help="a name of `ham list datasets`; default: as trained")] = None,
+    scales: Annotated[str, typer.Option(help="with commas; the paper's: 0.5,0.75,1,1.25,1.5,1.75")] = "1",
+    flip: Annotated[bool, typer.Option("--flip", help="look at the mirrored image too")] = False,
+    window: Annotated[int | None, typer.Option(help="side of a sliding window in pixels; default: none")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    json: Annotated[Path | None, typer.Option(help="write the scores here as one JSON object")] = None,
+) -> None:
+    """mIoU over all pixels of a split, per class, with the protocol stated."""
+    from rich.console import Console
+    from rich.progress import Progress
+    from rich.table import Table
+
+    from hamburger.data import create_dataset
+    from hamburger.data.checks import check
+    from hamburger.engine.evaluate import check_classes
+    from hamburger.engine.evaluate import evaluate as score
+    from hamburger.engine.probabilities import Protocol
+    from hamburger.environment import Environment
+    from hamburger.files import check_writable, write_atomically
+    from hamburger.models.weights import load_weights
+    from hamburger.use.predict import pick_device
+    from hamburger.use.source import find_weights
+
+    protocol = Protocol(decimals(scales), flip, window)
+    if json is not None:
+        check_writable(json)
+    on = pick_device(device)
+    path = find_weights(weights)
+    net, info = load_weights(path)
+    name = dataset or info.extra.get("data")
+    if name is None:
+        raise OptionError(f"eval: {path} does not say which data set it was trained on; name one with --dataset")
+    options = info.extra.get("data_options", {}) if name == info.extra.get("data") else {}
+    images = create_dataset(name, split, root=data, **options)
+    check_classes("eval", len(info.classes), images)
+    check(images)
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"evaluating, {protocol}", total=len(images))
+        scores = score(
+            net.to(on),
+            images,
+            device=on,
+            mean=info.mean,
+            std=info.std,
+            protocol=protocol,
+            workers=4,
+            progress=lambda done, total: bar.update(task, completed=done),
+        )
+    table = Table("class", "IoU %", title=f"{name} {split}, {scores.images} images, {protocol}")
+    for each, value in scores.per_class.items():
+        table.add_row(each, "absent" if value is None else f"{100 * value:.2f}")
+    console = Console()
+    console.print(table)
+    step = f" of step {info.extra['step']}" if "step" in info.extra else ""
+    console.print(
+        f"mIoU {100 * scores.miou:.2f}, pixel accuracy {100 * scores.pixel_accuracy:.2f} ({protocol}; {path}{step})",
+        highlight=False,
+        soft_wrap=True,
+        markup=False,
+    )
+    if json is not None:
+        row = {"weights": str(path), "data": name, "split": split, **asdict(scores)}
+        row |= {key: info.extra[key] for key in ("recipe", "step") if key in info.extra}
+        write_atomically(json, (json_format.dumps({**row, **asdict(Environment.here(on.type))}) + "\n").encode())
+
+
+def decimals(text: str) -> tuple[float, ...]:
+    """`0.5,1` as numbers."""
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise OptionError(f"eval: scales are numbers with commas between, such as 0.5,1,1.5; got {text!r}") from None

@@ -1,0 +1,58 @@
+"""`ham train`: a recipe into a run folder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def train(
+    recipe: Annotated[str, typer.Argument(help="a name of `ham list recipes`, or a recipe.json")],
+    run: Annotated[Path, typer.Option(help="the run folder; it must not hold another run")],
+    data: Annotated[Path | None, typer.Option(help="the data folder; embedded sets need none")] = None,
+    seed: Annotated[int | None, typer.Option(help="instead of the recipe's")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="such as optim.lr=0.01; may be repeated")] = None,
+    devices: Annotated[int, typer.Option(help="processes on this machine, one per GPU")] = 1,
+    nodes: Annotated[int, typer.Option(help="machines; start the command on each, or use torchrun")] = 1,
+    accelerator: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    resume: Annotated[bool, typer.Option("--resume", help="go on from the last checkpoint in the run folder")] = False,
+) -> None:
+    """Train a segmentation network; what is stopped, by whatever, goes on with --resume."""
+    from rich.console import Console
+
+    from hamburger.cli.progress import Display
+    from hamburger.engine.machine import is_first
+    from hamburger.engine.train import train as run_training
+    from hamburger.errors import Interrupted
+    from hamburger.recipes.find import find_recipe
+    from hamburger.recipes.overrides import apply
+
+    wanted = apply(find_recipe(recipe), settings or ())
+    wanted = wanted if seed is None else replace(wanted, seed=seed)
+    try:
+        with Display(Console(stderr=True)) as show:
+            result = run_training(
+                wanted,
+                run,
+                data=data,
+                devices=devices,
+                nodes=nodes,
+                accelerator=accelerator,
+                resume=resume,
+                on_event=show,
+            )
+    except Interrupted as stopped:
+        if not is_first():  # one of several processes speaks for all
+            raise typer.Exit(0) from None
+        typer.echo(f"ham: {stopped}", err=True)
+        raise typer.Exit(130) from None
+    if is_first():
+        found = result.values
+        typer.echo(
+            f"mIoU {100 * found['miou']:.2f} ({found['protocol']}) after {found['steps']} steps, "
+            f"best {100 * found['best_miou']:.2f} at step {found['best_step']}; {found['images_per_s']:.1f} images/s, "
+            f"{100 * found['data_wait']:.0f} % of the time waiting for data; results in {result.run}"
+        )

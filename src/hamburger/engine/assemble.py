@@ -1,0 +1,115 @@
+"""From a recipe to the things that train: data, network, optimiser."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from hamburger import distributed
+from hamburger.data import create_dataset
+from hamburger.data.base import SegmentationSet
+from hamburger.engine.folder import BEST
+from hamburger.engine.optim import sgd
+from hamburger.errors import CheckpointError
+from hamburger.layers.norm import convert_sync, set_bn_momentum
+from hamburger.models.segmenter import Segmenter
+from hamburger.recipes.base import Recipe
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
+    from hamburger.data.batches import Batches
+    from hamburger.models.info import Info
+
+
+class Sets(NamedTuple):
+    train: SegmentationSet
+    val: SegmentationSet
+
+    @classmethod
+    def of(cls, recipe: Recipe, root: Path | None) -> Sets:
+        splits = (recipe.data.train_split, recipe.data.val_split)
+        return cls(*(create_dataset(recipe.data.name, split, root=root, **recipe.data.options) for split in splits))
+
+    def check(self) -> None:
+        from hamburger.data.checks import check
+
+        for each in self:
+            check(each)
+
+
+class Assembly(NamedTuple):
+    """`net` is the network itself, `model` the same network as Fabric wraps it."""
+
+    net: Segmenter
+    model: Any
+    optimizer: torch.optim.SGD
+    wrapped_optimizer: Any
+
+
+def assemble(recipe: Recipe, fabric: Fabric, k: int) -> Assembly:
+    """A network of k classes, equal in all processes, on the device."""
+    with fabric.rank_zero_first(local=True):  # whoever downloads weights does it once for all
+        net = build(recipe, k)
+    if recipe.sync_bn and distributed.world() > 1:
+        convert_sync(net)
+    if recipe.channels_last:
+        net.to(memory_format=torch.channels_last)
+    net.train()
+    optimizer = sgd(net, recipe.optim)
+    compiled: Any = torch.compile(net) if recipe.compile else net
+    model, wrapped = fabric.setup(compiled, optimizer)
+    return Assembly(net, model, optimizer, wrapped)
+
+
+def build(recipe: Recipe, k: int) -> Segmenter:
+    """The network on the CPU, drawn from the recipe's seed, with the weights that it begins from."""
+    from hamburger.models.create import create_model
+
+    torch.manual_seed(recipe.seed)
+    net = create_model(**asdict(recipe.model), num_classes=k)
+    set_bn_momentum(net, recipe.bn_momentum)
+    if recipe.start is not None:
+        _copy_weights(Path(recipe.start), net)
+    return net
+
+
+def _copy_weights(start: Path, net: Segmenter) -> None:
+    from hamburger.models.weights import load_weights
+
+    path = start / BEST if start.is_dir() else start
+    if not path.is_file():
+        raise CheckpointError(
+            f"train: there is nothing to start from at {start}; --set start=RUN_OR_WEIGHTS, or start=none"
+        )
+    other, _ = load_weights(path)
+    try:
+        net.load_state_dict(other.state_dict())
+    except RuntimeError as misfit:
+        raise CheckpointError(
+            f"train: the weights in {path} are of another network than the recipe's: {str(misfit).splitlines()[1:3]}"
+        ) from None
+
+
+def feed(recipe: Recipe, fabric: Fabric, dataset: SegmentationSet, info: Info) -> Batches:
+    from hamburger.data.batches import Batches
+
+    return Batches(
+        dataset,
+        batch=recipe.batch,
+        crop=recipe.data.crop,
+        scales=recipe.data.scales,
+        flip=recipe.data.flip,
+        seed=recipe.seed,
+        device=fabric.device,
+        rank=distributed.rank(),
+        world=distributed.world(),
+        accumulate=recipe.accumulate,
+        workers=recipe.data.workers,
+        resident=recipe.data.resident,
+        mean=info.mean,
+        std=info.std,
+    )

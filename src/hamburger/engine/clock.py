@@ -1,0 +1,61 @@
+"""How fast training goes, and how much of it is waiting for data."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass
+class Clock:
+    """Counts training steps only: `pause` before an evaluation or a checkpoint, `start` after it.
+
+    Call both when the device has nothing left to do, or its work is counted in the wrong place.
+    """
+
+    images: int = 0
+    seconds: float = 0.0
+    waited: float = 0.0
+    warm_images: int = 0  # without the first stretch, in which kernels are chosen, compiled and cached
+    warm_seconds: float = 0.0
+    _began: float | None = None
+    _stretches: int = 0
+
+    def start(self) -> None:
+        self._began = time.perf_counter()
+
+    def lap(self, images: int, waited: float) -> tuple[float, float]:
+        """End a stretch and begin the next; its images a second, and the share of it that waited for data."""
+        now = time.perf_counter()
+        spent = now - (now if self._began is None else self._began)
+        self._began = now
+        self.images += images
+        self.seconds += spent
+        self.waited += waited
+        self._stretches += 1
+        if self._stretches > 1:
+            self.warm_images += images
+            self.warm_seconds += spent
+        return (images / spent, min(1.0, waited / spent)) if spent > 0 else (0.0, 0.0)
+
+    @property
+    def images_per_s(self) -> float:
+        if self.warm_seconds > 0:
+            return self.warm_images / self.warm_seconds
+        return self.images / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def data_wait(self) -> float:
+        return min(1.0, self.waited / self.seconds) if self.seconds > 0 else 0.0
+
+
+def peak_mb(device: torch.device) -> float:
+    """The most memory that tensors took on a GPU, or that the process took on a CPU, in MiB."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20

@@ -1,0 +1,92 @@
+"""Scores of a network on a split, pooled over all of its pixels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from hamburger import distributed
+from hamburger.data.base import SegmentationSet
+from hamburger.data.evaluation import evaluation_batches
+from hamburger.engine.probabilities import SINGLE, Protocol, labels
+from hamburger.errors import ShapeError
+from hamburger.metrics.confusion import Confusion, iou, miou, pixel_accuracy
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Between 0 and 1. A class that is neither labelled nor predicted has None and is not in the mean."""
+
+    miou: float
+    pixel_accuracy: float
+    per_class: dict[str, float | None]
+    protocol: str
+    images: int
+
+    @classmethod
+    def of(cls, counts: Confusion, dataset: SegmentationSet, protocol: Protocol) -> Scores:
+        each = iou(counts.matrix).tolist()
+        return cls(
+            miou=miou(counts.matrix),
+            pixel_accuracy=pixel_accuracy(counts.matrix),
+            per_class={
+                name: None if math.isnan(value) else value for name, value in zip(dataset.classes, each, strict=True)
+            },
+            protocol=str(protocol),
+            images=len(dataset),
+        )
+
+
+@torch.no_grad()  # not inference mode: modules may keep what they make here, and train with it later
+def evaluate(
+    net: nn.Module,
+    dataset: SegmentationSet,
+    *,
+    device: torch.device,
+    mean: tuple[float, float, float],
+    std: tuple[float, float, float],
+    protocol: Protocol = SINGLE,
+    channels_last: bool = False,
+    batch: int = 1,
+    workers: int = 0,
+    progress: Callable[[int, int], Any] = lambda done, total: None,
+) -> Scores:
+    """Every image in full size, shared among the processes; counts are added, so nothing depends on how.
+
+    `net` maps b 3 h w to logits b k h w and is left in the mode it came in. Up to `batch` neighbours of one size go
+    together, which may change the last bit of a logit; one by one, nothing but the image decides. `progress` hears
+    (done, total) before each batch of this process, and may stop the work by raising.
+    """
+    rank, world = distributed.rank(), distributed.world()
+    counts = Confusion(len(dataset.classes))
+    training = net.training
+    net.eval()
+    done, total = 0, len(range(rank, len(dataset), world))
+    feed = evaluation_batches(
+        dataset, batch=batch, device=device, rank=rank, world=world, workers=workers, mean=mean, std=std
+    )
+    try:
+        for images, truth, ids in feed:
+            progress(done, total)
+            x = images.contiguous(memory_format=torch.channels_last) if channels_last else images
+            counts.update(labels(net, x, protocol), truth)
+            done += len(ids)
+    finally:
+        net.train(training)
+    progress(done, total)
+    counts.gather(device)
+    return Scores.of(counts, dataset, protocol)
+
+
+def check_classes(call: str, known: int, dataset: SegmentationSet) -> None:
+    """Weights and data must speak of the same number of classes."""
+    if known != len(dataset.classes):
+        raise ShapeError(
+            f"{call}: the weights know {known} classes, the data set '{dataset.name}' has {len(dataset.classes)}; "
+            f"give the data set and options that the weights were trained with"
+        )

@@ -1,0 +1,56 @@
+"""What a run tells while it goes on; a command shows it, a library caller may listen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Began:
+    """`step` is where it starts or goes on."""
+
+    run: Path
+    step: int
+    steps: int
+    parameters: int
+    train_images: int
+    val_images: int
+    device: str
+    processes: int
+
+
+@dataclass(frozen=True)
+class Logged:
+    """Means since the last such line; `data_wait` is the share of the time that waited for data."""
+
+    step: int
+    loss: float
+    lr: float
+    images_per_s: float
+    data_wait: float
+    remaining_s: float
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    step: int
+    miou: float
+    pixel_accuracy: float
+    best: bool
+
+
+@dataclass(frozen=True)
+class Saved:
+    step: int
+    path: Path
+
+
+@dataclass(frozen=True)
+class Note:
+    text: str
+
+
+Event = Began | Logged | Evaluated | Saved | Note
+Listener = Callable[[Event], object]

@@ -1,0 +1,117 @@
+"""A run folder: what lies in it, who may write to it, and its log."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from hamburger.engine import checkpoint
+from hamburger.errors import CheckpointError, OptionError, TrainingError
+from hamburger.files import write_durably
+from hamburger.recipes.base import Recipe
+from hamburger.recipes.codec import differences, from_json, to_json
+
+RECIPE, METRICS, TIMINGS, RESULT, BEST = (
+    "recipe.json",
+    "metrics.jsonl",
+    "timings.jsonl",
+    "result.json",
+    "best.safetensors",
+)
+
+
+class RunFolder:
+    """`recipe.json`, `metrics.jsonl`, `timings.jsonl`, `last.ckpt`, `previous.ckpt`, `best.safetensors`, `result.json`.
+
+    The metrics of two equal runs are equal to the last bit, whatever stopped them in between; so nothing that a clock
+    says is in there, but in the timings.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: IO[bytes] | None = None
+
+    def claim(self, recipe: Recipe, *, resume: bool) -> None:
+        """Make the folder this process's own, or say why it cannot be."""
+        if self.path.exists() and not self.path.is_dir():
+            raise OptionError(f"train: --run {self.path} is a file; name a folder")
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._take_lock()
+        stored = self.path / RECIPE
+        if not resume and (stored.exists() or (self.path / checkpoint.LAST).exists()):
+            raise OptionError(
+                f"train: {self.path} already holds a run; go on with it by --resume, or name another folder"
+            )
+        if stored.exists():
+            changed = differences(recipe, from_json(stored.read_text()))
+            if changed:
+                raise CheckpointError(
+                    f"train: the run in {self.path} was started with another recipe ({'; '.join(changed)}); "
+                    f"give the same settings to go on with it, or name another folder"
+                )
+
+    def begin(self, recipe: Recipe) -> None:
+        """From here on the folder holds a run; called when nothing is left that a typing mistake could stop."""
+        if not (self.path / RECIPE).exists():
+            write_durably(self.path / RECIPE, to_json(recipe).encode())
+
+    def release(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _take_lock(self) -> None:
+        """One writer at a time. The lock belongs to the process, not to its children, and dies with it."""
+        try:
+            import fcntl
+        except ImportError:  # not on this system
+            return
+        self._lock = (self.path / ".lock").open("wb")
+        try:
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.release()
+            raise OptionError(
+                f"train: another process is training in {self.path}; wait for it, or name another folder"
+            ) from None
+        except OSError:  # a file system without locks
+            self.release()
+
+    def result(self) -> dict[str, Any] | None:
+        """What a finished run wrote; None where it is not finished."""
+        path = self.path / RESULT
+        if not path.exists():
+            return None
+        try:
+            return dict(json.loads(path.read_text()))
+        except (ValueError, TypeError):
+            raise TrainingError(f"train: {path} cannot be read; remove it and --resume to write it again") from None
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        write_durably(self.path / RESULT, (json.dumps(result, indent=2, allow_nan=False) + "\n").encode())
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        self._append(METRICS, row)
+
+    def log_timing(self, row: Mapping[str, Any]) -> None:
+        self._append(TIMINGS, row)
+
+    def _append(self, name: str, row: Mapping[str, Any]) -> None:
+        with (self.path / name).open("ab") as file:  # unbuffered in effect: a killed run keeps its lines
+            file.write((json.dumps(row, allow_nan=False) + "\n").encode())
+
+    def sync_log(self) -> int:
+        """Put the metrics on the disk; their length in bytes, which a checkpoint remembers."""
+        with (self.path / METRICS).open("ab") as file:
+            os.fsync(file.fileno())
+            return file.tell()
+
+    def cut_log(self, length: int) -> None:
+        """Forget the metrics of steps after the checkpoint: they are about to be made again."""
+        with (self.path / METRICS).open("ab") as file:
+            if file.tell() > length:
+                file.truncate(length)
+                os.fsync(file.fileno())

@@ -1,0 +1,42 @@
+"""SGD in the three groups of the authors' training code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from hamburger.recipes.base import Optim
+
+
+def groups(net: nn.Module, optim: Optim) -> list[dict[str, Any]]:
+    """Weights (decayed), norms and gates (not decayed), biases (not decayed, faster): every parameter in one of them.
+
+    A bias is known by its name, a norm's weight or a gate by having one axis or one value. `scale` is what a group's
+    rate is of the schedule's.
+    """
+    weights, scales, biases = [], [], []
+    for name, parameter in net.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        if name.rpartition(".")[2].endswith("bias"):
+            biases.append(parameter)
+        elif parameter.ndim <= 1 or parameter.numel() == 1:
+            scales.append(parameter)
+        else:
+            weights.append(parameter)
+    return [
+        {"params": weights, "weight_decay": optim.weight_decay, "scale": 1.0},
+        {"params": scales, "weight_decay": 0.0, "scale": 1.0},
+        {"params": biases, "weight_decay": 0.0, "scale": optim.bias_lr},
+    ]
+
+
+def sgd(net: nn.Module, optim: Optim) -> torch.optim.SGD:
+    return torch.optim.SGD(groups(net, optim), lr=optim.lr, momentum=optim.momentum)
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group["scale"]

@@ -1,0 +1,148 @@
+"""Train a recipe into a run folder."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from hamburger import distributed
+from hamburger.engine.assemble import Sets, assemble, feed
+from hamburger.engine.clock import peak_mb
+from hamburger.engine.events import Began, Listener, Note
+from hamburger.engine.folder import RunFolder
+from hamburger.engine.interrupt import StopRequest
+from hamburger.engine.loop import Loop
+from hamburger.engine.machine import Machine, is_first
+from hamburger.engine.result import Result, summary, surroundings
+from hamburger.recipes.base import Recipe
+from hamburger.recipes.check import check_recipe
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
+
+def train(
+    recipe: Recipe,
+    run: Path | str,
+    *,
+    data: Path | str | None = None,
+    devices: int = 1,
+    nodes: int = 1,
+    accelerator: str = "auto",
+    resume: bool = False,
+    on_event: Listener = lambda event: None,
+) -> Result:
+    """Train `recipe` into the folder `run`, or go on with it; a finished run is only read.
+
+    `data` is the data folder, where the recipe's set is not an embedded one. With several `devices` the calling script
+    is started once more for each further process, as Fabric does it, unless `torchrun` has started them all. Ctrl-C and
+    SIGTERM save a checkpoint and raise `Interrupted`.
+    """
+    machine = Machine.choose(accelerator=accelerator, devices=devices, nodes=nodes)
+    check_recipe(recipe, processes=machine.processes)
+    machine.check_precision(recipe.precision)
+    folder = RunFolder(Path(run))
+    first = is_first()
+    listen: Listener = on_event if first else lambda event: None
+    fabric = None
+    try:
+        if first:
+            folder.claim(recipe, resume=resume)
+        finished = folder.result() if resume else None
+        if finished is not None:
+            listen(Note(f"the run in {folder.path} is finished: nothing is left to do"))
+            return Result(folder.path, finished)
+        sets = Sets.of(recipe, None if data is None else Path(data))
+        if first:
+            sets.check()
+        fabric = machine.fabric(recipe.precision)
+        return _train(recipe, machine, fabric, folder, sets, resume, listen)
+    except BaseException:
+        if fabric is not None:
+            _end_others(fabric)
+        raise
+    finally:
+        folder.release()
+
+
+def _train(
+    recipe: Recipe,
+    machine: Machine,
+    fabric: Fabric,
+    folder: RunFolder,
+    sets: Sets,
+    resume: bool,
+    listen: Listener,
+) -> Result:
+    from hamburger.models.weights import Info
+
+    if machine.accelerator == "cuda":
+        torch.backends.cudnn.benchmark = True  # every batch has the same size
+        torch.cuda.reset_peak_memory_stats(fabric.device)
+    assembly = assemble(recipe, fabric, len(sets.train.classes))
+    info = Info(
+        classes=sets.train.classes,
+        palette=sets.train.palette,
+        extra={"recipe": recipe.name, "data": recipe.data.name, "data_options": recipe.data.options},
+    )
+    batches = feed(recipe, fabric, sets.train, info)
+    torch.manual_seed(recipe.seed)  # whatever building the network drew, all processes begin with equal generators
+    with StopRequest() as stop:
+        loop = Loop(recipe, fabric, folder, sets, assembly, batches, info, stop, listen)
+        resumed = resume and loop.restore()
+        parameters = sum(parameter.numel() for parameter in assembly.net.parameters())
+        if loop.first:
+            folder.begin(recipe)
+            if resume and not resumed:
+                listen(Note(f"{folder.path} has no checkpoint yet: beginning at the beginning"))
+            if recipe.model.backbone.startswith("resnet") and not (recipe.model.pretrained or recipe.start):
+                listen(Note("the backbone starts from random weights; --set model.pretrained=FILE gives it others"))
+        listen(
+            Began(
+                run=folder.path,
+                step=loop.progress.step,
+                steps=recipe.steps,
+                parameters=parameters,
+                train_images=len(sets.train),
+                val_images=len(sets.val),
+                device=str(fabric.device),
+                processes=distributed.world(),
+            )
+        )
+        loop.run()
+    return _finish(recipe, folder, loop, parameters)
+
+
+def _finish(recipe: Recipe, folder: RunFolder, loop: Loop, parameters: int) -> Result:
+    progress, clock = loop.progress, loop.clock
+    assert progress.scores is not None
+    assert progress.best_miou is not None
+    values = {
+        **summary(
+            recipe,
+            scores=progress.scores,
+            best=(progress.best_step, progress.best_miou),
+            loss=progress.loss,
+            parameters=parameters,
+        ),
+        "processes": distributed.world(),
+        **surroundings(loop.device.type),
+        "images_per_s": round(clock.images_per_s, 2),
+        "peak_mb": round(peak_mb(loop.device), 1),
+        "data_wait": round(clock.data_wait, 4),
+        "seconds": round(clock.seconds, 2),
+    }
+    if loop.first:
+        folder.write_result(values)
+    return Result(folder.path, values)
+
+
+def _end_others(fabric: Fabric) -> None:
+    """Processes that wait for one that has failed would wait for long."""
+    launcher = fabric.strategy.launcher
+    for process in getattr(launcher, "procs", ()):
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
