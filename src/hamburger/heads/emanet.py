@@ -26,6 +26,7 @@ class EMANet(Supervised):
 
     HamNet has the same frame, which makes the two a fair pair. `rank`, `steps` and `momentum` are those of the unit,
     `layers.context.ema`; its first convolution is frozen, for its paper sends it no gradient.
+    The 3 x 3 convolutions start from N(0, 2 / (9 out)), the classifier as torch starts it.
 
     Loss: cross-entropy "ce" alone; some ports add an FCN head on the map before: `aux_weight=0.4`.
     """
@@ -47,16 +48,12 @@ class EMANet(Supervised):
         super().__init__(channels, num_classes, aux_weight=aux_weight, aux_width=aux_width, dropout=dropout)
         check_count("EMANet", "width", width, least=1)
         check_count("EMANet", "out_width", out_width, least=1)
-        self.frame = nn.Sequential(
-            conv_norm_relu(self.channels[-1], width, 3),
-            EMAU(width, rank=rank, steps=steps, momentum=momentum),
-            conv_norm_relu(width, out_width, 3),
-        )
+        before, after = conv_norm_relu(self.channels[-1], width, 3), conv_norm_relu(width, out_width, 3)
+        self.frame = nn.Sequential(before, EMAU(width, rank=rank, steps=steps, momentum=momentum), after)
         self.classifier = Classifier(out_width, num_classes, dropout=dropout)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                fan_out = module.kernel_size[0] * module.kernel_size[1] * module.out_channels
-                nn.init.normal_(module.weight, std=math.sqrt(2 / fan_out))
+        for block in (before, after):
+            weight = block[0].weight
+            nn.init.normal_(weight, std=math.sqrt(2 / (9 * weight.shape[0])))
 
     def decode(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         return self.frame(x), {}
