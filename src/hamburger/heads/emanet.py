@@ -51,9 +51,8 @@ class EMANet(Supervised):
         before, after = conv_norm_relu(self.channels[-1], width, 3), conv_norm_relu(width, out_width, 3)
         self.frame = nn.Sequential(before, EMAU(width, rank=rank, steps=steps, momentum=momentum), after)
         self.classifier = Classifier(out_width, num_classes, dropout=dropout)
-        for block in (before, after):
-            weight = block[0].weight
-            nn.init.normal_(weight, std=math.sqrt(2 / (9 * weight.shape[0])))
+        for block, out in ((before, width), (after, out_width)):
+            nn.init.normal_(block.get_parameter("0.weight"), std=math.sqrt(2 / (9 * out)))
 
     def decode(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         return self.frame(x), {}
