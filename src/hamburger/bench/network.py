@@ -115,7 +115,7 @@ def _row(plan: Plan, context: str, options: dict[str, Any], environment: dict[st
         batch=plan.batch,
         dtype=plan.dtype,
         params=sum(p.numel() for p in net.parameters()),
-        **{field: found.get(field) for field in ("train_ms", "train_ms_iqr", "images_per_s", "peak_mb")},
+        **{field: found.get(field) for field in ("train_ms", "train_ms_iqr", "images_per_s", "peak_mb")},  # type: ignore[arg-type]
         note=note,
         repeats=plan.repeats,
         seed=plan.seed,
