@@ -13,12 +13,13 @@ from hamburger.solvers.base import hams
 
 # what decides how a run is fed and watched, not what it computes
 IRRELEVANT = {"seed", "log_every", "eval_every", "checkpoint_every", "tensorboard", "data.workers", "data.resident"}
+KINDS = ("baseline", "breads", "ham", "rival")
 CONTEXT = ("model.context", "model.context_options")
 
 
 @dataclass(frozen=True, eq=False)  # each is itself
 class Group:
-    """One variant over its seeds, by rising seed. `kind`: "baseline", "breads", "ham" or "rival"."""
+    """One variant over its seeds, by rising seed. `kind` is one of KINDS."""
 
     name: str
     kind: str
@@ -61,7 +62,7 @@ class Study:
 
 
 def study(runs: Sequence[Run]) -> Study:
-    """Groups in the order in which they were given, the baseline first."""
+    """Groups by kind, the baseline first, and among their kind in the order in which they were given."""
     sorted_out: dict[str, list[Run]] = {}
     fields: dict[str, dict[str, Any]] = {}
     for run in runs:
@@ -81,7 +82,7 @@ def study(runs: Sequence[Run]) -> Study:
             f"{key.rpartition('.')[2]}={_plain(fields[identity].get(key, 'default'))}" for key in _differing(namesakes)
         ]
         groups.append(Group(" ".join([name, *settings]), kind, _by_seed(members)))
-    groups.sort(key=lambda group: group.kind != "baseline")
+    groups.sort(key=lambda group: KINDS.index(group.kind))
     return Study(tuple(groups), groups[0], tuple(mixed))
 
 

@@ -49,7 +49,7 @@ def pictures(study: Study, gallery: Gallery) -> Markup:
 
 def _shown(study: Study, gallery: Gallery) -> list[Exhibit]:
     """The reference, the best ham and the best rival, as far as they have weights; at least something."""
-    wanted = [study.reference, study.best("ham"), study.best("rival", "breads")]
+    wanted = [study.reference, study.best("ham"), study.best("rival") or study.best("breads")]
     found = [exhibit for group in wanted if group is not None and (exhibit := gallery.exhibit(group))]
     return list(dict.fromkeys(found)) or list(gallery.exhibits[:1])
 

@@ -30,7 +30,7 @@ class Run:
 
     @property
     def seed(self) -> int:
-        return int(self.result.get("seed", self.recipe["seed"]))
+        return int(self.recipe["seed"])
 
     @property
     def miou(self) -> float | None:
@@ -57,7 +57,7 @@ def read_run(path: Path) -> Run:
     result = _object(path / "result.json") if (path / "result.json").exists() else {}
     if not isinstance(recipe.get("model"), dict) or not isinstance(recipe.get("data"), dict):
         raise RunError(f"report: {path / 'recipe.json'} names no model and data; it is not the recipe of a run")
-    if not isinstance(recipe.get("seed", result.get("seed")), int):
+    if not isinstance(recipe.get("seed"), int):
         raise RunError(f"report: {path / 'recipe.json'} has no seed; it is not the recipe of a run")
     if result and not _is_number(result.get("miou")):
         raise RunError(f"report: {path / 'result.json'} has no number 'miou'; it is not the result of a run")

@@ -106,14 +106,16 @@ def per_class(study: Study) -> Markup:
     return folded("IoU of each class", table(["class", *means], rows, name="per-class") + note)
 
 
-def _class_means(group: Group) -> dict[str, float]:
+def _class_means(group: Group) -> dict[str, float | None]:
+    """Over the seeds in which a class has an IoU; None where it has none in any."""
     values: dict[str, list[float]] = {}
     for run in group.runs:
         found = run.result.get(PER_CLASS)
         for name, value in (found if isinstance(found, dict) else {}).items():
-            if isinstance(value, (int, float)) and value == value:
-                values.setdefault(name, []).append(float(value))
-    return {name: sum(had) / len(had) for name, had in values.items()}
+            values.setdefault(name, [])
+            if isinstance(value, (int, float)):
+                values[name].append(float(value))
+    return {name: sum(had) / len(had) if had else None for name, had in values.items()}
 
 
 def conditions(study: Study) -> Markup:
