@@ -39,15 +39,16 @@ def check(
 
     from hamburger.data import create_dataset
     from hamburger.data.checks import inspect
-    from hamburger.data.view import summary
+    from hamburger.data.view import heading, summary
 
     options = dict(parsed(text) for text in option or [])
-    console, problems = Console(), 0
+    console, errors, problems = Console(), Console(stderr=True), 0
     for one in (part.strip() for part in split.split(",")):
         dataset = create_dataset(name, one, data, **options)
-        with Progress(console=Console(stderr=True), transient=True) as progress:
+        with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
             task = progress.add_task(f"reading {one}", total=len(dataset))
             found = inspect(dataset, cache=not fresh, after=lambda task=task: progress.advance(task))  # type: ignore[misc]
+        console.print(heading(dataset, found), markup=False, highlight=False)
         console.print(summary(dataset, found))
         problems += len(found.problems)
         for problem in found.problems:
@@ -70,7 +71,8 @@ def prepare_voc(
     from hamburger.data.prepare import EXPECTED
     from hamburger.data.prepare import prepare_voc as build
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    errors = Console(stderr=True)
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         task = progress.add_task("writing labels", total=None)
         done = build(
             root,

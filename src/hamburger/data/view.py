@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def summary(data: SegmentationSet, found: Findings) -> Table:
-    """Classes with their share of all pixels; the title has the number of images and their sizes."""
+    """Classes with their share of all pixels."""
     from rich.table import Table
 
-    table = Table(title=f"{data.name}, {data.split}: {len(data):,} images, {sizes(found)}")
+    table = Table()
     for heading in ("class", "name", "share"):
         table.add_column(heading, justify="left" if heading == "name" else "right")
     total = max(1, sum(found.pixels))
@@ -23,6 +23,10 @@ def summary(data: SegmentationSet, found: Findings) -> Table:
         table.add_row(str(i), name, f"{pixels / total:.2%}" if pixels else "none")
     table.add_row("255", "unlabelled", f"{found.pixels[-1] / total:.2%}")
     return table
+
+
+def heading(data: SegmentationSet, found: Findings) -> str:
+    return f"{data.name}, {data.split}: {len(data):,} images, {sizes(found)}"
 
 
 def sizes(found: Findings) -> str:

@@ -1,0 +1,123 @@
+"""Bad data folders: every defect with its path, all at once, before training."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import trees
+from hamburger.data import checks, create_dataset, datasets
+from hamburger.data.checks import check, inspect
+from hamburger.errors import DataError
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch):
+    home = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home))
+    return home
+
+
+def broken(root):
+    """Nine images, seven of them bad, one listed twice."""
+    trees.folder(root, ids=10)
+    images, labels = root / "images", root / "labels"
+    (images / "img0.png").unlink()
+    (labels / "img1.png").unlink()
+    content = (images / "img2.png").read_bytes()
+    (images / "img2.png").write_bytes(content[: len(content) // 2])
+    (images / "img3.png").write_bytes(b"")
+    trees.write_label(labels / "img4.png", (0, 77, 200))
+    trees.write_label(labels / "img5.png", (0, 1), size=(10, 11))
+    Image.fromarray(np.zeros((*trees.SIZE, 3), np.uint8)).save(labels / "img6.png")
+    with (root / "train.txt").open("a") as file:
+        file.write("img7\n")
+    return create_dataset("folder", "train", root)
+
+
+def test_every_defect_is_listed_with_its_path(tmp_path):
+    data = broken(tmp_path)
+    with pytest.raises(DataError) as said:
+        check(data)
+    problems = said.value.problems
+    for path, what in {
+        "images/img0": "missing",
+        "labels/img1.png": "missing",
+        "images/img2.png": "damaged or incomplete",
+        "images/img3.png": "empty file",
+        "labels/img4.png": "77, 200 are no class",
+        "labels/img5.png": "11 x 10 pixels for an image of 32 x 24",
+        "labels/img6.png": "a label in colours",
+        "img7": "listed 2 times",
+    }.items():
+        assert sum(path in problem and what in problem for problem in problems) == 1, (path, problems)
+    assert len(problems) == 8 and "8 problems" in str(said.value)
+    assert all(problem in str(said.value) for problem in problems)
+    assert data.problems() == list(problems)
+
+
+def test_twenty_are_shown_and_the_rest_counted(tmp_path):
+    trees.folder(tmp_path, ids=26)
+    for path in (tmp_path / "labels").iterdir():
+        path.unlink()
+    with pytest.raises(DataError, match="and 5 more") as said:
+        check(create_dataset("folder", "train", tmp_path))
+    assert len(said.value.problems) == 25 and str(said.value).count("missing") == 20
+
+
+def test_empty_split(tmp_path):
+    trees.folder(tmp_path)
+    (tmp_path / "train.txt").write_text("\n")
+    with pytest.raises(DataError, match="'train' is empty"):
+        check(create_dataset("folder", "train", tmp_path))
+
+
+def test_labels_without_any_class(tmp_path):
+    trees.folder(tmp_path, ids=2)
+    trees.write_label(tmp_path / "labels" / "img0.png", (255,))
+    with pytest.raises(DataError, match="no pixel"):
+        check(create_dataset("folder", "train", tmp_path))
+
+
+def test_a_turned_image_with_an_unturned_label_is_explained(tmp_path):
+    trees.folder(tmp_path, ids=2)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(np.zeros((*trees.SIZE, 3), np.uint8)).save(tmp_path / "images" / "img0.jpg", exif=exif)
+    (tmp_path / "images" / "img0.png").unlink()
+    assert "EXIF" in inspect(create_dataset("folder", "train", tmp_path)).problems[0]
+
+
+def test_what_is_found_is_right(tmp_path):
+    trees.folder(tmp_path, ids=4)
+    found = check(create_dataset("folder", "train", tmp_path))
+    labels = np.stack([np.array(Image.open(tmp_path / "labels" / f"img{i}.png")) for i in range(3)])
+    assert found.pixels == [int((labels == value).sum()) for value in (0, 1, 2, 255)]
+    assert found.sizes == {trees.SIZE: 3}
+
+
+def test_the_second_check_reads_only_what_changed(tmp_path, monkeypatch, own_cache):
+    trees.folder(tmp_path, ids=6)
+    data = create_dataset("folder", "train", tmp_path)
+    first = check(data)
+    read = []
+    real = checks._one
+    monkeypatch.setattr(checks, "_one", lambda data, index: read.append(index) or real(data, index))
+    assert check(data) == first and read == []
+    assert inspect(data, cache=False) == first and len(read) == 5
+    read.clear()
+    trees.write_label(tmp_path / "labels" / "img2.png", (0, 99), size=(5, 5))
+    assert len(inspect(data).problems) == 2 and read == [2]
+    (stored,) = own_cache.rglob("*.json")
+    assert len(json.loads(stored.read_text())) == 4  # what is not sound is not kept
+    stored.write_text("{ no json")
+    assert len(inspect(data).problems) == 2
+
+
+@pytest.mark.parametrize("name", [n for n in datasets.names() if n.startswith("patchwork")])
+def test_generated_sets_are_sound(name):
+    found = check(create_dataset(name, "val", length=12))
+    assert sum(found.pixels) == 12 * 64 * 64 and found.pixels[-1] == 0 and found.sizes == {(64, 64): 12}
