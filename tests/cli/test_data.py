@@ -1,0 +1,50 @@
+"""`ham data` as a person meets it."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+import trees
+from hamburger.cli.app import app
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
+def test_check_prints_classes_shares_and_sizes(tmp_path):
+    trees.folder(tmp_path, ids=4)
+    result = CliRunner().invoke(app, ["data", "check", "folder", "--data", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert "folder, train: 3 images, 32 x 24" in result.stdout and "folder, val: 1 images" in result.stdout
+    assert "road" in result.stdout and "%" in result.stdout
+
+
+def test_check_lists_every_problem_and_ends_with_status_2(tmp_path):
+    trees.folder(tmp_path, ids=30)
+    for path in (tmp_path / "labels").iterdir():
+        path.unlink()
+    result = CliRunner().invoke(app, ["data", "check", "folder", "--data", str(tmp_path), "--split", "train"])
+    assert result.exit_code == 2
+    assert result.stderr.count("missing") == 29 and "29 problems" in result.stderr.splitlines()[-1]
+
+
+def test_options_reach_the_set(tmp_path):
+    trees.folder(tmp_path, ids=4)
+    arguments = ["data", "check", "folder", "--data", str(tmp_path), "--option", "classes=road,tree"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0 and "sky" not in result.stdout
+    assert CliRunner().invoke(app, [*arguments[:-1], "ignore=[0]"]).exception is not None  # 0 is a class
+
+
+def test_prepare_voc(tmp_path):
+    trees.voc(tmp_path)
+    trees.sbd(tmp_path)
+    arguments = ["data", "prepare", "voc", "--root", str(tmp_path)]
+    refused = CliRunner().invoke(app, arguments)
+    assert refused.exit_code != 0 and "10,582" in str(refused.exception)
+    result = CliRunner().invoke(app, [*arguments, "--any-counts"])
+    assert result.exit_code == 0, result.output
+    assert "trainaug 4" in result.stdout and "2 of VOC, 2 of SBD" in result.stdout
