@@ -223,3 +223,10 @@ def test_weights_of_other_classes_are_refused(make_run, tmp_path):
     (folder / "recipe.json").write_text(json.dumps(recipe))
     with pytest.raises(HamburgerError, match="classes"):
         report(tmp_path, folder, device="cpu")
+
+
+def test_broken_weights_are_named(make_run, tmp_path):
+    folder = make_run("nmf", weights=True)
+    (folder / "best.safetensors").write_bytes(b"not weights")
+    with pytest.raises(HamburgerError, match=re.escape(str(folder / "best.safetensors"))):
+        report(tmp_path, folder, device="cpu")

@@ -50,7 +50,7 @@ def _row(gallery: Gallery, exhibit: Exhibit, index: int) -> Markup:
     entries = [(picture(image, photo=is_photo(image)), gallery.data.ids[index])]
     for place in range(min(ATOMS, len(order))):
         drawn = over(image, maps[order[place]])
-        entries.append((picture(drawn), f"atom {place + 1}: {100 * float(shares[place]):.1f} %"))
+        entries.append((picture(drawn, photo=is_photo(image)), f"atom {place + 1}: {100 * float(shares[place]):.1f} %"))
     return tiles(entries, large=is_photo(image))
 
 
