@@ -130,6 +130,15 @@ def test_pictures_are_pictures(whole):
     assert first.startswith(b"\x89PNG")
 
 
+@pytest.mark.gpu
+def test_a_gpu_sees_the_same(make_run, tmp_path):
+    folders = [make_run(context, weights=True) for context in (None, "nmf", "sa")]
+    pages = [report(tmp_path, *folders, device=device)[1] for device in ("cpu", "cuda")]
+    for name in ("nmf", "nmf, ham alone", "sa"):
+        here, there = (page.column("spectrum", "after")[name][0] for page in pages)
+        assert here == pytest.approx(there, abs=0.5)
+
+
 def test_one_run_without_ham_and_curves(make_run, tmp_path):
     text, page = report(tmp_path, make_run(None, curves=False, weights=True), device="cpu")
     assert set(SECTIONS) <= set(page.ids)

@@ -14,6 +14,7 @@ PER_CLASS = "per_class"
 CONDITIONS = {
     "protocol": "evaluation",
     "hardware": "hardware",
+    "processes": "processes",
     "threads": "threads",
     "torch": "torch",
     "commit": "commit",
@@ -158,7 +159,9 @@ def _listed(values: list[Any]) -> str:
     """Each value once; with how many runs have it where they do not agree."""
     shown = [str(value) for value in values]
     each = list(dict.fromkeys(shown))
-    return each[0] if len(each) == 1 else "; ".join(f"{value} ({shown.count(value)} runs)" for value in each)
+    if len(each) == 1:
+        return each[0]
+    return "; ".join(f"{value} ({n} run{'s' * (n > 1)})" for value in each if (n := shown.count(value)))
 
 
 def _spoken(score: Summary) -> str:
