@@ -30,7 +30,7 @@ Bytes = npt.NDArray[np.uint8]
 def read_image(path: Path) -> Tensor:
     """3 h w, uint8, RGB, upright."""
     with _opened(path) as image:
-        return torch.from_numpy(_rgb(_upright(image))).movedim(-1, 0).contiguous()
+        return torch.from_numpy(np.ascontiguousarray(_rgb(_upright(image)).transpose(2, 0, 1)))
 
 
 def read_indices(path: Path) -> Bytes:

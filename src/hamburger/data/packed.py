@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,9 +28,12 @@ class Packed(NamedTuple):
 
 
 def to_pixels(sample: Sample) -> Pixels:
+    """In numpy, since this runs in reading threads: each torch call there would wake a pool of threads of its own."""
     h, w = sample.label.shape
-    together = torch.cat([sample.image, sample.label[None]])  # 4 h w
-    return Pixels(together.flatten(1).mT.contiguous().view(torch.int32).squeeze(1), (h, w))
+    together = np.empty((h, w, 4), np.uint8)
+    for channel, plane in enumerate((*sample.image.numpy(), sample.label.numpy())):
+        together[..., channel] = plane
+    return Pixels(torch.from_numpy(together).view(torch.int32).flatten(), (h, w))
 
 
 def read_pixels(dataset: SegmentationSet, index: int) -> Pixels:

@@ -69,7 +69,7 @@ class PairSet(SegmentationSet):
         if not 0 <= index < len(self):
             raise IndexError(f"{self.name}: there are {len(self)} samples, index {index} is none of them")
         raw = self.read_raw(index)
-        image, label = self.read_image(index), self.table[raw]
+        image, label = self.read_image(index), np.take(self.table, raw)
         if image.shape[-2:] != label.shape:
             raise DataError(self.mismatch(index, tuple(image.shape[-2:]), label.shape))
         if (label == OUTSIDE).any():
