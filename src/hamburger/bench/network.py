@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,9 @@ from hamburger.bench import footprint
 from hamburger.bench.timing import Timing, clock
 from hamburger.environment import Environment
 from hamburger.errors import OptionError, check_choice, check_count, check_seed
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 DTYPES = ("float32", "bfloat16")
 
@@ -151,3 +154,24 @@ class TrainingStep:
 
     def momenta(self) -> list[Tensor]:
         return [state["momentum_buffer"] for state in self.optimizer.state.values()]
+
+
+def table(rows: Sequence[Row]) -> Table:
+    from rich.table import Table
+
+    first = rows[0]
+    made = Table(
+        title=f"training step of {first.backbone} at stride {first.output_stride}, {first.batch} x {first.crop} x "
+        f"{first.crop}, {first.dtype}",
+        caption=f"{first.hardware}, torch {first.torch}; medians of {first.repeats} steps ± IQR, one network at a time",
+    )
+    made.add_column("context")
+    for heading in ("params M", "ms", "images/s", "peak MiB"):
+        made.add_column(heading, justify="right")
+    for row in rows:
+        if row.train_ms is None:
+            made.add_row(row.context, f"{row.params / 2**20:.2f}", row.note, "", "")
+            continue
+        time = f"{row.train_ms:.1f} ±{row.train_ms_iqr:.1f}"
+        made.add_row(row.context, f"{row.params / 2**20:.2f}", time, f"{row.images_per_s:.0f}", f"{row.peak_mb:,.0f}")
+    return made

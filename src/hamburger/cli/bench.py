@@ -148,6 +148,55 @@ def table3(
             draw([asdict(row) for row in some], path)
 
 
+@app.command("network")
+def network(
+    contexts: Annotated[
+        str, typer.Option(help="with commas; also baseline, breads (no ham) and sa-flash")
+    ] = "baseline,breads,nmf,vq,cd,sa-flash,a2,ema,efficient,da",
+    backbone: Annotated[str, typer.Option()] = "resnet50",
+    output_stride: Annotated[int, typer.Option(help="8, 16 or 32")] = 16,
+    num_classes: Annotated[int, typer.Option(help="k")] = 21,
+    crop: Annotated[int, typer.Option(help="height and width of the images")] = 513,
+    batch: Annotated[int, typer.Option(help="b")] = 16,
+    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16 (autocast)")] = "float32",
+    repeats: Annotated[int, typer.Option(help="timed steps")] = 20,
+    seed: Annotated[int, typer.Option()] = 0,
+    json: Annotated[Path | None, typer.Option(help="write the rows here, one JSON object per line")] = None,
+) -> None:
+    """A training step of HamNet with each context, alone on the device: images/s and peak memory."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from hamburger.bench import network as bench
+    from hamburger.files import check_writable, write_json_lines
+    from hamburger.recipes.variants import model_options
+
+    plan = bench.Plan(
+        variants={name: model_options(name) for name in words(contexts)},
+        backbone=backbone,
+        output_stride=output_stride,
+        num_classes=num_classes,
+        crop=crop,
+        batch=batch,
+        device=device,
+        dtype=dtype,
+        repeats=repeats,
+        seed=seed,
+    )
+    if json is not None:
+        check_writable(json)
+    rows: list[bench.Row] = []
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("measuring", total=len(plan.variants))
+        for row in bench.measure(plan, lambda what: progress.update(task, description=what)):
+            rows.append(row)
+            progress.advance(task)
+            if json is not None:
+                write_json_lines(json, map(asdict, rows))
+    Console().print(bench.table(rows))
+
+
 def words(text: str) -> tuple[str, ...]:
     """`nmf, sa` as names."""
     return tuple(part.strip() for part in text.split(",") if part.strip())

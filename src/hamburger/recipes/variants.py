@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from hamburger.errors import UnknownNameError, did_you_mean
 from hamburger.layers.context import list_contexts
+from hamburger.recipes.base import Recipe
+from hamburger.recipes.overrides import apply
 
 SPECIAL: dict[str, tuple[str, ...]] = {
     "baseline": ("model.context=none",),
@@ -23,3 +26,10 @@ def variants(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
         if name not in known:
             raise UnknownNameError(f"compare: no context '{name}'{did_you_mean(name, known)}")
     return {name: known[name] for name in names}
+
+
+def model_options(name: str) -> dict[str, Any]:
+    """The same as keywords of `create_model`."""
+    overrides = variants([name])[name]
+    model = apply(Recipe(name=name), list(overrides)).model
+    return {"context": model.context, "context_options": model.context_options}
