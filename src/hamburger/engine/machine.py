@@ -64,7 +64,8 @@ class Machine:
         from lightning.fabric import Fabric
         from lightning.fabric.strategies.ddp import DDPStrategy
 
-        logging.getLogger("lightning.fabric").setLevel(logging.WARNING)  # what it would say, we say
+        for name in ("lightning.fabric", "lightning.pytorch"):  # what they would say, we say
+            logging.getLogger(name).setLevel(logging.WARNING)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=UserWarning, module="lightning.*")
             fabric = Fabric(

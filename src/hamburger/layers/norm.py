@@ -42,12 +42,17 @@ class BatchNorm2d(nn.BatchNorm2d):
 PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, BatchNorm1d, BatchNorm2d)
 
 
-class SyncBatchNorm(nn.SyncBatchNorm):
+class SyncBatchNorm(_BatchNorm):
     """On b c ..., any number of positions, different in each process if need be.
 
     On CUDA it is torch's. torch has none for other devices; there the sums cross processes as `distributed.summed`,
     so input and weights receive the gradient of all processes' losses added up. Alone it is plain batch norm.
     """
+
+    # torch's forward is borrowed, not inherited: DDP refuses every heir of torch's class that is not on CUDA
+    process_group = None
+    _check_input_dim = nn.SyncBatchNorm._check_input_dim
+    _check_non_zero_input_channels = nn.SyncBatchNorm._check_non_zero_input_channels
 
     def forward(self, input: Tensor) -> Tensor:
         alone = distributed.world() == 1
@@ -55,7 +60,7 @@ class SyncBatchNorm(nn.SyncBatchNorm):
         if y is not None:
             return y
         if alone or not self.training or input.is_cuda:
-            return super().forward(input)
+            return nn.SyncBatchNorm.forward(self, input)  # type: ignore[arg-type]
         return self._joined(input)
 
     def _joined(self, x: Tensor) -> Tensor:

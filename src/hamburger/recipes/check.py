@@ -61,8 +61,3 @@ def _check_optim(call: str, recipe: Recipe) -> None:
         check_positive(call, f"optim.{name}", getattr(optim, name), zero=True)
     check_positive(call, "optim.momentum", optim.momentum, zero=True, most=0.9999)
     check_count(call, "optim.warmup", optim.warmup, least=0)
-    if optim.warmup >= recipe.steps:
-        raise OptionError(
-            f"{call}: optim.warmup ({optim.warmup}) must be shorter than the run (steps {recipe.steps}); "
-            f"--set optim.warmup=0 for none"
-        )

@@ -1,0 +1,44 @@
+"""What the killed process runs; imported once by the server that its restarts are forked from."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import torch
+from lightning.fabric import Fabric  # noqa: F401  (imported here, before the fork, to save every restart the time)
+from lightning.fabric.strategies.ddp import DDPStrategy  # noqa: F401
+from small_run import small
+
+import hamburger.models.weights  # noqa: F401
+from hamburger.engine.train import train
+
+torch.set_num_threads(1)
+
+
+def work(run, settings, slow):
+    if slow:
+        drag()
+    train(small(*settings), run, accelerator="cpu", resume=True)
+
+
+def drag():
+    """Files lie half-written on the disk for a while, and renaming takes its time."""
+    fsync, replace = os.fsync, os.replace
+
+    def half(handle):
+        path = Path(f"/proc/self/fd/{handle}")
+        content = path.read_bytes() if path.is_file() else b""
+        if content and path.readlink().suffix != ".jsonl":
+            os.ftruncate(handle, len(content) // 2)
+            time.sleep(0.05)
+            os.pwrite(handle, content[len(content) // 2 :], len(content) // 2)
+        fsync(handle)
+
+    def late(*args, **options):
+        time.sleep(0.02)
+        replace(*args, **options)
+        time.sleep(0.02)
+
+    os.fsync, os.replace = half, late
