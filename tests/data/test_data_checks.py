@@ -117,6 +117,14 @@ def test_the_second_check_reads_only_what_changed(tmp_path, monkeypatch, own_cac
     assert len(inspect(data).problems) == 2
 
 
+def test_findings_of_other_colours_are_not_taken(tmp_path):
+    trees.folder(tmp_path, ids=2, classes="sky 0 0 255\nroad 0 255 0\n")
+    Image.fromarray(np.full((*trees.SIZE, 3), (0, 0, 255), np.uint8)).save(tmp_path / "labels" / "img0.png")
+    assert check(create_dataset("folder", "train", tmp_path)).pixels == [24 * 32, 0, 0]
+    (tmp_path / "classes.txt").write_text("sky 0 255 0\nroad 0 0 255\n")
+    assert check(create_dataset("folder", "train", tmp_path)).pixels == [0, 24 * 32, 0]
+
+
 @pytest.mark.parametrize("name", [n for n in datasets.names() if n.startswith("patchwork")])
 def test_generated_sets_are_sound(name):
     found = check(create_dataset(name, "val", length=12))

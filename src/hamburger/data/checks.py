@@ -160,8 +160,7 @@ def _stamp(path: Path | None) -> str:
 def _cache_file(data: PairSet) -> Path:
     """One file for a set, split and choice of classes."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    first = data.pairs[0]
-    key = repr((VERSION, data.name, data.split, str(first.image.parent.absolute()), data.classes, data.table.tolist()))
+    key = f"{VERSION} {data.pairs[0].image.parent.absolute()} {data.meaning()}"
     return base / "hamburger" / "checks" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
 

@@ -73,6 +73,9 @@ class Folder(PairSet):
             table=table,
         )
 
+    def meaning(self) -> str:
+        return super().meaning() + repr((self.colours, self.remapped))
+
     def read_raw(self, index: int) -> Bytes:
         path = self.label_path(index)
         if read_mode(path) not in ("RGB", "RGBA"):

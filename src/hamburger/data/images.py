@@ -101,6 +101,8 @@ def _load_decoders() -> None:
 def _upright(image: Any) -> Any:
     from PIL import ImageOps
 
+    if image.format == "JPEG" and not {"exif", "xmp"} & image.info.keys():  # the usual case, without a copy
+        return image
     try:
         return ImageOps.exif_transpose(image)
     except Exception:  # unreadable metadata say nothing of a rotation, and the image itself has been decoded
@@ -117,4 +119,5 @@ def _rgb(image: Any) -> Bytes:
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, (255, 255, 255, 255)), image)
-    return np.array(image.convert("RGB"), np.uint8)
+    # every copy here holds Python's lock, which is what bounds reading threads
+    return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))

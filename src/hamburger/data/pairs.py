@@ -40,6 +40,10 @@ class PairSet(SegmentationSet):
         self.classes, self.palette = tuple(classes), tuple(palette)
         self.table = table_of(range(len(self.classes))) if table is None else table
 
+    def meaning(self) -> str:
+        """All that decides what a label file means; findings of another meaning are not these."""
+        return repr((self.name, self.split, self.classes, self.palette, self.table.tolist()))
+
     @property
     def labelled(self) -> bool:
         return all(pair.label is not None for pair in self.pairs)
