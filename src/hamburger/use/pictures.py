@@ -54,13 +54,19 @@ def overlay_jpeg(image: Tensor, label: Tensor, classes: Sequence[str], palette: 
 
     picture = _viewable(Image.fromarray(_mixed(image, label, palette).numpy()))
     found = sorted(shares(label, classes).items(), key=lambda item: -item[1])
-    legend = _legend([(palette[classes.index(name)], f"{name}  {share:.1%}") for name, share in found], picture.width)
+    legend = _legend(
+        [(palette[classes.index(name)], f"{name}  {_percent(share)}") for name, share in found], picture.width
+    )
     sheet = Image.new("RGB", (max(picture.width, legend.width), picture.height + legend.height), "white")
     sheet.paste(picture, (0, 0))
     sheet.paste(legend, (0, picture.height))
     buffer = io.BytesIO()
     sheet.save(buffer, format="JPEG", quality=92)
     return buffer.getvalue()
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}" if share >= 0.001 else "<0.1%"
 
 
 def _mixed(image: Tensor, label: Tensor, palette: Sequence[Colour]) -> Tensor:

@@ -38,7 +38,7 @@ def tiles(height: int, width: int, max_pixels: int) -> Iterator[tuple[Span, Span
     if height <= side or width <= side:  # a strip: as long as the area allows, not a row of squares
         short = min(height, width)
         side = max(side, max_pixels // short)
-    margin = side // 8
+    margin = min(96, side // 8)
     for rows in spans(height, side, margin):
         for columns in spans(width, side, margin):
             yield rows, columns
