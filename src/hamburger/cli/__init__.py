@@ -7,6 +7,14 @@ from typing import Any, NoReturn
 
 from hamburger.errors import HamburgerError
 
+# what the commands import beyond the command line itself, and the extra that brings it
+EXTRAS = {
+    **dict.fromkeys(("lightning", "torchvision", "timm", "torchmetrics", "tensorboard", "safetensors"), "train"),
+    **dict.fromkeys(("huggingface_hub", "PIL", "scipy", "numpy"), "train"),
+    **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "export"),
+    "sklearn": "bench",
+}
+
 
 def main() -> None:
     try:
@@ -24,6 +32,11 @@ def main() -> None:
     except usage as mistake:
         said = mistake.format_message()
         _stop(" ".join(said.split())) if said else sys.exit(2)  # without arguments the help has been shown
+    except ModuleNotFoundError as missing:
+        package = (missing.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        _stop(f"this command needs {package}: pip install 'hamburger[{EXTRAS[package]}]'")
     # what a user can cause; anything else is a bug of ours and keeps its traceback
     except (HamburgerError, OSError) as mistake:
         _stop(str(mistake))

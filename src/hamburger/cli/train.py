@@ -23,10 +23,11 @@ def train(
     """Train a segmentation network; what is stopped, by whatever, goes on with --resume."""
     from rich.console import Console
 
+    from hamburger import distributed
     from hamburger.cli.progress import Display
     from hamburger.engine.machine import is_first
     from hamburger.engine.train import train as run_training
-    from hamburger.errors import Interrupted
+    from hamburger.errors import HamburgerError, Interrupted
     from hamburger.recipes.find import find_recipe
     from hamburger.recipes.overrides import apply
 
@@ -49,6 +50,11 @@ def train(
             raise typer.Exit(0) from None
         typer.echo(f"ham: {stopped}", err=True)
         raise typer.Exit(130) from None
+    except HamburgerError as mistake:
+        if is_first():
+            raise
+        typer.echo(f"ham: process {distributed.rank()}: {mistake}", err=True)
+        raise typer.Exit(2) from None
     if is_first():
         found = result.values
         typer.echo(

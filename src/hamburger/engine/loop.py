@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed
 from torch import Tensor
 
 from hamburger import distributed
@@ -75,6 +76,11 @@ class Loop:
             self._run()
         except (DataError, OSError) as trouble:
             raise TrainingError(self._stopped(trouble)) from trouble
+        except RuntimeError as trouble:
+            if distributed.world() == 1 or not lost_peer(trouble):
+                raise
+            said = f"train: another process ended at step {self.progress.step}, and this one cannot go on alone"
+            raise TrainingError(f"{said}; {self._last_good()}") from trouble
         finally:
             if self.board is not None:
                 self.board.close()
@@ -312,12 +318,16 @@ def shares(parts: Sequence[Batch]) -> list[Tensor | None]:
     return list(labelled / labelled.sum().clamp_min(1))
 
 
+def lost_peer(trouble: RuntimeError) -> bool:
+    """Whether a collective failed because a process at its other end is gone."""
+    said = str(trouble)
+    return isinstance(trouble, torch.distributed.DistError) or "by peer" in said or "Broken pipe" in said
+
+
 def gathered(ids: list[str]) -> list[str]:
     """The ids of all processes; all must call this together."""
     if distributed.world() == 1:
         return ids
-    import torch.distributed as dist
-
     found: list[Any] = [None] * distributed.world()
-    dist.all_gather_object(found, ids)
+    torch.distributed.all_gather_object(found, ids)
     return [name for each in found for name in each]
