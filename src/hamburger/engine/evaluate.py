@@ -70,6 +70,9 @@ def evaluate(
     feed = evaluation_batches(
         dataset, batch=batch, device=device, rank=rank, world=world, workers=workers, mean=mean, std=std
     )
+    tuning = torch.backends.cudnn.benchmark
+    # trying out algorithms pays for a size that returns in every batch; here nearly every image has its own
+    torch.backends.cudnn.benchmark = False
     try:
         for images, truth, ids in feed:
             progress(done, total)
@@ -77,6 +80,7 @@ def evaluate(
             counts.update(labels(net, x, protocol), truth)
             done += len(ids)
     finally:
+        torch.backends.cudnn.benchmark = tuning
         net.train(training)
     progress(done, total)
     counts.gather(device)

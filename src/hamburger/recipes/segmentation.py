@@ -91,8 +91,8 @@ def voc_animals() -> Recipe:
         batch=16,
         steps=2_000,
         bn_momentum=SHORT_BN,
-        eval_every=500,
-        checkpoint_every=500,
+        eval_every=1_000,
+        checkpoint_every=1_000,
     )
 
 
