@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from hamburger.cli import bench, data, demo, evaluate, export, listing, predict, propositions, report, train
+from hamburger.cli import bench, compare, data, demo, evaluate, export, listing, predict, propositions, report, train
 
 app = typer.Typer(
     name="ham",
@@ -14,6 +14,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("demo")(demo.demo)
+app.command("compare")(compare.compare)
 app.command("train")(train.train)
 app.command("eval")(evaluate.evaluate)
 app.command("predict")(predict.predict)
