@@ -244,7 +244,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(finished, tmp_path, mo
 
     def after(self):
         original(self)
-        if self.progress.step == 9:
+        if self.progress.step == 11:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(loop.Loop, "after_step", after)

@@ -133,4 +133,5 @@ def _step(metrics: Path) -> int:
 def _row(cell: Cell, out: Path) -> dict[str, Any]:
     """What `results/segmentation_*.jsonl` holds of a run."""
     result = json.loads((out / cell.name / "result.json").read_text())
-    return {"recipe": cell.recipe, "context": cell.variant, **result, "overrides": list(cell.overrides)}
+    # the variant's name last: breads without a ham are a setting of some context, not that context
+    return {"recipe": cell.recipe, **result, "context": cell.variant, "overrides": list(cell.overrides)}

@@ -181,7 +181,7 @@ class Loop:
         rate = learning_rate(self.recipe.optim, step - 1, self.recipe.steps)
         self.progress.loss = sum(terms.values())
         images_per_s, data_wait = self.lap()
-        if debugging() and not distributed.same_everywhere(torch.get_rng_state()):
+        if debugging() and not distributed.same_everywhere(torch.get_rng_state().to(self.device)):
             raise TrainingError(f"train: the processes' generators differ at step {step}, so joined draws do not join")
         if not self.first:
             return

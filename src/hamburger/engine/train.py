@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+import torch.distributed
 
 from hamburger import distributed
 from hamburger.engine.assemble import Sets, assemble, feed
@@ -59,7 +60,10 @@ def train(
         if first:
             sets.check()
         fabric = machine.fabric(recipe.precision)
-        return _train(recipe, machine, fabric, folder, sets, resume, listen)
+        result = _train(recipe, machine, fabric, folder, sets, resume, listen)
+        if distributed.world() > 1:
+            torch.distributed.destroy_process_group()  # or what this process does next would wait for the others
+        return result
     except BaseException:
         if fabric is not None:
             _end_others(fabric)

@@ -1,0 +1,65 @@
+"""The loop on a CUDA device: half precisions, a scaler that is remembered, no wait for the device in a step."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small_run import rows, small
+
+from hamburger.engine import checkpoint, loop
+from hamburger.engine.train import train
+from hamburger.errors import TrainingError
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("settings", [("precision=bf16", "channels_last=true"), ("precision=fp16",), ("compile=true",)])
+def test_every_precision_trains_and_resumes(settings, tmp_path, monkeypatch):
+    whole = train(small(*settings), tmp_path / "whole", accelerator="cuda")
+    original = loop.Loop.after_step
+
+    def after(self):
+        original(self)
+        if self.progress.step == 9:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop.Loop, "after_step", after)
+    with pytest.raises(KeyboardInterrupt):
+        train(small(*settings), tmp_path / "run", accelerator="cuda")
+    monkeypatch.undo()
+    if "precision=fp16" in settings:
+        assert checkpoint.load(tmp_path / "run").state["precision"]["scale"] > 0
+    result = train(small(*settings), tmp_path / "run", accelerator="cuda", resume=True)
+    assert result.values["device"] == "cuda"
+    assert result.values["peak_mb"] > 0
+    assert [row["step"] for row in rows(tmp_path / "run")] == [row["step"] for row in rows(tmp_path / "whole")]
+    assert result.values["loss"] == pytest.approx(whole.values["loss"], rel=0.05)
+
+
+def test_a_step_does_not_wait_for_the_device(tmp_path, monkeypatch):
+    original = loop.Loop.train_step
+
+    def strict(self, step, parts):
+        torch.cuda.set_sync_debug_mode("error" if step > 1 else "default")
+        try:
+            original(self, step, parts)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    monkeypatch.setattr(loop.Loop, "train_step", strict)
+    train(small("precision=bf16"), tmp_path, accelerator="cuda")
+
+
+def test_an_infinite_loss_is_found_at_its_step(tmp_path, monkeypatch):
+    original = loop.Loop._forward
+    seen = []
+
+    def forward(self, part):
+        seen.append(part.ids)
+        factor = float("inf") if len(seen) == 3 else 1.0
+        return {name: factor * value for name, value in original(self, part).items()}
+
+    monkeypatch.setattr(loop.Loop, "_forward", forward)
+    with pytest.raises(TrainingError, match="not finite at step 3"):
+        train(small("checkpoint_every=100"), tmp_path, accelerator="cuda")
+    assert len(seen) == 5
