@@ -31,8 +31,8 @@ def test_list_names_the_hams() -> None:
     assert result.stdout.split() == ["cd", "nmf", "vq"]
 
 
-def test_demo_recovers_the_scene(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path)])
+def test_recover_recovers_the_scene(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["recover", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert (tmp_path / "recovery.png").read_bytes().startswith(b"\x89PNG")
     recoveries = json.loads((tmp_path / "recovery.json").read_text())["recoveries"]

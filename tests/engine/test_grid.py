@@ -10,6 +10,7 @@ import pytest
 
 from hamburger.engine.grid import Cell, GridError, cells, command, run_grid
 from hamburger.errors import OptionError, UnknownNameError
+from hamburger.recipes.codec import to_json
 from hamburger.recipes.variants import variants
 
 WORK = """
@@ -35,9 +36,9 @@ def starts(out, cell):
 
 
 def test_every_variant_meets_every_seed():
-    grid = cells("patchwork", {"baseline": ("a=1",), "nmf": ()}, [0, 1], ["steps=3"])
+    grid = cells("patchwork", {"baseline": ("batch=1",), "nmf": ()}, [0, 1], ["steps=3"])
     assert [cell.name for cell in grid] == ["baseline-seed0", "nmf-seed0", "baseline-seed1", "nmf-seed1"]
-    assert grid[0].overrides == ("steps=3", "a=1")
+    assert grid[0].overrides == ("steps=3", "batch=1")
     with pytest.raises(OptionError, match="give each seed once"):
         cells("patchwork", {"nmf": ()}, [1, 1], [])
 
@@ -63,6 +64,18 @@ def test_rows_come_in_order_and_finished_runs_are_skipped(tmp_path):
     (tmp_path / "b-seed1" / "result.json").unlink()
     run_grid(grid, tmp_path, command=stand_in)
     assert [len(starts(tmp_path, cell)) for cell in grid] == [1, 2, 1, 1]
+
+
+def test_a_mistake_or_a_changed_recipe_stops_before_any_run(tmp_path):
+    with pytest.raises(OptionError, match="no field 'stepz'"):
+        run_grid(cells("patchwork", {"a": ("stepz=3",)}, [1], []), tmp_path, command=stand_in)
+    old, new = (cells("patchwork", {"a": ()}, [1], [f"steps={steps}"]) for steps in (7, 9))
+    (tmp_path / "a-seed1").mkdir()
+    (tmp_path / "a-seed1" / "recipe.json").write_text(to_json(old[0].resolved()))
+    with pytest.raises(OptionError, match=r"made with another recipe \(steps"):
+        run_grid(new, tmp_path, command=stand_in)
+    assert not (tmp_path / "a-seed1" / "starts.txt").exists()
+    run_grid(old, tmp_path, command=stand_in)
 
 
 def test_jobs_run_side_by_side(tmp_path):

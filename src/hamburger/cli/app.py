@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import typer
 
-from hamburger.cli import bench, compare, data, demo, evaluate, export, listing, predict, propositions, report, train
+from hamburger.cli import (
+    bench,
+    compare,
+    data,
+    demo,
+    evaluate,
+    export,
+    listing,
+    predict,
+    propositions,
+    recover,
+    report,
+    train,
+)
 
 app = typer.Typer(
     name="ham",
@@ -21,6 +34,7 @@ app.command("predict")(predict.predict)
 app.command("report")(report.report)
 app.command("export")(export.export)
 app.command("list")(listing.listing)
+app.command("recover")(recover.recover)
 app.command("propositions")(propositions.propositions)
 app.add_typer(bench.app, name="bench")
 app.add_typer(data.app, name="data")

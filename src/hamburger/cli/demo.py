@@ -1,4 +1,4 @@
-"""`ham demo`: the core at work on a matrix that one can look at."""
+"""`ham demo`: the main job on the embedded data, from nothing to a page with pictures."""
 
 from __future__ import annotations
 
@@ -7,32 +7,24 @@ from typing import Annotated
 
 import typer
 
+RECIPES = ("patchwork", "patchwork-glyphs")
+
 
 def demo(
-    out: Annotated[Path, typer.Option(help="where recovery.png and recovery.json go")] = Path("runs/demo"),
-    rank: Annotated[int, typer.Option(help="of the scene, and of the hams")] = 6,
-    noise: Annotated[float, typer.Option(help="standard deviation, for values between 0 and 1")] = 0.25,
-    seed: Annotated[int, typer.Option()] = 0,
+    out: Annotated[Path, typer.Option(help="a folder for the runs and report.html")] = Path("runs/demo"),
+    recipe: Annotated[str, typer.Option(help=f"one of: {', '.join(RECIPES)}")] = "patchwork",
+    contexts: Annotated[str, typer.Option(help="with commas, as in `ham compare`")] = "baseline,nmf,sa",
+    seeds: Annotated[str, typer.Option(help="with commas")] = "0,1",
+    steps: Annotated[int | None, typer.Option(help="of training; default: the recipe's")] = None,
+    jobs: Annotated[int, typer.Option(help="runs at once")] = 2,
 ) -> None:
-    """Recover a low-rank scene from noise by NMF, VQ and CD, beside a truncated SVD."""
-    from rich.console import Console
+    """Train HamNet, its baseline and a rival on generated scenes; a table, and a page with pictures."""
+    from hamburger.cli.bench import numbers, words
+    from hamburger.cli.grid import show_grid
+    from hamburger.engine.grid import cells
+    from hamburger.errors import check_choice
+    from hamburger.recipes.variants import variants
 
-    from hamburger.demo import report
-    from hamburger.demo.recovery import recover
-    from hamburger.demo.scene import BANDS, patchwork
-    from hamburger.errors import OptionError, check_count, check_positive, check_seed
-    from hamburger.files import check_writable, write_atomically
-
-    check_count("demo", "rank", rank, least=2)
-    if rank > BANDS:
-        raise OptionError(f"demo: the scene has {BANDS} bands, so its rank is at most that, got {rank}")
-    check_positive("demo", "noise", noise)
-    check_seed("demo", seed)
-    check_writable(out / "recovery.png")
-    scene = patchwork(rank=rank, noise=noise, seed=seed)
-    found = recover(scene, rank=rank, seed=seed)
-    console = Console()
-    console.print(report.table(found))
-    write_atomically(out / "recovery.png", report.picture(scene, found))
-    write_atomically(out / "recovery.json", report.as_json(found, rank=rank, noise=noise, seed=seed))
-    console.print(f"wrote {out / 'recovery.png'} and {out / 'recovery.json'}", soft_wrap=True)
+    check_choice("demo", "recipe", recipe, RECIPES)
+    shared = [] if steps is None else [f"steps={steps}"]
+    show_grid(cells(recipe, variants(words(contexts)), numbers(seeds), shared), out, jobs=jobs)

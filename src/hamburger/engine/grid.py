@@ -9,11 +9,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hamburger.engine.folder import RECIPE, RESULT
 from hamburger.errors import HamburgerError, OptionError, check_count
+from hamburger.recipes.base import Recipe
+from hamburger.recipes.check import check_recipe
+from hamburger.recipes.codec import differences, from_json
+from hamburger.recipes.find import find_recipe
+from hamburger.recipes.overrides import apply
 
 
 class GridError(HamburgerError, RuntimeError):
@@ -33,6 +39,9 @@ class Cell:
     def name(self) -> str:
         return f"{self.variant}-seed{self.seed}"
 
+    def resolved(self) -> Recipe:
+        return replace(apply(find_recipe(self.recipe), self.overrides), seed=self.seed)
+
 
 def cells(recipe: str, variants: dict[str, tuple[str, ...]], seeds: Sequence[int], shared: Sequence[str]) -> list[Cell]:
     """Every variant with every seed, seeds outermost, so that what is cut short still compares all variants."""
@@ -50,7 +59,21 @@ def command(cell: Cell, out: Path, data: Path | None) -> list[str]:
         words += ["--set", override]
     if data is not None:
         words += ["--data", str(data)]
-    return [*words, "--resume"] if (run / "recipe.json").exists() else words
+    return [*words, "--resume"] if (run / RECIPE).exists() else words
+
+
+def check_grid(grid: Sequence[Cell], out: Path) -> None:
+    """Before any work: every recipe can run, and what lies in the folder came of the same ones."""
+    for cell in grid:
+        wanted = cell.resolved()
+        check_recipe(wanted, processes=1)
+        stored = out / cell.name / RECIPE
+        changed = differences(wanted, from_json(stored.read_text())) if stored.exists() else []
+        if changed:
+            raise OptionError(
+                f"compare: the run in {stored.parent} was made with another recipe ({'; '.join(changed)}); "
+                f"give the same settings, or name another folder with --out"
+            )
 
 
 def run_grid(
@@ -68,8 +91,9 @@ def run_grid(
     alone and is named at the end. An interrupt goes on to the running ones, which save where they are.
     """
     check_count("compare", "jobs", jobs, least=1)
+    check_grid(grid, out)
     out.mkdir(parents=True, exist_ok=True)
-    waiting = [cell for cell in grid if not (out / cell.name / "result.json").exists()]
+    waiting = [cell for cell in grid if not (out / cell.name / RESULT).exists()]
     done = len(grid) - len(waiting)
     running: dict[Cell, subprocess.Popen[bytes]] = {}
     failed: list[str] = []
@@ -84,7 +108,7 @@ def run_grid(
                     continue
                 del running[cell]
                 done += 1
-                if status or not (out / cell.name / "result.json").exists():
+                if status or not (out / cell.name / RESULT).exists():
                     failed.append(f"{cell.name} (exit {status}): {_last_line(_log(out, cell))}")
             progress(done, {cell.name: _step(out / cell.name / "metrics.jsonl") for cell in running})
             time.sleep(0.1)
@@ -132,6 +156,6 @@ def _step(metrics: Path) -> int:
 
 def _row(cell: Cell, out: Path) -> dict[str, Any]:
     """What `results/segmentation_*.jsonl` holds of a run."""
-    result = json.loads((out / cell.name / "result.json").read_text())
+    result = json.loads((out / cell.name / RESULT).read_text())
     # the variant's name last: breads without a ham are a setting of some context, not that context
     return {"recipe": cell.recipe, **result, "context": cell.variant, "overrides": list(cell.overrides)}

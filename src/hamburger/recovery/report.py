@@ -7,8 +7,8 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hamburger.demo.recovery import Recovery
-from hamburger.demo.scene import Scene, as_rgb
+from hamburger.recovery.recovery import Recovery
+from hamburger.recovery.scene import Scene, as_rgb
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hamburger.demo.scene import Scene
+from hamburger.recovery.scene import Scene
 from hamburger.solvers import decompose, hams
 
 
