@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -37,8 +38,9 @@ def test_two_processes_are_one_and_one_goes_on_for_two(tmp_path):
     ) as process:
         while process.poll() is None and not (two / "metrics.jsonl").exists():
             time.sleep(0.01)
-        time.sleep(0.2)
-        os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C reaches every process of the terminal
+        time.sleep(0.05)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C reaches every process of the terminal
         said = process.communicate(timeout=60)[1]
     if process.returncode:  # else it was faster than the finger
         assert process.returncode == 130, said

@@ -78,7 +78,7 @@ def test_a_finished_run_is_only_read(finished):
 def test_a_folder_with_a_run_is_not_overwritten(finished):
     with pytest.raises(OptionError, match="already holds a run"):
         train(small(), finished[0], accelerator="cpu")
-    with pytest.raises(CheckpointError, match=r"another recipe \(optim.lr: 0.5 here, 0.05 there\)"):
+    with pytest.raises(CheckpointError, match=r"another recipe \(optim.lr: 0.5 here, 0.2 there\)"):
         train(small("optim.lr=0.5"), finished[0], accelerator="cpu", resume=True)
 
 

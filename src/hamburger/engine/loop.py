@@ -8,7 +8,6 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed
 from torch import Tensor
 
 from hamburger import distributed
@@ -21,12 +20,12 @@ from hamburger.engine.evaluate import evaluate
 from hamburger.engine.events import Evaluated, Listener, Logged, Note, Saved
 from hamburger.engine.folder import BEST, RunFolder
 from hamburger.engine.interrupt import StopRequest
+from hamburger.engine.joined import gathered, lost_peer, shares
 from hamburger.engine.optim import set_rate
 from hamburger.engine.record import Record, first_bad
 from hamburger.engine.schedule import learning_rate
 from hamburger.engine.state import Progress, random_states, set_random_state
 from hamburger.errors import DataError, Interrupted, TrainingError
-from hamburger.losses.cross_entropy import IGNORE
 from hamburger.recipes.base import Recipe
 from hamburger.recipes.codec import digest
 
@@ -308,26 +307,3 @@ class Loop:
             return "no checkpoint had been written yet"
         where = self.folder.path / checkpoint.LAST
         return f"the last checkpoint is {where}, of step {self.saved}: go on with --resume"
-
-
-def shares(parts: Sequence[Batch]) -> list[Tensor | None]:
-    """What each accumulated part weighs in the mean over the labelled pixels of the whole batch; None for all of it."""
-    if len(parts) == 1:
-        return [None]
-    labelled = distributed.total(torch.stack([(part.labels != IGNORE).sum() for part in parts])).float()
-    return list(labelled / labelled.sum().clamp_min(1))
-
-
-def lost_peer(trouble: RuntimeError) -> bool:
-    """Whether a collective failed because a process at its other end is gone."""
-    said = str(trouble)
-    return isinstance(trouble, torch.distributed.DistError) or "by peer" in said or "Broken pipe" in said
-
-
-def gathered(ids: list[str]) -> list[str]:
-    """The ids of all processes; all must call this together."""
-    if distributed.world() == 1:
-        return ids
-    found: list[Any] = [None] * distributed.world()
-    torch.distributed.all_gather_object(found, ids)
-    return [name for each in found for name in each]
