@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hamburger.analysis import contexts_page, core_page, propositions_report, table3_page
+from hamburger.analysis import contexts_page, core_page, propositions_report, segmentation_page, table3_page
 from hamburger.analysis.figure_table3 import draw
 from hamburger.files import write_atomically
 
@@ -35,6 +35,13 @@ BLOCKS: dict[str, Callable[[Path], str]] = {
     "table3-paper": lambda results: table3_page.against_paper(lines_of(results / "table3_h200.jsonl"), "float32"),
     **{f"table3-h200-{dtype}": _h200(dtype) for dtype in ("bfloat16", "tf32", "float32")},
     "table3-cpu": lambda results: table3_page.over_sizes(lines_of(results / "table3_cpu.jsonl"), "float32"),
+    "network-h200": lambda results: segmentation_page.speed(lines_of(results / "network_h200.jsonl")),
+    **{
+        f"segmentation-{name}": lambda results, name=name: segmentation_page.accuracy(  # type: ignore[misc]
+            lines_of(results / f"segmentation_{name.replace('-cpu', '')}_cpu.jsonl")
+        )
+        for name in ("patchwork-cpu", "patchwork-glyphs-cpu")
+    },
     "propositions": lambda results: propositions_report.markdown(
         json.loads((results / "propositions_cpu.json").read_text())
     ),

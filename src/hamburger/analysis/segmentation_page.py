@@ -1,0 +1,72 @@
+"""Rows of `ham compare` and `ham bench network` -> the tables of README and docs."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from hamburger.analysis.core_page import markdown_table
+from hamburger.analysis.report.statistics import paired, summarise
+
+Row = dict[str, Any]
+
+
+def accuracy(rows: Sequence[Row]) -> str:
+    """mIoU of every context over its seeds, and its paired difference to the baseline, best first."""
+    scores: dict[str, dict[int, float]] = {}
+    for row in rows:
+        scores.setdefault(row["context"], {})[row["seed"]] = 100 * row["miou"]
+    means = {context: summarise(list(own.values())) for context, own in scores.items()}
+    lines = []
+    for context in sorted(means, key=lambda name: -means[name].mean):
+        found = means[context]
+        difference = paired(scores[context], scores["baseline"]) if context != "baseline" else None
+        gain = "" if difference is None else f"{difference.mean:+.1f}"
+        interval = (
+            ""
+            if difference is None or difference.interval is None
+            else "{:+.1f} ... {:+.1f}".format(*difference.interval)
+        )
+        seeds = ", ".join(f"{value:.1f}" for _, value in sorted(scores[context].items()))
+        spread = "" if found.deviation is None else f"{found.deviation:.1f}"
+        lines.append([context, f"{found.mean:.1f}", spread, gain, interval, seeds])
+    header = ["context", "mIoU", "spread", "over the baseline", "95 % interval", "each seed"]
+    return f"{markdown_table(header, lines)}\n\n{_protocol(rows)}"
+
+
+def _protocol(rows: Sequence[Row]) -> str:
+    first = rows[0]
+    seeds = ", ".join(str(seed) for seed in sorted({row["seed"] for row in rows}))
+    commits = ", ".join(sorted({str(row["commit"]) for row in rows}))
+    return (
+        f"Recipe `{first['recipe']}`, {first['steps']} steps of {first['batch']} images, precision "
+        f"{first['precision']}, validation mIoU of the last step in percent ({first['protocol']}), seeds {seeds}; "
+        f"spread is the standard deviation over seeds, differences are paired by seed. {first['hardware']}, "
+        f"torch {first['torch']}, commit {commits}."
+    )
+
+
+def speed(rows: Sequence[Row]) -> str:
+    """Training step of the whole network with each context."""
+    slowest = max(row["train_ms"] for row in rows if row["train_ms"])
+    lines = [
+        [
+            row["context"],
+            f"{row['params'] / 1e6:.2f}",
+            f"{row['train_ms']:.1f} ({row['train_ms_iqr']:.1f})" if row["train_ms"] else row["note"],
+            f"{row['images_per_s']:.0f}" if row["images_per_s"] else "",
+            f"{row['peak_mb']:,.0f}" if row["peak_mb"] else "",
+        ]
+        for row in sorted(rows, key=lambda row: row["train_ms"] or slowest + 1)
+    ]
+    first = rows[0]
+    jitter = statistics.median(row["train_ms_iqr"] / row["train_ms"] for row in rows if row["train_ms"])
+    note = (
+        f"Forward, backward and SGD step of {first['backbone']} at stride {first['output_stride']}, "
+        f"{first['batch']} x 3 x {first['crop']} x {first['crop']}, {first['dtype']}, channels last, one network at a "
+        f"time, medians of {first['repeats']} steps with quartile distance (typically {100 * jitter:.0f} % of the "
+        f"median: smaller differences mean nothing). {first['hardware']}, torch {first['torch']}, "
+        f"commit {first['commit']} (`ham bench network`)."
+    )
+    return f"{markdown_table(['context', 'parameters, 10^6', 'ms', 'images/s', 'peak MiB'], lines)}\n\n{note}"
