@@ -1,7 +1,7 @@
 """The three Hamburgers of the paper (Geng et al., ICLR 2021), as contexts.
 
-Where no rank is given it follows the width as in the paper, d = 8 r with r at least 8 (section 3.2): 64 at the 512 channels
-of Table 3. A rank as large as the width would not reduce anything.
+Where no rank is given it follows the width as in the paper, d = 8 r with r at least 8 (section 3.2): 64 at the 512
+channels of Table 3. A rank as large as the width would not reduce anything.
 """
 
 from __future__ import annotations
