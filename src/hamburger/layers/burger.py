@@ -54,6 +54,7 @@ class Hamburger(nn.Module):
     - `grad`: "one-step" (default), "truncated:m", "bptt" (default where init="learned"), "implicit", or a strategy.
     - `parts`: which of {"lower", "ham", "upper"} are there, for the ablations of Table 2. The norm stays.
     - `seed`: of the dictionary that evaluation starts from. It is in the state dict: loading weights loads it too.
+    - `backend`: what solves: "auto", "plain" or "fused", as in `decompose`. It changes no value beyond rounding.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Hamburger(nn.Module):
         cheese_factor: int | None = None,
         online_momentum: float = 0.9,
         seed: int = 0,
+        backend: str = "auto",
         **ham_options: Any,
     ) -> None:
         super().__init__()
@@ -126,6 +128,7 @@ class Hamburger(nn.Module):
                 grad=grad,
                 seed=seed,
                 online_momentum=online_momentum,
+                backend=backend,
             )
 
         self.ham = slice_of_ham("spatial", seed) if "ham" in parts else None

@@ -8,6 +8,7 @@ from hamburger import distributed
 from hamburger.errors import OptionError, ShapeError, check_choice, check_count, check_seed
 from hamburger.layers.dictionary import Dictionary, PositionDictionary
 from hamburger.precision import widen
+from hamburger.solvers.backend import BACKENDS
 from hamburger.solvers.base import Ham
 from hamburger.solvers.decompose import as_ham, run
 from hamburger.solvers.grad import BPTT, Gradient, as_gradient, bptt, one_step
@@ -20,7 +21,7 @@ class HamLayer(nn.Module):
 
     `heads` splits the d channels into sections that are decomposed apart. `axis="spatial"` factorises each section as
     it is, one column per position; `axis="channel"` factorises its transpose, one column per channel. A
-    non-negative ham expects x >= 0, as `Hamburger` sees to; nothing checks it here.
+    non-negative ham expects x >= 0, as `Hamburger` sees to; nothing checks it here. `backend` as in `decompose`.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class HamLayer(nn.Module):
         grad: str | Gradient | None = None,
         seed: int = 0,
         online_momentum: float = 0.9,
+        backend: str = "auto",
     ) -> None:
         super().__init__()
         ham = as_ham(ham)
@@ -45,6 +47,7 @@ class HamLayer(nn.Module):
         check_count("Hamburger", "heads", heads, least=1)
         check_count("Hamburger", "steps", steps, least=0)
         check_choice("Hamburger", "axis", axis, AXES)
+        check_choice("Hamburger", "backend", backend, BACKENDS)
         if eval_steps is not None:
             check_count("Hamburger", "eval_steps", eval_steps, least=0)
         if dim % heads:
@@ -54,6 +57,7 @@ class HamLayer(nn.Module):
                 f"Hamburger: init='learned' needs grad='bptt', got '{grad}': no other reaches the first dictionary"
             )
         self.ham, self.dim, self.heads, self.axis, self.grad = ham, dim, heads, axis, grad
+        self.backend = backend
         self.steps, self.eval_steps = steps, steps if eval_steps is None else eval_steps
         self.dictionary: Dictionary | PositionDictionary = (
             Dictionary(ham, heads=heads, dim=dim // heads, init=init, seed=seed, momentum=online_momentum)
@@ -78,6 +82,7 @@ class HamLayer(nn.Module):
             steps=self.steps if self.training else self.eval_steps,
             grad=self.grad,
             bases=bases,
+            backend=self.backend,
         )
         self.dictionary.update(out.bases)
         y = out.reconstruction if self.axis == "spatial" else out.reconstruction.mT
@@ -85,4 +90,5 @@ class HamLayer(nn.Module):
 
     def extra_repr(self) -> str:
         steps = f"{self.steps}" if self.steps == self.eval_steps else f"{self.steps}, eval_steps={self.eval_steps}"
-        return f"{self.ham}, steps={steps}, grad={self.grad}, heads={self.heads}, axis={self.axis}"
+        backend = "" if self.backend == "auto" else f", backend={self.backend}"
+        return f"{self.ham}, steps={steps}, grad={self.grad}, heads={self.heads}, axis={self.axis}{backend}"

@@ -11,6 +11,8 @@ from hamburger.checks import check_finite, check_nonnegative
 from hamburger.errors import InputError, OptionError, ShapeError, check_count
 from hamburger.precision import full_precision, widen
 from hamburger.shapes import check_shapes, check_tensor
+from hamburger.solvers import fused
+from hamburger.solvers.backend import fuses
 from hamburger.solvers.base import Factors, Ham, hams
 from hamburger.solvers.grad import Gradient, as_gradient, one_step
 
@@ -44,13 +46,16 @@ def decompose(
     grad: str | Gradient = one_step,
     bases: Tensor | None = None,
     generator: torch.Generator | None = None,
+    backend: str = "auto",
     **options: Any,
 ) -> Decomposition:
     """Low-rank factors of x: b d n, and their product D C.
 
     `steps` sweeps of the ham's optimiser, then one read-out of the codes under the bases found. The start is `bases`
     ((b or 1) d r), which makes the call deterministic, or is drawn from `generator` (torch's default without one).
-    `grad` says what is differentiated and never changes the value. Other keywords are options of a ham given by name.
+    `grad` says what is differentiated and never changes the value. `backend` is "plain" (torch), "fused" (kernels for
+    CUDA, one-step gradient; raises where they cannot) or "auto", which the variable HAM_BACKEND can settle. Other
+    keywords are options of a ham given by name.
 
     >>> out = decompose(torch.rand(2, 32, 100), "nmf", rank=4, steps=6)
     >>> out.bases.shape, out.codes.shape, out.reconstruction.shape
@@ -75,7 +80,7 @@ def decompose(
         check_nonnegative("decompose", "x", x)
         if bases is not None:
             check_nonnegative("decompose", "bases", bases)
-    return run(x, ham, steps=steps, grad=grad, bases=bases, generator=generator)
+    return run(x, ham, steps=steps, grad=grad, bases=bases, generator=generator, backend=backend)
 
 
 def run(
@@ -86,9 +91,12 @@ def run(
     grad: Gradient,
     bases: Tensor | None,
     generator: torch.Generator | None = None,
+    backend: str = "auto",
 ) -> Decomposition:
     """`decompose` without its checks, for layers that have made them."""
     with full_precision(x.device.type):
+        if fuses(backend, x, ham, grad, bases):
+            return Decomposition(*fused.solve(x, ham, steps=steps, bases=bases, generator=generator))
         # Half precision has neither the range nor the digits for sums over thousands of positions.
         data = widen(x)
 

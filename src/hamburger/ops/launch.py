@@ -1,0 +1,62 @@
+"""The host's side of the shared kernels: precision, grids, partial sums. No value is read, so the host never waits."""
+
+from __future__ import annotations
+
+import torch
+import triton
+from torch import Tensor
+
+from hamburger.ops import kernels
+from hamburger.ops.tiles import Blocks, cdiv, split
+
+# Whether kernels run in Triton's interpreter, on the CPU (TRITON_INTERPRET=1 before triton is imported).
+INTERPRETED = not isinstance(kernels.sums_kernel, triton.JITFunction)
+
+
+def kind(dtype: torch.dtype) -> str:
+    """How products with X are made; they are always added up in float32.
+
+    bfloat16 has the range of the factors, so they can be rounded to it. float16 has not: its products are TF32, which
+    holds every float16. float32 is exact unless torch is told to use TF32.
+    """
+    if dtype == torch.bfloat16 and not INTERPRETED:  # the interpreter cannot multiply bfloat16
+        return "bf16"
+    return "ieee" if dtype == torch.float32 and not tf32() else "tf32"
+
+
+def kind_of_factors(dtype: torch.dtype) -> str:
+    """How products of factors alone are made."""
+    return "ieee" if kind(dtype) == "ieee" else "tf32"
+
+
+def tf32() -> bool:
+    """Torch's own switch for matrix products of float32."""
+    flags = torch.backends.cuda.matmul
+    if hasattr(flags, "fp32_precision"):  # torch 2.9; the older name then raises where both were set
+        return bool(flags.fp32_precision == "tf32")
+    return bool(flags.allow_tf32)
+
+
+def sums(x: Tensor, codes: Tensor, t: Blocks, *, gram: bool) -> Tensor:
+    """Partial sums over positions.   x: b d n   codes: b n r   ->   b parts (d + e) r   (see `sums_kernel`)"""
+    (b, d, n), r = x.shape, codes.shape[2]
+    extra = r if gram else 1
+    tiles = (cdiv(d, t.SD) + cdiv(extra, t.SD), cdiv(r, t.SR))
+    length, parts = split(n, b * tiles[0] * tiles[1], t.SN)
+    out = torch.empty(b, parts, d + extra, r, dtype=torch.float32, device=x.device)
+    kernels.sums_kernel[(b * parts, *tiles)](
+        x, codes, out, d, n, r, length, *x.stride(),
+        GRAM=gram, KIND=kind(x.dtype), SD=t.SD, SR=t.SR, SN=t.SN, num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+def gram(bases: Tensor, dtype: torch.dtype, t: Blocks) -> Tensor:
+    """D^T D.   bases: b d r   ->   b r r"""
+    b, d, r = bases.shape
+    out = torch.empty(b, r, r, dtype=torch.float32, device=bases.device)
+    tiles = cdiv(r, t.FR)
+    kernels.gram_kernel[(b, tiles, tiles)](
+        bases, out, d, r, KIND=kind_of_factors(dtype), FD=t.FD, FR=t.FR, num_warps=4
+    )  # fmt: skip
+    return out

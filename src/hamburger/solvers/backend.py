@@ -1,0 +1,69 @@
+"""Which program solves: plain torch, which does everything everywhere, or the fused kernels."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from hamburger.errors import OptionError, check_choice
+from hamburger.solvers.base import Ham
+from hamburger.solvers.grad import Gradient, one_step
+from hamburger.solvers.nmf import NMF
+
+BACKENDS = ("auto", "plain", "fused")
+VARIABLE = "HAM_BACKEND"  # what "auto" means, for a whole process
+FUSED = (NMF,)
+TRITON = find_spec("triton") is not None
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def fused_by_default(device_type: str) -> bool:
+    """Whether "auto" takes the fused kernels there."""
+    return False
+
+
+def fuses(backend: str, x: Tensor, ham: Ham, grad: Gradient, bases: Tensor | None) -> bool:
+    """Whether the fused kernels solve this; a backend asked for by name that cannot raises."""
+    forced = os.environ.get(VARIABLE, "auto") if backend == "auto" else backend
+    check_choice(VARIABLE if backend == "auto" else "decompose", "backend", forced, BACKENDS)
+    if forced == "plain" or (forced == "auto" and (not fused_by_default(x.device.type) or exporting())):
+        return False
+    reason = why_not(x, ham, grad, bases)
+    if reason is not None and forced == "fused":
+        raise OptionError(f"decompose: backend 'fused' cannot solve this: {reason}; take backend='plain' or 'auto'")
+    return reason is None
+
+
+def exporting() -> bool:
+    """A graph that leaves this process has no use for kernels that live in it."""
+    return torch.onnx.is_in_onnx_export() or torch.compiler.is_exporting()
+
+
+def why_not(x: Tensor, ham: Ham, grad: Gradient, bases: Tensor | None) -> str | None:
+    """Why the fused kernels cannot solve this; None where they can."""
+    if type(ham) not in FUSED:  # a subclass may change any step
+        return f"there are kernels for {', '.join(kind.__name__ for kind in FUSED)}, not for {type(ham).__name__}"
+    if isinstance(ham, NMF) and ham.codes_init != "softmax":
+        return f"the kernels start from codes_init='softmax', not from {ham.codes_init!r}"
+    if x.dtype not in DTYPES:
+        return f"x is {x.dtype}, the kernels take float32, bfloat16 and float16"
+    if 0 in x.shape:
+        return f"x {tuple(x.shape)} is empty"
+    differentiated = torch.is_grad_enabled() and (x.requires_grad or (bases is not None and bases.requires_grad))
+    if differentiated and grad != one_step:
+        return f"the kernels have the gradient 'one-step', not '{grad}'"
+    return why_not_there(x.device.type)
+
+
+def why_not_there(device_type: str) -> str | None:
+    """Why no kernel runs on such a device."""
+    if not TRITON:
+        return "triton is not installed"
+    from hamburger.ops.launch import INTERPRETED
+
+    if device_type != "cuda" and not INTERPRETED:
+        return f"x is on {device_type}, the kernels run on cuda (and on the CPU in Triton's interpreter)"
+    return None

@@ -1,0 +1,77 @@
+"""Who solves: what is chosen, what is refused and how it is said."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+import hamburger as hb
+from hamburger.solvers import backend
+
+X = torch.rand(2, 8, 15)
+
+
+@dataclass(frozen=True)
+class Mine(hb.NMF):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def no_variable(monkeypatch):
+    monkeypatch.delenv(backend.VARIABLE, raising=False)
+
+
+def test_auto_is_plain_on_a_cpu():
+    bases = torch.rand(2, 8, 3)
+    auto, plain = (hb.decompose(X, "nmf", rank=3, bases=bases, backend=b) for b in ("auto", "plain"))
+    assert torch.equal(auto.reconstruction, plain.reconstruction)
+
+
+@pytest.mark.parametrize(
+    ("ham", "x", "grad", "reason"),
+    [
+        (Mine(3), X, "one-step", "not for Mine"),
+        (hb.NMF(3, codes_init="cosine"), X, "one-step", "codes_init='softmax', not from 'cosine'"),
+        (hb.NMF(3), X.double(), "one-step", "x is torch.float64"),
+        (hb.NMF(3), X.clone().requires_grad_(), "bptt", "gradient 'one-step', not 'bptt'"),
+        (hb.NMF(3), X, "bptt", "x is on cpu|triton is not installed"),
+    ],
+    ids=["subclass", "first codes", "float64", "gradient", "device"],
+)
+def test_fused_by_name_says_why_it_cannot(ham, x, grad, reason):
+    with pytest.raises(hb.OptionError, match=f"backend 'fused' cannot solve this: .*({reason}).*take backend='plain'"):
+        hb.decompose(x, ham, grad=grad, backend="fused")
+
+
+def test_the_variable_settles_what_auto_means(monkeypatch):
+    monkeypatch.setenv(backend.VARIABLE, "fused")
+    with pytest.raises(hb.OptionError, match="'fused' cannot"):
+        hb.decompose(X, "nmf", rank=3)
+    hb.decompose(X, "nmf", rank=3, backend="plain")
+    monkeypatch.setenv(backend.VARIABLE, "plane")
+    with pytest.raises(hb.OptionError, match=r"HAM_BACKEND: no backend 'plane'; did you mean 'plain'\?"):
+        hb.decompose(X, "nmf", rank=3)
+
+
+def test_auto_falls_back_without_a_word(monkeypatch):
+    monkeypatch.setattr(backend, "fused_by_default", lambda device_type: True)
+    hb.decompose(X, "nmf", rank=3)
+
+
+def test_a_wrong_name_is_found_when_the_layer_is_built():
+    with pytest.raises(hb.OptionError, match=r"Hamburger: no backend 'fuse'; did you mean 'fused'\?"):
+        hb.Hamburger(8, rank=2, backend="fuse")
+    assert "backend=fused" in repr(hb.Hamburger(8, rank=2, backend="fused"))
+
+
+def test_the_core_does_not_load_triton():
+    code = (
+        "import sys, torch\nbefore = 'triton' in sys.modules\nimport hamburger as hb\n"
+        "hb.Hamburger(8, rank=2)(torch.rand(1, 8, 4, 4))\nprint(before or 'triton' not in sys.modules)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "True"
