@@ -6,8 +6,7 @@ from dataclasses import asdict
 
 from hamburger.analysis import figure_table3, table3_page
 from hamburger.bench import table3
-from hamburger.bench.case import Setting
-from hamburger.bench.table3_view import calls
+from hamburger.bench.table3_view import calls, grown
 
 PLAN = table3.Plan(modules=("a2", "sgr"), sizes=(64, 256), channels=16, repeats=1, seconds=0)
 
@@ -43,9 +42,28 @@ def test_what_could_not_be_built_is_a_row_of_dashes():
 
 
 def test_calls_behind_a_median():
-    assert calls([{"repeats": 20}]) == "up to 20"
-    assert (
-        calls([{"infer_repeats": 5, "train_repeats": 3}, {"infer_repeats": 200, "train_repeats": None}]) == "3 to 200"
-    )
-    assert calls([{"infer_repeats": 7, "train_repeats": 7}]) == "7"
-    assert Setting("cpu", "float32", repeats=7, seconds=10).calls(1000.0) == 7
+    older = [{"infer_repeats": 5, "train_repeats": 3}, {"infer_repeats": 200, "train_repeats": None}]
+    assert calls([{"repeats": 20}]) == "up to 20 calls"
+    assert calls(older) == "3 to 200 calls"
+    assert calls([{"infer_repeats": 7, "train_repeats": 7}]) == "7 calls"
+    blocks = {"infer_repeats": 20, "train_repeats": 5, "infer_block": 100, "train_block": 1}
+    assert calls([blocks]) == "5 to 20 samples of 1 to 100 calls"
+
+
+def test_medians_of_few_calls_are_starred_and_older_rows_said_to_be_such():
+    found = [row | {"train_repeats": 1, "train_ms_iqr": None} for row in rows()]
+    page = table3_page.over_sizes(found, "float32")
+    assert "A star: the median of fewer than 5 calls." in page and "older protocol" not in page
+    infer, train, *_ = page.split("### ")[1:]
+    assert "*" not in infer and train.count("*") == 4  # two modules at two sizes
+    older = [{key: value for key, value in row.items() if not key.endswith("_block")} for row in rows()]
+    assert "Of the older protocol" in table3_page.over_sizes(older, "float32")
+    assert "A star" not in table3_page.over_sizes(older, "float32")
+
+
+def test_growth_is_quoted_where_calls_take_long_and_says_between_which_sizes():
+    times = {64: 1.0, 256: 6.0, 1024: 24.0, 4096: None}
+    assert grown(times, "infer_ms") == ("1.00", "256 to 1,024")
+    assert grown({64: 1.0, 256: 2.0, 1024: 8.0}, "train_ms") == ("~1.00", "256 to 1,024")
+    assert grown({64: 1.0, 256: 2.0, 1024: 8.0}, "train_mb") == ("1.00", "256 to 1,024")
+    assert grown({64: 1.0, 256: None}, "infer_ms") == ("", "")

@@ -13,6 +13,7 @@ from hamburger.bench.core import Plan, measure
 from hamburger.bench.growth import exponent
 from hamburger.bench.timing import Contender, Timing, race
 from hamburger.environment import Environment
+from hamburger.errors import OptionError
 from hamburger.files import write_json_lines
 
 REQUIRED = {
@@ -50,7 +51,7 @@ def test_exponent_needs_two_sizes() -> None:
 
 def test_timing_is_the_median_and_the_quartiles() -> None:
     assert Timing.of([1.0, 2.0, 3.0, 4.0, 100.0]) == Timing(ms=3.0, ms_iqr=2.0)
-    assert Timing.of([5.0]) == Timing(ms=5.0, ms_iqr=0.0)
+    assert Timing.of([5.0]) == Timing(ms=5.0, ms_iqr=None)  # one call says nothing of the spread
 
 
 def test_race_interleaves_on_the_same_fresh_inputs() -> None:
@@ -65,6 +66,11 @@ def test_race_interleaves_on_the_same_fresh_inputs() -> None:
     rounds = ["".join(name for name, given in calls if given == turn) for turn in range(6)]
     assert all(sorted(order) == list("abc") for order in rounds)
     assert len(set(rounds)) > 1  # nobody always follows the same rival
+
+
+def test_a_race_of_one_round_is_refused_for_it_has_no_spread() -> None:
+    with pytest.raises(OptionError, match="repeats must be a whole number of at least 2, got 1"):
+        race({}, lambda: None, repeats=1)
 
 
 def test_rows_have_the_fields_and_consistent_ratios() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import asdict
 
@@ -62,10 +63,10 @@ def test_peak_memory_of_a_known_call():
 
 
 def test_attention_holds_no_matrix_unless_told_to():
-    plan = table3.Plan(modules=("sa", "sa-materialised"), sizes=(1024,), channels=16, repeats=1, seconds=0)
-    fused, held = table3.measure(plan)
-    assert held.infer_mb - fused.infer_mb > 3.9  # 1024 x 1024 float32
-    assert fused.macs == held.macs
+    ways, shape = variants.builders("sa", 16), (1, 16, 32, 32)
+    fused, held = (case.Case(case.Setting("cpu", "float32"), ways[way], shape) for way in ("fused", "materialised"))
+    assert held.peak("infer") - fused.peak("infer") > 3.9  # 1024 x 1024 float32
+    assert len({footprint.counts(build, shape) for build in ways.values()}) == 1
 
 
 class Wrong(nn.Module):
@@ -146,11 +147,23 @@ def test_on_cuda_both_formats_are_tried_unless_told(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("ms", "seconds", "calls"),
-    [(0.1, 2, 200), (1, 2, 100), (1, 0.05, 50), (20, 2, 20), (20, 0.2, 10), (500, 0.2, 1), (1, 0, 1)],
+    ("ms", "seconds", "samples", "block"),
+    [
+        (0.01, 2, 20, 100),
+        (0.5, 2, 20, 40),
+        (4, 2, 20, 5),
+        (4, 0.2, 10, 5),
+        (5, 2, 20, 1),
+        (20, 0.2, 10, 1),
+        (500, 0.2, 5, 1),
+        (1, 0, 5, 20),
+        (5001, 0.2, 2, 1),
+        (5001, 20, 3, 1),
+    ],
 )
-def test_short_calls_are_timed_more_often_and_never_beyond_the_seconds(ms, seconds, calls):
-    assert case.Setting("cpu", "float32", repeats=20, seconds=seconds).calls(ms) == calls
+def test_short_calls_come_in_blocks_and_medians_have_samples_whatever_the_seconds(ms, seconds, samples, block):
+    assert case.Setting("cpu", "float32", repeats=20, seconds=seconds).samples(ms) == samples
+    assert case.block(ms) == block
 
 
 def test_a_mode_is_set_and_gradients_are_freed_before_the_clock_starts(monkeypatch):
@@ -168,6 +181,24 @@ def test_a_mode_is_set_and_gradients_are_freed_before_the_clock_starts(monkeypat
     assert seen == [(True, False)] * 3 + [(False, False)] * 3
 
 
+def test_in_a_block_every_call_finds_its_own_input_and_no_gradient(monkeypatch):
+    seen = []
+    one = case.Case(case.Setting("cpu", "float32"), variants.builders("nmf", 8)[""], (1, 8, 8, 8))
+    train = one.train
+
+    def spy(x):
+        seen.append((x, any(p.grad is not None for p in one.parameters)))
+        train(x)
+
+    monkeypatch.setattr(one, "train", spy)
+    monkeypatch.setattr(case, "clock", lambda run, args, device: (run(*args), 12.0)[1])
+    assert one.samples("train", 2, calls=4) == [3.0, 3.0]  # of one call
+    assert [any(x is own for own in one.inputs) for x, _ in seen] == [True] * 8
+    assert all(a is not b for (a, _), (b, _) in itertools.pairwise(seen))
+    assert not any(grad for _, grad in seen)
+    assert all(p.grad is not None for p in one.parameters)  # of the last, after the clock has stopped
+
+
 def test_a_module_that_cannot_be_built_has_a_row_and_the_others_theirs():
     plan = table3.Plan(modules=("lightham", "nmf"), sizes=(64,), channels=48, repeats=1, seconds=0)
     refused, run = table3.measure(plan)
@@ -176,8 +207,9 @@ def test_a_module_that_cannot_be_built_has_a_row_and_the_others_theirs():
     assert run.infer_ms > 0 and run.note == ""
 
 
-def test_both_ways_of_a_wide_head_are_tried_and_the_row_says_which():
-    plan = table3.Plan(modules=("nonlocal", "nonlocal-materialised"), sizes=(64,), channels=64, repeats=1, seconds=0)
+@pytest.mark.parametrize("module", ["sa", "nonlocal"])
+def test_both_ways_of_a_wide_head_are_tried_and_the_row_says_which(module):
+    plan = table3.Plan(modules=(module, f"{module}-materialised"), sizes=(64,), channels=64, repeats=1, seconds=0)
     free, held = table3.measure(plan)
     assert set(free.note.replace("inference: ", "").replace("training: ", "").split("; ")) <= {"fused", "materialised"}
     assert held.note == ""
@@ -192,7 +224,9 @@ def test_several_dtypes_give_a_row_each():
     assert (half.dtype, full.dtype) == ("bfloat16", "float32")
     assert half.infer_mb < full.infer_mb
     assert full.max_macs == 1e9 and full.memory_format == "contiguous"
-    assert full.infer_repeats >= 2 and full.train_repeats >= 2
+    assert full.infer_repeats >= case.LEAST and full.train_repeats >= case.LEAST
+    assert full.infer_block >= 1 and full.train_block >= 1
+    assert full.infer_ms_iqr is not None and full.train_ms_iqr is not None
 
 
 def row(module, n=64, **fields):

@@ -54,19 +54,32 @@ def speed(rows: Sequence[Row]) -> str:
         [
             row["context"],
             f"{row['params'] / 1e6:.2f}",
-            f"{row['train_ms']:.1f} ({row['train_ms_iqr']:.1f})" if row["train_ms"] else row["note"],
+            _step(row),
             f"{row['images_per_s']:.0f}" if row["images_per_s"] else "",
             f"{row['peak_mb']:,.0f}" if row["peak_mb"] else "",
         ]
         for row in sorted(rows, key=lambda row: row["train_ms"] or slowest + 1)
     ]
     first = rows[0]
-    jitter = statistics.median(row["train_ms_iqr"] / row["train_ms"] for row in rows if row["train_ms"])
+    spreads = [row["train_ms_iqr"] / row["train_ms"] for row in rows if row["train_ms_iqr"] is not None]
+    jitter = (
+        f" with quartile distance (typically {100 * statistics.median(spreads):.0f} % of the median: smaller "
+        "differences mean nothing)"
+        if spreads
+        else ""
+    )
+    # files of earlier versions: one network after the other
+    order = f"networks in shuffled rounds, TF32 {first['tf32']}" if "ratio" in first else "one network at a time"
     note = (
         f"Forward, backward and SGD step of {first['backbone']} at stride {first['output_stride']}, "
-        f"{first['batch']} x 3 x {first['crop']} x {first['crop']}, {first['dtype']}, channels last, one network at a "
-        f"time, medians of {first['repeats']} steps with quartile distance (typically {100 * jitter:.0f} % of the "
-        f"median: smaller differences mean nothing). {first['hardware']}, torch {first['torch']}, "
+        f"{first['batch']} x 3 x {first['crop']} x {first['crop']}, {first['dtype']}, channels last, {order}, "
+        f"medians of {first['repeats']} steps{jitter}. {first['hardware']}, torch {first['torch']}, "
         f"commit {first['commit']} (`ham bench network`)."
     )
     return f"{markdown_table(['context', 'parameters, 10^6', 'ms', 'images/s', 'peak MiB'], lines)}\n\n{note}"
+
+
+def _step(row: Row) -> str:
+    if not row["train_ms"]:
+        return str(row["note"])
+    return f"{row['train_ms']:.1f}" + ("" if row["train_ms_iqr"] is None else f" ({row['train_ms_iqr']:.1f})")

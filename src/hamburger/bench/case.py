@@ -22,8 +22,11 @@ DTYPES = ("float32", "tf32", "bfloat16")
 TOLERANCE = {"float32": 1e-3, "tf32": 0.1, "bfloat16": 0.3}
 FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 GATE_SIZE = 16  # h and w of the gate's image
-MOST_CALLS, LEAST_MS = 200, 100.0  # short calls are mostly host, whose noise only many samples settle
+# A call below SHORT_MS, waited for, is mostly the host's jitter: such calls run back to back, about BLOCK_MS a block.
+SHORT_MS, BLOCK_MS, MOST_CALLS = 5.0, 20.0, 100
 LONG_MS = 50.0  # a call this long is not tried five times, nor in a second memory format
+# Samples that a median has at the least, whatever the seconds; fewer where one call takes longer than ENDLESS_MS.
+LEAST, LEAST_ENDLESS, ENDLESS_MS = 5, 2, 5000.0
 
 
 @dataclass(frozen=True)
@@ -33,8 +36,8 @@ class Setting:
     device: str
     dtype: str
     seed: int = 0
-    repeats: int = 20
-    seconds: float = 2.0  # spent on one timing at most, beyond its first calls
+    repeats: int = 20  # samples, each a call or a block of them
+    seconds: float = 2.0  # spent on one timing at most, beyond its least samples
 
     def autocast(self) -> contextlib.AbstractContextManager[object]:
         return torch.autocast(self.device, torch.bfloat16, enabled=self.dtype == "bfloat16")
@@ -49,11 +52,15 @@ class Setting:
         finally:
             torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
 
-    def calls(self, ms: float) -> int:
-        """How often to time what takes that long: `repeats` times, short calls more often, all within `seconds`."""
-        ms = max(ms, 1e-3)
-        wanted = max(self.repeats, min(MOST_CALLS, int(LEAST_MS / ms)))
-        return max(1, min(wanted, int(self.seconds * 1e3 / ms)))
+    def samples(self, ms: float) -> int:
+        """How many to take of a call that long: `repeats` within `seconds`, but never fewer than a spread needs."""
+        least = LEAST if ms <= ENDLESS_MS else LEAST_ENDLESS
+        return max(least, min(self.repeats, int(self.seconds * 1e3 / (max(ms, 1e-3) * block(ms)))))
+
+
+def block(ms: float) -> int:
+    """How many calls of that length make one sample."""
+    return 1 if ms >= SHORT_MS else min(MOST_CALLS, round(BLOCK_MS / max(ms, 1e-3)))
 
 
 def gate(setting: Setting, build: Callable[[], nn.Module], channels: int, formats: Sequence[str]) -> None:
@@ -108,6 +115,7 @@ class Case:
         self.setting, laid = setting, FORMATS[memory_format]
         self.module = build().to(setting.device)
         self.module.to(memory_format=laid)
+        self.parameters = list(self.module.parameters())
         self.call = torch.compile(self.module, dynamic=False) if compiled else self.module
         generator = torch.Generator(setting.device).manual_seed(setting.seed)
         # inside a network under autocast the layer before has emitted half precision already
@@ -137,9 +145,20 @@ class Case:
             y = self.call(x)
         y.backward(self.cotangent.to(y.dtype))
 
-    def once(self, mode: str) -> float:
+    def back_to_back(self, mode: str, inputs: Sequence[Tensor]) -> object:
+        """One call an input. Gradients are dropped between, so that none is added to the last: no work for a device."""
+        run = getattr(self, mode)
+        for x in inputs[:-1]:
+            run(x)
+            for parameter in self.parameters:
+                parameter.grad = None
+        return run(inputs[-1])
+
+    def once(self, mode: str, calls: int = 1) -> float:
+        """Milliseconds of one call, out of so many between two looks at the clock."""
         self.prepare(mode)
-        return clock(getattr(self, mode), (next(self.turns),), self.setting.device)
+        inputs = [next(self.turns) for _ in range(calls)]
+        return clock(self.back_to_back, (mode, inputs), self.setting.device) / calls
 
     def probe(self, mode: str) -> float:
         """About how many ms one call takes, when its handles, workspaces and compilation are behind it."""
@@ -147,7 +166,11 @@ class Case:
         if mode == "infer" and self.call is not self.module:
             self.check()
         first = min(self.once(mode) for _ in range(2))  # one disturbed call must not make a short module a long one
-        return first if first > LONG_MS else statistics.median([first, *(self.once(mode) for _ in range(4))])
+        if first > LONG_MS:
+            return first
+        if first < SHORT_MS:
+            return statistics.median(self.once(mode, block(first)) for _ in range(3))
+        return statistics.median([first, *(self.once(mode) for _ in range(4))])
 
     def check(self) -> None:
         """A compiled module must still answer as itself."""
@@ -162,11 +185,14 @@ class Case:
         run = getattr(self, mode)
         return footprint.peak_mib(lambda: run(self.inputs[0]), resident, self.setting.device)
 
-    def samples(self, mode: str, calls: int) -> list[float]:
-        """Milliseconds of that many calls. No garbage is collected between: it would fall on whoever is timed then."""
+    def samples(self, mode: str, count: int, calls: int = 1) -> list[float]:
+        """Milliseconds of a call, that many times, each out of so many calls.
+
+        No garbage is collected between: it would fall on whoever is timed then.
+        """
         gc.collect()
         gc.disable()
         try:
-            return [self.once(mode) for _ in range(calls)]
+            return [self.once(mode, calls) for _ in range(count)]
         finally:
             gc.enable()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from hamburger.bench.case import LONG_MS, Case, Setting
+from hamburger.bench.case import LONG_MS, Case, Setting, block
 from hamburger.bench.timing import Timing
 from hamburger.errors import HamburgerError
 
@@ -24,6 +24,7 @@ class Measured:
     memory_format: str
     timing: Timing
     repeats: int
+    block: int  # calls in one sample
     mb: float
 
 
@@ -50,8 +51,8 @@ def measure(
     for mode in MODES:
         best, ms = fastest(ways, formats, lambda way, laid, mode=mode: probe(mode, way, laid))  # type: ignore[misc]
         case = cases[best]
-        peak, samples = case.peak(mode), case.samples(mode, setting.calls(ms))
-        yield Measured(mode, *best, Timing.of(samples), len(samples), peak)
+        peak, samples = case.peak(mode), case.samples(mode, setting.samples(ms), block(ms))
+        yield Measured(mode, *best, Timing.of(samples), len(samples), block(ms), peak)
 
 
 def fastest(

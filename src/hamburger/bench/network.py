@@ -1,11 +1,14 @@
-"""`ham bench network`: a training step of a whole segmentation network with each context, one at a time."""
+"""`ham bench network`: a training step of a whole segmentation network with each context, in rounds."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import gc
+import random
+import statistics
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +18,9 @@ from hamburger.bench.timing import Timing, clock
 from hamburger.environment import Environment
 from hamburger.errors import OptionError, check_choice, check_count, check_seed
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 DTYPES = ("float32", "bfloat16")
+WARMUP = 3  # steps of each network before anything is measured: handles, workspaces, algorithms
+FIGURES = ("train_ms", "train_ms_iqr", "images_per_s", "ratio", "peak_mb")
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,11 @@ class Plan:
         if self.device == "cuda" and not torch.cuda.is_available():
             raise OptionError("bench network: there is no CUDA device here; take --device cpu")
 
+    @property
+    def stages(self) -> int:
+        """How often `measure` reports: once a network, then once a round, the first of them untimed."""
+        return len(self.variants) + 1 + self.repeats
+
 
 @dataclass(frozen=True)
 class Row:
@@ -58,10 +65,14 @@ class Row:
     crop: int
     batch: int
     dtype: str
+    tf32: str  # which float32 operations run in TF32
+    cudnn_benchmark: bool
     params: int
     train_ms: float | None
     train_ms_iqr: float | None
     images_per_s: float | None
+    ratio: float | None  # median over the rounds of this step's time over that of `ratio_to` in the same round
+    ratio_to: str
     peak_mb: float | None
     note: str
     repeats: int
@@ -74,68 +85,28 @@ class Row:
     date: str
 
 
-def measure(plan: Plan, progress: Callable[[str], object] = lambda _: None) -> Iterator[Row]:
-    environment = asdict(Environment.here(plan.device))
-    for context, options in plan.variants.items():
-        progress(context)
-        yield _row(plan, context, options, environment)
-        if plan.device == "cuda":
-            torch.cuda.empty_cache()
-
-
-def _row(plan: Plan, context: str, options: dict[str, Any], environment: dict[str, Any]) -> Row:
-    from hamburger.models.create import create_model
-
-    torch.manual_seed(plan.seed)
-    net = create_model(
-        "hamnet",
-        backbone=plan.backbone,
-        output_stride=plan.output_stride,
-        num_classes=plan.num_classes,
-        **options,
-    )
-    note = ""
-    found: dict[str, float] = {}
+@contextlib.contextmanager
+def flags_of_training(device: str) -> Iterator[None]:
+    """What `ham train` sets for the device, put back afterwards. It leaves TF32 as torch has it; rows say how."""
+    before = torch.backends.cudnn.benchmark
+    if device == "cuda":
+        torch.backends.cudnn.benchmark = True
     try:
-        step = TrainingStep(plan, net)
-        for _ in range(3):  # handles, workspaces, algorithms
-            loss = step()
-        if not torch.isfinite(loss):
-            note = f"refused: the loss is {loss.item()}"
-        else:
-            resident = [*net.parameters(), *net.buffers(), step.images, step.labels, *step.momenta()]
-            found["peak_mb"] = round(footprint.peak_mib(step, resident, plan.device), 1)
-            timing = Timing.of([clock(step, (), plan.device) for _ in range(plan.repeats)])
-            found |= {"train_ms": round(timing.ms, 3), "train_ms_iqr": round(timing.ms_iqr, 3)}
-            found["images_per_s"] = round(plan.batch / timing.ms * 1e3, 1)
-    except torch.OutOfMemoryError:
-        note = "out of memory"
-    return Row(
-        context=context,
-        backbone=plan.backbone,
-        output_stride=plan.output_stride,
-        crop=plan.crop,
-        batch=plan.batch,
-        dtype=plan.dtype,
-        params=sum(p.numel() for p in net.parameters()),
-        **{field: found.get(field) for field in ("train_ms", "train_ms_iqr", "images_per_s", "peak_mb")},  # type: ignore[arg-type]
-        note=note,
-        repeats=plan.repeats,
-        seed=plan.seed,
-        **environment,
-    )
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+def tf32(device: str) -> str:
+    flags = {"products": torch.backends.cuda.matmul.allow_tf32, "convolutions": torch.backends.cudnn.allow_tf32}
+    return " and ".join(name for name, allowed in flags.items() if allowed and device == "cuda") or "off"
 
 
 class TrainingStep:
     """Forward, backward and an SGD step on random images, as training runs them: channels last, autocast."""
 
-    def __init__(self, plan: Plan, net: nn.Module) -> None:
-        generator = torch.Generator(plan.device).manual_seed(plan.seed)
-        shape = (plan.batch, 3, plan.crop, plan.crop)
-        images = torch.randn(shape, generator=generator, device=plan.device)
-        self.images = images.contiguous(memory_format=torch.channels_last)
-        size = (plan.batch, plan.crop, plan.crop)
-        self.labels = torch.randint(plan.num_classes, size, generator=generator, device=plan.device)
+    def __init__(self, plan: Plan, net: nn.Module, images: Tensor, labels: Tensor) -> None:
+        self.images, self.labels = images, labels
         self.net = net.train().to(plan.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizer = torch.optim.SGD(net.parameters(), lr=1e-3, momentum=0.9, weight_decay=1e-4)
         enabled = plan.dtype == "bfloat16"
@@ -144,34 +115,136 @@ class TrainingStep:
         )
 
     def __call__(self) -> Tensor:
-        self.optimizer.zero_grad(set_to_none=True)
         with self.autocast():
             terms = self.net(self.images, self.labels)
         loss: Tensor = torch.stack(list(terms.values())).sum()
         loss.backward()
         self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)  # at the end: a network that waits its turn holds no gradients
         return loss.detach()
 
-    def momenta(self) -> list[Tensor]:
-        return [state["momentum_buffer"] for state in self.optimizer.state.values()]
+    def resident(self) -> list[Tensor]:
+        momenta = [state["momentum_buffer"] for state in self.optimizer.state.values()]
+        return [*self.net.parameters(), *self.net.buffers(), self.images, self.labels, *momenta]
 
 
-def table(rows: Sequence[Row]) -> Table:
-    from rich.table import Table
+def measure(plan: Plan, progress: Callable[[str], object] = lambda _: None) -> list[Row]:
+    """A row per context. All networks stay on the device, and every round steps each of them once, in shuffled order:
+    a busy neighbour or a warming chip then slows all of them. Their peak memory is measured before, one by one.
+    """
+    with flags_of_training(plan.device):
+        field = Field(plan)
+        for context in plan.variants:
+            progress(context)
+            field.enter(context)
+        samples = field.race(progress)
+        return field.rows(samples)
 
-    first = rows[0]
-    made = Table(
-        title=f"training step of {first.backbone} at stride {first.output_stride}, {first.batch} x {first.crop} x "
-        f"{first.crop}, {first.dtype}",
-        caption=f"{first.hardware}, torch {first.torch}; medians of {first.repeats} steps ± IQR, one network at a time",
-    )
-    made.add_column("context")
-    for heading in ("params M", "ms", "images/s", "peak MiB"):
-        made.add_column(heading, justify="right")
-    for row in rows:
-        if row.train_ms is None:
-            made.add_row(row.context, f"{row.params / 2**20:.2f}", row.note, "", "")
-            continue
-        time = f"{row.train_ms:.1f} ±{row.train_ms_iqr:.1f}"
-        made.add_row(row.context, f"{row.params / 2**20:.2f}", time, f"{row.images_per_s:.0f}", f"{row.peak_mb:,.0f}")
-    return made
+
+class Field:
+    """The networks of one measurement, and what became of each."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        generator = torch.Generator(plan.device).manual_seed(plan.seed)
+        shape = (plan.batch, 3, plan.crop, plan.crop)
+        images = torch.randn(shape, generator=generator, device=plan.device)
+        self.images = images.contiguous(memory_format=torch.channels_last)
+        size = (plan.batch, plan.crop, plan.crop)
+        self.labels = torch.randint(plan.num_classes, size, generator=generator, device=plan.device)
+        self.steps: dict[str, TrainingStep] = {}
+        self.params: dict[str, int] = {}
+        self.peaks: dict[str, float] = {}
+        self.notes: dict[str, str] = {}
+
+    def enter(self, context: str) -> None:
+        """Build a network, warm it up, look at its loss and measure its peak."""
+        from hamburger.models.create import create_model
+
+        plan = self.plan
+        torch.manual_seed(plan.seed)
+        net = create_model(
+            "hamnet",
+            backbone=plan.backbone,
+            output_stride=plan.output_stride,
+            num_classes=plan.num_classes,
+            **plan.variants[context],
+        )
+        self.params[context] = sum(p.numel() for p in net.parameters())
+        try:
+            step = TrainingStep(plan, net, self.images, self.labels)
+            for _ in range(WARMUP):
+                loss = step()
+            if not torch.isfinite(loss):
+                self.notes[context] = f"refused: the loss is {loss.item()}"
+                return
+            self.peaks[context] = footprint.peak_mib(step, step.resident(), plan.device)
+            self.steps[context] = step
+        except torch.OutOfMemoryError:
+            self.full(context)
+
+    def full(self, context: str) -> None:
+        others = len(self.steps.keys() - {context})
+        self.notes[context] = "out of memory" + (f" beside {others} other networks; try it alone" if others else "")
+        self.steps.pop(context, None)
+        torch.cuda.empty_cache()
+
+    def race(self, progress: Callable[[str], object]) -> dict[str, list[float]]:
+        """Milliseconds by context and round. The first round is not counted: the allocator settles among them all."""
+        shuffle = random.Random(self.plan.seed).shuffle
+        samples: dict[str, list[float]] = {context: [] for context in self.steps}
+        gc.disable()  # it would fall on whoever is timed then
+        try:
+            for turn in range(1 + self.plan.repeats):
+                progress(f"round {turn} of {self.plan.repeats}")
+                gc.collect()
+                order = list(self.steps)
+                shuffle(order)
+                for context in order:
+                    try:
+                        elapsed = clock(self.steps[context], (), self.plan.device)
+                    except torch.OutOfMemoryError:
+                        self.full(context)
+                        continue
+                    if turn:
+                        samples[context].append(elapsed)
+        finally:
+            gc.enable()
+        return {context: samples[context] for context in self.steps}
+
+    def rows(self, samples: dict[str, list[float]]) -> list[Row]:
+        plan, environment = self.plan, asdict(Environment.here(self.plan.device))
+        first = next(iter(plan.variants))
+        rows = []
+        for context in plan.variants:
+            found: dict[str, float | None] = dict.fromkeys(FIGURES)
+            if context in self.peaks:
+                found["peak_mb"] = round(self.peaks[context], 1)
+            if context in samples:
+                timing = Timing.of(samples[context])
+                found["train_ms"] = round(timing.ms, 3)
+                found["train_ms_iqr"] = None if timing.ms_iqr is None else round(timing.ms_iqr, 3)
+                found["images_per_s"] = round(plan.batch / timing.ms * 1e3, 1)
+                if first in samples:
+                    pairs = zip(samples[context], samples[first], strict=True)
+                    found["ratio"] = round(statistics.median(mine / its for mine, its in pairs), 4)
+            rows.append(
+                Row(
+                    context=context,
+                    backbone=plan.backbone,
+                    output_stride=plan.output_stride,
+                    crop=plan.crop,
+                    batch=plan.batch,
+                    dtype=plan.dtype,
+                    tf32=tf32(plan.device),
+                    cudnn_benchmark=torch.backends.cudnn.benchmark,
+                    params=self.params[context],
+                    **found,  # type: ignore[arg-type]
+                    ratio_to=first,
+                    note=self.notes.get(context, ""),
+                    repeats=plan.repeats,
+                    seed=plan.seed,
+                    **environment,
+                )
+            )
+        return rows

@@ -28,8 +28,8 @@ class Plan:
     device: str = "cpu"
     dtypes: tuple[str, ...] = ("float32",)
     memory_format: str | None = None  # None: best on cuda, contiguous on a CPU
-    repeats: int = 20
-    seconds: float = 2.0  # spent on one timing at most, beyond its first calls
+    repeats: int = 20  # samples of one timing: a call, or a block of short ones
+    seconds: float = 2.0  # spent on one timing at most, beyond its least samples
     max_macs: float = math.inf  # of one evaluation; what needs more is counted, not run
     seed: int = 0
 
@@ -96,8 +96,10 @@ class Row:
     dtype: str
     channels: int
     batch: int
-    infer_repeats: int | None
+    infer_repeats: int | None  # samples behind the median
     train_repeats: int | None
+    infer_block: int | None  # calls in one sample
+    train_block: int | None
     max_macs: float | None  # None: without limit
     seed: int
     device: str
@@ -185,13 +187,14 @@ def _row(plan: Plan, setting: Setting, name: str, n: int, refused: str, environm
 def _figures(done: Sequence[Measured]) -> dict[str, float | None]:
     """The fields of both modes, None where one was not measured."""
     found: dict[str, float | None] = {
-        f"{mode}_{field}": None for mode in choice.MODES for field in ("ms", "ms_iqr", "mb", "repeats")
+        f"{mode}_{field}": None for mode in choice.MODES for field in ("ms", "ms_iqr", "mb", "repeats", "block")
     }
     for one in done:
         found[f"{one.mode}_ms"] = round(one.timing.ms, 4)
-        found[f"{one.mode}_ms_iqr"] = round(one.timing.ms_iqr, 4)
+        found[f"{one.mode}_ms_iqr"] = None if one.timing.ms_iqr is None else round(one.timing.ms_iqr, 4)
         found[f"{one.mode}_mb"] = round(one.mb, 2)
         found[f"{one.mode}_repeats"] = one.repeats
+        found[f"{one.mode}_block"] = one.block
     return found
 
 

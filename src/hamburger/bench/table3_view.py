@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+LEAST_MS = 5.0  # a shorter call is mostly launches, whose time does not grow with n
 FIGURES = {"infer_ms": "infer ms", "train_ms": "train ms", "infer_mb": "infer MiB", "train_mb": "train MiB"}
 
 
@@ -40,12 +41,34 @@ def macs(count: int | None) -> str:
 
 
 def calls(rows: Sequence[Mapping[str, Any]]) -> str:
-    """How many timed calls stand behind the medians, `5 to 200`; files of earlier versions hold the most alone."""
-    counts = [row.get(f"{mode}_repeats") for row in rows for mode in ("infer", "train")]
+    """What stands behind the medians: `5 to 20 samples of 1 to 100 calls`; `1 to 200 calls` in older files."""
+    samples, blocks = (_range(rows, field) for field in ("repeats", "block"))
+    if blocks:
+        return f"{samples} samples of {blocks} calls"
+    if samples:
+        return f"{samples} calls"
+    # the oldest files hold the most alone
+    return f"up to {rows[0]['repeats']} calls" if "repeats" in rows[0] else "no calls"
+
+
+def _range(rows: Sequence[Mapping[str, Any]], field: str) -> str:
+    counts = [row.get(f"{mode}_{field}") for row in rows for mode in ("infer", "train")]
     found = sorted({count for count in counts if count is not None})
-    if not found:
-        return f"up to {rows[0]['repeats']}" if "repeats" in rows[0] else "no"
-    return f"{found[0]}" if len(found) == 1 else f"{found[0]} to {found[-1]}"
+    return " to ".join(map(str, dict.fromkeys((found[0], found[-1])))) if found else ""
+
+
+def grown(figures: Mapping[int, float | None], field: str) -> tuple[str, str]:
+    """The exponent p of ~ n^p to read, and the two sizes it is from; both empty below two sizes.
+
+    Of times from the two largest sizes at which a call takes more than LEAST_MS. Where there are no two such, from the
+    two largest, and marked by a ~.
+    """
+    found = {n: figure for n, figure in sorted(figures.items()) if figure}
+    work = {n: figure for n, figure in found.items() if figure > LEAST_MS} if field.endswith("_ms") else found
+    ends = dict(list((work if len(work) > 1 else found).items())[-2:])
+    if len(ends) < 2:
+        return "", ""
+    return ("" if len(work) > 1 else "~") + at_the_end(ends), " to ".join(f"{n:,}" for n in ends)
 
 
 def table(rows: Sequence[Row]) -> Table:
@@ -56,7 +79,7 @@ def table(rows: Sequence[Row]) -> Table:
     shown = Table(
         title=f"b={first.batch} c={first.channels} {first.dtype} on {first.hardware}",
         caption=f"torch {first.torch}, {first.threads} threads; medians of {calls([asdict(row) for row in rows])} "
-        "calls ± IQR. Parameters in units of 2^20, multiply-adds (MACs) of 10^9, peak MiB. In brackets: printed in the "
+        "± IQR. Parameters in units of 2^20, multiply-adds (MACs) of 10^9, peak MiB. In brackets: printed in the "
         "paper (TITAN Xp, float32)",
     )
     for heading in ("module", "n", "params", "MACs", "infer ms", "train ms", "infer MiB", "train MiB"):
@@ -81,15 +104,19 @@ def table(rows: Sequence[Row]) -> Table:
 
 
 def growth(rows: Sequence[Row]) -> Table:
-    """p of time ~ n^p and memory ~ n^p between the two largest sizes that were run."""
+    """p of time ~ n^p and memory ~ n^p, each with the sizes it is from."""
     from rich.table import Table
 
-    shown = Table(title="growth: p in ~ n^p, between the two largest n", caption="1 is linear in n, 2 quadratic")
+    shown = Table(
+        title="growth: p in ~ n^p (between these n)",
+        caption=f"1 is linear in n, 2 quadratic; ~ where one of the calls takes {LEAST_MS:g} ms or less: launches",
+    )
     for heading in ("module", *FIGURES.values()):
         shown.add_column(heading, justify="left" if heading == "module" else "right")
     for module in dict.fromkeys(row.module for row in rows):
         mine = [row for row in rows if row.module == module]
-        shown.add_row(module, *(at_the_end({row.n: getattr(row, field) for row in mine}) for field in FIGURES))
+        found = (grown({row.n: getattr(row, field) for row in mine}, field) for field in FIGURES)
+        shown.add_row(module, *(f"{p} ({sizes})" if p else "" for p, sizes in found))
     return shown
 
 

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from hamburger.errors import check_count
+
 Name = TypeVar("Name", bound=Hashable)
 Inputs = TypeVar("Inputs")
 
@@ -26,15 +28,28 @@ class Contender:
 @dataclass(frozen=True)
 class Timing:
     ms: float  # median
-    ms_iqr: float  # distance between the quartiles
+    ms_iqr: float | None  # distance between the quartiles; one sample has none
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> Timing:
-        spread = 0.0
-        if len(samples) > 1:
-            first, _, third = statistics.quantiles(samples, n=4, method="inclusive")
-            spread = third - first
+        spread = quartile_distance(samples) if len(samples) > 1 else None
         return cls(statistics.median(samples), spread)
+
+
+@dataclass(frozen=True)
+class Raced(Timing):
+    """Of a race, which has two rounds at least, so there always is a spread."""
+
+    ms_iqr: float
+
+    @classmethod
+    def of(cls, samples: Sequence[float]) -> Raced:
+        return cls(statistics.median(samples), quartile_distance(samples))
+
+
+def quartile_distance(samples: Sequence[float]) -> float:
+    first, _, third = statistics.quantiles(samples, n=4, method="inclusive")
+    return third - first
 
 
 def clock(run: Callable[..., Any], args: tuple[Any, ...], device: str) -> float:
@@ -63,12 +78,13 @@ def race(
     pause: float = 0.03,
     device: str = "cpu",
     after_round: Callable[[], object] = lambda: None,
-) -> dict[Name, Timing]:
-    """Time all contenders once per round, on inputs that `fresh` makes for that round.
+) -> dict[Name, Raced]:
+    """Time all contenders once per round, on inputs that `fresh` makes for that round, in two rounds at least.
 
     Interleaved, so that a busy neighbour or a warming chip slows all of them; in shuffled order and after a pause, so
     that nobody always runs behind the same rival, its caches, and its threads that still spin for more work.
     """
+    check_count("bench", "repeats", repeats, least=2)
     shuffle = random.Random(0).shuffle
     names = list(contenders)
     samples: dict[Name, list[float]] = {name: [] for name in names}
@@ -83,4 +99,4 @@ def race(
             if turn >= warmup:
                 samples[name].append(elapsed)
         after_round()
-    return {name: Timing.of(times) for name, times in samples.items()}
+    return {name: Raced.of(times) for name, times in samples.items()}

@@ -30,7 +30,7 @@ VARIANTS: dict[str, dict[str, Build]] = {
     # flash kernels take at most 256 channels a head
     "sa-flash": {f"heads={heads}": _context("sa", heads=heads) for heads in (2, 8)},
 }
-WAYS: dict[str, dict[str, Build]] = {name: _both(name) for name in ("acf", "da", "nonlocal")}
+WAYS: dict[str, dict[str, Build]] = {name: _both(name) for name in ("sa", "acf", "da", "nonlocal")}
 COMPILED = "+compile"
 
 

@@ -82,8 +82,8 @@ def table3(
         str | None,
         typer.Option(help="contiguous, channels_last or best of both; default: best on cuda, else contiguous"),
     ] = None,
-    repeats: Annotated[int, typer.Option(help="timed calls; more where they are short, fewer where long")] = 20,
-    seconds: Annotated[float, typer.Option(help="at most this long on one timing, beyond its first calls")] = 2.0,
+    repeats: Annotated[int, typer.Option(help="samples, each a call or a block of short ones; at least 5")] = 20,
+    seconds: Annotated[float, typer.Option(help="at most this long on one timing, beyond its least samples")] = 2.0,
     max_macs: Annotated[float, typer.Option(help="count, but do not run, what needs more multiply-adds")] = inf,
     seed: Annotated[int, typer.Option()] = 0,
     json: Annotated[Path | None, typer.Option(help="write the rows here, one JSON object per line")] = None,
@@ -160,15 +160,16 @@ def network(
     batch: Annotated[int, typer.Option(help="b")] = 16,
     device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16 (autocast)")] = "float32",
-    repeats: Annotated[int, typer.Option(help="timed steps")] = 20,
+    repeats: Annotated[int, typer.Option(help="timed rounds, each a step of every network")] = 20,
     seed: Annotated[int, typer.Option()] = 0,
     json: Annotated[Path | None, typer.Option(help="write the rows here, one JSON object per line")] = None,
 ) -> None:
-    """A training step of HamNet with each context, alone on the device: images/s and peak memory."""
+    """A training step of HamNet with each context, in shuffled rounds: images/s and peak memory."""
     from rich.console import Console
     from rich.progress import Progress
 
     from hamburger.bench import network as bench
+    from hamburger.bench.network_view import table
     from hamburger.files import check_writable, write_json_lines
     from hamburger.recipes.variants import model_options
 
@@ -186,15 +187,12 @@ def network(
     )
     if json is not None:
         check_writable(json)
-    rows: list[bench.Row] = []
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("measuring", total=len(plan.variants))
-        for row in bench.measure(plan, lambda what: progress.update(task, description=what)):
-            rows.append(row)
-            progress.advance(task)
-            if json is not None:
-                write_json_lines(json, map(asdict, rows))
-    Console().print(bench.table(rows))
+        task = progress.add_task("measuring", total=plan.stages)
+        rows = bench.measure(plan, lambda what: progress.update(task, description=what, advance=1))
+    if json is not None:
+        write_json_lines(json, map(asdict, rows))
+    Console().print(table(rows))
 
 
 def words(text: str) -> tuple[str, ...]:
