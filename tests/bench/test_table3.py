@@ -181,6 +181,23 @@ def test_a_mode_is_set_and_gradients_are_freed_before_the_clock_starts(monkeypat
     assert seen == [(True, False)] * 3 + [(False, False)] * 3
 
 
+@pytest.mark.parametrize(
+    ("times", "ms"),
+    [
+        ([900, 60, 55], 55),  # handles and all, then a long call: no more of them
+        ([900, 60, 7, 8, 6, 9, 7], 6),  # one at a time
+        ([900, 60, 7, 8, 1, 9, 7], 1),  # a short call that was disturbed
+        ([900, 3, 60, 2, 1, 4], 1),  # three blocks
+    ],
+)
+def test_a_probe_is_the_least_of_a_few(monkeypatch, times, ms):
+    one = case.Case(case.Setting("cpu", "float32"), variants.builders("nmf", 8)[""], (1, 8, 8, 8))
+    found = iter(times)
+    monkeypatch.setattr(one, "once", lambda mode, calls=1: next(found))
+    assert one.probe("infer") == ms
+    assert next(found, None) is None
+
+
 def test_in_a_block_every_call_finds_its_own_input_and_no_gradient(monkeypatch):
     seen = []
     one = case.Case(case.Setting("cpu", "float32"), variants.builders("nmf", 8)[""], (1, 8, 8, 8))

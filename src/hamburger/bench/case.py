@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -161,16 +160,19 @@ class Case:
         return clock(self.back_to_back, (mode, inputs), self.setting.device) / calls
 
     def probe(self, mode: str) -> float:
-        """About how many ms one call takes, when its handles, workspaces and compilation are behind it."""
+        """About how many ms one call takes, when its handles, workspaces and compilation are behind it.
+
+        The least of a few: disturbed calls must not make a short module a long one, which no block would time.
+        """
         self.once(mode)
         if mode == "infer" and self.call is not self.module:
             self.check()
-        first = min(self.once(mode) for _ in range(2))  # one disturbed call must not make a short module a long one
+        first = min(self.once(mode) for _ in range(2))
         if first > LONG_MS:
             return first
         if first < SHORT_MS:
-            return statistics.median(self.once(mode, block(first)) for _ in range(3))
-        return statistics.median([first, *(self.once(mode) for _ in range(4))])
+            return min(self.once(mode, block(first)) for _ in range(3))
+        return min(first, *(self.once(mode) for _ in range(4)))
 
     def check(self) -> None:
         """A compiled module must still answer as itself."""
