@@ -13,6 +13,9 @@ class Backbone(nn.Module):
 
     channels: tuple[int, ...]
     strides: tuple[int, ...]
+    # Where position j of a map of stride s lies: on pixel s j (True: convolutions padded on both sides), in the middle
+    # of patch j (False), or nobody knows, since the encoder takes one size of image only (None).
+    corners: bool | None = True
     report: LoadReport | None = None  # of the pretrained weights, where there are any
 
     def forward(self, x: Tensor) -> list[Tensor]:

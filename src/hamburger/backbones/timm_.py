@@ -6,6 +6,7 @@ import difflib
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from hamburger.backbones.base import Backbone
@@ -47,6 +48,19 @@ class Timm(Backbone):
             )
         layout = getattr(self.net, "output_fmt", "NCHW")
         self.channels_first = str(getattr(layout, "value", layout)) == "NCHW"
+        self.corners = self._corners()
+
+    @torch.no_grad()
+    def _corners(self) -> bool | None:
+        """Found by trying: 2 s + 1 pixels are three corners of stride s, but two patches and a rest."""
+        side, training = 2 * max(self.strides) + 1, self.training
+        try:
+            shape = self.eval().forward(torch.zeros(1, 3, side, side))[-1].shape
+        except (ShapeError, RuntimeError):
+            return None
+        finally:
+            self.train(training)
+        return bool(shape[-1] == 3)
 
     def forward(self, x: Tensor) -> list[Tensor]:
         try:

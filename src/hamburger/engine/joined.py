@@ -10,7 +10,7 @@ import torch.distributed
 from torch import Tensor
 
 from hamburger import distributed
-from hamburger.losses.cross_entropy import IGNORE
+from hamburger.losses.pixels import IGNORE
 
 if TYPE_CHECKING:
     from hamburger.data.batches import Batch

@@ -54,13 +54,13 @@ def probabilities(net: nn.Module, x: Tensor, protocol: Protocol = SINGLE) -> Ten
     total: Tensor | None = None
     for scale in protocol.scales:
         size = (max(1, round(scale * h)), max(1, round(scale * w)))
-        # the mean of the covered pixels where the image shrinks, as image libraries resize
-        view = x if size == (h, w) else F.interpolate(x, size=size, mode="bilinear", antialias=True)
+        # as training resizes: pixels are squares, and what shrinks is not smoothed first
+        view = x if size == (h, w) else F.interpolate(x, size=size, mode="bilinear")
         for flipped in (False, True) if protocol.flip else (False,):
             found = _windows(net, view.flip(-1) if flipped else view, protocol)
             found = found.flip(-1) if flipped else found
             if size != (h, w):
-                found = F.interpolate(found, size=(h, w), mode="bilinear", align_corners=True)
+                found = F.interpolate(found, size=(h, w), mode="bilinear")
             total = found if total is None else total.add_(found)
     assert total is not None
     return total / (len(protocol.scales) * (2 if protocol.flip else 1))

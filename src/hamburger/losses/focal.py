@@ -7,9 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hamburger.errors import check_count, check_positive
-from hamburger.losses.cross_entropy import IGNORE
 from hamburger.losses.mean import joined_mean
-from hamburger.precision import widen
+from hamburger.losses.pixels import IGNORE, to_pixels
 from hamburger.shapes import check_shapes
 
 
@@ -38,14 +37,14 @@ def focal(logits: Tensor, target: Tensor, *, gamma: float = 2.0, alpha: float = 
 
         p = sigmoid(logits);   -alpha (1 - p)^gamma log(p) where target is 1,   -(1 - alpha) p^gamma log(1 - p) where 0
 
-    Logits are resized to the target (bilinear, corners aligned). Without any pixel the loss is zero, not NaN.
+    Logits are resized to the target by `to_pixels`. Without any pixel the loss is zero, not NaN.
     """
     check_positive("focal", "gamma", gamma, zero=True)
     check_positive("focal", "alpha", alpha, zero=True, most=1)
-    if logits.shape[-2:] != target.shape[-2:]:
-        logits = F.interpolate(logits, size=target.shape[-2:], mode="bilinear", align_corners=True)
-    check_shapes("focal", logits=(logits[:, 0], "b h w"), target=(target, "b h w"))
-    wide, known, positive = widen(logits[:, 0]), target != IGNORE, target == 1
+    height, width = target.shape[-2:]
+    wide = to_pixels(logits, (height, width))[:, 0]
+    check_shapes("focal", logits=(wide, "b h w"), target=(target, "b h w"))
+    known, positive = target != IGNORE, target == 1
     # the logit of the true answer: both cases are then one, and no logarithm meets a zero
     true = torch.where(positive, wide, -wide)
     loss = -(torch.sigmoid(-true) ** gamma) * F.logsigmoid(true)

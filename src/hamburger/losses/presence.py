@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hamburger.losses.cross_entropy import IGNORE
 from hamburger.losses.mean import joined_mean
+from hamburger.losses.pixels import IGNORE
 from hamburger.precision import widen
 from hamburger.shapes import check_shapes
 

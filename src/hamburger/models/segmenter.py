@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from hamburger.backbones.base import Backbone
 from hamburger.errors import InputError, ShapeError
 from hamburger.heads.base import Head
+from hamburger.losses.pixels import IGNORE, to_pixels
+from hamburger.models.grid import Grid
 from hamburger.models.info import Info
 from hamburger.shapes import check_tensor
 
@@ -19,7 +21,8 @@ class Segmenter(nn.Module):
     """b 3 h w   ->   logits b k h w, for any h and w.
 
     With labels (b h w, 255 where unlabelled) the answer is the loss instead: its terms by name, to be summed. Loss and
-    logits share one `forward`, so that DDP and `torch.compile` see both.
+    logits share one `forward`, so that DDP and `torch.compile` see both. Images are padded by a few pixels of zeros, to
+    the right and below, so that feature maps meet the pixels they were made from: see `models.grid`.
 
     `config` holds the keywords of `create_model` that build this network again, `info` what its classes mean; networks
     put together by hand have neither.
@@ -41,10 +44,12 @@ class Segmenter(nn.Module):
     def forward(self, x: Tensor, target: Tensor) -> dict[str, Tensor]: ...
     def forward(self, x: Tensor, target: Tensor | None = None) -> Tensor | dict[str, Tensor]:
         _check(x, target)
-        outputs = self.head(self.backbone(x))
+        h, w = x.shape[-2:]
+        grid = Grid.of(self.backbone, h, w)
+        outputs = self.head(self.backbone(grid.fit(x)))
         if target is not None:
-            return self.head.loss(outputs, target)
-        return F.interpolate(outputs.logits, size=x.shape[-2:], mode="bilinear", align_corners=True)
+            return self.head.loss(outputs, F.pad(target, (0, grid.width - w, 0, grid.height - h), value=IGNORE))
+        return grid.cut(to_pixels(outputs.logits, (grid.height, grid.width)))
 
     def save_pretrained(self, folder: str | os.PathLike[str], *, info: Info | None = None) -> None:
         """Write `config.json`, `model.safetensors` and a `README.md`, which `from_pretrained` reads."""

@@ -72,7 +72,7 @@ def camvid() -> Recipe:
     return replace(
         voc_ablation(),
         name="camvid",
-        data=Data(name="camvid", crop=361),
+        data=Data(name="camvid", crop=353),
         batch=16,
         steps=10_000,
         bn_momentum=SHORT_BN,
