@@ -1,7 +1,7 @@
 """Random scale, crop and flip of a whole batch, straight from packed bytes, on whatever device they lie.
 
-What is computed is: resize image and label to `round(h * scale)` by `round(w * scale)`, the scale uniform in `scales`
-as the authors have it; mirror; cut a square of `crop` pixels at a uniform place; normalise. Where the resized image is
+What is computed is: resize image and label to `round(h * scale)` by `round(w * scale)`, the scale uniform in `scales`;
+mirror; cut a square of `crop` pixels at a uniform place; normalise. Where the resized image is
 smaller than the crop, it lies at a uniform place inside, on a ground of zeros (the mean colour) and of label 255.
 
 All of it is one affine map per sample, and one gather from the bytes instead of a chain of images: bilinear for images,

@@ -12,7 +12,7 @@ import torch
 
 @dataclass
 class Clock:
-    """Counts training steps only: `pause` before an evaluation or a checkpoint, `start` after it.
+    """Counts training steps only: `lap` before an evaluation or a checkpoint, `start` after it.
 
     Call both when the device has nothing left to do, or its work is counted in the wrong place.
     """

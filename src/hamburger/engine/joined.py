@@ -10,18 +10,30 @@ import torch.distributed
 from torch import Tensor
 
 from hamburger import distributed
+from hamburger.heads.base import Head
 from hamburger.losses.pixels import IGNORE
 
 if TYPE_CHECKING:
     from hamburger.data.batches import Batch
 
+PIXELS = ""  # what a term averages over unless its head says otherwise
 
-def shares(parts: Sequence[Batch]) -> list[Tensor | None]:
-    """What each accumulated part weighs in the mean over the labelled pixels of the whole batch; None for all of it."""
-    if len(parts) == 1:
-        return [None]
-    labelled = distributed.total(torch.stack([(part.labels != IGNORE).sum() for part in parts])).float()
-    return list(labelled / labelled.sum().clamp_min(1))
+
+class Shares:
+    """What each accumulated part weighs in the mean over the whole batch, term by term."""
+
+    def __init__(self, parts: Sequence[Batch], head: Head) -> None:
+        counts = [{PIXELS: (part.labels != IGNORE).sum(), **head.counts(part.labels)} for part in parts]
+        self.shares: dict[str, Tensor] = {}
+        for name in counts[0] if len(parts) > 1 else ():
+            own = distributed.total(torch.stack([count[name] for count in counts])).float()
+            self.shares[name] = own / own.sum().clamp_min(1)
+
+    def weighted(self, terms: dict[str, Tensor], part: int) -> dict[str, Tensor]:
+        """The terms of one part, so that their sums over the parts are those of the whole batch."""
+        if not self.shares:  # the part is the batch
+            return terms
+        return {name: value * self.shares.get(name, self.shares[PIXELS])[part] for name, value in terms.items()}
 
 
 def lost_peer(trouble: RuntimeError) -> bool:

@@ -20,7 +20,7 @@ from hamburger.engine.evaluate import evaluate
 from hamburger.engine.events import Evaluated, Listener, Logged, Note, Saved
 from hamburger.engine.folder import BEST, RunFolder
 from hamburger.engine.interrupt import StopRequest
-from hamburger.engine.joined import gathered, lost_peer, shares
+from hamburger.engine.joined import Shares, gathered, lost_peer
 from hamburger.engine.optim import set_rate
 from hamburger.engine.record import Record, first_bad
 from hamburger.engine.schedule import learning_rate
@@ -129,15 +129,14 @@ class Loop:
         set_rate(self.optimizer, learning_rate(self.recipe.optim, step, self.recipe.steps))
         self.optimizer.zero_grad(set_to_none=True)
         seen: dict[str, Tensor] = {}
-        for i, (part, share) in enumerate(zip(parts, shares(parts), strict=True)):
+        shares = Shares(parts, self.net.head)
+        for i, part in enumerate(parts):
             more = i + 1 < len(parts) and distributed.world() > 1
             with self.fabric.no_backward_sync(self.model) if more else nullcontext():
-                terms = self._forward(part)
-                loss = torch.stack(list(terms.values())).sum()
-                self.fabric.backward(loss if share is None else loss * share)
+                terms = shares.weighted(self._forward(part), i)
+                self.fabric.backward(torch.stack(list(terms.values())).sum())
             for name, value in terms.items():
-                value = value.detach() if share is None else value.detach() * share
-                seen[name] = seen[name] + value if name in seen else value
+                seen[name] = seen[name] + value.detach() if name in seen else value.detach()
         self.wrapped_optimizer.step()
         self.record.add(step, seen, [name for part in parts for name in part.ids])
         self.progress.step = step + 1
@@ -207,7 +206,7 @@ class Loop:
             )
         now = self.progress
         now.evaluated, now.scores = now.step, asdict(scores)
-        best = now.best_miou is None or scores.miou > now.best_miou
+        best = self.recipe.keep == "last" or now.best_miou is None or scores.miou > now.best_miou
         if best:
             now.best_step, now.best_miou = now.step, scores.miou
         if self.first:

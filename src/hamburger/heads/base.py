@@ -32,6 +32,13 @@ class Head(nn.Module):
         """Terms by name, already weighted: training minimises their sum.   target: b h w, 255 where unlabelled"""
         return {"ce": cross_entropy(outputs.logits, target)}
 
+    def counts(self, target: Tensor) -> dict[str, Tensor]:
+        """How many things a term averages over, for terms whose things are not the labelled pixels.
+
+        Where a batch is trained on in parts, this is what each part's term weighs.
+        """
+        return {}
+
 
 # constructors take (channels, num_classes, **options)
 heads: Registry[Head] = Registry("head")

@@ -18,7 +18,7 @@ from hamburger.heads.supervised import Supervised
 from hamburger.layers.context.acf import ACF
 from hamburger.layers.context.blocks import conv_norm_relu
 from hamburger.layers.context.enc import Enc
-from hamburger.losses.presence import presence
+from hamburger.losses.presence import labelled_images, presence
 
 SE_WEIGHT = 0.2
 
@@ -71,3 +71,6 @@ class CFNet(Supervised):
             y, se = self.encode(v, return_se=True)
             return y, {"se": se}
         return self.encode(v), {}
+
+    def counts(self, target: Tensor) -> dict[str, Tensor]:
+        return {"se": labelled_images(target).sum()}

@@ -18,6 +18,7 @@ from hamburger.layers.context.blocks import conv, conv_norm_relu, resize
 from hamburger.layers.context.dfn import CAB, RRB
 from hamburger.losses.cross_entropy import cross_entropy
 from hamburger.losses.focal import borders, focal
+from hamburger.losses.pixels import IGNORE
 
 STAGES = (2, 3, 4, 5)  # the paper's numbers of the four maps
 
@@ -138,3 +139,6 @@ class DFN(Head):
             border = borders(target, radius=self.radius)
             terms["border"] = self.border_weight * torch.stack([focal(y, border) for y in edges]).sum()
         return terms
+
+    def counts(self, target: Tensor) -> dict[str, Tensor]:
+        return {"border": (borders(target, radius=self.radius) != IGNORE).sum()}

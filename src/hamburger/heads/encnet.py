@@ -15,7 +15,7 @@ from hamburger.heads.base import heads
 from hamburger.heads.supervised import Supervised
 from hamburger.layers.context.blocks import conv_norm_relu
 from hamburger.layers.context.enc import Enc
-from hamburger.losses.presence import presence
+from hamburger.losses.presence import labelled_images, presence
 
 
 @heads.register("encnet")
@@ -56,3 +56,6 @@ class EncNet(Supervised):
             y, se = self.encode(x, return_se=True)
             return y, {"se": se}
         return self.encode(x), {}
+
+    def counts(self, target: Tensor) -> dict[str, Tensor]:
+        return {"se": labelled_images(target).sum()}

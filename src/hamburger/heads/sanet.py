@@ -19,7 +19,7 @@ from hamburger.heads.maps import check_channels, check_features
 from hamburger.layers.context.blocks import conv_norm_relu, resize
 from hamburger.layers.context.sanet import SqueezeAttention
 from hamburger.losses.cross_entropy import cross_entropy
-from hamburger.losses.presence import presence
+from hamburger.losses.presence import labelled_images, presence
 
 STAGES = (2, 3, 4, 5)
 
@@ -85,3 +85,6 @@ class SANet(Head):
         if "cat" in outputs.aux:
             terms["cat"] = self.cat_weight * presence(outputs.aux["cat"], target)
         return terms
+
+    def counts(self, target: Tensor) -> dict[str, Tensor]:
+        return {"cat": labelled_images(target).sum()}

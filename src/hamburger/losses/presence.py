@@ -19,6 +19,11 @@ def present(target: Tensor, num_classes: int) -> Tensor:
     return found.scatter(1, labels, True)[:, :num_classes]
 
 
+def labelled_images(target: Tensor) -> Tensor:
+    """b h w   ->   b, whether an image has any label"""
+    return (target != IGNORE).flatten(1).any(1)
+
+
 def presence(logits: Tensor, target: Tensor) -> Tensor:
     """Binary cross-entropy, the mean over classes and over the images of all processes.   logits: b k   target: b h w
 
@@ -27,7 +32,7 @@ def presence(logits: Tensor, target: Tensor) -> Tensor:
     """
     check_shapes("presence", logits=(logits, "b k"), target=(target, "b h w"))
     k = logits.shape[1]
-    labelled = (target != IGNORE).flatten(1).any(1)
+    labelled = labelled_images(target)
     wide = widen(logits)
     loss = F.binary_cross_entropy_with_logits(wide, present(target, k).to(wide.dtype), reduction="none").mean(1)
     return joined_mean((loss * labelled).sum(), labelled.sum())

@@ -67,6 +67,7 @@ class Recipe:
     tensorboard: bool = False
     seed: int = 0
     start: str | None = None  # a run or weights to begin from
+    keep: str = "best"  # which weights become best.safetensors: the best on the validation split, or the last
 
 
 # functions without arguments that return a Recipe

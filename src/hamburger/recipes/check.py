@@ -7,6 +7,7 @@ from hamburger.recipes.base import Recipe
 
 PRECISIONS = ("32", "bf16", "fp16")
 RESIDENT = ("auto", "yes", "no")
+KEEP = ("best", "last")
 
 
 def check_recipe(recipe: Recipe, *, processes: int = 1) -> None:
@@ -19,6 +20,7 @@ def check_recipe(recipe: Recipe, *, processes: int = 1) -> None:
         check_flag(call, name, getattr(recipe, name))
     check_seed(call, recipe.seed)
     check_choice(call, "precision", recipe.precision, PRECISIONS)
+    check_choice(call, "keep", recipe.keep, KEEP)
     check_positive(call, "bn_momentum", recipe.bn_momentum, most=1)
     shares = processes * recipe.accumulate
     if recipe.batch % shares:

@@ -16,7 +16,7 @@ def voc_ablation() -> Recipe:
     """Tables 1, 2 and 8 to 12: ResNet-50 at stride 16, 30,000 steps of 12 images."""
     return Recipe(
         name="voc-ablation",
-        model=Model(backbone="resnet50", output_stride=16),
+        model=Model(backbone="resnet50", output_stride=16, pretrained="timm"),
         data=Data(name="voc", train_split="trainaug", crop=513),
         optim=Optim(lr=9e-3),
         batch=12,
@@ -33,7 +33,7 @@ def voc() -> Recipe:
     return replace(
         voc_ablation(),
         name="voc",
-        model=Model(backbone="resnet101", output_stride=8),
+        model=Model(backbone="resnet101", output_stride=8, pretrained="timm"),
         batch=16,
         steps=60_000,
     )
@@ -46,10 +46,12 @@ def voc_trainval() -> Recipe:
     return replace(
         base,
         name="voc-trainval",
+        model=replace(base.model, pretrained=None),  # all weights come from `start`
         data=replace(base.data, train_split="trainval"),
         optim=replace(base.optim, lr=base.optim.lr / 10),
         steps=20_000,
         start="runs/voc",
+        keep="last",  # the validation split is part of what it trains on, so it cannot choose
     )
 
 
