@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import hamburger as hb
-from hamburger.solvers.backend import FUSED
 from hamburger.testing import assert_close
 
 HAMS = {
@@ -20,7 +19,7 @@ HAMS = {
     "vq-constant-norms": lambda r: hb.VQ(r, temperature=0.1, constant_norms=True),
     "cd": lambda r: hb.CD(r, temperature=0.1),
 }
-HAMS = {name: make for name, make in HAMS.items() if type(make(1)) in FUSED}
+NAMES = ["nmf", "vq", "cd"]
 #         b  d    n    r   K
 SHAPES = [
     (2, 24, 63, 5, 3),
@@ -68,27 +67,40 @@ def compare(ham, x, bases, steps):
     # the interpreter does not round factors: they have the precision of float32 whatever x has
     for value, reference in zip(found, expected, strict=True):
         assert_close(value, reference)
-    assert_close(gradient, slope)
+    if slope.norm() > 1e-12:
+        assert_close(gradient, slope)
+    else:  # a single column is the mean of every cluster: whatever it is, VQ gives it back
+        assert gradient.norm() < 1e-6
     return found
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", HAMS)
-def test_values_and_gradients(name, shape, dtype):
-    if dtype != torch.float32 and shape not in SHAPES[:2]:
-        pytest.skip("the sizes that matter are covered")
-    compare(*problem(name, shape, dtype), shape[-1])
+def test_values_and_gradients(name, shape):
+    compare(*problem(name, shape), shape[-1])
 
 
-@pytest.mark.parametrize("name", HAMS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_half_precision(name, dtype):
+    compare(*problem(name, (2, 24, 63, 5, 1), dtype), 1)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_zero_columns(name):
     ham, x, bases = problem(name, (2, 24, 63, 5, 2))
     x[0, :, 7] = x[1, :, :40] = 0
     assert compare(ham, x, bases, 2).reconstruction[0, :, 7].isfinite().all()
 
 
-@pytest.mark.parametrize("name", HAMS)
+@pytest.mark.parametrize("name", ["vq", "cd"])
+def test_all_but_zero(name):
+    """Centroids so short that the eps of their length and of the mass counts."""
+    ham, x, bases = problem(name, (1, 8, 33, 3, 2))
+    compare(ham, x * 1e-8, bases, 2)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_any_strides(name):
     ham, x, bases = problem(name, (2, 24, 35, 5, 2))
     expected = hb.decompose(x, ham, steps=2, bases=bases, backend="fused")
@@ -103,14 +115,14 @@ def test_any_strides(name):
     compare(ham, x, bases[:1], 1)
 
 
-@pytest.mark.parametrize("name", HAMS)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_same_bits_twice(name):
-    ham, x, bases = problem(name, (2, 24, 200, 5, 3))
-    first, again = (hb.decompose(x, ham, steps=3, bases=bases, backend="fused") for _ in range(2))
+    ham, x, bases = problem(name, (1, 24, 70, 5, 1))
+    first, again = (hb.decompose(x, ham, steps=1, bases=bases, backend="fused") for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 
 
-@pytest.mark.parametrize("name", HAMS)
+@pytest.mark.parametrize("name", NAMES)
 def test_nothing_is_kept_without_a_graph_and_codes_alone_have_a_gradient(name):
     ham, x, bases = problem(name, (1, 24, 33, 5, 1))
     x.requires_grad_()
@@ -123,17 +135,17 @@ def test_nothing_is_kept_without_a_graph_and_codes_alone_have_a_gradient(name):
     assert_close(*found)
 
 
-@pytest.mark.parametrize("name", HAMS)
+@pytest.mark.parametrize("name", NAMES)
 def test_layers_train_alike(name):
     """The same draws, the same values and the same gradients, heads and transposed problem included."""
     ham = HAMS[name](4)
-    layer = hb.Hamburger(16, ham=ham, heads=2, version="v2+", dual=True, steps=2, backend="fused")
+    layer = hb.Hamburger(16, ham=ham, heads=2, version="v2+", dual=True, steps=1, backend="fused")
     torch.nn.init.constant_(layer.burger_scale, 1.0)
     plain = copy.deepcopy(layer)
     for module in plain.modules():
         if isinstance(module, hb.HamLayer):
             module.backend = "plain"
-    z = torch.randn(2, 16, 5, 7)
+    z = torch.randn(1, 16, 5, 7)
     for mode in (True, False):
         results = []
         for each in (layer.train(mode), plain.train(mode)):
@@ -146,7 +158,7 @@ def test_layers_train_alike(name):
             assert_close(a, b, slack=5)  # two roundings, through batch norms
 
 
-@pytest.mark.parametrize("name", HAMS)
+@pytest.mark.parametrize("name", NAMES)
 def test_compiled(name):
     ham, x, bases = problem(name, (2, 24, 35, 5, 2))
 
@@ -160,9 +172,18 @@ def test_compiled(name):
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch's own check asks for it
-def test_the_operators_are_what_they_say():
+@pytest.mark.parametrize("name", NAMES)
+def test_the_operators_are_what_they_say(name):
+    from hamburger.ops.cd import fused as cd
     from hamburger.ops.nmf import fused as nmf
+    from hamburger.ops.vq import fused as vq
 
-    _, x, bases = problem("nmf", (2, 24, 35, 5, 2))
-    torch.library.opcheck(nmf.solve, (x, bases, 2, 1e-6, False))
-    torch.library.opcheck(nmf.solve, (x.requires_grad_(), bases, 1, 1e-6, True))
+    _, x, bases = problem(name, (2, 24, 35, 5, 1))
+    if name == "nmf":
+        torch.library.opcheck(nmf.solve, (x, bases, 1, 1e-6, False))
+        torch.library.opcheck(nmf.solve, (x.requires_grad_(), bases, 0, 1e-6, True))
+    elif name == "vq":
+        torch.library.opcheck(vq.solve, (x.requires_grad_(), bases, 1, 0.1, False))
+    else:
+        torch.library.opcheck(cd.solve, (x, bases, 1, 0.1))
+        torch.library.opcheck(cd.readout, (x.requires_grad_(), bases, bases))

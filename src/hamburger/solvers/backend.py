@@ -10,12 +10,14 @@ from torch import Tensor
 
 from hamburger.errors import OptionError, check_choice
 from hamburger.solvers.base import Ham
+from hamburger.solvers.cd import CD
 from hamburger.solvers.grad import Gradient, one_step
 from hamburger.solvers.nmf import NMF
+from hamburger.solvers.vq import VQ
 
 BACKENDS = ("auto", "plain", "fused")
 VARIABLE = "HAM_BACKEND"  # what "auto" means, for a whole process
-FUSED = (NMF,)
+FUSED = (NMF, VQ, CD)
 TRITON = find_spec("triton") is not None
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 

@@ -8,7 +8,9 @@ from torch import Tensor
 from hamburger.errors import OptionError
 from hamburger.precision import widen
 from hamburger.solvers.base import Ham
+from hamburger.solvers.cd import CD
 from hamburger.solvers.nmf import NMF
+from hamburger.solvers.vq import VQ
 
 
 def solve(
@@ -24,4 +26,12 @@ def solve(
         from hamburger.ops.nmf import fused as nmf
 
         return nmf.decompose(x, start, steps=steps, eps=ham.eps)
+    if isinstance(ham, VQ):
+        from hamburger.ops.vq import fused as vq
+
+        return vq.decompose(x, start, steps=steps, temperature=ham.temperature, constant_norms=ham.constant_norms)
+    if isinstance(ham, CD):
+        from hamburger.ops.cd import fused as cd
+
+        return cd.decompose(x, start, steps=steps, temperature=ham.temperature, beta=ham.beta)
     raise OptionError(f"decompose: backend 'fused' has no kernels for {type(ham).__name__}; take backend='plain'")

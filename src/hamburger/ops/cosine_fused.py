@@ -1,0 +1,53 @@
+"""Sweeps of soft k-means in three launches each, shared by VQ and CD."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hamburger.ops import cosine, launch
+from hamburger.ops.cosine_kernels import assign_kernel, centroids_kernel
+from hamburger.ops.tiles import Blocks, cdiv
+
+TINY = torch.finfo(torch.float32).tiny
+
+
+def sweeps(
+    x: Tensor, bases: Tensor, steps: int, temperature: float, t: Blocks, *, unit: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """K times: assign every column, then move each basis to the mean of its columns (as if brought to `unit` length).
+
+    x: b d n   bases: b d r   ->   bases: b d r,  memory for codes: b n r,  1 / |x|: b n, empty memory where steps = 0
+    """
+    (b, d, n), r = x.shape, bases.shape[2]
+    codes, scale = x.new_empty(b, n, r, dtype=torch.float32), x.new_empty(b, n, dtype=torch.float32)
+    for step in range(steps):
+        assign(x, bases, scale, codes, None, temperature, t, first=step == 0, centroids=unit and step > 0)
+        sums = launch.sums(x, codes, t, gram=False)
+        bases = torch.empty_like(bases)
+        centroids_kernel[(b, cdiv(d, t.FD), cdiv(r, t.FR))](
+            sums, bases, d, r, sums.shape[1], EPS=cosine.EPS, FD=t.FD, FR=t.FR, num_warps=4
+        )
+    return bases, codes, scale
+
+
+def assign(
+    x: Tensor,
+    bases: Tensor,
+    scale: Tensor,
+    codes: Tensor,
+    y: Tensor | None,
+    temperature: float,
+    t: Blocks,
+    *,
+    first: bool,
+    centroids: bool = False,
+) -> None:
+    """Write the codes, and where there is a y also D C."""
+    (b, d, n), r = x.shape, bases.shape[2]
+    out = x if y is None else y
+    assign_kernel[(b * cdiv(n, t.BN),)](
+        x, bases, scale, codes, out, d, n, r, *x.stride(), *out.stride(), temperature,
+        FIRST=first, CENTROIDS=centroids, EXPAND=y is not None, EPS=cosine.EPS, TINY=TINY,
+        KIND=launch.kind(x.dtype), R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,
+    )  # fmt: skip

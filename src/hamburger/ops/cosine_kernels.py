@@ -1,0 +1,93 @@
+"""Soft assignment by cosine in Triton, shared by VQ and CD: what cosine.py says. Letters: `hamburger.ops.kernels`."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from hamburger.ops.kernels import add_parts, expand, own_columns, product, softmax, store_codes
+
+
+@triton.jit
+def products_and_squares(
+    p_x, p_d, d, n, r, s_xd, s_xn, o_n,
+    NORMS: tl.constexpr, KIND: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
+):  # fmt: skip
+    """X^T D for a tile of columns, |x|^2 of each (where NORMS), |d|^2 of each basis.   ->   BN R,  BN,  R"""
+    o_r = tl.arange(0, R)
+    b_sum, b_xx, b_dd = tl.zeros([BN, R], tl.float32), tl.zeros([BN], tl.float32), tl.zeros([R], tl.float32)
+    for i_d in range(0, d, BD):
+        o_d = (i_d + tl.arange(0, BD)).to(tl.int64)
+        # BN BD
+        m_x = (o_n < n)[:, None] & (o_d < d)[None, :]
+        b_x = tl.load(p_x + o_n[:, None] * s_xn + o_d[None, :] * s_xd, mask=m_x, other=0.0)
+        # BD R
+        m_d = (o_d < d)[:, None] & (o_r < r)[None, :]
+        b_d = tl.load(p_d + o_d[:, None] * r + o_r[None, :], mask=m_d, other=0.0)
+        b_sum = product(b_x, b_d, b_sum, KIND)
+        b_dd += tl.sum(b_d * b_d, axis=0)
+        if NORMS:
+            b_xx += tl.sum(b_x.to(tl.float32) * b_x.to(tl.float32), axis=1)
+    return b_sum, b_xx, b_dd
+
+
+@triton.jit
+def inverse_norms(b_xx, TINY: tl.constexpr):
+    """1 / |x|, 0 for a zero column, which has no direction."""
+    m_zero = b_xx < TINY
+    return tl.where(m_zero, 0.0, tl.rsqrt(tl.where(m_zero, 1.0, b_xx)))
+
+
+@triton.jit
+def unit_scales(b_dd, CENTROIDS: tl.constexpr, EPS: tl.constexpr):
+    """What brings bases to unit length.
+
+    CD's bases are centroids of unit length, but only the last are stored so: CENTROIDS scales for both, one after the
+    other, which differs from once where a centroid is all but zero.
+    """
+    b_norm = tl.sqrt(b_dd)
+    b_scale = 1.0 / tl.maximum(b_norm, EPS)
+    if CENTROIDS:
+        b_scale = b_scale / tl.maximum(b_norm * b_scale, EPS)
+    return b_scale
+
+
+@triton.jit
+def assign_kernel(
+    p_x, p_d, p_scale, p_c, p_y, d, n, r, s_xb, s_xd, s_xn, s_yb, s_yd, s_yn, temperature,
+    FIRST: tl.constexpr, CENTROIDS: tl.constexpr, EXPAND: tl.constexpr, EPS: tl.constexpr, TINY: tl.constexpr,
+    KIND: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
+):  # fmt: skip
+    """Codes: softmax over r of cosine(D, X) / T; with EXPAND also Y = D C. Grid: b * tiles of n.
+
+    The norms of X do not change: FIRST leaves their inverses in scale (b n), later calls read them there.
+    """
+    i_b, o_n = own_columns(n, BN)
+    p_d, p_scale = p_d + i_b * d * r, p_scale + i_b * n + o_n
+    b_sum, b_xx, b_dd = products_and_squares(
+        p_x + i_b * s_xb, p_d, d, n, r, s_xd, s_xn, o_n, FIRST, KIND, R, BN, BD
+    )  # fmt: skip
+    if FIRST:
+        b_scale = inverse_norms(b_xx, TINY)
+        tl.store(p_scale, b_scale, mask=o_n < n)
+    else:
+        # BN
+        b_scale = tl.load(p_scale, mask=o_n < n, other=0.0)
+    b_unit = unit_scales(b_dd, CENTROIDS, EPS)
+    b_c = softmax(b_sum * b_unit[None, :] * (b_scale / temperature)[:, None], r, R)
+    store_codes(b_c, p_c + i_b * n * r, n, r, o_n, R)
+    if EXPAND:
+        expand(b_c, p_d, p_y + i_b * s_yb, d, n, r, s_yd, s_yn, o_n, KIND, R, BN, BD)
+
+
+@triton.jit
+def centroids_kernel(p_sums, p_d, d, r, parts, EPS: tl.constexpr, FD: tl.constexpr, FR: tl.constexpr):
+    """D = X C^T diag(C 1)^-1 from the partial sums of `sums_kernel`. Grid: b, tiles of d, tiles of r."""
+    i_b = tl.program_id(0).to(tl.int64)
+    o_d = (tl.program_id(1) * FD + tl.arange(0, FD)).to(tl.int64)
+    o_r = tl.program_id(2) * FR + tl.arange(0, FR)
+    p_sums += i_b * parts * (d + 1) * r
+    b_xc = add_parts(p_sums, parts, d + 1, o_d, d, o_r, r, FD, FR)
+    b_mass = add_parts(p_sums, parts, d + 1, d + tl.arange(0, 1), d + 1, o_r, r, 1, FR)
+    m_d = (o_d < d)[:, None] & (o_r < r)[None, :]
+    tl.store(p_d + i_b * d * r + o_d[:, None] * r + o_r[None, :], b_xc / (b_mass + EPS), mask=m_d)

@@ -1,0 +1,86 @@
+"""Soft VQ in three launches per sweep: the same values as reference.py, by kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hamburger.ops import cosine, cosine_fused, launch
+from hamburger.ops.tiles import blocks, cdiv
+from hamburger.ops.vq.kernels import pull_back_kernel
+
+
+def decompose(
+    x: Tensor, bases: Tensor, *, steps: int, temperature: float = 0.01, constant_norms: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """K sweeps, the read-out, and D C.
+
+    x: b d n (float32, bfloat16 or float16)    bases: b d r    ->    bases: b d r, codes: b r n, D C: b d n
+
+    The gradient is that of the read-out (one-step); `constant_norms` leaves |x| out of it.
+    """
+    found, codes, y = solve(x, bases.detach().float().contiguous(), steps, temperature, constant_norms)
+    return found, codes.mT, y
+
+
+@torch.library.custom_op("hamburger::vq_fused", mutates_args=())
+def solve(
+    x: Tensor, bases: Tensor, steps: int, temperature: float, constant_norms: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """->   bases: b d r,  codes: b n r,  D C: b d n"""
+    _, d, n = x.shape
+    t = blocks(d, n, bases.shape[2], x.dtype)
+    with torch.cuda.device_of(x):
+        found, codes, scale = cosine_fused.sweeps(x, bases, steps, temperature, t, unit=False)
+        y = torch.empty_like(x)
+        cosine_fused.assign(x, found, scale, codes, y, temperature, t, first=steps == 0)
+    return found if steps else bases.clone(), codes, y
+
+
+@solve.register_fake
+def _(x: Tensor, bases: Tensor, steps: int, temperature: float, constant_norms: bool) -> tuple[Tensor, Tensor, Tensor]:
+    codes = x.new_empty(x.shape[0], x.shape[2], bases.shape[2], dtype=torch.float32)
+    return torch.empty_like(bases), codes, torch.empty_like(x)
+
+
+@torch.library.custom_op("hamburger::vq_fused_backward", mutates_args=())
+def pull_back(
+    x: Tensor, dy: Tensor, dc: Tensor | None, bases: Tensor, temperature: float, constant_norms: bool
+) -> Tensor:
+    """The cotangent of x from those of D C and of the codes.   x, dy: b d n   dc: b n r   ->   b d n"""
+    (b, d, n), r = x.shape, bases.shape[2]
+    t = blocks(d, n, r, x.dtype)
+    with torch.cuda.device_of(x):
+        dx = torch.empty_like(x)
+        more = bases if dc is None else dc.contiguous()
+        pull_back_kernel[(b * cdiv(n, t.BN),)](
+            x, dy, bases, more, dx, d, n, r, *x.stride(), *dy.stride(), *dx.stride(), temperature,
+            MORE=dc is not None, CONSTANT=constant_norms, EPS=cosine.EPS, TINY=cosine_fused.TINY,
+            KIND=launch.kind(x.dtype), R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,
+        )  # fmt: skip
+    return dx
+
+
+@pull_back.register_fake
+def _(x: Tensor, dy: Tensor, dc: Tensor | None, bases: Tensor, temperature: float, constant_norms: bool) -> Tensor:
+    return torch.empty_like(x)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    x, _, _, ctx.temperature, ctx.constant_norms = inputs
+    ctx.save_for_backward(x, output[0])
+    ctx.mark_non_differentiable(output[0])
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx: Any, _: None, dc: Tensor | None, dy: Tensor | None) -> tuple[Tensor | None, ...]:
+    x, bases = ctx.saved_tensors
+    if dy is None and dc is None:
+        return (None,) * 5
+    dy = torch.zeros_like(x) if dy is None else dy
+    return pull_back(x, dy, dc, bases, ctx.temperature, ctx.constant_norms), None, None, None, None
+
+
+solve.register_autograd(_backward, setup_context=_save)
