@@ -21,10 +21,14 @@ def relative_error(value: Tensor, reference: Tensor) -> float:
     return float((value.detach().double().cpu() - reference).norm() / scale)
 
 
-def assert_close(value: Tensor, reference: Tensor, *, slack: float = 1.0) -> None:
-    """Within the tolerance of value's dtype (times `slack`, for a test that says why)."""
+def assert_close(value: Tensor, reference: Tensor, *, slack: float = 1.0, dtype: torch.dtype | None = None) -> None:
+    """Within the tolerance of value's dtype (times `slack`, for a test that says why).
+
+    `dtype` names another one where value is wider than what it was computed with; TF32 counts as float16, whose digits
+    it has.
+    """
     if value.shape != reference.shape:
         raise AssertionError(f"shape {tuple(value.shape)}, expected {tuple(reference.shape)}")
-    error, allowed = relative_error(value, reference), slack * RELATIVE[value.dtype]
+    error, allowed = relative_error(value, reference), slack * RELATIVE[dtype or value.dtype]
     if not error <= allowed:
-        raise AssertionError(f"relative error {error:.3g}, allowed {allowed:.3g} for {value.dtype}")
+        raise AssertionError(f"relative error {error:.3g}, allowed {allowed:.3g} for {dtype or value.dtype}")

@@ -23,7 +23,7 @@ def sweeps(
     codes, scale = x.new_empty(b, n, r, dtype=torch.float32), x.new_empty(b, n, dtype=torch.float32)
     for step in range(steps):
         assign(x, bases, scale, codes, None, temperature, t, first=step == 0, centroids=unit and step > 0)
-        sums = launch.sums(x, codes, t, gram=False)
+        sums = launch.sums(x, codes, t, launch.kind(x.dtype, fine=True), gram=False)
         bases = torch.empty_like(bases)
         centroids_kernel[(b, cdiv(d, t.FD), cdiv(r, t.FR))](
             sums, bases, d, r, sums.shape[1], EPS=cosine.EPS, FD=t.FD, FR=t.FR, num_warps=4
@@ -49,5 +49,5 @@ def assign(
     assign_kernel[(b * cdiv(n, t.BN),)](
         x, bases, scale, codes, out, d, n, r, *x.stride(), *out.stride(), temperature,
         FIRST=first, CENTROIDS=centroids, EXPAND=y is not None, EPS=cosine.EPS, TINY=TINY,
-        KIND=launch.kind(x.dtype), R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,
+        KIND=launch.kind(x.dtype, fine=True), COARSE=launch.kind(x.dtype), R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,
     )  # fmt: skip

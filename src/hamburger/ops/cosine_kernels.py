@@ -56,11 +56,12 @@ def unit_scales(b_dd, CENTROIDS: tl.constexpr, EPS: tl.constexpr):
 def assign_kernel(
     p_x, p_d, p_scale, p_c, p_y, d, n, r, s_xb, s_xd, s_xn, s_yb, s_yd, s_yn, temperature,
     FIRST: tl.constexpr, CENTROIDS: tl.constexpr, EXPAND: tl.constexpr, EPS: tl.constexpr, TINY: tl.constexpr,
-    KIND: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
+    KIND: tl.constexpr, COARSE: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
     """Codes: softmax over r of cosine(D, X) / T; with EXPAND also Y = D C. Grid: b * tiles of n.
 
-    The norms of X do not change: FIRST leaves their inverses in scale (b n), later calls read them there.
+    The norms of X do not change: FIRST leaves their inverses in scale (b n), later calls read them there. Y, which is
+    rounded to the dtype of X at once, needs no more than COARSE products.
     """
     i_b, o_n = own_columns(n, BN)
     p_d, p_scale = p_d + i_b * d * r, p_scale + i_b * n + o_n
@@ -77,7 +78,7 @@ def assign_kernel(
     b_c = softmax(b_sum * b_unit[None, :] * (b_scale / temperature)[:, None], r, R)
     store_codes(b_c, p_c + i_b * n * r, n, r, o_n, R)
     if EXPAND:
-        expand(b_c, p_d, p_y + i_b * s_yb, d, n, r, s_yd, s_yn, o_n, KIND, R, BN, BD)
+        expand(b_c, p_d, p_y + i_b * s_yb, d, n, r, s_yd, s_yn, o_n, COARSE, R, BN, BD)
 
 
 @triton.jit

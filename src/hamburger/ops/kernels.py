@@ -12,9 +12,22 @@ import triton.language as tl
 
 @triton.jit
 def product(b_left, b_right, b_sum, KIND: tl.constexpr):
-    """b_sum + b_left b_right, added up in float32. KIND: "bf16", or the precision of a float32 product."""
+    """b_sum + b_left b_right, added up in float32. KIND: see `hamburger.ops.launch.kind`.
+
+    "x2" keeps the digits of a float32 on the right: as a bfloat16 and what is left of it, in two products. X stands on
+    the left, where half precision loses nothing.
+    """
     if KIND == "bf16":
         b_sum = tl.dot(b_left.to(tl.bfloat16), b_right.to(tl.bfloat16), b_sum)
+    elif KIND == "bf16x2":
+        b_high = b_right.to(tl.bfloat16)
+        b_low = (b_right - b_high.to(tl.float32)).to(tl.bfloat16)
+        b_sum = tl.dot(b_left.to(tl.bfloat16), b_low, b_sum)
+        b_sum = tl.dot(b_left.to(tl.bfloat16), b_high, b_sum)
+    elif KIND == "tf32x2":
+        b_high = b_right.to(tl.bfloat16).to(tl.float32)
+        b_sum = tl.dot(b_left.to(tl.float32), b_right - b_high, b_sum, input_precision="tf32")
+        b_sum = tl.dot(b_left.to(tl.float32), b_high, b_sum, input_precision="tf32")
     else:
         b_sum = tl.dot(b_left.to(tl.float32), b_right.to(tl.float32), b_sum, input_precision=KIND)
     return b_sum

@@ -13,15 +13,18 @@ from hamburger.ops.tiles import Blocks, cdiv, split
 INTERPRETED = not isinstance(kernels.sums_kernel, triton.JITFunction)
 
 
-def kind(dtype: torch.dtype) -> str:
+def kind(dtype: torch.dtype, *, fine: bool = False) -> str:
     """How products with X are made; they are always added up in float32.
 
     bfloat16 has the range of the factors, so they can be rounded to it. float16 has not: its products are TF32, which
-    holds every float16. float32 is exact unless torch is told to use TF32.
+    holds every float16. float32 is exact unless torch is told to use TF32. `fine` keeps more digits of the factor for
+    half inputs: a softmax at a low temperature turns the ninth bit of a cosine into another cluster.
     """
+    if dtype == torch.float32:
+        return "tf32" if tf32() else "ieee"
     if dtype == torch.bfloat16 and not INTERPRETED:  # the interpreter cannot multiply bfloat16
-        return "bf16"
-    return "ieee" if dtype == torch.float32 and not tf32() else "tf32"
+        return "bf16x2" if fine else "bf16"
+    return "tf32x2" if fine else "tf32"
 
 
 def kind_of_factors(dtype: torch.dtype) -> str:
@@ -37,7 +40,7 @@ def tf32() -> bool:
     return bool(flags.allow_tf32)
 
 
-def sums(x: Tensor, codes: Tensor, t: Blocks, *, gram: bool) -> Tensor:
+def sums(x: Tensor, codes: Tensor, t: Blocks, kind: str, *, gram: bool) -> Tensor:
     """Partial sums over positions.   x: b d n   codes: b n r   ->   b parts (d + e) r   (see `sums_kernel`)"""
     (b, d, n), r = x.shape, codes.shape[2]
     extra = r if gram else 1
@@ -46,7 +49,7 @@ def sums(x: Tensor, codes: Tensor, t: Blocks, *, gram: bool) -> Tensor:
     out = torch.empty(b, parts, d + extra, r, dtype=torch.float32, device=x.device)
     kernels.sums_kernel[(b * parts, *tiles)](
         x, codes, out, d, n, r, length, *x.stride(),
-        GRAM=gram, KIND=kind(x.dtype), SD=t.SD, SR=t.SR, SN=t.SN, num_warps=4,
+        GRAM=gram, KIND=kind, SD=t.SD, SR=t.SR, SN=t.SN, num_warps=4,
     )  # fmt: skip
     return out
 

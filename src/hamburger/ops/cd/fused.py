@@ -99,5 +99,6 @@ def _launch(x: Tensor, into: Tensor, out: Tensor, more: Tensor | None, codes: Te
             x, into, out, into if more is None else more, into if codes is None else codes, y,
             d, n, r, *x.stride(), *y.stride(),
             MORE=more is not None, STORE=codes is not None,
-            KIND=launch.kind(x.dtype), R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,
+            KIND=launch.kind(x.dtype, fine=True), COARSE=launch.kind(x.dtype),
+            R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,
         )  # fmt: skip

@@ -37,7 +37,7 @@ def solve(x: Tensor, bases: Tensor, steps: int, eps: float, keep: bool) -> tuple
                 x, bases, gram, codes, d, n, r, *x.stride(), eps,
                 FIRST=step == 0, KIND=launch.kind(x.dtype), **_columns(t),
             )  # fmt: skip
-            bases = _update(bases, launch.sums(x, codes, t, gram=True), x.dtype, t, eps)
+            bases = _update(bases, launch.sums(x, codes, t, launch.kind(x.dtype), gram=True), x.dtype, t, eps)
             gram = launch.gram(bases, x.dtype, t)
         last = torch.empty_like(codes) if keep else codes
         y = torch.empty_like(x)

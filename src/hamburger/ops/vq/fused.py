@@ -58,7 +58,8 @@ def pull_back(
         pull_back_kernel[(b * cdiv(n, t.BN),)](
             x, dy, bases, more, dx, d, n, r, *x.stride(), *dy.stride(), *dx.stride(), temperature,
             MORE=dc is not None, CONSTANT=constant_norms, EPS=cosine.EPS, TINY=cosine_fused.TINY,
-            KIND=launch.kind(x.dtype), R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,
+            KIND=launch.kind(x.dtype, fine=True), COARSE=launch.kind(x.dtype),
+            R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,
         )  # fmt: skip
     return dx
 

@@ -14,7 +14,7 @@ def pull_back_kernel(
     p_x, p_dy, p_d, p_more, p_dx, d, n, r,
     s_xb, s_xd, s_xn, s_yb, s_yd, s_yn, s_gb, s_gd, s_gn, temperature,
     MORE: tl.constexpr, CONSTANT: tl.constexpr, EPS: tl.constexpr, TINY: tl.constexpr,
-    KIND: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
+    KIND: tl.constexpr, COARSE: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
     """The cotangent of X from that of Y = D C, with that of C added (MORE). Grid: b * tiles of n.
 
@@ -27,7 +27,7 @@ def pull_back_kernel(
     b_scale, b_unit = inverse_norms(b_xx, TINY), unit_scales(b_dd, False, EPS)
     b_cos = b_sum * b_unit[None, :] * b_scale[:, None]
     b_c = softmax(b_cos / temperature, r, R)
-    b_dc = project(p_dy + i_b * s_yb, p_d, d, n, r, s_yd, s_yn, o_n, KIND, R, BN, BD)
+    b_dc = project(p_dy + i_b * s_yb, p_d, d, n, r, s_yd, s_yn, o_n, COARSE, R, BN, BD)
     if MORE:
         b_dc += load_codes(p_more + i_b * n * r, n, r, o_n, R)
     b_a = b_c * (b_dc - tl.sum(b_c * b_dc, axis=1)[:, None]) / temperature
@@ -41,7 +41,7 @@ def pull_back_kernel(
         # R BD
         m_d = (o_r < r)[:, None] & (o_d < d)[None, :]
         b_d = tl.load(p_d + o_r[:, None] + o_d[None, :] * r, mask=m_d, other=0.0)
-        b_dx = product(b_a, b_d, tl.zeros([BN, BD], tl.float32), KIND)
+        b_dx = product(b_a, b_d, tl.zeros([BN, BD], tl.float32), COARSE)
         if not CONSTANT:
             # BN BD
             b_x = tl.load(p_x + o_n[:, None] * s_xn + o_d[None, :] * s_xd, mask=m_x, other=0.0)

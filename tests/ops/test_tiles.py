@@ -1,0 +1,30 @@
+"""How sizes are cut into tiles."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hamburger.ops.tiles import PROGRAMS, blocks, power_of_two, split
+
+
+@given(st.integers(1, 4096), st.integers(1, 2**20), st.integers(1, 512))
+def test_tiles_are_powers_of_two_that_triton_can_multiply(d, n, r):
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        t = blocks(d, n, r, dtype)
+        assert all(size == power_of_two(size) for size in t)
+        assert r <= t.R and min(t.R, t.BN, t.BD, t.BK, t.SD, t.SR, t.SN, t.FD, t.FR) >= 16
+
+
+@given(st.integers(1, 2**20), st.integers(1, 5000), st.sampled_from([16, 32, 64]))
+def test_parts_cover_all_positions_and_none_is_empty(n, tiles, step):
+    length, parts = split(n, tiles, step)
+    assert length % step == 0 and length * (parts - 1) < n <= length * parts
+    assert parts == 1 or parts * tiles <= PROGRAMS
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8, 9, 512])
+def test_power_of_two(count):
+    assert count <= power_of_two(count) < 2 * count
