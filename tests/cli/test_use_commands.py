@@ -85,6 +85,17 @@ def test_a_bad_image_is_listed_and_the_status_is_2(run_folder, photos, tmp_path)
     assert "Traceback" not in done.stderr
 
 
+def test_a_picture_beside_the_photograph_is_not_overwritten(run_folder, photos, tmp_path):
+    (photos / "grey.png").rename(photos / "grey.webp")
+    (photos / "grey.png").write_bytes(b"mine")
+    result = ham("predict", run_folder, photos / "grey.webp", tmp_path / "gone", "--out", photos)
+    assert result.exit_code != 0 and "grey.png would overwrite" in str(result.exception)
+    assert (photos / "grey.png").read_bytes() == b"mine" and not (photos / "summary.json").exists()
+    (photos / "grey.png").unlink()
+    for _ in range(2):
+        assert ham("predict", run_folder, photos / "grey.webp", "--out", photos).exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [

@@ -11,7 +11,7 @@ from PIL import Image
 from small_segmenter import CLASSES, PALETTE, ByColour, info
 
 from hamburger.errors import OptionError
-from hamburger.use.job import Summary, layout, predict_all
+from hamburger.use.job import Summary, layout, predict_all, targets
 from hamburger.use.photos import find_photos
 from hamburger.use.pictures import UNLABELLED, full_palette, label_png, overlay_jpeg, shares
 from hamburger.use.predict import Predictor
@@ -106,6 +106,45 @@ def test_inputs_are_never_overwritten(photos):
     with pytest.raises(OptionError, match="would overwrite"):
         run(photos, photos)
     assert (photos / "a.png").read_bytes() == before
+
+
+def test_strange_files_are_never_overwritten_but_ours_are(photos, tmp_path):
+    """Only what a summary lists is ours, whichever earlier call wrote it."""
+    out = tmp_path / "out"
+    out.mkdir()
+    mine = out / "d.png"
+    mine.write_bytes(b"a picture of mine")
+    with pytest.raises(OptionError, match=r"d\.png would overwrite a file.*--out"):
+        run(photos, out)
+    assert [path.name for path in out.iterdir()] == ["d.png"] and mine.read_bytes() == b"a picture of mine"
+    mine.unlink()
+    for _ in range(2):
+        run(photos, out).write(out / "summary.json")
+    assert "earlier" not in json.loads((out / "summary.json").read_text())
+    other = tmp_path / "other"
+    other.mkdir()
+    Image.new("RGB", (5, 4)).save(other / "e.png")
+    run(other, out).write(out / "summary.json")
+    assert len(json.loads((out / "summary.json").read_text())["earlier"]) == 6
+    run(photos, out)
+    (out / "summary.json").write_text('{"of": "something else"}')
+    with pytest.raises(OptionError, match=r"summary\.json would overwrite|listed in summary\.json"):
+        run(photos, out)
+
+
+def test_a_summary_of_something_else_stays(photos, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "summary.json").write_text('{"of": "something else"}')
+    with pytest.raises(OptionError, match="no summary of predictions"):
+        run(photos, tmp_path / "out")
+
+
+def test_what_was_planned_by_a_killed_call_is_ours(photos, tmp_path):
+    where, found = layout("plain", CLASSES), find_photos([photos]).photos
+    Summary().write(tmp_path / "out" / "summary.json", planned=targets(found, where, overlay=True))
+    (tmp_path / "out" / "a.png").write_bytes(b"written before the kill")
+    run(photos, tmp_path / "out").write(tmp_path / "out" / "summary.json")
+    assert "earlier" not in json.loads((tmp_path / "out" / "summary.json").read_text())
 
 
 def test_two_runs_write_the_same_bits(photos, tmp_path):

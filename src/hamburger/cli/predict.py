@@ -41,15 +41,19 @@ def predict(
     where = job.layout(layout, info.classes)
     with_overlay = (layout == "plain") if overlay is None else overlay
     found = find_photos(images, recursive=recursive, outside=out)
+    photos = job.checked(found.photos, out, where, with_overlay)
     out.mkdir(parents=True, exist_ok=True)
 
+    settings = {"classes": list(info.classes), "protocol": str(predictor.protocol)}
+    if photos:
+        job.Summary().write(out / job.SUMMARY, planned=job.targets(photos, where, with_overlay), **settings)
     summary = job.Summary(failed=[(str(path), why) for path, why in found.failed])
     try:
         with Progress(console=Console(stderr=True), transient=True) as progress:
-            task = progress.add_task("predicting", total=len(found.photos))
+            task = progress.add_task("predicting", total=len(photos))
             job.predict_all(
                 predictor,
-                found.photos,
+                photos,
                 out,
                 where=where,
                 overlay=with_overlay,
@@ -58,7 +62,7 @@ def predict(
             )
     finally:  # what is interrupted keeps the account of what it has done
         if summary.done or summary.failed:
-            summary.write(out / "summary.json", classes=list(info.classes), protocol=str(predictor.protocol))
+            summary.write(out / job.SUMMARY, **settings)
     console = Console()
     if summary.done:
         console.print(account.table(summary))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +21,7 @@ from hamburger.use.predict import Predictor
 
 LAYOUTS = ("plain", "voc")
 VOC_FOLDER = Path("results/VOC2012/Segmentation/comp6_test_cls")
+SUMMARY = "summary.json"
 
 
 @dataclass(frozen=True)
@@ -39,13 +42,21 @@ class Summary:
     done: list[Done] = field(default_factory=list)
     failed: list[tuple[str, str]] = field(default_factory=list)  # image, why
 
-    def write(self, path: Path, **settings: object) -> None:
-        """The same photographs and weights give the same file: no times, no dates."""
+    def write(self, path: Path, *, planned: Iterable[str] = (), **settings: object) -> None:
+        """The same photographs and weights give the same file: no times, no dates.
+
+        What an earlier call wrote beside it stays listed, and so does what is `planned`, for calls that are killed:
+        only what is listed may be written over later.
+        """
         rows = {
             **settings,
             "images": [asdict(one) for one in self.done],
             "failed": [{"image": image, "reason": reason} for image, reason in self.failed],
         }
+        kept = {name for name in listed(path) if os.path.lexists(path.parent / name)} | set(planned)
+        kept -= {name for one in self.done for name in (one.label, one.overlay) if name is not None}
+        if kept:
+            rows["earlier"] = sorted(kept)
         write_atomically(path, (json.dumps(rows, indent=2, ensure_ascii=False) + "\n").encode())
 
 
@@ -88,9 +99,7 @@ def predict_all(
 ) -> Summary:
     """Write the pictures of every photograph below `out`, and tell what was made and what failed."""
     summary = Summary() if summary is None else summary
-    if where.by_id:
-        photos = _by_id(photos)
-    _refuse_to_overwrite(photos, out, where, overlay)
+    photos = checked(photos, out, where, overlay)
     for photo in photos:
         try:
             summary.done.append(_one(predictor, photo, out, where, overlay))
@@ -103,6 +112,36 @@ def predict_all(
             summary.failed.append((str(photo.path), f"{photo.path}: the network ran out of memory; {remedy}"))
         after(photo)
     return summary
+
+
+def checked(photos: Sequence[Photo], out: Path, where: Layout, overlay: bool) -> list[Photo]:
+    """The photographs by the names of their outputs; an error where a file that is not ours would be written over."""
+    photos = _by_id(photos) if where.by_id else list(photos)
+    _refuse_to_overwrite(photos, out, where, overlay)
+    return photos
+
+
+def targets(photos: Sequence[Photo], where: Layout, overlay: bool) -> list[str]:
+    """All that will be written below the output folder, besides the summary."""
+    kinds = (where.label, where.overlay) if overlay else (where.label,)
+    return [kind(photo.name).as_posix() for photo in photos for kind in kinds]
+
+
+def listed(summary: Path) -> set[str]:
+    """What a summary on disk says was written beside it; nothing where there is none."""
+    told = _read(summary) or {"images": []}
+    rows = [row for row in told["images"] if isinstance(row, dict)]
+    names = [row.get(kind) for row in rows for kind in ("label", "overlay")]
+    return {name for name in (*names, *told.get("earlier", ())) if isinstance(name, str)}
+
+
+def _read(summary: Path) -> dict[str, Any] | None:
+    try:
+        told = json.loads(summary.read_bytes())
+    except (OSError, ValueError):
+        return None
+    ours = isinstance(told, dict) and all(isinstance(told.get(key), list) for key in ("images", "failed"))
+    return told if ours else None
 
 
 def _one(predictor: Predictor, photo: Photo, out: Path, where: Layout, overlay: bool) -> Done:
@@ -147,11 +186,21 @@ def _by_id(photos: Sequence[Photo]) -> list[Photo]:
 
 def _refuse_to_overwrite(photos: Sequence[Photo], out: Path, where: Layout, overlay: bool) -> None:
     inputs = {photo.path.resolve() for photo in photos}
-    for photo in photos:
-        outputs = [where.label(photo.name), *([where.overlay(photo.name)] if overlay else [])]
-        for path in outputs:
-            if (out / path).resolve() in inputs:
-                raise OptionError(f"predict: {out / path} would overwrite an image; name another folder with --out")
+    ours = listed(out / SUMMARY)
+    for name in targets(photos, where, overlay):
+        path = out / name
+        if path.resolve() in inputs:
+            raise OptionError(f"predict: {path} would overwrite an image; name another folder with --out")
+        if name not in ours and os.path.lexists(path):
+            raise OptionError(
+                f"predict: {path} would overwrite a file that no prediction into {out} has listed in {SUMMARY}; name "
+                f"another folder with --out, or move the file"
+            )
+    if _read(out / SUMMARY) is None and os.path.lexists(out / SUMMARY):
+        raise OptionError(
+            f"predict: {out / SUMMARY} would overwrite a file that is no summary of predictions; name another folder "
+            f"with --out, or move the file"
+        )
 
 
 def _memory(error: BaseException) -> bool:
