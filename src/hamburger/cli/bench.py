@@ -148,6 +148,62 @@ def table3(
             draw([asdict(row) for row in some], path)
 
 
+@app.command("ham")
+def ham(
+    hams: Annotated[str, typer.Option(help="which, with commas")] = "nmf,vq,cd",
+    backends: Annotated[
+        str | None, typer.Option(help="plain, fused, with commas; default: both on cuda, else plain")
+    ] = None,
+    modes: Annotated[str, typer.Option(help="infer, train (forward and backward), with commas")] = "infer,train",
+    sizes: Annotated[str, typer.Option(help="values of n, with commas")] = "16384",
+    dim: Annotated[int, typer.Option(help="d")] = 512,
+    rank: Annotated[int, typer.Option(help="r")] = 64,
+    steps: Annotated[int, typer.Option(help="K sweeps")] = 6,
+    batch: Annotated[int, typer.Option(help="b")] = 1,
+    dtype: Annotated[str, typer.Option(help="float32, tf32 (cuda), bfloat16, float16, with commas")] = "float32",
+    repeats: Annotated[int, typer.Option(help="samples, each a call or a block of short ones")] = 20,
+    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    seed: Annotated[int, typer.Option()] = 0,
+    json: Annotated[Path | None, typer.Option(help="write the rows here, one JSON object per line")] = None,
+) -> None:
+    """The ham alone, plain and fused, against the least time that its arithmetic and its bytes take."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from hamburger.bench import ham as bench
+    from hamburger.files import check_writable, write_json_lines
+
+    plan = bench.Plan(
+        sizes=numbers(sizes),
+        dim=dim,
+        rank=rank,
+        steps=steps,
+        batch=batch,
+        dtypes=words(dtype),
+        hams=words(hams),
+        backends=words(backends) if backends is not None else ("plain", "fused") if device == "cuda" else ("plain",),
+        modes=words(modes),
+        repeats=repeats,
+        device=device,
+        seed=seed,
+    )
+    if json is not None:
+        check_writable(json)
+    rows: list[bench.Row] = []
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("measuring", total=plan.rows)
+        try:
+            for row in bench.measure(plan, lambda what: progress.update(task, description=what)):
+                rows.append(row)
+                progress.advance(task)
+                if json is not None:  # after every row: what is interrupted keeps what it has
+                    write_json_lines(json, map(asdict, rows))
+        except GateError as refusal:
+            typer.echo(f"ham: {refusal}", err=True)
+            raise typer.Exit(1) from None
+    Console().print(bench.table(rows))
+
+
 @app.command("network")
 def network(
     contexts: Annotated[
