@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import time
 
@@ -94,11 +96,13 @@ def test_one_failure_is_named_and_leaves_the_others_alone(tmp_path):
     assert json.loads((tmp_path / "a-seed1" / "result.json").read_text())["seed"] == 1
 
 
-def test_an_interrupt_reaches_the_running_ones(tmp_path):
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM], ids=str)
+def test_an_interrupt_reaches_the_running_ones(tmp_path, sign):
     def patient(cell, out, data):
         code = (
-            "import pathlib, sys, time\ntry:\n    time.sleep(60)\n"
-            "except KeyboardInterrupt:\n    pathlib.Path(sys.argv[1]).write_text('saved')\n"
+            "import pathlib, signal, sys, time\n"
+            "def save(*_):\n    pathlib.Path(sys.argv[1]).write_text('saved')\n    sys.exit(130)\n"
+            "signal.signal(signal.SIGTERM, save)\ntime.sleep(60)\n"
         )
         return [sys.executable, "-c", code, str(out / "saved.txt")]
 
@@ -106,7 +110,7 @@ def test_an_interrupt_reaches_the_running_ones(tmp_path):
 
     def interrupt(done, steps):
         if time.monotonic() - begun > 1:
-            raise KeyboardInterrupt
+            os.kill(os.getpid(), sign)
 
     with pytest.raises(KeyboardInterrupt):
         run_grid([Cell("a", "patchwork", 0)], tmp_path, command=patient, progress=interrupt)

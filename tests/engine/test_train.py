@@ -255,7 +255,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(finished, tmp_path, mo
     last.write_bytes(last.read_bytes()[:5000])
     told = []
     train(small(), run, accelerator="cpu", resume=True, on_event=told.append)
-    assert any(isinstance(event, Note) and "last.ckpt cannot be read" in event.text for event in told)
+    assert any(isinstance(event, Note) and "last.ckpt is damaged" in event.text for event in told)
     assert next(event for event in told if isinstance(event, Began)).step == 6
     assert found(run) == found(finished[0])
 

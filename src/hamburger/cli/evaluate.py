@@ -50,7 +50,7 @@ def evaluate(
         raise OptionError(f"eval: {path} does not say which data set it was trained on; name one with --dataset")
     options = info.extra.get("data_options", {}) if name == info.extra.get("data") else {}
     images = create_dataset(name, split, root=data, **options)
-    check_classes("eval", len(info.classes), images)
+    check_classes("eval", info.classes, images)
     check(images)
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(f"evaluating, {protocol}", total=len(images))

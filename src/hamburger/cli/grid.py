@@ -57,9 +57,8 @@ def table(rows: Sequence[dict[str, Any]]) -> Table:
     for context, own in sorted(by_context.items(), key=lambda item: statistics.mean(r["miou"] for r in item[1])):
         scores = [100 * row["miou"] for row in own]
         spread = f"{statistics.stdev(scores):.1f}" if len(scores) > 1 else ""
-        speed = statistics.median(row["images_per_s"] for row in own)
+        speeds = [row["images_per_s"] for row in own if row["images_per_s"]]
+        speed = f"{statistics.median(speeds):.0f}" if speeds else ""
         peak = max((row["peak_mb"] or 0 for row in own), default=0)
-        made.add_row(
-            context, f"{statistics.mean(scores):.1f}", spread, str(len(own)), f"{speed:.0f}", f"{peak:.0f}" or ""
-        )
+        made.add_row(context, f"{statistics.mean(scores):.1f}", spread, str(len(own)), speed, f"{peak:.0f}" or "")
     return made

@@ -57,8 +57,9 @@ def train(
         raise typer.Exit(2) from None
     if is_first():
         found = result.values
+        speed = "" if found["images_per_s"] is None else f"{found['images_per_s']:.1f} images/s, "
         typer.echo(
             f"mIoU {100 * found['miou']:.2f} ({found['protocol']}) after {found['steps']} steps, "
-            f"best {100 * found['best_miou']:.2f} at step {found['best_step']}; {found['images_per_s']:.1f} images/s, "
+            f"best {100 * found['best_miou']:.2f} at step {found['best_step']}; {speed}"
             f"{100 * found['data_wait']:.0f} % of the time waiting for data; results in {result.run}"
         )

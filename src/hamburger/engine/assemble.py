@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,7 +15,7 @@ from hamburger.data import create_dataset
 from hamburger.data.base import SegmentationSet
 from hamburger.engine.folder import BEST
 from hamburger.engine.optim import sgd
-from hamburger.errors import CheckpointError
+from hamburger.errors import CheckpointError, DataError
 from hamburger.layers.norm import convert_sync, set_bn_momentum
 from hamburger.models.segmenter import Segmenter
 from hamburger.recipes.base import Recipe
@@ -35,10 +37,23 @@ class Sets(NamedTuple):
         return cls(*(create_dataset(recipe.data.name, split, root=root, **recipe.data.options) for split in splits))
 
     def check(self) -> None:
+        """All that is wrong with both, in one error."""
         from hamburger.data.checks import check
 
+        found: list[DataError] = []
         for each in self:
-            check(each)
+            try:
+                check(each)
+            except DataError as wrong:
+                found.append(wrong)
+        if found:
+            problems = [problem for wrong in found for problem in wrong.problems]
+            raise DataError("\n".join(str(wrong) for wrong in found), problems)
+
+    def digest(self) -> str:
+        """Of what decides which images a step sees and what their labels mean."""
+        said = [[each.name, each.split, each.classes, list(each.ids)] for each in self]
+        return hashlib.sha256(json.dumps(said).encode()).hexdigest()
 
 
 class Assembly(NamedTuple):

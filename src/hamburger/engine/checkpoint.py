@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,11 +40,13 @@ def load(folder: Path) -> Loaded | None:
         if not path.exists():
             continue
         try:
+            _check_sums(path)
             state = torch.load(path, map_location="cpu", weights_only=True)
             if not isinstance(state, dict) or state.get("format") != FORMAT:
                 raise ValueError(f"it is no training state of format {FORMAT}")
         except Exception as damage:  # whatever a damaged file makes torch, pickle or zip say
-            notes.append(f"{path} cannot be read ({str(damage).splitlines()[0][:120]})")
+            why = str(damage).splitlines()[0] if str(damage) else type(damage).__name__
+            notes.append(f"{path} is damaged ({why})")
             continue
         return Loaded(state, path, notes)
     if notes:
@@ -51,3 +54,11 @@ def load(folder: Path) -> Loaded | None:
             f"train: {'; '.join(notes)}: no usable checkpoint is left in {folder}; start anew in another folder"
         )
     return None
+
+
+def _check_sums(path: Path) -> None:
+    """torch reads a file with flipped bits as if it were whole; the sums of the archive that it is in tell."""
+    with zipfile.ZipFile(path) as archive:
+        broken = archive.testzip()
+    if broken is not None:
+        raise ValueError(f"its entry {broken} does not have the sum that was written")

@@ -36,17 +36,18 @@ class Clock:
         self.images += images
         self.seconds += spent
         self.waited += waited
-        self._stretches += 1
-        if self._stretches > 1:
+        self._stretches += images > 0
+        if self._stretches > 1 and images:
             self.warm_images += images
             self.warm_seconds += spent
         return (images / spent, min(1.0, waited / spent)) if spent > 0 else (0.0, 0.0)
 
     @property
-    def images_per_s(self) -> float:
-        if self.warm_seconds > 0:
+    def images_per_s(self) -> float | None:
+        """None where nothing was trained on, as after resuming at the last step."""
+        if self.warm_images:
             return self.warm_images / self.warm_seconds
-        return self.images / self.seconds if self.seconds > 0 else 0.0
+        return self.images / self.seconds if self.images else None
 
     @property
     def data_wait(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from hamburger import distributed
 from hamburger.data.base import SegmentationSet
 from hamburger.data.evaluation import evaluation_batches
 from hamburger.engine.probabilities import SINGLE, Protocol, labels
-from hamburger.errors import ShapeError
+from hamburger.errors import OptionError, ShapeError
 from hamburger.metrics.confusion import Confusion, iou, miou, pixel_accuracy
 
 
@@ -87,10 +87,16 @@ def evaluate(
     return Scores.of(counts, dataset, protocol)
 
 
-def check_classes(call: str, known: int, dataset: SegmentationSet) -> None:
-    """Weights and data must speak of the same number of classes."""
-    if known != len(dataset.classes):
+def check_classes(call: str, known: Sequence[str], dataset: SegmentationSet) -> None:
+    """Weights and data must speak of the same classes, in the same order."""
+    if len(known) != len(dataset.classes):
         raise ShapeError(
-            f"{call}: the weights know {known} classes, the data set '{dataset.name}' has {len(dataset.classes)}; "
-            f"give the data set and options that the weights were trained with"
+            f"{call}: the weights know {len(known)} classes, the data set '{dataset.name}' has "
+            f"{len(dataset.classes)}; give the data set and options that the weights were trained with"
         )
+    for i, (ours, theirs) in enumerate(zip(known, dataset.classes, strict=True)):
+        if ours != theirs:
+            raise OptionError(
+                f"{call}: class {i} is '{ours}' to the weights and '{theirs}' in the data set '{dataset.name}'; "
+                f"name and order the classes as the weights were trained with: {', '.join(known)}"
+            )

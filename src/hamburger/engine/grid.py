@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hamburger.engine.folder import RECIPE, RESULT
+from hamburger.engine.interrupt import StopRequest
 from hamburger.errors import HamburgerError, OptionError, check_count
 from hamburger.recipes.base import Recipe
 from hamburger.recipes.check import check_recipe
@@ -97,26 +97,29 @@ def run_grid(
     done = len(grid) - len(waiting)
     running: dict[Cell, subprocess.Popen[bytes]] = {}
     failed: list[str] = []
-    try:
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                cell = waiting.pop(0)
-                running[cell] = _start(command(cell, out, data), _log(out, cell), jobs)
-            for cell, process in list(running.items()):
-                status = process.poll()
-                if status is None:
-                    continue
-                del running[cell]
-                done += 1
-                if status or not (out / cell.name / RESULT).exists():
-                    failed.append(f"{cell.name} (exit {status}): {_last_line(_log(out, cell))}")
-            progress(done, {cell.name: _step(out / cell.name / "metrics.jsonl") for cell in running})
-            time.sleep(0.1)
-    finally:
-        for process in running.values():
-            process.send_signal(signal.SIGINT)
-        for process in running.values():
-            process.wait()
+    with StopRequest() as stop:
+        try:
+            while waiting or running:
+                if stop:
+                    raise KeyboardInterrupt
+                while waiting and len(running) < jobs:
+                    cell = waiting.pop(0)
+                    running[cell] = _start(command(cell, out, data), _log(out, cell), jobs)
+                for cell, process in list(running.items()):
+                    status = process.poll()
+                    if status is None:
+                        continue
+                    del running[cell]
+                    done += 1
+                    if status or not (out / cell.name / RESULT).exists():
+                        failed.append(f"{cell.name} (exit {status}): {_last_line(_log(out, cell))}")
+                progress(done, {cell.name: _step(out / cell.name / "metrics.jsonl") for cell in running})
+                time.sleep(0.1)
+        finally:
+            for process in running.values():
+                process.terminate()  # not SIGINT, which what is started in the background may have been told to ignore
+            for process in running.values():
+                process.wait()
     if failed:
         raise GridError(f"compare: {len(failed)} of {len(grid)} runs failed, the others are kept: " + "; ".join(failed))
     return [_row(cell, out) for cell in grid]
@@ -128,7 +131,9 @@ def _start(words: list[str], log: Path, jobs: int) -> subprocess.Popen[bytes]:
     environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // jobs)))
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
-        return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment)
+        return subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, start_new_session=True
+        )
 
 
 def _log(out: Path, cell: Cell) -> Path:

@@ -25,7 +25,7 @@ from hamburger.engine.optim import set_rate
 from hamburger.engine.record import Record, first_bad
 from hamburger.engine.schedule import learning_rate
 from hamburger.engine.state import Progress, random_states, set_random_state
-from hamburger.errors import DataError, Interrupted, TrainingError
+from hamburger.errors import CheckpointError, DataError, Interrupted, TrainingError
 from hamburger.recipes.base import Recipe
 from hamburger.recipes.codec import digest
 
@@ -168,8 +168,34 @@ class Loop:
         ids = gathered(self.record.ids_of(bad))
         raise TrainingError(
             f"train: the loss is not finite at step {bad + 1} ({terms}); its images were {', '.join(ids)}; "
-            f"{self._last_good()}; a lower optim.lr, more optim.warmup or precision=32 are the usual cures"
+            f"{self._diverged()}"
         )
+
+    def check_weights(self) -> None:
+        """The loss of a step says nothing about the update that followed it."""
+        held = [*self.net.state_dict().values(), *self._momenta()]
+        finite = [torch.isfinite(each).all() for each in held if each.is_floating_point()]
+        if not bool(torch.stack([one.to(self.device) for one in finite]).all()):
+            raise TrainingError(
+                f"train: the weights are not finite after step {self.progress.step}; {self._diverged()}"
+            )
+
+    def _momenta(self) -> list[Tensor]:
+        states = self.optimizer.state.values()
+        return [value for state in states for value in state.values() if isinstance(value, Tensor)]
+
+    def _diverged(self) -> str:
+        """The same settings would end the same way again, so --resume is no cure."""
+        where = "no checkpoint had been written yet"
+        if self.saved is not None:
+            where = f"the last good checkpoint is {self.folder.path / checkpoint.LAST}, of step {self.saved}"
+        begin = f", from the best weights so far with --set start={self.folder.path}" if self._has_best() else ""
+        return (
+            f"{where}; begin a new run{begin}: a lower optim.lr, more optim.warmup or precision=32 are the usual cures"
+        )
+
+    def _has_best(self) -> bool:
+        return (self.folder.path / BEST).exists()
 
     def log(self) -> None:
         values = self.record.joined().double().mean(0).tolist()
@@ -193,6 +219,7 @@ class Loop:
 
     def evaluate(self) -> None:
         """Score the network as it is, single scale, in float32."""
+        self.check_weights()  # a network of NaN still answers, and might even be the best so far
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
             scores = evaluate(
                 self.net,
@@ -228,8 +255,10 @@ class Loop:
     def save(self) -> None:
         """A checkpoint of a state that is known to be finite, and the best weights where these are they."""
         self.check_finite()
+        self.check_weights()
         state = {
             "recipe": digest(self.recipe),
+            "data": self.sets.digest(),
             "progress": self.progress.state(),
             "record": self.record.state(),
             "model": self.net.state_dict(),
@@ -267,6 +296,11 @@ class Loop:
         state = found.state
         if state["recipe"] != digest(self.recipe):
             raise TrainingError(f"train: {found.path} was written by a run of another recipe; name another folder")
+        if state["data"] != self.sets.digest():
+            raise CheckpointError(
+                f"train: {found.path} was written with other data: the images or the classes of a split are not those "
+                f"it was trained on; give the same --data, or begin a new run with --set start={self.folder.path}"
+            )
         self.progress.load(state["progress"])
         self.record.load(state["record"])
         self.net.load_state_dict(state["model"])

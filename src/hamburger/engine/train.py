@@ -134,7 +134,7 @@ def _finish(recipe: Recipe, folder: RunFolder, loop: Loop, parameters: int) -> R
         ),
         "processes": distributed.world(),
         **surroundings(loop.device.type),
-        "images_per_s": round(clock.images_per_s, 2),
+        "images_per_s": None if clock.images_per_s is None else round(clock.images_per_s, 2),
         "peak_mb": round(peak_mb(loop.device), 1),
         "data_wait": round(clock.data_wait, 4),
         "seconds": round(clock.seconds, 2),
