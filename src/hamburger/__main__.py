@@ -1,5 +1,10 @@
 """`python -m hamburger` is `ham`."""
 
-from hamburger.cli import main
+import sys
+
+try:
+    from hamburger.cli import main
+except KeyboardInterrupt:  # the import of torch takes seconds, in which people change their minds
+    sys.exit(130)
 
 main()
