@@ -90,7 +90,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the result file. `fraction_of_floor` is the least possible time over the measured: about 1 at best."""
+    """One line of the result file. `fraction_of_floor` is the least possible time over the measured: 1 at best."""
 
     ham: str
     backend: str
