@@ -21,6 +21,10 @@ NAMES = (
         "UnknownNameError",
         "NotFiniteError",
         "ImplicitGradientError",
+        "DataError",
+        "CheckpointError",
+        "TrainingError",
+        "ExportError",
     ),
 )
 

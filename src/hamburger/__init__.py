@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from hamburger.checks import debug
 from hamburger.errors import (
+    CheckpointError,
+    DataError,
+    ExportError,
     HamburgerError,
     ImplicitGradientError,
     InputError,
     NotFiniteError,
     OptionError,
     ShapeError,
+    TrainingError,
     UnknownNameError,
 )
 from hamburger.layers import Hamburger, HamLayer
@@ -44,7 +48,10 @@ __all__ = [
     "CD",
     "NMF",
     "VQ",
+    "CheckpointError",
+    "DataError",
     "Decomposition",
+    "ExportError",
     "Factors",
     "Ham",
     "HamLayer",
@@ -56,6 +63,7 @@ __all__ = [
     "NotFiniteError",
     "OptionError",
     "ShapeError",
+    "TrainingError",
     "Truncated",
     "UnknownNameError",
     "bptt",

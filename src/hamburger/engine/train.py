@@ -102,6 +102,9 @@ def _train(
             folder.begin(recipe)
             if resume and not resumed:
                 listen(Note(f"{folder.path} has no checkpoint yet: beginning at the beginning"))
+            report = getattr(assembly.net.backbone, "report", None)
+            if report is not None:
+                listen(Note(str(report).splitlines()[0]))
             if recipe.model.backbone.startswith("resnet") and not (recipe.model.pretrained or recipe.start):
                 listen(Note("the backbone starts from random weights; --set model.pretrained=FILE gives it others"))
         listen(
