@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hamburger.data.base import Colour, datasets
 from hamburger.data.images import SUFFIXES
-from hamburger.data.pairs import Pair, PairSet, check_root, find_image, read_list
+from hamburger.data.pairs import Images, Pair, PairSet, check_root, read_list
 from hamburger.data.subset import chosen, table_of
 from hamburger.errors import DataError, check_choice
 
@@ -60,10 +60,11 @@ def pairs(root: Path, split: str) -> list[Pair]:
         ):
             if images.is_dir() and labels.is_dir():
                 listed = tree / f"{split}.txt"
-                ids = read_list(listed) if listed.is_file() else image_ids(images)
-                return [Pair(i, find_image(images, i), labels / f"{i}.png") for i in ids]
+                found = Images(images)
+                ids = read_list(listed, found) if listed.is_file() else image_ids(images)
+                return [found.pair(i, labels) for i in ids]
     raise DataError(f"camvid: {root} has no split '{split}'; it should hold {LAYOUTS}")
 
 
 def image_ids(folder: Path) -> list[str]:
-    return sorted(path.stem for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+    return sorted({path.stem for path in folder.iterdir() if path.suffix.lower() in SUFFIXES})

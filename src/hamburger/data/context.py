@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hamburger.data.base import datasets
-from hamburger.data.pairs import Pair, PairSet, check_root, find_image, read_list
+from hamburger.data.pairs import Images, Pair, PairSet, check_root, read_list
 from hamburger.data.palette import voc_palette
 from hamburger.data.subset import chosen, table_of
 from hamburger.errors import DataError, check_choice, check_flag
@@ -72,8 +72,8 @@ def find_tree(root: Path) -> Path:
 
 def pairs(tree: Path, split: str) -> list[Pair]:
     if (tree / "SegmentationClassContext").is_dir():
-        ids = read_list(tree / "ImageSets" / "SegmentationContext" / f"{split}.txt")
+        ids = read_list(tree / "ImageSets" / "SegmentationContext" / f"{split}.txt", Images(tree / "JPEGImages"))
         labels = tree / "SegmentationClassContext"
         return [Pair(i, tree / "JPEGImages" / f"{i}.jpg", labels / f"{i}.png") for i in ids]
-    ids = read_list(tree / f"{split}.txt")
-    return [Pair(i, find_image(tree / "images", i), tree / "labels" / f"{i}.png") for i in ids]
+    images = Images(tree / "images")
+    return [images.pair(i, tree / "labels") for i in read_list(tree / f"{split}.txt", images)]

@@ -21,7 +21,7 @@ from hamburger.data.base import IGNORE, Colour, datasets
 from hamburger.data.camvid import image_ids
 from hamburger.data.class_file import read_classes
 from hamburger.data.images import Bytes, read_colours, read_indices, read_mode
-from hamburger.data.pairs import Pair, PairSet, check_root, find_image, read_list
+from hamburger.data.pairs import Images, Pair, PairSet, check_root, read_list
 from hamburger.data.palette import voc_palette
 from hamburger.data.subset import OUTSIDE, chosen, table_of
 from hamburger.errors import DataError, OptionError
@@ -92,8 +92,9 @@ class Folder(PairSet):
 
 def pairs(root: Path, split: str) -> list[Pair]:
     images, labels, listed = find_folders(root, split)
-    ids = read_list(listed) if listed.is_file() else image_ids(images)
-    return [Pair(i, find_image(images, i), labels / f"{i}.png") for i in ids]
+    found = Images(images)
+    ids = read_list(listed, found) if listed.is_file() else image_ids(images)
+    return [found.pair(i, labels) for i in ids]
 
 
 def find_folders(root: Path, split: str) -> tuple[Path, Path, Path]:

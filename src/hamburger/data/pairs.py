@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ class Pair(NamedTuple):
     id: str
     image: Path
     label: Path | None  # None where a split has no public labels
+    rivals: tuple[Path, ...] = ()  # other images that could as well be meant: a.jpg and a.webp
 
 
 class PairSet(SegmentationSet):
@@ -109,25 +111,85 @@ def shorten(values: Sequence[int], most: int = 8) -> str:
     return f"{text} ... ({len(values)} of them)" if len(values) > most else text
 
 
-def read_list(path: Path) -> list[str]:
-    """The ids of a split: the first word of every line that has one; a suffix or a folder in front is dropped."""
+class Images:
+    """The images below a folder by their ids, `a` or `sub/a`; each folder is listed once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.listed: dict[str, dict[str, list[Path]]] = {}
+
+    def paths(self, id: str) -> list[Path]:
+        """All images of that id, those of the commonest format first."""
+        inner, _, stem = id.rpartition("/")
+        if inner not in self.listed:
+            self.listed[inner] = images_in(self.folder / inner)
+        return self.listed[inner].get(stem, [])
+
+    def pair(self, id: str, labels: Path) -> Pair:
+        """Where there is no image, with the first path that it should have had."""
+        first, *others = self.paths(id) or [self.folder / f"{id}{SUFFIXES[0]}"]
+        return Pair(id, first, labels / f"{id}.png", tuple(others))
+
+
+def images_in(folder: Path) -> dict[str, list[Path]]:
+    """From stem to paths."""
+    found: dict[str, list[Path]] = {}
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries if Path(entry.name).suffix.lower() in SUFFIXES and entry.is_file()]
+    except OSError:  # that it is not there shows at each of its images
+        return found
+    for name in sorted(names, key=lambda name: (SUFFIXES.index(Path(name).suffix.lower()), name)):
+        found.setdefault(Path(name).stem, []).append(folder / name)
+    return found
+
+
+def read_list(path: Path, images: Images | None = None) -> list[str]:
+    """The ids of a split, from lines such as `a`, `a.jpg`, `my photo 1`, `sub/a`, `a -1`, `images/a.jpg labels/a.png`.
+
+    A line may hold more than its id, and an id may hold spaces and folders: the longest reading of which there is an
+    image is taken.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except FileNotFoundError:
         raise DataError(f"{path}: missing; it lists the images of the split, one a line") from None
     except (OSError, UnicodeDecodeError) as broken:
         raise DataError(f"{path}: no readable list ({broken})") from None
-    words = [line.split()[0] for line in lines if line.split()]
-    return [Path(word).stem if Path(word).suffix.lower() in SUFFIXES else Path(word).name for word in words]
+    return [read_line(line.strip(), images) for line in lines if line.strip()]
 
 
-def find_image(folder: Path, id: str, suffixes: Sequence[str] = SUFFIXES) -> Path:
-    """The image of that name, whatever its format; where there is none, the first path that it should have had."""
-    return next((path for path in candidates(folder, id, suffixes) if path.is_file()), folder / f"{id}{suffixes[0]}")
+def read_line(line: str, images: Images | None) -> str:
+    for id in readings(line) if images is not None else ():
+        if images is not None and images.paths(id):
+            return id
+    # none is there: the one that a person would look for
+    likely = without_suffix(line.split()[0] if _has_more(line) else line)
+    inner, _, name = likely.rpartition("/")
+    return likely if images is not None and inner and (images.folder / inner).is_dir() else name
 
 
-def candidates(folder: Path, id: str, suffixes: Sequence[str]) -> list[Path]:
-    return [folder / f"{id}{suffix}" for lower in suffixes for suffix in (lower, lower.upper())]
+def readings(line: str) -> Iterator[str]:
+    """What a line may mean: all of it, then its first word; each as it is, then without its leading folders."""
+    word, *rest = line.split()
+    # a missing `my photo 1` must not become the image `my`
+    for text in (line, word) if len(rest) == 1 or _has_more(line) else (line,):
+        for folders in range(word.count("/") + 1):
+            inner = text.split("/", folders)[-1]
+            if not {"", ".", ".."} & set(inner.split("/")):
+                yield without_suffix(inner)
+
+
+def without_suffix(name: str) -> str:
+    stem, dot, suffix = name.rpartition(".")
+    return stem if stem and f"{dot}{suffix}".lower() in SUFFIXES else name
+
+
+def _has_more(line: str) -> bool:
+    """Whether the words after the first are flags or paths of labels, so that they belong to no name."""
+    first, *rest = line.split()
+    flags, files = ("-1", "0", "1", first), without_suffix(first) != first
+    return bool(rest) and all(word in flags or "/" in word or (files and without_suffix(word) != word) for word in rest)
 
 
 def check_root(name: str, root: Path, layouts: str) -> Path:

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hamburger.data.base import datasets
-from hamburger.data.images import SUFFIXES
-from hamburger.data.pairs import Pair, PairSet, check_root, find_image, read_list
+from hamburger.data.pairs import Images, Pair, PairSet, check_root, read_list
 from hamburger.data.palette import voc_palette
 from hamburger.data.subset import chosen, table_of
 from hamburger.errors import DataError, OptionError, check_choice
@@ -57,14 +56,14 @@ def find_tree(root: Path) -> Path:
 
 def pairs(tree: Path, split: str) -> list[Pair]:
     if not (tree / "JPEGImages").is_dir():
-        ids = read_list(tree / f"{split}.txt")
-        return [Pair(i, find_image(tree / "images", i, SUFFIXES), tree / "labels" / f"{i}.png") for i in ids]
+        images = Images(tree / "images")
+        return [images.pair(i, tree / "labels") for i in read_list(tree / f"{split}.txt", images)]
     listed = tree / "ImageSets" / "Segmentation" / f"{split}.txt"
     if split == "trainaug" and not listed.exists():
         raise OptionError(
             f"voc: {listed} is missing; build the augmented set from SBD with `ham data prepare voc --root {tree}`"
         )
-    ids = read_list(listed)
+    ids = read_list(listed, Images(tree / "JPEGImages"))
     folder = tree / ("SegmentationClassAug" if split == "trainaug" else "SegmentationClass")
     labels = [None if split == "test" else folder / f"{i}.png" for i in ids]
     return [Pair(i, tree / "JPEGImages" / f"{i}.jpg", label) for i, label in zip(ids, labels, strict=True)]
