@@ -22,6 +22,15 @@ def test_check_prints_classes_shares_and_sizes(tmp_path):
     assert "road" in result.stdout and "%" in result.stdout
 
 
+def test_check_notes_images_of_two_splits(tmp_path):
+    trees.folder(tmp_path, ids=4)
+    arguments = ["data", "check", "folder", "--data", str(tmp_path)]
+    assert "in both" not in CliRunner().invoke(app, arguments).output
+    trees.write_list(tmp_path / "val.txt", ["img1", "img2", "img3"])
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0 and "2 images are in both train and val" in result.stdout
+
+
 def test_check_lists_every_problem_and_ends_with_status_2(tmp_path):
     trees.folder(tmp_path, ids=30)
     for path in (tmp_path / "labels").iterdir():

@@ -68,6 +68,41 @@ def test_twenty_are_shown_and_the_rest_counted(tmp_path):
     assert len(said.value.problems) == 25 and str(said.value).count("missing") == 20
 
 
+def test_the_rest_is_found_by_a_command_that_works(tmp_path):
+    data = create_dataset("folder", "train", trees.folder(tmp_path))
+    assert "`ham data check folder --data DIR`" in checks.listing(data, ["bad"] * 21)
+    assert "`ham data check patchwork`" in checks.listing(create_dataset("patchwork", "val", length=1), ["bad"] * 21)
+
+
+def test_labels_of_another_format_are_explained(tmp_path):
+    trees.folder(tmp_path, ids=3)
+    (tmp_path / "labels" / "img0.png").rename(tmp_path / "labels" / "img0.jpg")
+    [problem] = inspect(create_dataset("folder", "train", tmp_path)).problems
+    assert "img0.png: missing, but there is img0.jpg; labels must be PNG" in problem
+
+
+def test_two_images_of_one_id_are_ambiguous(tmp_path):
+    trees.folder(tmp_path, ids=3)
+    trees.write_image(tmp_path / "images" / "img0.webp")
+    [problem] = inspect(create_dataset("folder", "train", tmp_path)).problems
+    assert "img0.png: has the same id as img0.webp" in problem
+    for part in ("images", "labels"):
+        (tmp_path / part).rename(tmp_path / "moved")
+        (tmp_path / part).mkdir()
+        (tmp_path / "moved").rename(tmp_path / part / "train")
+    (tmp_path / "train.txt").unlink()  # all images of the folder: still one sample, and still ambiguous
+    data = create_dataset("folder", "train", tmp_path)
+    assert data.ids == ["img0", "img1", "img2"] and len(data.problems()) == 1
+
+
+def test_a_single_pixel_is_sound(tmp_path):
+    trees.folder(tmp_path, ids=2)
+    trees.write_image(tmp_path / "images" / "img0.png", (1, 1))
+    trees.write_label(tmp_path / "labels" / "img0.png", (1,), (1, 1))
+    data = create_dataset("folder", "train", tmp_path)
+    assert data[0].image.add_(1).shape == (3, 1, 1) and data.problems() == []
+
+
 def test_empty_split(tmp_path):
     trees.folder(tmp_path)
     (tmp_path / "train.txt").write_text("\n")

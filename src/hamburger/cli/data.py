@@ -37,12 +37,13 @@ def check(
     from rich.console import Console
     from rich.progress import Progress
 
-    from hamburger.data import create_dataset
-    from hamburger.data.checks import inspect
+    from hamburger.data import SegmentationSet, create_dataset
+    from hamburger.data.checks import inspect, shared_images
     from hamburger.data.view import heading, summary
 
     options = dict(parsed(text) for text in option or [])
     console, errors, problems = Console(), Console(stderr=True), 0
+    before: list[SegmentationSet] = []
     for one in (part.strip() for part in split.split(",")):
         dataset = create_dataset(name, one, data, **options)
         with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
@@ -50,6 +51,12 @@ def check(
             found = inspect(dataset, cache=not fresh, after=lambda task=task: progress.advance(task))  # type: ignore[misc]
         console.print(heading(dataset, found), markup=False, highlight=False)
         console.print(summary(dataset, found))
+        for seen in before:
+            shared = shared_images(seen, dataset)
+            if shared:
+                what = "1 image is" if shared == 1 else f"{shared:,} images are"
+                console.print(f"note: {what} in both {seen.split} and {one}", markup=False, highlight=False)
+        before.append(dataset)
         problems += len(found.problems)
         for problem in found.problems:
             typer.echo(problem, err=True)

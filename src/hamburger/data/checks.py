@@ -20,13 +20,14 @@ from typing import Any
 import numpy as np
 
 from hamburger.data.base import SegmentationSet
-from hamburger.data.pairs import PairSet
+from hamburger.data.pairs import Pair, PairSet
 from hamburger.data.subset import OUTSIDE
 from hamburger.errors import DataError
 from hamburger.files import write_atomically
 
 SHOWN = 20
 VERSION = 1  # of the cached findings
+NO_LABELS = (".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
 
 @dataclass
@@ -51,7 +52,8 @@ def listing(data: SegmentationSet, problems: list[str]) -> str:
     some = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
     lines = [f"{data.name}, split '{data.split}': {some}", *(f"  {problem}" for problem in problems[:SHOWN])]
     if len(problems) > SHOWN:
-        lines.append(f"  ... and {len(problems) - SHOWN} more; `ham data check {data.name}` lists them all")
+        where = " --data DIR" if isinstance(data, PairSet) else ""
+        lines.append(f"  ... and {len(problems) - SHOWN} more; `ham data check {data.name}{where}` lists them all")
     return "\n".join(lines)
 
 
@@ -89,7 +91,7 @@ def _inspect_files(data: PairSet, cache: bool, after: Callable[[], object] | Non
         with suppress(OSError):  # a cache that cannot be written costs time, nothing else
             write_atomically(store, json.dumps(kept).encode())
     twice = [f"{id}: listed {n} times in split '{data.split}'" for id, n in Counter(data.ids).items() if n > 1]
-    return _merge(data, found, twice)
+    return _merge(data, found, twice + [_ambiguous(pair) for pair in data.pairs if pair.rivals])
 
 
 def _one(data: PairSet, index: int) -> dict[str, Any]:
@@ -102,6 +104,7 @@ def _one(data: PairSet, index: int) -> dict[str, Any]:
     except DataError as broken:
         problems.append(str(broken))
     try:
+        _check_suffix(data.label_path(index))
         raw = data.read_raw(index)
         shape = raw.shape
         label = data.table[raw]
@@ -117,6 +120,28 @@ def _one(data: PairSet, index: int) -> dict[str, Any]:
     if size:
         row["h"], row["w"] = size
     return row
+
+
+def _check_suffix(label: Path) -> None:
+    if label.is_file():
+        return
+    for other in (label.with_name(f"{label.stem}{suffix}") for suffix in NO_LABELS):
+        if other.is_file():
+            raise DataError(
+                f"{label}: missing, but there is {other.name}; labels must be PNG, which keeps every value as it is"
+            )
+
+
+def _ambiguous(pair: Pair) -> str:
+    others = ", ".join(path.name for path in pair.rivals)
+    return f"{pair.image}: has the same id as {others}; keep one of them, or give them different names"
+
+
+def shared_images(one: SegmentationSet, other: SegmentationSet) -> int:
+    """How many image files are in both."""
+    if not (isinstance(one, PairSet) and isinstance(other, PairSet)):
+        return 0
+    return len(set(one.image_paths()) & set(other.image_paths()))
 
 
 def _generated(data: SegmentationSet, index: int, after: Callable[[], object] | None) -> dict[str, Any]:

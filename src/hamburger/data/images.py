@@ -30,7 +30,8 @@ Bytes = npt.NDArray[np.uint8]
 def read_image(path: Path) -> Tensor:
     """3 h w, uint8, RGB, upright."""
     with _opened(path) as image:
-        return torch.from_numpy(np.ascontiguousarray(_rgb(_upright(image)).transpose(2, 0, 1)))
+        # a copy always: of a single pixel numpy would hand on the image's own memory, which may not be written
+        return torch.from_numpy(np.array(_rgb(_upright(image)).transpose(2, 0, 1), order="C"))
 
 
 def read_indices(path: Path) -> Bytes:
