@@ -55,6 +55,19 @@ def test_the_same_file_counts_once(tree):
     assert len(found.repeated) == 2
 
 
+def test_a_link_that_leads_nowhere_fails(tree):
+    (tree / "gone.jpg").symlink_to(tree / "moved" / "gone.jpg")
+    (tree / "gone.txt").symlink_to("nowhere")
+    (tree / "there.jpg").symlink_to(tree / "sub" / "a.webp")
+    found = find_photos([tree])
+    assert names(found) == ["a", "b", "there"]
+    [(path, why)] = found.failed
+    assert path == tree / "gone.jpg" and "moved/gone.jpg, which is not there" in why
+    (tree / "sub" / "a.webp").unlink()
+    (tree / "sub" / "a.webp").symlink_to("nowhere.webp")
+    assert [path.name for path, _ in find_photos([tree / "sub"]).failed] == ["a.webp"]
+
+
 def test_an_empty_folder_is_said(tmp_path):
     (tmp_path / "inner").mkdir()
     found = find_photos([tmp_path])

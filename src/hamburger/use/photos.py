@@ -39,9 +39,12 @@ def find_photos(paths: Sequence[Path], *, recursive: bool = False, outside: Path
             candidates = [(given, given.stem)]  # also what is not there: reading it says so
         else:
             files = list(_files(given, recursive, outside))
+            dangling = [path for path, _ in files if not path.exists() and path.suffix.lower() in SUFFIXES]
+            failed += [(path, f"{path}: a link to {path.readlink()}, which is not there") for path in dangling]
+            files = [(path, name) for path, name in files if path.exists()]
             candidates = [(path, name) for path, name in files if path.suffix.lower() in SUFFIXES]
             left_out += [path for path, _ in files if path.suffix.lower() not in SUFFIXES]
-            if not candidates:
+            if not (candidates or dangling):
                 failed.append((given, _empty(given, recursive)))
         for path, name in candidates:
             if path.resolve() in seen:
@@ -53,11 +56,15 @@ def find_photos(paths: Sequence[Path], *, recursive: bool = False, outside: Path
 
 
 def _files(folder: Path, recursive: bool, outside: Path | None) -> Iterator[tuple[Path, str]]:
-    """Files and their names below the folder, without hidden ones: systems scatter `._a.jpg` and the like."""
+    """Files and their names below the folder, without hidden ones: systems scatter `._a.jpg` and the like.
+
+    A link that leads nowhere is among them: it stands for an image that somebody expects.
+    """
     for path in sorted(folder.rglob("*") if recursive else folder.iterdir()):
         inner = path.relative_to(folder)
         ours = outside is not None and path.resolve().is_relative_to(outside.resolve())
-        if path.is_file() and not ours and not any(part.startswith(".") for part in inner.parts):
+        dangling = path.is_symlink() and not path.exists()
+        if (path.is_file() or dangling) and not ours and not any(part.startswith(".") for part in inner.parts):
             yield path, inner.with_suffix("").as_posix()
 
 
