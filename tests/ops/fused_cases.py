@@ -136,6 +136,15 @@ def test_nothing_is_kept_without_a_graph_and_codes_alone_have_a_gradient(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_a_second_derivative_is_refused(name):
+    ham, x, bases = problem(name, (1, 8, 20, 3, 0))
+    y = hb.decompose(x.requires_grad_(), ham, steps=0, bases=bases, backend="fused").reconstruction
+    (slope,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+    with pytest.raises(hb.OptionError, match=r"differentiated once.*backend='plain'"):
+        slope.square().sum().backward()
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_layers_train_alike(name):
     """The same draws, the same values and the same gradients, heads and transposed problem included."""
     ham = HAMS[name](4)

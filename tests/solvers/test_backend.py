@@ -36,11 +36,12 @@ def test_auto_is_plain_on_a_cpu():
     [
         (Mine(3), X, "one-step", "not for Mine"),
         (hb.NMF(3, codes_init="cosine"), X, "one-step", "codes_init='softmax', not from 'cosine'"),
+        (hb.VQ(513), X, "one-step", "a rank of at most 512, not for 513"),
         (hb.NMF(3), X.double(), "one-step", "x is torch.float64"),
         (hb.NMF(3), X.clone().requires_grad_(), "bptt", "gradient 'one-step', not 'bptt'"),
         (hb.NMF(3), X, "bptt", "x is on cpu|triton is not installed"),
     ],
-    ids=["subclass", "first codes", "float64", "gradient", "device"],
+    ids=["subclass", "first codes", "rank", "float64", "gradient", "device"],
 )
 def test_fused_by_name_says_why_it_cannot(ham, x, grad, reason):
     with pytest.raises(hb.OptionError, match=f"backend 'fused' cannot solve this: .*({reason}).*take backend='plain'"):

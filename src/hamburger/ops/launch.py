@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any, NoReturn
+
 import torch
 import triton
 from torch import Tensor
 
+from hamburger.errors import OptionError
 from hamburger.ops import kernels
 from hamburger.ops.tiles import Blocks, cdiv, split
 
@@ -38,6 +41,13 @@ def tf32() -> bool:
     if hasattr(flags, "fp32_precision"):  # torch 2.9; the older name then raises where both were set
         return bool(flags.fp32_precision == "tf32")
     return bool(flags.allow_tf32)
+
+
+def no_second_derivative(ctx: Any, *cotangents: Tensor) -> NoReturn:
+    raise OptionError(
+        "decompose: backend 'fused' can be differentiated once, and a gradient of its gradient was asked for "
+        "(create_graph=True); take backend='plain'"
+    )
 
 
 def sums(x: Tensor, codes: Tensor, t: Blocks, kind: str, *, gram: bool) -> Tensor:

@@ -10,6 +10,9 @@ import torch
 # than a question to the device: the number of partial sums decides the last bits of a result.
 PROGRAMS = 264
 
+# A program that updates codes holds all r of its columns; beyond this a multiprocessor has no room for its tiles.
+MOST_RANK = 512
+
 
 class Blocks(NamedTuple):
     """Sizes of tiles, all powers of two: what a program holds of each axis, and the warps that hold it."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hamburger.errors import OptionError, check_choice
+from hamburger.ops.tiles import MOST_RANK
 from hamburger.solvers.base import Ham
 from hamburger.solvers.cd import CD
 from hamburger.solvers.grad import Gradient, one_step
@@ -41,7 +42,8 @@ def fuses(backend: str, x: Tensor, ham: Ham, grad: Gradient, bases: Tensor | Non
 
 def exporting() -> bool:
     """A graph that leaves this process has no use for kernels that live in it."""
-    return torch.onnx.is_in_onnx_export() or torch.compiler.is_exporting()
+    is_exporting = getattr(torch.compiler, "is_exporting", bool)  # not in torch 2.6
+    return torch.onnx.is_in_onnx_export() or is_exporting()
 
 
 def why_not(x: Tensor, ham: Ham, grad: Gradient, bases: Tensor | None) -> str | None:
@@ -50,6 +52,8 @@ def why_not(x: Tensor, ham: Ham, grad: Gradient, bases: Tensor | None) -> str | 
         return f"there are kernels for {', '.join(kind.__name__ for kind in FUSED)}, not for {type(ham).__name__}"
     if isinstance(ham, NMF) and ham.codes_init != "softmax":
         return f"the kernels start from codes_init='softmax', not from {ham.codes_init!r}"
+    if ham.rank > MOST_RANK:
+        return f"the kernels have room for a rank of at most {MOST_RANK}, not for {ham.rank}"
     if x.dtype not in DTYPES:
         return f"x is {x.dtype}, the kernels take float32, bfloat16 and float16"
     if 0 in x.shape:

@@ -71,6 +71,9 @@ def _(dy: Tensor, dc: Tensor | None, bases: Tensor, projector: Tensor) -> Tensor
     return torch.empty_like(dy)
 
 
+pull_back.register_autograd(launch.no_second_derivative)
+
+
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     x, bases, projector = inputs
     ctx.like = x.dtype, x.shape

@@ -69,6 +69,9 @@ def _(x: Tensor, dy: Tensor, dc: Tensor | None, bases: Tensor, temperature: floa
     return torch.empty_like(x)
 
 
+pull_back.register_autograd(launch.no_second_derivative)
+
+
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     x, _, _, ctx.temperature, ctx.constant_norms = inputs
     ctx.save_for_backward(x, output[0])
