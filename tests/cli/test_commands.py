@@ -57,3 +57,20 @@ def test_a_mistake_is_one_line_and_status_2(arguments: list[str], complaint: str
     assert done.returncode == 2
     assert done.stdout == ""
     assert len(done.stderr.strip().splitlines()) == 1 and complaint in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["compare", "patchwork", "--seeds", "a"], "compare: seeds are whole numbers"),
+        (["demo", "--seeds", "1,x"], "demo: seeds are whole numbers"),
+        (["demo", "--seeds", "1,1"], "demo: give each seed once"),
+        (["demo", "--contexts", "nfm"], "demo: no context 'nfm'"),
+        (["bench", "core", "--sizes", "big"], "bench: sizes are whole numbers"),
+    ],
+    ids=str,
+)
+def test_mistakes_name_the_call_and_the_option(tmp_path, words, complaint):
+    out = [] if words[0] == "bench" else ["--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(app, [*words, *out])
+    assert result.exit_code != 0 and str(result.exception).startswith(complaint)

@@ -30,7 +30,7 @@ def compare(
 
     if json is not None:
         check_writable(json)
-    grid = cells(recipe, variants(words(contexts)), numbers(seeds), settings or ())
+    grid = cells(recipe, variants(words(contexts)), numbers(seeds, "compare", "seeds"), settings or ())
     rows = show_grid(grid, out, data=data, jobs=jobs, report=report)
     if json is not None:
         write_json_lines(json, rows)

@@ -22,9 +22,15 @@ def demo(
     from hamburger.cli.bench import numbers, words
     from hamburger.cli.grid import show_grid
     from hamburger.engine.grid import cells
-    from hamburger.errors import check_choice
+    from hamburger.errors import HamburgerError, check_choice
     from hamburger.recipes.variants import variants
 
     check_choice("demo", "recipe", recipe, RECIPES)
     shared = [] if steps is None else [f"steps={steps}"]
-    show_grid(cells(recipe, variants(words(contexts)), numbers(seeds), shared), out, jobs=jobs)
+    own = numbers(seeds, "demo", "seeds")
+    try:
+        show_grid(cells(recipe, variants(words(contexts)), own, shared), out, jobs=jobs)
+    except HamburgerError as error:  # a demo is a comparison, but nobody asked for one by that name
+        if not str(error).startswith("compare: "):
+            raise
+        raise type(error)(f"demo: {str(error).removeprefix('compare: ')}") from error

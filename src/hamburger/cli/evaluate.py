@@ -28,6 +28,7 @@ def evaluate(
     from rich.progress import Progress
     from rich.table import Table
 
+    from hamburger.cli.bench import decimals
     from hamburger.data import create_dataset
     from hamburger.data.checks import check
     from hamburger.engine.evaluate import check_classes
@@ -39,7 +40,7 @@ def evaluate(
     from hamburger.use.predict import pick_device
     from hamburger.use.source import find_weights
 
-    protocol = Protocol(decimals(scales), flip, window)
+    protocol = Protocol(decimals(scales, "eval"), flip, window)
     if json is not None:
         check_writable(json)
     on = pick_device(device)
@@ -80,11 +81,3 @@ def evaluate(
         row = {"weights": str(path), "data": name, "split": split, **asdict(scores)}
         row |= {key: info.extra[key] for key in ("recipe", "step") if key in info.extra}
         write_atomically(json, (json_format.dumps({**row, **asdict(Environment.here(on.type))}) + "\n").encode())
-
-
-def decimals(text: str) -> tuple[float, ...]:
-    """`0.5,1` as numbers."""
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise OptionError(f"eval: scales are numbers with commas between, such as 0.5,1,1.5; got {text!r}") from None

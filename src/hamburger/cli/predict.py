@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from hamburger.errors import OptionError
-
 
 def predict(
     weights: Annotated[Path, typer.Argument(metavar="RUN_OR_WEIGHTS", help="a run folder or a .safetensors file")],
@@ -29,6 +27,7 @@ def predict(
     from rich.console import Console
     from rich.progress import Progress
 
+    from hamburger.cli.bench import decimals
     from hamburger.models.weights import load_weights
     from hamburger.use import account, job
     from hamburger.use.photos import find_photos
@@ -37,7 +36,9 @@ def predict(
 
     on = pick_device(device)
     net, info = load_weights(find_weights(weights))
-    predictor = Predictor(net, info, on, scales=decimals(scales), flip=flip, window=window, max_pixels=max_pixels)
+    predictor = Predictor(
+        net, info, on, scales=decimals(scales, "predict"), flip=flip, window=window, max_pixels=max_pixels
+    )
     where = job.layout(layout, info.classes)
     with_overlay = (layout == "plain") if overlay is None else overlay
     found = find_photos(images, recursive=recursive, outside=out)
@@ -72,11 +73,3 @@ def predict(
         typer.echo(f"ham: {why}", err=True)
     if summary.failed:
         raise typer.Exit(2)
-
-
-def decimals(text: str) -> tuple[float, ...]:
-    """`0.5,1` as numbers."""
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise OptionError(f"predict: scales are numbers with commas between, such as 0.5,1,1.5; got {text!r}") from None
