@@ -7,6 +7,7 @@ import torch
 
 from hamburger.backbones import create_backbone
 from hamburger.errors import CheckpointError, OptionError, ShapeError, UnknownNameError
+from hamburger.models.create import create_model
 
 timm = pytest.importorskip("timm")
 
@@ -34,6 +35,38 @@ def test_encoders_that_end_in_channels_are_turned():
         backbone(torch.randn(1, 3, 100, 91))
     with pytest.raises(OptionError, match="pass output_stride=32"):
         create_backbone(name, **{**options, "output_stride": 8})
+
+
+@pytest.mark.parametrize(
+    ("name", "stride", "options"),
+    [
+        ("vit_tiny_patch16_224", 16, {"embed_dim": 24, "depth": 3}),
+        ("swin_tiny_patch4_window7_224", 32, {"embed_dim": 12, "depths": (1, 2, 1, 1), "num_heads": (1, 1, 1, 1)}),
+    ],
+)
+def test_transformers_take_images_of_any_size(name, stride, options):
+    net = create_model(
+        "hamnet", backbone=f"timm:{name}", output_stride=stride, num_classes=3, backbone_options=options
+    ).eval()
+    assert net.backbone.corners is False
+    with torch.no_grad():
+        for size in ((33, 47), (64, 64), (1, 1)):
+            assert net(torch.randn(1, 3, *size)).shape == (1, 3, *size)
+    # and those of their own size as ever
+    plain = timm.create_model(name, features_only=True, **options).eval()
+    plain.load_state_dict(net.backbone.net.state_dict())
+    x = torch.randn(1, 3, 224, 224)
+    with torch.no_grad():
+        for found, expected in zip(net.backbone.net(x), plain(x), strict=True):
+            torch.testing.assert_close(found, expected)
+
+
+def test_an_encoder_of_one_size_stays_so():
+    options = {"embed_dim": 24, "depth": 3, "dynamic_img_size": False, "img_size": 32}
+    backbone = create_backbone("timm:vit_tiny_patch16_224", output_stride=16, **options)
+    assert backbone.corners is None and len(backbone(torch.randn(1, 3, 32, 32))) == 3
+    with pytest.raises(ShapeError, match="img_size"):
+        backbone(torch.randn(1, 3, 64, 64))
 
 
 def test_mistakes_are_named():

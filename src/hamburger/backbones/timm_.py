@@ -14,6 +14,8 @@ from hamburger.errors import CheckpointError, OptionError, ShapeError, UnknownNa
 
 PREFIX = "timm:"
 MAPS = 4  # the deepest ones; where there are more, the shallowest is of stride 2 and no head wants it
+# how Swin and ViT take images of other sizes than they were made for
+ANY_SIZE = {"strict_img_size": False, "dynamic_img_size": True}
 # our ResNets -> the weights in timm of the same network
 SAME_NETWORK = {
     **{(name, "plain"): f"{name}.tv_in1k" for name in ("resnet18", "resnet34", "resnet50", "resnet101")},
@@ -32,13 +34,16 @@ class Timm(Backbone):
         super().__init__()
         call = f"{PREFIX}{name}"
         check_name(name)
-        build = {"features_only": True, "pretrained": pretrained, **options}
-        try:
-            self.net = create(call, name, output_stride=output_stride, **build)
-        except TypeError as error:
-            if "output_stride" not in str(error):
-                raise OptionError(f"backbone '{call}': {error}; its options are those of timm.create_model") from error
-            self.net = create(call, name, **build)  # it has one stride only; whether that is the one asked for: below
+        # without output_stride it has one stride only; whether that is the one asked for: below
+        wishes = {"output_stride": output_stride, **ANY_SIZE}
+        self.net = create_with(
+            {name: value for name, value in wishes.items() if name not in options},
+            call,
+            name,
+            features_only=True,
+            pretrained=pretrained,
+            **options,
+        )
         info = self.net.feature_info
         self.channels, self.strides = tuple(info.channels()[-MAPS:]), tuple(info.reduction()[-MAPS:])
         if self.strides[-1] != output_stride:
@@ -52,15 +57,25 @@ class Timm(Backbone):
 
     @torch.no_grad()
     def _corners(self) -> bool | None:
-        """Found by trying: 2 s + 1 pixels are three corners of stride s, but two patches and a rest."""
-        side, training = 2 * max(self.strides) + 1, self.training
+        """Found by trying: 2 s + 1 pixels are three corners of stride s, but two patches and a rest.
+
+        Transformers refuse the rest, but take whole patches of any number, or are of one size.
+        """
+        stride = max(self.strides)
+        last = self._positions(2 * stride + 1)
+        if last is not None:
+            return last == 3
+        return False if (self._positions(2 * stride), self._positions(3 * stride)) == (2, 3) else None
+
+    def _positions(self, side: int) -> int | None:
+        """On a side of the deepest map of an image of that side; None where it is not taken."""
+        training = self.training
         try:
-            shape = self.eval().forward(torch.zeros(1, 3, side, side))[-1].shape
+            return int(self.eval().forward(torch.zeros(1, 3, side, side))[-1].shape[-1])
         except (ShapeError, RuntimeError):
             return None
         finally:
             self.train(training)
-        return bool(shape[-1] == 3)
 
     def forward(self, x: Tensor) -> list[Tensor]:
         try:
@@ -89,6 +104,17 @@ def check_name(name: str) -> None:
     near = difflib.get_close_matches(name, timm.list_models(), n=3, cutoff=0.4)
     hint = did_you_mean(name, near) if near else ""
     raise UnknownNameError(f"timm has no model '{name}'{hint}; `timm.list_models()` has them all")
+
+
+def create_with(wishes: dict[str, Any], call: str, name: str, **options: Any) -> Any:
+    """`create` with those wishes that the encoder takes."""
+    try:
+        return create(call, name, **wishes, **options)
+    except TypeError as error:
+        refused = next((wish for wish in wishes if wish in str(error)), None)
+        if refused is None:
+            raise OptionError(f"backbone '{call}': {error}; its options are those of timm.create_model") from error
+    return create_with({wish: value for wish, value in wishes.items() if wish != refused}, call, name, **options)
 
 
 def create(call: str, name: str, *, pretrained: bool, **options: Any) -> Any:
