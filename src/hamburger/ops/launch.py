@@ -59,7 +59,7 @@ def sums(x: Tensor, codes: Tensor, t: Blocks, kind: str, *, gram: bool) -> Tenso
     out = torch.empty(b, parts, d + extra, r, dtype=torch.float32, device=x.device)
     kernels.sums_kernel[(b * parts, *tiles)](
         x, codes, out, d, n, r, length, *x.stride(),
-        GRAM=gram, KIND=kind, SD=t.SD, SR=t.SR, SN=t.SN, num_warps=4,
+        GRAM=gram, KIND=kind, SD=t.SD, SR=t.SR, SN=t.SN, num_warps=t.sum_warps,
     )  # fmt: skip
     return out
 

@@ -25,6 +25,7 @@ class Blocks(NamedTuple):
     SD: int  # a tile of a sum over positions: rows,
     SR: int  # columns,
     SN: int  # and positions at a time
+    sum_warps: int
     FD: int  # a tile of an update of D: rows,
     FR: int  # columns (and the depth of its products)
 
@@ -43,6 +44,7 @@ def blocks(d: int, n: int, r: int, dtype: torch.dtype) -> Blocks:
         SD=64,
         SR=min(padded, 64),
         SN=32 if wide else 64,
+        sum_warps=4,
         FD=32,
         FR=min(padded, 32),
     )
