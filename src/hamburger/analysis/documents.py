@@ -36,12 +36,9 @@ BLOCKS: dict[str, Callable[[Path], str]] = {
     **{f"table3-h200-{dtype}": _h200(dtype) for dtype in ("bfloat16", "tf32", "float32")},
     "table3-cpu": lambda results: table3_page.over_sizes(lines_of(results / "table3_cpu.jsonl"), "float32"),
     "network-h200": lambda results: segmentation_page.speed(lines_of(results / "network_h200.jsonl")),
-    **{
-        f"segmentation-{name}": lambda results, name=name: segmentation_page.accuracy(  # type: ignore[misc]
-            lines_of(results / f"segmentation_{name.replace('-cpu', '')}_cpu.jsonl")
-        )
-        for name in ("patchwork-cpu", "patchwork-glyphs-cpu")
-    },
+    "segmentation-patchwork-cpu": lambda results: segmentation_page.accuracy(
+        lines_of(results / "segmentation_patchwork_cpu.jsonl")
+    ),
     "propositions": lambda results: propositions_report.markdown(
         json.loads((results / "propositions_cpu.json").read_text())
     ),

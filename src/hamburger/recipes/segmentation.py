@@ -129,7 +129,15 @@ def patchwork() -> Recipe:
 def patchwork_glyphs() -> Recipe:
     """The variant in which pieces must be matched to rare glyphs: attention's own game."""
     base = patchwork()
-    return replace(base, name="patchwork-glyphs", data=replace(base.data, name="patchwork-glyphs"))
+    return replace(
+        base,
+        name="patchwork-glyphs",
+        data=replace(base.data, name="patchwork-glyphs"),
+        optim=replace(base.optim, lr=0.05),  # at patchwork's own rate nothing finds the glyphs
+        steps=1_000,  # attention finds them after 400
+        eval_every=250,
+        checkpoint_every=250,
+    )
 
 
 @recipes.register("folder")
