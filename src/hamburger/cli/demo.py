@@ -13,7 +13,7 @@ RECIPES = ("patchwork", "patchwork-glyphs")
 def demo(
     out: Annotated[Path, typer.Option(help="a folder for the runs and report.html")] = Path("runs/demo"),
     recipe: Annotated[str, typer.Option(help=f"one of: {', '.join(RECIPES)}")] = "patchwork",
-    contexts: Annotated[str, typer.Option(help="with commas, as in `ham compare`")] = "baseline,nmf,sa",
+    contexts: Annotated[str, typer.Option(help="with commas, as in `ham compare`")] = "baseline,nmf,cd,sa",
     seeds: Annotated[str, typer.Option(help="with commas")] = "0,1",
     steps: Annotated[int | None, typer.Option(help="of training; default: the recipe's")] = None,
     jobs: Annotated[int, typer.Option(help="runs at once")] = 2,
