@@ -39,6 +39,9 @@ BLOCKS: dict[str, Callable[[Path], str]] = {
     "segmentation-patchwork-cpu": lambda results: segmentation_page.accuracy(
         lines_of(results / "segmentation_patchwork_cpu.jsonl")
     ),
+    "segmentation-glyphs-cpu": lambda results: segmentation_page.accuracy(
+        lines_of(results / "segmentation_patchwork-glyphs_cpu.jsonl")
+    ),
     "propositions": lambda results: propositions_report.markdown(
         json.loads((results / "propositions_cpu.json").read_text())
     ),
