@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hamburger.data.base import Colour, datasets
-from hamburger.data.images import SUFFIXES
-from hamburger.data.pairs import Images, Pair, PairSet, check_root, read_list
+from hamburger.data.pairs import Images, Pair, PairSet, check_root, image_ids, read_list
 from hamburger.data.subset import chosen, table_of
 from hamburger.errors import DataError, check_choice
 
@@ -64,7 +63,3 @@ def pairs(root: Path, split: str) -> list[Pair]:
                 ids = read_list(listed, found) if listed.is_file() else image_ids(images)
                 return [found.pair(i, labels) for i in ids]
     raise DataError(f"camvid: {root} has no split '{split}'; it should hold {LAYOUTS}")
-
-
-def image_ids(folder: Path) -> list[str]:
-    return sorted({path.stem for path in folder.iterdir() if path.suffix.lower() in SUFFIXES})

@@ -18,10 +18,9 @@ from pathlib import Path
 import numpy as np
 
 from hamburger.data.base import IGNORE, Colour, datasets
-from hamburger.data.camvid import image_ids
 from hamburger.data.class_file import read_classes
 from hamburger.data.images import Bytes, read_colours, read_indices, read_mode
-from hamburger.data.pairs import Images, Pair, PairSet, check_root, read_list
+from hamburger.data.pairs import Images, Pair, PairSet, check_root, image_ids, read_list
 from hamburger.data.palette import voc_palette
 from hamburger.data.subset import OUTSIDE, chosen, table_of
 from hamburger.errors import DataError, OptionError

@@ -197,3 +197,7 @@ def check_root(name: str, root: Path, layouts: str) -> Path:
     if not root.is_dir():
         raise DataError(f"{name}: there is no folder {root}; it should hold {layouts}")
     return root
+
+
+def image_ids(folder: Path) -> list[str]:
+    return sorted({path.stem for path in folder.iterdir() if path.suffix.lower() in SUFFIXES})

@@ -133,8 +133,8 @@ def patchwork_glyphs() -> Recipe:
         base,
         name="patchwork-glyphs",
         data=replace(base.data, name="patchwork-glyphs"),
-        optim=replace(base.optim, lr=0.05),  # at patchwork's own rate nothing finds the glyphs
-        steps=1_000,  # attention finds them after 400
+        optim=replace(base.optim, lr=0.05),  # rare glyphs want a gentler rate than colours do
+        steps=1_000,  # and more time
         eval_every=250,
         checkpoint_every=250,
     )

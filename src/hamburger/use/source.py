@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hamburger.engine.folder import BEST, RECIPE
 from hamburger.errors import InputError
 
-BEST = "best.safetensors"
 HUB = ("config.json", "model.safetensors")
 
 
@@ -33,7 +33,7 @@ def _in_folder(folder: Path) -> Path:
         return folder / BEST
     if all((folder / name).is_file() for name in HUB):
         return folder / HUB[1]
-    if (folder / "recipe.json").is_file():
+    if (folder / RECIPE).is_file():
         raise InputError(
             f"weights: the run {folder} has no {BEST} yet; it is written at the first evaluation, "
             f"so let `ham train` go on with --resume"
