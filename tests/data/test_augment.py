@@ -134,3 +134,16 @@ def test_the_gpu_renders_the_same():
     gpu_images, gpu_labels = render(there, range(4), views, crop=48)
     assert (gpu_labels.cpu() == labels).float().mean() > 0.999
     torch.testing.assert_close(gpu_images.cpu(), images, atol=1e-3, rtol=0)
+
+
+@pytest.mark.gpu
+def test_the_gpu_is_not_waited_for():
+    packed = join(map(to_pixels, [sample(50, 60)]))
+    there = packed._replace(pixels=packed.pixels.cuda())
+    views = [draw_view(Draws(6, 0), (50, 60), crop=48, scales=(0.5, 2), flip=True, photometric=0.2)]
+    render(there, [0], views, crop=48)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        render(there, [0], views, crop=48)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

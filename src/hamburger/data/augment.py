@@ -22,6 +22,7 @@ from hamburger.data.base import IGNORE
 from hamburger.data.draws import Draws
 from hamburger.data.normalise import MEAN, STD, normalise
 from hamburger.data.packed import Packed
+from hamburger.data.upload import upload
 from hamburger.errors import OptionError, check_count, check_flag, check_positive
 
 
@@ -84,7 +85,7 @@ def render(
         (packed.starts[i], *packed.sizes[i], v.h, v.w, v.top, v.left, v.flip)
         for i, v in zip(indices, views, strict=True)
     ]
-    start, h, w, h_new, w_new, top, left, flip = torch.tensor(rows, device=device).T.unsqueeze(-1)  # each b 1
+    start, h, w, h_new, w_new, top, left, flip = upload(rows, device).T.unsqueeze(-1)  # each b 1
     along = torch.arange(crop, device=device)
     # mirrored after resizing: counted from the other side
     y = along + top
@@ -122,7 +123,7 @@ def taps(position: Tensor, size: Tensor, resized: Tensor) -> tuple[Tensor, Tenso
 
 def tint(colours: Tensor, views: Sequence[View]) -> Tensor:
     """Saturation about each pixel's grey, contrast about middle grey, then brightness.   b 3 h w, 0 ... 255"""
-    factors = torch.tensor([(v.brightness, v.contrast, v.saturation) for v in views], device=colours.device)
+    factors = upload([(v.brightness, v.contrast, v.saturation) for v in views], colours.device)
     brightness, contrast, saturation = factors.float().T[..., None, None, None]
     grey = colours.mean(1, keepdim=True)
     colours = grey + (colours - grey) * saturation
