@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import gc
 import itertools
 import json
 from dataclasses import asdict
@@ -10,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from hamburger.bench import case, choice, footprint, paper, rows, table3, variants
+from hamburger.bench import case, choice, footprint, paper, rows, subject, table3, timing, variants
 from hamburger.errors import OptionError
 
 SHAPE = (1, 512, 128, 128)
@@ -125,6 +127,7 @@ def test_channels_last_is_what_runs():
     laid = case.Case(setting, variants.builders("dfn", 8)[""], (2, 8, 4, 4), memory_format="channels_last")
     assert all(x.is_contiguous(memory_format=torch.channels_last) for x in (*laid.inputs, laid.cotangent))
     assert laid.module.before.refine[1].weight.is_contiguous(memory_format=torch.channels_last)
+    laid.warm("train")
     assert laid.probe("train") > 0
 
 
@@ -157,12 +160,13 @@ def test_on_cuda_both_formats_are_tried_unless_told(monkeypatch):
         (20, 0.2, 10, 1),
         (500, 0.2, 5, 1),
         (1, 0, 5, 20),
+        (1, -3, 5, 20),  # all is spent already
         (5001, 0.2, 2, 1),
         (5001, 20, 3, 1),
     ],
 )
 def test_short_calls_come_in_blocks_and_medians_have_samples_whatever_the_seconds(ms, seconds, samples, block):
-    assert case.Setting("cpu", "float32", repeats=20, seconds=seconds).samples(ms) == samples
+    assert case.Setting("cpu", "float32", repeats=20).samples(ms, seconds) == samples
     assert case.block(ms) == block
 
 
@@ -184,10 +188,11 @@ def test_a_mode_is_set_and_gradients_are_freed_before_the_clock_starts(monkeypat
 @pytest.mark.parametrize(
     ("times", "ms"),
     [
-        ([900, 60, 55], 55),  # handles and all, then a long call: no more of them
-        ([900, 60, 7, 8, 6, 9, 7], 6),  # one at a time
-        ([900, 60, 7, 8, 1, 9, 7], 1),  # a short call that was disturbed
-        ([900, 3, 60, 2, 1, 4], 1),  # three blocks
+        ([900], 900),  # nothing that disturbs lasts as long: no more of them
+        ([60, 55], 55),
+        ([60, 7, 8, 6], 6),  # one at a time
+        ([60, 7, 8, 1], 1),  # a short call that was disturbed
+        ([60, 1, 1.5, 2], 1.5),  # two blocks
     ],
 )
 def test_a_probe_is_the_least_of_a_few(monkeypatch, times, ms):
@@ -231,6 +236,106 @@ def test_both_ways_of_a_wide_head_are_tried_and_the_row_says_which(module):
     assert set(free.note.replace("inference: ", "").replace("training: ", "").split("; ")) <= {"fused", "materialised"}
     assert held.note == ""
     assert (free.params, free.macs) == (held.params, held.macs)
+
+
+def test_what_no_row_changes_is_done_once(monkeypatch):
+    done = collections.Counter()
+
+    class Counted(nn.Conv2d):
+        def __init__(self, channels):
+            super().__init__(channels, channels, 1)
+            done["built", self.weight.device.type] += 1
+
+        def forward(self, x):
+            done[self.weight.dtype] += 1
+            return super().forward(x)
+
+    gate = subject.Reference.gate
+    monkeypatch.setitem(variants.VARIANTS, "counted", {"": Counted})
+    monkeypatch.setattr(subject.Reference, "gate", lambda *args: (done.update(["gate"]), gate(*args)))
+    dtypes, sizes = ("float32", "bfloat16"), (64, 256)
+    plan = table3.Plan(modules=("counted",), sizes=sizes, channels=8, dtypes=dtypes, repeats=1, seconds=0)
+    assert [row.note for row in table3.measure(plan)] == [""] * 4
+    assert done["built", "cpu"] == 1 and done["built", "meta"] == len(sizes)
+    assert done["gate"] == len(dtypes)
+    assert done[torch.float64] == 1
+
+
+def test_a_copy_is_measured_and_the_original_stays():
+    one = subject.Subject("ema", 16, "cpu", seed=3)
+    (build,) = one.ways.values()
+    before = {name: value.clone() for name, value in build().state_dict().items()}
+    measured = case.Case(case.Setting("cpu", "float32"), build, (1, 16, 8, 8), memory_format="channels_last")
+    measured.once("train")
+    assert any(not torch.equal(value, before[name]) for name, value in measured.module.state_dict().items())
+    assert all(torch.equal(value, before[name]) for name, value in build().state_dict().items())
+    torch.manual_seed(3)
+    fresh = variants.builders("ema", 16)[""]().state_dict()
+    assert all(torch.equal(value, fresh[name]) for name, value in before.items())
+
+
+def test_seconds_are_those_of_a_row_and_all_that_is_tried_in_it(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
+
+    def clock(run, args, device):
+        now[0] += 0.00999 * len(args[1])  # a little less, so that no rounding decides
+        return 10.0 * len(args[1])
+
+    monkeypatch.setattr(case, "clock", clock)
+    monkeypatch.setattr(case.Case, "peak", lambda *args: 1.0)
+    setting = case.Setting("cpu", "float32", repeats=100, seconds=1.0)
+    infer, train = choice.measure(setting, variants.builders("sa", 8), tuple(case.FORMATS), (1, 8, 4, 4))
+    # a first call and four to choose by, for both ways in both formats: 0.2 s a mode
+    assert (infer.repeats, train.repeats) == (20, 40)
+    assert now[0] == pytest.approx(1.0, abs=0.01)
+    setting = case.Setting("cpu", "float32", repeats=100, seconds=0.1)
+    few = choice.measure(setting, variants.builders("sa", 8), tuple(case.FORMATS), (1, 8, 4, 4))
+    assert [one.repeats for one in few] == [case.LEAST] * 2
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """What the compiler was given, without its minutes."""
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    through = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda module, **options: through(module, backend=backend, **options))
+    return graphs
+
+
+def test_compiled_modules_are_compiled_in_every_row_and_their_rows_say_so(compiled):
+    sizes = tuple(range(16, 28))  # more than the compiler takes for one class before it gives up
+    plan = table3.Plan(modules=("external+compile", "external"), sizes=sizes, channels=8, repeats=1, seconds=0)
+    found = list(table3.measure(plan))
+    assert [(row.module, row.compiled) for row in found[:2]] == [("external+compile", True), ("external", False)]
+    assert all(row.infer_ms and row.train_ms and not row.note for row in found)
+    assert len(compiled) >= 2 * len(sizes)  # for inference and for training
+
+
+def test_a_compilation_is_none_of_the_rows_seconds(monkeypatch, compiled):
+    now = [0.0]
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
+
+    def warm(self, mode):
+        now[0] += 30.0
+
+    monkeypatch.setattr(case.Case, "warm", warm)
+    monkeypatch.setattr(case.Case, "once", lambda self, mode, calls=1: 10.0)
+    setting = case.Setting("cpu", "float32", repeats=12, seconds=1.0)
+    ways = variants.builders("external", 8)
+    measured = list(choice.measure(setting, ways, ("contiguous",), (1, 8, 4, 4), compiled=True))
+    assert [one.repeats for one in measured] == [12, 12]
+
+
+def test_the_collector_is_left_as_it_was():
+    plan = table3.Plan(modules=("a2",), sizes=(64, 256), channels=8, repeats=1, seconds=0)
+    assert len(list(table3.measure(plan))) == 2
+    assert gc.get_freeze_count() == 0 and gc.isenabled()
 
 
 def test_several_dtypes_give_a_row_each():
@@ -342,6 +447,20 @@ def test_the_command_writes_rows_and_a_picture(tmp_path, monkeypatch, capsys):
     assert picture.read_bytes().startswith(b"\x89PNG")
     shown = capsys.readouterr().out
     assert "a2" in shown and "growth" in shown
+
+
+def test_rows_are_in_the_file_when_the_sweep_is_cut_off(tmp_path, monkeypatch):
+    found = tmp_path / "rows.jsonl"
+    through = table3._row
+
+    def row(plan, setting, subject, n, environment):
+        if subject.name == "sgr" and n == 256:
+            raise KeyboardInterrupt
+        return through(plan, setting, subject, n, environment)
+
+    monkeypatch.setattr(table3, "_row", row)
+    assert command(monkeypatch, "--modules", "a2,sgr", "--sizes", "64,256", "--channels", 16, "--json", found) != 0
+    assert [(line["module"], line["n"]) for line in lines(found)] == [("a2", 64), ("sgr", 64), ("a2", 256)]
 
 
 def test_the_command_takes_several_dtypes_and_completes_a_file(tmp_path, monkeypatch, capsys):

@@ -1,4 +1,4 @@
-"""One module on one device in one precision: its gate, the two calls that are measured, and their clock."""
+"""One module on one device in one precision: the two calls that are measured, and their clock."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ DTYPES = ("float32", "tf32", "bfloat16")
 # Allowed error of the gate, against float64, relative. The cold softmax of VQ and CD amplifies a short mantissa.
 TOLERANCE = {"float32": 1e-3, "tf32": 0.1, "bfloat16": 0.3}
 FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
-GATE_SIZE = 16  # h and w of the gate's image
 # A call below SHORT_MS, waited for, is mostly the host's jitter: such calls run back to back, about BLOCK_MS a block.
 SHORT_MS, BLOCK_MS, MOST_CALLS = 5.0, 20.0, 100
-LONG_MS = 50.0  # a call this long is not tried five times, nor in a second memory format
+PROBE_MS = 5.0  # a block that only has to tell candidates apart
+LONG_MS = 50.0  # a call this long is not tried in a second memory format, nor often
+SURE_MS = 200.0  # nothing that disturbs a short call makes it this long: once tells
 # Samples that a median has at the least, whatever the seconds; fewer where one call takes longer than ENDLESS_MS.
 LEAST, LEAST_ENDLESS, ENDLESS_MS = 5, 2, 5000.0
 
@@ -36,7 +37,7 @@ class Setting:
     dtype: str
     seed: int = 0
     repeats: int = 20  # samples, each a call or a block of them
-    seconds: float = 2.0  # spent on one timing at most, beyond its least samples
+    seconds: float = 2.0  # spent on one row, both modes and all that is tried, beyond the least samples
 
     def autocast(self) -> contextlib.AbstractContextManager[object]:
         return torch.autocast(self.device, torch.bfloat16, enabled=self.dtype == "bfloat16")
@@ -51,43 +52,15 @@ class Setting:
         finally:
             torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
 
-    def samples(self, ms: float) -> int:
-        """How many to take of a call that long: `repeats` within `seconds`, but never fewer than a spread needs."""
+    def samples(self, ms: float, seconds: float) -> int:
+        """How many to take of a call that long: `repeats` within the seconds left, never fewer than a spread needs."""
         least = LEAST if ms <= ENDLESS_MS else LEAST_ENDLESS
-        return max(least, min(self.repeats, int(self.seconds * 1e3 / (max(ms, 1e-3) * block(ms)))))
+        return max(least, min(self.repeats, int(seconds * 1e3 / (max(ms, 1e-3) * block(ms)))))
 
 
-def block(ms: float) -> int:
-    """How many calls of that length make one sample."""
-    return 1 if ms >= SHORT_MS else min(MOST_CALLS, round(BLOCK_MS / max(ms, 1e-3)))
-
-
-def gate(setting: Setting, build: Callable[[], nn.Module], channels: int, formats: Sequence[str]) -> None:
-    """What a module adds to its input, zero gates opened, against itself in float64 on a small image.
-
-    It shows that this device, precision and memory format compute the formula; that the formula is its paper's, the
-    tests show.
-    """
-    torch.manual_seed(setting.seed)
-    module = build().eval().to(setting.device)
-    for name, parameter in module.named_parameters():
-        if not parameter.any() and not name.endswith("bias"):
-            nn.init.constant_(parameter, 0.5)
-    x = torch.randn(2, channels, GATE_SIZE, GATE_SIZE).to(setting.device)
-
-    def added(x: Tensor) -> Tensor:
-        torch.manual_seed(setting.seed)  # for the one that draws its dictionary in every call
-        return (module(x) - x).double()
-
-    with torch.no_grad():
-        module.double()
-        expected = added(x.double())
-        module.float()
-        for name in formats:
-            module.to(memory_format=FORMATS[name])
-            with setting.autocast():
-                found = added(x.contiguous(memory_format=FORMATS[name]))
-            agree(setting, found, expected, f"{name} differs from float64")
+def block(ms: float, fill: float = BLOCK_MS) -> int:
+    """How many calls of that length make one sample, or fill so many ms."""
+    return 1 if ms >= SHORT_MS else min(MOST_CALLS, round(fill / max(ms, 1e-3)))
 
 
 def agree(setting: Setting, found: Tensor, expected: Tensor, what: str) -> None:
@@ -159,20 +132,26 @@ class Case:
         inputs = [next(self.turns) for _ in range(calls)]
         return clock(self.back_to_back, (mode, inputs), self.setting.device) / calls
 
-    def probe(self, mode: str) -> float:
-        """About how many ms one call takes, when its handles, workspaces and compilation are behind it.
-
-        The least of a few: disturbed calls must not make a short module a long one, which no block would time.
-        """
+    def warm(self, mode: str) -> None:
+        """The first call, which pays for handles, workspaces and compilation; a compiled module is looked at here."""
         self.once(mode)
         if mode == "infer" and self.call is not self.module:
             self.check()
-        first = min(self.once(mode) for _ in range(2))
+
+    def probe(self, mode: str) -> float:
+        """About how many ms one call takes, when it is warm.
+
+        The least of a few: a disturbed call must not make a short module a long one, which no block would time.
+        """
+        first = self.once(mode)
+        if first > SURE_MS:
+            return first
+        first = min(first, self.once(mode))
         if first > LONG_MS:
             return first
-        if first < SHORT_MS:
-            return min(self.once(mode, block(first)) for _ in range(3))
-        return min(first, *(self.once(mode) for _ in range(4)))
+        calls = block(first, PROBE_MS)
+        found = [self.once(mode, calls) for _ in range(2)]
+        return min(found) if calls > 1 else min(first, *found)
 
     def check(self) -> None:
         """A compiled module must still answer as itself."""
@@ -192,7 +171,6 @@ class Case:
 
         No garbage is collected between: it would fall on whoever is timed then.
         """
-        gc.collect()
         gc.disable()
         try:
             return [self.once(mode, calls) for _ in range(count)]

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 import torch
 
-from hamburger.bench import choice, footprint, paper
-from hamburger.bench.case import DTYPES, FORMATS, Setting, gate
+from hamburger.bench import choice, paper
+from hamburger.bench.case import DTYPES, FORMATS, Setting
 from hamburger.bench.choice import Measured
-from hamburger.bench.gate import GateError
-from hamburger.bench.variants import COMPILED, builders, names
+from hamburger.bench.subject import REFUSALS, Subject, reason
+from hamburger.bench.timing import settle, thawed_afterwards
+from hamburger.bench.variants import COMPILED, names
 from hamburger.environment import Environment
-from hamburger.errors import HamburgerError, OptionError, check_choice, check_count, check_positive, check_seed
+from hamburger.errors import OptionError, check_choice, check_count, check_positive, check_seed
 
 BEST = "best"  # of the memory formats, for each module and mode
 
@@ -29,7 +31,7 @@ class Plan:
     dtypes: tuple[str, ...] = ("float32",)
     memory_format: str | None = None  # None: best on cuda, contiguous on a CPU
     repeats: int = 20  # samples of one timing: a call, or a block of short ones
-    seconds: float = 2.0  # spent on one timing at most, beyond its least samples
+    seconds: float = 2.0  # spent on one row, both modes and all that is tried, beyond the least samples
     max_macs: float = math.inf  # of one evaluation; what needs more is counted, not run
     seed: int = 0
 
@@ -64,6 +66,9 @@ class Plan:
         # the compiler lays convolutions out by itself, and one compilation costs more than all other modules
         return ("contiguous",) if module.endswith(COMPILED) else tuple(FORMATS)
 
+    def shape(self, n: int) -> tuple[int, ...]:
+        return (self.batch, self.channels, *image(n))
+
     @property
     def rows(self) -> int:
         return len(self.modules) * len(self.sizes) * len(self.dtypes)
@@ -93,6 +98,7 @@ class Row:
     train_mb: float | None
     note: str
     memory_format: str | None
+    compiled: bool
     dtype: str
     channels: int
     batch: int
@@ -101,6 +107,7 @@ class Row:
     infer_block: int | None  # calls in one sample
     train_block: int | None
     max_macs: float | None  # None: without limit
+    row_s: float  # wall time of all that is in this row, and of the module's gate in the first of a dtype
     seed: int
     device: str
     hardware: str
@@ -113,31 +120,19 @@ class Row:
 def measure(plan: Plan, progress: Callable[[str], object] = lambda _: None) -> Iterator[Row]:
     """One row per dtype, size and module, small sizes first, so that what is cut short has lost the least."""
     environment = asdict(Environment.here(plan.device))
-    for dtype in plan.dtypes:
-        setting = Setting(plan.device, dtype, plan.seed, plan.repeats, plan.seconds)
-        with setting.precision():
-            refused = {module: _refusal(plan, setting, module) for module in plan.modules}
-            for n in sorted(plan.sizes):
-                for module in plan.modules:
-                    progress(f"{module} n={n} {dtype}")
-                    yield _row(plan, setting, module, n, refused[module], environment)
-
-
-def _refusal(plan: Plan, setting: Setting, module: str) -> str:
-    """Why a module is not run: these options cannot build it, or the gate keeps it out. Empty where it is."""
-    try:
-        for build in builders(module, plan.channels).values():
-            gate(setting, build, plan.channels, plan.formats(module))
-    except (HamburgerError, GateError, RuntimeError) as refusal:
-        return _reason(refusal)
-    return ""
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, torch.OutOfMemoryError):
-        return "out of memory"
-    first, *_ = str(error).splitlines() or [type(error).__name__]
-    return f"refused: {first}"
+    subjects = [Subject(module, plan.channels, plan.device, plan.seed) for module in plan.modules]
+    for subject in subjects:
+        progress(f"counting {subject.name}")
+        for n in plan.sizes:
+            subject.counts(plan.shape(n))
+    with thawed_afterwards():
+        for dtype in plan.dtypes:
+            setting = Setting(plan.device, dtype, plan.seed, plan.repeats, plan.seconds)
+            with setting.precision():
+                for n in sorted(plan.sizes):
+                    for subject in subjects:
+                        progress(f"{subject.name} n={n} {dtype}")
+                        yield _row(plan, setting, subject, n, environment)
 
 
 def image(n: int) -> tuple[int, int]:
@@ -146,42 +141,53 @@ def image(n: int) -> tuple[int, int]:
     return h, n // h
 
 
-def _row(plan: Plan, setting: Setting, name: str, n: int, refused: str, environment: dict[str, object]) -> Row:
-    shape = (plan.batch, plan.channels, *image(n))
-    ways = builders(name, plan.channels)
-    params = macs = None
-    said, done = [], []
-    try:
-        params, macs = footprint.counts(next(iter(ways.values())), shape)
-        if refused or macs > plan.max_macs:
-            said.append(refused or f"not run: more than {plan.max_macs:.0e} multiply-adds")
-        else:
-            for one in choice.measure(
-                setting, ways, plan.formats(name), shape, compiled=name.endswith(COMPILED)
-            ):  # one by one: what does not fit in training keeps its inference
-                done.append(one)
-    except (HamburgerError, GateError, RuntimeError) as error:
-        said.append(refused or _reason(error))
-    if plan.device == "cuda":
-        torch.cuda.empty_cache()
-    printed = name in paper.TABLE3 and n == paper.SIZE and plan.channels == paper.CHANNELS and plan.batch == 1
-    if printed and params is not None and macs is not None:
-        said = paper.notes(name, params, macs) + said
+def _row(plan: Plan, setting: Setting, subject: Subject, n: int, environment: dict[str, object]) -> Row:
+    began = time.perf_counter()
+    counts = subject.counts(plan.shape(n))
+    done, said = _measured(plan, setting, subject, n)
+    printed = subject.name in paper.TABLE3 and (n, plan.channels, plan.batch) == (paper.SIZE, paper.CHANNELS, 1)
+    if printed and counts.params is not None and counts.macs is not None:
+        said = paper.notes(subject.name, counts.params, counts.macs) + said
     return Row(
-        module=name,
+        module=subject.name,
         n=n,
-        params=params,
-        macs=macs,
+        params=counts.params,
+        macs=counts.macs,
         **_figures(done),  # type: ignore[arg-type]
         note="; ".join([*filter(None, [_named([one.way for one in done])]), *said]),
         memory_format=_named([one.memory_format for one in done]) or None,
+        compiled=subject.compiled,
         dtype=setting.dtype,
         channels=plan.channels,
         batch=plan.batch,
         max_macs=None if math.isinf(plan.max_macs) else plan.max_macs,
         seed=plan.seed,
+        row_s=round(time.perf_counter() - began, 3),
         **environment,  # type: ignore[arg-type]
     )
+
+
+def _measured(plan: Plan, setting: Setting, subject: Subject, n: int) -> tuple[list[Measured], list[str]]:
+    """The modes that could be measured, and why one is not among them."""
+    counts, formats = subject.counts(plan.shape(n)), plan.formats(subject.name)
+    refused = subject.refusal(setting, formats) or counts.refused
+    if refused:
+        return [], [refused]
+    if counts.macs is not None and counts.macs > plan.max_macs:
+        return [], [f"not run: more than {plan.max_macs:.0e} multiply-adds"]
+    done: list[Measured] = []
+    said = []
+    settle()
+    try:
+        for one in choice.measure(
+            setting, subject.ways, formats, plan.shape(n), compiled=subject.compiled
+        ):  # one by one: what does not fit in training keeps its inference
+            done.append(one)
+    except REFUSALS as error:
+        said.append(reason(error))
+    if plan.device == "cuda":
+        torch.cuda.empty_cache()  # once a row, not a call: the driver takes milliseconds to give it all again
+    return done, said
 
 
 def _figures(done: Sequence[Measured]) -> dict[str, float | None]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import random
 import statistics
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -67,6 +69,41 @@ def clock(run: Callable[..., Any], args: tuple[Any, ...], device: str) -> float:
     elapsed = time.perf_counter() - start
     del kept  # freeing the result is not part of the call
     return elapsed * 1e3
+
+
+class Budget:
+    """Wall time that several steps share, each up to its part of it."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.start = seconds, time.perf_counter()
+
+    def left(self, part: float = 1.0) -> float:
+        """Seconds until that part of it is spent; below 0 afterwards."""
+        return self.start + part * self.seconds - time.perf_counter()
+
+    @contextlib.contextmanager
+    def excused(self) -> Iterator[None]:
+        """What happens inside is not counted."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.start += time.perf_counter() - began
+
+
+def settle() -> None:
+    """Collect garbage, and let later collections pass over what is left: 0.1 s each where they look at all of torch."""
+    gc.collect()
+    gc.freeze()
+
+
+@contextlib.contextmanager
+def thawed_afterwards() -> Iterator[None]:
+    """What was settled inside is garbage like any other after it."""
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def race(

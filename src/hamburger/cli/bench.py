@@ -83,7 +83,9 @@ def table3(
         typer.Option(help="contiguous, channels_last or best of both; default: best on cuda, else contiguous"),
     ] = None,
     repeats: Annotated[int, typer.Option(help="samples, each a call or a block of short ones; at least 5")] = 20,
-    seconds: Annotated[float, typer.Option(help="at most this long on one timing, beyond its least samples")] = 2.0,
+    seconds: Annotated[
+        float, typer.Option(help="on one row: both modes and all that is tried, beyond the least samples")
+    ] = 2.0,
     max_macs: Annotated[float, typer.Option(help="count, but do not run, what needs more multiply-adds")] = inf,
     seed: Annotated[int, typer.Option()] = 0,
     json: Annotated[Path | None, typer.Option(help="write the rows here, one JSON object per line")] = None,
@@ -123,13 +125,15 @@ def table3(
             check_writable(path)
     kept = results.read(json) if append and json is not None else []
     rows: list[bench.Row] = []
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    # drawn between rows only: a thread that draws takes its turns from whatever is timed then
+    with Progress(console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
         task = progress.add_task("measuring", total=plan.rows)
-        for row in bench.measure(plan, lambda what: progress.update(task, description=what)):
+        for row in bench.measure(plan, lambda what: progress.update(task, description=what, refresh=True)):
             rows.append(row)
             progress.advance(task)
             if json is not None:  # after every row: what is interrupted keeps what it has
-                write_json_lines(json, results.merged(kept, map(asdict, rows)))
+                kept = results.merged(kept, [asdict(row)])
+                write_json_lines(json, kept)
     console = Console()
     by_dtype = {name: [row for row in rows if row.dtype == name] for name in plan.dtypes}
     for some in by_dtype.values():
