@@ -137,6 +137,7 @@ def test_the_gpu_renders_the_same():
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_the_gpu_is_not_waited_for():
     packed = join(map(to_pixels, [sample(50, 60)]))
     there = packed._replace(pixels=packed.pixels.cuda())

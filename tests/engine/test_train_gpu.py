@@ -13,6 +13,7 @@ from hamburger.errors import TrainingError
 pytestmark = pytest.mark.gpu
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning:torch")  # the compiler's advice is not the run's trouble
 @pytest.mark.parametrize("settings", [("precision=bf16", "channels_last=true"), ("precision=fp16",), ("compile=true",)])
 def test_every_precision_trains_and_resumes(settings, tmp_path, monkeypatch):
     whole = train(small(*settings), tmp_path / "whole", accelerator="cuda")
@@ -36,6 +37,7 @@ def test_every_precision_trains_and_resumes(settings, tmp_path, monkeypatch):
     assert result.values["loss"] == pytest.approx(whole.values["loss"], rel=0.05)
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_a_step_does_not_wait_for_the_device(tmp_path, monkeypatch):
     original = loop.Loop.train_step
 

@@ -42,6 +42,15 @@ BLOCKS: dict[str, Callable[[Path], str]] = {
     "segmentation-glyphs-cpu": lambda results: segmentation_page.accuracy(
         lines_of(results / "segmentation_patchwork-glyphs_cpu.jsonl")
     ),
+    "segmentation-animals-h200": lambda results: segmentation_page.accuracy(
+        lines_of(results / "segmentation_voc-animals_h200.jsonl")
+    ),
+    "segmentation-camvid-h200": lambda results: segmentation_page.accuracy(
+        lines_of(results / "segmentation_camvid_h200.jsonl")
+    ),
+    "segmentation-camvid-classes": lambda results: segmentation_page.classes(
+        lines_of(results / "segmentation_camvid_h200.jsonl")
+    ),
     "propositions": lambda results: propositions_report.markdown(
         json.loads((results / "propositions_cpu.json").read_text())
     ),

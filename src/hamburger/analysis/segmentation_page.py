@@ -35,6 +35,24 @@ def accuracy(rows: Sequence[Row]) -> str:
     return f"{markdown_table(header, lines)}\n\n{_protocol(rows)}"
 
 
+def classes(rows: Sequence[Row]) -> str:
+    """IoU of every class: the baseline's mean and spread, and what each context adds to it."""
+    scores: dict[str, dict[str, dict[int, float]]] = {}
+    for row in rows:
+        for name, iou in row["per_class"].items():
+            scores.setdefault(name, {}).setdefault(row["context"], {})[row["seed"]] = 100 * iou
+    contexts = [name for name in dict.fromkeys(row["context"] for row in rows) if name != "baseline"]
+    lines = []
+    for name, own in scores.items():
+        base = summarise(list(own["baseline"].values()))
+        spread = "" if base.deviation is None else f" ({base.deviation:.1f})"
+        found = [paired(own[context], own["baseline"]) for context in contexts]
+        gains = ["" if one is None else f"{one.mean:+z.1f}" for one in found]
+        lines.append([name, f"{base.mean:.1f}{spread}", *gains])
+    note = "IoU in percent: the mean of the baseline with its spread over seeds, and mean differences to it."
+    return f"{markdown_table(['class', 'baseline', *contexts], lines)}\n\n{note}"
+
+
 def _protocol(rows: Sequence[Row]) -> str:
     first = rows[0]
     seeds = ", ".join(str(seed) for seed in sorted({row["seed"] for row in rows}))
