@@ -15,7 +15,7 @@ def test_tiles_are_powers_of_two_that_triton_can_multiply(d, n, r):
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         t = blocks(d, n, r, dtype)
         assert all(size == power_of_two(size) for size in t)
-        assert r <= t.R and min(t.R, t.BN, t.BD, t.BK, t.SD, t.SR, t.SN, t.FD, t.FR) >= 16
+        assert r <= t.R and min(t.R, t.BN, t.BD, t.BK, t.SD, t.SR, t.SN, t.FD, t.FR, t.FK, t.GD, t.FG) >= 16
 
 
 @given(st.integers(1, 2**20), st.integers(1, 5000), st.sampled_from([16, 32, 64]))

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from hamburger.ops import cosine, launch
 from hamburger.ops.cosine_kernels import assign_kernel, centroids_kernel
+from hamburger.ops.start import start
 from hamburger.ops.tiles import Blocks, cdiv
 
 TINY = torch.finfo(torch.float32).tiny
@@ -25,9 +26,10 @@ def sweeps(
         assign(x, bases, scale, codes, None, temperature, t, first=step == 0, centroids=unit and step > 0)
         sums = launch.sums(x, codes, t, launch.kind(x.dtype, fine=True), gram=False)
         bases = torch.empty_like(bases)
-        centroids_kernel[(b, cdiv(d, t.FD), cdiv(r, t.FR))](
-            sums, bases, d, r, sums.shape[1], EPS=cosine.EPS, FD=t.FD, FR=t.FR, num_warps=4
-        )
+        start(
+            centroids_kernel, (b, cdiv(d, t.FD), cdiv(r, t.FR)),
+            sums, bases, d, r, sums.shape[1], EPS=cosine.EPS, FD=t.FD, FR=t.FR, FP=t.FP, num_warps=4,
+        )  # fmt: skip
     return bases, codes, scale
 
 
@@ -46,7 +48,8 @@ def assign(
     """Write the codes, and where there is a y also D C."""
     (b, d, n), r = x.shape, bases.shape[2]
     out = x if y is None else y
-    assign_kernel[(b * cdiv(n, t.BN),)](
+    start(
+        assign_kernel, (b * cdiv(n, t.BN),),
         x, bases, scale, codes, out, d, n, r, *x.stride(), *out.stride(), temperature,
         FIRST=first, CENTROIDS=centroids, EXPAND=y is not None, EPS=cosine.EPS, TINY=TINY,
         KIND=launch.kind(x.dtype, fine=True), COARSE=launch.kind(x.dtype), R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,

@@ -82,13 +82,16 @@ def assign_kernel(
 
 
 @triton.jit
-def centroids_kernel(p_sums, p_d, d, r, parts, EPS: tl.constexpr, FD: tl.constexpr, FR: tl.constexpr):
+def centroids_kernel(
+    p_sums, p_d, d, r, parts,
+    EPS: tl.constexpr, FD: tl.constexpr, FR: tl.constexpr, FP: tl.constexpr,
+):  # fmt: skip
     """D = X C^T diag(C 1)^-1 from the partial sums of `sums_kernel`. Grid: b, tiles of d, tiles of r."""
     i_b = tl.program_id(0).to(tl.int64)
     o_d = (tl.program_id(1) * FD + tl.arange(0, FD)).to(tl.int64)
     o_r = tl.program_id(2) * FR + tl.arange(0, FR)
     p_sums += i_b * parts * (d + 1) * r
-    b_xc = add_parts(p_sums, parts, d + 1, o_d, d, o_r, r, FD, FR)
-    b_mass = add_parts(p_sums, parts, d + 1, d + tl.arange(0, 1), d + 1, o_r, r, 1, FR)
+    b_xc = add_parts(p_sums, parts, d + 1, o_d, d, o_r, r, FD, FR, FP)
+    b_mass = add_parts(p_sums, parts, d + 1, d + tl.arange(0, 1), d + 1, o_r, r, 1, FR, FP)
     m_d = (o_d < d)[:, None] & (o_r < r)[None, :]
     tl.store(p_d + i_b * d * r + o_d[:, None] * r + o_r[None, :], b_xc / (b_mass + EPS), mask=m_d)

@@ -164,14 +164,23 @@ def sums_kernel(
 
 
 @triton.jit
-def add_parts(p_sums, parts, rows, o_a, stop, o_r, r, FA: tl.constexpr, FR: tl.constexpr):
-    """Rows o_a (below stop) of the sums, their parts added in order.   sums: parts rows r   ->   FA FR"""
-    m_sum = (o_a < stop)[:, None] & (o_r < r)[None, :]
+def add_parts(
+    p_sums, parts, rows, o_a, stop, o_r, r,
+    FA: tl.constexpr, FR: tl.constexpr, FP: tl.constexpr,
+):  # fmt: skip
+    """Rows o_a (below stop) of the sums, their parts added in order.   sums: parts rows r   ->   FA FR
+
+    FP parts are read at once: one after another, their way from memory would be all that an update waits for.
+    """
+    m_sum = (o_a < stop)[None, :, None] & (o_r < r)[None, None, :]
     b_sum = tl.zeros([FA, FR], tl.float32)
-    for i_s in range(0, parts):
-        o_row = (i_s * rows + o_a).to(tl.int64)
-        # FA FR
-        b_sum += tl.load(p_sums + o_row[:, None] * r + o_r[None, :], mask=m_sum, other=0.0)
+    for i_s in range(0, parts, FP):
+        o_s = i_s + tl.arange(0, FP)
+        o_row = (o_s[:, None] * rows + o_a[None, :]).to(tl.int64)
+        # FP FA FR
+        m_part = (o_s < parts)[:, None, None] & m_sum
+        b_part = tl.load(p_sums + o_row[:, :, None] * r + o_r[None, None, :], mask=m_part, other=0.0)
+        b_sum += tl.sum(b_part, axis=0)
     return b_sum
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hamburger.errors import OptionError
 from hamburger.ops import kernels
+from hamburger.ops.start import start
 from hamburger.ops.tiles import Blocks, cdiv, split
 
 # Whether kernels run in Triton's interpreter, on the CPU (TRITON_INTERPRET=1 before triton is imported).
@@ -57,7 +58,8 @@ def sums(x: Tensor, codes: Tensor, t: Blocks, kind: str, *, gram: bool) -> Tenso
     tiles = (cdiv(d, t.SD) + cdiv(extra, t.SD), cdiv(r, t.SR))
     length, parts = split(n, b * tiles[0] * tiles[1], t.SN)
     out = torch.empty(b, parts, d + extra, r, dtype=torch.float32, device=x.device)
-    kernels.sums_kernel[(b * parts, *tiles)](
+    start(
+        kernels.sums_kernel, (b * parts, *tiles),
         x, codes, out, d, n, r, length, *x.stride(),
         GRAM=gram, KIND=kind, SD=t.SD, SR=t.SR, SN=t.SN, num_warps=t.sum_warps,
     )  # fmt: skip
@@ -68,8 +70,9 @@ def gram(bases: Tensor, dtype: torch.dtype, t: Blocks) -> Tensor:
     """D^T D.   bases: b d r   ->   b r r"""
     b, d, r = bases.shape
     out = torch.empty(b, r, r, dtype=torch.float32, device=bases.device)
-    tiles = cdiv(r, t.FR)
-    kernels.gram_kernel[(b, tiles, tiles)](
-        bases, out, d, r, KIND=kind_of_factors(dtype), FD=t.FD, FR=t.FR, num_warps=4
+    tiles = cdiv(r, t.FG)
+    start(
+        kernels.gram_kernel, (b, tiles, tiles),
+        bases, out, d, r, KIND=kind_of_factors(dtype), FD=t.GD, FR=t.FG, num_warps=4,
     )  # fmt: skip
     return out

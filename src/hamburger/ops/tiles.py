@@ -14,6 +14,10 @@ PROGRAMS = 264
 MOST_RANK = 512
 
 
+# Numbers that a program of four warps adds up from several partial sums in one go.
+READ_AT_ONCE = 8192
+
+
 class Blocks(NamedTuple):
     """Sizes of tiles, all powers of two: what a program holds of each axis, and the warps that hold it."""
 
@@ -27,26 +31,37 @@ class Blocks(NamedTuple):
     SN: int  # and positions at a time
     sum_warps: int
     FD: int  # a tile of an update of D: rows,
-    FR: int  # columns (and the depth of its products)
+    FR: int  # columns,
+    FK: int  # the depth of its products,
+    FP: int  # partial sums of its own entries that are read at once,
+    FPK: int  # and of what it multiplies with
+    GD: int  # a tile of D^T D: the depth of its products,
+    FG: int  # rows and columns
 
 
 def blocks(d: int, n: int, r: int, dtype: torch.dtype) -> Blocks:
     """Tiles for x: b d n of that dtype and rank r."""
     padded = max(16, power_of_two(r))
     wide = dtype == torch.float32
-    columns = max(16, min(64, 8192 // padded))
+    columns = max(16, min(64 if wide else 128, 8192 // padded))
+    depth = min(padded, 64)
     return Blocks(
         R=padded,
         BN=columns,
         BD=32 if wide or padded > 128 else 64,
         BK=min(padded, 32 if wide or padded > 128 else 64),
         warps=4 if padded <= 64 else 8,
-        SD=64,
+        SD=64 if wide or d <= 64 else 128,
         SR=min(padded, 64),
         SN=32 if wide else 64,
-        sum_warps=4,
-        FD=32,
-        FR=min(padded, 32),
+        sum_warps=4 if wide or d <= 64 else 8,
+        FD=16,
+        FR=16,
+        FK=depth,
+        FP=READ_AT_ONCE // 256,
+        FPK=max(1, READ_AT_ONCE // (16 * depth)),
+        GD=64 if wide else 128,
+        FG=min(padded, 32),
     )
 
 

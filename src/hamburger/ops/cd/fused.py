@@ -10,6 +10,7 @@ from torch import Tensor
 from hamburger.ops import cosine, cosine_fused, launch
 from hamburger.ops.cd import reference
 from hamburger.ops.cd.kernels import readout_kernel
+from hamburger.ops.start import start
 from hamburger.ops.tiles import blocks, cdiv
 
 
@@ -98,7 +99,8 @@ def _launch(x: Tensor, into: Tensor, out: Tensor, more: Tensor | None, codes: Te
     (b, d, n), r = x.shape, into.shape[2]
     t = blocks(d, n, r, x.dtype)
     with torch.cuda.device_of(x):
-        readout_kernel[(b * cdiv(n, t.BN),)](
+        start(
+            readout_kernel, (b * cdiv(n, t.BN),),
             x, into, out, into if more is None else more, into if codes is None else codes, y,
             d, n, r, *x.stride(), *y.stride(),
             MORE=more is not None, STORE=codes is not None,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hamburger.ops import cosine, cosine_fused, launch
+from hamburger.ops.start import start
 from hamburger.ops.tiles import blocks, cdiv
 from hamburger.ops.vq.kernels import pull_back_kernel
 
@@ -55,7 +56,8 @@ def pull_back(
     with torch.cuda.device_of(x):
         dx = torch.empty_like(x)
         more = bases if dc is None else dc.contiguous()
-        pull_back_kernel[(b * cdiv(n, t.BN),)](
+        start(
+            pull_back_kernel, (b * cdiv(n, t.BN),),
             x, dy, bases, more, dx, d, n, r, *x.stride(), *dy.stride(), *dx.stride(), temperature,
             MORE=dc is not None, CONSTANT=constant_norms, EPS=cosine.EPS, TINY=cosine_fused.TINY,
             KIND=launch.kind(x.dtype, fine=True), COARSE=launch.kind(x.dtype),

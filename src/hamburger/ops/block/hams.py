@@ -1,0 +1,91 @@
+"""The ham inside the block: its factors, and how a cotangent of its codes becomes one of its input.
+
+Everything that the block asks of a ham is asked here. Its name and numbers: see `Plan`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from hamburger.ops import cosine, cosine_fused
+from hamburger.ops.block import launches
+from hamburger.ops.cd import reference as cd
+from hamburger.ops.nmf import fused as nmf
+from hamburger.ops.tiles import blocks
+from hamburger.ops.vq import fused as vq
+from hamburger.precision import full_precision
+
+
+class Factors(NamedTuple):
+    """What a solve found: D (b d r, float32) and C (b n r), and what is kept for the gradient of the read-out.
+
+    `slope` is Q = C / (D^T D C + eps) for NMF (b n r) and the ridge projector for CD (transposed: b d r), empty for VQ
+    and where no gradient was asked for.
+    """
+
+    bases: Tensor
+    codes: Tensor
+    slope: Tensor
+
+
+def rectifies(ham: str) -> bool:
+    """Whether the lower bread ends in a ReLU."""
+    return ham == "nmf"
+
+
+def factors(z: Tensor, ham: str, options: Sequence[float], start: Tensor, steps: int, *, keep: bool) -> Factors:
+    """K sweeps from the bases `start` ((b or 1) d r, float32), and the read-out.   z: b d n"""
+    start = start.expand(z.shape[0], -1, -1).contiguous()
+    if ham == "nmf":
+        return _nmf(z, start, steps, options[0], keep)
+    t = blocks(z.shape[1], z.shape[2], start.shape[2], z.dtype)
+    unit = ham == "cd"
+    bases, codes, scale = cosine_fused.sweeps(z, start, steps, options[0], t, unit=unit)
+    if steps == 0:
+        bases = bases.clone()  # what is found is never what was given
+    elif unit:
+        bases = cosine.normalize(bases)
+    if ham == "vq":
+        cosine_fused.assign(z, bases, scale, codes, None, options[0], t, first=steps == 0)
+        return Factors(bases, codes, _nothing(z))
+    with full_precision(z.device.type):
+        projector = cd.projector(bases, options[1]).mT.contiguous()
+    return Factors(bases, launches.codes_of(z, projector, z.dtype, fine=True), projector)
+
+
+def _nmf(z: Tensor, start: Tensor, steps: int, eps: float, keep: bool) -> Factors:
+    bases, codes, _, ratio = nmf.factors(z, start, steps, eps, keep=keep, product=False)
+    return Factors(bases, codes, _nothing(z) if ratio is None else ratio)
+
+
+def _nothing(z: Tensor) -> Tensor:
+    return z.new_empty(0, dtype=torch.float32)
+
+
+def keeps_input(ham: str) -> bool:
+    """Whether the gradient needs z: NMF's for its ReLU, VQ's to make the codes again. CD's read-out is linear."""
+    return ham != "cd"
+
+
+def pull_back(
+    du: Tensor, fold: Tensor, x: Tensor, z: Tensor, found: Factors, ham: str, options: Sequence[float]
+) -> tuple[Tensor, Tensor]:
+    """The cotangent of the lower bread, before its ReLU, from that of u = E C, and its sum over samples and positions.
+
+    du, x: b c n   fold (E = W_u D): b c r   z: b d n, laid out as x   ->   b d n,  d
+    """
+    if ham == "vq":
+        dc = launches.codes_of(du, fold, du.dtype)
+        none = z.new_zeros(1, 1, 1).expand_as(z)  # the cotangent of D C, which the block does not form
+        dz = vq.pull_back(z, none, dc, found.bases, options[0], bool(options[1]))
+        return dz, dz.sum((0, 2), dtype=torch.float32)
+    dz = launches.empty_like(x, found.bases.shape[1], du.dtype)
+    if ham == "nmf":
+        sums = launches.pull_back(du, fold, found.bases, found.slope, z, dz)
+    else:
+        sums = launches.pull_back(du, fold, found.slope, None, None, dz)
+    return dz, sums.sum(0)

@@ -1,0 +1,152 @@
+"""The breads and the read-out's gradient in Triton. Letters: `hamburger.ops.kernels`.
+
+C is b n r, E = W_u D is b c r and D is b d r, each as it lies in memory; x, z and u (b c n, b d n, b c n) may have any
+strides. A ReLU is a `where`: a maximum would turn NaN into zero.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from hamburger.ops.kernels import own_columns, product, project, store_codes
+
+
+@triton.jit
+def own_tile(rows, n, M: tl.constexpr, N: tl.constexpr):
+    """Tiles of the same columns are neighbours: what they all read of those columns is still in the cache.
+
+    ->   i_b, o_m: M, o_n: N
+    """
+    tiles_m, tiles_n = tl.cdiv(rows, M), tl.cdiv(n, N)
+    i_m, i_rest = tl.program_id(0) % tiles_m, tl.program_id(0) // tiles_m
+    i_b, i_n = i_rest // tiles_n, i_rest % tiles_n
+    o_m = i_m.to(tl.int64) * M + tl.arange(0, M)
+    o_n = i_n.to(tl.int64) * N + tl.arange(0, N)
+    return i_b.to(tl.int64), o_m, o_n
+
+
+@triton.jit
+def bread_kernel(
+    p_x, p_w, p_bias, p_z, c, d, n, s_xb, s_xc, s_xn, s_wd, s_wc, s_zb, s_zd, s_zn,
+    BIAS: tl.constexpr, RECTIFY: tl.constexpr, KIND: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+):  # fmt: skip
+    """Z = W X (+ bias), with a ReLU where RECTIFY. x and w are rounded as they arrive. Grid: b * tiles of n and d."""
+    i_b, o_m, o_n = own_tile(d, n, M, N)
+    o_k = tl.arange(0, K).to(tl.int64)
+    p_w += o_m[:, None] * s_wd + o_k[None, :] * s_wc
+    p_x += i_b * s_xb + o_k[:, None] * s_xc + o_n[None, :] * s_xn
+    b_z = tl.zeros([M, N], tl.float32)
+    for i_c in range(0, c, K):
+        m_k = o_k < c - i_c
+        # M K
+        b_w = tl.load(p_w, mask=(o_m < d)[:, None] & m_k[None, :], other=0.0)
+        # K N
+        b_x = tl.load(p_x, mask=m_k[:, None] & (o_n < n)[None, :], other=0.0)
+        b_z = product(b_w, b_x, b_z, KIND)
+        p_w += K * s_wc
+        p_x += K * s_xc
+    if BIAS:
+        # M
+        b_z += tl.load(p_bias + o_m, mask=o_m < d, other=0.0).to(tl.float32)[:, None]
+    if RECTIFY:
+        b_z = tl.where(b_z < 0, 0.0, b_z)
+    m_z = (o_m < d)[:, None] & (o_n < n)[None, :]
+    p_z += i_b * s_zb + o_m[:, None] * s_zd + o_n[None, :] * s_zn
+    tl.store(p_z, b_z.to(p_z.dtype.element_ty), mask=m_z)
+
+
+@triton.jit
+def normed(b_u, p_mean, p_var, p_weight, p_bias, eps, o_m, c, AFFINE: tl.constexpr):
+    """Batch norm by its running statistics.   b_u: M N"""
+    m_m = o_m < c
+    # M, each of them
+    b_mean = tl.load(p_mean + o_m, mask=m_m, other=0.0).to(tl.float32)
+    b_var = tl.load(p_var + o_m, mask=m_m, other=1.0).to(tl.float32)
+    b_scale = tl.rsqrt(b_var + eps)
+    if AFFINE:
+        b_scale *= tl.load(p_weight + o_m, mask=m_m, other=0.0).to(tl.float32)
+    b_shift = -b_mean * b_scale
+    if AFFINE:
+        b_shift += tl.load(p_bias + o_m, mask=m_m, other=0.0).to(tl.float32)
+    return b_u * b_scale[:, None] + b_shift[:, None]
+
+
+@triton.jit
+def finish_kernel(
+    p_e, p_c, p_skip, p_mean, p_var, p_weight, p_bias, p_y, c, n, r, eps, s_sb, s_sc, s_sn, s_yb, s_yc, s_yn,
+    NORM: tl.constexpr, AFFINE: tl.constexpr, SKIP: tl.constexpr, RECTIFY: tl.constexpr, MOST: tl.constexpr,
+    KIND: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+):  # fmt: skip
+    """Y = E C, and what follows it in evaluation: the norm, + skip, ReLU. Grid: b * tiles of n and c.
+
+    MOST is the largest number that y can hold, where the sum may exceed it.
+    """
+    i_b, o_m, o_n = own_tile(c, n, M, N)
+    m_y = (o_m < c)[:, None] & (o_n < n)[None, :]
+    if SKIP:  # asked for first: it arrives while the product is made
+        # M N
+        b_skip = tl.load(p_skip + i_b * s_sb + o_m[:, None] * s_sc + o_n[None, :] * s_sn, mask=m_y, other=0.0)
+    p_e, p_c = p_e + i_b * c * r, p_c + i_b * n * r
+    b_y = tl.zeros([M, N], tl.float32)
+    for i_r in range(0, r, K):
+        o_r = i_r + tl.arange(0, K)
+        # M K
+        b_e = tl.load(p_e + o_m[:, None] * r + o_r[None, :], mask=(o_m < c)[:, None] & (o_r < r)[None, :], other=0.0)
+        # K N
+        b_c = tl.load(p_c + o_r[:, None] + o_n[None, :] * r, mask=(o_r < r)[:, None] & (o_n < n)[None, :], other=0.0)
+        b_y = product(b_e, b_c, b_y, KIND)
+    if NORM:
+        b_y = normed(b_y, p_mean, p_var, p_weight, p_bias, eps, o_m, c, AFFINE)
+    if SKIP:
+        b_y += b_skip.to(tl.float32)
+    if RECTIFY:
+        b_y = tl.where(b_y < 0, 0.0, b_y)
+    if MOST is not None:
+        b_y = tl.where(b_y > MOST, MOST, tl.where(b_y < -MOST, -MOST, b_y))
+    tl.store(p_y + i_b * s_yb + o_m[:, None] * s_yc + o_n[None, :] * s_yn, b_y.to(p_y.dtype.element_ty), mask=m_y)
+
+
+@triton.jit
+def codes_kernel(
+    p_x, p_a, p_c, d, n, r, s_xb, s_xd, s_xn,
+    KIND: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
+):  # fmt: skip
+    """X^T A: b n r, for a: b d r. Grid: b * tiles of n."""
+    i_b, o_n = own_columns(n, BN)
+    b_c = project(p_x + i_b * s_xb, p_a + i_b * d * r, d, n, r, s_xd, s_xn, o_n, KIND, R, BN, BD)
+    store_codes(b_c, p_c + i_b * n * r, n, r, o_n, R)
+
+
+@triton.jit
+def pull_back_kernel(
+    p_du, p_e, p_q, p_d, p_z, p_dz, p_sums, c, d, n, r, s_ub, s_uc, s_un, s_zb, s_zd, s_zn,
+    RATIO: tl.constexpr, MASK: tl.constexpr,
+    KIND: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
+):  # fmt: skip
+    """dZ = D (E^T dU * Q), Q left out where not RATIO, zero where z is not positive (MASK). Grid: b * tiles of n.
+
+    sums: b * tiles of n, d holds the sums of dZ over each program's columns. z and dz have the same strides.
+    """
+    i_b, o_n = own_columns(n, BN)
+    o_r = tl.arange(0, R)
+    b_dc = project(p_du + i_b * s_ub, p_e + i_b * c * r, c, n, r, s_uc, s_un, o_n, KIND, R, BN, BD)
+    if RATIO:
+        # BN R
+        m_q = (o_n < n)[:, None] & (o_r < r)[None, :]
+        b_dc *= tl.load(p_q + i_b * n * r + o_n[:, None] * r + o_r[None, :], mask=m_q, other=0.0).to(tl.float32)
+    p_d += i_b * d * r
+    p_sums += tl.program_id(0).to(tl.int64) * d
+    for i_d in range(0, d, BD):
+        o_d = (i_d + tl.arange(0, BD)).to(tl.int64)
+        # R BD
+        b_d = tl.load(p_d + o_r[:, None] + o_d[None, :] * r, mask=(o_r < r)[:, None] & (o_d < d)[None, :], other=0.0)
+        b_dz = product(b_dc, b_d, tl.zeros([BN, BD], tl.float32), KIND)
+        m_z = (o_n < n)[:, None] & (o_d < d)[None, :]
+        o_z = i_b * s_zb + o_n[:, None] * s_zn + o_d[None, :] * s_zd
+        if MASK:
+            # BN BD
+            b_z = tl.load(p_z + o_z, mask=m_z, other=0.0)
+            b_dz = tl.where(b_z <= 0, 0.0, b_dz)
+        tl.store(p_dz + o_z, b_dz.to(p_dz.dtype.element_ty), mask=m_z)
+        tl.store(p_sums + o_d, tl.sum(b_dz, axis=0), mask=o_d < d)

@@ -1,0 +1,131 @@
+"""The host's side of the block's kernels: tiles, memory, grids. Nothing here is differentiated."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hamburger.ops import launch
+from hamburger.ops.block import Norm, kernels
+from hamburger.ops.start import start
+from hamburger.ops.tiles import PROGRAMS, blocks, cdiv
+from hamburger.precision import full_precision
+
+HALF_MAX = torch.finfo(torch.float16).max
+
+# Of a tile of `finish`, which waits for memory more than it multiplies: small ones leave room for several at a time.
+SIDE = 64
+
+
+def kept_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What E, and codes that wait for the backward pass, are stored in: bfloat16 has their range, float16 has not."""
+    return torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
+
+
+def empty_like(x: Tensor, rows: int, dtype: torch.dtype) -> Tensor:
+    """Memory for b rows n, positions or channels next to each other as in x: b c n."""
+    b, _, n = x.shape
+    if x.stride(1) == 1:
+        return x.new_empty(b, n, rows, dtype=dtype).mT
+    return x.new_empty(b, rows, n, dtype=dtype)
+
+
+def bread(
+    x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, *, out: torch.dtype, rectify: bool
+) -> Tensor:
+    """W x + bias by products of that dtype, then a ReLU.   x: b c n   weight: d c   bias: d   ->   b d n"""
+    kind = launch.kind(dtype)
+    if kind == "ieee" and not launch.INTERPRETED:
+        return _exact_bread(x, weight, bias, out, rectify)
+    (b, c, n), d = x.shape, weight.shape[0]
+    z = empty_like(x, d, out)
+    side = _side(b, d, n)
+    if side == 128 and kind == "bf16":
+        weight = weight.to(dtype)  # else every program would round it anew; a small product is over before the copy is
+    # float32 takes twice the room on its way in
+    depth = 32 if side == 128 and (x.element_size() == 4 or kind != "bf16") else 64
+    start(
+        kernels.bread_kernel, (b * cdiv(d, side) * cdiv(n, side),),
+        x, weight, weight if bias is None else bias, z, c, d, n, *x.stride(), *weight.stride(), *z.stride(),
+        BIAS=bias is not None, RECTIFY=rectify, KIND=kind, M=side, N=side, K=depth,
+        num_warps=8 if side == 128 else 4, num_stages=3,
+    )  # fmt: skip
+    return z
+
+
+def _exact_bread(x: Tensor, weight: Tensor, bias: Tensor | None, out: torch.dtype, rectify: bool) -> Tensor:
+    """No tensor core multiplies exact float32, and without them cuBLAS is the better program."""
+    weight, bias = weight.float(), None if bias is None else bias.float()
+    with full_precision(x.device.type):
+        if x.stride(1) == 1:
+            z = torch.nn.functional.linear(x.float().mT, weight, bias).mT
+        else:
+            weight = weight.expand(x.shape[0], -1, -1)
+            wide = x.float()
+            z = torch.bmm(weight, wide) if bias is None else torch.baddbmm(bias[:, None], weight, wide)
+        return (z.relu_() if rectify else z).to(out)
+
+
+def _side(b: int, rows: int, n: int) -> int:
+    """Of a square tile: large ones read less, small ones keep a card busy with a small problem."""
+    return next((side for side in (128, 64) if b * cdiv(rows, side) * cdiv(n, side) >= PROGRAMS // 4), 32)
+
+
+def finish(
+    fold: Tensor,
+    codes: Tensor,
+    y: Tensor,
+    dtype: torch.dtype,
+    *,
+    skip: Tensor | None = None,
+    norm: Norm | None = None,
+    rectify: bool = False,
+) -> Tensor:
+    """E C, then the norm, + skip and a ReLU where they are asked for, into y.
+
+    fold (E = W_u D): b c r   codes: b n r   skip, y: b c n
+    """
+    (b, c, r), n = fold.shape, codes.shape[1]
+    kind = launch.kind(dtype)
+    added = y if skip is None else skip
+    mean, var, weight, bias, eps = (fold, fold, None, None, 0.0) if norm is None else norm
+    start(
+        kernels.finish_kernel, (b * cdiv(c, SIDE) * cdiv(n, SIDE),),
+        fold, codes, added, mean, var, mean if weight is None else weight, mean if bias is None else bias, y,
+        c, n, r, eps, *added.stride(), *y.stride(),
+        NORM=norm is not None, AFFINE=weight is not None, SKIP=skip is not None, RECTIFY=rectify,
+        MOST=HALF_MAX if y.dtype == torch.float16 and skip is not None else None,
+        KIND=kind, M=SIDE, N=SIDE, K={"bf16": 64, "ieee": 16}.get(kind, 32), num_warps=4, num_stages=2,
+    )  # fmt: skip
+    return y
+
+
+def codes_of(x: Tensor, factor: Tensor, dtype: torch.dtype, *, fine: bool = False) -> Tensor:
+    """X^T A in float32.   x: b d n   factor: b d r   ->   b n r   (`fine`: see `launch.kind`)"""
+    (b, d, n), r = x.shape, factor.shape[2]
+    t = blocks(d, n, r, dtype)
+    codes = x.new_empty(b, n, r, dtype=torch.float32)
+    start(
+        kernels.codes_kernel, (b * cdiv(n, t.BN),),
+        x, factor, codes, d, n, r, *x.stride(),
+        KIND=launch.kind(dtype, fine=fine), R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,
+    )  # fmt: skip
+    return codes
+
+
+def pull_back(du: Tensor, fold: Tensor, bases: Tensor, ratio: Tensor | None, z: Tensor | None, dz: Tensor) -> Tensor:
+    """D (E^T dU * Q), zero where z is, into dz (b d n, laid out as z).   ->   what dz sums to, in parts: parts d
+
+    du: b c n   fold: b c r   bases: b d r   ratio: b n r   z: b d n
+    """
+    (b, c, n), d, r = du.shape, bases.shape[1], bases.shape[2]
+    t = blocks(max(c, d), n, r, du.dtype)
+    sums = du.new_empty(b * cdiv(n, t.BN), d, dtype=torch.float32)
+    start(
+        kernels.pull_back_kernel, (len(sums),),
+        du, fold, fold if ratio is None else ratio, bases, dz if z is None else z, dz, sums,
+        c, d, n, r, *du.stride(), *dz.stride(),
+        RATIO=ratio is not None, MASK=z is not None,
+        KIND=launch.kind(du.dtype), R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,
+    )  # fmt: skip
+    return sums

@@ -1,0 +1,36 @@
+"""NMF in one launch, where all of it is on the card at once: the same values as reference.py."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hamburger.ops.start import start
+from hamburger.ops.wave import Wave
+
+
+def solve(
+    x: Tensor, bases: Tensor, wave: Wave, steps: int, eps: float, *, keep: bool, product: bool
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """x: b d n, bfloat16   bases: b d r, float32   ->   as `fused.factors`"""
+    from hamburger.ops.nmf.wave_kernels import nmf_kernel
+
+    (b, d, n), r = x.shape, bases.shape[2]
+    found = torch.empty(b, d, r, dtype=torch.float32, device=x.device)
+    codes = torch.empty(b, n, r, dtype=torch.float32, device=x.device)
+    y = torch.empty_like(x) if product else None
+    ratio = torch.empty_like(codes, dtype=x.dtype) if keep else None
+    copy = torch.empty(b, wave.D, wave.R, dtype=x.dtype, device=x.device)
+    sums = torch.empty(b, wave.programs, wave.D + wave.R, wave.R, dtype=x.dtype, device=x.device)
+    count = torch.zeros(b, 2, dtype=torch.int32, device=x.device)
+    out = x if y is None else y
+    start(
+        nmf_kernel, (wave.programs, b),
+        x, bases, found, copy, codes, x if ratio is None else ratio, out, sums, count,
+        d, n, r, steps, wave.programs, eps, *x.stride(), *out.stride(), bases.stride(0),
+        D=wave.D, R=wave.R, BN=wave.BN,
+        N_FAST=x.stride(2) == 1, CODES=True, RATIO=keep, Y=product, num_warps=8, launch_cooperative_grid=True,
+    )  # fmt: skip
+    if steps == 0:
+        found.copy_(bases)
+    return found, codes, y, ratio

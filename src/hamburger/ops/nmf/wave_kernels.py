@@ -1,0 +1,144 @@
+"""The whole NMF in one launch, in Gluon for Hopper. Letters and pieces: `hamburger.ops.wave_kernels`."""
+
+from __future__ import annotations
+
+import triton.experimental.gluon.language as gl
+from triton.experimental import gluon
+from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma
+
+from hamburger.ops.wave_kernels import (
+    add_shares,
+    arrive,
+    block_offset,
+    gram,
+    load_bases,
+    load_columns,
+    project,
+    ready,
+    threads_meet,
+    wait,
+    write_product,
+    write_sums,
+    zero_of,
+)
+
+
+@gluon.jit
+def update_bases(
+    p_old, p_new, p_copy, p_sums, b_d, b_cc, d, r, programs, i_p, eps,
+    D: gl.constexpr, R: gl.constexpr, W: gl.constexpr,
+):  # fmt: skip
+    """D * (X C^T) / (D C C^T + eps) for units of 64 rows and 8 columns of D; D itself stays in float32.
+
+    sums: programs (D + R) R, in blocks: the shares of X C^T, and below them those of C C^T.
+    """
+    mma: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, W // 4], instr_shape=[16, 8, 16])
+    EIGHT: gl.constexpr = R // 8
+    zero = gl.zeros([64, 8], gl.float32, mma)
+    o_row = gl.arange(0, 64, gl.SliceLayout(1, mma))
+    o_col = gl.arange(0, 8, gl.SliceLayout(0, mma))
+    for i_u in range(i_p, D // 64 * EIGHT, programs):
+        i_d, i_r = i_u // EIGHT, i_u % EIGHT
+        SIZE: gl.constexpr = (D + R) * R
+        # 64 8
+        b_xc = add_shares(p_sums + i_d * (64 * R) + i_r * 64, programs, SIZE, 8 * R, W)
+        b_xc = gl.convert_layout(b_xc.reshape([64, 8]), mma)
+        # C C^T is symmetric: its rows are what is wanted of its columns.   8 R
+        for i in gl.static_range(R // 64):
+            b_part = add_shares(p_sums + D * R + i_r * (8 * R) + i * 512, programs, SIZE, 64, W)
+            b_part = b_part.reshape([8, 8, 8]).permute([1, 0, 2]).reshape([8, 64])
+            b_cc.slice(i * 64, 64, dim=1).store(b_part.to(gl.bfloat16))
+        ready()
+        b_dcc = warpgroup_mma(b_d.index(i_d), b_cc.permute([1, 0]), zero, use_acc=False)
+        o_d, o_r = i_d * 64 + o_row, i_r * 8 + o_col
+        # 64 8
+        m_d = (o_d < d)[:, None] & (o_r < r)[None, :]
+        o_unit = o_d[:, None] * r + o_r[None, :]
+        b_new = gl.load(p_old + o_unit, mask=m_d, other=0.0) * b_xc / (b_dcc + eps)
+        gl.store(p_new + o_unit, b_new, mask=m_d)
+        gl.store(p_copy + o_d[:, None] * R + o_r[None, :], gl.where(m_d, b_new, 0.0).to(gl.bfloat16))
+        threads_meet()  # b_cc is free again
+
+
+@gluon.jit(do_not_specialize=["steps", "programs"])
+def nmf_kernel(
+    p_x, p_start, p_d, p_copy, p_c, p_ratio, p_y, p_sums, p_count,
+    d, n, r, steps, programs, eps, s_xb, s_xd, s_xn, s_yb, s_yd, s_yn, s_start,
+    D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr,
+    N_FAST: gl.constexpr, CODES: gl.constexpr, RATIO: gl.constexpr, Y: gl.constexpr, num_warps: gl.constexpr,
+):  # fmt: skip
+    """K sweeps and the read-out. Grid: programs of an image, b. X in bfloat16.
+
+    start, d: b d r in float32; copy: b D R in bfloat16, D for the next sweep. c: b n r. ratio: C / (D^T D C + eps)
+    before the read-out, all that its gradient needs. count: two counters for each image, zero.
+    """
+    W: gl.constexpr = num_warps
+    BD: gl.constexpr = 128  # rows at a time
+    XD: gl.constexpr = 256 if D > 256 else D  # an operand of the matrix units has at most 256 rows
+    mma: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[W, 1], instr_shape=[16, R, 16])
+    mma_r: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[4, W // 4], instr_shape=[16, R // (W // 4), 16]
+    )
+    swizzled: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
+    b_x = gl.allocate_shared_memory(gl.bfloat16, [D // XD, XD, BN], swizzled)
+    b_d = gl.allocate_shared_memory(gl.bfloat16, [D // 64, 64, R], swizzled)
+    b_c = gl.allocate_shared_memory(gl.bfloat16, [BN, R], swizzled)
+    b_g = gl.allocate_shared_memory(gl.bfloat16, [R, R], swizzled)
+
+    i_p, i_b = gl.program_id(0), gl.program_id(1).to(gl.int64)
+    p_start += i_b * s_start
+    p_d += i_b * d * r
+    p_copy += i_b * (D * R)
+    p_sums += i_b * programs * ((D + R) * R)
+    p_own = p_sums + i_p * ((D + R) * R)
+    p_count += i_b * 2
+    o_n = i_p * BN + gl.arange(0, BN, gl.SliceLayout(1, mma))
+    o_r = gl.arange(0, R, gl.SliceLayout(0, mma))
+    m_r = (o_r < r)[None, :]
+    m_c = (o_n < n)[:, None] & m_r
+    o_c = (i_b * n + o_n)[:, None] * r + o_r[None, :]
+    o_gi = gl.arange(0, R, gl.SliceLayout(1, mma_r))
+    o_gj = gl.arange(0, R, gl.SliceLayout(0, mma_r))
+    zero_c = gl.zeros([BN, R], gl.float32, mma)
+    zero_r = gl.zeros([R, R], gl.float32, mma_r)
+    zero_d = gl.zeros([BD, R], gl.float32, mma)
+
+    load_columns(p_x + i_b * s_xb, b_x, d, n, s_xd, s_xn, i_p, D, BD, XD, BN, N_FAST, W)
+    load_bases(p_start, b_d, d, r, r, 0, D, R, W)
+    ready()
+    b_xd = gl.where(m_r, project(b_x, b_d, zero_c, 0, D, XD), float("-inf"))
+    b_codes = gl.exp(b_xd - gl.max(b_xd, axis=1)[:, None])
+    b_codes = b_codes / gl.sum(b_codes, axis=1)[:, None]
+
+    for step in range(steps + 1):
+        z = zero_of(step)
+        b_g.store(gram(b_d, zero_r, z, D).to(gl.bfloat16))
+        b_c.store(b_codes.to(gl.bfloat16))
+        b_xd = project(b_x, b_d, zero_c, z, D, XD)
+        ready()
+        b_ratio = gl.where(m_r, b_codes / (warpgroup_mma(b_c, b_g, zero_c, use_acc=False) + eps), 0.0)
+        b_codes = b_ratio * b_xd
+        threads_meet()
+        b_c.store(b_codes.to(gl.bfloat16))
+        ready()
+        if step < steps:
+            b_cc = warpgroup_mma(b_c.permute([1, 0]), b_c, zero_r, use_acc=False)
+            gl.store(p_own + z + D * R + block_offset(o_gi[:, None], o_gj[None, :], R), b_cc.to(gl.bfloat16))
+            write_sums(b_x, b_c, p_own, zero_d, z, D, BD, XD, R)
+            arrive(p_count)
+            wait(p_count, programs * (step + 1))
+            p_old = p_d
+            if step == 0:
+                p_old = p_start
+            b_eight = b_g.slice(0, 8, dim=0)  # D^T D is made anew before it is needed
+            update_bases(p_old, p_d, p_copy, p_sums + z, b_d, b_eight, d, r, programs, i_p, eps, D, R, W)
+            arrive(p_count + 1)
+            wait(p_count + 1, programs * (step + 1))
+            load_bases(p_copy, b_d, D, R, R, z, D, R, W)
+            ready()
+        elif RATIO:
+            gl.store(p_ratio + o_c, b_ratio.to(p_ratio.dtype.element_ty), mask=m_c)
+    if CODES:
+        gl.store(p_c + o_c, b_codes.to(p_c.dtype.element_ty), mask=m_c)
+    if Y:
+        write_product(b_d, b_c, b_x, p_y + i_b * s_yb, d, n, s_yd, s_yn, i_p, D, XD, BN, N_FAST, W)

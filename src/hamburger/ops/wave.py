@@ -1,0 +1,70 @@
+"""Whether a whole solve fits the card at once: one launch, whose programs wait for each other after each sweep."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from hamburger.ops.tiles import cdiv, power_of_two
+
+HOPPER = (9, 0)  # whose matrix units take their operands from shared memory
+STATIC = 1024  # bytes of shared memory that the driver keeps for itself
+RANKS = (64, 128)
+
+
+class Wave(NamedTuple):
+    """How a solve is cut: `programs` for each image, each with BN columns; d and r padded to D and R."""
+
+    D: int
+    R: int
+    BN: int
+    programs: int
+
+
+class Card(NamedTuple):
+    capability: tuple[int, int]
+    processors: int
+    shared: int  # bytes that one program can have
+
+
+def wave_of(x: Tensor, r: int) -> Wave | None:
+    """x: b d n   ->   how to solve it in one launch, or None where it does not fit or the card is of another kind."""
+    if x.dtype != torch.bfloat16 or not x.is_cuda or not gluon():
+        return None
+    b, d, n = x.shape
+    return cut(b, d, n, r, card(x.get_device()))
+
+
+def cut(b: int, d: int, n: int, r: int, card: Card) -> Wave | None:
+    if card.capability != HOPPER or r > RANKS[-1] or d > 512:
+        return None
+    D, R = max(128, power_of_two(d)), max(RANKS[0], power_of_two(r))
+    for BN in (64, 128):  # more programs where there is room for them
+        programs = cdiv(n, BN)
+        if b * programs <= card.processors and shared_bytes(D, R, BN) + STATIC <= card.shared:
+            return Wave(D, R, BN, programs)
+    return None
+
+
+def shared_bytes(D: int, R: int, BN: int) -> int:
+    """Tiles of X, D, C and D^T D in bfloat16, and what a sum over programs needs."""
+    return 2 * (D * BN + D * R + BN * R + R * R) + 8192
+
+
+@functools.cache
+def card(index: int) -> Card:
+    found = torch.cuda.get_device_properties(index)
+    return Card((found.major, found.minor), found.multi_processor_count, found.shared_memory_per_block_optin)
+
+
+@functools.cache
+def gluon() -> bool:
+    """Whether Triton has the language of these kernels."""
+    try:
+        from hamburger.ops import wave_kernels  # noqa: F401
+    except (ImportError, AttributeError):  # an experimental part of Triton, which may move
+        return False
+    return True

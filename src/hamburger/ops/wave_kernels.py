@@ -1,0 +1,172 @@
+"""Pieces of a solve in one launch, in Gluon: all programs are on the card at once and wait for each other.
+
+Letters as in `hamburger.ops.kernels`; here a b_ may also lie in shared memory. A program holds BN columns of X in
+shared memory for all K sweeps. What sums over positions goes through global memory: each program writes its share in
+bfloat16, and after a barrier each adds up some units of it, in the order of the programs.
+
+A matrix whose sum is taken is cut into blocks of 8 x 8, one after another: what a warp holds of a product's result is
+then contiguous, and so is a unit of eight rows.
+"""
+
+from __future__ import annotations
+
+import triton.experimental.gluon.language as gl
+from triton.experimental import gluon
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, warpgroup_mma, warpgroup_mma_wait
+
+threads_meet = gl.thread_barrier if hasattr(gl, "thread_barrier") else gl.barrier  # renamed after Triton 3.6
+
+
+@gluon.jit
+def arrive(p_count):
+    """Tell the other programs that all this one has written can be read."""
+    threads_meet()
+    gl.atomic_add(p_count, 1, sem="release", scope="gpu")
+
+
+@gluon.jit
+def acquired(p_count):
+    """The counter, read so that what was written before it was raised is seen. Reading does not hinder arrivals."""
+    return gl.inline_asm_elementwise(
+        "ld.acquire.gpu.global.b32 $0, [$1];", "=r,l", [p_count], dtype=gl.int32, is_pure=False, pack=1
+    )
+
+
+@gluon.jit
+def wait(p_count, target):
+    """Until `target` programs have arrived. All of them run at once: the launch is cooperative, or fails."""
+    seen = acquired(p_count)
+    while seen < target:
+        seen = acquired(p_count)
+    threads_meet()
+
+
+@gluon.jit
+def zero_of(step):
+    """A zero that the compiler cannot see through, to build addresses on.
+
+    Else all addresses would be made once, before the first sweep, and find no registers to stay in. What it does see is
+    that the zero is a multiple of a line, so that addresses stay aligned.
+    """
+    return 128 * gl.inline_asm_elementwise("mov.u32 $0, 0;", "=r,r", [step], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def ready():
+    """What was stored to shared memory can be read by the matrix units."""
+    fence_async_shared()
+    threads_meet()
+
+
+@gluon.jit
+def block_offset(o_row, o_col, COLS: gl.constexpr):
+    """Where an element lies in a matrix cut into blocks of 8 x 8."""
+    return o_col % 8 + 8 * (o_row % 8) + 64 * (o_col // 8 + (COLS // 8) * (o_row // 8))
+
+
+@gluon.jit
+def load_columns(
+    p_x, b_x, d, n, s_xd, s_xn, i_p,
+    D: gl.constexpr, BD: gl.constexpr, XD: gl.constexpr, BN: gl.constexpr, N_FAST: gl.constexpr, W: gl.constexpr,
+):  # fmt: skip
+    """This program's columns of X into shared memory, zeros beyond d and n.   b_x: D/XD XD BN"""
+    rows: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BN, BN // 8], [W, 1], [1, 0])
+    columns: gl.constexpr = gl.BlockedLayout([8, 1], [16, 2], [1, W], [0, 1])
+    ld_x: gl.constexpr = rows if N_FAST else columns
+    o_n = i_p * BN + gl.arange(0, BN, gl.SliceLayout(0, ld_x)).to(gl.int64)
+    for i in gl.static_range(D // BD):
+        o_d = i * BD + gl.arange(0, BD, gl.SliceLayout(1, ld_x)).to(gl.int64)
+        # BD BN
+        m_x = (o_d < d)[:, None] & (o_n < n)[None, :]
+        x = gl.load(p_x + o_d[:, None] * s_xd + o_n[None, :] * s_xn, mask=m_x, other=0.0)
+        b_x.index(i * BD // XD).slice(i * BD % XD, BD, dim=0).store(x)
+
+
+@gluon.jit
+def load_bases(
+    p_d, b_d, d, r, s_d, z, D: gl.constexpr, R: gl.constexpr, W: gl.constexpr
+):  # fmt: skip
+    """D into shared memory, zeros beyond d and r.   b_d: D/64 64 R"""
+    ld_d: gl.constexpr = gl.BlockedLayout([1, 8], [256 // R, R // 8], [W, 1], [1, 0])
+    o_r = gl.arange(0, R, gl.SliceLayout(0, ld_d))
+    for i in gl.static_range(D // 64):
+        o_d = z + i * 64 + gl.arange(0, 64, gl.SliceLayout(1, ld_d))
+        # 64 R
+        m_d = (o_d < d)[:, None] & (o_r < r)[None, :]
+        found = gl.load(p_d + o_d[:, None] * s_d + o_r[None, :], mask=m_d, other=0.0, cache_modifier=".cg")
+        b_d.index(i + z).store(found.to(b_d.dtype))
+
+
+@gluon.jit
+def project(b_x, b_d, zero, z, D: gl.constexpr, XD: gl.constexpr):
+    """X^T D.   ->   BN R"""
+    b_sum = zero
+    for i in gl.static_range(D // 64):
+        b_rows = b_x.index(i * 64 // XD + z).slice(i * 64 % XD, 64, dim=0)
+        b_sum = warpgroup_mma(b_rows.permute([1, 0]), b_d.index(i + z), b_sum, use_acc=i > 0, is_async=True)
+    return warpgroup_mma_wait(0, deps=[b_sum])
+
+
+@gluon.jit
+def gram(b_d, zero, z, D: gl.constexpr):
+    """D^T D.   ->   R R"""
+    b_sum = zero
+    for i in gl.static_range(D // 64):
+        b_sum = warpgroup_mma(b_d.index(i + z).permute([1, 0]), b_d.index(i + z), b_sum, use_acc=i > 0, is_async=True)
+    return warpgroup_mma_wait(0, deps=[b_sum])
+
+
+@gluon.jit
+def write_sums(
+    b_x, b_c, p_own, zero, z, D: gl.constexpr, BD: gl.constexpr, XD: gl.constexpr, R: gl.constexpr
+):  # fmt: skip
+    """This program's share of X C^T.   own: D R, in blocks"""
+    mma: gl.constexpr = zero.type.layout
+    o_d = gl.arange(0, BD, gl.SliceLayout(1, mma))
+    o_r = gl.arange(0, R, gl.SliceLayout(0, mma))
+    o_own = block_offset(o_d[:, None], o_r[None, :], R)
+    for i in gl.static_range(D // BD):
+        b_rows = b_x.index(i * BD // XD + z).slice(i * BD % XD, BD, dim=0)
+        gl.store(p_own + z + i * (BD * R) + o_own, warpgroup_mma(b_rows, b_c, zero, use_acc=False).to(gl.bfloat16))
+
+
+@gluon.jit
+def add_shares(p_unit, programs, stride, EIGHTHS: gl.constexpr, W: gl.constexpr):
+    """Eight blocks of 64 numbers, `EIGHTHS` apart, added over the programs in their order.   ->   512"""
+    red: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [W // 2, 2], [1, 0])
+    o_p = gl.arange(0, 32, gl.SliceLayout(1, red))
+    o_e = gl.arange(0, 512, gl.SliceLayout(0, red))
+    o_unit = o_e % 64 + EIGHTHS * (o_e // 64)
+    b_sum = gl.zeros([32, 512], gl.float32, red)
+    for i_p in range(0, programs, 64):
+        for i in gl.static_range(2):  # both halves are on their way at once; more would not fit the registers
+            o_share = i_p + i * 32 + o_p
+            # 32 512
+            p_share = p_unit + o_share[:, None] * stride + o_unit[None, :]
+            b_share = gl.load(p_share, mask=(o_share < programs)[:, None], other=0.0, cache_modifier=".cg")
+            b_sum += b_share.to(gl.float32)
+    return gl.sum(b_sum, axis=0)
+
+
+@gluon.jit
+def write_product(
+    b_d, b_c, b_x, p_y, d, n, s_yd, s_yn, i_p,
+    D: gl.constexpr, XD: gl.constexpr, BN: gl.constexpr, N_FAST: gl.constexpr, W: gl.constexpr,
+):  # fmt: skip
+    """Y = D C, by way of the shared memory that X no longer needs, so that whole lines are written."""
+    mma: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[4, W // 4], instr_shape=[16, BN // (W // 4), 16]
+    )
+    rows: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BN, BN // 8], [W, 1], [1, 0])
+    columns: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, W], [0, 1])
+    ld_y: gl.constexpr = rows if N_FAST else columns
+    zero = gl.zeros([64, BN], gl.float32, mma)
+    o_n = i_p * BN + gl.arange(0, BN, gl.SliceLayout(0, ld_y)).to(gl.int64)
+    for i in gl.static_range(D // 64):
+        b_rows = b_x.index(i * 64 // XD).slice(i * 64 % XD, 64, dim=0)
+        b_rows.store(warpgroup_mma(b_d.index(i), b_c.permute([1, 0]), zero, use_acc=False).to(b_x.dtype))
+        threads_meet()
+        o_d = i * 64 + gl.arange(0, 64, gl.SliceLayout(1, ld_y)).to(gl.int64)
+        # 64 BN
+        m_y = (o_d < d)[:, None] & (o_n < n)[None, :]
+        gl.store(p_y + o_d[:, None] * s_yd + o_n[None, :] * s_yn, b_rows.load(ld_y), mask=m_y)

@@ -1,0 +1,226 @@
+"""The Hamburger as one fused block in Triton's interpreter, against the plain layer in float64.
+
+Run by test_fused_block_interpreter.py: the interpreter must be chosen before triton is imported, which is a process's
+own decision.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+import hamburger as hb
+from hamburger.layers import fused_block
+from hamburger.testing import assert_close, relative_error
+
+HAMS = {
+    "nmf": {"ham": "nmf"},
+    "vq": {"ham": "vq", "temperature": 0.1},
+    "vq-constant-norms": {"ham": "vq", "temperature": 0.1, "constant_norms": True},
+    "cd": {"ham": "cd", "temperature": 0.1},
+}
+NAMES = ["nmf", "vq", "cd"]
+NORMS = {"batch": "batch", "none": "none", "group": lambda c: torch.nn.GroupNorm(4, c)}
+
+
+@pytest.fixture(autouse=True)
+def poisoned():
+    """Memory that nobody has written holds NaN."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """Which of the block's two ways was taken, call by call."""
+    calls = []
+
+    def spied(way, original):
+        return lambda *arguments: (calls.append(way), original(*arguments))[1]
+
+    for way in ("context", "finished"):
+        monkeypatch.setattr(fused_block, way, spied(way, getattr(fused_block, way)))
+    return calls
+
+
+def pair(name, **options):
+    """The layer, fused, and its plain twin in float64. Statistics away from their neutral start."""
+    options = {"inner": 20, "rank": 5, "steps": 2, **HAMS[name], **options}
+    layer = hb.Hamburger(24, backend="fused", **options)
+    if isinstance(layer.norm, torch.nn.BatchNorm1d):
+        for t in (layer.norm.weight, layer.norm.bias, layer.norm.running_mean, layer.norm.running_var):
+            t.data = torch.rand_like(t) + 0.2
+    plain = copy.deepcopy(layer).double()
+    plain.ham.backend = "plain"
+    return layer, plain
+
+
+def images(kind="odd", dtype=torch.float32):
+    z = torch.randn(2, 24, 6, 7) if kind == "channels last" else torch.randn(2, 24, 37)
+    z = z.contiguous(memory_format=torch.channels_last) if kind == "channels last" else z
+    return z.to(dtype)
+
+
+def step(layer, z, seed=3):
+    """The output, the gradients of the input and of every parameter, and the buffers."""
+    torch.manual_seed(seed)
+    layer.zero_grad()
+    z = z.detach().requires_grad_()
+    y = layer(z)
+    weight = torch.linspace(0, 9, y.numel()).sin().view(y.shape).to(y)
+    (y * weight).sum().backward()
+    gradients = {name: p.grad for name, p in layer.named_parameters()}
+    return {"y": y, "z": z.grad, **gradients, **{k: b.double() for k, b in layer.named_buffers()}}
+
+
+@pytest.mark.parametrize("kind", ["odd", "channels last"])
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("train", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("name", HAMS)
+def test_outputs_gradients_and_statistics(name, train, norm, kind, taken):
+    layer, plain = (each.train(train) for each in pair(name, norm=NORMS[norm], init="fixed"))
+    z = images(kind)
+    found, expected = step(layer, z), step(plain, z.double())
+    assert taken == ["context"]
+    assert found["y"].stride() == expected["y"].stride() and found["y"].dtype == z.dtype
+    for key, value in expected.items():
+        assert_close(found[key].double(), value, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("kind", ["odd", "channels last"])
+@pytest.mark.parametrize("version", ["paper", "v1"])
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("name", NAMES)
+def test_evaluation_without_a_graph(name, norm, version, kind, taken):
+    layer, plain = (each.eval() for each in pair(name, norm=NORMS[norm], version=version))
+    z = images(kind)
+    with torch.no_grad():
+        y = layer(z)
+    assert taken == ["context" if norm == "group" else "finished"]
+    assert_close(y, plain(z.double()))
+    assert y.is_contiguous(memory_format=torch.channels_last) if kind == "channels last" else y.is_contiguous()
+
+
+@pytest.mark.parametrize("init", ["random", "fixed", "online"])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_dictionaries(name, init, taken):
+    """Drawn alike, moved alike, in a batch and alone. Without a norm, which leaves a bias no gradient to compare."""
+    layer, plain = pair(name, init=init, norm="none")
+    plain = plain.float()  # the same draws
+    for b in (2, 1):
+        for train in (True, False):
+            z = images()[:b]
+            found, expected = step(layer.train(train), z), step(plain.train(train), z)
+            for key, value in expected.items():
+                assert_close(found[key].double(), value.double(), dtype=torch.float32, slack=5)  # both are rounded
+    assert taken == ["context"] * 4
+    with torch.no_grad():
+        assert_close(layer(z), plain(z), slack=5)
+        assert layer.ham.dictionary.bases.isfinite().all()
+
+
+@pytest.mark.parametrize("autocast", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_autocast(name, dtype, autocast, taken):
+    """float16 autocast leaves the whole block in float32; every dtype comes back as it came."""
+    layer, plain = (each.eval() for each in pair(name))
+    z = images("odd", dtype)
+    with torch.autocast("cpu", dtype=autocast):
+        found = step(layer, z)
+        with torch.no_grad():
+            y = layer(z)
+    assert taken == ["context", "finished"] and y.dtype == found["y"].dtype == dtype
+    exact = step(plain, z.double())
+    assert_close(y, exact["y"], dtype=torch.bfloat16 if autocast == torch.bfloat16 else dtype, slack=2)
+    limit = 0.1 if torch.bfloat16 in (autocast, dtype) else 0.01
+    for key, value in exact.items():
+        assert relative_error(found[key], value) < limit, key
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_layer_cast_to_half(name, dtype, taken):
+    layer = pair(name)[0].to(dtype).eval()
+    plain = copy.deepcopy(layer).double()
+    plain.ham.backend = "plain"
+    limit = 0.1 if dtype == torch.bfloat16 else 0.05  # a rounding may cross the ReLU
+    for z in (images("odd", dtype), images("odd")):
+        found, exact = step(layer, z), step(plain, z.double())
+        assert found["y"].dtype == z.dtype
+        for key, value in exact.items():
+            assert relative_error(found[key], value) < limit, key
+    assert taken == ["context"] * 2
+
+
+def test_tokens(taken):
+    channels = pair("nmf")[0].eval()
+    tokens = hb.Hamburger(24, inner=20, rank=5, steps=2, layout="tokens", backend="fused").eval()
+    tokens.load_state_dict(channels.state_dict())
+    z = images()
+    with torch.no_grad():
+        y = tokens(z.mT.contiguous())
+    assert y.is_contiguous()
+    assert_close(y, channels(z).mT)
+    assert taken == ["finished", "context"]
+
+
+def test_large_halves_stay_finite(taken):
+    layer = pair("nmf", norm="none")[0].eval()
+    z = (torch.randn(2, 24, 37).abs() * 6e4).clamp(max=6.5e4).half()
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.float16):
+        y = layer(z)
+    assert taken == ["finished"] and y.isfinite().all() and y.dtype == torch.float16
+
+
+@pytest.mark.parametrize("train", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("name", NAMES)
+def test_compiled(name, train, taken):
+    layer = pair(name, init="fixed", norm="none")[0].train(train)
+    torch._dynamo.reset()
+    fast = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    for z in (images(), images("channels last")):
+        a, b = (z.clone(memory_format=torch.preserve_format).requires_grad_() for _ in range(2))
+        ours, theirs = fast(a), layer(b)
+        assert torch.equal(ours, theirs)
+        for y in (ours, theirs):
+            y.square().sum().backward()
+        assert_close(a.grad, b.grad, slack=5)
+        with torch.no_grad():
+            assert_close(fast(z), layer(z))
+    assert taken.count("finished") == 2  # the eager calls alone
+
+
+def test_frozen_breads_have_no_gradient():
+    layer, z = pair("nmf")[0], images()
+    layer.lower.requires_grad_(False)
+    layer(z).sum().backward()
+    assert layer.lower.weight.grad is None and layer.upper.weight.grad is not None
+    layer.requires_grad_(False)
+    assert not layer(z).requires_grad
+
+
+def test_a_watched_ham_is_called(taken):
+    layer, plain = (each.eval() for each in pair("nmf"))
+    seen = []
+    handle = layer.ham.register_forward_hook(lambda *arguments: seen.append(arguments[2].shape))
+    z = images()
+    with torch.no_grad():
+        assert_close(layer(z), plain(z.double()))
+        assert seen == [(2, 20, 37)] and not taken
+        handle.remove()
+        assert_close(layer(z), plain(z.double()))
+    assert len(seen) == 1 and taken == ["finished"]
+
+
+def test_the_variable_switches_it_off(monkeypatch, taken):
+    layer, z = hb.Hamburger(24, rank=5, steps=1), images()
+    monkeypatch.setenv("HAM_BACKEND", "plain")
+    layer(z)
+    assert not taken
+    monkeypatch.setenv("HAM_BACKEND", "fused")
+    layer(z)
+    assert taken == ["context"]

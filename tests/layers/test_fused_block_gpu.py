@@ -1,0 +1,249 @@
+"""The Hamburger as one fused block on a CUDA device, against the plain layer in float64."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+
+import pytest
+import torch
+
+import hamburger as hb
+from hamburger.layers import fused_block
+from hamburger.testing import RELATIVE, assert_close, relative_error
+
+pytestmark = pytest.mark.gpu
+pytest.importorskip("triton")
+
+HAMS = {
+    "nmf": {"ham": "nmf"},
+    "vq": {"ham": "vq", "temperature": 0.1},
+    "vq-constant-norms": {"ham": "vq", "temperature": 0.1, "constant_norms": True},
+    "cd": {"ham": "cd", "temperature": 0.1},
+}
+NAMES = ["nmf", "vq", "cd"]
+# what autocast is asked for, and what the input is
+PRECISIONS = {
+    "float32": (None, torch.float32),
+    "bf16 autocast": (torch.bfloat16, torch.bfloat16),
+    "bf16 autocast of float32": (torch.bfloat16, torch.float32),
+    "fp16 autocast": (torch.float16, torch.float16),
+}
+
+
+@pytest.fixture(autouse=True)
+def settings():
+    """Full float32, and NaN in memory that nobody has written."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.backends.cuda.matmul.allow_tf32 = before
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """Which of the block's two ways was taken, call by call."""
+    calls = []
+
+    def spied(way, original):
+        return lambda *arguments: (calls.append(way), original(*arguments))[1]
+
+    for way in ("context", "finished"):
+        monkeypatch.setattr(fused_block, way, spied(way, getattr(fused_block, way)))
+    return calls
+
+
+def build(name="nmf", channels=64, **options):
+    options = {"rank": 8, "init": "fixed", **HAMS[name], **options}
+    layer = hb.Hamburger(channels, backend="fused", **options).cuda()
+    if isinstance(layer.norm, torch.nn.BatchNorm1d):
+        for t in (layer.norm.weight, layer.norm.bias, layer.norm.running_mean, layer.norm.running_var):
+            t.data = torch.rand_like(t) + 0.2
+    return layer
+
+
+def plain(layer):
+    twin = copy.deepcopy(layer)
+    twin.ham.backend = "plain"
+    return twin
+
+
+def autocast(dtype):
+    return contextlib.nullcontext() if dtype is None else torch.autocast("cuda", dtype=dtype)
+
+
+def step(layer, z, cast=None):
+    """The output, the gradients of the input and of every parameter, and the buffers."""
+    layer.zero_grad()
+    z = z.detach().requires_grad_()
+    with autocast(cast):
+        y = layer(z)
+    weight = torch.linspace(0, 9, y.numel(), device="cuda").sin().view(y.shape)
+    (y.double() * weight).sum().backward()
+    gradients = {name: p.grad for name, p in layer.named_parameters()}
+    return {"y": y, "z": z.grad, **gradients, **{k: b.double() for k, b in layer.named_buffers()}}
+
+
+def no_worse(found, rounded, exact, dtype):
+    """As near to float64 as the plain layer in the same precision, up to what one more rounding may add."""
+    for key, value in exact.items():
+        allowed = 1.5 * relative_error(rounded[key], value) + RELATIVE[dtype]
+        assert relative_error(found[key], value) < allowed, key
+
+
+@pytest.mark.parametrize("train", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("b", [1, 3])
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", HAMS)
+def test_outputs_gradients_and_statistics(name, precision, b, train, taken):
+    cast, dtype = PRECISIONS[precision]
+    layer = build(name, inner=48).train(train)
+    twin, exact = plain(layer), plain(layer).double()
+    z = torch.randn(b, 64, 25, 40, device="cuda").to(dtype)
+    found, rounded, expected = step(layer, z, cast), step(twin, z, cast), step(exact, z.double())
+    assert taken == ["context"] and found["y"].dtype == dtype
+    no_worse(found, rounded, expected, cast or dtype)
+    with torch.no_grad(), autocast(cast):
+        y, other = layer.eval()(z), twin.eval()(z)
+    assert taken == ["context", "finished"]
+    no_worse({"y": y}, {"y": other}, {"y": exact.eval()(z.double())}, cast or dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_layer_cast_to_half(name, dtype):
+    layer = build(name).to(dtype).eval()
+    z = torch.randn(2, 64, 1000, device="cuda", dtype=dtype)
+    no_worse(step(layer, z), step(plain(layer), z), step(plain(layer).double(), z.double()), dtype)
+
+
+@pytest.mark.parametrize("n", [1_024, 16_384])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_papers_size(name, n):
+    layer = build(name, 512, rank=64).eval()
+    z = torch.randn(1, 512, n, device="cuda", dtype=torch.bfloat16)
+    results = step(layer, z, torch.bfloat16), step(plain(layer), z, torch.bfloat16)
+    no_worse(*results, step(plain(layer).double(), z.double()), torch.bfloat16)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_channels_last(name):
+    layer = build(name).eval()
+    z = torch.randn(2, 64, 25, 41, device="cuda").contiguous(memory_format=torch.channels_last)
+    with torch.no_grad():
+        y = layer(z)
+        assert y.is_contiguous(memory_format=torch.channels_last)
+        assert_close(y, layer(z.contiguous()), slack=5)
+    found, expected = step(layer, z), step(plain(layer), z)
+    for key, value in expected.items():
+        assert_close(found[key].double(), value.double(), dtype=torch.float32, slack=5)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_bits_twenty_times(name, precision):
+    cast, dtype = PRECISIONS[precision]
+    layer = build(name, 512, rank=64, norm="none").train()
+    z = torch.randn(2, 512, 1001, device="cuda").to(dtype)
+    first = step(layer, z, cast)
+    for _ in range(19):
+        again = step(layer, z, cast)
+        assert all(torch.equal(again[key], value) for key, value in first.items())
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+@pytest.mark.parametrize("name", NAMES)
+def test_the_host_never_waits(name):
+    layer, z = build(name, init="random").train(), torch.randn(2, 64, 1000, device="cuda", requires_grad=True)
+
+    def call():
+        layer.train()(z).mean().backward()
+        with torch.no_grad():
+            layer.eval()(z)
+
+    call()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        call()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_what_waits_for_the_backward_pass():
+    """z, the codes and their ratio, and the output that the last ReLU keeps: no D C and no u."""
+    n, d, r = 65_536, 512, 64
+    layer = build("nmf", d, rank=r, norm="none").train()
+    z = torch.randn(1, d, n, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+
+    def held():
+        before = torch.cuda.memory_allocated()
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            y = layer(z)
+        return torch.cuda.memory_allocated() - before, y
+
+    held()[1].sum().backward()
+    assert held()[0] < 2 * (2 * n * d + 2 * n * r) + 2**22
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_captured_in_a_cuda_graph(name):
+    layer = build(name, 256, rank=32).eval()
+    x = torch.randn(2, 256, 33, 31, device="cuda", dtype=torch.bfloat16)
+    static = x.clone()
+
+    def call():
+        with torch.no_grad(), torch.autocast("cuda", dtype=torch.bfloat16):
+            return layer(static)
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        call()  # compile, make handles
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = call()
+    static.copy_(x.flip(2))
+    graph.replay()
+    found = captured.clone()
+    assert torch.equal(found, call())
+
+
+@pytest.mark.filterwarnings("ignore")  # inductor's advice
+@pytest.mark.parametrize("train", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("name", NAMES)
+def test_compiled_by_inductor(name, train):
+    layer = build(name, norm="none").train(train)
+    torch._dynamo.reset()
+    fast = torch.compile(layer, fullgraph=True)
+    z = torch.randn(2, 64, 33, 31, device="cuda", requires_grad=True)
+    for cast in (None, torch.bfloat16):
+        with autocast(cast):
+            ys = layer(z), fast(z)
+        (a, da), (b, db) = ((y, torch.autograd.grad(y.square().sum(), z)[0]) for y in ys)
+        assert_close(b, a, slack=10, dtype=cast)
+        assert_close(db, da, slack=10, dtype=cast)
+
+
+def test_addresses_beyond_32_bits():
+    layer = build("nmf", 512, steps=1).eval()
+    z = torch.randn(5, 512, 1_048_576, device="cuda", dtype=torch.bfloat16)  # 2.7e9 entries
+    with torch.no_grad(), torch.autocast("cuda", dtype=torch.bfloat16):
+        last = layer(z)[4:].clone()
+        assert_close(last, layer(z[4:]))
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+@pytest.mark.parametrize("name", NAMES)
+def test_halves_of_any_scale_stay_finite(name, scale):
+    layer = build(name).train()
+    z = (torch.randn(2, 64, 1000, device="cuda") * scale).half().requires_grad_()
+    with torch.autocast("cuda", dtype=torch.float16):
+        y = layer(z)
+    y.float().square().mean().div(max(1.0, scale)).backward()
+    assert y.isfinite().all() and z.grad.isfinite().all()
+    assert all(p.grad.isfinite().all() for p in layer.parameters())
+    with torch.no_grad(), torch.autocast("cuda", dtype=torch.float16):
+        assert layer.eval()(z).isfinite().all()

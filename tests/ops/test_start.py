@@ -1,0 +1,73 @@
+"""A start that is remembered must be the start that Triton would have made."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+from hamburger.ops import start as module
+from hamburger.ops.start import start
+
+
+class Kernel:
+    """Records what it is asked to compile, and what its programs are started with."""
+
+    arg_names = ("p_x", "n", "M", "num_warps")
+
+    def __init__(self):
+        self.compiled, self.started = [], []
+
+    def __getitem__(self, grid):
+        def run(*args, **options):
+            self.compiled.append((grid, args, options))
+            return self
+
+        def again(*args):
+            self.started.append((grid, args))
+
+        return again if len(grid) == 3 else run
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered(monkeypatch):
+    monkeypatch.setattr(module, "_compiled", {})
+    monkeypatch.setattr(module, "REMEMBERS", True)
+
+
+def test_the_second_start_needs_no_compiler():
+    kernel, x = Kernel(), torch.zeros(8)
+    for _ in range(3):
+        start(kernel, (5,), x, 8, M=16, num_warps=4)
+    assert len(kernel.compiled) == 1
+    assert kernel.started == [((5, 1, 1), (x, 8, 16, 4))] * 2
+
+
+def test_whatever_triton_compiles_for_is_another_program():
+    kernel, x = Kernel(), torch.zeros(40)
+    start(kernel, (5,), x, 8, M=16, num_warps=4)
+    start(kernel, (5,), x.double(), 8, M=16, num_warps=4)
+    start(kernel, (5,), x[1:], 8, M=16, num_warps=4)  # no longer aligned
+    start(kernel, (5,), x, 16, M=16, num_warps=4)
+    start(kernel, (5,), x, 8, M=32, num_warps=4)
+    start(kernel, (5,), x, 8, M=16, num_warps=8)
+    start(Kernel(), (5,), x, 8, M=16, num_warps=4)
+    assert len(kernel.compiled) == 6 and not kernel.started
+    start(kernel, (7,), x[4:], 8, M=16, num_warps=4)  # another place and grid, the same program
+    assert kernel.started[0][0] == (7, 1, 1) and kernel.started[0][1][0].data_ptr() == x[4:].data_ptr()
+
+
+def test_the_memory_is_bounded(monkeypatch):
+    monkeypatch.setattr(module, "MOST", 3)
+    kernel, x = Kernel(), torch.zeros(8)
+    for n in range(10):
+        start(kernel, (5,), x, n, M=16, num_warps=4)
+    assert len(module._compiled) <= 3
+
+
+def test_an_older_triton_starts_every_time_anew(monkeypatch):
+    monkeypatch.setattr(module, "REMEMBERS", False)
+    kernel, x = Kernel(), torch.zeros(8)
+    for _ in range(2):
+        start(kernel, (5,), x, 8, M=16, num_warps=4)
+    assert len(kernel.compiled) == 2
