@@ -59,7 +59,7 @@ def test_the_variable_settles_what_auto_means(monkeypatch):
 
 
 def test_auto_falls_back_without_a_word(monkeypatch):
-    monkeypatch.setattr(backend, "fused_by_default", lambda device_type: True)
+    monkeypatch.setattr(backend, "fused_by_default", lambda x: True)
     hb.decompose(X, "nmf", rank=3)
 
 

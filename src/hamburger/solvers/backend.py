@@ -21,18 +21,22 @@ VARIABLE = "HAM_BACKEND"  # what "auto" means, for a whole process
 FUSED = (NMF, VQ, CD)
 TRITON = find_spec("triton") is not None
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+OLDEST = (8, 0)  # of the cards whose matrix units know bfloat16 and TF32
 
 
-def fused_by_default(device_type: str) -> bool:
+def fused_by_default(x: Tensor) -> bool:
     """Whether "auto" takes the fused kernels there."""
-    return False
+    if not x.is_cuda or torch.version.hip is not None:
+        return False
+    # the compiler, whose kernels need such a card as well, cannot look at it
+    return torch.compiler.is_compiling() or torch.cuda.get_device_capability(x.device) >= OLDEST
 
 
 def fuses(backend: str, x: Tensor, ham: Ham, grad: Gradient, bases: Tensor | None) -> bool:
     """Whether the fused kernels solve this; a backend asked for by name that cannot raises."""
     forced = os.environ.get(VARIABLE, "auto") if backend == "auto" else backend
     check_choice(VARIABLE if backend == "auto" else "decompose", "backend", forced, BACKENDS)
-    if forced == "plain" or (forced == "auto" and (not fused_by_default(x.device.type) or exporting())):
+    if forced == "plain" or (forced == "auto" and (not fused_by_default(x) or exporting())):
         return False
     reason = why_not(x, ham, grad, bases)
     if reason is not None and forced == "fused":

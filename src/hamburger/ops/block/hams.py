@@ -41,7 +41,8 @@ def factors(z: Tensor, ham: str, options: Sequence[float], start: Tensor, steps:
     """K sweeps from the bases `start` ((b or 1) d r, float32), and the read-out.   z: b d n"""
     start = start.expand(z.shape[0], -1, -1).contiguous()
     if ham == "nmf":
-        return _nmf(z, start, steps, options[0], keep)
+        bases, codes, _, ratio = nmf.factors(z, start, steps, options[0], keep=keep, product=False)
+        return Factors(bases, codes, _nothing(z) if ratio is None else ratio)
     t = blocks(z.shape[1], z.shape[2], start.shape[2], z.dtype)
     unit = ham == "cd"
     bases, codes, scale = cosine_fused.sweeps(z, start, steps, options[0], t, unit=unit)
@@ -55,11 +56,6 @@ def factors(z: Tensor, ham: str, options: Sequence[float], start: Tensor, steps:
     with full_precision(z.device.type):
         projector = cd.projector(bases, options[1]).mT.contiguous()
     return Factors(bases, launches.codes_of(z, projector, z.dtype, fine=True), projector)
-
-
-def _nmf(z: Tensor, start: Tensor, steps: int, eps: float, keep: bool) -> Factors:
-    bases, codes, _, ratio = nmf.factors(z, start, steps, eps, keep=keep, product=False)
-    return Factors(bases, codes, _nothing(z) if ratio is None else ratio)
 
 
 def _nothing(z: Tensor) -> Tensor:
