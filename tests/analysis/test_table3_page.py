@@ -53,12 +53,56 @@ def test_calls_behind_a_median():
 def test_medians_of_few_calls_are_starred_and_older_rows_said_to_be_such():
     found = [row | {"train_repeats": 1, "train_ms_iqr": None} for row in rows()]
     page = table3_page.over_sizes(found, "float32")
-    assert "A star: the median of fewer than 5 calls." in page and "older protocol" not in page
+    assert "A star: the median of fewer than 5 samples." in page and "older protocol" not in page
     infer, train, *_ = page.split("### ")[1:]
     assert "*" not in infer and train.count("*") == 4  # two modules at two sizes
     older = [{key: value for key, value in row.items() if not key.endswith("_block")} for row in rows()]
     assert "Of the older protocol" in table3_page.over_sizes(older, "float32")
     assert "A star" not in table3_page.over_sizes(older, "float32")
+
+
+def mixed():
+    """One of four rows of an older commit and protocol, which had no ways to choose from."""
+    found = [row | {"commit": "new", "backend": "plain", "infer_mb": 8.0} for row in rows()[:-1]]
+    gone = ("backend", "infer_block", "train_block")
+    older = {key: value for key, value in found[-1].items() if key not in gone}
+    return [*found[:-1], older | {"commit": "old", "infer_ms": 7.0, "infer_repeats": 2, "infer_mb": 32.0}]
+
+
+def test_rows_of_another_commit_have_a_dagger_and_their_commit_a_footnote():
+    *own, other = found = mixed()
+    assert (other["module"], other["n"]) == ("sgr", 256)
+    page = table3_page.over_sizes(found, "float32")
+    infer, _, peak, _ = page.split("### ")[1:]
+    assert infer.count("†") == 2 and "7*† |" in infer  # the figure, and the exponent that it is one end of
+    assert "| 8 | 32† | 1.00† |" in peak
+    assert "commit new." in page and "our hams by backend plain" in page
+    samples = other["train_repeats"]
+    assert f"A dagger: commit old, medians of 2 to {samples} calls, of the older protocol: every call waited" in page
+    assert "dagger" not in table3_page.over_sizes(own, "float32") and "†" not in table3_page.over_sizes(own, "float32")
+    dashes = other | dict.fromkeys(table3_page.FIELDS)
+    assert "†" not in table3_page.over_sizes([*own, dashes], "float32")
+
+
+def test_there_is_no_exponent_between_a_chosen_way_and_none():
+    found = [row | {"note": "materialised" if row["commit"] == "new" else ""} for row in mixed()]
+    page = table3_page.over_sizes(found, "float32")
+    assert "| 8 | 32† |  |  |" in page and "| 8 | 8 | 0.00 | 64 to 256 |" in page
+
+
+def test_the_headline_is_marked_too():
+    row = mixed()[-1] | {"dtype": "bfloat16", "n": 64}
+    found = [row | {"module": name, "commit": "old" if name == "sa-flash" else "new"} for name in table3_page.HEADLINE]
+    page = table3_page.headline(found)
+    assert page.count("†") == 2 and "| sa-flash | inference | 7*† |" in page
+    assert "A dagger: commit old" in page and "A star" in page
+
+
+def test_points_of_another_commit_are_hollow(tmp_path):
+    found = mixed()
+    figure_table3.draw(found, tmp_path / "two.png")
+    figure_table3.draw([row | {"commit": "new"} for row in found], tmp_path / "one.png")
+    assert (tmp_path / "two.png").read_bytes() != (tmp_path / "one.png").read_bytes()
 
 
 def test_growth_is_quoted_where_calls_take_long_and_says_between_which_sizes():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 
 import pytest
@@ -31,6 +32,7 @@ def test_rows_have_the_fields_and_what_they_say_agrees(rows):
         assert row.train_ms > 0 and row.train_ms_iqr >= 0 and row.peak_mb > 4 * row.params / 2**20
         assert row.images_per_s == pytest.approx(row.batch / row.train_ms * 1e3, rel=0.01)
         assert (row.note, row.repeats, row.ratio_to) == ("", 2, "baseline")
+        assert row.backend == os.environ.get("HAM_BACKEND", "auto")
         assert (row.tf32, row.cudnn_benchmark) == ("off", False)  # of a CPU
     assert rows[1].params > rows[0].params
     json.dumps([asdict(row) for row in rows], allow_nan=False)

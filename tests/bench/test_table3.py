@@ -386,6 +386,14 @@ def test_rows_have_what_readers_rely_on():
         assert row["train_mb"] >= row["infer_mb"]
 
 
+def test_rows_say_which_backend_the_environment_asked_for(monkeypatch):
+    plan = table3.Plan(modules=("nmf",), sizes=(64,), channels=8, max_macs=1)
+    monkeypatch.delenv("HAM_BACKEND", raising=False)
+    assert [row.backend for row in table3.measure(plan)] == ["auto"]
+    monkeypatch.setenv("HAM_BACKEND", "plain")
+    assert [row.backend for row in table3.measure(plan)] == ["plain"]
+
+
 def test_what_needs_too_much_is_counted_and_not_run():
     plan = table3.Plan(modules=("sa",), sizes=(1024,), channels=16, max_macs=1e6)
     (row,) = table3.measure(plan)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hamburger.analysis.table3_page import usual
 from hamburger.bench.variants import COMPILED
 from hamburger.files import write_atomically
 
@@ -39,31 +40,45 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
 
     # compiled modules are run at few sizes and have a table instead
     rows = [row for row in rows if not row["module"].endswith(COMPILED)] or rows
-    first = rows[0]
+    first, commit = rows[0], usual(rows)
     figure, axes = plt.subplots(2, 2, figsize=(11, 8), layout="constrained")
     for axis, (field, label) in zip(axes.flat, PANELS.items(), strict=True):
         for module in dict.fromkeys(row["module"] for row in rows):
-            points = sorted(
-                (row["n"], row[field]) for row in rows if row["module"] == module and row[field] is not None
+            own = sorted(
+                (row for row in rows if row["module"] == module and row[field] is not None), key=lambda row: row["n"]
             )
-            if not points:
+            if not own:
                 continue
             known = module in COLOURS
+            colour, above = COLOURS.get(module, "#bbbbbb"), 3 if known else 2
             axis.plot(
-                *zip(*points, strict=True),
+                [row["n"] for row in own],
+                [row[field] for row in own],
                 marker="o",
                 markersize=3,
-                color=COLOURS.get(module, "#bbbbbb"),
+                color=colour,
                 linewidth=1.8 if known else 0.8,
                 label=module if known else None,
-                zorder=3 if known else 2,
+                zorder=above,
+            )
+            others = [row for row in own if str(row["commit"]) != commit]
+            axis.plot(
+                [row["n"] for row in others],
+                [row[field] for row in others],
+                "o",
+                markersize=5,
+                markeredgecolor=colour,
+                markerfacecolor="white",
+                zorder=above,
             )
         axis.set(xscale="log", yscale="log", xlabel="n = h w", title=label)
         axis.grid(alpha=0.3, which="both")
     if axes[0, 0].get_legend_handles_labels()[0]:
         axes[0, 0].legend(fontsize=8)
+    mixed = any(str(row["commit"]) != commit for row in rows)
     figure.suptitle(
-        f"{first['hardware']}, {first['dtype']}, b = {first['batch']}, c = {first['channels']}; grey: the other modules"
+        f"{first['hardware']}, {first['dtype']}, b = {first['batch']}, c = {first['channels']}; "
+        "grey: the other modules" + "; hollow: rows of another commit" * mixed
     )
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=110)

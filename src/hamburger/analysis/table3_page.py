@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from hamburger.analysis.core_page import markdown_table, pick
 from hamburger.bench.case import LEAST
 from hamburger.bench.paper import SIZE, TABLE3
-from hamburger.bench.table3_view import LEAST_MS, calls, grown, macs, number, params
+from hamburger.bench.table3_view import LEAST_MS, calls, ends, grown, macs, number, params
 from hamburger.bench.variants import COMPILED
 
 Row = dict[str, Any]
+DAGGER = "†"
+OLDER = "of the older protocol: every call waited for and timed by itself"
 FIELDS = {
     "infer_ms": "Inference, ms",
     "train_ms": "Forward and backward, ms",
@@ -20,19 +23,37 @@ FIELDS = {
 }
 
 
+def usual(rows: Sequence[Row]) -> str:
+    """The commit of most rows: those of another one are marked."""
+    return Counter(str(row["commit"]) for row in rows).most_common(1)[0][0]
+
+
+def by_commit(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """The usual commit first."""
+    first = usual(rows)
+    found: dict[str, list[Row]] = {first: []}
+    for row in rows:
+        found.setdefault(str(row["commit"]), []).append(row)
+    return found
+
+
 def protocol(rows: Sequence[Row]) -> str:
-    first = rows[0]
-    commits = ", ".join(sorted({str(row["commit"]) for row in rows}))
+    """Of the rows of the usual commit."""
+    commit, own = next(iter(by_commit(rows).items()))
+    first = own[0]
+    backends = " and ".join(sorted({row["backend"] for row in own if "backend" in row}))
+    hams = f"our hams by backend {backends}, " if backends else ""
     return (
         f"{first['hardware']}, {first['dtype']}, b = {first['batch']}, c = {first['channels']}, "
-        f"torch {first['torch']}, {first['threads']} CPU threads, medians of {calls(rows)} on inputs "
-        f"in turn, seed {first['seed']}, commit {commits}."
+        f"torch {first['torch']}, {first['threads']} CPU threads, {hams}medians of {calls(own)} on inputs "
+        f"in turn, seed {first['seed']}, commit {commit}."
     )
 
 
-def cell(row: Row, field: str) -> str:
-    """A figure to read, a star at a time that few samples stand behind."""
-    return number(row[field]) + ("*" if few(row, field) else "")
+def cell(row: Row, field: str, commit: str) -> str:
+    """A figure to read: a star at a time that few samples stand behind, a dagger at a row of another commit."""
+    other = row[field] is not None and str(row["commit"]) != commit
+    return number(row[field]) + ("*" if few(row, field) else "") + (DAGGER if other else "")
 
 
 def few(row: Row, field: str) -> bool:
@@ -44,10 +65,15 @@ def few(row: Row, field: str) -> bool:
 def caveats(rows: Sequence[Row]) -> str:
     """What to know of the rows, after a space; nothing of rows that were measured as they are now."""
     said = []
-    if not any(row.get("infer_block") for row in rows):
-        said.append(" Of the older protocol: every call waited for and timed by itself.")
+    for commit, own in by_commit(rows).items():
+        measured = [row for row in own if any(row[field] is not None for field in FIELDS)]
+        older = bool(measured) and not any(row.get("infer_block") for row in measured)
+        if measured and commit != usual(rows):
+            said.append(f" A dagger: commit {commit}, medians of {calls(measured)}{', ' + OLDER if older else ''}.")
+        elif older:
+            said.append(f" {OLDER.capitalize()}.")
     if any(few(row, field) for row in rows for field in FIELDS):
-        said.append(f" A star: the median of fewer than {LEAST} calls.")
+        said.append(f" A star: the median of fewer than {LEAST} samples.")
     return "".join(said)
 
 
@@ -63,6 +89,7 @@ def modules(rows: Sequence[Row]) -> list[str]:
 def against_paper(rows: Sequence[Row], dtype: str) -> str:
     """Table 3 at its own size: ours, and in brackets what the paper prints."""
     rows = eager(pick(rows, n=SIZE, dtype=dtype))
+    commit = usual(rows)
     lines = []
     for row in rows:
         printed = TABLE3.get(row["module"])
@@ -75,7 +102,10 @@ def against_paper(rows: Sequence[Row], dtype: str) -> str:
                 row["module"],
                 beside(params(row["params"]), "params"),
                 beside(macs(row["macs"]), "macs"),
-                *(beside(cell(row, field), field) for field in ("train_mb", "infer_mb", "train_ms", "infer_ms")),
+                *(
+                    beside(cell(row, field, commit), field)
+                    for field in ("train_mb", "infer_mb", "train_ms", "infer_ms")
+                ),
             ]
         )
     header = ["module", "params, 2^20", "MACs, 10^9", "train MiB", "infer MiB", "train ms", "infer ms"]
@@ -85,33 +115,49 @@ def against_paper(rows: Sequence[Row], dtype: str) -> str:
 
 def over_sizes(rows: Sequence[Row], dtype: str) -> str:
     """Each measure by n, its exponent, and between which sizes."""
-    compiled = under_compile(rows, dtype)
-    rows = eager(pick(rows, dtype=dtype))
+    every = pick(rows, dtype=dtype)
+    rows, commit = eager(every), usual(every)
     sizes = sorted({row["n"] for row in rows})
     parts = [
-        f"{protocol(rows)}{caveats(rows)} p is the exponent between the sizes beside it: of times the two largest at "
+        f"{protocol(every)}{caveats(every)} p is the exponent between the sizes beside it: of times the two largest at "
         f"which a call takes more than {LEAST_MS:g} ms; with a ~ where there are no two such."
     ]
     for field, title in FIELDS.items():
         lines = []
         for module in modules(rows):
             found = {row["n"]: row for row in pick(rows, module=module)}
-            shown = [cell(found[n], field) if n in found else number(None) for n in sizes]
-            lines.append([module, *shown, *grown({n: row[field] for n, row in found.items()}, field)])
+            shown = [cell(found[n], field, commit) if n in found else number(None) for n in sizes]
+            lines.append([module, *shown, *growth(found, field, commit)])
         parts.append(f"### {title}")
         parts.append(markdown_table(["module", *(f"{n:,}" for n in sizes), "p", "between"], lines))
-    return "\n\n".join([*parts, *compiled])
+    return "\n\n".join([*parts, *under_compile(every, commit)])
 
 
-def under_compile(rows: Sequence[Row], dtype: str) -> list[str]:
+def growth(found: dict[int, Row], field: str, commit: str) -> tuple[str, str]:
+    """The exponent and its sizes, with a dagger where a row of another commit is one of the two.
+
+    Empty where one of them chose a way and that of the other commit had none to choose: two different things.
+    """
+    figures = {n: row[field] for n, row in found.items()}
+    p, between = grown(figures, field)
+    pair = [found[n] for n in ends(figures, field)]
+    if len({str(row["commit"]) for row in pair}) > 1 and len({bool(row["note"]) for row in pair}) > 1:
+        return "", ""
+    return p + DAGGER * any(str(row["commit"]) != commit for row in pair), between
+
+
+def under_compile(rows: Sequence[Row], commit: str) -> list[str]:
     """A title and a table of the modules that were also run compiled, beside themselves eager; nothing without any."""
-    rows = pick(rows, dtype=dtype)
     lines = []
     for row in rows:
         if row["module"].endswith(COMPILED):
             name = row["module"].removesuffix(COMPILED)
-            plain = next(iter(pick(rows, module=name, n=row["n"])), {})
-            pairs = [number(found.get(field)) for field in ("infer_ms", "train_ms") for found in (plain, row)]
+            plain = next(iter(pick(rows, module=name, n=row["n"])), None)
+            pairs = [
+                number(None) if found is None else cell(found, field, commit)
+                for field in ("infer_ms", "train_ms")
+                for found in (plain, row)
+            ]
             lines.append([name, f"{row['n']:,}", *pairs])
     if not lines:
         return []
@@ -119,13 +165,17 @@ def under_compile(rows: Sequence[Row], dtype: str) -> list[str]:
     return ["### Under torch.compile", markdown_table(header, lines)]
 
 
+HEADLINE = ("nmf", "authors-nmf", "sa-flash", "a2", "efficient", "ema")
+
+
 def headline(rows: Sequence[Row]) -> str:
     """The ham against the attention and the linear rivals that a person would use, bfloat16, by n."""
-    rows = pick(rows, dtype="bfloat16")
-    sizes = sorted({row["n"] for row in rows})
+    rows = [row for row in pick(rows, dtype="bfloat16") if row["module"] in HEADLINE]
+    sizes, commit = sorted({row["n"] for row in rows}), usual(rows)
     lines = []
-    for module in ("nmf", "authors-nmf", "sa-flash", "a2", "efficient", "ema"):
+    for module in HEADLINE:
         for field, label in (("infer_ms", "inference"), ("train_ms", "forward and backward")):
-            found = {row["n"]: row[field] for row in pick(rows, module=module)}
-            lines.append([module, label, *(number(found.get(n)) for n in sizes)])
-    return f"{markdown_table(['module', 'ms', *(f'n = {n:,}' for n in sizes)], lines)}\n\n{protocol(rows)}"
+            found = {row["n"]: cell(row, field, commit) for row in pick(rows, module=module)}
+            lines.append([module, label, *(found.get(n, number(None)) for n in sizes)])
+    table = markdown_table(["module", "ms", *(f"n = {n:,}" for n in sizes)], lines)
+    return f"{table}\n\n{protocol(rows)}{caveats(rows)}"

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hamburger.bench import eager, rivals
+from hamburger.bench import backend, eager, rivals
 from hamburger.bench.gate import GateError
 from hamburger.bench.rivals import HEADS, MODES, Problem, Solver
 from hamburger.bench.timing import Contender, race
@@ -69,6 +69,7 @@ class Row:
 
     ham: str
     contender: str
+    backend: str  # of the library: what HAM_BACKEND said
     b: int
     d: int
     n: int
@@ -152,6 +153,7 @@ def measure(plan: Plan, after_round: Callable[[], object] = lambda: None) -> lis
                         Row(
                             ham=ham,
                             contender=name,
+                            backend=backend.asked(),
                             b=plan.batch,
                             d=plan.dim,
                             n=n,

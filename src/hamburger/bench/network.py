@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hamburger.bench import footprint
+from hamburger.bench import backend, footprint
 from hamburger.bench.timing import Timing, clock
 from hamburger.environment import Environment
 from hamburger.errors import OptionError, check_choice, check_count, check_seed
@@ -60,6 +60,7 @@ class Row:
     """One line of the result file: median of a whole training step (forward, backward, SGD), and its peak memory."""
 
     context: str
+    backend: str  # of our hams: what HAM_BACKEND said
     backbone: str
     output_stride: int
     crop: int
@@ -231,6 +232,7 @@ class Field:
             rows.append(
                 Row(
                     context=context,
+                    backend=backend.asked(),
                     backbone=plan.backbone,
                     output_stride=plan.output_stride,
                     crop=plan.crop,

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from hamburger.bench import choice, paper
+from hamburger.bench import backend, choice, paper
 from hamburger.bench.case import DTYPES, FORMATS, Setting
 from hamburger.bench.choice import Measured
 from hamburger.bench.subject import REFUSALS, Subject, reason
@@ -99,6 +99,7 @@ class Row:
     note: str
     memory_format: str | None
     compiled: bool
+    backend: str  # of our hams: what HAM_BACKEND said
     dtype: str
     channels: int
     batch: int
@@ -157,6 +158,7 @@ def _row(plan: Plan, setting: Setting, subject: Subject, n: int, environment: di
         note="; ".join([*filter(None, [_named([one.way for one in done])]), *said]),
         memory_format=_named([one.memory_format for one in done]) or None,
         compiled=subject.compiled,
+        backend=backend.asked(),
         dtype=setting.dtype,
         channels=plan.channels,
         batch=plan.batch,

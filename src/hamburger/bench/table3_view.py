@@ -63,12 +63,26 @@ def grown(figures: Mapping[int, float | None], field: str) -> tuple[str, str]:
     Of times from the two largest sizes at which a call takes more than LEAST_MS. Where there are no two such, from the
     two largest, and marked by a ~.
     """
+    found, work = _found(figures, field)
+    sizes = ends(figures, field)
+    if not sizes:
+        return "", ""
+    p = at_the_end({n: found[n] for n in sizes})
+    return ("" if len(work) > 1 else "~") + p, " to ".join(f"{n:,}" for n in sizes)
+
+
+def ends(figures: Mapping[int, float | None], field: str) -> list[int]:
+    """The two sizes that the exponent is from; none below two sizes."""
+    found, work = _found(figures, field)
+    sizes = list(work if len(work) > 1 else found)[-2:]
+    return sizes if len(sizes) == 2 else []
+
+
+def _found(figures: Mapping[int, float | None], field: str) -> tuple[dict[int, float], dict[int, float]]:
+    """The figures there are, by size, and those of them that are long enough to show how the work grows."""
     found = {n: figure for n, figure in sorted(figures.items()) if figure}
     work = {n: figure for n, figure in found.items() if figure > LEAST_MS} if field.endswith("_ms") else found
-    ends = dict(list((work if len(work) > 1 else found).items())[-2:])
-    if len(ends) < 2:
-        return "", ""
-    return ("" if len(work) > 1 else "~") + at_the_end(ends), " to ".join(f"{n:,}" for n in ends)
+    return found, work
 
 
 def table(rows: Sequence[Row]) -> Table:

@@ -1,0 +1,12 @@
+"""Which program the hams of a measurement were told to take."""
+
+from __future__ import annotations
+
+import os
+
+from hamburger.solvers.backend import VARIABLE
+
+
+def asked() -> str:
+    """What the environment says for the whole process: `auto`, where it says nothing."""
+    return os.environ.get(VARIABLE, "auto")
