@@ -12,9 +12,9 @@ H200 = Card((9, 0), processors=132, shared=232_448)
 
 
 def test_the_papers_size_is_one_wave():
-    assert cut(1, 512, 16_384, 64, H200) == Wave(D=512, R=64, BN=128, programs=128)
-    assert cut(1, 512, 4_096, 64, H200) == Wave(D=512, R=64, BN=64, programs=64)
-    assert cut(3, 100, 1_000, 20, H200) == Wave(D=128, R=64, BN=64, programs=16)
+    assert cut(1, 512, 16_384, 64, H200) == Wave(D=512, R=64, BN=128, programs=128, columns=8)
+    assert cut(1, 512, 4_096, 64, H200) == Wave(D=512, R=64, BN=64, programs=64, columns=8)
+    assert cut(3, 100, 1_000, 20, H200) == Wave(D=128, R=64, BN=64, programs=16, columns=32)
 
 
 @pytest.mark.parametrize("b, d, n, r", [(b, d, n, r) for b in (1, 5) for d in (8, 300, 512) for n in (1, 999, 16_896)
@@ -52,7 +52,7 @@ def test_it_compiles_for_hopper_within_its_shared_memory(D, R, BN):
 
     from hamburger.ops.nmf.wave_kernels import nmf_kernel
 
-    sizes = {"D": D, "R": R, "BN": BN, "num_warps": 8}
+    sizes = {"D": D, "R": R, "BN": BN, "COLS": 8, "num_warps": 8}
     flags = {"N_FAST": True, "CODES": True, "RATIO": True, "Y": True}
     half = ("p_x", "p_copy", "p_ratio", "p_y", "p_sums")
     kernel = compiled_for_hopper(nmf_kernel, sizes | flags, half=half, whole=("p_count",))

@@ -76,3 +76,15 @@ def test_the_core_does_not_load_triton():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "True"
+
+
+@pytest.mark.parametrize(
+    ("shared", "most"), [(101_376, 0), (166_912, 256), (232_448, 512)], ids=["L40", "A100", "H200"]
+)
+def test_a_card_without_room_for_the_tiles_is_told_by_its_memory(shared, most):
+    fits = [rank for rank in (8, 256, 257, 512) if backend.why_too_small(shared, rank) is None]
+    assert fits == [rank for rank in (8, 256, 257, 512) if rank <= most]
+    if most < 512:
+        assert backend.why_too_small(shared, 512) == (
+            f"a rank of 512 needs 170,000 bytes of shared memory in a program, and this card has {shared:,}"
+        )

@@ -16,12 +16,16 @@ RANKS = (64, 128)
 
 
 class Wave(NamedTuple):
-    """How a solve is cut: `programs` for each image, each with BN columns; d and r padded to D and R."""
+    """How a solve is cut: `programs` for each image, each with BN columns; d and r padded to D and R.
+
+    An update of D is cut into units of 64 rows and `columns` columns, about as many as there are programs.
+    """
 
     D: int
     R: int
     BN: int
     programs: int
+    columns: int
 
 
 class Card(NamedTuple):
@@ -45,12 +49,12 @@ def cut(b: int, d: int, n: int, r: int, card: Card) -> Wave | None:
     for BN in (64, 128):  # more programs where there is room for them
         programs = cdiv(n, BN)
         if b * programs <= card.processors and shared_bytes(D, R, BN) + STATIC <= card.shared:
-            return Wave(D, R, BN, programs)
+            return Wave(D, R, BN, programs, 8 if programs > 32 else 16 if programs > 16 else 32)
     return None
 
 
 def shared_bytes(D: int, R: int, BN: int) -> int:
-    """Tiles of X, D, C and D^T D in bfloat16, and what a sum over programs needs."""
+    """Tiles of X, D, C and D^T D in bfloat16, and what changes of layout need."""
     return 2 * (D * BN + D * R + BN * R + R * R) + 8192
 
 

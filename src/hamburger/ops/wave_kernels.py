@@ -99,21 +99,21 @@ def load_bases(
 
 @gluon.jit
 def project(b_x, b_d, zero, z, D: gl.constexpr, XD: gl.constexpr):
-    """X^T D.   ->   BN R"""
+    """X^T D: BN R, under way."""
     b_sum = zero
     for i in gl.static_range(D // 64):
         b_rows = b_x.index(i * 64 // XD + z).slice(i * 64 % XD, 64, dim=0)
         b_sum = warpgroup_mma(b_rows.permute([1, 0]), b_d.index(i + z), b_sum, use_acc=i > 0, is_async=True)
-    return warpgroup_mma_wait(0, deps=[b_sum])
+    return b_sum
 
 
 @gluon.jit
 def gram(b_d, zero, z, D: gl.constexpr):
-    """D^T D.   ->   R R"""
+    """D^T D: R R, under way."""
     b_sum = zero
     for i in gl.static_range(D // 64):
         b_sum = warpgroup_mma(b_d.index(i + z).permute([1, 0]), b_d.index(i + z), b_sum, use_acc=i > 0, is_async=True)
-    return warpgroup_mma_wait(0, deps=[b_sum])
+    return b_sum
 
 
 @gluon.jit
@@ -124,28 +124,28 @@ def write_sums(
     mma: gl.constexpr = zero.type.layout
     o_d = gl.arange(0, BD, gl.SliceLayout(1, mma))
     o_r = gl.arange(0, R, gl.SliceLayout(0, mma))
-    o_own = block_offset(o_d[:, None], o_r[None, :], R)
+    p_own += z + block_offset(o_d[:, None], o_r[None, :], R)
+    b_next = warpgroup_mma(b_x.index(z).slice(0, BD, dim=0), b_c, zero, use_acc=False, is_async=True)
     for i in gl.static_range(D // BD):
-        b_rows = b_x.index(i * BD // XD + z).slice(i * BD % XD, BD, dim=0)
-        gl.store(p_own + z + i * (BD * R) + o_own, warpgroup_mma(b_rows, b_c, zero, use_acc=False).to(gl.bfloat16))
+        b_share = warpgroup_mma_wait(0, deps=[b_next])
+        if i + 1 < D // BD:  # while one is written, the next is made
+            b_rows = b_x.index((i + 1) * BD // XD + z).slice((i + 1) * BD % XD, BD, dim=0)
+            b_next = warpgroup_mma(b_rows, b_c, zero, use_acc=False, is_async=True)
+        gl.store(p_own + i * (BD * R), b_share.to(gl.bfloat16))
+
+
+@gluon.constexpr_function
+def share_layout(SIZE, W):
+    """For what is added over programs: all of an entry's shares in one thread, neighbours in a warp."""
+    return gl.BlockedLayout([1, SIZE // (32 * W)], [1, 32], [1, W], [1, 0])
 
 
 @gluon.jit
-def add_shares(p_unit, programs, stride, EIGHTHS: gl.constexpr, W: gl.constexpr):
-    """Eight blocks of 64 numbers, `EIGHTHS` apart, added over the programs in their order.   ->   512"""
-    red: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [W // 2, 2], [1, 0])
-    o_p = gl.arange(0, 32, gl.SliceLayout(1, red))
-    o_e = gl.arange(0, 512, gl.SliceLayout(0, red))
-    o_unit = o_e % 64 + EIGHTHS * (o_e // 64)
-    b_sum = gl.zeros([32, 512], gl.float32, red)
-    for i_p in range(0, programs, 64):
-        for i in gl.static_range(2):  # both halves are on their way at once; more would not fit the registers
-            o_share = i_p + i * 32 + o_p
-            # 32 512
-            p_share = p_unit + o_share[:, None] * stride + o_unit[None, :]
-            b_share = gl.load(p_share, mask=(o_share < programs)[:, None], other=0.0, cache_modifier=".cg")
-            b_sum += b_share.to(gl.float32)
-    return gl.sum(b_sum, axis=0)
+def load_shares(p_unit, i_p, programs, stride, o_unit, AT_ONCE: gl.constexpr, layout: gl.constexpr):
+    """The shares of AT_ONCE programs in a unit of numbers.   ->   AT_ONCE SIZE, in bfloat16"""
+    o_p = i_p + gl.arange(0, AT_ONCE, gl.SliceLayout(1, layout))
+    p_share = p_unit + o_p[:, None] * stride + o_unit[None, :]
+    return gl.load(p_share, mask=(o_p < programs)[:, None], other=0.0, cache_modifier=".cg")
 
 
 @gluon.jit

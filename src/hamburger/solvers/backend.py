@@ -21,15 +21,13 @@ VARIABLE = "HAM_BACKEND"  # what "auto" means, for a whole process
 FUSED = (NMF, VQ, CD)
 TRITON = find_spec("triton") is not None
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-OLDEST = (8, 0)  # of the cards whose matrix units know bfloat16 and TF32
+# Bytes of shared memory that tiles up to a rank need: an A100 has room for 256, an H100 for 512, consumer cards for none.
+ROOM = {256: 160_000, 512: 170_000}
 
 
 def fused_by_default(x: Tensor) -> bool:
     """Whether "auto" takes the fused kernels there."""
-    if not x.is_cuda or torch.version.hip is not None:
-        return False
-    # the compiler, whose kernels need such a card as well, cannot look at it
-    return torch.compiler.is_compiling() or torch.cuda.get_device_capability(x.device) >= OLDEST
+    return x.is_cuda and torch.version.hip is None
 
 
 def fuses(backend: str, x: Tensor, ham: Ham, grad: Gradient, bases: Tensor | None) -> bool:
@@ -65,15 +63,27 @@ def why_not(x: Tensor, ham: Ham, grad: Gradient, bases: Tensor | None) -> str | 
     differentiated = torch.is_grad_enabled() and (x.requires_grad or (bases is not None and bases.requires_grad))
     if differentiated and grad != one_step:
         return f"the kernels have the gradient 'one-step', not '{grad}'"
-    return why_not_there(x.device.type)
-
-
-def why_not_there(device_type: str) -> str | None:
-    """Why no kernel runs on such a device."""
     if not TRITON:
         return "triton is not installed"
+    return why_not_there(x.device, ham.rank)
+
+
+def why_not_there(device: torch.device, rank: int) -> str | None:
+    """Why no kernel of that rank runs on such a device."""
     from hamburger.ops.launch import INTERPRETED
 
-    if device_type != "cuda" and not INTERPRETED:
-        return f"x is on {device_type}, the kernels run on cuda (and on the CPU in Triton's interpreter)"
-    return None
+    if INTERPRETED:
+        return None
+    if device.type != "cuda":
+        return f"x is on {device.type}, the kernels run on cuda (and on the CPU in Triton's interpreter)"
+    if torch.compiler.is_compiling():  # it cannot look at the card; the first eager call did
+        return None
+    return why_too_small(torch.cuda.get_device_properties(device).shared_memory_per_block_optin, rank)
+
+
+def why_too_small(shared: int, rank: int) -> str | None:
+    """Why tiles of that rank do not fit a card with so many bytes of shared memory for a program."""
+    needed = next(room for most, room in ROOM.items() if rank <= most)
+    if shared >= needed:
+        return None
+    return f"a rank of {rank} needs {needed:,} bytes of shared memory in a program, and this card has {shared:,}"

@@ -28,7 +28,7 @@ def solve(
         nmf_kernel, (wave.programs, b),
         x, bases, found, copy, codes, x if ratio is None else ratio, out, sums, count,
         d, n, r, steps, wave.programs, eps, *x.stride(), *out.stride(), bases.stride(0),
-        D=wave.D, R=wave.R, BN=wave.BN,
+        D=wave.D, R=wave.R, BN=wave.BN, COLS=wave.columns,
         N_FAST=x.stride(2) == 1, CODES=True, RATIO=keep, Y=product, num_warps=8, launch_cooperative_grid=True,
     )  # fmt: skip
     if steps == 0:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
-from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma
+from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
 
 from hamburger.ops.wave_kernels import (
-    add_shares,
     arrive,
     block_offset,
     gram,
     load_bases,
     load_columns,
+    load_shares,
     project,
     ready,
+    share_layout,
     threads_meet,
     wait,
     write_product,
@@ -26,35 +27,47 @@ from hamburger.ops.wave_kernels import (
 @gluon.jit
 def update_bases(
     p_old, p_new, p_copy, p_sums, b_d, b_cc, d, r, programs, i_p, eps,
-    D: gl.constexpr, R: gl.constexpr, W: gl.constexpr,
+    D: gl.constexpr, R: gl.constexpr, COLS: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
-    """D * (X C^T) / (D C C^T + eps) for units of 64 rows and 8 columns of D; D itself stays in float32.
+    """D * (X C^T) / (D C C^T + eps) for units of 64 rows and COLS columns of D; D itself stays in float32.
 
-    sums: programs (D + R) R, in blocks: the shares of X C^T, and below them those of C C^T.
+    sums: programs (D + R) R, in blocks: the shares of X C^T, and below them those of C C^T. b_cc: COLS R
     """
     mma: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, W // 4], instr_shape=[16, 8, 16])
-    EIGHT: gl.constexpr = R // 8
-    zero = gl.zeros([64, 8], gl.float32, mma)
+    of_xc: gl.constexpr = share_layout(64 * COLS, W)
+    of_cc: gl.constexpr = share_layout(COLS * R, W)
+    AT_ONCE: gl.constexpr = 32768 // (COLS * R)  # 64 registers of a thread for each of the two
+    UNITS: gl.constexpr = R // COLS
+    zero = gl.zeros([64, COLS], gl.float32, mma)
     o_row = gl.arange(0, 64, gl.SliceLayout(1, mma))
-    o_col = gl.arange(0, 8, gl.SliceLayout(0, mma))
-    for i_u in range(i_p, D // 64 * EIGHT, programs):
-        i_d, i_r = i_u // EIGHT, i_u % EIGHT
-        SIZE: gl.constexpr = (D + R) * R
-        # 64 8
-        b_xc = add_shares(p_sums + i_d * (64 * R) + i_r * 64, programs, SIZE, 8 * R, W)
-        b_xc = gl.convert_layout(b_xc.reshape([64, 8]), mma)
-        # C C^T is symmetric: its rows are what is wanted of its columns.   8 R
-        for i in gl.static_range(R // 64):
-            b_part = add_shares(p_sums + D * R + i_r * (8 * R) + i * 512, programs, SIZE, 64, W)
-            b_part = b_part.reshape([8, 8, 8]).permute([1, 0, 2]).reshape([8, 64])
-            b_cc.slice(i * 64, 64, dim=1).store(b_part.to(gl.bfloat16))
-        ready()
-        b_dcc = warpgroup_mma(b_d.index(i_d), b_cc.permute([1, 0]), zero, use_acc=False)
-        o_d, o_r = i_d * 64 + o_row, i_r * 8 + o_col
-        # 64 8
+    o_col = gl.arange(0, COLS, gl.SliceLayout(0, mma))
+    o_xc = gl.arange(0, 64 * COLS, gl.SliceLayout(0, of_xc))
+    o_xc = o_xc % (8 * COLS) + (8 * R) * (o_xc // (8 * COLS))  # a row of blocks after another
+    o_cc = gl.arange(0, COLS * R, gl.SliceLayout(0, of_cc))
+    for i_u in range(i_p, D // 64 * UNITS, programs):
+        i_d, i_r = i_u // UNITS, i_u % UNITS
+        o_d, o_r = i_d * 64 + o_row, i_r * COLS + o_col
+        # 64 COLS
         m_d = (o_d < d)[:, None] & (o_r < r)[None, :]
         o_unit = o_d[:, None] * r + o_r[None, :]
-        b_new = gl.load(p_old + o_unit, mask=m_d, other=0.0) * b_xc / (b_dcc + eps)
+        b_old = gl.load(p_old + o_unit, mask=m_d, other=0.0)
+        # C C^T is symmetric: its rows are what is wanted of its columns
+        p_xc = p_sums + i_d * (64 * R) + i_r * (8 * COLS)
+        p_cc = p_sums + D * R + i_r * (COLS * R)
+        b_xc = gl.zeros([64 * COLS], gl.float32, gl.SliceLayout(0, of_xc))
+        b_part = gl.zeros([COLS * R], gl.float32, gl.SliceLayout(0, of_cc))
+        for i in range(0, programs, AT_ONCE):
+            b_xc_shares = load_shares(p_xc, i, programs, (D + R) * R, o_xc, AT_ONCE, of_xc)
+            b_cc_shares = load_shares(p_cc, i, programs, (D + R) * R, o_cc, AT_ONCE, of_cc)
+            b_xc += gl.sum(b_xc_shares.to(gl.float32), axis=0)
+            b_part += gl.sum(b_cc_shares.to(gl.float32), axis=0)
+        b_part = b_part.reshape([COLS // 8, R // 8, 8, 8]).permute([0, 2, 1, 3]).reshape([COLS, R])
+        b_cc.store(b_part.to(gl.bfloat16))
+        b_xc = b_xc.reshape([8, COLS // 8, 8, 8]).permute([0, 2, 1, 3]).reshape([64, COLS])
+        b_xc = gl.convert_layout(b_xc, mma)
+        ready()
+        b_dcc = warpgroup_mma(b_d.index(i_d), b_cc.permute([1, 0]), zero, use_acc=False)
+        b_new = b_old * b_xc / (b_dcc + eps)
         gl.store(p_new + o_unit, b_new, mask=m_d)
         gl.store(p_copy + o_d[:, None] * R + o_r[None, :], gl.where(m_d, b_new, 0.0).to(gl.bfloat16))
         threads_meet()  # b_cc is free again
@@ -64,7 +77,7 @@ def update_bases(
 def nmf_kernel(
     p_x, p_start, p_d, p_copy, p_c, p_ratio, p_y, p_sums, p_count,
     d, n, r, steps, programs, eps, s_xb, s_xd, s_xn, s_yb, s_yd, s_yn, s_start,
-    D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr,
+    D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, COLS: gl.constexpr,
     N_FAST: gl.constexpr, CODES: gl.constexpr, RATIO: gl.constexpr, Y: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
     """K sweeps and the read-out. Grid: programs of an image, b. X in bfloat16.
@@ -106,15 +119,18 @@ def nmf_kernel(
     load_columns(p_x + i_b * s_xb, b_x, d, n, s_xd, s_xn, i_p, D, BD, XD, BN, N_FAST, W)
     load_bases(p_start, b_d, d, r, r, 0, D, R, W)
     ready()
-    b_xd = gl.where(m_r, project(b_x, b_d, zero_c, 0, D, XD), float("-inf"))
+    b_xd = warpgroup_mma_wait(0, deps=[project(b_x, b_d, zero_c, 0, D, XD)])
+    b_xd = gl.where(m_r, b_xd, float("-inf"))
     b_codes = gl.exp(b_xd - gl.max(b_xd, axis=1)[:, None])
     b_codes = b_codes / gl.sum(b_codes, axis=1)[:, None]
 
     for step in range(steps + 1):
         z = zero_of(step)
-        b_g.store(gram(b_d, zero_r, z, D).to(gl.bfloat16))
-        b_c.store(b_codes.to(gl.bfloat16))
+        b_gram = gram(b_d, zero_r, z, D)
         b_xd = project(b_x, b_d, zero_c, z, D, XD)
+        b_c.store(b_codes.to(gl.bfloat16))
+        b_gram, b_xd = warpgroup_mma_wait(0, deps=[b_gram, b_xd])
+        b_g.store(b_gram.to(gl.bfloat16))
         ready()
         b_ratio = gl.where(m_r, b_codes / (warpgroup_mma(b_c, b_g, zero_c, use_acc=False) + eps), 0.0)
         b_codes = b_ratio * b_xd
@@ -122,16 +138,16 @@ def nmf_kernel(
         b_c.store(b_codes.to(gl.bfloat16))
         ready()
         if step < steps:
-            b_cc = warpgroup_mma(b_c.permute([1, 0]), b_c, zero_r, use_acc=False)
-            gl.store(p_own + z + D * R + block_offset(o_gi[:, None], o_gj[None, :], R), b_cc.to(gl.bfloat16))
+            b_own = warpgroup_mma(b_c.permute([1, 0]), b_c, zero_r, use_acc=False)
+            gl.store(p_own + z + D * R + block_offset(o_gi[:, None], o_gj[None, :], R), b_own.to(gl.bfloat16))
             write_sums(b_x, b_c, p_own, zero_d, z, D, BD, XD, R)
             arrive(p_count)
             wait(p_count, programs * (step + 1))
             p_old = p_d
             if step == 0:
                 p_old = p_start
-            b_eight = b_g.slice(0, 8, dim=0)  # D^T D is made anew before it is needed
-            update_bases(p_old, p_d, p_copy, p_sums + z, b_d, b_eight, d, r, programs, i_p, eps, D, R, W)
+            b_cc = b_g.slice(0, COLS, dim=0)  # D^T D is made anew before it is needed
+            update_bases(p_old, p_d, p_copy, p_sums + z, b_d, b_cc, d, r, programs, i_p, eps, D, R, COLS, W)
             arrive(p_count + 1)
             wait(p_count + 1, programs * (step + 1))
             load_bases(p_copy, b_d, D, R, R, z, D, R, W)
