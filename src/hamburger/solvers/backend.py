@@ -21,7 +21,7 @@ VARIABLE = "HAM_BACKEND"  # what "auto" means, for a whole process
 FUSED = (NMF, VQ, CD)
 TRITON = find_spec("triton") is not None
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-# Bytes of shared memory that tiles up to a rank need: an A100 has room for 256, an H100 for 512, consumer cards for none.
+# Bytes of shared memory that tiles up to a rank need: an A100 has room for 256, an H100 for 512, others often for none.
 ROOM = {256: 160_000, 512: 170_000}
 
 

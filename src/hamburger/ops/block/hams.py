@@ -41,7 +41,8 @@ def factors(z: Tensor, ham: str, options: Sequence[float], start: Tensor, steps:
     """K sweeps from the bases `start` ((b or 1) d r, float32), and the read-out.   z: b d n"""
     start = start.expand(z.shape[0], -1, -1).contiguous()
     if ham == "nmf":
-        bases, codes, _, ratio = nmf.factors(z, start, steps, options[0], keep=keep, product=False)
+        dtype = launches.kept_dtype(z.dtype)
+        bases, codes, _, ratio = nmf.factors(z, start, steps, options[0], keep=keep, product=False, codes=dtype)
         return Factors(bases, codes, _nothing(z) if ratio is None else ratio)
     t = blocks(z.shape[1], z.shape[2], start.shape[2], z.dtype)
     unit = ham == "cd"

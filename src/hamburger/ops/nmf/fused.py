@@ -27,22 +27,22 @@ def decompose(x: Tensor, bases: Tensor, *, steps: int, eps: float = 1e-6) -> tup
 
 
 def factors(
-    x: Tensor, bases: Tensor, steps: int, eps: float, *, keep: bool, product: bool
+    x: Tensor, bases: Tensor, steps: int, eps: float, *, keep: bool, product: bool, codes: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     """x: b d n   bases: b d r, float32, contiguous
 
-    ->   bases: b d r,  codes: b n r,  D C: b d n where `product`,  and where `keep` all that the gradient needs:
-    Q = C / (D^T D C + eps) from before the read-out: b n r
+    ->   bases: b d r,  codes: b n r of that dtype,  D C: b d n where `product`,  and where `keep` all that the gradient
+    needs: Q = C / (D^T D C + eps) from before the read-out, b n r
     """
     with torch.cuda.device_of(x):
         whole = wave_of(x, bases.shape[2])
         if whole is not None:
-            return wave.solve(x, bases, whole, steps, eps, keep=keep, product=product)
-        return _sweeps(x, bases, steps, eps, keep, product)
+            return wave.solve(x, bases, whole, steps, eps, keep=keep, product=product, dtype=codes)
+        return _sweeps(x, bases, steps, eps, keep, product, codes)
 
 
 def _sweeps(
-    x: Tensor, bases: Tensor, steps: int, eps: float, keep: bool, product: bool
+    x: Tensor, bases: Tensor, steps: int, eps: float, keep: bool, product: bool, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     (b, d, n), r = x.shape, bases.shape[2]
     t, kind = blocks(d, n, r, x.dtype), launch.kind(x.dtype)
@@ -57,13 +57,14 @@ def _sweeps(
         gram = launch.gram(bases, x.dtype, t)
     y = torch.empty_like(x) if product else None
     ratio = torch.empty_like(codes, dtype=kept_dtype(x.dtype)) if keep else None
+    last = codes if dtype == codes.dtype else torch.empty_like(codes, dtype=dtype)
     out = x if y is None else y
     start(
         kernels.readout_kernel, (b * cdiv(n, t.BN),),
-        x, bases, gram, codes, codes if ratio is None else ratio, out, d, n, r, *x.stride(), *out.stride(), eps,
+        x, bases, gram, codes, last, codes if ratio is None else ratio, out, d, n, r, *x.stride(), *out.stride(), eps,
         FIRST=steps == 0, KEEP=keep, EXPAND=product, KIND=kind, BK=t.BK, **_columns(t),
     )  # fmt: skip
-    return bases if steps else bases.clone(), codes, y, ratio
+    return bases if steps else bases.clone(), last, y, ratio
 
 
 def kept_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -46,11 +46,11 @@ def sweep_kernel(
 
 @triton.jit
 def readout_kernel(
-    p_x, p_d, p_g, p_c, p_ratio, p_y, d, n, r, s_xb, s_xd, s_xn, s_yb, s_yd, s_yn, eps,
+    p_x, p_d, p_g, p_c, p_last, p_ratio, p_y, d, n, r, s_xb, s_xd, s_xn, s_yb, s_yd, s_yn, eps,
     FIRST: tl.constexpr, KEEP: tl.constexpr, EXPAND: tl.constexpr,
     KIND: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """The last update of the codes, in place, and where EXPAND Y = D C. Grid: b * tiles of n.
+    """The last update of the codes, into `last`, and where EXPAND Y = D C. Grid: b * tiles of n.
 
     It is linear in X: C = Q * D^T X with Q = C / (D^T D C + eps) from before it, all that its gradient needs (KEEP).
     """
@@ -64,8 +64,8 @@ def readout_kernel(
     if KEEP:
         store_codes(b_ratio.to(p_ratio.dtype.element_ty), p_ratio + i_b * n * r, n, r, o_n, R)
     b_c = b_ratio * b_xd
-    tl.debug_barrier()
-    store_codes(b_c, p_c, n, r, o_n, R)
+    tl.debug_barrier()  # `last` may be `c`
+    store_codes(b_c.to(p_last.dtype.element_ty), p_last + i_b * n * r, n, r, o_n, R)
     if EXPAND:
         expand(b_c, p_d, p_y + i_b * s_yb, d, n, r, s_yd, s_yn, o_n, KIND, R, BN, BD)
 

@@ -10,16 +10,16 @@ from hamburger.ops.wave import Wave
 
 
 def solve(
-    x: Tensor, bases: Tensor, wave: Wave, steps: int, eps: float, *, keep: bool, product: bool
+    x: Tensor, bases: Tensor, wave: Wave, steps: int, eps: float, *, keep: bool, product: bool, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     """x: b d n, bfloat16   bases: b d r, float32   ->   as `fused.factors`"""
     from hamburger.ops.nmf.wave_kernels import nmf_kernel
 
     (b, d, n), r = x.shape, bases.shape[2]
     found = torch.empty(b, d, r, dtype=torch.float32, device=x.device)
-    codes = torch.empty(b, n, r, dtype=torch.float32, device=x.device)
+    codes = torch.empty(b, n, r, dtype=dtype, device=x.device)
     y = torch.empty_like(x) if product else None
-    ratio = torch.empty_like(codes, dtype=x.dtype) if keep else None
+    ratio = torch.empty(b, n, r, dtype=x.dtype, device=x.device) if keep else None
     copy = torch.empty(b, wave.D, wave.R, dtype=x.dtype, device=x.device)
     sums = torch.empty(b, wave.programs, wave.D + wave.R, wave.R, dtype=x.dtype, device=x.device)
     count = torch.zeros(b, 2, dtype=torch.int32, device=x.device)
