@@ -1,0 +1,102 @@
+"""Images from a seed: number i is the same picture in whatever batch it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from hamburger.errors import InputError, OptionError, ShapeError, check_count, check_seed
+from hamburger.gan.draws import classes, normals
+from hamburger.gan.generator import Generator
+
+
+def latents(
+    count: int, *, seed: int, latent: int, num_classes: int, start: int = 0, labels: int | Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """z: count latent (normal) and y: count, of the samples start, start + 1, ...: functions of seed and number alone.
+
+    `labels` is one class for all, or a class for each (count); without it classes are drawn, all equally likely.
+    """
+    check_count("latents", "count", count, least=0)
+    check_count("latents", "start", start, least=0)
+    check_seed("latents", seed)
+    given = _labels(count, num_classes, labels)
+    numbers = torch.arange(start, start + count, device="cpu")
+    return normals(seed, numbers, latent), classes(seed, numbers, num_classes) if given is None else given
+
+
+@torch.no_grad()
+def samples(
+    generator: Generator,
+    count: int,
+    *,
+    seed: int,
+    labels: int | Tensor | None = None,
+    start: int = 0,
+    batch_size: int = 64,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Images (b 3 h w in [-1, 1]) and classes (b), batch by batch, where the generator's weights are.
+
+    The generator is in evaluation mode while a batch is made, and in the mode it was in when it has been.
+    """
+    check_count("sample", "count", count, least=0)
+    check_count("sample", "batch_size", batch_size, least=1)
+    check_seed("sample", seed)
+    given = _labels(count, generator.num_classes, labels)
+    device = generator.project.bias.device
+    for first in range(0, count, batch_size):
+        size = min(batch_size, count - first)
+        z, y = latents(
+            size,
+            seed=seed,
+            latent=generator.latent,
+            num_classes=generator.num_classes,
+            start=start + first,
+            labels=None if given is None else given[first : first + size],
+        )
+        training = generator.training
+        generator.eval()
+        try:
+            images = generator(z.to(device), y.to(device))
+        finally:
+            generator.train(training)
+        yield images, y.to(device)
+
+
+def sample(
+    generator: Generator,
+    count: int,
+    *,
+    seed: int,
+    labels: int | Tensor | None = None,
+    start: int = 0,
+    batch_size: int = 64,
+) -> Tensor:
+    """`count` images in the CPU's memory.   ->   count 3 h w in [-1, 1]
+
+    Image i depends on `seed` and `start + i`, not on `batch_size`: other batches change rounding alone.
+    """
+    made = [
+        images.cpu()
+        for images, _ in samples(generator, count, seed=seed, labels=labels, start=start, batch_size=batch_size)
+    ]
+    size = generator.resolution
+    return torch.cat(made) if made else torch.empty(0, 3, size, size)
+
+
+def _labels(count: int, num_classes: int, labels: int | Tensor | None) -> Tensor | None:
+    if labels is None:
+        return None
+    if isinstance(labels, int) and not isinstance(labels, bool):
+        labels = torch.full((count,), labels)
+    if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.dtype == torch.bool:
+        raise InputError(f"sample: labels must be a class, a tensor of whole numbers, or None, got {labels!r}")
+    if labels.shape != (count,):
+        raise ShapeError(f"sample: there must be one label per image, ({count},), got {tuple(labels.shape)}")
+    if count and not (int(labels.min()) >= 0 and int(labels.max()) < num_classes):
+        raise OptionError(
+            f"sample: labels must lie in 0 ... {num_classes - 1}, got {int(labels.min())} ... {int(labels.max())}"
+        )
+    return labels.long().cpu()

@@ -1,0 +1,153 @@
+"""Mean and covariance of a set of images on disk, under a key that says of which images and made by what.
+
+The key is inside the file, and a file is used only where every part of it is the one asked for: statistics of another
+resolution, resizer or network are the classic way to a wrong FID.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from hamburger import distributed
+from hamburger.errors import CheckpointError, HamburgerError, InputError, OptionError, check_count
+from hamburger.files import write_atomically
+from hamburger.metrics.features import Extractor, tensor_bytes
+from hamburger.metrics.frechet import Gaussian
+
+ENTRY = "hamburger.statistics"  # of the metadata
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class StatisticsKey:
+    """All that the statistics depend on.
+
+    `data`: digest of the images (`images_digest`, or any other hash of their source and preparation); `height` and
+    `width`: of the images before the extractor resizes them; `extractor`: its label, which names weights and resizer.
+    """
+
+    data: str
+    height: int
+    width: int
+    extractor: str
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[\w.:+-]{8,}", self.data):
+            raise OptionError(f"StatisticsKey: data must be a digest, at least 8 characters, got {self.data!r}")
+        check_count("StatisticsKey", "height", self.height, least=1)
+        check_count("StatisticsKey", "width", self.width, least=1)
+        if not self.extractor:
+            raise OptionError("StatisticsKey: extractor must be the label of an extractor")
+
+    @classmethod
+    def of(cls, data: str, size: tuple[int, int], extractor: Extractor) -> StatisticsKey:
+        return cls(data, size[0], size[1], extractor.label)
+
+    @property
+    def file_name(self) -> str:
+        text = json.dumps(dataclasses.asdict(self), sort_keys=True)
+        return f"statistics-{hashlib.sha256(text.encode()).hexdigest()[:32]}.safetensors"
+
+
+def images_digest(batches: Iterable[Tensor]) -> str:
+    """SHA-256 of images and their order, in any split into batches.   each b 3 h w, uint8"""
+    digest = hashlib.sha256()
+    for images in batches:
+        if images.dtype != torch.uint8 or images.dim() != 4:
+            raise InputError(f"images_digest: needs uint8 'b 3 h w', got {images.dtype} {tuple(images.shape)}")
+        for image in images:
+            digest.update(f"{tuple(image.shape)}".encode())
+            digest.update(tensor_bytes(image))
+    return digest.hexdigest()
+
+
+def save_statistics(path: str | os.PathLike[str], key: StatisticsKey, statistics: Gaussian) -> None:
+    """Write a file that is either complete or not there."""
+    from safetensors.torch import save
+
+    tensors = {
+        "count": torch.tensor(statistics.count, dtype=torch.int64),
+        "mean": statistics.mean.contiguous(),
+        "covariance": statistics.covariance.contiguous(),
+    }
+    entry = {"version": VERSION, "key": dataclasses.asdict(key), "content": _content_digest(tensors)}
+    write_atomically(Path(path), save(tensors, metadata={ENTRY: json.dumps(entry)}))
+
+
+def load_statistics(path: str | os.PathLike[str], key: StatisticsKey) -> Gaussian:
+    """The statistics in a file; a CheckpointError where they are damaged, or of another key than this one."""
+    from safetensors import SafetensorError, safe_open
+
+    path = Path(path)
+    if not path.is_file():
+        raise CheckpointError(f"load_statistics: there is no file {path}")
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+    except (SafetensorError, OSError) as error:
+        raise _damaged(path, str(error)) from error
+    if ENTRY not in metadata:
+        raise CheckpointError(f"load_statistics: {path} was not written by save_statistics")
+    try:
+        entry = json.loads(metadata[ENTRY])
+        version, found, content = entry["version"], entry["key"], entry["content"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise _damaged(path, f"its description cannot be read ({error})") from error
+    if version != VERSION:
+        raise CheckpointError(f"load_statistics: {path} has format {version!r}, this library reads {VERSION}")
+    wanted = dataclasses.asdict(key)
+    if found != wanted:
+        found = found if isinstance(found, dict) else {}
+        differences = [
+            f"{name} is {found.get(name)!r}, wanted {wanted.get(name)!r}"
+            for name in sorted({*found, *wanted})
+            if found.get(name) != wanted.get(name)
+        ]
+        raise CheckpointError(f"load_statistics: {path} is of something else: {'; '.join(differences)}")
+    if tensors.keys() != {"count", "mean", "covariance"} or content != _content_digest(tensors):
+        raise _damaged(path, "its numbers are not those that were written")
+    try:
+        return Gaussian(int(tensors["count"]), tensors["mean"], tensors["covariance"])
+    except (HamburgerError, RuntimeError) as error:
+        raise _damaged(path, str(error)) from error
+
+
+def cached_statistics(folder: str | os.PathLike[str], key: StatisticsKey, compute: Callable[[], Gaussian]) -> Gaussian:
+    """The statistics of `key` from the folder, or from `compute`, whose result is then kept there.
+
+    Each key has a file of its own. One that is damaged, or holds another key, raises: delete it to compute again.
+    Of several processes the first writes; `compute` must give all of them the same.
+    """
+    path = Path(folder) / key.file_name
+    if path.exists():
+        return load_statistics(path, key)
+    statistics = compute()
+    if distributed.rank() == 0:
+        save_statistics(path, key, statistics)
+    return statistics
+
+
+def _content_digest(tensors: dict[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)}\n".encode())
+        digest.update(tensor_bytes(tensors[name]))
+    return digest.hexdigest()
+
+
+def _damaged(path: Path, why: str) -> CheckpointError:
+    size = path.stat().st_size
+    return CheckpointError(
+        f"load_statistics: {path} ({size} bytes) is damaged: {why}; delete it and compute the statistics again"
+    )
