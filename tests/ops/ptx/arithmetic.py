@@ -1,0 +1,169 @@
+"""What a thread does with its registers alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .decode import DTYPES, WHOLE, Decoder, Step, number, rule
+from .parse import Instruction, Vector
+
+if TYPE_CHECKING:
+    from .machine import Program
+
+OF_TWO = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div.full": np.divide, "max": np.fmax,
+    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "shl": np.left_shift, "shr": np.right_shift,
+    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
+}  # fmt: skip
+
+
+def bfloat16_bits(values: np.ndarray) -> np.ndarray:
+    """float32 to the nearest, to even between two.   ->   uint16"""
+    bits = values.view(np.uint32)
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    return np.where(np.isnan(values), 0x7FFF, rounded).astype(np.uint16)
+
+
+def from_bfloat16(bits: np.ndarray) -> np.ndarray:
+    """uint16   ->   float32"""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+@rule(r"(add|sub)\.([su]32|[su]64)")
+@rule(r"(and|or|xor)\.(b32|b64|pred)")
+@rule(r"(add|sub|mul|max|div\.full)\.(f32)")
+def of_two(decoder: Decoder, ins: Instruction, name: str, kind: str) -> Step:
+    to, left, right = ins.operands
+    put, function = decoder.target(ins, to, kind), OF_TWO[name]
+    a, b = decoder.source(ins, left, kind), decoder.source(ins, right, kind)
+    return lambda program: put(program, function(a(program), b(program)))
+
+
+@rule(r"(shl)\.(b32|b64)")
+@rule(r"(shr)\.([su]32|[su]64)")
+def shift(decoder: Decoder, ins: Instruction, name: str, kind: str) -> Step:
+    if not 0 <= number(ins, ins.operands[2]) < 8 * DTYPES[kind].itemsize:
+        raise ins.unknown("is not emulated for as many bits")
+    return of_two(decoder, ins, name, kind)
+
+
+@rule(r"(mul|mad)\.(lo|wide)\.([su])(32|64)")
+def multiply(decoder: Decoder, ins: Instruction, name: str, part: str, letter: str, bits: str) -> Step:
+    if part == "wide" and bits == "64":
+        raise ins.unknown()
+    kind = letter + bits
+    wide = kind if part == "lo" else f"{letter}64"
+    to, left, right, *more = ins.operands
+    put, a, b = decoder.target(ins, to, wide), decoder.source(ins, left, kind), decoder.source(ins, right, kind)
+    (addend,) = more if name == "mad" else (None,)
+    dtype = DTYPES[wide]
+    if addend is None:
+        return lambda program: put(program, a(program).astype(dtype) * b(program))
+    c = decoder.source(ins, addend, wide)
+    return lambda program: put(program, a(program).astype(dtype) * b(program) + c(program))
+
+
+@rule(r"ex2\.approx\.f32")
+def power_of_two(decoder: Decoder, ins: Instruction) -> Step:
+    to, exponent = ins.operands
+    put, a = decoder.target(ins, to, "f32"), decoder.source(ins, exponent, "f32")
+    return lambda program: put(program, np.exp2(a(program)))
+
+
+@rule(r"bfe\.u32")
+def extract(decoder: Decoder, ins: Instruction) -> Step:
+    to, whole, first, count = ins.operands
+    put, a = decoder.target(ins, to, "u32"), decoder.source(ins, whole, "u32")
+    first, mask = number(ins, first), (1 << number(ins, count)) - 1
+    return lambda program: put(program, a(program) >> np.uint32(first) & np.uint32(mask))
+
+
+@rule(r"setp\.(eq|ne)\.(b32|b64)")
+@rule(r"setp\.(eq|ne|lt|le|gt|ge)\.([su]32|[su]64)")
+def compare(decoder: Decoder, ins: Instruction, name: str, kind: str) -> Step:
+    to, left, right = ins.operands
+    put, function = decoder.target(ins, to, "pred"), OF_TWO[name]
+    a, b = decoder.source(ins, left, kind), decoder.source(ins, right, kind)
+    return lambda program: put(program, function(a(program), b(program)))
+
+
+@rule(r"selp\.(b16|b32|b64|f32)")
+def select(decoder: Decoder, ins: Instruction, kind: str) -> Step:
+    to, yes, no, which = ins.operands
+    put, p = decoder.target(ins, to, kind), decoder.source(ins, which, "pred")
+    a, b = decoder.source(ins, yes, kind), decoder.source(ins, no, kind)
+    return lambda program: put(program, np.where(p(program), a(program), b(program)))
+
+
+@rule(r"mov\.([bu]16|[bu]32|[bu]64|pred)")
+def move(decoder: Decoder, ins: Instruction, kind: str) -> Step:
+    to, what = ins.operands
+    if isinstance(to, Vector):
+        return take_apart(decoder, ins, kind)
+    if isinstance(what, Vector):
+        return put_together(decoder, ins, kind)
+    put, a = decoder.target(ins, to, kind), decoder.source(ins, what, kind)
+    return lambda program: put(program, a(program))
+
+
+def take_apart(decoder: Decoder, ins: Instruction, kind: str) -> Step:
+    """mov.b32 {%rs1, %rs2}, %r1: the lowest bits come first."""
+    to, what = ins.operands
+    bits = 8 * DTYPES[kind].itemsize // len(to.parts)
+    puts, a = [decoder.target(ins, part, f"b{bits}") for part in to.parts], decoder.source(ins, what, kind)
+
+    def step(program: Program) -> None:
+        whole = a(program)
+        for i, put in enumerate(puts):
+            put(program, (whole >> whole.dtype.type(bits * i)).astype(WHOLE[bits]))
+
+    return step
+
+
+def put_together(decoder: Decoder, ins: Instruction, kind: str) -> Step:
+    to, what = ins.operands
+    dtype = DTYPES[kind]
+    bits = 8 * dtype.itemsize // len(what.parts)
+    put, sources = decoder.target(ins, to, kind), [decoder.source(ins, part, f"b{bits}") for part in what.parts]
+
+    def step(program: Program) -> None:
+        shifted = [a(program).astype(dtype) << dtype.type(bits * i) for i, a in enumerate(sources)]
+        put(program, np.bitwise_or.reduce(shifted))
+
+    return step
+
+
+@rule(r"cvt\.([su]32|[su]64)\.([su]32|[su]64)")
+def convert(decoder: Decoder, ins: Instruction, to_kind: str, kind: str) -> Step:
+    to, what = ins.operands
+    put, a, dtype = decoder.target(ins, to, to_kind), decoder.source(ins, what, kind), DTYPES[to_kind]
+    return lambda program: put(program, a(program).astype(dtype))
+
+
+@rule(r"cvt\.f32\.bf16")
+def widen(decoder: Decoder, ins: Instruction) -> Step:
+    to, what = ins.operands
+    put, a = decoder.target(ins, to, "f32"), decoder.source(ins, what, "bf16")
+    return lambda program: put(program, from_bfloat16(a(program)))
+
+
+@rule(r"cvt\.rn\.bf16\.f32")
+def narrow(decoder: Decoder, ins: Instruction) -> Step:
+    to, what = ins.operands
+    put, a = decoder.target(ins, to, "bf16"), decoder.source(ins, what, "f32")
+    return lambda program: put(program, bfloat16_bits(a(program)))
+
+
+@rule(r"cvt\.rn\.bf16x2\.f32")
+def narrow_two(decoder: Decoder, ins: Instruction) -> Step:
+    """The first operand goes to the upper half."""
+    to, upper, lower = ins.operands
+    put, a, b = decoder.target(ins, to, "b32"), decoder.source(ins, upper, "f32"), decoder.source(ins, lower, "f32")
+
+    def step(program: Program) -> None:
+        high, low = bfloat16_bits(a(program)).astype(np.uint32), bfloat16_bits(b(program))
+        put(program, high << 16 | low)
+
+    return step
