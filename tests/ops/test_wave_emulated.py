@@ -116,7 +116,7 @@ def test_the_same_bits_whatever_the_order_of_the_programs(solve):
         return solve(2, 100, 130, 20, 2, Emulated(order))[2]
 
     first = outputs(list)
-    for order in (lambda left: left[::-1], at_random(0), at_random(1)):
+    for order in (lambda left: left[::-1], at_random(0)):
         assert all(torch.equal(a, b) for a, b in zip(first, outputs(order), strict=True))
 
 
