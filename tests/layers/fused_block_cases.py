@@ -1,6 +1,6 @@
 """The Hamburger as one fused block in Triton's interpreter, against the plain layer in float64.
 
-Run by test_fused_block_interpreter.py: the interpreter must be chosen before triton is imported, which is a process's
+Run by ops/test_interpreted.py: the interpreter must be chosen before triton is imported, which is a process's
 own decision.
 """
 

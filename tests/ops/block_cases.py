@@ -1,4 +1,4 @@
-"""The block's kernels in Triton's interpreter, each against reference.py in float64. Run by test_block_interpreter.py.
+"""The block's kernels in Triton's interpreter, each against reference.py in float64. Run by test_interpreted.py.
 
 Not collected by itself: the interpreter must be chosen before triton is imported, which is a process's own decision.
 """

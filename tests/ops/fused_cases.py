@@ -1,4 +1,4 @@
-"""The fused kernels' logic in Triton's interpreter, against plain float64. Run by test_fused_interpreter.py.
+"""The fused kernels' logic in Triton's interpreter, against plain float64. Run by test_interpreted.py.
 
 Not collected by itself: the interpreter must be chosen before triton is imported, which is a process's own decision.
 """
