@@ -7,6 +7,7 @@ hold no EXIF, and if an image then no longer has its label's size, the checks sa
 
 from __future__ import annotations
 
+import io
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +33,24 @@ def read_image(path: Path) -> Tensor:
     with _opened(path) as image:
         # a copy always: of a single pixel numpy would hand on the image's own memory, which may not be written
         return torch.from_numpy(np.array(_rgb(_upright(image)).transpose(2, 0, 1), order="C"))
+
+
+def read_square(path: Path, size: int, content: bytes | None = None) -> Bytes:
+    """The largest square in the middle, resized with a triangle filter that averages where it shrinks.   3 size size
+
+    `content` is the file where it lies inside an archive; `path` is then only its name.
+    """
+    from PIL import Image
+
+    with _opened(path, content=content) as image:
+        pixels = Image.fromarray(_rgb(_upright(image)))
+        side = min(pixels.size)
+        left, top = (pixels.width - side) // 2, (pixels.height - side) // 2
+        if (side, side) != pixels.size:
+            pixels = pixels.crop((left, top, left + side, top + side))
+        if side != size:
+            pixels = pixels.resize((size, size), Image.Resampling.BILINEAR)
+        return np.array(np.asarray(pixels).transpose(2, 0, 1), order="C")
 
 
 def read_indices(path: Path) -> Bytes:
@@ -65,12 +84,12 @@ def read_colours(path: Path) -> Bytes:
 
 
 @contextmanager
-def _opened(path: Path, *, load: bool = True) -> Iterator[Any]:
+def _opened(path: Path, *, load: bool = True, content: bytes | None = None) -> Iterator[Any]:
     from PIL import Image, UnidentifiedImageError
 
     try:
         _load_decoders()
-        with Image.open(path, formats=FORMATS) as image:
+        with Image.open(path if content is None else io.BytesIO(content), formats=FORMATS) as image:
             if load:
                 image.load()
             yield image
@@ -83,7 +102,8 @@ def _opened(path: Path, *, load: bool = True) -> Iterator[Any]:
     except PermissionError:
         raise DataError(f"{path}: may not be read; check its permissions") from None
     except UnidentifiedImageError:
-        what = "empty file" if path.stat().st_size == 0 else "no JPEG, PNG or WebP image"
+        length = path.stat().st_size if content is None else len(content)
+        what = "empty file" if length == 0 else "no JPEG, PNG or WebP image"
         raise DataError(f"{path}: {what}") from None
     except MemoryError:
         raise DataError(f"{path}: does not fit into memory") from None

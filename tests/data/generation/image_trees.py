@@ -1,0 +1,51 @@
+"""Small image sets in the layouts that people have."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import tarfile
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+
+def pixels(seed, size):
+    return np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)
+
+
+def folders(root: Path, *, classes=("cats", "dogs"), each=3, size=(20, 30), split="train", suffix=".png") -> Path:
+    for k, name in enumerate(classes):
+        for i in range(each):
+            path = root / split / name / f"{i}{suffix}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels(10 * k + i, size)).save(path)
+    return root
+
+
+def archive(path: Path, tree: Path, prefix="tiny_imagenet10") -> Path:
+    with tarfile.open(path, "w") as tar:
+        tar.add(tree, prefix)
+    return path
+
+
+def cifar_batches(root: Path, each=4) -> Path:
+    """The python batches as they are: protocol 2, byte strings for keys, lists of labels."""
+    folder = root / "cifar-10-batches-py"
+    folder.mkdir(parents=True)
+    for k, name in enumerate([*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]):
+        data = np.random.default_rng(k).integers(0, 256, (each, 3072), dtype=np.uint8)
+        labels = [(k + i) % 10 for i in range(each)]
+        (folder / name).write_bytes(pickle.dumps({b"data": data, b"labels": labels, b"batch_label": b"x"}, protocol=2))
+    return root
+
+
+def cifar_sheets(root: Path, sheets=1, count=2500) -> Path:
+    root.mkdir(parents=True, exist_ok=True)
+    for i in range(sheets):
+        Image.fromarray(pixels(i, (1600, 1600))).save(root / f"train_{i:02d}.jpg", quality=90)
+    labels = io.BytesIO()
+    np.save(labels, (np.arange(count) % 10).astype(np.uint8))
+    (root / "train_labels.npy").write_bytes(labels.getvalue())
+    return root

@@ -1,0 +1,133 @@
+"""Image sets in the layouts that people have, and what is said of broken ones."""
+
+from __future__ import annotations
+
+import pickle
+
+import image_trees as trees
+import numpy as np
+import pytest
+from PIL import Image
+
+from hamburger.data.generation.load import load_images, open_source
+from hamburger.errors import DataError, OptionError, UnknownNameError
+
+
+def load(name, root, tmp_path, *, size, split="train", **options):
+    return load_images(open_source(name, split, size=size, root=root, **options), cache=tmp_path / "cache")
+
+
+def test_a_directory_is_a_class(tmp_path):
+    root = trees.folders(tmp_path / "data")
+    found = load("folder", root, tmp_path, size=16)
+    assert found.classes == ("cats", "dogs")
+    assert found.images.shape == (6, 3, 16, 16)
+    assert found.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    path = root / "train" / "dogs" / "1.png"
+    middle = Image.open(path).crop((5, 0, 25, 20)).resize((16, 16), Image.Resampling.BILINEAR)
+    np.testing.assert_array_equal(found.images[4], np.asarray(middle).transpose(2, 0, 1))
+    bare = load("folder", root / "train", tmp_path, size=16)
+    np.testing.assert_array_equal(bare.images, found.images)
+
+
+def test_imagenet_wants_its_thousand_classes(tmp_path):
+    root = trees.folders(tmp_path / "data", classes=("n01440764", "n01443537"), suffix=".jpeg")
+    with pytest.raises(DataError, match="2 of the 1000 classes"):
+        open_source("imagenet", "train", size=128, root=root)
+    found = load("imagenet", root, tmp_path, size=32, any_classes=True)
+    assert found.images.shape == (6, 3, 32, 32)
+    trees.folders(root, classes=("cats",))
+    with pytest.raises(DataError, match="no WordNet ids"):
+        open_source("imagenet", "train", size=128, root=root)
+
+
+def test_python_batches_and_sheets(tmp_path):
+    found = load("cifar10", trees.cifar_batches(tmp_path / "a"), tmp_path, size=32)
+    assert found.images.shape == (20, 3, 32, 32)
+    assert found.labels[:6].tolist() == [0, 1, 2, 3, 1, 2]
+    first = np.random.default_rng(0).integers(0, 256, (4, 3072), dtype=np.uint8)
+    np.testing.assert_array_equal(found.images[:4], first.reshape(4, 3, 32, 32))
+    assert len(load("cifar10", tmp_path / "a", tmp_path, size=32, split="test")) == 4
+
+    root = trees.cifar_sheets(tmp_path / "b", count=2400)
+    found = load("cifar10", root, tmp_path, size=32)
+    sheet = np.array(Image.open(root / "train_00.jpg"))
+    assert len(found) == 2400
+    np.testing.assert_array_equal(found.images[51], sheet[32:64, 32:64].transpose(2, 0, 1))
+    assert found.labels[51] == 1
+
+
+def test_a_batch_file_runs_nothing(tmp_path):
+    root = trees.cifar_batches(tmp_path / "a")
+    marker = tmp_path / "ran"
+
+    class Evil:
+        def __reduce__(self):
+            return (type(marker).touch, (marker,))
+
+    for name in ("data_batch_2", "data_batch_4"):
+        path = root / "cifar-10-batches-py" / name
+        path.write_bytes(pickle.dumps({b"data": Evil()}, protocol=2))
+    with pytest.raises(DataError, match="2 files cannot be used") as told:
+        load("cifar10", root, tmp_path, size=32)
+    assert "data_batch_2" in str(told.value) and "data_batch_4" in str(told.value)
+    assert "which no batch of CIFAR holds" in str(told.value)
+    assert not marker.exists()
+
+
+def test_tiny_imagenet_from_a_tar_is_that_of_the_folder(tmp_path):
+    tree = trees.folders(tmp_path / "tree", classes=("n01", "n02"), size=(64, 64), suffix=".jpeg")
+    trees.archive(tmp_path / "tiny_imagenet10.tar", tree)
+    by_name = load("tiny-imagenet", tmp_path / "tiny_imagenet10.tar", tmp_path, size=64)
+    by_place = load("tiny-imagenet", tmp_path, tmp_path, size=64)
+    unpacked = load("tiny-imagenet", tree, tmp_path, size=64)
+    for found in (by_place, unpacked):
+        np.testing.assert_array_equal(found.images, by_name.images)
+        assert found.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    with pytest.raises(DataError, match="neither a tar nor a folder"):
+        open_source("tiny-imagenet", "test", size=64, root=tree)
+
+
+def test_all_broken_files_are_listed_at_once(tmp_path):
+    root = trees.folders(tmp_path / "data", each=30)
+    for i in range(25):
+        (root / "train" / "cats" / f"{i}.png").write_bytes(b"" if i else b"not an image")
+    with pytest.raises(DataError, match="25 files cannot be used") as told:
+        load("folder", root, tmp_path, size=16)
+    assert len(told.value.problems) == 25
+    assert "0.png: no JPEG, PNG or WebP image" in str(told.value)
+    assert "... and 5 more" in str(told.value)
+    assert not list((tmp_path / "cache").iterdir()), "nothing half-made is kept"
+
+
+def test_mistakes_are_told(tmp_path):
+    with pytest.raises(UnknownNameError, match="did you mean 'cifar10'"):
+        open_source("cifar", "train", size=32)
+    with pytest.raises(OptionError, match="--data DIR"):
+        open_source("cifar10", "train", size=32)
+    with pytest.raises(OptionError, match="generated"):
+        open_source("figures", "train", size=32, root=tmp_path)
+    with pytest.raises(OptionError, match="32 pixels, not 64"):
+        open_source("cifar10", "train", size=64, root=tmp_path)
+    with pytest.raises(DataError, match="neither data_batch_1"):
+        open_source("cifar10", "train", size=32, root=tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="one directory per class"):
+        open_source("folder", "train", size=32, root=tmp_path / "empty")
+    root = trees.cifar_batches(tmp_path / "a")
+    (root / "cifar-10-batches-py" / "data_batch_3").unlink()
+    with pytest.raises(DataError, match=r"missing: .*data_batch_3"):
+        open_source("cifar10", "train", size=32, root=root)
+
+
+def test_figures_are_the_same_everywhere():
+    found = load_images(open_source("figures", "train", size=32, length=40))
+    assert found.images.shape == (40, 3, 32, 32)
+    assert found.classes == ("disc", "square", "cross", "ring")
+    assert found.labels.tolist() == [i % 4 for i in range(40)]
+    again = load_images(open_source("figures", "train", size=32, length=40))
+    assert again.digest == found.digest == "3148652474b62c0f702163a36ae40b16ca83eb995cf0cbdb2b8692ed74e86272"
+    other = load_images(open_source("figures", "train", size=32, length=40, seed=1))
+    assert other.digest != found.digest
+    flat = found.images.reshape(40, -1)
+    assert len(np.unique(flat, axis=0)) == 40
