@@ -11,8 +11,8 @@ from typing import IO, Any
 from hamburger.engine import checkpoint
 from hamburger.errors import CheckpointError, OptionError, TrainingError
 from hamburger.files import write_durably
-from hamburger.recipes.base import Recipe
-from hamburger.recipes.codec import differences, from_json, to_json
+from hamburger.recipes.base import Training
+from hamburger.recipes.codec import differences, read_recipe, to_json
 
 RECIPE, METRICS, TIMINGS, RESULT, BEST = (
     "recipe.json",
@@ -34,7 +34,7 @@ class RunFolder:
         self.path = path
         self._lock: IO[bytes] | None = None
 
-    def claim(self, recipe: Recipe, *, resume: bool) -> None:
+    def claim(self, recipe: Training, *, resume: bool) -> None:
         """Make the folder this process's own, or say why it cannot be."""
         if self.path.exists() and not self.path.is_dir():
             raise OptionError(f"train: --run {self.path} is a file; name a folder")
@@ -46,14 +46,14 @@ class RunFolder:
                 f"train: {self.path} already holds a run; go on with it by --resume, or name another folder"
             )
         if stored.exists():
-            changed = differences(recipe, from_json(stored.read_text()))
+            changed = differences(recipe, read_recipe(stored.read_text(), type(recipe)))
             if changed:
                 raise CheckpointError(
                     f"train: the run in {self.path} was started with another recipe ({'; '.join(changed)}); "
                     f"give the same settings to go on with it, or name another folder"
                 )
 
-    def begin(self, recipe: Recipe) -> None:
+    def begin(self, recipe: Training) -> None:
         """From here on the folder holds a run; called when nothing is left that a typing mistake could stop."""
         if not (self.path / RECIPE).exists():
             write_durably(self.path / RECIPE, to_json(recipe).encode())

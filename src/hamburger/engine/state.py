@@ -13,15 +13,11 @@ from hamburger import distributed
 
 
 @dataclass
-class Progress:
-    """`step` counts finished steps, `evaluated` is the one that was last scored."""
+class Done:
+    """`step` counts finished steps."""
 
     step: int = 0
-    evaluated: int = 0
-    best_step: int = 0
-    best_miou: float | None = None
     loss: float | None = None  # the last that was logged
-    scores: dict[str, Any] | None = None  # of the step that was last scored
 
     def state(self) -> dict[str, Any]:
         return asdict(self)
@@ -29,6 +25,16 @@ class Progress:
     def load(self, state: Mapping[str, Any]) -> None:
         for name, value in state.items():
             setattr(self, name, value)
+
+
+@dataclass
+class Progress(Done):
+    """`evaluated` is the step that was last scored."""
+
+    evaluated: int = 0
+    best_step: int = 0
+    best_miou: float | None = None
+    scores: dict[str, Any] | None = None  # of the step that was last scored
 
 
 def random_states(device: torch.device) -> list[dict[str, Any]]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-import torch.distributed
 
 from hamburger import distributed
 from hamburger.engine.assemble import Sets, assemble, feed
@@ -16,8 +14,9 @@ from hamburger.engine.events import Began, Listener, Note
 from hamburger.engine.folder import RunFolder
 from hamburger.engine.interrupt import StopRequest
 from hamburger.engine.loop import Loop
-from hamburger.engine.machine import Machine, is_first
+from hamburger.engine.machine import Machine
 from hamburger.engine.result import Result, summary, surroundings
+from hamburger.engine.session import in_folder
 from hamburger.recipes.base import Recipe
 from hamburger.recipes.check import check_recipe
 
@@ -44,32 +43,17 @@ def train(
     """
     machine = Machine.choose(accelerator=accelerator, devices=devices, nodes=nodes)
     check_recipe(recipe, processes=machine.processes)
-    machine.check_precision(recipe.precision)
-    folder = RunFolder(Path(run))
-    first = is_first()
-    listen: Listener = on_event if first else lambda event: None
-    fabric = None
-    try:
-        if first:
-            folder.claim(recipe, resume=resume)
-        finished = folder.result() if resume else None
-        if finished is not None:
-            listen(Note(f"the run in {folder.path} is finished: nothing is left to do"))
-            return Result(folder.path, finished)
+
+    def open_data(first: bool) -> Sets:
         sets = Sets.of(recipe, None if data is None else Path(data))
         if first:
             sets.check()
-        fabric = machine.fabric(recipe.precision)
-        result = _train(recipe, machine, fabric, folder, sets, resume, listen)
-        if distributed.world() > 1:
-            torch.distributed.destroy_process_group()  # or what this process does next would wait for the others
-        return result
-    except BaseException:
-        if fabric is not None:
-            _end_others(fabric)
-        raise
-    finally:
-        folder.release()
+        return sets
+
+    def work(fabric: Fabric, folder: RunFolder, sets: Sets, listen: Listener) -> Result:
+        return _train(recipe, machine, fabric, folder, sets, resume, listen)
+
+    return in_folder(recipe, run, machine, resume=resume, on_event=on_event, open_data=open_data, work=work)
 
 
 def _train(
@@ -145,11 +129,3 @@ def _finish(recipe: Recipe, folder: RunFolder, loop: Loop, parameters: int) -> R
     if loop.first:
         folder.write_result(values)
     return Result(folder.path, values)
-
-
-def _end_others(fabric: Fabric) -> None:
-    """Processes that wait for one that has failed would wait for long."""
-    launcher = fabric.strategy.launcher
-    for process in getattr(launcher, "procs", ()):
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)

@@ -48,24 +48,32 @@ class Optim:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Training:
+    """What every run has, whatever it trains."""
+
     name: str
-    model: Model = field(default_factory=Model)
-    data: Data = field(default_factory=Data)
-    optim: Optim = field(default_factory=Optim)
     batch: int = 16  # over all processes and accumulated parts
     accumulate: int = 1
     steps: int = 30_000
     precision: str = "32"  # 32, bf16 or fp16
-    bn_momentum: float = 3e-4
     sync_bn: bool = True
     channels_last: bool = False
     compile: bool = False
-    eval_every: int = 2_000
     checkpoint_every: int = 1_000
     log_every: int = 20
     tensorboard: bool = False
     seed: int = 0
+
+
+@dataclass(frozen=True)
+class Recipe(Training):
+    """A segmentation network."""
+
+    model: Model = field(default_factory=Model)
+    data: Data = field(default_factory=Data)
+    optim: Optim = field(default_factory=Optim)
+    bn_momentum: float = 3e-4
+    eval_every: int = 2_000
     start: str | None = None  # a run or weights to begin from
     keep: str = "best"  # which weights become best.safetensors: the best on the validation split, or the last
 

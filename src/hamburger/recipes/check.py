@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hamburger.errors import OptionError, check_choice, check_count, check_flag, check_positive, check_seed
-from hamburger.recipes.base import Recipe
+from hamburger.recipes.base import Recipe, Training
 
 PRECISIONS = ("32", "bf16", "fp16")
 RESIDENT = ("auto", "yes", "no")
@@ -13,24 +13,31 @@ KEEP = ("best", "last")
 def check_recipe(recipe: Recipe, *, processes: int = 1) -> None:
     """Raise OptionError on the first field whose value cannot be; `processes` share the batch."""
     call = f"recipe '{recipe.name}'"
+    check_training(recipe, processes=processes)
+    check_count(call, "eval_every", recipe.eval_every, least=1)
+    check_choice(call, "keep", recipe.keep, KEEP)
+    check_positive(call, "bn_momentum", recipe.bn_momentum, most=1)
+    _check_model(call, recipe)
+    _check_data(call, recipe)
+    _check_optim(call, recipe)
+
+
+def check_training(recipe: Training, *, processes: int = 1) -> None:
+    """The part that all recipes share."""
+    call = f"recipe '{recipe.name}'"
     check_count("train", "the number of processes (devices times nodes)", processes, least=1)
-    for name in ("batch", "accumulate", "steps", "eval_every", "checkpoint_every", "log_every"):
+    for name in ("batch", "accumulate", "steps", "checkpoint_every", "log_every"):
         check_count(call, name, getattr(recipe, name), least=1)
     for name in ("sync_bn", "channels_last", "compile", "tensorboard"):
         check_flag(call, name, getattr(recipe, name))
     check_seed(call, recipe.seed)
     check_choice(call, "precision", recipe.precision, PRECISIONS)
-    check_choice(call, "keep", recipe.keep, KEEP)
-    check_positive(call, "bn_momentum", recipe.bn_momentum, most=1)
     shares = processes * recipe.accumulate
     if recipe.batch % shares:
         raise OptionError(
             f"{call}: batch {recipe.batch} cannot be shared by {processes} processes in {recipe.accumulate} "
             f"accumulated parts; --set batch={-(-recipe.batch // shares) * shares}, a multiple of {shares}"
         )
-    _check_model(call, recipe)
-    _check_data(call, recipe)
-    _check_optim(call, recipe)
 
 
 def _check_model(call: str, recipe: Recipe) -> None:

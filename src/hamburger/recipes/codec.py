@@ -10,31 +10,37 @@ from collections.abc import Mapping
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from hamburger.errors import OptionError, did_you_mean
-from hamburger.recipes.base import Recipe
+from hamburger.recipes.base import Recipe, Training
 
 Group = TypeVar("Group")
+Kind = TypeVar("Kind", bound=Training)
 
 
-def to_json(recipe: Recipe) -> str:
+def to_json(recipe: Training) -> str:
     return json.dumps(dataclasses.asdict(recipe), indent=2) + "\n"
 
 
 def from_json(text: str) -> Recipe:
-    """The recipe that `to_json` wrote; fields that are not there have their defaults."""
+    """The segmentation recipe that `to_json` wrote; fields that are not there have their defaults."""
+    return read_recipe(text, Recipe)
+
+
+def read_recipe(text: str, kind: type[Kind]) -> Kind:
+    """The recipe of that kind that `to_json` wrote."""
     try:
         values = json.loads(text)
     except json.JSONDecodeError as mistake:
         raise OptionError(f"recipe: this is no JSON ({mistake}); a run's recipe.json is meant") from None
-    return build(Recipe, values, "recipe")
+    return build(kind, values, "recipe")
 
 
-def digest(recipe: Recipe) -> str:
+def digest(recipe: Training) -> str:
     """Sixteen hexadecimal digits that two equal recipes share."""
     plain = json.dumps(dataclasses.asdict(recipe), sort_keys=True)
     return hashlib.sha256(plain.encode()).hexdigest()[:16]
 
 
-def flat(recipe: Recipe) -> dict[str, Any]:
+def flat(recipe: Training) -> dict[str, Any]:
     """Fields by their dotted names, as `--set` takes them."""
     found: dict[str, Any] = {}
 
@@ -49,7 +55,7 @@ def flat(recipe: Recipe) -> dict[str, Any]:
     return found
 
 
-def differences(one: Recipe, other: Recipe) -> list[str]:
+def differences(one: Training, other: Training) -> list[str]:
     """Such as `optim.lr: 0.009 here, 0.01 there`, for every field that differs."""
     here, there = flat(one), flat(other)
     return [

@@ -5,16 +5,18 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from hamburger.errors import OptionError, did_you_mean
-from hamburger.recipes.base import Recipe
+from hamburger.recipes.base import Training
 from hamburger.recipes.codec import cast, is_optional, required, spoken
+
+Kind = TypeVar("Kind", bound=Training)
 
 TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
-def apply(recipe: Recipe, settings: Iterable[str]) -> Recipe:
+def apply(recipe: Kind, settings: Iterable[str]) -> Kind:
     """A new recipe with each `path=value` set in turn; the value is read by the type of its field.
 
     Below a field of options, such as `model.context_options.rank=32`, any name goes and the value is read as it looks:

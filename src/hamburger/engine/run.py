@@ -1,0 +1,271 @@
+"""What all training loops share: steps in order, log, checkpoints, resuming, an orderly end when something fails."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from hamburger import distributed
+from hamburger.checks import debugging
+from hamburger.engine import checkpoint
+from hamburger.engine.board import Board
+from hamburger.engine.clock import Clock
+from hamburger.engine.events import Listener, Logged, Note, Saved
+from hamburger.engine.folder import RunFolder
+from hamburger.engine.interrupt import StopRequest
+from hamburger.engine.joined import gathered, lost_peer
+from hamburger.engine.record import Record, first_bad
+from hamburger.engine.state import Done, random_states, set_random_state
+from hamburger.errors import CheckpointError, DataError, Interrupted, TrainingError
+from hamburger.recipes.base import Training
+from hamburger.recipes.codec import digest
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
+R = TypeVar("R", bound=Training)
+P = TypeVar("P", bound=Done)
+
+
+class Run(ABC, Generic[R, P]):
+    """One run in one process. Everything that all processes must do together is done by all, in the same order."""
+
+    def __init__(
+        self, recipe: R, fabric: Fabric, folder: RunFolder, stop: StopRequest, listen: Listener, progress: P
+    ) -> None:
+        self.recipe, self.fabric, self.folder, self.stop, self.listen = recipe, fabric, folder, stop, listen
+        self.device = fabric.device
+        self.progress = progress
+        self.record = Record(recipe.log_every, self.device)
+        self.clock = Clock()
+        self.first = distributed.rank() == 0
+        self.board: Board | None = None
+        self.saved: int | None = None  # the step of the last good checkpoint
+        self._unmeasured = 0  # images since the clock's last lap
+        self._waited = 0.0  # of the feed, at the clock's last lap
+
+    # -- what each kind of training says for itself --------------------------------------------------------------
+
+    @abstractmethod
+    def steps(self) -> None:
+        """From where the progress stands to the last step, `after_step` behind each."""
+
+    @abstractmethod
+    def milestones(self) -> None:
+        """What is due after this step beside its line of the log: scores, samples, checkpoints."""
+
+    @abstractmethod
+    def waited(self) -> float:
+        """Seconds that were spent waiting for data."""
+
+    @abstractmethod
+    def data_digest(self) -> str:
+        """Of what decides which images a step sees."""
+
+    @abstractmethod
+    def tensors(self) -> list[Tensor]:
+        """All that must be finite for the run to be worth going on with."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """Networks and optimisers, for the checkpoint; all processes call this together."""
+
+    @abstractmethod
+    def load(self, state: dict[str, Any]) -> None:
+        """Back to what `state` returned."""
+
+    @abstractmethod
+    def line(self, terms: dict[str, float]) -> dict[str, Any]:
+        """A line of the metrics from the means of the recorded terms, with `loss` and `lr` at least."""
+
+    @abstractmethod
+    def cures(self) -> str:
+        """What to do about a run that has diverged."""
+
+    def keep(self) -> None:
+        """Files that belong to the checkpoint which has just been written, or which has been resumed from."""
+
+    # -- the run -------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        if self.recipe.tensorboard and self.first:
+            self.board = Board(self.folder.path / "tensorboard", self.progress.step)
+        try:
+            self.steps()
+        except (DataError, OSError) as trouble:
+            raise TrainingError(self._stopped(trouble)) from trouble
+        except RuntimeError as trouble:
+            if distributed.world() == 1 or not lost_peer(trouble):
+                raise
+            said = f"train: another process ended at step {self.progress.step}, and this one cannot go on alone"
+            raise TrainingError(f"{said}; {self._last_good()}") from trouble
+        finally:
+            if self.board is not None:
+                self.board.close()
+
+    def after_step(self) -> None:
+        if self._due(self.recipe.log_every) or self._alone_on_cpu:
+            self.check_finite()
+        if self._due(self.recipe.log_every):
+            self.log()
+        self.milestones()
+        if self._asked_to_stop():
+            self.interrupt()
+
+    def done(self, step: int, terms: dict[str, Tensor], ids: list[str]) -> None:
+        """A step has been made."""
+        self.record.add(step, terms, ids)
+        self.progress.step = step + 1
+        self._unmeasured += self.recipe.batch
+
+    def _due(self, every: int) -> bool:
+        step = self.progress.step
+        return step > 0 and (step % every == 0 or step == self.recipe.steps)
+
+    @property
+    def _alone_on_cpu(self) -> bool:
+        """Where looking at a value costs nothing."""
+        return distributed.world() == 1 and self.device.type == "cpu"
+
+    # -- log -----------------------------------------------------------------------------------------------------
+
+    def lap(self) -> tuple[float, float]:
+        waited = self.waited()
+        found = self.clock.lap(self._unmeasured, waited - self._waited)
+        self._unmeasured, self._waited = 0, waited
+        return found
+
+    def check_finite(self) -> Tensor:
+        """The joined terms of the recorded steps; a step whose loss is not finite ends the run.   steps terms"""
+        values = self.record.joined()
+        bad = first_bad(values, self.record.steps)
+        if bad is None:
+            return values
+        row = values[self.record.steps.index(bad)].tolist()
+        terms = ", ".join(f"{name} {value:g}" for name, value in zip(self.record.names, row, strict=True))
+        ids = gathered(self.record.ids_of(bad))
+        whose = f"; its images were {', '.join(ids)}" if ids else ""
+        raise TrainingError(f"train: the loss is not finite at step {bad + 1} ({terms}){whose}; {self._diverged()}")
+
+    def check_weights(self) -> None:
+        """The loss of a step says nothing about the update that followed it."""
+        finite = [torch.isfinite(each).all() for each in self.tensors() if each.is_floating_point()]
+        if not bool(torch.stack([one.to(self.device) for one in finite]).all()):
+            raise TrainingError(
+                f"train: the weights are not finite after step {self.progress.step}; {self._diverged()}"
+            )
+
+    def _diverged(self) -> str:
+        """The same settings would end the same way again, so --resume is no cure."""
+        where = "no checkpoint had been written yet"
+        if self.saved is not None:
+            where = f"the last good checkpoint is {self.folder.path / checkpoint.LAST}, of step {self.saved}"
+        return f"{where}; {self.cures()}"
+
+    def log(self) -> None:
+        values = self.record.joined().double().mean(0).tolist()
+        terms = dict(zip(self.record.names, values, strict=True))
+        self.record.clear()
+        step = self.progress.step
+        row = self.line(terms)
+        self.progress.loss = row["loss"]
+        images_per_s, data_wait = self.lap()
+        if debugging() and not distributed.same_everywhere(torch.get_rng_state().to(self.device)):
+            raise TrainingError(f"train: the processes' generators differ at step {step}, so joined draws do not join")
+        if not self.first:
+            return
+        self.write(row)
+        timing = {"images_per_s": round(images_per_s, 2), "data_wait": round(data_wait, 4)}
+        self.folder.log_timing({"step": step, **timing})
+        left = (self.recipe.steps - step) * self.recipe.batch
+        remaining = left / self.clock.images_per_s if self.clock.images_per_s else 0.0
+        self.listen(Logged(step, row["loss"], row["lr"], images_per_s, data_wait, remaining))
+
+    def write(self, row: dict[str, Any]) -> None:
+        self.folder.log(row)
+        if self.board is not None:
+            self.board.add(row)
+
+    # -- what is kept --------------------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """A checkpoint of a state that is known to be finite, and what belongs to it."""
+        self.check_finite()
+        self.check_weights()
+        state = {
+            "recipe": digest(self.recipe),
+            "data": self.data_digest(),
+            "progress": self.progress.state(),
+            "record": self.record.state(),
+            "precision": self.fabric.strategy.precision.state_dict(),
+            "random": random_states(self.device),
+            **self.state(),
+        }
+        if self.first:
+            path = checkpoint.save(self.folder.path, {**state, "metrics": self.folder.sync_log()})
+            self.saved = self.progress.step
+            self.keep()  # after the checkpoint: if a kill comes between them, resuming mends it
+            self.listen(Saved(self.progress.step, path))
+        self.saved = self.progress.step
+        self.fabric.barrier()
+
+    def restore(self) -> bool:
+        """Go back to the last checkpoint; False where there is none, and the run begins at its beginning."""
+        found = checkpoint.load(self.folder.path)
+        if found is None:
+            if self.first:
+                self.folder.cut_log(0)
+            return False
+        if self.first:
+            for note in found.notes:
+                self.listen(Note(f"{note}; going on from {found.path.name}"))
+        state = found.state
+        if state["recipe"] != digest(self.recipe):
+            raise TrainingError(f"train: {found.path} was written by a run of another recipe; name another folder")
+        if state["data"] != self.data_digest():
+            raise CheckpointError(f"train: {found.path} was written with other data: {self.other_data()}")
+        self.progress.load(state["progress"])
+        self.record.load(state["record"])
+        self.load(state)
+        self.fabric.strategy.precision.load_state_dict(state["precision"])
+        set_random_state(state["random"], self.device)
+        self.saved = self.progress.step
+        if self.first:
+            self.folder.cut_log(state["metrics"])
+            self.keep()
+        return True
+
+    def other_data(self) -> str:
+        return "its images or classes are not those it was trained on; give the same --data, or begin a new run"
+
+    # -- ends ----------------------------------------------------------------------------------------------------
+
+    def _asked_to_stop(self) -> bool:
+        if distributed.world() == 1:
+            return bool(self.stop)
+        if not self._due(self.recipe.log_every):  # asking all others costs a round, so not at every step
+            return False
+        return bool(distributed.total(torch.tensor(int(bool(self.stop)), device=self.device)))
+
+    def interrupt(self) -> None:
+        if self.progress.step != self.saved or self.progress.step == 0:
+            self.save()
+        raise Interrupted(f"stopped at step {self.progress.step} of {self.recipe.steps}; {self._last_good()}")
+
+    def _stopped(self, trouble: Exception) -> str:
+        """What to say when files fail; alone, the state of the last whole step is saved first if that can be done."""
+        said = f"train: stopped at step {self.progress.step} of {self.recipe.steps}: {trouble}"
+        if isinstance(trouble, DataError) and distributed.world() == 1 and self.progress.step != self.saved:
+            with suppress(OSError, TrainingError):
+                self.save()
+        return f"{said}; {self._last_good()}"
+
+    def _last_good(self) -> str:
+        if self.saved is None:
+            return "no checkpoint had been written yet"
+        where = self.folder.path / checkpoint.LAST
+        return f"the last checkpoint is {where}, of step {self.saved}: go on with --resume"
