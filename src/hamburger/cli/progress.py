@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from hamburger.engine.events import Began, Evaluated, Event, Logged, Note
+from hamburger.engine.events import Began, Drawn, Evaluated, Event, Logged, Note
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,6 +37,8 @@ class Display:
             self._say(event.text)
         elif isinstance(event, Logged):
             self._logged(event)
+        elif isinstance(event, Drawn):
+            self._say(f"step {event.step}: wrote {event.path}")
         elif isinstance(event, Evaluated):
             self._miou = event.miou
             best = ", the best so far" if event.best else ""
@@ -46,9 +48,10 @@ class Display:
         self._steps = began.steps
         where = began.device if began.processes == 1 else f"{began.processes} processes on {began.device}"
         start = f" from step {began.step}" if began.step else ""
+        validate = "" if began.val_images is None else f"{began.val_images:,} to validate, "
         self._say(
             f"{began.run}: {began.parameters:,} parameters, {began.train_images:,} images to train on, "
-            f"{began.val_images:,} to validate, {began.steps:,} steps{start} on {where}"
+            f"{validate}{began.steps:,} steps{start} on {where}"
         )
         if not self.console.is_terminal:
             return
@@ -68,7 +71,7 @@ class Display:
     def _logged(self, logged: Logged) -> None:
         miou = "" if self._miou is None else f", mIoU {100 * self._miou:.1f}"
         rest = (
-            f"loss {logged.loss:.4f}{miou}, {logged.images_per_s:.1f} images/s, "
+            f"{logged.words or f'loss {logged.loss:.4f}'}{miou}, {logged.images_per_s:.1f} images/s, "
             f"{100 * logged.data_wait:.0f} % waiting for data, {clock(logged.remaining_s)} left"
         )
         if self._bar is not None:

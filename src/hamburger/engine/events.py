@@ -16,7 +16,7 @@ class Began:
     steps: int
     parameters: int
     train_images: int
-    val_images: int
+    val_images: int | None  # None where nothing is validated
     device: str
     processes: int
 
@@ -31,6 +31,7 @@ class Logged:
     images_per_s: float
     data_wait: float
     remaining_s: float
+    words: str = ""  # what to show in the place of the loss, where one number does not say it
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,14 @@ class Evaluated:
     miou: float
     pixel_accuracy: float
     best: bool
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A sheet of samples."""
+
+    step: int
+    path: Path
 
 
 @dataclass(frozen=True)
@@ -52,5 +61,5 @@ class Note:
     text: str
 
 
-Event = Began | Logged | Evaluated | Saved | Note
+Event = Began | Logged | Evaluated | Drawn | Saved | Note
 Listener = Callable[[Event], object]

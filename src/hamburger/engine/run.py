@@ -86,6 +86,10 @@ class Run(ABC, Generic[R, P]):
     def cures(self) -> str:
         """What to do about a run that has diverged."""
 
+    def words(self, row: dict[str, Any]) -> str:
+        """What to show of a line where its loss alone does not say it."""
+        return ""
+
     def keep(self) -> None:
         """Files that belong to the checkpoint which has just been written, or which has been resumed from."""
 
@@ -183,7 +187,7 @@ class Run(ABC, Generic[R, P]):
         self.folder.log_timing({"step": step, **timing})
         left = (self.recipe.steps - step) * self.recipe.batch
         remaining = left / self.clock.images_per_s if self.clock.images_per_s else 0.0
-        self.listen(Logged(step, row["loss"], row["lr"], images_per_s, data_wait, remaining))
+        self.listen(Logged(step, row["loss"], row["lr"], images_per_s, data_wait, remaining, self.words(row)))
 
     def write(self, row: dict[str, Any]) -> None:
         self.folder.log(row)

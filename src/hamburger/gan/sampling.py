@@ -10,21 +10,32 @@ from torch import Tensor
 from hamburger.errors import InputError, OptionError, ShapeError, check_count, check_seed
 from hamburger.gan.draws import classes, normals
 from hamburger.gan.generator import Generator
+from hamburger.gan.paths import truncated
 
 
 def latents(
-    count: int, *, seed: int, latent: int, num_classes: int, start: int = 0, labels: int | Tensor | None = None
+    count: int,
+    *,
+    seed: int,
+    latent: int,
+    num_classes: int,
+    start: int = 0,
+    labels: int | Tensor | None = None,
+    truncation: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """z: count latent (normal) and y: count, of the samples start, start + 1, ...: functions of seed and number alone.
 
     `labels` is one class for all, or a class for each (count); without it classes are drawn, all equally likely.
+    `truncation` is the largest entry of z, see `paths.truncated`.
     """
     check_count("latents", "count", count, least=0)
     check_count("latents", "start", start, least=0)
     check_seed("latents", seed)
     given = _labels(count, num_classes, labels)
     numbers = torch.arange(start, start + count, device="cpu")
-    return normals(seed, numbers, latent), classes(seed, numbers, num_classes) if given is None else given
+    z = normals(seed, numbers, latent)
+    z = z if truncation is None else truncated(z, truncation)
+    return z, classes(seed, numbers, num_classes) if given is None else given
 
 
 @torch.no_grad()
@@ -36,6 +47,7 @@ def samples(
     labels: int | Tensor | None = None,
     start: int = 0,
     batch_size: int = 64,
+    truncation: float | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Images (b 3 h w in [-1, 1]) and classes (b), batch by batch, where the generator's weights are.
 
@@ -55,6 +67,7 @@ def samples(
             num_classes=generator.num_classes,
             start=start + first,
             labels=None if given is None else given[first : first + size],
+            truncation=truncation,
         )
         training = generator.training
         generator.eval()
@@ -73,6 +86,7 @@ def sample(
     labels: int | Tensor | None = None,
     start: int = 0,
     batch_size: int = 64,
+    truncation: float | None = None,
 ) -> Tensor:
     """`count` images in the CPU's memory.   ->   count 3 h w in [-1, 1]
 
@@ -80,7 +94,9 @@ def sample(
     """
     made = [
         images.cpu()
-        for images, _ in samples(generator, count, seed=seed, labels=labels, start=start, batch_size=batch_size)
+        for images, _ in samples(
+            generator, count, seed=seed, labels=labels, start=start, batch_size=batch_size, truncation=truncation
+        )
     ]
     size = generator.resolution
     return torch.cat(made) if made else torch.empty(0, 3, size, size)

@@ -1,0 +1,114 @@
+"""The two networks, their optimisers, and the losses of one move of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from hamburger import distributed
+from hamburger.data.generation.feed import Real
+from hamburger.gan.create import create_gan
+from hamburger.gan.discriminator import Discriminator
+from hamburger.gan.generator import Generator
+from hamburger.gan.losses import discriminator_hinge, generator_hinge
+from hamburger.layers.norm import convert_sync
+from hamburger.recipes.gan_base import GanRecipe, TwoRates
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
+Judge = Callable[[Tensor, Tensor], Tensor]
+
+
+class Player(NamedTuple):
+    """`net` is the network itself, `plain` the same perhaps compiled, `model` as Fabric wraps that."""
+
+    net: Any
+    plain: Any
+    model: Any
+    optimizer: torch.optim.Adam
+    wrapped_optimizer: Any
+
+
+class Players(NamedTuple):
+    generator: Player
+    discriminator: Player
+
+
+def build(recipe: GanRecipe, k: int) -> tuple[Generator, Discriminator]:
+    """Both on the CPU, drawn from the recipe's seed, for k classes."""
+    model = recipe.model
+    torch.manual_seed(recipe.seed)
+    generator, discriminator = create_gan(
+        model.name,
+        resolution=model.resolution,
+        num_classes=k,
+        latent=model.latent,
+        width=model.width,
+        context=model.context,
+        context_options=model.context_options,
+        **model.options,
+    )
+    return generator.train(), discriminator.train()
+
+
+def assemble(recipe: GanRecipe, fabric: Fabric, k: int) -> Players:
+    """Equal in all processes, on the device."""
+    rates = (recipe.optim.generator_lr, recipe.optim.discriminator_lr)
+    nets: tuple[Any, Any] = build(recipe, k)
+    return Players(*(_player(recipe, fabric, net, rate) for net, rate in zip(nets, rates, strict=True)))
+
+
+def _player(recipe: GanRecipe, fabric: Fabric, net: Any, rate: float) -> Player:
+    if recipe.sync_bn and distributed.world() > 1:
+        convert_sync(net)
+    if recipe.channels_last:
+        net.to(memory_format=torch.channels_last)
+    net.to(fabric.device)
+    optimizer = adam(net, recipe.optim, rate)
+    plain: Any = torch.compile(net) if recipe.compile else net
+    model, wrapped = fabric.setup(plain, optimizer)
+    return Player(net, plain, model, optimizer, wrapped)
+
+
+def adam(net: torch.nn.Module, optim: TwoRates, rate: float) -> torch.optim.Adam:
+    fused = next(net.parameters()).device.type == "cuda"  # one launch for all weights instead of a dozen
+    return torch.optim.Adam(net.parameters(), lr=rate, betas=(optim.beta1, optim.beta2), fused=fused)
+
+
+def rate_share(optim: TwoRates, step: int, steps: int) -> float:
+    """What both rates are of their first value at a step: 1, and from `decay_from` on less, in a line to 0."""
+    if optim.decay_from is None or step < optim.decay_from:
+        return 1.0
+    return (steps - step) / (steps - optim.decay_from)
+
+
+def discriminator_move(judge: Judge, real: Real, made: Tensor, classes: Tensor) -> dict[str, Tensor]:
+    """The hinge loss (`discriminator`), the mean answers to both kinds, and how varied made images are.
+
+    Real and made images go through in pairs, in one call: half the launches, one power iteration, and the rows of
+    several processes one after another are those of a single one.
+    """
+    pairs = torch.stack([real.images, made.to(real.images.dtype)], 1).flatten(0, 1)
+    answers = judge(pairs, torch.stack([real.labels, classes], 1).flatten()).unflatten(0, (-1, 2)).unbind(1)
+    with torch.no_grad():
+        spread = made.float().std(0).mean() / real.images.std(0).mean().clamp_min(1e-6)
+    return {
+        "discriminator": discriminator_hinge(*answers),
+        "real": answers[0].detach().float().mean(),
+        "made": answers[1].detach().float().mean(),
+        "spread": spread,
+    }
+
+
+def generator_move(judge: Judge, made: Tensor, classes: Tensor) -> Tensor:
+    return generator_hinge(judge(made, classes))
+
+
+def draw(b: int, latent: int, k: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """z: b latent and y: b, this process's part of what one with the joined batch would draw."""
+    z = distributed.joined_draw(lambda rows: torch.randn(rows, latent, device=device), b)
+    return z, distributed.joined_draw(lambda rows: torch.randint(k, (rows,), device=device), b)

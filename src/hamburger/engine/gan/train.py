@@ -1,0 +1,136 @@
+"""Train a GAN recipe into a run folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hamburger import distributed
+from hamburger.data.generation.feed import Feed
+from hamburger.data.generation.load import ImageSet, load_images, open_source
+from hamburger.engine.clock import peak_mb
+from hamburger.engine.events import Began, Listener, Note
+from hamburger.engine.folder import RunFolder
+from hamburger.engine.gan.loop import GanLoop
+from hamburger.engine.gan.players import Players, assemble
+from hamburger.engine.interrupt import StopRequest
+from hamburger.engine.machine import Machine
+from hamburger.engine.result import Result, surroundings
+from hamburger.engine.session import in_folder
+from hamburger.recipes.gan_base import GanRecipe
+from hamburger.recipes.gan_check import check_gan_recipe
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
+
+def train_gan(
+    recipe: GanRecipe,
+    run: Path | str,
+    *,
+    data: Path | str | None = None,
+    devices: int = 1,
+    nodes: int = 1,
+    accelerator: str = "auto",
+    resume: bool = False,
+    on_event: Listener = lambda event: None,
+) -> Result:
+    """Train `recipe` into the folder `run`, or go on with it; everything is as in `engine.train.train`."""
+    machine = Machine.choose(accelerator=accelerator, devices=devices, nodes=nodes)
+    check_gan_recipe(recipe, processes=machine.processes)
+
+    def open_data(first: bool) -> ImageSet:
+        listen: Listener = on_event if first else lambda event: None
+        source = open_source(
+            recipe.data.name, recipe.data.split, size=recipe.model.resolution, root=data, **recipe.data.options
+        )
+        return load_images(source, verify=first, note=lambda text: listen(Note(text)))
+
+    def work(fabric: Fabric, folder: RunFolder, images: ImageSet, listen: Listener) -> Result:
+        return _train(recipe, machine, fabric, folder, images, resume, listen)
+
+    return in_folder(recipe, run, machine, resume=resume, on_event=on_event, open_data=open_data, work=work)
+
+
+def _train(
+    recipe: GanRecipe,
+    machine: Machine,
+    fabric: Fabric,
+    folder: RunFolder,
+    images: ImageSet,
+    resume: bool,
+    listen: Listener,
+) -> Result:
+    if machine.accelerator == "cuda":
+        torch.backends.cudnn.benchmark = True  # every batch has the same size
+        torch.cuda.reset_peak_memory_stats(fabric.device)
+    players = assemble(recipe, fabric, len(images.classes))
+    feed = Feed(
+        images,
+        batch=recipe.batch,
+        flip=recipe.data.flip,
+        seed=recipe.seed,
+        device=fabric.device,
+        rank=distributed.rank(),
+        world=distributed.world(),
+        accumulate=recipe.accumulate,
+        workers=recipe.data.workers,
+        resident=recipe.data.resident,
+    )
+    torch.manual_seed(recipe.seed)  # whatever building the networks drew, all processes begin with equal generators
+    with StopRequest() as stop:
+        loop = GanLoop(recipe, fabric, folder, players, feed, stop, listen)
+        resumed = resume and loop.restore()
+        if loop.first:
+            folder.begin(recipe)
+            if resume and not resumed:
+                listen(Note(f"{folder.path} has no checkpoint yet: beginning at the beginning"))
+        listen(
+            Began(
+                run=folder.path,
+                step=loop.progress.step,
+                steps=recipe.steps,
+                parameters=sum(_count(player.net) for player in players),
+                train_images=len(images),
+                val_images=None,
+                device=str(fabric.device),
+                processes=distributed.world(),
+            )
+        )
+        loop.run()
+    return _finish(recipe, folder, loop, players)
+
+
+def _finish(recipe: GanRecipe, folder: RunFolder, loop: GanLoop, players: Players) -> Result:
+    clock = loop.clock
+    speed = clock.images_per_s
+    values: dict[str, Any] = {
+        "recipe": recipe.name,
+        "model": recipe.model.name,
+        "context": players.generator.net.config["context"],
+        "data": recipe.data.name,
+        "resolution": recipe.model.resolution,
+        "seed": recipe.seed,
+        "steps": recipe.steps,
+        "batch": recipe.batch,
+        "precision": recipe.precision,
+        **loop.progress.terms,
+        "generator_parameters": _count(players.generator.net),
+        "discriminator_parameters": _count(players.discriminator.net),
+        "processes": distributed.world(),
+        **surroundings(loop.device.type),
+        "images_per_s": None if speed is None else round(speed, 2),
+        "seconds_per_step": None if speed is None else round(recipe.batch / speed, 6),
+        "peak_mb": round(peak_mb(loop.device), 1),
+        "data_wait": round(clock.data_wait, 4),
+        "seconds": round(clock.seconds, 2),
+    }
+    if loop.first:
+        folder.write_result(values)
+    return Result(folder.path, values)
+
+
+def _count(net: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in net.parameters())
