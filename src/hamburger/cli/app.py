@@ -11,6 +11,7 @@ from hamburger.cli import (
     demo,
     evaluate,
     export,
+    gan,
     listing,
     predict,
     propositions,
@@ -38,3 +39,4 @@ app.command("recover")(recover.recover)
 app.command("propositions")(propositions.propositions)
 app.add_typer(bench.app, name="bench")
 app.add_typer(data.app, name="data")
+app.add_typer(gan.app, name="gan")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,16 +18,8 @@ def show_grid(
     grid: Sequence[Cell], out: Path, *, data: Path | None = None, jobs: int = 1, report: bool = True
 ) -> list[dict[str, Any]]:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting", total=len(grid))
-
-        def progress(done: int, steps: dict[str, int]) -> None:
-            running = ", ".join(f"{name} step {step}" for name, step in steps.items())
-            bar.update(task, completed=done, description=running or "runs")
-
+    with grid_bar(len(grid)) as progress:
         rows = run_grid(grid, out, data=data, jobs=jobs, progress=progress)
     console = Console()
     console.print(table(rows))
@@ -37,6 +30,23 @@ def show_grid(
         write_report([out / cell.name for cell in grid], page, data_root=data)
         console.print(f"wrote {page}", soft_wrap=True)
     return rows
+
+
+@contextmanager
+def grid_bar(runs: int) -> Iterator[Callable[[int, dict[str, int]], object]]:
+    """How many runs are done, and where the others are."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("starting", total=runs)
+
+        def progress(done: int, steps: dict[str, int]) -> None:
+            running = ", ".join(f"{name} step {step}" for name, step in steps.items())
+            bar.update(task, completed=done, description=running or "runs")
+
+        yield progress
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Table:

@@ -8,7 +8,7 @@ import typer
 
 from hamburger.errors import check_choice
 
-KINDS = ("hams", "contexts", "backbones", "heads", "datasets", "recipes")
+KINDS = ("hams", "contexts", "backbones", "heads", "datasets", "recipes", "gans", "image-sets", "gan-recipes")
 
 
 def listing(kind: Annotated[str | None, typer.Argument(help=f"one of: {', '.join(KINDS)}")] = None) -> None:
@@ -42,6 +42,18 @@ def names_of(kind: str) -> list[str]:
         from hamburger.data.base import datasets
 
         return datasets.names()
+    if kind == "gans":
+        from hamburger.gan import list_gans
+
+        return list_gans()
+    if kind == "image-sets":
+        from hamburger.data.generation import image_sources
+
+        return image_sources.names()
+    if kind == "gan-recipes":
+        from hamburger.recipes.gan_base import gan_recipes
+
+        return gan_recipes.names()
     from hamburger.recipes.base import recipes
 
     return recipes.names()

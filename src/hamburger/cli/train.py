@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from hamburger.engine.events import Listener
+    from hamburger.engine.result import Result
 
 
 def train(
@@ -21,30 +26,46 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="go on from the last checkpoint in the run folder")] = False,
 ) -> None:
     """Train a segmentation network; what is stopped, by whatever, goes on with --resume."""
-    from rich.console import Console
-
-    from hamburger import distributed
-    from hamburger.cli.progress import Display
-    from hamburger.engine.machine import is_first
     from hamburger.engine.train import train as run_training
-    from hamburger.errors import HamburgerError, Interrupted
     from hamburger.recipes.find import find_recipe
     from hamburger.recipes.overrides import apply
 
     wanted = apply(find_recipe(recipe), settings or ())
     wanted = wanted if seed is None else replace(wanted, seed=seed)
+    result = shown(
+        lambda listen: run_training(
+            wanted,
+            run,
+            data=data,
+            devices=devices,
+            nodes=nodes,
+            accelerator=accelerator,
+            resume=resume,
+            on_event=listen,
+        )
+    )
+    if result is not None:
+        found = result.values
+        speed = "" if found["images_per_s"] is None else f"{found['images_per_s']:.1f} images/s, "
+        typer.echo(
+            f"mIoU {100 * found['miou']:.2f} ({found['protocol']}) after {found['steps']} steps, "
+            f"best {100 * found['best_miou']:.2f} at step {found['best_step']}; {speed}"
+            f"{100 * found['data_wait']:.0f} % of the time waiting for data; results in {result.run}"
+        )
+
+
+def shown(training: Callable[[Listener], Result]) -> Result | None:
+    """A training with its progress on the terminal; None in the processes that leave speaking to the first."""
+    from rich.console import Console
+
+    from hamburger import distributed
+    from hamburger.cli.progress import Display
+    from hamburger.engine.machine import is_first
+    from hamburger.errors import HamburgerError, Interrupted
+
     try:
         with Display(Console(stderr=True)) as show:
-            result = run_training(
-                wanted,
-                run,
-                data=data,
-                devices=devices,
-                nodes=nodes,
-                accelerator=accelerator,
-                resume=resume,
-                on_event=show,
-            )
+            result = training(show)
     except Interrupted as stopped:
         if not is_first():  # one of several processes speaks for all
             raise typer.Exit(0) from None
@@ -55,11 +76,4 @@ def train(
             raise
         typer.echo(f"ham: process {distributed.rank()}: {mistake}", err=True)
         raise typer.Exit(2) from None
-    if is_first():
-        found = result.values
-        speed = "" if found["images_per_s"] is None else f"{found['images_per_s']:.1f} images/s, "
-        typer.echo(
-            f"mIoU {100 * found['miou']:.2f} ({found['protocol']}) after {found['steps']} steps, "
-            f"best {100 * found['best_miou']:.2f} at step {found['best_step']}; {speed}"
-            f"{100 * found['data_wait']:.0f} % of the time waiting for data; results in {result.run}"
-        )
+    return result if is_first() else None

@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 from hamburger.engine.folder import RECIPE, RESULT
 from hamburger.engine.interrupt import StopRequest
 from hamburger.errors import HamburgerError, OptionError, check_count
-from hamburger.recipes.base import Recipe
+from hamburger.recipes.base import Training
 from hamburger.recipes.check import check_recipe
-from hamburger.recipes.codec import differences, from_json
+from hamburger.recipes.codec import differences, read_recipe
 from hamburger.recipes.find import find_recipe
 from hamburger.recipes.overrides import apply
 
@@ -34,27 +34,41 @@ class Cell:
     recipe: str
     seed: int
     overrides: tuple[str, ...] = ()
+    verb: ClassVar[tuple[str, ...]] = ("train",)  # of the command that runs it
 
     @property
     def name(self) -> str:
         return f"{self.variant}-seed{self.seed}"
 
-    def resolved(self) -> Recipe:
-        return replace(apply(find_recipe(self.recipe), self.overrides), seed=self.seed)
+    def resolved(self) -> Training:
+        """The recipe, checked."""
+        recipe = replace(apply(find_recipe(self.recipe), self.overrides), seed=self.seed)
+        check_recipe(recipe, processes=1)
+        return recipe
+
+
+C = TypeVar("C", bound=Cell)
 
 
 def cells(recipe: str, variants: dict[str, tuple[str, ...]], seeds: Sequence[int], shared: Sequence[str]) -> list[Cell]:
     """Every variant with every seed, seeds outermost, so that what is cut short still compares all variants."""
+    return cells_of(Cell, recipe, variants, seeds, shared)
+
+
+def cells_of(
+    kind: type[C], recipe: str, variants: dict[str, tuple[str, ...]], seeds: Sequence[int], shared: Sequence[str]
+) -> list[C]:
+    """The same, of another kind of training."""
     for option, values in (("variant", list(variants)), ("seed", list(seeds))):
         if not values or len(set(values)) != len(values):
             raise OptionError(f"compare: give each {option} once, and at least one, got {values}")
-    return [Cell(name, recipe, seed, (*shared, *own)) for seed in seeds for name, own in variants.items()]
+    return [kind(name, recipe, seed, (*shared, *own)) for seed in seeds for name, own in variants.items()]
 
 
 def command(cell: Cell, out: Path, data: Path | None) -> list[str]:
     """The same command that a person would type."""
     run = out / cell.name
-    words = [sys.executable, "-m", "hamburger", "train", cell.recipe, "--run", str(run), "--seed", str(cell.seed)]
+    words = [sys.executable, "-m", "hamburger", *cell.verb, cell.recipe, "--run", str(run), "--seed", str(cell.seed)]
     for override in cell.overrides:
         words += ["--set", override]
     if data is not None:
@@ -66,9 +80,8 @@ def check_grid(grid: Sequence[Cell], out: Path) -> None:
     """Before any work: every recipe can run, and what lies in the folder came of the same ones."""
     for cell in grid:
         wanted = cell.resolved()
-        check_recipe(wanted, processes=1)
         stored = out / cell.name / RECIPE
-        changed = differences(wanted, from_json(stored.read_text())) if stored.exists() else []
+        changed = differences(wanted, read_recipe(stored.read_text(), type(wanted))) if stored.exists() else []
         if changed:
             raise OptionError(
                 f"compare: the run in {stored.parent} was made with another recipe ({'; '.join(changed)}); "

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from hamburger.errors import InputError
-from hamburger.recipes import gan, segmentation  # noqa: F401  (register)
 from hamburger.recipes.base import Recipe, recipes
 from hamburger.recipes.codec import from_json, read_recipe
 from hamburger.recipes.gan_base import GanRecipe, gan_recipes

@@ -53,8 +53,8 @@ def read_run(path: Path) -> Run:
         raise RunError(f"report: {path} is no run folder; give what `ham train --run` has written")
     if not (path / "recipe.json").exists():
         raise RunError(f"report: {path} has no recipe.json, so it is no run folder; `ham train --run` writes one")
-    recipe = _object(path / "recipe.json")
-    result = _object(path / "result.json") if (path / "result.json").exists() else {}
+    recipe = read_object(path / "recipe.json")
+    result = read_object(path / "result.json") if (path / "result.json").exists() else {}
     if not isinstance(recipe.get("model"), dict) or not isinstance(recipe.get("data"), dict):
         raise RunError(f"report: {path / 'recipe.json'} names no model and data; it is not the recipe of a run")
     if not isinstance(recipe.get("seed"), int):
@@ -62,7 +62,7 @@ def read_run(path: Path) -> Run:
     if result and not _is_number(result.get("miou")):
         raise RunError(f"report: {path / 'result.json'} has no number 'miou'; it is not the result of a run")
     weights = path / "best.safetensors"
-    return Run(path, recipe, result, tuple(_rows(path / "metrics.jsonl")), weights if weights.exists() else None)
+    return Run(path, recipe, result, tuple(read_rows(path / "metrics.jsonl")), weights if weights.exists() else None)
 
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
@@ -77,7 +77,7 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
     return [read_run(run) for run in found.values()]
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
+def read_rows(path: Path) -> list[dict[str, Any]]:
     """Lines of metrics. The last one may be cut short by a run that is writing it right now."""
     if not path.exists():
         return []
@@ -98,7 +98,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _object(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(_text(path))
     except ValueError as broken:

@@ -1,0 +1,102 @@
+"""A grid of GANs on the terminal: bars while it runs, rows as they come, a table at the end."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hamburger.cli.grid import grid_bar
+from hamburger.engine.gan.grid import GanCell
+from hamburger.engine.grid import run_grid
+from hamburger.use.gan.distances import Measure, look_at_real, measure_generator
+
+if TYPE_CHECKING:
+    import torch
+    from rich.table import Table
+
+    from hamburger.metrics.features import NetworkExtractor
+
+
+def measured_grid(
+    planned: Sequence[GanCell],
+    out: Path,
+    *,
+    data: Path | None,
+    jobs: int,
+    extractor: NetworkExtractor,
+    measure: Measure,
+    device: torch.device,
+    json: Path | None,
+) -> list[dict[str, Any]]:
+    """Train all, then measure all against one set of real images; a row is in the file as soon as it is known."""
+    from hamburger.cli.notes import image_bar, note, warnings_as_notes
+    from hamburger.data.generation.load import load_images, open_source
+    from hamburger.use.gan.rows import append_rows, row
+    from hamburger.use.gan.source import open_generator
+
+    recipe = planned[0].resolved()
+    source = open_source(
+        recipe.data.name, recipe.data.split, size=recipe.model.resolution, root=data, **recipe.data.options
+    )
+    images = load_images(source, note=note)  # before any training: what is wrong with the data is told now
+    with grid_bar(len(planned)) as progress:
+        trained = run_grid(planned, out, data=data, jobs=jobs, progress=progress)
+    rows = []
+    with warnings_as_notes(), image_bar() as bar:
+        real = look_at_real(images, extractor, measure, device=device, progress=bar)
+        about = {"data": images.name, "split": images.split, "data_sha256": images.digest}
+        for cell, result in zip(planned, trained, strict=True):
+            generator, _, _ = open_generator(out / cell.name)
+            found = measure_generator(generator, real, extractor, measure, device=device, progress=bar)
+            compared = min(measure.choice, measure.samples, len(images))
+            rows.append(row(result, found, real=about, compared=compared))
+            append_rows(json or results_file(images.name, result), rows[-1:])
+    return rows
+
+
+def results_file(data: str, result: dict[str, Any]) -> Path:
+    """`results/gan_cifar10_h200.jsonl`: the hardware's own letters and digits, or cpu."""
+    name = "cpu"
+    if result["device"] == "cuda":
+        words = re.findall(r"[a-z0-9]+", str(result["hardware"]).lower())
+        name = next((word for word in words if any(letter.isdigit() for letter in word)), "cuda")
+    return Path("results") / f"gan_{data}_{name}.jsonl"
+
+
+def table(rows: Sequence[dict[str, Any]]) -> Table:
+    """Mean and standard deviation over the seeds, best last."""
+    from rich.table import Table
+
+    first = rows[0]
+    made = Table(
+        title=f"{first['recipe']}: {first['name']}, {first['fake_images']:,} generated images",
+        caption=f"{first['hardware']}, torch {first['torch']}, {first['steps']} steps; by {first['extractor']}",
+    )
+    made.add_column("context")
+    for heading in ("Frechet", "spread", "kernel x 1000", "precision", "recall", "seeds", "ms/step", "peak MB"):
+        made.add_column(heading, justify="right")
+    by_context: dict[str, list[dict[str, Any]]] = {}
+    for each in rows:
+        by_context.setdefault(each["context"], []).append(each)
+
+    def mean(own: list[dict[str, Any]], field: str) -> float:
+        return statistics.mean(each[field] for each in own)
+
+    for context, own in sorted(by_context.items(), key=lambda item: -mean(item[1], "frechet")):
+        spread = f"{statistics.stdev(each['frechet'] for each in own):.2f}" if len(own) > 1 else ""
+        times = [1000 * each["seconds_per_step"] for each in own if each["seconds_per_step"]]
+        made.add_row(
+            context,
+            f"{mean(own, 'frechet'):.2f}",
+            spread,
+            f"{1000 * mean(own, 'kid'):.2f}",
+            f"{mean(own, 'precision'):.3f}",
+            f"{mean(own, 'recall'):.3f}",
+            str(len(own)),
+            f"{statistics.median(times):.1f}" if times else "",
+            f"{max(each['peak_mb'] for each in own):.0f}",
+        )
+    return made

@@ -1,0 +1,1 @@
+"""What a trained generator is for: samples, distances to real images, comparisons."""

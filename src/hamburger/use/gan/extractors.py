@@ -1,0 +1,55 @@
+"""The network that distances are measured with, by what a person types."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+from torch import nn
+
+from hamburger.errors import OptionError, did_you_mean
+from hamburger.metrics.features import NetworkExtractor, efficientnet_lite0, fid_inception, module_extractor
+
+NAMES = ("inception", "efficientnet-lite0")
+OFFICIAL_FILE = "pt_inception-2015-12-05-6726825d.pth"
+
+
+def find_extractor(
+    name: str,
+    weights: Path | None = None,
+    *,
+    resizer: str = "bilinear-antialias",
+    size: int | None = None,
+    other_weights: bool = False,
+) -> NetworkExtractor:
+    """`inception` (FID's own), `efficientnet-lite0`, or `package.module:name`, a person's own.
+
+    The latter is called without arguments and returns a module that maps b 3 size size in [0, 1] to b d.
+    """
+    if ":" in name:
+        if weights is not None:
+            raise OptionError(f"gan fid: {name} brings its own weights; leave --weights out")
+        return _own(name, size=size, resizer=resizer)
+    if name not in NAMES:
+        raise OptionError(f"gan fid: no extractor '{name}'{did_you_mean(name, NAMES)}, or package.module:name")
+    if weights is None:
+        raise OptionError(
+            f"gan fid: --extractor {name} needs --weights FILE: {OFFICIAL_FILE} for inception, a substitute with "
+            f"--extractor efficientnet-lite0, whose numbers are labelled and not called FID"
+        )
+    if name == "inception":
+        if size not in (None, 299):
+            raise OptionError(f"gan fid: inception takes images of 299 pixels, got --size {size}")
+        return fid_inception(weights, resizer=resizer, other_weights=other_weights)
+    return efficientnet_lite0(weights, size=224 if size is None else size, resizer=resizer)
+
+
+def _own(name: str, *, size: int | None, resizer: str) -> NetworkExtractor:
+    module, _, attribute = name.partition(":")
+    try:
+        made = getattr(importlib.import_module(module), attribute)()
+    except (ImportError, AttributeError, TypeError) as mistake:
+        raise OptionError(f"gan fid: --extractor {name}: {mistake}; give package.module:function") from None
+    if not isinstance(made, nn.Module):
+        raise OptionError(f"gan fid: --extractor {name} must return a torch module, got {type(made).__name__}")
+    return module_extractor(made, attribute, size=224 if size is None else size, resizer=resizer)
