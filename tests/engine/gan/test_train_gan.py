@@ -1,0 +1,214 @@
+"""Trainings of a small GAN: what they write, how they stop, and that they go on as if nothing had happened."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from multiprocessing import forkserver
+from pathlib import Path
+
+import pytest
+import torch
+from small_gan import SETTINGS, found, rows, small, train_small
+
+from hamburger.engine.events import Began, Drawn, Logged, Saved
+from hamburger.engine.gan import loop
+from hamburger.engine.gan.average import Average
+from hamburger.engine.gan.collapse import counted, verdict
+from hamburger.engine.gan.players import build, rate_share
+from hamburger.errors import CheckpointError, Interrupted, OptionError, TrainingError
+from hamburger.gan.sampling import sample
+from hamburger.gan.weights import load_generator
+from hamburger.recipes.gan_base import Collapse, TwoRates
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    run = tmp_path_factory.mktemp("gan") / "run"
+    events = []
+    train_small(run, on_event=events.append)
+    return run, events
+
+
+def test_a_run_writes_what_it_promises(finished):
+    run, events = finished
+    names = {path.name for path in run.iterdir()}
+    assert {"recipe.json", "metrics.jsonl", "timings.jsonl", "last.ckpt", "generator.safetensors"} <= names
+    assert [row["step"] for row in rows(run)] == [5, 10, 12]
+    assert {"discriminator", "generator", "real", "made", "spread", "lr", "loss"} <= rows(run)[0].keys()
+    assert [path.name for path in sorted((run / "samples").iterdir())] == ["step-00000006.png", "step-00000012.png"]
+    kinds = [type(event) for event in events]
+    assert kinds[0] is Began and kinds.count(Logged) == 3 and kinds.count(Drawn) == 2 and kinds.count(Saved) == 3
+    logged = next(event for event in events if isinstance(event, Logged))
+    assert logged.images_per_s > 0 and logged.words.startswith("D ")
+    result = found(run)[1]
+    assert (result["context"], result["steps"], result["seed"], result["device"]) == ("hamgan", 12, 0, "cpu")
+
+
+def test_equal_runs_are_equal_to_the_last_bit_and_seeds_differ(finished, tmp_path):
+    train_small(tmp_path / "again")
+    assert found(tmp_path / "again") == found(finished[0])
+    train_small(tmp_path / "other", "seed=1")
+    assert rows(tmp_path / "other") != rows(finished[0])
+
+
+def test_the_kept_generator_makes_the_last_sheet(finished):
+    generator, info = load_generator(finished[0] / "generator.safetensors")
+    assert info.classes == ("disc", "square", "cross", "ring")
+    assert info.extra["step"] == 12 and info.extra["averaged"]
+    again = sample(generator, 5, seed=3)
+    torch.testing.assert_close(again, sample(generator, 5, seed=3, batch_size=2), rtol=1e-4, atol=1e-5)
+
+
+def test_a_stop_request_saves_and_resuming_loses_nothing(finished, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    original = loop.GanLoop.train_step
+
+    def stop(self, step, draws):
+        if step == 6:
+            os.kill(os.getpid(), signal.SIGINT)
+        original(self, step, draws)
+
+    monkeypatch.setattr(loop.GanLoop, "train_step", stop)
+    with pytest.raises(Interrupted, match=r"stopped at step 7 of 12.*of step 7: go on with --resume"):
+        train_small(run)
+    monkeypatch.undo()
+    train_small(run, resume=True)
+    assert found(run) == found(finished[0])
+    with pytest.raises(OptionError, match="already holds a run"):
+        train_small(run)
+    with pytest.raises(CheckpointError, match=r"another recipe \(.*steps"):
+        train_small(run, "steps=13", resume=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="kills by signal")
+def test_kills_change_nothing(tmp_path):
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["killed_gan"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+        forkserver.ensure_running()
+    import killed_gan
+
+    settings = ("steps=30", "checkpoint_every=3")
+
+    def start(run):
+        process = context.Process(target=killed_gan.work, args=(run, settings))
+        process.start()
+        return process
+
+    calm = start(tmp_path / "calm")
+    calm.join()
+    assert calm.exitcode == 0
+    draw, kills = random.Random(0), 0
+    run = tmp_path / "run"
+    for _ in range(40):
+        process = start(run)
+        before = (run / "last.ckpt").stat().st_mtime_ns if (run / "last.ckpt").exists() else 0
+        while process.is_alive():  # let it get a little further than the last one
+            if (run / "last.ckpt").exists() and (run / "last.ckpt").stat().st_mtime_ns != before:
+                break
+            time.sleep(0.002)
+        time.sleep(draw.random() * 0.1)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        kills += process.exitcode == -signal.SIGKILL
+        if process.exitcode == 0:
+            break
+    assert process.exitcode == 0 and kills >= 2
+    assert found(run) == found(tmp_path / "calm")
+
+
+def test_two_processes_are_one(tmp_path):
+    more = ("log_every=1", "steps=6", "checkpoint_every=100", "average=none")
+    train_small(tmp_path / "one", *more)
+    settings = [word for setting in (*SETTINGS, *more) for word in ("--set", setting)]
+    words = [sys.executable, "-m", "hamburger", "gan", "train", "figures", "--run", str(tmp_path / "two")]
+    done = subprocess.run(
+        [*words, "--accelerator", "cpu", "--devices", "2", *settings],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    for name in ("discriminator", "generator", "real", "made"):
+        one, two = ([row[name] for row in rows(tmp_path / run)] for run in ("one", "two"))
+        torch.testing.assert_close(two, one, rtol=1e-3, atol=1e-4)
+
+
+def test_accumulated_parts_and_more_steps_of_the_discriminator(tmp_path):
+    more = ("accumulate=2", "optim.discriminator_steps=2", "log_every=1", "steps=3", "average=none")
+    train_small(tmp_path / "run", *more)
+    assert len(rows(tmp_path / "run")) == 3
+    train_small(tmp_path / "half", "precision=bf16", "channels_last=true", "steps=3", "optim.decay_from=1")
+    assert rows(tmp_path / "half")[-1]["lr"] == pytest.approx(1e-3 / 2)
+
+
+def test_a_loss_that_is_not_finite_stops_at_once(tmp_path, monkeypatch):
+    original = loop.discriminator_move
+
+    def poisoned(judge, real, made, classes):
+        terms = original(judge, real, made, classes)
+        poisoned.calls += 1
+        return {**terms, "discriminator": terms["discriminator"] * (float("nan") if poisoned.calls == 7 else 1)}
+
+    poisoned.calls = 0
+    monkeypatch.setattr(loop, "discriminator_move", poisoned)
+    with pytest.raises(TrainingError, match=r"not finite at step 7 \(discriminator nan.*of step 4.*usual cures"):
+        train_small(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("rule", "complaint"),
+    [
+        ("collapse.won=9", "tells real from made without effort"),
+        ("collapse.blind=99", "answers the same to real and made"),
+        ("collapse.uniform=99", "makes one image again and again"),
+    ],
+)
+def test_a_game_that_is_over_is_stopped(tmp_path, rule, complaint):
+    quiet = [f"collapse.{name}=0" for name in ("won", "blind", "uniform")]
+    with pytest.raises(TrainingError, match=rf"stopped at step 10: .*{complaint}.*try .*--resume"):
+        train_small(tmp_path / "run", *quiet, rule, "collapse.patience=10")
+
+
+def test_only_what_lasts_is_a_collapse():
+    rule = Collapse(patience=30)
+    fine = {"discriminator": 1.5, "real": 0.3, "made": -0.3, "spread": 0.8}
+    won = {**fine, "discriminator": 0.0}
+    counts = counted({}, won, rule, 20)
+    assert counts["won"] == 20 and verdict(counts, won, rule) is None
+    assert counted(counts, fine, rule, 20)["won"] == 0
+    counts = counted(counts, won, rule, 20)
+    assert "optim.discriminator_lr" in verdict(counts, won, rule)
+    assert verdict(counts, won, Collapse(patience=0)) is None
+
+
+def test_the_average_follows_the_generator():
+    generator, _ = build(small(), 4)
+    average = Average(generator, 0.9, start=1)
+    with torch.no_grad():
+        generator.out.bias.fill_(1.0)
+    average.update(0)
+    assert average.net.out.bias.tolist() == [1.0] * 3  # until the start it is the generator itself
+    with torch.no_grad():
+        generator.out.bias.fill_(2.0)
+        generator.norm.running_mean.fill_(1.0)
+    average.update(1)
+    torch.testing.assert_close(average.net.out.bias, torch.full((3,), 1.1))
+    torch.testing.assert_close(average.net.norm.running_mean, torch.full_like(generator.norm.running_mean, 0.1))
+    assert not any(parameter.requires_grad for parameter in average.net.parameters())
+
+
+def test_rates_fall_in_a_line():
+    assert [rate_share(TwoRates(), step, 10) for step in (0, 9)] == [1.0, 1.0]
+    falling = TwoRates(decay_from=5)
+    assert [rate_share(falling, step, 10) for step in (4, 5, 6, 9)] == pytest.approx([1.0, 1.0, 0.8, 0.2])

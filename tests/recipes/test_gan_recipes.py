@@ -1,0 +1,65 @@
+"""GAN recipes: the paper's numbers, and what cannot be run."""
+
+from __future__ import annotations
+
+import pytest
+
+from hamburger.errors import OptionError, UnknownNameError
+from hamburger.recipes import gan_recipes
+from hamburger.recipes.codec import read_recipe, to_json
+from hamburger.recipes.find import find_gan_recipe
+from hamburger.recipes.gan_base import GanRecipe
+from hamburger.recipes.gan_check import check_gan_recipe
+from hamburger.recipes.gan_variants import gan_variants
+from hamburger.recipes.overrides import apply
+
+
+@pytest.mark.parametrize(("name", "batch", "steps"), [("hamgan-baby", 256, 2_000_000), ("hamgan-strong", 1024, 10**6)])
+def test_the_papers(name, batch, steps):
+    recipe = find_gan_recipe(name)
+    assert (recipe.batch, recipe.steps) == (batch, steps)
+    assert (recipe.optim.generator_lr, recipe.optim.discriminator_lr) == (1e-4, 4e-4)
+    assert (recipe.optim.beta1, recipe.optim.beta2, recipe.optim.discriminator_steps) == (0.0, 0.999, 1)
+    assert (recipe.model.resolution, recipe.model.latent, recipe.model.width) == (128, 128, 64)
+    assert (recipe.average, recipe.data.flip, recipe.data.name) == (None, False, "imagenet")
+
+
+@pytest.mark.parametrize("name", gan_recipes.names())
+def test_every_recipe_can_be_run_and_stored(name):
+    recipe = gan_recipes.create(name)
+    check_gan_recipe(recipe)
+    assert recipe.name == name
+    assert read_recipe(to_json(recipe), GanRecipe) == recipe
+
+
+@pytest.mark.parametrize(
+    ("setting", "complaint"),
+    [
+        ("model.name=hamgn", "did you mean 'hamgan'"),
+        ("model.options.norm_momentun=1", "did you mean 'norm_momentum'"),
+        ("model.options.width=1", "has a field of its own"),
+        ("optim.discriminator_steps=0", "at least 1"),
+        ("optim.decay_from=400", "behind the last of 400 steps"),
+        ("optim.generator_lr=0", "above 0"),
+        ("average=2", "at most 1"),
+        ("batch=1", "batch norm needs two"),
+        ("precision=8", "precision"),
+        ("collapse.patience=-1", "at least 0"),
+    ],
+)
+def test_mistakes(setting, complaint):
+    with pytest.raises(OptionError, match=complaint):
+        check_gan_recipe(apply(find_gan_recipe("figures"), [setting]))
+
+
+def test_variants_differ_in_their_context_alone():
+    base = find_gan_recipe("cifar10")
+    made = {name: apply(base, settings) for name, settings in gan_variants(["none", "sagan", "efficient"]).items()}
+    assert {name: recipe.model.context for name, recipe in made.items()} == {
+        "none": None,
+        "sagan": "sagan",
+        "efficient": "efficient",
+    }
+    assert len({(recipe.optim, recipe.steps, recipe.batch) for recipe in made.values()}) == 1
+    with pytest.raises(UnknownNameError, match="did you mean 'sagan'"):
+        gan_variants(["sagn"])
