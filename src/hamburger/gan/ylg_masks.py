@@ -44,13 +44,16 @@ def masks(height: int, width: int, *, align: str = "tile") -> Tensor:
     does: the mask of the keys' grid is repeated four times down the queries in raster order, so that a query uses the
     row of a key elsewhere in the image. `align="nearest"` takes the row of the key that the query was pooled into.
     """
+    ranks = enumeration(height // 2, width // 2)
+    square = torch.stack([pattern(name, len(ranks))[ranks][:, ranks] for name in HEADS])
+    return square[:, query_cells(height, width, align=align)]
+
+
+def query_cells(height: int, width: int, *, align: str) -> Tensor:
+    """The cell of the halved grid whose row each query uses, both in raster order.   ->   h w"""
     check_count("masks", "height", height, least=2)
     check_count("masks", "width", width, least=2)
     check_choice("masks", "align", align, ALIGNS)
-    ranks = enumeration(height // 2, width // 2)
-    square = torch.stack([pattern(name, len(ranks))[ranks][:, ranks] for name in HEADS])
     if align == "tile":
-        rows = torch.arange(height * width) % len(ranks)
-    else:
-        rows = (torch.arange(height)[:, None] // 2 * (width // 2) + torch.arange(width)[None] // 2).flatten()
-    return square[:, rows]
+        return torch.arange(height * width) % ((height // 2) * (width // 2))
+    return (torch.arange(height)[:, None] // 2 * (width // 2) + torch.arange(width)[None] // 2).flatten()

@@ -143,7 +143,7 @@ def measure_generator(
             ours,
             generator=torch.Generator().manual_seed(measure.seed),
             subsets=measure.subsets,
-            subset_size=min(measure.subset_size, fewest),
+            subset_size=min(measure.subset_size, max(2, fewest // 2)),  # all of it each time would be no draw
         ),
         neighbours=precision_recall(theirs[:fewest], ours[:fewest], k=measure.neighbours),
     )
