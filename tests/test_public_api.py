@@ -12,7 +12,7 @@ NAMES = (
     *("NMF", "VQ", "CD", "hams", "Ham", "Factors", "Decomposition", "decompose"),
     *("one_step", "bptt", "Truncated", "Implicit"),
     *("Hamburger", "HamLayer", "contexts", "create_context", "list_contexts", "debug"),
-    "create_model",
+    *("create_model", "create_gan"),
     *(
         "HamburgerError",
         "ShapeError",
@@ -58,6 +58,14 @@ def test_defaults_as_documented():
     )
     assert repr(layer) == repr(hb.Hamburger(512))
     assert hb.hams.names() == ["cd", "nmf", "vq"]
+
+
+def test_a_gan_as_documented():
+    G, D = hb.create_gan("hamgan", resolution=32, num_classes=10, width=8)
+    z, y = torch.randn(2, 128), torch.tensor([3, 7])
+    images = G(z, y)
+    assert images.shape == (2, 3, 32, 32) and images.abs().max() <= 1
+    assert D(images, y).shape == (2,)
 
 
 def test_a_ham_fits_a_screen():

@@ -40,6 +40,7 @@ from hamburger.solvers import (
 )
 
 if TYPE_CHECKING:
+    from hamburger.gan.create import create_gan
     from hamburger.models.create import create_model
 
 __version__ = "0.1.0"
@@ -69,6 +70,7 @@ __all__ = [
     "bptt",
     "contexts",
     "create_context",
+    "create_gan",
     "create_model",
     "debug",
     "decompose",
@@ -84,4 +86,8 @@ def __getattr__(name: str) -> Any:
         from hamburger.models.create import create_model
 
         return create_model
+    if name == "create_gan":
+        from hamburger.gan import create_gan
+
+        return create_gan
     raise AttributeError(f"module 'hamburger' has no attribute '{name}'")

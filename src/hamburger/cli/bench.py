@@ -255,6 +255,48 @@ def network(
     Console().print(table(rows))
 
 
+@app.command("gan")
+def gan(
+    contexts: Annotated[str, typer.Option(help="with commas")] = "none,sagan,ylg,ylg-fused,ylg-sparse,hamgan,efficient",
+    resolution: Annotated[int, typer.Option(help="32, 64 or 128")] = 128,
+    width: Annotated[int, typer.Option(help="channels of the widest map")] = 64,
+    num_classes: Annotated[int, typer.Option(help="k")] = 1000,
+    batch: Annotated[int, typer.Option(help="b")] = 64,
+    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16 (autocast)")] = "float32",
+    repeats: Annotated[int, typer.Option(help="timed rounds, each a step of every GAN")] = 20,
+    seed: Annotated[int, typer.Option()] = 0,
+    json: Annotated[Path | None, typer.Option(help="write the rows here, one JSON object per line")] = None,
+) -> None:
+    """A training step of HamGAN and its rivals, and their modules alone, in shuffled rounds."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from hamburger.bench import gan as bench
+    from hamburger.bench.gan_view import table
+    from hamburger.files import check_writable, write_json_lines
+
+    plan = bench.Plan(
+        contexts=words(contexts),
+        resolution=resolution,
+        width=width,
+        num_classes=num_classes,
+        batch=batch,
+        device=device,
+        dtype=dtype,
+        repeats=repeats,
+        seed=seed,
+    )
+    if json is not None:
+        check_writable(json)
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("measuring", total=plan.stages)
+        rows = bench.measure(plan, lambda what: progress.update(task, description=what, advance=1))
+    if json is not None:
+        write_json_lines(json, map(asdict, rows))
+    Console().print(table(rows))
+
+
 def words(text: str) -> tuple[str, ...]:
     """`nmf, sa` as names."""
     return tuple(part.strip() for part in text.split(",") if part.strip())

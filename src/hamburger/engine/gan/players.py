@@ -92,7 +92,10 @@ def discriminator_move(judge: Judge, real: Real, made: Tensor, classes: Tensor) 
     Real and made images go through in pairs, in one call: half the launches, one power iteration, and the rows of
     several processes one after another are those of a single one.
     """
-    pairs = torch.stack([real.images, made.to(real.images.dtype)], 1).flatten(0, 1)
+    shape = (2 * len(made), *made.shape[1:])
+    kind = {"dtype": real.images.dtype, "device": real.images.device, "memory_format": _layout(real.images)}
+    pairs = torch.empty(shape, **kind)  # type: ignore[arg-type]
+    pairs[0::2], pairs[1::2] = real.images, made
     answers = judge(pairs, torch.stack([real.labels, classes], 1).flatten()).unflatten(0, (-1, 2)).unbind(1)
     with torch.no_grad():
         spread = made.float().std(0).mean() / real.images.std(0).mean().clamp_min(1e-6)
@@ -102,6 +105,11 @@ def discriminator_move(judge: Judge, real: Real, made: Tensor, classes: Tensor) 
         "made": answers[1].detach().float().mean(),
         "spread": spread,
     }
+
+
+def _layout(images: Tensor) -> torch.memory_format:
+    last = images.is_contiguous(memory_format=torch.channels_last) and not images.is_contiguous()
+    return torch.channels_last if last else torch.contiguous_format
 
 
 def generator_move(judge: Judge, made: Tensor, classes: Tensor) -> Tensor:

@@ -1,0 +1,105 @@
+"""`ham gan` as a person meets it."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from hamburger.cli import main
+
+OPTIONS = '{"generator_multipliers": [8, 8, 8], "discriminator_multipliers": [8, 8], "norm_momentum": 0.1}'
+SMALL = [
+    *("model.resolution=16", "model.latent=6", "model.width=8", f"model.options={OPTIONS}", "data.options.length=24"),
+    *("batch=4", "steps=4", "log_every=2", "sample_every=4", "checkpoint_every=2", "average=none"),
+]
+SET = [word for setting in SMALL for word in ("--set", setting)]
+# colours of quarters in the place of a network
+MODULE = (
+    "import torch\nclass Means(torch.nn.Module):\n    def forward(self, x):\n"
+    "        return torch.nn.functional.adaptive_avg_pool2d(x, 2).flatten(1)\n"
+)
+
+
+@pytest.fixture
+def ham(monkeypatch, capfd, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "my_means.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["ham", *map(str, words)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        captured = capfd.readouterr()
+        return end.value.code, captured.out, captured.err
+
+    return call
+
+
+def test_train_sample_measure_and_report(ham, tmp_path):
+    run = tmp_path / "run"
+    status, out, err = ham("gan", "train", "figures", "--run", run, "--seed", 3, "--accelerator", "cpu", *SET)
+    assert status == 0, err
+    assert "4 steps, context hamgan" in out and "images/s" in err and "left" in err
+    assert json.loads((run / "result.json").read_text())["seed"] == 3
+    status, out, err = ham("gan", "sample", run, "--out", tmp_path / "made", "--count", 3, "--truncation", 0.8)
+    assert status == 0, err
+    assert {"images", "sheet.png", "classes.png", "interpolations.png", "samples.json"} == {
+        path.name for path in (tmp_path / "made").iterdir()
+    }
+    words = ("--extractor", "my_means:Means", "--size", 8, "--samples", 20, "--choice", 16, "--device", "cpu")
+    status, out, err = ham("gan", "fid", run, *words, "--json", tmp_path / "fid.json")
+    assert status == 0, err
+    assert out.startswith("frechet[Means@8]") and "FID" not in out
+    found = json.loads((tmp_path / "fid.json").read_text())
+    assert found["fake_images"] == 20 and found["extractor"].startswith("Means@8") and found["seed"] == 3
+    status, out, err = ham("gan", "report", run)
+    assert status == 0, err
+    page = (run / "report.html").read_text()
+    assert all(words in page for words in ("Hinge losses", "step 4", "atom 1", "seconds_per_step"))
+    status, out, err = ham("gan", "train", "figures", "--run", run, "--seed", 3, *SET, "--resume")
+    assert status == 0 and "finished" in err
+
+
+def test_a_grid_trains_measures_and_appends(ham, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    words = ["gan", "grid", "figures", "--out", tmp_path / "runs", "--contexts", "none,ylg", "--seeds", "0", *SET]
+    words += ["--extractor", "my_means:Means", "--samples", 20, "--choice", 16, "--device", "cpu", "--json", rows]
+    status, out, err = ham(*words, "--jobs", 2)
+    assert status == 0, err
+    found = [json.loads(line) for line in rows.read_text().splitlines()]
+    assert [each["context"] for each in found] == ["none", "ylg"]
+    assert all({"frechet", "kid", "seconds_per_step", "peak_mb", "hardware", "commit"} <= each.keys() for each in found)
+    assert "ylg" in out and "Means@224" in out
+    status, _, err = ham(*words)  # nothing is trained again
+    assert status == 0, err
+    assert len(rows.read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["train", "figurs", "--run", "RUN"], "did you mean 'figures'"),
+        (["train", "cifar10", "--run", "RUN"], "--data DIR"),
+        (["train", "cifar10", "--run", "RUN", "--data", "NOWHERE"], "NOWHERE"),
+        (["train", "figures", "--run", "RUN", "--set", "model.context=sagn"], "did you mean 'sagan'"),
+        (["train", "figures", "--run", "RUN", "--set", "optim.lr=1"], "no field 'lr'"),
+        (["train", "figures", "--run", "RUN", "--devices", "3"], "--set batch=33"),
+        (["train", "figures", "--run", "RUN", "--accelerator", "tpu"], "accelerator"),
+        (["sample", "NOWHERE", "--out", "RUN"], "NOWHERE"),
+        (["sample", "NOWHERE", "--out", "RUN", "--truncation", "-1"], "truncation"),
+        (["fid", "NOWHERE"], "NOWHERE"),
+        (["fid", "NOWHERE", "--samples", "1"], "samples"),
+        (["grid", "figures", "--out", "RUN"], "--weights FILE"),
+        (["grid", "figures", "--out", "RUN", "--extractor", "my_means:Means", "--contexts", "hamgn"], "hamgan"),
+        (["report", "NOWHERE"], "NOWHERE"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(ham, tmp_path, words, complaint):
+    status, out, err = ham("gan", *(str(tmp_path / "run") if word == "RUN" else word for word in words))
+    assert (status, out) == (2, "")
+    assert complaint in err
+    assert "Traceback" not in err
+    assert not (tmp_path / "run" / "recipe.json").exists()

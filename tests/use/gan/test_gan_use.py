@@ -1,0 +1,182 @@
+"""Samples, distances and rows of trained generators."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from gan_run import CLASSES, Means, write_run
+from PIL import Image
+
+from hamburger.data.generation.load import load_images, open_source
+from hamburger.errors import CheckpointError, InputError, OptionError
+from hamburger.gan.paths import between, truncated
+from hamburger.gan.sheets import sheet, to_bytes
+from hamburger.gan.weights import load_generator
+from hamburger.metrics.feature_cache import cached_features
+from hamburger.metrics.features import module_extractor
+from hamburger.metrics.frechet import frechet_distance, gaussian
+from hamburger.use.gan.distances import Measure, look_at_real, measure_generator
+from hamburger.use.gan.extractors import find_extractor
+from hamburger.use.gan.rows import append_rows, row
+from hamburger.use.gan.samples import Wanted, chosen_classes, write_samples
+from hamburger.use.gan.source import open_generator
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return write_run(tmp_path_factory.mktemp("use") / "run")
+
+
+def pictures(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.png"))}
+
+
+def test_the_same_seed_writes_the_same_files(run, tmp_path):
+    generator, info, _ = open_generator(run)
+    wanted = {"count": 5, "rows": 2, "ways": 2, "stops": 4, "seed": 3}
+    written = write_samples(generator, info.classes, tmp_path / "a", Wanted(**wanted))
+    write_samples(generator, info.classes, tmp_path / "b", Wanted(**wanted, batch=2))
+    one, other = pictures(tmp_path / "a"), pictures(tmp_path / "b")
+    assert one.keys() == other.keys() and len(one) == len(written) - 1 == 5 + 3
+    for name, size in {"classes": (2 * 16 + 2, 4 * 16 + 3 * 2), "interpolations": (4 * 16 + 3 * 2, 2 * 16 + 2)}.items():
+        with Image.open(tmp_path / "a" / f"{name}.png") as opened:
+            assert opened.size == size
+    account = json.loads((tmp_path / "a" / "samples.json").read_text())
+    assert account["seed"] == 3 and len(account["files"]) == 8
+    write_samples(generator, info.classes, tmp_path / "c", Wanted(**{**wanted, "seed": 4}))
+    assert pictures(tmp_path / "c")["sheet.png"] != one["sheet.png"]
+    write_samples(generator, info.classes, tmp_path / "d", Wanted(count=3, rows=0, ways=0, classes=("cross", "0")))
+    assert [name.rsplit("-", 1)[1] for name in pictures(tmp_path / "d") if "image-" in name] == [
+        *("2.png", "0.png", "2.png")
+    ]
+
+
+def test_classes_by_name_or_number():
+    assert chosen_classes((), CLASSES) == [0, 1, 2, 3]
+    assert chosen_classes(("ring", "1"), CLASSES) == [3, 1]
+    with pytest.raises(OptionError, match="did you mean 'ring'"):
+        chosen_classes(("rin",), CLASSES)
+    with pytest.raises(OptionError, match="nothing is asked for"):
+        Wanted(count=0, rows=0, ways=0)
+
+
+def test_truncated_draws_are_those_of_a_shorter_normal():
+    z = torch.randn(20_000, generator=torch.Generator().manual_seed(0))
+    short = truncated(z, 1.0)
+    assert short.abs().max() <= 1.0
+    assert torch.equal(short.argsort(), z.argsort())
+    density = math.exp(-0.5) / math.sqrt(2 * math.pi)
+    variance = 1 - 2 * density / math.erf(1 / math.sqrt(2))  # of a normal cut at one deviation
+    assert float(short.var()) == pytest.approx(variance, rel=0.03)
+    torch.testing.assert_close(truncated(z, 30.0), z, rtol=1e-4, atol=1e-5)
+
+
+def test_the_way_keeps_its_ends_and_its_length():
+    a, b = torch.randn(64), torch.randn(64)
+    way = between(a, b, 5)
+    torch.testing.assert_close(way[0], a)
+    torch.testing.assert_close(way[-1], b)
+    low, high = sorted((float(a.norm()), float(b.norm())))
+    assert all(0.9 * low <= float(each.norm()) <= 1.1 * high for each in way)
+    torch.testing.assert_close(between(a, a, 3), a.expand(3, -1))
+
+
+def test_bytes_go_there_and_back():
+    pixels = torch.arange(256, dtype=torch.uint8).expand(1, 3, 4, 256)
+    assert torch.equal(to_bytes(pixels.float() / 127.5 - 1), pixels)
+    made = sheet(torch.zeros(3, 3, 4, 5, dtype=torch.uint8), columns=2)
+    assert made.shape == (3, 10, 12)
+
+
+def test_weights_that_are_no_generators(run, tmp_path):
+    with pytest.raises(InputError, match="no run of `ham gan train`"):
+        open_generator(tmp_path)
+    (tmp_path / "recipe.json").write_text("{}")
+    with pytest.raises(InputError, match="first checkpoint"):
+        open_generator(tmp_path)
+    broken = tmp_path / "generator.safetensors"
+    broken.write_bytes((run / "generator.safetensors").read_bytes()[:-7])
+    with pytest.raises(CheckpointError, match="not a readable"):
+        load_generator(broken)
+
+
+@pytest.fixture(scope="module")
+def means():
+    return module_extractor(Means(), "means", size=8)
+
+
+def test_distances_are_those_of_the_features(run, means, tmp_path):
+    generator, _, _ = open_generator(run)
+    images = load_images(open_source("figures", "train", size=16, length=40))
+    measure = Measure(samples=30, choice=20, subsets=4, batch=7)
+    real = look_at_real(images, means, measure, device=CPU, cache=tmp_path)
+    found = measure_generator(generator, real, means, measure, device=CPU)
+    from hamburger.gan.sampling import sample
+
+    theirs = means(torch.from_numpy(np.array(images.images)))
+    ours = means(to_bytes(sample(generator, 30, seed=0)))
+    assert found.frechet == pytest.approx(frechet_distance(gaussian(theirs), gaussian(ours)), rel=1e-4)
+    assert found.name == "frechet[means@8]" and (found.real, found.fake) == (40, 30)
+
+    again = look_at_real(
+        images, means, measure, device=CPU, cache=tmp_path, progress=lambda *_: pytest.fail("read again")
+    )
+    assert torch.equal(again.features, real.features) and len(real.features) == 20
+    other = load_images(open_source("figures", "train", size=16, length=40, seed=1))
+    assert not torch.equal(look_at_real(other, means, measure, device=CPU, cache=tmp_path).features, real.features)
+    larger = load_images(open_source("figures", "train", size=32, length=40))
+    with pytest.raises(OptionError, match="16 pixels, the real ones have 32"):
+        measure_generator(
+            generator, look_at_real(larger, means, measure, device=CPU, cache=tmp_path), means, measure, device=CPU
+        )
+
+
+def test_kept_features_are_never_of_anything_else(tmp_path):
+    key = {"data": "a", "count": 2}
+    kept = cached_features(tmp_path, key, lambda: torch.ones(2, 3))
+    assert torch.equal(cached_features(tmp_path, key, lambda: pytest.fail("made again")), kept)
+    (path,) = tmp_path.iterdir()
+    content = bytearray(path.read_bytes())
+    content[-2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"damaged.*delete it"):
+        cached_features(tmp_path, key, lambda: torch.ones(2, 3))
+
+
+def test_extractors_by_name(tmp_path):
+    with pytest.raises(OptionError, match=r"needs --weights FILE.*not called FID"):
+        find_extractor("inception")
+    with pytest.raises(OptionError, match="did you mean 'inception'"):
+        find_extractor("inceptio")
+    (tmp_path / "other.pth").write_bytes(b"other weights")
+    with pytest.raises(CheckpointError, match="the weights that FID is defined by"):
+        find_extractor("inception", tmp_path / "other.pth")
+    own = find_extractor("gan_run:Means", size=8)
+    assert own.label.startswith("Means@8 bilinear-antialias sha256:")
+    with pytest.raises(OptionError, match="gan_run:Nothing"):
+        find_extractor("gan_run:Nothing")
+
+
+def test_rows_are_appended_and_newer_ones_replace(run, means, tmp_path):
+    generator, _, _ = open_generator(run)
+    images = load_images(open_source("figures", "train", size=16, length=40))
+    measure = Measure(samples=20, choice=10, subsets=2)
+    real = look_at_real(images, means, measure, device=CPU, cache=tmp_path)
+    found = measure_generator(generator, real, means, measure, device=CPU)
+    trained = {"recipe": "figures", "context": "hamgan", "seed": 0, "steps": 3, "batch": 4, "hardware": "here"}
+    trained |= {"seconds_per_step": 0.5, "peak_mb": 10.0, "torch": "2", "commit": "c", "date": "d", "overrides": []}
+    one = row(trained, found, real={"data": "figures"}, compared=10)
+    assert list(one)[:9] == [
+        *("recipe", "context", "seed", "frechet", "extractor", "kid", "seconds_per_step", "peak_mb", "steps")
+    ]
+    path = tmp_path / "rows.jsonl"
+    append_rows(path, [one])
+    append_rows(path, [{**one, "seed": 1}, {**one, "peak_mb": 11.0}])
+    kept = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(each["seed"], each["peak_mb"]) for each in kept] == [(0, 11.0), (1, 10.0)]
