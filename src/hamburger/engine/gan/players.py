@@ -93,9 +93,9 @@ def discriminator_move(judge: Judge, real: Real, made: Tensor, classes: Tensor) 
     several processes one after another are those of a single one.
     """
     shape = (2 * len(made), *made.shape[1:])
-    kind = {"dtype": real.images.dtype, "device": real.images.device, "memory_format": _layout(real.images)}
-    pairs = torch.empty(shape, **kind)  # type: ignore[arg-type]
-    pairs[0::2], pairs[1::2] = real.images, made
+    images = real.images
+    pairs = torch.empty(shape, dtype=images.dtype, device=images.device, memory_format=_layout(images))
+    pairs[0::2], pairs[1::2] = images, made
     answers = judge(pairs, torch.stack([real.labels, classes], 1).flatten()).unflatten(0, (-1, 2)).unbind(1)
     with torch.no_grad():
         spread = made.float().std(0).mean() / real.images.std(0).mean().clamp_min(1e-6)
