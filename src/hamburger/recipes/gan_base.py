@@ -68,6 +68,7 @@ class GanRecipe(Training):
     average: float | None = None  # decay of a running mean of the generator's weights, which then makes the samples
     average_from: int = 0  # until then the mean is the generator itself
     sample_every: int = 1_000  # a sheet of the same latents each time
+    graph: bool = False  # record a step as a CUDA graph and replay it; one process on one GPU
 
 
 # functions without arguments that return a GanRecipe

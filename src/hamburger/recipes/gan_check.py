@@ -20,6 +20,12 @@ def check_gan_recipe(recipe: GanRecipe, *, processes: int = 1) -> None:
     check_count(call, "average_from", recipe.average_from, least=0)
     if recipe.average is not None:
         check_positive(call, "average", recipe.average, most=1)
+    check_flag(call, "graph", recipe.graph)
+    if recipe.graph and (processes > 1 or recipe.precision == "fp16"):
+        what = f"{processes} processes" if processes > 1 else "precision fp16, whose scale is decided on the host"
+        raise OptionError(
+            f"{call}: graph records the step of one process and of bf16 or 32, got {what}; --set graph=false"
+        )
     if recipe.batch // (processes * recipe.accumulate) < 2:
         raise OptionError(f"{call}: batch norm needs two images at once, got batch {recipe.batch}; --set batch=2")
     _check_model(call, recipe)

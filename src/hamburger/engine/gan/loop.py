@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
@@ -17,6 +17,7 @@ from hamburger.engine.events import Drawn, Listener
 from hamburger.engine.folder import RunFolder
 from hamburger.engine.gan.average import Average
 from hamburger.engine.gan.collapse import counted, verdict
+from hamburger.engine.gan.graph import Replayed
 from hamburger.engine.gan.players import Player, Players, discriminator_move, draw, generator_move, rate_share
 from hamburger.engine.interrupt import StopRequest
 from hamburger.engine.run import Run
@@ -59,6 +60,9 @@ class GanLoop(Run[GanRecipe, GanProgress]):
         super().__init__(recipe, fabric, folder, stop, listen, GanProgress())
         self.generator, self.discriminator = players
         self.feed, self.classes = feed, feed.set.classes
+        self.moves: Callable[[Sequence[list[Real]]], dict[str, Tensor]] = self.both_move
+        if recipe.graph and self.device.type == "cuda":
+            self.moves = Replayed(self.both_move)
         self.average: Average | None = None
         if recipe.average is not None:
             self.average = Average(self.generator.net, recipe.average, recipe.average_from)
@@ -101,12 +105,15 @@ class GanLoop(Run[GanRecipe, GanProgress]):
         share = rate_share(optim, step, self.recipe.steps)
         _set_rate(self.generator, share * optim.generator_lr)
         _set_rate(self.discriminator, share * optim.discriminator_lr)
-        for parts in draws:
-            terms = self.move_discriminator(parts)
-        terms |= self.move_generator(len(draws[0]), len(draws[0][0].labels))
+        terms = self.moves(draws)
         if self.average is not None:
             self.average.update(step)
         self.done(step, terms, [])
+
+    def both_move(self, draws: Sequence[list[Real]]) -> dict[str, Tensor]:
+        for parts in draws:
+            terms = self.move_discriminator(parts)
+        return terms | self.move_generator(len(draws[0]), len(draws[0][0].labels))
 
     def move_discriminator(self, parts: Sequence[Real]) -> dict[str, Tensor]:
         seen: dict[str, Tensor] = {}
@@ -206,6 +213,9 @@ class GanLoop(Run[GanRecipe, GanProgress]):
         for name, player in (("generator", self.generator), ("discriminator", self.discriminator)):
             player.net.load_state_dict(state[name])
             player.optimizer.load_state_dict(state[f"{name}_optimizer"])
+            for group in player.optimizer.param_groups:
+                if isinstance(group["lr"], Tensor):
+                    group["lr"] = group["lr"].to(self.device)  # torch moves what belongs to weights, and nothing else
         if self.average is not None:
             self.average.load(state["average"])
 
@@ -247,7 +257,10 @@ def class_rows(generator: Generator, *, rows: int = ROWS, columns: int = COLUMNS
 
 def _set_rate(player: Player, rate: float) -> None:
     for group in player.optimizer.param_groups:
-        group["lr"] = rate
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
 
 
 def _grouped(feed: Iterator[list[Real]], each: int) -> Iterator[list[list[Real]]]:

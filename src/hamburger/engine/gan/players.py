@@ -68,15 +68,27 @@ def _player(recipe: GanRecipe, fabric: Fabric, net: Any, rate: float) -> Player:
     if recipe.channels_last:
         net.to(memory_format=torch.channels_last)
     net.to(fabric.device)
-    optimizer = adam(net, recipe.optim, rate)
+    optimizer = adam(net, recipe.optim, rate, capturable=recipe.graph)
     plain: Any = torch.compile(net) if recipe.compile else net
     model, wrapped = fabric.setup(plain, optimizer)
     return Player(net, plain, model, optimizer, wrapped)
 
 
-def adam(net: torch.nn.Module, optim: TwoRates, rate: float) -> torch.optim.Adam:
-    fused = next(net.parameters()).device.type == "cuda"  # one launch for all weights instead of a dozen
-    return torch.optim.Adam(net.parameters(), lr=rate, betas=(optim.beta1, optim.beta2), fused=fused)
+def adam(net: torch.nn.Module, optim: TwoRates, rate: float, *, capturable: bool = False) -> torch.optim.Adam:
+    """`capturable`: its rate and its count of steps lie on the device, where a recorded step reads them anew."""
+    device = next(net.parameters()).device
+    on_card = device.type == "cuda"  # where one launch serves all weights instead of a dozen
+    lr: float | Tensor = torch.tensor(rate, device=device) if capturable and on_card else rate
+    made = torch.optim.Adam(
+        net.parameters(),
+        lr=lr,
+        betas=(optim.beta1, optim.beta2),
+        fused=on_card,
+        capturable=capturable and on_card,
+    )
+    # the steps before the recording are meant to run without one, and torch would warn of them
+    made._warned_capturable_if_run_uncaptured = True
+    return made
 
 
 def rate_share(optim: TwoRates, step: int, steps: int) -> float:
