@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hamburger.analysis import contexts_page, core_page, propositions_report, segmentation_page, table3_page
+from hamburger.analysis import contexts_page, core_page, gan_page, propositions_report, segmentation_page, table3_page
 from hamburger.analysis.figure_table3 import draw
 from hamburger.files import write_atomically
 
@@ -51,6 +51,9 @@ BLOCKS: dict[str, Callable[[Path], str]] = {
     "segmentation-camvid-classes": lambda results: segmentation_page.classes(
         lines_of(results / "segmentation_camvid_h200.jsonl")
     ),
+    "gan-cifar10-h200": lambda results: gan_page.distances(lines_of(results / "gan_cifar10_h200.jsonl")),
+    "gan-tiny-h200": lambda results: gan_page.distances(lines_of(results / "gan_tiny-imagenet_h200.jsonl")),
+    "gan-speed-h200": lambda results: gan_page.speed(lines_of(results / "ganspeed_h200.jsonl")),
     "propositions": lambda results: propositions_report.markdown(
         json.loads((results / "propositions_cpu.json").read_text())
     ),

@@ -149,7 +149,7 @@ def test_accumulated_parts_and_more_steps_of_the_discriminator(tmp_path):
     train_small(tmp_path / "run", *more)
     assert len(rows(tmp_path / "run")) == 3
     train_small(tmp_path / "half", "precision=bf16", "channels_last=true", "steps=3", "optim.decay_from=1")
-    assert rows(tmp_path / "half")[-1]["lr"] == pytest.approx(1e-3 / 2)
+    assert rows(tmp_path / "half")[-1]["lr"] == pytest.approx(2e-3 / 2)
 
 
 def test_a_loss_that_is_not_finite_stops_at_once(tmp_path, monkeypatch):

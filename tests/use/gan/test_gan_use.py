@@ -169,12 +169,21 @@ def test_rows_are_appended_and_newer_ones_replace(run, means, tmp_path):
     measure = Measure(samples=20, choice=10, subsets=2)
     real = look_at_real(images, means, measure, device=CPU, cache=tmp_path)
     found = measure_generator(generator, real, means, measure, device=CPU)
-    trained = {"recipe": "figures", "context": "hamgan", "seed": 0, "steps": 3, "batch": 4, "hardware": "here"}
-    trained |= {"seconds_per_step": 0.5, "peak_mb": 10.0, "torch": "2", "commit": "c", "date": "d", "overrides": []}
+    trained = {"recipe": "figures", "context": "hamgan", "seed": 0, "steps": 3, "batch": 4, "precision": "bf16"}
+    trained |= {
+        "hardware": "here",
+        "seconds_per_step": 0.5,
+        "peak_mb": 10.0,
+        "torch": "2",
+        "commit": "c",
+        "date": "d",
+        "overrides": [],
+    }
     one = row(trained, found, real={"data": "figures"}, compared=10)
     assert list(one)[:9] == [
         *("recipe", "context", "seed", "frechet", "extractor", "kid", "seconds_per_step", "peak_mb", "steps")
     ]
+    assert one["dtype"] == "bf16" and one["precision"] == found.neighbours.precision
     path = tmp_path / "rows.jsonl"
     append_rows(path, [one])
     append_rows(path, [{**one, "seed": 1}, {**one, "peak_mb": 11.0}])

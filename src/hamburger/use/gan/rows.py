@@ -18,6 +18,8 @@ FIRST = ("recipe", "context", "seed", "frechet", "extractor", "kid", "seconds_pe
 
 def row(trained: dict[str, Any], found: Distances, *, real: dict[str, Any], compared: int) -> dict[str, Any]:
     """`trained` is a run's result.json under the name of its variant."""
+    # of a training it is bf16 or the like, of images a share: each gets a name of its own
+    trained = {**trained, "dtype": trained["precision"]}
     whole = {**trained, **found.row(), **real, "compared_images": compared}
     return {**{name: whole.pop(name) for name in FIRST}, **whole}
 

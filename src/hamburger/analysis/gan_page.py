@@ -1,0 +1,86 @@
+"""Rows of `ham gan grid` and `ham bench gan` -> the tables of docs/gan.md."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from hamburger.analysis.core_page import markdown_table
+from hamburger.analysis.report.statistics import paired, summarise
+
+Row = dict[str, Any]
+BASE = "none"
+
+
+def distances(rows: Sequence[Row]) -> str:
+    """Every context over its seeds, best first, and its difference to the networks without one, paired by seed."""
+    first = rows[0]
+    mixed = [name for name in ("extractor", "steps", "batch", "data_sha256") if len({str(r[name]) for r in rows}) > 1]
+    if mixed:
+        raise ValueError(f"gan page: these rows differ in {', '.join(mixed)}, so they cannot stand in one table")
+    by_context: dict[str, list[Row]] = {}
+    for row in rows:
+        by_context.setdefault(row["context"], []).append(row)
+    scores = {context: {row["seed"]: row["frechet"] for row in own} for context, own in by_context.items()}
+    means = {context: summarise(list(own.values())) for context, own in scores.items()}
+    lines = []
+    for context in sorted(means, key=lambda name: means[name].mean):
+        own, found = by_context[context], means[context]
+        difference = paired(scores[context], scores[BASE]) if context != BASE and BASE in scores else None
+        gain = "" if difference is None else f"{difference.mean:+.2f}"
+        known = difference is not None and difference.interval is not None
+        interval = "{:+.2f} ... {:+.2f}".format(*difference.interval) if known else ""  # type: ignore[union-attr,misc]
+        seeds = ", ".join(f"{value:.2f}" for _, value in sorted(scores[context].items()))
+        lines.append(
+            [
+                context,
+                f"{found.mean:.2f}",
+                "" if found.deviation is None else f"{found.deviation:.2f}",
+                gain,
+                interval,
+                seeds,
+                f"{1000 * _mean(own, 'kid'):.2f}",
+                f"{_mean(own, 'precision'):.3f}",
+                f"{_mean(own, 'recall'):.3f}",
+                f"{1000 * _mean(own, 'seconds_per_step'):.1f}",
+                f"{max(row['peak_mb'] for row in own):,.0f}",
+            ]
+        )
+    header = [
+        *("context", first["name"], "spread", "over none", "95 % interval", "each seed", "kernel x 1000"),
+        *("precision", "recall", "ms a step", "peak MiB"),
+    ]
+    commits = ", ".join(sorted({str(row["commit"]) for row in rows}))
+    note = (
+        f"Lower is better for the two distances. {first['hardware']}, torch {first['torch']}, {first['steps']:,} steps "
+        f"of {first['batch']}, {first['dtype']}; {first['fake_images']:,} generated against {first['real_images']:,} "
+        f"real images, precision and recall of {first['compared_images']:,} each; by {first['extractor']}; "
+        f"commit {commits}. Times are those of runs side by side on one card."
+    )
+    return f"{markdown_table(header, lines)}\n\n{note}"
+
+
+def speed(rows: Sequence[Row]) -> str:
+    """Whole steps, what a context adds to them, and modules alone, over YLG as published."""
+    first = rows[0]
+    fields = ("step_ms", "step_of_ylg", "added_ms", "added_of_ylg", "generator_ms", "discriminator_ms", "module_of_ylg")
+    lines = [[row["context"], *(_shown(row[name]) for name in fields), _shown(row["peak_mb"], 0)] for row in rows]
+    header = [
+        *("context", "step, ms", "over ylg", "added to the step, ms", "over ylg"),
+        *("module in G, ms", "in D, ms", "both over ylg", "peak MiB"),
+    ]
+    note = (
+        f"{first['hardware']}, torch {first['torch']}, {first['resolution']} x {first['resolution']}, batch "
+        f"{first['batch']}, {first['dtype']}, hams by {first['backend']}; medians of {first['repeats']} shuffled "
+        f"rounds, commit {first['commit']} (`ham bench gan`). The paper's, on TPUs: a step 0.85 of YLG's, the module 0.28."
+    )
+    return f"{markdown_table(header, lines)}\n\n{note}"
+
+
+def _mean(rows: Sequence[Row], name: str) -> float:
+    return statistics.mean(row[name] for row in rows)
+
+
+def _shown(value: float | None, digits: int = 2) -> str:
+    return "" if value is None else f"{value:,.{digits}f}"
