@@ -11,6 +11,12 @@ from hamburger.analysis.report.statistics import paired, summarise
 
 Row = dict[str, Any]
 BASE = "none"
+PAPER = {"none": 1.65, "ylg": 1.31, "hamgan": 1.54}  # section 3.5: steps a second
+
+
+def paper_added(context: str) -> float:
+    """Seconds that a context adds to a step, by the paper's numbers."""
+    return 1 / PAPER[context] - 1 / PAPER[BASE]
 
 
 def distances(rows: Sequence[Row]) -> str:
@@ -56,7 +62,7 @@ def distances(rows: Sequence[Row]) -> str:
         f"Lower is better for the two distances. {first['hardware']}, torch {first['torch']}, {first['steps']:,} steps "
         f"of {first['batch']}, {first['dtype']}; {first['fake_images']:,} generated against {first['real_images']:,} "
         f"real images, precision and recall of {first['compared_images']:,} each; by {first['extractor']}; "
-        f"commit {commits}. Times are those of runs side by side on one card."
+        f"commit {commits}. Times are those of {first['jobs']} runs at once."
     )
     return f"{markdown_table(header, lines)}\n\n{note}"
 
@@ -73,7 +79,8 @@ def speed(rows: Sequence[Row]) -> str:
     note = (
         f"{first['hardware']}, torch {first['torch']}, {first['resolution']} x {first['resolution']}, batch "
         f"{first['batch']}, {first['dtype']}, hams by {first['backend']}; medians of {first['repeats']} shuffled "
-        f"rounds, commit {first['commit']} (`ham bench gan`). The paper's, on TPUs: a step 0.85 of YLG's, the module 0.28."
+        f"rounds, commit {first['commit']} (`ham bench gan`). The paper's HamGAN, on TPUs: a step "
+        f"{PAPER['ylg'] / PAPER['hamgan']:.2f} of YLG's, what it adds {paper_added('hamgan') / paper_added('ylg'):.2f}."
     )
     return f"{markdown_table(header, lines)}\n\n{note}"
 

@@ -47,7 +47,8 @@ def measured_grid(
     rows = []
     with warnings_as_notes(), image_bar() as bar:
         real = look_at_real(images, extractor, measure, device=device, progress=bar)
-        about = {"data": images.name, "split": images.split, "data_sha256": images.digest}
+        # runs at once slow each other down, so a time means little without their number
+        about = {"data": images.name, "split": images.split, "data_sha256": images.digest, "jobs": jobs}
         for cell, result in zip(planned, trained, strict=True):
             generator, _, _ = open_generator(out / cell.name)
             found = measure_generator(generator, real, extractor, measure, device=device, progress=bar)
