@@ -59,6 +59,8 @@ def test_train_sample_measure_and_report(ham, tmp_path):
     assert status == 0, err
     page = (run / "report.html").read_text()
     assert all(words in page for words in ("Hinge losses", "step 4", "atom 1", "seconds_per_step"))
+    status, _, err = ham("report", run, "--out", tmp_path / "wrong.html")
+    assert status == 2 and "ham gan report" in err
     status, out, err = ham("gan", "train", "figures", "--run", run, "--seed", 3, *SET, "--resume")
     assert status == 0 and "finished" in err
 

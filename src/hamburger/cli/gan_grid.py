@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +36,8 @@ def measured_grid(
     """Train all, then measure all against one set of real images; a row is in the file as soon as it is known."""
     from hamburger.cli.notes import image_bar, note, warnings_as_notes
     from hamburger.data.generation.load import load_images, open_source
-    from hamburger.use.gan.rows import append_rows, row
+    from hamburger.metrics.features import file_digest
+    from hamburger.use.gan.rows import append_rows, kept_distances, row
     from hamburger.use.gan.source import open_generator
 
     recipe = planned[0].resolved()
@@ -50,8 +53,10 @@ def measured_grid(
         # runs at once slow each other down, so a time means little without their number
         about = {"data": images.name, "split": images.split, "data_sha256": images.digest, "jobs": jobs}
         for cell, result in zip(planned, trained, strict=True):
-            generator, _, _ = open_generator(out / cell.name)
-            found = measure_generator(generator, real, extractor, measure, device=device, progress=bar)
+            generator, _, weights = open_generator(out / cell.name)
+            key = (file_digest(weights), images.digest, extractor.label, asdict(measure), device.type)
+            find = partial(measure_generator, generator, real, extractor, measure, device=device, progress=bar)
+            found = kept_distances(out / cell.name, key, find)
             compared = min(measure.choice, measure.samples, len(images))
             rows.append(row(result, found, real=about, compared=compared))
             append_rows(json or results_file(images.name, result), rows[-1:])

@@ -11,7 +11,9 @@ import typer
 
 from hamburger.cli.notes import image_bar, note, warnings_as_notes
 
-Extractor = Annotated[str, typer.Option(help="inception, efficientnet-lite0, or package.module:function of your own")]
+Extractor = Annotated[
+    str, typer.Option(help="inception, torch-fidelity, efficientnet-lite0, or package.module:function")
+]
 Weights = Annotated[Path | None, typer.Option(help="the extractor's weights")]
 Samples = Annotated[int, typer.Option(help="images to generate")]
 Choice = Annotated[int, typer.Option(help="images of each set for kernel distance, precision and recall")]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -17,11 +19,11 @@ from hamburger.gan.paths import between, truncated
 from hamburger.gan.sheets import sheet, to_bytes
 from hamburger.gan.weights import load_generator
 from hamburger.metrics.feature_cache import cached_features
-from hamburger.metrics.features import module_extractor
+from hamburger.metrics.features import distance_name, module_extractor
 from hamburger.metrics.frechet import frechet_distance, gaussian
 from hamburger.use.gan.distances import Measure, look_at_real, measure_generator
 from hamburger.use.gan.extractors import find_extractor
-from hamburger.use.gan.rows import append_rows, row
+from hamburger.use.gan.rows import append_rows, kept_distances, row
 from hamburger.use.gan.samples import Wanted, chosen_classes, write_samples
 from hamburger.use.gan.source import open_generator
 
@@ -163,6 +165,32 @@ def test_extractors_by_name(tmp_path):
         find_extractor("gan_run:Nothing")
 
 
+def test_torch_fidelity_where_it_is_installed(monkeypatch):
+    """With a stand-in: the package is not among what the tests need."""
+    monkeypatch.setitem(sys.modules, "torch_fidelity", None)
+    with pytest.raises(OptionError, match="pip install torch-fidelity"):
+        find_extractor("torch-fidelity")
+
+    class StandIn(torch.nn.Module):
+        def __init__(self, name, features):
+            super().__init__()
+            self.features = features
+
+        def forward(self, images):
+            assert images.dtype == torch.uint8 and self.features == ["2048"]
+            return (images.float().mean((2, 3)),)
+
+    package = types.ModuleType("torch_fidelity")
+    module = types.ModuleType("torch_fidelity.feature_extractor_inceptionv3")
+    module.FeatureExtractorInceptionV3 = StandIn
+    monkeypatch.setitem(sys.modules, "torch_fidelity", package)
+    monkeypatch.setitem(sys.modules, "torch_fidelity.feature_extractor_inceptionv3", module)
+    extractor = find_extractor("torch-fidelity")
+    assert extractor(torch.full((2, 3, 8, 8), 7, dtype=torch.uint8)).tolist() == [[7.0] * 3] * 2
+    assert extractor.label.startswith("torch-fidelity_inception@299 its-own sha256:")
+    assert distance_name(extractor.label) == "frechet[torch-fidelity_inception@299]"
+
+
 def test_rows_are_appended_and_newer_ones_replace(run, means, tmp_path):
     generator, _, _ = open_generator(run)
     images = load_images(open_source("figures", "train", size=16, length=40))
@@ -179,11 +207,15 @@ def test_rows_are_appended_and_newer_ones_replace(run, means, tmp_path):
         "date": "d",
         "overrides": [],
     }
-    one = row(trained, found, real={"data": "figures"}, compared=10)
+    one = row(trained, found.row(), real={"data": "figures"}, compared=10)
     assert list(one)[:9] == [
         *("recipe", "context", "seed", "frechet", "extractor", "kid", "seconds_per_step", "peak_mb", "steps")
     ]
     assert one["dtype"] == "bf16" and one["precision"] == found.neighbours.precision
+    kept = kept_distances(tmp_path, ["a", 1], lambda: found)
+    assert kept_distances(tmp_path, ["a", 1], lambda: pytest.fail("measured again")) == kept == found.row()
+    next(tmp_path.glob("distances-*.json")).write_text("{")
+    assert kept_distances(tmp_path, ["a", 1], lambda: found) == kept
     path = tmp_path / "rows.jsonl"
     append_rows(path, [one])
     append_rows(path, [{**one, "seed": 1}, {**one, "peak_mb": 11.0}])

@@ -59,6 +59,8 @@ def read_run(path: Path) -> Run:
         raise RunError(f"report: {path / 'recipe.json'} names no model and data; it is not the recipe of a run")
     if not isinstance(recipe.get("seed"), int):
         raise RunError(f"report: {path / 'recipe.json'} has no seed; it is not the recipe of a run")
+    if "discriminator_lr" in recipe.get("optim", {}):
+        raise RunError(f"report: {path} is a run of a GAN; `ham gan report {path}` is for those")
     if result and not _is_number(result.get("miou")):
         raise RunError(f"report: {path / 'result.json'} has no number 'miou'; it is not the result of a run")
     weights = path / "best.safetensors"

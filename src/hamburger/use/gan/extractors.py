@@ -10,7 +10,7 @@ from torch import nn
 from hamburger.errors import OptionError, did_you_mean
 from hamburger.metrics.features import NetworkExtractor, efficientnet_lite0, fid_inception, module_extractor
 
-NAMES = ("inception", "efficientnet-lite0")
+NAMES = ("inception", "efficientnet-lite0", "torch-fidelity")
 OFFICIAL_FILE = "pt_inception-2015-12-05-6726825d.pth"
 
 
@@ -22,9 +22,9 @@ def find_extractor(
     size: int | None = None,
     other_weights: bool = False,
 ) -> NetworkExtractor:
-    """`inception` (FID's own), `efficientnet-lite0`, or `package.module:name`, a person's own.
+    """`inception` (FID's own), `efficientnet-lite0`, `torch-fidelity` (the package's), or `package.module:name`.
 
-    The latter is called without arguments and returns a module that maps b 3 size size in [0, 1] to b d.
+    The last is a person's own: called without arguments, it returns a module that maps b 3 size size in [0, 1] to b d.
     """
     if ":" in name:
         if weights is not None:
@@ -32,6 +32,12 @@ def find_extractor(
         return _own(name, size=size, resizer=resizer)
     if name not in NAMES:
         raise OptionError(f"gan fid: no extractor '{name}'{did_you_mean(name, NAMES)}, or package.module:name")
+    if name == "torch-fidelity":
+        from hamburger.metrics.fidelity import torch_fidelity
+
+        if weights is not None or size is not None:
+            raise OptionError("gan fid: torch-fidelity brings its own weights and size; leave --weights and --size out")
+        return torch_fidelity()
     if weights is None:
         raise OptionError(
             f"gan fid: --extractor {name} needs --weights FILE: {OFFICIAL_FILE} for inception, a substitute with "

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from hamburger.errors import DataError
-from hamburger.files import write_json_lines
+from hamburger.files import write_atomically, write_json_lines
 from hamburger.metrics.image_sets import Distances
 
 KEY = ("recipe", "context", "seed", "steps", "batch", "extractor", "fake_images", "hardware", "overrides")
@@ -16,12 +17,31 @@ KEY = ("recipe", "context", "seed", "steps", "batch", "extractor", "fake_images"
 FIRST = ("recipe", "context", "seed", "frechet", "extractor", "kid", "seconds_per_step", "peak_mb", "steps")
 
 
-def row(trained: dict[str, Any], found: Distances, *, real: dict[str, Any], compared: int) -> dict[str, Any]:
-    """`trained` is a run's result.json under the name of its variant."""
+def row(trained: dict[str, Any], found: dict[str, Any], *, real: dict[str, Any], compared: int) -> dict[str, Any]:
+    """`trained` is a run's result.json under the name of its variant, `found` the row of its distances."""
     # of a training it is bf16 or the like, of images a share: each gets a name of its own
     trained = {**trained, "dtype": trained["precision"]}
-    whole = {**trained, **found.row(), **real, "compared_images": compared}
+    whole = {**trained, **found, **real, "compared_images": compared}
     return {**{name: whole.pop(name) for name in FIRST}, **whole}
+
+
+def kept_distances(run: Path, key: Sequence[Any], measure: Callable[[], Distances]) -> dict[str, Any]:
+    """The row of distances that lies in the run under this key, or a new one, which is then kept there.
+
+    The key must hold all that the numbers depend on: generator, real images, extractor, how it is measured.
+    """
+    text = json.dumps(list(key))
+    path = run / f"distances-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+    if path.exists():
+        try:
+            kept = json.loads(path.read_text())
+            if kept["key"] == text:
+                return dict(kept["row"])
+        except (ValueError, KeyError, TypeError):
+            pass  # half a file of another program: measured again
+    found: dict[str, Any] = dict(measure().row())
+    write_atomically(path, json.dumps({"key": text, "row": found}).encode())
+    return found
 
 
 def append_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
