@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from hamburger.ops import cosine, cosine_fused
-from hamburger.ops.block import launches
+from hamburger.ops.block import Plan, launches
+from hamburger.ops.block.launches import Taken
 from hamburger.ops.cd import reference as cd
 from hamburger.ops.nmf import fused as nmf
 from hamburger.ops.tiles import blocks
@@ -37,12 +38,19 @@ def rectifies(ham: str) -> bool:
     return ham == "nmf"
 
 
-def factors(z: Tensor, ham: str, options: Sequence[float], start: Tensor, steps: int, *, keep: bool) -> Factors:
-    """K sweeps from the bases `start` ((b or 1) d r, float32), and the read-out.   z: b d n"""
+def factors(
+    z: Tensor, ham: str, options: Sequence[float], start: Tensor, steps: int, *, keep: bool, counts: Tensor
+) -> Factors:
+    """K sweeps from the bases `start` ((b or 1) d r, float32), and the read-out.   z: b d n
+
+    counts: b, `launches.COUNTS`, zero: for programs that wait for each other.
+    """
     start = start.expand(z.shape[0], -1, -1).contiguous()
     if ham == "nmf":
         dtype = launches.kept_dtype(z.dtype)
-        bases, codes, _, ratio = nmf.factors(z, start, steps, options[0], keep=keep, product=False, codes=dtype)
+        bases, codes, _, ratio = nmf.factors(
+            z, start, steps, options[0], keep=keep, product=False, codes=dtype, counts=counts
+        )
         return Factors(bases, codes, _nothing(z) if ratio is None else ratio)
     t = blocks(z.shape[1], z.shape[2], start.shape[2], z.dtype)
     unit = ham == "cd"
@@ -69,20 +77,25 @@ def keeps_input(ham: str) -> bool:
 
 
 def pull_back(
-    du: Tensor, fold: Tensor, x: Tensor, z: Tensor, found: Factors, ham: str, options: Sequence[float]
+    du: Tensor, fold: Tensor, x: Tensor, z: Tensor, found: Factors, plan: Plan, taken: Taken | None = None
 ) -> tuple[Tensor, Tensor]:
     """The cotangent of the lower bread, before its ReLU, from that of u = E C, and its sum over samples and positions.
 
     du, x: b c n   fold (E = W_u D): b c r   z: b d n, laid out as x   ->   b d n,  d
+    Behind a batch norm in training du is the cotangent of its output, and fold is E': `launches.pull_back`.
     """
-    if ham == "vq":
-        dc = launches.codes_of(du, fold, du.dtype)
+    if plan.ham == "vq":
+        temperature, constant_norms = plan.options
+        if taken is None:
+            dc = launches.codes_of(du, fold, plan.dtype)
+        else:
+            dc = launches.cotangent(du, fold, taken, plan.dtype)
         none = z.new_zeros(1, 1, 1).expand_as(z)  # the cotangent of D C, which the block does not form
-        dz = vq.pull_back(z, none, dc, found.bases, options[0], bool(options[1]))
+        dz = vq.pull_back(z, none, dc, found.bases, temperature, bool(constant_norms))
         return dz, dz.sum((0, 2), dtype=torch.float32)
-    dz = launches.empty_like(x, found.bases.shape[1], du.dtype)
-    if ham == "nmf":
-        sums = launches.pull_back(du, fold, found.bases, found.slope, z, dz)
+    dz = launches.empty_like(x, found.bases.shape[1], plan.dtype)
+    if plan.ham == "nmf":
+        sums = launches.pull_back(du, fold, found.bases, found.slope, z, dz, plan.dtype, taken)
     else:
-        sums = launches.pull_back(du, fold, found.slope, None, None, dz)
-    return dz, sums.sum(0)
+        sums = launches.pull_back(du, fold, found.slope, None, None, dz, plan.dtype, taken)
+    return dz, launches.total(sums[None])[0]
