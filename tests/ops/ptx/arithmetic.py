@@ -24,6 +24,15 @@ OF_TWO = {
 }  # fmt: skip
 
 
+NAN = np.uint32(0x7FFFFFFF).view(np.float32)
+
+
+def with_one_nan(values: np.ndarray) -> np.ndarray:
+    """A card knows one NaN as the result of arithmetic, and it is not numpy's: bits may be taken apart later."""
+    nan = np.isnan(values)
+    return np.where(nan, NAN, values) if nan.any() else values
+
+
 def bfloat16_bits(values: np.ndarray) -> np.ndarray:
     """float32 to the nearest, to even between two.   ->   uint16"""
     bits = values.view(np.uint32)
@@ -43,6 +52,8 @@ def of_two(decoder: Decoder, ins: Instruction, name: str, kind: str) -> Step:
     to, left, right = ins.operands
     put, function = decoder.target(ins, to, kind), OF_TWO[name]
     a, b = decoder.source(ins, left, kind), decoder.source(ins, right, kind)
+    if kind == "f32":
+        return lambda program: put(program, with_one_nan(function(a(program), b(program))))
     return lambda program: put(program, function(a(program), b(program)))
 
 
@@ -76,7 +87,12 @@ def multiply_and_add(decoder: Decoder, ins: Instruction, kind: str) -> Step:
     """Of a float32 the product is exact in float64, and only the sum may be rounded twice."""
     to, *operands = ins.operands
     put, (a, b, c) = decoder.target(ins, to, kind), [decoder.source(ins, operand, kind) for operand in operands]
-    return lambda program: put(program, (a(program).astype(np.float64) * b(program) + c(program)).astype(np.float32))
+
+    def step(program: Program) -> None:
+        whole = a(program).astype(np.float64) * b(program) + c(program)
+        put(program, with_one_nan(whole.astype(np.float32)))
+
+    return step
 
 
 @rule(r"(neg)\.(s32)")
@@ -84,6 +100,8 @@ def multiply_and_add(decoder: Decoder, ins: Instruction, kind: str) -> Step:
 def of_one(decoder: Decoder, ins: Instruction, name: str, kind: str) -> Step:
     to, what = ins.operands
     put, a, function = decoder.target(ins, to, kind), decoder.source(ins, what, kind), OF_ONE[name]
+    if kind == "f32":
+        return lambda program: put(program, with_one_nan(function(a(program))))
     return lambda program: put(program, function(a(program)))
 
 
