@@ -18,7 +18,7 @@ if not wave.gluon():
     pytest.skip("Triton or its Gluon is missing", allow_module_level=True)
 
 from emulated import Emulated
-from wave_hams import BETA, H200, NEEDS, SMALL, TEMPERATURE, at_random, error, poisoned_memory, solve
+from wave_hams import BETA, H200, HOSTS, NEEDS, SMALL, TEMPERATURE, at_random, error, poisoned_memory, solve
 
 pytestmark = [
     pytest.mark.skipif(launch.INTERPRETED, reason="an interpreted kernel is not compiled"),
@@ -90,11 +90,37 @@ def test_the_same_bits_whatever_the_order_of_the_programs(ham):
         assert all(torch.equal(a, b) for a, b in zip(first, outputs(order), strict=True))
 
 
-@pytest.mark.parametrize("scaled", [False, True], ids=["float32", "int16"])
-@pytest.mark.parametrize("ham", ["vq", "cd"])
+@pytest.mark.parametrize("ham, scaled", [("vq", False), ("vq", True), ("cd", True)])
 def test_nan_in_one_column_is_nan_in_all_that_is_found(ham, scaled):
     def spoil(x):
         x[0, 3, 70] = torch.nan
 
     _, _, found = solve(ham, 1, 128, 104, 20, 1, Emulated(), scaled=scaled, spoil=spoil)
     assert all(value is None or value.isnan().all() for value in found)
+
+
+@pytest.mark.parametrize("ham", ["vq", "cd"])
+def test_the_block_takes_them(ham, monkeypatch):
+    from hamburger.ops.block import hams
+
+    start = Emulated()
+    monkeypatch.setattr(getattr(hams, ham), "wave_of", lambda x, r, needs: cut(*x.shape, r, H200, needs))
+    monkeypatch.setattr(HOSTS[ham], "start", start)
+    draw = torch.Generator().manual_seed(0)
+    z, bases = torch.randn(2, 100, 131, generator=draw).bfloat16(), torch.randn(1, 100, 20, generator=draw)
+    found = hams.factors(z, ham, (TEMPERATURE, BETA), bases, 2, keep=True)
+    assert start.compiled is not None
+    assert found.codes.dtype == torch.bfloat16  # what the kernel after them multiplies with
+    assert found.slope.shape == (bases.expand(2, -1, -1).shape if ham == "cd" else (0,))
+    wanted = expected(ham, z, bases.expand(2, -1, -1), 2)
+    assert error(found.bases, wanted[0]) < 2e-4 and error(found.codes, wanted[1]) < 3e-3
+
+
+@pytest.mark.parametrize("steps, beta", [(0, 0.1), (1, 0.0)])
+def test_what_the_kernel_of_cd_cannot_do_takes_several_launches(steps, beta, monkeypatch):
+    from hamburger.ops.cd import fused
+
+    monkeypatch.setattr(fused, "wave_of", lambda *_: pytest.fail("asked for one launch"))
+    monkeypatch.setattr(fused, "_sweeps", lambda *given: given)
+    x, bases = torch.randn(1, 128, 64).bfloat16(), torch.randn(1, 128, 8)
+    assert fused.factors(x, bases, steps, TEMPERATURE, beta, keep=False, product=True)[2] == steps
