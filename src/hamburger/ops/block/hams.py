@@ -11,14 +11,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hamburger.ops import cosine, cosine_fused
 from hamburger.ops.block import Plan, launches
 from hamburger.ops.block.launches import Taken
-from hamburger.ops.cd import reference as cd
+from hamburger.ops.cd import fused as cd
 from hamburger.ops.nmf import fused as nmf
-from hamburger.ops.tiles import blocks
 from hamburger.ops.vq import fused as vq
-from hamburger.precision import full_precision
 
 
 class Factors(NamedTuple):
@@ -46,25 +43,20 @@ def factors(
     counts: b, `launches.COUNTS`, zero: for programs that wait for each other.
     """
     start = start.expand(z.shape[0], -1, -1).contiguous()
+    dtype = launches.kept_dtype(z.dtype)
     if ham == "nmf":
-        dtype = launches.kept_dtype(z.dtype)
-        bases, codes, _, ratio = nmf.factors(
+        bases, codes, _, slope = nmf.factors(
             z, start, steps, options[0], keep=keep, product=False, codes=dtype, counts=counts
         )
-        return Factors(bases, codes, _nothing(z) if ratio is None else ratio)
-    t = blocks(z.shape[1], z.shape[2], start.shape[2], z.dtype)
-    unit = ham == "cd"
-    bases, codes, scale = cosine_fused.sweeps(z, start, steps, options[0], t, unit=unit)
-    if steps == 0:
-        bases = bases.clone()  # what is found is never what was given
-    elif unit:
-        bases = cosine.normalize(bases)
-    if ham == "vq":
-        cosine_fused.assign(z, bases, scale, codes, None, options[0], t, first=steps == 0)
-        return Factors(bases, codes, _nothing(z))
-    with full_precision(z.device.type):
-        projector = cd.projector(bases, options[1]).mT.contiguous()
-    return Factors(bases, launches.codes_of(z, projector, z.dtype, fine=True), projector)
+    elif ham == "vq":
+        bases, codes, _ = vq.factors(z, start, steps, options[0], product=False, codes=dtype, counts=counts)
+        slope = None
+    else:
+        temperature, beta = options
+        bases, codes, _, slope = cd.factors(
+            z, start, steps, temperature, beta, keep=keep, product=False, codes=dtype, counts=counts
+        )
+    return Factors(bases, codes, _nothing(z) if slope is None else slope)
 
 
 def _nothing(z: Tensor) -> Tensor:

@@ -43,7 +43,7 @@ def factors(
     needs: Q = C / (D^T D C + eps) from before the read-out, b n r   (counts: see `wave.solve`)
     """
     with device_of(x):
-        whole = wave_of(x, bases.shape[2])
+        whole = wave_of(x, bases.shape[2], wave.shared_bytes)
         if whole is not None:
             return wave.solve(x, bases, whole, steps, eps, keep=keep, product=product, dtype=codes, counts=counts)
         return _sweeps(x, bases, steps, eps, keep, product, codes)

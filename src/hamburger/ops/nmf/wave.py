@@ -9,6 +9,16 @@ from hamburger.ops.start import start
 from hamburger.ops.wave import Wave
 
 
+def shared_bytes(D: int, R: int, BN: int) -> int:
+    """Tiles of X, D, C and D^T D in bfloat16, and what changes of layout need."""
+    return 2 * (D * BN + D * R + BN * R + R * R) + 8192
+
+
+def columns(programs: int) -> int:
+    """Of a unit of 64 rows, in which D is updated: so that there are about as many units as programs."""
+    return 8 if programs > 32 else 16 if programs > 16 else 32
+
+
 def solve(
     x: Tensor,
     bases: Tensor,
@@ -41,7 +51,7 @@ def solve(
         nmf_kernel, (wave.programs, b),
         x, bases, found, copy, codes, x if ratio is None else ratio, out, sums, counts,
         d, n, r, steps, wave.programs, eps, *x.stride(), *out.stride(), bases.stride(0), counts.stride(0),
-        D=wave.D, R=wave.R, BN=wave.BN, COLS=wave.columns,
+        D=wave.D, R=wave.R, BN=wave.BN, COLS=columns(wave.programs),
         N_FAST=x.stride(2) == 1, CODES=True, RATIO=keep, Y=product, num_warps=8, launch_cooperative_grid=True,
     )  # fmt: skip
     if steps == 0:
