@@ -35,13 +35,13 @@ def poisoned():
 
 @pytest.fixture
 def taken(monkeypatch):
-    """Which of the block's two ways was taken, call by call."""
+    """Which of the block's three ways was taken, call by call."""
     calls = []
 
     def spied(way, original):
-        return lambda *arguments: (calls.append(way), original(*arguments))[1]
+        return lambda *a, **k: (calls.append(way), original(*a, **k))[1]
 
-    for way in ("context", "finished"):
+    for way in ("context", "finished", "trained"):
         monkeypatch.setattr(fused_block, way, spied(way, getattr(fused_block, way)))
     return calls
 
@@ -84,7 +84,7 @@ def test_outputs_gradients_and_statistics(name, train, norm, kind, taken):
     layer, plain = (each.train(train) for each in pair(name, norm=NORMS[norm], init="fixed"))
     z = images(kind)
     found, expected = step(layer, z), step(plain, z.double())
-    assert taken == ["context"]
+    assert taken == ["trained" if train and norm == "batch" else "context"]
     assert found["y"].stride() == expected["y"].stride() and found["y"].dtype == z.dtype
     for key, value in expected.items():
         assert_close(found[key].double(), value, dtype=torch.float32)
@@ -120,6 +120,53 @@ def test_the_same_dictionaries(name, init, taken):
     with torch.no_grad():
         assert_close(layer(z), plain(z), slack=5)
         assert layer.ham.dictionary.bases.isfinite().all()
+
+
+@pytest.mark.parametrize("version", ["paper", "v1"])
+@pytest.mark.parametrize("shape", [(1, 24, 300), (3, 24, 5, 7), (2, 24, 4)], ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_training_with_batch_norm(name, shape, version, taken):
+    """Several steps, each on another batch: the running statistics follow; drawn dictionaries are the same."""
+    layer, plain = pair(name, version=version, init="random", inner=40, rank=min(20, shape[-1]))
+    plain = plain.float()  # the same draws
+    for seed in range(2):
+        torch.manual_seed(seed)
+        z = torch.randn(shape) * 3 + 1
+        found, expected = step(layer, z), step(plain, z)
+        for key, value in expected.items():
+            if key == "lower.bias" and name != "nmf":
+                continue  # zero but for rounding: the norm takes it off
+            assert_close(found[key].double(), value.double(), dtype=torch.float32, slack=20)  # both are rounded
+    assert taken == ["trained"] * 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_training_with_batch_norm_in_half(name, dtype, taken):
+    layer, plain = pair(name, init="fixed")
+    z = images("odd", dtype)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = step(layer, z)
+    exact = step(plain, z.double())
+    assert taken == ["trained"] and found["y"].dtype == dtype
+    for key, value in exact.items():
+        assert relative_error(found[key], value) < 0.1, key
+
+
+def test_a_norm_with_a_way_of_its_own_follows_the_block(taken):
+    for change in ({"momentum": None}, {"track_running_stats": False}, {"affine": False}):
+        layer = hb.Hamburger(
+            24, rank=5, backend="fused", norm=lambda c, change=change: torch.nn.BatchNorm1d(c, **change)
+        )
+        layer(images()).sum().backward()
+    assert taken == ["context"] * 3
+
+
+def test_no_second_derivative():
+    layer, z = pair("nmf")[0], images().requires_grad_()
+    (dz,) = torch.autograd.grad(layer(z).square().sum(), z, create_graph=True)
+    with pytest.raises(hb.OptionError, match="differentiated once"):
+        dz.sum().backward()
 
 
 @pytest.mark.parametrize("autocast", [torch.bfloat16, torch.float16], ids=str)
@@ -223,4 +270,4 @@ def test_the_variable_switches_it_off(monkeypatch, taken):
     assert not taken
     monkeypatch.setenv("HAM_BACKEND", "fused")
     layer(z)
-    assert taken == ["context"]
+    assert taken == ["trained"]

@@ -20,6 +20,11 @@ def fused(monkeypatch):
     monkeypatch.setattr(fused_block, "fuses", lambda *arguments: True)
 
 
+def plan_of(layer, x):
+    parts = fused_block.parts(layer)
+    return None if parts is None else fused_block.plan(parts, x)
+
+
 def build(**options):
     return hb.Hamburger(8, **{"rank": 3, **options})
 
@@ -37,13 +42,13 @@ def build(**options):
     ],
 )
 def test_what_fits(options, expected):
-    assert fused_block.plan(build(**options), X) == expected
+    assert plan_of(build(**options), X) == expected
 
 
 def test_steps_follow_the_mode():
     layer = build(steps=2, eval_steps=9)
-    assert fused_block.plan(layer, X).steps == 2
-    assert fused_block.plan(layer.eval(), X).steps == 9
+    assert plan_of(layer, X).steps == 2
+    assert plan_of(layer.eval(), X).steps == 9
 
 
 @pytest.mark.parametrize(
@@ -61,13 +66,13 @@ def test_steps_follow_the_mode():
     ids=str,
 )
 def test_what_does_not_fit(options):
-    assert fused_block.plan(build(**options), X) is None
+    assert plan_of(build(**options), X) is None
 
 
 def test_any_gradient_where_none_is_taken():
     layer = build(grad="bptt", init="learned").eval()
     with torch.no_grad():
-        assert fused_block.plan(layer, X) is not None
+        assert plan_of(layer, X) is not None
 
 
 @pytest.mark.parametrize("inner", ["lower", "ham", "ham.dictionary", "upper"])
@@ -85,35 +90,35 @@ def test_any_gradient_where_none_is_taken():
 def test_nobody_who_looks_on_is_passed_over(inner, watch):
     layer = build()
     watch(layer.get_submodule(inner))
-    assert fused_block.plan(layer, X) is None
+    assert plan_of(layer, X) is None
 
 
 def test_somebody_who_looks_at_everything():
     layer = build()
     handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
     try:
-        assert fused_block.plan(layer, X) is None
+        assert plan_of(layer, X) is None
     finally:
         handle.remove()
-    assert fused_block.plan(layer, X) is not None
+    assert plan_of(layer, X) is not None
 
 
 def test_parts_of_another_kind():
     layer = build()
     nn.utils.parametrizations.spectral_norm(layer.lower)
-    assert fused_block.plan(layer, X) is None
+    assert plan_of(layer, X) is None
     layer = build()
     layer.upper.bias = nn.Parameter(torch.zeros(8))
-    assert fused_block.plan(layer, X) is None
+    assert plan_of(layer, X) is None
 
 
 def test_precisions():
     layer = build()
-    assert fused_block.plan(build().double(), X) is None
-    assert fused_block.plan(build().bfloat16(), X).dtype == torch.bfloat16
+    assert plan_of(build().double(), X) is None
+    assert plan_of(build().bfloat16(), X).dtype == torch.bfloat16
     for cast, expected in ((torch.bfloat16, torch.bfloat16), (torch.float16, torch.float32)):
         with torch.autocast("cpu", dtype=cast):
-            assert fused_block.plan(layer, X).dtype == fused_block.plan(layer, X.to(cast)).dtype == expected
+            assert plan_of(layer, X).dtype == plan_of(layer, X.to(cast)).dtype == expected
 
 
 @pytest.mark.filterwarnings("ignore")  # of the older tracer, about itself and about checks of shapes
@@ -131,21 +136,37 @@ def test_what_is_recorded_is_made_of_modules():
 
 def test_what_joins_the_last_pass():
     layer = build().eval()
-    assert not fused_block.finishes(layer)  # a graph is wanted
+    assert not fused_block.finishes(layer.norm)  # a graph is wanted
     with torch.no_grad():
-        assert fused_block.finishes(layer)
-        assert fused_block.finishes(build(norm="none"))
-        assert fused_block.finishes(build(norm=nn.BatchNorm1d).eval())
-        assert fused_block.finishes(build(norm=lambda c: nn.BatchNorm1d(c, affine=False)).eval())
-        assert fused_block.finishes(convert_sync(build()).eval())
-        assert not fused_block.finishes(build())  # the batch has statistics of its own
-        assert not fused_block.finishes(build(norm=lambda c: nn.BatchNorm1d(c, track_running_stats=False)).eval())
-        assert not fused_block.finishes(build(norm=lambda c: nn.GroupNorm(2, c)).eval())
+        assert fused_block.finishes(layer.norm)
+        assert fused_block.finishes(build(norm="none").norm)
+        assert fused_block.finishes(build(norm=nn.BatchNorm1d).eval().norm)
+        assert fused_block.finishes(build(norm=lambda c: nn.BatchNorm1d(c, affine=False)).eval().norm)
+        assert fused_block.finishes(convert_sync(build()).eval().norm)
+        assert not fused_block.finishes(build().norm)  # the batch has statistics of its own
+        assert not fused_block.finishes(build(norm=lambda c: nn.BatchNorm1d(c, track_running_stats=False)).eval().norm)
+        assert not fused_block.finishes(build(norm=lambda c: nn.GroupNorm(2, c)).eval().norm)
         layer.norm.bias = None
-        assert not fused_block.finishes(layer)
+        assert not fused_block.finishes(layer.norm)
         layer = build().eval()
         layer.norm.register_forward_hook(lambda *_: None)
-        assert not fused_block.finishes(layer)
+        assert not fused_block.finishes(layer.norm)
+
+
+def test_what_joins_in_training():
+    def trains(x=X, **options):
+        return fused_block.trains(build(**options).norm, x)
+
+    assert trains() and trains(norm=nn.BatchNorm1d)
+    assert not trains(torch.randn(1, 8, 1))  # no variance
+    assert not trains(X.half())  # whose sum with the skip may exceed its range
+    for change in ({"momentum": None}, {"track_running_stats": False}, {"affine": False}):
+        assert not trains(norm=lambda c, change=change: nn.BatchNorm1d(c, **change))
+    assert not trains(norm="none") and not trains(norm=lambda c: nn.GroupNorm(2, c))
+    assert not fused_block.trains(convert_sync(build()).norm, X)
+    assert not fused_block.trains(build().eval().norm, X)
+    with torch.no_grad():
+        assert not trains()
 
 
 def test_a_context_of_ones_own_is_called(monkeypatch):
@@ -153,7 +174,7 @@ def test_a_context_of_ones_own_is_called(monkeypatch):
         def context(self, z):
             return 0 * z
 
-    monkeypatch.setattr(fused_block, "finished", lambda *arguments: pytest.fail("passed over"))
+    monkeypatch.setattr(fused_block, "finished", lambda *arguments, **options: pytest.fail("passed over"))
     with torch.no_grad():
         assert torch.equal(Mine(8, rank=3).eval()(X), X.relu())
 
@@ -161,7 +182,7 @@ def test_a_context_of_ones_own_is_called(monkeypatch):
 def test_a_device_without_kernels_takes_the_modules(monkeypatch):
     monkeypatch.undo()
     monkeypatch.delenv("HAM_BACKEND", raising=False)
-    assert fused_block.plan(build(), X) is None
+    assert plan_of(build(), X) is None
     with pytest.raises(hb.OptionError, match="backend 'fused' cannot solve this"):
         build(backend="fused")(X)
     build(backend="plain")(X)

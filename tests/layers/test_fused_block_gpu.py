@@ -44,13 +44,13 @@ def settings():
 
 @pytest.fixture
 def taken(monkeypatch):
-    """Which of the block's two ways was taken, call by call."""
+    """Which of the block's three ways was taken, call by call."""
     calls = []
 
     def spied(way, original):
-        return lambda *arguments: (calls.append(way), original(*arguments))[1]
+        return lambda *a, **k: (calls.append(way), original(*a, **k))[1]
 
-    for way in ("context", "finished"):
+    for way in ("context", "finished", "trained"):
         monkeypatch.setattr(fused_block, way, spied(way, getattr(fused_block, way)))
     return calls
 
@@ -88,7 +88,11 @@ def step(layer, z, cast=None):
 
 def no_worse(found, rounded, exact, dtype):
     """As near to float64 as the plain layer in the same precision, up to what one more rounding may add."""
+    scale = exact["y"].norm()
     for key, value in exact.items():
+        if value.norm() < 1e-9 * scale:  # a gradient that a norm makes zero
+            assert found[key].norm() < 1e-3 * scale, key
+            continue
         allowed = 1.5 * relative_error(rounded[key], value) + RELATIVE[dtype]
         assert relative_error(found[key], value) < allowed, key
 
@@ -103,11 +107,12 @@ def test_outputs_gradients_and_statistics(name, precision, b, train, taken):
     twin, exact = plain(layer), plain(layer).double()
     z = torch.randn(b, 64, 25, 40, device="cuda").to(dtype)
     found, rounded, expected = step(layer, z, cast), step(twin, z, cast), step(exact, z.double())
-    assert taken == ["context"] and found["y"].dtype == dtype
+    way = "trained" if train and dtype != torch.float16 else "context"
+    assert taken == [way] and found["y"].dtype == dtype
     no_worse(found, rounded, expected, cast or dtype)
     with torch.no_grad(), autocast(cast):
         y, other = layer.eval()(z), twin.eval()(z)
-    assert taken == ["context", "finished"]
+    assert taken == [way, "finished"]
     no_worse({"y": y}, {"y": other}, {"y": exact.eval()(z.double())}, cast or dtype)
 
 

@@ -7,15 +7,17 @@ from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon._runtime import GluonASTSource
 
 
-def compiled_for_hopper(kernel, constants, *, half=(), whole=()):
-    """Pointers (p_...) are float32 unless in `half` (bfloat16) or `whole` (int32); other arguments are int32."""
+def compiled_for_hopper(kernel, constants, *, half=(), whole=(), more=None):
+    """Pointers (p_...) are float32 unless in `half` (bfloat16), `whole` (int32) or `more`; all else is int32."""
 
     def kind(name):
         if name in constants:
             return "constexpr"
+        if more and name in more:
+            return more[name]
         if name.startswith("p_"):
             return "*bf16" if name in half else "*i32" if name in whole else "*fp32"
-        return "fp32" if name in ("eps", "temperature") else "i32"
+        return "fp32" if name in ("eps", "temperature", "beta") else "i32"
 
     signature = {name: kind(name) for name in kernel.arg_names}
     places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}

@@ -142,7 +142,7 @@ def test_pull_back(shape, dtype, layout):
     z, fold = strided(torch.randn(b, d, n).relu().to(dtype), layout), torch.randn(b, c, r)
     for ratio, mask in ((q, z), (None, None)):
         dz = torch.empty_like(z)
-        sums = launches.pull_back(du, fold, bases, ratio, mask, dz)
+        sums = launches.pull_back(du, fold, bases, ratio, mask, dz, dtype)
         wide = (None if t is None else t.double() for t in (ratio, mask))
         expected = reference.pull_back(du.double(), fold.double(), bases.double(), *wide)
         assert_close(dz, expected)

@@ -194,5 +194,5 @@ def test_the_operators_are_what_they_say(name):
     elif name == "vq":
         torch.library.opcheck(vq.solve, (x.requires_grad_(), bases, 1, 0.1, False))
     else:
-        torch.library.opcheck(cd.solve, (x, bases, 1, 0.1))
-        torch.library.opcheck(cd.readout, (x.requires_grad_(), bases, bases))
+        torch.library.opcheck(cd.solve, (x, bases, 1, 0.1, 0.1, False))
+        torch.library.opcheck(cd.solve, (x.requires_grad_(), bases, 0, 0.1, 0.1, True))

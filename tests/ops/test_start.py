@@ -33,6 +33,7 @@ class Kernel:
 def nothing_remembered(monkeypatch):
     monkeypatch.setattr(module, "_compiled", {})
     monkeypatch.setattr(module, "REMEMBERS", True)
+    monkeypatch.setattr(module, "run", lambda program, grid, args: program[grid](*args))
 
 
 def test_the_second_start_needs_no_compiler():

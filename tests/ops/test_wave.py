@@ -6,47 +6,82 @@ import pytest
 import torch
 
 from hamburger.ops import wave
-from hamburger.ops.wave import Card, Wave, cut, shared_bytes
+from hamburger.ops.wave import Card, Wave
 
-H200 = Card((9, 0), processors=132, shared=232_448)
+pytest.importorskip("triton")
+from wave_hams import H200, NEEDS
+
+from hamburger.ops.cd import wave as cd
+from hamburger.ops.cosine_wave import owners, shares_dtype
+from hamburger.ops.nmf.wave import columns
 
 
-def test_the_papers_size_is_one_wave():
-    assert cut(1, 512, 16_384, 64, H200) == Wave(D=512, R=64, BN=128, programs=128, columns=8)
-    assert cut(1, 512, 4_096, 64, H200) == Wave(D=512, R=64, BN=64, programs=64, columns=8)
-    assert cut(3, 100, 1_000, 20, H200) == Wave(D=128, R=64, BN=64, programs=16, columns=32)
+@pytest.fixture(params=NEEDS)
+def ham(request):
+    return request.param
+
+
+def cut(b, d, n, r, card=H200, ham="nmf"):
+    return wave.cut(b, d, n, r, card, NEEDS[ham])
+
+
+def test_the_papers_size_is_one_wave(ham):
+    assert cut(1, 512, 16_384, 64, ham=ham) == Wave(D=512, R=64, BN=128, programs=128)
+    assert cut(1, 512, 4_096, 64, ham=ham) == Wave(D=512, R=64, BN=64, programs=64)
+    assert cut(3, 100, 1_000, 20, ham=ham) == Wave(D=128, R=64, BN=64, programs=16)
 
 
 @pytest.mark.parametrize("b, d, n, r", [(b, d, n, r) for b in (1, 5) for d in (8, 300, 512) for n in (1, 999, 16_896)
                                         for r in (1, 64, 100)])  # fmt: skip
-def test_every_program_is_on_the_card_and_every_column_in_a_program(b, d, n, r):
-    found = cut(b, d, n, r, H200)
+def test_every_program_is_on_the_card_and_every_column_in_a_program(b, d, n, r, ham):
+    found = cut(b, d, n, r, ham=ham)
     if found is None:
-        assert b * -(-n // 128) > H200.processors or shared_bytes(512, 128, 128) > H200.shared
+        assert b * -(-n // 128) > H200.processors or (ham == "nmf" and d > 128 and r > 64)
         return
     assert b * found.programs <= H200.processors
     assert found.programs * found.BN >= n > (found.programs - 1) * found.BN
     assert d <= found.D and r <= found.R
-    assert shared_bytes(found.D, found.R, found.BN) < H200.shared
+    assert NEEDS[ham](found.D, found.R, found.BN) < H200.shared
 
 
 @pytest.mark.parametrize("sizes", [(1, 512, 16_897, 64), (9, 512, 2_048, 64), (1, 513, 100, 64), (1, 64, 100, 129)])
-def test_what_does_not_fit_takes_several_launches(sizes):
-    assert cut(*sizes, H200) is None
+def test_what_does_not_fit_takes_several_launches(sizes, ham):
+    assert cut(*sizes, ham=ham) is None
 
 
 @pytest.mark.parametrize("card", [Card((8, 0), 108, 166_912), Card((10, 0), 148, 232_448), Card((9, 0), 4, 232_448)])
-def test_other_cards_take_several_launches(card):
-    assert cut(1, 512, 4_096, 64, card) is None
+def test_other_cards_take_several_launches(card, ham):
+    assert cut(1, 512, 4_096, 64, card, ham) is None
 
 
-def test_a_tensor_on_the_cpu_is_no_wave():
-    assert wave.wave_of(torch.zeros(1, 512, 64, dtype=torch.bfloat16), 64) is None
+def test_a_tensor_on_the_cpu_is_no_wave(ham):
+    assert wave.wave_of(torch.zeros(1, 512, 64, dtype=torch.bfloat16), 64, NEEDS[ham]) is None
+
+
+def test_there_are_about_as_many_units_of_nmf_as_programs():
+    assert [columns(programs) for programs in (1, 17, 33, 128)] == [32, 16, 8, 8]
+
+
+@pytest.mark.parametrize("n, rows", [(100, 256), (1_000, 32), (4_096, 8), (16_384, 4), (16_896, 4)])
+def test_rows_of_an_owner(n, rows):
+    found = cut(1, 512, n, 64, ham="vq")
+    assert found.D // owners(found) == rows and owners(found) <= found.programs
+
+
+def test_many_shares_are_written_in_half_the_bytes():
+    sizes = {(1, 512, 1_024, 64): torch.float32, (1, 512, 4_096, 64): torch.int16, (1, 512, 16_384, 64): torch.int16,
+             (1, 512, 8_192, 128): torch.float32}  # fmt: skip
+    assert {size: shares_dtype(cut(*size, ham="vq")) for size in sizes} == sizes
+
+
+def test_what_the_kernel_of_cd_cannot_do():
+    assert cd.fits(6, 0.1)
+    assert not cd.fits(0, 0.1) and not cd.fits(6, 0.0) and not cd.fits(6, 1e-4)
 
 
 @pytest.mark.filterwarnings("ignore")  # Triton's own news
 @pytest.mark.parametrize("D, R, BN", [(512, 64, 128), (128, 64, 64), (256, 128, 64)])
-def test_it_compiles_for_hopper_within_its_shared_memory(D, R, BN):
+def test_nmf_compiles_for_hopper_within_its_shared_memory(D, R, BN):
     pytest.importorskip("triton.experimental.gluon")
     from aot import compiled_for_hopper
 
@@ -57,4 +92,23 @@ def test_it_compiles_for_hopper_within_its_shared_memory(D, R, BN):
     half = ("p_x", "p_copy", "p_ratio", "p_y", "p_sums")
     kernel = compiled_for_hopper(nmf_kernel, sizes | flags, half=half, whole=("p_count",))
     assert "wgmma.mma_async" in kernel.asm["ptx"]
-    assert kernel.metadata.shared <= shared_bytes(D, R, BN)
+    assert kernel.metadata.shared <= NEEDS["nmf"](D, R, BN)
+
+
+@pytest.mark.filterwarnings("ignore")  # Triton's own news
+@pytest.mark.parametrize("name, D, R, BN, shares", [("vq", 512, 64, 128, "*i16"), ("cd", 128, 128, 128, "*fp32")])
+def test_vq_and_cd_compile_for_hopper_within_their_shared_memory(name, D, R, BN, shares):
+    pytest.importorskip("triton.experimental.gluon")
+    from aot import compiled_for_hopper
+
+    from hamburger.ops.cd.wave_kernels import cd_kernel
+    from hamburger.ops.vq.wave_kernels import vq_kernel
+
+    sizes = {"D": D, "R": R, "BN": BN, "OWNERS": D // 4, "MOST": 128, "num_warps": 8}
+    flags = {"N_FAST": True, "Y": True} | ({"PROJECTOR": True} if name == "cd" else {})
+    kernel = compiled_for_hopper(
+        {"vq": vq_kernel, "cd": cd_kernel}[name], sizes | flags,
+        half=("p_x", "p_copy", "p_y"), whole=("p_count",), more={"p_shares": shares},
+    )  # fmt: skip
+    assert "wgmma.mma_async" in kernel.asm["ptx"]
+    assert kernel.metadata.shared <= NEEDS[name](D, R, BN)

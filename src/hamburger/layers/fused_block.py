@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from hamburger.layers import norm as norms
 from hamburger.layers.bread import Bread
 from hamburger.layers.dictionary import Dictionary
 from hamburger.layers.ham import HamLayer
-from hamburger.ops.block import Norm, Plan, Weights
+from hamburger.ops.block import Batch, Norm, Plan, Weights
 from hamburger.precision import autocast_dtype
 from hamburger.solvers.backend import DTYPES, exporting, fuses
 from hamburger.solvers.base import Ham
@@ -25,17 +25,45 @@ from hamburger.solvers.vq import VQ
 if TYPE_CHECKING:
     from hamburger.layers.burger import Hamburger
 
+PLAIN = (nn.BatchNorm1d, norms.BatchNorm1d)
 # In evaluation all of them are the running statistics, weight and bias.
 BATCH_NORMS = (nn.BatchNorm1d, nn.SyncBatchNorm, norms.BatchNorm1d, norms.SyncBatchNorm)
 
 
-def plan(layer: Hamburger, x: Tensor) -> Plan | None:
-    """How the fused block would solve it; None where the layer has another form.   x: b c n"""
-    ham, lower = layer.ham, layer.lower
-    if lower is None or ham is None or not _fits(layer) or type(x) is not Tensor:
+class Parts(NamedTuple):
+    """A layer of the kind that can be fused, taken apart once: each look into a module costs the host a microsecond."""
+
+    ham: HamLayer
+    norm: nn.Module
+    dictionary: Dictionary
+    weights: Weights
+
+
+def parts(layer: Hamburger) -> Parts | None:
+    """Bread, one ham along positions, bread: all of the library's own kind, and nobody looking on. None otherwise."""
+    of = layer._modules.get
+    lower, ham, upper, norm = of("lower"), of("ham"), of("upper"), of("norm")
+    if type(ham) is not HamLayer or of("cheese") is not None or of("channel_ham") is not None or norm is None:
         return None
-    dtype = _compute_dtype(x, lower)
-    if dtype not in DTYPES or lower.weight.dtype not in DTYPES or _traced():
+    dictionary = ham._modules["dictionary"]
+    if type(lower) is not Bread or type(upper) is not Bread or type(dictionary) is not Dictionary or ham.heads != 1:
+        return None
+    if not (_bare(lower) and _bare(upper) and _bare(ham) and _bare(dictionary)):
+        return None
+    down, up = lower._parameters.get("weight"), upper._parameters.get("weight")
+    if down is None or up is None or upper._parameters.get("bias") is not None:
+        return None
+    if layer.rectify != ham.ham.nonnegative:
+        return None
+    return Parts(ham, norm, dictionary, Weights(down, lower._parameters.get("bias"), up))
+
+
+def plan(p: Parts, x: Tensor) -> Plan | None:
+    """How the fused block would solve it; None where it would not.   x: b c ..."""
+    if type(x) is not Tensor:
+        return None
+    ham, dtype = p.ham, _compute_dtype(x, p.weights.lower)
+    if dtype not in DTYPES or p.weights.lower.dtype not in DTYPES or _traced():
         return None
     if torch.is_grad_enabled() and ham.grad != one_step:
         return None
@@ -44,27 +72,9 @@ def plan(layer: Hamburger, x: Tensor) -> Plan | None:
     return Plan(*_numbers(ham.ham), ham.steps if ham.training else ham.eval_steps, dtype)
 
 
-def _fits(layer: Hamburger) -> bool:
-    """Bread, one ham along positions, bread: all of the library's own kind, and nobody looking on."""
-    ham, upper = layer.ham, layer.upper
-    return (
-        layer.cheese is None
-        and layer.channel_ham is None
-        and _bare(layer.lower, Bread)
-        and _bare(upper, Bread)
-        and _bare(ham, HamLayer)
-        and isinstance(ham, HamLayer)
-        and ham.heads == 1
-        and _bare(ham.dictionary, Dictionary)
-        and isinstance(upper, Bread)
-        and upper.bias is None
-        and layer.rectify == ham.ham.nonnegative
-    )
-
-
-def _bare(module: nn.Module | None, kind: type[nn.Module]) -> bool:
-    """A module that may be passed over: exactly of that kind, with no hook and no forward of its own."""
-    return type(module) is kind and not (
+def _bare(module: nn.Module) -> bool:
+    """A module that may be passed over: it has no hook and no forward of its own."""
+    return not (
         module._forward_hooks
         or module._forward_pre_hooks
         or module._backward_hooks
@@ -81,11 +91,11 @@ def _traced() -> bool:
     return tracing or exporting() or bool(_has_any_global_hook())
 
 
-def _compute_dtype(x: Tensor, lower: Bread) -> torch.dtype:
+def _compute_dtype(x: Tensor, weight: Tensor) -> torch.dtype:
     """As in `Bread`: float16 autocast is not obeyed."""
     cast = autocast_dtype(x.device.type)
     if cast is None:
-        return lower.weight.dtype
+        return weight.dtype
     return torch.float32 if cast == torch.float16 else cast
 
 
@@ -99,65 +109,103 @@ def _numbers(ham: Ham) -> tuple[str, tuple[float, ...]]:
     return "cd", (ham.temperature, ham.beta)
 
 
-def context(layer: Hamburger, x: Tensor, how: Plan) -> Tensor:
-    """The layer up to its upper bread.   x: b c n   ->   b c n"""
+def whole(layer: Hamburger, z: Tensor) -> Tensor | None:
+    """The layer with its norm, skip and ReLU; None where they have to follow one by one.
+
+    z: b c and one to three further axes   ->   the same
+    """
+    p = None if torch.compiler.is_compiling() else parts(layer)
+    if p is None:
+        return None
+    way = finished if finishes(p.norm) else trained if trains(p.norm, z) else None
+    how = None if way is None else plan(p, z)
+    return None if way is None or how is None else way(p, z, how, rectify=layer.version != "paper")
+
+
+def up_to_the_norm(layer: Hamburger, x: Tensor) -> Tensor | None:
+    """The layer up to its upper bread; None where it has another form.   x: b c n   ->   b c n"""
+    p = parts(layer)
+    how = None if p is None else plan(p, x)
+    return None if p is None or how is None else context(p, x, how)
+
+
+def context(p: Parts, x: Tensor, how: Plan) -> Tensor:
     from hamburger.ops.block import fused
 
-    u, bases = fused.context(x, _weights(layer), _start(layer, x), how)
-    _update(layer, bases)
+    u, bases = fused.context(x, p.weights, _start(p, x)[0], how)
+    _update(p, bases)
     return u
 
 
-def finishes(layer: Hamburger) -> bool:
+def finishes(norm: nn.Module) -> bool:
     """Whether norm, skip and ReLU can join the last pass: no graph, and a norm that is a scale and a shift."""
-    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+    if torch.is_grad_enabled() or not _bare(norm):
         return False
-    norm = layer.norm
-    if _bare(norm, nn.Identity):
+    if type(norm) is nn.Identity:
         return True
-    if norm.training or not any(_bare(norm, kind) for kind in BATCH_NORMS):
+    if norm.training or type(norm) not in BATCH_NORMS:
         return False
-    return norm.running_mean is not None and (norm.weight is None) == (norm.bias is None)
+    of = norm._parameters
+    return norm._buffers["running_mean"] is not None and (of["weight"] is None) == (of["bias"] is None)
 
 
-def finished(layer: Hamburger, x: Tensor, how: Plan) -> Tensor:
-    """The whole layer without a graph.   x: b c n   ->   b c n"""
+def finished(p: Parts, z: Tensor, how: Plan, *, rectify: bool) -> Tensor:
+    """The whole layer without a graph."""
     from hamburger.ops.block import fused
 
-    rectify = layer.version != "paper"
-    y, bases = fused.finished(x, _weights(layer), _start(layer, x), how, _norm(layer.norm), rectify=rectify)
-    _update(layer, bases)
+    x = z.flatten(2)  # b c n
+    y, bases = fused.finished(x, p.weights, _start(p, x)[0], how, _norm(p.norm), rectify=rectify)
+    _update(p, bases)
+    return y.unflatten(2, z.shape[2:])
+
+
+def trains(norm: nn.Module, x: Tensor) -> bool:
+    """Whether norm, skip and ReLU can join in training: plain batch norm, which follows its statistics in one way."""
+    if not norm.training or not torch.is_grad_enabled() or not _bare(norm):
+        return False
+    if not isinstance(norm, nn.BatchNorm1d) or type(norm) not in PLAIN or x.dtype == torch.float16:
+        return False
+    many = x.numel() > x.shape[1]  # one value has no variance
+    return many and norm.affine and norm.track_running_stats and norm.momentum is not None
+
+
+def trained(p: Parts, x: Tensor, how: Plan, *, rectify: bool) -> Tensor:
+    """The whole layer in training."""
+    from hamburger.ops.block import train
+
+    norm, (start, unit) = p.norm, _start(p, x, raw=True)
+    batch = Batch(_norm(norm), norm.momentum, norm._buffers["num_batches_tracked"])  # type: ignore[arg-type]
+    y, bases = train.trained(x, p.weights, start, how, batch, rectify=rectify, unit=unit)
+    _update(p, bases)
     return y
-
-
-def _weights(layer: Hamburger) -> Weights:
-    assert layer.lower is not None and layer.upper is not None
-    return Weights(layer.lower.weight, layer.lower.bias, layer.upper.weight)
 
 
 def _norm(norm: nn.Module) -> Norm | None:
     if isinstance(norm, nn.Identity):
         return None
-    return Norm(norm.running_mean, norm.running_var, norm.weight, norm.bias, norm.eps)  # type: ignore[arg-type]
+    of, kept = norm._parameters, norm._buffers
+    return Norm(kept["running_mean"], kept["running_var"], of["weight"], of["bias"], norm.eps)  # type: ignore[arg-type]
 
 
-def _start(layer: Hamburger, x: Tensor) -> Tensor:
-    """The first bases, as `HamLayer` takes or draws them.   x: b c n   ->   (b or 1) d r in float32"""
-    ham = layer.ham
-    assert ham is not None and isinstance(ham.dictionary, Dictionary)
-    ham.ham.check(ham.dim, x.shape[2])
-    dictionary = ham.dictionary
+def _start(p: Parts, x: Tensor, *, raw: bool = False) -> tuple[Tensor, bool]:
+    """The first bases, as `HamLayer` takes or draws them, and whether their columns are still to be normalised.
+
+    x: b c ...   ->   (b or 1) d r in float32.   `raw`: what is drawn is left as it is drawn
+    """
+    ham, dictionary = p.ham, p.dictionary
+    ham.ham.check(ham.dim, x.shape[2:].numel())
     if dictionary.init in ("fixed", "online") or (dictionary.init == "random" and not dictionary.training):
-        return dictionary.bases.float().contiguous()  # itself, as a rule: one for all samples
+        return dictionary.bases.float().contiguous(), False  # itself, as a rule: one for all samples
     with torch.no_grad():
         bases = dictionary(x)
-        if bases is None:
-            like = x.new_empty(0, dtype=torch.float32)
-            bases = distributed.joined_draw(lambda rows: ham.ham.draw(rows, ham.dim, like=like), x.shape[0])
-        return bases.float().contiguous()
+        if bases is not None:
+            return bases.float().contiguous(), False
+        draw = ham.ham.sample if raw else ham.ham.draw
+        like = x.new_empty(0, dtype=torch.float32)
+        bases = distributed.joined_draw(lambda rows: draw(rows, ham.dim, like=like), x.shape[0])
+        return bases.contiguous(), raw
 
 
-def _update(layer: Hamburger, bases: Tensor) -> None:
-    assert layer.ham is not None
-    if layer.ham.dictionary.init == "online":
-        layer.ham.dictionary.update(bases)
+def _update(p: Parts, bases: Tensor) -> None:
+    if p.dictionary.init == "online":
+        p.dictionary.update(bases)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import threading
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -16,6 +18,21 @@ MOST = 4096  # programs to remember; sizes that never come again must not fill t
 _compiled: dict[Any, Any] = {}
 
 
+class Launch(NamedTuple):
+    """A program and all its arguments, constants included. `program` is None where Triton gave none away."""
+
+    program: Any
+    grid: tuple[int, ...]
+    args: tuple[Any, ...]
+
+
+class _Watched(threading.local):
+    launches: list[Launch] | None = None  # those of this thread, while somebody keeps a record
+
+
+watched = _Watched()
+
+
 def start(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
     """`kernel[grid](*args, **options)`; the compiled program is remembered by all that Triton may compile it for.
 
@@ -24,12 +41,40 @@ def start(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> Non
     given = tuple([(a.dtype, a.data_ptr() % 16) if isinstance(a, Tensor) else a for a in args])
     key = (kernel, torch.cuda.current_device() if args[0].is_cuda else None, given, tuple(options.items()))
     compiled = _compiled.get(key)
+    full = (*grid, 1, 1)[:3]
     if compiled is not None:
         program, constants = compiled
-        program[(*grid, 1, 1)[:3]](*args, *constants)
+        run(program, full, (*args, *constants))
+    else:
+        program, constants = kernel[grid](*args, **options), ()
+        if REMEMBERS and program is not None:  # the interpreter has none
+            constants = tuple([options[name] for name in kernel.arg_names[len(args) :]])
+            if len(_compiled) >= MOST:
+                _compiled.clear()
+            _compiled[key] = program, constants
+        else:
+            program = None
+    if watched.launches is not None:
+        watched.launches.append(Launch(program, full, (*args, *constants)))
+
+
+def run(program: Any, grid: tuple[int, ...], args: tuple[Any, ...] | list[Any]) -> None:
+    """Start a compiled program on the current device and stream. A tensor may be given as its address."""
+    if hooked():
+        program[grid](*args)
         return
-    program = kernel[grid](*args, **options)
-    if REMEMBERS and program is not None:  # the interpreter has none
-        if len(_compiled) >= MOST:
-            _compiled.clear()
-        _compiled[key] = program, tuple(options[name] for name in kernel.arg_names[len(args) :])
+    stream = torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice())
+    program.run(*grid, stream, program.function, program.packed_metadata, None, None, None, *args)
+
+
+def hooked() -> bool:
+    """Whether somebody, a profiler as a rule, wants to be told of every launch."""
+    hook = triton.knobs.runtime.launch_enter_hook
+    return bool(getattr(hook, "calls", hook))
+
+
+def device_of(x: Tensor) -> AbstractContextManager[object]:
+    """Work where x is. To enter torch's own guard takes a while, and the device is the right one as a rule."""
+    if not x.is_cuda or x.get_device() == torch._C._cuda_getDevice():
+        return nullcontext()
+    return torch.cuda.device_of(x)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -14,18 +15,16 @@ HOPPER = (9, 0)  # whose matrix units take their operands from shared memory
 STATIC = 1024  # bytes of shared memory that the driver keeps for itself
 RANKS = (64, 128)
 
+Needs = Callable[[int, int, int], int]  # D, R, BN -> bytes of shared memory, which every ham counts for itself
+
 
 class Wave(NamedTuple):
-    """How a solve is cut: `programs` for each image, each with BN columns; d and r padded to D and R.
-
-    An update of D is cut into units of 64 rows and `columns` columns, about as many as there are programs.
-    """
+    """How a solve is cut: `programs` for each image, each with BN columns; d and r padded to D and R."""
 
     D: int
     R: int
     BN: int
     programs: int
-    columns: int
 
 
 class Card(NamedTuple):
@@ -34,28 +33,23 @@ class Card(NamedTuple):
     shared: int  # bytes that one program can have
 
 
-def wave_of(x: Tensor, r: int) -> Wave | None:
+def wave_of(x: Tensor, r: int, needs: Needs) -> Wave | None:
     """x: b d n   ->   how to solve it in one launch, or None where it does not fit or the card is of another kind."""
     if x.dtype != torch.bfloat16 or not x.is_cuda or not gluon():
         return None
     b, d, n = x.shape
-    return cut(b, d, n, r, card(x.get_device()))
+    return cut(b, d, n, r, card(x.get_device()), needs)
 
 
-def cut(b: int, d: int, n: int, r: int, card: Card) -> Wave | None:
+def cut(b: int, d: int, n: int, r: int, card: Card, needs: Needs) -> Wave | None:
     if card.capability != HOPPER or r > RANKS[-1] or d > 512:
         return None
     D, R = max(128, power_of_two(d)), max(RANKS[0], power_of_two(r))
     for BN in (64, 128):  # more programs where there is room for them
         programs = cdiv(n, BN)
-        if b * programs <= card.processors and shared_bytes(D, R, BN) + STATIC <= card.shared:
-            return Wave(D, R, BN, programs, 8 if programs > 32 else 16 if programs > 16 else 32)
+        if b * programs <= card.processors and needs(D, R, BN) + STATIC <= card.shared:
+            return Wave(D, R, BN, programs)
     return None
-
-
-def shared_bytes(D: int, R: int, BN: int) -> int:
-    """Tiles of X, D, C and D^T D in bfloat16, and what changes of layout need."""
-    return 2 * (D * BN + D * R + BN * R + R * R) + 8192
 
 
 @functools.cache

@@ -14,7 +14,10 @@ import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, warpgroup_mma, warpgroup_mma_wait
 
-threads_meet = gl.thread_barrier if hasattr(gl, "thread_barrier") else gl.barrier  # renamed after Triton 3.6
+# renamed after Triton 3.6, both of them
+threads_meet = gl.thread_barrier if hasattr(gl, "thread_barrier") else gl.barrier
+_shared = gl.shared_memory_descriptor
+seen_as = _shared._reinterpret if hasattr(_shared, "_reinterpret") else _shared.reinterpret
 
 
 @gluon.jit
@@ -69,10 +72,11 @@ def load_columns(
     p_x, b_x, d, n, s_xd, s_xn, i_p,
     D: gl.constexpr, BD: gl.constexpr, XD: gl.constexpr, BN: gl.constexpr, N_FAST: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
-    """This program's columns of X into shared memory, zeros beyond d and n.   b_x: D/XD XD BN"""
+    """This program's columns of X into shared memory, zeros beyond d and n.   b_x: D/XD XD BN   ->   |x|^2: BN"""
     rows: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BN, BN // 8], [W, 1], [1, 0])
-    columns: gl.constexpr = gl.BlockedLayout([8, 1], [16, 2], [1, W], [0, 1])
+    columns: gl.constexpr = gl.BlockedLayout([8, 1], [BD // 8, 256 // BD], [1, W], [0, 1])
     ld_x: gl.constexpr = rows if N_FAST else columns
+    b_xx = gl.zeros([BD, BN], gl.float32, ld_x)
     o_n = i_p * BN + gl.arange(0, BN, gl.SliceLayout(0, ld_x)).to(gl.int64)
     for i in gl.static_range(D // BD):
         o_d = i * BD + gl.arange(0, BD, gl.SliceLayout(1, ld_x)).to(gl.int64)
@@ -80,6 +84,8 @@ def load_columns(
         m_x = (o_d < d)[:, None] & (o_n < n)[None, :]
         x = gl.load(p_x + o_d[:, None] * s_xd + o_n[None, :] * s_xn, mask=m_x, other=0.0)
         b_x.index(i * BD // XD).slice(i * BD % XD, BD, dim=0).store(x)
+        b_xx += x.to(gl.float32) * x.to(gl.float32)
+    return gl.sum(b_xx, axis=0)
 
 
 @gluon.jit

@@ -42,11 +42,14 @@ class Ham(ABC):
 
     def draw(self, b: int, d: int, *, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Random bases with unit columns: uniform(0, 1) where non-negative, else normal.   ->   b d r"""
-        sample = torch.rand if self.nonnegative else torch.randn
+        return cosine.normalize(self.sample(b, d, like=like, generator=generator))
+
+    def sample(self, b: int, d: int, *, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """What `draw` normalises.   ->   b d r"""
+        uniform_or_normal = torch.rand if self.nonnegative else torch.randn
         # a generator lives on one device; what it draws may be wanted on another
         device = like.device if generator is None else generator.device
-        bases = sample(b, d, self.rank, generator=generator, dtype=like.dtype, device=device)
-        return cosine.normalize(bases.to(like.device))
+        return uniform_or_normal(b, d, self.rank, generator=generator, dtype=like.dtype, device=device).to(like.device)
 
     def init(self, x: Tensor, bases: Tensor | None = None, generator: torch.Generator | None = None) -> Factors:
         """Start from the given bases, or from random ones.   x: b d n   bases: b d r"""

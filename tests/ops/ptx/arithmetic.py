@@ -12,11 +12,25 @@ from .parse import Instruction, Vector
 if TYPE_CHECKING:
     from .machine import Program
 
+OF_ONE = {
+    "ex2.approx": np.exp2, "rsqrt.approx.ftz": lambda a: 1 / np.sqrt(a), "sqrt.approx.ftz": np.sqrt,
+    "neg": np.negative, "abs": np.abs,
+}  # fmt: skip
 OF_TWO = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div.full": np.divide, "max": np.fmax,
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "shl": np.left_shift, "shr": np.right_shift,
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
+    "num": lambda a, b: ~(np.isnan(a) | np.isnan(b)),
 }  # fmt: skip
+
+
+NAN = np.uint32(0x7FFFFFFF).view(np.float32)
+
+
+def with_one_nan(values: np.ndarray) -> np.ndarray:
+    """A card knows one NaN as the result of arithmetic, and it is not numpy's: bits may be taken apart later."""
+    nan = np.isnan(values)
+    return np.where(nan, NAN, values) if nan.any() else values
 
 
 def bfloat16_bits(values: np.ndarray) -> np.ndarray:
@@ -31,30 +45,33 @@ def from_bfloat16(bits: np.ndarray) -> np.ndarray:
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
-@rule(r"(add|sub)\.([su]32|[su]64)")
-@rule(r"(and|or|xor)\.(b32|b64|pred)")
+@rule(r"(add|sub)\.([su]16|[su]32|[su]64)")
+@rule(r"(and|or|xor)\.(b16|b32|b64|pred)")
 @rule(r"(add|sub|mul|max|div\.full)\.(f32)")
 def of_two(decoder: Decoder, ins: Instruction, name: str, kind: str) -> Step:
     to, left, right = ins.operands
     put, function = decoder.target(ins, to, kind), OF_TWO[name]
     a, b = decoder.source(ins, left, kind), decoder.source(ins, right, kind)
+    if kind == "f32":
+        return lambda program: put(program, with_one_nan(function(a(program), b(program))))
     return lambda program: put(program, function(a(program), b(program)))
 
 
-@rule(r"(shl)\.(b32|b64)")
-@rule(r"(shr)\.([su]32|[su]64)")
+@rule(r"(shl)\.(b16|b32|b64)")
+@rule(r"(shr)\.([su]16|[su]32|[su]64)")
 def shift(decoder: Decoder, ins: Instruction, name: str, kind: str) -> Step:
     if not 0 <= number(ins, ins.operands[2]) < 8 * DTYPES[kind].itemsize:
         raise ins.unknown("is not emulated for as many bits")
     return of_two(decoder, ins, name, kind)
 
 
+@rule(r"(mul|mad)\.(wide)\.([su])(16)")
 @rule(r"(mul|mad)\.(lo|wide)\.([su])(32|64)")
 def multiply(decoder: Decoder, ins: Instruction, name: str, part: str, letter: str, bits: str) -> Step:
     if part == "wide" and bits == "64":
         raise ins.unknown()
     kind = letter + bits
-    wide = kind if part == "lo" else f"{letter}64"
+    wide = kind if part == "lo" else f"{letter}{2 * int(bits)}"
     to, left, right, *more = ins.operands
     put, a, b = decoder.target(ins, to, wide), decoder.source(ins, left, kind), decoder.source(ins, right, kind)
     (addend,) = more if name == "mad" else (None,)
@@ -65,21 +82,41 @@ def multiply(decoder: Decoder, ins: Instruction, name: str, part: str, letter: s
     return lambda program: put(program, a(program).astype(dtype) * b(program) + c(program))
 
 
-@rule(r"ex2\.approx\.f32")
-def power_of_two(decoder: Decoder, ins: Instruction) -> Step:
-    to, exponent = ins.operands
-    put, a = decoder.target(ins, to, "f32"), decoder.source(ins, exponent, "f32")
-    return lambda program: put(program, np.exp2(a(program)))
+@rule(r"fma\.rn\.(f32)")
+def multiply_and_add(decoder: Decoder, ins: Instruction, kind: str) -> Step:
+    """Of a float32 the product is exact in float64, and only the sum may be rounded twice."""
+    to, *operands = ins.operands
+    put, (a, b, c) = decoder.target(ins, to, kind), [decoder.source(ins, operand, kind) for operand in operands]
+
+    def step(program: Program) -> None:
+        whole = a(program).astype(np.float64) * b(program) + c(program)
+        put(program, with_one_nan(whole.astype(np.float32)))
+
+    return step
 
 
-@rule(r"bfe\.u32")
-def extract(decoder: Decoder, ins: Instruction) -> Step:
+@rule(r"(neg)\.(s32)")
+@rule(r"(neg|abs|ex2\.approx|r?sqrt\.approx\.ftz)\.(f32)")
+def of_one(decoder: Decoder, ins: Instruction, name: str, kind: str) -> Step:
+    to, what = ins.operands
+    put, a, function = decoder.target(ins, to, kind), decoder.source(ins, what, kind), OF_ONE[name]
+    if kind == "f32":
+        return lambda program: put(program, with_one_nan(function(a(program))))
+    return lambda program: put(program, function(a(program)))
+
+
+@rule(r"bfe\.([su]32)")
+def extract(decoder: Decoder, ins: Instruction, kind: str) -> Step:
+    """The highest of the bits is a sign where the kind has one."""
     to, whole, first, count = ins.operands
-    put, a = decoder.target(ins, to, "u32"), decoder.source(ins, whole, "u32")
-    first, mask = number(ins, first), (1 << number(ins, count)) - 1
-    return lambda program: put(program, a(program) >> np.uint32(first) & np.uint32(mask))
+    put, a = decoder.target(ins, to, kind), decoder.source(ins, whole, kind)
+    left, right = 32 - number(ins, first) - number(ins, count), 32 - number(ins, count)
+    if not 0 <= left <= right < 32:
+        raise ins.unknown("is not emulated for such bits")
+    return lambda program: put(program, a(program) << left >> right)
 
 
+@rule(r"setp\.(lt|le|gt|ge|eq|num)\.(f32)")  # none of them holds for NaN
 @rule(r"setp\.(eq|ne)\.(b32|b64)")
 @rule(r"setp\.(eq|ne|lt|le|gt|ge)\.([su]32|[su]64)")
 def compare(decoder: Decoder, ins: Instruction, name: str, kind: str) -> Step:
@@ -135,7 +172,8 @@ def put_together(decoder: Decoder, ins: Instruction, kind: str) -> Step:
     return step
 
 
-@rule(r"cvt\.([su]32|[su]64)\.([su]32|[su]64)")
+@rule(r"cvt\.([su]16|[su]32|[su]64)\.([su]16|[su]32|[su]64)")
+@rule(r"cvt\.rn\.(f32)\.(s16)")
 def convert(decoder: Decoder, ins: Instruction, to_kind: str, kind: str) -> Step:
     to, what = ins.operands
     put, a, dtype = decoder.target(ins, to, to_kind), decoder.source(ins, what, kind), DTYPES[to_kind]

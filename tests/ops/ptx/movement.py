@@ -100,10 +100,14 @@ def shuffle(decoder: Decoder, ins: Instruction, way: str) -> Step:
     to, what, lane, limit, members = ins.operands
     if (number(ins, limit), number(ins, members)) != (31, -1):
         raise ins.unknown("is not emulated within a part of a warp")
-    thread, lane = np.arange(decoder.threads), number(ins, lane)
-    giver = thread ^ lane if way == "bfly" else thread // 32 * 32 + lane
+    thread, other = np.arange(decoder.threads), decoder.source(ins, lane, "u32")
     put, a = decoder.target(ins, to, "b32"), decoder.source(ins, what, "b32")
-    return lambda program: put(program, a(program)[giver])
+
+    def step(program: Program) -> None:
+        lane = other(program).astype(np.int64) % 32
+        put(program, a(program)[thread ^ lane if way == "bfly" else thread // 32 * 32 + lane])
+
+    return step
 
 
 @rule(r"(atom|red)\.global\.gpu\.(release|relaxed)\.add\.u32")

@@ -37,3 +37,11 @@ class Norm(NamedTuple):
     weight: Tensor | None
     bias: Tensor | None
     eps: float
+
+
+class Batch(NamedTuple):
+    """A batch norm in training: its running statistics move."""
+
+    norm: Norm
+    momentum: float
+    tracked: Tensor  # how many batches it has seen

@@ -15,6 +15,8 @@ from torch import Tensor
 from hamburger.ops import launch
 from hamburger.ops.block import Norm, Plan, Weights, hams, launches
 from hamburger.ops.block.hams import Factors
+from hamburger.ops.start import device_of
+from hamburger.ops.tape import Outputs, taped
 from hamburger.precision import full_precision
 
 
@@ -38,35 +40,60 @@ def finished(
 
     x: b c n   start: (b or 1) d r (float32)   ->   y: b c n, as x,  the bases found: b d r
     """
-    with torch.cuda.device_of(x):
-        _, found, fold = _factors(x, weights, start, plan, keep=False)
+
+    def solve(x: Tensor, lower: Tensor, bias: Tensor | None, upper: Tensor, start: Tensor, *of_norm: Any) -> Outputs:
+        found = factors(x, Weights(lower, bias, upper), start, plan, keep=False)
         y = torch.empty_like(x)
-        launches.finish(fold, found.codes, y, plan.dtype, skip=x, norm=norm, rectify=rectify)
-    return y, found.bases
+        folded = None if norm is None else Norm._make((*of_norm, norm.eps))
+        launches.finish(found.fold, found.codes, y, plan.dtype, skip=x, norm=folded, rectify=rectify)
+        return y, found.bases
+
+    given = (x, *weights, start, *(() if norm is None else norm[:4]))
+    with device_of(x):
+        y, bases = taped(solve, given, "finished", plan, norm and norm.eps, rectify, launch.tf32())
+    return y, bases
 
 
-def _factors(x: Tensor, weights: Weights, start: Tensor, plan: Plan, *, keep: bool) -> tuple[Tensor, Factors, Tensor]:
-    """->   z = W_l x: b d n,  the factors of z,  E = W_u D: b c r"""
+class Found(NamedTuple):
+    """All that leads to u = E C, and W_l as it was multiplied with."""
+
+    bases: Tensor  # b d r
+    codes: Tensor  # b n r
+    slope: Tensor  # see `hams.Factors`
+    fold: Tensor  # E = W_u D: b c r
+    z: Tensor  # W_l x: b d n
+    lower: Tensor  # d c
+
+
+def factors(x: Tensor, weights: Weights, start: Tensor, plan: Plan, *, keep: bool, unit: bool = False) -> Found:
+    """x: b c n   start: (b or 1) d r, its columns still to be normalised where `unit`"""
     dtype = plan.dtype
-    z = launches.bread(x, weights.lower, weights.bias, dtype, out=dtype, rectify=hams.rectifies(plan.ham))
-    found = hams.factors(z, plan.ham, plan.options, start, plan.steps, keep=keep)
+    ready = launches.prepare(weights.lower, start, x.shape[0], dtype, unit=unit)
+    z = launches.bread(x, ready.lower, weights.bias, dtype, out=dtype, rectify=hams.rectifies(plan.ham))
+    found = hams.factors(z, plan.ham, plan.options, ready.start, plan.steps, keep=keep, counts=ready.counts)
     # E = W_u D is a bread as well, of r columns
     fold = launches.bread(found.bases, weights.upper, None, dtype, out=launches.kept_dtype(dtype), rectify=False)
-    return z, found, fold
+    return Found(*found, fold, z, ready.lower)
 
 
 def _forward(
     x: Tensor, weights: Weights, start: Tensor, plan: Plan, *, keep: bool
 ) -> tuple[Tensor, Factors, Tensor, Tensor]:
     """->   u: b c n,  the factors,  E: b c r,  z: b d n, empty where a gradient has no use for it"""
-    with torch.cuda.device_of(x):
-        z, found, fold = _factors(x, weights, start, plan, keep=keep)
+
+    def solve(x: Tensor, lower: Tensor, bias: Tensor | None, upper: Tensor, start: Tensor) -> Outputs:
+        bases, codes, slope, fold, z, _ = factors(x, Weights(lower, bias, upper), start, plan, keep=keep)
         u = x.new_empty(x.shape[0], fold.shape[1], x.shape[2], dtype=plan.dtype)  # as norms like it best
-        launches.finish(fold, found.codes, u, plan.dtype)
+        launches.finish(fold, codes, u, plan.dtype)
         if keep:
-            found = found._replace(codes=found.codes.to(fold.dtype))
+            codes = codes.to(fold.dtype)
             z = z if hams.keeps_input(plan.ham) else z.new_empty(0)
-    return u, found, fold, z
+        return u, bases, codes, slope, fold, z
+
+    with device_of(x):
+        outputs = taped(solve, (x, *weights, start), "context", plan, keep, launch.tf32())
+    u, bases, codes, slope, fold, z = outputs
+    return u, Factors(bases, codes, slope), fold, z
 
 
 class Kept(NamedTuple):
@@ -86,27 +113,27 @@ def gradients(du: Tensor, kept: Kept, plan: Plan, needs: Sequence[bool]) -> tupl
     """The cotangents of x, lower, bias and upper, those that are needed.   du: b c n"""
     x, lower, upper, z, bases, codes, slope, fold = kept
     dx = dlower = dbias = dupper = None
-    with torch.no_grad(), torch.cuda.device_of(du), full_precision(du.device.type):
+    with torch.no_grad(), device_of(du), full_precision(du.device.type):
         if any(needs[:3]):
-            dz, total = hams.pull_back(du, fold, x, z, Factors(bases, codes, slope), plan.ham, plan.options)
+            dz, total = hams.pull_back(du, fold, x, z, Factors(bases, codes, slope), plan)
             if needs[0]:
-                dx = _like(x, lower.to(dz.dtype), dz)
+                dx = like(x, lower.to(dz.dtype), dz)
             if needs[1]:
-                dlower = _over_samples(torch.bmm(dz, x.to(dz.dtype).mT), lower.dtype)
+                dlower = over_samples(torch.bmm(dz, x.to(dz.dtype).mT), lower.dtype)
             if needs[2]:
                 dbias = total.to(lower.dtype)
         if needs[3]:
             dfold = torch.bmm(du.to(codes.dtype), codes)  # b c r
-            dupper = _over_samples(torch.bmm(dfold, bases.to(codes.dtype).mT), upper.dtype)
+            dupper = over_samples(torch.bmm(dfold, bases.to(codes.dtype).mT), upper.dtype)
     return dx, dlower, dbias, dupper
 
 
-def _over_samples(found: Tensor, dtype: torch.dtype) -> Tensor:
+def over_samples(found: Tensor, dtype: torch.dtype) -> Tensor:
     """Their sum.   b d c   ->   d c"""
     return found[0].to(dtype) if found.shape[0] == 1 else found.sum(0, dtype=dtype)
 
 
-def _like(x: Tensor, lower: Tensor, dz: Tensor) -> Tensor:
+def like(x: Tensor, lower: Tensor, dz: Tensor) -> Tensor:
     """W_l^T dZ, laid out as x, to which the gradient of the skip is added.   lower: d c   dz: b d n   ->   b c n"""
     weight = lower.expand(dz.shape[0], -1, -1)
     dx = torch.bmm(dz.mT, weight).mT if x.stride(1) == 1 else torch.bmm(weight.mT, dz)

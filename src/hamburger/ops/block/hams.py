@@ -11,13 +11,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hamburger.ops import cosine, cosine_fused
-from hamburger.ops.block import launches
-from hamburger.ops.cd import reference as cd
+from hamburger.ops.block import Plan, launches
+from hamburger.ops.block.launches import Taken
+from hamburger.ops.cd import fused as cd
 from hamburger.ops.nmf import fused as nmf
-from hamburger.ops.tiles import blocks
 from hamburger.ops.vq import fused as vq
-from hamburger.precision import full_precision
 
 
 class Factors(NamedTuple):
@@ -37,26 +35,28 @@ def rectifies(ham: str) -> bool:
     return ham == "nmf"
 
 
-def factors(z: Tensor, ham: str, options: Sequence[float], start: Tensor, steps: int, *, keep: bool) -> Factors:
-    """K sweeps from the bases `start` ((b or 1) d r, float32), and the read-out.   z: b d n"""
+def factors(
+    z: Tensor, ham: str, options: Sequence[float], start: Tensor, steps: int, *, keep: bool, counts: Tensor
+) -> Factors:
+    """K sweeps from the bases `start` ((b or 1) d r, float32), and the read-out.   z: b d n
+
+    counts: b, `launches.COUNTS`, zero: for programs that wait for each other.
+    """
     start = start.expand(z.shape[0], -1, -1).contiguous()
+    dtype = launches.kept_dtype(z.dtype)
     if ham == "nmf":
-        dtype = launches.kept_dtype(z.dtype)
-        bases, codes, _, ratio = nmf.factors(z, start, steps, options[0], keep=keep, product=False, codes=dtype)
-        return Factors(bases, codes, _nothing(z) if ratio is None else ratio)
-    t = blocks(z.shape[1], z.shape[2], start.shape[2], z.dtype)
-    unit = ham == "cd"
-    bases, codes, scale = cosine_fused.sweeps(z, start, steps, options[0], t, unit=unit)
-    if steps == 0:
-        bases = bases.clone()  # what is found is never what was given
-    elif unit:
-        bases = cosine.normalize(bases)
-    if ham == "vq":
-        cosine_fused.assign(z, bases, scale, codes, None, options[0], t, first=steps == 0)
-        return Factors(bases, codes, _nothing(z))
-    with full_precision(z.device.type):
-        projector = cd.projector(bases, options[1]).mT.contiguous()
-    return Factors(bases, launches.codes_of(z, projector, z.dtype, fine=True), projector)
+        bases, codes, _, slope = nmf.factors(
+            z, start, steps, options[0], keep=keep, product=False, codes=dtype, counts=counts
+        )
+    elif ham == "vq":
+        bases, codes, _ = vq.factors(z, start, steps, options[0], product=False, codes=dtype, counts=counts)
+        slope = None
+    else:
+        temperature, beta = options
+        bases, codes, _, slope = cd.factors(
+            z, start, steps, temperature, beta, keep=keep, product=False, codes=dtype, counts=counts
+        )
+    return Factors(bases, codes, _nothing(z) if slope is None else slope)
 
 
 def _nothing(z: Tensor) -> Tensor:
@@ -69,20 +69,25 @@ def keeps_input(ham: str) -> bool:
 
 
 def pull_back(
-    du: Tensor, fold: Tensor, x: Tensor, z: Tensor, found: Factors, ham: str, options: Sequence[float]
+    du: Tensor, fold: Tensor, x: Tensor, z: Tensor, found: Factors, plan: Plan, taken: Taken | None = None
 ) -> tuple[Tensor, Tensor]:
     """The cotangent of the lower bread, before its ReLU, from that of u = E C, and its sum over samples and positions.
 
     du, x: b c n   fold (E = W_u D): b c r   z: b d n, laid out as x   ->   b d n,  d
+    Behind a batch norm in training du is the cotangent of its output, and fold is E': `launches.pull_back`.
     """
-    if ham == "vq":
-        dc = launches.codes_of(du, fold, du.dtype)
+    if plan.ham == "vq":
+        temperature, constant_norms = plan.options
+        if taken is None:
+            dc = launches.codes_of(du, fold, plan.dtype)
+        else:
+            dc = launches.cotangent(du, fold, taken, plan.dtype)
         none = z.new_zeros(1, 1, 1).expand_as(z)  # the cotangent of D C, which the block does not form
-        dz = vq.pull_back(z, none, dc, found.bases, options[0], bool(options[1]))
+        dz = vq.pull_back(z, none, dc, found.bases, temperature, bool(constant_norms))
         return dz, dz.sum((0, 2), dtype=torch.float32)
-    dz = launches.empty_like(x, found.bases.shape[1], du.dtype)
-    if ham == "nmf":
-        sums = launches.pull_back(du, fold, found.bases, found.slope, z, dz)
+    dz = launches.empty_like(x, found.bases.shape[1], plan.dtype)
+    if plan.ham == "nmf":
+        sums = launches.pull_back(du, fold, found.bases, found.slope, z, dz, plan.dtype, taken)
     else:
-        sums = launches.pull_back(du, fold, found.slope, None, None, dz)
-    return dz, sums.sum(0)
+        sums = launches.pull_back(du, fold, found.slope, None, None, dz, plan.dtype, taken)
+    return dz, launches.total(sums[None])[0]

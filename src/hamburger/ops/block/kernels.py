@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from hamburger.ops.kernels import own_columns, product, project, store_codes
+from hamburger.ops.kernels import add_parts, own_columns, product, project, store_codes
 
 
 @triton.jit
@@ -24,6 +24,37 @@ def own_tile(rows, n, M: tl.constexpr, N: tl.constexpr):
     o_m = i_m.to(tl.int64) * M + tl.arange(0, M)
     o_n = i_n.to(tl.int64) * N + tl.arange(0, N)
     return i_b.to(tl.int64), o_m, o_n
+
+
+@triton.jit
+def prepare_kernel(
+    p_w, p_rounded, p_start, p_unit, p_count, size, d, r, counts, eps,
+    ROUND: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr, D: tl.constexpr, FR: tl.constexpr,
+):  # fmt: skip
+    """What the kernels after it rely on: w rounded (ROUND), columns of `start` with unit length (UNIT), counts zero.
+
+    w: size numbers   start, unit: b d r, D is d padded   Grid: tiles of w where ROUND, then b * tiles of r where UNIT.
+    """
+    i = tl.program_id(0)
+    o = tl.arange(0, BLOCK)
+    if i == 0:
+        tl.store(p_count + o, tl.zeros([BLOCK], tl.int32), mask=o < counts)
+    if ROUND:
+        if i < tl.cdiv(size, BLOCK):
+            o_w = i * BLOCK + o
+            tl.store(p_rounded + o_w, tl.load(p_w + o_w, mask=o_w < size, other=0.0).to(tl.bfloat16), mask=o_w < size)
+        i -= tl.cdiv(size, BLOCK)
+    if UNIT:  # noqa: SIM102 - known when the kernel is compiled; the other is not
+        if i >= 0:
+            i_b, i_r = i // tl.cdiv(r, FR), i % tl.cdiv(r, FR)
+            o_d, o_r = tl.arange(0, D), i_r * FR + tl.arange(0, FR)
+            o_start = i_b.to(tl.int64) * d * r + o_d[:, None] * r + o_r[None, :]
+            # D FR
+            m_start = (o_d < d)[:, None] & (o_r < r)[None, :]
+            b_start = tl.load(p_start + o_start, mask=m_start, other=0.0)
+            b_norm = tl.sqrt(tl.sum(b_start * b_start, axis=0))
+            b_norm = tl.where(b_norm < eps, eps, b_norm)
+            tl.store(p_unit + o_start, b_start / b_norm[None, :], mask=m_start)
 
 
 @triton.jit
@@ -119,18 +150,65 @@ def codes_kernel(
 
 
 @triton.jit
+def cotangent_of_codes(
+    p_ds, p_e, p_c, p_mix, c, n, r, s_sc, s_sn, o_n,
+    NORM: tl.constexpr, KIND: tl.constexpr, FINE: tl.constexpr,
+    R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """E^T dS for a tile of columns, less what a batch norm in training takes off it (NORM).   ->   BN R
+
+    mix: (r + 1) r, from `norm_back_kernel`.
+    """
+    b_dc = project(p_ds, p_e, c, n, r, s_sc, s_sn, o_n, KIND, R, BN, BD)
+    if NORM:
+        o_r = tl.arange(0, R)
+        b_dc -= tl.load(p_mix + r * r + o_r, mask=o_r < r, other=0.0)[None, :]
+        for i_r in range(0, r, BK):
+            o_k = i_r + tl.arange(0, BK)
+            # BN BK
+            m_c = (o_n < n)[:, None] & (o_k < r)[None, :]
+            b_c = tl.load(p_c + o_n[:, None] * r + o_k[None, :], mask=m_c, other=0.0)
+            # BK R
+            m_mix = (o_k < r)[:, None] & (o_r < r)[None, :]
+            b_mix = tl.load(p_mix + o_k[:, None] * r + o_r[None, :], mask=m_mix, other=0.0)
+            b_dc = product(b_c, -b_mix, b_dc, FINE)
+        b_dc = tl.where((o_n < n)[:, None], b_dc, 0.0)  # the shift reaches beyond the last column
+    return b_dc
+
+
+@triton.jit
+def cotangent_kernel(
+    p_ds, p_e, p_c, p_mix, p_dc, c, n, r, s_sb, s_sc, s_sn,
+    KIND: tl.constexpr, FINE: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """`cotangent_of_codes` behind a norm, written out.   dc: b n r   Grid: b * tiles of n."""
+    i_b, o_n = own_columns(n, BN)
+    p_mix += i_b * (r + 1) * r
+    b_dc = cotangent_of_codes(
+        p_ds + i_b * s_sb, p_e + i_b * c * r, p_c + i_b * n * r, p_mix, c, n, r, s_sc, s_sn, o_n,
+        True, KIND, FINE, R, BN, BD, BK,
+    )  # fmt: skip
+    store_codes(b_dc, p_dc + i_b * n * r, n, r, o_n, R)
+
+
+@triton.jit
 def pull_back_kernel(
-    p_du, p_e, p_q, p_d, p_z, p_dz, p_sums, c, d, n, r, s_ub, s_uc, s_un, s_zb, s_zd, s_zn,
-    RATIO: tl.constexpr, MASK: tl.constexpr,
-    KIND: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
+    p_du, p_e, p_c, p_mix, p_q, p_d, p_z, p_dz, p_sums, c, d, n, r, s_ub, s_uc, s_un, s_zb, s_zd, s_zn,
+    NORM: tl.constexpr, RATIO: tl.constexpr, MASK: tl.constexpr, KIND: tl.constexpr, FINE: tl.constexpr,
+    R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """dZ = D (E^T dU * Q), Q left out where not RATIO, zero where z is not positive (MASK). Grid: b * tiles of n.
 
+    Where NORM, u went through a batch norm in training, and du is the cotangent behind it: see `cotangent_of_codes`.
     sums: b * tiles of n, d holds the sums of dZ over each program's columns. z and dz have the same strides.
     """
     i_b, o_n = own_columns(n, BN)
     o_r = tl.arange(0, R)
-    b_dc = project(p_du + i_b * s_ub, p_e + i_b * c * r, c, n, r, s_uc, s_un, o_n, KIND, R, BN, BD)
+    p_mix += i_b * (r + 1) * r
+    b_dc = cotangent_of_codes(
+        p_du + i_b * s_ub, p_e + i_b * c * r, p_c + i_b * n * r, p_mix, c, n, r, s_uc, s_un, o_n,
+        NORM, KIND, FINE, R, BN, BD, BK,
+    )  # fmt: skip
     if RATIO:
         # BN R
         m_q = (o_n < n)[:, None] & (o_r < r)[None, :]
@@ -150,3 +228,13 @@ def pull_back_kernel(
             b_dz = tl.where(b_z <= 0, 0.0, b_dz)
         tl.store(p_dz + o_z, b_dz.to(p_dz.dtype.element_ty), mask=m_z)
         tl.store(p_sums + o_d, tl.sum(b_dz, axis=0), mask=o_d < d)
+
+
+@triton.jit
+def total_kernel(p_sums, p_total, parts, size, FP: tl.constexpr, BLOCK: tl.constexpr):
+    """Partial sums, added in order.   sums: b parts size   total: b size   Grid: b, tiles of size."""
+    i_b = tl.program_id(0).to(tl.int64)
+    o = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    # a part has one row of `size` numbers
+    b_sum = add_parts(p_sums + i_b * parts * size, parts, 1, tl.arange(0, 1), 1, o, size, 1, BLOCK, FP)
+    tl.store(p_total + i_b * size + o, tl.sum(b_sum, axis=0), mask=o < size)

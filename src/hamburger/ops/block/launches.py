@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
-from hamburger.ops import launch
+from hamburger.ops import cosine, launch
 from hamburger.ops.block import Norm, kernels
-from hamburger.ops.start import start
-from hamburger.ops.tiles import PROGRAMS, blocks, cdiv
+from hamburger.ops.start import start as begin
+from hamburger.ops.tiles import PROGRAMS, Blocks, blocks, cdiv, power_of_two
 from hamburger.precision import full_precision
 
 HALF_MAX = torch.finfo(torch.float16).max
 
 # Of a tile of `finish`, which waits for memory more than it multiplies: small ones leave room for several at a time.
 SIDE = 64
+
+COUNTS = 32  # that a solve in one launch may use, for each sample
 
 
 def kept_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -30,6 +34,35 @@ def empty_like(x: Tensor, rows: int, dtype: torch.dtype) -> Tensor:
     return x.new_empty(b, rows, n, dtype=dtype)
 
 
+class Ready(NamedTuple):
+    """What `prepare` makes: W_l in the dtype of the products, first bases with unit columns, counters at zero."""
+
+    lower: Tensor
+    start: Tensor
+    counts: Tensor
+
+
+def prepare(lower: Tensor, start: Tensor, b: int, dtype: torch.dtype, *, unit: bool) -> Ready:
+    """One launch for what else would be four operations of torch.   lower: d c   start: (b or 1) d r, float32
+
+    `unit`: the columns of `start` are drawn, and still to be normalised.
+    """
+    rounds = dtype == torch.bfloat16 and lower.dtype != dtype
+    lower = lower.contiguous()
+    rounded = torch.empty_like(lower, dtype=dtype) if rounds else lower
+    counts = torch.empty(b, COUNTS, dtype=torch.int32, device=lower.device)
+    made = torch.empty_like(start) if unit else start
+    samples, d, r = start.shape
+    block, width = 4096, 8
+    grid = (cdiv(lower.numel(), block) if rounds else 0) + (samples * cdiv(r, width) if unit else 0)
+    begin(
+        kernels.prepare_kernel, (max(1, grid),),
+        lower, rounded, start, made, counts, lower.numel(), d, r, counts.numel(), cosine.EPS,
+        ROUND=rounds, UNIT=unit, BLOCK=block, D=power_of_two(d), FR=width, num_warps=8,
+    )  # fmt: skip
+    return Ready(rounded, made, counts)
+
+
 def bread(
     x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, *, out: torch.dtype, rectify: bool
 ) -> Tensor:
@@ -40,11 +73,9 @@ def bread(
     (b, c, n), d = x.shape, weight.shape[0]
     z = empty_like(x, d, out)
     side = _side(b, d, n)
-    if side == 128 and kind == "bf16":
-        weight = weight.to(dtype)  # else every program would round it anew; a small product is over before the copy is
     # float32 takes twice the room on its way in
     depth = 32 if side == 128 and (x.element_size() == 4 or kind != "bf16") else 64
-    start(
+    begin(
         kernels.bread_kernel, (b * cdiv(d, side) * cdiv(n, side),),
         x, weight, weight if bias is None else bias, z, c, d, n, *x.stride(), *weight.stride(), *z.stride(),
         BIAS=bias is not None, RECTIFY=rectify, KIND=kind, M=side, N=side, K=depth,
@@ -89,7 +120,7 @@ def finish(
     kind = launch.kind(dtype)
     added = y if skip is None else skip
     mean, var, weight, bias, eps = (fold, fold, None, None, 0.0) if norm is None else norm
-    start(
+    begin(
         kernels.finish_kernel, (b * cdiv(c, SIDE) * cdiv(n, SIDE),),
         fold, codes, added, mean, var, mean if weight is None else weight, mean if bias is None else bias, y,
         c, n, r, eps, *added.stride(), *y.stride(),
@@ -105,7 +136,7 @@ def codes_of(x: Tensor, factor: Tensor, dtype: torch.dtype, *, fine: bool = Fals
     (b, d, n), r = x.shape, factor.shape[2]
     t = blocks(d, n, r, dtype)
     codes = x.new_empty(b, n, r, dtype=torch.float32)
-    start(
+    begin(
         kernels.codes_kernel, (b * cdiv(n, t.BN),),
         x, factor, codes, d, n, r, *x.stride(),
         KIND=launch.kind(dtype, fine=fine), R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,
@@ -113,19 +144,67 @@ def codes_of(x: Tensor, factor: Tensor, dtype: torch.dtype, *, fine: bool = Fals
     return codes
 
 
-def pull_back(du: Tensor, fold: Tensor, bases: Tensor, ratio: Tensor | None, z: Tensor | None, dz: Tensor) -> Tensor:
+def total(sums: Tensor) -> Tensor:
+    """b parts ... in float32, added up over the parts in order   ->   b ..."""
+    out = sums.new_empty(sums.shape[0], *sums.shape[2:])
+    size = out[0].numel()
+    begin(
+        kernels.total_kernel, (len(sums), cdiv(size, 64)),
+        sums, out, sums.shape[1], size, FP=32, BLOCK=64, num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+class Taken(NamedTuple):
+    """What a batch norm in training takes off a cotangent of codes: see `norm_back_kernel`."""
+
+    codes: Tensor  # b n r
+    mix: Tensor  # b (r + 1) r: E^T diag(h) E', and E'^T (g - h mean) in the row after it
+
+
+def cotangent(ds: Tensor, scaled: Tensor, taken: Taken, dtype: torch.dtype) -> Tensor:
+    """The cotangent of the codes from that behind the norm.   ds: b c n   scaled (E'): b c r   ->   b n r in float32"""
+    (b, c, n), r = ds.shape, scaled.shape[2]
+    t = blocks(c, n, r, ds.dtype)
+    dc = ds.new_empty(b, n, r, dtype=torch.float32)
+    begin(
+        kernels.cotangent_kernel, (b * cdiv(n, t.BN),),
+        ds, scaled, *taken, dc, c, n, r, *ds.stride(), **_kinds(dtype), **_columns(t),
+    )  # fmt: skip
+    return dc
+
+
+def pull_back(
+    du: Tensor,
+    fold: Tensor,
+    bases: Tensor,
+    ratio: Tensor | None,
+    z: Tensor | None,
+    dz: Tensor,
+    dtype: torch.dtype,
+    taken: Taken | None = None,
+) -> Tensor:
     """D (E^T dU * Q), zero where z is, into dz (b d n, laid out as z).   ->   what dz sums to, in parts: parts d
 
-    du: b c n   fold: b c r   bases: b d r   ratio: b n r   z: b d n
+    du: b c n   fold: b c r   bases: b d r   ratio: b n r   z: b d n   Behind a norm in training (`taken`) du is the
+    cotangent of its output and fold is E'.
     """
     (b, c, n), d, r = du.shape, bases.shape[1], bases.shape[2]
     t = blocks(max(c, d), n, r, du.dtype)
     sums = du.new_empty(b * cdiv(n, t.BN), d, dtype=torch.float32)
-    start(
+    codes, mix = (fold, fold) if taken is None else taken
+    begin(
         kernels.pull_back_kernel, (len(sums),),
-        du, fold, fold if ratio is None else ratio, bases, dz if z is None else z, dz, sums,
+        du, fold, codes, mix, fold if ratio is None else ratio, bases, dz if z is None else z, dz, sums,
         c, d, n, r, *du.stride(), *dz.stride(),
-        RATIO=ratio is not None, MASK=z is not None,
-        KIND=launch.kind(du.dtype), R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,
+        NORM=taken is not None, RATIO=ratio is not None, MASK=z is not None, **_kinds(dtype), **_columns(t),
     )  # fmt: skip
     return sums
+
+
+def _kinds(dtype: torch.dtype) -> dict[str, str]:
+    return {"KIND": launch.kind(dtype), "FINE": launch.kind(dtype, fine=True)}
+
+
+def _columns(t: Blocks) -> dict[str, int]:
+    return {"R": t.R, "BN": t.BN, "BD": t.BD, "BK": t.BK, "num_warps": t.warps}

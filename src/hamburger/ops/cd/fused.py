@@ -1,4 +1,4 @@
-"""Soft CD in three launches per sweep: the same values as reference.py, by kernels."""
+"""Soft CD by kernels: the values of reference.py, in one launch where it fits the card, else in three per sweep."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from hamburger.ops import cosine, cosine_fused, launch
-from hamburger.ops.cd import reference
+from hamburger.ops.cd import reference, wave
 from hamburger.ops.cd.kernels import readout_kernel
-from hamburger.ops.start import start
+from hamburger.ops.start import device_of, start
 from hamburger.ops.tiles import blocks, cdiv
+from hamburger.ops.wave import wave_of
+from hamburger.precision import full_precision
 
 
 def decompose(
@@ -23,40 +25,72 @@ def decompose(
 
     The gradient is that of the read-out (one-step).
     """
-    found = solve(x.detach(), bases.detach().float().contiguous(), steps, temperature)
-    projector = reference.projector(found, beta).mT.contiguous()  # r x d does not grow with n: torch's solve will do
-    codes, y = readout(x, found, projector)
+    keep = torch.is_grad_enabled() and x.requires_grad
+    found, codes, y, _ = solve(x, bases.detach().float().contiguous(), steps, temperature, beta, keep)
     return found, codes.mT, y
 
 
-@torch.library.custom_op("hamburger::cd_fused", mutates_args=())
-def solve(x: Tensor, bases: Tensor, steps: int, temperature: float) -> Tensor:
-    """->   bases: b d r, of unit length where they have moved"""
+def factors(
+    x: Tensor,
+    bases: Tensor,
+    steps: int,
+    temperature: float,
+    beta: float,
+    *,
+    keep: bool,
+    product: bool,
+    codes: torch.dtype = torch.float32,
+    counts: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """x: b d n   bases: b d r, float32, contiguous   (counts: see `cosine_wave.memory`)
+
+    ->   bases: b d r, of unit length where they have moved,  codes: b n r of that dtype,  D C: b d n where `product`,
+    and where `keep` all that the gradient needs beside D: the projector, transposed, b d r
+    """
+    with device_of(x):
+        whole = wave_of(x, bases.shape[2], wave.shared_bytes) if wave.fits(steps, beta) else None
+        if whole is not None:
+            return wave.solve(
+                x, bases, whole, steps, temperature, beta, keep=keep, product=product, dtype=codes, counts=counts
+            )  # fmt: skip
+        return _sweeps(x, bases, steps, temperature, beta, keep, product, codes)
+
+
+def _sweeps(
+    x: Tensor, bases: Tensor, steps: int, temperature: float, beta: float, keep: bool, product: bool, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    (b, d, n), r = x.shape, bases.shape[2]
     if steps == 0:
-        return bases.clone()
-    _, d, n = x.shape
-    t = blocks(d, n, bases.shape[2], x.dtype)
-    with torch.cuda.device_of(x):
-        return cosine.normalize(cosine_fused.sweeps(x, bases, steps, temperature, t, unit=True)[0])
+        found = bases.clone()
+    else:
+        t = blocks(d, n, r, x.dtype)
+        found = cosine.normalize(cosine_fused.sweeps(x, bases, steps, temperature, t, unit=True)[0])
+    with full_precision(x.device.type):
+        # r x d does not grow with n: torch's solve will do
+        projector = reference.projector(found, beta).mT.contiguous()
+    codes = x.new_empty(b, n, r, dtype=dtype)
+    y = torch.empty_like(x) if product else None
+    _launch(x, projector, found, None, codes, y)
+    return found, codes, y, projector if keep else None
+
+
+@torch.library.custom_op("hamburger::cd_fused", mutates_args=())
+def solve(
+    x: Tensor, bases: Tensor, steps: int, temperature: float, beta: float, keep: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """->   bases: b d r,  codes: b n r,  D C: b d n,  the projector: b d r where `keep`, else empty"""
+    found, codes, y, projector = factors(x, bases, steps, temperature, beta, keep=keep, product=True)
+    assert y is not None
+    return found, codes, y, found.new_empty(0) if projector is None else projector
 
 
 @solve.register_fake
-def _(x: Tensor, bases: Tensor, steps: int, temperature: float) -> Tensor:
-    return torch.empty_like(bases)
-
-
-@torch.library.custom_op("hamburger::cd_fused_readout", mutates_args=())
-def readout(x: Tensor, bases: Tensor, projector: Tensor) -> tuple[Tensor, Tensor]:
-    """x: b d n   bases, projector (transposed): b d r   ->   codes: b n r,  D C: b d n"""
+def _(
+    x: Tensor, bases: Tensor, steps: int, temperature: float, beta: float, keep: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     codes = x.new_empty(x.shape[0], x.shape[2], bases.shape[2], dtype=torch.float32)
-    y = torch.empty_like(x)
-    _launch(x, projector, bases, None, codes, y)
-    return codes, y
-
-
-@readout.register_fake
-def _(x: Tensor, bases: Tensor, projector: Tensor) -> tuple[Tensor, Tensor]:
-    return x.new_empty(x.shape[0], x.shape[2], bases.shape[2], dtype=torch.float32), torch.empty_like(x)
+    projector = torch.empty_like(bases) if keep else bases.new_empty(0)
+    return torch.empty_like(bases), codes, torch.empty_like(x), projector
 
 
 @torch.library.custom_op("hamburger::cd_fused_backward", mutates_args=())
@@ -76,34 +110,37 @@ pull_back.register_autograd(launch.no_second_derivative)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    x, bases, projector = inputs
-    ctx.like = x.dtype, x.shape
+    bases, _, _, projector = output
+    ctx.like = inputs[0].dtype, inputs[0].shape
     ctx.save_for_backward(bases, projector)
+    ctx.mark_non_differentiable(bases, projector)
     ctx.set_materialize_grads(False)
 
 
-def _backward(ctx: Any, dc: Tensor | None, dy: Tensor | None) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, _: None, dc: Tensor | None, dy: Tensor | None, __: None) -> tuple[Tensor | None, ...]:
     bases, projector = ctx.saved_tensors
+    assert projector.numel(), "solved with keep=False"
     if dy is None and dc is None:
-        return None, None, None
+        return (None,) * 6
     if dy is None:
         dtype, shape = ctx.like
         dy = bases.new_zeros(shape, dtype=dtype)
-    return pull_back(dy, dc, bases, projector), None, None
+    return pull_back(dy, dc, bases, projector), *(None,) * 5
 
 
-readout.register_autograd(_backward, setup_context=_save)
+solve.register_autograd(_backward, setup_context=_save)
 
 
-def _launch(x: Tensor, into: Tensor, out: Tensor, more: Tensor | None, codes: Tensor | None, y: Tensor) -> None:
+def _launch(x: Tensor, into: Tensor, out: Tensor, more: Tensor | None, codes: Tensor | None, y: Tensor | None) -> None:
     (b, d, n), r = x.shape, into.shape[2]
     t = blocks(d, n, r, x.dtype)
-    with torch.cuda.device_of(x):
+    product = x if y is None else y
+    with device_of(x):
         start(
             readout_kernel, (b * cdiv(n, t.BN),),
-            x, into, out, into if more is None else more, into if codes is None else codes, y,
-            d, n, r, *x.stride(), *y.stride(),
-            MORE=more is not None, STORE=codes is not None,
+            x, into, out, into if more is None else more, into if codes is None else codes, product,
+            d, n, r, *x.stride(), *product.stride(),
+            MORE=more is not None, STORE=codes is not None, EXPAND=y is not None,
             KIND=launch.kind(x.dtype, fine=True), COARSE=launch.kind(x.dtype),
             R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,
         )  # fmt: skip

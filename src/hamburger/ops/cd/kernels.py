@@ -11,10 +11,10 @@ from hamburger.ops.kernels import expand, load_codes, own_columns, project, stor
 @triton.jit
 def readout_kernel(
     p_x, p_in, p_out, p_more, p_c, p_y, d, n, r, s_xb, s_xd, s_xn, s_yb, s_yd, s_yn,
-    MORE: tl.constexpr, STORE: tl.constexpr,
+    MORE: tl.constexpr, STORE: tl.constexpr, EXPAND: tl.constexpr,
     KIND: tl.constexpr, COARSE: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """C = A^T X and Y = B C for two dictionaries A (in) and B (out), both b d r. Grid: b * tiles of n.
+    """C = A^T X and where EXPAND Y = B C for two dictionaries A (in) and B (out), both b d r. Grid: b * tiles of n.
 
     The read-out has A = M^T (the ridge projector) and B = D; its derivative has them exchanged, the cotangent of Y in
     place of X and that of C added (MORE), with no codes to keep.
@@ -25,4 +25,5 @@ def readout_kernel(
         b_c += load_codes(p_more + i_b * n * r, n, r, o_n, R)
     if STORE:
         store_codes(b_c, p_c + i_b * n * r, n, r, o_n, R)
-    expand(b_c, p_out + i_b * d * r, p_y + i_b * s_yb, d, n, r, s_yd, s_yn, o_n, COARSE, R, BN, BD)
+    if EXPAND:
+        expand(b_c, p_out + i_b * d * r, p_y + i_b * s_yb, d, n, r, s_yd, s_yn, o_n, COARSE, R, BN, BD)

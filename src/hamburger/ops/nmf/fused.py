@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hamburger.ops import launch
 from hamburger.ops.nmf import kernels, wave
-from hamburger.ops.start import start
+from hamburger.ops.start import device_of, start
 from hamburger.ops.tiles import Blocks, blocks, cdiv
 from hamburger.ops.wave import wave_of
 
@@ -27,17 +27,25 @@ def decompose(x: Tensor, bases: Tensor, *, steps: int, eps: float = 1e-6) -> tup
 
 
 def factors(
-    x: Tensor, bases: Tensor, steps: int, eps: float, *, keep: bool, product: bool, codes: torch.dtype = torch.float32
+    x: Tensor,
+    bases: Tensor,
+    steps: int,
+    eps: float,
+    *,
+    keep: bool,
+    product: bool,
+    codes: torch.dtype = torch.float32,
+    counts: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     """x: b d n   bases: b d r, float32, contiguous
 
     ->   bases: b d r,  codes: b n r of that dtype,  D C: b d n where `product`,  and where `keep` all that the gradient
-    needs: Q = C / (D^T D C + eps) from before the read-out, b n r
+    needs: Q = C / (D^T D C + eps) from before the read-out, b n r   (counts: see `wave.solve`)
     """
-    with torch.cuda.device_of(x):
-        whole = wave_of(x, bases.shape[2])
+    with device_of(x):
+        whole = wave_of(x, bases.shape[2], wave.shared_bytes)
         if whole is not None:
-            return wave.solve(x, bases, whole, steps, eps, keep=keep, product=product, dtype=codes)
+            return wave.solve(x, bases, whole, steps, eps, keep=keep, product=product, dtype=codes, counts=counts)
         return _sweeps(x, bases, steps, eps, keep, product, codes)
 
 
@@ -94,7 +102,7 @@ def pull_back(dy: Tensor, dc: Tensor | None, bases: Tensor, ratio: Tensor) -> Te
     """The cotangent of x from those of D C and of the codes.   dy: b d n   dc, ratio: b n r   ->   b d n"""
     (b, d, n), r = dy.shape, bases.shape[2]
     t = blocks(d, n, r, dy.dtype)
-    with torch.cuda.device_of(dy):
+    with device_of(dy):
         dx = torch.empty_like(dy)
         start(
             kernels.pull_back_kernel, (b * cdiv(n, t.BN),),

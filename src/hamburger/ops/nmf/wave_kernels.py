@@ -76,14 +76,14 @@ def update_bases(
 @gluon.jit(do_not_specialize=["steps", "programs"])
 def nmf_kernel(
     p_x, p_start, p_d, p_copy, p_c, p_ratio, p_y, p_sums, p_count,
-    d, n, r, steps, programs, eps, s_xb, s_xd, s_xn, s_yb, s_yd, s_yn, s_start,
+    d, n, r, steps, programs, eps, s_xb, s_xd, s_xn, s_yb, s_yd, s_yn, s_start, s_count,
     D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, COLS: gl.constexpr,
     N_FAST: gl.constexpr, CODES: gl.constexpr, RATIO: gl.constexpr, Y: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
     """K sweeps and the read-out. Grid: programs of an image, b. X in bfloat16.
 
     start, d: b d r in float32; copy: b D R in bfloat16, D for the next sweep. c: b n r. ratio: C / (D^T D C + eps)
-    before the read-out, all that its gradient needs. count: two counters for each image, zero.
+    before the read-out, all that its gradient needs. count: two counters for each image, zero, s_count apart.
     """
     W: gl.constexpr = num_warps
     BD: gl.constexpr = 128  # rows at a time
@@ -104,7 +104,7 @@ def nmf_kernel(
     p_copy += i_b * (D * R)
     p_sums += i_b * programs * ((D + R) * R)
     p_own = p_sums + i_p * ((D + R) * R)
-    p_count += i_b * 2
+    p_count += i_b * s_count
     o_n = i_p * BN + gl.arange(0, BN, gl.SliceLayout(1, mma))
     o_r = gl.arange(0, R, gl.SliceLayout(0, mma))
     m_r = (o_r < r)[None, :]

@@ -1,4 +1,4 @@
-"""Soft VQ in three launches per sweep: the same values as reference.py, by kernels."""
+"""Soft VQ by kernels: the values of reference.py, in one launch where it fits the card, else in three per sweep."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hamburger.ops import cosine, cosine_fused, launch
-from hamburger.ops.start import start
+from hamburger.ops import cosine, cosine_fused, cosine_wave, launch
+from hamburger.ops.start import device_of, start
 from hamburger.ops.tiles import blocks, cdiv
+from hamburger.ops.vq import wave
 from hamburger.ops.vq.kernels import pull_back_kernel
+from hamburger.ops.wave import wave_of
 
 
 def decompose(
@@ -26,18 +28,47 @@ def decompose(
     return found, codes.mT, y
 
 
+def factors(
+    x: Tensor,
+    bases: Tensor,
+    steps: int,
+    temperature: float,
+    *,
+    product: bool,
+    codes: torch.dtype = torch.float32,
+    counts: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """x: b d n   bases: b d r, float32, contiguous   (counts: see `cosine_wave.memory`)
+
+    ->   bases: b d r,  codes: b n r of that dtype,  D C: b d n where `product`
+    """
+    with device_of(x):
+        whole = wave_of(x, bases.shape[2], cosine_wave.shared_bytes)
+        if whole is not None:
+            return wave.solve(x, bases, whole, steps, temperature, product=product, dtype=codes, counts=counts)
+        return _sweeps(x, bases, steps, temperature, product, codes)
+
+
+def _sweeps(
+    x: Tensor, bases: Tensor, steps: int, temperature: float, product: bool, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    _, d, n = x.shape
+    t = blocks(d, n, bases.shape[2], x.dtype)
+    found, codes, scale = cosine_fused.sweeps(x, bases, steps, temperature, t, unit=False)
+    y = torch.empty_like(x) if product else None
+    last = codes if dtype == codes.dtype else torch.empty_like(codes, dtype=dtype)
+    cosine_fused.assign(x, found, scale, last, y, temperature, t, first=steps == 0)
+    return found if steps else bases.clone(), last, y
+
+
 @torch.library.custom_op("hamburger::vq_fused", mutates_args=())
 def solve(
     x: Tensor, bases: Tensor, steps: int, temperature: float, constant_norms: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """->   bases: b d r,  codes: b n r,  D C: b d n"""
-    _, d, n = x.shape
-    t = blocks(d, n, bases.shape[2], x.dtype)
-    with torch.cuda.device_of(x):
-        found, codes, scale = cosine_fused.sweeps(x, bases, steps, temperature, t, unit=False)
-        y = torch.empty_like(x)
-        cosine_fused.assign(x, found, scale, codes, y, temperature, t, first=steps == 0)
-    return found if steps else bases.clone(), codes, y
+    found, codes, y = factors(x, bases, steps, temperature, product=True)
+    assert y is not None
+    return found, codes, y
 
 
 @solve.register_fake
@@ -53,7 +84,7 @@ def pull_back(
     """The cotangent of x from those of D C and of the codes.   x, dy: b d n   dc: b n r   ->   b d n"""
     (b, d, n), r = x.shape, bases.shape[2]
     t = blocks(d, n, r, x.dtype)
-    with torch.cuda.device_of(x):
+    with device_of(x):
         dx = torch.empty_like(x)
         more = bases if dc is None else dc.contiguous()
         start(

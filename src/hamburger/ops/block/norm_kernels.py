@@ -1,0 +1,242 @@
+"""Batch norm of u = E C in training, forward and back, by sums over codes rather than over u. Letters: `ops.kernels`.
+
+u has rank r: its mean over positions is E times that of the codes, its variance is a quadratic form in E of their
+covariance (r x r), and what the gradient needs of u are products of E as well. So u is never stored, and a pass over
+its size is made only where the cotangent of y comes in. Formulas: README.md beside this file.
+
+In memory C is b n r; E, and what has its size, is b c r.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from hamburger.ops.kernels import product
+
+
+@triton.jit
+def moments_kernel(
+    p_c, p_sums, n, r, length, KIND: tl.constexpr, SR: tl.constexpr, SN: tl.constexpr,
+):  # fmt: skip
+    """C C^T and, in the row after it, C 1: one partial sum per part of the positions.   sums: b parts (r + 1) r
+
+    Grid: b * parts, tiles of r, tiles of r.
+    """
+    i_bs = tl.program_id(0).to(tl.int64)
+    i_b, i_s = i_bs // tl.cdiv(n, length), tl.program_id(0) % tl.cdiv(n, length)
+    start = i_s * length
+    stop = tl.minimum(start + length, n)
+    o_i = tl.program_id(1) * SR + tl.arange(0, SR)
+    o_j = tl.program_id(2) * SR + tl.arange(0, SR)
+    p_c += i_b * n * r
+    p_sums += i_bs * (r + 1) * r
+    b_cc = tl.zeros([SR, SR], tl.float32)
+    b_mass = tl.zeros([SR], tl.float32)
+    for i_n in range(start, stop, SN):
+        o_n = (i_n + tl.arange(0, SN)).to(tl.int64)
+        # SR SN
+        b_i = tl.load(p_c + o_i[:, None] + o_n[None, :] * r, mask=(o_i < r)[:, None] & (o_n < stop)[None, :], other=0.0)
+        # SN SR
+        b_j = tl.load(p_c + o_n[:, None] * r + o_j[None, :], mask=(o_n < stop)[:, None] & (o_j < r)[None, :], other=0.0)
+        b_cc = product(b_i, b_j, b_cc, KIND)
+        b_mass += tl.sum(b_j.to(tl.float32), axis=0)
+    tl.store(p_sums + o_i[:, None] * r + o_j[None, :], b_cc, mask=(o_i < r)[:, None] & (o_j < r)[None, :])
+    if tl.program_id(1) == 0:
+        tl.store(p_sums + r * r + o_j, b_mass, mask=o_j < r)
+
+
+@triton.jit
+def load_rows(p_e, c, r, o_c, o_r):
+    """A tile of E.   ->   M SR, in float32"""
+    m_e = (o_c < c)[:, None] & (o_r < r)[None, :]
+    return tl.load(p_e + o_c[:, None] * r + o_r[None, :], mask=m_e, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def fold_times_moments(
+    p_e, p_total, c, r, o_c, o_j, scale, CENTRED: tl.constexpr, FINE: tl.constexpr, M: tl.constexpr, SR: tl.constexpr,
+):  # fmt: skip
+    """E (C C^T scale), less the product of the means where CENTRED.   ->   M SR"""
+    b_sum = tl.zeros([M, SR], tl.float32)
+    # SR
+    b_mean_j = tl.load(p_total + r * r + o_j, mask=o_j < r, other=0.0) * scale
+    for i_r in range(0, r, SR):
+        o_i = i_r + tl.arange(0, SR)
+        # SR SR
+        m_cc = (o_i < r)[:, None] & (o_j < r)[None, :]
+        b_cc = tl.load(p_total + o_i[:, None] * r + o_j[None, :], mask=m_cc, other=0.0) * scale
+        if CENTRED:
+            b_mean_i = tl.load(p_total + r * r + o_i, mask=o_i < r, other=0.0) * scale
+            b_cc -= b_mean_i[:, None] * b_mean_j[None, :]
+        b_sum = product(load_rows(p_e, c, r, o_c, o_i), b_cc, b_sum, FINE)
+    return b_sum
+
+
+@triton.jit
+def statistics_kernel(
+    p_total, p_e, p_mean, p_var, p_running_mean, p_running_var, p_tracked, samples, c, n, r, momentum,
+    FINE: tl.constexpr, M: tl.constexpr, SR: tl.constexpr,
+):  # fmt: skip
+    """Mean and variance of each row of E C, over samples and positions, and the running ones. Grid: tiles of c.
+
+    total: b (r + 1) r, from `moments_kernel`, added up. Samples are joined one by one, each by its mean and variance.
+    """
+    o_c = tl.program_id(0) * M + tl.arange(0, M)
+    m_c = o_c < c
+    b_mean = tl.zeros([M], tl.float32)
+    b_var = tl.zeros([M], tl.float32)
+    for i_b in range(0, samples):
+        b_own_mean = tl.zeros([M], tl.float32)
+        b_own_var = tl.zeros([M], tl.float32)
+        for i_r in range(0, r, SR):
+            o_j = i_r + tl.arange(0, SR)
+            b_e = load_rows(p_e, c, r, o_c, o_j)
+            b_code = tl.load(p_total + r * r + o_j, mask=o_j < r, other=0.0) / n
+            b_own_mean += tl.sum(b_e * b_code[None, :], axis=1)
+            b_ec = fold_times_moments(p_e, p_total, c, r, o_c, o_j, 1.0 / n, True, FINE, M, SR)
+            b_own_var += tl.sum(b_ec * b_e, axis=1)
+        b_step = b_own_mean - b_mean
+        b_mean += b_step / (i_b + 1)
+        b_var += (b_own_var - b_var) / (i_b + 1) + b_step * b_step * (i_b / ((i_b + 1.0) * (i_b + 1.0)))
+        p_e += c * r
+        p_total += (r + 1) * r
+    b_var = tl.where(b_var < 0, 0.0, b_var)  # rounding; a NaN stays
+    tl.store(p_mean + o_c, b_mean, mask=m_c)
+    tl.store(p_var + o_c, b_var, mask=m_c)
+    b_old = tl.load(p_running_mean + o_c, mask=m_c, other=0.0).to(tl.float32)
+    b_new = b_old + momentum * (b_mean - b_old)
+    tl.store(p_running_mean + o_c, b_new.to(p_running_mean.dtype.element_ty), mask=m_c)
+    b_old = tl.load(p_running_var + o_c, mask=m_c, other=0.0).to(tl.float32)
+    count = samples * (1.0 * n)
+    b_new = b_old + momentum * (b_var * (count / (count - 1)) - b_old)
+    tl.store(p_running_var + o_c, b_new.to(p_running_var.dtype.element_ty), mask=m_c)
+    if tl.program_id(0) == 0:
+        tl.store(p_tracked, tl.load(p_tracked) + 1)
+
+
+@triton.jit
+def cut_kernel(
+    p_dy, p_y, p_c, p_ds, p_sums, p_mass, c, n, r, length, s_db, s_dc, s_dn, s_yb, s_yc, s_yn, s_sb, s_sc, s_sn,
+    RECTIFY: tl.constexpr, KIND: tl.constexpr, SD: tl.constexpr, SR: tl.constexpr, SN: tl.constexpr,
+):  # fmt: skip
+    """dS, the cotangent before the last ReLU, and what the norm's gradient needs of it: dS C^T and dS 1, in parts.
+
+    dS is written where RECTIFY, else it is dY. sums: b parts c r   mass: b parts c
+    Grid: b * parts, tiles of c, tiles of r.
+    """
+    i_bs = tl.program_id(0).to(tl.int64)
+    i_b, i_s = i_bs // tl.cdiv(n, length), tl.program_id(0) % tl.cdiv(n, length)
+    start = i_s * length
+    stop = tl.minimum(start + length, n)
+    o_c = (tl.program_id(1) * SD + tl.arange(0, SD)).to(tl.int64)
+    o_r = tl.program_id(2) * SR + tl.arange(0, SR)
+    p_dy += i_b * s_db + o_c[:, None] * s_dc
+    p_y += i_b * s_yb + o_c[:, None] * s_yc
+    p_ds += i_b * s_sb + o_c[:, None] * s_sc
+    p_c += i_b * n * r
+    b_sum = tl.zeros([SD, SR], tl.float32)
+    b_mass = tl.zeros([SD], tl.float32)
+    for i_n in range(start, stop, SN):
+        o_n = (i_n + tl.arange(0, SN)).to(tl.int64)
+        # SD SN
+        m_s = (o_c < c)[:, None] & (o_n < stop)[None, :]
+        b_s = tl.load(p_dy + o_n[None, :] * s_dn, mask=m_s, other=0.0)
+        if RECTIFY:
+            b_y = tl.load(p_y + o_n[None, :] * s_yn, mask=m_s, other=0.0)
+            b_s = tl.where(b_y <= 0, 0.0, b_s)
+            if tl.program_id(2) == 0:
+                tl.store(p_ds + o_n[None, :] * s_sn, b_s.to(p_ds.dtype.element_ty), mask=m_s)
+        # SN SR
+        b_c = tl.load(p_c + o_n[:, None] * r + o_r[None, :], mask=(o_n < stop)[:, None] & (o_r < r)[None, :], other=0.0)
+        b_sum = product(b_s, b_c, b_sum, KIND)
+        b_mass += tl.sum(b_s.to(tl.float32), axis=1)
+    m_sum = (o_c < c)[:, None] & (o_r < r)[None, :]
+    tl.store(p_sums + i_bs * c * r + o_c[:, None] * r + o_r[None, :], b_sum, mask=m_sum)
+    if tl.program_id(2) == 0:
+        tl.store(p_mass + i_bs * c + o_c, b_mass, mask=o_c < c)
+
+
+@triton.jit
+def norm_back_kernel(
+    p_dsc, p_mass, p_total, p_e, p_mean, p_var, p_gamma, p_scaled, p_de, p_taken, p_dgamma, p_dbeta,
+    samples, c, n, r, eps, FINE: tl.constexpr, M: tl.constexpr, SR: tl.constexpr,
+):  # fmt: skip
+    """From dS C^T (b c r) and dS 1 (b c) to all of the norm's gradient that does not grow with n. Grid: tiles of c.
+
+    With a = gamma / sigma, h = sum(dS u') / (N sigma^2) for u' = u - mean, and g = dS 1 / N, the cotangent of u is
+    dU = a (dS - g - h u'). Written: E' = a E, dE = dU C^T (both b c r), and each tile's share of what E'^T dU / a needs
+    beside E'^T dS: E^T diag(h) E' and, in the row after it, E'^T (g - h mean).   taken: b tiles (r + 1) r
+    """
+    o_c = tl.program_id(0) * M + tl.arange(0, M)
+    m_c = o_c < c
+    b_g = tl.zeros([M], tl.float32)
+    b_h = tl.zeros([M], tl.float32)
+    for i_b in range(0, samples):
+        b_g += tl.load(p_mass + i_b * c + o_c, mask=m_c, other=0.0)
+        for i_r in range(0, r, SR):
+            o_r = i_r + tl.arange(0, SR)
+            b_e = load_rows(p_e + i_b * (c * r), c, r, o_c, o_r)
+            b_h += tl.sum(load_rows(p_dsc + i_b * (c * r), c, r, o_c, o_r) * b_e, axis=1)
+    count = samples * (1.0 * n)
+    b_mean = tl.load(p_mean + o_c, mask=m_c, other=0.0)
+    b_inverse = tl.rsqrt(tl.load(p_var + o_c, mask=m_c, other=1.0) + eps)
+    b_a = b_inverse * tl.load(p_gamma + o_c, mask=m_c, other=0.0).to(tl.float32)
+    b_dgamma = (b_h - b_mean * b_g) * b_inverse
+    tl.store(p_dbeta + o_c, b_g.to(p_dbeta.dtype.element_ty), mask=m_c)
+    tl.store(p_dgamma + o_c, b_dgamma.to(p_dgamma.dtype.element_ty), mask=m_c)
+    b_g = b_g / count
+    b_h = b_dgamma * b_inverse / count
+    b_rest = b_g - b_h * b_mean
+    p_taken += tl.program_id(0) * ((r + 1) * r)
+    for _ in range(0, samples):
+        for i_r in range(0, r, SR):
+            o_r = i_r + tl.arange(0, SR)
+            m_e = m_c[:, None] & (o_r < r)[None, :]
+            o_e = o_c[:, None] * r + o_r[None, :]
+            b_scaled = (load_rows(p_e, c, r, o_c, o_r) * b_a[:, None]).to(p_scaled.dtype.element_ty)
+            tl.store(p_scaled + o_e, b_scaled, mask=m_e)
+            b_scaled = b_scaled.to(tl.float32)  # as it will be read: what cancels must cancel
+            b_code = tl.load(p_total + r * r + o_r, mask=o_r < r, other=0.0)
+            b_de = load_rows(p_dsc, c, r, o_c, o_r) - b_rest[:, None] * b_code[None, :]
+            b_de -= b_h[:, None] * fold_times_moments(p_e, p_total, c, r, o_c, o_r, 1.0, False, FINE, M, SR)
+            tl.store(p_de + o_e, (b_a[:, None] * b_de).to(p_de.dtype.element_ty), mask=m_e)
+            tl.store(p_taken + r * r + o_r, tl.sum(b_scaled * b_rest[:, None], axis=0), mask=o_r < r)
+            for i_j in range(0, r, SR):
+                o_j = i_j + tl.arange(0, SR)
+                b_left = load_rows(p_e, c, r, o_c, o_j) * b_h[:, None]
+                b_mix = product(tl.trans(b_left), b_scaled, tl.zeros([SR, SR], tl.float32), FINE)
+                m_mix = (o_j < r)[:, None] & (o_r < r)[None, :]
+                tl.store(p_taken + o_j[:, None] * r + o_r[None, :], b_mix, mask=m_mix)
+        p_dsc += c * r
+        p_total += (r + 1) * r
+        p_e += c * r
+        p_scaled += c * r
+        p_de += c * r
+        p_taken += tl.num_programs(0) * ((r + 1) * r)
+
+
+@triton.jit
+def outer_kernel(
+    p_e, p_d, p_w, samples, c, d, r, KIND: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+):  # fmt: skip
+    """The sum over samples of E D^T.   e: b c r   d: b d r   w: c d   Grid: tiles of c, tiles of d."""
+    o_m = (tl.program_id(0) * M + tl.arange(0, M)).to(tl.int64)
+    o_n = (tl.program_id(1) * N + tl.arange(0, N)).to(tl.int64)
+    b_w = tl.zeros([M, N], tl.float32)
+    for _ in range(0, samples):
+        for i_r in range(0, r, K):
+            o_r = i_r + tl.arange(0, K)
+            # M K
+            b_e = tl.load(
+                p_e + o_m[:, None] * r + o_r[None, :], mask=(o_m < c)[:, None] & (o_r < r)[None, :], other=0.0
+            )
+            # K N
+            b_d = tl.load(
+                p_d + o_r[:, None] + o_n[None, :] * r, mask=(o_r < r)[:, None] & (o_n < d)[None, :], other=0.0
+            )
+            b_w = product(b_e, b_d, b_w, KIND)
+        p_e += c * r
+        p_d += d * r
+    m_w = (o_m < c)[:, None] & (o_n < d)[None, :]
+    tl.store(p_w + o_m[:, None] * d + o_n[None, :], b_w.to(p_w.dtype.element_ty), mask=m_w)

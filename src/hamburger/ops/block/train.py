@@ -1,0 +1,172 @@
+"""The whole block in training with batch norm, forward and back: neither u nor its normed self is ever written.
+
+`norm_kernels` has the idea, README.md the formulas. What the norm sees are sums over codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from hamburger.ops import launch
+from hamburger.ops.block import Batch, Norm, Plan, Weights, fused, hams, launches, norm_launches
+from hamburger.ops.block.hams import Factors
+from hamburger.ops.block.norm_launches import Statistics
+from hamburger.ops.start import device_of
+from hamburger.ops.tape import Outputs, taped
+from hamburger.precision import full_precision
+
+
+class How(NamedTuple):
+    plan: Plan
+    eps: float  # of the norm
+    momentum: float
+    rectify: bool  # a ReLU at the end
+    unit: bool  # the columns of the first bases are still to be normalised
+
+
+def trained(
+    x: Tensor, weights: Weights, start: Tensor, plan: Plan, batch: Batch, *, rectify: bool, unit: bool
+) -> tuple[Tensor, Tensor]:
+    """x + BN(W_u M(W_l x)), then a ReLU, with a gradient; the norm's running statistics move.
+
+    x: b c and any further axes: to join them here saves torch two nodes of its graph.   start: (b or 1) d r (float32)
+    ->   y, as x,  the bases found: b d r
+    """
+    how = How(plan, batch.norm.eps, batch.momentum, rectify, unit)
+    norm = batch.norm
+    y, bases = _Trained.apply(
+        x, *weights, norm.weight, norm.bias, start, norm.mean, norm.var, batch.tracked, how
+    )  # fmt: skip
+    return y, bases
+
+
+class Kept(NamedTuple):
+    """What the backward pass needs of the forward pass."""
+
+    x: Tensor
+    y: Tensor
+    lower: Tensor  # as it was multiplied with
+    upper: Tensor
+    gamma: Tensor
+    z: Tensor
+    bases: Tensor
+    codes: Tensor
+    slope: Tensor
+    fold: Tensor
+    mean: Tensor
+    var: Tensor
+    total: Tensor
+
+
+def _forward(how: How, *given: Tensor | None) -> Outputs:
+    """->   y,  bases,  codes,  slope,  E,  z,  W_l,  mean,  var,  total"""
+    plan = how.plan
+
+    def solve(
+        x: Tensor, lower: Tensor, bias: Tensor | None, upper: Tensor, gamma: Tensor, beta: Tensor, start: Tensor,
+        running_mean: Tensor, running_var: Tensor, tracked: Tensor,
+    ) -> Outputs:  # fmt: skip
+        with full_precision(x.device.type):
+            found = fused.factors(x, Weights(lower, bias, upper), start, plan, keep=True, unit=how.unit)
+        codes = found.codes.to(found.fold.dtype)
+        batch = Batch(Norm(running_mean, running_var, gamma, beta, how.eps), how.momentum, tracked)
+        mean, var, total = norm_launches.statistics(found.fold, codes, batch, plan.dtype)
+        y = torch.empty_like(x)
+        norm = Norm(mean, var, gamma, beta, how.eps)
+        launches.finish(found.fold, codes, y, plan.dtype, skip=x, norm=norm, rectify=how.rectify)
+        z = found.z if hams.keeps_input(plan.ham) else x.new_empty(0)
+        # a tape's outputs are its own
+        copied = x.new_empty(0) if found.lower.data_ptr() == lower.data_ptr() else found.lower
+        return y, found.bases, codes, found.slope, found.fold, z, copied, mean, var, total
+
+    x, lower = given[:2]
+    assert x is not None and lower is not None
+    with device_of(x):
+        outputs = taped(solve, given, "trained", how, launch.tf32())
+    rounded = outputs[6] if outputs[6].numel() else lower
+    return *outputs[:6], rounded, *outputs[7:]
+
+
+def gradients(dy: Tensor, kept: Kept, how: How, needs: Sequence[bool]) -> tuple[Tensor | None, ...]:
+    """The cotangents of x, lower, bias, upper, gamma and beta, those that are needed.   dy: b c n"""
+    dtype, plan = how.plan.dtype, how.plan
+
+    def solve(dy: Tensor, *all_kept: Tensor) -> Outputs:
+        k = Kept(*all_kept)
+        norm, found = Norm(k.mean, k.var, k.gamma, None, how.eps), Statistics(k.mean, k.var, k.total)
+        y = k.y if how.rectify else None
+        back = norm_launches.back(dy, y, k.fold, k.codes, found, norm, dtype)
+        dupper = norm_launches.outer(back.dfold, k.bases, k.upper, dtype)
+        found_factors = Factors(k.bases, k.codes, k.slope)
+        dz, total = hams.pull_back(back.ds, back.scaled, k.x, k.z, found_factors, plan, back.taken)
+        ds = back.ds if how.rectify else dy.new_empty(0)
+        return ds, dz, total, dupper, back.dgamma, back.dbeta
+
+    x, dx, dlower = kept.x, None, None
+    with torch.no_grad(), device_of(dy), full_precision(dy.device.type):
+        ds, dz, total, dupper, dgamma, dbeta = taped(solve, (dy, *kept), "trained back", how, launch.tf32())
+        if needs[1]:
+            dlower = fused.over_samples(torch.bmm(dz, x.to(dz.dtype).mT), total.dtype)
+        if needs[0]:
+            lower = kept.lower.to(dz.dtype)
+            if how.rectify and dz.dtype == ds.dtype:
+                dx = _added(ds, lower, dz)
+            else:
+                dx = fused.like(x, lower, dz) + (ds if how.rectify else dy)
+    return dx, dlower, total, dupper, dgamma, dbeta
+
+
+def _added(ds: Tensor, lower: Tensor, dz: Tensor) -> Tensor:
+    """dS + W_l^T dZ, in the place of dS.   ds: b c n   lower: d c   dz: b d n"""
+    weight = lower.expand(dz.shape[0], -1, -1)
+    if ds.stride(1) == 1:
+        ds.mT.baddbmm_(dz.mT, weight)
+    else:
+        ds.baddbmm_(weight.mT, dz)
+    return ds
+
+
+class _Trained(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, lower: Tensor, bias: Tensor | None, upper: Tensor, gamma: Tensor, beta: Tensor,
+        start: Tensor, running_mean: Tensor, running_var: Tensor, tracked: Tensor, how: How,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        ctx.shape = x.shape
+        x = x.flatten(2)
+        given = x, lower, bias, upper, gamma, beta, start, running_mean, running_var, tracked
+        y, bases, codes, slope, fold, z, rounded, mean, var, total = _forward(how, *given)
+        ctx.how, ctx.dtypes = how, (lower.dtype, None if bias is None else bias.dtype)
+        ctx.save_for_backward(*Kept(x, y, rounded, upper, gamma, z, bases, codes, slope, fold, mean, var, total))
+        ctx.mark_non_differentiable(bases)
+        ctx.set_materialize_grads(False)
+        return y.unflatten(2, ctx.shape[2:]), bases
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+        if dy is None:
+            return (None,) * 11
+        kept, needs, dy = Kept(*ctx.saved_tensors), ctx.needs_input_grad[:6], dy.flatten(2)
+        if torch.is_grad_enabled():  # create_graph=True
+            found = _Once.apply(ctx.how, needs, dy, *kept)
+        else:
+            found = gradients(dy, kept, ctx.how, needs)
+        dx, dlower, dbias, *rest = (g if need else None for g, need in zip(found, needs, strict=True))
+        dx = None if dx is None else dx.unflatten(2, ctx.shape[2:])
+        dlower = None if dlower is None else dlower.to(ctx.dtypes[0])
+        dbias = None if dbias is None else dbias.to(ctx.dtypes[1])
+        return dx, dlower, dbias, *rest, None, None, None, None, None
+
+
+class _Once(torch.autograd.Function):
+    """`gradients` with a graph that says why there is none."""
+
+    @staticmethod
+    def forward(ctx: Any, how: How, needs: Sequence[bool], dy: Tensor, *kept: Tensor) -> tuple[Tensor | None, ...]:
+        return gradients(dy, Kept(*kept), how, needs)
+
+    backward = staticmethod(launch.no_second_derivative)

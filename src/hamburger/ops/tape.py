@@ -1,0 +1,180 @@
+"""Launches made once and made again with other memory: for a small problem the host is what everybody waits for.
+
+A solve of several kernels is a few microseconds of work for a card and hundreds for Python, which works out the same
+tiles, strides and programs at every call. Only addresses change from one call to the next. So the first call of a kind
+is watched; later ones take one piece of memory for everything in between and start the same programs at once. This is
+what a CUDA graph does, without its private memory, its fixed addresses and its capture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from hamburger.ops.start import Launch, hooked, run, watched
+
+MOST = 1024  # tapes to remember
+ALIGNED = 512  # bytes, as torch aligns its memory
+
+# What torch may do while it is watched: take memory, and look at memory in another way. All else would be missing.
+HARMLESS = frozenset(
+    f"aten::{name}"
+    for name in (
+        "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "view", "_unsafe_view", "detach",
+        "alias", "transpose", "permute", "expand", "slice", "select", "squeeze", "unsqueeze", "as_strided", "t",
+    )
+)  # fmt: skip
+
+Outputs = tuple[Tensor, ...]
+
+
+class Step(NamedTuple):
+    """A launch with holes: argument `i` is the address of `where` plus `offset`."""
+
+    program: Any
+    grid: tuple[int, ...]
+    args: list[Any]
+    holes: tuple[tuple[int, int, int], ...]  # i, where, offset
+
+
+class Made(NamedTuple):
+    """An output: how to make memory for it."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class Tape(NamedTuple):
+    steps: tuple[Step, ...]
+    outputs: tuple[Made, ...]
+    workspace: int  # bytes
+
+    def play(self, given: Sequence[int], device: torch.device) -> Outputs:
+        """The launches again, with the addresses of what is given, of new outputs and of a new workspace."""
+        outputs = tuple([torch.empty_strided(m.shape, m.stride, dtype=m.dtype, device=device) for m in self.outputs])
+        workspace = torch.empty(self.workspace, dtype=torch.uint8, device=device)
+        memory = [*given, *[t.data_ptr() for t in outputs], workspace.data_ptr()]
+        for program, grid, template, holes in self.steps:
+            args = template.copy()  # another thread may be playing the same tape
+            for i, where, offset in holes:
+                args[i] = memory[where] + offset
+            run(program, grid, args)
+        return outputs
+
+
+_tapes: dict[Hashable, Tape | None] = {}
+
+
+def taped(solve: Callable[..., Outputs], given: Sequence[Tensor | None], *facts: Hashable) -> Outputs:
+    """`solve(*given)`, by the launches of an earlier call where one was of the same kind.
+
+    `solve` takes memory and launches kernels; where it does more, that is noticed, and it is simply called each time.
+    `facts` is everything that it depends on beside the kind of what is given. Its outputs are its own, not given ones.
+    The first of the given is where all of it happens.
+    """
+    first = given[0]
+    assert first is not None
+    if not first.is_cuda:
+        return solve(*given)
+    places = [0 if t is None else t.data_ptr() for t in given]
+    kinds = [None if t is None else (t.dtype, t.shape, t.stride(), p % 16) for t, p in zip(given, places, strict=True)]
+    key = (facts, first.get_device(), *kinds)
+    tape = _tapes.get(key)
+    if tape is not None and _told_apart(places):
+        return tape.play(places, first.device)
+    if key in _tapes or watched.launches is not None or hooked() or not _told_apart(places):
+        return solve(*given)
+    if len(_tapes) >= MOST:
+        _tapes.clear()
+    outputs, _tapes[key] = record(solve, given)
+    return outputs
+
+
+def _told_apart(places: Sequence[int]) -> bool:
+    """Whether no tensor was given twice: its address would not say in which part it is meant."""
+    known = [place for place in places if place]
+    return len(set(known)) == len(known)
+
+
+def record(solve: Callable[..., Outputs], given: Sequence[Tensor | None]) -> tuple[Outputs, Tape | None]:
+    """`solve(*given)`, and the tape of it; None where launches are not all of it."""
+    watched.launches = []
+    try:
+        with _Watch() as torch_too:  # type: ignore[no-untyped-call]
+            outputs = solve(*given)
+        launches = watched.launches
+    finally:
+        watched.launches = None
+    if torch_too.worked or any(launch.program is None for launch in launches):
+        return outputs, None
+    return outputs, tape_of(launches, given, outputs)
+
+
+class _Watch(TorchDispatchMode):
+    worked = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.worked |= func._schema.name not in HARMLESS
+        return func(*args, **(kwargs or {}))
+
+
+def tape_of(launches: Sequence[Launch], given: Sequence[Tensor | None], outputs: Outputs) -> Tape | None:
+    """None where a launch looks into the middle of something given: its place there is not known to be the same."""
+    where = {t.data_ptr(): i for i, t in enumerate(given) if t is not None and t.numel()}
+    made = {_base(t): i for i, t in enumerate(outputs) if t.numel()}
+    foreign = {_base(t) for t in given if t is not None and t.numel()}
+    places, size = _pack(launches, {*foreign, *made})
+    steps = []
+    for launch in launches:
+        args, holes = list(launch.args), []
+        for i, arg in enumerate(launch.args):
+            if not isinstance(arg, Tensor):
+                continue
+            args[i], place, base = 0, arg.data_ptr(), _base(arg)
+            if not arg.numel():
+                continue
+            if base in made:
+                holes.append((i, len(given) + made[base], place - outputs[made[base]].data_ptr()))
+            elif base not in foreign:
+                holes.append((i, len(given) + len(outputs), places[base] + place - base))
+            elif place in where:
+                holes.append((i, where[place], 0))
+            else:
+                return None
+        steps.append(Step(launch.program, launch.grid, args, tuple(holes)))
+    return Tape(tuple(steps), tuple(Made(tuple(t.shape), t.stride(), t.dtype) for t in outputs), size)
+
+
+def _base(t: Tensor) -> int:
+    return t.untyped_storage().data_ptr()
+
+
+def _pack(launches: Sequence[Launch], known: Collection[int]) -> tuple[dict[int, int], int]:
+    """Places in the workspace for the memory in between: the same place for what is never needed at the same time.
+
+    ->   place of each storage,  bytes in all
+    """
+    spans: dict[int, tuple[int, int, int]] = {}  # storage: first launch, last launch, bytes
+    for i, launch in enumerate(launches):
+        for arg in launch.args:
+            if isinstance(arg, Tensor) and arg.numel() and _base(arg) not in known:
+                first = spans.get(_base(arg), (i, i, 0))[0]
+                spans[_base(arg)] = first, i, -(-arg.untyped_storage().nbytes() // ALIGNED) * ALIGNED
+    places: dict[int, int] = {}
+    for base, (first, last, size) in sorted(spans.items(), key=lambda item: -item[1][2]):
+        place = 0
+        for other in sorted((o for o in places if _meet(spans[o], first, last)), key=lambda o: places[o]):
+            if place + size <= places[other]:
+                break  # a gap that is large enough
+            place = max(place, places[other] + spans[other][2])
+        places[base] = place
+    return places, max((places[base] + spans[base][2] for base in places), default=0)
+
+
+def _meet(span: tuple[int, int, int], first: int, last: int) -> bool:
+    return span[0] <= last and first <= span[1]

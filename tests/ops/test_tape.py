@@ -1,0 +1,176 @@
+"""Launches made again with other memory. The programs here are Python's: they write through addresses, like kernels."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+from hamburger.ops import start, tape
+from hamburger.ops.start import Launch
+
+
+def floats(address, count):
+    return (ctypes.c_float * count).from_address(address)
+
+
+class Adds:
+    """out = left + right, `count` numbers. Arguments are tensors at first, addresses on a tape."""
+
+    def __call__(self, out, left, right, count):
+        out, left, right = (a if isinstance(a, int) else a.data_ptr() for a in (out, left, right))
+        floats(out, count)[:] = [a + b for a, b in zip(floats(left, count), floats(right, count), strict=True)]
+
+
+ADDS = Adds()
+
+
+@pytest.fixture(autouse=True)
+def on_the_cpu(monkeypatch):
+    monkeypatch.setattr(tape, "run", lambda program, grid, args: program(*args))
+    monkeypatch.setattr(tape, "_tapes", {})
+
+
+def launch(*args):
+    ADDS(*args)
+    if start.watched.launches is not None:
+        start.watched.launches.append(Launch(ADDS, (1, 1, 1), args))
+
+
+def solve(x, y, none):
+    """3 x + 2 y, by way of memory in between, and x + y, transposed."""
+    assert none is None
+    a, b, c = (torch.empty(6) for _ in range(3))
+    both, out = torch.empty(2, 3), torch.empty(8)[2:]
+    launch(both, x, y, 6)
+    launch(a, both, both, 6)
+    launch(b, x, a, 6)
+    launch(c, b, b, 6)  # b and c never need a's place at the same time as a
+    launch(out, b, torch.empty(0), 0)
+    launch(out, b, a, 6)
+    launch(out, b, x.new_empty(6), 6)
+    launch(out, b, a, 0)
+    launch(out, a, x, 6)
+    return out, both.mT
+
+
+def test_played_with_other_memory():
+    x, y = torch.rand(6), torch.rand(6)
+    found, made = tape.record(solve, (x, y, None))
+    assert torch.allclose(found[0], 3 * x + 2 * y)
+    x, y = torch.rand(6), torch.rand(6)
+    for _ in range(3):
+        out, both = made.play((x.data_ptr(), y.data_ptr(), 0), x.device)
+        assert torch.allclose(out, 3 * x + 2 * y)
+        assert torch.allclose(both, (x + y).view(2, 3).T) and both.stride() == (1, 3)
+    assert made.workspace > 0
+
+
+def test_places_are_used_again_but_not_shared():
+    x, first, second, third = torch.rand(200), *(torch.empty(200) for _ in range(3))
+    launches = [
+        Launch(None, (1, 1, 1), (first, x)),
+        Launch(None, (1, 1, 1), (second, first)),
+        Launch(None, (1, 1, 1), (third, second)),
+    ]
+    places, size = tape._pack(launches, {x.data_ptr()})
+    assert places[first.data_ptr()] == places[third.data_ptr()] != places[second.data_ptr()]
+    assert size == 2 * 1024
+
+
+def test_a_place_between_two_others():
+    big, small, other = torch.empty(1000), torch.empty(10), torch.empty(500)
+    together = [Launch(None, (1, 1, 1), (big, other)), Launch(None, (1, 1, 1), (other, small))]
+    places, size = tape._pack(together, ())
+    assert len(set(places.values())) == 2 and size == 4096 + 2048
+
+
+def test_work_of_torch_is_noticed():
+    def with_torch(x):
+        out = torch.empty(6)
+        launch(out, x, x * 2, 6)
+        return (out,)
+
+    x = torch.rand(6)
+    (out,), made = tape.record(with_torch, (x,))
+    assert made is None and torch.allclose(out, 3 * x)
+    assert start.watched.launches is None
+
+
+def test_a_look_into_the_middle_of_something_given():
+    def middle(x):
+        out = torch.empty(3)
+        launch(out, x[3:], x[3:], 3)
+        return (out,)
+
+    assert tape.record(middle, (torch.rand(6),))[1] is None
+
+
+def test_an_error_ends_the_record():
+    def fails(x):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        tape.record(fails, (torch.rand(6),))
+    assert start.watched.launches is None
+
+
+class OnCard(torch.Tensor):
+    """A tensor that says it is on a card."""
+
+    is_cuda = True
+
+    def get_device(self):
+        return 0
+
+
+def on_card(values):
+    return torch.as_tensor(values, dtype=torch.float32).as_subclass(OnCard)
+
+
+def test_which_calls_are_of_one_kind():
+    calls = []
+
+    def counted(x, y):
+        calls.append(len(x))
+        out = torch.empty(len(x))
+        launch(out, x, y, len(x))
+        return (out,)
+
+    def play(x, y, *facts):
+        (out,) = tape.taped(counted, (x, y), *facts)
+        assert torch.allclose(torch.Tensor(out), torch.Tensor(x + y))
+
+    x, y = on_card(torch.rand(6)), on_card(torch.rand(6))
+    play(x, y, "a")
+    play(x, y, "a")
+    play(on_card(torch.rand(6)), y, "a")
+    assert calls == [6]
+    play(x, y, "b")  # other facts
+    play(on_card(torch.rand(5)), on_card(torch.rand(5)), "a")  # another size
+    assert calls == [6, 6, 5]
+    play(x, x, "a")  # one tensor twice: which address is whose?
+    assert calls == [6, 6, 5, 6]
+
+
+def test_what_a_kind_is():
+    whole, seen = on_card(torch.rand(4, 6)), []
+    others = whole[:3], whole.mT, on_card(torch.rand(24))[1:7].view(1, 6), whole[1:2]
+
+    def counted(x):
+        seen.append(x)
+        return (torch.empty(1),)
+
+    for x in (whole, *others, on_card(torch.rand(4, 6)), whole):
+        tape.taped(counted, (x,))
+    assert len(seen) == 5
+
+
+def test_not_too_many(monkeypatch):
+    monkeypatch.setattr(tape, "MOST", 2)
+    for n in range(1, 6):
+        x, y = on_card(torch.rand(n)), on_card(torch.rand(n))
+        tape.taped(lambda x, y: (torch.empty(1),), (x, y))
+    assert len(tape._tapes) <= 2
