@@ -74,7 +74,7 @@ def test_a_grid_trains_measures_and_appends(ham, tmp_path):
     found = [json.loads(line) for line in rows.read_text().splitlines()]
     assert [each["context"] for each in found] == ["none", "ylg"]
     assert all({"frechet", "kid", "seconds_per_step", "peak_mb", "hardware", "commit"} <= each.keys() for each in found)
-    assert "ylg" in out and "Means@224" in out
+    assert "ylg" in out and "frechet[Means@224]" in out
     status, _, err = ham(*words)  # nothing is trained again
     assert status == 0, err
     assert len(rows.read_text().splitlines()) == 2

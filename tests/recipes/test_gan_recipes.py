@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+from hamburger.engine.gan.players import build
 from hamburger.errors import OptionError, UnknownNameError
 from hamburger.recipes import gan_recipes
 from hamburger.recipes.codec import read_recipe, to_json
@@ -50,6 +52,13 @@ def test_every_recipe_can_be_run_and_stored(name):
 def test_mistakes(setting, complaint):
     with pytest.raises(OptionError, match=complaint):
         check_gan_recipe(apply(find_gan_recipe("figures"), [setting]))
+
+
+@pytest.mark.parametrize("name", ["figures", "cifar10", "tiny-imagenet"])
+def test_every_rival_fits_the_recipes_that_compare(name):
+    for settings in gan_variants(["none", "sagan", "ylg", "hamgan", "efficient"]).values():
+        with torch.device("meta"):
+            build(apply(find_gan_recipe(name), settings), 10)
 
 
 def test_variants_differ_in_their_context_alone():

@@ -74,12 +74,13 @@ def results_file(data: str, result: dict[str, Any]) -> Path:
 
 def table(rows: Sequence[dict[str, Any]]) -> Table:
     """Mean and standard deviation over the seeds, best last."""
+    from rich.markup import escape
     from rich.table import Table
 
     first = rows[0]
     made = Table(
-        title=f"{first['recipe']}: {first['name']}, {first['fake_images']:,} generated images",
-        caption=f"{first['hardware']}, torch {first['torch']}, {first['steps']} steps; by {first['extractor']}",
+        title=escape(f"{first['recipe']}: {first['name']}, {first['fake_images']:,} generated images"),
+        caption=escape(f"{first['hardware']}, torch {first['torch']}, {first['steps']} steps; by {first['extractor']}"),
     )
     made.add_column("context")
     for heading in ("Frechet", "spread", "kernel x 1000", "precision", "recall", "seeds", "ms/step", "peak MB"):

@@ -93,6 +93,7 @@ def figures() -> GanRecipe:
                 "generator_multipliers": [4, 4, 4, 1],
                 "discriminator_multipliers": [1, 4, 4, 4],
                 "discriminator_downs": 3,
+                "context_at": 8,  # where both networks have the 64 channels that YLG's eight heads need
                 "norm_momentum": 0.1,
             },
         ),

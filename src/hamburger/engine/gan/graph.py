@@ -55,5 +55,6 @@ class Replayed:
         self.inputs = [[Real(part.images.clone(), part.labels.clone()) for part in parts] for parts in draws]
         torch.cuda.synchronize()
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, stream=self.stream):
+        # threads that read images ahead may pin memory meanwhile, which is no part of the recording
+        with torch.cuda.graph(self.graph, stream=self.stream, capture_error_mode="thread_local"):
             self.terms = self.step(self.inputs)
