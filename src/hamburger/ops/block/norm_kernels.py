@@ -165,7 +165,9 @@ def norm_back_kernel(
 ):  # fmt: skip
     """From dS C^T and dS 1 to all of the norm's gradient that does not grow with n. Grid: tiles of c.
 
-    dsc: b (c r + c), both, one after the other. With a = gamma / sigma, h = sum(dS u') / (N sigma^2) for u' = u - mean, and g = dS 1 / N, the cotangent of u is
+    dsc: b (c r + c), both, one after the other.
+
+    With a = gamma / sigma, h = sum(dS u') / (N sigma^2) for u' = u - mean, and g = dS 1 / N, the cotangent of u is
     dU = a (dS - g - h u'). Written: E' = a E, dE = dU C^T (both b c r), and each tile's share of what E'^T dU / a needs
     beside E'^T dS: E^T diag(h) E' and, in the row after it, E'^T (g - h mean).   taken: b tiles (r + 1) r
     """
