@@ -9,6 +9,8 @@ from small_run import rows, small
 from hamburger.engine import checkpoint, loop
 from hamburger.engine.train import train
 from hamburger.errors import TrainingError
+from hamburger.recipes import recipes
+from hamburger.recipes.overrides import apply
 
 pytestmark = pytest.mark.gpu
 
@@ -65,3 +67,32 @@ def test_an_infinite_loss_is_found_at_its_step(tmp_path, monkeypatch):
     with pytest.raises(TrainingError, match="not finite at step 3"):
         train(small("checkpoint_every=100"), tmp_path, accelerator="cuda")
     assert len(seen) == 5
+
+
+@pytest.mark.parametrize("precision", ["32", "bf16"])
+def test_both_backends_train_alike(precision, tmp_path, monkeypatch):
+    """200 steps on the embedded data: the curves of plain and fused are as near as two draws of dictionaries are."""
+
+    def curve(backend, run, seed=0):
+        monkeypatch.setenv("HAM_BACKEND", backend)
+        recipe = apply(
+            recipes.create("patchwork"),
+            [
+                "steps=200",
+                "log_every=10",
+                "eval_every=200",
+                "model.context=nmf",
+                f"precision={precision}",
+                f"seed={seed}",
+            ],
+        )
+        result = train(recipe, tmp_path / run, accelerator="cuda")
+        losses = [row["loss"] for row in rows(tmp_path / run) if "loss" in row]
+        return torch.tensor(losses), result.values["miou"]
+
+    (plain, score), (fused, other) = curve("plain", "plain"), curve("fused", "fused")
+    noise, chance = curve("plain", "seed", seed=1)
+    assert len(plain) == len(fused) >= 20
+    assert plain[-5:].mean() < 0.8 * plain[:2].mean()  # it learns
+    assert (plain - fused).abs().mean() < (plain - noise).abs().mean()
+    assert abs(score - other) < max(0.05, 2 * abs(score - chance)), (score, other, chance)

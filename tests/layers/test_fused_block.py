@@ -153,7 +153,7 @@ def test_what_joins_the_last_pass():
         assert not fused_block.finishes(layer.norm)
 
 
-def test_what_joins_in_training():
+def test_what_joins_in_training(monkeypatch):
     def trains(x=X, **options):
         return fused_block.trains(build(**options).norm, x)
 
@@ -163,7 +163,10 @@ def test_what_joins_in_training():
     for change in ({"momentum": None}, {"track_running_stats": False}, {"affine": False}):
         assert not trains(norm=lambda c, change=change: nn.BatchNorm1d(c, **change))
     assert not trains(norm="none") and not trains(norm=lambda c: nn.GroupNorm(2, c))
-    assert not fused_block.trains(convert_sync(build()).norm, X)
+    synced = convert_sync(build()).norm
+    assert fused_block.trains(synced, X)  # alone it is a plain one
+    monkeypatch.setattr(fused_block.distributed, "world", lambda: 2)
+    assert trains() and not fused_block.trains(synced, X)
     assert not fused_block.trains(build().eval().norm, X)
     with torch.no_grad():
         assert not trains()

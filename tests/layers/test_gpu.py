@@ -106,7 +106,7 @@ def test_compiled_by_inductor(name):
 
 
 def test_bases_on_another_device_are_named():
-    with pytest.raises(hb.ShapeError, match="bases are on cpu but x on cuda"):
+    with pytest.raises(hb.InputError, match="bases are on cpu but x on cuda"):
         hb.decompose(torch.rand(1, 4, 9, device="cuda"), hb.NMF(2), bases=torch.rand(1, 4, 2))
 
 

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 import hamburger as hb
-from hamburger.ops import launch, wave
+from hamburger.ops import cosine_wave, launch, wave
 from hamburger.ops.cd import reference
-from hamburger.ops.cosine_wave import owners
 from hamburger.ops.wave import cut
 
 if not wave.gluon():
@@ -74,7 +73,7 @@ def test_values(ham, sizes, more):
 
 def test_the_cases_are_cut_in_different_ways():
     cuts = {name: cut(*sizes[:4], more.get("card", H200), NEEDS[ham]) for name, (ham, sizes, more) in CASES.items()}
-    assert cuts["vq, four rows of D for an owner"].D // owners(cuts["vq, four rows of D for an owner"]) == 4
+    assert cuts["vq, four rows of D for an owner"].D // cosine_wave.owners(cuts["vq, four rows of D for an owner"]) == 4
     assert {(found.D, found.R, found.BN) for found in cuts.values()} == {
         (128, 64, 64), (512, 128, 64), (512, 64, 128), (128, 128, 64)
     }  # fmt: skip
@@ -101,14 +100,17 @@ def test_nan_in_one_column_is_nan_in_all_that_is_found(ham, scaled):
 
 @pytest.mark.parametrize("ham", ["vq", "cd"])
 def test_the_block_takes_them(ham, monkeypatch):
-    from hamburger.ops.block import hams
+    from hamburger.ops.block import hams, launches
 
+    assert launches.COUNTS == cosine_wave.COUNTS  # also what lies between those of two images
     start = Emulated()
     monkeypatch.setattr(getattr(hams, ham), "wave_of", lambda x, r, needs: cut(*x.shape, r, H200, needs))
     monkeypatch.setattr(HOSTS[ham], "start", start)
     draw = torch.Generator().manual_seed(0)
     z, bases = torch.randn(2, 100, 131, generator=draw).bfloat16(), torch.randn(1, 100, 20, generator=draw)
-    found = hams.factors(z, ham, (TEMPERATURE, BETA), bases, 2, keep=True)
+    found = hams.factors(
+        z, ham, (TEMPERATURE, BETA), bases, 2, keep=True, counts=torch.zeros(2, launches.COUNTS, dtype=torch.int32)
+    )
     assert start.compiled is not None
     assert found.codes.dtype == torch.bfloat16  # what the kernel after them multiplies with
     assert found.slope.shape == (bases.expand(2, -1, -1).shape if ham == "cd" else (0,))

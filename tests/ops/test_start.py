@@ -33,7 +33,8 @@ class Kernel:
 def nothing_remembered(monkeypatch):
     monkeypatch.setattr(module, "_compiled", {})
     monkeypatch.setattr(module, "REMEMBERS", True)
-    monkeypatch.setattr(module, "run", lambda program, grid, args: program[grid](*args))
+    monkeypatch.setattr(module, "run", lambda program, grid, args, stream: program[grid](*args))
+    monkeypatch.setattr(module, "current_stream", lambda: 0)
 
 
 def test_the_second_start_needs_no_compiler():

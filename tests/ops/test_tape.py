@@ -29,7 +29,8 @@ ADDS = Adds()
 
 @pytest.fixture(autouse=True)
 def on_the_cpu(monkeypatch):
-    monkeypatch.setattr(tape, "run", lambda program, grid, args: program(*args))
+    monkeypatch.setattr(tape, "run", lambda program, grid, args, stream: program(*args))
+    monkeypatch.setattr(tape, "current_stream", lambda: 0)
     monkeypatch.setattr(tape, "_tapes", {})
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.module import _has_any_global_hook
 
 from hamburger import distributed
@@ -160,10 +161,12 @@ def finished(p: Parts, z: Tensor, how: Plan, *, rectify: bool) -> Tensor:
 
 
 def trains(norm: nn.Module, x: Tensor) -> bool:
-    """Whether norm, skip and ReLU can join in training: plain batch norm, which follows its statistics in one way."""
+    """Whether norm, skip and ReLU can join in training: batch norm of this process alone, which follows a momentum."""
     if not norm.training or not torch.is_grad_enabled() or not _bare(norm):
         return False
-    if not isinstance(norm, nn.BatchNorm1d) or type(norm) not in PLAIN or x.dtype == torch.float16:
+    if not isinstance(norm, _BatchNorm) or type(norm) not in BATCH_NORMS or x.dtype == torch.float16:
+        return False
+    if type(norm) not in PLAIN and distributed.world() > 1:
         return False
     many = x.numel() > x.shape[1]  # one value has no variance
     return many and norm.affine and norm.track_running_stats and norm.momentum is not None

@@ -8,7 +8,7 @@ from torch import Tensor
 from hamburger.ops import cosine, launch
 from hamburger.ops.cosine_kernels import assign_kernel, centroids_kernel
 from hamburger.ops.start import start
-from hamburger.ops.tiles import Blocks, cdiv
+from hamburger.ops.tiles import Blocks, cdiv, power_of_two
 
 TINY = torch.finfo(torch.float32).tiny
 
@@ -28,7 +28,8 @@ def sweeps(
         bases = torch.empty_like(bases)
         start(
             centroids_kernel, (b, cdiv(d, t.FD), cdiv(r, t.FR)),
-            sums, bases, d, r, sums.shape[1], EPS=cosine.EPS, FD=t.FD, FR=t.FR, FP=t.FP, num_warps=4,
+            sums, bases, d, r, sums.shape[1], EPS=cosine.EPS, FD=t.FD, FR=t.FR,
+            FP=min(t.FP, power_of_two(sums.shape[1])), num_warps=4,
         )  # fmt: skip
     return bases, codes, scale
 

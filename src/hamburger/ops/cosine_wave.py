@@ -11,6 +11,7 @@ from hamburger.ops.tiles import power_of_two
 from hamburger.ops.wave import Wave
 
 SHARES = 1 << 21  # numbers, of all programs: so many are written in half the bytes
+COUNTS = 32  # for each image, of which two are used, in different lines
 
 
 class Memory(NamedTuple):
@@ -23,8 +24,12 @@ class Memory(NamedTuple):
 
 
 def shared_bytes(D: int, R: int, BN: int) -> int:
-    """X, two stages of both halves of D, and what changes of layout need. Once D has gone by, C takes its place."""
-    return 2 * D * BN + 65536 + 8192
+    """X and two stages of both halves of D, whose place C takes; or for the product C and two stages of D and of Y.
+
+    And what changes of layout need.
+    """
+    stage = 8192 // R
+    return 2 * max(D * BN + 4 * stage * R, BN * R + 2 * stage * (R + BN)) + 8192
 
 
 def owners(wave: Wave) -> int:
@@ -40,13 +45,13 @@ def shares_dtype(wave: Wave) -> torch.dtype:
 
 
 def memory(b: int, wave: Wave, device: torch.device, counts: Tensor | None = None) -> Memory:
-    """counts: 32 zeros for each image, where somebody has them already"""
+    """counts: COUNTS zeros for each image, next to each other, where somebody has them already"""
     D, R, programs = wave.D, wave.R, wave.programs
     return Memory(
         torch.empty(b, 2, D, R, dtype=torch.bfloat16, device=device),
         torch.empty(b, programs, D, R, dtype=shares_dtype(wave), device=device),
         torch.empty(b, programs * R + programs * D + D // 4 * R, dtype=torch.float32, device=device),
-        torch.zeros(b, 32, dtype=torch.int32, device=device) if counts is None else counts,
+        torch.zeros(b, COUNTS, dtype=torch.int32, device=device) if counts is None else counts,
     )
 
 

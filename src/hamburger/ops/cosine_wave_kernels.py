@@ -29,8 +29,8 @@ TINY = gl.constexpr(1.1754943508222875e-38)  # the least normal float32
 FULL = gl.constexpr(32767.0)
 MAGIC = gl.constexpr(12582912.0)  # 1.5 * 2^23: of |v| < 2^15 plus this, the lowest 16 bits are v rounded, an int16
 EXPONENT = gl.constexpr(0x7F800000)  # its bits in a float32
-NEW_D = gl.constexpr(16)  # where the second counter lies
-COUNTERS = gl.constexpr(32)
+NEW_D = gl.constexpr(16)  # where the second counter lies: not in the line of the first
+COUNTERS = gl.constexpr(32)  # from one image to the next: `cosine_wave.COUNTS`
 
 
 @gluon.constexpr_function
@@ -297,8 +297,9 @@ def update_centroids(
 ):  # fmt: skip
     """An owner's rows of D = X C^T diag(C 1)^-1, shares in a fixed order. In float32 to p_d where `last`.
 
-    Axes: AT_ONCE shares, T tiles, 4 rows of a tile, 2 columns of it. MOST is a power of two, not below `programs`: what
-    a thread reads is asked for all at once.
+    Axes: AT_ONCE shares, T tiles, 4 rows of a tile, 2 columns of it. Offsets: f_ of shares as they lie, r_ of scales of
+    rows, c_ of masses of columns, o_ of the rows of D, q_ of their squares. MOST is a power of two, not below
+    `programs`: what a thread reads is asked for all at once.
     """
     SCALED: gl.constexpr = p_shares.dtype.element_ty == gl.int16
     AT_ONCE: gl.constexpr = shares_at_once(D, R, OWNERS, W)

@@ -13,6 +13,8 @@ from hamburger.ops import kernels
 from hamburger.ops.start import start
 from hamburger.ops.tiles import Blocks, cdiv, split
 
+FEW = 4  # parts, that are added up where they are used
+
 # Whether kernels run in Triton's interpreter, on the CPU (TRITON_INTERPRET=1 before triton is imported).
 INTERPRETED = not isinstance(kernels.sums_kernel, triton.JITFunction)
 
@@ -52,7 +54,7 @@ def no_second_derivative(ctx: Any, *cotangents: Tensor) -> NoReturn:
 
 
 def sums(x: Tensor, codes: Tensor, t: Blocks, kind: str, *, gram: bool) -> Tensor:
-    """Partial sums over positions.   x: b d n   codes: b n r   ->   b parts (d + e) r   (see `sums_kernel`)"""
+    """Sums over positions, in few parts.   x: b d n   codes: b n r   ->   b parts (d + e) r   (see `sums_kernel`)"""
     (b, d, n), r = x.shape, codes.shape[2]
     extra = r if gram else 1
     tiles = (cdiv(d, t.SD) + cdiv(extra, t.SD), cdiv(r, t.SR))
@@ -62,6 +64,18 @@ def sums(x: Tensor, codes: Tensor, t: Blocks, kind: str, *, gram: bool) -> Tenso
         kernels.sums_kernel, (b * parts, *tiles),
         x, codes, out, d, n, r, length, *x.stride(),
         GRAM=gram, KIND=kind, SD=t.SD, SR=t.SR, SN=t.SN, num_warps=t.sum_warps,
+    )  # fmt: skip
+    # what uses them reads them in tiles, several times over: many parts are added up first, by many programs
+    return out if parts <= FEW else total(out)[:, None]
+
+
+def total(sums: Tensor) -> Tensor:
+    """b parts ... in float32, added up over the parts in order   ->   b ..."""
+    out = sums.new_empty(sums.shape[0], *sums.shape[2:])
+    size = out[0].numel()
+    start(
+        kernels.total_kernel, (len(sums), cdiv(size, 64)),
+        sums, out, sums.shape[1], size, FP=32, BLOCK=64, num_warps=4,
     )  # fmt: skip
     return out
 

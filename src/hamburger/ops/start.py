@@ -44,7 +44,7 @@ def start(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> Non
     full = (*grid, 1, 1)[:3]
     if compiled is not None:
         program, constants = compiled
-        run(program, full, (*args, *constants))
+        run(program, full, (*args, *constants), current_stream())
     else:
         program, constants = kernel[grid](*args, **options), ()
         if REMEMBERS and program is not None:  # the interpreter has none
@@ -58,13 +58,18 @@ def start(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> Non
         watched.launches.append(Launch(program, full, (*args, *constants)))
 
 
-def run(program: Any, grid: tuple[int, ...], args: tuple[Any, ...] | list[Any]) -> None:
-    """Start a compiled program on the current device and stream. A tensor may be given as its address."""
+def run(program: Any, grid: tuple[int, ...], args: tuple[Any, ...] | list[Any], stream: int) -> None:
+    """Start a compiled program on a stream of the current device. A tensor may be given as its address."""
     if hooked():
         program[grid](*args)
         return
-    stream = torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice())
     program.run(*grid, stream, program.function, program.packed_metadata, None, None, None, *args)
+
+
+def current_stream() -> int:
+    """Of the current device."""
+    stream: int = torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice())
+    return stream
 
 
 def hooked() -> bool:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hamburger.ops.start import Launch, hooked, run, watched
+from hamburger.ops.start import Launch, current_stream, hooked, run, watched
 
 MOST = 1024  # tapes to remember
 ALIGNED = 512  # bytes, as torch aligns its memory
@@ -59,11 +59,12 @@ class Tape(NamedTuple):
         outputs = tuple([torch.empty_strided(m.shape, m.stride, dtype=m.dtype, device=device) for m in self.outputs])
         workspace = torch.empty(self.workspace, dtype=torch.uint8, device=device)
         memory = [*given, *[t.data_ptr() for t in outputs], workspace.data_ptr()]
+        stream = current_stream()
         for program, grid, template, holes in self.steps:
             args = template.copy()  # another thread may be playing the same tape
             for i, where, offset in holes:
                 args[i] = memory[where] + offset
-            run(program, grid, args)
+            run(program, grid, args, stream)
         return outputs
 
 

@@ -4,8 +4,8 @@ Letters as in `hamburger.ops.kernels`; here a b_ may also lie in shared memory. 
 shared memory for all K sweeps. What sums over positions goes through global memory: each program writes its share in
 bfloat16, and after a barrier each adds up some units of it, in the order of the programs.
 
-A matrix whose sum is taken is cut into blocks of 8 x 8, one after another: what a warp holds of a product's result is
-then contiguous, and so is a unit of eight rows.
+A matrix whose sum is taken is cut into blocks of 8 x 8 or 8 x 4, one after another: what a warp holds of a product's
+result is then contiguous, and a unit of few columns fills whole sectors of memory.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def ready():
 
 
 @gluon.jit
-def block_offset(o_row, o_col, COLS: gl.constexpr):
-    """Where an element lies in a matrix cut into blocks of 8 x 8."""
-    return o_col % 8 + 8 * (o_row % 8) + 64 * (o_col // 8 + (COLS // 8) * (o_row // 8))
+def block_offset(o_row, o_col, R: gl.constexpr, WIDE: gl.constexpr):
+    """Where an element lies in a matrix of R columns that is cut into blocks of 8 x WIDE."""
+    return o_col % WIDE + WIDE * (o_row % 8) + 8 * WIDE * (o_col // WIDE + (R // WIDE) * (o_row // 8))
 
 
 @gluon.jit
@@ -124,13 +124,14 @@ def gram(b_d, zero, z, D: gl.constexpr):
 
 @gluon.jit
 def write_sums(
-    b_x, b_c, p_own, zero, z, D: gl.constexpr, BD: gl.constexpr, XD: gl.constexpr, R: gl.constexpr
+    b_x, b_c, p_own, zero, z,
+    D: gl.constexpr, BD: gl.constexpr, XD: gl.constexpr, R: gl.constexpr, WIDE: gl.constexpr,
 ):  # fmt: skip
     """This program's share of X C^T.   own: D R, in blocks"""
     mma: gl.constexpr = zero.type.layout
     o_d = gl.arange(0, BD, gl.SliceLayout(1, mma))
     o_r = gl.arange(0, R, gl.SliceLayout(0, mma))
-    p_own += z + block_offset(o_d[:, None], o_r[None, :], R)
+    p_own += z + block_offset(o_d[:, None], o_r[None, :], R, WIDE)
     b_next = warpgroup_mma(b_x.index(z).slice(0, BD, dim=0), b_c, zero, use_acc=False, is_async=True)
     for i in gl.static_range(D // BD):
         b_share = warpgroup_mma_wait(0, deps=[b_next])
@@ -142,8 +143,12 @@ def write_sums(
 
 @gluon.constexpr_function
 def share_layout(SIZE, W):
-    """For what is added over programs: all of an entry's shares in one thread, neighbours in a warp."""
-    return gl.BlockedLayout([1, SIZE // (32 * W)], [1, 32], [1, W], [1, 0])
+    """For what is added over programs: two or more neighbours in a thread, and all their shares as far as it can be.
+
+    A unit too small for all threads is read by groups of warps, each so many of the shares.
+    """
+    GROUPS = max(1, 64 * W // SIZE)
+    return gl.BlockedLayout([1, max(2, SIZE // (32 * W))], [1, 32], [GROUPS, W // GROUPS], [1, 0])
 
 
 @gluon.jit

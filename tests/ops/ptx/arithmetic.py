@@ -180,6 +180,14 @@ def convert(decoder: Decoder, ins: Instruction, to_kind: str, kind: str) -> Step
     return lambda program: put(program, a(program).astype(dtype))
 
 
+@rule(r"cvt\.(s16|s32)\.s8")
+def convert_byte(decoder: Decoder, ins: Instruction, to_kind: str) -> Step:
+    """The low byte of a register, with its sign."""
+    to, what = ins.operands
+    put, a, dtype = decoder.target(ins, to, to_kind), decoder.source(ins, what, "s16"), DTYPES[to_kind]
+    return lambda program: put(program, a(program).astype(np.int8).astype(dtype))
+
+
 @rule(r"cvt\.f32\.bf16")
 def widen(decoder: Decoder, ins: Instruction) -> Step:
     to, what = ins.operands

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from hamburger.ops import launch
 from hamburger.ops.block import Plan, launches
 from hamburger.ops.block.launches import Taken
 from hamburger.ops.cd import fused as cd
@@ -90,4 +91,4 @@ def pull_back(
         sums = launches.pull_back(du, fold, found.bases, found.slope, z, dz, plan.dtype, taken)
     else:
         sums = launches.pull_back(du, fold, found.slope, None, None, dz, plan.dtype, taken)
-    return dz, launches.total(sums[None])[0]
+    return dz, launch.total(sums[None])[0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from hamburger.ops.kernels import add_parts, own_columns, product, project, store_codes
+from hamburger.ops.kernels import own_columns, product, project, store_codes
 
 
 @triton.jit
@@ -228,13 +228,3 @@ def pull_back_kernel(
             b_dz = tl.where(b_z <= 0, 0.0, b_dz)
         tl.store(p_dz + o_z, b_dz.to(p_dz.dtype.element_ty), mask=m_z)
         tl.store(p_sums + o_d, tl.sum(b_dz, axis=0), mask=o_d < d)
-
-
-@triton.jit
-def total_kernel(p_sums, p_total, parts, size, FP: tl.constexpr, BLOCK: tl.constexpr):
-    """Partial sums, added in order.   sums: b parts size   total: b size   Grid: b, tiles of size."""
-    i_b = tl.program_id(0).to(tl.int64)
-    o = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    # a part has one row of `size` numbers
-    b_sum = add_parts(p_sums + i_b * parts * size, parts, 1, tl.arange(0, 1), 1, o, size, 1, BLOCK, FP)
-    tl.store(p_total + i_b * size + o, tl.sum(b_sum, axis=0), mask=o < size)

@@ -16,7 +16,7 @@ from hamburger.precision import full_precision
 HALF_MAX = torch.finfo(torch.float16).max
 
 # Of a tile of `finish`, which waits for memory more than it multiplies: small ones leave room for several at a time.
-SIDE = 64
+ROWS, COLUMNS = 64, 128
 
 COUNTS = 32  # that a solve in one launch may use, for each sample
 
@@ -121,12 +121,12 @@ def finish(
     added = y if skip is None else skip
     mean, var, weight, bias, eps = (fold, fold, None, None, 0.0) if norm is None else norm
     begin(
-        kernels.finish_kernel, (b * cdiv(c, SIDE) * cdiv(n, SIDE),),
+        kernels.finish_kernel, (b * cdiv(c, ROWS) * cdiv(n, COLUMNS),),
         fold, codes, added, mean, var, mean if weight is None else weight, mean if bias is None else bias, y,
         c, n, r, eps, *added.stride(), *y.stride(),
         NORM=norm is not None, AFFINE=weight is not None, SKIP=skip is not None, RECTIFY=rectify,
         MOST=HALF_MAX if y.dtype == torch.float16 and skip is not None else None,
-        KIND=kind, M=SIDE, N=SIDE, K={"bf16": 64, "ieee": 16}.get(kind, 32), num_warps=4, num_stages=2,
+        KIND=kind, M=ROWS, N=COLUMNS, K={"bf16": 64, "ieee": 16}.get(kind, 32), num_warps=4, num_stages=2,
     )  # fmt: skip
     return y
 
@@ -142,17 +142,6 @@ def codes_of(x: Tensor, factor: Tensor, dtype: torch.dtype, *, fine: bool = Fals
         KIND=launch.kind(dtype, fine=fine), R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,
     )  # fmt: skip
     return codes
-
-
-def total(sums: Tensor) -> Tensor:
-    """b parts ... in float32, added up over the parts in order   ->   b ..."""
-    out = sums.new_empty(sums.shape[0], *sums.shape[2:])
-    size = out[0].numel()
-    begin(
-        kernels.total_kernel, (len(sums), cdiv(size, 64)),
-        sums, out, sums.shape[1], size, FP=32, BLOCK=64, num_warps=4,
-    )  # fmt: skip
-    return out
 
 
 class Taken(NamedTuple):

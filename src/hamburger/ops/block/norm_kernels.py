@@ -117,12 +117,12 @@ def statistics_kernel(
 
 @triton.jit
 def cut_kernel(
-    p_dy, p_y, p_c, p_ds, p_sums, p_mass, c, n, r, length, s_db, s_dc, s_dn, s_yb, s_yc, s_yn, s_sb, s_sc, s_sn,
+    p_dy, p_y, p_c, p_ds, p_sums, c, n, r, length, s_db, s_dc, s_dn, s_yb, s_yc, s_yn, s_sb, s_sc, s_sn,
     RECTIFY: tl.constexpr, KIND: tl.constexpr, SD: tl.constexpr, SR: tl.constexpr, SN: tl.constexpr,
 ):  # fmt: skip
-    """dS, the cotangent before the last ReLU, and what the norm's gradient needs of it: dS C^T and dS 1, in parts.
+    """dS, the cotangent before the last ReLU, and what the norm's gradient needs of it, in parts.
 
-    dS is written where RECTIFY, else it is dY. sums: b parts c r   mass: b parts c
+    dS is written where RECTIFY, else it is dY. sums: b parts (c r + c), dS C^T and after it dS 1.
     Grid: b * parts, tiles of c, tiles of r.
     """
     i_bs = tl.program_id(0).to(tl.int64)
@@ -152,17 +152,20 @@ def cut_kernel(
         b_sum = product(b_s, b_c, b_sum, KIND)
         b_mass += tl.sum(b_s.to(tl.float32), axis=1)
     m_sum = (o_c < c)[:, None] & (o_r < r)[None, :]
-    tl.store(p_sums + i_bs * c * r + o_c[:, None] * r + o_r[None, :], b_sum, mask=m_sum)
+    p_sums += i_bs * c * (r + 1)
+    tl.store(p_sums + o_c[:, None] * r + o_r[None, :], b_sum, mask=m_sum)
     if tl.program_id(2) == 0:
-        tl.store(p_mass + i_bs * c + o_c, b_mass, mask=o_c < c)
+        tl.store(p_sums + c * r + o_c, b_mass, mask=o_c < c)
 
 
 @triton.jit
 def norm_back_kernel(
-    p_dsc, p_mass, p_total, p_e, p_mean, p_var, p_gamma, p_scaled, p_de, p_taken, p_dgamma, p_dbeta,
+    p_dsc, p_total, p_e, p_mean, p_var, p_gamma, p_scaled, p_de, p_taken, p_dgamma, p_dbeta,
     samples, c, n, r, eps, FINE: tl.constexpr, M: tl.constexpr, SR: tl.constexpr,
 ):  # fmt: skip
-    """From dS C^T (b c r) and dS 1 (b c) to all of the norm's gradient that does not grow with n. Grid: tiles of c.
+    """From dS C^T and dS 1 to all of the norm's gradient that does not grow with n. Grid: tiles of c.
+
+    dsc: b (c r + c), both, one after the other.
 
     With a = gamma / sigma, h = sum(dS u') / (N sigma^2) for u' = u - mean, and g = dS 1 / N, the cotangent of u is
     dU = a (dS - g - h u'). Written: E' = a E, dE = dU C^T (both b c r), and each tile's share of what E'^T dU / a needs
@@ -173,11 +176,12 @@ def norm_back_kernel(
     b_g = tl.zeros([M], tl.float32)
     b_h = tl.zeros([M], tl.float32)
     for i_b in range(0, samples):
-        b_g += tl.load(p_mass + i_b * c + o_c, mask=m_c, other=0.0)
+        p_own = p_dsc + i_b * (c * (r + 1))
+        b_g += tl.load(p_own + c * r + o_c, mask=m_c, other=0.0)
         for i_r in range(0, r, SR):
             o_r = i_r + tl.arange(0, SR)
             b_e = load_rows(p_e + i_b * (c * r), c, r, o_c, o_r)
-            b_h += tl.sum(load_rows(p_dsc + i_b * (c * r), c, r, o_c, o_r) * b_e, axis=1)
+            b_h += tl.sum(load_rows(p_own, c, r, o_c, o_r) * b_e, axis=1)
     count = samples * (1.0 * n)
     b_mean = tl.load(p_mean + o_c, mask=m_c, other=0.0)
     b_inverse = tl.rsqrt(tl.load(p_var + o_c, mask=m_c, other=1.0) + eps)
@@ -208,7 +212,7 @@ def norm_back_kernel(
                 b_mix = product(tl.trans(b_left), b_scaled, tl.zeros([SR, SR], tl.float32), FINE)
                 m_mix = (o_j < r)[:, None] & (o_r < r)[None, :]
                 tl.store(p_taken + o_j[:, None] * r + o_r[None, :], b_mix, mask=m_mix)
-        p_dsc += c * r
+        p_dsc += c * (r + 1)
         p_total += (r + 1) * r
         p_e += c * r
         p_scaled += c * r

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hamburger.ops import launch
-from hamburger.ops.block import Batch, Norm, launches, norm_kernels
+from hamburger.ops.block import Batch, Norm, norm_kernels
 from hamburger.ops.block.launches import Taken
 from hamburger.ops.start import start
 from hamburger.ops.tiles import PROGRAMS, blocks, cdiv, split
@@ -16,6 +16,8 @@ from hamburger.ops.tiles import PROGRAMS, blocks, cdiv, split
 # Of a tile of channels: each adds up all partial sums of its rows, so there should be many; a multiple of the 16 that
 # the matrix units take.
 CHANNELS = 16
+
+ROWS = 64  # channels of a program that sums over positions and waits for memory: small, for several at a time
 
 # Parts of the positions that the codes' moments are summed in: they are few numbers.
 MOMENTS = 64
@@ -40,7 +42,7 @@ def statistics(fold: Tensor, codes: Tensor, batch: Batch, dtype: torch.dtype) ->
         norm_kernels.moments_kernel, (b * parts, tiles, tiles),
         codes, sums, n, r, length, KIND=launch.kind(dtype), SR=side, SN=64, num_warps=4,
     )  # fmt: skip
-    total = launches.total(sums)
+    total = launch.total(sums)
     mean, var = sums.new_empty(c), sums.new_empty(c)
     norm = batch.norm
     start(
@@ -68,18 +70,16 @@ def back(
     """dy: b c n   y: b c n, where a ReLU follows   fold: b c r   codes: b n r"""
     (b, c, n), r = dy.shape, fold.shape[2]
     t = blocks(c, n, r, dtype)
-    tiles = cdiv(c, t.SD), cdiv(r, t.SR)
-    length, parts = split(n, 2 * b * tiles[0] * tiles[1], t.SN)
+    tiles = cdiv(c, ROWS), cdiv(r, t.SR)
+    length, parts = split(n, b * tiles[0] * tiles[1], t.SN)
     ds = dy if y is None else torch.empty_like(y)
-    sums = dy.new_empty(b, parts, c, r, dtype=torch.float32)
-    mass = dy.new_empty(b, parts, c, dtype=torch.float32)
+    sums = dy.new_empty(b, parts, c * (r + 1), dtype=torch.float32)
     mask = dy if y is None else y
     start(
         norm_kernels.cut_kernel, (b * parts, *tiles),
-        dy, mask, codes, ds, sums, mass, c, n, r, length, *dy.stride(), *mask.stride(), *ds.stride(),
-        RECTIFY=y is not None, KIND=launch.kind(dtype), SD=t.SD, SR=t.SR, SN=t.SN, num_warps=t.sum_warps,
+        dy, mask, codes, ds, sums, c, n, r, length, *dy.stride(), *mask.stride(), *ds.stride(),
+        RECTIFY=y is not None, KIND=launch.kind(dtype), SD=ROWS, SR=t.SR, SN=t.SN, num_warps=4,
     )  # fmt: skip
-    sums, mass = launches.total(sums), launches.total(mass)
     rows = cdiv(c, CHANNELS)
     assert norm.weight is not None
     scaled, dfold = torch.empty_like(fold), torch.empty_like(fold, dtype=torch.float32)
@@ -87,10 +87,10 @@ def back(
     dgamma, dbeta = torch.empty_like(norm.weight), torch.empty_like(norm.weight)
     start(
         norm_kernels.norm_back_kernel, (rows,),
-        sums, mass, found.total, fold, found.mean, found.var, norm.weight, scaled, dfold, taken, dgamma, dbeta,
+        launch.total(sums), found.total, fold, found.mean, found.var, norm.weight, scaled, dfold, taken, dgamma, dbeta,
         b, c, n, r, norm.eps, FINE=_fine(dtype), M=CHANNELS, SR=_side(r), num_warps=4,
     )  # fmt: skip
-    return NormBack(ds, scaled, dfold, Taken(codes, launches.total(taken)), dgamma, dbeta)
+    return NormBack(ds, scaled, dfold, Taken(codes, launch.total(taken)), dgamma, dbeta)
 
 
 def outer(dfold: Tensor, bases: Tensor, like: Tensor, dtype: torch.dtype) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from hamburger.ops import launch
 from hamburger.ops.nmf import kernels, wave
 from hamburger.ops.start import device_of, start
-from hamburger.ops.tiles import Blocks, blocks, cdiv
+from hamburger.ops.tiles import Blocks, blocks, cdiv, power_of_two
 from hamburger.ops.wave import wave_of
 
 
@@ -149,9 +149,11 @@ def _columns(t: Blocks) -> dict[str, int]:
 def _update(bases: Tensor, sums: Tensor, dtype: torch.dtype, t: Blocks, eps: float) -> Tensor:
     b, d, r = bases.shape
     new = torch.empty_like(bases)  # not in place: other programs still read the old rows
+    most = power_of_two(sums.shape[1])
     start(
         kernels.bases_kernel, (b, cdiv(d, t.FD), cdiv(r, t.FR)),
         bases, sums, new, d, r, sums.shape[1], eps,
-        KIND=launch.kind_of_factors(dtype), FD=t.FD, FR=t.FR, FK=t.FK, FP=t.FP, FPK=t.FPK, num_warps=4,
+        KIND=launch.kind_of_factors(dtype), FD=t.FD, FR=t.FR, FK=t.FK, FP=min(t.FP, most), FPK=min(t.FPK, most),
+        num_warps=4,
     )  # fmt: skip
     return new

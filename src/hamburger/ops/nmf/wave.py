@@ -16,7 +16,7 @@ def shared_bytes(D: int, R: int, BN: int) -> int:
 
 def columns(programs: int) -> int:
     """Of a unit of 64 rows, in which D is updated: so that there are about as many units as programs."""
-    return 8 if programs > 32 else 16 if programs > 16 else 32
+    return 4 if programs > 64 else 8 if programs > 32 else 16 if programs > 16 else 32
 
 
 def solve(

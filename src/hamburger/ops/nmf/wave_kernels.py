@@ -31,29 +31,34 @@ def update_bases(
 ):  # fmt: skip
     """D * (X C^T) / (D C C^T + eps) for units of 64 rows and COLS columns of D; D itself stays in float32.
 
-    sums: programs (D + R) R, in blocks: the shares of X C^T, and below them those of C C^T. b_cc: COLS R
+    sums: programs (D + R) R, in blocks: the shares of X C^T, and below them those of C C^T. b_cc: COLS (or 8) R
     """
     mma: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, W // 4], instr_shape=[16, 8, 16])
     of_xc: gl.constexpr = share_layout(64 * COLS, W)
     of_cc: gl.constexpr = share_layout(COLS * R, W)
     AT_ONCE: gl.constexpr = 32768 // (COLS * R)  # 64 registers of a thread for each of the two
     UNITS: gl.constexpr = R // COLS
-    zero = gl.zeros([64, COLS], gl.float32, mma)
+    WIDE: gl.constexpr = COLS if COLS < 8 else 8  # of a block of the sums
+    ROWS: gl.constexpr = COLS if COLS < 8 else 8  # of a block of C C^T, that are in the unit
+    HALVES: gl.constexpr = 8 // ROWS  # units that share a block of C C^T
+    N: gl.constexpr = 8 if COLS < 8 else COLS  # the matrix units make eight columns at the least: some come twice
+    zero = gl.zeros([64, N], gl.float32, mma)
     o_row = gl.arange(0, 64, gl.SliceLayout(1, mma))
-    o_col = gl.arange(0, COLS, gl.SliceLayout(0, mma))
+    o_col = gl.arange(0, N, gl.SliceLayout(0, mma))
     o_xc = gl.arange(0, 64 * COLS, gl.SliceLayout(0, of_xc))
     o_xc = o_xc % (8 * COLS) + (8 * R) * (o_xc // (8 * COLS))  # a row of blocks after another
     o_cc = gl.arange(0, COLS * R, gl.SliceLayout(0, of_cc))
+    o_cc = o_cc % (ROWS * WIDE) + (8 * WIDE) * (o_cc // (ROWS * WIDE))
     for i_u in range(i_p, D // 64 * UNITS, programs):
         i_d, i_r = i_u // UNITS, i_u % UNITS
-        o_d, o_r = i_d * 64 + o_row, i_r * COLS + o_col
-        # 64 COLS
+        o_d, o_r = i_d * 64 + o_row, i_r * COLS + o_col % COLS
+        # 64 N
         m_d = (o_d < d)[:, None] & (o_r < r)[None, :]
         o_unit = o_d[:, None] * r + o_r[None, :]
         b_old = gl.load(p_old + o_unit, mask=m_d, other=0.0)
         # C C^T is symmetric: its rows are what is wanted of its columns
         p_xc = p_sums + i_d * (64 * R) + i_r * (8 * COLS)
-        p_cc = p_sums + D * R + i_r * (COLS * R)
+        p_cc = p_sums + D * R + i_r // HALVES * (COLS // ROWS * 8 * R) + i_r % HALVES * (ROWS * WIDE)
         b_xc = gl.zeros([64 * COLS], gl.float32, gl.SliceLayout(0, of_xc))
         b_part = gl.zeros([COLS * R], gl.float32, gl.SliceLayout(0, of_cc))
         for i in range(0, programs, AT_ONCE):
@@ -61,15 +66,22 @@ def update_bases(
             b_cc_shares = load_shares(p_cc, i, programs, (D + R) * R, o_cc, AT_ONCE, of_cc)
             b_xc += gl.sum(b_xc_shares.to(gl.float32), axis=0)
             b_part += gl.sum(b_cc_shares.to(gl.float32), axis=0)
-        b_part = b_part.reshape([COLS // 8, R // 8, 8, 8]).permute([0, 2, 1, 3]).reshape([COLS, R])
+        b_part = b_part.reshape([COLS // ROWS, R // WIDE, ROWS, WIDE]).permute([0, 2, 1, 3]).reshape([COLS, R])
+        b_xc = b_xc.reshape([8, COLS // WIDE, 8, WIDE]).permute([0, 2, 1, 3]).reshape([64, COLS])
+        if N > COLS:
+            b_part = gl.join(b_part, b_part).permute([2, 0, 1]).reshape([N, R])
+            b_xc = gl.join(b_xc, b_xc).permute([0, 2, 1]).reshape([64, N])
         b_cc.store(b_part.to(gl.bfloat16))
-        b_xc = b_xc.reshape([8, COLS // 8, 8, 8]).permute([0, 2, 1, 3]).reshape([64, COLS])
         b_xc = gl.convert_layout(b_xc, mma)
         ready()
         b_dcc = warpgroup_mma(b_d.index(i_d), b_cc.permute([1, 0]), zero, use_acc=False)
         b_new = b_old * b_xc / (b_dcc + eps)
-        gl.store(p_new + o_unit, b_new, mask=m_d)
-        gl.store(p_copy + o_d[:, None] * R + o_r[None, :], gl.where(m_d, b_new, 0.0).to(gl.bfloat16))
+        m_new = m_d & (o_col < COLS)[None, :]
+        gl.store(p_new + o_unit, b_new, mask=m_new)
+        p_unit = p_copy + o_d[:, None] * R + o_r[None, :]
+        gl.store(
+            p_unit, gl.where(m_d, b_new, 0.0).to(gl.bfloat16), mask=(o_col < COLS)[None, :] & (o_row >= 0)[:, None]
+        )
         threads_meet()  # b_cc is free again
 
 
@@ -87,6 +99,7 @@ def nmf_kernel(
     """
     W: gl.constexpr = num_warps
     BD: gl.constexpr = 128  # rows at a time
+    WIDE: gl.constexpr = COLS if COLS < 8 else 8  # of a block of the sums
     XD: gl.constexpr = 256 if D > 256 else D  # an operand of the matrix units has at most 256 rows
     mma: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[W, 1], instr_shape=[16, R, 16])
     mma_r: gl.constexpr = gl.NVMMADistributedLayout(
@@ -116,7 +129,7 @@ def nmf_kernel(
     zero_r = gl.zeros([R, R], gl.float32, mma_r)
     zero_d = gl.zeros([BD, R], gl.float32, mma)
 
-    load_columns(p_x + i_b * s_xb, b_x, d, n, s_xd, s_xn, i_p, D, BD, XD, BN, N_FAST, W)
+    load_columns(p_x + i_b * s_xb, b_x, d, n, s_xd, s_xn, i_p, D, XD, XD, BN, N_FAST, W)
     load_bases(p_start, b_d, d, r, r, 0, D, R, W)
     ready()
     b_xd = warpgroup_mma_wait(0, deps=[project(b_x, b_d, zero_c, 0, D, XD)])
@@ -139,14 +152,14 @@ def nmf_kernel(
         ready()
         if step < steps:
             b_own = warpgroup_mma(b_c.permute([1, 0]), b_c, zero_r, use_acc=False)
-            gl.store(p_own + z + D * R + block_offset(o_gi[:, None], o_gj[None, :], R), b_own.to(gl.bfloat16))
-            write_sums(b_x, b_c, p_own, zero_d, z, D, BD, XD, R)
+            gl.store(p_own + z + D * R + block_offset(o_gi[:, None], o_gj[None, :], R, WIDE), b_own.to(gl.bfloat16))
+            write_sums(b_x, b_c, p_own, zero_d, z, D, BD, XD, R, WIDE)
             arrive(p_count)
             wait(p_count, programs * (step + 1))
             p_old = p_d
             if step == 0:
                 p_old = p_start
-            b_cc = b_g.slice(0, COLS, dim=0)  # D^T D is made anew before it is needed
+            b_cc = b_g.slice(0, COLS if COLS > 8 else 8, dim=0)  # D^T D is made anew before it is needed
             update_bases(p_old, p_d, p_copy, p_sums + z, b_d, b_cc, d, r, programs, i_p, eps, D, R, COLS, W)
             arrive(p_count + 1)
             wait(p_count + 1, programs * (step + 1))
