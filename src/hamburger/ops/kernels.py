@@ -191,7 +191,15 @@ def total_kernel(p_sums, p_total, parts, size, FP: tl.constexpr, BLOCK: tl.const
     o = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     # a part has one row of `size` numbers
     b_sum = add_parts(p_sums + i_b * parts * size, parts, 1, tl.arange(0, 1), 1, o, size, 1, BLOCK, FP)
-    tl.store(p_total + i_b * size + o, tl.sum(b_sum, axis=0), mask=o < size)
+    tl.store(p_total + i_b * size + o, tl.sum(b_sum, axis=0).to(p_total.dtype.element_ty), mask=o < size)
+
+
+@triton.jit
+def clear_kernel(p_counts, size, BLOCK: tl.constexpr):
+    """Counters at zero. Grid: 1."""
+    for i in range(0, size, BLOCK):
+        o = i + tl.arange(0, BLOCK)
+        tl.store(p_counts + o, tl.zeros([BLOCK], tl.int32), mask=o < size)
 
 
 @triton.jit

@@ -13,6 +13,7 @@ from hamburger.ops import kernels
 from hamburger.ops.start import start
 from hamburger.ops.tiles import Blocks, cdiv, split
 
+COUNTS = 32  # that a solve in one launch may use, for each sample
 FEW = 4  # parts, that are added up where they are used
 
 # Whether kernels run in Triton's interpreter, on the CPU (TRITON_INTERPRET=1 before triton is imported).
@@ -69,15 +70,22 @@ def sums(x: Tensor, codes: Tensor, t: Blocks, kind: str, *, gram: bool) -> Tenso
     return out if parts <= FEW else total(out)[:, None]
 
 
-def total(sums: Tensor) -> Tensor:
-    """b parts ... in float32, added up over the parts in order   ->   b ..."""
-    out = sums.new_empty(sums.shape[0], *sums.shape[2:])
+def total(sums: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """b parts ... in float32, added up over the parts in order   ->   b ..., of that dtype"""
+    out = sums.new_empty(sums.shape[0], *sums.shape[2:], dtype=dtype)
     size = out[0].numel()
     start(
         kernels.total_kernel, (len(sums), cdiv(size, 64)),
         sums, out, sums.shape[1], size, FP=32, BLOCK=64, num_warps=4,
     )  # fmt: skip
     return out
+
+
+def counters(b: int, device: torch.device) -> Tensor:
+    """Zeros for each sample, for programs that wait for each other.   ->   b COUNTS"""
+    counts = torch.empty(b, COUNTS, dtype=torch.int32, device=device)
+    start(kernels.clear_kernel, (1,), counts, counts.numel(), BLOCK=1024, num_warps=4)
+    return counts
 
 
 def gram(bases: Tensor, dtype: torch.dtype, t: Blocks) -> Tensor:

@@ -41,7 +41,7 @@ def factors(
 ) -> Factors:
     """K sweeps from the bases `start` ((b or 1) d r, float32), and the read-out.   z: b d n
 
-    counts: b, `launches.COUNTS`, zero: for programs that wait for each other.
+    counts: b, `launch.COUNTS`, zero: for programs that wait for each other.
     """
     start = start.expand(z.shape[0], -1, -1).contiguous()
     dtype = launches.kept_dtype(z.dtype)

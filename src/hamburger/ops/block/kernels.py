@@ -59,10 +59,14 @@ def prepare_kernel(
 
 @triton.jit
 def bread_kernel(
-    p_x, p_w, p_bias, p_z, c, d, n, s_xb, s_xc, s_xn, s_wd, s_wc, s_zb, s_zd, s_zn,
-    BIAS: tl.constexpr, RECTIFY: tl.constexpr, KIND: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    p_x, p_w, p_bias, p_more, p_z, c, d, n, s_xb, s_xc, s_xn, s_wd, s_wc, s_mb, s_md, s_mn, s_zb, s_zd, s_zn,
+    BIAS: tl.constexpr, MORE: tl.constexpr, RECTIFY: tl.constexpr,
+    KIND: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    """Z = W X (+ bias), with a ReLU where RECTIFY. x and w are rounded as they arrive. Grid: b * tiles of n and d."""
+    """Z = W X (+ bias) (+ more), with a ReLU where RECTIFY. x and w are rounded as they arrive.
+
+    more: b d n; it may be z itself. Grid: b * tiles of n and d.
+    """
     i_b, o_m, o_n = own_tile(d, n, M, N)
     o_k = tl.arange(0, K).to(tl.int64)
     p_w += o_m[:, None] * s_wd + o_k[None, :] * s_wc
@@ -80,9 +84,12 @@ def bread_kernel(
     if BIAS:
         # M
         b_z += tl.load(p_bias + o_m, mask=o_m < d, other=0.0).to(tl.float32)[:, None]
+    m_z = (o_m < d)[:, None] & (o_n < n)[None, :]
+    if MORE:
+        p_more += i_b * s_mb + o_m[:, None] * s_md + o_n[None, :] * s_mn
+        b_z += tl.load(p_more, mask=m_z, other=0.0).to(tl.float32)
     if RECTIFY:
         b_z = tl.where(b_z < 0, 0.0, b_z)
-    m_z = (o_m < d)[:, None] & (o_n < n)[None, :]
     p_z += i_b * s_zb + o_m[:, None] * s_zd + o_n[None, :] * s_zn
     tl.store(p_z, b_z.to(p_z.dtype.element_ty), mask=m_z)
 
@@ -228,3 +235,29 @@ def pull_back_kernel(
             b_dz = tl.where(b_z <= 0, 0.0, b_dz)
         tl.store(p_dz + o_z, b_dz.to(p_dz.dtype.element_ty), mask=m_z)
         tl.store(p_sums + o_d, tl.sum(b_dz, axis=0), mask=o_d < d)
+
+
+@triton.jit
+def weight_kernel(
+    p_a, p_b, p_sums, d, c, n, length, s_ab, s_ad, s_an, s_bb, s_bc, s_bn,
+    KIND: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+):  # fmt: skip
+    """A B^T over positions, in parts.   a: b d n   b: b c n   sums: b * parts d c   Grid: b * parts, tiles of d, c."""
+    i_bs = tl.program_id(0).to(tl.int64)
+    i_b, i_s = i_bs // tl.cdiv(n, length), tl.program_id(0) % tl.cdiv(n, length)
+    start = i_s * length
+    stop = tl.minimum(start + length, n)
+    o_m = (tl.program_id(1) * M + tl.arange(0, M)).to(tl.int64)
+    o_c = (tl.program_id(2) * N + tl.arange(0, N)).to(tl.int64)
+    p_a += i_b * s_ab + o_m[:, None] * s_ad
+    p_b += i_b * s_bb + o_c[None, :] * s_bc
+    b_sum = tl.zeros([M, N], tl.float32)
+    for i_n in range(start, stop, K):
+        o_n = (i_n + tl.arange(0, K)).to(tl.int64)
+        # M K
+        b_a = tl.load(p_a + o_n[None, :] * s_an, mask=(o_m < d)[:, None] & (o_n < stop)[None, :], other=0.0)
+        # K N
+        b_b = tl.load(p_b + o_n[:, None] * s_bn, mask=(o_n < stop)[:, None] & (o_c < c)[None, :], other=0.0)
+        b_sum = product(b_a, b_b, b_sum, KIND)
+    m_sum = (o_m < d)[:, None] & (o_c < c)[None, :]
+    tl.store(p_sums + i_bs * d * c + o_m[:, None] * c + o_c[None, :], b_sum, mask=m_sum)

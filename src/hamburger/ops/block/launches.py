@@ -10,15 +10,13 @@ from torch import Tensor
 from hamburger.ops import cosine, launch
 from hamburger.ops.block import Norm, kernels
 from hamburger.ops.start import start as begin
-from hamburger.ops.tiles import PROGRAMS, Blocks, blocks, cdiv, power_of_two
+from hamburger.ops.tiles import PROGRAMS, Blocks, blocks, cdiv, power_of_two, split
 from hamburger.precision import full_precision
 
 HALF_MAX = torch.finfo(torch.float16).max
 
 # Of a tile of `finish`, which waits for memory more than it multiplies: small ones leave room for several at a time.
 ROWS, COLUMNS = 64, 128
-
-COUNTS = 32  # that a solve in one launch may use, for each sample
 
 
 def kept_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -50,7 +48,7 @@ def prepare(lower: Tensor, start: Tensor, b: int, dtype: torch.dtype, *, unit: b
     rounds = dtype == torch.bfloat16 and lower.dtype != dtype
     lower = lower.contiguous()
     rounded = torch.empty_like(lower, dtype=dtype) if rounds else lower
-    counts = torch.empty(b, COUNTS, dtype=torch.int32, device=lower.device)
+    counts = torch.empty(b, launch.COUNTS, dtype=torch.int32, device=lower.device)
     made = torch.empty_like(start) if unit else start
     samples, d, r = start.shape
     block, width = 4096, 8
@@ -67,21 +65,53 @@ def bread(
     x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, *, out: torch.dtype, rectify: bool
 ) -> Tensor:
     """W x + bias by products of that dtype, then a ReLU.   x: b c n   weight: d c   bias: d   ->   b d n"""
-    kind = launch.kind(dtype)
-    if kind == "ieee" and not launch.INTERPRETED:
+    if exact(dtype):
         return _exact_bread(x, weight, bias, out, rectify)
+    z = empty_like(x, weight.shape[0], out)
+    _bread(x, weight, bias, None, z, dtype, rectify)
+    return z
+
+
+def bread_back(ds: Tensor, dz: Tensor, weight: Tensor, dx: Tensor, dtype: torch.dtype) -> None:
+    """dS + W^T dZ into dx, which may be dS.   ds, dx: b c n   dz: b d n   weight: d c"""
+    _bread(dz, weight.mT, None, ds, dx, dtype, rectify=False)
+
+
+def exact(dtype: torch.dtype) -> bool:
+    """Whether products are exact float32, which cuBLAS makes."""
+    return launch.kind(dtype) == "ieee" and not launch.INTERPRETED
+
+
+def _bread(
+    x: Tensor, weight: Tensor, bias: Tensor | None, more: Tensor | None, z: Tensor, dtype: torch.dtype, rectify: bool
+) -> None:
     (b, c, n), d = x.shape, weight.shape[0]
-    z = empty_like(x, d, out)
-    side = _side(b, d, n)
+    kind, side = launch.kind(dtype), _side(b, d, n)
     # float32 takes twice the room on its way in
     depth = 32 if side == 128 and (x.element_size() == 4 or kind != "bf16") else 64
+    added = z if more is None else more
     begin(
         kernels.bread_kernel, (b * cdiv(d, side) * cdiv(n, side),),
-        x, weight, weight if bias is None else bias, z, c, d, n, *x.stride(), *weight.stride(), *z.stride(),
-        BIAS=bias is not None, RECTIFY=rectify, KIND=kind, M=side, N=side, K=depth,
+        x, weight, weight if bias is None else bias, added, z, c, d, n,
+        *x.stride(), *weight.stride(), *added.stride(), *z.stride(),
+        BIAS=bias is not None, MORE=more is not None, RECTIFY=rectify, KIND=kind, M=side, N=side, K=depth,
         num_warps=8 if side == 128 else 4, num_stages=3,
     )  # fmt: skip
-    return z
+
+
+def weight_back(dz: Tensor, x: Tensor, out: torch.dtype, dtype: torch.dtype) -> Tensor:
+    """The sum of dZ x^T over samples, by products of that dtype.   dz: b d n   x: b c n   ->   d c"""
+    (b, d, n), c = dz.shape, x.shape[1]
+    side, depth = 64 if launch.kind(dtype) != "bf16" or min(c, d) <= 64 else 128, 64 if x.element_size() == 2 else 32
+    tiles = cdiv(d, side), cdiv(c, side)
+    length, parts = split(n, 2 * b * tiles[0] * tiles[1], depth)
+    sums = dz.new_empty(1, b * parts, d, c, dtype=torch.float32)
+    begin(
+        kernels.weight_kernel, (b * parts, *tiles),
+        dz, x, sums, d, c, n, length, *dz.stride(), *x.stride(),
+        KIND=launch.kind(dtype), M=side, N=side, K=depth, num_warps=8 if side == 128 else 4,
+    )  # fmt: skip
+    return launch.total(sums, out)[0]
 
 
 def _exact_bread(x: Tensor, weight: Tensor, bias: Tensor | None, out: torch.dtype, rectify: bool) -> Tensor:

@@ -93,41 +93,44 @@ def _forward(how: How, *given: Tensor | None) -> Outputs:
 
 def gradients(dy: Tensor, kept: Kept, how: How, needs: Sequence[bool]) -> tuple[Tensor | None, ...]:
     """The cotangents of x, lower, bias, upper, gamma and beta, those that are needed.   dy: b c n"""
-    dtype, plan = how.plan.dtype, how.plan
+    plan, dtype = how.plan, how.plan.dtype
 
     def solve(dy: Tensor, *all_kept: Tensor) -> Outputs:
         k = Kept(*all_kept)
         norm, found = Norm(k.mean, k.var, k.gamma, None, how.eps), Statistics(k.mean, k.var, k.total)
-        y = k.y if how.rectify else None
-        back = norm_launches.back(dy, y, k.fold, k.codes, found, norm, dtype)
+        back = norm_launches.back(dy, k.y if how.rectify else None, k.fold, k.codes, found, norm, dtype)
         dupper = norm_launches.outer(back.dfold, k.bases, k.upper, dtype)
         found_factors = Factors(k.bases, k.codes, k.slope)
-        dz, total = hams.pull_back(back.ds, back.scaled, k.x, k.z, found_factors, plan, back.taken)
-        ds = back.ds if how.rectify else dy.new_empty(0)
-        return ds, dz, total, dupper, back.dgamma, back.dbeta
+        dz, dbias = hams.pull_back(back.ds, back.scaled, k.x, k.z, found_factors, plan, back.taken)
+        dx, dlower = _lower_back(back.ds, dz, k, dtype, fresh=how.rectify, needs=needs)
+        return dx, dlower, dbias, dupper, back.dgamma, back.dbeta
 
-    x, dx, dlower = kept.x, None, None
-    with torch.no_grad(), device_of(dy), full_precision(dy.device.type):
-        ds, dz, total, dupper, dgamma, dbeta = taped(solve, (dy, *kept), "trained back", how, launch.tf32())
+    with full_precision(dy.device.type), device_of(dy):
+        found = taped(solve, (dy, *kept), "trained back", how, launch.tf32(), *needs)
+    return tuple(g if need else None for g, need in zip(found, needs, strict=True))
+
+
+def _lower_back(
+    ds: Tensor, dz: Tensor, kept: Kept, dtype: torch.dtype, *, fresh: bool, needs: Sequence[bool]
+) -> tuple[Tensor, Tensor]:
+    """dS + W_l^T dZ, in the place of dS where it is `fresh`, and dZ x^T, summed over samples; what is needed of both.
+
+    ds: b c n   dz: b d n   ->   b c n,  d c
+    """
+    x, lower = kept.x, kept.lower
+    dx, dlower = ds.new_empty(0), ds.new_empty(0)
+    if launches.exact(dtype):
         if needs[1]:
-            dlower = fused.over_samples(torch.bmm(dz, x.to(dz.dtype).mT), total.dtype)
+            dlower = fused.over_samples(torch.bmm(dz, x.to(dz.dtype).mT), lower.dtype)
         if needs[0]:
-            lower = kept.lower.to(dz.dtype)
-            if how.rectify and dz.dtype == ds.dtype:
-                dx = _added(ds, lower, dz)
-            else:
-                dx = fused.like(x, lower, dz) + (ds if how.rectify else dy)
-    return dx, dlower, total, dupper, dgamma, dbeta
-
-
-def _added(ds: Tensor, lower: Tensor, dz: Tensor) -> Tensor:
-    """dS + W_l^T dZ, in the place of dS.   ds: b c n   lower: d c   dz: b d n"""
-    weight = lower.expand(dz.shape[0], -1, -1)
-    if ds.stride(1) == 1:
-        ds.mT.baddbmm_(dz.mT, weight)
-    else:
-        ds.baddbmm_(weight.mT, dz)
-    return ds
+            dx = fused.like(x, lower.to(dz.dtype), dz) + ds
+        return dx, dlower
+    if needs[1]:
+        dlower = launches.weight_back(dz, x, torch.float32, dtype)
+    if needs[0]:
+        dx = ds if fresh else torch.empty_like(x)
+        launches.bread_back(ds, dz, lower, dx, dtype)
+    return dx, dlower
 
 
 class _Trained(torch.autograd.Function):
@@ -155,7 +158,7 @@ class _Trained(torch.autograd.Function):
             found = _Once.apply(ctx.how, needs, dy, *kept)
         else:
             found = gradients(dy, kept, ctx.how, needs)
-        dx, dlower, dbias, *rest = (g if need else None for g, need in zip(found, needs, strict=True))
+        dx, dlower, dbias, *rest = found
         dx = None if dx is None else dx.unflatten(2, ctx.shape[2:])
         dlower = None if dlower is None else dlower.to(ctx.dtypes[0])
         dbias = None if dbias is None else dbias.to(ctx.dtypes[1])

@@ -11,6 +11,7 @@ from hamburger.ops import cosine, cosine_fused, launch
 from hamburger.ops.cd import reference, wave
 from hamburger.ops.cd.kernels import readout_kernel
 from hamburger.ops.start import device_of, start
+from hamburger.ops.tape import Outputs, taped
 from hamburger.ops.tiles import blocks, cdiv
 from hamburger.ops.wave import wave_of
 from hamburger.precision import full_precision
@@ -26,7 +27,18 @@ def decompose(
     The gradient is that of the read-out (one-step).
     """
     keep = torch.is_grad_enabled() and x.requires_grad
-    found, codes, y, _ = solve(x, bases.detach().float().contiguous(), steps, temperature, beta, keep)
+    bases = bases.detach().float().contiguous()
+    if keep or torch.compiler.is_compiling():
+        found, codes, y, _ = solve(x, bases, steps, temperature, beta, keep)
+    else:  # an operator of torch.library would cost the host more than all its launches
+
+        def bare(x: Tensor, bases: Tensor) -> Outputs:
+            found, codes, y, _ = factors(x, bases, steps, temperature, beta, keep=False, product=True)
+            assert y is not None
+            return found, codes, y
+
+        with device_of(x):
+            found, codes, y = taped(bare, (x, bases), "cd", steps, temperature, beta, launch.tf32())
     return found, codes.mT, y
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from hamburger.ops import launch
 from hamburger.ops.nmf import kernels, wave
 from hamburger.ops.start import device_of, start
+from hamburger.ops.tape import Outputs, taped
 from hamburger.ops.tiles import Blocks, blocks, cdiv, power_of_two
 from hamburger.ops.wave import wave_of
 
@@ -22,7 +23,18 @@ def decompose(x: Tensor, bases: Tensor, *, steps: int, eps: float = 1e-6) -> tup
     The gradient is that of the read-out (one-step).
     """
     keep = torch.is_grad_enabled() and x.requires_grad
-    found, codes, y, _ = solve(x, bases.detach().float().contiguous(), steps, eps, keep)
+    bases = bases.detach().float().contiguous()
+    if keep or torch.compiler.is_compiling():
+        found, codes, y, _ = solve(x, bases, steps, eps, keep)
+    else:  # an operator of torch.library would cost the host more than all its launches
+
+        def bare(x: Tensor, bases: Tensor) -> Outputs:
+            found, codes, y, _ = factors(x, bases, steps, eps, keep=False, product=True)
+            assert y is not None
+            return found, codes, y
+
+        with device_of(x):
+            found, codes, y = taped(bare, (x, bases), "nmf", steps, eps, launch.tf32())
     return found, codes.mT, y
 
 

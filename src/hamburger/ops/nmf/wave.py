@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hamburger.ops import launch
 from hamburger.ops.start import start
 from hamburger.ops.wave import Wave
 
@@ -45,7 +46,7 @@ def solve(
     copy = torch.empty(b, wave.D, wave.R, dtype=x.dtype, device=x.device)
     sums = torch.empty(b, wave.programs, wave.D + wave.R, wave.R, dtype=x.dtype, device=x.device)
     if counts is None:
-        counts = torch.zeros(b, 2, dtype=torch.int32, device=x.device)
+        counts = launch.counters(b, x.device)
     out = x if y is None else y
     start(
         nmf_kernel, (wave.programs, b),

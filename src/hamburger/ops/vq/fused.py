@@ -9,6 +9,7 @@ from torch import Tensor
 
 from hamburger.ops import cosine, cosine_fused, cosine_wave, launch
 from hamburger.ops.start import device_of, start
+from hamburger.ops.tape import Outputs, taped
 from hamburger.ops.tiles import blocks, cdiv
 from hamburger.ops.vq import wave
 from hamburger.ops.vq.kernels import pull_back_kernel
@@ -24,7 +25,18 @@ def decompose(
 
     The gradient is that of the read-out (one-step); `constant_norms` leaves |x| out of it.
     """
-    found, codes, y = solve(x, bases.detach().float().contiguous(), steps, temperature, constant_norms)
+    bases = bases.detach().float().contiguous()
+    if torch.compiler.is_compiling() or (torch.is_grad_enabled() and x.requires_grad):
+        found, codes, y = solve(x, bases, steps, temperature, constant_norms)
+    else:  # an operator of torch.library would cost the host more than all its launches
+
+        def bare(x: Tensor, bases: Tensor) -> Outputs:
+            found, codes, y = factors(x, bases, steps, temperature, product=True)
+            assert y is not None
+            return found, codes, y
+
+        with device_of(x):
+            found, codes, y = taped(bare, (x, bases), "vq", steps, temperature, launch.tf32())
     return found, codes.mT, y
 
 
