@@ -16,7 +16,9 @@ if not wave.gluon():
     pytest.skip("Triton or its Gluon is missing", allow_module_level=True)
 
 from emulated import Emulated
+from ptx import Race
 from test_wave_emulated import reference
+from test_wave_spoiled import places, without
 from wave_hams import EPS, error, poisoned_memory
 
 pytestmark = [
@@ -37,14 +39,17 @@ def update(bases, sums, dtype, t, eps):
     return bases * sums[:, :d] / (bases @ sums[:, d:] + eps)
 
 
-def solve(b, d, n, r, steps, programs, *, channels_last=False, dtype=torch.float32, keep=True, product=True, order=list):
+def solve(
+    b, d, n, r, steps, programs,
+    *, channels_last=False, dtype=torch.float32, keep=True, product=True, emulated=None,
+):  # fmt: skip
     """->   x, bases, and what came of them: D, C, D C, and what the gradient needs"""
+    emulated = emulated or Emulated()
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(b, n, d, generator=draw).mT if channels_last else torch.randn(b, d, n, generator=draw)
     x, bases = x.abs().bfloat16(), normalize(torch.randn(b, d, r, generator=draw).abs(), dim=1)
     before = x.clone(), bases.clone()
     cut = Stream(128 if d <= 128 else 256 if d <= 256 else 512, 64 if r <= 64 else 128, programs)
-    emulated = Emulated(order)
     with (
         mock.patch.object(stream, "start", emulated),
         mock.patch.object(stream, "update", update),
@@ -53,13 +58,14 @@ def solve(b, d, n, r, steps, programs, *, channels_last=False, dtype=torch.float
         found = stream.solve(x, bases, cut, steps, EPS, keep=keep, product=product, dtype=dtype)
     assert torch.equal(x, before[0]) and torch.equal(bases, before[1])
     assert not emulated.compiled.metadata.launch_cooperative_grid
+    assert ("cp.async" in emulated.compiled.asm["ptx"]) == (n % 16 == 0 and not channels_last)
     return x, bases, found
 
 
 CASES = {
     "several tiles of a program": ((1, 128, 320, 64, 2, 2), {}),
     "no sweep": ((1, 128, 100, 64, 0, 2), {}),
-    "two images, all padded": ((2, 100, 200, 20, 2, 2), {}),
+    "two images, all padded": ((2, 100, 208, 20, 2, 2), {}),
     "odd n": ((1, 100, 131, 20, 2, 2), {}),
     "channels last, codes in bfloat16": ((1, 128, 200, 64, 1, 2), {"channels_last": True, "dtype": torch.bfloat16}),
     "more parts than an update adds up": ((1, 128, 400, 64, 1, 6), {"keep": False}),
@@ -83,6 +89,27 @@ def test_values(sizes, more):
 
 def test_the_same_bits_whatever_the_order_of_the_programs():
     def outputs(order):
-        return solve(2, 100, 200, 20, 1, 2, order=order)[2]
+        return solve(2, 100, 200, 20, 1, 2, emulated=Emulated(order))[2]
 
     assert all(torch.equal(a, b) for a, b in zip(outputs(list), outputs(lambda left: left[::-1]), strict=True))
+
+
+@pytest.mark.parametrize(
+    "opcode, which, seen",
+    [
+        ("cp.async.wait_group", slice(0, 1), "cp.async that nobody"),
+        ("cp.async.wait_group", slice(1, None), "cp.async that nobody"),
+        ("fence.proxy.async", slice(0, 1), "not written, fenced"),
+        ("fence.proxy.async", slice(1, None), "not written, fenced"),  # newer compilers add some of their own
+        ("wgmma.wait_group", slice(None), "in flight"),
+    ],
+)
+def test_what_is_missing_in_the_text_is_seen(opcode, which, seen):
+    """Else what the emulator says of the text as it is would mean little."""
+
+    def edit(text):
+        assert places(text, opcode)[which]
+        return without(text, *places(text, opcode)[which])
+
+    with pytest.raises(Race, match=seen):
+        solve(1, 128, 192, 64, 1, 1, emulated=Emulated(edit=edit))

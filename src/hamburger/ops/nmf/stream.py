@@ -26,8 +26,8 @@ class Stream(NamedTuple):
 
 
 def shared_bytes(D: int, R: int) -> int:
-    """A tile of X, D, codes before and after and D^T D in bfloat16, and what a softmax needs."""
-    return 2 * (D * BN + D * R + 2 * BN * R + R * R) + 2048
+    """Two tiles of X, D, codes before and after and D^T D in bfloat16, and what a softmax needs."""
+    return 2 * (2 * D * BN + D * R + 2 * BN * R + R * R) + 2048
 
 
 def stream_of(x: Tensor, r: int) -> Stream | None:
@@ -46,6 +46,12 @@ def cut(b: int, d: int, n: int, r: int, card: Card) -> Stream | None:
         return None
     # one program on a multiprocessor of a large card; a constant, for their number decides the last bits
     return Stream(D, R, max(1, min(PROGRAMS // 2 // b, cdiv(n, BN))))
+
+
+def asynchronous(x: Tensor) -> bool:
+    """Whether rows of x can be copied 16 bytes at a time, and Triton sees it: it asks for multiples of 16."""
+    near = x.stride(2) == 1 and x.data_ptr() % 16 == 0
+    return near and not any(size % 16 for size in (x.shape[2], x.stride(1), x.stride(0)))
 
 
 def solve(
@@ -68,7 +74,7 @@ def solve(
             stream_kernel, (cut.programs, b),
             x, bases, codes, last if done else codes, x if ratio is None else ratio, out, sums,
             d, n, r, cut.programs, eps, *x.stride(), *out.stride(),
-            D=cut.D, R=cut.R, BN=BN, N_FAST=x.stride(2) == 1,
+            D=cut.D, R=cut.R, BN=BN, N_FAST=x.stride(2) == 1, ASYNC=asynchronous(x),
             FIRST=step == 0, READOUT=done, RATIO=done and keep, Y=done and product, num_warps=8,
         )  # fmt: skip
         if not done:

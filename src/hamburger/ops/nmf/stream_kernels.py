@@ -4,9 +4,34 @@ from __future__ import annotations
 
 import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
+from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
 
-from hamburger.ops.wave_kernels import gram, load_bases, load_columns, project, ready, write_product, zero_of
+from hamburger.ops.wave_kernels import (
+    gram,
+    load_columns,
+    load_columns_async,
+    project,
+    ready,
+    seen_as,
+    write_product,
+    zero_of,
+)
+
+
+@gluon.jit
+def load_bases_at_once(p_d, b_d, d, r, D: gl.constexpr, R: gl.constexpr, W: gl.constexpr):
+    """As `load_bases`, but all that memory has to give is asked for before the first of it is stored."""
+    ld_d: gl.constexpr = gl.BlockedLayout([1, 8], [256 // R, R // 8], [W, 1], [1, 0])
+    o_r = gl.arange(0, R, gl.SliceLayout(0, ld_d))
+    found = ()
+    for i in gl.static_range(D // 64):
+        o_d = i * 64 + gl.arange(0, 64, gl.SliceLayout(1, ld_d))
+        # 64 R
+        m_d = (o_d < d)[:, None] & (o_r < r)[None, :]
+        found = found + (gl.load(p_d + o_d[:, None] * r + o_r[None, :], mask=m_d, other=0.0),)
+    for i in gl.static_range(D // 64):
+        b_d.index(i).store(found[i].to(b_d.dtype))
 
 
 @gluon.jit
@@ -22,14 +47,16 @@ def store_sums(p_own, b_sum, first, d, r):
 def stream_kernel(
     p_x, p_d, p_c, p_last, p_ratio, p_y, p_sums,
     d, n, r, programs, eps, s_xb, s_xd, s_xn, s_yb, s_yd, s_yn,
-    D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, N_FAST: gl.constexpr,
+    D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, N_FAST: gl.constexpr, ASYNC: gl.constexpr,
     FIRST: gl.constexpr, READOUT: gl.constexpr, RATIO: gl.constexpr, Y: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
     """The codes of a sweep and what D needs of them, or (READOUT) the last codes. Grid: programs of an image, b.
 
-    A program takes every so many tiles of BN columns: X C^T and C C^T of all of them stay in its registers, and X is read
-    once. d: b d r in float32; c, last: b n r, the codes before and after (FIRST makes those before). sums: b programs
-    (d + r) r in float32, the share of each program, X C^T above C C^T. ratio: C / (D^T D C + eps) before the read-out.
+    A program takes every so many tiles of BN columns. X C^T and C C^T of all of them stay in its registers, and X is
+    read once; where ASYNC, a tile is on its way while the one before it is worked on.
+
+    d: b d r in float32. c, last: b n r, the codes before and after (FIRST makes those before). sums: b programs (d + r) r
+    in float32, the share of each program, X C^T above C C^T. ratio: C / (D^T D C + eps) before the read-out.
     """
     W: gl.constexpr = num_warps
     XD: gl.constexpr = 256 if D > 256 else D  # an operand of the matrix units has at most 256 rows
@@ -38,7 +65,7 @@ def stream_kernel(
     )
     mma_d: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[W, 1], instr_shape=[16, R, 16])
     swizzled: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
-    b_x = gl.allocate_shared_memory(gl.bfloat16, [D // XD, XD, BN], swizzled)
+    b_tiles = gl.allocate_shared_memory(gl.bfloat16, [2 if ASYNC else 1, D, BN], swizzled)
     b_d = gl.allocate_shared_memory(gl.bfloat16, [D // 64, 64, R], swizzled)
     b_old = gl.allocate_shared_memory(gl.bfloat16, [BN, R], swizzled)
     b_new = gl.allocate_shared_memory(gl.bfloat16, [BN, R], swizzled)
@@ -57,10 +84,16 @@ def stream_kernel(
     zero_c = gl.zeros([BN, R], gl.float32, mma)
     zero_r = gl.zeros([R, R], gl.float32, mma)
 
-    load_bases(p_d + i_b * d * r, b_d, d, r, r, 0, D, R, W)
+    if ASYNC:
+        load_columns_async(p_x, b_tiles.index(0), d, n, s_xd, s_xn, i_p, D, BN, W)
+    load_bases_at_once(p_d + i_b * d * r, b_d, d, r, D, R, W)
     ready()
     b_g.store(warpgroup_mma_wait(0, deps=[gram(b_d, zero_r, 0, D)]).to(gl.bfloat16))
+    if ASYNC:
+        async_copy.wait_group(0)
+        ready()
 
+    i_x = 0  # which of b_tiles has this tile
     b_low = gl.zeros([XD, R], gl.float32, mma_d)  # of X C^T: rows up to 256,
     b_high = b_low  # and those beyond
     b_cc = zero_r
@@ -68,19 +101,24 @@ def stream_kernel(
         z = zero_of(i_t)
         s_down = s_xd + z if N_FAST else s_xd  # else all rows' addresses would be kept from tile to tile
         s_along = s_xn if N_FAST else s_xn + z
-        load_columns(p_x, b_x, d, n, s_down, s_along, i_t, D, 64, XD, BN, N_FAST, W)
-        ready()
-        b_xd = project(b_x, b_d, zero_c, z, D, XD)
         o_n = i_t * BN + o_col
         m_c = (o_n < n)[:, None] & m_r
         o_c = o_n[:, None] * (r + z) + o_r[None, :]
+        if not FIRST:  # before the next tile of X, which would be in their way
+            b_codes = gl.load(p_c + o_c, mask=m_c, other=0.0)
+        b_x = seen_as(b_tiles.index(i_x), gl.bfloat16, [D // XD, XD, BN], swizzled)
+        if ASYNC:  # the last one loads zeros
+            i_x = 1 - i_x
+            load_columns_async(p_x, b_tiles.index(i_x), d, n, s_down, s_along, i_t + programs, D, BN, W)
+        else:
+            load_columns(p_x, b_x, d, n, s_down, s_along, i_t, D, 64, XD, BN, N_FAST, W)
+            ready()
+        b_xd = project(b_x, b_d, zero_c, z, D, XD)
         if FIRST:
             b_xd = warpgroup_mma_wait(0, deps=[b_xd])
             b_codes = gl.where(m_r, b_xd, float("-inf"))
             b_codes = gl.exp(b_codes - gl.max(b_codes, axis=1)[:, None])
             b_codes = b_codes / gl.sum(b_codes, axis=1)[:, None]
-        else:
-            b_codes = gl.load(p_c + o_c, mask=m_c, other=0.0)
         b_old.store(b_codes.to(gl.bfloat16))
         ready()
         b_gc = warpgroup_mma(b_old, b_g, zero_c, use_acc=False, is_async=True)
@@ -108,7 +146,9 @@ def stream_kernel(
             b_cc = warpgroup_mma(b_new.permute([1, 0]), b_new, b_cc, is_async=True)
             gl.store(p_last + o_c, b_codes, mask=m_c)
             b_low, b_high, b_cc = warpgroup_mma_wait(0, deps=[b_low, b_high, b_cc])
-        ready()
+        if ASYNC:
+            async_copy.wait_group(0)
+        ready()  # the next tile is here, and this one's place is free
     if not READOUT:
         store_sums(p_own, b_low, 0, d, r)
         if D > XD:
