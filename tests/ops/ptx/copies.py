@@ -39,7 +39,7 @@ class Copies:
         self.open = []
 
     def wait(self, program: Program, left: int) -> None:
-        """Until at most `left` groups are under way. A thread that waited sees its own copies, others after bar.sync."""
+        """Until at most `left` groups are under way. A thread sees its own copies, those of others after bar.sync."""
         count = max(0, len(self.committed) - left)
         done, self.committed = self.committed[:count], self.committed[count:]
         for copy in (copy for group in done for copy in group):

@@ -99,7 +99,6 @@ class Shared(Space):
         self.in_flight[halves] -= 1
         self.order.read[halves] = self.order.stamps(program.stretch, self.order.several)
 
-
     def expect(self, program: Program, at: np.ndarray, warps: np.ndarray, size: int) -> None:
         """A cp.async begins: it may write at any time until it is waited for."""
         if not at.size:

@@ -67,9 +67,9 @@ def solve(
     y = torch.empty_like(x) if product else None
     ratio = torch.empty_like(codes, dtype=x.dtype) if keep else None
     out = x if y is None else y
+    sums = torch.empty(b, cut.programs, d + r, r, dtype=torch.float32, device=x.device) if steps else codes
     for step in range(steps + 1):
         done = step == steps
-        sums = codes if done else torch.empty(b, cut.programs, d + r, r, dtype=torch.float32, device=x.device)
         start(
             stream_kernel, (cut.programs, b),
             x, bases, codes, last if done else codes, x if ratio is None else ratio, out, sums,

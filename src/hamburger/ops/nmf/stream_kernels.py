@@ -29,7 +29,8 @@ def load_bases_at_once(p_d, b_d, d, r, D: gl.constexpr, R: gl.constexpr, W: gl.c
         o_d = i * 64 + gl.arange(0, 64, gl.SliceLayout(1, ld_d))
         # 64 R
         m_d = (o_d < d)[:, None] & (o_r < r)[None, :]
-        found = found + (gl.load(p_d + o_d[:, None] * r + o_r[None, :], mask=m_d, other=0.0),)
+        rows = gl.load(p_d + o_d[:, None] * r + o_r[None, :], mask=m_d, other=0.0)
+        found = found + (rows,)  # noqa: RUF005  Gluon does not unpack
     for i in gl.static_range(D // 64):
         b_d.index(i).store(found[i].to(b_d.dtype))
 
@@ -55,8 +56,8 @@ def stream_kernel(
     A program takes every so many tiles of BN columns. X C^T and C C^T of all of them stay in its registers, and X is
     read once; where ASYNC, a tile is on its way while the one before it is worked on.
 
-    d: b d r in float32. c, last: b n r, the codes before and after (FIRST makes those before). sums: b programs (d + r) r
-    in float32, the share of each program, X C^T above C C^T. ratio: C / (D^T D C + eps) before the read-out.
+    d: b d r in float32. c, last: b n r, the codes before and after (FIRST makes those before). sums: b programs
+    (d + r) r in float32, the share of each program, X C^T above C C^T. ratio: C / (D^T D C + eps) before the read-out.
     """
     W: gl.constexpr = num_warps
     XD: gl.constexpr = 256 if D > 256 else D  # an operand of the matrix units has at most 256 rows
