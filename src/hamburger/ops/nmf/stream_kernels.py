@@ -36,6 +36,23 @@ def load_bases_at_once(p_d, b_d, d, r, D: gl.constexpr, R: gl.constexpr, W: gl.c
 
 
 @gluon.jit
+def softmax(b_xd, r):
+    """Over the first r of each column's numbers.   ->   BN R"""
+    o_r = gl.arange(0, b_xd.type.shape[1], gl.SliceLayout(0, b_xd.type.layout))
+    b_xd = gl.where((o_r < r)[None, :], b_xd, float("-inf"))
+    b_likes = gl.exp(b_xd - gl.max(b_xd, axis=1)[:, None])
+    return b_likes / gl.sum(b_likes, axis=1)[:, None]
+
+
+@gluon.jit
+def own_codes(i_t, n, r, BN: gl.constexpr, R: gl.constexpr, mma: gl.constexpr):
+    """Where the codes of a tile lie, and which of them there are.   ->   BN R, twice"""
+    o_n = i_t * BN + gl.arange(0, BN, gl.SliceLayout(1, mma)).to(gl.int64)
+    o_r = gl.arange(0, R, gl.SliceLayout(0, mma))
+    return o_n[:, None] * r + o_r[None, :], (o_n < n)[:, None] & (o_r < r)[None, :]
+
+
+@gluon.jit
 def store_sums(p_own, b_sum, first, d, r):
     """Rows of a matrix of d r in float32.   b_sum: rows R, the first of them number `first`"""
     layout: gl.constexpr = b_sum.type.layout
@@ -79,9 +96,6 @@ def stream_kernel(
     p_ratio += i_b * n * r
     p_y += i_b * s_yb
     p_own = p_sums + (i_b * programs + i_p) * ((d + r) * r)
-    o_col = gl.arange(0, BN, gl.SliceLayout(1, mma)).to(gl.int64)
-    o_r = gl.arange(0, R, gl.SliceLayout(0, mma))
-    m_r = (o_r < r)[None, :]
     zero_c = gl.zeros([BN, R], gl.float32, mma)
     zero_r = gl.zeros([R, R], gl.float32, mma)
 
@@ -95,6 +109,9 @@ def stream_kernel(
         ready()
 
     i_x = 0  # which of b_tiles has this tile
+    if not FIRST:
+        o_c, m_c = own_codes(i_p, n, r, BN, R, mma)
+        b_codes = gl.load(p_c + o_c, mask=m_c, other=0.0)
     b_low = gl.zeros([XD, R], gl.float32, mma_d)  # of X C^T: rows up to 256,
     b_high = b_low  # and those beyond
     b_cc = zero_r
@@ -102,24 +119,18 @@ def stream_kernel(
         z = zero_of(i_t)
         s_down = s_xd + z if N_FAST else s_xd  # else all rows' addresses would be kept from tile to tile
         s_along = s_xn if N_FAST else s_xn + z
-        o_n = i_t * BN + o_col
-        m_c = (o_n < n)[:, None] & m_r
-        o_c = o_n[:, None] * (r + z) + o_r[None, :]
-        if not FIRST:  # before the next tile of X, which would be in their way
-            b_codes = gl.load(p_c + o_c, mask=m_c, other=0.0)
         b_x = seen_as(b_tiles.index(i_x), gl.bfloat16, [D // XD, XD, BN], swizzled)
-        if ASYNC:  # the last one loads zeros
-            i_x = 1 - i_x
-            load_columns_async(p_x, b_tiles.index(i_x), d, n, s_down, s_along, i_t + programs, D, BN, W)
-        else:
+        if not ASYNC:
             load_columns(p_x, b_x, d, n, s_down, s_along, i_t, D, 64, XD, BN, N_FAST, W)
             ready()
         b_xd = project(b_x, b_d, zero_c, z, D, XD)
+        if ASYNC:  # behind the last tile there are zeros
+            i_x = 1 - i_x
+            load_columns_async(p_x, b_tiles.index(i_x), d, n, s_down, s_along, i_t + programs, D, BN, W)
+        o_c, m_c = own_codes(i_t, n, r + z, BN, R, mma)
         if FIRST:
             b_xd = warpgroup_mma_wait(0, deps=[b_xd])
-            b_codes = gl.where(m_r, b_xd, float("-inf"))
-            b_codes = gl.exp(b_codes - gl.max(b_codes, axis=1)[:, None])
-            b_codes = b_codes / gl.sum(b_codes, axis=1)[:, None]
+            b_codes = softmax(b_xd, r)
         b_old.store(b_codes.to(gl.bfloat16))
         ready()
         b_gc = warpgroup_mma(b_old, b_g, zero_c, use_acc=False, is_async=True)
@@ -146,6 +157,10 @@ def stream_kernel(
                 b_high = warpgroup_mma(b_x.index(1 + z), b_new, b_high, is_async=True)
             b_cc = warpgroup_mma(b_new.permute([1, 0]), b_new, b_cc, is_async=True)
             gl.store(p_last + o_c, b_codes, mask=m_c)
+        if not FIRST:  # those of the next tile, on their way during the sums
+            o_c, m_c = own_codes(i_t + programs, n, r + z, BN, R, mma)
+            b_codes = gl.load(p_c + o_c, mask=m_c, other=0.0)
+        if not READOUT:
             b_low, b_high, b_cc = warpgroup_mma_wait(0, deps=[b_low, b_high, b_cc])
         if ASYNC:
             async_copy.wait_group(0)
