@@ -7,8 +7,11 @@ from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon._runtime import GluonASTSource
 
 
-def compiled_for_hopper(kernel, constants, *, half=(), whole=(), more=None):
-    """Pointers (p_...) are float32 unless in `half` (bfloat16), `whole` (int32) or `more`; all else is int32."""
+def compiled_for_hopper(kernel, constants, *, half=(), whole=(), divisible=(), more=None):
+    """Pointers (p_...) are float32 unless in `half` (bfloat16), `whole` (int32) or `more`; all else is int32.
+
+    divisible: what is known to be a multiple of 16
+    """
 
     def kind(name):
         if name in constants:
@@ -21,5 +24,6 @@ def compiled_for_hopper(kernel, constants, *, half=(), whole=(), more=None):
 
     signature = {name: kind(name) for name in kernel.arg_names}
     places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
-    source = GluonASTSource(kernel, signature, places)
+    known = {(kernel.arg_names.index(name),): [["tt.divisibility", 16]] for name in divisible}
+    source = GluonASTSource(kernel, signature, places, attrs=known)
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": constants["num_warps"]})

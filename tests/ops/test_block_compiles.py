@@ -10,8 +10,9 @@ triton = pytest.importorskip("triton")
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
+from hamburger.ops import kernels as shared  # noqa: E402
 from hamburger.ops import launch  # noqa: E402
-from hamburger.ops.block import Norm, kernels, launches  # noqa: E402
+from hamburger.ops.block import Batch, Norm, kernels, launches, norm_kernels, norm_launches  # noqa: E402
 
 pytestmark = [
     pytest.mark.skipif(launch.INTERPRETED, reason="an interpreted kernel is not compiled"),
@@ -19,6 +20,7 @@ pytestmark = [
 ]
 SHARED = 232_448  # bytes that one program can have on an H200
 POINTERS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
+COUNTS = {torch.int32: "*i32", torch.int64: "*i64"}
 
 
 class Compiler:
@@ -38,7 +40,7 @@ class Compiler:
             if name in constants or (isinstance(value, int) and value == 1):
                 signature[name], constant[name] = "constexpr", value
             elif isinstance(value, torch.Tensor):
-                signature[name] = POINTERS[value.dtype]
+                signature[name] = (POINTERS | COUNTS)[value.dtype]
             else:
                 signature[name] = "fp32" if isinstance(value, float) else "i32" if value < 2**31 else "i64"
             if signature[name][0] in "*i" and (signature[name][0] == "*" or value % 16 == 0):
@@ -51,11 +53,12 @@ class Compiler:
 @pytest.fixture
 def card(monkeypatch):
     """Compile instead of launching, and say what came of it: kernel -> its assembly, within the card's memory."""
-    for name in ("bread_kernel", "finish_kernel", "codes_kernel", "pull_back_kernel"):
-        monkeypatch.setattr(kernels, name, Compiler(getattr(kernels, name)))
+    taught = {name: module for module in (kernels, norm_kernels, shared) for name in vars(module) if "_kernel" in name}
+    for name, module in taught.items():
+        monkeypatch.setattr(module, name, Compiler(getattr(module, name)))
 
     def assembly(name):
-        compiled = getattr(kernels, name).compiled
+        compiled = getattr(taught[name], name).compiled
         assert compiled.metadata.shared <= SHARED
         return compiled.asm["ptx"]
 
@@ -114,8 +117,33 @@ def test_the_way_back(dtype, r, card):
         empty(1, 512, r, dtype=kept),
         empty(1, 4_096, r, dtype=kept),
     )
-    launches.pull_back(du, fold, empty(1, 256, r), ratio, z, torch.empty_like(z))
-    assert ("mma" in card("pull_back_kernel")) == (dtype != torch.float32)
+    taken = launches.Taken(ratio, empty(1, r + 1, r))
+    for behind in (None, taken):
+        launches.pull_back(du, fold, empty(1, 256, r), ratio, z, torch.empty_like(z), dtype, behind)
+        assert ("mma" in card("pull_back_kernel")) == (dtype != torch.float32)
+    launches.cotangent(du, fold, taken, dtype)
+    card("cotangent_kernel")
     for fine in (False, True):
         launches.codes_of(du, fold, dtype, fine=fine)
         card("codes_kernel")
+
+
+@pytest.mark.parametrize("r", [64, 512])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_batch_norm_in_training(dtype, r, card):
+    kept = launches.kept_dtype(dtype)
+    fold, codes, y = empty(2, 512, r, dtype=kept), empty(2, 4_096, r, dtype=kept), empty(2, 512, 4_096, dtype=dtype)
+    norm = Norm(empty(512), empty(512), empty(512), empty(512), 1e-5)
+    found = norm_launches.statistics(fold, codes, Batch(norm, 0.1, empty(1, dtype=torch.int64)), dtype)
+    norm_launches.back(y, y, fold, codes, found, norm, dtype)
+    norm_launches.outer(empty(2, 512, r), empty(2, 256, r), empty(512, 256), dtype)
+    launches.prepare(empty(512, 512), empty(2, 1_024, r), 2, dtype, unit=True)
+    for name in ("moments", "total", "statistics", "cut", "norm_back", "outer", "prepare"):
+        card(f"{name}_kernel")
+
+
+def test_the_way_back_through_the_lower_bread(card):
+    z, x = empty(2, 256, 4_096, dtype=torch.bfloat16), empty(2, 512, 4_096, dtype=torch.bfloat16)
+    launches.weight_back(z, x, torch.float32, torch.bfloat16)
+    launches.bread_back(x, z, empty(256, 512, dtype=torch.bfloat16), x, torch.bfloat16)
+    assert "wgmma" in card("weight_kernel") and "wgmma" in card("bread_kernel")

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
+from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, warpgroup_mma, warpgroup_mma_wait
 
-# renamed after Triton 3.6, both of them
+# renamed after Triton 3.6, all of them
 threads_meet = gl.thread_barrier if hasattr(gl, "thread_barrier") else gl.barrier
+load_async = async_copy.async_load if hasattr(async_copy, "async_load") else async_copy.async_copy_global_to_shared
 _shared = gl.shared_memory_descriptor
 seen_as = _shared._reinterpret if hasattr(_shared, "_reinterpret") else _shared.reinterpret
 
@@ -86,6 +88,21 @@ def load_columns(
         b_x.index(i * BD // XD).slice(i * BD % XD, BD, dim=0).store(x)
         b_xx += x.to(gl.float32) * x.to(gl.float32)
     return gl.sum(b_xx, axis=0)
+
+
+@gluon.jit
+def load_columns_async(p_x, b_x, d, n, s_xd, s_xn, i_p, D: gl.constexpr, BN: gl.constexpr, W: gl.constexpr):
+    """As `load_columns`, under way, in one go: the compiler has the threads meet between one copy and another.
+
+    b_x: D BN. Eight neighbours in a row go together: s_xn is 1, and n and other strides are known to be multiples of 8.
+    """
+    rows: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BN, BN // 8], [W, 1], [1, 0])
+    o_d = gl.arange(0, D, gl.SliceLayout(1, rows)).to(gl.int64)
+    o_n = i_p * BN + gl.arange(0, BN, gl.SliceLayout(0, rows)).to(gl.int64)
+    # D BN
+    m_x = (o_d < d)[:, None] & (o_n < n)[None, :]
+    load_async(b_x, p_x + o_d[:, None] * s_xd + o_n[None, :] * s_xn, mask=m_x)
+    async_copy.commit_group()
 
 
 @gluon.jit

@@ -2,7 +2,7 @@
 
 All threads of a program go in lockstep, as vectors of numpy; programs take turns, and give way where they meet others:
 before they read or add to a counter. `parse` reads the text, `decode` makes a step of each instruction by the rules of
-`arithmetic`, `movement` and `wgmma`, `machine` takes the steps, `memory` and `races` watch over them.
+`arithmetic`, `movement`, `copies` and `wgmma`, `machine` takes the steps, `memory` and `races` watch over them.
 
 Reported, with the instruction that did it (Race, or Fault):
 - two warps touch the same shared or global memory, one of them writes, with no bar.sync between;
@@ -11,6 +11,7 @@ Reported, with the instruction that did it (Race, or Fault):
 - wgmma reads shared memory that was not written, or not fenced (fence.proxy.async, then bar.sync) since;
 - shared memory is overwritten that a wgmma in flight reads, or one that only its own warps have waited for;
 - a register of a wgmma in flight is touched;
+- shared memory is touched that a cp.async writes, before its threads have waited for it, or by others before bar.sync;
 - threads of one instruction write different values to one place;
 - an access is misaligned, or outside of every array;
 - threads of a program part ways at a branch: not an error on a card, but not emulated;

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from . import arithmetic, movement, wgmma  # noqa: F401  their rules
+from . import arithmetic, copies, movement, wgmma  # noqa: F401  their rules
 from .decode import Decoded, Kernel, decode
 from .memory import Memory, Shared
 from .parse import Code, Unknown
@@ -35,6 +35,7 @@ class Program:
         self.specials = {"%tid.x": threads, "global_smem": np.zeros_like(threads)}
         self.specials |= {f"%ctaid.{axis}": np.full_like(threads, at) for axis, at in zip("xyz", place, strict=True)}
         self.flights = wgmma.Flights()
+        self.copies = copies.Copies()
         self.stretches = stretches
         self.threads_meet()
 

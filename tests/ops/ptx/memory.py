@@ -66,13 +66,16 @@ class Shared(Space):
         self.raw = np.full(-(-size // 8) * 8, 255, np.uint8)  # NaN in bfloat16 and float32
         self.order = Warps(self.raw.size, warps)
         self.in_flight = np.zeros(self.raw.size // 2, np.int16)  # how many wgmma read it just now
+        self.expected = np.zeros(self.raw.size // 2, np.int16)  # how many cp.async are about to write it
         self.fences, self.fenced = 0, 0  # passed by each thread, and passed by all
         self.written = np.full(self.raw.size // 2, NEVER, np.int32)  # how many fences came before
 
     def reads(self, program: Program, halves: np.ndarray, warps: np.ndarray) -> None:
+        self.nothing_expected(halves)
         self.order.reads(halves, warps, program.stretch)
 
     def writes(self, program: Program, halves: np.ndarray, warps: np.ndarray) -> None:
+        self.nothing_expected(halves)
         if self.in_flight[halves].any():
             raise Race("written while a wgmma in flight reads it")
         self.order.writes(halves, warps, program.stretch)
@@ -86,6 +89,7 @@ class Shared(Space):
 
     def take_off(self, halves: np.ndarray) -> None:
         """A wgmma begins to read; halves: each once"""
+        self.nothing_expected(halves)
         if (self.written[halves] >= self.fenced).any():
             raise Race("wgmma reads what was not written, fenced and then met at by all threads")
         self.in_flight[halves] += 1
@@ -94,6 +98,25 @@ class Shared(Space):
         """It has ended, but only the warps that waited for it know: to the others it reads until the next bar.sync."""
         self.in_flight[halves] -= 1
         self.order.read[halves] = self.order.stamps(program.stretch, self.order.several)
+
+    def expect(self, program: Program, at: np.ndarray, warps: np.ndarray, size: int) -> None:
+        """A cp.async begins: it may write at any time until it is waited for."""
+        if not at.size:
+            return
+        halves = self.halves(at, size)
+        self.writes(program, halves, warps[:, None])
+        self.expected[halves] += 1
+
+    def arrive(self, program: Program, at: np.ndarray, warps: np.ndarray, values: np.ndarray) -> None:
+        """It has ended, as its own threads know, and others after the next bar.sync.   values: words threads"""
+        if not at.size:
+            return
+        self.expected[self.halves(at, values.itemsize * len(values))] -= 1
+        self.store(program, at, warps, values)
+
+    def nothing_expected(self, halves: np.ndarray) -> None:
+        if self.expected[halves].any():
+            raise Race("touched while a cp.async that nobody has waited for writes it")
 
 
 class Memory(Space):

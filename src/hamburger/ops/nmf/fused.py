@@ -1,4 +1,4 @@
-"""NMF by kernels: the same values as reference.py, in one launch where it fits the card, else in four per sweep."""
+"""NMF by kernels: the same values as reference.py, in one launch where it fits the card, else in a few per sweep."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from hamburger.ops import launch
-from hamburger.ops.nmf import kernels, wave
+from hamburger.ops.nmf import kernels, stream, wave
+from hamburger.ops.nmf.bases import update
 from hamburger.ops.start import device_of, start
 from hamburger.ops.tape import Outputs, taped
-from hamburger.ops.tiles import Blocks, blocks, cdiv, power_of_two
+from hamburger.ops.tiles import Blocks, blocks, cdiv
 from hamburger.ops.wave import wave_of
 
 
@@ -58,6 +59,9 @@ def factors(
         whole = wave_of(x, bases.shape[2], wave.shared_bytes)
         if whole is not None:
             return wave.solve(x, bases, whole, steps, eps, keep=keep, product=product, dtype=codes, counts=counts)
+        streamed = stream.stream_of(x, bases.shape[2])
+        if streamed is not None:
+            return stream.solve(x, bases, streamed, steps, eps, keep=keep, product=product, dtype=codes)
         return _sweeps(x, bases, steps, eps, keep, product, codes)
 
 
@@ -73,7 +77,7 @@ def _sweeps(
             kernels.sweep_kernel, (b * cdiv(n, t.BN),),
             x, bases, gram, codes, d, n, r, *x.stride(), eps, FIRST=step == 0, KIND=kind, BK=t.BK, **_columns(t)
         )  # fmt: skip
-        bases = _update(bases, launch.sums(x, codes, t, kind, gram=True), x.dtype, t, eps)
+        bases = update(bases, launch.sums(x, codes, t, kind, gram=True), x.dtype, t, eps)
         gram = launch.gram(bases, x.dtype, t)
     y = torch.empty_like(x) if product else None
     ratio = torch.empty_like(codes, dtype=kept_dtype(x.dtype)) if keep else None
@@ -156,16 +160,3 @@ solve.register_autograd(_backward, setup_context=_save)
 
 def _columns(t: Blocks) -> dict[str, int]:
     return {"R": t.R, "BN": t.BN, "BD": t.BD, "num_warps": t.warps}
-
-
-def _update(bases: Tensor, sums: Tensor, dtype: torch.dtype, t: Blocks, eps: float) -> Tensor:
-    b, d, r = bases.shape
-    new = torch.empty_like(bases)  # not in place: other programs still read the old rows
-    most = power_of_two(sums.shape[1])
-    start(
-        kernels.bases_kernel, (b, cdiv(d, t.FD), cdiv(r, t.FR)),
-        bases, sums, new, d, r, sums.shape[1], eps,
-        KIND=launch.kind_of_factors(dtype), FD=t.FD, FR=t.FR, FK=t.FK, FP=min(t.FP, most), FPK=min(t.FPK, most),
-        num_warps=4,
-    )  # fmt: skip
-    return new

@@ -1,0 +1,172 @@
+"""A sweep of NMF in one pass over X, in Gluon for Hopper. Letters and pieces: `hamburger.ops.wave_kernels`."""
+
+from __future__ import annotations
+
+import triton.experimental.gluon.language as gl
+from triton.experimental import gluon
+from triton.experimental.gluon.language.nvidia.ampere import async_copy
+from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
+
+from hamburger.ops.wave_kernels import (
+    gram,
+    load_columns,
+    load_columns_async,
+    project,
+    ready,
+    seen_as,
+    write_product,
+    zero_of,
+)
+
+
+@gluon.jit
+def load_bases_at_once(p_d, b_d, d, r, D: gl.constexpr, R: gl.constexpr, W: gl.constexpr):
+    """As `load_bases`, but all that memory has to give is asked for before the first of it is stored."""
+    ld_d: gl.constexpr = gl.BlockedLayout([1, 8], [256 // R, R // 8], [W, 1], [1, 0])
+    o_r = gl.arange(0, R, gl.SliceLayout(0, ld_d))
+    found = ()
+    for i in gl.static_range(D // 64):
+        o_d = i * 64 + gl.arange(0, 64, gl.SliceLayout(1, ld_d))
+        # 64 R
+        m_d = (o_d < d)[:, None] & (o_r < r)[None, :]
+        rows = gl.load(p_d + o_d[:, None] * r + o_r[None, :], mask=m_d, other=0.0)
+        found = found + (rows,)  # noqa: RUF005  Gluon does not unpack
+    for i in gl.static_range(D // 64):
+        b_d.index(i).store(found[i].to(b_d.dtype))
+
+
+@gluon.jit
+def softmax(b_xd, r):
+    """Over the first r of each column's numbers.   ->   BN R"""
+    o_r = gl.arange(0, b_xd.type.shape[1], gl.SliceLayout(0, b_xd.type.layout))
+    b_xd = gl.where((o_r < r)[None, :], b_xd, float("-inf"))
+    b_likes = gl.exp(b_xd - gl.max(b_xd, axis=1)[:, None])
+    return b_likes / gl.sum(b_likes, axis=1)[:, None]
+
+
+@gluon.jit
+def own_codes(i_t, n, r, BN: gl.constexpr, R: gl.constexpr, mma: gl.constexpr):
+    """Where the codes of a tile lie, and which of them there are.   ->   BN R, twice"""
+    o_n = i_t * BN + gl.arange(0, BN, gl.SliceLayout(1, mma)).to(gl.int64)
+    o_r = gl.arange(0, R, gl.SliceLayout(0, mma))
+    return o_n[:, None] * r + o_r[None, :], (o_n < n)[:, None] & (o_r < r)[None, :]
+
+
+@gluon.jit
+def store_sums(p_own, b_sum, first, d, r):
+    """Rows of a matrix of d r in float32.   b_sum: rows R, the first of them number `first`"""
+    layout: gl.constexpr = b_sum.type.layout
+    o_d = first + gl.arange(0, b_sum.type.shape[0], gl.SliceLayout(1, layout))
+    o_r = gl.arange(0, b_sum.type.shape[1], gl.SliceLayout(0, layout))
+    gl.store(p_own + o_d[:, None] * r + o_r[None, :], b_sum, mask=(o_d < d)[:, None] & (o_r < r)[None, :])
+
+
+@gluon.jit(do_not_specialize=["programs"])
+def stream_kernel(
+    p_x, p_d, p_c, p_last, p_ratio, p_y, p_sums,
+    d, n, r, programs, eps, s_xb, s_xd, s_xn, s_yb, s_yd, s_yn,
+    D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, N_FAST: gl.constexpr, ASYNC: gl.constexpr,
+    FIRST: gl.constexpr, READOUT: gl.constexpr, RATIO: gl.constexpr, Y: gl.constexpr, num_warps: gl.constexpr,
+):  # fmt: skip
+    """The codes of a sweep and what D needs of them, or (READOUT) the last codes. Grid: programs of an image, b.
+
+    A program takes every so many tiles of BN columns. X C^T and C C^T of all of them stay in its registers, and X is
+    read once; where ASYNC, a tile is on its way while the one before it is worked on.
+
+    d: b d r in float32. c, last: b n r, the codes before and after (FIRST makes those before). sums: b programs
+    (d + r) r in float32, the share of each program, X C^T above C C^T. ratio: C / (D^T D C + eps) before the read-out.
+    """
+    W: gl.constexpr = num_warps
+    XD: gl.constexpr = 256 if D > 256 else D  # an operand of the matrix units has at most 256 rows
+    mma: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[4, W // 4], instr_shape=[16, R // (W // 4), 16]
+    )
+    mma_d: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[W, 1], instr_shape=[16, R, 16])
+    swizzled: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
+    b_tiles = gl.allocate_shared_memory(gl.bfloat16, [2 if ASYNC else 1, D, BN], swizzled)
+    b_d = gl.allocate_shared_memory(gl.bfloat16, [D // 64, 64, R], swizzled)
+    b_old = gl.allocate_shared_memory(gl.bfloat16, [BN, R], swizzled)
+    b_new = gl.allocate_shared_memory(gl.bfloat16, [BN, R], swizzled)
+    b_g = gl.allocate_shared_memory(gl.bfloat16, [R, R], swizzled)
+
+    i_p, i_b = gl.program_id(0), gl.program_id(1).to(gl.int64)
+    p_x += i_b * s_xb
+    p_c += i_b * n * r
+    p_last += i_b * n * r
+    p_ratio += i_b * n * r
+    p_y += i_b * s_yb
+    p_own = p_sums + (i_b * programs + i_p) * ((d + r) * r)
+    zero_c = gl.zeros([BN, R], gl.float32, mma)
+    zero_r = gl.zeros([R, R], gl.float32, mma)
+
+    if ASYNC:
+        load_columns_async(p_x, b_tiles.index(0), d, n, s_xd, s_xn, i_p, D, BN, W)
+    load_bases_at_once(p_d + i_b * d * r, b_d, d, r, D, R, W)
+    ready()
+    b_g.store(warpgroup_mma_wait(0, deps=[gram(b_d, zero_r, 0, D)]).to(gl.bfloat16))
+    if ASYNC:
+        async_copy.wait_group(0)
+        ready()
+
+    i_x = 0  # which of b_tiles has this tile
+    if not FIRST:
+        o_c, m_c = own_codes(i_p, n, r, BN, R, mma)
+        b_codes = gl.load(p_c + o_c, mask=m_c, other=0.0)
+    b_low = gl.zeros([XD, R], gl.float32, mma_d)  # of X C^T: rows up to 256,
+    b_high = b_low  # and those beyond
+    b_cc = zero_r
+    for i_t in range(i_p, gl.cdiv(n, BN), programs):
+        z = zero_of(i_t)
+        s_down = s_xd + z if N_FAST else s_xd  # else all rows' addresses would be kept from tile to tile
+        s_along = s_xn if N_FAST else s_xn + z
+        b_x = seen_as(b_tiles.index(i_x), gl.bfloat16, [D // XD, XD, BN], swizzled)
+        if not ASYNC:
+            load_columns(p_x, b_x, d, n, s_down, s_along, i_t, D, 64, XD, BN, N_FAST, W)
+            ready()
+        b_xd = project(b_x, b_d, zero_c, z, D, XD)
+        if ASYNC:  # behind the last tile there are zeros
+            i_x = 1 - i_x
+            load_columns_async(p_x, b_tiles.index(i_x), d, n, s_down, s_along, i_t + programs, D, BN, W)
+        o_c, m_c = own_codes(i_t, n, r + z, BN, R, mma)
+        if FIRST:
+            b_xd = warpgroup_mma_wait(0, deps=[b_xd])
+            b_codes = softmax(b_xd, r)
+        b_old.store(b_codes.to(gl.bfloat16))
+        ready()
+        b_gc = warpgroup_mma(b_old, b_g, zero_c, use_acc=False, is_async=True)
+        if FIRST:
+            b_gc = warpgroup_mma_wait(0, deps=[b_gc])
+        else:
+            b_xd, b_gc = warpgroup_mma_wait(0, deps=[b_xd, b_gc])
+        # the softmax of a column beyond n is not zero, and with eps = 0 the padding is 0 / 0
+        b_ratio = gl.where(m_c, b_codes / (b_gc + eps), 0.0)
+        b_codes = b_ratio * b_xd
+        b_new.store(b_codes.to(gl.bfloat16))
+        ready()
+        if READOUT:
+            gl.store(p_last + o_c, b_codes.to(p_last.dtype.element_ty), mask=m_c)
+            if RATIO:
+                gl.store(p_ratio + o_c, b_ratio.to(p_ratio.dtype.element_ty), mask=m_c)
+            if Y:
+                s_down = s_yd + z if N_FAST else s_yd
+                s_along = s_yn if N_FAST else s_yn + z
+                write_product(b_d, b_new, b_x, p_y, d, n, s_down, s_along, i_t, D, XD, BN, N_FAST, W)
+        else:
+            b_low = warpgroup_mma(b_x.index(z), b_new, b_low, is_async=True)
+            if D > XD:
+                b_high = warpgroup_mma(b_x.index(1 + z), b_new, b_high, is_async=True)
+            b_cc = warpgroup_mma(b_new.permute([1, 0]), b_new, b_cc, is_async=True)
+            gl.store(p_last + o_c, b_codes, mask=m_c)
+        if not FIRST:  # those of the next tile, on their way during the sums
+            o_c, m_c = own_codes(i_t + programs, n, r + z, BN, R, mma)
+            b_codes = gl.load(p_c + o_c, mask=m_c, other=0.0)
+        if not READOUT:
+            b_low, b_high, b_cc = warpgroup_mma_wait(0, deps=[b_low, b_high, b_cc])
+        if ASYNC:
+            async_copy.wait_group(0)
+        ready()  # the next tile is here, and this one's place is free
+    if not READOUT:
+        store_sums(p_own, b_low, 0, d, r)
+        if D > XD:
+            store_sums(p_own, b_high, XD, d, r)
+        store_sums(p_own + d * r, b_cc, 0, r, r)

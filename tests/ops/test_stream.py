@@ -1,0 +1,59 @@
+"""NMF in one pass per sweep, as far as a machine without a GPU can tell: its cut, and that it compiles for the card."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+from wave_hams import H200
+
+from hamburger.ops.nmf import stream
+from hamburger.ops.nmf.stream import Stream, cut
+from hamburger.ops.wave import Card
+
+
+def test_programs_are_as_many_as_multiprocessors_and_not_more_than_tiles():
+    assert cut(1, 512, 65_536, 64, H200) == Stream(D=512, R=64, programs=132)
+    assert cut(2, 500, 40_001, 50, H200) == Stream(D=512, R=64, programs=66)
+    assert cut(9, 256, 100, 128, H200) == Stream(D=256, R=128, programs=2)
+    assert cut(200, 8, 100, 8, H200) == Stream(D=128, R=64, programs=1)
+
+
+@pytest.mark.parametrize("b, d, r", [(1, 513, 64), (1, 512, 100), (1, 512, 129), (70_000, 8, 8)])
+def test_what_does_not_fit(b, d, r):
+    assert cut(b, d, 65_536, r, H200) is None
+
+
+@pytest.mark.parametrize("card", [Card((8, 0), 108, 166_912), Card((10, 0), 148, 232_448)])
+def test_other_cards(card):
+    assert cut(1, 512, 65_536, 64, card) is None
+
+
+def test_a_tensor_on_the_cpu():
+    assert stream.stream_of(torch.zeros(1, 512, 64, dtype=torch.bfloat16), 64) is None
+
+
+def test_which_x_can_be_copied_in_the_background():
+    x = torch.zeros(2, 32, 64, dtype=torch.bfloat16)
+    assert stream.asynchronous(x) and stream.asynchronous(x[:1].expand(2, -1, -1)) and stream.asynchronous(x[..., 16:])
+    odd_rows = torch.zeros(2, 32, 65, dtype=torch.bfloat16)[..., :64]
+    others = x.mT.contiguous().mT, x[..., ::2], x[..., 1:33], x[..., :63], odd_rows
+    assert not any(map(stream.asynchronous, others))
+
+
+@pytest.mark.filterwarnings("ignore")  # Triton's own news
+@pytest.mark.parametrize("D, R", [(512, 64), (256, 128)])
+def test_it_compiles_for_hopper_within_its_shared_memory(D, R):
+    pytest.importorskip("triton.experimental.gluon")
+    from aot import compiled_for_hopper
+
+    from hamburger.ops.nmf.stream_kernels import stream_kernel
+
+    sizes = {"D": D, "R": R, "BN": stream.BN, "num_warps": 8, "s_xn": 1, "s_yn": 1}
+    flags = {"N_FAST": True, "ASYNC": True, "FIRST": True, "READOUT": False, "RATIO": False, "Y": False}
+    kernel = compiled_for_hopper(
+        stream_kernel, sizes | flags, half=("p_x", "p_ratio", "p_y"), divisible=("p_x", "n", "s_xb", "s_xd")
+    )
+    assert "wgmma.mma_async" in kernel.asm["ptx"] and "cp.async" in kernel.asm["ptx"]
+    assert kernel.metadata.shared <= stream.shared_bytes(D, R)
