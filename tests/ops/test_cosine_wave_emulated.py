@@ -102,14 +102,14 @@ def test_nan_in_one_column_is_nan_in_all_that_is_found(ham, scaled):
 def test_the_block_takes_them(ham, monkeypatch):
     from hamburger.ops.block import hams, launches
 
-    assert launches.COUNTS == cosine_wave.COUNTS  # also what lies between those of two images
+    assert launch.COUNTS == cosine_wave.COUNTS  # also what lies between those of two images
     start = Emulated()
     monkeypatch.setattr(getattr(hams, ham), "wave_of", lambda x, r, needs: cut(*x.shape, r, H200, needs))
     monkeypatch.setattr(HOSTS[ham], "start", start)
     draw = torch.Generator().manual_seed(0)
     z, bases = torch.randn(2, 100, 131, generator=draw).bfloat16(), torch.randn(1, 100, 20, generator=draw)
     found = hams.factors(
-        z, ham, (TEMPERATURE, BETA), bases, 2, keep=True, counts=torch.zeros(2, launches.COUNTS, dtype=torch.int32)
+        z, ham, (TEMPERATURE, BETA), bases, 2, keep=True, counts=torch.zeros(2, launch.COUNTS, dtype=torch.int32)
     )
     assert start.compiled is not None
     assert found.codes.dtype == torch.bfloat16  # what the kernel after them multiplies with
