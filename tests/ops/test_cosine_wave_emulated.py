@@ -100,7 +100,7 @@ def test_nan_in_one_column_is_nan_in_all_that_is_found(ham, scaled):
 
 @pytest.mark.parametrize("ham", ["vq", "cd"])
 def test_the_block_takes_them(ham, monkeypatch):
-    from hamburger.ops.block import hams, launches
+    from hamburger.ops.block import hams
 
     assert launch.COUNTS == cosine_wave.COUNTS  # also what lies between those of two images
     start = Emulated()
