@@ -12,7 +12,7 @@ from hamburger.insertion.attention import ReplacedAttention, restore
 from hamburger.insertion.hiding import NAME
 from hamburger.insertion.place import GATES, InsertedContext, attach, detach, holds_context
 from hamburger.insertion.plan import Wish, features, missing, realise, wish
-from hamburger.insertion.quiet import check_ready, quiet, watch
+from hamburger.insertion.quiet import Seen, check_ready, quiet, watch
 
 CALL = "insert_context"
 Model = TypeVar("Model", bound=nn.Module)
@@ -46,7 +46,7 @@ def insert_context(model: Model, places: Mapping[str, Any], *, gate: str | None 
     made: dict[str, InsertedContext] = {}
     for each in wishes:
         module, x = modules[each.place], features(CALL, each, seen[each.place])
-        context, form = realise(CALL, each, module, x)
+        context, form = realise(CALL, each, model, module, x)
         inserted = InsertedContext(context, gate=gate, form=form).to(x.device, x.dtype)
         _try(each.place, inserted, x)
         made[each.place] = inserted.train(module.training)
@@ -54,13 +54,7 @@ def insert_context(model: Model, places: Mapping[str, Any], *, gate: str | None 
     for place, inserted in made.items():
         attach(modules[place], inserted)
     try:
-        again, _ = watch(CALL, model, made, example)
-        for place, record in again.items():
-            if record.calls != 1:
-                raise InputError(
-                    f"{CALL}: with its context '{place}' runs it {record.calls} times instead of once, because it goes "
-                    "through all of its children itself; name the module around it or one inside"
-                )
+        _run_once(model, modules, made, example)
     except Exception:
         for place in made:
             detach(modules[place])
@@ -126,6 +120,26 @@ def _find(model: nn.Module, wishes: list[Wish]) -> dict[str, nn.Module]:
             given[id(each.what)] = f"'{place}'"
         found[place] = module
     return found
+
+
+def _run_once(model: nn.Module, modules: dict[str, nn.Module], made: dict[str, InsertedContext], example: Any) -> None:
+    """See that each context runs once. A module that goes through its children runs it by itself: no hook is needed."""
+    seen, _ = watch(CALL, model, made, example)
+    looped = [place for place in made if seen[place].calls == 2 and made[place].form.output is None]
+    for place in looped:
+        made[place].unhook()
+    around: dict[str, Seen] = {}
+    if looped:
+        both = {**made, **{f"{place} itself": modules[place] for place in looped}}
+        seen, _ = watch(CALL, model, both, example)
+        around = {place: seen.pop(f"{place} itself") for place in looped}
+    for place, record in seen.items():
+        # in a loop it must be what comes last: what the module gives is then the very tensor that the context gave
+        if record.calls != 1 or (place in around and around[place].output is not record.output):
+            raise InputError(
+                f"{CALL}: with a context '{place}' gives something else than before, because it goes through all of "
+                "its children itself; name the module around it or one inside"
+            )
 
 
 def _try(place: str, inserted: InsertedContext, x: Tensor) -> None:

@@ -72,6 +72,11 @@ class InsertedContext(nn.Module):
             y = wide + self.gate * (widen(y) - wide)
         return y.to(x.dtype)
 
+    def unhook(self) -> None:
+        if self.handle is not None:
+            self.handle.remove()
+            self.handle = None
+
     def extra_repr(self) -> str:
         grid = "" if self.form.grid is None else f", grid={self.form.grid}"
         return f"layout={self.form.layout}{grid}" + ("" if self.gate is None else ", gated")
@@ -87,9 +92,7 @@ def attach(module: nn.Module, inserted: InsertedContext) -> None:
 def detach(module: nn.Module) -> None:
     inserted = module._modules[NAME]
     assert isinstance(inserted, InsertedContext)
-    if inserted.handle is not None:
-        inserted.handle.remove()
-        inserted.handle = None
+    inserted.unhook()
     show_all(module)
     del module._modules[NAME]
 

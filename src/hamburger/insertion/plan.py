@@ -97,10 +97,10 @@ def features(call: str, wish: Wish, seen: Seen) -> Tensor:
     return output
 
 
-def realise(call: str, wish: Wish, module: nn.Module, x: Tensor) -> tuple[nn.Module, Form]:
+def realise(call: str, wish: Wish, model: nn.Module, module: nn.Module, x: Tensor) -> tuple[nn.Module, Form]:
     """Build what was asked for, for features x, and decide the form it takes."""
     where = f"{call}, '{wish.place}'"
-    layout = wish.placing.get("layout") or layout_of(module, x)
+    layout = wish.placing.get("layout") or layout_of(model, module, x)
     channels = x.shape[-1 if layout == "tokens" else 1]
     positions = x.shape[1:-1] if layout == "tokens" else x.shape[2:]
     grid = wish.placing.get("grid")
@@ -133,18 +133,20 @@ def realise(call: str, wish: Wish, module: nn.Module, x: Tensor) -> tuple[nn.Mod
     return context, Form(layout, takes, grid, wish.placing.get("output"))
 
 
-def layout_of(module: nn.Module, x: Tensor) -> str:
-    """Which axis the channels are: the one as long as the module's weights, or as usual for so many axes."""
-    widths = {parameter.shape[0] for parameter in module.parameters() if parameter.dim()}
-    first, last = x.shape[1] in widths, x.shape[-1] in widths
-    if first != last:
-        return "channels" if first else "tokens"
-    if x.dim() == 3:
-        kinds = [type(part) for part in module.modules()]
-        along = any(issubclass(kind, (nn.Conv1d, nn.BatchNorm1d)) for kind in kinds)
-        across = any(issubclass(kind, (nn.Linear, nn.LayerNorm)) for kind in kinds)
-        return "channels" if along and not across else "tokens"
-    return "channels"
+def layout_of(model: nn.Module, module: nn.Module, x: Tensor) -> str:
+    """Which axis the channels are: the one as long as the module's weights, or the model's, or as usual."""
+    for part in (module, model):
+        widths = {parameter.shape[0] for parameter in part.parameters() if parameter.dim()}
+        first, last = x.shape[1] in widths, x.shape[-1] in widths
+        if first != last:
+            return "channels" if first else "tokens"
+        if first and x.dim() == 3:  # as many positions as channels: what kind of layers are there?
+            along = any(isinstance(layer, (nn.Conv1d, nn.BatchNorm1d)) for layer in part.modules())
+            across = any(isinstance(layer, (nn.Linear, nn.LayerNorm)) for layer in part.modules())
+            return "channels" if along and not across else "tokens"
+        if first:
+            break
+    return "tokens" if x.dim() == 3 else "channels"
 
 
 def taken_by(context: nn.Module) -> str:
