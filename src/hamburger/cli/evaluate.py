@@ -23,28 +23,35 @@ def evaluate(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     json: Annotated[Path | None, typer.Option(help="write the scores here as one JSON object")] = None,
 ) -> None:
-    """mIoU over all pixels of a split, per class, with the protocol stated."""
+    """mIoU over all pixels of a split, or the accuracy of a classifier, per class, with the protocol stated."""
+    from hamburger.cli.bench import decimals
+    from hamburger.engine.probabilities import SINGLE, Protocol
+    from hamburger.models.classifier import is_classifier
+    from hamburger.use.source import find_weights
+
+    protocol = Protocol(decimals(scales, "eval"), flip, window)
+    path = find_weights(weights)
+    if is_classifier(path):
+        if protocol != SINGLE:
+            raise OptionError(f"eval: {path} is of a classifier, which is scored in one view; leave out the views")
+        evaluate_classifier(path, data=data, split=split, dataset=dataset, device=device, json=json)
+        return
     from rich.console import Console
     from rich.progress import Progress
     from rich.table import Table
 
-    from hamburger.cli.bench import decimals
     from hamburger.data import create_dataset
     from hamburger.data.checks import check
     from hamburger.engine.evaluate import check_classes
     from hamburger.engine.evaluate import evaluate as score
-    from hamburger.engine.probabilities import Protocol
     from hamburger.environment import Environment
     from hamburger.files import check_writable, write_atomically
     from hamburger.models.weights import load_weights
     from hamburger.use.predict import pick_device
-    from hamburger.use.source import find_weights
 
-    protocol = Protocol(decimals(scales, "eval"), flip, window)
     if json is not None:
         check_writable(json)
     on = pick_device(device)
-    path = find_weights(weights)
     net, info = load_weights(path)
     name = dataset or info.extra.get("data")
     if name is None:
@@ -80,4 +87,46 @@ def evaluate(
     if json is not None:
         row = {"weights": str(path), "data": name, "split": split, **asdict(scores)}
         row |= {key: info.extra[key] for key in ("recipe", "step") if key in info.extra}
+        write_atomically(json, (json_format.dumps({**row, **asdict(Environment.here(on.type))}) + "\n").encode())
+
+
+def evaluate_classifier(
+    path: Path, *, data: Path | None, split: str, dataset: str | None, device: str, json: Path | None
+) -> None:
+    """The share of images that are named rightly; `split` "val" is the split that the run was validated on."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from hamburger.data.generation.load import load_images, open_source
+    from hamburger.engine.classes.evaluate import evaluate_classes
+    from hamburger.environment import Environment
+    from hamburger.files import check_writable, write_atomically
+    from hamburger.models.classifier import load_classifier
+    from hamburger.use.predict import pick_device
+
+    if json is not None:
+        check_writable(json)
+    on = pick_device(device)
+    net, info = load_classifier(path)
+    about = info.extra
+    name = dataset or about["data"]
+    split = about.get("val_split", split) if split == "val" else split
+    options = about.get("data_options", {}) if name == about["data"] else {}
+    images = load_images(open_source(name, split, size=about["size"], root=data, **options))
+    if images.classes != info.classes:
+        raise OptionError(
+            f"eval: the weights know the classes {', '.join(info.classes)}, and '{name}' has "
+            f"{', '.join(images.classes)}; give the data that they were trained with"
+        )
+    scores = evaluate_classes(net.to(on), images, device=on)
+    table = Table("class", "right %", title=f"{name} {split}, {scores.images} images, {scores.protocol}")
+    for each, value in scores.per_class.items():
+        table.add_row(each, "absent" if value is None else f"{100 * value:.2f}")
+    console = Console()
+    console.print(table)
+    said = f"accuracy {100 * scores.accuracy:.2f} ({scores.protocol}; {path} of step {about['step']})"
+    console.print(said, highlight=False, soft_wrap=True, markup=False)
+    if json is not None:
+        row = {"weights": str(path), "data": name, "split": split, **asdict(scores)}
+        row |= {key: about[key] for key in ("recipe", "step")}
         write_atomically(json, (json_format.dumps({**row, **asdict(Environment.here(on.type))}) + "\n").encode())

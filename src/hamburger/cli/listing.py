@@ -54,6 +54,6 @@ def names_of(kind: str) -> list[str]:
         from hamburger.recipes.gan_base import gan_recipes
 
         return gan_recipes.names()
-    from hamburger.recipes.base import recipes
+    from hamburger.recipes import class_recipes, recipes
 
-    return recipes.names()
+    return [*recipes.names(), *class_recipes.names()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from hamburger.engine.events import Began, Drawn, Evaluated, Event, Logged, Note
+from hamburger.engine.events import Began, Drawn, Evaluated, Event, Judged, Logged, Note
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,6 +39,9 @@ class Display:
             self._logged(event)
         elif isinstance(event, Drawn):
             self._say(f"step {event.step}: wrote {event.path}")
+        elif isinstance(event, Judged):
+            best = ", the best so far" if event.best else ""
+            self._say(f"step {event.step}: {event.name} {100 * event.value:.2f}{best}")
         elif isinstance(event, Evaluated):
             self._miou = event.miou
             best = ", the best so far" if event.best else ""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch import nn
 
 from hamburger import distributed
 from hamburger.data import create_dataset
@@ -18,7 +19,7 @@ from hamburger.engine.optim import sgd
 from hamburger.errors import CheckpointError, DataError
 from hamburger.layers.norm import convert_sync, set_bn_momentum
 from hamburger.models.segmenter import Segmenter
-from hamburger.recipes.base import Recipe
+from hamburger.recipes.base import Optim, Recipe, Training
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -57,9 +58,9 @@ class Sets(NamedTuple):
 
 
 class Assembly(NamedTuple):
-    """`net` is the network itself, `model` the same network as Fabric wraps it."""
+    """`net` is the network itself, a Segmenter or a Classifier, `model` the same network as Fabric wraps it."""
 
-    net: Segmenter
+    net: Any
     model: Any
     optimizer: torch.optim.SGD
     wrapped_optimizer: Any
@@ -69,12 +70,17 @@ def assemble(recipe: Recipe, fabric: Fabric, k: int) -> Assembly:
     """A network of k classes, equal in all processes, on the device."""
     with fabric.rank_zero_first(local=True):  # whoever downloads weights does it once for all
         net = build(recipe, k)
+    return outfit(recipe, recipe.optim, fabric, net)
+
+
+def outfit(recipe: Training, optim: Optim, fabric: Fabric, net: nn.Module) -> Assembly:
+    """A network that has been built, with all that its training needs."""
     if recipe.sync_bn and distributed.world() > 1:
         convert_sync(net)
     if recipe.channels_last:
         net.to(memory_format=torch.channels_last)
     net.train()
-    optimizer = sgd(net, recipe.optim)
+    optimizer = sgd(net, optim)
     compiled: Any = torch.compile(net) if recipe.compile else net
     model, wrapped = fabric.setup(compiled, optimizer)
     return Assembly(net, model, optimizer, wrapped)

@@ -43,6 +43,16 @@ class Evaluated:
 
 
 @dataclass(frozen=True)
+class Judged:
+    """A score of another task than segmentation, by its name; between 0 and 1."""
+
+    step: int
+    name: str
+    value: float
+    best: bool
+
+
+@dataclass(frozen=True)
 class Drawn:
     """A sheet of samples."""
 
@@ -61,5 +71,5 @@ class Note:
     text: str
 
 
-Event = Began | Logged | Evaluated | Drawn | Saved | Note
+Event = Began | Logged | Evaluated | Judged | Drawn | Saved | Note
 Listener = Callable[[Event], object]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import closing, nullcontext
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -17,10 +16,8 @@ from hamburger.engine.events import Evaluated, Listener
 from hamburger.engine.folder import BEST, RunFolder
 from hamburger.engine.interrupt import StopRequest
 from hamburger.engine.joined import Shares
-from hamburger.engine.optim import set_rate
-from hamburger.engine.run import Run
-from hamburger.engine.schedule import learning_rate
 from hamburger.engine.state import Progress
+from hamburger.engine.supervised import Supervised
 from hamburger.recipes.base import Recipe
 
 if TYPE_CHECKING:
@@ -30,7 +27,7 @@ if TYPE_CHECKING:
     from hamburger.models.weights import Info
 
 
-class Loop(Run[Recipe, Progress]):
+class Loop(Supervised[Recipe, Progress]):
     """A segmentation network, scored on the validation split as it goes."""
 
     def __init__(
@@ -45,65 +42,23 @@ class Loop(Run[Recipe, Progress]):
         stop: StopRequest,
         listen: Listener,
     ) -> None:
-        super().__init__(recipe, fabric, folder, stop, listen, Progress())
-        self.net, self.model, self.optimizer, self.wrapped_optimizer = assembly
+        super().__init__(recipe, fabric, folder, assembly, stop, listen, Progress())
         self.sets, self.batches, self.info = sets, batches, info
 
-    # -- the run -------------------------------------------------------------------------------------------------
+    # -- steps ---------------------------------------------------------------------------------------------------
 
-    def steps(self) -> None:
-        if self._due(self.recipe.eval_every) and self.progress.evaluated < self.progress.step:
-            self.evaluate()  # the interruption came before it, or in its midst
-            self.save()
-        self.clock.start()
-        feed: Any = self.batches.run(self.progress.step, self.recipe.steps)
-        with closing(feed):  # its threads end with the loop, however that ends
-            for step, parts in feed:
-                self.train_step(step, parts)
-                self.after_step()
+    def feed(self, start: int, stop: int) -> Iterator[tuple[int, Sequence[Batch]]]:
+        return self.batches.run(start, stop)
 
-    def milestones(self) -> None:
-        if self._due(self.recipe.eval_every):
-            self.lap()
-            self.evaluate()
-            self.save()
-            self.clock.start()
-        elif self._due(self.recipe.checkpoint_every):
-            self.lap()
-            self.save()
-            self.clock.start()
-
-    # -- one step ------------------------------------------------------------------------------------------------
-
-    def train_step(self, step: int, parts: Sequence[Batch]) -> None:
-        """One update from the accumulated parts of the batch."""
-        set_rate(self.optimizer, learning_rate(self.recipe.optim, step, self.recipe.steps))
-        self.optimizer.zero_grad(set_to_none=True)
-        seen: dict[str, Tensor] = {}
+    def losses(self, parts: Sequence[Batch]) -> Callable[[int], dict[str, Tensor]]:
         shares = Shares(parts, self.net.head)
-        for i, part in enumerate(parts):
-            more = i + 1 < len(parts) and distributed.world() > 1
-            with self.fabric.no_backward_sync(self.model) if more else nullcontext():
-                terms = shares.weighted(self._forward(part), i)
-                self.fabric.backward(torch.stack(list(terms.values())).sum())
-            for name, value in terms.items():
-                seen[name] = seen[name] + value.detach() if name in seen else value.detach()
-        self.wrapped_optimizer.step()
-        self.done(step, seen, [name for part in parts for name in part.ids])
+        return lambda i: shares.weighted(self._forward(parts[i]), i)
 
     def _forward(self, part: Batch) -> dict[str, Tensor]:
-        images = part.images
-        if self.recipe.channels_last:
-            images = images.contiguous(memory_format=torch.channels_last)
-        terms: dict[str, Tensor] = self.model(images, part.labels)
+        terms: dict[str, Tensor] = self.model(self.laid(part.images), part.labels)
         return terms
 
-    # -- log and scores ------------------------------------------------------------------------------------------
-
-    def line(self, terms: dict[str, float]) -> dict[str, Any]:
-        step = self.progress.step
-        rate = learning_rate(self.recipe.optim, step - 1, self.recipe.steps)
-        return {"step": step, "loss": sum(terms.values()), "terms": terms, "lr": rate}
+    # -- scores --------------------------------------------------------------------------------------------------
 
     def waited(self) -> float:
         return self.batches.waited
@@ -137,18 +92,6 @@ class Loop(Run[Recipe, Progress]):
             self.interrupt()
 
     # -- what is kept --------------------------------------------------------------------------------------------
-
-    def state(self) -> dict[str, Any]:
-        return {"model": self.net.state_dict(), "optimizer": self.optimizer.state_dict()}
-
-    def load(self, state: dict[str, Any]) -> None:
-        self.net.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-
-    def tensors(self) -> list[Tensor]:
-        states = self.optimizer.state.values()
-        momenta = [value for state in states for value in state.values() if isinstance(value, Tensor)]
-        return [*self.net.state_dict().values(), *momenta]
 
     def data_digest(self) -> str:
         return self.sets.digest()

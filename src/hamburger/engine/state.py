@@ -28,13 +28,17 @@ class Done:
 
 
 @dataclass
-class Progress(Done):
+class Scored(Done):
     """`evaluated` is the step that was last scored."""
 
     evaluated: int = 0
     best_step: int = 0
-    best_miou: float | None = None
     scores: dict[str, Any] | None = None  # of the step that was last scored
+
+
+@dataclass
+class Progress(Scored):
+    best_miou: float | None = None
 
 
 def random_states(device: torch.device) -> list[dict[str, Any]]:

@@ -86,6 +86,11 @@ def load_weights(path: str | os.PathLike[str]) -> tuple[Segmenter, Info]:
             f"of an encoder alone go into create_model(..., pretrained='{path}')"
         )
     info = Info.from_json(metadata[KEY], f"load_weights: {path}")
+    if info.model.get("task") == "classes":
+        raise CheckpointError(
+            f"load_weights: {path} is of a classifier, and this needs a segmentation network; `ham eval` and "
+            f"hamburger.models.classifier.load_classifier take classifiers"
+        )
     return rebuild(info, tensors, str(path)), info
 
 

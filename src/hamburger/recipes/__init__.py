@@ -1,7 +1,21 @@
 """Runs as values: each row of the paper's tables is one function that returns a frozen Recipe."""
 
-from hamburger.recipes import gan, segmentation
+from hamburger.recipes import classes, gan, segmentation
 from hamburger.recipes.base import Data, Model, Optim, Recipe, recipes
+from hamburger.recipes.class_base import ClassRecipe, class_recipes
 from hamburger.recipes.gan_base import GanRecipe, gan_recipes
 
-__all__ = ["Data", "GanRecipe", "Model", "Optim", "Recipe", "gan", "gan_recipes", "recipes", "segmentation"]
+__all__ = [
+    "ClassRecipe",
+    "Data",
+    "GanRecipe",
+    "Model",
+    "Optim",
+    "Recipe",
+    "class_recipes",
+    "classes",
+    "gan",
+    "gan_recipes",
+    "recipes",
+    "segmentation",
+]

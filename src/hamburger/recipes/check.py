@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hamburger.errors import OptionError, check_choice, check_count, check_flag, check_positive, check_seed
-from hamburger.recipes.base import Recipe, Training
+from hamburger.recipes.base import Optim, Recipe, Training
 
 PRECISIONS = ("32", "bf16", "fp16")
 RESIDENT = ("auto", "yes", "no")
@@ -19,7 +19,7 @@ def check_recipe(recipe: Recipe, *, processes: int = 1) -> None:
     check_positive(call, "bn_momentum", recipe.bn_momentum, most=1)
     _check_model(call, recipe)
     _check_data(call, recipe)
-    _check_optim(call, recipe)
+    check_optim(call, recipe.optim)
 
 
 def check_training(recipe: Training, *, processes: int = 1) -> None:
@@ -62,8 +62,7 @@ def _check_data(call: str, recipe: Recipe) -> None:
         raise OptionError(f"{call}: data.scales go from small to large, got {low:g},{high:g}")
 
 
-def _check_optim(call: str, recipe: Recipe) -> None:
-    optim = recipe.optim
+def check_optim(call: str, optim: Optim) -> None:
     for name in ("lr", "power"):
         check_positive(call, f"optim.{name}", getattr(optim, name))
     for name in ("weight_decay", "bias_lr"):

@@ -1,0 +1,1 @@
+"""Classification on the engine of segmentation."""

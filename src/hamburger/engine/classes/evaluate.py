@@ -1,0 +1,49 @@
+"""Accuracy of a classifier on a set of images."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from hamburger import distributed
+from hamburger.data.generation.load import ImageSet
+from hamburger.metrics.confusion import Confusion, pixel_accuracy
+
+
+@dataclass(frozen=True)
+class ClassScores:
+    """Between 0 and 1; `per_class` is the share of a class's images that are named rightly, None where it has none."""
+
+    accuracy: float
+    per_class: dict[str, float | None]
+    protocol: str
+    images: int
+
+
+@torch.no_grad()  # not inference mode: modules may keep what they make here, and train with it later
+def evaluate_classes(
+    net: nn.Module, images: ImageSet, *, device: torch.device, batch: int = 128, channels_last: bool = False
+) -> ClassScores:
+    """Every image once, as it is, shared among the processes. `net` is left in the mode it came in."""
+    counts = Confusion(len(images.classes))
+    training = net.training
+    net.eval()
+    try:
+        mine = torch.arange(distributed.rank(), len(images), distributed.world())
+        for some in mine.split(batch):
+            x = torch.from_numpy(images.images[some.numpy()]).to(device).float() / 127.5 - 1
+            x = x.contiguous(memory_format=torch.channels_last) if channels_last else x
+            counts.update(net(x).argmax(1).cpu(), torch.from_numpy(images.labels[some.numpy()]))
+    finally:
+        net.train(training)
+    counts.gather(device)
+    right = (counts.matrix.diagonal().double() / counts.matrix.sum(1).double()).tolist()
+    return ClassScores(
+        accuracy=pixel_accuracy(counts.matrix),
+        per_class={n: None if math.isnan(v) else v for n, v in zip(images.classes, right, strict=True)},
+        protocol="top-1, one view",
+        images=len(images),
+    )

@@ -1,0 +1,53 @@
+"""Classification with a ResNet of timm and a context put into it: the post on decomposed attention names this task."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hamburger.recipes.base import Optim
+from hamburger.recipes.class_base import Classifier, ClassRecipe, Pictures, class_recipes
+
+
+@class_recipes.register("figures-classes")
+def figures_classes() -> ClassRecipe:
+    """The embedded default: four generated forms of 32 x 32, seconds on two cores."""
+    return ClassRecipe(
+        name="figures-classes",
+        model=Classifier(backbone="resnet10t", backbone_options={"stem_width": 8, "channels": [8, 16, 32, 64]}),
+        data=Pictures(name="figures", options={"length": 512}, flip=False, workers=0),
+        optim=Optim(lr=0.05, weight_decay=1e-4, bias_lr=1.0, warmup=5),
+        batch=32,
+        steps=120,
+        eval_every=40,
+        checkpoint_every=40,
+    )
+
+
+@class_recipes.register("cifar10-classes")
+def cifar10_classes() -> ClassRecipe:
+    """CIFAR-10, ResNet-18 with the first stride taken out, 30 epochs."""
+    return ClassRecipe(
+        name="cifar10-classes",
+        # at 32 pixels the usual stem would leave 2 x 2 positions to the last stage, and 1 x 1 to a context
+        model=Classifier(backbone="resnet18", backbone_options={"output_stride": 8}),
+        data=Pictures(name="cifar10", val_split="test"),
+        optim=Optim(lr=0.1, weight_decay=5e-4, bias_lr=1.0, warmup=200),
+        batch=128,
+        steps=11_700,
+        precision="bf16",
+        channels_last=True,
+        eval_every=1_170,
+        checkpoint_every=1_170,
+    )
+
+
+@class_recipes.register("tiny-imagenet-classes")
+def tiny_imagenet_classes() -> ClassRecipe:
+    """Tiny-ImageNet, or some classes of it, at 64 pixels."""
+    base = cifar10_classes()
+    return replace(
+        base,
+        name="tiny-imagenet-classes",
+        model=Classifier(backbone="resnet18", backbone_options={"output_stride": 16}),
+        data=Pictures(name="tiny-imagenet", size=64),
+    )

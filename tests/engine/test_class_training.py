@@ -1,0 +1,140 @@
+"""Classification on the engine: what lies in its folder, that it repeats and resumes, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+import torch
+from small_run import found, rows
+from typer.testing import CliRunner
+
+import hamburger as hb
+from hamburger.cli.app import app
+from hamburger.engine.classes.train import train_classes
+from hamburger.engine.events import Began, Judged, Logged, Saved
+from hamburger.errors import Interrupted
+from hamburger.models.classifier import create_classifier, load_classifier
+from hamburger.models.weights import load_weights
+from hamburger.recipes import class_recipes
+from hamburger.recipes.class_base import ClassRecipe
+from hamburger.recipes.class_check import check_class_recipe
+from hamburger.recipes.codec import read_recipe, to_json
+from hamburger.recipes.find import find_training
+from hamburger.recipes.overrides import apply
+
+SETTINGS = ("data.options.length=48", "batch=8", "steps=12", "log_every=5", "eval_every=6", "checkpoint_every=4")
+
+
+def small(*settings):
+    return apply(class_recipes.create("figures-classes"), [*SETTINGS, *settings])
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    run, told = tmp_path_factory.mktemp("runs") / "undisturbed", []
+    return run, told, train_classes(small(), run, accelerator="cpu", on_event=told.append)
+
+
+def test_the_folder_holds_what_it_promises(finished):
+    run, told, result = finished
+    stored = json.loads((run / "result.json").read_text())
+    assert stored == result.values and stored["task"] == "classes"
+    assert (stored["steps"], stored["seed"], stored["context"], stored["after"]) == (12, 0, "nmf", "layer3")
+    assert 0 <= stored["accuracy"] <= stored["best_accuracy"] <= 1
+    assert [row["step"] for row in rows(run) if "loss" in row] == [5, 10, 12]
+    assert [row["step"] for row in rows(run) if "accuracy" in row] == [6, 12]
+    assert [event.step for event in told if isinstance(event, Saved)] == [4, 6, 8, 12]
+    assert isinstance(told[0], Began) and {Logged, Judged} <= {type(event) for event in told}
+    assert (
+        read_recipe((run / "recipe.json").read_text(), ClassRecipe)
+        == find_training(str(run / "recipe.json"))
+        == small()
+    )
+
+
+def test_the_same_bits_again_also_after_an_interruption(finished, tmp_path):
+    torch.manual_seed(77)
+    train_classes(small(), tmp_path / "again", accelerator="cpu")
+    assert found(tmp_path / "again") == found(finished[0])
+
+    def stop(event):
+        if isinstance(event, Logged) and event.step == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Interrupted, match="stopped at step 5 of 12"):
+        train_classes(small(), tmp_path / "stopped", accelerator="cpu", on_event=stop)
+    train_classes(small(), tmp_path / "stopped", accelerator="cpu", resume=True)
+    assert found(tmp_path / "stopped") == found(finished[0])
+
+
+def test_accumulated_parts_see_the_same_images(tmp_path):
+    """Batch norm sees the parts one by one, so only the images and not the losses can be compared."""
+    train_classes(small("accumulate=2", "steps=2"), tmp_path / "run", accelerator="cpu")
+    assert rows(tmp_path / "run")[-1]["images"] == 48
+
+
+def test_the_command_trains_and_scores_by_the_task_of_the_recipe(finished, tmp_path):
+    run, _, result = finished
+    command = CliRunner()
+    file = tmp_path / "recipe.json"
+    file.write_text(to_json(small("model.context=efficient", "steps=6")))
+    trained = command.invoke(app, ["train", str(file), "--run", str(tmp_path / "run"), "--accelerator", "cpu"])
+    assert trained.exit_code == 0 and "accuracy" in trained.output
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["context"] == "efficient"
+    scored = command.invoke(app, ["eval", str(run), "--json", str(tmp_path / "scores.json"), "--device", "cpu"])
+    assert scored.exit_code == 0
+    scores = json.loads((tmp_path / "scores.json").read_text())
+    assert scores["accuracy"] == result.values["best_accuracy"] and scores["images"] == 48
+    assert isinstance(command.invoke(app, ["eval", str(run), "--flip"]).exception, (hb.OptionError, SystemExit))
+    listed = command.invoke(app, ["list", "recipes"]).output.split()
+    assert {"patchwork", "figures-classes", "cifar10-classes"} <= set(listed)
+
+
+def test_weights_describe_themselves(finished):
+    run, _, result = finished
+    net, info = load_classifier(run / "best.safetensors")
+    assert info.classes == ("disc", "square", "cross", "ring") and info.extra["step"] == result.values["best_step"]
+    assert net(torch.zeros(1, 3, 32, 32)).shape == (1, 4)
+    with pytest.raises(hb.CheckpointError, match="of a classifier, and this needs a segmentation network"):
+        load_weights(run / "best.safetensors")
+    with pytest.raises(hb.InputError, match="there is no file"):
+        load_classifier(run / "none.safetensors")
+
+
+@pytest.mark.parametrize("context", [None, "sa", "efficient", "nmf"])
+def test_the_contexts_that_are_compared(context):
+    net = create_classifier("resnet10t", num_classes=4, context=context, size=32)
+    assert net(torch.rand(2, 3, 32, 32)).shape == (2, 4)
+    assert ("net.layer3.inserted_context.gate" in net.state_dict()) is (context is not None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (("batch=1",), "two images at once"),
+        (("keep=first",), "keep"),
+        (("optim.lr=0",), "optim.lr"),
+        (("data.resident=maybe",), "data.resident"),
+        (("task=segments",), "task"),
+    ],
+)
+def test_recipes_that_cannot_be(settings, message):
+    with pytest.raises(hb.OptionError, match=message):
+        check_class_recipe(small(*settings))
+
+
+def test_unknown_names_find_the_nearest_of_either_task():
+    with pytest.raises(hb.UnknownNameError, match=r"did you mean 'figures-classes'.*patchwork"):
+        find_training("figure-classes")
+    with pytest.raises(hb.UnknownNameError, match="no submodule 'layr3'; did you mean 'layer3'"):
+        create_classifier("resnet10t", num_classes=4, context="sa", after="layr3")
+    with pytest.raises(hb.OptionError, match="timm cannot build 'resnet1'"):
+        create_classifier("resnet1", num_classes=4)
+
+
+@pytest.mark.parametrize("name", class_recipes.names())
+def test_every_recipe_can_be_checked(name):
+    check_class_recipe(class_recipes.create(name))
