@@ -111,11 +111,22 @@ def test_the_contexts_that_are_compared(context):
     assert ("net.layer3.inserted_context.gate" in net.state_dict()) is (context is not None)
 
 
+def test_a_small_stem_keeps_positions():
+    net = create_classifier("resnet18", num_classes=4, stem="small", context="efficient")
+    seen = []
+    net.net.layer3.register_forward_hook(lambda module, args, output: seen.append(output.shape))
+    net(torch.rand(1, 3, 32, 32))
+    assert seen == [(1, 256, 8, 8)]
+    with pytest.raises(hb.OptionError, match="for ResNets with one convolution and a pool"):
+        create_classifier("convnext_atto", num_classes=4, stem="small")
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         (("batch=1",), "two images at once"),
         (("keep=first",), "keep"),
+        (("model.stem=smal",), "did you mean 'small'"),
         (("optim.lr=0",), "optim.lr"),
         (("data.resident=maybe",), "data.resident"),
         (("task=segments",), "task"),

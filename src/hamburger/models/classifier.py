@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from hamburger.errors import CheckpointError, InputError, OptionError, check_count
+from hamburger.errors import CheckpointError, InputError, OptionError, check_choice, check_count
 from hamburger.files import write_durably
 from hamburger.insertion import insert_context
 from hamburger.models.info import Info
 
 KEY = "hamburger"  # of the metadata
+STEMS = ("timm", "small")
 # images are in [-1, 1]
 MEAN = STD = (0.5, 0.5, 0.5)
 
@@ -40,23 +41,43 @@ def create_classifier(
     context_options: dict[str, Any] | None = None,
     after: str = "layer3",
     gate: str | None = "zero",
+    stem: str = "timm",
     size: int = 32,
     backbone_options: dict[str, Any] | None = None,
     pretrained: bool = False,
 ) -> Classifier:
-    """The named network of timm for images of `size`, with a context behind its submodule `after`."""
+    """The named network of timm for images of `size`, with a context behind its submodule `after`.
+
+    `stem="small"` gives a ResNet the first layer that is usual for images of 32 or 64 pixels: 3 x 3, without stride or
+    pool.
+    """
     import timm
 
     config = {key: value for key, value in locals().items() if key != "timm"}
+    check_choice("create_classifier", "stem", stem, STEMS)
     check_count("create_classifier", "num_classes", num_classes, least=2)
     try:
         net = timm.create_model(backbone, num_classes=num_classes, pretrained=pretrained, **(backbone_options or {}))
     except (RuntimeError, TypeError) as error:
         raise OptionError(f"create_classifier: timm cannot build '{backbone}': {error}") from error
+    if stem == "small":
+        _shrink_stem(backbone, net)
     if context is not None:
         chosen = (context, dict(context_options or {}))
         insert_context(net, {after: chosen}, gate=gate, example=torch.zeros(1, 3, size, size))
     return Classifier(net, config)
+
+
+def _shrink_stem(backbone: str, net: nn.Module) -> None:
+    first = net._modules.get("conv1")
+    if not isinstance(first, nn.Conv2d) or "maxpool" not in net._modules:
+        raise OptionError(
+            f"create_classifier: stem='small' is for ResNets with one convolution and a pool, such as resnet18, not "
+            f"for '{backbone}'; leave it at 'timm'"
+        )
+    small = nn.Conv2d(first.in_channels, first.out_channels, 3, padding=1, bias=first.bias is not None)
+    nn.init.kaiming_normal_(small.weight, mode="fan_out", nonlinearity="relu")
+    net.conv1, net.maxpool = small, nn.Identity()
 
 
 def save_classifier(path: str | os.PathLike[str], net: Classifier, info: Info) -> None:

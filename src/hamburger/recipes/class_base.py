@@ -19,6 +19,7 @@ class Classifier:
     context_options: dict[str, Any] = field(default_factory=dict)
     after: str = "layer3"  # the submodule that the context follows
     gate: str | None = "zero"
+    stem: str = "timm"  # or "small": the first stride of 4 taken out, for images of 32 or 64 pixels
     pretrained: bool = False  # timm's weights
 
 
