@@ -29,6 +29,11 @@ def test_the_papers_size_is_one_wave(ham):
     assert cut(1, 512, 16_384, 64, ham=ham) == Wave(D=512, R=64, BN=128, programs=128)
     assert cut(1, 512, 4_096, 64, ham=ham) == Wave(D=512, R=64, BN=64, programs=64)
     assert cut(3, 100, 1_000, 20, ham=ham) == Wave(D=128, R=64, BN=64, programs=16)
+    assert cut(1, 512, 8_192, 64, ham=ham) == Wave(D=512, R=64, BN=128, programs=64)
+
+
+def test_more_programs_where_a_tile_of_more_columns_has_no_room():
+    assert cut(1, 512, 8_192, 128) == Wave(D=512, R=128, BN=64, programs=128)
 
 
 @pytest.mark.parametrize("b, d, n, r", [(b, d, n, r) for b in (1, 5) for d in (8, 300, 512) for n in (1, 999, 16_896)
