@@ -46,7 +46,7 @@ def cut(b: int, d: int, n: int, r: int, card: Card, needs: Needs) -> Wave | None
     if card.capability != HOPPER or r > RANKS[-1] or d > 512:
         return None
     D, R = max(128, power_of_two(d)), max(RANKS[0], power_of_two(r))
-    for BN, most in ((64, ENOUGH), (128, card.processors), (64, card.processors)):
+    for BN, most in ((64, ENOUGH), (128, card.processors)):
         programs = cdiv(n, BN)
         if programs <= most and b * programs <= card.processors and needs(D, R, BN) + STATIC <= card.shared:
             return Wave(D, R, BN, programs)
