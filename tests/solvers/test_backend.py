@@ -91,7 +91,7 @@ def test_a_card_without_room_for_the_tiles_is_told_by_its_memory(shared, most):
 
 
 def test_derivatives_that_kernels_have_no_rule_for(monkeypatch):
-    """As on a card: torch.func and forward mode take plain torch, and say so where the kernels are asked for by name."""
+    """As on a card: torch.func and forward mode take plain torch, and the kernels asked for by name say why not."""
     monkeypatch.setattr(backend, "TRITON", True)
     monkeypatch.setattr(backend, "fused_by_default", lambda x: True)
     monkeypatch.setattr(backend, "why_not_there", lambda device, rank: None)
@@ -107,5 +107,5 @@ def test_derivatives_that_kernels_have_no_rule_for(monkeypatch):
     with torch.autograd.forward_ad.dual_level():
         ask(torch.autograd.forward_ad.make_dual(X, X))
     assert asked == [True, False, False, False]
-    with pytest.raises(hb.OptionError, match="no rule for torch.func"):
+    with pytest.raises(hb.OptionError, match=r"no rule for torch\.func"):
         torch.func.grad(lambda x: ask(x, "fused"))(X)
