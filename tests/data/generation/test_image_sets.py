@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import pickle
 
 import image_trees as trees
@@ -10,6 +11,7 @@ import pytest
 from PIL import Image
 
 from hamburger.data.generation.load import load_images, open_source
+from hamburger.data.generation.numbers_only import read_batch
 from hamburger.errors import DataError, OptionError, UnknownNameError
 
 
@@ -73,6 +75,55 @@ def test_a_batch_file_runs_nothing(tmp_path):
     assert "data_batch_2" in str(told.value) and "data_batch_4" in str(told.value)
     assert "which no batch of CIFAR holds" in str(told.value)
     assert not marker.exists()
+
+
+class Call:
+    """What a stream would like to have called."""
+
+    def __init__(self, *what):
+        self.what = what
+
+    def __reduce__(self):
+        return self.what
+
+
+_reconstruct = np.empty(0).__reduce__()[0]
+FORGED = b"A" * 32  # bytes that would be taken for addresses of objects
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        Call(np.ndarray, ((4,), "O", FORGED)),
+        Call(np.ndarray, ((4,), [("a", "O")], FORGED)),
+        Call(np.ndarray, ((4,), "u1", FORGED, 0, (-4096,))),
+        Call(_reconstruct, (np.ndarray, (0,), b"b"), (1, (4,), np.dtype("O"), False, FORGED)),
+        Call(_reconstruct, (np.ndarray, (0,), b"b"), (1, (4096,), np.dtype("u1"), False, FORGED)),
+        Call(_reconstruct, (dict, (0,), b"b")),
+        Call(_reconstruct, (np.ndarray, (0,), b"b")),
+        Call(codecs.encode, ("x", "idna")),
+        np.arange(4),
+    ],
+    ids=[
+        "objects",
+        "a record",
+        "strides",
+        "filled with objects",
+        "too short",
+        "a dict",
+        "never filled",
+        "text",
+        "int64",
+    ],
+)
+def test_a_batch_file_makes_nothing_but_arrays_of_bytes(tmp_path, data):
+    """numpy's own ndarray, called by a stream, takes bytes for objects: that ends the process, or worse."""
+    path = tmp_path / "batch"
+    path.write_bytes(pickle.dumps({b"data": data}, protocol=2))
+    try:
+        assert read_batch(path)["data"] is None
+    except DataError as told:
+        assert "no batch of CIFAR" in str(told)
 
 
 def test_tiny_imagenet_from_a_tar_is_that_of_the_folder(tmp_path):
