@@ -45,7 +45,7 @@ def test_the_same_seed_writes_the_same_files(run, tmp_path):
     written = write_samples(generator, info.classes, tmp_path / "a", Wanted(**wanted))
     write_samples(generator, info.classes, tmp_path / "b", Wanted(**wanted, batch=2))
     one, other = pictures(tmp_path / "a"), pictures(tmp_path / "b")
-    assert one.keys() == other.keys() and len(one) == len(written) - 1 == 5 + 3
+    assert one == other and len(one) == len(written) - 1 == 5 + 3
     for name, size in {"classes": (2 * 16 + 2, 4 * 16 + 3 * 2), "interpolations": (4 * 16 + 3 * 2, 2 * 16 + 2)}.items():
         with Image.open(tmp_path / "a" / f"{name}.png") as opened:
             assert opened.size == size
@@ -57,6 +57,8 @@ def test_the_same_seed_writes_the_same_files(run, tmp_path):
     assert [name.rsplit("-", 1)[1] for name in pictures(tmp_path / "d") if "image-" in name] == [
         *("2.png", "0.png", "2.png")
     ]
+    write_samples(generator, info.classes, tmp_path / "e", Wanted(count=3, rows=0, ways=0, classes=("cross",) * 4))
+    assert all(name.endswith("-2.png") for name in pictures(tmp_path / "e") if "image-" in name)
 
 
 def test_classes_by_name_or_number():
