@@ -32,6 +32,17 @@ def test_a_directory_is_a_class(tmp_path):
     np.testing.assert_array_equal(bare.images, found.images)
 
 
+def test_a_split_that_is_not_there_is_not_the_folder_above(tmp_path):
+    root = trees.folders(tmp_path / "data")
+    trees.folders(root, split="val")
+    with pytest.raises(DataError, match=r"no split 'test' in .*; it has train, val"):
+        open_source("folder", "test", size=16, root=root)
+    with pytest.raises(DataError, match=r"no split 'val' in .*; its classes are the split 'train'"):
+        open_source("folder", "val", size=16, root=root / "train")
+    vehicles = trees.folders(tmp_path / "vehicles", split="", classes=("car", "test"))
+    assert open_source("folder", "train", size=16, root=vehicles).classes == ("car", "test")
+
+
 def test_imagenet_wants_its_thousand_classes(tmp_path):
     root = trees.folders(tmp_path / "data", classes=("n01440764", "n01443537"), suffix=".jpeg")
     with pytest.raises(DataError, match="2 of the 1000 classes"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import sys
@@ -139,6 +140,35 @@ def test_distances_are_those_of_the_features(run, means, tmp_path):
         measure_generator(
             generator, look_at_real(larger, means, measure, device=CPU, cache=tmp_path), means, measure, device=CPU
         )
+
+
+def test_fewer_samples_than_the_choice_still_compare_all_classes(run, means, tmp_path):
+    """Images in folders lie class by class: a part of them from the beginning is of the first classes."""
+    generator, _, _ = open_generator(run)
+    images = load_images(open_source("figures", "train", size=16, length=40))
+    by_class = np.argsort(images.labels, kind="stable")
+    images = dataclasses.replace(images, images=images.images[by_class], labels=images.labels[by_class])
+    measure = Measure(samples=16, choice=40, subsets=4)
+    real = look_at_real(images, means, measure, device=CPU, cache=tmp_path)
+    assert len(real.features) == 16
+    everything = means(torch.from_numpy(np.array(images.images)))
+    places = [int((everything == one).all(1).nonzero()[0]) for one in real.features]
+    assert len({int(images.labels[place]) for place in places}) > 2
+    measure_generator(generator, real, means, measure, device=CPU)
+    with pytest.raises(OptionError, match="looked at for 16 images"):
+        measure_generator(generator, real, means, Measure(samples=14, choice=40, subsets=4), device=CPU)
+
+
+def test_what_is_not_a_number_is_not_measured(run, means, tmp_path):
+    generator, _, _ = open_generator(run)
+    images = load_images(open_source("figures", "train", size=16, length=40))
+    measure = Measure(samples=16, choice=8, subsets=2)
+    real = look_at_real(images, means, measure, device=CPU, cache=tmp_path)
+    torch.nn.init.constant_(generator.out.bias, math.nan)
+    with pytest.raises(InputError, match="NaN"):
+        measure_generator(generator, real, means, measure, device=CPU)
+    with pytest.raises(OptionError, match="truncation must be"):
+        Measure(truncation=0.0)
 
 
 def test_kept_features_are_never_of_anything_else(tmp_path):
