@@ -139,6 +139,7 @@ def test_a_batch_file_makes_nothing_but_arrays_of_bytes(tmp_path, data):
 
 def test_tiny_imagenet_from_a_tar_is_that_of_the_folder(tmp_path):
     tree = trees.folders(tmp_path / "tree", classes=("n01", "n02"), size=(64, 64), suffix=".jpeg")
+    (tree / "train" / "n01" / "._0.jpeg").write_bytes(b"what some systems put beside a file")
     trees.archive(tmp_path / "tiny_imagenet10.tar", tree)
     by_name = load("tiny-imagenet", tmp_path / "tiny_imagenet10.tar", tmp_path, size=64)
     by_place = load("tiny-imagenet", tmp_path, tmp_path, size=64)
