@@ -142,6 +142,42 @@ def test_distances_are_those_of_the_features(run, means, tmp_path):
         )
 
 
+def test_kept_statistics_of_changed_code_are_made_again(means, tmp_path):
+    """The label has the weights' hash; what a person's module does with them may change under the same one."""
+    images = load_images(open_source("figures", "train", size=16, length=40))
+    measure = Measure(samples=16, choice=20)
+    before = look_at_real(images, means, measure, device=CPU, cache=tmp_path)
+
+    class Changed(Means):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    changed = module_extractor(Changed(), "means", size=8)
+    assert changed.label == means.label
+    after = look_at_real(images, changed, measure, device=CPU, cache=tmp_path)
+    torch.testing.assert_close(after.features, 2 * before.features)
+    torch.testing.assert_close(after.gaussian.mean, 2 * before.gaussian.mean)
+    again = look_at_real(images, changed, measure, device=CPU, cache=tmp_path, progress=lambda *_: pytest.fail("again"))
+    assert torch.equal(again.gaussian.covariance, after.gaussian.covariance)
+    files = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("statistics-*")}
+    look_at_real(images, changed, Measure(samples=16, choice=9), device=CPU, cache=tmp_path)  # of other images
+    assert files == {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("statistics-*")}
+
+
+def test_a_cache_that_cannot_be_written_is_told_before_the_work(means, tmp_path):
+    images = load_images(open_source("figures", "train", size=16, length=40))
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        look_at_real(
+            images,
+            means,
+            Measure(samples=16),
+            device=CPU,
+            cache=tmp_path / "file" / "x",
+            progress=lambda *_: pytest.fail("worked"),
+        )
+
+
 def test_fewer_samples_than_the_choice_still_compare_all_classes(run, means, tmp_path):
     """Images in folders lie class by class: a part of them from the beginning is of the first classes."""
     generator, _, _ = open_generator(run)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hamburger.data.draws import Draws
+from hamburger.data.draws import Draws, Integers
 from hamburger.data.generation.load import ImageSet, cache_folder
 from hamburger.errors import OptionError, check_count, check_positive, check_seed
 from hamburger.gan.generator import Generator
@@ -28,6 +28,7 @@ from hamburger.metrics.precision_recall import precision_recall
 from hamburger.metrics.resize import as_bytes
 from hamburger.metrics.statistics_cache import StatisticsKey, cached_statistics
 
+PROBED = 4  # real images whose features are made each time, to know kept ones of changed code
 CHOICE_SEED = 0  # of the real images whose features are kept: always the same ones
 Progress = Callable[[str, int], object]  # what is being read, and how many images of it
 
@@ -84,22 +85,29 @@ def look_at_real(
     size = (images.size, images.size)
     extractor.to(device)
 
-    def batches(indices: np.ndarray[tuple[int], np.dtype[np.int64]] | None = None) -> Iterator[Tensor]:
-        order = np.arange(len(images)) if indices is None else indices
-        for first in range(0, len(order), measure.batch):
-            chosen = order[first : first + measure.batch]
-            progress("real images", len(chosen))
-            yield torch.from_numpy(np.array(images.images[chosen])).to(device)
+    def batches(indices: Integers) -> Iterator[Tensor]:
+        for first in range(0, len(indices), measure.batch):
+            few = indices[first : first + measure.batch]
+            progress("real images", len(few))
+            yield torch.from_numpy(np.array(images.images[few])).to(device)
 
-    key = StatisticsKey.of(images.digest, size, extractor)
-    gaussian = cached_statistics(folder, key, lambda: gaussian_of(batches(), extractor, device=device))
+    def probe(indices: Integers) -> Tensor:
+        return extractor(torch.from_numpy(np.array(images.images[indices[:PROBED]])).to(device))
+
+    order = np.arange(len(images))
+
     # as many as will be compared: a part of sorted ones would be of the first classes alone
     count = min(measure.choice, measure.samples, len(images))
     chosen = np.sort(Draws(CHOICE_SEED, len(images)).shuffled(len(images))[:count])
+    key = StatisticsKey.of(images.digest, size, extractor)
+    gaussian = cached_statistics(
+        folder, key, lambda: gaussian_of(batches(order), extractor, device=device), probe(order)
+    )
     features = cached_features(
         folder,
         {"data": images.digest, "size": images.size, "extractor": extractor.label, "count": count, "seed": CHOICE_SEED},
         lambda: features_of(batches(chosen), extractor),
+        probe(chosen),
     )
     return RealSide(gaussian, features, images.name, images.split, images.size, images.digest)
 
