@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from hamburger.cli import (
+    ablate,
     bench,
     compare,
     data,
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("compare")(compare.compare)
+app.command("ablate")(ablate.ablate)
 app.command("train")(train.train)
 app.command("eval")(evaluate.evaluate)
 app.command("predict")(predict.predict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_format
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +21,8 @@ def evaluate(
     scales: Annotated[str, typer.Option(help="with commas; the paper's: 0.5,0.75,1,1.25,1.5,1.75")] = "1",
     flip: Annotated[bool, typer.Option("--flip", help="look at the mirrored image too")] = False,
     window: Annotated[int | None, typer.Option(help="side of a sliding window in pixels; default: none")] = None,
+    steps: Annotated[int | None, typer.Option(help="sweeps of the hams; default: as trained")] = None,
+    draws: Annotated[int | None, typer.Option(help="a seed: draw a new dictionary for every image")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     json: Annotated[Path | None, typer.Option(help="write the scores here as one JSON object")] = None,
 ) -> None:
@@ -38,6 +41,7 @@ def evaluate(
     from hamburger.files import check_writable, write_atomically
     from hamburger.models.weights import load_weights
     from hamburger.use.predict import pick_device
+    from hamburger.use.solving import solve_with
     from hamburger.use.source import find_weights
 
     protocol = Protocol(decimals(scales, "eval"), flip, window)
@@ -46,6 +50,7 @@ def evaluate(
     on = pick_device(device)
     path = find_weights(weights)
     net, info = load_weights(path)
+    solve_with(net, steps=steps, draws=draws)
     name = dataset or info.extra.get("data")
     if name is None:
         raise OptionError(f"eval: {path} does not say which data set it was trained on; name one with --dataset")
@@ -53,6 +58,7 @@ def evaluate(
     images = create_dataset(name, split, root=data, **options)
     check_classes("eval", info.classes, images)
     check(images)
+    begun = time.perf_counter()
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(f"evaluating, {protocol}", total=len(images))
         scores = score(
@@ -80,4 +86,5 @@ def evaluate(
     if json is not None:
         row = {"weights": str(path), "data": name, "split": split, **asdict(scores)}
         row |= {key: info.extra[key] for key in ("recipe", "step") if key in info.extra}
+        row |= {"eval_steps": steps, "draws": draws, "seconds": round(time.perf_counter() - begun, 2)}
         write_atomically(json, (json_format.dumps({**row, **asdict(Environment.here(on.type))}) + "\n").encode())
