@@ -7,6 +7,7 @@ import typer
 from hamburger.cli import (
     ablate,
     bench,
+    claims,
     compare,
     data,
     demo,
@@ -31,6 +32,7 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("compare")(compare.compare)
 app.command("ablate")(ablate.ablate)
+app.command("claims")(claims.claims)
 app.command("train")(train.train)
 app.command("eval")(evaluate.evaluate)
 app.command("predict")(predict.predict)

@@ -1,0 +1,43 @@
+"""All claims, family by family."""
+
+from __future__ import annotations
+
+from hamburger.analysis.claims import (
+    accuracy,
+    cost,
+    dictionaries,
+    gradient,
+    iterations,
+    parts,
+    sizes,
+    theory,
+)
+from hamburger.analysis.claims.base import Claim
+
+FAMILIES = {
+    "gradient": "What is differentiated",
+    "parts": "Bread, ham, bread",
+    "accuracy": "Hams against each other and against attention",
+    "init": "Where a solve starts",
+    "dictionary": "Stored or drawn dictionaries in evaluation",
+    "temperature": "Temperature",
+    "latent": "Inner width and rank",
+    "steps": "Sweeps in training and evaluation",
+    "cost": "Time and memory",
+    "propositions": "The propositions",
+}
+CLAIMS: tuple[Claim, ...] = tuple(
+    sorted(
+        (
+            *gradient.CLAIMS,
+            *parts.CLAIMS,
+            *accuracy.CLAIMS,
+            *dictionaries.CLAIMS,
+            *sizes.CLAIMS,
+            *iterations.CLAIMS,
+            *cost.CLAIMS,
+            *theory.CLAIMS,
+        ),
+        key=lambda claim: list(FAMILIES).index(claim.family),
+    )
+)
