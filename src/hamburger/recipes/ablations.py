@@ -18,6 +18,7 @@ TRAINED_STEPS = (1, 3, 6)
 TESTED_STEPS = (1, 3, 6, 12, 50)
 DRAWS = (1, 2, 3)
 RIVALS = ("baseline", "breads", *HAMS, "sa-flash", "a2", "ema", "efficient", "da")
+LOOKED_AT = 50  # images
 WIDTH = 512  # of HamNet's head where a recipe says nothing
 
 
@@ -114,6 +115,16 @@ def dictionary(recipe: Recipe) -> Grid:
 def contexts(recipe: Recipe) -> Grid:
     """Tables 4 and 5 at a small scale: hams against attention."""
     return {name: Variant(overrides) for name, overrides in variants(RIVALS).items()}
+
+
+@ablations.register("inside")
+def inside(recipe: Recipe) -> Grid:
+    """Figs. 5 and 6: the spectrum before and after the context, and the angles of gradients, on trained weights."""
+    grid: Grid = {}
+    for name, overrides in variants(("breads", *HAMS, "sa-flash")).items():
+        grid[name] = Variant(overrides)
+        grid[f"{name}-inside"] = Variant(weights=name, evaluation=("--inside", str(LOOKED_AT)))
+    return grid
 
 
 def chosen(name: str, recipe: Recipe, cells: Sequence[str] = ()) -> Grid:

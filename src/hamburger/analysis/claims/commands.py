@@ -7,10 +7,10 @@ ANIMALS = (
 )
 
 
-def ablate(name: str, *, seeds: int = 3, jobs: int = 6) -> str:
-    """On photographs, with a ResNet-50 that has seen ImageNet."""
+def ablate(name: str, *, seeds: int = 3, jobs: int = 6, out: str | None = None) -> str:
+    """On photographs, with a ResNet-50 that has seen ImageNet. Grids in one `out` share the trainings of both."""
     numbers = ",".join(map(str, range(seeds)))
     return (
-        f"ham ablate {name} {ANIMALS} --seeds {numbers} --jobs {jobs} --out runs/{name} "
+        f"ham ablate {name} {ANIMALS} --seeds {numbers} --jobs {jobs} --out runs/{out or name} "
         f"--json results/ablation_{name}_voc-animals_h200.jsonl"
     )

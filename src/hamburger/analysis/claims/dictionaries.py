@@ -62,7 +62,7 @@ CLAIMS = (
         reference="this library's own choice; the authors' code draws",
         paper="not examined",
         test="mIoU of the same weights, stored minus each of three series of draws: no loss of half a point or more",
-        command=ablate("dictionary"),
+        command=ablate("dictionary", out="contexts"),
         judge=partial(compare, sources=[drawn()], rule=at_least),
     ),
 )

@@ -100,7 +100,7 @@ def forest(claim: Claim, verdict: Verdict) -> Markup:
             axes.plot([finding.effect], [place], "o", color=colour, markersize=6)
         axes.set_yticks(range(len(drawn)), [f"{_short(finding.what)}\n{where}" for where, finding in drawn])
         axes.tick_params(axis="y", labelsize=7.5)
-        axes.set(xlabel={"points": "mIoU, points", "times": "times"}.get(unit, unit.strip("()") or "share"))
+        axes.set(xlabel={"points": "mIoU, points"}.get(unit, unit.strip("()")))
         axes.set_ylim(len(drawn) - 0.4, -0.6)
         axes.grid(visible=False, axis="y")
 

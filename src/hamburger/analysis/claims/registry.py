@@ -7,6 +7,7 @@ from hamburger.analysis.claims import (
     cost,
     dictionaries,
     gradient,
+    inside,
     iterations,
     parts,
     sizes,
@@ -23,6 +24,7 @@ FAMILIES = {
     "temperature": "Temperature",
     "latent": "Inner width and rank",
     "steps": "Sweeps in training and evaluation",
+    "inside": "Spectra, feature maps and gradients of trained networks",
     "cost": "Time and memory",
     "propositions": "The propositions",
 }
@@ -35,6 +37,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
             *dictionaries.CLAIMS,
             *sizes.CLAIMS,
             *iterations.CLAIMS,
+            *inside.CLAIMS,
             *cost.CLAIMS,
             *theory.CLAIMS,
         ),

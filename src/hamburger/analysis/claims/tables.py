@@ -59,7 +59,7 @@ def as_rows(found: Judged) -> list[dict[str, Any]]:
                 "ci": None if telling is None or telling.interval is None else [rounded(x) for x in telling.interval],
                 "n_seeds": 0 if telling is None else telling.n,
                 "verdict": verdict.word,
-                "unit": None if telling is None else telling.unit.strip("()") or "share",
+                "unit": None if telling is None else telling.unit.strip("()") or None,
                 "reference": claim.reference,
                 "test": claim.test,
                 "command": claim.command,
