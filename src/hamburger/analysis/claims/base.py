@@ -87,6 +87,12 @@ class Verdict:
         return min(agreeing or every, key=lambda finding: finding.support, default=None)
 
     @property
+    def basis(self) -> str:
+        """What a reader must know beside the word."""
+        run = [trial for trial in self.trials if trial.findings]
+        return "generated scenes alone" if run and not any(trial.decides for trial in run) else ""
+
+    @property
     def here(self) -> str:
         said = [trial.text for trial in self.trials]
         if {CONFIRMED, NOT_CONFIRMED} <= {trial.word for trial in deciding(self.trials)}:

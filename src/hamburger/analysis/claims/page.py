@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hamburger.analysis.claims.base import CONFIRMED, INCONCLUSIVE, NOT_CONFIRMED, NOT_RUN, Claim, Finding, Verdict
-from hamburger.analysis.claims.method import MARGIN
+from hamburger.analysis.claims.method import GENERATED, MARGIN
 from hamburger.analysis.claims.registry import FAMILIES
 from hamburger.analysis.claims.results import Results, by_seed
 from hamburger.analysis.claims.tables import PRINTED, counts, effect, judged, side_by_side
@@ -37,7 +37,7 @@ def page(results: Results) -> str:
     rows: list[list[Cell]] = [
         [
             Markup(f'<a href="#{claim.id}">{claim.id}</a>'),
-            badge(verdict.word),
+            Markup(f"{badge(verdict.word)} {verdict.basis}"),
             effect(verdict) or None,
             "0" if verdict.telling is None else str(verdict.telling.n),
         ]
@@ -68,7 +68,7 @@ def one_claim(claim: Claim, verdict: Verdict) -> Markup:
     rows += [["here", Markup(f"{_plain(trial.text)}: {badge(trial.word)}")] for trial in verdict.trials]
     rows += [["here", "not run"]] if not verdict.trials else []
     return Markup(
-        f'<article id="{claim.id}"><h3>{_plain(claim.statement)} {badge(verdict.word)}</h3>'
+        f'<article id="{claim.id}"><h3>{_plain(claim.statement)} {badge(verdict.word)} {verdict.basis}</h3>'
         + table(["", ""], rows, name=f"{claim.id}-table", kind="words")
         + forest(claim, verdict)
         + folded("The command that makes these rows", f"<pre>{_plain(claim.command)}</pre>")
@@ -123,7 +123,8 @@ def tables(results: Results, family: str) -> Markup:
 def bars(family: str, name: str, rows: Sequence[dict[str, Any]]) -> Markup:
     """Mean of each cell with the interval of the mean, each seed a dot, and the paper's mean as a diamond."""
     cells = list(dict.fromkeys(row["cell"] for row in rows))[:MOST_DRAWN]
-    printed = PRINTED.get(family, {})
+    # beside generated scenes the paper's percentages would say nothing
+    printed = {} if rows[0]["recipe"].startswith(GENERATED) else PRINTED.get(family, {})
 
     def draw(axes: Any) -> None:
         for place, cell in enumerate(cells):

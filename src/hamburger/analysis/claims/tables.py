@@ -59,6 +59,7 @@ def as_rows(found: Judged) -> list[dict[str, Any]]:
                 "ci": None if telling is None or telling.interval is None else [rounded(x) for x in telling.interval],
                 "n_seeds": 0 if telling is None else telling.n,
                 "verdict": verdict.word,
+                "basis": verdict.basis or None,
                 "unit": None if telling is None else telling.unit.strip("()") or None,
                 "reference": claim.reference,
                 "test": claim.test,
@@ -89,6 +90,10 @@ def effect(verdict: Verdict) -> str:
     return said
 
 
+def worded(verdict: Verdict) -> str:
+    return f"**{verdict.word}**" + (f", {verdict.basis}" if verdict.basis else "")
+
+
 def markdown(results: Results) -> str:
     """Every claim with its verdict, family by family."""
     found = judged(results)
@@ -99,7 +104,7 @@ def markdown(results: Results) -> str:
             if claim.family == family:
                 said = "<br>".join(trial.text for trial in verdict.trials) or "-"
                 what = f"{claim.statement} ({claim.reference})"
-                lines.append([what, claim.paper, said, effect(verdict), f"**{verdict.word}**"])
+                lines.append([what, claim.paper, said, effect(verdict), worded(verdict)])
         parts += [f"### {title}", markdown_table(["claim", "paper", "here", "effect", "verdict"], lines)]
         if (beside := side_by_side(results, family)) is not None:
             parts.append(markdown_table(*beside))
