@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hamburger.errors import InputError, UnknownNameError, did_you_mean
+
+if TYPE_CHECKING:
+    from hamburger.analysis.claims.tables import Judged
 
 COLOURS = {"confirmed": "green", "not confirmed": "red", "inconclusive": "yellow", "not run": "dim"}
 
@@ -43,8 +46,10 @@ def claims(
             table.add_column(heading, justify="right" if heading == "seeds" else "left")
         for claim, verdict in found:
             seeds = "" if verdict.telling is None else str(verdict.telling.n)
-            word = f"[{COLOURS[verdict.word]}]{verdict.word}[/]"
+            word = f"[{COLOURS[verdict.word]}]{verdict.word}[/]{'*' * bool(verdict.basis)}"
             table.add_row(claim.id, effect(verdict).replace("[", r"\["), seeds, word)
+        if any(verdict.basis for _, verdict in found):
+            table.caption = "* on generated scenes alone"
         console.print(table)
         console.print(
             "`ham claims --only ID` says what was compared, and the command that makes its rows", markup=False
@@ -59,7 +64,7 @@ def claims(
         console.print(f"wrote {html}", soft_wrap=True, highlight=False)
 
 
-def _in_full(found: list, names: tuple[str, ...]) -> None:  # type: ignore[type-arg]
+def _in_full(found: Judged, names: tuple[str, ...]) -> None:
     known = {claim.id: (claim, verdict) for claim, verdict in found}
     for name in names:
         if name not in known:

@@ -91,6 +91,7 @@ def test_photographs_decide_and_generated_scenes_stand_beside():
     assert both.word == CONFIRMED and both.telling.effect > 0
     assert [trial.decides for trial in both.trials] == [True, False]
     assert judge(beats, scenes=lose).word == NOT_CONFIRMED
+    assert (both.basis, judge(beats, scenes=lose).basis) == ("", "generated scenes alone")
 
 
 def test_sets_that_contradict_each_other_decide_nothing():
