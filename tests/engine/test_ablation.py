@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from hamburger.engine.ablation import ablation_cells
-from hamburger.engine.ablation_rows import check_rows, join_rows, read_rows
+from hamburger.engine.ablation_rows import check_rows, join_rows, read_rows, still_to_run
 from hamburger.engine.grid import GridError, check_grid, rows, run_grid
 from hamburger.errors import OptionError, UnknownNameError
 from hamburger.models.create import create_model
@@ -110,6 +110,18 @@ def test_a_folder_of_other_settings_is_refused(tmp_path):
     (tmp_path / old[0].name / "recipe.json").write_text(to_json(old[0].resolved()))
     with pytest.raises(OptionError, match=r"ablate: the run in .* was made with another recipe \(steps"):
         run_grid(new, tmp_path, command=stand_in, call="ablate")
+
+
+def test_rows_in_the_file_count_as_finished_and_lost_weights_are_made_again(tmp_path):
+    path, runs, lost = tmp_path / "rows.jsonl", tmp_path / "runs", tmp_path / "lost"
+    names = ["nmf-drawn1", "nmf-drawn2", "vq-drawn1"]
+    grid = ablation_cells("dictionary", "patchwork", seeds=[0], only=names)
+    assert still_to_run(path, grid, runs) == grid
+    join_rows(path, run_grid([cell for cell in grid if cell.variant != "nmf-drawn2"], runs, command=stand_in))
+    assert [cell.variant for cell in still_to_run(path, grid, runs)] == ["nmf-drawn2"]
+    assert [cell.variant for cell in still_to_run(path, grid, lost)] == ["nmf", "nmf-drawn1", "nmf-drawn2"]
+    other = ablation_cells("dictionary", "patchwork", seeds=[0], only=names, settings=["steps=9"])
+    assert still_to_run(path, other, runs) == other
 
 
 def test_rows_are_joined_over_calls_and_never_mixed(tmp_path):

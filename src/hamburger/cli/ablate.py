@@ -32,33 +32,36 @@ def ablate(
     from hamburger.cli.bench import numbers, words
     from hamburger.cli.grid import grid_bar
     from hamburger.engine.ablation import ablation_cells
-    from hamburger.engine.ablation_rows import check_rows, join_rows
+    from hamburger.engine.ablation_rows import check_rows, join_rows, read_rows, still_to_run
     from hamburger.engine.grid import check_grid, finished, rows, run_grid
     from hamburger.files import check_writable
 
     grid = ablation_cells(
         name, recipe, seeds=numbers(seeds, "ablate", "seeds"), settings=settings or (), only=words(cells)
     )
+    check_grid(grid, out, call="ablate")
+    left = grid
     if json is not None:
         check_rows(json, grid)
+        left = still_to_run(json, grid, out)
     if plan:
         import shlex
 
-        check_grid(grid, out, call="ablate")
         for cell in grid:
-            state = "finished" if finished(cell, out) else shlex.join(["ham", *cell.command(out, data)[3:]])
+            done = cell not in left or finished(cell, out)
+            state = "finished" if done else shlex.join(["ham", *cell.command(out, data)[3:]])
             typer.echo(f"{cell.name}: {state}")
         return
     if json is not None:
         check_writable(json)
     try:
-        with grid_bar(len(grid)) as progress:
-            run_grid(grid, out, data=data, jobs=jobs, progress=progress, call="ablate")
+        with grid_bar(len(left)) as progress:
+            run_grid(left, out, data=data, jobs=jobs, progress=progress, call="ablate")
     finally:  # of what is finished, also after an interrupt or a failure
-        found = rows(grid, out)
+        found = rows(left, out)
         if json is not None and found:
             join_rows(json, found)
-    Console().print(table(found))
+    Console().print(table(found if json is None else read_rows(json)))
 
 
 def table(rows: list[dict[str, Any]]) -> Table:

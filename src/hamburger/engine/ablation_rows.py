@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from hamburger.engine.ablation import AblationCell
+from hamburger.engine.folder import RESULT
 from hamburger.errors import OptionError
 from hamburger.files import write_json_lines
+from hamburger.recipes.codec import digest
 
 Row = dict[str, Any]
 
@@ -29,6 +31,18 @@ def check_rows(path: Path, grid: Sequence[AblationCell]) -> None:
                 f"ablate: {path} holds rows of '{found[0]}' from recipe '{found[1]}' with {found[2]}, these would be "
                 f"'{wanted[0]}' from '{wanted[1]}' with {wanted[2]}; give the same, or name another file with --json"
             )
+
+
+def still_to_run(path: Path, grid: Sequence[AblationCell], out: Path) -> list[AblationCell]:
+    """Cells that have no row yet, so that a grid can go on where its run folders are gone.
+
+    An evaluation needs weights: where those are gone too, their training is run again with all its evaluations, since
+    rows of one training should speak of the same weights.
+    """
+    had = {(row["cell"], row["seed"], row["recipe_hash"]) for row in read_rows(path)}
+    missing = {cell for cell in grid if (cell.variant, cell.seed, digest(cell.resolved())) not in had}
+    weights = {cell.needs for cell in missing if cell.needs is not None and not (out / cell.needs / RESULT).exists()}
+    return [cell for cell in grid if cell in missing or cell.name in weights or cell.needs in weights]
 
 
 def join_rows(path: Path, rows: Sequence[Row]) -> None:
