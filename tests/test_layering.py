@@ -14,7 +14,7 @@ import hamburger
 SOURCE = Path(hamburger.__file__).parent
 # A package may import from itself and from those to its left. Files at the top (errors, shapes, ...) lie below all.
 ORDER = [
-    *("ops", "solvers", "layers", "adapters", "losses", "backbones", "heads", "models", "gan"),
+    *("ops", "solvers", "layers", "insertion", "adapters", "losses", "backbones", "heads", "models", "gan"),
     *("data", "metrics", "recipes", "engine", "use", "bench", "analysis", "recovery", "cli"),
 ]
 

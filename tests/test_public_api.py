@@ -13,6 +13,7 @@ NAMES = (
     *("one_step", "bptt", "Truncated", "Implicit"),
     *("Hamburger", "HamLayer", "contexts", "create_context", "list_contexts", "debug"),
     *("create_model", "create_gan"),
+    *("insert_context", "remove_contexts", "replace_attention"),
     *(
         "HamburgerError",
         "ShapeError",

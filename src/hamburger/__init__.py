@@ -21,6 +21,7 @@ from hamburger.errors import (
     TrainingError,
     UnknownNameError,
 )
+from hamburger.insertion import insert_context, remove_contexts, replace_attention
 from hamburger.layers import Hamburger, HamLayer
 from hamburger.layers.context import create_context, list_contexts
 from hamburger.layers.context.base import contexts
@@ -75,8 +76,11 @@ __all__ = [
     "debug",
     "decompose",
     "hams",
+    "insert_context",
     "list_contexts",
     "one_step",
+    "remove_contexts",
+    "replace_attention",
 ]
 
 

@@ -59,6 +59,10 @@ class EfficientAttention(nn.Module):
         self.out = conv(value_channels, channels, bias=True)
 
     def forward(self, x: Tensor) -> Tensor:
+        return x + self.context(x)
+
+    def context(self, x: Tensor) -> Tensor:
+        """The layer without its skip.   b c h w   ->   b c h w"""
         check_map("efficient", x, self.channels)
         queries, keys, values = (
             layer(x).flatten(2).unflatten(1, (self.heads, -1)) for layer in (self.queries, self.keys, self.values)
@@ -73,7 +77,7 @@ class EfficientAttention(nn.Module):
         if self.norm == "scale_n":  # the other 1/√n, on what is small: d x e instead of d x n
             context = context / keys.shape[3] ** 0.5
         y = (context @ queries).flatten(1, 2)
-        return x + self.out(y.unflatten(2, x.shape[2:]))
+        return self.out(y.unflatten(2, x.shape[2:]))
 
     def extra_repr(self) -> str:
         return f"norm={self.norm}, heads={self.heads}"

@@ -1,0 +1,163 @@
+"""`insert_context` and `remove_contexts`: all of a call is done, or nothing of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+
+from hamburger.errors import InputError, OptionError, ShapeError, UnknownNameError
+from hamburger.insertion.attention import ReplacedAttention, restore
+from hamburger.insertion.hiding import NAME
+from hamburger.insertion.place import GATES, InsertedContext, attach, detach, holds_context
+from hamburger.insertion.plan import Wish, features, missing, realise, wish
+from hamburger.insertion.quiet import Seen, check_ready, quiet, watch
+
+CALL = "insert_context"
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def insert_context(model: Model, places: Mapping[str, Any], *, gate: str | None = "zero", example: Any = None) -> Model:
+    """Put contexts after named submodules of any network, in place; the model is returned.
+
+    >>> insert_context(resnet, {"layer3": "efficient", "layer4.1": ("nmf", {"rank": 32})})
+
+    - `places`: to each name of `model.named_modules()` the name of a context, a ready module, a function that builds
+      one from the channels, or a pair of one of these and its options. Three options say where rather than what:
+      `layout` ("channels" or "tokens": which axis the channels are, where it was not seen rightly), `grid` ((h, w): the
+      last h w tokens as a map, with those before them passing by) and `output` (which part of a tuple or a dict).
+    - `gate`: "zero", a learned scalar g in x + g (context(x) - x) that starts at 0: the network answers as before until
+      it is trained; "one", the same from 1; None, the context alone.
+    - `example`: an input to find channels by: a tensor, a tuple of arguments or a dict of keyword arguments. By default
+      one is made for networks on images. The model is run with it twice, in evaluation, and is not changed by that.
+
+    Hams by name are built without their last ReLU (version="paper") unless `version` is given.
+    """
+    check_ready(CALL, model)
+    if not (gate is None or (isinstance(gate, str) and gate in GATES)):
+        raise OptionError(f"{CALL}: gate must be 'zero', 'one' or None, got {gate!r}")
+    if not isinstance(places, Mapping) or not places:
+        raise OptionError(f"{CALL}: places must be a dict from names of submodules to contexts, got {places!r}")
+    wishes = [wish(CALL, place, asked) for place, asked in places.items()]
+    modules = _find(model, wishes)
+    seen, example = watch(CALL, model, modules, example)
+
+    made: dict[str, InsertedContext] = {}
+    for each in wishes:
+        module, x = modules[each.place], features(CALL, each, seen[each.place])
+        context, form = realise(CALL, each, model, module, x)
+        inserted = InsertedContext(context, gate=gate, form=form).to(x.device, x.dtype)
+        _try(each.place, inserted, x)
+        made[each.place] = inserted.train(module.training)
+
+    for place, inserted in made.items():
+        attach(modules[place], inserted)
+    try:
+        _run_once(model, modules, made, example)
+    except Exception:
+        for place in made:
+            detach(modules[place])
+        raise
+    return model
+
+
+def remove_contexts(model: Model, places: Iterable[str] | None = None) -> Model:
+    """Undo `insert_context` and `replace_attention`, everywhere or at the named places; the model is returned.
+
+    The modules are the same objects as before, with the state dict keys of before. What was trained in them stays.
+    """
+    call = "remove_contexts"
+    if not isinstance(model, nn.Module):
+        raise InputError(f"{call}: the model must be a torch.nn.Module, got {type(model).__name__}")
+    changed = {
+        name: module
+        for name, module in model.named_modules()
+        if holds_context(module) or isinstance(module, ReplacedAttention)
+    }
+    if isinstance(places, str):
+        places = [places]
+    chosen = list(changed) if places is None else list(places)
+    for place in chosen:
+        if place not in changed:
+            raise UnknownNameError(f"{call}: there is no context at '{place}'; there are some at {list(changed)}")
+    for place in reversed(chosen):  # inner ones first: a replaced attention may lie in a module that holds a context
+        module = changed[place]
+        if isinstance(module, ReplacedAttention):
+            restore(model, place, module)
+        else:
+            detach(module)
+    return model
+
+
+def _find(model: nn.Module, wishes: list[Wish]) -> dict[str, nn.Module]:
+    """The modules by name; everything that is wrong before the model is run."""
+    known = dict(model.named_modules(remove_duplicate=False))
+    names = [name for name in known if name and NAME not in name.split(".")]
+    found: dict[str, nn.Module] = {}
+    given: dict[int, str] = {}
+    for each in wishes:
+        place = each.place
+        if place == "":
+            raise OptionError(f"{CALL}: '' is the whole model; put nn.Sequential(model, context) around it instead")
+        if place not in known:
+            raise UnknownNameError(missing(CALL, place, names))
+        module = known[place]
+        if holds_context(module):
+            raise InputError(
+                f"{CALL}: '{place}' has a context already; take it out first, remove_contexts(model, ['{place}'])"
+            )
+        twin = next((name for name, other in found.items() if other is module), None)
+        if twin is not None:
+            raise InputError(f"{CALL}: '{twin}' and '{place}' are the same module; name one of them")
+        if isinstance(each.what, nn.Module):
+            if id(each.what) in given or any(each.what is module for module in known.values()):
+                other = given.get(id(each.what), "elsewhere in the model")
+                raise InputError(
+                    f"{CALL}: the module given for '{place}' is also used at {other}; give each place its own, for "
+                    "example copy.deepcopy(context)"
+                )
+            given[id(each.what)] = f"'{place}'"
+        found[place] = module
+    return found
+
+
+def _run_once(model: nn.Module, modules: dict[str, nn.Module], made: dict[str, InsertedContext], example: Any) -> None:
+    """See that each context runs once. A module that goes through its children runs it by itself: no hook is needed."""
+    seen, _ = watch(CALL, model, made, example)
+    looped = [place for place in made if seen[place].calls == 2 and made[place].form.output is None]
+    for place in looped:
+        made[place].unhook()
+    around: dict[str, Seen] = {}
+    if looped:
+        both = {**made, **{f"{place} itself": modules[place] for place in looped}}
+        seen, _ = watch(CALL, model, both, example)
+        around = {place: seen.pop(f"{place} itself") for place in looped}
+    for place, record in seen.items():
+        # in a loop it must be what comes last: what the module gives is then the very tensor that the context gave
+        if record.calls != 1 or (place in around and around[place].output is not record.output):
+            raise InputError(
+                f"{CALL}: with a context '{place}' gives something else than before, because it goes through all of "
+                "its children itself; name the module around it or one inside"
+            )
+
+
+def _try(place: str, inserted: InsertedContext, x: Tensor) -> None:
+    """Run a context by itself on features of its place, so that an error can name the place."""
+    kind = type(inserted.context).__name__
+    version = x._version
+    try:
+        with quiet(inserted):
+            y = inserted.form.run(inserted.context, x)
+    except Exception as error:
+        raise ShapeError(
+            f"{CALL}: {kind} cannot take the features {tuple(x.shape)} of '{place}', read as "
+            f"'{inserted.form.layout}': {error}"
+        ) from error
+    if not isinstance(y, Tensor) or y.shape != x.shape:
+        came = tuple(y.shape) if isinstance(y, Tensor) else f"a {type(y).__name__}"
+        raise ShapeError(
+            f"{CALL}: a context keeps the shape of its input, but {kind} gives {came} for {tuple(x.shape)}"
+        )
+    if x._version != version:
+        raise InputError(f"{CALL}: {kind} changes its input in place, which the gate still needs; build it without")

@@ -1,0 +1,180 @@
+"""What a person asked for at one place, and the form of the features that were found there."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from hamburger.errors import HamburgerError, InputError, OptionError, ShapeError, check_choice, check_count
+from hamburger.insertion.place import Form
+from hamburger.insertion.quiet import Seen, is_feature
+from hamburger.layers.burger import LAYOUTS, Hamburger
+from hamburger.layers.context import contexts, create_context
+
+PLACING = ("layout", "grid", "output")
+HAMS = ("nmf", "vq", "cd")
+# Contexts that treat positions as a set: tokens need no grid for them. A test holds the list to the registry.
+POSITION_BLIND = frozenset(
+    ("a2", "cd", "efficient", "ema", "enc", "external", "lightham", "nmf", "nonlocal", "ocr", "sa", "sgr", "vq")
+)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A context as it was asked for: a name, a module or a function of the channels, with options, and where."""
+
+    place: str
+    what: str | nn.Module | Callable[..., nn.Module]
+    options: dict[str, Any] = field(default_factory=dict)
+    placing: dict[str, Any] = field(default_factory=dict)
+
+
+def wish(call: str, place: str, asked: Any) -> Wish:
+    what, options = asked, {}
+    if isinstance(asked, tuple):
+        if len(asked) != 2 or not isinstance(asked[1], Mapping):
+            raise OptionError(f"{call}: '{place}' must be given a context, or (context, {{options}}), got {asked!r}")
+        what, options = asked[0], dict(asked[1])
+    if isinstance(what, str):
+        contexts[what]  # raises with the nearest name
+    elif not isinstance(what, nn.Module) and not callable(what):
+        raise OptionError(
+            f"{call}: '{place}' must be given the name of a context, a module, or a function of the channels that "
+            f"builds one, got {what!r}"
+        )
+    placing = {key: options.pop(key) for key in PLACING if key in options}
+    if isinstance(what, nn.Module) and options:
+        raise OptionError(
+            f"{call}: '{place}' is given a ready module, which takes no options but {', '.join(PLACING)}; "
+            f"got {', '.join(options)}"
+        )
+    if "layout" in placing:
+        check_choice(f"{call}, '{place}'", "layout", placing["layout"], LAYOUTS)
+    grid = placing.get("grid")
+    if grid is not None:
+        if not isinstance(grid, (tuple, list)) or len(grid) != 2:
+            raise OptionError(f"{call}, '{place}': grid must be (height, width), got {grid!r}")
+        for side in grid:
+            check_count(f"{call}, '{place}'", "each side of the grid", side, least=1)
+        placing["grid"] = tuple(grid)
+    return Wish(place, what, options, placing)
+
+
+def features(call: str, wish: Wish, seen: Seen) -> Tensor:
+    """The one tensor that the place gave, or what is wrong with it."""
+    where = f"{call}: '{wish.place}'"
+    if seen.calls == 0:
+        raise InputError(
+            f"{where} is not called when the model runs on the example, so nothing can follow it; name a module that "
+            "is (where a model goes through a list, its members), or give an example= that reaches it"
+        )
+    if seen.calls > 1:
+        raise InputError(
+            f"{where} is called {seen.calls} times in one pass, and one context cannot follow them all; name a module "
+            "that is called once"
+        )
+    output, part = seen.output, wish.placing.get("output")
+    if part is not None:
+        try:
+            output = output[part]
+        except (LookupError, TypeError) as error:
+            raise OptionError(f"{where} gives {_kind(seen.output)}, which has no part {part!r}") from error
+    if not is_feature(output):
+        remedy = "name a module that gives a tensor"
+        if part is None and isinstance(output, (tuple, list, dict)) and len(output):
+            parts = list(output) if isinstance(output, dict) else list(range(len(output)))
+            remedy = f"say which part of it: (context, {{'output': {parts[0]!r}}}), one of {parts[:8]}"
+        raise InputError(f"{where} gives {_kind(output)}, not a tensor of floating point numbers; {remedy}")
+    if output.dim() not in (3, 4, 5) or 0 in output.shape:
+        raise ShapeError(
+            f"{where} gives {tuple(output.shape)}; a context takes feature maps (b, c, h, w[, d]) or tokens (b, n, c), "
+            "so name a module before positions are pooled away"
+        )
+    return output
+
+
+def realise(call: str, wish: Wish, model: nn.Module, module: nn.Module, x: Tensor) -> tuple[nn.Module, Form]:
+    """Build what was asked for, for features x, and decide the form it takes."""
+    where = f"{call}, '{wish.place}'"
+    layout = wish.placing.get("layout") or layout_of(model, module, x)
+    channels = x.shape[-1 if layout == "tokens" else 1]
+    positions = x.shape[1:-1] if layout == "tokens" else x.shape[2:]
+    grid = wish.placing.get("grid")
+    if grid is not None and grid[0] * grid[1] > positions.numel():
+        raise ShapeError(
+            f"{where}: a grid of {grid} has more than the {positions.numel()} positions of {tuple(x.shape)}"
+        )
+    context = wish.what
+    if isinstance(context, str):
+        options = dict(wish.options)
+        if context in HAMS:  # Eq. 6 without the last ReLU: features need not be positive where a context is put in
+            options.setdefault("version", "paper")
+        try:
+            context = create_context(context, channels, **options)
+        except HamburgerError as error:
+            raise type(error)(f"{where}: {error}") from error
+    elif not isinstance(context, nn.Module):
+        context = context(channels, **wish.options)
+        if not isinstance(context, nn.Module):
+            raise OptionError(f"{where}: the function must build a torch.nn.Module, got {type(context).__name__}")
+    takes = taken_by(context)
+    if grid is not None:
+        takes = "map"
+    elif takes == "map" and len(positions) != 2 and not _position_blind(wish.what, context):
+        raise ShapeError(
+            f"{where}: {type(context).__name__} looks at neighbours in a map b c h w, and the features are "
+            f"{tuple(x.shape)}; say how its positions lie, ('...', {{'grid': (height, width)}}), or take one of "
+            f"{', '.join(sorted(POSITION_BLIND))}"
+        )
+    return context, Form(layout, takes, grid, wish.placing.get("output"))
+
+
+def layout_of(model: nn.Module, module: nn.Module, x: Tensor) -> str:
+    """Which axis the channels are: the one as long as the module's weights, or the model's, or as usual."""
+    for part in (module, model):
+        widths = {parameter.shape[0] for parameter in part.parameters() if parameter.dim()}
+        first, last = x.shape[1] in widths, x.shape[-1] in widths
+        if first != last:
+            return "channels" if first else "tokens"
+        if first and x.dim() == 3:  # as many positions as channels: what kind of layers are there?
+            along = any(isinstance(layer, (nn.Conv1d, nn.BatchNorm1d)) for layer in part.modules())
+            across = any(isinstance(layer, (nn.Linear, nn.LayerNorm)) for layer in part.modules())
+            return "channels" if along and not across else "tokens"
+        if first:
+            break
+    return "tokens" if x.dim() == 3 else "channels"
+
+
+def taken_by(context: nn.Module) -> str:
+    if isinstance(context, Hamburger):
+        return context.layout
+    ours = tuple(kind for kind in contexts.values() if isinstance(kind, type))
+    return "map" if isinstance(context, ours) else "same"
+
+
+def missing(call: str, place: str, names: list[str]) -> str:
+    """The message about a name that no submodule has, with the nearest that one has."""
+    close = difflib.get_close_matches(place, names, n=3, cutoff=0.5)
+    hint = " or ".join(f"'{name}'" for name in close)
+    children = [name for name in names if "." not in name]
+    shown = ", ".join(children[:12]) + (", ..." if len(children) > 12 else "")
+    return f"{call}: the model has no submodule '{place}'" + (
+        f"; did you mean {hint}?" if close else f"; it has {shown}"
+    )
+
+
+def _position_blind(asked: Any, context: nn.Module) -> bool:
+    name = asked if isinstance(asked, str) else next((n for n, kind in contexts.items() if kind is type(context)), None)
+    return name in POSITION_BLIND and not isinstance(getattr(context, "pool", None), nn.MaxPool2d)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of {value.dtype}"
+    if isinstance(value, dict):
+        return f"a {type(value).__name__} with {list(value)[:8]}"
+    return f"a {type(value).__name__}" + (f" of {len(value)}" if isinstance(value, (tuple, list)) else "")

@@ -1,0 +1,142 @@
+"""A forward pass that leaves no trace: what a network gives at a place, found by running it once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+
+from hamburger.errors import InputError
+
+SIZES = (224, 32, 64, 128, 256, 28, 384, 512)
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+class Seen:
+    """How often a module was called, and what it gave first."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.output: Any = None
+
+
+def watch(call: str, model: nn.Module, places: Mapping[str, nn.Module], example: Any) -> tuple[dict[str, Seen], Any]:
+    """Run the model once and look at the places; also the example, where none was given one that the model takes."""
+    if example is not None:
+        try:
+            return _look(model, places, example), example
+        except Exception as error:
+            raise InputError(
+                f"{call}: the model could not run on the example ({_one_line(error)}); "
+                "example= takes one input tensor, a tuple of positional arguments or a dict of keyword arguments"
+            ) from error
+    failure: Exception | None = None
+    for made in _examples(call, model):
+        try:
+            return _look(model, places, made), made
+        except Exception as error:  # the wrong size can fail in any way
+            failure = failure or error
+    raise InputError(
+        f"{call}: {type(model).__name__} runs on none of the inputs that were tried, the first with "
+        f"{_one_line(failure)}; give example="
+    ) from failure
+
+
+def _look(model: nn.Module, places: Mapping[str, nn.Module], example: Any) -> dict[str, Seen]:
+    seen = {name: Seen() for name in places}
+
+    def look(name: str) -> Any:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            record = seen[name]
+            record.calls += 1
+            if record.calls == 1:
+                record.output = output
+
+        return hook
+
+    handles = [module.register_forward_hook(look(name)) for name, module in places.items()]
+    try:
+        with quiet(model):
+            if isinstance(example, tuple):
+                model(*example)
+            elif isinstance(example, dict):
+                model(**example)
+            else:
+                model(example)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return seen
+
+
+@contextmanager
+def quiet(model: nn.Module) -> Iterator[None]:
+    """Evaluation without gradients; flags, buffers and random numbers are afterwards as they were."""
+    flags = [(module, module.training) for module in model.modules()]
+    buffers = [
+        (module, name, buffer, buffer.clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
+    devices = {tensor.device for tensor in model.parameters() if tensor.device.type == "cuda"}
+    dice = random.getstate()
+    try:
+        for module, _ in flags:  # not by eval(): networks override it, to fold weights for example
+            module.training = False
+        with torch.random.fork_rng(list(devices)), torch.no_grad():
+            yield
+    finally:
+        random.setstate(dice)
+        for module, flag in flags:
+            module.training = flag
+        with torch.no_grad():
+            for module, name, buffer, before in buffers:
+                module._buffers[name] = buffer
+                if not torch.equal(buffer, before):
+                    buffer.copy_(before)
+
+
+def _examples(call: str, model: nn.Module) -> Iterator[Tensor]:
+    """Inputs for a usual network on images, of the sizes that it may take."""
+    first = next((module for module in model.modules() if isinstance(module, CONVOLUTIONS)), None)
+    if first is None:
+        raise InputError(f"{call}: {type(model).__name__} has no convolution that shows its input; give example=")
+    axes = CONVOLUTIONS.index(next(kind for kind in CONVOLUTIONS if isinstance(first, kind))) + 1
+    for size in dict.fromkeys((*_own_sizes(model), *(SIZES if axes < 3 else (32, 64)))):
+        made = torch.rand(1, first.in_channels, *[size] * axes, generator=torch.Generator().manual_seed(0))
+        yield made.to(first.weight.device, first.weight.dtype)
+
+
+def check_ready(call: str, model: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise InputError(f"{call}: the model must be a torch.nn.Module, got {type(model).__name__}")
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if isinstance(tensor, (UninitializedParameter, UninitializedBuffer)):
+            raise InputError(f"{call}: '{name}' has no size yet (a lazy module); run the model once before")
+
+
+def _own_sizes(model: nn.Module) -> Iterator[int]:
+    """What networks of timm and torchvision say about the size of their input."""
+    patches: Any = getattr(model, "patch_embed", None)
+    config: Any = getattr(model, "pretrained_cfg", None)
+    told = [getattr(patches, "img_size", None), getattr(model, "image_size", None)]
+    told.append(config.get("input_size") if isinstance(config, dict) else None)
+    for size in told:
+        side = size[-1] if isinstance(size, (tuple, list)) and size else size
+        if isinstance(side, int) and side > 0:
+            yield side
+
+
+def _one_line(error: BaseException | None) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:200]}{'...' if len(text) > 200 else ''}"
+
+
+def is_feature(output: Any) -> bool:
+    return isinstance(output, Tensor) and output.is_floating_point()

@@ -1,0 +1,291 @@
+"""What a network keeps when a context is put in, what it gains, and what is left when it is taken out."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from small_networks import NETWORKS, Plain, mask_rcnn
+from torch import nn
+
+import hamburger as hb
+from hamburger.insertion import InsertedContext
+from hamburger.insertion.plan import POSITION_BLIND
+
+
+def image():
+    return torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
+
+
+def gates(net):
+    return [module.gate for module in net.modules() if isinstance(module, InsertedContext)]
+
+
+def signature(net):
+    """Everything the dry run must leave alone."""
+    return (
+        {name: tensor.clone() for name, tensor in net.state_dict().items()},
+        [(id(module), type(module), module.training, len(module._forward_hooks)) for module in net.modules()],
+    )
+
+
+def same(a, b):
+    return a[1] == b[1] and a[0].keys() == b[0].keys() and all(torch.equal(a[0][name], b[0][name]) for name in a[0])
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_life_of_a_network(name):
+    net, places = NETWORKS[name]()
+    before, answer = signature(net), net.eval()(image())
+    net.train()
+    assert hb.insert_context(net, places) is net
+    assert len(gates(net)) == len(places) and all(module.training for module in net.modules())
+    assert set(before[0]) < set(net.state_dict()), "a checkpoint of the bare network still fits"
+    assert torch.equal(net.eval()(image()), answer), "the same bits until it is trained"
+
+    # a step moves the gates first, the next one what lies behind them
+    inside = copy.deepcopy([module.context for module in net.modules() if isinstance(module, InsertedContext)])
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+    for _ in range(2):
+        optimizer.zero_grad()
+        net.train()(image()).square().mean().backward()
+        optimizer.step()
+    assert all(gate.item() != 0 for gate in gates(net))
+    moved = [module.context for module in net.modules() if isinstance(module, InsertedContext)]
+    for new, old in zip(moved, inside, strict=True):
+        pairs = zip(new.parameters(), old.parameters(), strict=True)
+        assert any(not torch.equal(a, b) for a, b in pairs) and all(a.isfinite().all() for a in new.parameters())
+
+    # saved, loaded strictly into a network that was made alike, copied, pickled: the same answers
+    trained = net.eval()(image())
+    file = io.BytesIO()
+    torch.save(net.state_dict(), file)
+    file.seek(0)
+    fresh, places = NETWORKS[name]()
+    hb.insert_context(fresh, places).load_state_dict(torch.load(file, weights_only=True), strict=True)
+    for other in (fresh.eval(), copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        assert torch.equal(other(image()), trained)
+    copied = copy.deepcopy(net)
+    gates(copied)[0].data.fill_(0.5)
+    assert gates(net)[0].item() != 0.5, "a copy has contexts of its own"
+    assert [type(a) for a in copied.modules()] == [type(a) for a in net.modules()]
+
+    for other in (copied, net):
+        assert hb.remove_contexts(other) is other
+        assert list(other.state_dict()) == list(before[0])
+    assert [row[:2] for row in signature(net.train())[1]] == [row[:2] for row in before[1]]
+    assert all(not module._forward_hooks for module in copied.modules())
+
+
+def test_mask_rcnn_with_contexts_in_backbone_and_pyramid():
+    torch.manual_seed(0)
+    net = mask_rcnn().eval()
+    pictures = [torch.rand(3, 64, 48), torch.rand(3, 40, 64)]
+    with torch.no_grad():
+        before = net(pictures)
+    places = {"backbone.body.layer3": "efficient", "backbone.fpn.layer_blocks.1": ("nmf", {"rank": 8})}
+    places["backbone.fpn"] = ("efficient", {"output": "2", "heads": 2})
+    hb.insert_context(net, places)
+    with torch.no_grad():
+        after = net(pictures)
+    assert all(torch.equal(one[key], two[key]) for one, two in zip(before, after, strict=True) for key in one)
+
+    boxes = torch.tensor([[4.0, 4.0, 30.0, 30.0]])
+    target = {"boxes": boxes, "labels": torch.tensor([1]), "masks": torch.ones(1, 64, 64, dtype=torch.uint8)}
+    losses = net.train()([torch.rand(3, 64, 64)], [target])
+    sum(losses.values()).backward()
+    assert len(gates(net)) == 3 and all(gate.grad.isfinite() and gate.grad != 0 for gate in gates(net))
+    assert not gates(hb.remove_contexts(net))
+
+
+def test_the_dry_run_leaves_no_trace():
+    class Counts(Plain):
+        """Changes a buffer and draws in evaluation too, as a dry run must not show."""
+
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+
+        def train(self, mode=True):
+            raise AssertionError("networks fold weights here")
+
+        def forward(self, x):
+            self.calls += 1
+            self.calls = self.calls + torch.rand(())
+            return super().forward(x)
+
+    net = Counts()
+    net.stem[1].training = False
+    buffer, before, dice = net.calls, signature(net), torch.get_rng_state()
+    context = hb.create_context("efficient", 12)
+    torch.set_rng_state(dice)
+    hb.insert_context(net, {"stem": context})
+    assert torch.equal(torch.get_rng_state(), dice)
+    assert net.calls is buffer and not context.training == net.stem.training is False
+    hb.remove_contexts(net)
+    assert same(signature(net), before) and all(p.grad is None for p in net.parameters())
+
+
+def test_gates():
+    x, seen = image(), {}
+    for gate in ("zero", "one", None):
+        net = Plain().eval()
+        net.load_state_dict(seen.setdefault("state", net.state_dict()))
+        torch.manual_seed(3)
+        hb.insert_context(net, {"stem": "efficient"}, gate=gate)
+        seen[gate] = net.stem(x)
+        assert ("stem.inserted_context.gate" in net.state_dict()) is (gate is not None)
+    torch.testing.assert_close(seen["one"], seen[None])
+    assert not torch.allclose(seen["zero"], seen["one"])
+
+
+def test_containers_do_not_show_what_they_hold():
+    net = Plain()
+    members, tail = list(net.stem), net.stem[1:]
+    hb.insert_context(net, {"stem": "efficient"})
+    assert isinstance(net.stem, nn.Sequential) and len(net.stem) == 3
+    assert list(net.stem) == members and net.stem[-1] is members[-1]
+    assert type(net.stem[1:]) is nn.Sequential and list(net.stem[1:]) == list(tail)
+    assert net.stem.inserted_context.context.channels == 12
+    assert net.stem.append(nn.Identity())[3] is net.stem._modules["3"]
+
+    class Several(nn.ModuleDict):
+        def forward(self, x):
+            for layer in self.values():
+                x = layer(x)
+            return x
+
+    table = Several({"a": nn.Conv2d(3, 6, 1), "b": nn.Conv2d(6, 6, 1)})
+    outer = hb.insert_context(nn.Sequential(table), {"0": "efficient"})
+    assert [*table] == [*table.keys()] == ["a", "b"] and len(table) == 2 and len(table.items()) == 2
+    assert "inserted_context" not in table and "a" in table and outer(image()).shape == (2, 6, 64, 64)
+
+
+def test_hooks_of_others_see_the_context():
+    net, seen = Plain().eval(), []
+    handle = net.stem.register_forward_hook(lambda module, args, output: seen.append(output))
+    hb.insert_context(net, {"stem": "efficient"}, gate="one")
+    seen.clear()
+    net(image())
+    bare = nn.Sequential(*net.stem)(image())
+    torch.testing.assert_close(seen[0], net.stem.inserted_context(bare))
+    hb.remove_contexts(net)
+    assert list(net.stem._forward_hooks) == [handle.id]
+
+
+@pytest.mark.parametrize(
+    ("module", "shape", "layout"),
+    [
+        (nn.Conv2d(3, 8, 1), (1, 8, 5, 5), "channels"),
+        (nn.Linear(3, 8), (1, 5, 5, 8), "tokens"),
+        (nn.Linear(3, 8), (1, 5, 8), "tokens"),
+        (nn.Conv1d(3, 8, 1), (1, 8, 5), "channels"),
+        (nn.Conv1d(3, 8, 1), (1, 8, 8), "channels"),
+        (nn.Linear(8, 8), (1, 8, 8), "tokens"),
+        (nn.Conv3d(3, 8, 1), (1, 8, 4, 4, 4), "channels"),
+        (nn.Identity(), (1, 8, 5, 5), "channels"),
+        (nn.Identity(), (1, 5, 8), "tokens"),
+    ],
+)
+@pytest.mark.parametrize("context", ["efficient", "nmf"])
+def test_every_form_of_features(module, shape, layout, context):
+    class Gives(nn.Module):
+        def forward(self, x):
+            return x
+
+    inner = Gives()
+    inner.part = module  # what shows the channels
+    net = hb.insert_context(nn.Sequential(inner), {"0": context}, gate=None, example=torch.rand(shape))
+    placed = inner.inserted_context
+    assert placed.form.layout == layout
+    x = torch.randn(shape)
+    y = net.eval()(x)
+    maps = (x if layout == "channels" else x.movedim(-1, 1)).flatten(2).unsqueeze(3)
+    expected = placed.context(maps).squeeze(3)
+    torch.testing.assert_close((y if layout == "channels" else y.movedim(-1, 1)).flatten(2), expected)
+
+
+def test_a_layer_without_weights_is_read_by_those_of_the_network():
+    net = nn.Sequential(nn.Conv1d(2, 8, 3), nn.ReLU())
+    hb.insert_context(net, {"1": "efficient"})
+    assert net[1].inserted_context.form.layout == "channels"
+
+
+def test_a_layout_that_was_not_seen_rightly_can_be_told():
+    net = nn.Sequential(nn.Linear(8, 8))
+    options = {"layout": "channels"}
+    hb.insert_context(net, {"0": ("efficient", options)}, example=torch.rand(1, 6, 8))
+    assert net[0].inserted_context.context.channels == 6
+
+
+def test_a_class_token_takes_part_without_a_grid_and_passes_by_with_one():
+    x = torch.randn(2, 1 + 12, 8)
+    joined = hb.insert_context(nn.Sequential(nn.Linear(8, 8)), {"0": "efficient"}, gate=None, example=x).eval()
+    aside = hb.insert_context(
+        nn.Sequential(nn.Linear(8, 8)), {"0": ("psp", {"grid": (3, 4)})}, gate=None, example=x
+    ).eval()
+    bare = nn.Linear.forward
+    assert not torch.equal(joined(x)[:, 0], bare(joined[0], x)[:, 0])
+    assert torch.equal(aside(x)[:, 0], bare(aside[0], x)[:, 0])
+    maps = bare(aside[0], x)[:, 1:].mT.unflatten(2, (3, 4))
+    expected = aside[0].inserted_context.context(maps).flatten(2).mT
+    torch.testing.assert_close(aside(x)[:, 1:], expected)
+
+
+def test_ready_modules_and_functions_of_the_channels():
+    class Own(nn.Module):
+        def __init__(self, channels, scale=1.0):
+            super().__init__()
+            self.scale = nn.Parameter(torch.full((channels,), scale))
+
+        def forward(self, x):  # tokens, as the network has them
+            return x * self.scale
+
+    x = torch.rand(2, 7, 8)
+    net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8))
+    places = {"0": Own(8), "1": (Own, {"scale": 2.0}), "2": hb.Hamburger(8, rank=2, layout="tokens")}
+    hb.insert_context(net, places, example=x, gate="one")
+    assert net(x).shape == x.shape and net[1].inserted_context.context.scale[0] == 2
+    assert net[0].inserted_context.context is places["0"]
+
+
+def test_hams_by_name_do_not_rectify_unless_told():
+    net = Plain()
+    hb.insert_context(net, {"stem": "nmf", "blocks.0": ("nmf", {"version": "v1"})})
+    assert [part.version for part in net.modules() if isinstance(part, hb.Hamburger)] == ["paper", "v1"]
+
+
+def test_half_and_double_precision_and_mode_follow_the_network():
+    for dtype in (torch.bfloat16, torch.float64):
+        net = Plain().to(dtype).eval()
+        x = torch.rand(1, 3, 16, 16, dtype=dtype)
+        before = net(x)
+        hb.insert_context(net, {"stem": "nmf"})
+        assert {p.dtype for p in net.parameters()} == {dtype} and not net.stem.inserted_context.context.training
+        assert torch.equal(net(x), before)
+
+
+def test_some_places_are_taken_out_and_can_be_filled_again():
+    net = Plain()
+    hb.insert_context(net, {"stem": "efficient", "blocks.0": "efficient"})
+    hb.remove_contexts(net, ["stem"])
+    assert [name for name, m in net.named_modules() if isinstance(m, InsertedContext)] == ["blocks.0.inserted_context"]
+    hb.insert_context(net, {"stem": "sa"})
+    assert len(gates(hb.remove_contexts(hb.remove_contexts(net)))) == 0
+
+
+def test_which_contexts_look_at_neighbours():
+    """The list of those that do not is held to the registry: positions shuffled before are shuffled after."""
+    x, order = torch.randn(1, 32, 6, 6), torch.randperm(36)
+    for name in hb.list_contexts():
+        layer = hb.create_context(name, 32).eval()
+        for parameter in layer.parameters():
+            if not parameter.any():
+                nn.init.uniform_(parameter)
+        with torch.no_grad():
+            shuffled = layer(x.flatten(2)[..., order].unsqueeze(3)).flatten(2)
+            close = torch.allclose(layer(x).flatten(2)[..., order], shuffled, rtol=1e-2, atol=1e-3)
+        assert close is (name in POSITION_BLIND), name

@@ -1,0 +1,117 @@
+"""Compiled, exported, on several processes, in another process: a network with contexts is still a network."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from small_networks import NETWORKS, Plain
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import hamburger as hb
+from hamburger.testing import assert_close
+
+PLACES = {"stem": "efficient", "blocks.1": ("nmf", {"rank": 4, "init": "fixed", "norm": "none"})}
+
+
+def build():
+    torch.manual_seed(0)
+    return hb.insert_context(Plain(), PLACES, gate="one")
+
+
+@pytest.mark.parametrize("name", ["plain", "torchvision_densenet", "timm_regnet"])
+def test_compiled_and_exported(name):
+    net, places = NETWORKS[name]()
+    hb.insert_context(net.eval(), places, gate="one")
+    x = torch.rand(2, 3, 64, 64)
+    with torch.no_grad():
+        answer = net(x)
+        torch._dynamo.reset()
+        assert_close(torch.compile(net, fullgraph=True, backend="aot_eager")(x), answer, slack=10)
+        program = torch.export.export(net, (x,), strict=False)
+        assert_close(program.module()(x), answer, slack=10)
+    assert set(program.state_dict) == set(net.state_dict())
+
+
+def test_compiled_in_training():
+    torch._dynamo.reset()
+    slow, fast = build(), build()
+    slow.drop.p = fast.drop.p = 0.0
+    x = torch.rand(2, 3, 16, 16)
+    slow(x).square().sum().backward()
+    torch.compile(fast, fullgraph=True, backend="aot_eager")(x).square().sum().backward()
+    for a, b in zip(slow.parameters(), fast.parameters(), strict=True):
+        assert_close(a.grad, b.grad, slack=100)
+
+
+def test_onnx(tmp_path):
+    pytest.importorskip("onnxscript", reason="needs the extra [export]")
+    onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra [export]")
+    net, x = build().eval(), torch.rand(1, 3, 16, 16)
+    torch.onnx.export(net, (x,), tmp_path / "net.onnx", dynamo=True, verbose=False)
+    session = onnxruntime.InferenceSession(tmp_path / "net.onnx")
+    (answer,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    np.testing.assert_allclose(answer, net(x).detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+def step(net, x, share):
+    net.train()
+    for module in net.modules():
+        if isinstance(module, (nn.BatchNorm2d, nn.Dropout)):
+            module.eval()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        (net(x).square().mean(1).sum() * share).backward()
+        optimizer.step()
+
+
+def worker(rank, x, folder):
+    os.environ.update(MASTER_ADDR="127.0.0.1", RANK=str(rank), WORLD_SIZE="2")
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    net = build()
+    step(DistributedDataParallel(net), x[rank : rank + 1], share=2.0)
+    torch.save(net.state_dict(), f"{folder}/{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_two_processes_equal_one(tmp_path):
+    x = torch.rand(2, 3, 16, 16)
+    mp.spawn(worker, (x, str(tmp_path)), nprocs=2)
+    net = build()
+    step(net, x, share=1.0)
+    for rank in range(2):
+        for name, tensor in torch.load(tmp_path / f"{rank}.pt", weights_only=True).items():
+            if tensor.is_floating_point():
+                assert_close(tensor, net.state_dict()[name], slack=10)
+
+
+def test_a_pickle_in_another_process(tmp_path):
+    """Hooks are numbered by process: one that is added after loading must not push ours out."""
+    net, x = nn.Sequential(nn.Conv2d(3, 8, 1), nn.ReLU()), torch.rand(1, 3, 8, 8)
+    hb.insert_context(net, {"0": "efficient"}, gate="one")
+    torch.save((net, x, net(x).detach()), tmp_path / "net.pt")
+    code = (
+        "import sys, torch\n"
+        "net, x, answer = torch.load(sys.argv[1], weights_only=False)\n"
+        "[net[0].register_forward_hook(lambda *_: None) for _ in range(200)]\n"
+        "assert torch.equal(net(x), answer)\n"
+        "import hamburger as hb\n"
+        "assert not torch.equal(hb.remove_contexts(net)(x), answer)\n"
+        "assert len(net[0]._forward_hooks) == 200\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "net.pt")], check=True)
+
+
+def test_moved_with_the_network():
+    net = build().to("meta")
+    assert {p.device.type for p in net.parameters()} == {"meta"}
+    assert {p.dtype for p in build().half().parameters()} == {torch.float16}

@@ -1,0 +1,159 @@
+"""What is refused, in words that say what to do; and a refused call changes nothing."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from small_networks import Plain
+from torch import nn
+
+import hamburger as hb
+
+
+class Odd(nn.Module):
+    """One submodule for each way in which a place can be unfit."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, stride=4)
+        self.twice = nn.ReLU()
+        self.never = nn.Conv2d(8, 8, 1)
+        self.pair, self.numbers, self.flat = Pair(), Numbers(), nn.Flatten()
+        self.alias = self.conv
+        self.goes_through = GoesThrough()
+
+    def forward(self, x):
+        x = self.twice(self.twice(self.conv(x)))
+        x, _ = self.pair(x)
+        self.numbers(x)
+        self.flat(x)
+        return self.goes_through(x)
+
+
+class Pair(nn.Module):
+    def forward(self, x):
+        return x, x
+
+
+class Numbers(nn.Module):
+    def forward(self, x):
+        return x.argmax(1)
+
+
+class GoesThrough(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one = nn.Conv2d(8, 8, 1)
+
+    def forward(self, x):
+        for child in self.children():
+            x = child(x)
+        return x + 1
+
+
+REFUSED = {
+    "unknown place": ({"covn": "efficient"}, hb.UnknownNameError, "no submodule 'covn'; did you mean 'conv'"),
+    "nothing near": ({"zzzzz": "efficient"}, hb.UnknownNameError, "it has conv, twice"),
+    "the whole": ({"": "efficient"}, hb.OptionError, "nn.Sequential\\(model, context\\)"),
+    "no places": ({}, hb.OptionError, "must be a dict from names"),
+    "a list": (["conv"], hb.OptionError, "must be a dict from names"),
+    "unknown context": ({"conv": "eficient"}, hb.UnknownNameError, "did you mean 'efficient'"),
+    "unknown option": ({"conv": ("efficient", {"head": 2})}, hb.OptionError, "'conv'.*no option 'head'.*'heads'"),
+    "bad option": ({"conv": ("efficient", {"heads": 3})}, hb.OptionError, "'conv'.*3 heads do not divide"),
+    "no context": ({"conv": 3}, hb.OptionError, "'conv' must be given the name of a context"),
+    "no options": ({"conv": ("efficient", 2)}, hb.OptionError, "'conv' must be given a context, or"),
+    "options of a module": ({"conv": (nn.Identity(), {"rank": 2})}, hb.OptionError, "takes no options but"),
+    "builds nothing": ({"conv": lambda c: c}, hb.OptionError, "must build a torch.nn.Module, got int"),
+    "twice": ({"twice": "efficient"}, hb.InputError, "'twice' is called 2 times in one pass"),
+    "never": ({"never": "efficient"}, hb.InputError, "'never' is not called"),
+    "two names": ({"conv": "efficient", "alias": "sa"}, hb.InputError, "'conv' and 'alias' are the same module"),
+    "a pair": ({"pair": "efficient"}, hb.InputError, "gives a tuple of 2.*'output': 0"),
+    "a part that is not there": ({"pair": ("efficient", {"output": 2})}, hb.OptionError, "has no part 2"),
+    "whole numbers": ({"numbers": "efficient"}, hb.InputError, "a tensor of torch.int64, not a tensor of floating"),
+    "no positions": ({"flat": "efficient"}, hb.ShapeError, "gives \\(1, 25088\\); a context takes"),
+    "wrong channels": ({"conv": hb.Hamburger(16, rank=2)}, hb.ShapeError, "cannot take the features .* of 'conv'"),
+    "other shape": ({"conv": nn.Conv2d(8, 9, 1)}, hb.ShapeError, "keeps the shape of its input"),
+    "in place": ({"conv": nn.ReLU(inplace=True)}, hb.InputError, "changes its input in place"),
+    "itself": ({"goes_through": "efficient"}, hb.InputError, "goes through all of its children"),
+    "grid": ({"conv": ("psp", {"grid": (99, 99)})}, hb.ShapeError, "more than the 3136 positions"),
+    "no grid": ({"conv": ("psp", {"grid": 7})}, hb.OptionError, "grid must be \\(height, width\\)"),
+    "layout": ({"conv": ("sa", {"layout": "chanels"})}, hb.OptionError, "did you mean 'channels'"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_and_nothing_changed(case):
+    places, kind, message = REFUSED[case]
+    net = Odd()
+    before = ([id(m) for m in net.modules()], list(net.state_dict()), [type(m) for m in net.modules()])
+    with pytest.raises(kind, match=message) as caught:
+        # the good place comes with the bad one: neither is filled
+        hb.insert_context(
+            net, {"goes_through.one": "efficient", **places} if isinstance(places, dict) and places else places
+        )
+    assert str(caught.value).startswith(("insert_context", "no context"))
+    assert before == ([id(m) for m in net.modules()], list(net.state_dict()), [type(m) for m in net.modules()])
+    assert not any(module._forward_hooks for module in net.modules()) and net.training
+
+
+def test_a_part_of_the_output_can_be_chosen():
+    net = hb.insert_context(Odd(), {"pair": ("efficient", {"output": 0})}, gate="one")
+    assert net(torch.rand(1, 3, 32, 32)).shape == (1, 8, 8, 8)
+
+
+def test_a_second_context_at_the_same_place():
+    net = hb.insert_context(Plain(), {"stem": "efficient"})
+    with pytest.raises(hb.InputError, match=r"'stem' has a context already; .*remove_contexts\(model, \['stem'\]\)"):
+        hb.insert_context(net, {"stem": "sa"})
+    with pytest.raises(hb.UnknownNameError, match=r"no context at 'blocks.0'; there are some at \['stem'\]"):
+        hb.remove_contexts(net, ["blocks.0"])
+
+
+def test_one_module_for_two_places():
+    context = hb.create_context("efficient", 12)
+    net = Plain()
+    with pytest.raises(hb.InputError, match="also used at 'stem'; give each place its own"):
+        hb.insert_context(net, {"stem": context, "blocks.0": context})
+    hb.insert_context(net, {"stem": context, "blocks.0": copy.deepcopy(context)})
+    with pytest.raises(hb.InputError, match="also used at elsewhere in the model"):
+        hb.insert_context(net, {"blocks.1": context})
+
+
+def test_neighbours_need_a_grid():
+    with pytest.raises(hb.ShapeError, match=r"looks at neighbours .* \(1, 9, 8\); say how .*'grid': .*efficient"):
+        hb.insert_context(nn.Sequential(nn.Linear(8, 8)), {"0": "psp"}, example=torch.rand(1, 9, 8))
+
+
+def test_an_example_is_needed_or_wrong():
+    with pytest.raises(hb.InputError, match="no convolution that shows its input; give example="):
+        hb.insert_context(nn.Sequential(nn.Linear(8, 8)), {"0": "efficient"})
+    with pytest.raises(hb.InputError, match=r"could not run on the example \(RuntimeError"):
+        hb.insert_context(Plain(), {"stem": "efficient"}, example=torch.rand(1, 4, 8, 8))
+    two = nn.Bilinear(4, 4, 8)
+    wrapped = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten(), nn.Linear(77, 2))
+    with pytest.raises(hb.InputError, match="runs on none of the inputs that were tried"):
+        hb.insert_context(wrapped, {"0": "efficient"})
+    with pytest.raises(hb.InputError, match=r"must be a torch\.nn\.Module, got str"):
+        hb.insert_context("resnet", {"0": "efficient"})
+    with pytest.raises(hb.InputError, match="a lazy module"):
+        hb.insert_context(nn.Sequential(nn.LazyConv2d(8, 1)), {"0": "efficient"})
+
+    class Takes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.two = two
+
+        def forward(self, a, b):
+            return self.two(a, b)
+
+    tokens = torch.rand(1, 5, 4)
+    for example in ((tokens, tokens), {"a": tokens, "b": tokens}):
+        net = hb.insert_context(Takes(), {"two": "efficient"}, example=example)
+        assert hb.remove_contexts(net)(tokens, tokens).shape == (1, 5, 8)
+
+
+def test_gates_have_names():
+    with pytest.raises(hb.OptionError, match="gate must be 'zero', 'one' or None, got 0"):
+        hb.insert_context(Plain(), {"stem": "efficient"}, gate=0)

@@ -1,0 +1,143 @@
+"""Attention of a vision transformer exchanged, and put back."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+import hamburger as hb
+from hamburger.insertion import ReplacedAttention
+
+timm = pytest.importorskip("timm", reason="needs timm")
+
+
+def vit(**options):
+    torch.manual_seed(0)
+    sizes = {"img_size": 32, "patch_size": 8, "depth": 3, "embed_dim": 24, "num_heads": 3, "num_classes": 5}
+    return timm.create_model("vit_tiny_patch16_224", **{**sizes, **options})
+
+
+def image():
+    return torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+
+
+def replaced(net):
+    return [name for name, module in net.named_modules() if isinstance(module, ReplacedAttention)]
+
+
+@pytest.mark.parametrize("name", ["nmf", "vq", "cd", "efficient"])
+def test_replaced_trained_saved_and_put_back(name):
+    net = vit()
+    answer, keys, modules = net.eval()(image()), list(net.state_dict()), list(net.modules())
+    assert hb.replace_attention(net.train(), name) is net
+    assert replaced(net) == ["blocks.0.attn", "blocks.1.attn", "blocks.2.attn"]
+    assert not any("qkv" in key for key in net.state_dict())
+    net.train()(image()).square().mean().backward()
+    reached = [p.grad is not None and p.grad.isfinite().all() for p in net.blocks[0].attn.parameters()]
+    assert all(reached)
+    after = net.eval()(image())
+    assert after.shape == answer.shape and not torch.allclose(after, answer)
+
+    file = io.BytesIO()
+    torch.save(net.state_dict(), file)
+    file.seek(0)
+    fresh = hb.replace_attention(vit(), name)
+    fresh.load_state_dict(torch.load(file, weights_only=True), strict=True)
+    for other in (fresh.eval(), copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        assert torch.equal(other(image()), after)
+        assert torch.equal(hb.remove_contexts(other)(image()), answer)
+    hb.remove_contexts(net)
+    assert list(net.state_dict()) == keys and all(a is b for a, b in zip(modules, net.modules(), strict=True))
+
+
+def test_the_context_stands_without_its_skip_and_the_class_token_takes_part():
+    net = hb.replace_attention(vit(), "efficient", blocks=[-1], heads=3)
+    assert replaced(net) == ["blocks.2.attn"]
+    layer, x = net.blocks[2].attn.eval(), torch.randn(2, 17, 24)
+    maps = x.mT.unsqueeze(3)
+    torch.testing.assert_close(layer(x), (layer.context(maps) - maps).squeeze(3).mT)
+    moved = x.clone()
+    moved[:, 1:] += torch.randn(2, 16, 24)
+    assert not torch.allclose(layer(moved)[:, 0], layer(x)[:, 0]), "the class token hears of the others"
+    moved = x.clone()
+    moved[:, 0] += 1
+    assert not torch.allclose(layer(moved)[:, 1:], layer(x)[:, 1:]), "and they of it"
+
+    burger = hb.replace_attention(vit(), "nmf", blocks=[0], rank=4).blocks[0].attn.eval()
+    torch.testing.assert_close(burger(x), burger.context.context(x.mT).mT)
+
+
+def test_compiled_exported_and_beside_inserted_contexts():
+    net = hb.replace_attention(vit().eval(), "nmf", blocks=[0, 1], rank=4)
+    hb.insert_context(net, {"blocks.0": "efficient", "blocks.1.attn": "efficient"}, gate="one")
+    with torch.no_grad():
+        answer = net(image())
+        torch._dynamo.reset()
+        compiled = torch.compile(net, fullgraph=True, backend="aot_eager")(image())
+        exported = torch.export.export(net, (image(),), strict=False).module()(image())
+    torch.testing.assert_close(compiled, answer)
+    torch.testing.assert_close(exported, answer)
+    hb.remove_contexts(net)
+    assert list(net.state_dict()) == list(vit().state_dict()) and torch.equal(net(image()), vit().eval()(image()))
+
+
+def test_own_modules():
+    class Mean(nn.Module):
+        def forward(self, x):
+            return x.mean(1, keepdim=True).expand_as(x)
+
+    given = [Mean(), hb.Hamburger(24, rank=4, layout="tokens")]
+    net = hb.replace_attention(vit(), given, blocks=(0, 2))
+    assert [net.blocks[0].attn.context, net.blocks[2].attn.context] == given
+    assert net(image()).shape == (2, 5)
+
+
+def test_put_back_in_the_precision_that_the_network_has_by_then():
+    net = hb.replace_attention(vit(), "efficient").double().eval()
+    assert net(image().double()).dtype == hb.remove_contexts(net)(image().double()).dtype == torch.float64
+    assert not net.blocks[0].attn.training
+
+
+REFUSED = {
+    "name": (("nfm",), {}, hb.UnknownNameError, "no replacement 'nfm'; did you mean 'nmf'"),
+    "not over tokens": (("psp",), {}, hb.UnknownNameError, "known: cd, efficient, nmf, vq"),
+    "option": (("nmf",), {"rnk": 3}, hb.OptionError, "'blocks.0.attn'.*'rnk'"),
+    "block": (("nmf",), {"blocks": [3]}, hb.OptionError, "numbers from -3 to 2, got 3"),
+    "block twice": (("nmf",), {"blocks": [2, -1]}, hb.OptionError, "none twice"),
+    "no block": (("nmf",), {"blocks": []}, hb.OptionError, "at least one block"),
+    "too few": ((nn.Identity(),), {}, hb.OptionError, "3 blocks need as many modules"),
+    "options of a module": ((nn.Identity(),), {"rank": 3}, hb.OptionError, "belong to a context by name"),
+    "no module": ((3,), {}, hb.OptionError, "context must be one of nmf"),
+    "shape": ((nn.Linear(24, 25),), {"blocks": [0]}, hb.ShapeError, "must keep the shape"),
+    "channels": ((hb.Hamburger(8, rank=2),), {"blocks": [0]}, hb.ShapeError, "cannot take the tokens"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_and_nothing_changed(case):
+    arguments, options, kind, message = REFUSED[case]
+    net = vit()
+    modules = list(net.modules())
+    with pytest.raises(kind, match=message) as caught:
+        hb.replace_attention(net, *arguments, **options)
+    assert str(caught.value).startswith("replace_attention")
+    assert all(a is b for a, b in zip(modules, net.modules(), strict=True))
+
+
+def test_replaced_once_only_and_where_there_is_attention():
+    net = hb.replace_attention(vit(), "nmf", blocks=[1])
+    with pytest.raises(hb.InputError, match=r"'blocks.1.attn' is replaced already; remove_contexts"):
+        hb.replace_attention(net, "nmf")
+    with pytest.raises(hb.InputError, match="no block with a child 'attn'"):
+        hb.replace_attention(nn.Sequential(nn.Conv2d(3, 8, 1)), "nmf")
+
+
+def test_a_mask_cannot_be_honoured():
+    net = hb.replace_attention(vit(), "efficient").eval()
+    with pytest.raises(hb.InputError, match="with more than tokens"):
+        net.blocks[0](torch.rand(1, 17, 24), attn_mask=torch.zeros(17, 17))
