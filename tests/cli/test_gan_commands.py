@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from hamburger.cli import main
+from hamburger.gan.weights import GeneratorInfo, load_generator, save_generator
 
 OPTIONS = '{"generator_multipliers": [8, 8, 8], "discriminator_multipliers": [8, 8], "norm_momentum": 0.1}'
 SMALL = [
@@ -38,8 +39,10 @@ def ham(monkeypatch, capfd, tmp_path):
     return call
 
 
-def test_train_sample_measure_and_report(ham, tmp_path):
+def test_train_sample_measure_and_report(ham, tmp_path, monkeypatch):
     run = tmp_path / "run"
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "mine_alone.py").write_text(MODULE)
     status, out, err = ham("gan", "train", "figures", "--run", run, "--seed", 3, "--accelerator", "cpu", *SET)
     assert status == 0, err
     assert "4 steps, context hamgan" in out and "images/s" in err and "left" in err
@@ -55,6 +58,21 @@ def test_train_sample_measure_and_report(ham, tmp_path):
     assert out.startswith("frechet[Means@8]") and "FID" not in out
     found = json.loads((tmp_path / "fid.json").read_text())
     assert found["fake_images"] == 20 and found["extractor"].startswith("Means@8") and found["seed"] == 3
+    words = ("--extractor", "mine_alone:Means", "--size", 8, "--samples", 20, "--device", "cpu")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert ham("gan", "fid", run, *words)[0] == 0, "a module beside the user is found"
+    monkeypatch.chdir(tmp_path)
+    status, _, err = ham("gan", "sample", run, "--out", tmp_path / "x", "--classes", "disk")
+    assert (status, err) == (
+        2,
+        "ham: gan sample: no class 'disk'; did you mean 'disc'? known: cross, disc, ring, square\n",
+    )
+    status, _, err = ham("gan", "sample", run, "--out", tmp_path / "fid.json")
+    assert status == 2 and "is a file; name a folder" in err
+    generator, info = load_generator(run / "generator.safetensors")
+    save_generator(tmp_path / "bare.safetensors", generator, GeneratorInfo(info.classes))
+    status, _, err = ham("gan", "fid", tmp_path / "bare.safetensors", *words)
+    assert status == 2 and err.startswith("ham: gan fid:") and "which images it was trained on" in err
     status, out, err = ham("gan", "report", run)
     assert status == 0, err
     page = (run / "report.html").read_text()

@@ -75,8 +75,18 @@ def test_images_do_not_depend_on_the_batches(name):
     assert whole.shape == (7, 3, 32, 32)
     assert generator.training
     for size in (1, 3):
-        assert_close(sample(generator, 7, seed=1, batch_size=size), whole)
-    assert_close(sample(generator, 2, seed=1, start=4), whole[4:6])
+        assert torch.equal(sample(generator, 7, seed=1, batch_size=size), whole)
+    assert torch.equal(sample(generator, 2, seed=1, start=4), whole[4:6])
+    many = sample(generator, 70, seed=1)
+    assert torch.equal(many[:7], whole)
+    assert torch.equal(sample(generator, 23, seed=1, start=30, batch_size=5), many[30:53])
+    assert [len(y) for _, y in samples(generator, 23, seed=1, start=30, batch_size=5)] == [5, 5, 5, 5, 3]
+    assert [len(y) for _, y in samples(generator, 70, seed=1, batch_size=40)] == [40, 30]
+    labels = torch.arange(70) % generator.num_classes
+    assert torch.equal(
+        sample(generator, 9, seed=1, start=31, labels=labels[31:40]),
+        sample(generator, 70, seed=1, labels=labels)[31:40],
+    )
     assert torch.equal(sample(generator, 7, seed=1), whole)
     assert not torch.allclose(whole[0], whole[1])
 
@@ -87,7 +97,7 @@ def test_labels():
     got = torch.cat([y for _, y in samples(generator, 3, seed=0, labels=labels, batch_size=2)])
     assert torch.equal(got, labels)
     assert_close(sample(generator, 3, seed=0, labels=labels)[1:2], sample(generator, 1, seed=0, start=1, labels=4))
-    assert sample(generator, 0, seed=0).shape == (0, 3, 32, 32)
+    assert sample(generator, 0, seed=0, start=5).shape == (0, 3, 32, 32)
 
 
 @pytest.mark.parametrize(

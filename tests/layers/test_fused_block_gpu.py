@@ -124,13 +124,24 @@ def test_a_layer_cast_to_half(name, dtype):
     no_worse(step(layer, z), step(plain(layer), z), step(plain(layer).double(), z.double()), dtype)
 
 
-@pytest.mark.parametrize("n", [1_024, 16_384])
+@pytest.mark.parametrize("train", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("n", [1_024, 16_384, 20_000])
 @pytest.mark.parametrize("name", NAMES)
-def test_the_papers_size(name, n):
-    layer = build(name, 512, rank=64).eval()
+def test_the_papers_size(name, n, train):
+    layer = build(name, 512, rank=64).train(train)
     z = torch.randn(1, 512, n, device="cuda", dtype=torch.bfloat16)
     results = step(layer, z, torch.bfloat16), step(plain(layer), z, torch.bfloat16)
     no_worse(*results, step(plain(layer).double(), z.double()), torch.bfloat16)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16 autocast"])
+@pytest.mark.parametrize("name", NAMES)
+def test_training_in_several_tiles_of_everything(name, precision):
+    cast, dtype = PRECISIONS[precision]
+    layer = build(name, 200, inner=300, rank=130).train()
+    z = torch.randn(3, 200, 3_001, device="cuda").to(dtype)
+    results = step(layer, z, cast), step(plain(layer), z, cast)
+    no_worse(*results, step(plain(layer).double(), z.double()), cast or dtype)
 
 
 @pytest.mark.parametrize("name", NAMES)

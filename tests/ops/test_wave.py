@@ -29,6 +29,7 @@ def test_the_papers_size_is_one_wave(ham):
     assert cut(1, 512, 16_384, 64, ham=ham) == Wave(D=512, R=64, BN=128, programs=128)
     assert cut(1, 512, 4_096, 64, ham=ham) == Wave(D=512, R=64, BN=64, programs=64)
     assert cut(3, 100, 1_000, 20, ham=ham) == Wave(D=128, R=64, BN=64, programs=16)
+    assert cut(1, 512, 8_192, 64, ham=ham) == Wave(D=512, R=64, BN=128, programs=64)
 
 
 @pytest.mark.parametrize("b, d, n, r", [(b, d, n, r) for b in (1, 5) for d in (8, 300, 512) for n in (1, 999, 16_896)
@@ -115,3 +116,11 @@ def test_vq_and_cd_compile_for_hopper_within_their_shared_memory(name, D, R, BN,
     )  # fmt: skip
     assert "wgmma.mma_async" in kernel.asm["ptx"]
     assert kernel.metadata.shared <= NEEDS[name](D, R, BN)
+
+
+@pytest.mark.parametrize("D", [128, 256, 512])
+@pytest.mark.parametrize("R", [64, 128])
+def test_what_has_room_for_64_columns_has_it_for_128(D, R, ham):
+    """On an H200. Else problems between the two would have to be cut otherwise."""
+    room = [NEEDS[ham](D, R, BN) + wave.STATIC <= H200.shared for BN in (64, 128)]
+    assert room[0] == room[1]

@@ -88,3 +88,24 @@ def test_a_card_without_room_for_the_tiles_is_told_by_its_memory(shared, most):
         assert backend.why_too_small(shared, 512) == (
             f"a rank of 512 needs 170,000 bytes of shared memory in a program, and this card has {shared:,}"
         )
+
+
+def test_derivatives_that_kernels_have_no_rule_for(monkeypatch):
+    """As on a card: torch.func and forward mode take plain torch, and the kernels asked for by name say why not."""
+    monkeypatch.setattr(backend, "TRITON", True)
+    monkeypatch.setattr(backend, "fused_by_default", lambda x: True)
+    monkeypatch.setattr(backend, "why_not_there", lambda device, rank: None)
+    asked = []
+
+    def ask(x, name="auto"):
+        asked.append(backend.fuses(name, x, hb.NMF(3), hb.one_step, None))
+        return x.sum()
+
+    ask(X)
+    torch.func.grad(ask)(X)
+    torch.func.vmap(ask)(X[None])
+    with torch.autograd.forward_ad.dual_level():
+        ask(torch.autograd.forward_ad.make_dual(X, X))
+    assert asked == [True, False, False, False]
+    with pytest.raises(hb.OptionError, match=r"no rule for torch\.func"):
+        torch.func.grad(lambda x: ask(x, "fused"))(X)

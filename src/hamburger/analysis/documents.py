@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from hamburger.analysis import contexts_page, core_page, gan_page, propositions_report, segmentation_page, table3_page
+from hamburger.analysis.claims import Results
+from hamburger.analysis.claims import tables as claim_tables
 from hamburger.analysis.figure_table3 import draw
 from hamburger.files import write_atomically
 
@@ -32,6 +34,7 @@ BLOCKS: dict[str, Callable[[Path], str]] = {
     "core-speed": lambda results: core_page.speed(lines_of(results / "core_cpu.jsonl")),
     "core-table": lambda results: core_page.table(lines_of(results / "core_cpu.jsonl")),
     "table3-headline": lambda results: table3_page.headline(lines_of(results / "table3_h200.jsonl")),
+    "table3-fused": lambda results: table3_page.against_ham(lines_of(results / "table3_fused_h200.jsonl")),
     "table3-paper": lambda results: table3_page.against_paper(lines_of(results / "table3_h200.jsonl"), "float32"),
     **{f"table3-h200-{dtype}": _h200(dtype) for dtype in ("bfloat16", "tf32", "float32")},
     "table3-cpu": lambda results: table3_page.over_sizes(lines_of(results / "table3_cpu.jsonl"), "float32"),
@@ -54,6 +57,8 @@ BLOCKS: dict[str, Callable[[Path], str]] = {
     "gan-cifar10-h200": lambda results: gan_page.distances(lines_of(results / "gan_cifar10_h200.jsonl")),
     "gan-tiny-h200": lambda results: gan_page.distances(lines_of(results / "gan_tiny-imagenet_h200.jsonl")),
     "gan-speed-h200": lambda results: gan_page.speed(lines_of(results / "ganspeed_h200.jsonl")),
+    "claims": lambda results: claim_tables.markdown(Results.of(results)),
+    "claims-commands": lambda results: claim_tables.commands(Results.of(results)),
     "propositions": lambda results: propositions_report.markdown(
         json.loads((results / "propositions_cpu.json").read_text())
     ),
@@ -79,6 +84,8 @@ def main() -> None:
     for dtype in ("bfloat16", "float32"):
         rows = lines_of(root / "results" / "table3_h200.jsonl")
         draw([row for row in rows if row["dtype"] == dtype], root / "docs" / "figures" / f"table3_h200_{dtype}.png")
+    verdicts = claim_tables.as_json(claim_tables.judged(Results.of(root / "results")))
+    write_atomically(root / "results" / "claims.json", verdicts.encode())
     for page in pages(root):
         write_atomically(page, render(page.read_text(encoding="utf-8"), root / "results").encode())
 

@@ -51,3 +51,12 @@ def rank_for(shares: Tensor, share: float) -> Tensor:
     """How many singular values hold that share of the energy.   b m   ->   b, whole numbers"""
     # the last share is 1 up to rounding, so at most all of them are asked for
     return (shares < share).sum(1).add(1).clamp_max(shares.shape[1])
+
+
+def effective_rank(shares: Tensor) -> Tensor:
+    """How many singular values the energy is spread over: the exponential of its entropy.   b m   ->   b, 1 ... m
+
+    `shares` are cumulative, as `cumulative_energy` returns them. Equal values give m, a single one gives 1.
+    """
+    parts = shares.diff(dim=1, prepend=shares.new_zeros(len(shares), 1)).clamp_min(0)
+    return torch.special.entr(parts).sum(1).exp()

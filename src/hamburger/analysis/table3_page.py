@@ -179,3 +179,25 @@ def headline(rows: Sequence[Row]) -> str:
             lines.append([module, label, *(found.get(n, number(None)) for n in sizes)])
     table = markdown_table(["module", "ms", *(f"n = {n:,}" for n in sizes)], lines)
     return f"{table}\n\n{protocol(rows)}{caveats(rows)}"
+
+
+def against_ham(rows: Sequence[Row], ham: str = "nmf") -> str:
+    """Rivals beside a ham, module by module and size by size: times, and how many times as long as the ham's."""
+    sizes = sorted({row["n"] for row in rows})
+    ours = {row["n"]: row for row in pick(rows, module=ham)}
+    lines = []
+    for module in [ham, *(name for name in modules(rows) if name != ham)]:
+        found = {row["n"]: row for row in pick(rows, module=module)}
+        for field, label in (("infer_ms", "inference"), ("train_ms", "forward and backward")):
+            shown = [_beside(found.get(n), ours.get(n), field, own=module == ham) for n in sizes]
+            lines.append([module, label, *shown])
+    table = markdown_table(["module", "ms (over ours)", *(f"n = {n:,}" for n in sizes)], lines)
+    return f"{table}\n\n{protocol(rows)}{caveats(rows)}"
+
+
+def _beside(row: Row | None, ours: Row | None, field: str, *, own: bool) -> str:
+    if row is None or row[field] is None:
+        return number(None)
+    if own or ours is None or not ours[field]:
+        return number(row[field])
+    return f"{number(row[field])} ({row[field] / ours[field]:.2f})"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import typer
 
 from hamburger.cli import (
+    ablate,
     bench,
+    claims,
     compare,
     data,
     demo,
@@ -29,6 +31,8 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("compare")(compare.compare)
+app.command("ablate")(ablate.ablate)
+app.command("claims")(claims.claims)
 app.command("train")(train.train)
 app.command("eval")(evaluate.evaluate)
 app.command("predict")(predict.predict)

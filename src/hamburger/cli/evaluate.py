@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json as json_format
+import time
+from collections.abc import Iterable
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hamburger.errors import OptionError
+from hamburger.errors import OptionError, check_count
+
+if TYPE_CHECKING:
+    from hamburger.data.batches import Batch
+    from hamburger.models.segmenter import Segmenter
 
 
 def evaluate(
@@ -20,6 +27,9 @@ def evaluate(
     scales: Annotated[str, typer.Option(help="with commas; the paper's: 0.5,0.75,1,1.25,1.5,1.75")] = "1",
     flip: Annotated[bool, typer.Option("--flip", help="look at the mirrored image too")] = False,
     window: Annotated[int | None, typer.Option(help="side of a sliding window in pixels; default: none")] = None,
+    steps: Annotated[int | None, typer.Option(help="sweeps of the hams; default: as trained")] = None,
+    draws: Annotated[int | None, typer.Option(help="a seed: draw a new dictionary for every image")] = None,
+    inside: Annotated[int, typer.Option(help="images to look at ranks and gradients of the context with")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     json: Annotated[Path | None, typer.Option(help="write the scores here as one JSON object")] = None,
 ) -> None:
@@ -29,11 +39,15 @@ def evaluate(
     from hamburger.models.classifier import is_classifier
     from hamburger.use.source import find_weights
 
+    check_count("eval", "inside", inside, least=0)
     protocol = Protocol(decimals(scales, "eval"), flip, window)
     path = find_weights(weights)
     if is_classifier(path):
-        if protocol != SINGLE:
-            raise OptionError(f"eval: {path} is of a classifier, which is scored in one view; leave out the views")
+        if protocol != SINGLE or inside or steps is not None or draws is not None:
+            raise OptionError(
+                f"eval: {path} is of a classifier, which is scored in one view and as it was trained; leave out scales, "
+                "flip, window, steps, draws and inside"
+            )
         evaluate_classifier(path, data=data, split=split, dataset=dataset, device=device, json=json)
         return
     from rich.console import Console
@@ -42,17 +56,20 @@ def evaluate(
 
     from hamburger.data import create_dataset
     from hamburger.data.checks import check
+    from hamburger.data.evaluation import evaluation_batches
     from hamburger.engine.evaluate import check_classes
     from hamburger.engine.evaluate import evaluate as score
     from hamburger.environment import Environment
     from hamburger.files import check_writable, write_atomically
     from hamburger.models.weights import load_weights
     from hamburger.use.predict import pick_device
+    from hamburger.use.solving import solve_with
 
     if json is not None:
         check_writable(json)
     on = pick_device(device)
     net, info = load_weights(path)
+    solve_with(net, steps=steps, draws=draws)
     name = dataset or info.extra.get("data")
     if name is None:
         raise OptionError(f"eval: {path} does not say which data set it was trained on; name one with --dataset")
@@ -60,6 +77,7 @@ def evaluate(
     images = create_dataset(name, split, root=data, **options)
     check_classes("eval", info.classes, images)
     check(images)
+    begun = time.perf_counter()
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(f"evaluating, {protocol}", total=len(images))
         scores = score(
@@ -84,9 +102,15 @@ def evaluate(
         soft_wrap=True,
         markup=False,
     )
+    looked = {}
+    if inside:
+        looked = _inside(net, islice(evaluation_batches(images, device=on, mean=info.mean, std=info.std), inside))
+        for key, value in looked.items():
+            console.print(f"{key} {value:.4g}", highlight=False)
     if json is not None:
-        row = {"weights": str(path), "data": name, "split": split, **asdict(scores)}
+        row = {"weights": str(path), "data": name, "split": split, **asdict(scores), **looked}
         row |= {key: info.extra[key] for key in ("recipe", "step") if key in info.extra}
+        row |= {"eval_steps": steps, "draws": draws, "seconds": round(time.perf_counter() - begun, 2)}
         write_atomically(json, (json_format.dumps({**row, **asdict(Environment.here(on.type))}) + "\n").encode())
 
 
@@ -130,3 +154,13 @@ def evaluate_classifier(
         row = {"weights": str(path), "data": name, "split": split, **asdict(scores)}
         row |= {key: about[key] for key in ("recipe", "step")}
         write_atomically(json, (json_format.dumps({**row, **asdict(Environment.here(on.type))}) + "\n").encode())
+
+
+def _inside(net: Segmenter, batches: Iterable[Batch]) -> dict[str, float]:
+    from hamburger.analysis.inside import CONTEXT, look_inside
+
+    if getattr(net.head, "context", None) is None:
+        raise OptionError(
+            f"eval: --inside looks at the layer '{CONTEXT}', which this network does not have; leave it out"
+        )
+    return look_inside(net, ((images, labels) for images, labels, _ in batches))

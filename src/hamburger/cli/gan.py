@@ -82,14 +82,18 @@ def sample(
     from rich.progress import Progress
 
     from hamburger.cli.bench import words
+    from hamburger.errors import OptionError
     from hamburger.files import check_writable
-    from hamburger.use.gan.samples import SUMMARY, Wanted, write_samples
+    from hamburger.use.gan.samples import SUMMARY, Wanted, chosen_classes, write_samples
     from hamburger.use.gan.source import open_generator
     from hamburger.use.predict import pick_device
 
     wanted = Wanted(count, rows, ways, stops, words(classes), truncation, seed, batch)
     on = pick_device(device)
     generator, info, path = open_generator(run)
+    chosen_classes(wanted.classes, info.classes)
+    if out.is_file():
+        raise OptionError(f"gan sample: --out {out} is a file; name a folder")
     check_writable(out / SUMMARY)
     about = {"weights": str(path), **{key: info.extra.get(key) for key in ("recipe", "step")}}
     with Progress(console=Console(stderr=True), transient=True) as bar:

@@ -42,6 +42,7 @@ def fid(
     """Frechet distance, kernel distance, precision and recall, each labelled with the network that it is by."""
     from hamburger.data.generation.load import load_images, open_source
     from hamburger.environment import Environment
+    from hamburger.errors import CheckpointError
     from hamburger.files import check_writable, write_atomically
     from hamburger.use.gan.distances import Measure, look_at_real, measure_generator
     from hamburger.use.gan.extractors import find_extractor
@@ -53,13 +54,18 @@ def fid(
         check_writable(json)
     on = pick_device(device)
     generator, info, path = open_generator(run)
+    if not {"data", "split"} <= info.extra.keys():
+        raise CheckpointError(
+            f"gan fid: {path} does not say which images it was trained on, as files of `ham gan train` do; in Python, "
+            f"measure_generator of hamburger.use.gan.distances takes any"
+        )
     network = find_extractor(extractor, weights, resizer=resizer, size=size, other_weights=other_weights)
     source = open_source(
         str(info.extra["data"]),
         split or str(info.extra["split"]),
         size=generator.resolution,
         root=data,
-        **info.extra["data_options"],
+        **info.extra.get("data_options", {}),
     )
     images = load_images(source, note=note)
     with warnings_as_notes(), image_bar() as progress:

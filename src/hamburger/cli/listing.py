@@ -8,7 +8,10 @@ import typer
 
 from hamburger.errors import check_choice
 
-KINDS = ("hams", "contexts", "backbones", "heads", "datasets", "recipes", "gans", "image-sets", "gan-recipes")
+KINDS = (
+    *("hams", "contexts", "backbones", "heads", "datasets", "recipes", "ablations"),
+    *("gans", "image-sets", "gan-recipes"),
+)
 
 
 def listing(kind: Annotated[str | None, typer.Argument(help=f"one of: {', '.join(KINDS)}")] = None) -> None:
@@ -50,6 +53,10 @@ def names_of(kind: str) -> list[str]:
         from hamburger.data.generation import image_sources
 
         return image_sources.names()
+    if kind == "ablations":
+        from hamburger.recipes.ablations import ablations
+
+        return ablations.names()
     if kind == "gan-recipes":
         from hamburger.recipes.gan_base import gan_recipes
 

@@ -40,11 +40,32 @@ class Cell:
     def name(self) -> str:
         return f"{self.variant}-seed{self.seed}"
 
+    @property
+    def needs(self) -> str | None:
+        """The name of the cell that must be finished before this one starts."""
+        return None
+
     def resolved(self) -> Training:
         """The recipe, checked."""
         recipe = replace(apply(find_recipe(self.recipe), self.overrides), seed=self.seed)
         check_recipe(recipe, processes=1)
         return recipe
+
+    def command(self, out: Path, data: Path | None) -> list[str]:
+        """The same command that a person would type."""
+        run = out / self.name
+        words = [sys.executable, "-m", "hamburger", *self.verb, self.recipe]
+        words += ["--run", str(run), "--seed", str(self.seed)]
+        for override in self.overrides:
+            words += ["--set", override]
+        if data is not None:
+            words += ["--data", str(data)]
+        return [*words, "--resume"] if (run / RECIPE).exists() else words
+
+    def row(self, result: dict[str, Any]) -> dict[str, Any]:
+        """What `results/segmentation_*.jsonl` holds of a run."""
+        # the variant's name last: breads without a ham are a setting of some context, not that context
+        return {"recipe": self.recipe, **result, "context": self.variant, "overrides": list(self.overrides)}
 
 
 C = TypeVar("C", bound=Cell)
@@ -66,17 +87,10 @@ def cells_of(
 
 
 def command(cell: Cell, out: Path, data: Path | None) -> list[str]:
-    """The same command that a person would type."""
-    run = out / cell.name
-    words = [sys.executable, "-m", "hamburger", *cell.verb, cell.recipe, "--run", str(run), "--seed", str(cell.seed)]
-    for override in cell.overrides:
-        words += ["--set", override]
-    if data is not None:
-        words += ["--data", str(data)]
-    return [*words, "--resume"] if (run / RECIPE).exists() else words
+    return cell.command(out, data)
 
 
-def check_grid(grid: Sequence[Cell], out: Path) -> None:
+def check_grid(grid: Sequence[Cell], out: Path, *, call: str = "compare") -> None:
     """Before any work: every recipe can run, and what lies in the folder came of the same ones."""
     for cell in grid:
         wanted = cell.resolved()
@@ -84,7 +98,7 @@ def check_grid(grid: Sequence[Cell], out: Path) -> None:
         changed = differences(wanted, read_recipe(stored.read_text(), type(wanted))) if stored.exists() else []
         if changed:
             raise OptionError(
-                f"compare: the run in {stored.parent} was made with another recipe ({'; '.join(changed)}); "
+                f"{call}: the run in {stored.parent} was made with another recipe ({'; '.join(changed)}); "
                 f"give the same settings, or name another folder with --out"
             )
 
@@ -97,16 +111,18 @@ def run_grid(
     jobs: int = 1,
     command: Callable[[Cell, Path, Path | None], list[str]] = command,
     progress: Callable[[int, dict[str, int]], object] = lambda *_: None,
+    call: str = "compare",
 ) -> list[dict[str, Any]]:
     """Run every cell that has no result yet, `jobs` at a time; the rows of all of them, in the order of the grid.
 
     `progress` hears how many are done, and the step that each running one has reached. One that fails leaves the others
-    alone and is named at the end. An interrupt goes on to the running ones, which save where they are.
+    alone and is named at the end, with those that needed it. An interrupt goes on to the running ones, which save where
+    they are. `call` is who speaks in an error.
     """
-    check_count("compare", "jobs", jobs, least=1)
-    check_grid(grid, out)
+    check_count(call, "jobs", jobs, least=1)
+    check_grid(grid, out, call=call)
     out.mkdir(parents=True, exist_ok=True)
-    waiting = [cell for cell in grid if not (out / cell.name / RESULT).exists()]
+    waiting = [cell for cell in grid if not finished(cell, out)]
     done = len(grid) - len(waiting)
     running: dict[Cell, subprocess.Popen[bytes]] = {}
     failed: list[str] = []
@@ -115,8 +131,9 @@ def run_grid(
             while waiting or running:
                 if stop:
                     raise KeyboardInterrupt
-                while waiting and len(running) < jobs:
-                    cell = waiting.pop(0)
+                while len(running) < jobs and (ready := [cell for cell in waiting if _ready(cell, out)]):
+                    cell = ready[0]
+                    waiting.remove(cell)
                     running[cell] = _start(command(cell, out, data), _log(out, cell), jobs)
                 for cell, process in list(running.items()):
                     status = process.poll()
@@ -124,8 +141,11 @@ def run_grid(
                         continue
                     del running[cell]
                     done += 1
-                    if status or not (out / cell.name / RESULT).exists():
+                    if status or not finished(cell, out):
                         failed.append(f"{cell.name} (exit {status}): {_last_line(_log(out, cell))}")
+                if not running and not any(_ready(cell, out) for cell in waiting):
+                    failed += [f"{cell.name}: needs {cell.needs}, which has no result" for cell in waiting]
+                    waiting.clear()
                 progress(done, {cell.name: _step(out / cell.name / "metrics.jsonl") for cell in running})
                 time.sleep(0.1)
         finally:
@@ -134,8 +154,21 @@ def run_grid(
             for process in running.values():
                 process.wait()
     if failed:
-        raise GridError(f"compare: {len(failed)} of {len(grid)} runs failed, the others are kept: " + "; ".join(failed))
-    return [_row(cell, out) for cell in grid]
+        raise GridError(f"{call}: {len(failed)} of {len(grid)} runs failed, the others are kept: " + "; ".join(failed))
+    return rows(grid, out)
+
+
+def finished(cell: Cell, out: Path) -> bool:
+    return (out / cell.name / RESULT).exists()
+
+
+def rows(grid: Sequence[Cell], out: Path) -> list[dict[str, Any]]:
+    """Those of the finished cells, in the order of the grid."""
+    return [cell.row(json.loads((out / cell.name / RESULT).read_text())) for cell in grid if finished(cell, out)]
+
+
+def _ready(cell: Cell, out: Path) -> bool:
+    return cell.needs is None or (out / cell.needs / RESULT).exists()
 
 
 def _start(words: list[str], log: Path, jobs: int) -> subprocess.Popen[bytes]:
@@ -170,10 +203,3 @@ def _step(metrics: Path) -> int:
             except (ValueError, KeyError, TypeError):
                 continue
     return 0
-
-
-def _row(cell: Cell, out: Path) -> dict[str, Any]:
-    """What `results/segmentation_*.jsonl` holds of a run."""
-    result = json.loads((out / cell.name / RESULT).read_text())
-    # the variant's name last: breads without a ham are a setting of some context, not that context
-    return {"recipe": cell.recipe, **result, "context": cell.variant, "overrides": list(cell.overrides)}

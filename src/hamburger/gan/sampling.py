@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from hamburger.errors import InputError, OptionError, ShapeError, check_count, check_seed
 from hamburger.gan.draws import classes, normals
 from hamburger.gan.generator import Generator
 from hamburger.gan.paths import truncated
+
+BLOCK = 16  # images that the generator makes in one call
 
 
 def latents(
@@ -38,7 +41,6 @@ def latents(
     return z, classes(seed, numbers, num_classes) if given is None else given
 
 
-@torch.no_grad()
 def samples(
     generator: Generator,
     count: int,
@@ -51,31 +53,59 @@ def samples(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Images (b 3 h w in [-1, 1]) and classes (b), batch by batch, where the generator's weights are.
 
-    The generator is in evaluation mode while a batch is made, and in the mode it was in when it has been.
+    The generator is in evaluation mode while images are made, and in the mode it was in when they have been.
     """
     check_count("sample", "count", count, least=0)
     check_count("sample", "batch_size", batch_size, least=1)
     check_seed("sample", seed)
     given = _labels(count, generator.num_classes, labels)
     device = generator.project.bias.device
-    for first in range(0, count, batch_size):
-        size = min(batch_size, count - first)
+    images: list[Tensor] = []
+    classes: list[Tensor] = []
+    held = 0
+    # blocks begin at multiples of BLOCK, so that a number has its place in one whatever was asked for with it
+    for first in range(start - start % BLOCK, start + count if count else 0, BLOCK):
         z, y = latents(
-            size,
+            BLOCK,
             seed=seed,
             latent=generator.latent,
             num_classes=generator.num_classes,
-            start=start + first,
-            labels=None if given is None else given[first : first + size],
+            start=first,
             truncation=truncation,
         )
-        training = generator.training
-        generator.eval()
-        try:
-            images = generator(z.to(device), y.to(device))
-        finally:
-            generator.train(training)
-        yield images, y.to(device)
+        wanted = slice(max(start - first, 0), min(start + count - first, BLOCK))
+        if given is not None:
+            y[wanted] = given[first + wanted.start - start : first + wanted.stop - start]
+        images.append(generate(generator, z, y)[wanted])
+        classes.append(y[wanted].to(device))
+        held += len(images[-1])
+        if held >= batch_size or first + BLOCK >= start + count:
+            made = zip(torch.cat(images).split(batch_size), torch.cat(classes).split(batch_size), strict=True)
+            images, classes, held = [], [], 0
+            for batch, labelled in made:
+                if len(batch) == batch_size or first + BLOCK >= start + count:
+                    yield batch, labelled
+                else:  # the rest waits for more
+                    images, classes, held = [batch], [labelled], len(batch)
+
+
+@torch.no_grad()
+def generate(generator: Generator, z: Tensor, y: Tensor) -> Tensor:
+    """Images of given latents and classes, where the generator is.   b latent, b   ->   b 3 h w in [-1, 1]
+
+    Always in calls of BLOCK, the last filled up: kernels are chosen by the number of images, and other kernels round
+    otherwise, enough to change a byte of a picture.
+    """
+    device = generator.project.bias.device
+    missing = -len(z) % BLOCK
+    z, y = F.pad(z, (0, 0, 0, missing)).to(device), F.pad(y, (0, missing)).to(device)
+    training = generator.training
+    generator.eval()
+    try:
+        made = [generator(a, b) for a, b in zip(z.split(BLOCK), y.split(BLOCK), strict=True)]
+    finally:
+        generator.train(training)
+    return torch.cat(made)[: len(y) - missing]
 
 
 def sample(
@@ -90,7 +120,7 @@ def sample(
 ) -> Tensor:
     """`count` images in the CPU's memory.   ->   count 3 h w in [-1, 1]
 
-    Image i depends on `seed` and `start + i`, not on `batch_size`: other batches change rounding alone.
+    Image i depends on `seed` and `start + i`, not on `batch_size`, to the last bit.
     """
     made = [
         images.cpu()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -32,6 +34,7 @@ class SpectralNorm(nn.Module):
 
     u: Tensor
     v: Tensor
+    resting = False
 
     def __init__(
         self, weight: Tensor, convention: str = "equality", *, iterations: int = 1, eps: float = 1e-12
@@ -62,7 +65,7 @@ class SpectralNorm(nn.Module):
     def forward(self, weight: Tensor) -> Tensor:
         with full_precision(weight.device.type):
             matrix = widen(weight).flatten(1)
-            if self.training:
+            if self.training and not self.resting:
                 self._iterate(matrix.detach(), self.iterations)
             # clones: the next call moves the buffers before this one has been differentiated
             sigma = self.u.to(matrix, copy=True) @ (matrix @ self.v.to(matrix, copy=True))
@@ -72,6 +75,22 @@ class SpectralNorm(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.convention}, iterations={self.iterations}, eps={self.eps}"
+
+
+@contextmanager
+def resting(*nets: nn.Module) -> Iterator[None]:
+    """The vectors of all spectral norms inside stay where they are, in training too.
+
+    For the parts of one batch after the first: all of them, and their gradients, are then of the same weights.
+    """
+    norms = [module for net in nets for module in net.modules() if isinstance(module, SpectralNorm)]
+    for norm in norms:
+        norm.resting = True
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.resting = False
 
 
 def spectral_norm(module: M, convention: str = "equality", *, iterations: int = 1) -> M:

@@ -11,22 +11,29 @@ from pathlib import Path
 from torch import Tensor
 
 from hamburger.errors import CheckpointError
-from hamburger.files import write_atomically
+from hamburger.files import check_writable, write_atomically
 from hamburger.metrics.features import tensor_bytes
+from hamburger.metrics.statistics_cache import same_features
 
 ENTRY, VERSION = "hamburger.features", 1
 Key = dict[str, str | int]
 
 
-def cached_features(folder: str | os.PathLike[str], key: Key, compute: Callable[[], Tensor]) -> Tensor:
+def cached_features(
+    folder: str | os.PathLike[str], key: Key, compute: Callable[[], Tensor], probe: Tensor | None = None
+) -> Tensor:
     """The features (n d, float32) of `key` from the folder, or from `compute`, whose result is then kept there.
 
-    The key is in the file: one that holds another, or whose numbers are not those that were written, raises.
+    The key is in the file: one that holds another, or whose numbers are not those that were written, raises. `probe`
+    holds the first rows as the extractor makes them now: where the kept ones are others, all are computed again.
     """
     text = json.dumps({"version": VERSION, **key}, sort_keys=True)
     path = Path(folder) / f"features-{hashlib.sha256(text.encode()).hexdigest()[:32]}.safetensors"
     if path.exists():
-        return _read(path, text)
+        kept = _read(path, text)
+        if probe is None or same_features(kept[: len(probe)], probe):
+            return kept
+    check_writable(path)
     features = compute().detach().float().cpu().contiguous()
     from safetensors.torch import save
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from hamburger import distributed
 from hamburger.errors import CheckpointError, HamburgerError, InputError, OptionError, check_count
-from hamburger.files import write_atomically
+from hamburger.files import check_writable, write_atomically
 from hamburger.metrics.features import Extractor, tensor_bytes
 from hamburger.metrics.frechet import Gaussian
 
@@ -71,8 +71,10 @@ def images_digest(batches: Iterable[Tensor]) -> str:
     return digest.hexdigest()
 
 
-def save_statistics(path: str | os.PathLike[str], key: StatisticsKey, statistics: Gaussian) -> None:
-    """Write a file that is either complete or not there."""
+def save_statistics(
+    path: str | os.PathLike[str], key: StatisticsKey, statistics: Gaussian, probe: Tensor | None = None
+) -> None:
+    """Write a file that is either complete or not there. `probe`: see `cached_statistics`."""
     from safetensors.torch import save
 
     tensors = {
@@ -80,12 +82,18 @@ def save_statistics(path: str | os.PathLike[str], key: StatisticsKey, statistics
         "mean": statistics.mean.contiguous(),
         "covariance": statistics.covariance.contiguous(),
     }
+    if probe is not None:
+        tensors["probe"] = probe.detach().float().cpu().contiguous()
     entry = {"version": VERSION, "key": dataclasses.asdict(key), "content": _content_digest(tensors)}
     write_atomically(Path(path), save(tensors, metadata={ENTRY: json.dumps(entry)}))
 
 
-def load_statistics(path: str | os.PathLike[str], key: StatisticsKey) -> Gaussian:
-    """The statistics in a file; a CheckpointError where they are damaged, or of another key than this one."""
+class Stale(CheckpointError):
+    """Kept numbers whose extractor no longer makes the features that it made: its code has changed."""
+
+
+def load_statistics(path: str | os.PathLike[str], key: StatisticsKey, probe: Tensor | None = None) -> Gaussian:
+    """The statistics in a file; a CheckpointError where they are damaged, or of another key or probe than this one."""
     from safetensors import SafetensorError, safe_open
 
     path = Path(path)
@@ -115,27 +123,47 @@ def load_statistics(path: str | os.PathLike[str], key: StatisticsKey) -> Gaussia
             if found.get(name) != wanted.get(name)
         ]
         raise CheckpointError(f"load_statistics: {path} is of something else: {'; '.join(differences)}")
-    if tensors.keys() != {"count", "mean", "covariance"} or content != _content_digest(tensors):
+    if tensors.keys() - {"probe"} != {"count", "mean", "covariance"} or content != _content_digest(tensors):
         raise _damaged(path, "its numbers are not those that were written")
+    if probe is not None and not same_features(tensors.get("probe"), probe):
+        raise Stale(f"load_statistics: {path} was made by other code than that of {key.extractor} here")
     try:
         return Gaussian(int(tensors["count"]), tensors["mean"], tensors["covariance"])
     except (HamburgerError, RuntimeError) as error:
         raise _damaged(path, str(error)) from error
 
 
-def cached_statistics(folder: str | os.PathLike[str], key: StatisticsKey, compute: Callable[[], Gaussian]) -> Gaussian:
+def cached_statistics(
+    folder: str | os.PathLike[str], key: StatisticsKey, compute: Callable[[], Gaussian], probe: Tensor | None = None
+) -> Gaussian:
     """The statistics of `key` from the folder, or from `compute`, whose result is then kept there.
 
     Each key has a file of its own. One that is damaged, or holds another key, raises: delete it to compute again.
     Of several processes the first writes; `compute` must give all of them the same.
+
+    A label has the hash of weights, not that of code. `probe` holds features of a few images, as made now: where those
+    kept with the statistics are others, they are computed again.
     """
     path = Path(folder) / key.file_name
     if path.exists():
-        return load_statistics(path, key)
+        try:
+            return load_statistics(path, key, probe)
+        except Stale:
+            pass
+    if distributed.rank() == 0:
+        check_writable(path)  # now, and not when the work is done
     statistics = compute()
     if distributed.rank() == 0:
-        save_statistics(path, key, statistics)
+        save_statistics(path, key, statistics, probe)
     return statistics
+
+
+def same_features(kept: Tensor | None, now: Tensor) -> bool:
+    """Equal up to the rounding of another device or batch.   m d, m d"""
+    if kept is None or kept.shape != now.shape:
+        return False
+    now = now.detach().float().cpu()
+    return torch.allclose(kept, now, rtol=1e-2, atol=1e-3 * float(now.abs().max()))
 
 
 def _content_digest(tensors: dict[str, Tensor]) -> str:

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from hamburger.ops import launch
 from hamburger.ops.tiles import power_of_two
 from hamburger.ops.wave import Wave
 
 SHARES = 1 << 21  # numbers, of all programs: so many are written in half the bytes
-COUNTS = 32  # for each image, of which two are used, in different lines
 
 
 class Memory(NamedTuple):
@@ -45,13 +45,13 @@ def shares_dtype(wave: Wave) -> torch.dtype:
 
 
 def memory(b: int, wave: Wave, device: torch.device, counts: Tensor | None = None) -> Memory:
-    """counts: COUNTS zeros for each image, next to each other, where somebody has them already"""
+    """counts: `launch.counters`, where somebody has them already"""
     D, R, programs = wave.D, wave.R, wave.programs
     return Memory(
         torch.empty(b, 2, D, R, dtype=torch.bfloat16, device=device),
         torch.empty(b, programs, D, R, dtype=shares_dtype(wave), device=device),
         torch.empty(b, programs * R + programs * D + D // 4 * R, dtype=torch.float32, device=device),
-        torch.zeros(b, COUNTS, dtype=torch.int32, device=device) if counts is None else counts,
+        launch.counters(b, device) if counts is None else counts,
     )
 
 

@@ -30,7 +30,7 @@ FULL = gl.constexpr(32767.0)
 MAGIC = gl.constexpr(12582912.0)  # 1.5 * 2^23: of |v| < 2^15 plus this, the lowest 16 bits are v rounded, an int16
 EXPONENT = gl.constexpr(0x7F800000)  # its bits in a float32
 NEW_D = gl.constexpr(16)  # where the second counter lies: not in the line of the first
-COUNTERS = gl.constexpr(32)  # from one image to the next: `cosine_wave.COUNTS`
+COUNTERS = gl.constexpr(32)  # from one image to the next: `launch.COUNTS`
 
 
 @gluon.constexpr_function

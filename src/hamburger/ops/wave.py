@@ -14,6 +14,7 @@ from hamburger.ops.tiles import cdiv, power_of_two
 HOPPER = (9, 0)  # whose matrix units take their operands from shared memory
 STATIC = 1024  # bytes of shared memory that the driver keeps for itself
 RANKS = (64, 128)
+ENOUGH = 64  # programs for an image: each waits for the shares of all others, so that more of them gain nothing
 
 Needs = Callable[[int, int, int], int]  # D, R, BN -> bytes of shared memory, which every ham counts for itself
 
@@ -45,9 +46,9 @@ def cut(b: int, d: int, n: int, r: int, card: Card, needs: Needs) -> Wave | None
     if card.capability != HOPPER or r > RANKS[-1] or d > 512:
         return None
     D, R = max(128, power_of_two(d)), max(RANKS[0], power_of_two(r))
-    for BN in (64, 128):  # more programs where there is room for them
+    for BN, most in ((64, ENOUGH), (128, card.processors)):
         programs = cdiv(n, BN)
-        if b * programs <= card.processors and needs(D, R, BN) + STATIC <= card.shared:
+        if programs <= most and b * programs <= card.processors and needs(D, R, BN) + STATIC <= card.shared:
             return Wave(D, R, BN, programs)
     return None
 

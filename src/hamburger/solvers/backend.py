@@ -65,7 +65,15 @@ def why_not(x: Tensor, ham: Ham, grad: Gradient, bases: Tensor | None) -> str | 
         return f"the kernels have the gradient 'one-step', not '{grad}'"
     if not TRITON:
         return "triton is not installed"
+    if not torch.compiler.is_compiling() and transformed():
+        return "the kernels have no rule for torch.func and for derivatives in forward mode"
     return why_not_there(x.device, ham.rank)
+
+
+def transformed() -> bool:
+    """Whether somebody takes derivatives, or maps over samples, in a way that kernels know nothing of."""
+    functions_of_functions: bool = torch._C._are_functorch_transforms_active()
+    return functions_of_functions or torch.autograd.forward_ad._current_level >= 0
 
 
 def why_not_there(device: torch.device, rank: int) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import pickle
 
 import image_trees as trees
@@ -10,6 +11,7 @@ import pytest
 from PIL import Image
 
 from hamburger.data.generation.load import load_images, open_source
+from hamburger.data.generation.numbers_only import read_batch
 from hamburger.errors import DataError, OptionError, UnknownNameError
 
 
@@ -28,6 +30,17 @@ def test_a_directory_is_a_class(tmp_path):
     np.testing.assert_array_equal(found.images[4], np.asarray(middle).transpose(2, 0, 1))
     bare = load("folder", root / "train", tmp_path, size=16)
     np.testing.assert_array_equal(bare.images, found.images)
+
+
+def test_a_split_that_is_not_there_is_not_the_folder_above(tmp_path):
+    root = trees.folders(tmp_path / "data")
+    trees.folders(root, split="val")
+    with pytest.raises(DataError, match=r"no split 'test' in .*; it has train, val"):
+        open_source("folder", "test", size=16, root=root)
+    with pytest.raises(DataError, match=r"no split 'val' in .*; its classes are the split 'train'"):
+        open_source("folder", "val", size=16, root=root / "train")
+    vehicles = trees.folders(tmp_path / "vehicles", split="", classes=("car", "test"))
+    assert open_source("folder", "train", size=16, root=vehicles).classes == ("car", "test")
 
 
 def test_imagenet_wants_its_thousand_classes(tmp_path):
@@ -75,8 +88,58 @@ def test_a_batch_file_runs_nothing(tmp_path):
     assert not marker.exists()
 
 
+class Call:
+    """What a stream would like to have called."""
+
+    def __init__(self, *what):
+        self.what = what
+
+    def __reduce__(self):
+        return self.what
+
+
+_reconstruct = np.empty(0).__reduce__()[0]
+FORGED = b"A" * 32  # bytes that would be taken for addresses of objects
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        Call(np.ndarray, ((4,), "O", FORGED)),
+        Call(np.ndarray, ((4,), [("a", "O")], FORGED)),
+        Call(np.ndarray, ((4,), "u1", FORGED, 0, (-4096,))),
+        Call(_reconstruct, (np.ndarray, (0,), b"b"), (1, (4,), np.dtype("O"), False, FORGED)),
+        Call(_reconstruct, (np.ndarray, (0,), b"b"), (1, (4096,), np.dtype("u1"), False, FORGED)),
+        Call(_reconstruct, (dict, (0,), b"b")),
+        Call(_reconstruct, (np.ndarray, (0,), b"b")),
+        Call(codecs.encode, ("x", "idna")),
+        np.arange(4),
+    ],
+    ids=[
+        "objects",
+        "a record",
+        "strides",
+        "filled with objects",
+        "too short",
+        "a dict",
+        "never filled",
+        "text",
+        "int64",
+    ],
+)
+def test_a_batch_file_makes_nothing_but_arrays_of_bytes(tmp_path, data):
+    """numpy's own ndarray, called by a stream, takes bytes for objects: that ends the process, or worse."""
+    path = tmp_path / "batch"
+    path.write_bytes(pickle.dumps({b"data": data}, protocol=2))
+    try:
+        assert read_batch(path)["data"] is None
+    except DataError as told:
+        assert "no batch of CIFAR" in str(told)
+
+
 def test_tiny_imagenet_from_a_tar_is_that_of_the_folder(tmp_path):
     tree = trees.folders(tmp_path / "tree", classes=("n01", "n02"), size=(64, 64), suffix=".jpeg")
+    (tree / "train" / "n01" / "._0.jpeg").write_bytes(b"what some systems put beside a file")
     trees.archive(tmp_path / "tiny_imagenet10.tar", tree)
     by_name = load("tiny-imagenet", tmp_path / "tiny_imagenet10.tar", tmp_path, size=64)
     by_place = load("tiny-imagenet", tmp_path, tmp_path, size=64)

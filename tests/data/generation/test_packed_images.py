@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import image_trees as trees
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ import torch
 from hamburger.data.generation.feed import Feed
 from hamburger.data.generation.load import load_images, open_source, packed_key
 from hamburger.data.generation.packed import Unusable, read_packed
-from hamburger.errors import OptionError
+from hamburger.errors import DataError, OptionError
 
 
 @pytest.fixture
@@ -82,6 +84,41 @@ def test_changed_files_and_other_sizes_are_other_keys(tree, tmp_path):
     old = next(path for path in cache.iterdir() if path.stat().st_size > 4000)
     with pytest.raises(Unusable, match="other images"):
         read_packed(old, {})
+
+
+def test_a_place_that_cannot_be_written_is_told(tree, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match=r"file: images cannot be packed into it.*XDG_CACHE_HOME"):
+        load_images(source(tree), cache=tmp_path / "file")
+
+
+def test_processes_that_pack_at_once_do_not_meet(tree, tmp_path, monkeypatch):
+    """On two machines that share the folder they may even have one number."""
+    monkeypatch.setattr("os.getpid", lambda: 1)
+    cache, slow = tmp_path / "cache", source(tree)
+    read, inner = slow.read, []
+
+    def reading(index):
+        if index == 3 and not inner:
+            inner.append(load_images(source(tree), cache=cache).digest)
+        return read(index)
+
+    slow.read = reading
+    assert load_images(slow, cache=cache).digest == inner[0]
+    assert read_packed(only(cache), packed_key(source(tree))).digest == inner[0]
+    assert only(cache).stat().st_mode & 0o777 == 0o644
+
+
+def test_batches_of_one_length_and_time_are_known_by_their_content(tmp_path):
+    roots = [trees.cifar_batches(tmp_path / name) for name in ("a", "b")]
+    changed = roots[1] / "cifar-10-batches-py" / "data_batch_1"
+    other = bytearray(changed.read_bytes())
+    other[other.index(b"data") + 200] ^= 1
+    changed.write_bytes(other)
+    for path in tmp_path.rglob("*_batch*"):
+        os.utime(path, (0, 0))
+    one, two = (packed_key(open_source("cifar10", "train", size=32, root=root)) for root in roots)
+    assert one != two
 
 
 def test_a_kill_while_packing_leaves_nothing_that_counts(tree, tmp_path):

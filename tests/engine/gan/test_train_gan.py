@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import multiprocessing
 import os
 import random
@@ -17,13 +18,15 @@ import pytest
 import torch
 from small_gan import SETTINGS, found, rows, small, train_small
 
+from hamburger.data.generation.feed import Real
 from hamburger.engine.events import Began, Drawn, Logged, Saved
 from hamburger.engine.gan import loop
 from hamburger.engine.gan.average import Average
 from hamburger.engine.gan.collapse import counted, verdict
-from hamburger.engine.gan.players import build, rate_share
+from hamburger.engine.gan.players import build, discriminator_move, rate_share
 from hamburger.errors import CheckpointError, Interrupted, OptionError, TrainingError
 from hamburger.gan.sampling import sample
+from hamburger.gan.spectral import SpectralNorm, resting
 from hamburger.gan.weights import load_generator
 from hamburger.recipes.gan_base import Collapse, TwoRates
 
@@ -150,6 +153,41 @@ def test_accumulated_parts_and_more_steps_of_the_discriminator(tmp_path):
     assert len(rows(tmp_path / "run")) == 3
     train_small(tmp_path / "half", "precision=bf16", "channels_last=true", "steps=3", "optim.decay_from=1")
     assert rows(tmp_path / "half")[-1]["lr"] == pytest.approx(2e-3 / 2)
+
+
+def test_accumulated_gradients_are_those_of_the_whole_batch():
+    """Of a discriminator, which has no batch norm; a power iteration for each part would change them by percents."""
+    _, judge = build(small("model.context=none", "model.context_options=none"), 4)
+    optimizer = torch.optim.Adam(judge.parameters(), 1e-2)
+    images, made = torch.randn(2, 8, 3, 16, 16).tanh()
+    labels, classes = torch.randint(4, (2, 8))
+    for _ in range(3):  # so that the vectors lag behind their weights
+        discriminator_move(judge, Real(images, labels), made, classes)["discriminator"].backward()
+        optimizer.step()
+
+    def gradients(parts):
+        net = copy.deepcopy(judge)
+        net.zero_grad()
+        cut = zip(*(each.chunk(parts) for each in (images, labels, made, classes)), strict=True)
+        for i, (x, y, z, c) in enumerate(cut):
+            with resting(net) if i else contextlib.nullcontext():
+                (discriminator_move(net, Real(x, y), z, c)["discriminator"] / parts).backward()
+        assert not any(module.resting for module in net.modules() if isinstance(module, SpectralNorm))
+        return torch.cat([parameter.grad.flatten() for parameter in net.parameters()])
+
+    whole = gradients(1)
+    torch.testing.assert_close(gradients(4), whole, rtol=1e-4, atol=1e-5 * float(whole.abs().max()))
+
+
+def test_power_iterations_are_made_once_a_move(tmp_path, monkeypatch):
+    counts, iterate = [], SpectralNorm._iterate
+    for parts in (1, 2):
+        calls = []
+        with monkeypatch.context() as patch:
+            patch.setattr(SpectralNorm, "_iterate", lambda self, *rest, c=calls: (c.append(0), iterate(self, *rest)))
+            train_small(tmp_path / str(parts), f"accumulate={parts}", "steps=2", "average=none")
+        counts.append(len(calls))
+    assert counts[0] == counts[1]
 
 
 def test_a_loss_that_is_not_finite_stops_at_once(tmp_path, monkeypatch):

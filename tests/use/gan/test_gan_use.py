@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import sys
@@ -45,7 +46,7 @@ def test_the_same_seed_writes_the_same_files(run, tmp_path):
     written = write_samples(generator, info.classes, tmp_path / "a", Wanted(**wanted))
     write_samples(generator, info.classes, tmp_path / "b", Wanted(**wanted, batch=2))
     one, other = pictures(tmp_path / "a"), pictures(tmp_path / "b")
-    assert one.keys() == other.keys() and len(one) == len(written) - 1 == 5 + 3
+    assert one == other and len(one) == len(written) - 1 == 5 + 3
     for name, size in {"classes": (2 * 16 + 2, 4 * 16 + 3 * 2), "interpolations": (4 * 16 + 3 * 2, 2 * 16 + 2)}.items():
         with Image.open(tmp_path / "a" / f"{name}.png") as opened:
             assert opened.size == size
@@ -57,6 +58,8 @@ def test_the_same_seed_writes_the_same_files(run, tmp_path):
     assert [name.rsplit("-", 1)[1] for name in pictures(tmp_path / "d") if "image-" in name] == [
         *("2.png", "0.png", "2.png")
     ]
+    write_samples(generator, info.classes, tmp_path / "e", Wanted(count=3, rows=0, ways=0, classes=("cross",) * 4))
+    assert all(name.endswith("-2.png") for name in pictures(tmp_path / "e") if "image-" in name)
 
 
 def test_classes_by_name_or_number():
@@ -137,6 +140,71 @@ def test_distances_are_those_of_the_features(run, means, tmp_path):
         measure_generator(
             generator, look_at_real(larger, means, measure, device=CPU, cache=tmp_path), means, measure, device=CPU
         )
+
+
+def test_kept_statistics_of_changed_code_are_made_again(means, tmp_path):
+    """The label has the weights' hash; what a person's module does with them may change under the same one."""
+    images = load_images(open_source("figures", "train", size=16, length=40))
+    measure = Measure(samples=16, choice=20)
+    before = look_at_real(images, means, measure, device=CPU, cache=tmp_path)
+
+    class Changed(Means):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    changed = module_extractor(Changed(), "means", size=8)
+    assert changed.label == means.label
+    after = look_at_real(images, changed, measure, device=CPU, cache=tmp_path)
+    torch.testing.assert_close(after.features, 2 * before.features)
+    torch.testing.assert_close(after.gaussian.mean, 2 * before.gaussian.mean)
+    again = look_at_real(images, changed, measure, device=CPU, cache=tmp_path, progress=lambda *_: pytest.fail("again"))
+    assert torch.equal(again.gaussian.covariance, after.gaussian.covariance)
+    files = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("statistics-*")}
+    look_at_real(images, changed, Measure(samples=16, choice=9), device=CPU, cache=tmp_path)  # of other images
+    assert files == {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("statistics-*")}
+
+
+def test_a_cache_that_cannot_be_written_is_told_before_the_work(means, tmp_path):
+    images = load_images(open_source("figures", "train", size=16, length=40))
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        look_at_real(
+            images,
+            means,
+            Measure(samples=16),
+            device=CPU,
+            cache=tmp_path / "file" / "x",
+            progress=lambda *_: pytest.fail("worked"),
+        )
+
+
+def test_fewer_samples_than_the_choice_still_compare_all_classes(run, means, tmp_path):
+    """Images in folders lie class by class: a part of them from the beginning is of the first classes."""
+    generator, _, _ = open_generator(run)
+    images = load_images(open_source("figures", "train", size=16, length=40))
+    by_class = np.argsort(images.labels, kind="stable")
+    images = dataclasses.replace(images, images=images.images[by_class], labels=images.labels[by_class])
+    measure = Measure(samples=16, choice=40, subsets=4)
+    real = look_at_real(images, means, measure, device=CPU, cache=tmp_path)
+    assert len(real.features) == 16
+    everything = means(torch.from_numpy(np.array(images.images)))
+    places = [int((everything == one).all(1).nonzero()[0]) for one in real.features]
+    assert len({int(images.labels[place]) for place in places}) > 2
+    measure_generator(generator, real, means, measure, device=CPU)
+    with pytest.raises(OptionError, match="looked at for 16 images"):
+        measure_generator(generator, real, means, Measure(samples=14, choice=40, subsets=4), device=CPU)
+
+
+def test_what_is_not_a_number_is_not_measured(run, means, tmp_path):
+    generator, _, _ = open_generator(run)
+    images = load_images(open_source("figures", "train", size=16, length=40))
+    measure = Measure(samples=16, choice=8, subsets=2)
+    real = look_at_real(images, means, measure, device=CPU, cache=tmp_path)
+    torch.nn.init.constant_(generator.out.bias, math.nan)
+    with pytest.raises(InputError, match="NaN"):
+        measure_generator(generator, real, means, measure, device=CPU)
+    with pytest.raises(OptionError, match="truncation must be"):
+        Measure(truncation=0.0)
 
 
 def test_kept_features_are_never_of_anything_else(tmp_path):

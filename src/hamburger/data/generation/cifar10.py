@@ -6,12 +6,13 @@ Sheets hold 50 x 50 tiles in raster order, `train_00.jpg` ... and `test_00.jpg` 
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hamburger.data.generation.base import Piece, Source, file_stamp, image_sources
+from hamburger.data.generation.base import Piece, Source, image_sources
 from hamburger.data.generation.numbers_only import read_batch
 from hamburger.data.images import read_image
 from hamburger.errors import DataError, OptionError, check_choice
@@ -81,10 +82,19 @@ class Cifar10(Source):
 
     def origin(self) -> Any:
         labels = [self.root / f"{self.split}_labels.npy"] if self.sheets else []
-        return [file_stamp(path, self.root) for path in [*self.files, *labels]]
+        # by content: all batches have one length, and copies may have any time
+        return [[path.name, _digest(path)] for path in [*self.files, *labels]]
 
     def transform(self) -> str:
         return "tiles of sheets" if self.sheets else "as stored"
+
+
+def _digest(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as closed:
+        raise DataError(f"{path}: cannot be read ({closed.strerror or closed})") from None
 
 
 def _find(root: Path, split: str) -> tuple[Path, list[Path]]:

@@ -13,6 +13,7 @@ from hamburger.errors import DataError, check_count
 
 SQUARE = "central square, triangle filter"
 IMAGENET_CLASSES = 1000
+SPLITS = ("train", "val", "valid", "validation", "test")
 
 
 @image_sources.register("folder")
@@ -30,7 +31,7 @@ class ClassFolders(Source):
         self.split, self.size, self.root = split, size, Path(root)
         if not self.root.is_dir():
             raise DataError(f"{self.name}: there is no folder {self.root}; name one that holds a directory per class")
-        place = self.root / split if (self.root / split).is_dir() else self.root
+        place = self._place()
         folders = sorted(entry for entry in place.iterdir() if entry.is_dir() and not entry.name.startswith("."))
         self.files: list[tuple[Path, int]] = []
         empty = []
@@ -51,6 +52,16 @@ class ClassFolders(Source):
         if empty:
             raise DataError(f"{self.name}: a class without images: {'; '.join(empty)}; fill or remove it", empty)
         self.classes = tuple(folder.name for folder in folders)
+
+    def _place(self) -> Path:
+        """A folder without splits is one of images to train on, and of nothing else."""
+        if (self.root / self.split).is_dir():
+            return self.root / self.split
+        others = [name for name in SPLITS if any(entry.is_dir() for entry in (self.root / name).glob("*"))]
+        if others or self.split != SPLITS[0]:
+            has = f"it has {', '.join(others)}" if others else f"its classes are the split '{SPLITS[0]}'"
+            raise DataError(f"{self.name}: there is no split '{self.split}' in {self.root}; {has}")
+        return self.root
 
     def __len__(self) -> int:
         return len(self.files)

@@ -81,7 +81,13 @@ def load_images(
             return _as_set(source, read_packed(path, key, verify=verify))
         except Unusable as damage:
             note(f"{damage}: making it again")
-    write_packed(path, key, source.size, checked_pieces(source, after))
+    try:
+        write_packed(path, key, source.size, checked_pieces(source, after))
+    except OSError as closed:
+        raise DataError(
+            f"{path.parent}: images cannot be packed into it ({closed.strerror or closed}); XDG_CACHE_HOME=DIR names "
+            f"another place"
+        ) from closed
     return _as_set(source, read_packed(path, key, verify=False))  # its sum was taken from what has just been written
 
 

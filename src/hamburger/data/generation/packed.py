@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,10 +44,12 @@ class Packed(NamedTuple):
 def write_packed(path: Path, key: dict[str, Any], size: int, pieces: Iterable[Piece]) -> None:
     """Written aside, put on the disk, renamed: a kill at any moment leaves the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    # a name that no other process takes, of this machine or of another that shares the folder
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
+    partial = Path(name)
     digest, labels, count = hashlib.sha256(), [], 0
     try:
-        with partial.open("wb") as file:
+        with os.fdopen(handle, "wb") as file:
             for piece in pieces:
                 content = np.ascontiguousarray(piece.images).tobytes()
                 file.write(content)
@@ -61,6 +64,7 @@ def write_packed(path: Path, key: dict[str, Any], size: int, pieces: Iterable[Pi
             file.write(text + len(text).to_bytes(8, "little") + MAGIC)
             file.flush()
             os.fsync(file.fileno())
+        partial.chmod(0o644)  # mkstemp's own mode shuts out every other reader
         partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)

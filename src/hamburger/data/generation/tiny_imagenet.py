@@ -35,7 +35,8 @@ class ArchivedFolders(Source):
         found = []
         for name, offset, length in members:
             parts = PurePosixPath(name).parts
-            if split in parts[:-2] and PurePosixPath(name).suffix.lower() in SUFFIXES:
+            hidden = parts[-1].startswith(".")  # such as what other systems' archivers put beside each file
+            if split in parts[:-2] and not hidden and PurePosixPath(name).suffix.lower() in SUFFIXES:
                 found.append((parts[parts.index(split) + 1], name, offset, length))
         if not found:
             raise DataError(f"{root}: there is no {split}/CLASS/IMAGE in it; name a tar of class directories")

@@ -26,6 +26,7 @@ from hamburger.errors import TrainingError
 from hamburger.gan.generator import Generator
 from hamburger.gan.sampling import sample
 from hamburger.gan.sheets import sheet, to_bytes, write_png
+from hamburger.gan.spectral import resting
 from hamburger.gan.weights import GeneratorInfo, save_generator
 from hamburger.recipes.gan_base import GanRecipe
 
@@ -121,9 +122,9 @@ class GanLoop(Run[GanRecipe, GanProgress]):
         player.optimizer.zero_grad(set_to_none=True)
         for i, part in enumerate(parts):
             z, y = self._latents(len(part.labels))
-            with torch.no_grad():
+            with self._same_weights(i), torch.no_grad():
                 made = self.generator.model(z, y)
-            with self._joined(player, last=i + 1 == len(parts)):
+            with self._same_weights(i), self._joined(player, last=i + 1 == len(parts)):
                 terms = discriminator_move(player.model, self._laid(part), made, y)
                 self.fabric.backward(terms["discriminator"] / len(parts))
             for name, value in terms.items():
@@ -142,7 +143,7 @@ class GanLoop(Run[GanRecipe, GanProgress]):
         try:
             for i in range(parts):
                 z, y = self._latents(b)
-                with self._joined(player, last=i + 1 == parts):
+                with self._same_weights(i), self._joined(player, last=i + 1 == parts):
                     made = player.model(z, y)
                     with self.fabric.autocast():
                         loss = generator_move(self.discriminator.plain, made, y) / parts
@@ -160,6 +161,10 @@ class GanLoop(Run[GanRecipe, GanProgress]):
     def _joined(self, player: Player, *, last: bool) -> Any:
         """Gradients cross the processes with the last accumulated part."""
         return self.fabric.no_backward_sync(player.model) if distributed.world() > 1 and not last else nullcontext()
+
+    def _same_weights(self, part: int) -> Any:
+        """Power iterations are made once a batch, in its first part, as if there were no parts."""
+        return resting(self.generator.net, self.discriminator.net) if part else nullcontext()
 
     def _laid(self, part: Real) -> Real:
         if not self.recipe.channels_last:

@@ -83,9 +83,9 @@ def pull_back(
             dc = launches.codes_of(du, fold, plan.dtype)
         else:
             dc = launches.cotangent(du, fold, taken, plan.dtype)
-        none = z.new_zeros(1, 1, 1).expand_as(z)  # the cotangent of D C, which the block does not form
-        dz = vq.pull_back(z, none, dc, found.bases, temperature, bool(constant_norms))
-        return dz, dz.sum((0, 2), dtype=torch.float32)
+        sums = vq.sums_of(z, found.bases.shape[2])
+        dz = vq.input_cotangent(z, None, dc, found.bases, temperature, bool(constant_norms), sums)
+        return dz, launch.total(sums[None])[0]
     dz = launches.empty_like(x, found.bases.shape[1], plan.dtype)
     if plan.ham == "nmf":
         sums = launches.pull_back(du, fold, found.bases, found.slope, z, dz, plan.dtype, taken)

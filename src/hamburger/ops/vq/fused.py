@@ -89,24 +89,48 @@ def _(x: Tensor, bases: Tensor, steps: int, temperature: float, constant_norms: 
     return torch.empty_like(bases), codes, torch.empty_like(x)
 
 
+def input_cotangent(
+    x: Tensor,
+    dy: Tensor | None,
+    dc: Tensor | None,
+    bases: Tensor,
+    temperature: float,
+    constant_norms: bool,
+    sums: Tensor | None = None,
+) -> Tensor:
+    """The cotangent of x from those of D C and of the codes, or of one of them.   x, dy: b d n   dc: b n r   ->   b d n
+
+    sums: b * parts d, as `sums_of` makes it; gets what it sums to over positions, in parts
+    """
+    (b, d, n), r = x.shape, bases.shape[2]
+    t = blocks(d, n, r, x.dtype)
+    dx = torch.empty_like(x)
+    of_y, of_c = dx if dy is None else dy, bases if dc is None else dc
+    start(
+        pull_back_kernel, (b * cdiv(n, t.BN),),
+        x, of_y, bases, of_c, dx, bases if sums is None else sums, d, n, r,
+        *x.stride(), *of_y.stride(), *dx.stride(), temperature,
+        OF_Y=dy is not None, OF_C=dc is not None, SUMS=sums is not None,
+        CONSTANT=constant_norms, EPS=cosine.EPS, TINY=cosine_fused.TINY,
+        KIND=launch.kind(x.dtype, fine=True), COARSE=launch.kind(x.dtype),
+        R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,
+    )  # fmt: skip
+    return dx
+
+
+def sums_of(x: Tensor, r: int) -> Tensor:
+    """Memory for `input_cotangent`.   x: b d n   ->   b * parts d"""
+    b, d, n = x.shape
+    return x.new_empty(b * cdiv(n, blocks(d, n, r, x.dtype).BN), d, dtype=torch.float32)
+
+
 @torch.library.custom_op("hamburger::vq_fused_backward", mutates_args=())
 def pull_back(
     x: Tensor, dy: Tensor, dc: Tensor | None, bases: Tensor, temperature: float, constant_norms: bool
 ) -> Tensor:
-    """The cotangent of x from those of D C and of the codes.   x, dy: b d n   dc: b n r   ->   b d n"""
-    (b, d, n), r = x.shape, bases.shape[2]
-    t = blocks(d, n, r, x.dtype)
+    """`input_cotangent` for torch.compile and for graphs of torch's own."""
     with device_of(x):
-        dx = torch.empty_like(x)
-        more = bases if dc is None else dc.contiguous()
-        start(
-            pull_back_kernel, (b * cdiv(n, t.BN),),
-            x, dy, bases, more, dx, d, n, r, *x.stride(), *dy.stride(), *dx.stride(), temperature,
-            MORE=dc is not None, CONSTANT=constant_norms, EPS=cosine.EPS, TINY=cosine_fused.TINY,
-            KIND=launch.kind(x.dtype, fine=True), COARSE=launch.kind(x.dtype),
-            R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,
-        )  # fmt: skip
-    return dx
+        return input_cotangent(x, dy, None if dc is None else dc.contiguous(), bases, temperature, constant_norms)
 
 
 @pull_back.register_fake

@@ -11,15 +11,17 @@ from hamburger.ops.kernels import load_codes, own_columns, product, project, sof
 
 @triton.jit
 def pull_back_kernel(
-    p_x, p_dy, p_d, p_more, p_dx, d, n, r,
+    p_x, p_dy, p_d, p_more, p_dx, p_sums, d, n, r,
     s_xb, s_xd, s_xn, s_yb, s_yd, s_yn, s_gb, s_gd, s_gn, temperature,
-    MORE: tl.constexpr, CONSTANT: tl.constexpr, EPS: tl.constexpr, TINY: tl.constexpr,
+    OF_Y: tl.constexpr, OF_C: tl.constexpr, SUMS: tl.constexpr,
+    CONSTANT: tl.constexpr, EPS: tl.constexpr, TINY: tl.constexpr,
     KIND: tl.constexpr, COARSE: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """The cotangent of X from that of Y = D C, with that of C added (MORE). Grid: b * tiles of n.
+    """The cotangent of X from that of Y = D C (OF_Y), that of C (OF_C), or both. Grid: b * tiles of n.
 
     The codes are made again from X and D rather than kept. With u = d / |d|, cos = u^T x / |x| and the cotangent a of
     cos, dx = (sum_r a u - (sum_r a cos) x / |x|) / |x|; CONSTANT norms leave out the second term.
+    sums: b * tiles of n, d gets the sums of dx over each program's columns (SUMS).
     """
     i_b, o_n = own_columns(n, BN)
     p_x, p_d, p_dx = p_x + i_b * s_xb, p_d + i_b * d * r, p_dx + i_b * s_gb
@@ -27,8 +29,10 @@ def pull_back_kernel(
     b_scale, b_unit = inverse_norms(b_xx, TINY), unit_scales(b_dd, False, EPS)
     b_cos = b_sum * b_unit[None, :] * b_scale[:, None]
     b_c = softmax(b_cos / temperature, r, R)
-    b_dc = project(p_dy + i_b * s_yb, p_d, d, n, r, s_yd, s_yn, o_n, COARSE, R, BN, BD)
-    if MORE:
+    b_dc = tl.zeros([BN, R], tl.float32)
+    if OF_Y:
+        b_dc += project(p_dy + i_b * s_yb, p_d, d, n, r, s_yd, s_yn, o_n, COARSE, R, BN, BD)
+    if OF_C:
         b_dc += load_codes(p_more + i_b * n * r, n, r, o_n, R)
     b_a = b_c * (b_dc - tl.sum(b_c * b_dc, axis=1)[:, None]) / temperature
     b_along = tl.sum(b_a * b_cos, axis=1) * b_scale
@@ -48,3 +52,6 @@ def pull_back_kernel(
             b_dx -= b_along[:, None] * b_x.to(tl.float32)
         b_dx = b_dx * b_scale[:, None]
         tl.store(p_dx + o_n[:, None] * s_gn + o_d[None, :] * s_gd, b_dx.to(p_dx.dtype.element_ty), mask=m_x)
+        if SUMS:
+            b_dx = tl.where(m_x, b_dx, 0.0)
+            tl.store(p_sums + tl.program_id(0).to(tl.int64) * d + o_d, tl.sum(b_dx, axis=0), mask=o_d < d)

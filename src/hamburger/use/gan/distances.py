@@ -14,20 +14,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hamburger.data.draws import Draws
+from hamburger.data.draws import Draws, Integers
 from hamburger.data.generation.load import ImageSet, cache_folder
-from hamburger.errors import OptionError, check_count, check_seed
+from hamburger.errors import OptionError, check_count, check_positive, check_seed
 from hamburger.gan.generator import Generator
 from hamburger.gan.sampling import samples
-from hamburger.gan.sheets import to_bytes
 from hamburger.metrics.feature_cache import cached_features
 from hamburger.metrics.features import NetworkExtractor, features_of, gaussian_of
 from hamburger.metrics.frechet import Gaussian, Moments, frechet_distance
 from hamburger.metrics.image_sets import Distances
 from hamburger.metrics.kernel_distance import kernel_distance
 from hamburger.metrics.precision_recall import precision_recall
+from hamburger.metrics.resize import as_bytes
 from hamburger.metrics.statistics_cache import StatisticsKey, cached_statistics
 
+PROBED = 4  # real images whose features are made each time, to know kept ones of changed code
 CHOICE_SEED = 0  # of the real images whose features are kept: always the same ones
 Progress = Callable[[str, int], object]  # what is being read, and how many images of it
 
@@ -50,6 +51,8 @@ class Measure:
             check_count("gan fid", name, getattr(self, name), least=least)
         check_count("gan fid", "batch", self.batch, least=1)
         check_seed("gan fid", self.seed)
+        if self.truncation is not None:
+            check_positive("gan fid", "truncation", self.truncation)
         if min(self.choice, self.samples) <= self.neighbours:
             raise OptionError(
                 f"gan fid: {min(self.choice, self.samples)} images are too few for {self.neighbours} neighbours"
@@ -82,21 +85,29 @@ def look_at_real(
     size = (images.size, images.size)
     extractor.to(device)
 
-    def batches(indices: np.ndarray[tuple[int], np.dtype[np.int64]] | None = None) -> Iterator[Tensor]:
-        order = np.arange(len(images)) if indices is None else indices
-        for first in range(0, len(order), measure.batch):
-            chosen = order[first : first + measure.batch]
-            progress("real images", len(chosen))
-            yield torch.from_numpy(np.array(images.images[chosen])).to(device)
+    def batches(indices: Integers) -> Iterator[Tensor]:
+        for first in range(0, len(indices), measure.batch):
+            few = indices[first : first + measure.batch]
+            progress("real images", len(few))
+            yield torch.from_numpy(np.array(images.images[few])).to(device)
 
-    key = StatisticsKey.of(images.digest, size, extractor)
-    gaussian = cached_statistics(folder, key, lambda: gaussian_of(batches(), extractor, device=device))
-    count = min(measure.choice, len(images))
+    def probe(indices: Integers) -> Tensor:
+        return extractor(torch.from_numpy(np.array(images.images[indices[:PROBED]])).to(device))
+
+    order = np.arange(len(images))
+
+    # as many as will be compared: a part of sorted ones would be of the first classes alone
+    count = min(measure.choice, measure.samples, len(images))
     chosen = np.sort(Draws(CHOICE_SEED, len(images)).shuffled(len(images))[:count])
+    key = StatisticsKey.of(images.digest, size, extractor)
+    gaussian = cached_statistics(
+        folder, key, lambda: gaussian_of(batches(order), extractor, device=device), probe(order)
+    )
     features = cached_features(
         folder,
         {"data": images.digest, "size": images.size, "extractor": extractor.label, "count": count, "seed": CHOICE_SEED},
         lambda: features_of(batches(chosen), extractor),
+        probe(chosen),
     )
     return RealSide(gaussian, features, images.name, images.split, images.size, images.digest)
 
@@ -125,7 +136,7 @@ def measure_generator(
     left = min(measure.choice, measure.samples)
     for images, _ in made:
         progress("generated images", len(images))
-        features = extractor(to_bytes(images))
+        features = extractor(as_bytes(images))
         moments = moments or Moments(features.shape[1], device=device)
         moments.update(features)
         kept.append(features[:left])
@@ -133,6 +144,11 @@ def measure_generator(
     assert moments is not None
     ours, theirs = torch.cat(kept), real.features.to(device)
     fewest = min(len(ours), len(theirs))
+    if len(theirs) > fewest:
+        raise OptionError(
+            f"gan fid: the real side was looked at for {len(theirs)} images to compare, and {fewest} are generated; "
+            f"look at it again with the same measure"
+        )
     return Distances(
         extractor=extractor.label,
         real=real.gaussian.count,
@@ -145,5 +161,5 @@ def measure_generator(
             subsets=measure.subsets,
             subset_size=min(measure.subset_size, max(2, fewest // 2)),  # all of it each time would be no draw
         ),
-        neighbours=precision_recall(theirs[:fewest], ours[:fewest], k=measure.neighbours),
+        neighbours=precision_recall(theirs, ours[:fewest], k=measure.neighbours),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from pathlib import Path
 
 from torch import nn
@@ -52,6 +53,9 @@ def find_extractor(
 
 def _own(name: str, *, size: int | None, resizer: str) -> NetworkExtractor:
     module, _, attribute = name.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:  # `python -m` looks there, an installed command does not
+        sys.path.append(here)
     try:
         made = getattr(importlib.import_module(module), attribute)()
     except (ImportError, AttributeError, TypeError) as mistake:

@@ -15,7 +15,7 @@ from hamburger.errors import OptionError, check_count, check_positive, check_see
 from hamburger.files import write_atomically
 from hamburger.gan.generator import Generator
 from hamburger.gan.paths import between
-from hamburger.gan.sampling import latents, samples
+from hamburger.gan.sampling import generate, latents, samples
 from hamburger.gan.sheets import sheet, to_bytes, write_png
 
 SUMMARY = "samples.json"
@@ -95,7 +95,7 @@ def _singles(
     generator: Generator, out: Path, wanted: Wanted, own: list[int], after: Callable[[], object]
 ) -> list[Path]:
     """`image-000000-class-3.png` ... and `sheet.png`: image i is the same whatever else is asked for."""
-    labels = None if len(own) == generator.num_classes else torch.tensor(own).repeat(wanted.count)[: wanted.count]
+    labels = None if not wanted.classes else torch.tensor(own).repeat(wanted.count)[: wanted.count]
     made = samples(
         generator,
         wanted.count,
@@ -107,14 +107,14 @@ def _singles(
     written: list[Path] = []
     kept: list[Tensor] = []
     for images, drawn in made:
-        pixels = to_bytes(images).cpu()
-        for image, label in zip(pixels, drawn.tolist(), strict=True):
+        whole = to_bytes(images).cpu()
+        for image, label in zip(whole, drawn.tolist(), strict=True):
             path = out / "images" / f"image-{len(written):06d}-class-{label}.png"
             write_png(path, image)
             written.append(path)
             after()
         if len(written) <= 1024 + wanted.batch:  # a sheet of more is nothing to look at
-            kept.append(pixels)
+            kept.append(whole)
     if kept:
         write_png(out / "sheet.png", sheet(torch.cat(kept)[:1024]))
         written.append(out / "sheet.png")
@@ -133,7 +133,7 @@ def _rows(generator: Generator, classes: Sequence[str], out: Path, wanted: Wante
         start=ROW_START,
         truncation=wanted.truncation,
     )
-    made = [generate(generator, z, torch.full((wanted.rows,), index), wanted.batch) for index in own]
+    made = [pixels(generator, z, index) for index in own]
     write_png(out / "classes.png", sheet(torch.cat(made), columns=wanted.rows))
     return [out / "classes.png"]
 
@@ -153,20 +153,11 @@ def _ways(generator: Generator, out: Path, wanted: Wanted, own: list[int]) -> li
     made = []
     for way in range(wanted.ways):
         path = between(z[2 * way], z[2 * way + 1], wanted.stops)
-        label = torch.full((wanted.stops,), own[way % len(own)])
-        made.append(generate(generator, path, label, wanted.batch))
+        made.append(pixels(generator, path, own[way % len(own)]))
     write_png(out / "interpolations.png", sheet(torch.cat(made), columns=wanted.stops))
     return [out / "interpolations.png"]
 
 
-@torch.no_grad()
-def generate(generator: Generator, z: Tensor, y: Tensor, batch: int = 64) -> Tensor:
-    """Images of given latents and classes, on the CPU.   b latent, b   ->   b 3 h w, uint8"""
-    device = generator.project.bias.device
-    training = generator.training
-    generator.eval()
-    try:
-        parts = zip(z.split(batch), y.split(batch), strict=True)
-        return torch.cat([to_bytes(generator(a.to(device), b.to(device))).cpu() for a, b in parts])
-    finally:
-        generator.train(training)
+def pixels(generator: Generator, z: Tensor, index: int) -> Tensor:
+    """Images of given latents in one class, on the CPU.   b latent   ->   b 3 h w, uint8"""
+    return to_bytes(generate(generator, z, torch.full((len(z),), index))).cpu()

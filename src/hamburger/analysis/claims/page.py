@@ -1,0 +1,161 @@
+"""All claims on one page that needs nothing else: verdicts, the paper's numbers beside ours, intervals as figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hamburger.analysis.claims.base import CONFIRMED, INCONCLUSIVE, NOT_CONFIRMED, NOT_RUN, Claim, Finding, Verdict
+from hamburger.analysis.claims.method import GENERATED, MARGIN
+from hamburger.analysis.claims.registry import FAMILIES
+from hamburger.analysis.claims.results import Results, by_seed
+from hamburger.analysis.claims.tables import PRINTED, counts, effect, judged, side_by_side
+from hamburger.analysis.report.drawing import svg
+from hamburger.analysis.report.html import Cell, Markup, document, figure, folded, paragraph, section, table
+from hamburger.analysis.report.statistics import LEVEL, summarise, t_quantile
+
+COLOURS = {CONFIRMED: "#009E73", NOT_CONFIRMED: "#D55E00", INCONCLUSIVE: "#8A8A8A", NOT_RUN: "#8A8A8A"}
+MOST_DRAWN = 24  # comparisons of one figure: a phone has no room for more
+
+METHOD = (
+    "Scores are validation mIoU of the last step, in points. Differences are paired by seed; an interval is Student's "
+    "at 95 %, and below three shared seeds nothing is decided.",
+    f"A difference matters from {MARGIN:g} points on; this was fixed before the ablations were run, but with the "
+    "comparison of contexts already known. “A beats B” is confirmed where the interval of A - B lies above 0, and not "
+    f"confirmed where it ends below {MARGIN:g}. “A is as good as B” is confirmed where it begins above -{MARGIN:g}, "
+    "and not confirmed where it ends below 0. Of several comparisons all must hold; one of m that refutes a claim is "
+    "held to a level of 1 - 5 % / m.",
+    "Over several data sets a claim is confirmed where one set confirms it and none refutes it, and not confirmed the "
+    "other way round; otherwise it is inconclusive. Photographs decide; generated scenes stand beside them, and decide "
+    "only where there is nothing else. The effect in the table is that of the comparison that speaks least for the "
+    "claim among those that share its verdict. Forty claims at 95 % mean that one or two may be wrong by chance.",
+)
+
+
+def page(results: Results) -> str:
+    found = judged(results)
+    rows: list[list[Cell]] = [
+        [
+            Markup(f'<a href="#{claim.id}">{claim.id}</a>'),
+            Markup(f"{badge(verdict.word)} {verdict.basis}"),
+            effect(verdict) or None,
+            "0" if verdict.telling is None else str(verdict.telling.n),
+        ]
+        for claim, verdict in found
+    ]
+    links = "".join(f'<a href="#{family}">{title}</a>' for family, title in FAMILIES.items())
+    head = (
+        "<h1>The paper's claims, tested</h1>"
+        + paragraph(f"{len(found)} claims of “Is Attention Better Than Matrix Decomposition?”: {counts(found)}.")
+        + f"<nav>{links}</nav>"
+        + folded("How a verdict is found", "".join(paragraph(words) for words in METHOD))
+        + table(["claim", "verdict", "effect, 95 % interval", "seeds"], rows, name="summary", kind="cards")
+    )
+    parts = []
+    for family, title in FAMILIES.items():
+        own = [(claim, verdict) for claim, verdict in found if claim.family == family]
+        content = [one_claim(claim, verdict) for claim, verdict in own]
+        parts.append(section(family, title, tables(results, family), *content))
+    return document("The paper's claims, tested", head + "".join(parts))
+
+
+def badge(word: str) -> Markup:
+    return Markup(f'<span class="badge" style="--tone:{COLOURS[word]}">{word}</span>')
+
+
+def one_claim(claim: Claim, verdict: Verdict) -> Markup:
+    rows: list[list[Cell]] = [["the paper", f"{claim.paper} ({claim.reference})"], ["the test", claim.test]]
+    rows += [["here", Markup(f"{_plain(trial.text)}: {badge(trial.word)}")] for trial in verdict.trials]
+    rows += [["here", "not run"]] if not verdict.trials else []
+    return Markup(
+        f'<article id="{claim.id}"><h3>{_plain(claim.statement)} {badge(verdict.word)} {verdict.basis}</h3>'
+        + table(["", ""], rows, name=f"{claim.id}-table", kind="words")
+        + forest(claim, verdict)
+        + folded("The command that makes these rows", f"<pre>{_plain(claim.command)}</pre>")
+        + "</article>"
+    )
+
+
+def forest(claim: Claim, verdict: Verdict) -> Markup:
+    """Every comparison with its interval; the line is where nothing differs, the band what would not matter."""
+    drawn: list[tuple[str, Finding]] = [
+        (trial.where.partition(",")[0], finding) for trial in verdict.trials for finding in trial.findings
+    ]
+    if not drawn:
+        return Markup()
+    left_out = len(drawn) - MOST_DRAWN
+    drawn = drawn[:MOST_DRAWN]
+    unit = drawn[0][1].unit
+    still = {"points": 0.0, "times": 1.0}.get(unit)
+
+    def draw(axes: Any) -> None:
+        if still is not None:
+            axes.axvline(still, color="#8A8A8A", linewidth=1)
+        if unit == "points":
+            axes.axvspan(-MARGIN, MARGIN, color="#8A8A8A", alpha=0.15, linewidth=0)
+        for place, (_, finding) in enumerate(drawn):
+            colour = COLOURS[finding.word]
+            if finding.interval is not None:
+                axes.plot(finding.interval, [place, place], color=colour, linewidth=2)
+            axes.plot([finding.effect], [place], "o", color=colour, markersize=6)
+        axes.set_yticks(range(len(drawn)), [f"{_short(finding.what)}\n{where}" for where, finding in drawn])
+        axes.tick_params(axis="y", labelsize=7.5)
+        axes.set(xlabel={"points": "mIoU, points"}.get(unit, unit.strip("()")))
+        axes.set_ylim(len(drawn) - 0.4, -0.6)
+        axes.grid(visible=False, axis="y")
+
+    alt = f"{claim.id}: effects and their 95 % intervals"
+    caption = f"{left_out} comparisons more are not drawn." if left_out > 0 else ""
+    return figure(svg(claim.id, draw, alt=alt, height=0.7 + 0.36 * len(drawn)), caption)
+
+
+def tables(results: Results, family: str) -> Markup:
+    """The paper's table beside ours, and ours as a figure with error bars."""
+    beside = side_by_side(results, family)
+    if beside is None:
+        return Markup()
+    header, lines = beside
+    made = table(header, lines, name=f"{family}-cells")
+    files = results.beginning(f"ablation_{family}_")
+    return Markup(made + "".join(bars(family, name, rows) for name, rows in files.items()))
+
+
+def bars(family: str, name: str, rows: Sequence[dict[str, Any]]) -> Markup:
+    """Mean of each cell with the interval of the mean, each seed a dot, and the paper's mean as a diamond."""
+    cells = list(dict.fromkeys(row["cell"] for row in rows))[:MOST_DRAWN]
+    # beside generated scenes the paper's percentages would say nothing
+    printed = {} if rows[0]["recipe"].startswith(GENERATED) else PRINTED.get(family, {})
+
+    def draw(axes: Any) -> None:
+        for place, cell in enumerate(cells):
+            had = list(by_seed(list(rows), "cell", cell, "miou", 100).values())
+            score = summarise(had)
+            axes.plot(had, [place] * len(had), "o", color="#56B4E9", markersize=4, alpha=0.8)
+            if score.deviation is not None and score.n > 2:
+                reach = t_quantile((1 + LEVEL) / 2, score.n - 1) * score.deviation / score.n**0.5
+                axes.plot([score.mean - reach, score.mean + reach], [place, place], color="#0072B2", linewidth=1.6)
+            axes.plot([score.mean] * 2, [place - 0.28, place + 0.28], color="#0072B2", linewidth=2.4)
+            if cell in printed:
+                axes.plot([printed[cell][1]], [place], "D", color="#CC79A7", markersize=4.5)
+        axes.set_yticks(range(len(cells)), cells)
+        axes.set(xlabel="mIoU, %", ylim=(len(cells) - 0.4, -0.6))
+        axes.grid(visible=False, axis="y")
+
+    first = rows[0]
+    caption = (
+        f"{first['recipe']}, {first['steps']} steps, {first['hardware']}. Dots: runs. Bar: their mean; line: its 95 % "
+        "interval, unpaired, so that overlapping lines may still differ seed by seed."
+    )
+    caption += " Diamond: the paper's mean on PASCAL VOC, another data set." if printed else ""
+    drawn = svg(f"bars-{name}", draw, alt=f"mIoU of the cells of {family}", height=0.7 + 0.26 * len(cells))
+    return figure(drawn, caption)
+
+
+def _short(what: str) -> str:
+    return what if len(what) <= 34 else "share of solves"
+
+
+def _plain(words: str) -> Markup:
+    from hamburger.analysis.report.html import text
+
+    return text(words)

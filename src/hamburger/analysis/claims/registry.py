@@ -1,0 +1,46 @@
+"""All claims, family by family."""
+
+from __future__ import annotations
+
+from hamburger.analysis.claims import (
+    accuracy,
+    cost,
+    dictionaries,
+    gradient,
+    inside,
+    iterations,
+    parts,
+    sizes,
+    theory,
+)
+from hamburger.analysis.claims.base import Claim
+
+FAMILIES = {
+    "gradient": "What is differentiated",
+    "parts": "Bread, ham, bread",
+    "accuracy": "Hams against each other and against attention",
+    "init": "Where a solve starts",
+    "dictionary": "Stored or drawn dictionaries in evaluation",
+    "temperature": "Temperature",
+    "latent": "Inner width and rank",
+    "steps": "Sweeps in training and evaluation",
+    "inside": "Spectra, feature maps and gradients of trained networks",
+    "cost": "Time and memory",
+    "propositions": "The propositions",
+}
+CLAIMS: tuple[Claim, ...] = tuple(
+    sorted(
+        (
+            *gradient.CLAIMS,
+            *parts.CLAIMS,
+            *accuracy.CLAIMS,
+            *dictionaries.CLAIMS,
+            *sizes.CLAIMS,
+            *iterations.CLAIMS,
+            *inside.CLAIMS,
+            *cost.CLAIMS,
+            *theory.CLAIMS,
+        ),
+        key=lambda claim: list(FAMILIES).index(claim.family),
+    )
+)

@@ -1,0 +1,147 @@
+"""Verdicts as rows for JSON and for documents, and the paper's tables beside ours."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+from hamburger.analysis.claims.base import NOT_RUN, WORDS, Claim, Verdict
+from hamburger.analysis.claims.registry import CLAIMS, FAMILIES
+from hamburger.analysis.claims.results import Results, by_seed
+from hamburger.analysis.core_page import markdown_table
+from hamburger.analysis.report.statistics import summarise
+
+Judged = list[tuple[Claim, Verdict]]
+
+# mIoU on PASCAL VOC val, best and mean of 5 runs
+PRINTED: dict[str, dict[str, tuple[float, float]]] = {
+    "gradient": {
+        **{"nmf-one-step": (78.3, 77.8), "nmf-bptt": (77.4, 77.0)},
+        **{"vq-one-step": (77.7, 77.4), "vq-bptt": (76.6, 76.3)},
+        **{"cd-one-step": (78.1, 77.5), "cd-bptt": (75.0, 74.6)},
+    },
+    "parts": {
+        **{"baseline": (75.9, 75.7), "whole": (78.3, 77.8), "without-ham": (75.8, 75.6)},
+        **{"without-upper": (77.0, 76.8), "without-lower": (77.3, 77.2), "only-ham": (77.0, 76.8)},
+    },
+    "init": {
+        **{"nmf-fixed": (77.4, 77.3), "cd-fixed": (77.7, 77.4), "vq-fixed": (77.3, 76.9)},
+        **{"nmf-learned": (76.8, 76.5), "cd-learned": (75.0, 73.7), "vq-learned": (75.9, 75.8)},
+        **{"nmf-random": (78.3, 77.8), "cd-random": (77.9, 77.3), "vq-random": (77.7, 77.4)},
+        **{"nmf-online": (77.8, 77.5), "cd-online": (78.1, 77.5), "vq-online": (78.0, 77.2)},
+    },
+    "temperature": {"cd-t1": (77.1, 77.0), "cd-t0.1": (78.2, 77.5), "cd-t0.01": (78.1, 77.5)},
+}
+TITLES = {"gradient": "Table 1", "parts": "Table 2", "init": "Table 8", "temperature": "Table 9"}
+
+
+def judged(results: Results) -> Judged:
+    return [(claim, claim.judge(results)) for claim in CLAIMS]
+
+
+def rounded(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def as_rows(found: Judged) -> list[dict[str, Any]]:
+    """What `results/claims.json` holds."""
+    rows = []
+    for claim, verdict in found:
+        telling = verdict.telling
+        rows.append(
+            {
+                "id": claim.id,
+                "statement": claim.statement,
+                "paper": claim.paper,
+                "here": verdict.here or "not run",
+                "effect": None if telling is None else rounded(telling.effect),
+                "ci": None if telling is None or telling.interval is None else [rounded(x) for x in telling.interval],
+                "n_seeds": 0 if telling is None else telling.n,
+                "verdict": verdict.word,
+                "basis": verdict.basis or None,
+                "unit": None if telling is None else telling.unit.strip("()") or None,
+                "reference": claim.reference,
+                "test": claim.test,
+                "command": claim.command,
+            }
+        )
+    return rows
+
+
+def as_json(found: Judged) -> str:
+    """One line for each claim, so that a diff shows which verdict changed."""
+    return "[\n" + ",\n".join(json.dumps(row) for row in as_rows(found)) + "\n]\n"
+
+
+def counts(found: Judged) -> str:
+    """`12 confirmed, 3 not confirmed, ...`"""
+    had = Counter(verdict.word for _, verdict in found)
+    return ", ".join(f"{had[word]} {word}" for word in WORDS if had[word])
+
+
+def effect(verdict: Verdict) -> str:
+    telling = verdict.telling
+    if telling is None:
+        return ""
+    said = telling.shown.format(telling.effect)
+    if telling.interval is not None:
+        said += " [{}, {}]".format(*(telling.shown.format(end) for end in telling.interval))
+    return said
+
+
+def worded(verdict: Verdict) -> str:
+    return f"**{verdict.word}**" + (f", {verdict.basis}" if verdict.basis else "")
+
+
+def markdown(results: Results) -> str:
+    """Every claim with its verdict, family by family."""
+    found = judged(results)
+    parts = [f"{len(found)} claims: {counts(found)}."]
+    for family, title in FAMILIES.items():
+        lines = []
+        for claim, verdict in found:
+            if claim.family == family:
+                said = "<br>".join(trial.text for trial in verdict.trials) or "-"
+                what = f"{claim.statement} ({claim.reference})"
+                lines.append([what, claim.paper, said, effect(verdict), worded(verdict)])
+        parts += [f"### {title}", markdown_table(["claim", "paper", "here", "effect", "verdict"], lines)]
+        if (beside := side_by_side(results, family)) is not None:
+            parts.append(markdown_table(*beside))
+    return "\n\n".join(parts)
+
+
+def commands(results: Results) -> str:
+    """What is left to run, each command once."""
+    missing: dict[str, list[str]] = {}
+    for claim, verdict in judged(results):
+        if verdict.word == NOT_RUN or not any(trial.decides for trial in verdict.trials):
+            missing.setdefault(claim.command, []).append(claim.id)
+    if not missing:
+        return "Nothing is left to run."
+    lines = [f"# {', '.join(ids)}\n{command}" for command, ids in missing.items()]
+    return "```sh\n" + "\n".join(lines) + "\n```"
+
+
+def side_by_side(results: Results, ablation: str) -> tuple[list[str], list[list[str]]] | None:
+    """Cells of an ablation: what the paper prints, and mean, spread and number of seeds of every file of ours."""
+    files = results.beginning(f"ablation_{ablation}_")
+    if not files:
+        return None
+    printed = PRINTED.get(ablation, {})
+    cells = list(dict.fromkeys(row["cell"] for rows in files.values() for row in rows))
+    lines = []
+    for cell in cells:
+        best, mean = printed.get(cell, (None, None))
+        line = [cell, "" if mean is None else f"{mean:.1f} (best {best:.1f})"]
+        for rows in files.values():
+            had = list(by_seed(rows, "cell", cell, "miou", 100).values())
+            if not had:
+                line.append("")
+                continue
+            score = summarise(had)
+            spread = "" if score.deviation is None else f" ± {score.deviation:.1f}"
+            line.append(f"{score.mean:.1f}{spread} (best {max(had):.1f}, {score.n} seed{'s' * (score.n > 1)})")
+        lines.append(line)
+    names = [f"{rows[0]['recipe']}, {rows[0]['steps']} steps, {rows[0]['hardware']}" for rows in files.values()]
+    return ["cell", f"the paper{', ' + TITLES[ablation] if ablation in TITLES else ''}", *names], lines

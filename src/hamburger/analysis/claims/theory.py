@@ -1,0 +1,116 @@
+"""Section 2.3: what the propositions assume and conclude, on small solves whose Jacobians are known in full."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from hamburger.analysis import propositions_report
+from hamburger.analysis.claims.base import (
+    CONFIRMED,
+    INCONCLUSIVE,
+    NOT_CONFIRMED,
+    Claim,
+    Finding,
+    Trial,
+    Verdict,
+    combined,
+)
+from hamburger.analysis.claims.results import Results, Row
+from hamburger.analysis.report.statistics import paired
+
+COMMAND = (
+    "ham propositions --out runs/propositions && cp runs/propositions/propositions.json results/propositions_cpu.json"
+)
+
+
+def holds(results: Results, name: str) -> Verdict:
+    """The share of solves in which it holds, and its interval over seeds.
+
+    Confirmed where it holds in every solve; refuted where some case (input, ham, temperature) fails with all seeds.
+    """
+    trials = []
+    for stem, study in results.studies.items():
+        if not stem.startswith("propositions_"):
+            continue
+        says = propositions_report.CLAIMS[name]
+        answers: list[tuple[Row, bool]] = [(row, answer) for row in study["rows"] if (answer := says(row)) is not None]
+        if not answers:
+            continue
+        seeds = sorted({row["seed"] for row, _ in answers})
+        shares = {seed: _share([answer for row, answer in answers if row["seed"] == seed]) for seed in seeds}
+        cases = propositions_report.verdicts(study)[name].values()
+        never = sum(held == 0 and said > 0 for held, said in cases)
+        word = CONFIRMED if all(answer for _, answer in answers) else NOT_CONFIRMED if never else INCONCLUSIVE
+        found = paired(shares, dict.fromkeys(shares, 0.0))
+        interval = None
+        if found is not None and found.interval is not None:
+            low, high = found.interval
+            interval = max(0.0, low), min(1.0, high)  # Student's knows nothing of the ends of a share
+        held = sum(answer for _, answer in answers)
+        what = f"holds in {held} of {len(answers)} solves, never in {never} of {len(cases)} cases;"
+        finding = Finding(f"{what} share", held / len(answers), interval, len(seeds), word, "", "{:.2f}")
+        trials.append(Trial(f"float64, {study['environment']['hardware']}", (finding,)))
+    return combined(trials)
+
+
+def _share(answers: list[bool]) -> float:
+    return sum(answers) / len(answers)
+
+
+def claim(id: str, statement: str, reference: str, name: str, test: str) -> Claim:
+    return Claim(
+        id=id,
+        family="propositions",
+        statement=statement,
+        reference=reference,
+        paper="an assumption or a proof, no numbers given",
+        test=f"{test}, over inputs, hams, temperatures and seeds",
+        command=COMMAND,
+        judge=partial(holds, name=name),
+    )
+
+
+CLAIMS = (
+    claim(
+        "propositions-contraction",
+        "A sweep is a contraction: its Lipschitz constant in the factors is below 1.",
+        "section 2.3, the assumption",
+        "L_h < 1 on the path",
+        "largest operator norm of dF/dh along the path below 1",
+    ),
+    claim(
+        "propositions-1",
+        "The sweeps converge linearly.",
+        "Proposition 1",
+        "Prop. 1: linear convergence",
+        "the moves shrink by a factor below 1 until they are 1e-10 of the factors",
+    ),
+    claim(
+        "propositions-2",
+        "The gradient of many sweeps reaches that of the implicit function theorem.",
+        "Proposition 2",
+        "Prop. 2: BPTT reaches the implicit gradient",
+        "distance of the two, relative, at most 0.1 % at the settled K",
+    ),
+    claim(
+        "propositions-3",
+        "The influence of the first factors on the output dies out.",
+        "Proposition 3",
+        "Prop. 3: dy/dh0 -> 0",
+        "norm of dy/dh0 at most 0.1 % of that of the read-out after 50 sweeps",
+    ),
+    claim(
+        "propositions-terms",
+        "The terms of the gradient series shrink geometrically, so that the first ones dominate.",
+        "section 2.3, before Eq. 13",
+        "terms of Eq. 12 decay (q < 1)",
+        "an exponential envelope of the terms' norms with factor below 1",
+    ),
+    claim(
+        "propositions-direction",
+        "The one-step gradient points about where the gradient of all sweeps points.",
+        "section 2.3, after Eq. 13",
+        "one-step within 60 degrees of BPTT, K=6",
+        "angle to BPTT below 60 degrees at K = 6",
+    ),
+)

@@ -1,0 +1,94 @@
+"""`ham ablate`: one of the paper's grids from a recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def ablate(
+    name: Annotated[str, typer.Argument(help="a name of `ham list ablations`")],
+    out: Annotated[Path, typer.Option(help="a folder for the runs and their logs")],
+    recipe: Annotated[str, typer.Option(help="a name of `ham list recipes`")] = "patchwork",
+    data: Annotated[Path | None, typer.Option(help="the data folder; embedded sets need none")] = None,
+    seeds: Annotated[str, typer.Option(help="with commas")] = "0,1,2",
+    cells: Annotated[str, typer.Option(help="only these cells, with commas; default: all")] = "",
+    jobs: Annotated[int, typer.Option(help="processes side by side on one device")] = 1,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="an override for all cells")] = None,
+    json: Annotated[
+        Path | None,
+        typer.Option(help="rows, one JSON object per line; results/ablation_<name>_<data>_<hardware>.jsonl"),
+    ] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="print the cells and their commands, run nothing")] = False,
+) -> None:
+    """Train and evaluate every cell with every seed; skip what is finished, resume what broke off."""
+    from rich.console import Console
+
+    from hamburger.cli.bench import numbers, words
+    from hamburger.cli.grid import grid_bar
+    from hamburger.engine.ablation import ablation_cells
+    from hamburger.engine.ablation_rows import check_rows, join_rows, read_rows, still_to_run
+    from hamburger.engine.grid import check_grid, finished, rows, run_grid
+    from hamburger.files import check_writable
+
+    grid = ablation_cells(
+        name, recipe, seeds=numbers(seeds, "ablate", "seeds"), settings=settings or (), only=words(cells)
+    )
+    check_grid(grid, out, call="ablate")
+    left = grid
+    if json is not None:
+        check_rows(json, grid)
+        left = still_to_run(json, grid, out)
+    if plan:
+        import shlex
+
+        for cell in grid:
+            done = cell not in left or finished(cell, out)
+            state = "finished" if done else shlex.join(["ham", *cell.command(out, data)[3:]])
+            typer.echo(f"{cell.name}: {state}")
+        return
+    if json is not None:
+        check_writable(json)
+    try:
+        with grid_bar(len(left)) as progress:
+            run_grid(left, out, data=data, jobs=jobs, progress=progress, call="ablate")
+    finally:  # of what is finished, also after an interrupt or a failure
+        found = rows(left, out)
+        if json is not None and found:
+            join_rows(json, found)
+    Console().print(table(found if json is None else read_rows(json)))
+
+
+def table(rows: list[dict[str, Any]]) -> Table:
+    """mIoU in percent over the seeds of each cell, in the order of the grid."""
+    from rich.table import Table
+
+    from hamburger.analysis.report.statistics import summarise
+
+    first = rows[0]
+    made = Table(
+        title=f"{first['ablation']} from {first['recipe']}: validation mIoU, {first['protocol']}",
+        caption=f"{first['hardware']}, torch {first['torch']}, {first['steps']} steps; spread over seeds",
+    )
+    made.add_column("cell")
+    for heading in ("mIoU %", "spread", "loss", "seconds", "seeds"):
+        made.add_column(heading, justify="right")
+    for cell in dict.fromkeys(row["cell"] for row in rows):
+        own = [row for row in rows if row["cell"] == cell]
+        score = summarise([100 * row["miou"] for row in own])
+        losses = [row["loss"] for row in own if row["loss"] is not None]
+        seconds = summarise([row["seconds"] for row in own])
+        made.add_row(
+            cell,
+            f"{score.mean:.2f}",
+            "" if score.deviation is None else f"{score.deviation:.2f}",
+            f"{summarise(losses).mean:.3f}" if losses else "",
+            f"{seconds.mean:.0f}",
+            str(score.n),
+        )
+    return made

@@ -1,0 +1,77 @@
+"""`ham claims`: what the paper says, and what the committed results say about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hamburger.errors import InputError, UnknownNameError, did_you_mean
+
+if TYPE_CHECKING:
+    from hamburger.analysis.claims.tables import Judged
+
+COLOURS = {"confirmed": "green", "not confirmed": "red", "inconclusive": "yellow", "not run": "dim"}
+
+
+def claims(
+    results: Annotated[Path, typer.Option(help="the folder of result files")] = Path("results"),
+    only: Annotated[str, typer.Option(help="claims by their id, with commas, in full; default: all")] = "",
+    json: Annotated[Path | None, typer.Option(help="write the verdicts here, such as results/claims.json")] = None,
+    html: Annotated[Path | None, typer.Option(help="write one self-contained page here")] = None,
+) -> None:
+    """Verdicts on the paper's claims, computed from result files: a table, and a page with figures."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from hamburger.analysis.claims import Results
+    from hamburger.analysis.claims.tables import as_json, counts, effect, judged
+    from hamburger.cli.bench import words
+    from hamburger.files import check_writable, write_atomically
+
+    for target in (json, html):
+        if target is not None:
+            check_writable(target)
+    if not results.is_dir():
+        raise InputError(f"claims: there is no folder {results}; name one that holds *.jsonl files with --results")
+    rows = Results.of(results)
+    found = judged(rows)
+    console = Console()
+    if only:
+        _in_full(found, words(only))
+    else:
+        table = Table(title=f"{len(found)} claims: {counts(found)}")
+        for heading in ("claim", "effect", "seeds", "verdict"):
+            table.add_column(heading, justify="right" if heading == "seeds" else "left")
+        for claim, verdict in found:
+            seeds = "" if verdict.telling is None else str(verdict.telling.n)
+            word = f"[{COLOURS[verdict.word]}]{verdict.word}[/]{'*' * bool(verdict.basis)}"
+            table.add_row(claim.id, effect(verdict).replace("[", r"\["), seeds, word)
+        if any(verdict.basis for _, verdict in found):
+            table.caption = "* on generated scenes alone"
+        console.print(table)
+        console.print(
+            "`ham claims --only ID` says what was compared, and the command that makes its rows", markup=False
+        )
+    if json is not None:
+        write_atomically(json, as_json(found).encode())
+        console.print(f"wrote {json}", soft_wrap=True, highlight=False)
+    if html is not None:
+        from hamburger.analysis.claims.page import page
+
+        write_atomically(html, page(rows).encode())
+        console.print(f"wrote {html}", soft_wrap=True, highlight=False)
+
+
+def _in_full(found: Judged, names: tuple[str, ...]) -> None:
+    known = {claim.id: (claim, verdict) for claim, verdict in found}
+    for name in names:
+        if name not in known:
+            raise UnknownNameError(f"claims: no claim '{name}'{did_you_mean(name, known)}")
+        claim, verdict = known[name]
+        typer.echo(f"{claim.id}: {verdict.word}\n  {claim.statement} ({claim.reference})\n  paper: {claim.paper}")
+        typer.echo(f"  test: {claim.test}")
+        for trial in verdict.trials:
+            typer.echo(f"  here: {trial.text}: {trial.word}{'' if trial.decides else ' (beside)'}")
+        typer.echo(f"  command: {claim.command}")

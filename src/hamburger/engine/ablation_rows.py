@@ -1,0 +1,52 @@
+"""The file of an ablation's rows: one line per run, joined over calls, of one kind of training only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hamburger.engine.ablation import AblationCell
+from hamburger.engine.folder import RESULT
+from hamburger.errors import OptionError
+from hamburger.files import write_json_lines
+from hamburger.recipes.codec import digest
+
+Row = dict[str, Any]
+
+
+def read_rows(path: Path) -> list[Row]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def check_rows(path: Path, grid: Sequence[AblationCell]) -> None:
+    """Before any work: cells of other settings are no neighbours in a table."""
+    cell = grid[0]
+    wanted = (cell.ablation, cell.recipe, list(cell.settings))
+    for row in read_rows(path):
+        found = (row["ablation"], row["recipe"], row["settings"])
+        if found != wanted:
+            raise OptionError(
+                f"ablate: {path} holds rows of '{found[0]}' from recipe '{found[1]}' with {found[2]}, these would be "
+                f"'{wanted[0]}' from '{wanted[1]}' with {wanted[2]}; give the same, or name another file with --json"
+            )
+
+
+def still_to_run(path: Path, grid: Sequence[AblationCell], out: Path) -> list[AblationCell]:
+    """Cells that have no row yet, so that a grid can go on where its run folders are gone.
+
+    An evaluation needs weights: where those are gone too, their training is run again with all its evaluations, since
+    rows of one training should speak of the same weights.
+    """
+    had = {(row["cell"], row["seed"], row["recipe_hash"]) for row in read_rows(path)}
+    missing = {cell for cell in grid if (cell.variant, cell.seed, digest(cell.resolved())) not in had}
+    weights = {cell.needs for cell in missing if cell.needs is not None and not (out / cell.needs / RESULT).exists()}
+    return [cell for cell in grid if cell in missing or cell.name in weights or cell.needs in weights]
+
+
+def join_rows(path: Path, rows: Sequence[Row]) -> None:
+    """Put these beside what is there, in place of older ones of the same cell and seed; in order of seed, then cell."""
+    joined = {(row["seed"], row["cell"]): row for row in (*read_rows(path), *rows)}
+    order = {cell: place for place, cell in enumerate(dict.fromkeys(cell for _, cell in joined))}
+    write_json_lines(path, [joined[key] for key in sorted(joined, key=lambda key: (key[0], order[key[1]]))])

@@ -1,0 +1,138 @@
+"""The paper's ablations as named grids: what each cell changes in a recipe, or in how trained weights are evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hamburger.errors import OptionError, UnknownNameError, did_you_mean
+from hamburger.recipes.base import Recipe
+from hamburger.recipes.variants import variants
+from hamburger.registry import Registry
+
+HAMS = ("nmf", "vq", "cd")
+GRADIENTS = ("one-step", "bptt", "truncated:1", "truncated:2")
+INITS = ("random", "fixed", "learned", "online")
+TEMPERATURES = (1, 0.1, 0.01)
+TRAINED_STEPS = (1, 3, 6)
+TESTED_STEPS = (1, 3, 6, 12, 50)
+DRAWS = (1, 2, 3)
+RIVALS = ("baseline", "breads", *HAMS, "sa-flash", "a2", "ema", "efficient", "da")
+LOOKED_AT = 50  # images
+WIDTH = 512  # of HamNet's head where a recipe says nothing
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One cell of a grid: changes to the recipe, or, with `weights`, options of `ham eval` for that cell's weights."""
+
+    overrides: tuple[str, ...] = ()
+    weights: str | None = None
+    evaluation: tuple[str, ...] = ()
+
+
+Grid = dict[str, Variant]
+# functions of the recipe that return a grid
+ablations: Registry[Grid] = Registry("ablation")
+
+
+def ham(name: str, **options: object) -> Variant:
+    """A Hamburger with these options."""
+    return Variant(
+        (f"model.context={name}", *(f"model.context_options.{key}={value}" for key, value in options.items()))
+    )
+
+
+@ablations.register("gradient")
+def gradient(recipe: Recipe) -> Grid:
+    """Table 1: what is differentiated, for each ham."""
+    return {f"{name}-{grad.replace(':', '')}": ham(name, grad=grad) for name in HAMS for grad in GRADIENTS}
+
+
+@ablations.register("parts")
+def parts(recipe: Recipe) -> Grid:
+    """Table 2: which parts of the burger are there."""
+    return {
+        "baseline": Variant(("model.context=none",)),
+        "whole": ham("nmf"),
+        "without-ham": ham("nmf", parts="lower,upper"),
+        "without-upper": ham("nmf", parts="lower,ham"),
+        "without-lower": ham("nmf", parts="ham,upper"),
+        "only-ham": ham("nmf", parts="ham"),
+    }
+
+
+@ablations.register("init")
+def init(recipe: Recipe) -> Grid:
+    """Table 8: where the first dictionary comes from; a learned one is differentiated by BPTT."""
+    return {f"{name}-{start}": ham(name, init=start) for name in HAMS for start in INITS}
+
+
+@ablations.register("temperature")
+def temperature(recipe: Recipe) -> Grid:
+    """Table 9: how hard CD and VQ assign."""
+    return {f"{name}-t{value:g}": ham(name, temperature=value) for name in ("cd", "vq") for value in TEMPERATURES}
+
+
+@ablations.register("latent")
+def latent(recipe: Recipe) -> Grid:
+    """Fig. 3: inner width d and rank r, in parts of the head's width, so that a small network has such a grid too."""
+    width = int(recipe.model.head_options.get("width", WIDTH))
+    if width % 64:
+        raise OptionError(f"ablate: 'latent' divides the head's width by up to 64, got {width}; take a multiple of 64")
+    across = [(width, width // part) for part in (64, 32, 16, 8, 4)]
+    along = [(width // part, width // part // 8) for part in (2, 4, 8)]  # d = 8 r
+    narrow = [(width // part, width // 8) for part in (2, 4)]
+    return {f"d{d}-r{r}": ham("nmf", inner=d, rank=r) for d, r in (*across, *along, *narrow)}
+
+
+@ablations.register("steps")
+def steps(recipe: Recipe) -> Grid:
+    """Figs. 4, 7 to 9: sweeps K in training, and each of these networks evaluated with other K."""
+    grid: Grid = {}
+    for name in HAMS:
+        for trained in TRAINED_STEPS:
+            own = f"{name}-k{trained}"
+            grid[own] = ham(name, steps=trained)
+            for tested in TESTED_STEPS:
+                if tested != trained:
+                    grid[f"{own}-at{tested}"] = Variant(weights=own, evaluation=("--steps", str(tested)))
+    return grid
+
+
+@ablations.register("dictionary")
+def dictionary(recipe: Recipe) -> Grid:
+    """One stored dictionary in evaluation, always the same bits, against one drawn for every image."""
+    grid: Grid = {}
+    for name in HAMS:
+        grid[name] = ham(name)
+        for draw in DRAWS:
+            grid[f"{name}-drawn{draw}"] = Variant(weights=name, evaluation=("--draws", str(draw)))
+    return grid
+
+
+@ablations.register("contexts")
+def contexts(recipe: Recipe) -> Grid:
+    """Tables 4 and 5 at a small scale: hams against attention."""
+    return {name: Variant(overrides) for name, overrides in variants(RIVALS).items()}
+
+
+@ablations.register("inside")
+def inside(recipe: Recipe) -> Grid:
+    """Figs. 5 and 6: the spectrum before and after the context, and the angles of gradients, on trained weights."""
+    grid: Grid = {}
+    for name, overrides in variants(("breads", *HAMS, "sa-flash")).items():
+        grid[name] = Variant(overrides)
+        grid[f"{name}-inside"] = Variant(weights=name, evaluation=("--inside", str(LOOKED_AT)))
+    return grid
+
+
+def chosen(name: str, recipe: Recipe, cells: Sequence[str] = ()) -> Grid:
+    """A named grid, or the named cells of it; the weights that an evaluation needs come along."""
+    grid = ablations.create(name, recipe)
+    for cell in cells:
+        if cell not in grid:
+            raise UnknownNameError(f"ablate: '{name}' has no cell '{cell}'{did_you_mean(cell, grid)}")
+    wanted = set(cells or grid)
+    wanted |= {weights for cell in wanted if (weights := grid[cell].weights) is not None}
+    return {cell: variant for cell, variant in grid.items() if cell in wanted}

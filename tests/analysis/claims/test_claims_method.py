@@ -1,0 +1,135 @@
+"""Rows whose truth is known -> words, with intervals that were worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from hamburger.analysis.claims.base import (
+    CONFIRMED,
+    INCONCLUSIVE,
+    NOT_CONFIRMED,
+    NOT_RUN,
+    Finding,
+    Trial,
+    combined,
+)
+from hamburger.analysis.claims.method import Pair, Source, at_least, beats, compare, level, ratios, widened
+from hamburger.analysis.claims.results import Results
+from hamburger.analysis.report.statistics import paired
+
+SOURCE = Source("ablation_toy_", (Pair("a", "b"),))
+
+
+def rows(recipe="voc-animals", device="cuda", **cells):
+    """One row per cell and seed; scores in points."""
+    return [
+        {"recipe": recipe, "steps": 9, "hardware": "H", "device": device, "cell": cell, "seed": seed, "miou": s / 100}
+        for cell, scores in cells.items()
+        for seed, s in enumerate(scores)
+    ]
+
+
+def judge(rule, **files):
+    return compare(Results({f"ablation_toy_{name}": own for name, own in files.items()}), [SOURCE], rule)
+
+
+def test_the_interval_is_students_worked_out_by_hand():
+    # differences 1, 2, 3: mean 2, deviation 1, standard error 1 / sqrt 3; t(0.975, 2) = 4.302653 in every table
+    found = judge(beats, x=rows(a=[51, 52, 53], b=[50, 50, 50])).telling
+    assert found.effect == pytest.approx(2)
+    assert found.interval == pytest.approx((2 - 4.302653 / math.sqrt(3), 2 + 4.302653 / math.sqrt(3)), abs=1e-5)
+    assert found.n == 3
+
+
+def test_the_interval_of_one_of_several_comparisons_is_wider():
+    # t(0.9875, 2) = 6.205347
+    found = paired({0: 1.0, 1: 2.0, 2: 3.0}, dict.fromkeys(range(3), 0.0))
+    assert widened(found, 1) == pytest.approx(found.interval)
+    assert widened(found, 2)[1] == pytest.approx(2 + 6.205347 / math.sqrt(3), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("rule", "scores", "word"),
+    [
+        (beats, [52.0, 52.1, 51.9], CONFIRMED),
+        (beats, [48.0, 48.1, 47.9], NOT_CONFIRMED),
+        (beats, [50.1, 50.0, 49.9], NOT_CONFIRMED),  # a gain of half a point is ruled out
+        (beats, [58.0, 44.0, 52.0], INCONCLUSIVE),
+        (beats, [52.0, 52.1], INCONCLUSIVE),  # two seeds
+        (at_least, [50.1, 50.0, 49.9], CONFIRMED),
+        (at_least, [48.0, 48.1, 47.9], NOT_CONFIRMED),
+        (at_least, [58.0, 44.0, 52.0], INCONCLUSIVE),
+        (level, [50.1, 50.0, 49.9], CONFIRMED),
+        (level, [52.0, 52.1, 51.9], NOT_CONFIRMED),
+        (level, [48.0, 48.1, 47.9], NOT_CONFIRMED),
+        (level, [58.0, 44.0, 52.0], INCONCLUSIVE),
+    ],
+)
+def test_words(rule, scores, word):
+    assert judge(rule, x=rows(a=scores, b=[50.0] * len(scores))).word == word
+
+
+def test_pairing_removes_what_seeds_share():
+    scatter = [40.0, 50.0, 60.0, 70.0]
+    found = judge(beats, x=rows(a=[value + 1.0 + 0.01 * i for i, value in enumerate(scatter)], b=scatter))
+    assert found.word == CONFIRMED
+    assert found.telling.effect == pytest.approx(1.015)
+
+
+def test_only_shared_seeds_count_and_nothing_is_not_run():
+    found = judge(beats, x=rows(a=[52, 52, 52, 52], b=[50, 50, 50]))
+    assert found.telling.n == 3
+    assert judge(beats).word == NOT_RUN
+    assert judge(beats, x=rows(a=[52, 52, 52])).word == NOT_RUN
+
+
+def test_photographs_decide_and_generated_scenes_stand_beside():
+    win, lose = rows(a=[52.0, 52.1, 51.9], b=[50] * 3), rows("patchwork", a=[48.0, 48.1, 47.9], b=[50] * 3)
+    both = judge(beats, photos=win, scenes=lose)
+    assert both.word == CONFIRMED and both.telling.effect > 0
+    assert [trial.decides for trial in both.trials] == [True, False]
+    assert judge(beats, scenes=lose).word == NOT_CONFIRMED
+    assert (both.basis, judge(beats, scenes=lose).basis) == ("", "generated scenes alone")
+
+
+def test_sets_that_contradict_each_other_decide_nothing():
+    win, lose = rows(a=[52.0, 52.1, 51.9], b=[50] * 3), rows("camvid-short", a=[48.0, 48.1, 47.9], b=[50] * 3)
+    found = judge(beats, one=win, other=lose)
+    assert found.word == INCONCLUSIVE and "contradict" in found.here
+
+
+def test_two_files_of_one_recipe_count_once_and_the_larger_one_does():
+    small, large = rows(a=[52, 52, 52], b=[50] * 3), rows(a=[48, 48, 48, 48], b=[50] * 4)
+    found = judge(beats, small=small, large=large)
+    assert len(found.trials) == 1 and found.telling.n == 4 and found.word == NOT_CONFIRMED
+
+
+def test_all_comparisons_of_a_claim_must_hold():
+    source = Source("ablation_toy_", (Pair("a", "b"), Pair("a", "c")))
+    fine = rows(a=[52.0, 52.1, 51.9], b=[50] * 3, c=[50] * 3)
+    assert compare(Results({"ablation_toy_x": fine}), [source], beats).word == CONFIRMED
+    half = compare(Results({"ablation_toy_x": fine[:6]}), [source], beats)
+    assert half.word == INCONCLUSIVE and "not run: a - c" in half.here
+    worse = rows(a=[52.0, 52.1, 51.9], b=[50] * 3, c=[54] * 3)
+    refuted = compare(Results({"ablation_toy_x": worse}), [source], beats)
+    assert refuted.word == NOT_CONFIRMED and refuted.telling.what == "a - c"
+
+
+def test_ratios_by_hand():
+    # 2, 2 and 2: no spread; 1, 2 and 4: mean 2, but its interval holds 1
+    def found(ours):
+        made = [row | {"peak_mb": 100 * row["miou"]} for row in rows(a=ours, b=[10, 10, 10])]
+        return ratios(Results({"ablation_toy_x": made}), [SOURCE], field="peak_mb", device="cuda")
+
+    sure, loose = found([20, 20, 20]), found([10, 20, 40])
+    assert sure.word == CONFIRMED and sure.telling.interval == pytest.approx((2, 2))
+    assert loose.word == INCONCLUSIVE and loose.telling.effect == pytest.approx(2)
+    reach = math.exp(4.302653 * math.log(2) / math.sqrt(3))
+    assert loose.telling.interval == pytest.approx((2 / reach, 2 * reach), rel=1e-5)
+
+
+def test_the_finding_shown_speaks_least_for_the_claim():
+    cheap = [Finding("x", 0.4, None, 1, CONFIRMED, against=True), Finding("y", 1.0, None, 1, CONFIRMED, against=True)]
+    assert combined([Trial("here", tuple(cheap))]).telling.what == "y"

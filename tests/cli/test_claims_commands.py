@@ -1,0 +1,46 @@
+"""`ham ablate` and `ham claims` as a person meets them."""
+
+from __future__ import annotations
+
+import json
+
+from typer.testing import CliRunner
+
+from hamburger.cli.app import app
+
+TINY = ["--set", "steps=2", "--set", "eval_every=2", "--set", "checkpoint_every=2", "--set", "batch=2"]
+
+
+def test_a_grid_runs_resumes_and_is_judged(tmp_path):
+    out, target = tmp_path / "runs", tmp_path / "results" / "ablation_dictionary_patchwork_cpu.jsonl"
+    words = ["ablate", "dictionary", "--seeds", "0", "--cells", "nmf-drawn1", "--out", str(out), "--json", str(target)]
+    first = CliRunner().invoke(app, [*words, *TINY])
+    assert first.exit_code == 0, first.output
+    made = [json.loads(line) for line in target.read_text().splitlines()]
+    assert [row["cell"] for row in made] == ["nmf", "nmf-drawn1"]
+    assert made[0]["steps"] == 2 and made[1]["draws"] == 1 and made[1]["weights"] == "nmf"
+    assert str(tmp_path) not in target.read_text()
+    stamp = (out / "nmf-seed0" / "result.json").stat().st_mtime_ns
+    again = CliRunner().invoke(app, [*words, *TINY])
+    assert again.exit_code == 0 and (out / "nmf-seed0" / "result.json").stat().st_mtime_ns == stamp
+    plan = CliRunner().invoke(app, [*words, *TINY, "--plan"])
+    assert plan.stdout.splitlines() == ["nmf-seed0: finished", "nmf-drawn1-seed0: finished"]
+
+    verdicts, page = tmp_path / "claims.json", tmp_path / "claims.html"
+    told = CliRunner().invoke(
+        app, ["claims", "--results", str(target.parent), "--json", str(verdicts), "--html", str(page)]
+    )
+    assert told.exit_code == 0, told.output
+    found = {row["id"]: row for row in json.loads(verdicts.read_text())}
+    assert found["evaluation-stored-dictionary"]["verdict"] == "inconclusive"  # one seed decides nothing
+    assert found["parts-ham"]["verdict"] == "not run"
+    assert page.read_text().startswith("<!DOCTYPE html>")
+
+
+def test_one_claim_in_full_and_mistakes(tmp_path):
+    told = CliRunner().invoke(app, ["claims", "--results", str(tmp_path), "--only", "parts-ham"])
+    assert told.exit_code == 0 and "command: ham ablate parts" in told.stdout
+    wrong = CliRunner().invoke(app, ["claims", "--results", str(tmp_path), "--only", "part-ham"])
+    assert "did you mean 'parts-ham'" in str(wrong.exception)
+    nowhere = CliRunner().invoke(app, ["claims", "--results", str(tmp_path / "none")])
+    assert "name one that holds *.jsonl files" in str(nowhere.exception)

@@ -1,0 +1,139 @@
+"""Named grids: cells, order, resuming, evaluations that wait for their weights, and the file of rows."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+
+from hamburger.engine.ablation import ablation_cells
+from hamburger.engine.ablation_rows import check_rows, join_rows, read_rows, still_to_run
+from hamburger.engine.grid import GridError, check_grid, rows, run_grid
+from hamburger.errors import OptionError, UnknownNameError
+from hamburger.models.create import create_model
+from hamburger.recipes.ablations import ablations, chosen
+from hamburger.recipes.codec import digest, to_json
+from hamburger.recipes.find import find_recipe
+
+WORK = """
+import json, pathlib, sys
+run, seed, fails = pathlib.Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "fails"
+run.mkdir(parents=True, exist_ok=True)
+with (run / "starts.txt").open("a") as file:
+    file.write("x")
+if fails:
+    sys.exit("the loss is not finite")
+(run / "result.json").write_text(json.dumps(
+    {"miou": seed / 10, "seed": seed, "recipe": "other", "weights": "/a/folder", "loss": 1.5, "hardware": "here"}))
+"""
+
+
+def stand_in(cell, out, data, *, fails=()):
+    if cell.needs is not None:  # an evaluation begins only when its weights are there
+        assert (out / cell.needs / "result.json").exists()
+    return [sys.executable, "-c", WORK, str(out / cell.name), str(cell.seed), "fails" if cell.name in fails else ""]
+
+
+def starts(out, cell):
+    path = out / cell.name / "starts.txt"
+    return len(path.read_text()) if path.exists() else 0
+
+
+@pytest.mark.parametrize("recipe", ["patchwork", "voc-animals"])
+@pytest.mark.parametrize("name", ablations.names())
+def test_every_grid_can_be_built_and_its_recipes_run(name, recipe, tmp_path):
+    grid = ablation_cells(name, recipe, seeds=[0])
+    check_grid(grid, tmp_path)
+    trainings = {cell.variant: cell for cell in grid if cell.weights is None}
+    assert len({digest(cell.resolved()) for cell in trainings.values()}) == len(trainings)
+    for cell in grid:
+        assert cell.weights is None or cell.overrides == trainings[cell.weights].overrides
+        assert cell.resolved().keep == "last"
+        assert set(cell.name) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-")
+
+
+@pytest.mark.parametrize("name", sorted(set(ablations.names()) - {"contexts", "steps"}))
+def test_the_networks_of_a_grid_can_be_built(name):
+    for cell in ablation_cells(name, "patchwork", seeds=[0]):
+        if cell.weights is None:
+            model = cell.resolved().model
+            options = {key: value for key, value in vars(model).items() if key not in ("name", "pretrained")}
+            create_model(model.name, num_classes=3, **options)
+
+
+def test_names_are_corrected():
+    with pytest.raises(UnknownNameError, match="did you mean 'gradient'"):
+        ablation_cells("gradeint", "patchwork", seeds=[0])
+    with pytest.raises(UnknownNameError, match="did you mean 'only-ham'"):
+        ablation_cells("parts", "patchwork", seeds=[0], only=["onlyham"])
+    with pytest.raises(OptionError, match="give each seed once"):
+        ablation_cells("parts", "patchwork", seeds=[1, 1])
+    with pytest.raises(OptionError, match="multiple of 64"):
+        recipe = find_recipe("patchwork")
+        chosen("latent", replace(recipe, model=replace(recipe.model, head_options={"width": 40})))
+
+
+def test_an_evaluation_brings_its_weights_and_waits_for_them(tmp_path):
+    grid = ablation_cells("steps", "patchwork", seeds=[0], only=["vq-k1-at3"])
+    assert [cell.name for cell in grid] == ["vq-k1-seed0", "vq-k1-at3-seed0"]
+    words = grid[1].command(tmp_path, tmp_path / "images")
+    assert words[1:] == [
+        *("-m", "hamburger", "eval", str(tmp_path / "vq-k1-seed0"), "--steps", "3", "--split", "val"),
+        *("--json", str(tmp_path / "vq-k1-at3-seed0" / "result.json"), "--data", str(tmp_path / "images")),
+    ]
+    found = run_grid(list(reversed(grid)), tmp_path, jobs=2, command=stand_in)
+    assert [row["cell"] for row in found] == ["vq-k1-at3", "vq-k1"]
+    assert found[0]["weights"] == "vq-k1" and found[0]["recipe"] == "patchwork"
+    assert found[0]["recipe_hash"] == found[1]["recipe_hash"]
+
+
+def test_finished_cells_are_skipped_and_what_lacks_weights_is_named(tmp_path):
+    grid = ablation_cells("dictionary", "patchwork", seeds=[0], only=["nmf-drawn1", "vq-drawn1"])
+
+    def broken(cell, out, data):
+        return stand_in(cell, out, data, fails=("vq-seed0",))
+
+    with pytest.raises(GridError, match=r"ablate: 2 of 4 runs failed.*vq-drawn1-seed0: needs vq-seed0"):
+        run_grid(grid, tmp_path, command=broken, call="ablate")
+    assert [row["cell"] for row in rows(grid, tmp_path)] == ["nmf", "nmf-drawn1"]
+    run_grid(grid, tmp_path, command=stand_in)
+    assert {cell.variant: starts(tmp_path, cell) for cell in grid} == {
+        **{"nmf": 1, "nmf-drawn1": 1, "vq": 2, "vq-drawn1": 1},
+    }
+
+
+def test_a_folder_of_other_settings_is_refused(tmp_path):
+    old, new = (ablation_cells("parts", "patchwork", seeds=[0], settings=[f"steps={n}"]) for n in (7, 9))
+    (tmp_path / old[0].name).mkdir()
+    (tmp_path / old[0].name / "recipe.json").write_text(to_json(old[0].resolved()))
+    with pytest.raises(OptionError, match=r"ablate: the run in .* was made with another recipe \(steps"):
+        run_grid(new, tmp_path, command=stand_in, call="ablate")
+
+
+def test_rows_in_the_file_count_as_finished_and_lost_weights_are_made_again(tmp_path):
+    path, runs, lost = tmp_path / "rows.jsonl", tmp_path / "runs", tmp_path / "lost"
+    names = ["nmf-drawn1", "nmf-drawn2", "vq-drawn1"]
+    grid = ablation_cells("dictionary", "patchwork", seeds=[0], only=names)
+    assert still_to_run(path, grid, runs) == grid
+    join_rows(path, run_grid([cell for cell in grid if cell.variant != "nmf-drawn2"], runs, command=stand_in))
+    assert [cell.variant for cell in still_to_run(path, grid, runs)] == ["nmf-drawn2"]
+    assert [cell.variant for cell in still_to_run(path, grid, lost)] == ["nmf", "nmf-drawn1", "nmf-drawn2"]
+    other = ablation_cells("dictionary", "patchwork", seeds=[0], only=names, settings=["steps=9"])
+    assert still_to_run(path, other, runs) == other
+
+
+def test_rows_are_joined_over_calls_and_never_mixed(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    first = ablation_cells("parts", "patchwork", seeds=[0], only=["baseline", "whole"])
+    second = ablation_cells("parts", "patchwork", seeds=[1, 0], only=["whole"])
+    for grid in (first, second):
+        check_rows(path, grid)
+        join_rows(path, run_grid(grid, tmp_path / "runs", command=stand_in))
+    assert [(row["seed"], row["cell"]) for row in read_rows(path)] == [(0, "baseline"), (0, "whole"), (1, "whole")]
+    assert "/a/folder" not in path.read_text()
+    needed = {"recipe_hash", "cell", "seed", "settings", "miou", "loss", "steps", "hardware"}
+    assert all(needed <= set(json.loads(line)) for line in path.read_text().splitlines())
+    with pytest.raises(OptionError, match="name another file with --json"):
+        check_rows(path, ablation_cells("parts", "patchwork", seeds=[2], settings=["steps=9"]))
