@@ -45,7 +45,7 @@ def evaluate(
     if is_classifier(path):
         if protocol != SINGLE or inside or steps is not None or draws is not None:
             raise OptionError(
-                f"eval: {path} is of a classifier, which is scored in one view and as it was trained; leave out scales, "
+                f"eval: {path} is of a classifier, which is scored in one view, as it was trained; leave out scales, "
                 "flip, window, steps, draws and inside"
             )
         evaluate_classifier(path, data=data, split=split, dataset=dataset, device=device, json=json)
