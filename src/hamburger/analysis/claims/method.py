@@ -1,4 +1,4 @@
-"""How rows become a word. The rules are the same for every claim, and were written down before the ablations were run.
+"""How rows become a word. The rules are the same for every claim, and older than any look at the ablations.
 
 Scores are mIoU in points, differences are paired by seed, intervals are Student's at 95 %; below three shared seeds
 there is none, and nothing is decided. MARGIN is what a difference must be worth to matter: half a point, about the

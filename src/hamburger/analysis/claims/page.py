@@ -20,8 +20,9 @@ MOST_DRAWN = 24  # comparisons of one figure: a phone has no room for more
 METHOD = (
     "Scores are validation mIoU of the last step, in points. Differences are paired by seed; an interval is Student's "
     "at 95 %, and below three shared seeds nothing is decided.",
-    f"A difference matters from {MARGIN:g} points on; this was fixed before the ablations were run, but with the "
-    "comparison of contexts already known. “A beats B” is confirmed where the interval of A - B lies above 0, and not "
+    f"A difference matters from {MARGIN:g} points on; this was fixed before any score of the ablations was seen, but "
+    "with the comparison of contexts known; the claims about the inside of networks were written with one "
+    "network seen. “A beats B” is confirmed where the interval of A - B lies above 0, and not "
     f"confirmed where it ends below {MARGIN:g}. “A is as good as B” is confirmed where it begins above -{MARGIN:g}, "
     "and not confirmed where it ends below 0. Of several comparisons all must hold; one of m that refutes a claim is "
     "held to a level of 1 - 5 % / m.",
