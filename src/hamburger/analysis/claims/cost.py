@@ -61,7 +61,9 @@ def over(results: Results, rival: str, unit: str, dtypes: tuple[str, ...], hams:
                             Finding(f"{rival} / {ham}, {mode}", theirs / ours, None, 1, word, "times", "{:.2f}")
                         )
             if findings:
-                trials.append(Trial(f"{rows[0]['hardware']}, {dtype}, n = {SIZE:,}", tuple(findings)))
+                backends = sorted({row["backend"] for ham in hams for row in _of(rows, ham, dtype) if "backend" in row})
+                solved = f", our hams by backend {' and '.join(backends)}" if backends else ""
+                trials.append(Trial(f"{rows[0]['hardware']}, {dtype}, n = {SIZE:,}{solved}", tuple(findings)))
     return combined(trials)
 
 
