@@ -1,6 +1,6 @@
 """`figures`: the embedded default. One bright figure on a dim ground, drawn from a seed; its form is the class.
 
-Made for a generator that has two minutes: form, colour, place and size can be told apart by eye when it has learned
+Made for a generator that has some minutes: form, colour, place and size can be told apart by eye when it has learned
 them. An image is a function of (seed, split, index) alone, and only raw integers of PCG64 are drawn, as in `patchwork`.
 """
 

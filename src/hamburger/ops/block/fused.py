@@ -85,9 +85,8 @@ def _forward(
         bases, codes, slope, fold, z, _ = factors(x, Weights(lower, bias, upper), start, plan, keep=keep)
         u = x.new_empty(x.shape[0], fold.shape[1], x.shape[2], dtype=plan.dtype)  # as norms like it best
         launches.finish(fold, codes, u, plan.dtype)
-        if keep:
-            codes = codes.to(fold.dtype)
-            z = z if hams.keeps_input(plan.ham) else z.new_empty(0)
+        if keep and not hams.keeps_input(plan.ham):
+            z = z.new_empty(0)
         return u, bases, codes, slope, fold, z
 
     with device_of(x):

@@ -72,7 +72,7 @@ def _forward(how: How, *given: Tensor | None) -> Outputs:
     ) -> Outputs:  # fmt: skip
         with full_precision(x.device.type):
             found = fused.factors(x, Weights(lower, bias, upper), start, plan, keep=True, unit=how.unit)
-        codes = found.codes.to(found.fold.dtype)
+        codes = found.codes
         batch = Batch(Norm(running_mean, running_var, gamma, beta, how.eps), how.momentum, tracked)
         mean, var, total = norm_launches.statistics(found.fold, codes, batch, plan.dtype)
         y = torch.empty_like(x)
