@@ -14,7 +14,9 @@ from hamburger.ops.tiles import cdiv, power_of_two
 HOPPER = (9, 0)  # whose matrix units take their operands from shared memory
 STATIC = 1024  # bytes of shared memory that the driver keeps for itself
 RANKS = (64, 128)
-ENOUGH = 64  # programs for an image: each waits for the shares of all others; at n = 8,192 half as many with twice the columns are faster
+# Programs for an image: each waits for the shares of all others; at n = 8,192 half as many with twice the columns are
+# faster.
+ENOUGH = 64
 
 Needs = Callable[[int, int, int], int]  # D, R, BN -> bytes of shared memory, which every ham counts for itself
 
