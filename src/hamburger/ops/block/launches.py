@@ -232,6 +232,5 @@ def _exact(dtype: torch.dtype, *, norm: bool) -> dict[str, str]:
     return {"EXACT": exact, "FINE": "bf16x2" if kind == "bf16" else exact}
 
 
-
 def _columns(t: Blocks) -> dict[str, int]:
     return {"R": t.R, "BN": t.BN, "BD": t.BD, "BK": t.BK, "num_warps": t.warps}
