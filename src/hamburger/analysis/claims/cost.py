@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from itertools import product
 
@@ -22,13 +23,13 @@ LINEAR, QUADRATIC = 1.1, 1.8  # exponents that still count as n, and as n square
 def growth(
     results: Results, modules: tuple[str, ...], unit: str, *, most: float | None = None, least: float | None = None
 ) -> Verdict:
-    """Exponents between the two largest sizes at which a module ran: small ones are launches, not work."""
+    """Exponents between the two largest sizes at which a module ran in one run: small ones are launches, not work."""
     trials = []
     for rows in results.beginning("table3_h").values():  # cards alone: two sizes are too few on a processor
         findings = []
         for dtype, module, mode in product(dict.fromkeys(row["dtype"] for row in rows), modules, MODES):
             field = f"{mode}_{unit}"
-            had = {row["n"]: row[field] for row in _of(rows, module, dtype) if row[field]}
+            had = {row["n"]: row[field] for row in _of(_one_run(rows, dtype), module, dtype) if row[field]}
             ends = sorted(had)[-2:]
             if len(ends) < 2:
                 continue
@@ -65,6 +66,12 @@ def over(results: Results, rival: str, unit: str, dtypes: tuple[str, ...], hams:
                 solved = f", our hams by backend {' and '.join(backends)}" if backends else ""
                 trials.append(Trial(f"{rows[0]['hardware']}, {dtype}, n = {SIZE:,}{solved}", tuple(findings)))
     return combined(trials)
+
+
+def _one_run(rows: list[Row], dtype: str) -> list[Row]:
+    """Of the commit that most rows of that dtype are of: another one's kernels, or protocol, may be others."""
+    commits = Counter(row.get("commit") for row in rows if row["dtype"] == dtype)
+    return [row for row in rows if row.get("commit") == commits.most_common(1)[0][0]]
 
 
 def _of(rows: list[Row], module: str, dtype: str) -> list[Row]:
