@@ -75,9 +75,8 @@ def test_names_and_probabilities_of_photographs(run, photos, tmp_path):
     net, _ = load_classifier(run / "best.safetensors")
     for row, name in zip(told["images"], ("tall.png", "wide.png"), strict=True):
         expected = chances(net, photos / name)
-        assert row["image"].endswith(name) and list(row["probabilities"].values()) == pytest.approx(
-            sorted(expected)[::-1]
-        )
+        assert row["image"].endswith(name)
+        assert list(row["probabilities"].values()) == pytest.approx(sorted(expected)[::-1], abs=1e-5)
         assert row["class"] == FORMS[expected.argmax()] == next(iter(row["probabilities"]))
         assert row["probability"] == pytest.approx(expected.max(), abs=1e-5)
         assert row["class"] in result.output and f"{row['probability']:.1%}" in result.output
@@ -176,6 +175,15 @@ def test_a_report_of_classifiers(tmp_path):
         said = [f"{name}: {FORMS[i]} {p:.0%}" for p, i in zip(best.values.tolist(), best.indices.tolist(), strict=True)]
         assert [words[line] for words in shown[:12]] == said
     assert "Where nmf gains most over baseline" in text and "atom 1:" in text
+
+
+def test_weights_and_data_of_other_classes_are_refused(run, photos, tmp_path):
+    for form in ("disc", "square"):
+        (tmp_path / "data" / "val" / form).mkdir(parents=True)
+        (tmp_path / "data" / "val" / form / "a.png").write_bytes((photos / "wide.png").read_bytes())
+    result = ham("eval", run, "--data", tmp_path / "data", "--dataset", "folder", "--device", "cpu")
+    assert isinstance(result.exception, hb.OptionError)
+    assert "know the classes disc, square, cross, ring, and 'folder' has disc, square" in str(result.exception)
 
 
 def test_runs_of_two_tasks_are_no_one_page(tmp_path):

@@ -35,6 +35,7 @@ from hamburger.engine.graph import Graph
 from hamburger.engine.probabilities import SINGLE, Protocol
 from hamburger.engine.showing import Showing
 from hamburger.engine.supervised import Supervised
+from hamburger.errors import OptionError
 from hamburger.recipes.base import SupervisedTraining
 from hamburger.recipes.kinds import Kind
 from hamburger.registry import Registry
@@ -106,9 +107,14 @@ class Task(ABC, Generic[R]):
     ) -> Any:
         """The data that weights are scored on: with a length, `name` and `split`. `whole`: all of it is checked."""
 
-    @abstractmethod
     def fits(self, call: str, info: Info, split: Any) -> None:
-        """Raise where weights and data do not speak of the same classes."""
+        """Raise where weights and data do not speak of the same classes, as far as they have any."""
+        classes = getattr(split, "classes", info.classes)
+        if tuple(classes) != info.classes:
+            raise OptionError(
+                f"{call}: the weights know the classes {', '.join(info.classes)}, and '{split.name}' has "
+                f"{', '.join(classes)}; give the data that they were trained with"
+            )
 
     @abstractmethod
     def evaluate(

@@ -19,7 +19,6 @@ from hamburger.engine.classes.loop import ClassLoop
 from hamburger.engine.graph import Graph
 from hamburger.engine.probabilities import SINGLE, Protocol
 from hamburger.engine.task import Task
-from hamburger.errors import OptionError
 from hamburger.models.classifier import Classifier, create_classifier, load_classifier, save_classifier
 from hamburger.models.info import Info
 from hamburger.recipes.class_base import ClassRecipe
@@ -82,13 +81,6 @@ class Classes(Task[ClassRecipe]):
     ) -> ImageSet:
         source = open_source(name, split, size=info.extra["size"], root=root, **options)
         return load_images(source, verify=whole)
-
-    def fits(self, call: str, info: Info, split: ImageSet) -> None:
-        if split.classes != info.classes:
-            raise OptionError(
-                f"{call}: the weights know the classes {', '.join(info.classes)}, and '{split.name}' has "
-                f"{', '.join(split.classes)}; give the data that they were trained with"
-            )
 
     def evaluate(
         self,
