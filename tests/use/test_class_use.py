@@ -177,7 +177,8 @@ def test_a_report_of_classifiers(tmp_path):
     assert "Where nmf gains most over baseline" in text and "atom 1:" in text
 
 
-def test_weights_and_data_of_other_classes_are_refused(run, photos, tmp_path):
+def test_weights_and_data_of_other_classes_are_refused(run, photos, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for form in ("disc", "square"):
         (tmp_path / "data" / "val" / form).mkdir(parents=True)
         (tmp_path / "data" / "val" / form / "a.png").write_bytes((photos / "wide.png").read_bytes())
