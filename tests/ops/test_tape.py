@@ -8,7 +8,7 @@ import pytest
 import torch
 
 pytest.importorskip("triton")
-from hamburger.ops import start, tape
+from hamburger.ops import replay, start, tape
 from hamburger.ops.start import Launch
 
 
@@ -32,6 +32,8 @@ def on_the_cpu(monkeypatch):
     monkeypatch.setattr(tape, "run", lambda program, grid, args, stream: program(*args))
     monkeypatch.setattr(tape, "current_stream", lambda: 0)
     monkeypatch.setattr(tape, "_tapes", {})
+    monkeypatch.setattr(replay, "capturing", lambda: False)
+    monkeypatch.setattr(replay, "recorded", lambda start: None)
 
 
 def launch(*args):

@@ -1,0 +1,79 @@
+"""The same launches at the same addresses once more, as a single one: a CUDA graph, recorded by itself.
+
+In a loop torch's allocator hands out the same memory again and again, so the addresses of a tape's launches repeat.
+Where they have done so a few times they are recorded; later calls start the recording. Nothing is copied and no memory
+is kept: where an address is another one, the launches are made one by one as before. HAM_REPLAY=0 turns it off.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+
+from hamburger.ops.start import hooked
+
+TIMES = 3  # that addresses are seen before they are recorded: a recording costs as much as some hundred launches
+MOST = 16  # recordings of one tape; the oldest goes
+MOST_SEEN = 256  # addresses that are counted
+VARIABLE = "HAM_REPLAY"
+
+Start = Callable[[int], None]  # all launches, on that stream
+
+
+class Recordings:
+    """Of one tape, by stream and addresses."""
+
+    def __init__(self) -> None:
+        self.found: dict[Hashable, Any] = {}
+        self.seen: dict[Hashable, int] = {}
+        self.off = os.environ.get(VARIABLE) == "0"
+
+    def play(self, key: Hashable) -> bool:
+        """Start the recording, where there is one and nobody else is recording or looking on."""
+        graph = self.found.get(key)
+        if graph is None or capturing() or hooked():
+            return False
+        graph.replay()
+        return True
+
+    def note(self, key: Hashable, start: Start) -> None:
+        """These launches have just been made; record them if they come often."""
+        if self.off or capturing() or hooked():
+            return
+        if len(self.seen) >= MOST_SEEN:
+            self.seen.clear()
+        self.seen[key] = times = self.seen.get(key, 0) + 1
+        if times != TIMES:
+            return
+        graph = recorded(start)
+        if graph is None:  # a driver that cannot, now or ever: as before
+            self.off = True
+            return
+        if len(self.found) >= MOST:
+            self.found.pop(next(iter(self.found)))
+        self.found[key] = graph
+
+
+def capturing() -> bool:
+    """Whether the current stream is being recorded by somebody."""
+    recording: bool = torch._C._cuda_isCurrentStreamCapturing()
+    return recording
+
+
+def recorded(start: Start) -> Any:
+    """A CUDA graph of the launches, which do not run; None where the driver refuses."""
+    graph, aside = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    try:
+        with torch.cuda.stream(aside):
+            # relaxed: other threads, and torch's own allocator, may go on meanwhile
+            graph.capture_begin(capture_error_mode="relaxed")
+            try:
+                start(aside.cuda_stream)
+            finally:
+                graph.capture_end()
+    except RuntimeError:
+        return None
+    return graph
