@@ -1,18 +1,12 @@
 """Everything that is wrong with a data set, found before training and listed at once.
 
-All files are read once, by threads. What is found is kept in a small file under the user's cache folder, keyed by path,
-size and time of change, so that the next check reads only what has changed.
+All files are read once, by threads; the next check reads only what has changed.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,13 +14,12 @@ from typing import Any
 import numpy as np
 
 from hamburger.data.base import SegmentationSet
+from hamburger.data.once import look_once
 from hamburger.data.pairs import Pair, PairSet
 from hamburger.data.subset import OUTSIDE
 from hamburger.errors import DataError
-from hamburger.files import write_atomically
 
 SHOWN = 20
-VERSION = 1  # of the cached findings
 NO_LABELS = (".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
 
@@ -73,23 +66,9 @@ def inspect(data: SegmentationSet, *, cache: bool = True, after: Callable[[], ob
 
 
 def _inspect_files(data: PairSet, cache: bool, after: Callable[[], object] | None) -> Findings:
-    store = _cache_file(data) if cache else None
-    known = _read_cache(store)
-    stamps = [f"{_stamp(pair.image)} {_stamp(pair.label)}" for pair in data.pairs]
-
-    def one(index: int) -> dict[str, Any]:
-        found = known.get(stamps[index]) or _one(data, index)
-        if after is not None:
-            after()
-        return found
-
-    with ThreadPoolExecutor(min(16, (os.cpu_count() or 2) + 2)) as pool:
-        found = list(pool.map(one, range(len(data))))
-    # what is sound is kept; what is not is looked at again, since its cure need not change the file
-    kept = {stamp: row for stamp, row in zip(stamps, found, strict=True) if row["problem"] is None}
-    if store is not None and kept != known:
-        with suppress(OSError):  # a cache that cannot be written costs time, nothing else
-            write_atomically(store, json.dumps(kept).encode())
+    meaning = f"{data.pairs[0].image.parent.absolute()} {data.meaning()}"
+    files = [(pair.image, pair.label) for pair in data.pairs]
+    found = look_once(meaning, files, lambda index: _one(data, index), cache=cache, after=after)
     twice = [f"{id}: listed {n} times in split '{data.split}'" for id, n in Counter(data.ids).items() if n > 1]
     return _merge(data, found, twice + [_ambiguous(pair) for pair in data.pairs if pair.rivals])
 
@@ -172,27 +151,3 @@ def _unlabelled(data: PairSet) -> str:
     except DataError as said:
         return str(said)
     raise AssertionError("a pair without a label has no label path")
-
-
-def _stamp(path: Path | None) -> str:
-    try:
-        stat = Path(path or "").stat()
-    except OSError:
-        return f"{path}:missing"
-    return f"{path}:{stat.st_size}:{stat.st_mtime_ns}"
-
-
-def _cache_file(data: PairSet) -> Path:
-    """One file for a set, split and choice of classes."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    key = f"{VERSION} {data.pairs[0].image.parent.absolute()} {data.meaning()}"
-    return base / "hamburger" / "checks" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
-
-
-def _read_cache(store: Path | None) -> dict[str, dict[str, Any]]:
-    if store is None:
-        return {}
-    try:
-        return dict(json.loads(store.read_bytes()))
-    except (OSError, ValueError, TypeError):
-        return {}
