@@ -18,14 +18,14 @@ CPU_BYTES = 2 * 2**30  # over all processes of a machine, as far as we can tell
 PROBED = 16
 
 
-def stays_resident(dataset: SegmentationSet, resident: str, device: torch.device, world: int) -> bool:
-    """Whether to keep the set; "auto" compares an estimate with the memory there is."""
+def stays_resident(estimate: Callable[[], float], resident: str, device: torch.device, world: int) -> bool:
+    """Whether to keep a set; "auto" compares the estimate of its bytes with the memory there is."""
     check_choice("Batches", "resident", resident, ("auto", "yes", "no"))
     if resident != "auto":
         return resident == "yes"
     if device.type == "cuda":
-        return estimated_bytes(dataset) < GPU_SHARE * torch.cuda.mem_get_info(device)[0]
-    return device.type == "cpu" and estimated_bytes(dataset) < CPU_BYTES / world
+        return estimate() < GPU_SHARE * torch.cuda.mem_get_info(device)[0]
+    return device.type == "cpu" and estimate() < CPU_BYTES / world
 
 
 def estimated_bytes(dataset: SegmentationSet) -> float:

@@ -20,25 +20,35 @@ FINE = 5
 CENTRE = 2  # the fine column of a pixel after which its centre lies
 
 Whole = npt.NDArray[np.int64]
+Corners = npt.NDArray[np.float64]
 
 
 def fill(polygons: Any, size: tuple[int, int]) -> Mask:
     """Lists x, y, x, y, ... of corners, and (h, w)   ->   h w, inside any of them"""
-    if not isinstance(polygons, (list, tuple)) or not len(polygons):
-        raise InputError("a segmentation is a list of polygons, or run lengths; this one is empty or neither")
     mask = np.zeros(size, np.bool_)
-    for polygon in polygons:
-        mask |= fill_one(polygon, size)
+    for polygon in listed(polygons):
+        mask |= fill_one(corners_of(polygon), size)
     return mask
 
 
-def fill_one(polygon: Sequence[float], size: tuple[int, int]) -> Mask:
+def listed(polygons: Any) -> Sequence[Any]:
+    if not isinstance(polygons, (list, tuple)) or not len(polygons):
+        raise InputError("a segmentation is a list of polygons, or run lengths; this one is empty or neither")
+    return polygons
+
+
+def corners_of(polygon: Any) -> Corners:
+    """x, y, x, y, ... as numbers; what is broken raises."""
     try:
         corners = np.asarray(polygon, np.float64)
     except (TypeError, ValueError):
         raise InputError("a polygon is a list of numbers x, y, x, y, ...") from None
     if corners.ndim != 1 or len(corners) < 6 or len(corners) % 2 or not np.isfinite(corners).all():
-        raise InputError(f"a polygon has at least three corners x, y of finite numbers; this one has {corners.size}")
+        raise InputError(f"a polygon has three or more corners x, y, all finite; this one has {corners.size} numbers")
+    return corners
+
+
+def fill_one(corners: Corners, size: tuple[int, int]) -> Mask:
     h, w = size
     fine = (FINE * corners + 0.5).astype(np.int64).reshape(-1, 2)
     crossed = [crossings(a, b) for a, b in zip(fine, np.roll(fine, -1, 0), strict=True)]

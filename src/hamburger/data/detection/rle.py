@@ -29,12 +29,8 @@ def encode(mask: Mask) -> list[int]:
 
 def decode(counts: Sequence[int], size: tuple[int, int]) -> Mask:
     """counts, (h, w)   ->   h w"""
-    h, w = size
-    runs = np.asarray(counts, np.int64)
-    if runs.ndim != 1 or (runs < 0).any() or runs.sum() != h * w:
-        raise InputError(f"run lengths must be at least 0 and sum to {h} x {w} = {h * w} pixels, not {runs.sum()}")
-    flat = np.repeat(np.arange(len(runs)) % 2 == 1, runs)
-    return flat.reshape(w, h).T
+    flat = np.repeat(np.arange(len(counts)) % 2 == 1, counts)
+    return flat.reshape(size[::-1]).T
 
 
 def pack(counts: Sequence[int]) -> str:
@@ -70,15 +66,25 @@ def unpack(text: str) -> list[int]:
     return counts
 
 
-def read(segmentation: Any, size: tuple[int, int]) -> Mask:
-    """`{"size": [h, w], "counts": [...] or "..."}` of a file, for an image of `size`   ->   h w"""
+def counts_of(segmentation: Any, size: tuple[int, int]) -> list[int]:
+    """`{"size": [h, w], "counts": [...] or "..."}` of a file, for an image of `size`; what is broken raises."""
     try:
-        said, counts = tuple(segmentation["size"]), segmentation["counts"]
-    except (KeyError, TypeError):
-        raise InputError("run lengths need 'size' and 'counts'") from None
-    if said != size:
-        raise InputError(f"run lengths are of {said[-1]} x {said[0]} pixels, the image has {size[1]} x {size[0]}")
-    return decode(unpack(counts) if isinstance(counts, str) else counts, size)
+        (h, w), counts = segmentation["size"], segmentation["counts"]
+        counts = unpack(counts) if isinstance(counts, str) else [int(count) for count in counts]
+    except (KeyError, TypeError, ValueError) as broken:
+        if isinstance(broken, InputError):
+            raise
+        raise InputError("run lengths need a 'size' of two and 'counts'") from None
+    if (h, w) != size:
+        raise InputError(f"run lengths are of {w} x {h} pixels, the image has {size[1]} x {size[0]}")
+    if sum(counts) != h * w or min(counts, default=0) < 0:
+        raise InputError(f"run lengths must be at least 0 and sum to {w} x {h} = {h * w} pixels, not {sum(counts)}")
+    return counts
+
+
+def read(segmentation: Any, size: tuple[int, int]) -> Mask:
+    """Run lengths of a file, for an image of `size`   ->   h w"""
+    return decode(counts_of(segmentation, size), size)
 
 
 def written(mask: Mask) -> dict[str, Any]:
