@@ -43,10 +43,15 @@ def load(
     after: Callable[[], object] | None = None,
 ) -> Packed:
     """Every sample read once, by threads, and moved to the device as it comes."""
-    threads = max(workers, min(16, os.cpu_count() or 1))
+    threads = reading_threads(workers)
     samples = []
     for one in ahead(partial(read_pixels, dataset), range(len(dataset)), workers=threads, depth=4 * threads):
         samples.append(Pixels(one.pixels.to(device), one.size))
         if after is not None:
             after()
     return join(samples)
+
+
+def reading_threads(workers: int) -> int:
+    """Before training all cores are free."""
+    return max(workers, min(16, os.cpu_count() or 1))
