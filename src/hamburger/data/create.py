@@ -22,7 +22,9 @@ def opened(sets: Registry[T], name: str, split: str, root: str | Path | None, op
     """`create_dataset`, of any kind of set."""
     if "root" not in options_of(sets[name]):
         if root is not None:
-            raise OptionError(f"{sets.kind} '{name}' is generated and reads no folder, but was given {root}; leave it out")
+            raise OptionError(
+                f"{sets.kind} '{name}' is generated and reads no folder, but was given {root}; leave it out"
+            )
         return sets.create(name, split, **options)
     if root is None:
         raise OptionError(f"{sets.kind} '{name}' needs its folder: root= in Python, --data DIR on the command line")

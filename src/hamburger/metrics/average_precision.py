@@ -86,7 +86,11 @@ class AveragePrecision:
         """`map`, `map_50`, ..., `mar_100`, and `per_class`, the `map` of each; NaN where there are no objects."""
         precision, recall = (np.stack(each) for each in zip(*map(self._curves, range(self.classes)), strict=True))
         sizes = list(SIZES)  # precision: classes sizes thresholds recalls; recall: classes most sizes thresholds
-        found = {"map": _mean(precision[:, 0]), "map_50": _mean(precision[:, 0, 0]), "map_75": _mean(precision[:, 0, 5])}
+        found = {
+            "map": _mean(precision[:, 0]),
+            "map_50": _mean(precision[:, 0, 0]),
+            "map_75": _mean(precision[:, 0, 5]),
+        }
         found |= {f"map_{name}": _mean(precision[:, i]) for i, name in enumerate(sizes) if i}
         found |= {f"mar_{most}": _mean(recall[:, i, 0]) for i, most in enumerate(MOST)}
         found |= {f"mar_{name}": _mean(recall[:, -1, i]) for i, name in enumerate(sizes) if i}
