@@ -101,9 +101,9 @@ class AveragePrecision:
         precision = -np.ones((len(SIZES), len(THRESHOLDS), len(RECALLS)))
         recall = -np.ones((len(MOST), len(SIZES), len(THRESHOLDS)))
         rows = [row for _, row in sorted(self.found[label], key=lambda found: found[0])]
-        for k, objects in enumerate(sum(row.objects for row in rows) if rows else ()):
-            if not objects:
-                continue
+        counts = np.sum([row.objects for row in rows], axis=0) if rows else np.zeros(len(SIZES))
+        for k in np.flatnonzero(counts).tolist():
+            objects = counts[k]
             for m, most in enumerate(MOST):
                 scores = np.concatenate([row.scores[:most] for row in rows])
                 order = np.argsort(-scores, kind="stable")

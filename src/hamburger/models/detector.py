@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -96,21 +97,23 @@ def create_detector(
         min_size=size,
         max_size=max_size,
         rpn_anchor_generator=anchors,
-        rpn_head=WideRPNHead(channels, len(RATIOS)),
+        rpn_head=RPNHead(channels, len(RATIOS)),
         rpn_pre_nms_top_n_train=2 * proposals,
         rpn_post_nms_top_n_train=proposals,
         rpn_pre_nms_top_n_test=proposals,
         rpn_post_nms_top_n_test=proposals,
         box_head=TwoMLPHead(channels * POOL**2, hidden),
-        box_predictor=WidePredictor(hidden, num_classes + 1),
+        box_predictor=FastRCNNPredictor(hidden, num_classes + 1),
         box_batch_size_per_image=sampled,
         mask_head=MaskRCNNHeads(channels, (channels,) * 4, 1),
         mask_predictor=MaskRCNNPredictor(channels, channels, num_classes + 1),
     )
+    for module in (net.backbone, net.rpn.head, net.roi_heads.box_predictor):
+        module.register_forward_hook(in_float32)
     if context is not None:
         wish = (context, dict(context_options or {}))
         example = ([torch.zeros(3, size, size)],)
-        insert_context(net, {place: wish for place in places(after)}, gate=gate, example=example)
+        insert_context(net, dict.fromkeys(places(after), wish), gate=gate, example=example)
     config["pretrained"] = None  # what was loaded is in the weights
     config["context_options"] = dict(context_options or {})
     return Detector(net, config)
@@ -129,15 +132,14 @@ def places(after: str) -> list[str]:
     return named
 
 
-class WideRPNHead(RPNHead):
-    """Its answers in float32, for boxes take their type from them."""
+def in_float32(module: nn.Module, args: Any, output: Any) -> Any:
+    """A hook that widens what autocast narrowed.
 
-    def forward(self, x: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        logits, shifts = super().forward(x)
-        return [each.float() for each in logits], [each.float() for each in shifts]
-
-
-class WidePredictor(FastRCNNPredictor):
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        logits, shifts = super().forward(x)
-        return logits.float(), shifts.float()
+    torchvision gives anchors and boxes the type of maps and shifts, and in bfloat16 a corner beyond pixel 256 is off by
+    up to a pixel.
+    """
+    if isinstance(output, Tensor):
+        return output.float()
+    if isinstance(output, dict):
+        return OrderedDict((name, each.float()) for name, each in output.items())
+    return type(output)(in_float32(module, args, each) for each in output)

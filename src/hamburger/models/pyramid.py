@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from torchvision.models import resnet
 from torchvision.models.detection.backbone_utils import BackboneWithFPN
 from torchvision.ops import FrozenBatchNorm2d
@@ -22,25 +23,11 @@ STAGES = ("layer1", "layer2", "layer3", "layer4")
 LEVELS = len(STAGES) + 1  # of the pyramid: one more by a stride
 
 
-class Pyramid(BackboneWithFPN):
-    """Maps of strides 4, 8, 16, 32 and 64, of one width.
+def create_pyramid(backbone: str, *, channels: int, norm: str = "batch", frozen: int = 0) -> Any:
+    """Maps of strides 4, 8, 16, 32 and 64, each of `channels`.   b 3 h w   ->   {"0": b c h/4 w/4, ..., "pool": ...}
 
-    They are float32 whatever autocast says: torchvision gives anchors and boxes the type of the maps, and in bfloat16 a
-    corner beyond pixel 256 is off by up to a pixel.
+    `frozen`: how many parts of the encoder, of stem, layer1, ... layer4, are not trained.
     """
-
-    report: object = None  # of the pretrained weights, where there are any
-
-    def __init__(self, encoder: nn.Module, widths: list[int], channels: int) -> None:
-        returned = {stage: str(i) for i, stage in enumerate(STAGES)}
-        super().__init__(encoder, returned, widths, channels, extra_blocks=LastLevelMaxPool())
-
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
-        return OrderedDict((name, each.float()) for name, each in super().forward(x).items())
-
-
-def create_pyramid(backbone: str, *, channels: int, norm: str = "batch", frozen: int = 0) -> Pyramid:
-    """`frozen`: how many parts of the encoder, of stem, layer1, ... layer4, are not trained."""
     call = "create_pyramid"
     check_choice(call, "backbone", backbone, ENCODERS)
     check_choice(call, "norm", norm, NORMS)
@@ -54,7 +41,8 @@ def create_pyramid(backbone: str, *, channels: int, norm: str = "batch", frozen:
     for part in (STEM, *((stage,) for stage in STAGES))[:frozen]:
         for name in part:
             encoder.get_submodule(name).requires_grad_(False)
-    return Pyramid(encoder, widths, channels)
+    returned = {stage: str(i) for i, stage in enumerate(STAGES)}
+    return BackboneWithFPN(encoder, returned, widths, channels, extra_blocks=LastLevelMaxPool())
 
 
 TINY_WIDTHS = (16, 24, 32, 48)

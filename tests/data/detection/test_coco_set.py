@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from coco_trees import SIZE, coco, note, write
 
 import trees
-from coco_trees import SIZE, coco, note, write
 from hamburger.data.detection import create_detection_set, rle
 from hamburger.errors import DataError, OptionError
 

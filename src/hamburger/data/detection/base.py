@@ -53,7 +53,7 @@ detection_sets: Registry[DetectionSet] = Registry("detection set")
 
 
 def boxes_of(masks: Tensor) -> Tensor:
-    """The smallest boxes around masks, which must not be empty.   m h w   ->   m 4, float32, right and bottom outside"""
+    """The smallest boxes around masks, none of which is empty.   m h w   ->   m 4, float32, right and bottom outside"""
     sides = []
     for axis in (2, 1):  # over rows: where it is wide; over columns: where it is high
         touched = masks.any(3 - axis).to(torch.uint8)  # m w, then m h

@@ -1,4 +1,4 @@
-"""`shapes`: overlapping textured shapes with boxes and masks, drawn from a seed; the light of the scene is in the class.
+"""`shapes`: overlapping textured shapes with boxes and masks, drawn from a seed; a class tells the light of its scene.
 
 A shape's form (disc, square, triangle, cross, ring) is plain to see. Each form has two twins, warm and cool, and all
 shapes of one image are the same twin. The ground is cut into tiles; every tile and every shape has a tint of its own
