@@ -1,55 +1,22 @@
-"""The training loop of segmentation: steps, evaluation, and the best weights so far."""
+"""The training loop of segmentation: what the steps of a segmentation network have of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
-from hamburger import distributed
-from hamburger.engine.assemble import Assembly, Sets
-from hamburger.engine.evaluate import evaluate
-from hamburger.engine.events import Evaluated, Listener
-from hamburger.engine.folder import BEST, RunFolder
-from hamburger.engine.interrupt import StopRequest
+from hamburger.engine.folder import BEST
 from hamburger.engine.joined import Shares
-from hamburger.engine.state import Progress
 from hamburger.engine.supervised import Supervised
 from hamburger.recipes.base import Recipe
 
 if TYPE_CHECKING:
-    from lightning.fabric import Fabric
-
-    from hamburger.data.batches import Batch, Batches
-    from hamburger.models.weights import Info
+    from hamburger.data.batches import Batch
 
 
-class Loop(Supervised[Recipe, Progress]):
-    """A segmentation network, scored on the validation split as it goes."""
-
-    def __init__(
-        self,
-        recipe: Recipe,
-        fabric: Fabric,
-        folder: RunFolder,
-        sets: Sets,
-        assembly: Assembly,
-        batches: Batches,
-        info: Info,
-        stop: StopRequest,
-        listen: Listener,
-    ) -> None:
-        super().__init__(recipe, fabric, folder, assembly, stop, listen, Progress())
-        self.sets, self.batches, self.info = sets, batches, info
-
-    # -- steps ---------------------------------------------------------------------------------------------------
-
-    def feed(self, start: int, stop: int) -> Iterator[tuple[int, Sequence[Batch]]]:
-        return self.batches.run(start, stop)
-
+class Loop(Supervised[Recipe]):
     def losses(self, parts: Sequence[Batch]) -> Callable[[int], dict[str, Tensor]]:
         shares = Shares(parts, self.net.head)
         return lambda i: shares.weighted(self._forward(parts[i]), i)
@@ -58,60 +25,13 @@ class Loop(Supervised[Recipe, Progress]):
         terms: dict[str, Tensor] = self.model(self.laid(part.images), part.labels)
         return terms
 
-    # -- scores --------------------------------------------------------------------------------------------------
-
-    def waited(self) -> float:
-        return self.batches.waited
-
-    def evaluate(self) -> None:
-        """Score the network as it is, single scale, in float32."""
-        self.check_weights()  # a network of NaN still answers, and might even be the best so far
-        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
-            scores = evaluate(
-                self.net,
-                self.sets.val,
-                device=self.device,
-                mean=self.info.mean,
-                std=self.info.std,
-                channels_last=self.recipe.channels_last,
-                workers=self.recipe.data.workers,
-                progress=self._between_images,
-            )
-        now = self.progress
-        now.evaluated, now.scores = now.step, asdict(scores)
-        best = self.recipe.keep == "last" or now.best_miou is None or scores.miou > now.best_miou
-        if best:
-            now.best_step, now.best_miou = now.step, scores.miou
-        if self.first:
-            self.write({"step": now.step, **now.scores})
-            self.listen(Evaluated(now.step, scores.miou, scores.pixel_accuracy, best))
-
-    def _between_images(self, done: int, total: int) -> None:
-        # alone, an interrupt need not wait for the end; together, all would have to hear of it at the same image
-        if self.stop and distributed.world() == 1 and done < total:
-            self.interrupt()
-
-    # -- what is kept --------------------------------------------------------------------------------------------
-
-    def data_digest(self) -> str:
-        return self.sets.digest()
-
     def other_data(self) -> str:
         return (
             "the images or the classes of a split are not those it was trained on; give the same --data, or begin a "
             f"new run with --set start={self.folder.path}"
         )
 
-    def keep(self) -> None:
-        """The best weights where these are they."""
-        from hamburger.models.weights import save_weights
-
-        now = self.progress
-        if now.evaluated == now.step == now.best_step:
-            extra = {**self.info.extra, "step": now.step, "miou": now.best_miou}
-            save_weights(self.folder.path / BEST, self.net, replace(self.info, extra=extra))
-
     def cures(self) -> str:
         has_best = (self.folder.path / BEST).exists()
         begin = f", from the best weights so far with --set start={self.folder.path}" if has_best else ""
-        return f"begin a new run{begin}: a lower optim.lr, more optim.warmup or precision=32 are the usual cures"
+        return f"begin a new run{begin}: {self.USUAL_CURES}"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hamburger.errors import OptionError, UnknownNameError, did_you_mean
-from hamburger.recipes.base import Recipe
+from hamburger.recipes.base import SupervisedTraining
 from hamburger.recipes.variants import variants
 from hamburger.registry import Registry
 
@@ -44,13 +45,13 @@ def ham(name: str, **options: object) -> Variant:
 
 
 @ablations.register("gradient")
-def gradient(recipe: Recipe) -> Grid:
+def gradient(recipe: SupervisedTraining) -> Grid:
     """Table 1: what is differentiated, for each ham."""
     return {f"{name}-{grad.replace(':', '')}": ham(name, grad=grad) for name in HAMS for grad in GRADIENTS}
 
 
 @ablations.register("parts")
-def parts(recipe: Recipe) -> Grid:
+def parts(recipe: SupervisedTraining) -> Grid:
     """Table 2: which parts of the burger are there."""
     return {
         "baseline": Variant(("model.context=none",)),
@@ -63,21 +64,21 @@ def parts(recipe: Recipe) -> Grid:
 
 
 @ablations.register("init")
-def init(recipe: Recipe) -> Grid:
+def init(recipe: SupervisedTraining) -> Grid:
     """Table 8: where the first dictionary comes from; a learned one is differentiated by BPTT."""
     return {f"{name}-{start}": ham(name, init=start) for name in HAMS for start in INITS}
 
 
 @ablations.register("temperature")
-def temperature(recipe: Recipe) -> Grid:
+def temperature(recipe: SupervisedTraining) -> Grid:
     """Table 9: how hard CD and VQ assign."""
     return {f"{name}-t{value:g}": ham(name, temperature=value) for name in ("cd", "vq") for value in TEMPERATURES}
 
 
 @ablations.register("latent")
-def latent(recipe: Recipe) -> Grid:
+def latent(recipe: SupervisedTraining) -> Grid:
     """Fig. 3: inner width d and rank r, in parts of the head's width, so that a small network has such a grid too."""
-    width = int(recipe.model.head_options.get("width", WIDTH))
+    width = int(_head(recipe, "latent").get("width", WIDTH))
     if width % 64:
         raise OptionError(f"ablate: 'latent' divides the head's width by up to 64, got {width}; take a multiple of 64")
     across = [(width, width // part) for part in (64, 32, 16, 8, 4)]
@@ -87,7 +88,7 @@ def latent(recipe: Recipe) -> Grid:
 
 
 @ablations.register("steps")
-def steps(recipe: Recipe) -> Grid:
+def steps(recipe: SupervisedTraining) -> Grid:
     """Figs. 4, 7 to 9: sweeps K in training, and each of these networks evaluated with other K."""
     grid: Grid = {}
     for name in HAMS:
@@ -101,7 +102,7 @@ def steps(recipe: Recipe) -> Grid:
 
 
 @ablations.register("dictionary")
-def dictionary(recipe: Recipe) -> Grid:
+def dictionary(recipe: SupervisedTraining) -> Grid:
     """One stored dictionary in evaluation, always the same bits, against one drawn for every image."""
     grid: Grid = {}
     for name in HAMS:
@@ -112,14 +113,15 @@ def dictionary(recipe: Recipe) -> Grid:
 
 
 @ablations.register("contexts")
-def contexts(recipe: Recipe) -> Grid:
+def contexts(recipe: SupervisedTraining) -> Grid:
     """Tables 4 and 5 at a small scale: hams against attention."""
     return {name: Variant(overrides) for name, overrides in variants(RIVALS).items()}
 
 
 @ablations.register("inside")
-def inside(recipe: Recipe) -> Grid:
+def inside(recipe: SupervisedTraining) -> Grid:
     """Figs. 5 and 6: the spectrum before and after the context, and the angles of gradients, on trained weights."""
+    _head(recipe, "inside")
     grid: Grid = {}
     for name, overrides in variants(("breads", *HAMS, "sa-flash")).items():
         grid[name] = Variant(overrides)
@@ -127,7 +129,16 @@ def inside(recipe: Recipe) -> Grid:
     return grid
 
 
-def chosen(name: str, recipe: Recipe, cells: Sequence[str] = ()) -> Grid:
+def _head(recipe: SupervisedTraining, grid: str) -> dict[str, Any]:
+    """The options of a segmentation network's head; other tasks have none."""
+    if not hasattr(recipe.model, "head_options"):
+        raise OptionError(
+            f"ablate: '{grid}' is about the head of a segmentation network, which '{recipe.name}' has not"
+        )
+    return dict(recipe.model.head_options)
+
+
+def chosen(name: str, recipe: SupervisedTraining, cells: Sequence[str] = ()) -> Grid:
     """A named grid, or the named cells of it; the weights that an evaluation needs come along."""
     grid = ablations.create(name, recipe)
     for cell in cells:
