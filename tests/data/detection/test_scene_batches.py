@@ -100,5 +100,5 @@ def test_processes_and_parts_share_the_batch():
         for id in SceneBatches(SCENES, batch=8, rank=rank, world=2, accumulate=2, **options).at(7)[part].ids
     ]
     assert ids == whole.ids
-    with pytest.raises(OptionError, match="SceneBatches: a batch of 3 does not divide"):
+    with pytest.raises(OptionError, match="Batches: a batch of 3 does not divide"):
         SceneBatches(SCENES, batch=3, world=2, **options)

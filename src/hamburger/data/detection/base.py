@@ -24,6 +24,10 @@ class Scene(NamedTuple):
     areas: Tensor
     crowd: Tensor
 
+    @property
+    def nbytes(self) -> int:
+        return sum(each.nbytes for each in self)
+
     def to(self, device: torch.device) -> Scene:
         return Scene(*(each.to(device) for each in self))
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from hamburger.data.ahead import ahead
 from hamburger.data.augment import check_augmentation, draw_view
 from hamburger.data.detection.base import DetectionSet, Scene
 from hamburger.data.detection.views import see
-from hamburger.data.order import view_draws
-from hamburger.data.resident import PROBED, reading_threads, stays_resident
+from hamburger.data.draws import Draws
 from hamburger.data.stream import Stream
 
 
@@ -26,9 +23,7 @@ class SceneBatch(NamedTuple):
     ids: list[str]
 
 
-class SceneBatches(Stream[Scene, SceneBatch]):
-    """`resident` as for segmentation: whether the whole set is kept on the device."""
-
+class SceneBatches(Stream[DetectionSet, Scene, list[Scene], SceneBatch]):
     def __init__(
         self,
         dataset: DetectionSet,
@@ -45,7 +40,8 @@ class SceneBatches(Stream[Scene, SceneBatch]):
         workers: int = 0,
         resident: str = "auto",
     ) -> None:
-        check_augmentation("SceneBatches", crop, scales, flip, 0.0)
+        check_augmentation("Batches", crop, scales, flip, 0.0)
+        self.crop, self.scales, self.flip = crop, (float(scales[0]), float(scales[1])), flip
         super().__init__(
             dataset,
             batch=batch,
@@ -55,37 +51,21 @@ class SceneBatches(Stream[Scene, SceneBatch]):
             world=world,
             accumulate=accumulate,
             workers=workers,
+            resident=resident,
         )
-        self.dataset, self.crop, self.flip = dataset, crop, flip
-        self.scales = (float(scales[0]), float(scales[1]))
-        self.kept: list[Scene] | None = None
-        if stays_resident(partial(estimated_bytes, dataset), resident, self.device, world):
-            threads = reading_threads(workers)
-            every = ahead(dataset.__getitem__, range(self.n), workers=threads, depth=4 * threads)
-            self.kept = [scene.to(self.device) for scene in every]
 
-    @property
-    def resident(self) -> bool:
-        return self.kept is not None
+    def read(self, index: int) -> Scene:
+        return self.dataset[index]
 
-    def read(self, sample: int) -> Scene:
-        return self.dataset[sample]
+    def hold(self, samples: Iterable[Scene]) -> list[Scene]:
+        return [scene.to(self.device) for scene in samples]
 
-    def part(self, step: int, places: Sequence[tuple[int, int]], read: list[Scene]) -> SceneBatch:
+    def cut(self, held: list[Scene], indices: Sequence[int], draws: Sequence[Draws], ids: list[str]) -> SceneBatch:
         images, targets = [], []
-        for i, (sample, place) in enumerate(places):
-            scene = self.kept[sample] if self.kept is not None else read[i].to(self.device)
-            h, w = scene.image.shape[-2:]
-            draws = view_draws(self.seed, step, place)
-            view = draw_view(draws, (h, w), crop=self.crop, scales=self.scales, flip=self.flip)
-            seen = see(scene, view, crop=self.crop)
+        for i, each in zip(indices, draws, strict=True):
+            h, w = held[i].image.shape[-2:]
+            view = draw_view(each, (h, w), crop=self.crop, scales=self.scales, flip=self.flip)
+            seen = see(held[i], view, crop=self.crop)
             images.append(seen.image)
             targets.append({"boxes": seen.boxes, "labels": seen.labels + 1, "masks": seen.masks.to(torch.uint8)})
-        return SceneBatch(images, targets, [self.dataset.ids[sample] for sample, _ in places])
-
-
-def estimated_bytes(dataset: DetectionSet) -> float:
-    """From some scenes spread over the set."""
-    n = len(dataset)
-    probed = range(0, n, max(1, n // PROBED))
-    return n * sum(each.nbytes for i in probed for each in dataset[i]) / len(probed)
+        return SceneBatch(images, targets, ids)

@@ -21,9 +21,9 @@ import torch
 from hamburger.data.detection import polygons, rle
 from hamburger.data.detection.base import DetectionSet, Scene, detection_sets
 from hamburger.data.images import read_image
-from hamburger.data.once import Row, look_once
 from hamburger.data.pairs import check_root
 from hamburger.data.palette import voc_palette
+from hamburger.data.remembered import Row, remembered, stamp
 from hamburger.data.subset import chosen
 from hamburger.errors import DataError, InputError, check_choice
 
@@ -116,8 +116,8 @@ class Coco(DetectionSet):
         """Those of the JSON, then those of the image files, each of which is read."""
         twice = [f"{self.file}: image {id} is listed {n} times" for id, n in Counter(self.ids).items() if n > 1]
         bare = [] if self.empty == "keep" else [self._bare(i) for i in range(len(self)) if not self._has_objects(i)]
-        meaning = f"coco {self.folder.absolute()} {self.split}"
-        rows = look_once(meaning, [(self.path(i),) for i in range(len(self))], self._look, cache=cache, after=after)
+        key = f"coco {self.folder.absolute()} {self.split} {self.file.stat().st_mtime_ns}" if cache else None
+        rows = remembered(self._look, [stamp([self.path(i)]) for i in range(len(self))], key=key, after=after)
         nothing = [] if self.ids else [f"{self.file}: lists no images"]
         return nothing + twice + self.found + bare + [row["problem"] for row in rows if row["problem"]]
 
