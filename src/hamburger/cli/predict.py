@@ -1,9 +1,9 @@
-"""`ham predict`: label PNGs and overlays for photographs."""
+"""`ham predict`: what a network finds in photographs, for machines and for eyes."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,35 +11,40 @@ import typer
 def predict(
     weights: Annotated[Path, typer.Argument(metavar="RUN_OR_WEIGHTS", help="a run folder or a .safetensors file")],
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="JPEG, PNG, WebP files, or folders of them")],
-    out: Annotated[Path, typer.Option(help="folder for the labels, the overlays and summary.json")],
+    out: Annotated[Path, typer.Option(help="folder for what is found, the overlays and summary.json")],
     recursive: Annotated[bool, typer.Option("--recursive", help="also look into the folders of a folder")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
-    scales: Annotated[str, typer.Option(help="look at each image in these sizes, with commas")] = "1",
+    scales: Annotated[str | None, typer.Option(help="look at each image in these sizes, with commas")] = None,
     flip: Annotated[bool, typer.Option("--flip", help="look at the mirrored image too")] = False,
     window: Annotated[int | None, typer.Option(help="side of a sliding window in pixels; default: none")] = None,
-    max_pixels: Annotated[int, typer.Option(help="cut larger images into tiles, so that memory suffices")] = 2**20,
+    max_pixels: Annotated[
+        int | None, typer.Option(help="cut larger images into tiles, so that memory suffices; default: 1048576")
+    ] = None,
+    score: Annotated[float | None, typer.Option(help="of objects: from which score on; default: 0.5")] = None,
     overlay: Annotated[
         bool | None, typer.Option("--overlay/--no-overlay", help="default: yes, but not for --layout voc")
     ] = None,
     layout: Annotated[str, typer.Option(help="plain, or voc: the folders and ids of the VOC server")] = "plain",
 ) -> None:
-    """Label every pixel of photographs: palette PNGs in the original size, overlays, class shares."""
+    """Label every pixel of photographs, or find their objects: by the task of the weights, with overlays."""
     from rich.console import Console
     from rich.progress import Progress
 
     from hamburger.cli.bench import decimals
-    from hamburger.models.weights import load_weights
+    from hamburger.tasks import task_of_weights
     from hamburger.use import account, job
     from hamburger.use.photos import find_photos
-    from hamburger.use.predict import Predictor, pick_device
+    from hamburger.use.predict import pick_device
     from hamburger.use.source import find_weights
 
     on = pick_device(device)
-    net, info = load_weights(find_weights(weights))
-    predictor = Predictor(
-        net, info, on, scales=decimals(scales, "predict"), flip=flip, window=window, max_pixels=max_pixels
-    )
-    where = job.layout(layout, info.classes)
+    path = find_weights(weights)
+    task = task_of_weights(path)
+    net, info = task.load(path)
+    given: dict[str, Any] = {"flip": flip or None, "window": window, "max_pixels": max_pixels, "score": score}
+    given["scales"] = None if scales is None else decimals(scales, "predict")
+    predictor = task.predictor(net, info, on, **{key: value for key, value in given.items() if value is not None})
+    where = job.layout(layout, info.classes, predictor.suffix)
     with_overlay = (layout == "plain") if overlay is None else overlay
     found = find_photos(images, recursive=recursive, outside=out)
     photos = job.checked(found.photos, out, where, with_overlay)
@@ -51,14 +56,14 @@ def predict(
     summary = job.Summary(failed=[(str(path), why) for path, why in found.failed])
     try:
         with Progress(console=Console(stderr=True), transient=True) as progress:
-            task = progress.add_task("predicting", total=len(photos))
+            bar = progress.add_task("predicting", total=len(photos))
             job.predict_all(
                 predictor,
                 photos,
                 out,
                 where=where,
                 overlay=with_overlay,
-                after=lambda photo: progress.update(task, advance=1, description=photo.name[-40:]),
+                after=lambda photo: progress.update(bar, advance=1, description=photo.name[-40:]),
                 summary=summary,
             )
     finally:  # what is interrupted keeps the account of what it has done

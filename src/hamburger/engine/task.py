@@ -15,7 +15,8 @@ description alone. To add one:
    commands.
 
 `train` calls, in this order: `kind.check`, `open`, `build`, `loop` (which asks for `info` and `batches`), `notes`, then
-at every evaluation `evaluate` and `save`, at the end `about`. `ham eval` calls `load`, `split`, `evaluate`.
+at every evaluation `evaluate` and `save`, at the end `about`. `ham eval` calls `load`, `split`, `evaluate`; `ham
+predict` calls `load` and `predictor`.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from torch import nn
 
 from hamburger.engine.probabilities import SINGLE, Protocol
 from hamburger.engine.supervised import Supervised
+from hamburger.errors import OptionError
 from hamburger.recipes.base import SupervisedTraining
 from hamburger.recipes.kinds import Kind
 
@@ -114,3 +116,9 @@ class Task(ABC, Generic[R]):
         Shared among the processes. `net` is left in the mode it came in. `progress` hears (done, total) before each
         batch, and may stop the work by raising. `protocol` is SINGLE where `views` is False.
         """
+
+    # -- use -----------------------------------------------------------------------------------------------------
+
+    def predictor(self, net: nn.Module, info: Info, device: torch.device, **options: Any) -> Any:
+        """What `ham predict` asks, a `use.answer.Predicts`. Options are those of the command that a person gave."""
+        raise OptionError(f"predict: the task '{self.kind.task}' has no prediction of photographs")
