@@ -9,18 +9,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hamburger.data.base import Sample
+from hamburger.data.base import Sample, SegmentationSet
 
 
 class Pixels(NamedTuple):
-    """One sample. `pixels`: h*w (and perhaps more axes), int32; of an image the bytes red, green, blue, label."""
+    """One sample. `pixels`: h*w, int32, each the four bytes red, green, blue, label."""
 
     pixels: Tensor
     size: tuple[int, int]  # h, w
 
 
 class Packed(NamedTuple):
-    """Many samples. `pixels`: total ..., int32, one sample after another.   `starts`, `sizes`: where each lies."""
+    """Many samples. `pixels`: total, int32, one sample after another.   `starts`, `sizes`: where each lies."""
 
     pixels: Tensor
     starts: tuple[int, ...]
@@ -34,6 +34,10 @@ def to_pixels(sample: Sample) -> Pixels:
     for channel, plane in enumerate((*sample.image.numpy(), sample.label.numpy())):
         together[..., channel] = plane
     return Pixels(torch.from_numpy(together).view(torch.int32).flatten(), (h, w))
+
+
+def read_pixels(dataset: SegmentationSet, index: int) -> Pixels:
+    return to_pixels(dataset[index])
 
 
 def join(samples: Iterable[Pixels]) -> Packed:

@@ -1,4 +1,4 @@
-"""Training batches of any task: which samples and views a step has, read ahead or kept on the device.
+"""Training batches as a stream: which samples stand in which step, read ahead, and how long the loop waited for them.
 
 The batch of step t is a function of (seed, t): nothing of it is state, so that a resumed run, or one with other numbers
 of processes or workers, sees the same samples in the same views.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
@@ -16,38 +16,34 @@ from typing import Generic, Protocol, TypeVar
 import torch
 
 from hamburger.data.ahead import ahead
-from hamburger.data.draws import Draws
-from hamburger.data.order import samples_of, view_draws
-from hamburger.data.packed import Packed, Pixels, join, on_device
-from hamburger.data.resident import load, stays_resident
+from hamburger.data.order import samples_of
 from hamburger.errors import DataError, OptionError, check_count, check_seed
 
 STEPS_AHEAD = 3
 
+S = TypeVar("S")  # a sample as it is read
+B = TypeVar("B")  # a part of a batch
 
-class Samples(Protocol):
-    """What a batch needs to know of a data set."""
+
+class Split(Protocol):
+    """What any split of any data set has."""
 
     name: str
     split: str
-    ids: Sequence[str]
+
+    def __len__(self) -> int: ...
 
 
-Set = TypeVar("Set", bound=Samples)
-Part = TypeVar("Part")
-
-
-class Gathered(ABC, Generic[Set, Part]):
+class Stream(ABC, Generic[S, B]):
     """`batch` counts over all processes and accumulated parts; each process builds its own share only.
 
-    `resident`: "yes" keeps the whole set on the device as bytes, "no" reads files as they are needed (with `workers`
-    threads, or none), "auto" keeps it where it takes less than 30 % of the GPU's free memory, or 2 GiB of main memory.
-    `waited` sums the seconds that the caller waited for batches. `loaded` is called after each sample that is kept.
+    Files are read as they are needed, with `workers` threads or none, unless `kept` says that all samples are at hand.
+    `waited` sums the seconds that the caller waited for batches.
     """
 
     def __init__(
         self,
-        dataset: Set,
+        dataset: Split,
         *,
         batch: int,
         seed: int,
@@ -56,44 +52,47 @@ class Gathered(ABC, Generic[Set, Part]):
         world: int,
         accumulate: int,
         workers: int,
-        resident: str,
-        loaded: Callable[[], object] | None = None,
     ) -> None:
-        call = "Batches"
+        call = type(self).__name__
         check_seed(call, seed)
         check_count(call, "batch", batch, least=1)
         check_count(call, "accumulate", accumulate, least=1)
         check_count(call, "workers", workers, least=0)
         if batch % (world * accumulate):
             raise OptionError(
-                f"Batches: a batch of {batch} does not divide into {world} processes times {accumulate} accumulated "
+                f"{call}: a batch of {batch} does not divide into {world} processes times {accumulate} accumulated "
                 f"parts; make it a multiple of {world * accumulate}"
             )
-        if not len(dataset.ids):
+        if not len(dataset):
             raise DataError(f"{dataset.name}: split '{dataset.split}' is empty, there is nothing to train on")
-        self.dataset, self.batch, self.seed, self.device = dataset, batch, seed, torch.device(device)
+        self.n, self.batch, self.seed, self.device = len(dataset), batch, seed, torch.device(device)
         self.rank, self.world, self.accumulate, self.workers = rank, world, accumulate, workers
         self.share = batch // (world * accumulate)
         self.waited = 0.0
-        self.kept: Packed | None = None
-        n = len(dataset.ids)
-        if stays_resident(self.read, n, resident, self.device, world):
-            self.kept = load(self.read, n, self.device, workers=workers, after=loaded)
+
+    # -- what each kind of batch says for itself -----------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def resident(self) -> bool:
+        """Whether all samples are at hand, so that none is read."""
 
     @abstractmethod
-    def read(self, index: int) -> Pixels:
-        """One sample, read or rendered, packed; called by threads."""
+    def read(self, sample: int) -> S:
+        """One sample from its files, in a thread."""
 
     @abstractmethod
-    def cut(self, packed: Packed, indices: Sequence[int], draws: Sequence[Draws], ids: list[str]) -> Part:
-        """These of the packed samples, each in a view that is drawn from its own numbers."""
+    def part(self, step: int, places: Sequence[tuple[int, int]], read: list[S]) -> B:
+        """One part of a batch from its (sample, position in the whole batch); `read` is empty where all are kept."""
 
-    def at(self, step: int) -> list[Part]:
+    # -- the stream ----------------------------------------------------------------------------------------------
+
+    def at(self, step: int) -> list[B]:
         """This process's parts of one step's batch."""
         with closing(self._read(range(step, step + 1))) as stream:
             return self._build(step, stream)
 
-    def run(self, start: int, stop: int) -> Iterator[tuple[int, list[Part]]]:
+    def run(self, start: int, stop: int) -> Iterator[tuple[int, list[B]]]:
         """Steps start ... stop - 1 with their parts. Files are read some steps ahead; closing it ends its threads."""
         with closing(self._read(range(start, stop))) as stream:
             for step in range(start, stop):
@@ -104,29 +103,23 @@ class Gathered(ABC, Generic[Set, Part]):
 
     def parts(self, step: int) -> list[list[tuple[int, int]]]:
         """For each accumulated part, this process's (sample, position in the whole batch)."""
-        chosen = samples_of(self.seed, step, n=len(self.dataset.ids), batch=self.batch)
+        chosen = samples_of(self.seed, step, n=self.n, batch=self.batch)
         firsts = [(part * self.world + self.rank) * self.share for part in range(self.accumulate)]
         return [[(chosen[place], place) for place in range(first, first + self.share)] for first in firsts]
 
-    def _read(self, steps: range) -> Generator[Pixels]:
+    def _read(self, steps: range) -> Generator[S]:
         """The samples of these steps one after another; none where they are kept."""
-        if self.kept is None:
+        if not self.resident:
             samples = (sample for step in steps for part in self.parts(step) for sample, _ in part)
             depth = STEPS_AHEAD * self.accumulate * self.share
             yield from ahead(self.read, samples, workers=self.workers, depth=depth)
 
-    def _build(self, step: int, stream: Iterator[Pixels]) -> list[Part]:
-        return [self._part(step, part, stream) for part in self.parts(step)]
-
-    def _part(self, step: int, part: list[tuple[int, int]], stream: Iterator[Pixels]) -> Part:
-        samples = [sample for sample, _ in part]
-        if self.kept is not None:
-            packed, indices = self.kept, samples
-        else:
+    def _build(self, step: int, stream: Iterator[S]) -> list[B]:
+        built = []
+        for places in self.parts(step):
             try:
-                read = list(islice(stream, len(part)))
+                read = list(islice(stream, len(places)))
             except DataError as broken:
                 raise DataError(f"the data changed during training, at step {step}: {broken}") from broken
-            packed, indices = on_device(join(read), self.device), list(range(len(part)))
-        draws = [view_draws(self.seed, step, place) for _, place in part]
-        return self.cut(packed, indices, draws, [self.dataset.ids[sample] for sample in samples])
+            built.append(self.part(step, places, read))
+        return built
