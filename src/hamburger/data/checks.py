@@ -1,6 +1,7 @@
 """Everything that is wrong with a data set, found before training and listed at once.
 
-All files are read once, by threads; the next check reads only what has changed.
+All files are read once, by threads. What is found is kept in a small file under the user's cache folder, keyed by path,
+size and time of change, so that the next check reads only what has changed.
 """
 
 from __future__ import annotations
@@ -9,18 +10,25 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from hamburger.data.base import SegmentationSet
-from hamburger.data.once import look_once
 from hamburger.data.pairs import Pair, PairSet
+from hamburger.data.remembered import remembered, stamp
 from hamburger.data.subset import OUTSIDE
 from hamburger.errors import DataError
 
 SHOWN = 20
 NO_LABELS = (".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+
+
+class Named(Protocol):
+    """What a message needs to know of a set."""
+
+    name: str
+    split: str
 
 
 @dataclass
@@ -40,12 +48,12 @@ def check(data: SegmentationSet, *, cache: bool = True, after: Callable[[], obje
     return findings
 
 
-def listing(data: SegmentationSet, problems: list[str]) -> str:
+def listing(data: Named, problems: list[str]) -> str:
     """All in one message: a heading, the first 20, and how many there are beyond."""
     some = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
     lines = [f"{data.name}, split '{data.split}': {some}", *(f"  {problem}" for problem in problems[:SHOWN])]
     if len(problems) > SHOWN:
-        where = " --data DIR" if isinstance(data, PairSet) else ""
+        where = " --data DIR" if hasattr(data, "pairs") else ""  # a set in files
         lines.append(f"  ... and {len(problems) - SHOWN} more; `ham data check {data.name}{where}` lists them all")
     return "\n".join(lines)
 
@@ -66,9 +74,10 @@ def inspect(data: SegmentationSet, *, cache: bool = True, after: Callable[[], ob
 
 
 def _inspect_files(data: PairSet, cache: bool, after: Callable[[], object] | None) -> Findings:
-    meaning = f"{data.pairs[0].image.parent.absolute()} {data.meaning()}"
-    files = [(pair.image, pair.label) for pair in data.pairs]
-    found = look_once(meaning, files, lambda index: _one(data, index), cache=cache, after=after)
+    # findings of one set, split and choice of classes; those of another meaning are not these
+    key = f"{data.pairs[0].image.parent.absolute()} {data.meaning()}" if cache else None
+    stamps = [stamp((pair.image, pair.label)) for pair in data.pairs]
+    found = remembered(lambda index: _one(data, index), stamps, key=key, after=after)
     twice = [f"{id}: listed {n} times in split '{data.split}'" for id, n in Counter(data.ids).items() if n > 1]
     return _merge(data, found, twice + [_ambiguous(pair) for pair in data.pairs if pair.rivals])
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hamburger.data.ahead import ahead
 from hamburger.data.augment import View, place, tint
 from hamburger.data.draws import Draws
+from hamburger.data.gathered import Gathered
 from hamburger.data.normalise import MEAN, STD, normalise
-from hamburger.data.order import view_draws
-from hamburger.data.packed import Packed, Pixels, join, on_device
-from hamburger.data.resident import PROBED, reading_threads, stays_resident
+from hamburger.data.packed import Packed, Pixels
 from hamburger.data.stereo.base import UNKNOWN, StereoSample, StereoSet
-from hamburger.data.stream import Stream
 from hamburger.data.upload import upload
 from hamburger.errors import OptionError, check_count, check_flag, check_positive
 
@@ -41,7 +38,7 @@ def to_pixels(sample: StereoSample) -> Pixels:
     return Pixels(torch.from_numpy(together).view(torch.int32).squeeze(-1).flatten(0, 1), (h, w))
 
 
-class StereoBatches(Stream[Pixels, StereoBatch]):
+class StereoBatches(Gathered[StereoSet, StereoBatch]):
     """`crop`: height and width that are cut, at a uniform place, pixel by pixel as they are.
 
     `flip`: half of the pairs upside down; mirroring would exchange the cameras. `photometric`: brightness, contrast and
@@ -66,6 +63,7 @@ class StereoBatches(Stream[Pixels, StereoBatch]):
         resident: str = "auto",
         mean: Sequence[float] = MEAN,
         std: Sequence[float] = STD,
+        loaded: Callable[[], object] | None = None,
     ) -> None:
         if len(crop) != 2:
             raise OptionError(f"StereoBatches: crop must be height and width, got {crop!r}")
@@ -73,6 +71,8 @@ class StereoBatches(Stream[Pixels, StereoBatch]):
             check_count("StereoBatches", "each side of the crop", side, least=1)
         check_flag("StereoBatches", "flip", flip)
         check_positive("StereoBatches", "photometric", photometric, zero=True, most=0.9)
+        self.crop, self.flip, self.photometric = crop, flip, float(photometric)
+        self.mean, self.std = tuple(mean), tuple(std)
         super().__init__(
             dataset,
             batch=batch,
@@ -82,37 +82,12 @@ class StereoBatches(Stream[Pixels, StereoBatch]):
             world=world,
             accumulate=accumulate,
             workers=workers,
+            resident=resident,
+            loaded=loaded,
         )
-        self.dataset, self.crop, self.flip, self.photometric = dataset, crop, flip, float(photometric)
-        self.mean, self.std = tuple(mean), tuple(std)
-        self.kept: Packed | None = None
-        if stays_resident(self._estimated_bytes, resident, self.device, world):
-            threads = reading_threads(workers)
-            every = ahead(self.read, range(self.n), workers=threads, depth=4 * threads)
-            self.kept = join(Pixels(one.pixels.to(self.device), one.size) for one in every)
 
-    @property
-    def resident(self) -> bool:
-        return self.kept is not None
-
-    def _estimated_bytes(self) -> float:
-        """From some pairs spread over the set."""
-        probed = range(0, self.n, max(1, self.n // PROBED))
-        return self.n * sum(self.read(i).pixels.nbytes for i in probed) / len(probed)
-
-    def read(self, sample: int) -> Pixels:
-        return to_pixels(self.dataset.read(sample, occlusions=False))
-
-    def part(self, step: int, places: Sequence[tuple[int, int]], read: list[Pixels]) -> StereoBatch:
-        samples = [sample for sample, _ in places]
-        packed, indices = self.kept, samples
-        if packed is None:
-            packed, indices = on_device(join(read), self.device), list(range(len(places)))
-        views = [
-            self.view(view_draws(self.seed, step, place), packed.sizes[i])
-            for i, (_, place) in zip(indices, places, strict=True)
-        ]
-        return self.cut(packed, indices, views, [self.dataset.ids[sample] for sample in samples])
+    def read(self, index: int) -> Pixels:
+        return to_pixels(self.dataset.read(index, occlusions=False))
 
     def view(self, draws: Draws, size: tuple[int, int]) -> View:
         """Six numbers are drawn whatever the options, so that one option does not shift another."""
@@ -121,8 +96,8 @@ class StereoBatches(Stream[Pixels, StereoBatch]):
         jitter = [self.photometric * (2 * v - 1) for v in u[3:]]
         return View(*size, top, left, self.flip and u[2] < 0.5, jitter[0], 1 + jitter[1], 1 + jitter[2])
 
-    def cut(self, packed: Packed, indices: Sequence[int], views: Sequence[View], ids: list[str]) -> StereoBatch:
-        """One gather from the packed pixels."""
+    def cut(self, packed: Packed, indices: Sequence[int], draws: Sequence[Draws], ids: list[str]) -> StereoBatch:
+        views = [self.view(each, packed.sizes[i]) for i, each in zip(indices, draws, strict=True)]
         device = packed.pixels.device
         rows = [(packed.starts[i], v.h, v.w, v.top, v.left, v.flip) for i, v in zip(indices, views, strict=True)]
         start, h, w, top, left, flip = upload(rows, device).T.unsqueeze(-1)  # each b 1

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hamburger.data.checks import SHOWN
+from hamburger.data.checks import listing
 from hamburger.data.images import read_grey, read_image
-from hamburger.data.once import Row, look_once
+from hamburger.data.remembered import Row, remembered, stamp
 from hamburger.data.stereo.base import UNKNOWN, StereoSet
 from hamburger.data.stereo.calibration import read_calibration
 from hamburger.data.stereo.files import StereoFiles, StereoFileSet, mismatch
@@ -32,10 +32,7 @@ def check_stereo(data: StereoSet, *, cache: bool = True) -> StereoFindings:
     """Findings of a sound set; a DataError with all problems, the first 20 in its message, of any other."""
     found = inspect_stereo(data, cache=cache)
     if found.problems:
-        some = "1 problem" if len(found.problems) == 1 else f"{len(found.problems)} problems"
-        lines = [f"{data.name}, split '{data.split}': {some}", *found.problems[:SHOWN]]
-        more = len(found.problems) - SHOWN
-        raise DataError("\n  ".join([*lines, f"... and {more} more"] if more > 0 else lines), found.problems)
+        raise DataError(listing(data, found.problems), found.problems)
     return found
 
 
@@ -44,9 +41,9 @@ def inspect_stereo(data: StereoSet, *, cache: bool = True, after: Callable[[], o
     if not len(data):
         return StereoFindings([f"{data.name}: split '{data.split}' is empty"])
     if isinstance(data, StereoFileSet):
-        meaning = f"stereo {data.pairs[0].left.parent.absolute()} {sorted({pair.scale for pair in data.pairs})}"
-        files = [pair.paths() for pair in data.pairs]
-        rows = look_once(meaning, files, lambda index: _one(data.pairs[index]), cache=cache, after=after)
+        key = f"stereo {data.name} {data.pairs[0].left.parent.absolute()}" if cache else None
+        stamps = [f"{pair.scale} {stamp(pair.paths())}" for pair in data.pairs]
+        rows = remembered(lambda index: _one(data.pairs[index]), stamps, key=key, after=after)
     else:
         rows = [_generated(data, index, after) for index in range(len(data))]
     twice = [f"{id}: listed {n} times in split '{data.split}'" for id, n in Counter(data.ids).items() if n > 1]

@@ -1,11 +1,11 @@
-"""Files that are looked at once: what was found is kept under the user's cache folder until a file changes."""
+"""What was found in files, kept in the user's cache folder, so that the next look reads only what has changed."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -13,26 +13,23 @@ from typing import Any
 
 from hamburger.files import write_atomically
 
-VERSION = 1  # of the kept findings
-Row = dict[str, Any]  # what was found of one sample; `problem` is None where it is sound
+VERSION = 1  # of what is kept
+Row = dict[str, Any]
 
 
-def look_once(
-    meaning: str,
-    files: Sequence[Sequence[Path | None]],
+def remembered(
     look: Callable[[int], Row],
+    stamps: Sequence[str],
     *,
-    cache: bool = True,
+    key: str | None,
     after: Callable[[], object] | None = None,
 ) -> list[Row]:
-    """`look(i)` for each sample, by threads, where its files have changed since it was last found sound.
+    """`look(i)` for every sample, by threads, unless a row of the same stamp is known; `key` None keeps nothing.
 
-    `meaning` says what the files are read as: findings of another meaning are not these. `after` is called once for
-    each sample.
+    A row has a "problem", None where the sample is sound. `after` is called once per sample, for progress.
     """
-    store = _store(meaning) if cache else None
+    store = None if key is None else _store(key)
     known = _read(store)
-    stamps = [" ".join(_stamp(path) for path in some) for some in files]
 
     def one(index: int) -> Row:
         found = known.get(stamps[index]) or look(index)
@@ -41,13 +38,18 @@ def look_once(
         return found
 
     with ThreadPoolExecutor(min(16, (os.cpu_count() or 2) + 2)) as pool:
-        rows = list(pool.map(one, range(len(files))))
+        found = list(pool.map(one, range(len(stamps))))
     # what is sound is kept; what is not is looked at again, since its cure need not change the file
-    kept = {stamp: row for stamp, row in zip(stamps, rows, strict=True) if row["problem"] is None}
+    kept = {stamp: row for stamp, row in zip(stamps, found, strict=True) if row["problem"] is None}
     if store is not None and kept != known:
         with suppress(OSError):  # a cache that cannot be written costs time, nothing else
             write_atomically(store, json.dumps(kept).encode())
-    return rows
+    return found
+
+
+def stamp(paths: Iterable[Path | None]) -> str:
+    """Paths, sizes and times of change of the files of one sample."""
+    return " ".join(_stamp(path) for path in paths)
 
 
 def _stamp(path: Path | None) -> str:
@@ -58,10 +60,9 @@ def _stamp(path: Path | None) -> str:
     return f"{path}:{stat.st_size}:{stat.st_mtime_ns}"
 
 
-def _store(meaning: str) -> Path:
+def _store(key: str) -> Path:
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    key = hashlib.sha256(f"{VERSION} {meaning}".encode()).hexdigest()[:32]
-    return base / "hamburger" / "checks" / f"{key}.json"
+    return base / "hamburger" / "checks" / f"{hashlib.sha256(f'{VERSION} {key}'.encode()).hexdigest()[:32]}.json"
 
 
 def _read(store: Path | None) -> dict[str, Row]:
