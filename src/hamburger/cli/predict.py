@@ -1,4 +1,4 @@
-"""`ham predict`: label PNGs and overlays for photographs."""
+"""`ham predict`: what a network says of images, in files; label PNGs and overlays where it is of segmentation."""
 
 from __future__ import annotations
 
@@ -23,19 +23,34 @@ def predict(
     ] = None,
     layout: Annotated[str, typer.Option(help="plain, or voc: the folders and ids of the VOC server")] = "plain",
 ) -> None:
-    """Label every pixel of photographs: palette PNGs in the original size, overlays, class shares."""
+    """What a network says of images: for segmentation palette PNGs, overlays and shares, for stereo (LEFT RIGHT)
+    disparity maps; by the task of the weights."""
     from rich.console import Console
     from rich.progress import Progress
 
     from hamburger.cli.bench import decimals
+    from hamburger.errors import OptionError
     from hamburger.models.weights import load_weights
+    from hamburger.recipes.kinds import SEGMENTATION
+    from hamburger.tasks import task_of_weights
     from hamburger.use import account, job
     from hamburger.use.photos import find_photos
     from hamburger.use.predict import Predictor, pick_device
     from hamburger.use.source import find_weights
 
-    on = pick_device(device)
-    net, info = load_weights(find_weights(weights))
+    on, path = pick_device(device), find_weights(weights)
+    chosen = task_of_weights(path)
+    if chosen.kind is not SEGMENTATION:
+        given = (recursive, scales, flip, window, max_pixels, overlay, layout)
+        if given != (False, "1", False, None, 2**20, None, "plain"):
+            raise OptionError(
+                f"predict: {path} is for the task '{chosen.kind.task}', which takes none of recursive, scales, flip, "
+                "window, max-pixels, overlay and layout; leave them out"
+            )
+        for line in chosen.predict(path, images, out, device=on):
+            typer.echo(line)
+        return
+    net, info = load_weights(path)
     predictor = Predictor(
         net, info, on, scales=decimals(scales, "predict"), flip=flip, window=window, max_pixels=max_pixels
     )

@@ -15,13 +15,15 @@ description alone. To add one:
    commands.
 
 `train` calls, in this order: `kind.check`, `open`, `build`, `loop` (which asks for `info` and `batches`), `notes`, then
-at every evaluation `evaluate` and `save`, at the end `about`. `ham eval` calls `load`, `split`, `evaluate`.
+at every evaluation `evaluate` and `save`, at the end `about`. `ham eval` calls `load`, `set_meant`, `split` and
+`evaluate`, `ham predict` calls `predict`. Pictures for `ham report` are drawn by what `analysis/report/page.py` names
+for the task.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -30,6 +32,7 @@ from torch import nn
 
 from hamburger.engine.probabilities import SINGLE, Protocol
 from hamburger.engine.supervised import Supervised
+from hamburger.errors import OptionError
 from hamburger.recipes.base import SupervisedTraining
 from hamburger.recipes.kinds import Kind
 
@@ -89,7 +92,19 @@ class Task(ABC, Generic[R]):
     def load(self, path: Path) -> tuple[nn.Module, Info]:
         """On the CPU and in evaluation mode."""
 
+    # -- use -----------------------------------------------------------------------------------------------------
+
+    def predict(self, path: Path, images: Sequence[Path], out: Path, *, device: torch.device) -> Iterator[str]:
+        """Write what the weights at `path` say of images into the folder `out`; lines for the person who waits."""
+        raise OptionError(
+            f"predict: {path} is for the task '{self.kind.task}', whose answers are not drawn; `ham eval` scores them"
+        )
+
     # -- scores --------------------------------------------------------------------------------------------------
+
+    def set_meant(self, name: str, root: Path | None) -> str:
+        """The set that a person means who gives this folder to weights of that set."""
+        return name
 
     @abstractmethod
     def split(self, info: Info, name: str, split: str, root: Path | None, options: Mapping[str, Any]) -> Any:

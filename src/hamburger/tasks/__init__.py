@@ -13,8 +13,9 @@ from hamburger.recipes.base import SupervisedTraining
 from hamburger.recipes.kinds import kind_named, kind_of
 from hamburger.tasks.classes import Classes
 from hamburger.tasks.segmentation import Segmentation
+from hamburger.tasks.stereo import Stereo
 
-tasks: dict[str, Task[Any]] = {task.kind.task: task for task in (Segmentation(), Classes())}
+tasks: dict[str, Task[Any]] = {task.kind.task: task for task in (Segmentation(), Classes(), Stereo())}
 
 
 def task_of(recipe: SupervisedTraining) -> Task[Any]:
