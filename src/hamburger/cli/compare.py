@@ -12,7 +12,7 @@ def compare(
     recipe: Annotated[str, typer.Argument(help="a name of `ham list recipes`")],
     out: Annotated[Path, typer.Option(help="a folder for the runs, their logs and report.html")],
     contexts: Annotated[
-        str, typer.Option(help="with commas; also baseline, breads (no ham) and sa-flash")
+        str, typer.Option(help="with commas; also baseline (or none), breads (no ham) and sa-flash")
     ] = "baseline,nmf",
     seeds: Annotated[str, typer.Option(help="with commas")] = "0,1,2",
     data: Annotated[Path | None, typer.Option(help="the data folder")] = None,

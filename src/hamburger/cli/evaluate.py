@@ -67,6 +67,7 @@ def evaluate(
     name = dataset or about.get("data")
     if name is None:
         raise OptionError(f"eval: {path} does not say which data set it was trained on; name one with --dataset")
+    name = task.set_meant(name, data)
     split = about.get("val_split", split) if split == "val" else split  # "val" is what the run was validated on
     images = task.split(info, name, split, data, about.get("data_options", {}) if name == about.get("data") else {})
     begun = time.perf_counter()
@@ -83,11 +84,13 @@ def evaluate(
             )
         )
     console = Console()
-    if task.kind.each is not None:
+    if task.kind.each is not None and scores[task.kind.each.name]:
         console.print(table(task.kind, scores, f"{name} {split}, {scores['images']} images, {scores['protocol']}"))
-    said = ", ".join(score.spoken(scores[score.name]) for score in task.kind.scores)
+    found = [score.spoken(scores[score.name]) for score in task.kind.scores if scores[score.name] is not None]
     step = f" of step {about['step']}" if "step" in about else ""
-    console.print(f"{said} ({scores['protocol']}; {path}{step})", highlight=False, soft_wrap=True, markup=False)
+    console.print(
+        f"{', '.join(found)} ({scores['protocol']}; {path}{step})", highlight=False, soft_wrap=True, markup=False
+    )
     looked = _inside(net, images, info, on, inside) if inside else {}
     for key, value in looked.items():
         console.print(f"{key} {value:.4g}", highlight=False)
@@ -102,7 +105,7 @@ def table(kind: Kind, scores: dict[str, Any], title: str) -> Table:
     from rich.table import Table
 
     assert kind.each is not None
-    made = Table("class", f"{kind.each.words} {kind.each.unit}", title=title)
+    made = Table(kind.member, f"{kind.each.words} {kind.each.unit}", title=title)
     for each, value in scores[kind.each.name].items():
         made.add_row(each, "absent" if value is None else kind.each.shown(value))
     return made

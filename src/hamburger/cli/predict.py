@@ -1,4 +1,4 @@
-"""`ham predict`: what a network finds in photographs, for machines and for eyes."""
+"""`ham predict`: what a network says of images, in files for machines and for eyes."""
 
 from __future__ import annotations
 
@@ -26,24 +26,35 @@ def predict(
     ] = None,
     layout: Annotated[str, typer.Option(help="plain, or voc: the folders and ids of the VOC server")] = "plain",
 ) -> None:
-    """Label every pixel of photographs, or find their objects: by the task of the weights, with overlays."""
+    """What a network says of images, by the task of the weights: classes of pixels, objects, or, of LEFT RIGHT,
+    disparities."""
     from rich.console import Console
     from rich.progress import Progress
 
     from hamburger.cli.bench import decimals
+    from hamburger.errors import OptionError
     from hamburger.tasks import task_of_weights
     from hamburger.use import account, job
     from hamburger.use.photos import find_photos
     from hamburger.use.predict import pick_device
     from hamburger.use.source import find_weights
 
-    on = pick_device(device)
-    path = find_weights(weights)
+    on, path = pick_device(device), find_weights(weights)
     task = task_of_weights(path)
-    net, info = task.load(path)
     given: dict[str, Any] = {"flip": flip or None, "window": window, "max_pixels": max_pixels, "score": score}
     given["scales"] = None if scales is None else decimals(scales, "predict")
-    predictor = task.predictor(net, info, on, **{key: value for key, value in given.items() if value is not None})
+    given = {key: value for key, value in given.items() if value is not None}
+    if not task.photographs:
+        if given or (recursive, overlay, layout) != (False, None, "plain"):
+            raise OptionError(
+                f"predict: {path} is for the task '{task.kind.task}', which takes none of recursive, scales, flip, "
+                "window, max-pixels, score, overlay and layout; leave them out"
+            )
+        for line in task.predict(path, images, out, device=on):
+            typer.echo(line)
+        return
+    net, info = task.load(path)
+    predictor = task.predictor(net, info, on, **given)
     where = job.layout(layout, info.classes, predictor.suffix)
     with_overlay = (layout == "plain") if overlay is None else overlay
     found = find_photos(images, recursive=recursive, outside=out)

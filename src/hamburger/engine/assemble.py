@@ -16,11 +16,11 @@ from hamburger import distributed
 from hamburger.data import create_dataset
 from hamburger.data.base import SegmentationSet
 from hamburger.engine.folder import BEST
-from hamburger.engine.optim import sgd
+from hamburger.engine.optim import optimizer_of
 from hamburger.errors import CheckpointError, DataError
 from hamburger.layers.norm import convert_sync, set_bn_momentum
 from hamburger.models.segmenter import Segmenter
-from hamburger.recipes.base import Optim, Recipe, Training
+from hamburger.recipes.base import AdamOptim, Optim, Recipe, Training
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -79,22 +79,22 @@ def digest_of(sets: Iterable[Split]) -> str:
 
 
 class Assembly(NamedTuple):
-    """`net` is the network itself, a Segmenter or a Classifier, `model` the same network as Fabric wraps it."""
+    """`net` is the network itself, `model` the same network as Fabric wraps it."""
 
     net: Any
     model: Any
-    optimizer: torch.optim.SGD
+    optimizer: torch.optim.Optimizer
     wrapped_optimizer: Any
 
 
-def outfit(recipe: Training, optim: Optim, fabric: Fabric, net: nn.Module) -> Assembly:
+def outfit(recipe: Training, optim: Optim | AdamOptim, fabric: Fabric, net: nn.Module) -> Assembly:
     """A network that has been built, with all that its training needs."""
     if recipe.sync_bn and distributed.world() > 1:
         convert_sync(net)
     if recipe.channels_last:
         net.to(memory_format=torch.channels_last)
     net.train()
-    optimizer = sgd(net, optim)
+    optimizer = optimizer_of(net, optim)
     compiled: Any = torch.compile(net) if recipe.compile else net
     model, wrapped = fabric.setup(compiled, optimizer)
     return Assembly(net, model, optimizer, wrapped)

@@ -15,14 +15,15 @@ description alone. To add one:
    commands.
 
 `train` calls, in this order: `kind.check`, `open`, `build`, `loop` (which asks for `info` and `batches`), `notes`, then
-at every evaluation `evaluate` and `save`, at the end `about`. `ham eval` calls `load`, `split`, `evaluate`; `ham
-predict` calls `load` and `predictor`.
+at every evaluation `evaluate` and `save`, at the end `about`. `ham eval` calls `load`, `set_meant`, `split` and
+`evaluate`; `ham predict` calls `load` and `predictor` where the task answers about `photographs`, else `predict`.
+Pictures for `ham report` are drawn by what `analysis/report/page.py` names for the task.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -47,6 +48,7 @@ class Task(ABC, Generic[R]):
     kind: ClassVar[Kind]
     loop: ClassVar[type[Supervised[Any]]]
     steady: ClassVar[bool] = True  # whether every batch of a training has the same size
+    photographs: ClassVar[bool] = False  # whether it answers about one photograph at a time, by its `predictor`
     views: ClassVar[bool] = False  # whether an image can be looked at in other scales, mirrored and through a window
 
     # -- training ------------------------------------------------------------------------------------------------
@@ -93,6 +95,10 @@ class Task(ABC, Generic[R]):
 
     # -- scores --------------------------------------------------------------------------------------------------
 
+    def set_meant(self, name: str, root: Path | None) -> str:
+        """The set that a person means who gives this folder to weights of that set."""
+        return name
+
     @abstractmethod
     def split(self, info: Info, name: str, split: str, root: Path | None, options: Mapping[str, Any]) -> Any:
         """The data that weights are scored on, checked: in itself, and against the classes that the weights know."""
@@ -119,6 +125,12 @@ class Task(ABC, Generic[R]):
 
     # -- use -----------------------------------------------------------------------------------------------------
 
+    def predict(self, path: Path, images: Sequence[Path], out: Path, *, device: torch.device) -> Iterator[str]:
+        """Write what the weights at `path` say of images into the folder `out`; lines for the person who waits."""
+        raise OptionError(
+            f"predict: {path} is for the task '{self.kind.task}', whose answers are not drawn; `ham eval` scores them"
+        )
+
     def predictor(self, net: nn.Module, info: Info, device: torch.device, **options: Any) -> Any:
-        """What `ham predict` asks, a `use.answer.Predicts`. Options are those of the command that a person gave."""
-        raise OptionError(f"predict: the task '{self.kind.task}' has no prediction of photographs")
+        """Of a task for `photographs`: a `use.answer.Predicts`; options are those of the command that a person gave."""
+        raise NotImplementedError

@@ -1,10 +1,11 @@
 """Runs as values: each row of the paper's tables is one function that returns a frozen Recipe."""
 
-from hamburger.recipes import classes, detection, gan, segmentation
+from hamburger.recipes import classes, detection, gan, segmentation, stereo
 from hamburger.recipes.base import Data, Model, Optim, Recipe, recipes
 from hamburger.recipes.class_base import ClassRecipe, class_recipes
 from hamburger.recipes.detect_base import DetectionRecipe, detection_recipes
 from hamburger.recipes.gan_base import GanRecipe, gan_recipes
+from hamburger.recipes.stereo_base import StereoRecipe, stereo_recipes
 
 __all__ = [
     "ClassRecipe",
@@ -14,6 +15,7 @@ __all__ = [
     "Model",
     "Optim",
     "Recipe",
+    "StereoRecipe",
     "class_recipes",
     "classes",
     "detection",
@@ -22,4 +24,6 @@ __all__ = [
     "gan_recipes",
     "recipes",
     "segmentation",
+    "stereo",
+    "stereo_recipes",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from hamburger.errors import OptionError, check_choice, check_count, check_flag, check_positive, check_seed
-from hamburger.recipes.base import Optim, Recipe, Training
+from hamburger.recipes.base import AdamOptim, Optim, Recipe, Training
 
 PRECISIONS = ("32", "bf16", "fp16")
 RESIDENT = ("auto", "yes", "no")
@@ -76,6 +76,15 @@ def check_views(call: str, data: Views) -> None:
         check_positive(call, "data.scales", scale)
     if low > high:
         raise OptionError(f"{call}: data.scales go from small to large, got {low:g},{high:g}")
+
+
+def check_adam(call: str, optim: AdamOptim) -> None:
+    check_positive(call, "optim.lr", optim.lr)
+    for name in ("power", "weight_decay"):
+        check_positive(call, f"optim.{name}", getattr(optim, name), zero=True)
+    for name in ("beta1", "beta2"):
+        check_positive(call, f"optim.{name}", getattr(optim, name), zero=True, most=0.99999)
+    check_count(call, "optim.warmup", optim.warmup, least=0)
 
 
 def check_optim(call: str, optim: Optim) -> None:

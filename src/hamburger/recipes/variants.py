@@ -12,6 +12,7 @@ from hamburger.recipes.overrides import apply
 
 SPECIAL: dict[str, tuple[str, ...]] = {
     "baseline": ("model.context=none",),
+    "none": ("model.context=none",),
     # Table 2's "without ham": the two linear maps, the norm and the skip alone
     "breads": ("model.context=nmf", "model.context_options.parts=lower,upper"),
     # flash kernels take at most 256 channels a head

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 class Detection(Task[DetectionRecipe]):
     kind = DETECTION
     loop = DetectionLoop
+    photographs = True
     steady = False  # the heads see as many boxes as there are
 
     # -- training ------------------------------------------------------------------------------------------------

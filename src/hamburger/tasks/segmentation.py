@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 class Segmentation(Task[Recipe]):
     kind = SEGMENTATION
     loop = Loop
+    photographs = True
     views = True
 
     # -- training ------------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ def open_gallery(study: Study, data_root: Path | None, *, device: str = "auto") 
     """The gallery, or the reason why there is none."""
     if study.kind is not SEGMENTATION:
         return "They are drawn for segmentation networks only."
-    exhibited = list(_choose(study))
+    exhibited = list(chosen_runs(study))
     if not exhibited:
         return "No run has weights (best.safetensors) yet."
     recipe = exhibited[0][1].recipe["data"]
@@ -72,7 +72,7 @@ def accuracy(prediction: Tensor, label: Tensor) -> float:
     return float(right.sum() / labelled.sum()) if labelled.any() else 1.0
 
 
-def _choose(study: Study) -> Iterator[tuple[Group, Run]]:
+def chosen_runs(study: Study) -> Iterator[tuple[Group, Run]]:
     """A run of each group on the reference's data: with the lowest seed that all of them have, else with its lowest."""
     groups = [group for group in study.groups if any(run.weights for run in group.runs)]
     groups = [group for group in groups if _data(group) == _data(groups[0])]

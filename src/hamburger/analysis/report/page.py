@@ -9,6 +9,7 @@ from pathlib import Path
 from hamburger.analysis.report import tables
 from hamburger.analysis.report.atom_maps import atom_maps
 from hamburger.analysis.report.curves import curves, dots
+from hamburger.analysis.report.disparities import disparity_maps
 from hamburger.analysis.report.gallery import Gallery, open_gallery
 from hamburger.analysis.report.groups import Study, study
 from hamburger.analysis.report.html import Markup, document, paragraph, section
@@ -27,6 +28,10 @@ SECTIONS = {
 }
 
 
+# tasks that draw their predictions themselves: functions of the study, the data folder and the device
+PICTURES: dict[str, Callable[[Study, Path | None, str], Markup]] = {"stereo": disparity_maps}
+
+
 def write_report(
     run_folders: Sequence[Path], out: Path, data_root: Path | None = None, *, device: str = "auto"
 ) -> Path:
@@ -36,11 +41,14 @@ def write_report(
     """
     check_writable(out)
     found = study(read_runs([Path(folder) for folder in run_folders]))
-    write_atomically(out, page(found, open_gallery(found, data_root, device=device)).encode())
+    gallery = open_gallery(found, data_root, device=device)
+    drawn = PICTURES[found.kind.task](found, data_root, device) if found.kind.task in PICTURES else None
+    write_atomically(out, page(found, gallery, drawn).encode())
     return out
 
 
-def page(found: Study, gallery: Gallery | str) -> str:
+def page(found: Study, gallery: Gallery | str, drawn: Markup | None = None) -> str:
+    """`drawn`: predictions of a task that draws them itself."""
     title = f"{found.kind.networks} on {', '.join(_data_names(found))}"
     runs = sum(len(group.runs) for group in found.groups)
     head = (
@@ -54,7 +62,7 @@ def page(found: Study, gallery: Gallery | str) -> str:
     contents = {
         "results": _results(found),
         "curves": curves(found),
-        "predictions": _from(gallery, lambda opened: pictures(found, opened)),
+        "predictions": _from(gallery, lambda opened: pictures(found, opened)) if drawn is None else drawn,
         "atoms": _from(gallery, atom_maps),
         "spectra": _from(gallery, lambda opened: spectra(found, opened)),
         "measured": tables.conditions(found) + tables.runs(found),
