@@ -47,7 +47,7 @@ def test_labels_read_back_as_labels_in_the_original_size(photos, tmp_path):
         *("a.png", "c.png", "d.png"),
         *("a_overlay.jpg", "c_overlay.jpg", "d_overlay.jpg"),
     }
-    assert summary.done[0].shares == {"cat": 0.5, "person": 0.5}
+    assert summary.done[0].found["shares"] == {"cat": 0.5, "person": 0.5}
 
 
 def test_one_bad_image_stops_no_other(photos, tmp_path):

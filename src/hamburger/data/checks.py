@@ -53,7 +53,7 @@ def listing(data: Named, problems: list[str]) -> str:
     some = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
     lines = [f"{data.name}, split '{data.split}': {some}", *(f"  {problem}" for problem in problems[:SHOWN])]
     if len(problems) > SHOWN:
-        where = " --data DIR" if hasattr(data, "pairs") else ""  # a set in files
+        where = " --data DIR" if hasattr(data, "pairs") or hasattr(data, "folder") else ""  # a set in files
         lines.append(f"  ... and {len(problems) - SHOWN} more; `ham data check {data.name}{where}` lists them all")
     return "\n".join(lines)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import nn
@@ -38,23 +39,43 @@ class Sets(NamedTuple):
         return cls(*(create_dataset(recipe.data.name, split, root=root, **recipe.data.options) for split in splits))
 
     def check(self) -> None:
-        """All that is wrong with both, in one error."""
         from hamburger.data.checks import check
 
-        found: list[DataError] = []
-        for each in self:
-            try:
-                check(each)
-            except DataError as wrong:
-                found.append(wrong)
-        if found:
-            problems = [problem for wrong in found for problem in wrong.problems]
-            raise DataError("\n".join(str(wrong) for wrong in found), problems)
+        check_each(self, check)
 
     def digest(self) -> str:
-        """Of what decides which images a step sees and what their labels mean."""
-        said = [[each.name, each.split, each.classes, list(each.ids)] for each in self]
-        return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+        return digest_of(self)
+
+
+class Split(Protocol):
+    """What tells one split from another."""
+
+    name: str
+    split: str
+    ids: Sequence[str]
+    classes: tuple[str, ...]
+
+
+S = TypeVar("S", bound=Split)
+
+
+def check_each(sets: Iterable[S], check: Callable[[S], object]) -> None:
+    """All that is wrong with all of them, in one error."""
+    found: list[DataError] = []
+    for each in sets:
+        try:
+            check(each)
+        except DataError as wrong:
+            found.append(wrong)
+    if found:
+        problems = [problem for wrong in found for problem in wrong.problems]
+        raise DataError("\n".join(str(wrong) for wrong in found), problems)
+
+
+def digest_of(sets: Iterable[Split]) -> str:
+    """Of what decides which images a step sees and what their labels mean."""
+    said = [[each.name, each.split, each.classes, list(each.ids)] for each in sets]
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()
 
 
 class Assembly(NamedTuple):

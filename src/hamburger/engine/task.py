@@ -16,8 +16,8 @@ description alone. To add one:
 
 `train` calls, in this order: `kind.check`, `open`, `build`, `loop` (which asks for `info` and `batches`), `notes`, then
 at every evaluation `evaluate` and `save`, at the end `about`. `ham eval` calls `load`, `set_meant`, `split` and
-`evaluate`, `ham predict` calls `predict`. Pictures for `ham report` are drawn by what `analysis/report/page.py` names
-for the task.
+`evaluate`; `ham predict` calls `load` and `predictor` where the task answers about `photographs`, else `predict`.
+Pictures for `ham report` are drawn by what `analysis/report/page.py` names for the task.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class Task(ABC, Generic[R]):
     kind: ClassVar[Kind]
     loop: ClassVar[type[Supervised[Any]]]
     steady: ClassVar[bool] = True  # whether every batch of a training has the same size
+    photographs: ClassVar[bool] = False  # whether it answers about one photograph at a time, by its `predictor`
     views: ClassVar[bool] = False  # whether an image can be looked at in other scales, mirrored and through a window
 
     # -- training ------------------------------------------------------------------------------------------------
@@ -92,14 +93,6 @@ class Task(ABC, Generic[R]):
     def load(self, path: Path) -> tuple[nn.Module, Info]:
         """On the CPU and in evaluation mode."""
 
-    # -- use -----------------------------------------------------------------------------------------------------
-
-    def predict(self, path: Path, images: Sequence[Path], out: Path, *, device: torch.device) -> Iterator[str]:
-        """Write what the weights at `path` say of images into the folder `out`; lines for the person who waits."""
-        raise OptionError(
-            f"predict: {path} is for the task '{self.kind.task}', whose answers are not drawn; `ham eval` scores them"
-        )
-
     # -- scores --------------------------------------------------------------------------------------------------
 
     def set_meant(self, name: str, root: Path | None) -> str:
@@ -129,3 +122,15 @@ class Task(ABC, Generic[R]):
         Shared among the processes. `net` is left in the mode it came in. `progress` hears (done, total) before each
         batch, and may stop the work by raising. `protocol` is SINGLE where `views` is False.
         """
+
+    # -- use -----------------------------------------------------------------------------------------------------
+
+    def predict(self, path: Path, images: Sequence[Path], out: Path, *, device: torch.device) -> Iterator[str]:
+        """Write what the weights at `path` say of images into the folder `out`; lines for the person who waits."""
+        raise OptionError(
+            f"predict: {path} is for the task '{self.kind.task}', whose answers are not drawn; `ham eval` scores them"
+        )
+
+    def predictor(self, net: nn.Module, info: Info, device: torch.device, **options: Any) -> Any:
+        """Of a task for `photographs`: a `use.answer.Predicts`; options are those of the command that a person gave."""
+        raise NotImplementedError

@@ -6,6 +6,7 @@ import os
 import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,7 +20,11 @@ from torchvision.models.detection.rpn import RPNHead
 from hamburger.backbones.weights import load_backbone
 from hamburger.errors import OptionError, check_count
 from hamburger.insertion import insert_context
+from hamburger.models.info import Info
 from hamburger.models.pyramid import LEVELS, STAGES, create_pyramid
+from hamburger.models.stored import read_stored, write_stored
+
+TASK = "detection"
 
 POOL = 7  # side of a box's features
 RATIOS = (0.5, 1.0, 2.0)  # of the anchors
@@ -143,3 +148,17 @@ def in_float32(module: nn.Module, args: Any, output: Any) -> Any:
     if isinstance(output, dict):
         return OrderedDict((name, each.float()) for name, each in output.items())
     return type(output)(in_float32(module, args, each) for each in output)
+
+
+def save_detector(path: str | os.PathLike[str], net: Detector, info: Info) -> None:
+    """Write the network to a file that is either complete or not there."""
+    write_stored(path, net, replace(info, model={"task": TASK, **net.config}))
+
+
+def load_detector(path: str | os.PathLike[str]) -> tuple[Detector, Info]:
+    """The detector of a file, on the CPU and in evaluation mode, and what its classes are called."""
+    info, tensors = read_stored("load_detector", path, TASK)
+    with torch.random.fork_rng(devices=[]):  # what is drawn here is overwritten: leave the caller's draws alone
+        net = create_detector(**{key: value for key, value in info.model.items() if key != "task"})
+    net.load_state_dict(tensors)
+    return net.eval(), info

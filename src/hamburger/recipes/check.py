@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from hamburger.errors import OptionError, check_choice, check_count, check_flag, check_positive, check_seed
 from hamburger.recipes.base import AdamOptim, Optim, Recipe, Training
 
@@ -18,7 +20,7 @@ def check_recipe(recipe: Recipe, *, processes: int = 1) -> None:
     check_choice(call, "keep", recipe.keep, KEEP)
     check_positive(call, "bn_momentum", recipe.bn_momentum, most=1)
     _check_model(call, recipe)
-    _check_data(call, recipe)
+    check_views(call, recipe.data)
     check_optim(call, recipe.optim)
 
 
@@ -49,8 +51,22 @@ def _check_model(call: str, recipe: Recipe) -> None:
         )
 
 
-def _check_data(call: str, recipe: Recipe) -> None:
-    data = recipe.data
+class Views(Protocol):
+    """How the images of a recipe are cut out."""
+
+    @property
+    def crop(self) -> int: ...
+    @property
+    def scales(self) -> tuple[float, float]: ...
+    @property
+    def flip(self) -> bool: ...
+    @property
+    def workers(self) -> int: ...
+    @property
+    def resident(self) -> str: ...
+
+
+def check_views(call: str, data: Views) -> None:
     check_count(call, "data.crop", data.crop, least=1)
     check_count(call, "data.workers", data.workers, least=0)
     check_flag(call, "data.flip", data.flip)

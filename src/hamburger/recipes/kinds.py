@@ -12,6 +12,8 @@ from hamburger.recipes.base import Recipe, SupervisedTraining, recipes
 from hamburger.recipes.check import check_recipe
 from hamburger.recipes.class_base import ClassRecipe, class_recipes
 from hamburger.recipes.class_check import check_class_recipe
+from hamburger.recipes.detect_base import DetectionRecipe, detection_recipes
+from hamburger.recipes.detect_check import check_detection_recipe
 from hamburger.recipes.stereo_base import StereoRecipe, stereo_recipes
 from hamburger.recipes.stereo_check import check_stereo_recipe
 from hamburger.registry import Registry
@@ -63,6 +65,16 @@ CLASSES = Kind(
     pooled="the share of the images of the validation split that are named rightly",
     each=Score("per_class", "right"),
 )
+DETECTION = Kind(
+    task="detection",
+    networks="Mask R-CNN",
+    recipe=DetectionRecipe,
+    named=detection_recipes,
+    check=check_detection_recipe,
+    scores=(Score("mask_map", "mask mAP"), Score("box_map", "box mAP")),
+    pooled="COCO's average over ten overlaps from 0.5 to 0.95 and over classes, at most 100 objects an image",
+    each=Score("per_class", "mask mAP"),
+)
 STEREO = Kind(
     task="stereo",
     networks="Stereo networks",
@@ -80,7 +92,7 @@ STEREO = Kind(
     each=Score("per_pair", "EPE", "px", higher=False),
     member="pair",
 )
-kinds = {kind.task: kind for kind in (SEGMENTATION, CLASSES, STEREO)}
+kinds = {kind.task: kind for kind in (SEGMENTATION, CLASSES, DETECTION, STEREO)}
 
 
 def kind_of(recipe: object) -> Kind:

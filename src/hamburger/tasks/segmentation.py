@@ -20,7 +20,8 @@ from hamburger.models.segmenter import Segmenter
 from hamburger.models.weights import load_weights, save_weights
 from hamburger.recipes.base import Recipe
 from hamburger.recipes.kinds import SEGMENTATION
-from hamburger.registry import options_of
+from hamburger.registry import check_options, options_of
+from hamburger.use.predict import Predictor
 
 if TYPE_CHECKING:
     from hamburger.data.batches import Batches
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 class Segmentation(Task[Recipe]):
     kind = SEGMENTATION
     loop = Loop
+    photographs = True
     views = True
 
     # -- training ------------------------------------------------------------------------------------------------
@@ -110,3 +112,9 @@ class Segmentation(Task[Recipe]):
             workers=workers,
             progress=progress,
         )
+
+    # -- use -----------------------------------------------------------------------------------------------------
+
+    def predictor(self, net: torch.nn.Module, info: Info, device: torch.device, **options: Any) -> Predictor:
+        check_options("predict: a segmentation network", Predictor, options)
+        return Predictor(net, info, device, **options)

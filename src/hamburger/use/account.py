@@ -16,17 +16,15 @@ ROWS = 20
 
 
 def table(summary: Summary) -> Table:
-    """A line for each of the first photographs: its size and its largest classes."""
+    """A line for each of the first photographs: its size and what was found."""
     from rich.markup import escape
     from rich.table import Table
 
     made = Table()
-    for heading in ("label", "size", "largest classes"):
+    for heading in ("written", "size", "found"):
         made.add_column(heading, overflow="fold")
     for one in summary.done[:ROWS]:
-        largest = sorted(one.shares.items(), key=lambda item: -item[1])[:3]
-        words = ", ".join(f"{name} {share:.0%}" for name, share in largest)
-        made.add_row(escape(one.label), f"{one.width} x {one.height}", escape(words))
+        made.add_row(escape(one.label), f"{one.width} x {one.height}", escape(one.words))
     return made
 
 

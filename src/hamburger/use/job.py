@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from hamburger.errors import HamburgerError, OptionError
 from hamburger.files import write_atomically
+from hamburger.use.answer import Layout, Predicts
 from hamburger.use.images import read_image
 from hamburger.use.photos import Photo
-from hamburger.use.pictures import full_palette, label_png, overlay_jpeg, shares
-from hamburger.use.predict import Predictor
 
+LABELS = ".png"  # of label maps
 LAYOUTS = ("plain", "voc")
 VOC_FOLDER = Path("results/VOC2012/Segmentation/comp6_test_cls")
 SUMMARY = "summary.json"
@@ -34,7 +33,13 @@ class Done:
     height: int
     width: int
     tiles: int
-    shares: dict[str, float]
+    found: dict[str, Any]  # by the task: shares of classes, objects
+    words: str = ""  # the same for the terminal
+
+    def row(self) -> dict[str, Any]:
+        told = asdict(self)
+        del told["words"]
+        return {**told, **told.pop("found")}
 
 
 @dataclass
@@ -50,7 +55,7 @@ class Summary:
         """
         rows = {
             **settings,
-            "images": [asdict(one) for one in self.done],
+            "images": [one.row() for one in self.done],
             "failed": [{"image": image, "reason": reason} for image, reason in self.failed],
         }
         kept = {name for name in listed(path) if os.path.lexists(path.parent / name)} | set(planned)
@@ -60,21 +65,13 @@ class Summary:
         write_atomically(path, (json.dumps(rows, indent=2, ensure_ascii=False) + "\n").encode())
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Where the pictures of a photograph go, and which value a class has in its label."""
-
-    label: Callable[[str], Path]
-    overlay: Callable[[str], Path]
-    values: tuple[int, ...] | None = None  # by class; None: the index of the class
-    by_id: bool = False  # files are found by the stem of the photograph, which must be its own
-
-
-def layout(name: str, classes: Sequence[str]) -> Layout:
+def layout(name: str, classes: Sequence[str], suffix: str = LABELS) -> Layout:
     if name == "plain":
-        return Layout(lambda of: Path(f"{of}.png"), lambda of: Path(f"{of}_overlay.jpg"))
+        return Layout(lambda of: Path(f"{of}{suffix}"), lambda of: Path(f"{of}_overlay.jpg"))
     if name != "voc":
         raise OptionError(f"predict: no layout {name!r}; there are: {', '.join(LAYOUTS)}")
+    if suffix != LABELS:
+        raise OptionError("predict: the voc layout is for label maps, which this network does not make; take plain")
     from hamburger.data.voc import CLASSES  # the server knows VOC's ids only
 
     unknown = [one for one in classes if one not in CLASSES]
@@ -88,7 +85,7 @@ def layout(name: str, classes: Sequence[str]) -> Layout:
 
 
 def predict_all(
-    predictor: Predictor,
+    predictor: Predicts,
     photos: Sequence[Photo],
     out: Path,
     *,
@@ -144,32 +141,24 @@ def _read(summary: Path) -> dict[str, Any] | None:
     return told if ours else None
 
 
-def _one(predictor: Predictor, photo: Photo, out: Path, where: Layout, overlay: bool) -> Done:
+def _one(predictor: Predicts, photo: Photo, out: Path, where: Layout, overlay: bool) -> Done:
     image = read_image(photo.path)
-    label = predictor(image)
-    info = predictor.info
-    palette = full_palette(info.palette, len(info.classes))
+    answer = predictor.answer(image, where)
     picture = where.overlay(photo.name) if overlay else None
-    write_atomically(out / where.label(photo.name), _label_png(label, where, palette))
+    write_atomically(out / where.label(photo.name), answer.label)
     if picture is not None:
-        write_atomically(out / picture, overlay_jpeg(image, label, info.classes, palette))
-    height, width = label.shape
+        write_atomically(out / picture, answer.overlay())
+    height, width = image.shape[-2:]
     return Done(
         image=str(photo.path),
         label=where.label(photo.name).as_posix(),
         overlay=None if picture is None else picture.as_posix(),
         height=height,
         width=width,
-        tiles=predictor.cuts(height, width),
-        shares=shares(label, info.classes),
+        tiles=answer.tiles,
+        found=dict(answer.found),
+        words=answer.words,
     )
-
-
-def _label_png(label: Tensor, where: Layout, palette: Sequence[tuple[int, int, int]]) -> bytes:
-    if where.values is None:
-        return label_png(label, palette)
-    values = torch.tensor(where.values, dtype=torch.uint8)
-    return label_png(values[label.int()], full_palette((), 0))  # VOC's ids in VOC's colours
 
 
 def _by_id(photos: Sequence[Photo]) -> list[Photo]:

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from hamburger.data.normalise import normalise
 from hamburger.engine.probabilities import Protocol, labels
 from hamburger.errors import InputError, OptionError, check_count
+from hamburger.use.answer import Answer, Layout
+from hamburger.use.pictures import full_palette, label_png, overlay_jpeg, shares
 from hamburger.use.tiles import Span, tiles
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ class Predictor:
     sliding square `window` where one is given. An image of more than `max_pixels` at the largest scale is cut into
     overlapping tiles, each an image of its own to the network: then context is as global as the tile.
     """
+
+    suffix = ".png"
 
     def __init__(
         self,
@@ -78,6 +82,24 @@ class Predictor:
             kept = label[rows.first : rows.last, columns.first : columns.last]
             kept.copy_(found[: kept.shape[0], : kept.shape[1]])
         return label
+
+    def answer(self, image: Tensor, where: Layout) -> Answer:
+        """A palette PNG, and the photograph under its labels."""
+        label, classes = self(image), self.info.classes
+        palette = full_palette(self.info.palette, len(classes))
+        if where.values is None:
+            written = label_png(label, palette)
+        else:  # VOC's ids in VOC's colours
+            written = label_png(torch.tensor(where.values, dtype=torch.uint8)[label.int()], full_palette((), 0))
+        parts = shares(label, classes)
+        largest = sorted(parts.items(), key=lambda item: -item[1])[:3]
+        return Answer(
+            label=written,
+            overlay=lambda: overlay_jpeg(image, label, classes, palette),
+            found={"shares": parts},
+            words=", ".join(f"{name} {share:.0%}" for name, share in largest),
+            tiles=self.cuts(*label.shape),
+        )
 
     def _tiles(self, height: int, width: int) -> Iterator[tuple[Span, Span]]:
         largest = max(1.0, *self.protocol.scales)

@@ -16,7 +16,7 @@ from hamburger.data.stream import Stream
 
 
 class SceneBatch(NamedTuple):
-    """`images`: b of 3 crop crop in [0, 1].   `targets`: b of {boxes, labels, masks}; label 0 is the ground.   `ids`"""
+    """`images`: b of 3 h w in [0, 1].   `targets`: b of {boxes, labels, masks}; label 0 is the ground.   `ids`"""
 
     images: list[Tensor]
     targets: list[dict[str, Tensor]]
@@ -32,6 +32,7 @@ class SceneBatches(Stream[DetectionSet, Scene, list[Scene], SceneBatch]):
         crop: int,
         scales: Sequence[float] = (1.0, 1.0),
         flip: bool = True,
+        pad: bool = True,
         seed: int = 0,
         device: torch.device | str = "cpu",
         rank: int = 0,
@@ -41,7 +42,7 @@ class SceneBatches(Stream[DetectionSet, Scene, list[Scene], SceneBatch]):
         resident: str = "auto",
     ) -> None:
         check_augmentation("Batches", crop, scales, flip, 0.0)
-        self.crop, self.scales, self.flip = crop, (float(scales[0]), float(scales[1])), flip
+        self.crop, self.scales, self.flip, self.pad = crop, (float(scales[0]), float(scales[1])), flip, pad
         super().__init__(
             dataset,
             batch=batch,
@@ -65,7 +66,7 @@ class SceneBatches(Stream[DetectionSet, Scene, list[Scene], SceneBatch]):
         for i, each in zip(indices, draws, strict=True):
             h, w = held[i].image.shape[-2:]
             view = draw_view(each, (h, w), crop=self.crop, scales=self.scales, flip=self.flip)
-            seen = see(held[i], view, crop=self.crop)
+            seen = see(held[i], view, crop=self.crop, pad=self.pad)
             images.append(seen.image)
             targets.append({"boxes": seen.boxes, "labels": seen.labels + 1, "masks": seen.masks.to(torch.uint8)})
         return SceneBatch(images, targets, ids)

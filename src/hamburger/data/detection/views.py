@@ -17,7 +17,7 @@ LEAST = 4  # pixels of an object that are still an object
 
 
 class Seen(NamedTuple):
-    """`image`: 3 crop crop in [0, 1].   Of m objects `boxes`: m 4, `labels`: m, 0 ... k - 1, `masks`: m crop crop"""
+    """`image`: 3 h w in [0, 1].   Of m objects `boxes`: m 4, `labels`: m, 0 ... k - 1, `masks`: m h w"""
 
     image: Tensor
     boxes: Tensor
@@ -25,14 +25,16 @@ class Seen(NamedTuple):
     masks: Tensor
 
 
-def see(scene: Scene, view: View, *, crop: int, ground: Sequence[float] = MEAN) -> Seen:
+def see(scene: Scene, view: View, *, crop: int, pad: bool = True, ground: Sequence[float] = MEAN) -> Seen:
     """Images are bilinear and masks the nearest pixel; groups, and objects of which nothing is left, are left out.
 
-    Boxes are those of the masks that are seen. Beyond the image lies the colour `ground`.
+    Boxes are those of the masks that are seen. Beyond the image lies the colour `ground`, or nothing without `pad`.
     """
     device, (h, w) = scene.image.device, scene.image.shape[-2:]
-    along = torch.arange(crop, device=device)
-    y, x = along + view.top, along + view.left
+    y, x = (
+        torch.arange(begin if pad else max(0, begin), begin + crop if pad else min(size, begin + crop), device=device)
+        for begin, size in ((view.top, view.h), (view.left, view.w))
+    )
     if view.flip:  # mirrored after resizing: counted from the other side
         x = view.w - 1 - x
     inside = ((y >= 0) & (y < view.h))[:, None] & ((x >= 0) & (x < view.w))
