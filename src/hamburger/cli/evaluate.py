@@ -72,7 +72,8 @@ def evaluate(
     name = task.set_meant(name, data)
     split = about.get("val_split", split) if split == "val" else split  # "val" is what the run was validated on
     options = about.get("data_options", {}) if name == about.get("data") else {}
-    images = task.split(info, name, split, data, options | dict(parsed(text) for text in option or []))
+    chosen = dict(parsed(text) for text in option or [])
+    images = task.split(info, name, split, data, options | chosen)
     begun = time.perf_counter()
     with Progress(console=Console(stderr=True), transient=True) as bar:
         shown = bar.add_task("evaluating", total=len(images))
@@ -99,8 +100,13 @@ def evaluate(
         console.print(f"{key} {value:.4g}", highlight=False)
     if json is not None:
         row = {"weights": str(path), "task": task.kind.task, "data": name, "split": split, **scores, **looked}
-        row |= {key: about[key] for key in ("recipe", "step") if key in about}
-        row |= {"eval_steps": steps, "draws": draws, "seconds": round(time.perf_counter() - begun, 2)}
+        row |= {key: about[key] for key in ("recipe", "seed", "context", "step") if key in about}
+        row |= {
+            "options": chosen,
+            "eval_steps": steps,
+            "draws": draws,
+            "seconds": round(time.perf_counter() - begun, 2),
+        }
         write_atomically(json, (json_format.dumps({**row, **asdict(Environment.here(on.type))}) + "\n").encode())
 
 
