@@ -44,8 +44,8 @@ def compared(rows: Sequence[Row]) -> str:
     note = (
         f"Recipe `{first['recipe']}`, {first['steps']} steps of {first['batch']} pairs, precision "
         f"{first['precision']}, errors of the last step ({first['protocol']}), {first['images']} pairs of the "
-        f"validation split, seeds {seeds}; spread is the standard deviation over seeds, differences are paired by seed, below 0 is better. "
-        f"{_where(rows)}"
+        f"validation split, seeds {seeds}; spread is the standard deviation over seeds, differences are paired by "
+        f"seed, below 0 is better. {_where(rows)}"
     )
     return f"{markdown_table(header, lines)}\n\n{note}"
 
