@@ -53,6 +53,12 @@ def predict(
         for line in task.predict(path, images, out, device=on):
             typer.echo(line)
         return
+    for key in given:
+        if key not in task.wishes:
+            raise OptionError(
+                f"predict: {path} is for the task '{task.kind.task}', which takes no --{key.replace('_', '-')}; leave "
+                "it out"
+            )
     net, info = task.load(path)
     predictor = task.predictor(net, info, on, **given)
     where = job.layout(layout, info.classes, predictor.suffix)

@@ -49,6 +49,7 @@ class Task(ABC, Generic[R]):
     loop: ClassVar[type[Supervised[Any]]]
     steady: ClassVar[bool] = True  # whether every batch of a training has the same size
     photographs: ClassVar[bool] = False  # whether it answers about one photograph at a time, by its `predictor`
+    wishes: ClassVar[tuple[str, ...]] = ()  # options of `ham predict` that its `predictor` takes
     views: ClassVar[bool] = False  # whether an image can be looked at in other scales, mirrored and through a window
 
     # -- training ------------------------------------------------------------------------------------------------
@@ -132,5 +133,5 @@ class Task(ABC, Generic[R]):
         )
 
     def predictor(self, net: nn.Module, info: Info, device: torch.device, **options: Any) -> Any:
-        """Of a task for `photographs`: a `use.answer.Predicts`; options are those of the command that a person gave."""
+        """Of a task for `photographs`: a `use.answer.Predicts`. Options are those of `wishes` that a person gave."""
         raise NotImplementedError

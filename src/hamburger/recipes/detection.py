@@ -13,7 +13,6 @@ def shapes_detect() -> DetectionRecipe:
         name="shapes-detect",
         model=MaskRCNN(
             backbone="tiny",
-            context_options={"rank": 8},
             size=96,
             max_size=96,
             anchor=12,

@@ -17,6 +17,8 @@ SPECIAL: dict[str, tuple[str, ...]] = {
     "breads": ("model.context=nmf", "model.context_options.parts=lower,upper"),
     # flash kernels take at most 256 channels a head
     "sa-flash": ("model.context=sa", "model.context_options.heads=8"),
+    # the n x n matrix in memory, as the paper's comparison had it: for small maps
+    "sa-materialised": ("model.context=sa", "model.context_options.materialise=true"),
 }
 
 

@@ -32,6 +32,7 @@ class Detection(Task[DetectionRecipe]):
     kind = DETECTION
     loop = DetectionLoop
     photographs = True
+    wishes = ("score",)
     steady = False  # the heads see as many boxes as there are
 
     # -- training ------------------------------------------------------------------------------------------------
@@ -124,8 +125,6 @@ class Detection(Task[DetectionRecipe]):
     # -- use -----------------------------------------------------------------------------------------------------
 
     def predictor(self, net: torch.nn.Module, info: Info, device: torch.device, **options: Any) -> Any:
-        from hamburger.registry import check_options
         from hamburger.use.objects import ObjectPredictor
 
-        check_options("predict: a detector", ObjectPredictor, options)
         return ObjectPredictor(net, info, device, **options)

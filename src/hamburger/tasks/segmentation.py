@@ -20,7 +20,7 @@ from hamburger.models.segmenter import Segmenter
 from hamburger.models.weights import load_weights, save_weights
 from hamburger.recipes.base import Recipe
 from hamburger.recipes.kinds import SEGMENTATION
-from hamburger.registry import check_options, options_of
+from hamburger.registry import options_of
 from hamburger.use.predict import Predictor
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class Segmentation(Task[Recipe]):
     kind = SEGMENTATION
     loop = Loop
     photographs = True
+    wishes = ("scales", "flip", "window", "max_pixels")
     views = True
 
     # -- training ------------------------------------------------------------------------------------------------
@@ -116,5 +117,4 @@ class Segmentation(Task[Recipe]):
     # -- use -----------------------------------------------------------------------------------------------------
 
     def predictor(self, net: torch.nn.Module, info: Info, device: torch.device, **options: Any) -> Predictor:
-        check_options("predict: a segmentation network", Predictor, options)
         return Predictor(net, info, device, **options)

@@ -37,9 +37,9 @@ class Done:
     words: str = ""  # the same for the terminal
 
     def row(self) -> dict[str, Any]:
-        told = asdict(self)
-        del told["words"]
-        return {**told, **told.pop("found")}
+        """As the summary has it."""
+        told = {key: value for key, value in asdict(self).items() if key not in ("found", "words")}
+        return told | self.found
 
 
 @dataclass

@@ -35,8 +35,9 @@ class ObjectPredictor:
     """
 
     suffix = ".json"
+    SCORE = 0.5
 
-    def __init__(self, net: nn.Module, info: Info, device: torch.device, *, score: float = 0.5) -> None:
+    def __init__(self, net: nn.Module, info: Info, device: torch.device, *, score: float = SCORE) -> None:
         check_positive("predict", "score", score, zero=True, most=1.0)
         self.info, self.score, self.device = info, float(score), device
         self.net = net.to(device).eval()

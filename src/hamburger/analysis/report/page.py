@@ -9,6 +9,7 @@ from pathlib import Path
 from hamburger.analysis.report import tables
 from hamburger.analysis.report.atom_maps import atom_maps
 from hamburger.analysis.report.curves import curves, dots
+from hamburger.analysis.report.detections import detections
 from hamburger.analysis.report.disparities import disparity_maps
 from hamburger.analysis.report.gallery import Gallery, open_gallery
 from hamburger.analysis.report.groups import Study, study
@@ -29,7 +30,7 @@ SECTIONS = {
 
 
 # tasks that draw their predictions themselves: functions of the study, the data folder and the device
-PICTURES: dict[str, Callable[[Study, Path | None, str], Markup]] = {"stereo": disparity_maps}
+PICTURES: dict[str, Callable[[Study, Path | None, str], Markup]] = {"detection": detections, "stereo": disparity_maps}
 
 
 def write_report(
