@@ -11,7 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hamburger.analysis import contexts_page, core_page, gan_page, propositions_report, segmentation_page, table3_page
+from hamburger.analysis import (
+    contexts_page,
+    core_page,
+    gan_page,
+    propositions_report,
+    segmentation_page,
+    stereo_page,
+    table3_page,
+)
 from hamburger.analysis.claims import Results
 from hamburger.analysis.claims import tables as claim_tables
 from hamburger.analysis.figure_table3 import draw
@@ -22,6 +30,11 @@ BLOCK = re.compile(r"(<!-- block: ([a-z0-9-]+) -->\n)(.*?)(<!-- end -->)", flags
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def lines_so_far(path: Path) -> list[dict[str, Any]]:
+    """Of an experiment that may not have been made yet."""
+    return lines_of(path) if path.exists() else []
 
 
 def _h200(dtype: str) -> Callable[[Path], str]:
@@ -57,6 +70,8 @@ BLOCKS: dict[str, Callable[[Path], str]] = {
     "gan-cifar10-h200": lambda results: gan_page.distances(lines_of(results / "gan_cifar10_h200.jsonl")),
     "gan-tiny-h200": lambda results: gan_page.distances(lines_of(results / "gan_tiny-imagenet_h200.jsonl")),
     "gan-speed-h200": lambda results: gan_page.speed(lines_of(results / "ganspeed_h200.jsonl")),
+    "stereo-planes-h200": lambda results: stereo_page.compared(lines_so_far(results / "stereo_planes_h200.jsonl")),
+    "stereo-real-h200": lambda results: stereo_page.real(lines_so_far(results / "stereo_middlebury_h200.jsonl")),
     "claims": lambda results: claim_tables.markdown(Results.of(results)),
     "claims-commands": lambda results: claim_tables.commands(Results.of(results)),
     "propositions": lambda results: propositions_report.markdown(

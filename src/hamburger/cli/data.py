@@ -39,9 +39,13 @@ def check(
 
     from hamburger.data import SegmentationSet, create_dataset
     from hamburger.data.checks import inspect, shared_images
+    from hamburger.data.stereo import stereo_sets
     from hamburger.data.view import heading, summary
 
     options = dict(parsed(text) for text in option or [])
+    if name in stereo_sets:
+        check_pairs(name, data, [part.strip() for part in split.split(",")], options, fresh=fresh)
+        return
     console, errors, problems = Console(), Console(stderr=True), 0
     before: list[SegmentationSet] = []
     for one in (part.strip() for part in split.split(",")):
@@ -60,6 +64,30 @@ def check(
         problems += len(found.problems)
         for problem in found.problems:
             typer.echo(problem, err=True)
+    complain(name, problems)
+
+
+def check_pairs(name: str, data: Path | None, splits: list[str], options: dict[str, Any], *, fresh: bool) -> None:
+    """The same of stereo pairs."""
+    from hamburger.data.stereo import create_stereo_set
+    from hamburger.data.stereo.checks import inspect_stereo
+    from hamburger.data.view import sizes
+
+    problems = 0
+    for one in splits:
+        pairs = create_stereo_set(name, one, data, **options)
+        found = inspect_stereo(pairs, cache=not fresh)
+        typer.echo(
+            f"{name}, {one}: {len(pairs):,} pairs, {sizes(found.sizes)}, disparities up to {found.largest:g} px, "
+            f"known in {found.known:.2%} of the pixels"
+        )
+        problems += len(found.problems)
+        for problem in found.problems:
+            typer.echo(problem, err=True)
+    complain(name, problems)
+
+
+def complain(name: str, problems: int) -> None:
     if problems:
         typer.echo(f"ham: {name} has {problems} problem{'s' if problems > 1 else ''}, listed above", err=True)
         raise typer.Exit(2)
@@ -98,7 +126,7 @@ def parsed(text: str) -> tuple[str, Any]:
     """`name=value`, the value as JSON where it is JSON."""
     name, equals, value = text.partition("=")
     if not equals:
-        raise OptionError(f"data check: options are name=value, got {text!r}")
+        raise OptionError(f"--option takes name=value, got {text!r}")
     try:
         return name, json.loads(value)
     except json.JSONDecodeError:

@@ -27,6 +27,7 @@ def evaluate(
     data: Annotated[Path | None, typer.Option(help="the data folder; embedded sets need none")] = None,
     split: Annotated[str, typer.Option(help="which part of the data set")] = "val",
     dataset: Annotated[str | None, typer.Option(help="a name of `ham list datasets`; default: as trained")] = None,
+    option: Annotated[list[str] | None, typer.Option(help="name=value of the data set; may be repeated")] = None,
     scales: Annotated[str, typer.Option(help="with commas; the paper's: 0.5,0.75,1,1.25,1.5,1.75")] = "1",
     flip: Annotated[bool, typer.Option("--flip", help="look at the mirrored image too")] = False,
     window: Annotated[int | None, typer.Option(help="side of a sliding window in pixels; default: none")] = None,
@@ -41,6 +42,7 @@ def evaluate(
     from rich.progress import Progress
 
     from hamburger.cli.bench import decimals
+    from hamburger.cli.data import parsed
     from hamburger.engine.probabilities import SINGLE, Protocol
     from hamburger.environment import Environment
     from hamburger.files import check_writable, write_atomically
@@ -69,7 +71,9 @@ def evaluate(
         raise OptionError(f"eval: {path} does not say which data set it was trained on; name one with --dataset")
     name = task.set_meant(name, data)
     split = about.get("val_split", split) if split == "val" else split  # "val" is what the run was validated on
-    images = task.split(info, name, split, data, about.get("data_options", {}) if name == about.get("data") else {})
+    options = about.get("data_options", {}) if name == about.get("data") else {}
+    chosen = dict(parsed(text) for text in option or [])
+    images = task.split(info, name, split, data, options | chosen)
     begun = time.perf_counter()
     with Progress(console=Console(stderr=True), transient=True) as bar:
         shown = bar.add_task("evaluating", total=len(images))
@@ -96,8 +100,13 @@ def evaluate(
         console.print(f"{key} {value:.4g}", highlight=False)
     if json is not None:
         row = {"weights": str(path), "task": task.kind.task, "data": name, "split": split, **scores, **looked}
-        row |= {key: about[key] for key in ("recipe", "step") if key in about}
-        row |= {"eval_steps": steps, "draws": draws, "seconds": round(time.perf_counter() - begun, 2)}
+        row |= {key: about[key] for key in ("recipe", "seed", "context", "step") if key in about}
+        row |= {
+            "options": chosen,
+            "eval_steps": steps,
+            "draws": draws,
+            "seconds": round(time.perf_counter() - begun, 2),
+        }
         write_atomically(json, (json_format.dumps({**row, **asdict(Environment.here(on.type))}) + "\n").encode())
 
 

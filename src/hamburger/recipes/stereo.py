@@ -29,7 +29,7 @@ def planes() -> StereoRecipe:
     """Generated planes in crops of 256 x 512, minutes on one GPU; the features have 64 x 128 positions."""
     return StereoRecipe(
         name="planes",
-        model=StereoModel(),
+        model=StereoModel(width=64),
         data=StereoData(
             options={"height": 288, "width": 576, "planes": 8, "max_disparity": 124}, flip=True, photometric=0.2
         ),
@@ -37,7 +37,7 @@ def planes() -> StereoRecipe:
         batch=16,
         steps=2_000,
         precision="bf16",
-        eval_every=500,
+        eval_every=1_000,
         checkpoint_every=500,
     )
 

@@ -63,7 +63,7 @@ class Stereo(Task[StereoRecipe]):
     def info(self, recipe: StereoRecipe, data: StereoSplits) -> Info:
         asked = recipe.data
         extra = {"recipe": recipe.name, "data": asked.name, "data_options": asked.options}
-        return Info(extra={**extra, "val_split": asked.val_split})
+        return Info(extra={**extra, "val_split": asked.val_split, "seed": recipe.seed, "context": recipe.model.context})
 
     def about(self, recipe: StereoRecipe) -> dict[str, Any]:
         model = recipe.model

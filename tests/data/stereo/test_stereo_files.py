@@ -113,6 +113,26 @@ def test_several_sceneflow_trees_and_the_right_disparity(tmp_path):
         create_stereo_set("sceneflow", "val", tmp_path)
 
 
+def test_a_pair_at_half_its_size(tmp_path):
+    root = tmp_path / "one"
+    for name in ("im2.png", "im6.png"):
+        write_image(root / name, (5, 6))
+    values = np.array(
+        [[8, 8, 4, 9, 0, 8], [8, 9, 4, 4, 8, 8], [2, 2, 3, 3, 6, 6], [2, 2, 3, 3, 6, 7], [1, 1, 1, 1, 1, 1]]
+    )
+    trees.write_png(root / "disp2.png", values, scale=4)
+    trees.write_png(root / "disp6.png", np.full((5, 6), 2), scale=4)
+    whole, half = (create_stereo_set("middlebury", "val", tmp_path, shrink=factor)[0] for factor in (1, 2))
+    # an edge of 5 pixels and an unknown pixel make their blocks unknown
+    assert half.disparity.tolist() == [[8.25 / 2, 0, 0], [1, 1.5, 6.25 / 2]]
+    blocks = whole.left[:, :4].numpy().reshape(3, 2, 2, 3, 2).transpose(0, 1, 3, 2, 4).reshape(3, 2, 3, 4)
+    assert np.abs(half.left.numpy() - blocks.mean(-1)).max() <= 0.5 and half.right.shape == (3, 2, 3)
+    # of the block 2 2 2 2 only the half that lies inside the right frame is seen
+    assert not half.seen[1, 0] and half.seen.sum() == whole.seen[:4].reshape(2, 2, 3, 2).all(3).all(1).sum()
+    with pytest.raises(OptionError, match="shrink"):
+        create_stereo_set("middlebury", "val", tmp_path, shrink=0)
+
+
 def test_a_mask_tells_what_both_cameras_see(tmp_path):
     trees.middlebury(tmp_path)
     mask = trees.rng("mask").choice(np.array([0, 128, 255], np.uint8), (trees.H, trees.W))

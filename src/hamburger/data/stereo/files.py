@@ -12,8 +12,9 @@ import torch
 from hamburger.data.images import SUFFIXES, read_grey, read_image
 from hamburger.data.stereo.base import StereoSample, StereoSet
 from hamburger.data.stereo.pfm import Floats
+from hamburger.data.stereo.shrink import shrunk
 from hamburger.data.stereo.truth import Mask, consistent, read_disparity
-from hamburger.errors import DataError, did_you_mean
+from hamburger.errors import DataError, check_count, did_you_mean
 
 SEEN = 255  # in a mask of Middlebury: what both cameras see; 128 is what only the left one does
 
@@ -35,8 +36,11 @@ class StereoFiles(NamedTuple):
 
 
 class StereoFileSet(StereoSet):
-    def __init__(self, name: str, split: str, pairs: Sequence[StereoFiles]) -> None:
-        self.name, self.split, self.pairs = name, split, tuple(pairs)
+    """`shrink`: a whole number by which images and disparities are made smaller."""
+
+    def __init__(self, name: str, split: str, pairs: Sequence[StereoFiles], *, shrink: int = 1) -> None:
+        check_count(name, "shrink", shrink, least=1)
+        self.name, self.split, self.pairs, self.shrink = name, split, tuple(pairs), shrink
         self.ids = [pair.id for pair in self.pairs]
 
     def read(self, index: int, *, occlusions: bool) -> StereoSample:
@@ -48,9 +52,8 @@ class StereoFileSet(StereoSet):
             if found != size:
                 raise DataError(mismatch(path, found, pair.left, size))
         seen = self._seen(pair, disparity) if occlusions else None
-        return StereoSample(
-            left, right, torch.from_numpy(disparity), None if seen is None else torch.from_numpy(np.array(seen))
-        )
+        known = None if seen is None else torch.from_numpy(np.array(seen))
+        return shrunk(StereoSample(left, right, torch.from_numpy(disparity), known), self.shrink)
 
     def _seen(self, pair: StereoFiles, disparity: Floats) -> Mask | None:
         if pair.mask is not None:

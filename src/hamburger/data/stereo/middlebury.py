@@ -59,9 +59,12 @@ LAYOUTS = (
 
 @stereo_sets.register("middlebury")
 class Middlebury(StereoFileSet):
-    """`scale`: what PNGs hold is so many times the disparity; by default as the year of the layout had it."""
+    """`scale`: what PNGs hold is so many times the disparity; by default as the year of the layout had it.
 
-    def __init__(self, split: str = "val", *, root: Path, scale: float | None = None) -> None:
+    `shrink`: 2 for pairs of half their size, and so on.
+    """
+
+    def __init__(self, split: str = "val", *, root: Path, scale: float | None = None, shrink: int = 1) -> None:
         root = check_root("middlebury", Path(root), LAYOUT)
         if scale is not None:
             check_positive("middlebury", "scale", scale)
@@ -74,7 +77,7 @@ class Middlebury(StereoFileSet):
                 f"middlebury: {root} does not say which of its {len(pairs)} pairs are '{split}'; put their ids into "
                 f"{root / f'{split}.txt'}, one a line, such as {pairs[0].id}"
             )
-        super().__init__("middlebury", split, pairs if chosen is None else chosen)
+        super().__init__("middlebury", split, pairs if chosen is None else chosen, shrink=shrink)
 
 
 def _folders(root: Path) -> list[Path]:

@@ -27,9 +27,9 @@ RENDERINGS = ("cleanpass", "finalpass")
 
 @stereo_sets.register("sceneflow")
 class SceneFlow(StereoFileSet):
-    """`rendering`: "cleanpass", or "finalpass" with its blur and fog."""
+    """`rendering`: "cleanpass", or "finalpass" with its blur and fog.   `shrink`: 2 for half the size, and so on."""
 
-    def __init__(self, split: str = "train", *, root: Path, rendering: str = "cleanpass") -> None:
+    def __init__(self, split: str = "train", *, root: Path, rendering: str = "cleanpass", shrink: int = 1) -> None:
         root = check_root("sceneflow", Path(root), LAYOUT)
         check_choice("sceneflow", "rendering", rendering, RENDERINGS)
         pairs = list(find_pairs(root, f"frames_{rendering}"))
@@ -43,7 +43,7 @@ class SceneFlow(StereoFileSet):
                 f"sceneflow: {root} has {found}, and none of split '{split}'; it should hold {LAYOUT}, with TRAIN/ and "
                 f"TEST/ below or {split}.txt beside them"
             )
-        super().__init__("sceneflow", split, chosen)
+        super().__init__("sceneflow", split, chosen, shrink=shrink)
 
 
 def find_pairs(root: Path, frames: str) -> Iterator[StereoFiles]:

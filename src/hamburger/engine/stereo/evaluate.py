@@ -74,6 +74,8 @@ def evaluate_stereo(
     means, seen_by_both = mean_errors(pooled.all), mean_errors(pooled.seen) or (None, None, None)
     assert means is not None  # sets without a known pixel do not pass their checks
     one_by_one = [mean_errors(errors.all) for errors in each]
+    beyond = float(pooled.beyond_reach / pooled.all[0])
+    missed = f", beyond which {100 * beyond:.1f} % of them lie" if beyond else ""
     return StereoScores(
         epe=means[0],
         over_3=means[2],
@@ -81,8 +83,8 @@ def evaluate_stereo(
         epe_seen=seen_by_both[0],
         over_3_seen=seen_by_both[2],
         over_1_seen=seen_by_both[1],
-        beyond_reach=float(pooled.beyond_reach / pooled.all[0]),
+        beyond_reach=beyond,
         per_pair={id: None if own is None else own[0] for id, own in zip(pairs.ids, one_by_one, strict=False)},
-        protocol=f"full size, all known pixels, reach {max_disparity} px",
+        protocol=f"full size, all known pixels, reach {max_disparity} px{missed}",
         images=len(pairs),
     )
