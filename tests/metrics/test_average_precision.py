@@ -64,6 +64,10 @@ def drawn(seed, images=15):
 
 
 def ours(found, truth, kind, order=None):
+    return counted(found, truth, kind, order).scores()
+
+
+def counted(found, truth, kind, order=None):
     counts = AveragePrecision(K)
     for i in range(len(found)) if order is None else order:
         one, other = found[i], truth[i]
@@ -72,7 +76,7 @@ def ours(found, truth, kind, order=None):
         areas = box_areas(one["boxes"]) if kind == "boxes" else one["masks"].flatten(1).sum(1)
         seen = Found(one["labels"].numpy(), one["scores"].numpy(), areas.numpy())
         counts.update(i, seen, Truth(other["labels"].numpy(), other["area"].numpy(), crowd.numpy()), overlaps)
-    return counts.scores()
+    return counts
 
 
 def compared(mine, theirs):
@@ -161,3 +165,22 @@ def test_precision_at_recalls_by_hand():
     """Right, wrong, right of four objects: precision 1 up to recall 1/4, 2/3 up to 1/2, then nothing."""
     found = at_recalls(np.array([0.25, 0.25, 0.5]), np.array([1, 1 / 2, 2 / 3]))
     assert found.tolist() == [1] * 26 + [2 / 3] * 25 + [0] * 50
+
+
+def test_processes_share_the_images(monkeypatch):
+    """Two that saw every other image have together what one has that saw all."""
+    from hamburger import distributed
+    from hamburger.metrics import average_precision
+
+    found, truth = drawn(3)
+    shares = [counted(found, truth, "masks", range(rank, len(found), 2)) for rank in (0, 1)]
+    everyone = [dict(share.found) for share in shares]
+
+    def gathered(into, own):
+        into[:] = everyone
+
+    monkeypatch.setattr(distributed, "world", lambda: 2)
+    monkeypatch.setattr(average_precision.dist, "all_gather_object", gathered)
+    for share in shares:
+        share.gather()
+        assert str(share.scores()) == str(ours(found, truth, "masks"))

@@ -28,14 +28,16 @@ def test_without_a_context_it_is_torchvisions_network():
     from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 
     name = "resnet18"
-    ours = create_detector(name, num_classes=4, size=64, max_size=64, proposals=50)
+    ours = create_detector(name, num_classes=4, size=64, max_size=64, proposals=20)
+    ours.net.roi_heads.detections_per_img = 5  # to be quick
     theirs = MaskRCNN(
         resnet_fpn_backbone(backbone_name=name, weights=None, norm_layer=torch.nn.BatchNorm2d),
         num_classes=5,
         min_size=64,
         max_size=64,
-        rpn_pre_nms_top_n_test=50,
-        rpn_post_nms_top_n_test=50,
+        box_detections_per_img=5,
+        rpn_pre_nms_top_n_test=20,
+        rpn_post_nms_top_n_test=20,
     )
     theirs.load_state_dict(ours.net.state_dict())
     images = [torch.rand(3, 64, 48), torch.rand(3, 50, 64)]
@@ -121,3 +123,9 @@ def test_mistakes_name_the_rule(options, kind, complaint):
         small(**options)
     with pytest.raises(OptionError, match="did you mean 'resnet18'"):
         create_detector("resnet81", num_classes=2)
+
+
+def test_a_context_is_tried_out_on_a_small_image():
+    """At 4,096 pixels the matrix of attention on p2 would hold 2^40 numbers."""
+    net = small(context="sa", context_options={"materialise": True}, after="p2", size=4096, max_size=4096)
+    assert (net.net.transform.min_size, net.net.transform.max_size) == ((4096,), 4096)

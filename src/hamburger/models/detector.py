@@ -28,6 +28,7 @@ TASK = "detection"
 
 POOL = 7  # side of a box's features
 RATIOS = (0.5, 1.0, 2.0)  # of the anchors
+TRIED = 128  # pixels of the image that a context is tried on
 LEAST = 0.5  # probability from which on a pixel is in a mask
 
 Objects = dict[str, Tensor]
@@ -117,8 +118,11 @@ def create_detector(
         module.register_forward_hook(in_float32)
     if context is not None:
         wish = (context, dict(context_options or {}))
-        example = ([torch.zeros(3, size, size)],)
+        # tried out on a small image: at full size attention may hold more than the main memory
+        net.transform.min_size, net.transform.max_size = (TRIED,), TRIED
+        example = ([torch.zeros(3, TRIED, TRIED)],)
         insert_context(net, dict.fromkeys(places(after), wish), gate=gate, example=example)
+        net.transform.min_size, net.transform.max_size = (size,), max_size
     config["pretrained"] = None  # what was loaded is in the weights
     config["context_options"] = dict(context_options or {})
     return Detector(net, config)

@@ -8,7 +8,7 @@ from hamburger.recipes.detect_base import DetectionRecipe, MaskRCNN, Scenes, det
 
 @detection_recipes.register("shapes-detect")
 def shapes_detect() -> DetectionRecipe:
-    """The embedded default: generated scenes of 96 x 96 and a tiny encoder, a minute on two cores."""
+    """The embedded default: generated scenes of 96 x 96 and a tiny encoder, some minutes on two cores."""
     return DetectionRecipe(
         name="shapes-detect",
         model=MaskRCNN(
@@ -41,8 +41,8 @@ def shapes_maskrcnn() -> DetectionRecipe:
         batch=16,
         steps=1_500,
         precision="bf16",
-        eval_every=500,
-        checkpoint_every=500,
+        eval_every=750,
+        checkpoint_every=750,
     )
 
 

@@ -21,12 +21,12 @@ class SceneFindings:
     sizes: dict[tuple[int, int], int] = field(default_factory=dict)
 
 
-def check_scenes(data: DetectionSet, *, cache: bool = True) -> SceneFindings:
-    """Findings of a sound set; a DataError with all problems, the first 20 in its message, of any other."""
-    found = inspect_scenes(data, cache=cache)
-    if found.problems:
-        raise DataError(listing(data, found.problems), found.problems)
-    return found
+def check_scenes(data: DetectionSet) -> None:
+    """A DataError with all problems of a set in files, the first 20 in its message; generated ones have none."""
+    if isinstance(data, Coco):
+        found = inspect_scenes(data)
+        if found.problems:
+            raise DataError(listing(data, found.problems), found.problems)
 
 
 def inspect_scenes(
