@@ -14,6 +14,7 @@ from typing import Any
 from hamburger.analysis import (
     contexts_page,
     core_page,
+    detection_page,
     gan_page,
     propositions_report,
     segmentation_page,
@@ -70,6 +71,10 @@ BLOCKS: dict[str, Callable[[Path], str]] = {
     "gan-cifar10-h200": lambda results: gan_page.distances(lines_of(results / "gan_cifar10_h200.jsonl")),
     "gan-tiny-h200": lambda results: gan_page.distances(lines_of(results / "gan_tiny-imagenet_h200.jsonl")),
     "gan-speed-h200": lambda results: gan_page.speed(lines_of(results / "ganspeed_h200.jsonl")),
+    "detection-shapes-h200": lambda results: detection_page.compared(
+        lines_so_far(results / "detection_shapes_h200.jsonl")
+    ),
+    "detect-h200": lambda results: detection_page.growth(lines_so_far(results / "detect_h200.jsonl")),
     "stereo-planes-h200": lambda results: stereo_page.compared(lines_so_far(results / "stereo_planes_h200.jsonl")),
     "stereo-real-h200": lambda results: stereo_page.real(lines_so_far(results / "stereo_middlebury_h200.jsonl")),
     "claims": lambda results: claim_tables.markdown(Results.of(results)),

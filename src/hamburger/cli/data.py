@@ -27,7 +27,7 @@ def preparing() -> None:
 
 @app.command()
 def check(
-    name: Annotated[str, typer.Argument(help="a data set, as `ham list datasets` has it")],
+    name: Annotated[str, typer.Argument(help="a data set of `ham list datasets`, detection-sets or stereo-sets")],
     data: Annotated[Path | None, typer.Option(help="its folder; none for a generated set")] = None,
     split: Annotated[str, typer.Option(help="splits, with commas")] = "train,val",
     option: Annotated[list[str] | None, typer.Option(help="name=value of the set, such as classes=cat,dog")] = None,
@@ -39,13 +39,15 @@ def check(
 
     from hamburger.data import SegmentationSet, create_dataset
     from hamburger.data.checks import inspect, shared_images
+    from hamburger.data.detection import detection_sets
     from hamburger.data.stereo import stereo_sets
     from hamburger.data.view import heading, summary
 
     options = dict(parsed(text) for text in option or [])
-    if name in stereo_sets:
-        check_pairs(name, data, [part.strip() for part in split.split(",")], options, fresh=fresh)
-        return
+    for sets, of_its_kind in ((detection_sets, check_objects), (stereo_sets, check_pairs)):
+        if name in sets:
+            of_its_kind(name, data, [part.strip() for part in split.split(",")], options, fresh=fresh)
+            return
     console, errors, problems = Console(), Console(stderr=True), 0
     before: list[SegmentationSet] = []
     for one in (part.strip() for part in split.split(",")):
@@ -80,6 +82,27 @@ def check_pairs(name: str, data: Path | None, splits: list[str], options: dict[s
         typer.echo(
             f"{name}, {one}: {len(pairs):,} pairs, {sizes(found.sizes)}, disparities up to {found.largest:g} px, "
             f"known in {found.known:.2%} of the pixels"
+        )
+        problems += len(found.problems)
+        for problem in found.problems:
+            typer.echo(problem, err=True)
+    complain(name, problems)
+
+
+def check_objects(name: str, data: Path | None, splits: list[str], options: dict[str, Any], *, fresh: bool) -> None:
+    """The same of scenes with objects."""
+    from hamburger.data.detection import create_detection_set
+    from hamburger.data.detection.checks import inspect_scenes
+    from hamburger.data.view import sizes
+
+    problems = 0
+    for one in splits:
+        scenes = create_detection_set(name, one, data, **options)
+        found = inspect_scenes(scenes, cache=not fresh)
+        counted = zip(scenes.classes, found.objects, strict=True)
+        typer.echo(
+            f"{name}, {one}: {len(scenes):,} images, {sizes(found.sizes)}, {sum(found.objects):,} objects: "
+            + ", ".join(f"{each} {count:,}" for each, count in counted)
         )
         problems += len(found.problems)
         for problem in found.problems:
