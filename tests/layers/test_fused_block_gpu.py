@@ -86,14 +86,14 @@ def step(layer, z, cast=None):
     return {"y": y, "z": z.grad, **gradients, **{k: b.double() for k, b in layer.named_buffers()}}
 
 
-def no_worse(found, rounded, exact, dtype):
+def no_worse(found, rounded, exact, dtype, slack=1.5):
     """As near to float64 as the plain layer in the same precision, up to what one more rounding may add."""
     scale = exact["y"].norm()
     for key, value in exact.items():
         if value.norm() < 1e-9 * scale:  # a gradient that a norm makes zero
             assert found[key].norm() < 1e-3 * scale, key
             continue
-        allowed = 1.5 * relative_error(rounded[key], value) + RELATIVE[dtype]
+        allowed = slack * relative_error(rounded[key], value) + RELATIVE[dtype]
         assert relative_error(found[key], value) < allowed, key
 
 
@@ -153,7 +153,8 @@ def test_tf32_takes_means_off_in_full(name):
     layer = build(name, 256, rank=32).train()
     z = torch.randn(2, 256, 3_000, device="cuda")
     twin, exact = plain(layer), plain(layer).double()
-    no_worse(step(layer, z), step(twin, z), step(exact, z.double()), torch.bfloat16)
+    # the matrix units cut what cuBLAS rounds: twice the error in every product
+    no_worse(step(layer, z), step(twin, z), step(exact, z.double()), torch.bfloat16, slack=3)
 
 
 @pytest.mark.parametrize("name", NAMES)
