@@ -20,7 +20,7 @@ from hamburger.engine.optim import optimizer_of
 from hamburger.errors import CheckpointError, DataError
 from hamburger.layers.norm import convert_sync, set_bn_momentum
 from hamburger.models.segmenter import Segmenter
-from hamburger.recipes.base import AdamOptim, Optim, Recipe, Training
+from hamburger.recipes.base import AdamOptim, Optim, Recipe, SupervisedTraining, Training
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -133,17 +133,24 @@ def feed(recipe: Recipe, device: torch.device, dataset: SegmentationSet, info: I
 
     return Batches(
         dataset,
-        batch=recipe.batch,
         crop=recipe.data.crop,
         scales=recipe.data.scales,
         flip=recipe.data.flip,
-        seed=recipe.seed,
-        device=device,
-        rank=distributed.rank(),
-        world=distributed.world(),
-        accumulate=recipe.accumulate,
-        workers=recipe.data.workers,
-        resident=recipe.data.resident,
         mean=info.mean,
         std=info.std,
+        **shared(recipe, device),
     )
+
+
+def shared(recipe: SupervisedTraining, device: torch.device) -> dict[str, Any]:
+    """What the batches of every task are told: how many, whose, by which seed, and where they go."""
+    return {
+        "batch": recipe.batch,
+        "seed": recipe.seed,
+        "device": device,
+        "rank": distributed.rank(),
+        "world": distributed.world(),
+        "accumulate": recipe.accumulate,
+        "workers": recipe.data.workers,
+        "resident": recipe.data.resident,
+    }

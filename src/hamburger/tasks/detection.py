@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hamburger import distributed
 from hamburger.data.detection import DetectionSet, create_detection_set
 from hamburger.data.detection.batches import SceneBatches
 from hamburger.data.detection.checks import check_scenes
+from hamburger.engine.assemble import shared
 from hamburger.engine.detection.data import SceneSets
 from hamburger.engine.detection.evaluate import DetectionScores, evaluate_detector
 from hamburger.engine.detection.loop import DetectionLoop
@@ -57,18 +57,11 @@ class Detection(Task[DetectionRecipe]):
     def batches(self, recipe: DetectionRecipe, data: SceneSets, device: torch.device) -> SceneBatches:
         return SceneBatches(
             data.train,
-            batch=recipe.batch,
             crop=recipe.data.crop,
             scales=recipe.data.scales,
             flip=recipe.data.flip,
             pad=recipe.data.pad,
-            seed=recipe.seed,
-            device=device,
-            rank=distributed.rank(),
-            world=distributed.world(),
-            accumulate=recipe.accumulate,
-            workers=recipe.data.workers,
-            resident=recipe.data.resident,
+            **shared(recipe, device),
         )
 
     def info(self, recipe: DetectionRecipe, data: SceneSets) -> Info:

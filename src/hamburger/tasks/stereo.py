@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from hamburger import distributed
 from hamburger.data.stereo import StereoSet, create_stereo_set, stereo_sets
 from hamburger.data.stereo.batches import StereoBatches
 from hamburger.data.stereo.checks import check_stereo
 from hamburger.data.stereo.files import StereoFileSet
+from hamburger.engine.assemble import shared
 from hamburger.engine.probabilities import SINGLE, Protocol
 from hamburger.engine.stereo.data import StereoSplits
 from hamburger.engine.stereo.evaluate import StereoScores, evaluate_stereo
@@ -47,17 +47,10 @@ class Stereo(Task[StereoRecipe]):
     def batches(self, recipe: StereoRecipe, data: StereoSplits, device: torch.device) -> StereoBatches:
         return StereoBatches(
             data.train,
-            batch=recipe.batch,
             crop=recipe.data.crop,
             flip=recipe.data.flip,
             photometric=recipe.data.photometric,
-            seed=recipe.seed,
-            device=device,
-            rank=distributed.rank(),
-            world=distributed.world(),
-            accumulate=recipe.accumulate,
-            workers=recipe.data.workers,
-            resident=recipe.data.resident,
+            **shared(recipe, device),
         )
 
     def info(self, recipe: StereoRecipe, data: StereoSplits) -> Info:

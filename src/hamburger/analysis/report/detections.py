@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 
 from hamburger.analysis.report.drawing import is_photo, picture, shrink
-from hamburger.analysis.report.gallery import SEED, chosen_runs
+from hamburger.analysis.report.gallery import draw_lot
 from hamburger.analysis.report.groups import Study
 from hamburger.analysis.report.html import Markup, legend, paragraph, tiles
-from hamburger.data.detection import DetectionSet, Scene, create_detection_set, detection_sets
+from hamburger.data.detection import DetectionSet, Scene, detection_sets
 from hamburger.models.info import Info
-from hamburger.registry import options_of
 from hamburger.tasks import tasks
 from hamburger.use.objects import ObjectPredictor, Objects, drawn
 from hamburger.use.predict import pick_device
@@ -25,36 +24,25 @@ OVERLAP = 0.5  # of a mask with an object of its class, from which on it is call
 
 def detections(study: Study, data_root: Path | None, device: str) -> Markup:
     """Some images of the validation split, drawn by lot, before the reference, the best ham and the best rivals."""
-    runs = dict(chosen_runs(study))
-    if not runs:
-        return paragraph("No run has weights (best.safetensors) yet.", kind="soft")
-    asked = next(iter(runs.values())).recipe["data"]
-    name, split = asked["name"], asked.get("val_split", "val")
-    if data_root is None and "root" in options_of(detection_sets[name]):
-        words = f"They need the images: the set '{name}' lies in files, and no folder was given (--data DIR)."
-        return paragraph(words, kind="soft")
-    data = create_detection_set(name, split, data_root, **(asked.get("options") or {}))
-    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(SEED)).tolist()[:SHOWN]
-    scenes = {index: data[index] for index in order}
-    wanted = [study.reference, study.best("ham"), study.best("rival"), *runs]
-    groups = [group for group in dict.fromkeys(wanted) if group in runs][:NETWORKS]
+    lot = draw_lot(study, detection_sets, data_root, samples=SHOWN, networks=NETWORKS)
+    if isinstance(lot, str):
+        return paragraph(lot, kind="soft")
     found: dict[str, dict[int, Objects]] = {}
-    for group in groups:
-        weights = runs[group].weights
-        assert weights
-        net, info = tasks[study.kind.task].load(weights)
+    for group, run in lot.runs.items():
+        assert run.weights
+        net, info = tasks[study.kind.task].load(run.weights)
         predictor = ObjectPredictor(net, info, pick_device(device))
-        found[group.name] = {index: predictor(scene.image) for index, scene in scenes.items()}
-    names = ", ".join(f"{group.name} (seed {runs[group].seed})" for group in groups)
+        found[group.name] = {index: predictor(scene.image) for index, scene in lot.samples.items()}
     said = (
-        f"{len(scenes)} images of the {split} split of {name}, drawn by a fixed seed, as {names} see them, with the "
-        f"best weights of each run: objects of score {ObjectPredictor.SCORE:g} or more, each with its class and score. "
-        f"Under them, how many have an object of their class that they overlap by {OVERLAP:g} or more."
+        f"{len(lot.samples)} images of {lot.words}, with the best weights of each run: objects of score "
+        f"{ObjectPredictor.SCORE:g} or more, each with its class and score. Under them, how many have an object of "
+        f"their class that they overlap by {OVERLAP:g} or more."
     )
-    present = sorted({label for scene in scenes.values() for label in scene.labels.tolist()})
-    colours = legend([(data.palette[label], data.classes[label]) for label in present])
+    present = sorted({label for scene in lot.samples.values() for label in scene.labels.tolist()})
+    colours = legend([(lot.data.palette[label], lot.data.classes[label]) for label in present])
     rows = [
-        _row(data, index, scene, {name: seen[index] for name, seen in found.items()}) for index, scene in scenes.items()
+        _row(lot.data, index, scene, {name: seen[index] for name, seen in found.items()})
+        for index, scene in lot.samples.items()
     ]
     return Markup(paragraph(said) + colours + "".join(rows))
 

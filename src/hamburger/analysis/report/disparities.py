@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 
 from hamburger.analysis.report.drawing import is_photo, picture, shrink
-from hamburger.analysis.report.gallery import SEED, chosen_runs
+from hamburger.analysis.report.gallery import draw_lot
 from hamburger.analysis.report.groups import Study
 from hamburger.analysis.report.html import Markup, legend, paragraph, tiles
-from hamburger.data.stereo import UNKNOWN, StereoSample, StereoSet, create_stereo_set, stereo_sets
+from hamburger.data.stereo import UNKNOWN, StereoSample, StereoSet, stereo_sets
 from hamburger.metrics.disparity import DisparityErrors, mean_errors
 from hamburger.models.stereo import load_stereo
-from hamburger.registry import options_of
 from hamburger.use.disparity import disparity_of
 from hamburger.use.disparity_pictures import UNKNOWN_COLOUR, coloured
 from hamburger.use.predict import pick_device
@@ -27,31 +26,18 @@ FINE, OFF, WRONG = (222, 222, 216), (230, 159, 0), (213, 94, 0)
 
 def disparity_maps(study: Study, data_root: Path | None, device: str) -> Markup:
     """Some pairs of the validation split, drawn by lot, before the reference, the best ham and the best rivals."""
-    runs = dict(chosen_runs(study))
-    if not runs:
-        return paragraph("No run has weights (best.safetensors) yet.", kind="soft")
-    asked = next(iter(runs.values())).recipe["data"]
-    name, split = asked["name"], asked.get("val_split", "val")
-    if data_root is None and "root" in options_of(stereo_sets[name]):
-        words = f"They need the pairs: the set '{name}' lies in files, and no folder was given (--data DIR)."
-        return paragraph(words, kind="soft")
-    data = create_stereo_set(name, split, data_root, **(asked.get("options") or {}))
-    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(SEED)).tolist()[:SHOWN]
-    samples = {index: data[index] for index in order}
-    wanted = [study.reference, study.best("ham"), study.best("rival"), *runs]
-    groups = [group for group in dict.fromkeys(wanted) if group in runs][:NETWORKS]
+    lot = draw_lot(study, stereo_sets, data_root, samples=SHOWN, networks=NETWORKS)
+    if isinstance(lot, str):
+        return paragraph(lot, kind="soft")
     found: dict[str, dict[int, Tensor]] = {}
-    for group in groups:
-        weights = runs[group].weights
-        assert weights
-        net, info = load_stereo(weights)
+    for group, run in lot.runs.items():
+        assert run.weights
+        net, info = load_stereo(run.weights)
         net.to(pick_device(device))
-        found[group.name] = {index: disparity_of(net, info, each.left, each.right) for index, each in samples.items()}
-    names = ", ".join(f"{group.name} (seed {runs[group].seed})" for group in groups)
+        found[group.name] = {i: disparity_of(net, info, each.left, each.right) for i, each in lot.samples.items()}
     said = (
-        f"{len(samples)} pairs of the {split} split of {name}, drawn by a fixed seed, as {names} see them, with the "
-        "best weights of each run. Disparities run from dark (far) to light (near), on one scale for a row. Grey is "
-        "what nobody knows."
+        f"{len(lot.samples)} pairs of {lot.words}, with the best weights of each run. Disparities run from dark (far) "
+        "to light (near), on one scale for a row. Grey is what nobody knows."
     )
     colours = (
         (FINE, "within 1 px"),
@@ -60,8 +46,8 @@ def disparity_maps(study: Study, data_root: Path | None, device: str) -> Markup:
         (UNKNOWN_COLOUR, "unknown"),
     )
     rows = [
-        _row(data, index, sample, {name: maps[index] for name, maps in found.items()})
-        for index, sample in samples.items()
+        _row(lot.data, index, sample, {name: maps[index] for name, maps in found.items()})
+        for index, sample in lot.samples.items()
     ]
     return Markup(paragraph(said) + legend(list(colours)) + "".join(rows))
 

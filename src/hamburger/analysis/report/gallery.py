@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,9 +13,10 @@ from torch import Tensor
 from hamburger.analysis.report.groups import Group, Study
 from hamburger.analysis.report.runs import Run, RunError
 from hamburger.data import IGNORE, Sample, SegmentationSet, create_dataset, datasets
+from hamburger.data.create import create_from
 from hamburger.data.normalise import normalise
 from hamburger.recipes.kinds import SEGMENTATION
-from hamburger.registry import options_of
+from hamburger.registry import Registry, options_of
 from hamburger.use.predict import Predictor
 
 SEED = 0  # of the draw of images
@@ -63,6 +65,37 @@ def open_gallery(study: Study, data_root: Path | None, *, device: str = "auto") 
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(SEED)).tolist()
     exhibits = tuple(Exhibit(group, run, _load(run, data, device)) for group, run in exhibited)
     return Gallery(data, {i: data[i] for i in order[:CANDIDATES]}, exhibits)
+
+
+@dataclass(frozen=True)
+class Lot:
+    """Some samples of the validation split, drawn by a fixed seed, and the runs that are shown them, by group: the
+    reference, the best ham, the best rival, then others."""
+
+    data: Any
+    samples: dict[int, Any]
+    runs: dict[Group, Run]
+
+    @property
+    def words(self) -> str:
+        """What a caption says of both."""
+        names = ", ".join(f"{group.name} (seed {run.seed})" for group, run in self.runs.items())
+        return f"the {self.data.split} split of {self.data.name}, drawn by a fixed seed, as {names} see them"
+
+
+def draw_lot(study: Study, sets: Registry[Any], data_root: Path | None, *, samples: int, networks: int) -> Lot | str:
+    """The lot, or the reason why there is none. `sets` are those of the study's task."""
+    runs = dict(chosen_runs(study))
+    if not runs:
+        return "No run has weights (best.safetensors) yet."
+    asked = next(iter(runs.values())).recipe["data"]
+    if data_root is None and "root" in options_of(sets[asked["name"]]):
+        return f"They need the images: the set '{asked['name']}' lies in files, and no folder was given (--data DIR)."
+    data = create_from(sets, asked["name"], asked.get("val_split", "val"), data_root, **(asked.get("options") or {}))
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(SEED)).tolist()[:samples]
+    wanted = [study.reference, study.best("ham"), study.best("rival"), *runs]
+    groups = [group for group in dict.fromkeys(wanted) if group in runs][:networks]
+    return Lot(data, {index: data[index] for index in order}, {group: runs[group] for group in groups})
 
 
 def accuracy(prediction: Tensor, label: Tensor) -> float:
