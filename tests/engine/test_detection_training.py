@@ -33,7 +33,7 @@ from hamburger.recipes.find import find_training
 from hamburger.recipes.overrides import apply
 from hamburger.recipes.variants import variants
 from hamburger.tasks import task_of_weights, train
-from hamburger.use.detection.showing import right_ones
+from hamburger.use.detection.showing import ObjectShowing, right_ones
 
 MODEL = (
     *("model.size=64", "model.max_size=64", "model.channels=16", "model.hidden=32"),
@@ -194,13 +194,16 @@ def test_the_page_shows_what_was_found(finished, tmp_path):
 
 
 def test_right_ones_count_each_object_once():
-    scene = create_detection_set("shapes", "val", size=64, length=1)[0]
+    scenes = create_detection_set("shapes", "val", size=64, length=1)
+    scene, showing = scenes[0], ObjectShowing(scenes)
     m = len(scene.labels)
     twice = {"labels": scene.labels.repeat(2), "masks": scene.masks.repeat(2, 1, 1)}
-    assert right_ones(twice, scene) == m
+    assert right_ones(twice, scene) == m and showing.judge(0, twice) == pytest.approx(2 / 3)
     assert right_ones({"labels": (scene.labels + 1) % 10, "masks": scene.masks}, scene) == 0
     assert right_ones({"labels": scene.labels, "masks": scene.masks.roll(30, 2)}, scene) < m
-    assert right_ones({"labels": scene.labels[:0], "masks": scene.masks[:0]}, scene) == 0
+    nothing = {"labels": scene.labels[:0], "masks": scene.masks[:0]}
+    assert right_ones(nothing, scene) == 0 and showing.judge(0, nothing) == 0
+    assert showing.judge(0, {"labels": scene.labels, "masks": scene.masks}) == 1
 
 
 def test_weights_describe_themselves(finished):

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import hamburger as hb
 import stereo_trees
 from hamburger.cli.app import app
-from hamburger.data.stereo import create_stereo_set
+from hamburger.data.stereo import StereoSample, create_stereo_set
 from hamburger.data.stereo.batches import StereoBatch
 from hamburger.data.stereo.pfm import read_pfm
 from hamburger.engine.events import Evaluated, Logged
@@ -39,7 +39,7 @@ from hamburger.recipes.stereo_check import check_stereo_recipe
 from hamburger.recipes.variants import variants
 from hamburger.tasks import task_of_weights, train
 from hamburger.use.stereo.pictures import coloured, steps_per_pixel
-from hamburger.use.stereo.showing import FINE, OFF, WRONG, off
+from hamburger.use.stereo.showing import FINE, OFF, WRONG, StereoShowing, off
 
 SETTINGS = (
     *("data.options.height=32", "data.options.width=64", "data.options.max_disparity=12", "data.options.length=8"),
@@ -301,6 +301,13 @@ def test_how_far_off_is_drawn_in_three_colours():
     drawn = off(torch.tensor([[5.0, 6.0, 7.0, 9.0, 5.0]]), torch.tensor([[5.0, 5.0, 5.0, 5.0, 0.0]]))
     colours = [tuple(drawn[:, 0, x].tolist()) for x in range(5)]
     assert colours == [FINE, FINE, OFF, WRONG, (128, 128, 128)]
+
+
+def test_a_pair_is_judged_by_its_known_pixels():
+    truth = torch.tensor([[5.0, 0.0], [7.0, 9.0]])
+    showing = StereoShowing([StereoSample(torch.zeros(3, 2, 2), torch.zeros(3, 2, 2), truth)])
+    assert showing.judge(0, truth + torch.tensor([[1.0, 50.0], [-2.0, 0.0]])) == pytest.approx(1.0)
+    assert not showing.score.higher
 
 
 def test_colours_brighten_as_things_come_near():
