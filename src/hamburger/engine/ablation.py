@@ -27,14 +27,19 @@ class AblationCell(Cell):
     settings: tuple[str, ...] = ()  # what the person set for all cells
     weights: str | None = None  # the variant whose weights are evaluated; None for a training
     evaluation: tuple[str, ...] = ()  # words for `ham eval`
+    trained: str = ""  # the folder of the training, without its seed: of several grids, where they have it in common
+
+    @property
+    def name(self) -> str:
+        return f"{self.variant if self.weights else self.trained}-seed{self.seed}"
 
     @property
     def needs(self) -> str | None:
-        return None if self.weights is None else f"{self.weights}-seed{self.seed}"
+        return None if self.weights is None else f"{self.trained}-seed{self.seed}"
 
     def command(self, out: Path, data: Path | None) -> list[str]:
         if self.needs is None:
-            return super().command(out, data)
+            return [*super().command(out, data), "--light"]
         recipe = self.resolved()
         assert isinstance(recipe, Recipe)
         words = [sys.executable, "-m", "hamburger", "eval", str(out / self.needs), *self.evaluation]
@@ -58,13 +63,21 @@ def ablation_cells(
         if len(set(values)) != len(values) or (option == "seed" and not values):
             raise OptionError(f"ablate: give each {option} once, and at least one seed, got {values}")
     grid = chosen(name, apply(find_recipe(recipe), settings), only)
-    shared = (KEEP, *settings)
     made = []
     for seed in seeds:
         for variant, found in grid.items():
-            of = found if found.weights is None else grid[found.weights]
-            overrides = (*shared, *of.overrides)
+            training = variant if found.weights is None else found.weights
             made.append(
-                AblationCell(variant, recipe, seed, overrides, name, tuple(settings), found.weights, found.evaluation)
+                AblationCell(
+                    variant,
+                    recipe,
+                    seed,
+                    (KEEP, *settings, *grid[training].overrides),
+                    ablation=name,
+                    settings=tuple(settings),
+                    weights=found.weights,
+                    evaluation=found.evaluation,
+                    trained=grid[training].shared or training,
+                )
             )
     return made

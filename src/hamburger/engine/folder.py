@@ -93,6 +93,11 @@ class RunFolder:
     def write_result(self, result: Mapping[str, Any]) -> None:
         write_durably(self.path / RESULT, (json.dumps(result, indent=2, allow_nan=False) + "\n").encode())
 
+    def drop_checkpoints(self) -> None:
+        """Of a finished run, which is only read from now on."""
+        for name in (checkpoint.LAST, checkpoint.PREVIOUS):
+            (self.path / name).unlink(missing_ok=True)
+
     def log(self, row: Mapping[str, Any]) -> None:
         self._append(METRICS, row)
 

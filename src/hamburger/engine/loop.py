@@ -109,7 +109,8 @@ class Loop(Supervised[Recipe, Progress]):
         now = self.progress
         if now.evaluated == now.step == now.best_step:
             extra = {**self.info.extra, "step": now.step, "miou": now.best_miou}
-            save_weights(self.folder.path / BEST, self.net, replace(self.info, extra=extra))
+            info = replace(self.info, extra=extra)
+            save_weights(self.folder.path / BEST, self.net, info, durable=not self.light)
 
     def cures(self) -> str:
         has_best = (self.folder.path / BEST).exists()

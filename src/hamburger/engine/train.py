@@ -33,13 +33,15 @@ def train(
     nodes: int = 1,
     accelerator: str = "auto",
     resume: bool = False,
+    light: bool = False,
     on_event: Listener = lambda event: None,
 ) -> Result:
     """Train `recipe` into the folder `run`, or go on with it; a finished run is only read.
 
     `data` is the data folder, where the recipe's set is not an embedded one. With several `devices` the calling script
     is started once more for each further process, as Fabric does it, unless `torchrun` has started them all. Ctrl-C and
-    SIGTERM save a checkpoint and raise `Interrupted`.
+    SIGTERM save a checkpoint and raise `Interrupted`. A `light` run leaves no checkpoint behind once it is
+    finished, only its weights and its result.
     """
     machine = Machine.choose(accelerator=accelerator, devices=devices, nodes=nodes)
     check_recipe(recipe, processes=machine.processes)
@@ -51,7 +53,7 @@ def train(
         return sets
 
     def work(fabric: Fabric, folder: RunFolder, sets: Sets, listen: Listener) -> Result:
-        return _train(recipe, machine, fabric, folder, sets, resume, listen)
+        return _train(recipe, machine, fabric, folder, sets, resume, light, listen)
 
     return in_folder(recipe, run, machine, resume=resume, on_event=on_event, open_data=open_data, work=work)
 
@@ -63,6 +65,7 @@ def _train(
     folder: RunFolder,
     sets: Sets,
     resume: bool,
+    light: bool,
     listen: Listener,
 ) -> Result:
     from hamburger.models.weights import Info
@@ -80,6 +83,7 @@ def _train(
     torch.manual_seed(recipe.seed)  # whatever building the network drew, all processes begin with equal generators
     with StopRequest() as stop:
         loop = Loop(recipe, fabric, folder, sets, assembly, batches, info, stop, listen)
+        loop.light = light
         resumed = resume and loop.restore()
         parameters = sum(parameter.numel() for parameter in assembly.net.parameters())
         if loop.first:
@@ -126,6 +130,5 @@ def _finish(recipe: Recipe, folder: RunFolder, loop: Loop, parameters: int) -> R
         "data_wait": round(clock.data_wait, 4),
         "seconds": round(clock.seconds, 2),
     }
-    if loop.first:
-        folder.write_result(values)
+    loop.conclude(values)
     return Result(folder.path, values)

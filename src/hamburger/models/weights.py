@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from hamburger.errors import CheckpointError, HamburgerError, InputError
-from hamburger.files import write_durably
+from hamburger.files import write_atomically, write_durably
 from hamburger.models.create import create_model
 from hamburger.models.info import Info
 from hamburger.models.segmenter import Segmenter
@@ -20,16 +20,20 @@ __all__ = ["Info", "describe", "load_weights", "save_weights"]
 KEY = "hamburger"  # of the metadata
 
 
-def save_weights(path: str | os.PathLike[str], net: Segmenter, info: Info | None = None) -> None:
+def save_weights(
+    path: str | os.PathLike[str], net: Segmenter, info: Info | None = None, *, durable: bool = True
+) -> None:
     """Write the network to a file that is either complete or not there, and on the disk when this returns.
 
-    `info` is that of the network by default; its `model` is always the network's own `config`.
+    `info` is that of the network by default; its `model` is always the network's own `config`. Without `durable` the
+    disk is not waited for, and a loss of power may lose the file.
     """
     from safetensors.torch import save
 
     info = describe(net, info)
     tensors = {name: value.detach().cpu().contiguous() for name, value in net.state_dict().items()}
-    write_durably(Path(path), save(tensors, metadata={KEY: info.as_json()}))
+    write = write_durably if durable else write_atomically
+    write(Path(path), save(tensors, metadata={KEY: info.as_json()}))
 
 
 def describe(net: Segmenter, info: Info | None = None) -> Info:

@@ -43,6 +43,7 @@ def train_classes(
     nodes: int = 1,
     accelerator: str = "auto",
     resume: bool = False,
+    light: bool = False,
     on_event: Listener = lambda event: None,
 ) -> Result:
     """Train `recipe` into the folder `run`, or go on with it; everything is as in `engine.train.train`."""
@@ -65,7 +66,7 @@ def train_classes(
         return Splits(*sets)
 
     def work(fabric: Fabric, folder: RunFolder, sets: Splits, listen: Listener) -> Result:
-        return _train(recipe, machine, fabric, folder, sets, resume, listen)
+        return _train(recipe, machine, fabric, folder, sets, resume, light, listen)
 
     return in_folder(recipe, run, machine, resume=resume, on_event=on_event, open_data=open_data, work=work)
 
@@ -77,6 +78,7 @@ def _train(
     folder: RunFolder,
     sets: Splits,
     resume: bool,
+    light: bool,
     listen: Listener,
 ) -> Result:
     if machine.accelerator == "cuda":
@@ -101,6 +103,7 @@ def _train(
     torch.manual_seed(recipe.seed)  # whatever building the network drew, all processes begin with equal generators
     with StopRequest() as stop:
         loop = ClassLoop(recipe, fabric, folder, assembly, feed, sets.val, stop, listen)
+        loop.light = light
         resumed = resume and loop.restore()
         if loop.first:
             folder.begin(recipe)
@@ -149,6 +152,5 @@ def _finish(recipe: ClassRecipe, folder: RunFolder, loop: ClassLoop, parameters:
         "data_wait": round(clock.data_wait, 4),
         "seconds": round(clock.seconds, 2),
     }
-    if loop.first:
-        folder.write_result(values)
+    loop.conclude(values)
     return Result(folder.path, values)

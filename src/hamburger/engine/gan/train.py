@@ -127,8 +127,7 @@ def _finish(recipe: GanRecipe, folder: RunFolder, loop: GanLoop, players: Player
         "data_wait": round(clock.data_wait, 4),
         "seconds": round(clock.seconds, 2),
     }
-    if loop.first:
-        folder.write_result(values)
+    loop.conclude(values)
     return Result(folder.path, values)
 
 
