@@ -15,6 +15,7 @@ import typer
 from hamburger.errors import OptionError, check_count
 
 if TYPE_CHECKING:
+    from hamburger.analysis.inside import Found
     from hamburger.data.batches import Batch
     from hamburger.models.segmenter import Segmenter
 
@@ -102,11 +103,12 @@ def evaluate(
         soft_wrap=True,
         markup=False,
     )
-    looked = {}
+    looked: Found = {}
     if inside:
         looked = _inside(net, islice(evaluation_batches(images, device=on, mean=info.mean, std=info.std), inside))
         for key, value in looked.items():
-            console.print(f"{key} {value:.4g}", highlight=False)
+            if isinstance(value, float):
+                console.print(f"{key} {value:.4g}", highlight=False)
     if json is not None:
         row = {"weights": str(path), "data": name, "split": split, **asdict(scores), **looked}
         row |= {key: info.extra[key] for key in ("recipe", "step") if key in info.extra}
@@ -156,7 +158,7 @@ def evaluate_classifier(
         write_atomically(json, (json_format.dumps({**row, **asdict(Environment.here(on.type))}) + "\n").encode())
 
 
-def _inside(net: Segmenter, batches: Iterable[Batch]) -> dict[str, float]:
+def _inside(net: Segmenter, batches: Iterable[Batch]) -> Found:
     from hamburger.analysis.inside import CONTEXT, look_inside
 
     if getattr(net.head, "context", None) is None:
