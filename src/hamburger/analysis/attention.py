@@ -9,7 +9,7 @@ from hamburger.errors import InputError
 
 
 def attention_layers(model: nn.Module) -> list[str]:
-    """Names of the layers that can show their matrix: those with a method `attention`, as `sa`, `nonlocal`, `da` have."""
+    """Names of the layers that can show their matrix: those with a method `attention`, such as `sa` and `nonlocal`."""
     return [name for name, module in model.named_modules() if callable(getattr(module, "attention", None))]
 
 

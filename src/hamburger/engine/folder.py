@@ -21,6 +21,7 @@ RECIPE, METRICS, TIMINGS, RESULT, BEST = (
     "result.json",
     "best.safetensors",
 )
+ANGLES = "angles"  # the key of lines of the metrics that compare gradients
 
 
 class RunFolder:
@@ -100,6 +101,11 @@ class RunFolder:
 
     def log(self, row: Mapping[str, Any]) -> None:
         self._append(METRICS, row)
+
+    def angles(self) -> list[dict[str, Any]]:
+        """The comparisons of gradients in the metrics, each with the number of steps made before it."""
+        lines = [json.loads(line) for line in (self.path / METRICS).read_text().splitlines()]
+        return [{"step": line["step"], **line[ANGLES]} for line in lines if ANGLES in line]
 
     def log_timing(self, row: Mapping[str, Any]) -> None:
         self._append(TIMINGS, row)

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from hamburger import distributed
+from hamburger.engine.angles import angles
 from hamburger.engine.assemble import Assembly, Sets
 from hamburger.engine.evaluate import evaluate
 from hamburger.engine.events import Evaluated, Listener
-from hamburger.engine.folder import BEST, RunFolder
+from hamburger.engine.folder import ANGLES, BEST, RunFolder
 from hamburger.engine.interrupt import StopRequest
 from hamburger.engine.joined import Shares
 from hamburger.engine.state import Progress
@@ -53,6 +54,23 @@ class Loop(Supervised[Recipe, Progress]):
     def losses(self, parts: Sequence[Batch]) -> Callable[[int], dict[str, Tensor]]:
         shares = Shares(parts, self.net.head)
         return lambda i: shares.weighted(self._forward(parts[i]), i)
+
+    def before_step(self, step: int, parts: Sequence[Batch]) -> None:
+        """The gradients of this step by several strategies, where the recipe asks for them; of its first part."""
+        every = self.recipe.angles_every
+        if not every or step % every:
+            return
+        self.lap()
+        first = parts[0]
+
+        def loss() -> Tensor:  # of the network itself: nothing of this is to be joined with other processes
+            with self.fabric.autocast():
+                return torch.stack(list(self.net(self.laid(first.images), first.labels).values())).sum()
+
+        found = angles(self.net, loss)
+        if self.first:
+            self.write({"step": step, ANGLES: found})
+        self.clock.start()
 
     def _forward(self, part: Batch) -> dict[str, Tensor]:
         terms: dict[str, Tensor] = self.model(self.laid(part.images), part.labels)

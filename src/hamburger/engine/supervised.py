@@ -59,6 +59,9 @@ class Supervised(Run[R, P]):
     def evaluate(self) -> None:
         """Score the network as it is."""
 
+    def before_step(self, step: int, parts: Sequence[Any]) -> None:
+        """A look at the weights and the batch of a step that is about to be made."""
+
     # -- the run -------------------------------------------------------------------------------------------------
 
     def steps(self) -> None:
@@ -69,6 +72,7 @@ class Supervised(Run[R, P]):
         feed: Any = self.feed(self.progress.step, self.recipe.steps)
         with closing(feed):  # its threads end with the loop, however that ends
             for step, parts in feed:
+                self.before_step(step, parts)
                 self.train_step(step, parts)
                 self.after_step()
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hamburger import distributed
+from hamburger.engine.angles import check_hams
 from hamburger.engine.assemble import Sets, assemble, feed
 from hamburger.engine.clock import peak_mb
 from hamburger.engine.events import Began, Listener, Note
-from hamburger.engine.folder import RunFolder
+from hamburger.engine.folder import ANGLES, RunFolder
 from hamburger.engine.interrupt import StopRequest
 from hamburger.engine.loop import Loop
 from hamburger.engine.machine import Machine
@@ -74,6 +75,8 @@ def _train(
         torch.backends.cudnn.benchmark = True  # every batch has the same size
         torch.cuda.reset_peak_memory_stats(fabric.device)
     assembly = assemble(recipe, fabric, len(sets.train.classes))
+    if recipe.angles_every:
+        check_hams(assembly.net)
     info = Info(
         classes=sets.train.classes,
         palette=sets.train.palette,
@@ -115,7 +118,7 @@ def _finish(recipe: Recipe, folder: RunFolder, loop: Loop, parameters: int) -> R
     progress, clock = loop.progress, loop.clock
     assert progress.scores is not None
     assert progress.best_miou is not None
-    values = {
+    values: dict[str, Any] = {
         **summary(
             recipe,
             scores=progress.scores,
@@ -130,5 +133,7 @@ def _finish(recipe: Recipe, folder: RunFolder, loop: Loop, parameters: int) -> R
         "data_wait": round(clock.data_wait, 4),
         "seconds": round(clock.seconds, 2),
     }
+    if recipe.angles_every:
+        values[ANGLES] = folder.angles()
     loop.conclude(values)
     return Result(folder.path, values)

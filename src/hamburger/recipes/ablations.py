@@ -20,6 +20,7 @@ DRAWS = (1, 2, 3)
 ATTENTIONS = ("sa-flash", "da", "nonlocal")  # those with a matrix of n x n
 RIVALS = ("baseline", "breads", *HAMS, "sa-flash", "a2", "ema", "efficient", "da")
 LOOKED_AT = 50  # images
+MEASURED = 12  # times in a training
 WIDTH = 512  # of HamNet's head where a recipe says nothing
 # what a Hamburger has where nothing is said
 DEFAULTS: dict[str, object] = {"grad": "one-step", "init": "random", "steps": 6, "temperature": 0.01}
@@ -58,6 +59,13 @@ def ham(recipe: Recipe, name: str, **options: object) -> Variant:
 def gradient(recipe: Recipe) -> Grid:
     """Table 1: what is differentiated, for each ham."""
     return {f"{name}-{grad.replace(':', '')}": ham(recipe, name, grad=grad) for name in HAMS for grad in GRADIENTS}
+
+
+@ablations.register("angles")
+def angles(recipe: Recipe) -> Grid:
+    """Section 2.3 over a training by the one-step gradient: its norm and its angle to BPTT's, at twelve steps."""
+    every = max(1, recipe.steps // MEASURED)
+    return {f"{name}-angles": Variant((*ham(recipe, name).overrides, f"angles_every={every}")) for name in HAMS}
 
 
 @ablations.register("parts")
