@@ -23,7 +23,7 @@ def no_pauses(monkeypatch):
 
 def test_the_command_prints_a_table_and_writes_rows(tmp_path):
     target = tmp_path / "rows.jsonl"
-    options = ["--sizes", "20", "--dim", "8", "--rank", "2", "--steps", "2,8", "--repeats", "5", "--hams", "nmf,cd"]
+    options = ["--sizes", "400", "--dim", "16", "--rank", "2", "--steps", "2,8", "--repeats", "5", "--hams", "nmf,cd"]
     grads = ["--grads", "one-step,truncated:1,bptt"]
     result = CliRunner().invoke(app, ["bench", "gradients", *options, *grads, "--json", str(target)])
     assert result.exit_code == 0, result.output
