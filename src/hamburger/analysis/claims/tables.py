@@ -6,7 +6,9 @@ import json
 from collections import Counter
 from typing import Any
 
+from hamburger.analysis.claims import measures
 from hamburger.analysis.claims.base import NOT_RUN, WORDS, Claim, Verdict
+from hamburger.analysis.claims.measures import Sheet
 from hamburger.analysis.claims.registry import CLAIMS, FAMILIES
 from hamburger.analysis.claims.results import Results, by_seed
 from hamburger.analysis.core_page import markdown_table
@@ -57,7 +59,7 @@ def as_rows(found: Judged) -> list[dict[str, Any]]:
                 "here": verdict.here or "not run",
                 "effect": None if telling is None else rounded(telling.effect),
                 "ci": None if telling is None or telling.interval is None else [rounded(x) for x in telling.interval],
-                "n_seeds": 0 if telling is None else telling.n,
+                "n_seeds": 0 if telling is None else telling.n if telling.counted == "seed" else 1,
                 "verdict": verdict.word,
                 "basis": verdict.basis or None,
                 "unit": None if telling is None else telling.unit.strip("()") or None,
@@ -106,8 +108,8 @@ def markdown(results: Results) -> str:
                 what = f"{claim.statement} ({claim.reference})"
                 lines.append([what, claim.paper, said, effect(verdict), worded(verdict)])
         parts += [f"### {title}", markdown_table(["claim", "paper", "here", "effect", "verdict"], lines)]
-        if (beside := side_by_side(results, family)) is not None:
-            parts.append(markdown_table(*beside))
+        for sheet in sheets(results, family):
+            parts += [sheet.title] * bool(sheet.title) + [markdown_table(sheet.header, sheet.lines)]
     return "\n\n".join(parts)
 
 
@@ -123,11 +125,17 @@ def commands(results: Results) -> str:
     return "```sh\n" + "\n".join(lines) + "\n```"
 
 
-def side_by_side(results: Results, ablation: str) -> tuple[list[str], list[list[str]]] | None:
+def sheets(results: Results, family: str) -> list[Sheet]:
+    """The tables under a heading: what was measured, or the cells of the ablation of that name."""
+    own = {"inside": measures.inside, "angles": measures.angles, "cost": measures.gradients}
+    return own[family](results) if family in own else side_by_side(results, family)
+
+
+def side_by_side(results: Results, ablation: str) -> list[Sheet]:
     """Cells of an ablation: what the paper prints, and mean, spread and number of seeds of every file of ours."""
     files = results.beginning(f"ablation_{ablation}_")
     if not files:
-        return None
+        return []
     printed = PRINTED.get(ablation, {})
     cells = list(dict.fromkeys(row["cell"] for rows in files.values() for row in rows))
     lines = []
@@ -144,4 +152,4 @@ def side_by_side(results: Results, ablation: str) -> tuple[list[str], list[list[
             line.append(f"{score.mean:.1f}{spread} (best {max(had):.1f}, {score.n} seed{'s' * (score.n > 1)})")
         lines.append(line)
     names = [f"{rows[0]['recipe']}, {rows[0]['steps']} steps, {rows[0]['hardware']}" for rows in files.values()]
-    return ["cell", f"the paper{', ' + TITLES[ablation] if ablation in TITLES else ''}", *names], lines
+    return [Sheet("", ["cell", f"the paper{', ' + TITLES[ablation] if ablation in TITLES else ''}", *names], lines)]
