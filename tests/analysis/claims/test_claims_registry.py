@@ -15,6 +15,7 @@ from hamburger.analysis.claims.base import CONFIRMED, INCONCLUSIVE, NOT_CONFIRME
 from hamburger.analysis.claims.page import page
 from hamburger.analysis.claims.registry import FAMILIES
 from hamburger.analysis.claims.tables import PRINTED, as_json, as_rows, commands, judged, markdown
+from hamburger.analysis.inside import COUNTS
 from hamburger.recipes.ablations import ablations
 from hamburger.recipes.find import find_recipe
 
@@ -222,6 +223,48 @@ class Outside(HTMLParser):
         self.fetched += [tag] if tag in ("script", "iframe") else []
         self.ids += [values["id"]] if "id" in values else []
         self.links += [values["href"]] if tag == "a" else []
+
+
+def everything():
+    """Rows of every grid on photographs, of every other bench, and pictures: what a complete folder would hold."""
+    shares = {f"spectrum_{part}": [0.5] * len(COUNTS) for part in ("before", "after", "ham", "attention")}
+    files = {}
+    for claim in ABLATED:
+        name = shlex.split(claim.command)[2]
+        (rows,) = rows_of(claim, {}).files.values()
+        files[f"ablation_{name}_voc-animals_h200"] = [
+            {key: value for key, value in row.items() if key not in INSIDE or name in ("inside", "angles")}
+            | ({**shares, "positions": 9.0, "numerical_attention": 4.0} if name == "inside" else {})
+            for row in rows
+        ]
+    about = {"d": 8, "r": 2, "b": 1, "dtype": "float32", "refused": None}
+    files["gradients_h200"] = [row | about for row in gradient_rows(one_step=(1, 4, 2, 2), bptt=(2, 8, 3, 9))]
+    entry = {"run": "nmf-seed0", "image": "val-1", "pixels": None, "channels": [], "atoms": []}
+    entry["channels"] = [{"place": 1, "of": 8, "sizes": [1.0, 2.0], "maps": "data:image/png;base64,AAAA"}]
+    return Results(files, {"pictures_patchwork_cpu": {"data": "patchwork", "entries": [entry]}})
+
+
+def test_a_page_of_all_that_can_be_run():
+    results = everything()
+    text = page(results)
+    for name in results.files:
+        assert f"{name.partition('_')[0]}" in text
+    for drawn in (
+        "spectra-",
+        "ranks-",
+        "cosine-",
+        "norm-",
+        "sweeps-nmf-",
+        "sweeps-cd-",
+        "ms-gradients",
+        "bars-ablation",
+    ):
+        assert f'data-figure="{drawn}' in text, drawn
+    assert text.count("data:image/png") == 1
+    written = markdown(results)
+    assert "of D C" in written and "X: truncated:1" in written and "peak MiB" in written
+    words = {row["id"]: row["verdict"] for row in as_rows(judged(results))}
+    assert NOT_RUN not in {word for name, word in words.items() if not name.startswith(("cost", "propositions"))}
 
 
 def test_the_page_needs_nothing_else(committed):

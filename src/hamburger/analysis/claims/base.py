@@ -91,6 +91,12 @@ class Verdict:
         return min(agreeing or every, key=lambda finding: finding.support, default=None)
 
     @property
+    def seeds(self) -> int | None:
+        """How many the telling finding has; None where it counts something else, 0 where there is none."""
+        telling = self.telling
+        return 0 if telling is None else telling.n if telling.counted == "seed" else None
+
+    @property
     def basis(self) -> str:
         """What a reader must know beside the word."""
         run = [trial for trial in self.trials if trial.findings]

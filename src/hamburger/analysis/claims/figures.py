@@ -9,7 +9,7 @@ from typing import Any
 from hamburger.analysis.claims.measures import place
 from hamburger.analysis.claims.results import Results, Row, by_seed
 from hamburger.analysis.inside import COUNTS
-from hamburger.analysis.report.drawing import BASELINE, COLOURS, svg
+from hamburger.analysis.report.drawing import BASELINE, COLOURS, INK, svg
 from hamburger.analysis.report.html import Markup, figure, paragraph, side_by_side
 from hamburger.analysis.report.statistics import LEVEL, summarise, t_quantile
 from hamburger.recipes.ablations import ATTENTIONS, HAMS, TESTED_STEPS, TRAINED_STEPS
@@ -175,6 +175,7 @@ def _costs(rows: list[Row], unit: str, title: str) -> Draw:
                 [row[unit] for _, row in own],
                 width,
                 xerr=[row["ms_iqr"] / 2 for _, row in own] if unit == "ms" else None,
+                ecolor=INK,
                 color=colour,
                 label=grad,
             )

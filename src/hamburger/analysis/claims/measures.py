@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from hamburger.analysis.claims.results import Results, Row
 from hamburger.analysis.report.statistics import summarise
+from hamburger.bench.paper import SIZE, TABLE3
 
 
 class Sheet(NamedTuple):
@@ -34,6 +35,7 @@ def place(rows: list[Row]) -> str:
 
 def inside(results: Results) -> list[Sheet]:
     """Ranks and spectra of trained networks (Fig. 5), silent channels (Fig. 6)."""
+    forms = {"n": "{:.0f}"}
     columns: dict[str, Callable[[Row], float | None]] = {
         "effective rank before": lambda row: row["rank_before"],
         "after": lambda row: row["rank_after"],
@@ -52,8 +54,8 @@ def inside(results: Results) -> list[Sheet]:
         lines = []
         for cell in cells:
             own = [row for row in looked if row["cell"] == cell]
-            lines.append([cell.removesuffix("-inside"), *(spread(map(read, own)) for read in columns.values())])
-            lines[-1].append(str(len(own)))
+            found = [spread(map(read, own), forms.get(name, "{:.2f}")) for name, read in columns.items()]
+            lines.append([cell.removesuffix("-inside"), *found, str(len(own))])
         sheets.append(Sheet(place(rows), ["network", *columns, "seeds"], lines))
     return sheets
 
@@ -74,6 +76,25 @@ def angles(results: Results) -> list[Sheet]:
         parts = ["one-step", "truncated:1", "truncated:2", "norm, one-step / BPTT"]
         header = ["ham", *(f"X: {part}" for part in parts), *(f"weights: {part}" for part in parts), "seeds"]
         sheets.append(Sheet(f"{place(rows)}: cosines to BPTT", header, lines))
+    return sheets
+
+
+def table3(results: Results) -> list[Sheet]:
+    """Table 3 at its own size: ours, and in brackets what the paper prints."""
+    sheets = []
+    fields = {"train_mb": "train MiB", "infer_mb": "infer MiB", "train_ms": "train ms", "infer_ms": "infer ms"}
+    for rows in results.beginning("table3_h").values():
+        own = {row["module"]: row for row in rows if row["n"] == SIZE and row["dtype"] == "float32"}
+        lines = []
+        for module, printed in TABLE3.items():
+            name = "sa-materialised" if module == "sa" else module
+            if name in own:
+                figures = [(own[name][field], getattr(printed, field)) for field in fields]
+                lines.append(
+                    [name, *(f"{'-' if ours is None else f'{ours:.3g}'} ({theirs:g})" for ours, theirs in figures)]
+                )
+        title = f"Table 3, n = {SIZE:,}, float32: {rows[0]['hardware']}, in brackets the paper's TITAN Xp"
+        sheets += [Sheet(title, ["module", *fields.values()], lines)] if lines else []
     return sheets
 
 

@@ -10,7 +10,7 @@ from hamburger.analysis.claims.base import CONFIRMED, INCONCLUSIVE, NOT_CONFIRME
 from hamburger.analysis.claims.method import GENERATED, MARGIN
 from hamburger.analysis.claims.registry import CLAIMS, FAMILIES
 from hamburger.analysis.claims.results import Results, by_seed
-from hamburger.analysis.claims.tables import PRINTED, counts, effect, judged, sheets
+from hamburger.analysis.claims.tables import PRINTED, counts, effect, files, judged, sheets
 from hamburger.analysis.report.drawing import svg
 from hamburger.analysis.report.html import Cell, Markup, document, figure, folded, paragraph, section, table
 from hamburger.analysis.report.statistics import LEVEL, summarise, t_quantile
@@ -41,10 +41,10 @@ def page(results: Results) -> str:
     found = judged(results)
     rows: list[list[Cell]] = [
         [
-            Markup(f'<a href="#{claim.id}">{claim.id}</a>'),
-            Markup(f"{badge(verdict.word)} {verdict.basis}"),
+            Markup(f'<a href="#{claim.id}">{claim.id}</a><br><span>{_plain(claim.statement)}</span>'),
+            Markup(f"<span>{badge(verdict.word)} {verdict.basis}</span>"),
             effect(verdict) or None,
-            "0" if verdict.telling is None else str(verdict.telling.n),
+            None if verdict.seeds is None else str(verdict.seeds),
         ]
         for claim, verdict in found
     ]
@@ -131,21 +131,21 @@ def tables(results: Results, family: str) -> Markup:
     if family in CURVES:
         made.append(CURVES[family](results))
     else:
-        made += [bars(family, name, rows) for name, rows in results.beginning(f"ablation_{family}_").items()]
+        made += [bars(family, name, key, rows) for name, (key, rows) in files(results, family).items()]
     if family == "inside":
         made += [pictures.shown(study) for name, study in results.studies.items() if name.startswith("pictures_")]
     return Markup("".join(made))
 
 
-def bars(family: str, name: str, rows: Sequence[dict[str, Any]]) -> Markup:
+def bars(family: str, name: str, key: str, rows: Sequence[dict[str, Any]]) -> Markup:
     """Mean of each cell with the interval of the mean, each seed a dot, and the paper's mean as a diamond."""
-    cells = list(dict.fromkeys(row["cell"] for row in rows))[:MOST_DRAWN]
+    cells = list(dict.fromkeys(row[key] for row in rows))[:MOST_DRAWN]
     # beside generated scenes the paper's percentages would say nothing
     printed = {} if rows[0]["recipe"].startswith(GENERATED) else PRINTED.get(family, {})
 
     def draw(axes: Any) -> None:
         for place, cell in enumerate(cells):
-            had = list(by_seed(list(rows), "cell", cell, "miou", 100).values())
+            had = list(by_seed(list(rows), key, cell, "miou", 100).values())
             score = summarise(had)
             axes.plot(had, [place] * len(had), "o", color="#56B4E9", markersize=4, alpha=0.8)
             if score.deviation is not None and score.n > 2:

@@ -62,10 +62,9 @@ def channels(before: Tensor, after: Tensor) -> list[dict[str, Any]]:
     places = torch.linspace(0, len(order) - 1, min(CHANNELS, len(order))).round().long()
     found = []
     for at, channel in zip(places.tolist(), order[places].tolist(), strict=True):
-        maps = {"before": before[channel], "after": after[channel]}
-        sizes = {end: float(one.square().mean().sqrt()) for end, one in maps.items()}
-        drawn = {end: _drawn(one) for end, one in maps.items()}
-        found.append({"place": at + 1, "of": len(order), "sizes": sizes, **drawn})
+        pair = before[channel], after[channel]
+        sizes = [float(one.square().mean().sqrt()) for one in pair]
+        found.append({"place": at + 1, "of": len(order), "sizes": sizes, "maps": _drawn(*pair)})
     return found
 
 
@@ -78,10 +77,13 @@ def atoms(net: torch.nn.Module, x: Tensor) -> list[dict[str, Any]]:
     return [{"share": float(shares[i]), "map": _drawn(maps[order[i]])} for i in range(min(ATOMS, len(order)))]
 
 
-def _drawn(values: Tensor) -> str:
-    values = values.detach().float()
-    colours = heat(values, signed=bool((values < 0).any()))
-    return picture((255 * shrink(colours)).round().to(torch.uint8))
+def _drawn(*maps: Tensor) -> str:
+    """Side by side with a white gap, each in its own scale.   h w each"""
+    parts: list[Tensor] = []
+    for values in (one.detach().float() for one in maps):
+        parts += [torch.ones(3, values.shape[0], 1)] * bool(parts)
+        parts.append(shrink(heat(values, signed=bool((values < 0).any()))))
+    return picture((255 * torch.cat(parts, dim=2)).round().to(torch.uint8))
 
 
 def shown(study: Study) -> Markup:
@@ -91,19 +93,18 @@ def shown(study: Study) -> Markup:
         heading(f"Feature maps and atoms: {study['data']}"),
         paragraph(
             f"Images are drawn by lot (seed {SEED}). Of {first} channels those are shown that stand evenly spaced in "
-            "the order of their energy before the context, the strongest first, each before and after, with the size (root "
-            "mean square) of both; each map is scaled to its own largest value, so that a channel that is silenced "
-            "keeps its picture and loses its size. Atoms are rows of C, strongest first, with their share of the "
-            "energy. Where values have signs, orange is above zero, purple below."
+            "the order of their energy before the context, the strongest first: left before, right after the context, "
+            "with the size (root mean square) of both. Each map is scaled to its own largest value, so that a channel "
+            "that is silenced keeps its picture and loses its size. Atoms are rows of C, strongest first, with their "
+            "share of the energy. Where values have signs, orange is above zero, purple below."
         ),
     ]
     for entry in study["entries"]:
-        label = f"{entry['run']}, image {entry['image']}"
-        row = [(entry["pixels"], entry["image"])] if entry["pixels"] else []
-        for one in entry["channels"]:
-            for end in ("before", "after"):
-                row.append((one[end], f"channel {one['place']} of {one['of']}, {end}: {one['sizes'][end]:.2g}"))
-        parts += [heading(label), tiles(row)]
-        if entry["atoms"]:
-            parts.append(tiles([(one["map"], f"atom: {100 * one['share']:.1f} %") for one in entry["atoms"]]))
+        parts.append(heading(f"{entry['run']}, image {entry['image']}"))
+        sizes = ["before {:.2g}, after {:.2g}".format(*one["sizes"]) for one in entry["channels"]]
+        maps = [(one["maps"], f"{one['place']}: {size}") for one, size in zip(entry["channels"], sizes, strict=True)]
+        parts.append(tiles(maps))
+        row = [(entry["pixels"], "the image")] if entry["pixels"] else []
+        row += [(one["map"], f"atom: {100 * one['share']:.1f} %") for one in entry["atoms"]]
+        parts.append(tiles(row) if row else Markup())
     return Markup("".join(parts))
