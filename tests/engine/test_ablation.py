@@ -35,6 +35,9 @@ if fails:
 """
 
 
+WRITE = """p.mkdir(parents=True); (p / "best.safetensors").touch(); (p / "result.json").write_text('{"miou": 0.5}'); """
+
+
 def stand_in(cell, out, data, *, fails=()):
     if cell.needs is not None:  # an evaluation begins only when its weights are there
         assert (out / cell.needs / "result.json").exists()
@@ -206,6 +209,33 @@ def test_a_row_is_in_the_file_as_soon_as_its_run_has_ended_and_another_machine_g
     assert [row["cell"] for row in read_rows(tmp_path / "parts.jsonl")] == ["baseline", "whole"]
     elsewhere = Plan.of(["parts"], "patchwork", tmp_path / "new", seeds=[0], json=str(tmp_path / "parts.jsonl"))
     assert [cell.variant for cell in elsewhere.left] == ["without-ham", "without-upper", "without-lower", "only-ham"]
+
+
+def test_evaluations_of_one_network_are_one_process(tmp_path):
+    plan = plan_of(tmp_path, "steps", "dictionary", "inside", seeds=[0])
+    queue = plan.queue
+    assert sorted(name for cell in queue for name in cell.names) == sorted(cell.name for cell in plan.left)
+    together = {cell.name: cell for cell in queue if len(cell.names) > 1}
+    assert len(together) == 9 + 3  # networks with other sweeps, with drawn dictionaries
+    out = tmp_path / "runs"
+    words = together["vq-k3-at1-seed0"].command(out, None)
+    assert words[3:] == [
+        *("eval", str(out / "vq-k3-seed0"), "--steps", "1,6,12,50", "--split", "val"),
+        *("--json", str(out / "vq-k3-at{}-seed0" / "result.json")),
+    ]
+
+    def several(cell, out, data):
+        code = "".join(f"p = pathlib.Path({str(out / name)!r}); " + WRITE for name in cell.names)
+        return [sys.executable, "-c", f"import pathlib; {code}"]
+
+    plan.begin()
+    run_grid(queue, out, jobs=4, command=several, done=plan.note)
+    assert not plan_of(tmp_path, "steps", "dictionary", "inside", seeds=[0]).queue
+    assert [len(read_rows(tmp_path / f"{name}.jsonl")) for name in ("steps", "dictionary", "inside")] == [45, 12, 14]
+    (out / "vq-k3-at6-seed0" / "result.json").unlink()
+    (tmp_path / "steps.jsonl").unlink()
+    (left,) = plan_of(tmp_path, "steps", seeds=[0]).queue
+    assert left.names == ("vq-k3-at6-seed0",) and left.command(out, None)[6] == "6"
 
 
 def test_results_whose_weights_are_gone_are_made_again_where_they_are_needed(tmp_path):

@@ -65,9 +65,9 @@ def ablate(
 
         warm = torch.cuda.is_available()  # there memory is counted by run, not by process
     asked.begin()
-    left = asked.left
-    with grid_bar(len(left)) as progress:
-        run_grid(left, out, data=data, jobs=jobs, progress=progress, done=asked.note, warm=warm, call="ablate")
+    queue = asked.queue
+    with grid_bar(len(queue)) as progress:
+        run_grid(queue, out, data=data, jobs=jobs, progress=progress, done=asked.note, warm=warm, call="ablate")
     for rows in asked.rows():
         Console().print(table(rows))
 

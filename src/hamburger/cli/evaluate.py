@@ -6,9 +6,9 @@ import json as json_format
 import time
 from collections.abc import Iterable
 from dataclasses import asdict
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -28,11 +28,13 @@ def evaluate(
     scales: Annotated[str, typer.Option(help="with commas; the paper's: 0.5,0.75,1,1.25,1.5,1.75")] = "1",
     flip: Annotated[bool, typer.Option("--flip", help="look at the mirrored image too")] = False,
     window: Annotated[int | None, typer.Option(help="side of a sliding window in pixels; default: none")] = None,
-    steps: Annotated[int | None, typer.Option(help="sweeps of the hams; default: as trained")] = None,
-    draws: Annotated[int | None, typer.Option(help="a seed: draw a new dictionary for every image")] = None,
+    steps: Annotated[str, typer.Option(help="sweeps of the hams, or several with commas; default: as trained")] = "",
+    draws: Annotated[str, typer.Option(help="a seed, or several: draw a new dictionary for every image")] = "",
     inside: Annotated[int, typer.Option(help="images to look at ranks and gradients of the context with")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
-    json: Annotated[Path | None, typer.Option(help="write the scores here as one JSON object")] = None,
+    json: Annotated[
+        str | None, typer.Option(help="write the scores here as one JSON object; of several steps or draws {} is which")
+    ] = None,
 ) -> None:
     """mIoU over all pixels of a split, or the accuracy of a classifier, per class, with the protocol stated."""
     from hamburger.cli.bench import decimals
@@ -44,12 +46,13 @@ def evaluate(
     protocol = Protocol(decimals(scales, "eval"), flip, window)
     path = find_weights(weights)
     if is_classifier(path):
-        if protocol != SINGLE or inside or steps is not None or draws is not None:
+        if protocol != SINGLE or inside or steps or draws:
             raise OptionError(
                 f"eval: {path} is of a classifier, which is scored in one view, as it was trained; leave out scales, "
                 "flip, window, steps, draws and inside"
             )
-        evaluate_classifier(path, data=data, split=split, dataset=dataset, device=device, json=json)
+        target = None if json is None else Path(json)
+        evaluate_classifier(path, data=data, split=split, dataset=dataset, device=device, json=target)
         return
     from rich.console import Console
     from rich.progress import Progress
@@ -58,19 +61,18 @@ def evaluate(
     from hamburger.data import create_dataset
     from hamburger.data.checks import check
     from hamburger.data.evaluation import evaluation_batches
-    from hamburger.engine.evaluate import check_classes
-    from hamburger.engine.evaluate import evaluate as score
+    from hamburger.engine.evaluate import check_classes, evaluate_ways
     from hamburger.environment import Environment
     from hamburger.files import check_writable, write_atomically
     from hamburger.models.weights import load_weights
     from hamburger.use.predict import pick_device
-    from hamburger.use.solving import solve_with
+    from hamburger.use.solving import ways_to_solve
 
-    if json is not None:
-        check_writable(json)
+    asked = Asked.of(steps, draws, json, inside)
+    for target in asked.targets:
+        check_writable(target)
     on = pick_device(device)
     net, info = load_weights(path)
-    solve_with(net, steps=steps, draws=draws)
     name = dataset or info.extra.get("data")
     if name is None:
         raise OptionError(f"eval: {path} does not say which data set it was trained on; name one with --dataset")
@@ -79,11 +81,13 @@ def evaluate(
     check_classes("eval", info.classes, images)
     check(images)
     begun = time.perf_counter()
+    ways = ways_to_solve(net.to(on), steps=asked.steps, draws=asked.draws)
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(f"evaluating, {protocol}", total=len(images))
-        scores = score(
-            net.to(on),
+        found = evaluate_ways(
+            net,
             images,
+            ways,
             device=on,
             mean=info.mean,
             std=info.std,
@@ -91,29 +95,60 @@ def evaluate(
             workers=4,
             progress=lambda done, total: bar.update(task, completed=done),
         )
-    table = Table("class", "IoU %", title=f"{name} {split}, {scores.images} images, {protocol}")
-    for each, value in scores.per_class.items():
-        table.add_row(each, "absent" if value is None else f"{100 * value:.2f}")
     console = Console()
-    console.print(table)
     step = f" of step {info.extra['step']}" if "step" in info.extra else ""
-    console.print(
-        f"mIoU {100 * scores.miou:.2f}, pixel accuracy {100 * scores.pixel_accuracy:.2f} ({protocol}; {path}{step})",
-        highlight=False,
-        soft_wrap=True,
-        markup=False,
-    )
+    for (sweeps, seed), scores in zip(asked.ways, found, strict=True):
+        way = "".join(f", {what} {value}" for what, value in (("steps", sweeps), ("draws", seed)) if value is not None)
+        table = Table("class", "IoU %", title=f"{name} {split}, {scores.images} images, {protocol}{way}")
+        for each, value in scores.per_class.items():
+            table.add_row(each, "absent" if value is None else f"{100 * value:.2f}")
+        console.print(table)
+        said = f"mIoU {100 * scores.miou:.2f}, pixel accuracy {100 * scores.pixel_accuracy:.2f}"
+        console.print(f"{said} ({protocol}{way}; {path}{step})", highlight=False, soft_wrap=True, markup=False)
     looked: Found = {}
     if inside:
         looked = _inside(net, islice(evaluation_batches(images, device=on, mean=info.mean, std=info.std), inside))
-        for key, value in looked.items():
-            if isinstance(value, float):
-                console.print(f"{key} {value:.4g}", highlight=False)
-    if json is not None:
+        for key, measure in looked.items():
+            if isinstance(measure, float):
+                console.print(f"{key} {measure:.4g}", highlight=False)
+    seconds = round((time.perf_counter() - begun) / len(found), 2)
+    for target, (sweeps, seed), scores in zip(asked.targets, asked.ways, found, strict=bool(asked.targets)):
         row = {"weights": str(path), "data": name, "split": split, **asdict(scores), **looked}
         row |= {key: info.extra[key] for key in ("recipe", "step") if key in info.extra}
-        row |= {"eval_steps": steps, "draws": draws, "seconds": round(time.perf_counter() - begun, 2)}
-        write_atomically(json, (json_format.dumps({**row, **asdict(Environment.here(on.type))}) + "\n").encode())
+        row |= {"eval_steps": sweeps, "draws": seed, "seconds": seconds}
+        write_atomically(target, (json_format.dumps({**row, **asdict(Environment.here(on.type))}) + "\n").encode())
+
+
+class Asked(NamedTuple):
+    """Ways to solve, and a file for each of them where files are asked for."""
+
+    steps: tuple[int | None, ...]
+    draws: tuple[int | None, ...]
+    targets: tuple[Path, ...]
+
+    @property
+    def ways(self) -> list[tuple[int | None, int | None]]:
+        return list(product(self.steps, self.draws))
+
+    @classmethod
+    def of(cls, steps: str, draws: str, json: str | None, inside: int) -> Asked:
+        from hamburger.cli.bench import numbers
+
+        sweeps = numbers(steps, "eval", "steps") if steps else (None,)
+        seeds = numbers(draws, "eval", "draws") if draws else (None,)
+        if len(sweeps) > 1 and len(seeds) > 1:
+            raise OptionError(f"eval: give several steps or several draws, not both; got {steps} and {draws}")
+        several = max(sweeps, seeds, key=len)
+        if len(several) > 1 and inside:
+            raise OptionError(
+                "eval: --inside looks at one way to solve; leave it out, or give one of the steps or draws"
+            )
+        if len(several) > 1 and json is not None and "{}" not in json:
+            raise OptionError(
+                f"eval: {len(several)} evaluations have a file each, got {json}; put {{}} where they differ"
+            )
+        files = () if json is None else tuple(Path(json.replace("{}", str(value))) for value in several)
+        return cls(sweeps, seeds, files)
 
 
 def evaluate_classifier(

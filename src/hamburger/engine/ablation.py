@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from hamburger.recipes.overrides import apply
 
 # evaluations speak of the weights that the row of their training speaks of: those of the last step
 KEEP = "keep=last"
+JOINED = ("--steps", "--draws")  # options of `ham eval` that take several values
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,41 @@ class AblationCell(Cell):
         own |= {"recipe_hash": digest(recipe), "weights": self.weights, "loss": None}
         own |= {"settings": list(self.settings), "overrides": list(self.overrides), "steps": recipe.steps}
         return own | {key: value for key, value in result.items() if key not in ("recipe", "weights", "seed")}
+
+
+@dataclass(frozen=True)
+class Evaluations(AblationCell):
+    """Several evaluations of one network in one process, which share most of their work. Named as the first of them."""
+
+    members: tuple[AblationCell, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(cell.name for cell in self.members)
+
+    def command(self, out: Path, data: Path | None) -> list[str]:
+        option, value = self.evaluation
+        values = ",".join(cell.evaluation[1] for cell in self.members)
+        place = self.name.replace(f"{self.variant}-", f"{self.variant.removesuffix(value)}{{}}-", 1)
+        files = {str(out / self.name / RESULT): str(out / place / RESULT)}
+        words = super().command(out, data)
+        at = words.index(option)
+        words[at + 1] = values
+        return [files.get(word, word) for word in words]
+
+
+def joined(cells: Sequence[AblationCell]) -> list[AblationCell]:
+    """Evaluations of one network that differ in the value of one option become one cell; others stay as they are."""
+    groups: dict[object, list[AblationCell]] = {}
+    for cell in cells:
+        alike = cell.weights is not None and len(cell.evaluation) == 2 and cell.variant.endswith(cell.evaluation[1])
+        key = (cell.needs, cell.evaluation[0]) if alike and cell.evaluation[0] in JOINED else cell.name
+        groups.setdefault(key, []).append(cell)
+    made = []
+    for own in groups.values():
+        first = {field.name: getattr(own[0], field.name) for field in fields(own[0])}
+        made.append(own[0] if len(own) == 1 else Evaluations(**first, members=tuple(own)))
+    return made
 
 
 def ablation_cells(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from hamburger.engine.ablation import AblationCell, ablation_cells
+from hamburger.engine.ablation import AblationCell, ablation_cells, joined
 from hamburger.engine.ablation_rows import (
     Row,
     check_rows,
@@ -81,6 +81,11 @@ class Plan:
         ordered = sorted(cells, key=lambda cell: seeds.index(cell.seed))
         return list({cell.name: cell for cell in ordered}.values())
 
+    @property
+    def queue(self) -> list[AblationCell]:
+        """The same as processes to start: evaluations of one network together."""
+        return joined([cell for cell in self.left if not finished(cell, self.out)])
+
     def states(self) -> Iterator[tuple[AblationCell, bool]]:
         """Every cell once, and whether it is finished."""
         left = {cell.name for cell in self.left}
@@ -100,7 +105,7 @@ class Plan:
     def note(self, cell: Cell) -> None:
         """A run is finished: its rows go into the file of every grid that has it, at once."""
         for part in self.parts:
-            part.join(rows([own for own in part.left if own.name == cell.name], self.out))
+            part.join(rows([own for own in part.left if own.name in cell.names], self.out))
 
     def rows(self) -> list[list[Row]]:
         """All there are, grid by grid."""

@@ -40,6 +40,11 @@ class Cell:
         return f"{self.variant}-seed{self.seed}"
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """All folders that get a result by its command."""
+        return (self.name,)
+
+    @property
     def needs(self) -> str | None:
         """The name of the cell that must be finished before this one starts."""
         return None
@@ -165,7 +170,7 @@ def run_grid(
 
 
 def finished(cell: Cell, out: Path) -> bool:
-    return (out / cell.name / RESULT).exists()
+    return all((out / name / RESULT).exists() for name in cell.names)
 
 
 def rows(grid: Sequence[Cell], out: Path) -> list[dict[str, Any]]:
