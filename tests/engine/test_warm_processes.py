@@ -54,6 +54,13 @@ def test_a_mistake_ends_its_worker_and_the_next_command_gets_another(warm, tmp_p
     assert finish(again) == -signal.SIGKILL and not warm.idle
 
 
+def test_side_by_side_no_kernel_waits_for_room_that_another_process_holds(monkeypatch):
+    monkeypatch.delenv("HAM_BACKEND", raising=False)
+    assert Fresh(2).environment["HAM_BACKEND"] == "plain" and "HAM_BACKEND" not in Fresh(1).environment
+    monkeypatch.setenv("HAM_BACKEND", "auto")
+    assert Fresh(8).environment["HAM_BACKEND"] == "auto"
+
+
 def test_other_commands_have_processes_of_their_own(warm, tmp_path):
     assert finish(warm.start([sys.executable, "-c", "print(3)"], tmp_path / "log.txt")) == 0
     assert (tmp_path / "log.txt").read_text() == "3\n" and not warm.idle

@@ -57,6 +57,8 @@ def tidy() -> None:
     gc.collect()
     torch.backends.cudnn.benchmark = False
     if torch.cuda.is_initialized():
+        # a workspace that cuBLAS keeps would be counted as memory of the next run
+        getattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None)()
         torch.cuda.empty_cache()
 
 

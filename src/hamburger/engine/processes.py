@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from hamburger.solvers.backend import VARIABLE
+
 WORKER = (sys.executable, "-m", "hamburger.cli.worker")
 HAM = (sys.executable, "-m", "hamburger")
 
@@ -37,6 +39,9 @@ class Fresh:
         self.environment = {**os.environ}
         # side by side on few cores, every process with all threads would fight the others
         self.environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // jobs)))
+        if jobs > 1:
+            # kernels that wait for all of their programs must not wait for room that those of another process hold
+            self.environment.setdefault(VARIABLE, "plain")
 
     def start(self, words: Sequence[str], log: Path) -> Running:
         log.parent.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from hamburger.environment import Environment
 from hamburger.recipes.base import Recipe
 from hamburger.registry import options_of
+from hamburger.solvers.backend import VARIABLE
 
 # What two equal runs may differ in.
 MEASURED = ("images_per_s", "peak_mb", "data_wait", "seconds", "date")
@@ -59,5 +61,5 @@ def context_of(recipe: Recipe) -> str | None:
 
 
 def surroundings(device: str) -> dict[str, Any]:
-    """Hardware, versions and commit."""
-    return asdict(Environment.here(device))
+    """Hardware, versions and commit, and which program the hams were told to take."""
+    return {**asdict(Environment.here(device)), "backend": os.environ.get(VARIABLE, "auto")}
