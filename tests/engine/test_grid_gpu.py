@@ -48,4 +48,4 @@ def test_ranks_on_the_card_are_those_on_the_processor(context):
     there = look_inside(net.cuda(), [tuple(each.cuda() for each in batch)])
     assert here.keys() == there.keys()
     for key in (key for key in here if key.startswith(("rank_", "silent", "spectrum", "positions"))):
-        assert there[key] == pytest.approx(here[key], rel=0.02, abs=0.01), key
+        assert there[key] == pytest.approx(here[key], rel=0.05, abs=0.02), key
