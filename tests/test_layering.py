@@ -15,7 +15,7 @@ SOURCE = Path(hamburger.__file__).parent
 # A package may import from itself and from those to its left. Files at the top (errors, shapes, ...) lie below all.
 ORDER = [
     *("ops", "solvers", "layers", "insertion", "adapters", "losses", "backbones", "heads", "models", "gan"),
-    *("data", "metrics", "recipes", "engine", "use", "bench", "analysis", "recovery", "cli"),
+    *("data", "metrics", "recipes", "engine", "use", "tasks", "bench", "analysis", "recovery", "cli"),
 ]
 
 

@@ -12,7 +12,7 @@ from lightning.fabric.strategies.ddp import DDPStrategy  # noqa: F401
 from small_run import small
 
 import hamburger.models.weights  # noqa: F401
-from hamburger.engine.train import train
+from hamburger.tasks import train
 
 torch.set_num_threads(1)
 

@@ -11,10 +11,10 @@ from small_run import found, rows, small
 
 import hamburger as hb
 from hamburger.engine.angles import STRATEGIES, angles
-from hamburger.engine.train import train
 from hamburger.errors import OptionError
 from hamburger.recipes.codec import digest
 from hamburger.recipes.find import find_recipe
+from hamburger.tasks import train
 
 
 def by_hand(net, images, strategy, seed):

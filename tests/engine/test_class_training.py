@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 
 import hamburger as hb
 from hamburger.cli.app import app
-from hamburger.engine.classes.train import train_classes
-from hamburger.engine.events import Began, Judged, Logged, Saved
+from hamburger.engine.events import Began, Evaluated, Logged, Saved
 from hamburger.errors import Interrupted
 from hamburger.models.classifier import create_classifier, load_classifier
 from hamburger.models.weights import load_weights
@@ -24,6 +23,7 @@ from hamburger.recipes.class_check import check_class_recipe
 from hamburger.recipes.codec import read_recipe, to_json
 from hamburger.recipes.find import find_training
 from hamburger.recipes.overrides import apply
+from hamburger.tasks import train
 
 SETTINGS = ("data.options.length=48", "batch=8", "steps=12", "log_every=5", "eval_every=6", "checkpoint_every=4")
 
@@ -35,7 +35,7 @@ def small(*settings):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     run, told = tmp_path_factory.mktemp("runs") / "undisturbed", []
-    return run, told, train_classes(small(), run, accelerator="cpu", on_event=told.append)
+    return run, told, train(small(), run, accelerator="cpu", on_event=told.append)
 
 
 def test_the_folder_holds_what_it_promises(finished):
@@ -47,7 +47,7 @@ def test_the_folder_holds_what_it_promises(finished):
     assert [row["step"] for row in rows(run) if "loss" in row] == [5, 10, 12]
     assert [row["step"] for row in rows(run) if "accuracy" in row] == [6, 12]
     assert [event.step for event in told if isinstance(event, Saved)] == [4, 6, 8, 12]
-    assert isinstance(told[0], Began) and {Logged, Judged} <= {type(event) for event in told}
+    assert isinstance(told[0], Began) and {Logged, Evaluated} <= {type(event) for event in told}
     assert (
         read_recipe((run / "recipe.json").read_text(), ClassRecipe)
         == find_training(str(run / "recipe.json"))
@@ -57,7 +57,7 @@ def test_the_folder_holds_what_it_promises(finished):
 
 def test_the_same_bits_again_also_after_an_interruption(finished, tmp_path):
     torch.manual_seed(77)
-    train_classes(small(), tmp_path / "again", accelerator="cpu")
+    train(small(), tmp_path / "again", accelerator="cpu")
     assert found(tmp_path / "again") == found(finished[0])
 
     def stop(event):
@@ -65,14 +65,14 @@ def test_the_same_bits_again_also_after_an_interruption(finished, tmp_path):
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(Interrupted, match="stopped at step 5 of 12"):
-        train_classes(small(), tmp_path / "stopped", accelerator="cpu", on_event=stop)
-    train_classes(small(), tmp_path / "stopped", accelerator="cpu", resume=True)
+        train(small(), tmp_path / "stopped", accelerator="cpu", on_event=stop)
+    train(small(), tmp_path / "stopped", accelerator="cpu", resume=True)
     assert found(tmp_path / "stopped") == found(finished[0])
 
 
 def test_accumulated_parts_see_the_same_images(tmp_path):
     """Batch norm sees the parts one by one, so only the images and not the losses can be compared."""
-    train_classes(small("accumulate=2", "steps=2"), tmp_path / "run", accelerator="cpu")
+    train(small("accumulate=2", "steps=2"), tmp_path / "run", accelerator="cpu")
     assert rows(tmp_path / "run")[-1]["images"] == 48
 
 
@@ -98,9 +98,9 @@ def test_weights_describe_themselves(finished):
     net, info = load_classifier(run / "best.safetensors")
     assert info.classes == ("disc", "square", "cross", "ring") and info.extra["step"] == result.values["best_step"]
     assert net(torch.zeros(1, 3, 32, 32)).shape == (1, 4)
-    with pytest.raises(hb.CheckpointError, match="of a classifier, and this needs a segmentation network"):
+    with pytest.raises(hb.CheckpointError, match="the task 'classes', and this needs a segmentation network"):
         load_weights(run / "best.safetensors")
-    with pytest.raises(hb.InputError, match="there is no file"):
+    with pytest.raises(hb.CheckpointError, match="there is no file"):
         load_classifier(run / "none.safetensors")
 
 

@@ -10,8 +10,8 @@ from small_run import SETTINGS, small
 
 from hamburger.analysis.inside import look_inside
 from hamburger.engine.grid import Cell, run_grid
-from hamburger.engine.train import train
 from hamburger.models.create import create_model
+from hamburger.tasks import train
 
 pytestmark = pytest.mark.gpu
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from small_run import SETTINGS, rows, small
 
-from hamburger.engine.train import train
+from hamburger.tasks import train
 
 # batch norm, a random dictionary and dropout: all that must join over the processes
 MORE = ("log_every=1", "steps=30", "eval_every=30", "checkpoint_every=1000", "model.head_options.dropout=0.3")
@@ -50,4 +50,4 @@ def test_two_processes_are_one_and_one_goes_on_for_two(tmp_path):
         train(small(*MORE), two, accelerator="cpu", resume=True)
     torch.testing.assert_close(losses(two), losses(tmp_path / "one"), rtol=1e-4, atol=1e-5)
     assert len(losses(two)) == 30
-    assert rows(two)[-1]["miou"] == pytest.approx(alone.miou, abs=2e-3)
+    assert rows(two)[-1]["miou"] == pytest.approx(alone.values["miou"], abs=2e-3)

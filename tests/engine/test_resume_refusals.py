@@ -7,11 +7,11 @@ import torch
 from small_run import small
 
 from hamburger.data import create_dataset
-from hamburger.engine import checkpoint, loop
+from hamburger.engine import assemble, checkpoint, loop
 from hamburger.engine.clock import Clock
 from hamburger.engine.evaluate import check_classes
-from hamburger.engine.train import train
 from hamburger.errors import CheckpointError, Interrupted, OptionError, ShapeError, TrainingError
+from hamburger.tasks import train
 
 
 @pytest.fixture
@@ -32,15 +32,15 @@ def broken_off(tmp_path, monkeypatch):
 
 
 def test_other_data_are_refused(broken_off, monkeypatch):
-    real = loop.Sets.digest
-    monkeypatch.setattr(loop.Sets, "digest", lambda self: real(self) + "0")
+    real = assemble.Sets.digest
+    monkeypatch.setattr(assemble.Sets, "digest", lambda self: real(self) + "0")
     with pytest.raises(CheckpointError, match=r"written with other data.*--set start="):
         train(small(), broken_off, accelerator="cpu", resume=True)
 
 
 def test_the_digest_hears_of_images_and_classes():
     def sets(**options):
-        return loop.Sets(*(create_dataset("patchwork", split, **options) for split in ("train", "val")))
+        return assemble.Sets(*(create_dataset("patchwork", split, **options) for split in ("train", "val")))
 
     assert sets().digest() == sets().digest()
     assert sets().digest() != sets(length=7).digest()

@@ -14,10 +14,10 @@ from small_run import found, rows, small
 from hamburger.data.batches import Batches
 from hamburger.engine import checkpoint, loop
 from hamburger.engine.events import Began, Evaluated, Logged, Note, Saved
-from hamburger.engine.train import train
 from hamburger.errors import CheckpointError, DataError, Interrupted, OptionError, TrainingError
 from hamburger.models.weights import load_weights
 from hamburger.recipes.codec import from_json
+from hamburger.tasks import segmentation, train
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +155,7 @@ def test_a_light_run_finds_the_same_and_leaves_no_checkpoint(finished, tmp_path)
 @pytest.mark.parametrize("step", [6, 12])
 def test_a_stop_in_the_midst_of_an_evaluation_loses_nothing(step, finished, tmp_path, monkeypatch):
     run = tmp_path / "run"
-    original = loop.evaluate
+    original = segmentation.evaluate
 
     seen = []
 
@@ -169,7 +169,7 @@ def test_a_stop_in_the_midst_of_an_evaluation_loses_nothing(step, finished, tmp_
 
         return original(*args, progress=pressed, **options)
 
-    monkeypatch.setattr(loop, "evaluate", stop)
+    monkeypatch.setattr(segmentation, "evaluate", stop)
     with pytest.raises(Interrupted, match=f"stopped at step {step}"):
         train(small(), run, accelerator="cpu", light=True)  # which keeps what can be gone on with
     monkeypatch.undo()
@@ -315,7 +315,7 @@ def test_start_takes_the_weights_of_another_run(finished, tmp_path):
     run = tmp_path / "run"
     recipe = small(f"start={finished[0]}", "optim.lr=1e-12", "steps=3", "optim.warmup=0", "bn_momentum=1e-9")
     result = train(recipe, run, accelerator="cpu")
-    assert result.miou == pytest.approx(finished[2].values["best_miou"], abs=1e-3)
+    assert result.values["miou"] == pytest.approx(finished[2].values["best_miou"], abs=1e-3)
     with pytest.raises(CheckpointError, match="nothing to start from"):
         train(small("start=/nowhere"), tmp_path / "b", accelerator="cpu")
     with pytest.raises(CheckpointError, match="another network"):

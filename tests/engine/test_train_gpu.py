@@ -7,10 +7,10 @@ import torch
 from small_run import rows, small
 
 from hamburger.engine import checkpoint, loop
-from hamburger.engine.train import train
 from hamburger.errors import TrainingError
 from hamburger.recipes import recipes
 from hamburger.recipes.overrides import apply
+from hamburger.tasks import train
 
 pytestmark = pytest.mark.gpu
 

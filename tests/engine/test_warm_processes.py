@@ -13,7 +13,7 @@ from small_run import SETTINGS, found
 
 from hamburger.engine.grid import Cell, run_grid
 from hamburger.engine.processes import HAM, Fresh, Warm
-from hamburger.engine.train import train
+from hamburger.tasks import train
 
 
 def finish(running):

@@ -86,14 +86,14 @@ def step(layer, z, cast=None):
     return {"y": y, "z": z.grad, **gradients, **{k: b.double() for k, b in layer.named_buffers()}}
 
 
-def no_worse(found, rounded, exact, dtype):
+def no_worse(found, rounded, exact, dtype, slack=1.5):
     """As near to float64 as the plain layer in the same precision, up to what one more rounding may add."""
     scale = exact["y"].norm()
     for key, value in exact.items():
         if value.norm() < 1e-9 * scale:  # a gradient that a norm makes zero
             assert found[key].norm() < 1e-3 * scale, key
             continue
-        allowed = 1.5 * relative_error(rounded[key], value) + RELATIVE[dtype]
+        allowed = slack * relative_error(rounded[key], value) + RELATIVE[dtype]
         assert relative_error(found[key], value) < allowed, key
 
 
@@ -130,8 +130,9 @@ def test_a_layer_cast_to_half(name, dtype):
 def test_the_papers_size(name, n, train):
     layer = build(name, 512, rank=64).train(train)
     z = torch.randn(1, 512, n, device="cuda", dtype=torch.bfloat16)
-    results = step(layer, z, torch.bfloat16), step(plain(layer), z, torch.bfloat16)
-    no_worse(*results, step(plain(layer).double(), z.double()), torch.bfloat16)
+    twin, exact = plain(layer), plain(layer).double()  # before a step moves the statistics
+    results = step(layer, z, torch.bfloat16), step(twin, z, torch.bfloat16)
+    no_worse(*results, step(exact, z.double()), torch.bfloat16)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16 autocast"])
@@ -140,8 +141,20 @@ def test_training_in_several_tiles_of_everything(name, precision):
     cast, dtype = PRECISIONS[precision]
     layer = build(name, 200, inner=300, rank=130).train()
     z = torch.randn(3, 200, 3_001, device="cuda").to(dtype)
-    results = step(layer, z, cast), step(plain(layer), z, cast)
-    no_worse(*results, step(plain(layer).double(), z.double()), cast or dtype)
+    twin, exact = plain(layer), plain(layer).double()
+    results = step(layer, z, cast), step(twin, z, cast)
+    no_worse(*results, step(exact, z.double()), cast or dtype)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tf32_takes_means_off_in_full(name):
+    """Codes have means far above their spread: what a norm takes off must not be cut to eleven bits before."""
+    torch.backends.cuda.matmul.allow_tf32 = True
+    layer = build(name, 256, rank=32).train()
+    z = torch.randn(2, 256, 3_000, device="cuda")
+    twin, exact = plain(layer), plain(layer).double()
+    # the matrix units cut what cuBLAS rounds: twice the error in every product
+    no_worse(step(layer, z), step(twin, z), step(exact, z.double()), torch.bfloat16, slack=3)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -73,22 +73,24 @@ def ablate(
 
 
 def table(rows: list[dict[str, Any]]) -> Table:
-    """mIoU in percent over the seeds of each cell, in the order of the grid."""
+    """The score of the task over the seeds of each cell, in the order of the grid."""
     from rich.table import Table
 
     from hamburger.analysis.report.statistics import summarise
+    from hamburger.recipes.kinds import kind_named
 
     first = rows[0]
+    scored = kind_named(first.get("task"), "ablate: a row").score
     made = Table(
-        title=f"{first['ablation']} from {first['recipe']}: validation mIoU, {first['protocol']}",
+        title=f"{first['ablation']} from {first['recipe']}: validation {scored.words}, {first['protocol']}",
         caption=f"{first['hardware']}, torch {first['torch']}, {first['steps']} steps; spread over seeds",
     )
     made.add_column("cell")
-    for heading in ("mIoU %", "spread", "loss", "seconds", "seeds"):
+    for heading in (scored.heading, "spread", "loss", "seconds", "seeds"):
         made.add_column(heading, justify="right")
     for cell in dict.fromkeys(row["cell"] for row in rows):
         own = [row for row in rows if row["cell"] == cell]
-        score = summarise([100 * row["miou"] for row in own])
+        score = summarise([scored.scale * row[scored.name] for row in own])
         losses = [row["loss"] for row in own if row["loss"] is not None]
         seconds = summarise([row["seconds"] for row in own])
         made.add_row(

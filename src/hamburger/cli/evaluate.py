@@ -1,23 +1,26 @@
-"""`ham eval`: scores of trained weights on a split."""
+"""`ham eval`: scores of trained weights on a split, by the task of the weights."""
 
 from __future__ import annotations
 
 import json as json_format
 import time
-from collections.abc import Iterable
 from dataclasses import asdict
 from itertools import islice, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from hamburger.errors import OptionError, check_count
 
 if TYPE_CHECKING:
+    import torch
+    from rich.table import Table
+
     from hamburger.analysis.inside import Found
-    from hamburger.data.batches import Batch
-    from hamburger.models.segmenter import Segmenter
+    from hamburger.data import SegmentationSet
+    from hamburger.models.info import Info
+    from hamburger.recipes.kinds import Kind
 
 
 def evaluate(
@@ -36,85 +39,70 @@ def evaluate(
         str | None, typer.Option(help="write the scores here as one JSON object; of several steps or draws {} is which")
     ] = None,
 ) -> None:
-    """mIoU over all pixels of a split, or the accuracy of a classifier, per class, with the protocol stated."""
+    """The scores of the task that the weights were trained for, such as mIoU, per class, with the protocol stated."""
+    from rich.console import Console
+    from rich.progress import Progress
+
     from hamburger.cli.bench import decimals
     from hamburger.engine.probabilities import SINGLE, Protocol
-    from hamburger.models.classifier import is_classifier
+    from hamburger.environment import Environment
+    from hamburger.files import check_writable, write_atomically
+    from hamburger.tasks import task_of_weights
+    from hamburger.use.predict import pick_device
+    from hamburger.use.solving import ways_to_solve
     from hamburger.use.source import find_weights
 
     check_count("eval", "inside", inside, least=0)
     protocol = Protocol(decimals(scales, "eval"), flip, window)
     path = find_weights(weights)
-    if is_classifier(path):
-        if protocol != SINGLE or inside or steps or draws:
-            raise OptionError(
-                f"eval: {path} is of a classifier, which is scored in one view, as it was trained; leave out scales, "
-                "flip, window, steps, draws and inside"
-            )
-        target = None if json is None else Path(json)
-        evaluate_classifier(path, data=data, split=split, dataset=dataset, device=device, json=target)
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-    from rich.table import Table
-
-    from hamburger.data import create_dataset
-    from hamburger.data.checks import check
-    from hamburger.data.evaluation import evaluation_batches
-    from hamburger.engine.evaluate import check_classes, evaluate_ways
-    from hamburger.environment import Environment
-    from hamburger.files import check_writable, write_atomically
-    from hamburger.models.weights import load_weights
-    from hamburger.use.predict import pick_device
-    from hamburger.use.solving import ways_to_solve
-
+    task = task_of_weights(path)
+    if not task.views and (protocol != SINGLE or inside):
+        raise OptionError(
+            f"eval: {path} is for the task '{task.kind.task}', which looks at an image as it is; leave out scales, "
+            "flip, window and inside"
+        )
     asked = Asked.of(steps, draws, json, inside)
     for target in asked.targets:
         check_writable(target)
     on = pick_device(device)
-    net, info = load_weights(path)
-    name = dataset or info.extra.get("data")
+    net, info = task.load(path)
+    ways = ways_to_solve(net.to(on), steps=asked.steps, draws=asked.draws)
+    about = info.extra
+    name = dataset or about.get("data")
     if name is None:
         raise OptionError(f"eval: {path} does not say which data set it was trained on; name one with --dataset")
-    options = info.extra.get("data_options", {}) if name == info.extra.get("data") else {}
-    images = create_dataset(name, split, root=data, **options)
-    check_classes("eval", info.classes, images)
-    check(images)
+    split = about.get("val_split", split) if split == "val" else split  # "val" is what the run was validated on
+    images = task.split(info, name, split, data, about.get("data_options", {}) if name == about.get("data") else {})
     begun = time.perf_counter()
-    ways = ways_to_solve(net.to(on), steps=asked.steps, draws=asked.draws)
     with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"evaluating, {protocol}", total=len(images))
-        found = evaluate_ways(
+        shown = bar.add_task("evaluating", total=len(images))
+        every = task.evaluate_ways(
             net,
             images,
+            info,
             ways,
             device=on,
-            mean=info.mean,
-            std=info.std,
             protocol=protocol,
-            workers=4,
-            progress=lambda done, total: bar.update(task, completed=done),
+            progress=lambda done, total: bar.update(shown, completed=done),
         )
+    found = [asdict(scores) for scores in every]
     console = Console()
-    step = f" of step {info.extra['step']}" if "step" in info.extra else ""
+    step = f" of step {about['step']}" if "step" in about else ""
     for (sweeps, seed), scores in zip(asked.ways, found, strict=True):
         way = "".join(f", {what} {value}" for what, value in (("steps", sweeps), ("draws", seed)) if value is not None)
-        table = Table("class", "IoU %", title=f"{name} {split}, {scores.images} images, {protocol}{way}")
-        for each, value in scores.per_class.items():
-            table.add_row(each, "absent" if value is None else f"{100 * value:.2f}")
-        console.print(table)
-        said = f"mIoU {100 * scores.miou:.2f}, pixel accuracy {100 * scores.pixel_accuracy:.2f}"
-        console.print(f"{said} ({protocol}{way}; {path}{step})", highlight=False, soft_wrap=True, markup=False)
-    looked: Found = {}
-    if inside:
-        looked = _inside(net, islice(evaluation_batches(images, device=on, mean=info.mean, std=info.std), inside))
-        for key, measure in looked.items():
-            if isinstance(measure, float):
-                console.print(f"{key} {measure:.4g}", highlight=False)
+        protocol_said = f"{scores['protocol']}{way}"
+        if task.kind.each is not None:
+            console.print(table(task.kind, scores, f"{name} {split}, {scores['images']} images, {protocol_said}"))
+        said = ", ".join(score.spoken(scores[score.name]) for score in task.kind.scores)
+        console.print(f"{said} ({protocol_said}; {path}{step})", highlight=False, soft_wrap=True, markup=False)
+    looked: Found = _inside(net, images, info, on, inside) if inside else {}
+    for key, value in looked.items():
+        if isinstance(value, float):
+            console.print(f"{key} {value:.4g}", highlight=False)
     seconds = round((time.perf_counter() - begun) / len(found), 2)
     for target, (sweeps, seed), scores in zip(asked.targets, asked.ways, found, strict=bool(asked.targets)):
-        row = {"weights": str(path), "data": name, "split": split, **asdict(scores), **looked}
-        row |= {key: info.extra[key] for key in ("recipe", "step") if key in info.extra}
+        row = {"weights": str(path), "task": task.kind.task, "data": name, "split": split, **scores, **looked}
+        row |= {key: about[key] for key in ("recipe", "step") if key in about}
         row |= {"eval_steps": sweeps, "draws": seed, "seconds": seconds}
         write_atomically(target, (json_format.dumps({**row, **asdict(Environment.here(on.type))}) + "\n").encode())
 
@@ -151,53 +139,23 @@ class Asked(NamedTuple):
         return cls(sweeps, seeds, files)
 
 
-def evaluate_classifier(
-    path: Path, *, data: Path | None, split: str, dataset: str | None, device: str, json: Path | None
-) -> None:
-    """The share of images that are named rightly; `split` "val" is the split that the run was validated on."""
-    from rich.console import Console
+def table(kind: Kind, scores: dict[str, Any], title: str) -> Table:
     from rich.table import Table
 
-    from hamburger.data.generation.load import load_images, open_source
-    from hamburger.engine.classes.evaluate import evaluate_classes
-    from hamburger.environment import Environment
-    from hamburger.files import check_writable, write_atomically
-    from hamburger.models.classifier import load_classifier
-    from hamburger.use.predict import pick_device
-
-    if json is not None:
-        check_writable(json)
-    on = pick_device(device)
-    net, info = load_classifier(path)
-    about = info.extra
-    name = dataset or about["data"]
-    split = about.get("val_split", split) if split == "val" else split
-    options = about.get("data_options", {}) if name == about["data"] else {}
-    images = load_images(open_source(name, split, size=about["size"], root=data, **options))
-    if images.classes != info.classes:
-        raise OptionError(
-            f"eval: the weights know the classes {', '.join(info.classes)}, and '{name}' has "
-            f"{', '.join(images.classes)}; give the data that they were trained with"
-        )
-    scores = evaluate_classes(net.to(on), images, device=on)
-    table = Table("class", "right %", title=f"{name} {split}, {scores.images} images, {scores.protocol}")
-    for each, value in scores.per_class.items():
-        table.add_row(each, "absent" if value is None else f"{100 * value:.2f}")
-    console = Console()
-    console.print(table)
-    said = f"accuracy {100 * scores.accuracy:.2f} ({scores.protocol}; {path} of step {about['step']})"
-    console.print(said, highlight=False, soft_wrap=True, markup=False)
-    if json is not None:
-        row = {"weights": str(path), "data": name, "split": split, **asdict(scores)}
-        row |= {key: about[key] for key in ("recipe", "step")}
-        write_atomically(json, (json_format.dumps({**row, **asdict(Environment.here(on.type))}) + "\n").encode())
+    assert kind.each is not None
+    made = Table("class", f"{kind.each.words} {kind.each.unit}", title=title)
+    for each, value in scores[kind.each.name].items():
+        made.add_row(each, "absent" if value is None else kind.each.shown(value))
+    return made
 
 
-def _inside(net: Segmenter, batches: Iterable[Batch]) -> Found:
+def _inside(net: Any, images: SegmentationSet, info: Info, device: torch.device, count: int) -> Found:
     from hamburger.analysis.inside import CONTEXT, look_inside
+    from hamburger.data.evaluation import evaluation_batches
 
     if getattr(net.head, "context", None) is None:
         raise OptionError(
             f"eval: --inside looks at the layer '{CONTEXT}', which this network does not have; leave it out"
         )
-    return look_inside(net, ((images, labels) for images, labels, _ in batches))
+    batches = islice(evaluation_batches(images, device=device, mean=info.mean, std=info.std), count)
+    return look_inside(net, ((pictures, labels) for pictures, labels, _ in batches))

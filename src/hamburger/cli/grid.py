@@ -50,25 +50,31 @@ def grid_bar(runs: int) -> Iterator[Callable[[int, dict[str, int]], object]]:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Table:
-    """mIoU in percent, mean and standard deviation over the seeds, best last."""
+    """The score of the task, mean and standard deviation over the seeds, best last."""
     from rich.table import Table
 
+    from hamburger.recipes.kinds import kind_named
+
     first = rows[0]
+    scored = kind_named(first.get("task"), "compare: a row").score
     made = Table(
-        title=f"{first['recipe']}: validation mIoU, {first['protocol']}",
+        title=f"{first['recipe']}: validation {scored.words}, {first['protocol']}",
         caption=f"{first['hardware']}, torch {first['torch']}, {first['steps']} steps; spread over seeds",
     )
     made.add_column("context")
-    for heading in ("mIoU %", "spread", "seeds", "images/s", "peak MB"):
+    for heading in (scored.heading, "spread", "seeds", "images/s", "peak MB"):
         made.add_column(heading, justify="right")
     by_context: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         by_context.setdefault(row["context"], []).append(row)
-    for context, own in sorted(by_context.items(), key=lambda item: statistics.mean(r["miou"] for r in item[1])):
-        scores = [100 * row["miou"] for row in own]
-        spread = f"{statistics.stdev(scores):.1f}" if len(scores) > 1 else ""
+    means = {name: statistics.mean(row[scored.name] for row in own) for name, own in by_context.items()}
+    digits = 1 if scored.scale > 1 else 3
+    for context in sorted(means, key=means.__getitem__, reverse=not scored.higher):
+        own = by_context[context]
+        scores = [row[scored.name] for row in own]
+        spread = scored.shown(statistics.stdev(scores), digits) if len(scores) > 1 else ""
         speeds = [row["images_per_s"] for row in own if row["images_per_s"]]
         speed = f"{statistics.median(speeds):.0f}" if speeds else ""
         peak = max((row["peak_mb"] or 0 for row in own), default=0)
-        made.add_row(context, f"{statistics.mean(scores):.1f}", spread, str(len(own)), speed, f"{peak:.0f}" or "")
+        made.add_row(context, scored.shown(means[context], digits), spread, str(len(own)), speed, f"{peak:.0f}" or "")
     return made

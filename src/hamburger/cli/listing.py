@@ -61,6 +61,6 @@ def names_of(kind: str) -> list[str]:
         from hamburger.recipes.gan_base import gan_recipes
 
         return gan_recipes.names()
-    from hamburger.recipes import class_recipes, recipes
+    from hamburger.recipes.find import training_names
 
-    return [*recipes.names(), *class_recipes.names()]
+    return training_names()

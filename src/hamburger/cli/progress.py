@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from hamburger.engine.events import Began, Drawn, Evaluated, Event, Judged, Logged, Note
+from hamburger.engine.events import Began, Drawn, Evaluated, Event, Logged, Note
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,7 +19,7 @@ class Display:
         self._bar: Any = None
         self._task: Any = None
         self._steps = 0
-        self._miou: float | None = None
+        self._score = ""  # the last
 
     def __enter__(self) -> Display:
         return self
@@ -39,13 +39,10 @@ class Display:
             self._logged(event)
         elif isinstance(event, Drawn):
             self._say(f"step {event.step}: wrote {event.path}")
-        elif isinstance(event, Judged):
-            best = ", the best so far" if event.best else ""
-            self._say(f"step {event.step}: {event.name} {100 * event.value:.2f}{best}")
         elif isinstance(event, Evaluated):
-            self._miou = event.miou
-            best = ", the best so far" if event.best else ""
-            self._say(f"step {event.step}: mIoU {100 * event.miou:.2f}, pixels {100 * event.pixel_accuracy:.2f}{best}")
+            said = [score.spoken(value) for score, value in event.scores]
+            self._score = said[0]
+            self._say(f"step {event.step}: {', '.join(said)}{', the best so far' if event.best else ''}")
 
     def _begin(self, began: Began) -> None:
         self._steps = began.steps
@@ -72,9 +69,9 @@ class Display:
         self._bar.start()
 
     def _logged(self, logged: Logged) -> None:
-        miou = "" if self._miou is None else f", mIoU {100 * self._miou:.1f}"
+        score = f", {self._score}" if self._score else ""
         rest = (
-            f"{logged.words or f'loss {logged.loss:.4f}'}{miou}, {logged.images_per_s:.1f} images/s, "
+            f"{logged.words or f'loss {logged.loss:.4f}'}{score}, {logged.images_per_s:.1f} images/s, "
             f"{100 * logged.data_wait:.0f} % waiting for data, {clock(logged.remaining_s)} left"
         )
         if self._bar is not None:

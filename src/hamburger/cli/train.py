@@ -12,8 +12,6 @@ import typer
 if TYPE_CHECKING:
     from hamburger.engine.events import Listener
     from hamburger.engine.result import Result
-    from hamburger.recipes.base import Recipe
-    from hamburger.recipes.class_base import ClassRecipe
 
 
 def train(
@@ -30,11 +28,12 @@ def train(
 ) -> None:
     """Train a network, for the task of its recipe; what is stopped, by whatever, goes on with --resume."""
     from hamburger.recipes.find import find_training
+    from hamburger.recipes.kinds import kind_of
     from hamburger.recipes.overrides import apply
+    from hamburger.tasks import train as run_training
 
     wanted = apply(find_training(recipe), settings or ())
     wanted = wanted if seed is None else replace(wanted, seed=seed)
-    run_training = training_of(wanted)
     result = shown(
         lambda listen: run_training(
             wanted,
@@ -49,27 +48,13 @@ def train(
         )
     )
     if result is not None:
-        found = result.values
-        score, name = ("miou", "mIoU") if "miou" in found else ("accuracy", "accuracy")
+        found, score = result.values, kind_of(wanted).score
         speed = "" if found["images_per_s"] is None else f"{found['images_per_s']:.1f} images/s, "
         typer.echo(
-            f"{name} {100 * found[score]:.2f} ({found['protocol']}) after {found['steps']} steps, "
-            f"best {100 * found[f'best_{score}']:.2f} at step {found['best_step']}; {speed}"
+            f"{score.spoken(found[score.name])} ({found['protocol']}) after {found['steps']} steps, "
+            f"best {score.shown(found[f'best_{score.name}'])} at step {found['best_step']}; {speed}"
             f"{100 * found['data_wait']:.0f} % of the time waiting for data; results in {result.run}"
         )
-
-
-def training_of(recipe: Recipe | ClassRecipe) -> Callable[..., Result]:
-    """What trains a recipe of that task."""
-    from hamburger.recipes.base import Recipe
-
-    if isinstance(recipe, Recipe):
-        from hamburger.engine.train import train
-
-        return train
-    from hamburger.engine.classes.train import train_classes
-
-    return train_classes
 
 
 def shown(training: Callable[[Listener], Result]) -> Result | None:

@@ -12,9 +12,9 @@ from hamburger.engine.folder import RESULT
 from hamburger.engine.grid import Cell
 from hamburger.errors import OptionError
 from hamburger.recipes.ablations import chosen
-from hamburger.recipes.base import Recipe
+from hamburger.recipes.base import SupervisedTraining
 from hamburger.recipes.codec import digest
-from hamburger.recipes.find import find_recipe
+from hamburger.recipes.find import find_training
 from hamburger.recipes.overrides import apply
 
 # evaluations speak of the weights that the row of their training speaks of: those of the last step
@@ -42,7 +42,7 @@ class AblationCell(Cell):
         if self.needs is None:
             return [*super().command(out, data), "--light"]
         recipe = self.resolved()
-        assert isinstance(recipe, Recipe)
+        assert isinstance(recipe, SupervisedTraining)
         words = [sys.executable, "-m", "hamburger", "eval", str(out / self.needs), *self.evaluation]
         words += ["--split", recipe.data.val_split, "--json", str(out / self.name / RESULT)]
         return words if data is None else [*words, "--data", str(data)]
@@ -98,7 +98,7 @@ def ablation_cells(
     for option, values in (("seed", list(seeds)), ("cell", list(only))):
         if len(set(values)) != len(values) or (option == "seed" and not values):
             raise OptionError(f"ablate: give each {option} once, and at least one seed, got {values}")
-    grid = chosen(name, apply(find_recipe(recipe), settings), only)
+    grid = chosen(name, apply(find_training(recipe), settings), only)
     made = []
     for seed in seeds:
         for variant, found in grid.items():

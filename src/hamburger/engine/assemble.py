@@ -66,13 +66,6 @@ class Assembly(NamedTuple):
     wrapped_optimizer: Any
 
 
-def assemble(recipe: Recipe, fabric: Fabric, k: int) -> Assembly:
-    """A network of k classes, equal in all processes, on the device."""
-    with fabric.rank_zero_first(local=True):  # whoever downloads weights does it once for all
-        net = build(recipe, k)
-    return outfit(recipe, recipe.optim, fabric, net)
-
-
 def outfit(recipe: Training, optim: Optim, fabric: Fabric, net: nn.Module) -> Assembly:
     """A network that has been built, with all that its training needs."""
     if recipe.sync_bn and distributed.world() > 1:
@@ -87,10 +80,9 @@ def outfit(recipe: Training, optim: Optim, fabric: Fabric, net: nn.Module) -> As
 
 
 def build(recipe: Recipe, k: int) -> Segmenter:
-    """The network on the CPU, drawn from the recipe's seed, with the weights that it begins from."""
+    """The network on the CPU, with the weights that it begins from."""
     from hamburger.models.create import create_model
 
-    torch.manual_seed(recipe.seed)
     net = create_model(**asdict(recipe.model), num_classes=k)
     set_bn_momentum(net, recipe.bn_momentum)
     if recipe.start is not None:
@@ -115,7 +107,7 @@ def _copy_weights(start: Path, net: Segmenter) -> None:
         ) from None
 
 
-def feed(recipe: Recipe, fabric: Fabric, dataset: SegmentationSet, info: Info) -> Batches:
+def feed(recipe: Recipe, device: torch.device, dataset: SegmentationSet, info: Info) -> Batches:
     from hamburger.data.batches import Batches
 
     return Batches(
@@ -125,7 +117,7 @@ def feed(recipe: Recipe, fabric: Fabric, dataset: SegmentationSet, info: Info) -
         scales=recipe.data.scales,
         flip=recipe.data.flip,
         seed=recipe.seed,
-        device=fabric.device,
+        device=device,
         rank=distributed.rank(),
         world=distributed.world(),
         accumulate=recipe.accumulate,

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from hamburger.metrics.score import Score
+
 
 @dataclass(frozen=True)
 class Began:
@@ -36,19 +38,10 @@ class Logged:
 
 @dataclass(frozen=True)
 class Evaluated:
-    step: int
-    miou: float
-    pixel_accuracy: float
-    best: bool
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A score of another task than segmentation, by its name; between 0 and 1."""
+    """`scores` are those of the task, with their values; the first is what `best` speaks of."""
 
     step: int
-    name: str
-    value: float
+    scores: tuple[tuple[Score, float], ...]
     best: bool
 
 
@@ -71,5 +64,5 @@ class Note:
     text: str
 
 
-Event = Began | Logged | Evaluated | Judged | Drawn | Saved | Note
+Event = Began | Logged | Evaluated | Drawn | Saved | Note
 Listener = Callable[[Event], object]

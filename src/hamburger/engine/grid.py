@@ -15,9 +15,9 @@ from hamburger.engine.interrupt import StopRequest
 from hamburger.engine.processes import Fresh, Running, Warm
 from hamburger.errors import HamburgerError, OptionError, check_count
 from hamburger.recipes.base import Training
-from hamburger.recipes.check import check_recipe
 from hamburger.recipes.codec import differences, read_recipe
-from hamburger.recipes.find import find_recipe
+from hamburger.recipes.find import find_training
+from hamburger.recipes.kinds import kind_of
 from hamburger.recipes.overrides import apply
 
 
@@ -51,8 +51,8 @@ class Cell:
 
     def resolved(self) -> Training:
         """The recipe, checked."""
-        recipe = replace(apply(find_recipe(self.recipe), self.overrides), seed=self.seed)
-        check_recipe(recipe, processes=1)
+        recipe = replace(apply(find_training(self.recipe), self.overrides), seed=self.seed)
+        kind_of(recipe).check(recipe, processes=1)
         return recipe
 
     def command(self, out: Path, data: Path | None) -> list[str]:
@@ -67,7 +67,7 @@ class Cell:
         return [*words, "--resume"] if (run / RECIPE).exists() else words
 
     def row(self, result: dict[str, Any]) -> dict[str, Any]:
-        """What `results/segmentation_*.jsonl` holds of a run."""
+        """What `results/<task>_<data>_*.jsonl` holds of a run."""
         # the variant's name last: breads without a ham are a setting of some context, not that context
         return {"recipe": self.recipe, **result, "context": self.variant, "overrides": list(self.overrides)}
 

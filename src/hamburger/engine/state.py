@@ -29,16 +29,16 @@ class Done:
 
 @dataclass
 class Scored(Done):
-    """`evaluated` is the step that was last scored."""
+    """`evaluated` is the step that was last scored; `best` is the score of `best_step`."""
 
     evaluated: int = 0
     best_step: int = 0
+    best: float | None = None
     scores: dict[str, Any] | None = None  # of the step that was last scored
 
-
-@dataclass
-class Progress(Scored):
-    best_miou: float | None = None
+    def load(self, state: Mapping[str, Any]) -> None:
+        named = ("best_miou", "best_accuracy")  # as older checkpoints have it
+        super().load({"best" if name in named else name: value for name, value in state.items()})
 
 
 def random_states(device: torch.device) -> list[dict[str, Any]]:

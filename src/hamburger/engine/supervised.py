@@ -1,66 +1,74 @@
-"""What training with labels shares, whatever the labels are: one optimiser, terms of a loss, scores as it goes."""
+"""A loop over labelled data, whatever the task: accumulated parts, the schedule, validation, the best weights."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from hamburger import distributed
 from hamburger.engine.assemble import Assembly
-from hamburger.engine.events import Listener
-from hamburger.engine.folder import RunFolder
+from hamburger.engine.events import Evaluated, Listener
+from hamburger.engine.folder import BEST, RunFolder
 from hamburger.engine.interrupt import StopRequest
 from hamburger.engine.optim import set_rate
 from hamburger.engine.run import Run
 from hamburger.engine.schedule import learning_rate
 from hamburger.engine.state import Scored
-from hamburger.recipes.base import Recipe
-from hamburger.recipes.class_base import ClassRecipe
+from hamburger.recipes.base import SupervisedTraining
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
-R = TypeVar("R", bound=Recipe | ClassRecipe)
-P = TypeVar("P", bound=Scored)
+    from hamburger.engine.task import Task
+
+R = TypeVar("R", bound=SupervisedTraining)
 
 
-class Supervised(Run[R, P]):
-    """A network that is scored on the validation split as it goes."""
+class Equipment(NamedTuple):
+    """What a loop works with, the same for every task."""
 
-    def __init__(
-        self,
-        recipe: R,
-        fabric: Fabric,
-        folder: RunFolder,
-        assembly: Assembly,
-        stop: StopRequest,
-        listen: Listener,
-        progress: P,
-    ) -> None:
-        super().__init__(recipe, fabric, folder, stop, listen, progress)
+    fabric: Fabric
+    folder: RunFolder
+    assembly: Assembly
+    stop: StopRequest
+    listen: Listener
+
+
+class Supervised(Run[R, Scored]):
+    """A network that is scored on the validation split as it goes. Of its own a task's loop has the losses."""
+
+    USUAL_CURES = "a lower optim.lr, more optim.warmup or precision=32 are the usual cures"
+
+    def __init__(self, task: Task[R], recipe: R, data: Any, equipment: Equipment) -> None:
+        fabric, folder, assembly, stop, listen = equipment
+        super().__init__(recipe, fabric, folder, stop, listen, Scored())
+        self.task, self.data = task, data
         self.net, self.model, self.optimizer, self.wrapped_optimizer = assembly
+        self.info = task.info(recipe, data)
+        self.batches = task.batches(recipe, data, fabric.device)
 
     # -- what each task says for itself --------------------------------------------------------------------------
-
-    @abstractmethod
-    def feed(self, start: int, stop: int) -> Iterator[tuple[int, Sequence[Any]]]:
-        """Steps with the accumulated parts of their batches, as a generator that can be closed."""
 
     @abstractmethod
     def losses(self, parts: Sequence[Any]) -> Callable[[int], dict[str, Tensor]]:
         """The terms of each part by its number; their sums over the parts are those of the whole batch."""
 
-    @abstractmethod
-    def evaluate(self) -> None:
-        """Score the network as it is."""
+    def feed(self, start: int, stop: int) -> Iterator[tuple[int, Sequence[Any]]]:
+        """Steps with the accumulated parts of their batches, as a generator that can be closed."""
+        return self.batches.run(start, stop)
 
     def before_step(self, step: int, parts: Sequence[Any]) -> None:
         """A look at the weights and the batch of a step that is about to be made."""
+
+    def findings(self) -> dict[str, Any]:
+        """What the result says besides, at the end."""
+        return {}
 
     # -- the run -------------------------------------------------------------------------------------------------
 
@@ -111,7 +119,54 @@ class Supervised(Run[R, P]):
         rate = learning_rate(self.recipe.optim, step - 1, self.recipe.steps)
         return {"step": step, "loss": sum(terms.values()), "terms": terms, "lr": rate}
 
+    def waited(self) -> float:
+        return float(self.batches.waited)
+
+    # -- scores --------------------------------------------------------------------------------------------------
+
+    def evaluate(self) -> None:
+        """Score the network as it is on the validation split, in float32."""
+        self.check_weights()  # a network of NaN still answers, and might even be the best so far
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            scores = self.task.evaluate(
+                self.net,
+                self.data.val,
+                self.info,
+                device=self.device,
+                batch=self.recipe.batch,
+                workers=self.recipe.data.workers,
+                channels_last=self.recipe.channels_last,
+                progress=self._between_images,
+            )
+        now, score = self.progress, self.task.kind.score
+        now.evaluated, now.scores = now.step, asdict(scores)
+        value = now.scores[score.name]
+        best = self.recipe.keep == "last" or now.best is None or score.better(value, now.best)
+        if best:
+            now.best_step, now.best = now.step, value
+        if self.first:
+            self.write({"step": now.step, **now.scores})
+            self.listen(
+                Evaluated(now.step, tuple((each, now.scores[each.name]) for each in self.task.kind.scores), best)
+            )
+
+    def _between_images(self, done: int, total: int) -> None:
+        # alone, an interrupt need not wait for the end; together, all would have to hear of it at the same image
+        if self.stop and distributed.world() == 1 and done < total:
+            self.interrupt()
+
     # -- what is kept --------------------------------------------------------------------------------------------
+
+    def keep(self) -> None:
+        """The best weights where these are they."""
+        now = self.progress
+        if now.evaluated == now.step == now.best_step:
+            extra = {**self.info.extra, "step": now.step, self.task.kind.score.name: now.best}
+            info = replace(self.info, extra=extra)
+            self.task.save(self.folder.path / BEST, self.net, info, durable=not self.light)
+
+    def data_digest(self) -> str:
+        return str(self.data.digest())
 
     def state(self) -> dict[str, Any]:
         return {"model": self.net.state_dict(), "optimizer": self.optimizer.state_dict()}
@@ -124,3 +179,6 @@ class Supervised(Run[R, P]):
         states = self.optimizer.state.values()
         momenta = [value for state in states for value in state.values() if isinstance(value, Tensor)]
         return [*self.net.state_dict().values(), *momenta]
+
+    def cures(self) -> str:
+        return f"begin a new run: {self.USUAL_CURES}"

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from hamburger.errors import CheckpointError, InputError, OptionError, check_choice, check_count
-from hamburger.files import write_durably
+from hamburger.errors import OptionError, check_choice, check_count
 from hamburger.insertion import insert_context
 from hamburger.models.info import Info
+from hamburger.models.stored import read_stored, write_stored
 
-KEY = "hamburger"  # of the metadata
+TASK = "classes"
 STEMS = ("timm", "small")
 # images are in [-1, 1]
 MEAN = STD = (0.5, 0.5, 0.5)
@@ -80,47 +79,16 @@ def _shrink_stem(backbone: str, net: nn.Module) -> None:
     net.conv1, net.maxpool = small, nn.Identity()
 
 
-def save_classifier(path: str | os.PathLike[str], net: Classifier, info: Info) -> None:
+def save_classifier(path: str | os.PathLike[str], net: Classifier, info: Info, *, durable: bool = True) -> None:
     """Write the network to a file that is either complete or not there."""
-    from dataclasses import replace
-
-    from safetensors.torch import save
-
-    tensors = {name: value.detach().cpu().contiguous() for name, value in net.state_dict().items()}
-    described = replace(info, model={"task": "classes", **net.config, "pretrained": False}, mean=MEAN, std=STD)
-    write_durably(Path(path), save(tensors, metadata={KEY: described.as_json()}))
-
-
-def is_classifier(path: str | os.PathLike[str]) -> bool:
-    """Whether a weights file says that it is of a classifier; False where it cannot be read, which loading will say."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, "pt") as file:
-            said = json.loads((file.metadata() or {}).get(KEY, "{}"))
-    except (SafetensorError, OSError, ValueError):
-        return False
-    model = said.get("model") if isinstance(said, dict) else None
-    return isinstance(model, dict) and model.get("task") == "classes"
+    model = {"task": TASK, **net.config, "pretrained": False}
+    write_stored(path, net, replace(info, model=model, mean=MEAN, std=STD), durable=durable)
 
 
 def load_classifier(path: str | os.PathLike[str]) -> tuple[Classifier, Info]:
     """The classifier of a file, on the CPU and in evaluation mode, and what its classes are called."""
-    from safetensors import SafetensorError, safe_open
-
-    path = Path(path)
-    if not path.is_file():
-        raise InputError(f"load_classifier: there is no file {path}")
-    try:
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"load_classifier: {path} is not a readable .safetensors file: {error}") from error
-    info = Info.from_json(metadata.get(KEY, "{}"), f"load_classifier: {path}")
-    options = dict(info.model)
-    if options.pop("task", None) != "classes":
-        raise CheckpointError(f"load_classifier: {path} is of another kind of network; load_weights reads those")
+    info, tensors = read_stored("load_classifier", path, TASK)
+    options = {key: value for key, value in info.model.items() if key != "task"}
     with torch.random.fork_rng(devices=[]):  # what is drawn here is overwritten: leave the caller's draws alone
         net = create_classifier(**options)
     net.load_state_dict(tensors)

@@ -5,19 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from pathlib import Path
 
 import torch
 
 from hamburger.errors import CheckpointError, HamburgerError, InputError
-from hamburger.files import write_atomically, write_durably
 from hamburger.models.create import create_model
 from hamburger.models.info import Info
 from hamburger.models.segmenter import Segmenter
+from hamburger.models.stored import read_stored, write_stored
 
 __all__ = ["Info", "describe", "load_weights", "save_weights"]
-
-KEY = "hamburger"  # of the metadata
 
 
 def save_weights(
@@ -28,12 +25,7 @@ def save_weights(
     `info` is that of the network by default; its `model` is always the network's own `config`. Without `durable` the
     disk is not waited for, and a loss of power may lose the file.
     """
-    from safetensors.torch import save
-
-    info = describe(net, info)
-    tensors = {name: value.detach().cpu().contiguous() for name, value in net.state_dict().items()}
-    write = write_durably if durable else write_atomically
-    write(Path(path), save(tensors, metadata={KEY: info.as_json()}))
+    write_stored(path, net, describe(net, info), durable=durable)
 
 
 def describe(net: Segmenter, info: Info | None = None) -> Info:
@@ -71,30 +63,7 @@ def describe(net: Segmenter, info: Info | None = None) -> Info:
 
 def load_weights(path: str | os.PathLike[str]) -> tuple[Segmenter, Info]:
     """The network of a file, on the CPU and in evaluation mode, and what its classes mean. Runs nothing in the file."""
-    from safetensors import SafetensorError, safe_open
-
-    path = Path(path)
-    if not path.is_file():
-        raise CheckpointError(f"load_weights: there is no file {path}")
-    try:
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(
-            f"load_weights: {path} ({path.stat().st_size} bytes) is not a readable .safetensors file: {error}"
-        ) from error
-    if KEY not in metadata:
-        raise CheckpointError(
-            f"load_weights: {path} does not say which network it is of; it was not written by save_weights. Weights "
-            f"of an encoder alone go into create_model(..., pretrained='{path}')"
-        )
-    info = Info.from_json(metadata[KEY], f"load_weights: {path}")
-    if info.model.get("task") == "classes":
-        raise CheckpointError(
-            f"load_weights: {path} is of a classifier, and this needs a segmentation network; `ham eval` and "
-            f"hamburger.models.classifier.load_classifier take classifiers"
-        )
+    info, tensors = read_stored("load_weights", path)
     return rebuild(info, tensors, str(path)), info
 
 

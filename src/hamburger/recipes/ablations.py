@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hamburger.errors import OptionError, UnknownNameError, did_you_mean
-from hamburger.recipes.base import Recipe
+from hamburger.recipes.base import SupervisedTraining
 from hamburger.recipes.variants import variants
 from hamburger.registry import Registry
 
@@ -46,9 +47,9 @@ Grid = dict[str, Variant]
 ablations: Registry[Grid] = Registry("ablation")
 
 
-def ham(recipe: Recipe, name: str, **options: object) -> Variant:
+def ham(recipe: SupervisedTraining, name: str, **options: object) -> Variant:
     """A Hamburger with these options; a default is said only where the recipe has another."""
-    said = recipe.model.context_options
+    said = _context_options(recipe)
     needed = {key: value for key, value in options.items() if key in said or DEFAULTS.get(key) != value}
     return Variant(
         (f"model.context={name}", *(f"model.context_options.{key}={value}" for key, value in needed.items()))
@@ -56,20 +57,21 @@ def ham(recipe: Recipe, name: str, **options: object) -> Variant:
 
 
 @ablations.register("gradient")
-def gradient(recipe: Recipe) -> Grid:
+def gradient(recipe: SupervisedTraining) -> Grid:
     """Table 1: what is differentiated, for each ham."""
     return {f"{name}-{grad.replace(':', '')}": ham(recipe, name, grad=grad) for name in HAMS for grad in GRADIENTS}
 
 
 @ablations.register("angles")
-def angles(recipe: Recipe) -> Grid:
+def angles(recipe: SupervisedTraining) -> Grid:
     """Section 2.3 over a training by the one-step gradient: its norm and its angle to BPTT's, at twelve steps."""
+    _head(recipe, "angles")
     every = max(1, recipe.steps // MEASURED)
     return {f"{name}-angles": Variant((*ham(recipe, name).overrides, f"angles_every={every}")) for name in HAMS}
 
 
 @ablations.register("parts")
-def parts(recipe: Recipe) -> Grid:
+def parts(recipe: SupervisedTraining) -> Grid:
     """Table 2: which parts of the burger are there."""
     return {
         "baseline": Variant(("model.context=none",)),
@@ -82,35 +84,35 @@ def parts(recipe: Recipe) -> Grid:
 
 
 @ablations.register("init")
-def init(recipe: Recipe) -> Grid:
+def init(recipe: SupervisedTraining) -> Grid:
     """Table 8: where the first dictionary comes from; a learned one is differentiated by BPTT."""
     return {f"{name}-{start}": ham(recipe, name, init=start) for name in HAMS for start in INITS}
 
 
 @ablations.register("temperature")
-def temperature(recipe: Recipe) -> Grid:
+def temperature(recipe: SupervisedTraining) -> Grid:
     """Table 9: how hard CD and VQ assign."""
     cells = [(name, value) for name in ("cd", "vq") for value in TEMPERATURES]
     return {f"{name}-t{value:g}": ham(recipe, name, temperature=value) for name, value in cells}
 
 
 @ablations.register("latent")
-def latent(recipe: Recipe) -> Grid:
+def latent(recipe: SupervisedTraining) -> Grid:
     """Fig. 3: inner width d and rank r, in parts of the head's width, so that a small network has such a grid too."""
-    width = int(recipe.model.head_options.get("width", WIDTH))
+    width = int(_head(recipe, "latent").get("width", WIDTH))
     if width % 64:
         raise OptionError(f"ablate: 'latent' divides the head's width by up to 64, got {width}; take a multiple of 64")
     across = [(width, width // part) for part in (64, 32, 16, 8, 4)]
     along = [(width // part, width // part // 8) for part in (2, 4, 8)]  # d = 8 r
     narrow = [(width // part, width // 8) for part in (2, 4)]
     cells = {f"d{d}-r{r}": ham(recipe, "nmf", inner=d, rank=r) for d, r in (*across, *along, *narrow)}
-    if width // 8 >= 8 and not recipe.model.context_options:
+    if width // 8 >= 8 and not _context_options(recipe):
         cells[f"d{width}-r{width // 8}"] = ham(recipe, "nmf")  # which it is by default
     return cells
 
 
 @ablations.register("steps")
-def steps(recipe: Recipe) -> Grid:
+def steps(recipe: SupervisedTraining) -> Grid:
     """Figs. 4, 7 to 9: sweeps K in training, and each of these networks evaluated with other K."""
     grid: Grid = {}
     for name in HAMS:
@@ -124,7 +126,7 @@ def steps(recipe: Recipe) -> Grid:
 
 
 @ablations.register("dictionary")
-def dictionary(recipe: Recipe) -> Grid:
+def dictionary(recipe: SupervisedTraining) -> Grid:
     """One stored dictionary in evaluation, always the same bits, against one drawn for every image."""
     grid: Grid = {}
     for name in HAMS:
@@ -135,14 +137,15 @@ def dictionary(recipe: Recipe) -> Grid:
 
 
 @ablations.register("contexts")
-def contexts(recipe: Recipe) -> Grid:
+def contexts(recipe: SupervisedTraining) -> Grid:
     """Tables 4 and 5 at a small scale: hams against attention."""
     return {name: Variant(overrides) for name, overrides in variants(RIVALS).items()}
 
 
 @ablations.register("inside")
-def inside(recipe: Recipe) -> Grid:
+def inside(recipe: SupervisedTraining) -> Grid:
     """Figs. 5 and 6: spectra before and after the context, ranks of attention maps, angles of gradients."""
+    _head(recipe, "inside")
     grid: Grid = {}
     for name, overrides in variants(("breads", *HAMS, *ATTENTIONS)).items():
         grid[name] = Variant(overrides)
@@ -150,7 +153,21 @@ def inside(recipe: Recipe) -> Grid:
     return grid
 
 
-def chosen(name: str, recipe: Recipe, cells: Sequence[str] = ()) -> Grid:
+def _head(recipe: SupervisedTraining, grid: str) -> dict[str, Any]:
+    """The options of a segmentation network's head; other tasks have none."""
+    if not hasattr(recipe.model, "head_options"):
+        raise OptionError(
+            f"ablate: '{grid}' is about the head of a segmentation network, which '{recipe.name}' has not"
+        )
+    return dict(recipe.model.head_options)
+
+
+def _context_options(recipe: SupervisedTraining) -> dict[str, Any]:
+    """Those that the recipe itself gives to its context."""
+    return dict(getattr(recipe.model, "context_options", {}))
+
+
+def chosen(name: str, recipe: SupervisedTraining, cells: Sequence[str] = ()) -> Grid:
     """A named grid, or the named cells of it; the weights that an evaluation needs come along."""
     grid = ablations.create(name, recipe)
     for cell in cells:

@@ -67,8 +67,18 @@ class Training:
     seed: int = 0
 
 
+class SupervisedTraining(Training):
+    """What the recipe of a supervised task has besides; a dataclass that names these fields derives from it."""
+
+    model: Any  # what the task builds its network from, with `backbone` and `context` at least
+    data: Any  # with `name`, `options`, `val_split` and `workers` at least
+    optim: Optim
+    eval_every: int
+    keep: str
+
+
 @dataclass(frozen=True)
-class Recipe(Training):
+class Recipe(SupervisedTraining):
     """A segmentation network."""
 
     model: Model = field(default_factory=Model)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from hamburger.recipes.base import Optim, Training
+from hamburger.recipes.base import Optim, SupervisedTraining
 from hamburger.registry import Registry
 
 
@@ -38,7 +38,7 @@ class Pictures:
 
 
 @dataclass(frozen=True)
-class ClassRecipe(Training):
+class ClassRecipe(SupervisedTraining):
     """A classifier."""
 
     task: str = "classes"  # by which a recipe.json is known

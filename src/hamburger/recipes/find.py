@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import cast
 
 from hamburger.errors import InputError, UnknownNameError, did_you_mean
-from hamburger.recipes.base import Recipe, recipes
-from hamburger.recipes.class_base import ClassRecipe, class_recipes
+from hamburger.recipes.base import Recipe, SupervisedTraining, recipes
 from hamburger.recipes.codec import from_json, read_recipe
 from hamburger.recipes.gan_base import GanRecipe, gan_recipes
+from hamburger.recipes.kinds import kind_named, kinds
 
 
 def find_recipe(name: str) -> Recipe:
@@ -22,19 +23,26 @@ def find_recipe(name: str) -> Recipe:
     return from_json(path.read_text())
 
 
-def find_training(name: str) -> Recipe | ClassRecipe:
+def find_training(name: str) -> SupervisedTraining:
     """The recipe of `ham train`, of whichever task it is."""
-    if name in class_recipes:
-        return class_recipes.create(name)
-    if name.endswith(".json") and Path(name).is_file() and _task(Path(name).read_text()) == "classes":
-        return read_recipe(Path(name).read_text(), ClassRecipe)
-    if not name.endswith(".json") and name not in recipes:
-        known = [*recipes.names(), *class_recipes.names()]
-        raise UnknownNameError(f"no recipe '{name}'{did_you_mean(name, known)}")
-    return find_recipe(name)
+    if name.endswith(".json"):
+        path = Path(name)
+        if not path.is_file():
+            raise InputError(f"train: there is no recipe file {path}; name one, or a recipe of `ham list recipes`")
+        text = path.read_text()
+        return read_recipe(text, kind_named(_task(text), f"train: {path}").recipe)
+    for kind in kinds.values():
+        if name in kind.named:
+            return cast(SupervisedTraining, kind.named.create(name))
+    raise UnknownNameError(f"no recipe '{name}'{did_you_mean(name, training_names())}")
 
 
-def _task(text: str) -> str | None:
+def training_names() -> list[str]:
+    """Every recipe of `ham train`, task by task."""
+    return [name for kind in kinds.values() for name in kind.named.names()]
+
+
+def _task(text: str) -> object:
     try:
         found = json.loads(text)
     except json.JSONDecodeError:

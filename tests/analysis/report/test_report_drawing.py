@@ -13,6 +13,7 @@ from PIL import Image
 from hamburger.analysis.report.atom_maps import over
 from hamburger.analysis.report.drawing import BASELINE, INK, heat, line, picture, shrink, svg
 from hamburger.analysis.report.groups import Group, Study
+from hamburger.recipes.kinds import SEGMENTATION
 
 
 def opened(uri):
@@ -64,6 +65,6 @@ def test_figures_take_the_colour_of_the_text_and_share_no_ids():
 @pytest.mark.parametrize("count", [1, 12])
 def test_groups_keep_a_look_of_their_own(count):
     groups = (Group("baseline", "baseline", ()), *(Group(str(i), "rival", ()) for i in range(count)))
-    looks = [tuple(line(Study(groups, groups[0], ()), group).values()) for group in groups]
+    looks = [tuple(line(Study(SEGMENTATION, groups, groups[0], ()), group).values()) for group in groups]
     assert looks[0][0] == BASELINE
     assert len(set(looks)) == len(groups)

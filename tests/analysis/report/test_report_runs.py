@@ -11,7 +11,7 @@ from hamburger.analysis.report.runs import RunError, read_run, read_runs
 
 def test_a_run_is_read_as_written(make_run):
     run = read_run(make_run("nmf", seed=3, miou=0.625, weights=True))
-    assert (run.seed, run.miou, run.recipe["model"]["context"]) == (3, 0.625, "nmf")
+    assert (run.seed, run.score, run.recipe["model"]["context"]) == (3, 0.625, "nmf")
     assert run.curve("miou") == [(20, 0.3125), (40, 0.625)]
     assert [step for step, _ in run.curve("loss")] == [10, 20, 30, 40]
     assert run.weights.name == "best.safetensors"
@@ -19,7 +19,7 @@ def test_a_run_is_read_as_written(make_run):
 
 def test_an_unfinished_run_has_no_score(make_run):
     run = read_run(make_run("nmf", finished=False, curves=False))
-    assert (run.miou, run.rows, run.weights) == (None, (), None)
+    assert (run.score, run.rows, run.weights) == (None, (), None)
 
 
 def test_a_folder_of_runs_stands_for_its_runs(make_run, tmp_path):

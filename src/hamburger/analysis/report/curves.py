@@ -8,7 +8,6 @@ from hamburger.analysis.report.drawing import line, svg
 from hamburger.analysis.report.groups import Group, Study
 from hamburger.analysis.report.html import Markup, figure, paragraph, side_by_side
 
-CURVES = {"loss": ("Training loss", "loss"), "miou": ("Validation mIoU", "mIoU, %")}
 MOST_LINES = 12
 
 
@@ -18,24 +17,30 @@ def dots(study: Study) -> Markup:
     if not scored:
         return Markup()
 
+    score = study.kind.score
+
     def draw(axes: Any) -> None:
         for place, group in enumerate(scored):
             look = line(study, group)["color"]
-            values = [100 * value for value in group.scores.values()]
+            values = [score.scale * value for value in group.scores.values()]
             axes.plot(values, [place] * len(values), "o", color=look, alpha=0.75, markersize=6, markeredgewidth=0)
             axes.plot([sum(values) / len(values)] * 2, [place - 0.3, place + 0.3], color=look, linewidth=2.5)
         axes.set_yticks(range(len(scored)), [group.name for group in scored])
-        axes.set(xlabel="mIoU, %", ylim=(len(scored) - 0.4, -0.6))
+        axes.set(xlabel=score.heading, ylim=(len(scored) - 0.4, -0.6))
         axes.grid(visible=False, axis="y")
 
-    alt = "mIoU of every run, by context"
+    alt = f"{score.words} of every run, by context"
     drawn = svg("scores", draw, alt=alt, height=0.75 + 0.3 * len(scored))
     return figure(drawn, "Each dot is one run, that is one seed; the bar is the mean. The axis does not begin at zero.")
 
 
 def curves(study: Study) -> Markup:
-    """Loss and validation mIoU over steps."""
-    made = [_curve(study, field, *words) for field, words in CURVES.items()]
+    """Loss and validation score over steps."""
+    score = study.kind.score
+    made = [
+        _curve(study, "loss", "Training loss", "loss", 1),
+        _curve(study, score.name, f"Validation {score.words}", score.heading, score.scale),
+    ]
     drawn = [drawing for drawing in made if drawing]
     if not drawn:
         return paragraph("No run has written a learning curve (metrics.jsonl).", kind="soft")
@@ -62,8 +67,7 @@ def band(group: Group, field: str) -> list[tuple[int, float, float, float]]:
     return rows
 
 
-def _curve(study: Study, field: str, title: str, unit: str) -> str:
-    scale = 100 if unit.endswith("%") else 1
+def _curve(study: Study, field: str, title: str, unit: str, scale: int) -> str:
     bands = {place: band(group, field) for place, group in enumerate(study.groups[:MOST_LINES])}
     bands = {place: rows for place, rows in bands.items() if rows}
     if not bands:

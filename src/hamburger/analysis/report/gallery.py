@@ -13,6 +13,7 @@ from hamburger.analysis.report.groups import Group, Study
 from hamburger.analysis.report.runs import Run, RunError
 from hamburger.data import IGNORE, Sample, SegmentationSet, create_dataset, datasets
 from hamburger.data.normalise import normalise
+from hamburger.recipes.kinds import SEGMENTATION
 from hamburger.registry import options_of
 from hamburger.use.predict import Predictor
 
@@ -49,6 +50,8 @@ class Gallery:
 
 def open_gallery(study: Study, data_root: Path | None, *, device: str = "auto") -> Gallery | str:
     """The gallery, or the reason why there is none."""
+    if study.kind is not SEGMENTATION:
+        return "They are drawn for segmentation networks only."
     exhibited = list(_choose(study))
     if not exhibited:
         return "No run has weights (best.safetensors) yet."

@@ -9,6 +9,7 @@ from typing import Any
 
 from hamburger.analysis.report.runs import Run, RunError
 from hamburger.analysis.report.statistics import Difference, Summary, paired, summarise
+from hamburger.recipes.kinds import Kind
 from hamburger.solvers.base import hams
 
 # what decides how a run is fed and watched, not what it computes
@@ -27,8 +28,8 @@ class Group:
 
     @property
     def scores(self) -> dict[int, float]:
-        """mIoU of the finished runs by seed."""
-        return {run.seed: run.miou for run in self.runs if run.miou is not None}
+        """Of the finished runs by seed."""
+        return {run.seed: run.score for run in self.runs if run.score is not None}
 
     @property
     def score(self) -> Summary | None:
@@ -48,6 +49,7 @@ class Study:
     the context's alone.
     """
 
+    kind: Kind
     groups: tuple[Group, ...]
     reference: Group
     mixed: tuple[str, ...]
@@ -56,13 +58,17 @@ class Study:
         return None if group is self.reference else paired(group.scores, self.reference.scores)
 
     def best(self, *kinds: str) -> Group | None:
-        """The highest mean among groups of those kinds, of all without any."""
-        scored = [group for group in self.groups if group.scores and (not kinds or group.kind in kinds)]
-        return max(scored, key=lambda group: group.score.mean if group.score else 0.0, default=None)
+        """The best mean among groups of those kinds, of all without any."""
+        means = {group: group.score.mean for group in self.groups if group.score and (not kinds or group.kind in kinds)}
+        pick = max if self.kind.score.higher else min
+        return pick(means, key=means.__getitem__, default=None)
 
 
 def study(runs: Sequence[Run]) -> Study:
     """Groups by kind, the baseline first, and among their kind in the order in which they were given."""
+    tasks = {run.kind.task: run.kind for run in runs}
+    if len(tasks) > 1:
+        raise RunError(f"report: these runs are for {' and '.join(sorted(tasks))}; one page is about one task")
     sorted_out: dict[str, list[Run]] = {}
     fields: dict[str, dict[str, Any]] = {}
     for run in runs:
@@ -83,7 +89,7 @@ def study(runs: Sequence[Run]) -> Study:
         ]
         groups.append(Group(" ".join([name, *settings]), kind, _by_seed(members)))
     groups.sort(key=lambda group: KINDS.index(group.kind))
-    return Study(tuple(groups), groups[0], tuple(mixed))
+    return Study(runs[0].kind, tuple(groups), groups[0], tuple(mixed))
 
 
 def _differing(recipes: Sequence[dict[str, Any]]) -> list[str]:

@@ -41,7 +41,7 @@ def write_report(
 
 
 def page(found: Study, gallery: Gallery | str) -> str:
-    title = f"HamNet on {', '.join(_data_names(found))}"
+    title = f"{found.kind.networks} on {', '.join(_data_names(found))}"
     runs = sum(len(group.runs) for group in found.groups)
     head = (
         f"<h1>{title}</h1>"
@@ -80,7 +80,7 @@ def _results(found: Study) -> Markup:
 
 def _reading(found: Study) -> str:
     said = (
-        "mIoU is that of the last step, pooled over the whole validation split; pixels without a label do not count. "
+        f"{found.kind.score.words} is that of the last step, {found.kind.pooled}. "
         "Mean and sample standard deviation are over seeds, which change the start, the order of the data and the "
         "augmentation together. "
     )

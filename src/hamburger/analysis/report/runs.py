@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hamburger.errors import HamburgerError
+from hamburger.recipes.kinds import Kind, kind_named
 
 Curve = list[tuple[int, float]]
 
@@ -33,9 +34,14 @@ class Run:
         return int(self.recipe["seed"])
 
     @property
-    def miou(self) -> float | None:
-        """Of the finished run, as a share."""
-        return self.result.get("miou")
+    def kind(self) -> Kind:
+        """Its task, and the scores that this is judged by."""
+        return kind_named(self.recipe.get("task"), f"report: {self.path}")
+
+    @property
+    def score(self) -> float | None:
+        """Of the finished run."""
+        return self.result.get(self.kind.score.name)
 
     def curve(self, field: str) -> Curve:
         """(step, value) of the rows that have a finite number under that name, by rising step."""
@@ -61,8 +67,9 @@ def read_run(path: Path) -> Run:
         raise RunError(f"report: {path / 'recipe.json'} has no seed; it is not the recipe of a run")
     if "discriminator_lr" in recipe.get("optim", {}):
         raise RunError(f"report: {path} is a run of a GAN; `ham gan report {path}` is for those")
-    if result and not _is_number(result.get("miou")):
-        raise RunError(f"report: {path / 'result.json'} has no number 'miou'; it is not the result of a run")
+    name = kind_named(recipe.get("task"), f"report: {path / 'recipe.json'}").score.name
+    if result and not _is_number(result.get(name)):
+        raise RunError(f"report: {path / 'result.json'} has no number '{name}'; it is not the result of a run")
     weights = path / "best.safetensors"
     return Run(path, recipe, result, tuple(read_rows(path / "metrics.jsonl")), weights if weights.exists() else None)
 

@@ -8,8 +8,8 @@ from typing import Any
 from hamburger.analysis.report.groups import Group, Study
 from hamburger.analysis.report.html import Cell, Markup, folded, number, paragraph, table
 from hamburger.analysis.report.statistics import Difference, Summary, paired
+from hamburger.metrics.score import Score
 
-PER_CLASS = "per_class"
 # fields of result.json that say how and where a score was made, and what they are called
 CONDITIONS = {
     "protocol": "evaluation",
@@ -22,17 +22,10 @@ CONDITIONS = {
 }
 
 
-def percent(share: float) -> str:
-    return f"{100 * share:.2f}"
-
-
-def signed(share: float) -> str:
-    return f"{100 * share:+.2f}"
-
-
 def scores(study: Study) -> Markup:
     """One row per group: the score with its spread, the difference to the reference, and what it costs."""
-    header = ["context", "mIoU, %", "deviation", "seeds", f"minus {study.reference.name}", "95 % interval"]
+    score = study.kind.score
+    header = ["context", score.heading, "deviation", "seeds", f"minus {study.reference.name}", "95 % interval"]
     costs: dict[str, tuple[str, Callable[[float], str]]] = {
         "parameters": ("parameters", lambda value: f"{value:,.0f}"),
         "images_per_s": ("images/s", lambda value: f"{value:.3g}" if value < 100 else f"{value:,.0f}"),
@@ -42,8 +35,8 @@ def scores(study: Study) -> Markup:
     rows = []
     for group in study.groups:
         found, difference = group.score, study.difference(group)
-        row: list[Cell] = [group.name, number(found.mean, percent(found.mean)) if found else "not finished"]
-        row += [_deviation(found), _seeds(group), *_difference(difference)]
+        row: list[Cell] = [group.name, number(found.mean, score.shown(found.mean)) if found else "not finished"]
+        row += [_deviation(score, found), _seeds(group), *_difference(score, difference)]
         for field, (_, shown) in costs.items():
             value = group.value(field)
             row.append(number(value.mean, shown(value.mean)) if value else None)
@@ -56,62 +49,70 @@ def verdict(study: Study) -> Markup:
     best, ham, rival = study.best(), study.best("ham"), study.best("rival")
     if best is None or best.score is None:
         return paragraph("No run has finished yet: there is no score to compare.")
-    said = [f"The highest mean mIoU is that of {best.name}: {_spoken(best.score)}."]
+    score = study.kind.score
+    most = "highest" if score.higher else "lowest"
+    said = [f"The {most} mean {score.words} is that of {best.name}: {_spoken(score, best.score)}."]
     if len(study.groups) == 1:
         said.append("There is nothing to compare it with here.")
     elif best.kind == "baseline":
         said.append("Here no context module is better than the baseline.")
     elif best.kind == "rival" and ham is not None:
-        said.append(f"A rival wins: {_against(best, ham)}")
+        said.append(f"A rival wins: {_against(score, best, ham)}")
     elif best.kind == "ham" and rival is not None:
-        said.append(f"The best rival is {rival.name}: {_against(best, rival)}")
+        said.append(f"The best rival is {rival.name}: {_against(score, best, rival)}")
     if ham is not None and study.reference.scores and ham is not study.reference:
-        said.append(_against(ham, study.reference))
+        said.append(_against(score, ham, study.reference))
     return Markup("".join(paragraph(sentence) for sentence in said))
 
 
-def _against(one: Group, other: Group) -> str:
+def _against(score: Score, one: Group, other: Group) -> str:
     difference = paired(one.scores, other.scores)
     if difference is None:
         return f"{one.name} and {other.name} share no seed, so they are not paired."
-    points = f"{100 * difference.mean:+.2f} points over {difference.n} shared seed{'s' * (difference.n > 1)}"
+    points = f"{score.signed(difference.mean)} {score.points} over {difference.n} shared seed{'s' * (difference.n > 1)}"
     if difference.interval is None:
         return f"{one.name} minus {other.name} is {points}: too few for an interval, so take it as a hint."
     low, high = difference.interval
     weight = "it leaves out zero" if difference.clear else "it holds zero, so this may be chance"
-    return f"{one.name} minus {other.name} is {points}, 95 % interval {signed(low)} to {signed(high)}: {weight}."
+    interval = f"95 % interval {score.signed(low)} to {score.signed(high)}"
+    return f"{one.name} minus {other.name} is {points}, {interval}: {weight}."
 
 
 def per_seed(study: Study) -> Markup:
     """Every run's own score."""
+    score = study.kind.score
     seeds = sorted({run.seed for group in study.groups for run in group.runs})
     rows: list[list[Cell]] = []
     for group in study.groups:
         had = group.scores
-        rows.append([group.name, *(number(had[s], percent(had[s])) if s in had else None for s in seeds)])
-    made = table(["mIoU, %", *(f"seed {seed}" for seed in seeds)], rows, name="per-seed")
+        rows.append([group.name, *(number(had[s], score.shown(had[s])) if s in had else None for s in seeds)])
+    made = table([score.heading, *(f"seed {seed}" for seed in seeds)], rows, name="per-seed")
     return folded("Every seed", made)
 
 
 def per_class(study: Study) -> Markup:
-    """Mean IoU of each class over seeds; nothing where no run says."""
-    means = {group.name: _class_means(group) for group in study.groups}
+    """The score of each class, mean over seeds; nothing where no run says."""
+    each = study.kind.each
+    if each is None:
+        return Markup()
+    means = {group.name: _class_means(group, each.name) for group in study.groups}
     classes = list(dict.fromkeys(name for had in means.values() for name in had))
     if not classes:
         return Markup()
     rows: list[list[Cell]] = []
     for name in classes:
         values = [had.get(name) for had in means.values()]
-        rows.append([name, *(None if value is None else number(value, percent(value)) for value in values)])
-    note = paragraph("Mean over seeds, %. A dash: the class is neither labelled nor predicted.", kind="soft")
-    return folded("IoU of each class", table(["class", *means], rows, name="per-class") + note)
+        rows.append([name, *(None if value is None else number(value, each.shown(value)) for value in values)])
+    unit = f", {each.unit}" if each.unit else ""
+    note = paragraph(f"Mean over seeds{unit}. A dash: the class is neither labelled nor predicted.", kind="soft")
+    return folded(f"{each.words} of each class", table(["class", *means], rows, name="per-class") + note)
 
 
-def _class_means(group: Group) -> dict[str, float | None]:
-    """Over the seeds in which a class has an IoU; None where it has none in any."""
+def _class_means(group: Group, field: str) -> dict[str, float | None]:
+    """Over the seeds in which a class has a score; None where it has none in any."""
     values: dict[str, list[float]] = {}
     for run in group.runs:
-        found = run.result.get(PER_CLASS)
+        found = run.result.get(field)
         for name, value in (found if isinstance(found, dict) else {}).items():
             values.setdefault(name, [])
             if isinstance(value, (int, float)):
@@ -152,7 +153,8 @@ def runs(study: Study) -> Markup:
 
 def _backbone(recipe: dict[str, Any]) -> str:
     model = recipe["model"]
-    return f"{model.get('backbone')}, stride {model.get('output_stride')}"
+    stride = f", stride {model['output_stride']}" if "output_stride" in model else ""
+    return f"{model.get('backbone')}{stride}"
 
 
 def _listed(values: list[Any]) -> str:
@@ -164,14 +166,15 @@ def _listed(values: list[Any]) -> str:
     return "; ".join(f"{value} ({n} run{'s' * (n > 1)})" for value in each if (n := shown.count(value)))
 
 
-def _spoken(score: Summary) -> str:
-    if score.deviation is None:
-        return f"{percent(score.mean)} % with one seed, so its spread is unknown"
-    return f"{percent(score.mean)} %, deviation {percent(score.deviation)} over {score.n} seeds"
+def _spoken(score: Score, found: Summary) -> str:
+    mean = " ".join(filter(None, (score.shown(found.mean), score.unit)))
+    if found.deviation is None:
+        return f"{mean} with one seed, so its spread is unknown"
+    return f"{mean}, deviation {score.shown(found.deviation)} over {found.n} seeds"
 
 
-def _deviation(score: Summary | None) -> Cell:
-    return None if score is None or score.deviation is None else number(score.deviation, percent(score.deviation))
+def _deviation(score: Score, found: Summary | None) -> Cell:
+    return None if found is None or found.deviation is None else number(found.deviation, score.shown(found.deviation))
 
 
 def _seeds(group: Group) -> str:
@@ -179,11 +182,11 @@ def _seeds(group: Group) -> str:
     return str(done) if done == len(group.runs) else f"{done} of {len(group.runs)}"
 
 
-def _difference(found: Difference | None) -> tuple[Cell, Cell]:
+def _difference(score: Score, found: Difference | None) -> tuple[Cell, Cell]:
     if found is None:
         return None, None
-    mean = number(found.mean, signed(found.mean))
+    mean = number(found.mean, score.signed(found.mean))
     if found.interval is None:
         return mean, f"needs 3 shared seeds, has {found.n}"
     low, high = found.interval
-    return mean, Markup(f"{number(low, signed(low))} to {number(high, signed(high))}")
+    return mean, Markup(f"{number(low, score.signed(low))} to {number(high, score.signed(high))}")

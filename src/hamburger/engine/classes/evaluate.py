@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -25,7 +27,13 @@ class ClassScores:
 
 @torch.no_grad()  # not inference mode: modules may keep what they make here, and train with it later
 def evaluate_classes(
-    net: nn.Module, images: ImageSet, *, device: torch.device, batch: int = 128, channels_last: bool = False
+    net: nn.Module,
+    images: ImageSet,
+    *,
+    device: torch.device,
+    batch: int = 128,
+    channels_last: bool = False,
+    progress: Callable[[int, int], Any] = lambda done, total: None,
 ) -> ClassScores:
     """Every image once, as it is, shared among the processes. `net` is left in the mode it came in."""
     counts = Confusion(len(images.classes))
@@ -33,7 +41,8 @@ def evaluate_classes(
     net.eval()
     try:
         mine = torch.arange(distributed.rank(), len(images), distributed.world())
-        for some in mine.split(batch):
+        for place, some in enumerate(mine.split(batch)):
+            progress(batch * place, len(mine))
             x = torch.from_numpy(images.images[some.numpy()]).to(device).float() / 127.5 - 1
             x = x.contiguous(memory_format=torch.channels_last) if channels_last else x
             counts.update(net(x).argmax(1).cpu(), torch.from_numpy(images.labels[some.numpy()]))

@@ -10,15 +10,15 @@ import torch
 from hamburger import distributed
 from hamburger.data.generation.feed import Feed
 from hamburger.data.generation.load import ImageSet, load_images, open_source
-from hamburger.engine.clock import peak_mb
-from hamburger.engine.events import Began, Listener, Note
+from hamburger.engine.events import Listener, Note
 from hamburger.engine.folder import RunFolder
 from hamburger.engine.gan.loop import GanLoop
 from hamburger.engine.gan.players import Players, assemble
 from hamburger.engine.interrupt import StopRequest
 from hamburger.engine.machine import Machine
-from hamburger.engine.result import Result, surroundings
+from hamburger.engine.result import Result, measured
 from hamburger.engine.session import in_folder
+from hamburger.engine.train import begin, ready
 from hamburger.recipes.gan_base import GanRecipe
 from hamburger.recipes.gan_check import check_gan_recipe
 
@@ -63,9 +63,7 @@ def _train(
     resume: bool,
     listen: Listener,
 ) -> Result:
-    if machine.accelerator == "cuda":
-        torch.backends.cudnn.benchmark = True  # every batch has the same size
-        torch.cuda.reset_peak_memory_stats(fabric.device)
+    ready(machine, fabric)
     players = assemble(recipe, fabric, len(images.classes))
     feed = Feed(
         images,
@@ -79,33 +77,15 @@ def _train(
         workers=recipe.data.workers,
         resident=recipe.data.resident,
     )
-    torch.manual_seed(recipe.seed)  # whatever building the networks drew, all processes begin with equal generators
     with StopRequest() as stop:
         loop = GanLoop(recipe, fabric, folder, players, feed, stop, listen)
-        resumed = resume and loop.restore()
-        if loop.first:
-            folder.begin(recipe)
-            if resume and not resumed:
-                listen(Note(f"{folder.path} has no checkpoint yet: beginning at the beginning"))
-        listen(
-            Began(
-                run=folder.path,
-                step=loop.progress.step,
-                steps=recipe.steps,
-                parameters=sum(_count(player.net) for player in players),
-                train_images=len(images),
-                val_images=None,
-                device=str(fabric.device),
-                processes=distributed.world(),
-            )
-        )
+        begin(loop, resume, sum(_count(player.net) for player in players), len(images), None)
         loop.run()
     return _finish(recipe, folder, loop, players)
 
 
 def _finish(recipe: GanRecipe, folder: RunFolder, loop: GanLoop, players: Players) -> Result:
-    clock = loop.clock
-    speed = clock.images_per_s
+    speed = loop.clock.images_per_s
     values: dict[str, Any] = {
         "recipe": recipe.name,
         "model": recipe.model.name,
@@ -119,13 +99,8 @@ def _finish(recipe: GanRecipe, folder: RunFolder, loop: GanLoop, players: Player
         **loop.progress.terms,
         "generator_parameters": _count(players.generator.net),
         "discriminator_parameters": _count(players.discriminator.net),
-        "processes": distributed.world(),
-        **surroundings(loop.device.type),
-        "images_per_s": None if speed is None else round(speed, 2),
+        **measured(loop.clock, loop.device),
         "seconds_per_step": None if speed is None else round(recipe.batch / speed, 6),
-        "peak_mb": round(peak_mb(loop.device), 1),
-        "data_wait": round(clock.data_wait, 4),
-        "seconds": round(clock.seconds, 2),
     }
     loop.conclude(values)
     return Result(folder.path, values)

@@ -147,6 +147,8 @@ def cut_kernel(
             b_s = tl.where(b_y <= 0, 0.0, b_s)
             if tl.program_id(2) == 0:
                 tl.store(p_ds + o_n[None, :] * s_sn, b_s.to(p_ds.dtype.element_ty), mask=m_s)
+        if KIND == "bf16":
+            b_s = b_s.to(tl.bfloat16)  # what is taken off as a mean must be the mean of what is multiplied
         # SN SR
         b_c = tl.load(p_c + o_n[:, None] * r + o_r[None, :], mask=(o_n < stop)[:, None] & (o_r < r)[None, :], other=0.0)
         b_sum = product(b_s, b_c, b_sum, KIND)
@@ -206,10 +208,11 @@ def norm_back_kernel(
             b_de -= b_h[:, None] * fold_times_moments(p_e, p_total, c, r, o_c, o_r, 1.0, False, FINE, M, SR)
             tl.store(p_de + o_e, (b_a[:, None] * b_de).to(p_de.dtype.element_ty), mask=m_e)
             tl.store(p_taken + r * r + o_r, tl.sum(b_scaled * b_rest[:, None], axis=0), mask=o_r < r)
+            b_right = b_scaled * b_h[:, None]  # h on the right, where `product` keeps the digits of a float32
             for i_j in range(0, r, SR):
                 o_j = i_j + tl.arange(0, SR)
-                b_left = load_rows(p_e, c, r, o_c, o_j) * b_h[:, None]
-                b_mix = product(tl.trans(b_left), b_scaled, tl.zeros([SR, SR], tl.float32), FINE)
+                b_left = tl.trans(load_rows(p_e, c, r, o_c, o_j))
+                b_mix = product(b_left, b_right, tl.zeros([SR, SR], tl.float32), FINE)
                 m_mix = (o_j < r)[:, None] & (o_r < r)[None, :]
                 tl.store(p_taken + o_j[:, None] * r + o_r[None, :], b_mix, mask=m_mix)
         p_dsc += c * (r + 1)

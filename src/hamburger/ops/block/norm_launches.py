@@ -109,5 +109,7 @@ def _side(r: int) -> int:
 
 
 def _fine(dtype: torch.dtype) -> str:
-    """E is rounded as it is used elsewhere; sums over codes keep the digits of a float32, for means are taken off."""
-    return "ieee" if launch.kind(dtype) == "ieee" else "tf32x2"
+    """Sums over codes keep the digits of a float32, for means are taken off. A bfloat16 E is exact on the left."""
+    if dtype == torch.bfloat16:
+        return "tf32x2"
+    return "ieee" if launch.kind(dtype) == "ieee" else "tf32x3"

@@ -1,0 +1,46 @@
+"""A score as a value: the field that holds it, what people call it, its unit, and which way is better."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PERCENT = "%"
+
+
+@dataclass(frozen=True)
+class Score:
+    """`Score("miou", "mIoU")` is a share between 0 and 1, shown in percent; `Score("epe", "EPE", "px", higher=False)`
+    is in pixels, and less of it is better.
+    """
+
+    name: str  # of the field in result.json, metrics.jsonl and rows
+    words: str
+    unit: str = PERCENT
+    higher: bool = True
+
+    def better(self, one: float, other: float) -> bool:
+        return one > other if self.higher else one < other
+
+    @property
+    def scale(self) -> int:
+        return 100 if self.unit == PERCENT else 1
+
+    @property
+    def heading(self) -> str:
+        return f"{self.words}, {self.unit}" if self.unit else self.words
+
+    @property
+    def points(self) -> str:
+        """What a difference is counted in."""
+        return "points" if self.unit == PERCENT else self.unit or "more"
+
+    def shown(self, value: float, digits: int = 2) -> str:
+        return f"{self.scale * value:.{digits}f}"
+
+    def signed(self, value: float) -> str:
+        return f"{self.scale * value:+.2f}"
+
+    def spoken(self, value: float) -> str:
+        """`mIoU 71.20`, `EPE 1.25 px`."""
+        unit = "" if self.unit in (PERCENT, "") else f" {self.unit}"
+        return f"{self.words} {self.shown(value)}{unit}"

@@ -1,0 +1,31 @@
+"""The tasks, each in a file of its own; `engine/task.py` says what a task is and how to add one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hamburger.engine.result import Result
+from hamburger.engine.task import Task
+from hamburger.engine.train import train as train_task
+from hamburger.models.stored import stored_task
+from hamburger.recipes.base import SupervisedTraining
+from hamburger.recipes.kinds import kind_named, kind_of
+from hamburger.tasks.classes import Classes
+from hamburger.tasks.segmentation import Segmentation
+
+tasks: dict[str, Task[Any]] = {task.kind.task: task for task in (Segmentation(), Classes())}
+
+
+def task_of(recipe: SupervisedTraining) -> Task[Any]:
+    return tasks[kind_of(recipe).task]
+
+
+def task_of_weights(path: Path) -> Task[Any]:
+    """By what the file says; one that cannot be read is taken for a segmentation network, and loading it complains."""
+    return tasks[kind_named(stored_task(path), f"weights: {path}").task]
+
+
+def train(recipe: SupervisedTraining, run: Path | str, **options: Any) -> Result:
+    """Train a recipe of any task; options and result are those of `engine.train.train`."""
+    return train_task(task_of(recipe), recipe, run, **options)
