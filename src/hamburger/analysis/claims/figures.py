@@ -20,14 +20,24 @@ Points = Sequence[Sequence[float]]  # of each x, the values of all seeds
 Draw = Callable[[Any], None]  # into axes
 
 
-def line(axes: Any, xs: Sequence[float], values: Points, *, colour: str, dashes: str = "-", label: str = "") -> None:
-    """The mean, and the interval of the mean where there are three values or more."""
-    found = [summarise(own) for own in values]
-    means = [each.mean for each in found]
+def line(
+    axes: Any,
+    xs: Sequence[float],
+    values: Points,
+    *,
+    colour: str,
+    dashes: str = "-",
+    label: str = "",
+    log: bool = False,
+) -> None:
+    """The mean, and the interval of the mean where there are three values or more; of logarithms, for ratios."""
+    there, back = (math.log, math.exp) if log else (float, float)
+    found = [summarise([there(value) for value in own]) for own in values]
+    means = [back(each.mean) for each in found]
     axes.plot(xs, means, dashes, color=colour, label=label or None, marker="o" if len(xs) < 9 else None, markersize=3)
     if all(each.n > 2 and each.deviation is not None for each in found):
         reach = [t_quantile((1 + LEVEL) / 2, each.n - 1) * (each.deviation or 0) / math.sqrt(each.n) for each in found]
-        low, high = ([mean + way * r for mean, r in zip(means, reach, strict=True)] for way in (-1, 1))
+        low, high = ([back(each.mean + way * r) for each, r in zip(found, reach, strict=True)] for way in (-1, 1))
         axes.fill_between(xs, low, high, color=colour, alpha=0.18, linewidth=0)
 
 
@@ -111,7 +121,8 @@ def _over_steps(
                         by_step.setdefault(row["step"], []).append(value)
                 if by_step:
                     label = ham if at == "input" else ""
-                    line(axes, list(by_step), list(by_step.values()), colour=LOOKS[ham], dashes=dashes, label=label)
+                    look = {"colour": LOOKS[ham], "dashes": dashes, "label": label}
+                    line(axes, list(by_step), list(by_step.values()), **look, log=log)
         axes.axhline(limit, color=BASELINE, linewidth=1)
         axes.set(title=title, xlabel="step", **({"yscale": "log"} if log else {}))
         axes.legend()
