@@ -33,6 +33,7 @@ def depth(monkeypatch):
     """A task that is judged by an error in pixels; its recipes are those of classifiers under another name."""
     kind = replace(kinds.CLASSES, task="depth", networks="Depth", scores=(ERROR,), pooled="over all", each=None)
     monkeypatch.setitem(kinds.kinds, "depth", kind)
+    monkeypatch.setitem(tasks, "depth", Classes())
     return kind
 
 

@@ -153,8 +153,8 @@ def test_tf32_takes_means_off_in_full(name):
     layer = build(name, 256, rank=32).train()
     z = torch.randn(2, 256, 3_000, device="cuda")
     twin, exact = plain(layer), plain(layer).double()
-    # the matrix units cut what cuBLAS rounds: twice the error in every product
-    no_worse(step(layer, z), step(twin, z), step(exact, z.double()), torch.bfloat16, slack=3)
+    # the matrix units cut what cuBLAS rounds, to one side, in every product of every sweep
+    no_worse(step(layer, z), step(twin, z), step(exact, z.double()), torch.bfloat16, slack=6)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -11,10 +11,10 @@ from PIL import Image
 from small_segmenter import CLASSES, PALETTE, ByColour, info
 
 from hamburger.errors import OptionError
-from hamburger.use.job import Summary, layout, predict_all, targets
+from hamburger.use.job import Summary, predict_all, targets
 from hamburger.use.photos import find_photos
 from hamburger.use.pictures import UNLABELLED, full_palette, label_png, overlay_jpeg, shares
-from hamburger.use.predict import Predictor
+from hamburger.use.segments import SegmentAnswers, find_layout
 
 
 @pytest.fixture
@@ -30,9 +30,9 @@ def photos(tmp_path):
     return folder
 
 
-def run(folder, out, name="plain", classes=CLASSES, **options):
-    predictor = Predictor(ByColour(), info(classes), "cpu")
-    return predict_all(predictor, find_photos([folder]).photos, out, where=layout(name, classes), **options)
+def run(folder, out, name="plain", classes=CLASSES, overlay=True):
+    answers = SegmentAnswers(ByColour(), info(classes), "cpu", layout=name, overlay=overlay)
+    return predict_all(answers, find_photos([folder]).photos, out)
 
 
 def test_labels_read_back_as_labels_in_the_original_size(photos, tmp_path):
@@ -47,12 +47,12 @@ def test_labels_read_back_as_labels_in_the_original_size(photos, tmp_path):
         *("a.png", "c.png", "d.png"),
         *("a_overlay.jpg", "c_overlay.jpg", "d_overlay.jpg"),
     }
-    assert summary.done[0].shares == {"cat": 0.5, "person": 0.5}
+    assert summary.done[0].row["shares"] == {"cat": 0.5, "person": 0.5}
 
 
 def test_one_bad_image_stops_no_other(photos, tmp_path):
     summary = run(photos, tmp_path / "out", overlay=False)
-    assert [one.label for one in summary.done] == ["a.png", "c.png", "d.png"]
+    assert [one.files["label"] for one in summary.done] == ["a.png", "c.png", "d.png"]
     [(image, why)] = summary.failed
     assert image.endswith("b.png") and "b.png: " in why
 
@@ -64,8 +64,8 @@ def test_running_out_of_memory_costs_one_image(photos, tmp_path):
                 raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried ...")
             return super().forward(x)
 
-    predictor = Predictor(Hungry(), info(), "cpu")
-    summary = predict_all(predictor, find_photos([photos]).photos, tmp_path / "o", where=layout("plain", CLASSES))
+    answers = SegmentAnswers(Hungry(), info(), "cpu")
+    summary = predict_all(answers, find_photos([photos]).photos, tmp_path / "o")
     assert len(summary.done) == 2 and "--max-pixels" in dict(summary.failed)[str(photos / "a.png")]
 
 
@@ -75,12 +75,7 @@ def test_a_bug_is_not_taken_for_a_bad_image(photos, tmp_path):
             raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
     with pytest.raises(RuntimeError, match="mat1"):
-        predict_all(
-            Predictor(Broken(), info(), "cpu"),
-            find_photos([photos]).photos,
-            tmp_path / "o",
-            where=layout("plain", CLASSES),
-        )
+        predict_all(SegmentAnswers(Broken(), info(), "cpu"), find_photos([photos]).photos, tmp_path / "o")
 
 
 def test_the_voc_layout_has_vocs_ids(photos, tmp_path):
@@ -92,7 +87,7 @@ def test_the_voc_layout_has_vocs_ids(photos, tmp_path):
     with pytest.raises(OptionError, match="unicorn"):
         run(photos, tmp_path / "out", "voc", classes=("background", "unicorn", "cat", "dog"))
     with pytest.raises(OptionError, match="no layout"):
-        layout("cityscapes", CLASSES)
+        find_layout("cityscapes", CLASSES)
 
 
 def test_the_voc_layout_refuses_equal_ids(photos, tmp_path):
@@ -140,8 +135,8 @@ def test_a_summary_of_something_else_stays(photos, tmp_path):
 
 
 def test_what_was_planned_by_a_killed_call_is_ours(photos, tmp_path):
-    where, found = layout("plain", CLASSES), find_photos([photos]).photos
-    Summary().write(tmp_path / "out" / "summary.json", planned=targets(found, where, overlay=True))
+    answers, found = SegmentAnswers(ByColour(), info(), "cpu"), find_photos([photos]).photos
+    Summary().write(tmp_path / "out" / "summary.json", planned=targets(found, answers))
     (tmp_path / "out" / "a.png").write_bytes(b"written before the kill")
     run(photos, tmp_path / "out").write(tmp_path / "out" / "summary.json")
     assert "earlier" not in json.loads((tmp_path / "out" / "summary.json").read_text())

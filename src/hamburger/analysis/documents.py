@@ -11,7 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hamburger.analysis import contexts_page, core_page, gan_page, propositions_report, segmentation_page, table3_page
+from hamburger.analysis import (
+    contexts_page,
+    core_page,
+    gan_page,
+    ham_page,
+    propositions_report,
+    segmentation_page,
+    table3_page,
+)
 from hamburger.analysis.claims import Results
 from hamburger.analysis.claims import tables as claim_tables
 from hamburger.analysis.figure_table3 import draw
@@ -34,7 +42,9 @@ BLOCKS: dict[str, Callable[[Path], str]] = {
     "core-speed": lambda results: core_page.speed(lines_of(results / "core_cpu.jsonl")),
     "core-table": lambda results: core_page.table(lines_of(results / "core_cpu.jsonl")),
     "table3-headline": lambda results: table3_page.headline(lines_of(results / "table3_h200.jsonl")),
-    "table3-fused": lambda results: table3_page.against_ham(lines_of(results / "table3_fused_h200.jsonl")),
+    "table3-rivals": lambda results: table3_page.against_ham(lines_of(results / "table3_h200.jsonl")),
+    "table3-batch": lambda results: table3_page.against_ham(lines_of(results / "table3_batch16_h200.jsonl")),
+    "ham-h200": lambda results: ham_page.floors(lines_of(results / "ham_h200.jsonl")),
     "table3-paper": lambda results: table3_page.against_paper(lines_of(results / "table3_h200.jsonl"), "float32"),
     **{f"table3-h200-{dtype}": _h200(dtype) for dtype in ("bfloat16", "tf32", "float32")},
     "table3-cpu": lambda results: table3_page.over_sizes(lines_of(results / "table3_cpu.jsonl"), "float32"),

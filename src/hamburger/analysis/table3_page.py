@@ -181,23 +181,32 @@ def headline(rows: Sequence[Row]) -> str:
     return f"{table}\n\n{protocol(rows)}{caveats(rows)}"
 
 
+RIVALS = ("authors-nmf", "sa-flash", "a2", "efficient")
+
+
 def against_ham(rows: Sequence[Row], ham: str = "nmf") -> str:
-    """Rivals beside a ham, module by module and size by size: times, and how many times as long as the ham's."""
-    sizes = sorted({row["n"] for row in rows})
+    """Rivals beside a ham in bfloat16, eager and compiled, by n: times, and how many times as long as the ham's.
+
+    No ratio between rows of different commits: they are of different runs.
+    """
+    shown = (ham, *RIVALS, *(name + COMPILED for name in RIVALS))
+    rows = [row for row in pick(rows, dtype="bfloat16") if row["module"] in shown]
+    sizes, commit = sorted({row["n"] for row in rows}), usual(rows)
     ours = {row["n"]: row for row in pick(rows, module=ham)}
     lines = []
-    for module in [ham, *(name for name in modules(rows) if name != ham)]:
+    for module in (name for name in shown if name in modules(rows)):
         found = {row["n"]: row for row in pick(rows, module=module)}
         for field, label in (("infer_ms", "inference"), ("train_ms", "forward and backward")):
-            shown = [_beside(found.get(n), ours.get(n), field, own=module == ham) for n in sizes]
-            lines.append([module, label, *shown])
+            cells = [_beside(found.get(n), ours.get(n), field, commit, own=module == ham) for n in sizes]
+            lines.append([module, label, *cells])
     table = markdown_table(["module", "ms (over ours)", *(f"n = {n:,}" for n in sizes)], lines)
     return f"{table}\n\n{protocol(rows)}{caveats(rows)}"
 
 
-def _beside(row: Row | None, ours: Row | None, field: str, *, own: bool) -> str:
+def _beside(row: Row | None, ours: Row | None, field: str, commit: str, *, own: bool) -> str:
     if row is None or row[field] is None:
         return number(None)
-    if own or ours is None or not ours[field]:
-        return number(row[field])
-    return f"{number(row[field])} ({row[field] / ours[field]:.2f})"
+    shown = cell(row, field, commit)
+    if own or ours is None or not ours[field] or ours["commit"] != row["commit"]:
+        return shown
+    return f"{shown} ({row[field] / ours[field]:.2f})"

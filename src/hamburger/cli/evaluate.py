@@ -73,6 +73,7 @@ def evaluate(
         raise OptionError(f"eval: {path} does not say which data set it was trained on; name one with --dataset")
     split = about.get("val_split", split) if split == "val" else split  # "val" is what the run was validated on
     images = task.split(info, name, split, data, about.get("data_options", {}) if name == about.get("data") else {})
+    task.fits("eval", info, images)
     begun = time.perf_counter()
     with Progress(console=Console(stderr=True), transient=True) as bar:
         shown = bar.add_task("evaluating", total=len(images))

@@ -1,4 +1,4 @@
-"""`ham predict`: label PNGs and overlays for photographs."""
+"""`ham predict`: what a trained network makes of photographs, by its task."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 def predict(
     weights: Annotated[Path, typer.Argument(metavar="RUN_OR_WEIGHTS", help="a run folder or a .safetensors file")],
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="JPEG, PNG, WebP files, or folders of them")],
-    out: Annotated[Path, typer.Option(help="folder for the labels, the overlays and summary.json")],
+    out: Annotated[Path, typer.Option(help="folder for summary.json and the pictures of the task")],
     recursive: Annotated[bool, typer.Option("--recursive", help="also look into the folders of a folder")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     scales: Annotated[str, typer.Option(help="look at each image in these sizes, with commas")] = "1",
@@ -23,42 +23,50 @@ def predict(
     ] = None,
     layout: Annotated[str, typer.Option(help="plain, or voc: the folders and ids of the VOC server")] = "plain",
 ) -> None:
-    """Label every pixel of photographs: palette PNGs in the original size, overlays, class shares."""
+    """What the network makes of photographs: labels and overlays, or classes with their probabilities."""
     from rich.console import Console
     from rich.progress import Progress
 
     from hamburger.cli.bench import decimals
-    from hamburger.models.weights import load_weights
+    from hamburger.errors import OptionError
+    from hamburger.registry import options_of
+    from hamburger.tasks import task_of_weights
     from hamburger.use import account, job
     from hamburger.use.photos import find_photos
-    from hamburger.use.predict import Predictor, pick_device
+    from hamburger.use.predict import MAX_PIXELS, pick_device
     from hamburger.use.source import find_weights
 
+    usual = {"scales": (1.0,), "flip": False, "window": None, "max_pixels": MAX_PIXELS}
+    asked = {"scales": decimals(scales, "predict"), "flip": flip, "window": window, "max_pixels": max_pixels}
+    usual |= {"overlay": None, "layout": "plain"}
+    asked |= {"overlay": overlay, "layout": layout}
     on = pick_device(device)
-    net, info = load_weights(find_weights(weights))
-    predictor = Predictor(
-        net, info, on, scales=decimals(scales, "predict"), flip=flip, window=window, max_pixels=max_pixels
-    )
-    where = job.layout(layout, info.classes)
-    with_overlay = (layout == "plain") if overlay is None else overlay
+    path = find_weights(weights)
+    task = task_of_weights(path)
+    if task.answers is None:
+        raise OptionError(f"predict: the task '{task.kind.task}' of {path} takes no photographs; see ham eval")
+    given = {name: value for name, value in asked.items() if value != usual[name]}
+    for name in given.keys() - options_of(task.answers):
+        said = name.replace("_", "-")
+        raise OptionError(f"predict: --{said} means nothing to the task '{task.kind.task}' of {path}; leave it out")
+    net, info = task.load(path)
+    answers = task.answers(net, info, on, **given)
     found = find_photos(images, recursive=recursive, outside=out)
-    photos = job.checked(found.photos, out, where, with_overlay)
+    photos = job.checked(found.photos, out, answers)
     out.mkdir(parents=True, exist_ok=True)
 
-    settings = {"classes": list(info.classes), "protocol": str(predictor.protocol)}
+    settings = answers.settings() | ({"files": list(answers.files)} if answers.files else {})
     if photos:
-        job.Summary().write(out / job.SUMMARY, planned=job.targets(photos, where, with_overlay), **settings)
+        job.Summary().write(out / job.SUMMARY, planned=job.targets(photos, answers), **settings)
     summary = job.Summary(failed=[(str(path), why) for path, why in found.failed])
     try:
         with Progress(console=Console(stderr=True), transient=True) as progress:
-            task = progress.add_task("predicting", total=len(photos))
+            shown = progress.add_task("predicting", total=len(photos))
             job.predict_all(
-                predictor,
+                answers,
                 photos,
                 out,
-                where=where,
-                overlay=with_overlay,
-                after=lambda photo: progress.update(task, advance=1, description=photo.name[-40:]),
+                after=lambda photo: progress.update(shown, advance=1, description=photo.name[-40:]),
                 summary=summary,
             )
     finally:  # what is interrupted keeps the account of what it has done
@@ -66,8 +74,8 @@ def predict(
             summary.write(out / job.SUMMARY, **settings)
     console = Console()
     if summary.done:
-        console.print(account.table(summary))
-    for note in account.notes(found, summary, out):
+        console.print(account.table(answers, summary))
+    for note in account.notes(answers, found, summary, out):
         console.print(note, markup=False, highlight=False, soft_wrap=True)
     for _, why in summary.failed:
         typer.echo(f"ham: {why}", err=True)

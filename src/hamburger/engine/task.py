@@ -10,12 +10,14 @@ description alone. To add one:
    `models.stored` writes), an `evaluate` that returns a frozen dataclass with the scores, `protocol` and `images`, and
    a loop in `engine/<name>/` that derives from `Supervised` and has `losses` of its own. Evaluation gives the same bits
    every time and adds its counts over all processes.
-3. `tasks/<name>.py`: a class that derives from `Task` and fills what stands below; one line in `tasks/__init__.py`.
-4. Tests as in `tests/engine/test_class_training.py`: the folder, equal bits again and after an interruption, the
+3. `use/<name>/`: an `Answers` for `ham predict`, a `Showing` for the pictures of `ham report`; both may come later.
+4. `tasks/<name>.py`: a class that derives from `Task` and fills what stands below; one line in `tasks/__init__.py`.
+5. Tests as in `tests/engine/test_class_training.py`: the folder, equal bits again and after an interruption, the
    commands.
 
 `train` calls, in this order: `kind.check`, `open`, `build`, `loop` (which asks for `info` and `batches`), `notes`, then
-at every evaluation `evaluate` and `save`, at the end `about`. `ham eval` calls `load`, `split`, `evaluate`.
+at every evaluation `evaluate` and `save`, at the end `about`. `ham eval` calls `load`, `split`, `fits`, `evaluate`;
+`ham predict` builds `answers`, `ham export` asks for the `graph`, `ham report` opens a `split` and its `showing`.
 """
 
 from __future__ import annotations
@@ -28,10 +30,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import torch
 from torch import nn
 
+from hamburger.engine.answers import Answers
+from hamburger.engine.graph import Graph
 from hamburger.engine.probabilities import SINGLE, Protocol
+from hamburger.engine.showing import Showing
 from hamburger.engine.supervised import Supervised
+from hamburger.errors import OptionError
 from hamburger.recipes.base import SupervisedTraining
 from hamburger.recipes.kinds import Kind
+from hamburger.registry import Registry
 
 if TYPE_CHECKING:
     from hamburger.models.info import Info
@@ -46,6 +53,9 @@ class Task(ABC, Generic[R]):
     loop: ClassVar[type[Supervised[Any]]]
     steady: ClassVar[bool] = True  # whether every batch of a training has the same size
     views: ClassVar[bool] = False  # whether an image can be looked at in other scales, mirrored and through a window
+    sets: ClassVar[Registry[Any]]  # data sets by name; those whose constructor takes `root` lie in files
+    answers: ClassVar[Callable[..., Answers] | None] = None  # a class, for `ham predict`
+    showing: ClassVar[type[Showing] | None] = None  # for the pictures of `ham report`
 
     # -- training ------------------------------------------------------------------------------------------------
 
@@ -95,8 +105,19 @@ class Task(ABC, Generic[R]):
     # -- scores --------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def split(self, info: Info, name: str, split: str, root: Path | None, options: Mapping[str, Any]) -> Any:
-        """The data that weights are scored on, checked: in itself, and against the classes that the weights know."""
+    def split(
+        self, info: Info, name: str, split: str, root: Path | None, options: Mapping[str, Any], *, whole: bool = True
+    ) -> Any:
+        """The data that weights are scored on: with a length, `name` and `split`. `whole`: all of it is checked."""
+
+    def fits(self, call: str, info: Info, split: Any) -> None:
+        """Raise where weights and data do not speak of the same classes, as far as they have any."""
+        classes = getattr(split, "classes", info.classes)
+        if tuple(classes) != info.classes:
+            raise OptionError(
+                f"{call}: the weights know the classes {', '.join(info.classes)}, and '{split.name}' has "
+                f"{', '.join(classes)}; give the data that they were trained with"
+            )
 
     @abstractmethod
     def evaluate(
@@ -130,3 +151,9 @@ class Task(ABC, Generic[R]):
             way()
             found.append(self.evaluate(net, split, info, **options))
         return found
+
+    # -- use -----------------------------------------------------------------------------------------------------
+
+    def graph(self, info: Info) -> Graph | None:
+        """How the network looks to other programs, for `ham export`; None where it cannot leave torch."""
+        return None

@@ -57,7 +57,7 @@ CLASSES = Kind(
     check=check_class_recipe,
     scores=(Score("accuracy", "accuracy"),),
     pooled="the share of the images of the validation split that are named rightly",
-    each=Score("per_class", "right"),
+    each=Score("per_class", "accuracy"),
 )
 kinds = {kind.task: kind for kind in (SEGMENTATION, CLASSES)}
 

@@ -10,23 +10,29 @@ from typing import Any
 import torch
 
 from hamburger import distributed
+from hamburger.data.generation import image_sources
 from hamburger.data.generation.feed import Feed
 from hamburger.data.generation.load import ImageSet, load_images, open_source
 from hamburger.engine.classes.data import Splits
 from hamburger.engine.classes.evaluate import ClassScores, evaluate_classes
 from hamburger.engine.classes.loop import ClassLoop
+from hamburger.engine.graph import Graph
 from hamburger.engine.probabilities import SINGLE, Protocol
 from hamburger.engine.task import Task
-from hamburger.errors import OptionError
 from hamburger.models.classifier import Classifier, create_classifier, load_classifier, save_classifier
 from hamburger.models.info import Info
 from hamburger.recipes.class_base import ClassRecipe
 from hamburger.recipes.kinds import CLASSES
+from hamburger.use.classes.answers import ClassAnswers
+from hamburger.use.classes.showing import ClassShowing
 
 
 class Classes(Task[ClassRecipe]):
     kind = CLASSES
     loop = ClassLoop
+    sets = image_sources
+    answers = ClassAnswers
+    showing = ClassShowing
 
     # -- training ------------------------------------------------------------------------------------------------
 
@@ -70,14 +76,11 @@ class Classes(Task[ClassRecipe]):
 
     # -- scores --------------------------------------------------------------------------------------------------
 
-    def split(self, info: Info, name: str, split: str, root: Path | None, options: Mapping[str, Any]) -> ImageSet:
-        images = load_images(open_source(name, split, size=info.extra["size"], root=root, **options))
-        if images.classes != info.classes:
-            raise OptionError(
-                f"eval: the weights know the classes {', '.join(info.classes)}, and '{name}' has "
-                f"{', '.join(images.classes)}; give the data that they were trained with"
-            )
-        return images
+    def split(
+        self, info: Info, name: str, split: str, root: Path | None, options: Mapping[str, Any], *, whole: bool = True
+    ) -> ImageSet:
+        source = open_source(name, split, size=info.extra["size"], root=root, **options)
+        return load_images(source, verify=whole)
 
     def evaluate(
         self,
@@ -93,3 +96,8 @@ class Classes(Task[ClassRecipe]):
         progress: Callable[[int, int], Any] = lambda done, total: None,
     ) -> ClassScores:
         return evaluate_classes(net, split, device=device, batch=batch, channels_last=channels_last, progress=progress)
+
+    # -- use -----------------------------------------------------------------------------------------------------
+
+    def graph(self, info: Info) -> Graph:
+        return Graph(size=info.extra["size"], answer="images")

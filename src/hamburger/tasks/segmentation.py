@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hamburger.data import SegmentationSet, create_dataset
+from hamburger.data import SegmentationSet, create_dataset, datasets
 from hamburger.engine.assemble import Sets, build, feed
 from hamburger.engine.evaluate import Scores, check_classes, evaluate, evaluate_ways
+from hamburger.engine.graph import PIXELS, Graph
 from hamburger.engine.loop import Loop
 from hamburger.engine.probabilities import SINGLE, Protocol
 from hamburger.engine.task import Task
@@ -21,6 +22,8 @@ from hamburger.models.weights import load_weights, save_weights
 from hamburger.recipes.base import Recipe
 from hamburger.recipes.kinds import SEGMENTATION
 from hamburger.registry import options_of
+from hamburger.use.segments import SegmentAnswers
+from hamburger.use.showing import SegmentShowing
 
 if TYPE_CHECKING:
     from hamburger.data.batches import Batches
@@ -30,6 +33,9 @@ class Segmentation(Task[Recipe]):
     kind = SEGMENTATION
     loop = Loop
     views = True
+    sets = datasets
+    answers = SegmentAnswers
+    showing = SegmentShowing
 
     # -- training ------------------------------------------------------------------------------------------------
 
@@ -76,14 +82,17 @@ class Segmentation(Task[Recipe]):
     # -- scores --------------------------------------------------------------------------------------------------
 
     def split(
-        self, info: Info, name: str, split: str, root: Path | None, options: Mapping[str, Any]
+        self, info: Info, name: str, split: str, root: Path | None, options: Mapping[str, Any], *, whole: bool = True
     ) -> SegmentationSet:
         from hamburger.data.checks import check
 
         images = create_dataset(name, split, root=root, **options)
-        check_classes("eval", info.classes, images)
-        check(images)
+        if whole:
+            check(images)
         return images
+
+    def fits(self, call: str, info: Info, split: SegmentationSet) -> None:
+        check_classes(call, info.classes, split)
 
     def evaluate(
         self,
@@ -115,3 +124,8 @@ class Segmentation(Task[Recipe]):
         self, net: Any, split: SegmentationSet, info: Info, ways: Sequence[Callable[[], object]], **options: Any
     ) -> list[Scores]:
         return evaluate_ways(net, split, ways, mean=info.mean, std=info.std, **{"workers": 4, **options})
+
+    # -- use -----------------------------------------------------------------------------------------------------
+
+    def graph(self, info: Info) -> Graph:
+        return PIXELS

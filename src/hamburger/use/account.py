@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hamburger.use.job import Summary
+from hamburger.engine.answers import Answers
+from hamburger.use.job import SUMMARY, Summary
 from hamburger.use.photos import Found
 
 if TYPE_CHECKING:
@@ -15,33 +16,30 @@ if TYPE_CHECKING:
 ROWS = 20
 
 
-def table(summary: Summary) -> Table:
-    """A line for each of the first photographs: its size and its largest classes."""
+def table(answers: Answers, summary: Summary) -> Table:
+    """A line for each of the first photographs: its first file, or itself where it has none, and the answer."""
     from rich.markup import escape
     from rich.table import Table
 
     made = Table()
-    for heading in ("label", "size", "largest classes"):
+    for heading in answers.columns:
         made.add_column(heading, overflow="fold")
     for one in summary.done[:ROWS]:
-        largest = sorted(one.shares.items(), key=lambda item: -item[1])[:3]
-        words = ", ".join(f"{name} {share:.0%}" for name, share in largest)
-        made.add_row(escape(one.label), f"{one.width} x {one.height}", escape(words))
+        first = next(iter(one.files.values()), one.image)
+        made.add_row(*(escape(cell) for cell in (first, *one.cells)))
     return made
 
 
-def notes(found: Found, summary: Summary, out: Path) -> Iterator[str]:
+def notes(answers: Answers, found: Found, summary: Summary, out: Path) -> Iterator[str]:
     """Nothing is passed over in silence."""
     if len(summary.done) > ROWS:
         yield f"and {len(summary.done) - ROWS} more"
-    tiled = sum(one.tiles > 1 for one in summary.done)
-    if tiled:
-        yield f"{tiled} of them in tiles, where context reaches no further than the tile (see --max-pixels)"
+    yield from answers.notes([one.row for one in summary.done])
     if found.repeated:
         yield f"{len(found.repeated)} named more than once, predicted once: {_some(found.repeated)}"
     if found.left_out:
         yield f"{len(found.left_out)} other files in the folders left out: {_some(found.left_out)}"
-    yield f"predicted {len(summary.done)}, failed {len(summary.failed)}; wrote {out / 'summary.json'}"
+    yield f"predicted {len(summary.done)}, failed {len(summary.failed)}; wrote {out / SUMMARY}"
 
 
 def _some(paths: tuple[Path, ...]) -> str:

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hamburger.data.normalise import normalise
+from hamburger.engine.graph import PIXELS, Graph
 from hamburger.errors import ExportError, HamburgerError, check_choice, check_count, check_positive
 from hamburger.files import check_writable
 from hamburger.use.graphs import WRITERS, Run
@@ -37,15 +38,16 @@ class Agreement:
 
     max_abs_difference: float
     largest_logit: float
-    labels: float  # share of pixels with the same label
+    labels: float  # share of answers that are the same
+    graph: Graph = PIXELS
 
     def within(self, tolerance: float) -> bool:
         return self.max_abs_difference <= tolerance * self.largest_logit and self.labels >= AGREEMENT
 
     def __str__(self) -> str:
         return (
-            f"logits differ by at most {self.max_abs_difference:.2g} (the largest is {self.largest_logit:.3g}), "
-            f"labels agree in {self.labels:.3%} of the pixels"
+            f"{self.graph.output} differ by at most {self.max_abs_difference:.2g} (the largest is "
+            f"{self.largest_logit:.3g}), labels agree in {self.labels:.3%} of the {self.graph.answer}"
         )
 
 
@@ -65,15 +67,17 @@ def export(
     path: Path,
     *,
     format: str,
-    size: int = 513,
+    size: int | None = None,
     image: Path | None = None,
     tolerance: float = 1e-3,
+    graph: Graph = PIXELS,
 ) -> Exported:
-    """Write `path`: from normalised images, `image` b 3 h w, to `logits`, b k h w, float32.
+    """Write `path`: from normalised images, `image` b 3 h w, to `logits`, b k h w, float32; or as `graph` says.
 
     The file is compared with torch on a photograph (or a generated picture) before it gets its name: logits may differ
     by `tolerance` times the largest logit, labels in one pixel of a thousand. Classes, mean and std lie inside.
     """
+    size = graph.size if size is None else size
     check_choice("export", "format", format, WRITERS)
     check_count("export", "size", size, least=16)
     check_positive("export", "tolerance", tolerance)
@@ -81,6 +85,7 @@ def export(
     net = net.cpu().float().eval()
     picture = scene(size, size) if image is None else _square(read_image(image), size)
     x = normalise(picture, info.mean, info.std)
+    tensors = len(graph.inputs)
     refusals: list[str] = []
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
         partial = Path(folder) / f"model.{format}"
@@ -89,8 +94,8 @@ def export(
             example = torch.stack([x, x.flip(-1)]) if "batch" in dynamic else x[None]
             try:
                 with _silence():
-                    run = WRITERS[format](net, example, info, partial, dynamic)
-                    agreement = compare(net, run, _inputs(x, dynamic))
+                    run = WRITERS[format](net, _several(example, tensors), info, partial, dynamic, graph)
+                    agreement = compare(net, run, [_several(z, tensors) for z in _inputs(x, dynamic)], graph)
             except HamburgerError:
                 raise
             except Exception as refusal:  # exporters and runtimes have many kinds of their own
@@ -107,16 +112,17 @@ def export(
 
 
 @torch.no_grad()
-def compare(net: nn.Module, run: Run, inputs: list[Tensor]) -> Agreement:
-    differences, logits, same, pixels = [0.0], [0.0], 0, 0
-    for x in inputs:
-        ours, theirs = net(x), run(x)
+def compare(net: nn.Module, run: Run, inputs: list[tuple[Tensor, ...]], graph: Graph = PIXELS) -> Agreement:
+    differences, logits, same, answers = [0.0], [0.0], 0, 0
+    for xs in inputs:
+        ours, theirs = net(*xs), run(*xs)
         differences.append(float((ours - theirs).abs().max()))
         logits.append(float(ours.abs().max()))
-        same += int((ours.argmax(1) == theirs.argmax(1)).sum())
-        pixels += ours.argmax(1).numel()
+        agree = graph.same(ours, theirs)
+        same += int(agree.sum())
+        answers += agree.numel()
     worst = math.nan if any(map(math.isnan, differences)) else max(differences)  # max() may pass over a NaN
-    return Agreement(worst, max(logits), same / pixels)
+    return Agreement(worst, max(logits), same / answers, graph)
 
 
 @contextmanager
@@ -135,6 +141,11 @@ def _inputs(x: Tensor, dynamic: tuple[str, ...]) -> list[Tensor]:
     if "height" in dynamic:
         inputs.append(x[None, :, : -(-x.shape[1] * 3 // 4), : -(-x.shape[2] * 7 // 8)])
     return inputs
+
+
+def _several(x: Tensor, count: int) -> tuple[Tensor, ...]:
+    """As many images as the network takes: the same one, moved a little further to the left each time."""
+    return tuple(x.roll(-4 * i, -1) for i in range(count))
 
 
 def _square(image: Tensor, size: int) -> Tensor:

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
+from hamburger.engine.graph import Graph
 from hamburger.errors import OptionError
 
 if TYPE_CHECKING:
     from hamburger.models.info import Info
 
-Run = Callable[[Tensor], Tensor]
+Run = Callable[..., Tensor]
 Write = Callable[..., Run]
 AXES = {"batch": 0, "height": 2, "width": 3}
-INPUT, OUTPUT = "image", "logits"
 INFO = "info.json"  # the metadata inside a pt2 file
 
 
@@ -35,20 +35,23 @@ def metadata(info: Info) -> dict[str, str]:
     return {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}
 
 
-def write_onnx(net: nn.Module, x: Tensor, info: Info, path: Path, dynamic: tuple[str, ...]) -> Run:
-    """x: the example, b 3 h w. The module itself is exported: only then do its layers know that it is for ONNX."""
+def write_onnx(
+    net: nn.Module, xs: tuple[Tensor, ...], info: Info, path: Path, dynamic: tuple[str, ...], graph: Graph
+) -> Run:
+    """xs: the example, each b 3 h w. The module itself is exported: only then do its layers know it is for ONNX."""
     onnx, onnxruntime = _onnx()
+    x = xs[0]
     # below the least size feature maps of one position would make a graph of their own
     least = {"batch": 1, "height": min(64, x.shape[2]), "width": min(64, x.shape[3])}
     shapes = {AXES[name]: Dim(name, min=least[name], max=8192) for name in dynamic}
     torch.onnx.export(
         net,
-        (x,),
+        xs,
         path,
         dynamo=True,
-        dynamic_shapes=(shapes,) if shapes else None,
-        input_names=[INPUT],
-        output_names=[OUTPUT],
+        dynamic_shapes=(shapes,) * len(xs) if shapes else None,
+        input_names=list(graph.inputs),
+        output_names=[graph.output],
         external_data=False,
         verbose=False,
     )
@@ -57,13 +60,20 @@ def write_onnx(net: nn.Module, x: Tensor, info: Info, path: Path, dynamic: tuple
     onnx.checker.check_model(model)
     onnx.save(model, path)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    return lambda z: torch.from_numpy(session.run([OUTPUT], {INPUT: z.numpy()})[0])
+
+    def run(*zs: Tensor) -> Tensor:
+        named = {name: z.numpy() for name, z in zip(graph.inputs, zs, strict=True)}
+        return torch.from_numpy(session.run([graph.output], named)[0])
+
+    return run
 
 
-def write_pt2(net: nn.Module, x: Tensor, info: Info, path: Path, dynamic: tuple[str, ...]) -> Run:
-    """x: the example, b 3 h w."""
+def write_pt2(
+    net: nn.Module, xs: tuple[Tensor, ...], info: Info, path: Path, dynamic: tuple[str, ...], graph: Graph
+) -> Run:
+    """xs: the example, each b 3 h w."""
     shapes = {AXES[name]: Dim.DYNAMIC for name in dynamic}
-    program = torch.export.export(net, (x,), dynamic_shapes=(shapes,) if shapes else None)
+    program = torch.export.export(net, xs, dynamic_shapes=(shapes,) * len(xs) if shapes else None)
     torch.export.save(program, path, extra_files={INFO: json.dumps(metadata(info))})
     return torch.export.load(path).module()
 

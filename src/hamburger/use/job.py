@@ -5,36 +5,29 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from hamburger.engine.answers import Answers
 from hamburger.errors import HamburgerError, OptionError
 from hamburger.files import write_atomically
-from hamburger.use.images import read_image
 from hamburger.use.photos import Photo
-from hamburger.use.pictures import full_palette, label_png, overlay_jpeg, shares
-from hamburger.use.predict import Predictor
 
-LAYOUTS = ("plain", "voc")
-VOC_FOLDER = Path("results/VOC2012/Segmentation/comp6_test_cls")
 SUMMARY = "summary.json"
+FILES = ("label", "overlay")  # the kinds of file where a summary names none
 
 
 @dataclass(frozen=True)
 class Done:
-    """What was made of one photograph; paths are below the output folder."""
+    """What was made of one photograph; `files` are paths below the output folder, by their kind."""
 
     image: str
-    label: str
-    overlay: str | None
-    height: int
-    width: int
-    tiles: int
-    shares: dict[str, float]
+    files: dict[str, str]
+    row: dict[str, Any]
+    cells: tuple[str, ...]
 
 
 @dataclass
@@ -50,88 +43,57 @@ class Summary:
         """
         rows = {
             **settings,
-            "images": [asdict(one) for one in self.done],
+            "images": [{"image": one.image, **one.files, **one.row} for one in self.done],
             "failed": [{"image": image, "reason": reason} for image, reason in self.failed],
         }
         kept = {name for name in listed(path) if os.path.lexists(path.parent / name)} | set(planned)
-        kept -= {name for one in self.done for name in (one.label, one.overlay) if name is not None}
+        kept -= {name for one in self.done for name in one.files.values()}
         if kept:
             rows["earlier"] = sorted(kept)
         write_atomically(path, (json.dumps(rows, indent=2, ensure_ascii=False) + "\n").encode())
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Where the pictures of a photograph go, and which value a class has in its label."""
-
-    label: Callable[[str], Path]
-    overlay: Callable[[str], Path]
-    values: tuple[int, ...] | None = None  # by class; None: the index of the class
-    by_id: bool = False  # files are found by the stem of the photograph, which must be its own
-
-
-def layout(name: str, classes: Sequence[str]) -> Layout:
-    if name == "plain":
-        return Layout(lambda of: Path(f"{of}.png"), lambda of: Path(f"{of}_overlay.jpg"))
-    if name != "voc":
-        raise OptionError(f"predict: no layout {name!r}; there are: {', '.join(LAYOUTS)}")
-    from hamburger.data.voc import CLASSES  # the server knows VOC's ids only
-
-    unknown = [one for one in classes if one not in CLASSES]
-    if unknown:
-        raise OptionError(
-            f"predict: the voc layout needs PASCAL VOC's classes, but these weights know {', '.join(unknown[:5])}; "
-            f"take --layout plain"
-        )
-    values = tuple(CLASSES.index(one) for one in classes)
-    return Layout(lambda of: VOC_FOLDER / f"{of}.png", lambda of: Path("overlays") / f"{of}.jpg", values, by_id=True)
-
-
 def predict_all(
-    predictor: Predictor,
+    answers: Answers,
     photos: Sequence[Photo],
     out: Path,
     *,
-    where: Layout,
-    overlay: bool = True,
     after: Callable[[Photo], None] = lambda photo: None,
     summary: Summary | None = None,
 ) -> Summary:
-    """Write the pictures of every photograph below `out`, and tell what was made and what failed."""
+    """Write the files of every photograph below `out`, and tell what was made and what failed."""
     summary = Summary() if summary is None else summary
-    photos = checked(photos, out, where, overlay)
-    for photo in photos:
+    for photo in checked(photos, out, answers):
         try:
-            summary.done.append(_one(predictor, photo, out, where, overlay))
+            summary.done.append(_one(answers, photo, out))
         except HamburgerError as bad:
             summary.failed.append((str(photo.path), str(bad)))
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as full:
             if not _memory(full):
                 raise
-            remedy = "take a smaller --max-pixels, a --window or another --device"
-            summary.failed.append((str(photo.path), f"{photo.path}: the network ran out of memory; {remedy}"))
+            why = f"{photo.path}: the network ran out of memory; {answers.remedy}"
+            summary.failed.append((str(photo.path), why))
         after(photo)
     return summary
 
 
-def checked(photos: Sequence[Photo], out: Path, where: Layout, overlay: bool) -> list[Photo]:
+def checked(photos: Sequence[Photo], out: Path, answers: Answers) -> list[Photo]:
     """The photographs by the names of their outputs; an error where a file that is not ours would be written over."""
-    photos = _by_id(photos) if where.by_id else list(photos)
-    _refuse_to_overwrite(photos, out, where, overlay)
+    photos = _by_id(photos) if answers.by_id else list(photos)
+    _refuse_to_overwrite(photos, out, answers)
     return photos
 
 
-def targets(photos: Sequence[Photo], where: Layout, overlay: bool) -> list[str]:
+def targets(photos: Sequence[Photo], answers: Answers) -> list[str]:
     """All that will be written below the output folder, besides the summary."""
-    kinds = (where.label, where.overlay) if overlay else (where.label,)
-    return [kind(photo.name).as_posix() for photo in photos for kind in kinds]
+    return [path(photo.name).as_posix() for photo in photos for path in answers.files.values()]
 
 
 def listed(summary: Path) -> set[str]:
     """What a summary on disk says was written beside it; nothing where there is none."""
     told = _read(summary) or {"images": []}
     rows = [row for row in told["images"] if isinstance(row, dict)]
-    names = [row.get(kind) for row in rows for kind in ("label", "overlay")]
+    names = [row.get(kind) for row in rows for kind in told.get("files", FILES)]
     return {name for name in (*names, *told.get("earlier", ())) if isinstance(name, str)}
 
 
@@ -144,32 +106,12 @@ def _read(summary: Path) -> dict[str, Any] | None:
     return told if ours else None
 
 
-def _one(predictor: Predictor, photo: Photo, out: Path, where: Layout, overlay: bool) -> Done:
-    image = read_image(photo.path)
-    label = predictor(image)
-    info = predictor.info
-    palette = full_palette(info.palette, len(info.classes))
-    picture = where.overlay(photo.name) if overlay else None
-    write_atomically(out / where.label(photo.name), _label_png(label, where, palette))
-    if picture is not None:
-        write_atomically(out / picture, overlay_jpeg(image, label, info.classes, palette))
-    height, width = label.shape
-    return Done(
-        image=str(photo.path),
-        label=where.label(photo.name).as_posix(),
-        overlay=None if picture is None else picture.as_posix(),
-        height=height,
-        width=width,
-        tiles=predictor.cuts(height, width),
-        shares=shares(label, info.classes),
-    )
-
-
-def _label_png(label: Tensor, where: Layout, palette: Sequence[tuple[int, int, int]]) -> bytes:
-    if where.values is None:
-        return label_png(label, palette)
-    values = torch.tensor(where.values, dtype=torch.uint8)
-    return label_png(values[label.int()], full_palette((), 0))  # VOC's ids in VOC's colours
+def _one(answers: Answers, photo: Photo, out: Path) -> Done:
+    found = answers(photo.path)
+    files = {kind: answers.files[kind](photo.name) for kind in found.files}
+    for kind, path in files.items():
+        write_atomically(out / path, found.files[kind])
+    return Done(str(photo.path), {kind: path.as_posix() for kind, path in files.items()}, found.row, found.cells)
 
 
 def _by_id(photos: Sequence[Photo]) -> list[Photo]:
@@ -184,10 +126,10 @@ def _by_id(photos: Sequence[Photo]) -> list[Photo]:
     return [Photo(path, stem) for stem, path in owners.items()]
 
 
-def _refuse_to_overwrite(photos: Sequence[Photo], out: Path, where: Layout, overlay: bool) -> None:
+def _refuse_to_overwrite(photos: Sequence[Photo], out: Path, answers: Answers) -> None:
     inputs = {photo.path.resolve() for photo in photos}
     ours = listed(out / SUMMARY)
-    for name in targets(photos, where, overlay):
+    for name in targets(photos, answers):
         path = out / name
         if path.resolve() in inputs:
             raise OptionError(f"predict: {path} would overwrite an image; name another folder with --out")

@@ -14,8 +14,8 @@ import torch
 from scipy import stats
 
 from hamburger.analysis.report.page import SECTIONS, write_report
-from hamburger.analysis.report.pictures import errors
 from hamburger.errors import HamburgerError
+from hamburger.use.showing import errors
 
 VOID = {"meta", "img", "br", "hr", "path", "use", "rect", "line", "circle", "image", "stop"}
 

@@ -6,6 +6,7 @@ where its upper quartile lies below the other's lower one; memory is counted and
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from itertools import product
 
@@ -38,13 +39,13 @@ FLAT, GROWN = 1.05, 1.5  # memory at four times the sweeps: what still counts as
 def growth(
     results: Results, modules: tuple[str, ...], unit: str, *, most: float | None = None, least: float | None = None
 ) -> Verdict:
-    """Exponents between the two largest sizes at which a module ran: small ones are launches, not work."""
+    """Exponents between the two largest sizes at which a module ran in one run: small ones are launches, not work."""
     trials = []
     for rows in results.beginning("table3_h").values():  # cards alone: two sizes are too few on a processor
         findings = []
         for dtype, module, mode in product(dict.fromkeys(row["dtype"] for row in rows), modules, MODES):
             field = f"{mode}_{unit}"
-            had = {row["n"]: row[field] for row in _of(rows, module, dtype) if row[field]}
+            had = {row["n"]: row[field] for row in _of(_one_run(rows, dtype), module, dtype) if row[field]}
             ends = sorted(had)[-2:]
             if len(ends) < 2:
                 continue
@@ -133,6 +134,12 @@ def flat(results: Results) -> Verdict:
         if findings:
             trials.append(Trial(str(rows[0]["hardware"]), tuple(findings)))
     return combined(trials)
+
+
+def _one_run(rows: list[Row], dtype: str) -> list[Row]:
+    """Of the commit that most rows of that dtype are of: another one's kernels, or protocol, may be others."""
+    commits = Counter(row.get("commit") for row in rows if row["dtype"] == dtype)
+    return [row for row in rows if row.get("commit") == commits.most_common(1)[0][0]]
 
 
 def _of(rows: list[Row], module: str, dtype: str) -> list[Row]:

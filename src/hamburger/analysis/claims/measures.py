@@ -90,12 +90,15 @@ def table3(results: Results) -> list[Sheet]:
             name = "sa-materialised" if module == "sa" else module
             if name in own:
                 figures = [(own[name][field], getattr(printed, field)) for field in fields]
-                lines.append(
-                    [name, *(f"{'-' if ours is None else f'{ours:.3g}'} ({theirs:g})" for ours, theirs in figures)]
-                )
+                lines.append([name, *(f"{_number(ours)} ({_number(theirs)})" for ours, theirs in figures)])
         title = f"Table 3, n = {SIZE:,}, float32: {rows[0]['hardware']}, in brackets the paper's TITAN Xp"
         sheets += [Sheet(title, ["module", *fields.values()], lines)] if lines else []
     return sheets
+
+
+def _number(value: float | None) -> str:
+    """Three digits, without a power of ten."""
+    return "-" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def gradients(results: Results) -> list[Sheet]:

@@ -17,7 +17,7 @@ OPACITY = 0.75
 
 def atom_maps(gallery: Gallery) -> Markup:
     """The strongest atoms of every ham on the first images of the gallery."""
-    with_ham = [exhibit for exhibit in gallery.exhibits if len(_spatial(exhibit)) == 1]
+    with_ham = [each for each in gallery.exhibits if len(_spatial(each)) == 1 and gallery.inputs(each, 1)]
     if not with_ham:
         return paragraph("No network here has a ham: there are no atoms to show.", kind="soft")
     parts = [
@@ -31,23 +31,22 @@ def atom_maps(gallery: Gallery) -> Markup:
     ]
     for exhibit in with_ham:
         parts.append(heading(f"{exhibit.group.name}, seed {exhibit.run.seed}"))
-        parts += [_row(gallery, exhibit, index) for index in list(gallery.samples)[:IMAGES]]
+        parts += [_row(gallery, exhibit, index, x) for index, x in gallery.inputs(exhibit, IMAGES).items()]
     return Markup("".join(parts))
 
 
 def _spatial(exhibit: Exhibit) -> list[str]:
-    return [name for name, ham in ham_layers(exhibit.predictor.net).items() if ham.axis == "spatial"]
+    return [name for name, ham in ham_layers(exhibit.net).items() if ham.axis == "spatial"]
 
 
-def _row(gallery: Gallery, exhibit: Exhibit, index: int) -> Markup:
-    sample = gallery.samples[index]
+def _row(gallery: Gallery, exhibit: Exhibit, index: int, x: Tensor) -> Markup:
     (layer,) = _spatial(exhibit)
-    found = code_maps(exhibit.predictor.net, exhibit.input(sample), layer=layer)
+    found = code_maps(exhibit.net, x, layer=layer)
     maps, energies = found.maps[0].flatten(0, 1).float().cpu(), found.energies[0].flatten().cpu()
     energies, order = energies.sort(descending=True, stable=True)
     shares = energies / energies.sum().clamp_min(1e-12)
-    image = shrink(sample.image)
-    entries = [(picture(image, photo=is_photo(image)), gallery.data.ids[index])]
+    image = shrink(gallery.showing.image(index))
+    entries = [(picture(image, photo=is_photo(image)), gallery.showing.name(index))]
     for place in range(min(ATOMS, len(order))):
         drawn = over(image, maps[order[place]])
         entries.append((picture(drawn, photo=is_photo(image)), f"atom {place + 1}: {100 * float(shares[place]):.1f} %"))

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hamburger.analysis.report.groups import Group, Study
-from hamburger.analysis.report.runs import Run, RunError
-from hamburger.data import IGNORE, Sample, SegmentationSet, create_dataset, datasets
-from hamburger.data.normalise import normalise
-from hamburger.recipes.kinds import SEGMENTATION
+from hamburger.analysis.report.runs import Run
+from hamburger.engine.showing import Showing
+from hamburger.models.info import Info
 from hamburger.registry import options_of
-from hamburger.use.predict import Predictor
+from hamburger.tasks import tasks
+from hamburger.use.predict import pick_device
 
 SEED = 0  # of the draw of images
 CANDIDATES = 32
@@ -23,53 +24,59 @@ CANDIDATES = 32
 
 @dataclass(frozen=True, eq=False)  # each is itself
 class Exhibit:
-    """One trained network, under the name of its group."""
+    """One trained network on the device, under the name of its group."""
 
     group: Group
     run: Run
-    predictor: Predictor
-
-    def input(self, sample: Sample) -> Tensor:
-        """What the network takes.   ->   1 3 h w"""
-        return normalise(sample.image.to(self.predictor.device), self.predictor.info.mean, self.predictor.info.std)[
-            None
-        ]
+    net: nn.Module
+    info: Info
 
 
 @dataclass(frozen=True)
 class Gallery:
-    """`samples` are drawn from the validation split by a fixed seed: by index, in the order of the draw."""
+    """`indices` are drawn from the validation split by a fixed seed."""
 
-    data: SegmentationSet
-    samples: dict[int, Sample]
+    showing: Showing
+    indices: tuple[int, ...]
     exhibits: tuple[Exhibit, ...]  # the reference first, where it has weights
+    device: torch.device
 
     def exhibit(self, group: Group | None) -> Exhibit | None:
         return next((exhibit for exhibit in self.exhibits if exhibit.group is group), None)
 
+    def answers(self, exhibit: Exhibit) -> dict[int, Any]:
+        return {i: self.showing.answer(exhibit.net, exhibit.info, self.device, i) for i in self.indices}
+
+    def inputs(self, exhibit: Exhibit, count: int) -> dict[int, Tensor]:
+        """What the network takes of the first images; nothing where the task has no such tensor."""
+        found = {i: self.showing.input(i, exhibit.info, self.device) for i in self.indices[:count]}
+        return {i: x for i, x in found.items() if x is not None}
+
 
 def open_gallery(study: Study, data_root: Path | None, *, device: str = "auto") -> Gallery | str:
     """The gallery, or the reason why there is none."""
-    if study.kind is not SEGMENTATION:
-        return "They are drawn for segmentation networks only."
+    task = tasks[study.kind.task]
+    if task.showing is None:
+        return f"The task '{study.kind.task}' has no pictures to show."
     exhibited = list(_choose(study))
     if not exhibited:
         return "No run has weights (best.safetensors) yet."
     recipe = exhibited[0][1].recipe["data"]
     name, split = recipe["name"], recipe.get("val_split", "val")
-    if data_root is None and "root" in options_of(datasets[name]):
+    if data_root is None and "root" in options_of(task.sets[name]):
         return f"They need the images: the data set '{name}' lies in files, and no folder was given (--data DIR)."
-    data = create_dataset(name, split, data_root, **(recipe.get("options") or {}))
+    on = pick_device(device)
+    exhibits = []
+    data: Any = None
+    for group, run in exhibited:
+        assert run.weights
+        net, info = task.load(run.weights)
+        if data is None:
+            data = task.split(info, name, split, data_root, recipe.get("options") or {}, whole=False)
+        task.fits(f"report: {run.weights}", info, data)
+        exhibits.append(Exhibit(group, run, net.to(on).eval(), info))
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(SEED)).tolist()
-    exhibits = tuple(Exhibit(group, run, _load(run, data, device)) for group, run in exhibited)
-    return Gallery(data, {i: data[i] for i in order[:CANDIDATES]}, exhibits)
-
-
-def accuracy(prediction: Tensor, label: Tensor) -> float:
-    """Share of the labelled pixels that are right; 1 where none is labelled, for then none is wrong."""
-    labelled = label != IGNORE
-    right = (prediction == label) & labelled
-    return float(right.sum() / labelled.sum()) if labelled.any() else 1.0
+    return Gallery(task.showing(data), tuple(order[:CANDIDATES]), tuple(exhibits), on)
 
 
 def _choose(study: Study) -> Iterator[tuple[Group, Run]]:
@@ -86,16 +93,3 @@ def _choose(study: Study) -> Iterator[tuple[Group, Run]]:
 def _data(group: Group) -> tuple[object, ...]:
     data = group.runs[0].recipe["data"]
     return data.get("name"), data.get("options"), data.get("val_split")
-
-
-def _load(run: Run, data: SegmentationSet, device: str) -> Predictor:
-    from hamburger.models.weights import load_weights
-
-    assert run.weights
-    net, info = load_weights(run.weights)
-    if len(info.classes) != len(data.classes):
-        raise RunError(
-            f"report: {run.weights} knows {len(info.classes)} classes but the data set '{data.name}' has "
-            f"{len(data.classes)}; give the data that the run was trained on"
-        )
-    return Predictor(net, info, device)

@@ -80,7 +80,7 @@ def _results(found: Study) -> Markup:
 
 def _reading(found: Study) -> str:
     said = (
-        f"{found.kind.score.words} is that of the last step, {found.kind.pooled}. "
+        f"The {found.kind.score.words} is that of the last step, {found.kind.pooled}. "
         "Mean and sample standard deviation are over seeds, which change the start, the order of the data and the "
         "augmentation together. "
     )

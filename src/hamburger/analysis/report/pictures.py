@@ -1,50 +1,42 @@
-"""Images, labels, predictions and errors side by side."""
+"""Images and what networks make of them, side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import torch
-from torch import Tensor
+from typing import Any
 
 from hamburger.analysis.report.drawing import is_photo, picture, shrink
-from hamburger.analysis.report.gallery import SEED, Exhibit, Gallery, accuracy
+from hamburger.analysis.report.gallery import SEED, Exhibit, Gallery
 from hamburger.analysis.report.groups import Study
 from hamburger.analysis.report.html import Markup, heading, legend, paragraph, tiles
-from hamburger.data import IGNORE
 
-EACH = 2  # images under each heading
-RIGHT, WRONG, UNLABELLED = (222, 222, 216), (213, 94, 0), (150, 150, 150)
+Answers = dict[str, dict[int, Any]]  # by the name of the group, then by index
 
 
 def pictures(study: Study, gallery: Gallery) -> Markup:
-    """Two images drawn by lot, the two where the context gains most, the two where it loses most."""
+    """Some images drawn by lot, some where the context gains most, some where it loses most."""
+    showing = gallery.showing
     shown = _shown(study, gallery)
-    predictions = {
-        exhibit.group.name: {i: exhibit.predictor(sample.image) for i, sample in gallery.samples.items()}
-        for exhibit in shown
-    }
-    drawn = list(gallery.samples)[:EACH]
-    parts = [heading(f"Drawn by lot (seed {SEED})"), *(_row(gallery, shown, predictions, i) for i in drawn)]
+    answers = {exhibit.group.name: gallery.answers(exhibit) for exhibit in shown}
+    parts = [heading(f"Drawn by lot (seed {SEED})"), _rows(gallery, answers, gallery.indices[: showing.each])]
     if len(shown) > 1:
         first, second = shown[0].group.name, shown[1].group.name
-        gains = {
-            i: accuracy(predictions[second][i], sample.label) - accuracy(predictions[first][i], sample.label)
-            for i, sample in gallery.samples.items()
-        }
-        ranked = sorted(gains, key=lambda i: (-gains[i], i))
+        gains = {i: showing.judge(i, answers[second][i]) - showing.judge(i, answers[first][i]) for i in gallery.indices}
+        sign = 1 if showing.score.higher else -1
+        ranked = sorted(gains, key=lambda i: (-sign * gains[i], i))
         for words, found in (
-            (f"Where {second} gains most over {first}", [i for i in ranked[:EACH] if gains[i] > 0]),
-            (f"Where {second} loses most to {first}", [i for i in ranked[: -EACH - 1 : -1] if gains[i] < 0]),
+            (f"Where {second} gains most over {first}", [i for i in ranked[: showing.each] if sign * gains[i] > 0]),
+            (
+                f"Where {second} loses most to {first}",
+                [i for i in ranked[: -showing.each - 1 : -1] if sign * gains[i] < 0],
+            ),
         ):
             parts.append(heading(words))
-            parts += [_row(gallery, shown, predictions, i, gains[i]) for i in found]
+            parts.append(_rows(gallery, answers, found, gains))
             if not found:
                 parts.append(paragraph("On none of the images that were looked at.", kind="soft"))
-    present = sorted({int(k) for i in gallery.samples for k in gallery.samples[i].label.unique() if k != IGNORE})
-    classes = legend([(gallery.data.palette[k], gallery.data.classes[k]) for k in present])
-    errors = legend([(RIGHT, "right"), (WRONG, "wrong"), (UNLABELLED, "unlabelled, not counted")])
-    return Markup(paragraph(_caption(gallery, shown)) + classes + errors + "".join(parts))
+    legends = "".join(legend(entries) for entries in showing.legends(gallery.indices))
+    return Markup(paragraph(_caption(gallery, shown)) + legends + "".join(parts))
 
 
 def _shown(study: Study, gallery: Gallery) -> list[Exhibit]:
@@ -55,45 +47,26 @@ def _shown(study: Study, gallery: Gallery) -> list[Exhibit]:
 
 
 def _caption(gallery: Gallery, shown: Sequence[Exhibit]) -> str:
+    showing = gallery.showing
     names = ", ".join(f"{exhibit.group.name} (seed {exhibit.run.seed})" for exhibit in shown)
     return (
-        f"{len(gallery.samples)} images of the {gallery.data.split} split of {gallery.data.name}, drawn by a fixed "
-        f"seed, were shown to {names}: best weights of each run, single scale, whole image. Gains and losses are in "
-        "the share of labelled pixels that are right; they are the extremes of these images and not typical."
+        f"{len(gallery.indices)} images of the {showing.split.split} split of {showing.split.name}, drawn by a fixed "
+        f"seed, were shown to {names}: best weights of each run, {showing.images}. Gains and losses are in "
+        f"{showing.score.words}; they are the extremes of these images and not typical."
     )
 
 
-def _row(
-    gallery: Gallery,
-    shown: Sequence[Exhibit],
-    predictions: dict[str, dict[int, Tensor]],
-    index: int,
-    gain: float | None = None,
-) -> Markup:
-    image, label = gallery.samples[index]
-    name = gallery.data.ids[index]
-    entries = [
-        (
-            picture(shrink(image), photo=is_photo(image)),
-            name if gain is None else f"{name}, {100 * gain:+.1f} points",
-        ),
-        (picture(colour(gallery, label)), "label"),
-    ]
-    for exhibit in shown:
-        found = predictions[exhibit.group.name][index]
-        entries.append((picture(colour(gallery, found)), exhibit.group.name))
-        entries.append((picture(errors(found, label)), f"errors, {100 * accuracy(found, label):.1f} % right"))
-    return tiles(entries, large=is_photo(image))
-
-
-def colour(gallery: Gallery, label: Tensor) -> Tensor:
-    """h w   ->   3 h w, in the colours of the data set"""
-    colours = torch.tensor([UNLABELLED] * 256, dtype=torch.uint8)
-    colours[: len(gallery.data.palette)] = torch.tensor(gallery.data.palette, dtype=torch.uint8)
-    return colours[shrink(label, labels=True).long()].movedim(2, 0)
-
-
-def errors(prediction: Tensor, label: Tensor) -> Tensor:
-    """h w, h w   ->   3 h w"""
-    kind = torch.where(label == IGNORE, 2, (prediction != label).long()).to(torch.uint8)
-    return torch.tensor([RIGHT, WRONG, UNLABELLED], dtype=torch.uint8)[shrink(kind, labels=True).long()].movedim(2, 0)
+def _rows(gallery: Gallery, answers: Answers, indices: Sequence[int], gains: dict[int, float] | None = None) -> Markup:
+    """A row of tiles for each image; where a task has one tile for an image, all of them in one."""
+    showing = gallery.showing
+    rows = []
+    for index in indices:
+        gain = "" if gains is None else f", {showing.score.signed(gains[index])} {showing.score.points}"
+        first, *others = showing.row(index, {name: had[index] for name, had in answers.items()}, gain)
+        photo = is_photo(first.pixels)
+        entries = [(picture(shrink(first.pixels), photo=photo), first.words)]
+        entries += [(picture(shrink(each.pixels, labels=each.drawn)), each.words) for each in others]
+        rows.append((entries, photo))
+    if all(len(entries) == 1 for entries, _ in rows):
+        return tiles([entries[0] for entries, _ in rows], large=any(photo for _, photo in rows)) if rows else Markup()
+    return Markup("".join(tiles(entries, large=photo) for entries, photo in rows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,7 +17,6 @@ from hamburger.analysis.spectrum import rank_for, spectrum
 
 IMAGES = 8
 SHARE = 0.9
-CONTEXT = "head.context"
 Mean = tuple[Tensor, Tensor]
 
 
@@ -26,18 +26,18 @@ def spectra(study: Study, gallery: Gallery) -> Markup:
     inner: dict[str, Mean] = {}
     counts: list[list[Cell]] = []
     for exhibit in gallery.exhibits:
-        modules = dict(exhibit.predictor.net.named_modules())
-        hams = list(ham_layers(exhibit.predictor.net))
-        layers = {"context": CONTEXT} if CONTEXT in modules and exhibit.group.kind != "baseline" else {}
+        context, hams = gallery.showing.context(exhibit.net), list(ham_layers(exhibit.net))
+        layers = {"context": context} if context is not None and exhibit.group.kind != "baseline" else {}
         layers |= {"ham": hams[0]} if hams else {}
-        for part, layer in layers.items():
-            before, after, ranks = measure(gallery, exhibit, layer)
+        inputs = list(gallery.inputs(exhibit, IMAGES).values())
+        for part, layer in layers.items() if inputs else ():
+            before, after, ranks = measure(exhibit, inputs, layer)
             (whole if part == "context" else inner)[exhibit.group.name] = before, after
             name = exhibit.group.name if part == "context" else f"{exhibit.group.name}, ham alone"
             counts.append([name, *(number(value, f"{value:.1f}") for value in ranks)])
     if not counts:
         return paragraph("No network here has a context: there is nothing to look before and after.", kind="soft")
-    images = min(IMAGES, len(gallery.samples))
+    images = min(IMAGES, len(gallery.indices))
     text = (
         "Feature maps unfolded to c x n; how much of their energy (squared singular values) the largest ones hold, "
         f"mean over the first {images} images of the draw above. A curve that rises faster belongs to a map of lower "
@@ -53,11 +53,11 @@ def spectra(study: Study, gallery: Gallery) -> Markup:
     return Markup(paragraph(text) + side_by_side(*filter(None, drawn)) + table(header, counts, name="spectrum"))
 
 
-def measure(gallery: Gallery, exhibit: Exhibit, layer: str) -> tuple[Tensor, Tensor, tuple[float, float]]:
+def measure(exhibit: Exhibit, inputs: Sequence[Tensor], layer: str) -> tuple[Tensor, Tensor, tuple[float, float]]:
     """Mean curves before and after, as far as all images have them, and the mean counts for 90 %."""
     befores, afters = [], []
-    for index in list(gallery.samples)[:IMAGES]:
-        found = spectrum(exhibit.predictor.net, exhibit.input(gallery.samples[index]), layer)
+    for x in inputs:
+        found = spectrum(exhibit.net, x, layer)
         befores.append(found.before[0].cpu())
         afters.append(found.after[0].cpu())
     counts = [torch.stack([rank_for(row[None], SHARE)[0] for row in rows]).double() for rows in (befores, afters)]

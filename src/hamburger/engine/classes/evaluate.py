@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hamburger import distributed
 from hamburger.data.generation.load import ImageSet
@@ -23,6 +23,11 @@ class ClassScores:
     per_class: dict[str, float | None]
     protocol: str
     images: int
+
+
+def as_input(pixels: Tensor) -> Tensor:
+    """What a classifier takes, as it was trained.   b 3 h w uint8   ->   the same in [-1, 1]"""
+    return pixels.float() / 127.5 - 1
 
 
 @torch.no_grad()  # not inference mode: modules may keep what they make here, and train with it later
@@ -43,7 +48,7 @@ def evaluate_classes(
         mine = torch.arange(distributed.rank(), len(images), distributed.world())
         for place, some in enumerate(mine.split(batch)):
             progress(batch * place, len(mine))
-            x = torch.from_numpy(images.images[some.numpy()]).to(device).float() / 127.5 - 1
+            x = as_input(torch.from_numpy(images.images[some.numpy()]).to(device))
             x = x.contiguous(memory_format=torch.channels_last) if channels_last else x
             counts.update(net(x).argmax(1).cpu(), torch.from_numpy(images.labels[some.numpy()]))
     finally:

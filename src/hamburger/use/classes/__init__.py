@@ -1,0 +1,1 @@
+"""Classifiers on a person's photographs and in a report."""

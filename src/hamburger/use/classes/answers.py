@@ -1,0 +1,30 @@
+"""A photograph's class, and how probable the network holds each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hamburger.engine.answers import Answer, Answers
+from hamburger.engine.classes.evaluate import as_input
+from hamburger.use.images import read_square
+
+PROTOCOL = "the largest square in the middle, {size} x {size}"
+
+
+class ClassAnswers(Answers):
+    columns = ("image", "class", "probability", "then")
+
+    @torch.inference_mode()
+    def __call__(self, path: Path) -> Answer:
+        pixels = read_square(path, self.info.extra["size"])
+        chances = self.net(as_input(pixels[None].to(self.device)))[0].float().softmax(0).tolist()
+        ranked = sorted(zip(self.info.classes, chances, strict=True), key=lambda item: -item[1])
+        (name, chance), *others = ranked
+        row = {"class": name, "probability": chance, "probabilities": dict(ranked)}
+        return Answer(row, (name, f"{chance:.1%}", ", ".join(f"{each} {value:.1%}" for each, value in others[:2])))
+
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), "protocol": PROTOCOL.format(size=self.info.extra["size"])}
