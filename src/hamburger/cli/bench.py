@@ -208,6 +208,51 @@ def ham(
     Console().print(bench.table(rows))
 
 
+@app.command("gradients")
+def gradients(
+    hams: Annotated[str, typer.Option(help="which, with commas")] = "nmf,vq,cd",
+    grads: Annotated[str, typer.Option(help="which, with commas")] = "one-step,truncated:1,truncated:2,bptt,implicit",
+    sizes: Annotated[str, typer.Option(help="values of n, with commas")] = "4096",
+    steps: Annotated[str, typer.Option(help="values of K, with commas")] = "6,24",
+    dim: Annotated[int, typer.Option(help="d")] = 512,
+    rank: Annotated[int, typer.Option(help="r")] = 64,
+    batch: Annotated[int, typer.Option(help="b")] = 1,
+    repeats: Annotated[int, typer.Option(help="timed rounds, each a call of every gradient; at least 5")] = 10,
+    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    seed: Annotated[int, typer.Option()] = 0,
+    json: Annotated[Path | None, typer.Option(help="write the rows here, one JSON object per line")] = None,
+) -> None:
+    """What each gradient of a ham costs: time and peak memory of forward and backward, as the sweeps grow."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from hamburger.bench import gradients as bench
+    from hamburger.files import check_writable, write_json_lines
+
+    plan = bench.Plan(
+        sizes=numbers(sizes),
+        steps=numbers(steps, option="steps"),
+        dim=dim,
+        rank=rank,
+        batch=batch,
+        hams=words(hams),
+        gradients=words(grads),
+        repeats=repeats,
+        device=device,
+        seed=seed,
+    )
+    if json is not None:
+        check_writable(json)
+    rows: list[bench.Row] = []
+    with Progress(console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
+        task = progress.add_task("measuring", total=plan.races)
+        for row in bench.measure(plan, lambda what: progress.update(task, description=what, advance=1, refresh=True)):
+            rows.append(row)
+            if json is not None:  # after every row: what is interrupted keeps what it has
+                write_json_lines(json, map(asdict, rows))
+    Console().print(bench.table(rows))
+
+
 @app.command("network")
 def network(
     contexts: Annotated[

@@ -24,7 +24,7 @@ at every evaluation `evaluate` and `save`, at the end `about`. `ham eval` calls 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -93,8 +93,11 @@ class Task(ABC, Generic[R]):
     # -- weights -------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def save(self, path: Path, net: nn.Module, info: Info) -> None:
-        """One .safetensors file from which `load` builds the network again; its `model` says the task."""
+    def save(self, path: Path, net: nn.Module, info: Info, *, durable: bool = True) -> None:
+        """One .safetensors file from which `load` builds the network again; its `model` says the task.
+
+        Without `durable` the disk is not waited for.
+        """
 
     @abstractmethod
     def load(self, path: Path) -> tuple[nn.Module, Info]:
@@ -140,6 +143,19 @@ class Task(ABC, Generic[R]):
         Shared among the processes. `net` is left in the mode it came in. `progress` hears (done, total) before each
         batch, and may stop the work by raising. `protocol` is SINGLE where `views` is False.
         """
+
+    def evaluate_ways(
+        self, net: nn.Module, split: Any, info: Info, ways: Sequence[Callable[[], object]], **options: Any
+    ) -> list[Any]:
+        """The scores of as many evaluations, each after a call that changes how the hams of `net` solve.
+
+        A task whose networks do most of their work before the hams does that part once.
+        """
+        found = []
+        for way in ways:
+            way()
+            found.append(self.evaluate(net, split, info, **options))
+        return found
 
     # -- use -----------------------------------------------------------------------------------------------------
 

@@ -154,9 +154,9 @@ def in_float32(module: nn.Module, args: Any, output: Any) -> Any:
     return type(output)(in_float32(module, args, each) for each in output)
 
 
-def save_detector(path: str | os.PathLike[str], net: Detector, info: Info) -> None:
+def save_detector(path: str | os.PathLike[str], net: Detector, info: Info, *, durable: bool = True) -> None:
     """Write the network to a file that is either complete or not there."""
-    write_stored(path, net, replace(info, model={"task": TASK, **net.config}))
+    write_stored(path, net, replace(info, model={"task": TASK, **net.config}), durable=durable)
 
 
 def load_detector(path: str | os.PathLike[str]) -> tuple[Detector, Info]:

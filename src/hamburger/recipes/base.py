@@ -7,6 +7,8 @@ from typing import Any
 
 from hamburger.registry import Registry
 
+LATE = "late"  # marks fields that came later: unless they are set, digests are those of recipes without them
+
 
 @dataclass(frozen=True)
 class Model:
@@ -98,6 +100,8 @@ class Recipe(SupervisedTraining):
     eval_every: int = 2_000
     start: str | None = None  # a run or weights to begin from
     keep: str = "best"  # which weights become best.safetensors: the best on the validation split, or the last
+    # compare the gradients of the hams by several strategies every so many steps; 0: never. It changes no weight
+    angles_every: int = field(default=0, metadata={LATE: True})
 
 
 # functions without arguments that return a Recipe

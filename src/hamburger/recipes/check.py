@@ -17,6 +17,7 @@ def check_recipe(recipe: Recipe, *, processes: int = 1) -> None:
     call = f"recipe '{recipe.name}'"
     check_training(recipe, processes=processes)
     check_count(call, "eval_every", recipe.eval_every, least=1)
+    check_count(call, "angles_every", recipe.angles_every, least=0)
     check_choice(call, "keep", recipe.keep, KEEP)
     check_positive(call, "bn_momentum", recipe.bn_momentum, most=1)
     _check_model(call, recipe)

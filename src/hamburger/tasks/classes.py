@@ -61,8 +61,8 @@ class Classes(Task[ClassRecipe]):
 
     # -- weights -------------------------------------------------------------------------------------------------
 
-    def save(self, path: Path, net: Any, info: Info) -> None:
-        save_classifier(path, net, info)
+    def save(self, path: Path, net: Any, info: Info, *, durable: bool = True) -> None:
+        save_classifier(path, net, info, durable=durable)
 
     def load(self, path: Path) -> tuple[Classifier, Info]:
         return load_classifier(path)

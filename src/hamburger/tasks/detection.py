@@ -84,10 +84,10 @@ class Detection(Task[DetectionRecipe]):
 
     # -- weights -------------------------------------------------------------------------------------------------
 
-    def save(self, path: Path, net: Any, info: Info) -> None:
+    def save(self, path: Path, net: Any, info: Info, *, durable: bool = True) -> None:
         from hamburger.models.detector import save_detector
 
-        save_detector(path, net, info)
+        save_detector(path, net, info, durable=durable)
 
     def load(self, path: Path) -> tuple[Detector, Info]:
         from hamburger.models.detector import load_detector

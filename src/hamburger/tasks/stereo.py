@@ -69,8 +69,8 @@ class Stereo(Task[StereoRecipe]):
 
     # -- weights -------------------------------------------------------------------------------------------------
 
-    def save(self, path: Path, net: Any, info: Info) -> None:
-        save_stereo(path, net, info)
+    def save(self, path: Path, net: Any, info: Info, *, durable: bool = True) -> None:
+        save_stereo(path, net, info, durable=durable)
 
     def load(self, path: Path) -> tuple[StereoNet, Info]:
         return load_stereo(path)

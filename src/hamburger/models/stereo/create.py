@@ -72,14 +72,14 @@ def check_network(
         raise OptionError(f"{call}: {groups} groups do not divide width {width}; choose either to fit")
 
 
-def save_stereo(path: str | os.PathLike[str], net: StereoNet, info: Info) -> None:
+def save_stereo(path: str | os.PathLike[str], net: StereoNet, info: Info, *, durable: bool = True) -> None:
     """Write the network to a file that is either complete or not there."""
     if net.config is None:
         raise CheckpointError(
             "save_stereo: this network was put together by hand, and nothing says how to build it again; build it with "
             "create_stereo, or save its state_dict() yourself"
         )
-    write_stored(path, net, replace(info, model={"task": TASK, **net.config}))
+    write_stored(path, net, replace(info, model={"task": TASK, **net.config}), durable=durable)
 
 
 def load_stereo(path: str | os.PathLike[str]) -> tuple[StereoNet, Info]:
