@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+import scipy.special
 import torch
 from torch import nn
 
 import hamburger as hb
-from hamburger.analysis.inside import gradients, look_inside, silent
+from hamburger.analysis.attention import attention_layers, attention_maps
+from hamburger.analysis.inside import COUNTS, gradients, look_inside, silent
 from hamburger.analysis.spectrum import cumulative_energy, effective_rank
 from hamburger.errors import InputError, UnknownNameError
 
@@ -59,6 +62,54 @@ def test_one_sweep_kept_is_bptt_where_there_is_one_sweep():
     assert found["cosine_truncated1"] == pytest.approx(1.0, abs=1e-6)
     assert found["norm_truncated1"] == pytest.approx(1.0, abs=1e-6)
     assert found["cosine_one_step"] < 1
+
+
+class Attending(Net):
+    def __init__(self, name, **options):
+        super().__init__("vq")
+        self.head.context = hb.create_context(name, 8, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "heads"),
+    [("sa", {"heads": 2}, 2), ("nonlocal", {}, 1), ("nonlocal", {"pool": True, "mode": "gaussian"}, 1), ("da", {}, 1)],
+)
+def test_the_rank_of_attention_is_that_of_its_matrix(name, options, heads):
+    torch.manual_seed(0)
+    net = Attending(name, **options)
+    images, labels = torch.rand(2, 3, 6, 6), torch.randint(0, 4, (2, 6, 6))
+    maps = attention_maps(net, images, "head.context")
+    n, m = 36, 9 if options.get("pool") else 36
+    assert maps.shape == (2, heads, n, m)
+    torch.testing.assert_close(maps.sum(3), torch.ones(2, heads, n))
+    found = look_inside(net, [(images, labels)])
+    matrices = maps.flatten(0, 1).double().detach().numpy()
+    sizes = np.linalg.svd(matrices, compute_uv=False) ** 2
+    shares = sizes / sizes.sum(1, keepdims=True)
+    assert found["rank_attention"] == pytest.approx(np.exp(scipy.special.entr(shares).sum(1)).mean(), rel=1e-6)
+    assert found["numerical_attention"] == np.linalg.matrix_rank(matrices, tol=None, rtol=36 * 2.0**-23).mean()
+    assert found["spectrum_attention"][COUNTS.index(4)] == pytest.approx(shares[:, :4].sum(1).mean(), abs=1e-5)
+    assert found["spectrum_attention"][-1] == pytest.approx(1, abs=1e-6)
+    assert found["positions"] == 36 and "rank_ham" not in found
+
+
+def test_a_ham_hands_on_no_more_than_its_rank():
+    torch.manual_seed(0)
+    found = look_inside(Net("nmf"), [(torch.rand(2, 3, 6, 6), torch.randint(0, 4, (2, 6, 6)))])
+    assert found["bound"] == 2 and found["numerical_ham"] <= 2 and 1 <= found["rank_ham"] <= 2
+    assert found["spectrum_ham"][1] == pytest.approx(1, abs=1e-6)
+    assert "rank_attention" not in found
+
+
+def test_attention_layers_are_found_and_missed_by_name():
+    net = Attending("da")
+    assert attention_layers(net) == ["head.context.position.1"]
+    assert attention_maps(net, torch.rand(1, 3, 4, 4), "").shape == (1, 1, 16, 16)
+    with pytest.raises(InputError, match="has no attention that can be shown"):
+        attention_maps(net, torch.rand(1, 3, 4, 4), "stem")
+    both = nn.Sequential(nn.Conv2d(3, 8, 1), hb.create_context("sa", 8), hb.create_context("nonlocal", 8))
+    with pytest.raises(InputError, match="must hold one attention; there are: 1, 2"):
+        attention_maps(both, torch.rand(1, 3, 4, 4), "")
 
 
 def test_mistakes_are_named():

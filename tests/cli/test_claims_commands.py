@@ -6,9 +6,13 @@ import json
 
 from typer.testing import CliRunner
 
+import hamburger as hb
 from hamburger.cli.app import app
+from hamburger.data import create_dataset
+from hamburger.models.weights import Info, save_weights
 
-TINY = ["--set", "steps=2", "--set", "eval_every=2", "--set", "checkpoint_every=2", "--set", "batch=2"]
+SETTINGS = ("steps=2", "eval_every=2", "checkpoint_every=2", "batch=2", "data.options.length=8")
+TINY = [word for setting in SETTINGS for word in ("--set", setting)]
 
 
 def test_a_grid_runs_resumes_and_is_judged(tmp_path):
@@ -35,6 +39,26 @@ def test_a_grid_runs_resumes_and_is_judged(tmp_path):
     assert found["evaluation-stored-dictionary"]["verdict"] == "inconclusive"  # one seed decides nothing
     assert found["parts-ham"]["verdict"] == "not run"
     assert page.read_text().startswith("<!DOCTYPE html>")
+
+
+def test_several_ways_to_solve_have_a_file_each(tmp_path):
+    net = hb.create_model("hamnet", backbone="tiny", output_stride=4, num_classes=10, head_options={"width": 16})
+    extra = {"data": "patchwork", "data_options": {"size": 16, "length": 2}}
+    weights = tmp_path / "net.safetensors"
+    classes = create_dataset("patchwork", "val", size=16, length=2).classes
+    save_weights(weights, net, Info(classes=tuple(classes), extra=extra))
+    target = str(tmp_path / "at{}.json")
+    told = CliRunner().invoke(app, ["eval", str(weights), "--steps", "1,9", "--json", target])
+    assert told.exit_code == 0, told.output
+    found = {n: json.loads((tmp_path / f"at{n}.json").read_text()) for n in (1, 9)}
+    assert [found[n]["eval_steps"] for n in (1, 9)] == [1, 9] and "steps 9" in told.stdout
+    for words, said in (
+        (["--steps", "1,9", "--json", str(tmp_path / "one.json")], "put {} where they differ"),
+        (["--steps", "1,9", "--draws", "1,2"], "not both"),
+        (["--steps", "1,9", "--inside", "1"], "one way to solve"),
+        (["--steps", "six"], "whole numbers"),
+    ):
+        assert said in str(CliRunner().invoke(app, ["eval", str(weights), *words]).exception)
 
 
 def test_one_claim_in_full_and_mistakes(tmp_path):

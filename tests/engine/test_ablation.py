@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from dataclasses import replace
 
 import pytest
 
 from hamburger.engine.ablation import ablation_cells
+from hamburger.engine.ablation_plan import Plan
 from hamburger.engine.ablation_rows import check_rows, join_rows, read_rows, still_to_run
 from hamburger.engine.grid import GridError, check_grid, rows, run_grid
 from hamburger.errors import OptionError, UnknownNameError
+from hamburger.layers.context import create_context
 from hamburger.models.create import create_model
-from hamburger.recipes.ablations import ablations, chosen
+from hamburger.recipes.ablations import DEFAULTS, ablations, chosen
 from hamburger.recipes.codec import digest, to_json
 from hamburger.recipes.find import find_recipe
 
@@ -25,9 +29,13 @@ with (run / "starts.txt").open("a") as file:
     file.write("x")
 if fails:
     sys.exit("the loss is not finite")
+(run / "best.safetensors").touch()
 (run / "result.json").write_text(json.dumps(
     {"miou": seed / 10, "seed": seed, "recipe": "other", "weights": "/a/folder", "loss": 1.5, "hardware": "here"}))
 """
+
+
+WRITE = """p.mkdir(parents=True); (p / "best.safetensors").touch(); (p / "result.json").write_text('{"miou": 0.5}'); """
 
 
 def stand_in(cell, out, data, *, fails=()):
@@ -48,8 +56,10 @@ def test_every_grid_can_be_built_and_its_recipes_run(name, recipe, tmp_path):
     check_grid(grid, tmp_path)
     trainings = {cell.variant: cell for cell in grid if cell.weights is None}
     assert len({digest(cell.resolved()) for cell in trainings.values()}) == len(trainings)
+    assert len({cell.name for cell in grid}) == len(grid)
     for cell in grid:
         assert cell.weights is None or cell.overrides == trainings[cell.weights].overrides
+        assert cell.weights is None or cell.needs == trainings[cell.weights].name
         assert cell.resolved().keep == "last"
         assert set(cell.name) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-")
 
@@ -78,6 +88,7 @@ def test_names_are_corrected():
 def test_an_evaluation_brings_its_weights_and_waits_for_them(tmp_path):
     grid = ablation_cells("steps", "patchwork", seeds=[0], only=["vq-k1-at3"])
     assert [cell.name for cell in grid] == ["vq-k1-seed0", "vq-k1-at3-seed0"]
+    assert grid[0].command(tmp_path, None)[-1] == "--light"
     words = grid[1].command(tmp_path, tmp_path / "images")
     assert words[1:] == [
         *("-m", "hamburger", "eval", str(tmp_path / "vq-k1-seed0"), "--steps", "3", "--split", "val"),
@@ -137,3 +148,104 @@ def test_rows_are_joined_over_calls_and_never_mixed(tmp_path):
     assert all(needed <= set(json.loads(line)) for line in path.read_text().splitlines())
     with pytest.raises(OptionError, match="name another file with --json"):
         check_rows(path, ablation_cells("parts", "patchwork", seeds=[2], settings=["steps=9"]))
+
+
+def test_grids_share_the_trainings_they_have_in_common():
+    """Of equal settings, each is trained once; what a grid leaves unsaid is what a Hamburger has by default."""
+    cells = [cell for name in ablations.names() for cell in ablation_cells(name, "voc-animals", seeds=[0])]
+    trainings = [cell for cell in cells if cell.weights is None]
+    recipes = {}
+    for cell in trainings:
+        assert recipes.setdefault(cell.name, cell.resolved()) == cell.resolved()
+    assert len(recipes) < len(trainings)
+    same = {"nmf": {"whole", "nmf-one-step", "nmf-random", "nmf-k6", "d512-r64"}, "breads": {"without-ham"}}
+    same |= {name: {f"{name}-one-step", f"{name}-random", f"{name}-k6", f"{name}-t0.01"} for name in ("vq", "cd")}
+    for name, variants in same.items():
+        assert {cell.variant for cell in trainings if cell.name == f"{name}-seed0"} >= variants
+    for name, options in (("vq", DEFAULTS), ("nmf", {"inner": 64, "rank": 8, "grad": "one-step", "steps": 6})):
+        plain, spelt = (repr(create_context(name, 64, **chosen)) for chosen in ({}, options))
+        assert plain == spelt
+    spoken = ablation_cells("steps", "patchwork", seeds=[0], settings=["model.context_options.steps=3"])
+    found = {cell.variant: cell.resolved().model.context_options["steps"] for cell in spoken if cell.weights is None}
+    assert found["nmf-k6"] == 6 and found["nmf-k3"] == 3
+
+
+def plan_of(tmp_path, *names, seeds=(0, 1), **options):
+    return Plan.of(names, "patchwork", tmp_path / "runs", seeds=seeds, json=str(tmp_path / "{grid}.jsonl"), **options)
+
+
+def test_several_grids_are_one_queue_and_every_file_gets_its_rows(tmp_path):
+    plan = plan_of(tmp_path, "parts", "dictionary")
+    plan.begin()
+    left = plan.left
+    assert [cell.seed for cell in left] == sorted(cell.seed for cell in left)
+    assert len({cell.name for cell in left}) == len(left) == 2 * (6 + 12 - 1)  # `whole` is `nmf`
+    run_grid(left, plan.out, jobs=4, command=stand_in, done=plan.note)
+    parts, dictionary = (read_rows(tmp_path / f"{name}.jsonl") for name in ("parts", "dictionary"))
+    assert [row["cell"] for row in parts[:6]] == list(chosen("parts", find_recipe("patchwork")))
+    assert len(dictionary) == 24 and not plan_of(tmp_path, "parts", "dictionary").left
+    assert all(done for _, done in plan_of(tmp_path, "parts").states())
+    for wrong, said in (
+        ({"names": ["parts", "init"], "json": "rows.jsonl"}, "put {grid} where the name belongs"),
+        ({"names": ["parts", "parts"]}, "give each grid once"),
+        ({"names": ["parts", "init"], "only": ["whole"]}, "name one grid"),
+    ):
+        with pytest.raises(OptionError, match=said):
+            Plan.of(wrong.pop("names"), "patchwork", tmp_path, seeds=[0], **wrong)
+
+
+def test_a_row_is_in_the_file_as_soon_as_its_run_has_ended_and_another_machine_goes_on(tmp_path):
+    plan = plan_of(tmp_path, "parts", seeds=[0])
+    plan.begin()
+
+    def note(cell):
+        plan.note(cell)
+        assert len(read_rows(tmp_path / "parts.jsonl")) == len(rows(plan.left, plan.out))
+        if len(read_rows(tmp_path / "parts.jsonl")) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_grid(plan.left, plan.out, command=stand_in, done=note)
+    assert [row["cell"] for row in read_rows(tmp_path / "parts.jsonl")] == ["baseline", "whole"]
+    elsewhere = Plan.of(["parts"], "patchwork", tmp_path / "new", seeds=[0], json=str(tmp_path / "parts.jsonl"))
+    assert [cell.variant for cell in elsewhere.left] == ["without-ham", "without-upper", "without-lower", "only-ham"]
+
+
+def test_evaluations_of_one_network_are_one_process(tmp_path):
+    plan = plan_of(tmp_path, "steps", "dictionary", "inside", seeds=[0])
+    queue = plan.queue
+    assert sorted(name for cell in queue for name in cell.names) == sorted(cell.name for cell in plan.left)
+    together = {cell.name: cell for cell in queue if len(cell.names) > 1}
+    assert len(together) == 9 + 3  # networks with other sweeps, with drawn dictionaries
+    out = tmp_path / "runs"
+    words = together["vq-k3-at1-seed0"].command(out, None)
+    assert words[3:] == [
+        *("eval", str(out / "vq-k3-seed0"), "--steps", "1,6,12,50", "--split", "val"),
+        *("--json", str(out / "vq-k3-at{}-seed0" / "result.json")),
+    ]
+
+    def several(cell, out, data):
+        code = "".join(f"p = pathlib.Path({str(out / name)!r}); " + WRITE for name in cell.names)
+        return [sys.executable, "-c", f"import pathlib; {code}"]
+
+    plan.begin()
+    run_grid(queue, out, jobs=4, command=several, done=plan.note)
+    assert not plan_of(tmp_path, "steps", "dictionary", "inside", seeds=[0]).queue
+    assert [len(read_rows(tmp_path / f"{name}.jsonl")) for name in ("steps", "dictionary", "inside")] == [45, 12, 14]
+    (out / "vq-k3-at6-seed0" / "result.json").unlink()
+    (tmp_path / "steps.jsonl").unlink()
+    (left,) = plan_of(tmp_path, "steps", seeds=[0]).queue
+    assert left.names == ("vq-k3-at6-seed0",) and left.command(out, None)[6] == "6"
+
+
+def test_results_whose_weights_are_gone_are_made_again_where_they_are_needed(tmp_path):
+    names = {"only": ["nmf-drawn1", "vq"]}
+    run_grid(plan_of(tmp_path, "dictionary", seeds=[0], **names).left, tmp_path / "runs", command=stand_in)
+    for name in ("nmf", "vq"):
+        (tmp_path / "runs" / f"{name}-seed0" / "best.safetensors").unlink()
+    (tmp_path / "runs" / "nmf-drawn1-seed0" / "result.json").unlink()
+    plan = plan_of(tmp_path, "dictionary", seeds=[0], **names)
+    plan.begin()
+    run_grid(plan.left, plan.out, command=stand_in, done=plan.note)
+    assert {cell.variant: starts(plan.out, cell) for cell in plan.left} == {"nmf": 2, "nmf-drawn1": 2, "vq": 1}
+    assert len(read_rows(tmp_path / "dictionary.jsonl")) == 3

@@ -145,23 +145,35 @@ def test_a_stop_request_saves_and_says_how_to_go_on(name, finished, tmp_path, mo
     assert resumed(run) == found(finished[0])
 
 
-def test_a_stop_in_the_midst_of_an_evaluation_loses_nothing(finished, tmp_path, monkeypatch):
+def test_a_light_run_finds_the_same_and_leaves_no_checkpoint(finished, tmp_path):
+    train(small(), tmp_path / "run", accelerator="cpu", light=True)
+    assert found(tmp_path / "run") == found(finished[0])
+    assert not list((tmp_path / "run").glob("*.ckpt")) and list(finished[0].glob("*.ckpt"))
+    assert train(small(), tmp_path / "run", light=True, resume=True).values["steps"] == small().steps
+
+
+@pytest.mark.parametrize("step", [6, 12])
+def test_a_stop_in_the_midst_of_an_evaluation_loses_nothing(step, finished, tmp_path, monkeypatch):
     run = tmp_path / "run"
     original = segmentation.evaluate
 
+    seen = []
+
     def stop(*args, progress, **options):
+        seen.append(0)
+
         def pressed(done, total):
-            if done == 3:
+            if done == 3 and len(seen) == step // 6:
                 os.kill(os.getpid(), signal.SIGINT)
             progress(done, total)
 
         return original(*args, progress=pressed, **options)
 
     monkeypatch.setattr(segmentation, "evaluate", stop)
-    with pytest.raises(Interrupted, match="stopped at step 6"):
-        train(small(), run, accelerator="cpu")
+    with pytest.raises(Interrupted, match=f"stopped at step {step}"):
+        train(small(), run, accelerator="cpu", light=True)  # which keeps what can be gone on with
     monkeypatch.undo()
-    assert [row["step"] for row in rows(run)] == [5]
+    assert [row["step"] for row in rows(run)] == {6: [5], 12: [5, 6, 10, 12]}[step]
     assert resumed(run) == found(finished[0])
 
 

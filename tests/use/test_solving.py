@@ -7,8 +7,11 @@ import torch
 from torch import nn
 
 import hamburger as hb
+from hamburger.data import create_dataset
+from hamburger.engine.evaluate import evaluate, evaluate_ways
+from hamburger.engine.probabilities import Protocol
 from hamburger.errors import OptionError
-from hamburger.use.solving import solve_with
+from hamburger.use.solving import solve_with, ways_to_solve
 
 
 @pytest.fixture(params=["nmf", "vq", "cd"])
@@ -52,3 +55,28 @@ def test_a_network_without_a_ham_has_nothing_to_change():
         solve_with(hb.Hamburger(16, rank=4), steps=-1)
     with pytest.raises(OptionError, match="along channels"):
         solve_with(hb.Hamburger(16, rank=4, version="v2+", dual=True), draws=1)
+
+
+@pytest.mark.parametrize("context", ["nmf", "cd"])
+@pytest.mark.parametrize("protocol", [Protocol(), Protocol((0.5, 1.0), flip=True)], ids=str)
+@pytest.mark.parametrize("asked", [{"steps": (1, 6, 13)}, {"draws": (1, 2)}], ids=str)
+def test_several_ways_at_once_are_each_as_if_it_were_alone(context, protocol, asked):
+    """The backbone is asked once for each view of an image; the scores are those of separate evaluations."""
+
+    def built():
+        torch.manual_seed(0)
+        net = hb.create_model("hamnet", backbone="tiny", output_stride=4, num_classes=10, context=context)
+        torch.nn.init.normal_(net.head.classifier[-1].weight)
+        return net
+
+    images = create_dataset("patchwork", "val", size=24, length=3)
+    options = {"device": torch.device("cpu"), "mean": (0.5,) * 3, "std": (0.2,) * 3, "protocol": protocol}
+    net, calls = built(), []
+    first = next(module for module in net.backbone.modules() if isinstance(module, nn.Conv2d))
+    first.register_forward_hook(lambda *_: calls.append(1))
+    found = evaluate_ways(net, images, ways_to_solve(net, **asked), **options)
+    original, ((name, values),) = type(net.backbone).forward, asked.items()
+    assert net.backbone.forward.__func__ is original
+    alone = [evaluate(solve_with(built(), **{name: value}), images, **options) for value in values]
+    assert found == alone and len({scores.miou for scores in alone}) > 1
+    assert len(calls) == len(images) * len(protocol.scales) * (1 + protocol.flip)

@@ -1,4 +1,7 @@
-"""What a trained context does to its feature map, and which way its gradients point: means over labelled images."""
+"""What a trained context does to its feature map, of which rank it is, and which way its gradients point.
+
+All are means over labelled images.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hamburger.analysis.atoms import ham_layers
+from hamburger.analysis.attention import attention_layers, attention_maps
 from hamburger.analysis.hooks import evaluating, look
-from hamburger.analysis.spectrum import cumulative_energy, effective_rank, rank_for
+from hamburger.analysis.spectrum import cumulative_energy, effective_rank, numerical_rank, rank_for, shares_at
 from hamburger.errors import InputError
 from hamburger.layers.ham import HamLayer
 from hamburger.solvers.decompose import run
@@ -20,30 +24,53 @@ CONTEXT = "head.context"
 SILENT = 0.01  # a channel below this share of the mean channel's size says nothing
 IGNORE = 255
 STRATEGIES = ("one-step", "truncated:1", "truncated:2")
+# how many of the largest singular values the stored spectra speak of
+COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+Found = dict[str, float | list[float]]
 
 
-def look_inside(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *, layer: str = CONTEXT) -> dict[str, float]:
+def look_inside(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *, layer: str = CONTEXT) -> Found:
     """Means over images of what the named layer does (Figs. 5 and 6), and of gradients where it holds one ham.
 
-    `batches` are (images b 3 h w as the network takes them, labels b h w). Keys: `rank_before`, `rank_after` (effective
-    rank), `rank90_*` (singular values for 90 % of the energy), `silent_*` (share of channels that are next to zero);
-    `cosine_*` and `norm_*` of each gradient of the ham, at the cotangent of the cross-entropy, to and over BPTT.
+    `batches` are (images b 3 h w as the network takes them, labels b h w). Of the layer's input (`before`) and output
+    (`after`), of what its ham hands on (`ham`, D C) and of its matrix of n x n where it has one (`attention`, each head
+    by itself): `rank_*` (effective rank), `rank90_*` (singular values for 90 % of the energy), `numerical_*` (those
+    that float32 can tell from zero), `spectrum_*` (shares of the energy in the COUNTS largest). Further: `silent_*`
+    (share of channels next to zero), `bound` (the ham's r), `positions` (n); `cosine_*` and `norm_*` of each gradient
+    of the ham, at the cotangent of the cross-entropy, to and over BPTT.
     """
-    found: dict[str, list[float]] = {}
-    names = [name for name in ham_layers(net) if name.startswith(layer)]
+    found: dict[str, list[Tensor]] = {}
+
+    def add(key: str, values: Tensor) -> None:  # one entry or one row for each image
+        found.setdefault(key, []).extend(values.double().cpu())
+
+    hams = {name: module for name, module in ham_layers(net).items() if name.startswith(layer)}
+    only = next(iter(hams)) if len(hams) == 1 else None
+    attentions = [name for name in attention_layers(net) if name.startswith(layer)]
     for images, labels in batches:
-        seen = look("look_inside", net, images, [layer])[layer]
-        for end, maps in (("before", seen.before), ("after", seen.after)):
-            shares = cumulative_energy(maps)
-            found.setdefault(f"rank_{end}", []).extend(effective_rank(shares).tolist())
-            found.setdefault(f"rank90_{end}", []).extend(rank_for(shares, 0.9).tolist())
-            found.setdefault(f"silent_{end}", []).extend(silent(maps).tolist())
-        if len(names) == 1:
-            for key, value in gradients(net, images, labels, names[0]).items():
-                found.setdefault(key, []).append(value)
+        seen = look("look_inside", net, images, [layer] if only is None else [layer, only])
+        matrices = {"before": seen[layer].before, "after": seen[layer].after}
+        for end in ("before", "after"):
+            add(f"silent_{end}", silent(matrices[end]))
+        if only is not None:
+            matrices["ham"] = seen[only].after
+        if len(attentions) == 1:
+            matrices["attention"] = attention_maps(net, images, layer).flatten(0, 1)
+        for part, matrix in matrices.items():
+            shares = cumulative_energy(matrix)
+            add(f"rank_{part}", effective_rank(shares))
+            add(f"rank90_{part}", rank_for(shares, 0.9))
+            add(f"numerical_{part}", numerical_rank(shares, max(matrix.flatten(2).shape[1:])))
+            add(f"spectrum_{part}", shares_at(shares, COUNTS))
+        add("positions", torch.full((len(images),), float(matrices["before"].flatten(2).shape[2])))
+        if only is not None:
+            add("bound", torch.full((len(images),), float(hams[only].ham.rank)))
+            for key, value in gradients(net, images, labels, only).items():
+                add(key, torch.tensor([value]))
     if not found:
         raise InputError("look_inside: there was no image to look at; give at least one batch")
-    return {key: sum(values) / len(values) for key, values in found.items()}
+    means = {key: torch.stack(values).mean(0).tolist() for key, values in found.items()}
+    return {key: [round(x, 6) for x in mean] if isinstance(mean, list) else mean for key, mean in means.items()}
 
 
 def silent(maps: Tensor) -> Tensor:

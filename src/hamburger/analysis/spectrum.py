@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -43,8 +44,26 @@ def cumulative_energy(x: Tensor) -> Tensor:
     """
     if x.dim() < 3 or 0 in x.shape:
         raise ShapeError(f"spectrum: needs a map (b, c, *spatial) with at least one entry, got {tuple(x.shape)}")
-    energy = torch.linalg.svdvals(x.detach().flatten(2).double()).square().cumsum(1)
+    rows = x.detach().flatten(2).double()
+    gram = rows @ rows.mT if rows.shape[1] <= rows.shape[2] else rows.mT @ rows
+    # squares are all that is asked for, and those of a symmetric matrix are found many times faster on a card
+    energy = torch.linalg.eigvalsh(gram).flip(1).clamp_min(0).cumsum(1)
     return energy / energy[:, -1:].clamp_min(torch.finfo(energy.dtype).tiny)
+
+
+def numerical_rank(shares: Tensor, size: int) -> Tensor:
+    """How many singular values float32 can tell from zero, for a matrix of `size` rows or columns.   b m   ->   b
+
+    Above the largest times size times float32's rounding, as numpy and torch have it.
+    """
+    parts = shares.diff(dim=1, prepend=shares.new_zeros(len(shares), 1))
+    return (parts > (size * torch.finfo(torch.float32).eps) ** 2 * parts[:, :1]).sum(1)
+
+
+def shares_at(shares: Tensor, counts: Sequence[int]) -> Tensor:
+    """The shares that so many of the largest singular values hold; all of it beyond the last.   b m   ->   b counts"""
+    m = shares.shape[1]
+    return shares[:, [min(count, m) - 1 for count in counts]]
 
 
 def rank_for(shares: Tensor, share: float) -> Tensor:

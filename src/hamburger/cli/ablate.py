@@ -12,8 +12,10 @@ if TYPE_CHECKING:
 
 
 def ablate(
-    name: Annotated[str, typer.Argument(help="a name of `ham list ablations`")],
-    out: Annotated[Path, typer.Option(help="a folder for the runs and their logs")],
+    name: Annotated[str, typer.Argument(help="a name of `ham list ablations`, or several with commas")],
+    out: Annotated[
+        Path, typer.Option(help="a folder for the runs and their logs; grids that share it share trainings")
+    ],
     recipe: Annotated[str, typer.Option(help="a name of `ham list recipes`")] = "patchwork",
     data: Annotated[Path | None, typer.Option(help="the data folder; embedded sets need none")] = None,
     seeds: Annotated[str, typer.Option(help="with commas")] = "0,1,2",
@@ -21,8 +23,17 @@ def ablate(
     jobs: Annotated[int, typer.Option(help="processes side by side on one device")] = 1,
     settings: Annotated[list[str] | None, typer.Option("--set", help="an override for all cells")] = None,
     json: Annotated[
-        Path | None,
-        typer.Option(help="rows, one JSON object per line; results/ablation_<name>_<data>_<hardware>.jsonl"),
+        str | None,
+        typer.Option(
+            help="rows, one JSON object per line, each as soon as its run has ended; "
+            "results/ablation_{grid}_<data>_<hardware>.jsonl, where {grid} becomes the name"
+        ),
+    ] = None,
+    warm: Annotated[
+        bool | None,
+        typer.Option(
+            "--warm/--fresh", help="processes that take one run after another, or one for each; default: warm on cuda"
+        ),
     ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="print the cells and their commands, run nothing")] = False,
 ) -> None:
@@ -31,37 +42,34 @@ def ablate(
 
     from hamburger.cli.bench import numbers, words
     from hamburger.cli.grid import grid_bar
-    from hamburger.engine.ablation import ablation_cells
-    from hamburger.engine.ablation_rows import check_rows, join_rows, read_rows, still_to_run
-    from hamburger.engine.grid import check_grid, finished, rows, run_grid
-    from hamburger.files import check_writable
+    from hamburger.engine.ablation_plan import Plan
+    from hamburger.engine.grid import run_grid
 
-    grid = ablation_cells(
-        name, recipe, seeds=numbers(seeds, "ablate", "seeds"), settings=settings or (), only=words(cells)
+    asked = Plan.of(
+        words(name),
+        recipe,
+        out,
+        seeds=numbers(seeds, "ablate", "seeds"),
+        settings=settings or (),
+        only=words(cells),
+        json=json,
     )
-    check_grid(grid, out, call="ablate")
-    left = grid
-    if json is not None:
-        check_rows(json, grid)
-        left = still_to_run(json, grid, out)
     if plan:
         import shlex
 
-        for cell in grid:
-            done = cell not in left or finished(cell, out)
-            state = "finished" if done else shlex.join(["ham", *cell.command(out, data)[3:]])
-            typer.echo(f"{cell.name}: {state}")
+        for cell, done in asked.states():
+            typer.echo(f"{cell.name}: {'finished' if done else shlex.join(['ham', *cell.command(out, data)[3:]])}")
         return
-    if json is not None:
-        check_writable(json)
-    try:
-        with grid_bar(len(left)) as progress:
-            run_grid(left, out, data=data, jobs=jobs, progress=progress, call="ablate")
-    finally:  # of what is finished, also after an interrupt or a failure
-        found = rows(left, out)
-        if json is not None and found:
-            join_rows(json, found)
-    Console().print(table(found if json is None else read_rows(json)))
+    if warm is None:
+        import torch
+
+        warm = torch.cuda.is_available()  # there memory is counted by run, not by process
+    asked.begin()
+    queue = asked.queue
+    with grid_bar(len(queue)) as progress:
+        run_grid(queue, out, data=data, jobs=jobs, progress=progress, done=asked.note, warm=warm, call="ablate")
+    for rows in asked.rows():
+        Console().print(table(rows))
 
 
 def table(rows: list[dict[str, Any]]) -> Table:

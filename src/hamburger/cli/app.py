@@ -15,6 +15,7 @@ from hamburger.cli import (
     export,
     gan,
     listing,
+    pictures,
     predict,
     propositions,
     recover,
@@ -37,6 +38,7 @@ app.command("train")(train.train)
 app.command("eval")(evaluate.evaluate)
 app.command("predict")(predict.predict)
 app.command("report")(report.report)
+app.command("pictures")(pictures.pictures)
 app.command("export")(export.export)
 app.command("list")(listing.listing)
 app.command("recover")(recover.recover)

@@ -208,6 +208,51 @@ def ham(
     Console().print(bench.table(rows))
 
 
+@app.command("gradients")
+def gradients(
+    hams: Annotated[str, typer.Option(help="which, with commas")] = "nmf,vq,cd",
+    grads: Annotated[str, typer.Option(help="which, with commas")] = "one-step,truncated:1,truncated:2,bptt,implicit",
+    sizes: Annotated[str, typer.Option(help="values of n, with commas")] = "4096",
+    steps: Annotated[str, typer.Option(help="values of K, with commas")] = "6,24",
+    dim: Annotated[int, typer.Option(help="d")] = 512,
+    rank: Annotated[int, typer.Option(help="r")] = 64,
+    batch: Annotated[int, typer.Option(help="b")] = 1,
+    repeats: Annotated[int, typer.Option(help="timed rounds, each a call of every gradient; at least 5")] = 10,
+    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    seed: Annotated[int, typer.Option()] = 0,
+    json: Annotated[Path | None, typer.Option(help="write the rows here, one JSON object per line")] = None,
+) -> None:
+    """What each gradient of a ham costs: time and peak memory of forward and backward, as the sweeps grow."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from hamburger.bench import gradients as bench
+    from hamburger.files import check_writable, write_json_lines
+
+    plan = bench.Plan(
+        sizes=numbers(sizes),
+        steps=numbers(steps, option="steps"),
+        dim=dim,
+        rank=rank,
+        batch=batch,
+        hams=words(hams),
+        gradients=words(grads),
+        repeats=repeats,
+        device=device,
+        seed=seed,
+    )
+    if json is not None:
+        check_writable(json)
+    rows: list[bench.Row] = []
+    with Progress(console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
+        task = progress.add_task("measuring", total=plan.races)
+        for row in bench.measure(plan, lambda what: progress.update(task, description=what, advance=1, refresh=True)):
+            rows.append(row)
+            if json is not None:  # after every row: what is interrupted keeps what it has
+                write_json_lines(json, map(asdict, rows))
+    Console().print(bench.table(rows))
+
+
 @app.command("network")
 def network(
     contexts: Annotated[
@@ -239,6 +284,51 @@ def network(
         output_stride=output_stride,
         num_classes=num_classes,
         crop=crop,
+        batch=batch,
+        device=device,
+        dtype=dtype,
+        repeats=repeats,
+        seed=seed,
+    )
+    if json is not None:
+        check_writable(json)
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("measuring", total=plan.stages)
+        rows = bench.measure(plan, lambda what: progress.update(task, description=what, advance=1))
+    if json is not None:
+        write_json_lines(json, map(asdict, rows))
+    Console().print(table(rows))
+
+
+@app.command("detect")
+def detect(
+    contexts: Annotated[
+        str, typer.Option(help="with commas; also none, breads (no ham), sa-flash and sa-materialised")
+    ] = "none,sa-materialised,sa-flash,efficient,nmf",
+    sizes: Annotated[str, typer.Option(help="height and width of the images, with commas")] = "256,512,768,1024",
+    backbone: Annotated[str, typer.Option(help="a ResNet of torchvision, or tiny")] = "resnet50",
+    after: Annotated[str, typer.Option(help="where the context stands: layer1 ... layer4, p2 ... p5")] = "p3",
+    batch: Annotated[int, typer.Option(help="b")] = 4,
+    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16 (autocast)")] = "float32",
+    repeats: Annotated[int, typer.Option(help="timed rounds, each a step of every network")] = 20,
+    seed: Annotated[int, typer.Option()] = 0,
+    json: Annotated[Path | None, typer.Option(help="write the rows here, one JSON object per line")] = None,
+) -> None:
+    """A training step of Mask R-CNN with each context as the image grows: time, and memory against n."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from hamburger.bench import detect as bench
+    from hamburger.bench.detect_view import table
+    from hamburger.files import check_writable, write_json_lines
+    from hamburger.recipes.variants import model_options
+
+    plan = bench.Plan(
+        variants={name: model_options(name) for name in words(contexts)},
+        sizes=numbers(sizes, "bench detect", "sizes"),
+        backbone=backbone,
+        after=after,
         batch=batch,
         device=device,
         dtype=dtype,

@@ -45,7 +45,7 @@ def claims(
         for heading in ("claim", "effect", "seeds", "verdict"):
             table.add_column(heading, justify="right" if heading == "seeds" else "left")
         for claim, verdict in found:
-            seeds = "" if verdict.telling is None else str(verdict.telling.n)
+            seeds = str(verdict.seeds or "")
             word = f"[{COLOURS[verdict.word]}]{verdict.word}[/]{'*' * bool(verdict.basis)}"
             table.add_row(claim.id, effect(verdict).replace("[", r"\["), seeds, word)
         if any(verdict.basis for _, verdict in found):

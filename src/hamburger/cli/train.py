@@ -24,6 +24,7 @@ def train(
     nodes: Annotated[int, typer.Option(help="machines; start the command on each, or use torchrun")] = 1,
     accelerator: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="go on from the last checkpoint in the run folder")] = False,
+    light: Annotated[bool, typer.Option("--light", help="leave no checkpoint behind when it is finished")] = False,
 ) -> None:
     """Train a network, for the task of its recipe; what is stopped, by whatever, goes on with --resume."""
     from hamburger.recipes.find import find_training
@@ -42,6 +43,7 @@ def train(
             nodes=nodes,
             accelerator=accelerator,
             resume=resume,
+            light=light,
             on_event=listen,
         )
     )

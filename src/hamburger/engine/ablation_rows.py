@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hamburger.engine.ablation import AblationCell
-from hamburger.engine.folder import RESULT
+from hamburger.engine.folder import BEST, RESULT
 from hamburger.errors import OptionError
 from hamburger.files import write_json_lines
 from hamburger.recipes.codec import digest
@@ -41,12 +41,22 @@ def still_to_run(path: Path, grid: Sequence[AblationCell], out: Path) -> list[Ab
     """
     had = {(row["cell"], row["seed"], row["recipe_hash"]) for row in read_rows(path)}
     missing = {cell for cell in grid if (cell.variant, cell.seed, digest(cell.resolved())) not in had}
-    weights = {cell.needs for cell in missing if cell.needs is not None and not (out / cell.needs / RESULT).exists()}
+    weights = {cell.needs for cell in missing if cell.needs is not None and not (out / cell.needs / BEST).exists()}
     return [cell for cell in grid if cell in missing or cell.name in weights or cell.needs in weights]
 
 
-def join_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Put these beside what is there, in place of older ones of the same cell and seed; in order of seed, then cell."""
+def forget_results_without_weights(grid: Sequence[AblationCell], out: Path) -> None:
+    """Where a result is there and its weights are gone, whoever needs them has it made again."""
+    for needed in {cell.needs for cell in grid if cell.needs is not None and not (out / cell.name / RESULT).exists()}:
+        if not (out / needed / BEST).exists():
+            (out / needed / RESULT).unlink(missing_ok=True)
+
+
+def join_rows(path: Path, rows: Sequence[Row], order: Sequence[str] = ()) -> None:
+    """Put these beside what is there, in place of older ones of the same cell and seed.
+
+    In order of seed, then of cell: as `order` has them, then as they came.
+    """
     joined = {(row["seed"], row["cell"]): row for row in (*read_rows(path), *rows)}
-    order = {cell: place for place, cell in enumerate(dict.fromkeys(cell for _, cell in joined))}
-    write_json_lines(path, [joined[key] for key in sorted(joined, key=lambda key: (key[0], order[key[1]]))])
+    place = {cell: at for at, cell in enumerate(dict.fromkeys((*order, *(cell for _, cell in joined))))}
+    write_json_lines(path, [joined[key] for key in sorted(joined, key=lambda key: (key[0], place[key[1]]))])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import nn
 
 from hamburger import distributed
 from hamburger.data.base import SegmentationSet
+from hamburger.data.detection.base import DetectionSet
 from hamburger.data.evaluation import evaluation_batches
 from hamburger.engine.probabilities import SINGLE, Protocol, labels
 from hamburger.errors import OptionError, ShapeError
@@ -42,7 +44,6 @@ class Scores:
         )
 
 
-@torch.no_grad()  # not inference mode: modules may keep what they make here, and train with it later
 def evaluate(
     net: nn.Module,
     dataset: SegmentationSet,
@@ -62,8 +63,43 @@ def evaluate(
     together, which may change the last bit of a logit; one by one, nothing but the image decides. `progress` hears
     (done, total) before each batch of this process, and may stop the work by raising.
     """
+    (scores,) = evaluate_ways(
+        net,
+        dataset,
+        [lambda: None],
+        device=device,
+        mean=mean,
+        std=std,
+        protocol=protocol,
+        channels_last=channels_last,
+        batch=batch,
+        workers=workers,
+        progress=progress,
+    )
+    return scores
+
+
+@torch.no_grad()  # not inference mode: modules may keep what they make here, and train with it later
+def evaluate_ways(
+    net: nn.Module,
+    dataset: SegmentationSet,
+    ways: Sequence[Callable[[], object]],
+    *,
+    device: torch.device,
+    mean: tuple[float, float, float],
+    std: tuple[float, float, float],
+    protocol: Protocol = SINGLE,
+    channels_last: bool = False,
+    batch: int = 1,
+    workers: int = 0,
+    progress: Callable[[int, int], Any] = lambda done, total: None,
+) -> list[Scores]:
+    """As `evaluate`, in several ways at once: each changes what `net` does behind its backbone, whose maps they share.
+
+    The scores are those of as many evaluations, in the order of the ways; most of their work is done once.
+    """
     rank, world = distributed.rank(), distributed.world()
-    counts = Confusion(len(dataset.classes))
+    counts = [Confusion(len(dataset.classes)) for _ in ways]
     training = net.training
     net.eval()
     done, total = 0, len(range(rank, len(dataset), world))
@@ -77,17 +113,51 @@ def evaluate(
         for images, truth, ids in feed:
             progress(done, total)
             x = images.contiguous(memory_format=torch.channels_last) if channels_last else images
-            counts.update(labels(net, x, protocol), truth)
+            with _once(net.backbone) if len(ways) > 1 else nullcontext(_nothing) as again:
+                for way, count in zip(ways, counts, strict=True):
+                    way()
+                    again()
+                    count.update(labels(net, x, protocol), truth)
             done += len(ids)
     finally:
         torch.backends.cudnn.benchmark = tuning
         net.train(training)
     progress(done, total)
-    counts.gather(device)
-    return Scores.of(counts, dataset, protocol)
+    for count in counts:
+        count.gather(device)
+    return [Scores.of(count, dataset, protocol) for count in counts]
 
 
-def check_classes(call: str, known: Sequence[str], dataset: SegmentationSet) -> None:
+def _nothing() -> None:
+    """There is one way only."""
+
+
+@contextmanager
+def _once(backbone: Any) -> Iterator[Callable[[], None]]:
+    """A backbone that is called again as before answers as before; what is yielded begins the calls anew."""
+    original = backbone.forward
+    kept: list[Any] = []
+    at = 0
+
+    def begin() -> None:
+        nonlocal at
+        at = 0
+
+    def forward(x: Any) -> Any:
+        nonlocal at
+        if at == len(kept):
+            kept.append(original(x))
+        at += 1
+        return list(kept[at - 1])
+
+    backbone.forward = forward
+    try:
+        yield begin
+    finally:
+        del backbone.forward
+
+
+def check_classes(call: str, known: Sequence[str], dataset: SegmentationSet | DetectionSet) -> None:
     """Weights and data must speak of the same classes, in the same order."""
     if len(known) != len(dataset.classes):
         raise ShapeError(

@@ -21,6 +21,7 @@ RECIPE, METRICS, TIMINGS, RESULT, BEST = (
     "result.json",
     "best.safetensors",
 )
+ANGLES = "angles"  # the key of lines of the metrics that compare gradients
 
 
 class RunFolder:
@@ -93,8 +94,18 @@ class RunFolder:
     def write_result(self, result: Mapping[str, Any]) -> None:
         write_durably(self.path / RESULT, (json.dumps(result, indent=2, allow_nan=False) + "\n").encode())
 
+    def drop_checkpoints(self) -> None:
+        """Of a finished run, which is only read from now on."""
+        for name in (checkpoint.LAST, checkpoint.PREVIOUS):
+            (self.path / name).unlink(missing_ok=True)
+
     def log(self, row: Mapping[str, Any]) -> None:
         self._append(METRICS, row)
+
+    def angles(self) -> list[dict[str, Any]]:
+        """The comparisons of gradients in the metrics, each with the number of steps made before it."""
+        lines = [json.loads(line) for line in (self.path / METRICS).read_text().splitlines()]
+        return [{"step": line["step"], **line[ANGLES]} for line in lines if ANGLES in line]
 
     def log_timing(self, row: Mapping[str, Any]) -> None:
         self._append(TIMINGS, row)

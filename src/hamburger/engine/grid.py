@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +12,7 @@ from typing import Any, ClassVar, TypeVar
 
 from hamburger.engine.folder import RECIPE, RESULT
 from hamburger.engine.interrupt import StopRequest
+from hamburger.engine.processes import Fresh, Running, Warm
 from hamburger.errors import HamburgerError, OptionError, check_count
 from hamburger.recipes.base import Training
 from hamburger.recipes.codec import differences, read_recipe
@@ -39,6 +38,11 @@ class Cell:
     @property
     def name(self) -> str:
         return f"{self.variant}-seed{self.seed}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All folders that get a result by its command."""
+        return (self.name,)
 
     @property
     def needs(self) -> str | None:
@@ -111,20 +115,24 @@ def run_grid(
     jobs: int = 1,
     command: Callable[[Cell, Path, Path | None], list[str]] = command,
     progress: Callable[[int, dict[str, int]], object] = lambda *_: None,
+    done: Callable[[Cell], object] = lambda cell: None,
+    warm: bool = False,
     call: str = "compare",
 ) -> list[dict[str, Any]]:
     """Run every cell that has no result yet, `jobs` at a time; the rows of all of them, in the order of the grid.
 
-    `progress` hears how many are done, and the step that each running one has reached. One that fails leaves the others
-    alone and is named at the end, with those that needed it. An interrupt goes on to the running ones, which save where
-    they are. `call` is who speaks in an error.
+    `progress` hears how many are done, and the step that each running one has reached; `done` hears of each that has
+    its result, at once. One that fails leaves the others alone and is named at the end, with those that needed it. An
+    interrupt goes on to the running ones, which save where they are. `warm` processes take one run after another.
+    `call` is who speaks in an error.
     """
     check_count(call, "jobs", jobs, least=1)
     check_grid(grid, out, call=call)
     out.mkdir(parents=True, exist_ok=True)
     waiting = [cell for cell in grid if not finished(cell, out)]
-    done = len(grid) - len(waiting)
-    running: dict[Cell, subprocess.Popen[bytes]] = {}
+    ended = len(grid) - len(waiting)
+    processes = Warm(jobs) if warm else Fresh(jobs)
+    running: dict[Cell, Running] = {}
     failed: list[str] = []
     with StopRequest() as stop:
         try:
@@ -134,32 +142,35 @@ def run_grid(
                 while len(running) < jobs and (ready := [cell for cell in waiting if _ready(cell, out)]):
                     cell = ready[0]
                     waiting.remove(cell)
-                    running[cell] = _start(command(cell, out, data), _log(out, cell), jobs)
+                    running[cell] = processes.start(command(cell, out, data), _log(out, cell))
                 for cell, process in list(running.items()):
                     status = process.poll()
                     if status is None:
                         continue
                     del running[cell]
-                    done += 1
+                    ended += 1
                     if status or not finished(cell, out):
                         failed.append(f"{cell.name} (exit {status}): {_last_line(_log(out, cell))}")
+                    else:
+                        done(cell)
                 if not running and not any(_ready(cell, out) for cell in waiting):
                     failed += [f"{cell.name}: needs {cell.needs}, which has no result" for cell in waiting]
                     waiting.clear()
-                progress(done, {cell.name: _step(out / cell.name / "metrics.jsonl") for cell in running})
+                progress(ended, {cell.name: _step(out / cell.name / "metrics.jsonl") for cell in running})
                 time.sleep(0.1)
         finally:
             for process in running.values():
                 process.terminate()  # not SIGINT, which what is started in the background may have been told to ignore
             for process in running.values():
                 process.wait()
+            processes.close()
     if failed:
         raise GridError(f"{call}: {len(failed)} of {len(grid)} runs failed, the others are kept: " + "; ".join(failed))
     return rows(grid, out)
 
 
 def finished(cell: Cell, out: Path) -> bool:
-    return (out / cell.name / RESULT).exists()
+    return all((out / name / RESULT).exists() for name in cell.names)
 
 
 def rows(grid: Sequence[Cell], out: Path) -> list[dict[str, Any]]:
@@ -169,17 +180,6 @@ def rows(grid: Sequence[Cell], out: Path) -> list[dict[str, Any]]:
 
 def _ready(cell: Cell, out: Path) -> bool:
     return cell.needs is None or (out / cell.needs / RESULT).exists()
-
-
-def _start(words: list[str], log: Path, jobs: int) -> subprocess.Popen[bytes]:
-    environment = {**os.environ}
-    # side by side on few cores, every process with all threads would fight the others
-    environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // jobs)))
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as file:
-        return subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, start_new_session=True
-        )
 
 
 def _log(out: Path, cell: Cell) -> Path:

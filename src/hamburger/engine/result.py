@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from hamburger import distributed
 from hamburger.engine.clock import Clock, peak_mb
 from hamburger.environment import Environment
+from hamburger.solvers.backend import VARIABLE
 
 # What two equal runs may differ in.
 MEASURED = ("images_per_s", "peak_mb", "data_wait", "seconds", "date")
@@ -29,6 +31,7 @@ def measured(clock: Clock, device: torch.device) -> dict[str, Any]:
     return {
         "processes": distributed.world(),
         **asdict(Environment.here(device.type)),
+        "backend": os.environ.get(VARIABLE, "auto"),  # which program the hams were told to take
         "images_per_s": None if clock.images_per_s is None else round(clock.images_per_s, 2),
         "peak_mb": round(peak_mb(device), 1),
         "data_wait": round(clock.data_wait, 4),

@@ -45,6 +45,7 @@ class Run(ABC, Generic[R, P]):
         self.first = distributed.rank() == 0
         self.board: Board | None = None
         self.saved: int | None = None  # the step of the last good checkpoint
+        self.light = False  # no checkpoint of the last step: nobody will go on from there
         self._unmeasured = 0  # images since the clock's last lap
         self._waited = 0.0  # of the feed, at the clock's last lap
 
@@ -102,6 +103,13 @@ class Run(ABC, Generic[R, P]):
             self.steps()
         except (DataError, OSError) as trouble:
             raise TrainingError(self._stopped(trouble)) from trouble
+        except torch.OutOfMemoryError as full:
+            taken = torch.cuda.max_memory_allocated(self.device) / 2**20 if self.device.type == "cuda" else 0
+            raise TrainingError(
+                f"train: the device ran out of memory in step {self.progress.step + 1}, with {taken:,.0f} MiB taken; "
+                f"--set accumulate={2 * self.recipe.accumulate}, a smaller batch or another context; "
+                f"{self._last_good()}"
+            ) from full
         except RuntimeError as trouble:
             if distributed.world() == 1 or not lost_peer(trouble):
                 raise
@@ -200,6 +208,11 @@ class Run(ABC, Generic[R, P]):
         """A checkpoint of a state that is known to be finite, and what belongs to it."""
         self.check_finite()
         self.check_weights()
+        if self.light and self.progress.step == self.recipe.steps:
+            if self.first:
+                self.keep()
+            self.fabric.barrier()
+            return
         state = {
             "recipe": digest(self.recipe),
             "data": self.data_digest(),
@@ -216,6 +229,13 @@ class Run(ABC, Generic[R, P]):
             self.listen(Saved(self.progress.step, path))
         self.saved = self.progress.step
         self.fabric.barrier()
+
+    def conclude(self, values: dict[str, Any]) -> None:
+        """The run is finished, and this is what it found."""
+        if self.first:
+            self.folder.write_result(values)
+            if self.light:
+                self.folder.drop_checkpoints()
 
     def restore(self) -> bool:
         """Go back to the last checkpoint; False where there is none, and the run begins at its beginning."""
@@ -257,6 +277,7 @@ class Run(ABC, Generic[R, P]):
 
     def interrupt(self) -> None:
         if self.progress.step != self.saved or self.progress.step == 0:
+            self.light = False  # somebody will go on from here
             self.save()
         raise Interrupted(f"stopped at step {self.progress.step} of {self.recipe.steps}; {self._last_good()}")
 
@@ -265,6 +286,7 @@ class Run(ABC, Generic[R, P]):
         said = f"train: stopped at step {self.progress.step} of {self.recipe.steps}: {trouble}"
         if isinstance(trouble, DataError) and distributed.world() == 1 and self.progress.step != self.saved:
             with suppress(OSError, TrainingError):
+                self.light = False
                 self.save()
         return f"{said}; {self._last_good()}"
 

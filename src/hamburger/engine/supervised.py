@@ -63,6 +63,13 @@ class Supervised(Run[R, Scored]):
         """Steps with the accumulated parts of their batches, as a generator that can be closed."""
         return self.batches.run(start, stop)
 
+    def before_step(self, step: int, parts: Sequence[Any]) -> None:
+        """A look at the weights and the batch of a step that is about to be made."""
+
+    def findings(self) -> dict[str, Any]:
+        """What the result says besides, at the end."""
+        return {}
+
     # -- the run -------------------------------------------------------------------------------------------------
 
     def steps(self) -> None:
@@ -73,6 +80,7 @@ class Supervised(Run[R, Scored]):
         feed: Any = self.feed(self.progress.step, self.recipe.steps)
         with closing(feed):  # its threads end with the loop, however that ends
             for step, parts in feed:
+                self.before_step(step, parts)
                 self.train_step(step, parts)
                 self.after_step()
 
@@ -138,9 +146,8 @@ class Supervised(Run[R, Scored]):
             now.best_step, now.best = now.step, value
         if self.first:
             self.write({"step": now.step, **now.scores})
-            self.listen(
-                Evaluated(now.step, tuple((each, now.scores[each.name]) for each in self.task.kind.scores), best)
-            )
+            found = [(each, now.scores[each.name]) for each in self.task.kind.scores]
+            self.listen(Evaluated(now.step, tuple(pair for pair in found if pair[1] is not None), best))
 
     def _between_images(self, done: int, total: int) -> None:
         # alone, an interrupt need not wait for the end; together, all would have to hear of it at the same image
@@ -154,7 +161,8 @@ class Supervised(Run[R, Scored]):
         now = self.progress
         if now.evaluated == now.step == now.best_step:
             extra = {**self.info.extra, "step": now.step, self.task.kind.score.name: now.best}
-            self.task.save(self.folder.path / BEST, self.net, replace(self.info, extra=extra))
+            info = replace(self.info, extra=extra)
+            self.task.save(self.folder.path / BEST, self.net, info, durable=not self.light)
 
     def data_digest(self) -> str:
         return str(self.data.digest())

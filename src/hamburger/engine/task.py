@@ -16,14 +16,15 @@ description alone. To add one:
    commands.
 
 `train` calls, in this order: `kind.check`, `open`, `build`, `loop` (which asks for `info` and `batches`), `notes`, then
-at every evaluation `evaluate` and `save`, at the end `about`. `ham eval` calls `load`, `split`, `fits`, `evaluate`;
-`ham predict` builds `answers`, `ham export` asks for the `graph`, `ham report` opens a `split` and its `showing`.
+at every evaluation `evaluate` and `save`, at the end `about`. `ham eval` calls `load`, `set_meant`, `split`, `fits`,
+`evaluate`; `ham predict` builds `answers`, `ham export` asks for the `graph`, `ham report` opens a `split` and its
+`showing`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -92,14 +93,21 @@ class Task(ABC, Generic[R]):
     # -- weights -------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def save(self, path: Path, net: nn.Module, info: Info) -> None:
-        """One .safetensors file from which `load` builds the network again; its `model` says the task."""
+    def save(self, path: Path, net: nn.Module, info: Info, *, durable: bool = True) -> None:
+        """One .safetensors file from which `load` builds the network again; its `model` says the task.
+
+        Without `durable` the disk is not waited for.
+        """
 
     @abstractmethod
     def load(self, path: Path) -> tuple[nn.Module, Info]:
         """On the CPU and in evaluation mode."""
 
     # -- scores --------------------------------------------------------------------------------------------------
+
+    def set_meant(self, name: str, root: Path | None) -> str:
+        """The set that a person means who gives this folder to weights of that set."""
+        return name
 
     @abstractmethod
     def split(
@@ -135,6 +143,19 @@ class Task(ABC, Generic[R]):
         Shared among the processes. `net` is left in the mode it came in. `progress` hears (done, total) before each
         batch, and may stop the work by raising. `protocol` is SINGLE where `views` is False.
         """
+
+    def evaluate_ways(
+        self, net: nn.Module, split: Any, info: Info, ways: Sequence[Callable[[], object]], **options: Any
+    ) -> list[Any]:
+        """The scores of as many evaluations, each after a call that changes how the hams of `net` solve.
+
+        A task whose networks do most of their work before the hams does that part once.
+        """
+        found = []
+        for way in ways:
+            way()
+            found.append(self.evaluate(net, split, info, **options))
+        return found
 
     # -- use -----------------------------------------------------------------------------------------------------
 

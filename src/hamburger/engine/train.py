@@ -37,13 +37,15 @@ def train(
     nodes: int = 1,
     accelerator: str = "auto",
     resume: bool = False,
+    light: bool = False,
     on_event: Listener = lambda event: None,
 ) -> Result:
     """Train `recipe` into the folder `run`, or go on with it; a finished run is only read.
 
     `data` is the data folder, where the recipe's set is not an embedded one. With several `devices` the calling script
     is started once more for each further process, as Fabric does it, unless `torchrun` has started them all. Ctrl-C and
-    SIGTERM save a checkpoint and raise `Interrupted`.
+    SIGTERM save a checkpoint and raise `Interrupted`. A `light` run leaves no checkpoint behind once it is finished,
+    only its weights and its result.
     """
     machine = Machine.choose(accelerator=accelerator, devices=devices, nodes=nodes)
     task.kind.check(recipe, processes=machine.processes)
@@ -62,6 +64,7 @@ def train(
         parameters = sum(parameter.numel() for parameter in net.parameters())
         with StopRequest() as stop:
             loop = task.loop(task, recipe, opened, Equipment(fabric, folder, assembly, stop, listen))
+            loop.light = light
             begin(loop, resume, parameters, len(opened.train), len(opened.val), task.notes(recipe, net))
             loop.run()
         return _finish(task, recipe, loop, parameters)
@@ -125,7 +128,7 @@ def _finish(task: Task[R], recipe: R, loop: Supervised[Any], parameters: int) ->
         "loss": progress.loss,
         "parameters": parameters,
         **measured(loop.clock, loop.device),
+        **loop.findings(),
     }
-    if loop.first:
-        loop.folder.write_result(values)
+    loop.conclude(values)
     return Result(loop.folder.path, values)

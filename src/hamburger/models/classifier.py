@@ -79,10 +79,10 @@ def _shrink_stem(backbone: str, net: nn.Module) -> None:
     net.conv1, net.maxpool = small, nn.Identity()
 
 
-def save_classifier(path: str | os.PathLike[str], net: Classifier, info: Info) -> None:
+def save_classifier(path: str | os.PathLike[str], net: Classifier, info: Info, *, durable: bool = True) -> None:
     """Write the network to a file that is either complete or not there."""
     model = {"task": TASK, **net.config, "pretrained": False}
-    write_stored(path, net, replace(info, model=model, mean=MEAN, std=STD))
+    write_stored(path, net, replace(info, model=model, mean=MEAN, std=STD), durable=durable)
 
 
 def load_classifier(path: str | os.PathLike[str]) -> tuple[Classifier, Info]:

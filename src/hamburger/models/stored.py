@@ -9,18 +9,22 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from hamburger.errors import CheckpointError
-from hamburger.files import write_durably
+from hamburger.files import write_atomically, write_durably
 from hamburger.models.info import Info
 
 KEY = "hamburger"  # of the metadata
 
 
-def write_stored(path: str | os.PathLike[str], net: nn.Module, info: Info) -> None:
-    """A file that is either complete or not there, and on the disk when this returns."""
+def write_stored(path: str | os.PathLike[str], net: nn.Module, info: Info, *, durable: bool = True) -> None:
+    """A file that is either complete or not there, and on the disk when this returns.
+
+    Without `durable` the disk is not waited for, and a loss of power may lose the file.
+    """
     from safetensors.torch import save
 
     tensors = {name: value.detach().cpu().contiguous() for name, value in net.state_dict().items()}
-    write_durably(Path(path), save(tensors, metadata={KEY: info.as_json()}))
+    write = write_durably if durable else write_atomically
+    write(Path(path), save(tensors, metadata={KEY: info.as_json()}))
 
 
 def read_stored(call: str, path: str | os.PathLike[str], task: str | None = None) -> tuple[Info, dict[str, Tensor]]:

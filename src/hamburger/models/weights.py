@@ -17,12 +17,15 @@ from hamburger.models.stored import read_stored, write_stored
 __all__ = ["Info", "describe", "load_weights", "save_weights"]
 
 
-def save_weights(path: str | os.PathLike[str], net: Segmenter, info: Info | None = None) -> None:
+def save_weights(
+    path: str | os.PathLike[str], net: Segmenter, info: Info | None = None, *, durable: bool = True
+) -> None:
     """Write the network to a file that is either complete or not there, and on the disk when this returns.
 
-    `info` is that of the network by default; its `model` is always the network's own `config`.
+    `info` is that of the network by default; its `model` is always the network's own `config`. Without `durable` the
+    disk is not waited for, and a loss of power may lose the file.
     """
-    write_stored(path, net, describe(net, info))
+    write_stored(path, net, describe(net, info), durable=durable)
 
 
 def describe(net: Segmenter, info: Info | None = None) -> Info:

@@ -18,9 +18,13 @@ TEMPERATURES = (1, 0.1, 0.01)
 TRAINED_STEPS = (1, 3, 6)
 TESTED_STEPS = (1, 3, 6, 12, 50)
 DRAWS = (1, 2, 3)
+ATTENTIONS = ("sa-flash", "da", "nonlocal")  # those with a matrix of n x n
 RIVALS = ("baseline", "breads", *HAMS, "sa-flash", "a2", "ema", "efficient", "da")
 LOOKED_AT = 50  # images
+MEASURED = 12  # times in a training
 WIDTH = 512  # of HamNet's head where a recipe says nothing
+# what a Hamburger has where nothing is said
+DEFAULTS: dict[str, object] = {"grad": "one-step", "init": "random", "steps": 6, "temperature": 0.01}
 
 
 @dataclass(frozen=True)
@@ -31,23 +35,39 @@ class Variant:
     weights: str | None = None
     evaluation: tuple[str, ...] = ()
 
+    @property
+    def shared(self) -> str | None:
+        """The name under which several grids know this training; None for one of a grid's own."""
+        return None if self.weights is not None else _COMMON.get(self.overrides)
 
+
+_COMMON = {overrides: name for name, overrides in variants(("baseline", "breads", *HAMS, *ATTENTIONS)).items()}
 Grid = dict[str, Variant]
 # functions of the recipe that return a grid
 ablations: Registry[Grid] = Registry("ablation")
 
 
-def ham(name: str, **options: object) -> Variant:
-    """A Hamburger with these options."""
+def ham(recipe: SupervisedTraining, name: str, **options: object) -> Variant:
+    """A Hamburger with these options; a default is said only where the recipe has another."""
+    said = _context_options(recipe)
+    needed = {key: value for key, value in options.items() if key in said or DEFAULTS.get(key) != value}
     return Variant(
-        (f"model.context={name}", *(f"model.context_options.{key}={value}" for key, value in options.items()))
+        (f"model.context={name}", *(f"model.context_options.{key}={value}" for key, value in needed.items()))
     )
 
 
 @ablations.register("gradient")
 def gradient(recipe: SupervisedTraining) -> Grid:
     """Table 1: what is differentiated, for each ham."""
-    return {f"{name}-{grad.replace(':', '')}": ham(name, grad=grad) for name in HAMS for grad in GRADIENTS}
+    return {f"{name}-{grad.replace(':', '')}": ham(recipe, name, grad=grad) for name in HAMS for grad in GRADIENTS}
+
+
+@ablations.register("angles")
+def angles(recipe: SupervisedTraining) -> Grid:
+    """Section 2.3 over a training by the one-step gradient: its norm and its angle to BPTT's, at twelve steps."""
+    _head(recipe, "angles")
+    every = max(1, recipe.steps // MEASURED)
+    return {f"{name}-angles": Variant((*ham(recipe, name).overrides, f"angles_every={every}")) for name in HAMS}
 
 
 @ablations.register("parts")
@@ -55,24 +75,25 @@ def parts(recipe: SupervisedTraining) -> Grid:
     """Table 2: which parts of the burger are there."""
     return {
         "baseline": Variant(("model.context=none",)),
-        "whole": ham("nmf"),
-        "without-ham": ham("nmf", parts="lower,upper"),
-        "without-upper": ham("nmf", parts="lower,ham"),
-        "without-lower": ham("nmf", parts="ham,upper"),
-        "only-ham": ham("nmf", parts="ham"),
+        "whole": ham(recipe, "nmf"),
+        "without-ham": ham(recipe, "nmf", parts="lower,upper"),
+        "without-upper": ham(recipe, "nmf", parts="lower,ham"),
+        "without-lower": ham(recipe, "nmf", parts="ham,upper"),
+        "only-ham": ham(recipe, "nmf", parts="ham"),
     }
 
 
 @ablations.register("init")
 def init(recipe: SupervisedTraining) -> Grid:
     """Table 8: where the first dictionary comes from; a learned one is differentiated by BPTT."""
-    return {f"{name}-{start}": ham(name, init=start) for name in HAMS for start in INITS}
+    return {f"{name}-{start}": ham(recipe, name, init=start) for name in HAMS for start in INITS}
 
 
 @ablations.register("temperature")
 def temperature(recipe: SupervisedTraining) -> Grid:
     """Table 9: how hard CD and VQ assign."""
-    return {f"{name}-t{value:g}": ham(name, temperature=value) for name in ("cd", "vq") for value in TEMPERATURES}
+    cells = [(name, value) for name in ("cd", "vq") for value in TEMPERATURES]
+    return {f"{name}-t{value:g}": ham(recipe, name, temperature=value) for name, value in cells}
 
 
 @ablations.register("latent")
@@ -84,7 +105,10 @@ def latent(recipe: SupervisedTraining) -> Grid:
     across = [(width, width // part) for part in (64, 32, 16, 8, 4)]
     along = [(width // part, width // part // 8) for part in (2, 4, 8)]  # d = 8 r
     narrow = [(width // part, width // 8) for part in (2, 4)]
-    return {f"d{d}-r{r}": ham("nmf", inner=d, rank=r) for d, r in (*across, *along, *narrow)}
+    cells = {f"d{d}-r{r}": ham(recipe, "nmf", inner=d, rank=r) for d, r in (*across, *along, *narrow)}
+    if width // 8 >= 8 and not _context_options(recipe):
+        cells[f"d{width}-r{width // 8}"] = ham(recipe, "nmf")  # which it is by default
+    return cells
 
 
 @ablations.register("steps")
@@ -94,7 +118,7 @@ def steps(recipe: SupervisedTraining) -> Grid:
     for name in HAMS:
         for trained in TRAINED_STEPS:
             own = f"{name}-k{trained}"
-            grid[own] = ham(name, steps=trained)
+            grid[own] = ham(recipe, name, steps=trained)
             for tested in TESTED_STEPS:
                 if tested != trained:
                     grid[f"{own}-at{tested}"] = Variant(weights=own, evaluation=("--steps", str(tested)))
@@ -106,7 +130,7 @@ def dictionary(recipe: SupervisedTraining) -> Grid:
     """One stored dictionary in evaluation, always the same bits, against one drawn for every image."""
     grid: Grid = {}
     for name in HAMS:
-        grid[name] = ham(name)
+        grid[name] = ham(recipe, name)
         for draw in DRAWS:
             grid[f"{name}-drawn{draw}"] = Variant(weights=name, evaluation=("--draws", str(draw)))
     return grid
@@ -120,10 +144,10 @@ def contexts(recipe: SupervisedTraining) -> Grid:
 
 @ablations.register("inside")
 def inside(recipe: SupervisedTraining) -> Grid:
-    """Figs. 5 and 6: the spectrum before and after the context, and the angles of gradients, on trained weights."""
+    """Figs. 5 and 6: spectra before and after the context, ranks of attention maps, angles of gradients."""
     _head(recipe, "inside")
     grid: Grid = {}
-    for name, overrides in variants(("breads", *HAMS, "sa-flash")).items():
+    for name, overrides in variants(("breads", *HAMS, *ATTENTIONS)).items():
         grid[name] = Variant(overrides)
         grid[f"{name}-inside"] = Variant(weights=name, evaluation=("--inside", str(LOOKED_AT)))
     return grid
@@ -136,6 +160,11 @@ def _head(recipe: SupervisedTraining, grid: str) -> dict[str, Any]:
             f"ablate: '{grid}' is about the head of a segmentation network, which '{recipe.name}' has not"
         )
     return dict(recipe.model.head_options)
+
+
+def _context_options(recipe: SupervisedTraining) -> dict[str, Any]:
+    """Those that the recipe itself gives to its context."""
+    return dict(getattr(recipe.model, "context_options", {}))
 
 
 def chosen(name: str, recipe: SupervisedTraining, cells: Sequence[str] = ()) -> Grid:

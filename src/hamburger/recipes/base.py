@@ -7,6 +7,8 @@ from typing import Any
 
 from hamburger.registry import Registry
 
+LATE = "late"  # marks fields that came later: unless they are set, digests are those of recipes without them
+
 
 @dataclass(frozen=True)
 class Model:
@@ -48,6 +50,18 @@ class Optim:
 
 
 @dataclass(frozen=True)
+class AdamOptim:
+    """AdamW, and the same schedule; without `weight_decay` it is Adam. A `power` of 0 keeps the rate."""
+
+    lr: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    weight_decay: float = 0.0  # of weights, not of norms, gates and biases
+    power: float = 0.9
+    warmup: int = 0
+
+
+@dataclass(frozen=True)
 class Training:
     """What every run has, whatever it trains."""
 
@@ -68,9 +82,9 @@ class Training:
 class SupervisedTraining(Training):
     """What the recipe of a supervised task has besides; a dataclass that names these fields derives from it."""
 
-    model: Any  # what the task builds its network from, with `backbone` and `context` at least
+    model: Any  # what the task builds its network from, with `context` and `context_options` at least
     data: Any  # with `name`, `options`, `val_split` and `workers` at least
-    optim: Optim
+    optim: Any  # Optim or AdamOptim: which optimiser it is, its settings say
     eval_every: int
     keep: str
 
@@ -86,6 +100,8 @@ class Recipe(SupervisedTraining):
     eval_every: int = 2_000
     start: str | None = None  # a run or weights to begin from
     keep: str = "best"  # which weights become best.safetensors: the best on the validation split, or the last
+    # compare the gradients of the hams by several strategies every so many steps; 0: never. It changes no weight
+    angles_every: int = field(default=0, metadata={LATE: True})
 
 
 # functions without arguments that return a Recipe

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from hamburger.errors import OptionError, did_you_mean
-from hamburger.recipes.base import Recipe, Training
+from hamburger.recipes.base import LATE, Recipe, Training
 
 Group = TypeVar("Group")
 Kind = TypeVar("Kind", bound=Training)
@@ -36,7 +36,10 @@ def read_recipe(text: str, kind: type[Kind]) -> Kind:
 
 def digest(recipe: Training) -> str:
     """Sixteen hexadecimal digits that two equal recipes share."""
-    plain = json.dumps(dataclasses.asdict(recipe), sort_keys=True)
+    late = [field for field in dataclasses.fields(recipe) if LATE in field.metadata]
+    unset = {field.name for field in late if getattr(recipe, field.name) == field.default}
+    said = {name: value for name, value in dataclasses.asdict(recipe).items() if name not in unset}
+    plain = json.dumps(said, sort_keys=True)
     return hashlib.sha256(plain.encode()).hexdigest()[:16]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import torch
 
 from hamburger.data import SegmentationSet, create_dataset, datasets
 from hamburger.engine.assemble import Sets, build, feed
-from hamburger.engine.evaluate import Scores, check_classes, evaluate
+from hamburger.engine.evaluate import Scores, check_classes, evaluate, evaluate_ways
 from hamburger.engine.graph import PIXELS, Graph
 from hamburger.engine.loop import Loop
 from hamburger.engine.probabilities import SINGLE, Protocol
@@ -73,8 +73,8 @@ class Segmentation(Task[Recipe]):
 
     # -- weights -------------------------------------------------------------------------------------------------
 
-    def save(self, path: Path, net: Any, info: Info) -> None:
-        save_weights(path, net, info)
+    def save(self, path: Path, net: Any, info: Info, *, durable: bool = True) -> None:
+        save_weights(path, net, info, durable=durable)
 
     def load(self, path: Path) -> tuple[Segmenter, Info]:
         return load_weights(path)
@@ -119,6 +119,11 @@ class Segmentation(Task[Recipe]):
             workers=workers,
             progress=progress,
         )
+
+    def evaluate_ways(
+        self, net: Any, split: SegmentationSet, info: Info, ways: Sequence[Callable[[], object]], **options: Any
+    ) -> list[Scores]:
+        return evaluate_ways(net, split, ways, mean=info.mean, std=info.std, **{"workers": 4, **options})
 
     # -- use -----------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -29,6 +34,25 @@ class DrawnDictionary(nn.Module):
 
     def update(self, bases: Tensor) -> None:
         """Nothing to keep."""
+
+
+def ways_to_solve(
+    net: nn.Module, *, steps: Sequence[int | None] = (None,), draws: Sequence[int | None] = (None,)
+) -> list[Callable[[], object]]:
+    """Each of the steps with each of the draws as a function that makes `net` solve so; draws go on where they were."""
+    layers = [module for module in net.modules() if isinstance(module, HamLayer)]
+    first = [(layer, layer.eval_steps, layer.dictionary) for layer in layers]
+
+    def take(way: Sequence[tuple[HamLayer, int, Any]]) -> None:
+        for layer, sweeps, dictionary in way:
+            layer.eval_steps, layer.dictionary = sweeps, dictionary
+
+    made: list[Callable[[], object]] = []
+    for sweeps, seed in product(steps, draws):
+        take(first)
+        solve_with(net, steps=sweeps, draws=seed)
+        made.append(partial(take, [(layer, layer.eval_steps, layer.dictionary) for layer in layers]))
+    return made
 
 
 def solve_with(net: nn.Module, *, steps: int | None = None, draws: int | None = None) -> nn.Module:

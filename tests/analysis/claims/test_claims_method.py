@@ -94,6 +94,30 @@ def test_photographs_decide_and_generated_scenes_stand_beside():
     assert (both.basis, judge(beats, scenes=lose).basis) == ("", "generated scenes alone")
 
 
+def test_each_of_several_sets_is_held_to_a_higher_level():
+    """Differences 1.4, 2, 2.6: 2 - 4.302653 x 0.6 / sqrt 3 = 0.51 is above 0, with 6.205347 it is 2 - 2.15 and not."""
+    alone, other = rows(a=[51.4, 52, 52.6], b=[50] * 3), rows("camvid-short", a=[58, 44, 52], b=[50] * 3)
+    assert judge(beats, one=alone).word == CONFIRMED
+    both = judge(beats, one=alone, other=other)
+    assert both.word == INCONCLUSIVE
+    assert [trial.findings[0].interval for trial in both.trials if trial.where.startswith("voc")] == [
+        pytest.approx((2 - 4.302653 * 0.6 / math.sqrt(3), 2 + 4.302653 * 0.6 / math.sqrt(3)), abs=1e-5)
+    ]
+    beside = rows("patchwork", a=[58, 44, 52], b=[50] * 3)
+    assert judge(beats, one=alone, other=beside).word == CONFIRMED  # scenes that do not decide cost nothing
+
+
+def test_a_seed_that_only_some_cells_have_is_told():
+    found = judge(beats, x=rows(a=[52.0, 52.1, 51.9, 52.0], b=[50] * 3))
+    assert "1 of 1 lack a seed that other cells have" in found.here
+    assert "lack" not in judge(beats, x=rows(a=[52, 52, 52], b=[50] * 3)).here
+
+
+def test_rows_of_two_machines_are_told():
+    made = rows(a=[52, 52, 52], b=[50] * 3)
+    assert "9 steps, H and I:" in judge(beats, x=[*made[:3], *(row | {"hardware": "I"} for row in made[3:])]).here
+
+
 def test_sets_that_contradict_each_other_decide_nothing():
     win, lose = rows(a=[52.0, 52.1, 51.9], b=[50] * 3), rows("camvid-short", a=[48.0, 48.1, 47.9], b=[50] * 3)
     found = judge(beats, one=win, other=lose)

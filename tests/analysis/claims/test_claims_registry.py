@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from hamburger.analysis.claims import CLAIMS, Results
-from hamburger.analysis.claims.base import CONFIRMED, NOT_CONFIRMED, NOT_RUN, WORDS
+from hamburger.analysis.claims.base import CONFIRMED, INCONCLUSIVE, NOT_CONFIRMED, NOT_RUN, WORDS
 from hamburger.analysis.claims.page import page
 from hamburger.analysis.claims.registry import FAMILIES
 from hamburger.analysis.claims.tables import PRINTED, as_json, as_rows, commands, judged, markdown
+from hamburger.analysis.inside import COUNTS
 from hamburger.recipes.ablations import ablations
 from hamburger.recipes.find import find_recipe
 
@@ -27,8 +28,17 @@ def committed():
     return Results.of(ROOT / "results")
 
 
+PLACES, NAMES = ("input", "weights"), ("one_step", "bptt")
 ABLATED = [claim for claim in CLAIMS if claim.command.startswith("ham ablate")]
-INSIDE = {"rank_before": 2.0, "rank_after": 1.0, "silent_before": 0.0, "silent_after": 0.1, "cosine_one_step": 0.6}
+INSIDE = {
+    **{"rank_before": 2.0, "rank_after": 1.0, "silent_before": 0.0, "silent_after": 0.1, "cosine_one_step": 0.6},
+    **{"rank_ham": 3.0, "bound": 8.0, "rank_attention": 4.0, "rank90_attention": 5.0},
+    "angles": [
+        {f"{kind}_{place}_{name}": 0.6 for kind in ("norm", "cosine") for place in PLACES for name in NAMES}
+        | {"step": step, **{f"norm_{place}_bptt": 1.0 + step for place in PLACES}}
+        for step in range(3)
+    ],
+}
 
 
 def rows_of(claim, scores):
@@ -89,6 +99,81 @@ def test_committed_verdicts_are_those_of_the_committed_rows(committed):
         assert (row["effect"] is None) == (row["n_seeds"] == 0) == (row["verdict"] == NOT_RUN)
 
 
+@pytest.mark.parametrize("family", ["inside", "angles"])
+def test_measures_on_the_claims_side_confirm_and_on_the_other_refute(family):
+    """Each measure turned into its opposite: what was large is small, and the other way round."""
+    for claim in (claim for claim in ABLATED if claim.family == family and claim.id != "inside-spectrum-ham"):
+        for word, turned in ((CONFIRMED, False), (NOT_CONFIRMED, True)):
+            (rows,) = rows_of(claim, {}).files.values()
+            made = [row | turn(row) if turned else row for row in rows]
+            assert claim.judge(Results({f"ablation_{family}_x": made})).word == word, claim.id
+
+
+def turn(row):
+    """Ranks rise instead of falling, channels wake, gradients stand at right angles, BPTT is steady."""
+    series = [
+        {key: {"step": value}.get(key, 0.1 if "cosine" in key else 1.0) for key, value in each.items()}
+        | {f"norm_{place}_one_step": 1.0 + each["step"] for place in PLACES}
+        for each in row["angles"]
+    ]
+    swapped = {"rank_before": 1.0, "rank_after": 2.0, "silent_before": 0.1, "silent_after": 0.0, "cosine_one_step": 0.1}
+    return swapped | {"rank_ham": 4.0, "rank_attention": 3.0, "rank90_attention": 9.0, "angles": series}
+
+
+def test_the_ham_must_do_more_than_its_breads():
+    claim = next(claim for claim in ABLATED if claim.id == "inside-spectrum-ham")
+    (rows,) = rows_of(claim, {}).files.values()
+
+    def judged_with(rank):
+        made = [row | {"rank_after": rank} if row["cell"] == "breads-inside" else row for row in rows]
+        return claim.judge(Results({"ablation_inside_x": made}))
+
+    assert judged_with(2.0).word == CONFIRMED and judged_with(2.0).telling.effect == pytest.approx(2.0)
+    assert judged_with(0.5).word == NOT_CONFIRMED
+
+
+def gradient_rows(**figures):
+    """Rows of `ham bench gradients`; `figures`: name of a gradient -> (ms at K = 6, ms at 24, MiB at 6, MiB at 24)."""
+    return [
+        {"ham": ham, "grad": grad.replace("_", "-"), "n": 64, "steps": steps, "hardware": "H", "repeats": 10}
+        | {"ms": ms, "ms_iqr": 1.0, "mb": mb}
+        for ham in ("nmf", "vq", "cd")
+        for grad, (ms6, ms24, mb6, mb24) in figures.items()
+        for steps, ms, mb in ((6, ms6, mb6), (24, ms24, mb24))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("bptt", "words"),
+    [
+        ((20, 80, 30, 90), (CONFIRMED, CONFIRMED, CONFIRMED)),
+        ((10.5, 40.5, 30, 31), (CONFIRMED, NOT_CONFIRMED, INCONCLUSIVE)),  # within the quartiles, and memory stands
+        ((5, 20, 10, 30), (NOT_CONFIRMED, CONFIRMED, NOT_CONFIRMED)),
+    ],
+)
+def test_gradients_are_judged_by_memory_growth_and_quartiles_of_time(bptt, words):
+    results = Results({"gradients_h200": gradient_rows(one_step=(10, 40, 20, 20), bptt=bptt)})
+    names = ("cost-gradient-memory", "cost-gradient-growth", "cost-gradient-time")
+    found = {claim.id: claim.judge(results) for claim in CLAIMS if claim.id in names}
+    assert tuple(found[name].word for name in names) == words
+    assert "10 samples" in found["cost-gradient-time"].here
+    assert as_rows([(claim, found[claim.id]) for claim in CLAIMS if claim.id in names])[0]["n_seeds"] == 1
+
+
+def test_times_that_overlap_decide_nothing():
+    def rows(iqr):
+        common = {"dtype": "float32", "n": 16384, "hardware": "H", "infer_mb": 1, "train_mb": 1}
+        return [
+            common | {"module": module} | {f"{mode}_{key}": value for mode in ("infer", "train") for key, value in own}
+            for module, ms in (("sa-materialised", 12.0), ("nmf", 10.0), ("vq", 10.0), ("cd", 10.0))
+            for own in [(("ms", ms), ("ms_iqr", iqr), ("repeats", 20))]
+        ]
+
+    claim = next(claim for claim in CLAIMS if claim.id == "cost-time")
+    assert claim.judge(Results({"table3_h200": rows(0.5)})).word == CONFIRMED
+    assert claim.judge(Results({"table3_h200": rows(5.0)})).word == INCONCLUSIVE
+
+
 def test_growth_is_judged_by_its_exponent():
     def rows(power):
         return [
@@ -138,6 +223,48 @@ class Outside(HTMLParser):
         self.fetched += [tag] if tag in ("script", "iframe") else []
         self.ids += [values["id"]] if "id" in values else []
         self.links += [values["href"]] if tag == "a" else []
+
+
+def everything():
+    """Rows of every grid on photographs, of every other bench, and pictures: what a complete folder would hold."""
+    shares = {f"spectrum_{part}": [0.5] * len(COUNTS) for part in ("before", "after", "ham", "attention")}
+    files = {}
+    for claim in ABLATED:
+        name = shlex.split(claim.command)[2]
+        (rows,) = rows_of(claim, {}).files.values()
+        files[f"ablation_{name}_voc-animals_h200"] = [
+            {key: value for key, value in row.items() if key not in INSIDE or name in ("inside", "angles")}
+            | ({**shares, "positions": 9.0, "numerical_attention": 4.0} if name == "inside" else {})
+            for row in rows
+        ]
+    about = {"d": 8, "r": 2, "b": 1, "dtype": "float32", "refused": None}
+    files["gradients_h200"] = [row | about for row in gradient_rows(one_step=(1, 4, 2, 2), bptt=(2, 8, 3, 9))]
+    entry = {"run": "nmf-seed0", "image": "val-1", "pixels": None, "channels": [], "atoms": []}
+    entry["channels"] = [{"place": 1, "of": 8, "sizes": [1.0, 2.0], "maps": "data:image/png;base64,AAAA"}]
+    return Results(files, {"pictures_patchwork_cpu": {"data": "patchwork", "entries": [entry]}})
+
+
+def test_a_page_of_all_that_can_be_run():
+    results = everything()
+    text = page(results)
+    for name in results.files:
+        assert f"{name.partition('_')[0]}" in text
+    for drawn in (
+        "spectra-",
+        "ranks-",
+        "cosine-",
+        "norm-",
+        "sweeps-nmf-",
+        "sweeps-cd-",
+        "ms-gradients",
+        "bars-ablation",
+    ):
+        assert f'data-figure="{drawn}' in text, drawn
+    assert text.count("data:image/png") == 1
+    written = markdown(results)
+    assert "of D C" in written and "X: truncated:1" in written and "peak MiB" in written
+    words = {row["id"]: row["verdict"] for row in as_rows(judged(results))}
+    assert NOT_RUN not in {word for name, word in words.items() if not name.startswith(("cost", "propositions"))}
 
 
 def test_the_page_needs_nothing_else(committed):

@@ -8,7 +8,7 @@ from hamburger.analysis.claims.base import Claim
 from hamburger.analysis.claims.commands import ablate
 from hamburger.analysis.claims.method import Pair, Source, at_least, compare
 
-COMMAND = ablate("contexts", seeds=5, jobs=8)
+COMMAND = ablate("contexts")
 SELF_ATTENTION = ("sa-flash", "sa")  # the same map; heads for the sake of fused kernels
 
 

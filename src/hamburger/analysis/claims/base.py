@@ -24,6 +24,7 @@ class Finding:
     unit: str = "points"
     shown: str = "{:+.2f}"
     against: bool = False  # a large effect speaks against the claim, such as the exponent of something said to be cheap
+    counted: str = "seed"  # what `n` counts
 
     @property
     def support(self) -> float:
@@ -42,13 +43,15 @@ class Finding:
 class Trial:
     """All comparisons that a claim asks for on one set of runs; they must all hold.
 
-    `decides` is False for generated scenes beside photographs, `missing` names comparisons without rows.
+    `decides` is False for generated scenes beside photographs, `missing` names comparisons without rows, `note` says
+    what else a reader must know.
     """
 
     where: str
     findings: tuple[Finding, ...]
     decides: bool = True
     missing: tuple[str, ...] = ()
+    note: str = ""
 
     @property
     def word(self) -> str:
@@ -67,9 +70,10 @@ class Trial:
             held = sum(finding.word == CONFIRMED for finding in ordered)
             said = f"{held} of {len(ordered)} comparisons hold, from {ordered[0].text} to {ordered[-1].text}"
         n = sorted({finding.n for finding in self.findings})
+        counted = self.findings[0].counted if self.findings else "seed"
         seeds = " to ".join(map(str, dict.fromkeys((n[0], n[-1])))) if n else "no"
-        missing = f"; not run: {', '.join(self.missing)}" if self.missing else ""
-        return f"{self.where}: {said} ({seeds} seed{'s' * (n != [1])}){missing}"
+        notes = [self.note, f"not run: {', '.join(self.missing)}" if self.missing else ""]
+        return "; ".join([f"{self.where}: {said} ({seeds} {counted}{'s' * (n != [1])})", *filter(None, notes)])
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,12 @@ class Verdict:
         every = [finding for trial in said for finding in trial.findings]
         agreeing = [finding for finding in every if finding.word == self.word]
         return min(agreeing or every, key=lambda finding: finding.support, default=None)
+
+    @property
+    def seeds(self) -> int | None:
+        """How many the telling finding has; None where it counts something else, 0 where there is none."""
+        telling = self.telling
+        return 0 if telling is None else telling.n if telling.counted == "seed" else None
 
     @property
     def basis(self) -> str:

@@ -1,4 +1,8 @@
-"""Table 3 and its growth with n. Medians of repeated calls, not seeds: there is no interval over seeds to give."""
+"""Table 3, its growth with n, and what each gradient of a ham costs.
+
+Medians of repeated calls, not seeds: there is no interval over seeds to give. One time is called shorter than another
+where its upper quartile lies below the other's lower one; memory is counted and has no spread.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,16 @@ from collections import Counter
 from functools import partial
 from itertools import product
 
-from hamburger.analysis.claims.base import CONFIRMED, NOT_CONFIRMED, Claim, Finding, Trial, Verdict, combined
+from hamburger.analysis.claims.base import (
+    CONFIRMED,
+    INCONCLUSIVE,
+    NOT_CONFIRMED,
+    Claim,
+    Finding,
+    Trial,
+    Verdict,
+    combined,
+)
 from hamburger.analysis.claims.results import Results, Row
 from hamburger.bench.growth import exponent
 from hamburger.bench.paper import SIZE
@@ -18,6 +31,9 @@ COMMAND = (
     "--json results/table3_h200.jsonl"
 )
 LINEAR, QUADRATIC = 1.1, 1.8  # exponents that still count as n, and as n squared
+GRADIENTS = "ham bench gradients --device cuda --sizes 4096,16384 --steps 6,24 --json results/gradients_h200.jsonl"
+GROWTH = ("one-step", "bptt")
+FLAT, GROWN = 1.05, 1.5  # memory at four times the sweeps: what still counts as the same, and what as growing with them
 
 
 def growth(
@@ -37,7 +53,8 @@ def growth(
             holds = (most is None or p <= most) and (least is None or p >= least)
             word = CONFIRMED if holds else NOT_CONFIRMED
             what = f"{module} {mode} {dtype}"
-            findings.append(Finding(what, p, None, 1, word, "(exponent of n)", "{:.2f}", against=most is not None))
+            shown = ("(exponent of n)", "{:.2f}", most is not None, "measurement of each n")
+            findings.append(Finding(what, p, None, 1, word, *shown))
         if findings:
             trials.append(Trial(str(rows[0]["hardware"]), tuple(findings)))
     return combined(trials)
@@ -53,18 +70,69 @@ def over(results: Results, rival: str, unit: str, dtypes: tuple[str, ...], hams:
                 for mode in MODES:
                     field = f"{mode}_{unit}"
                     ours, theirs = (
-                        next((row[field] for row in _of(rows, name, dtype) if row["n"] == SIZE and row[field]), None)
+                        next((row for row in _of(rows, name, dtype) if row["n"] == SIZE and row[field]), None)
                         for name in (ham, rival)
                     )
                     if ours and theirs:
-                        word = CONFIRMED if theirs > ours else NOT_CONFIRMED
-                        findings.append(
-                            Finding(f"{rival} / {ham}, {mode}", theirs / ours, None, 1, word, "times", "{:.2f}")
-                        )
+                        what, samples = f"{rival} / {ham}, {mode}", f"{mode}_repeats"
+                        findings.append(more(what, theirs, ours, field, samples=samples))
             if findings:
                 backends = sorted({row["backend"] for ham in hams for row in _of(rows, ham, dtype) if "backend" in row})
                 solved = f", our hams by backend {' and '.join(backends)}" if backends else ""
                 trials.append(Trial(f"{rows[0]['hardware']}, {dtype}, n = {SIZE:,}{solved}", tuple(findings)))
+    return combined(trials)
+
+
+def more(what: str, theirs: Row, ours: Row, field: str, *, samples: str) -> Finding:
+    """Theirs over ours, above 1 by more than the spread of the samples where there are any."""
+    low, high = ({side: _quartile(row, field, way) for side, way in SIDES.items()} for row in (theirs, ours))
+    word = (
+        CONFIRMED if low["lower"] > high["upper"] else NOT_CONFIRMED if low["upper"] <= high["lower"] else INCONCLUSIVE
+    )
+    times = f"{field}_iqr" in ours
+    n, counted = (min(row.get(samples) or 1 for row in (ours, theirs)), "sample") if times else (1, "measurement")
+    return Finding(what, theirs[field] / ours[field], None, n, word, "times", "{:.2f}", counted=counted)
+
+
+SIDES = {"lower": -0.5, "upper": 0.5}
+
+
+def _quartile(row: Row, field: str, way: float) -> float:
+    return float(row[field] + way * (row.get(f"{field}_iqr") or 0.0))
+
+
+def sweeps(results: Results, *, unit: str) -> Verdict:
+    """BPTT over the one-step gradient for each ham, at every number of sweeps that was measured."""
+    trials = []
+    for rows in results.beginning("gradients_").values():
+        by = {(row["ham"], row["n"], row["steps"], row["grad"]): row for row in rows}
+        findings = [
+            more(f"{ham}, K = {steps}, n = {n:,}", row, by[ham, n, steps, "one-step"], unit, samples="repeats")
+            for (ham, n, steps, grad), row in by.items()
+            if grad == "bptt" and (ham, n, steps, "one-step") in by
+        ]
+        if findings:
+            trials.append(Trial(str(rows[0]["hardware"]), tuple(findings)))
+    return combined(trials)
+
+
+def flat(results: Results) -> Verdict:
+    """Peak memory at the most sweeps over that at the fewest: about 1 for one-step, and as K for BPTT."""
+    trials = []
+    for rows in results.beginning("gradients_").values():
+        findings = []
+        few, many = min(row["steps"] for row in rows), max(row["steps"] for row in rows)
+        for ham, n, grad in dict.fromkeys((row["ham"], row["n"], row["grad"]) for row in rows):
+            had = {row["steps"]: row["mb"] for row in rows if (row["ham"], row["n"], row["grad"]) == (ham, n, grad)}
+            if grad not in GROWTH or few == many or not {few, many} <= set(had):
+                continue
+            ratio = had[many] / had[few]
+            holds = ratio <= FLAT if grad == "one-step" else ratio >= GROWN
+            what, word = f"{ham} {grad}, K = {many} / K = {few}", CONFIRMED if holds else NOT_CONFIRMED
+            against, counted = grad == "one-step", "measurement"
+            findings.append(Finding(what, ratio, None, 1, word, "times", "{:.2f}", against=against, counted=counted))
+        if findings:
+            trials.append(Trial(str(rows[0]["hardware"]), tuple(findings)))
     return combined(trials)
 
 
@@ -138,5 +206,35 @@ CLAIMS = (
         test="time of fused attention over that of each ham as the rows have it, bfloat16, above 1 in both modes",
         command=COMMAND,
         judge=partial(over, rival="sa-flash", unit="ms", dtypes=("bfloat16",), hams=HAMS),
+    ),
+    Claim(
+        id="cost-gradient-memory",
+        family="cost",
+        statement="The one-step gradient needs less memory than BPTT.",
+        reference="section 2.3, after Eq. 13",
+        paper="orders alone: O(1) against O(t)",
+        test="peak memory of forward and backward of the ham alone, BPTT over one-step, above 1 for each ham, K and n",
+        command=GRADIENTS,
+        judge=partial(sweeps, unit="mb"),
+    ),
+    Claim(
+        id="cost-gradient-growth",
+        family="cost",
+        statement="Its memory does not grow with the sweeps, that of BPTT does.",
+        reference="section 2.3, after Eq. 13",
+        paper="orders alone: O(1) against O(t)",
+        test=f"peak memory at the most sweeps over that at the fewest: one-step up to {FLAT:g}, BPTT from {GROWN:g} on",
+        command=GRADIENTS,
+        judge=flat,
+    ),
+    Claim(
+        id="cost-gradient-time",
+        family="cost",
+        statement="The one-step gradient takes less time than BPTT.",
+        reference="section 2.3, after Eq. 13",
+        paper="orders alone: O(1) against O(t); the sweeps themselves are made either way",
+        test="time of forward and backward of the ham alone, BPTT over one-step, above 1 for each ham, K and n",
+        command=GRADIENTS,
+        judge=partial(sweeps, unit="ms"),
     ),
 )

@@ -10,7 +10,7 @@ from hamburger.analysis.claims.method import Pair, Source, at_least, beats, comp
 
 HAMS = ("nmf", "vq", "cd")
 FILES = "ablation_gradient_"
-COMMAND = ablate("gradient", seeds=5)
+COMMAND = ablate("gradient")
 PRINTED = {
     "nmf": "one-step 77.8, BPTT 77.0 (means of 5 runs; best 78.3, 77.4)",
     "vq": "one-step 77.4, BPTT 76.3 (means of 5 runs; best 77.7, 76.6)",

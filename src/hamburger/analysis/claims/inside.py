@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 
-from hamburger.analysis.claims.base import (
-    CONFIRMED,
-    INCONCLUSIVE,
-    NOT_CONFIRMED,
-    Claim,
-    Finding,
-    Trial,
-    Verdict,
-    combined,
-)
+from hamburger.analysis.claims.base import Claim, Verdict
 from hamburger.analysis.claims.commands import ablate
-from hamburger.analysis.claims.method import GENERATED, widened
+from hamburger.analysis.claims.method import TIMES, Case, Series, Shown, exceeds, judge
 from hamburger.analysis.claims.results import Results, Row
-from hamburger.analysis.report.statistics import paired
+from hamburger.analysis.report.statistics import Difference, paired
 
 HAMS = ("nmf", "vq", "cd")
-COMMAND = ablate("inside", out="contexts")
+ATTENTIONS = ("sa-flash", "da", "nonlocal")
+COMMAND = ablate("inside")
 Value = Callable[[Row], float | None]
+Found = dict[str, Difference | None]
 
 
 def concentration(row: Row) -> float | None:
-    """Effective rank before the context over that after it."""
-    return row["rank_before"] / row["rank_after"] if row.get("rank_after") else None
+    """Effective rank before the context over that after it, as a logarithm."""
+    return math.log(row["rank_before"] / row["rank_after"]) if row.get("rank_after") else None
 
 
 def silenced(row: Row) -> float | None:
@@ -39,33 +33,37 @@ def cosine(row: Row) -> float | None:
     return row.get("cosine_one_step")
 
 
-def above(results: Results, value: Value, limit: float, *, what: str, unit: str, than: str | None = None) -> Verdict:
-    """The mean over seeds lies above the limit for each ham; with `than`, that of the difference to this cell."""
-    trials = []
-    for rows in results.beginning("ablation_inside_").values():
-        findings = []
-        for ham in HAMS:
-            ours = _by_seed(rows, f"{ham}-inside", value)
-            theirs = dict.fromkeys(ours, 0.0) if than is None else _by_seed(rows, f"{than}-inside", value)
-            found = paired(ours, theirs)
-            if found is None:
-                continue
-            wide, word = widened(found, len(HAMS)), INCONCLUSIVE
-            if found.interval is not None and wide is not None:
-                word = CONFIRMED if found.interval[0] > limit else NOT_CONFIRMED if wide[1] < limit else INCONCLUSIVE
-            label = f"{ham}, {what}" if than is None else f"{ham} - {than}, {what}"
-            findings.append(Finding(label, found.mean, found.interval, found.n, word, unit, "{:.2f}"))
-        if findings:
-            first = rows[0]
-            place = f"{first['recipe']}, {first['steps']} steps, {first['hardware']}"
-            missing = HAMS[len(findings) :]
-            decides = not first["recipe"].startswith(GENERATED)
-            trials.append(Trial(place, tuple(findings), decides=decides, missing=missing))
-    return combined(trials)
+def logarithm(field: str) -> Value:
+    return lambda row: math.log(row[field]) if row.get(field) else None
 
 
-def _by_seed(rows: list[Row], cell: str, value: Value) -> dict[int, float]:
-    return {row["seed"]: found for row in rows if row["cell"] == cell and (found := value(row)) is not None}
+def each_ham(rows: list[Row], value: Value, what: str, than: str | None = None) -> Found:
+    """The value for each ham; with `than`, less that of this cell, seed by seed."""
+    found: Found = {}
+    for ham in HAMS:
+        ours = _by_seed(rows, ham, value)
+        theirs = dict.fromkeys(ours, 0.0) if than is None else _by_seed(rows, than, value)
+        found[f"{ham}, {what}" if than is None else f"{ham} / {than}, {what}"] = paired(ours, theirs)
+    return found
+
+
+def each_attention(rows: list[Row], ours: Value, ham: Value, what: str, *, over_ham: bool) -> Found:
+    """A value of each attention's matrix over one of the NMF ham's, or the other way round, as logarithms."""
+    theirs = _by_seed(rows, "nmf", ham)
+    found: Found = {}
+    for name in ATTENTIONS:
+        own = _by_seed(rows, name, ours)
+        found[f"{name}, {what}"] = paired(own, theirs) if over_ham else paired(theirs, own)
+    return found
+
+
+def above(results: Results, find: Callable[[list[Row]], Found], limit: float, shown: Shown) -> Verdict:
+    cases = [Case(rows, find(rows)) for rows in results.beginning("ablation_inside_").values()]
+    return judge(cases, partial(exceeds, limit=limit), shown)
+
+
+def _by_seed(rows: list[Row], cell: str, value: Value) -> Series:
+    return {row["seed"]: found for row in rows if row["cell"] == f"{cell}-inside" and (found := value(row)) is not None}
 
 
 CLAIMS = (
@@ -77,7 +75,9 @@ CLAIMS = (
         paper="a figure without numbers",
         test="effective rank of the context's input over that of its output, above 1 for each ham",
         command=COMMAND,
-        judge=partial(above, value=concentration, limit=1.0, what="rank before / after", unit="times"),
+        judge=partial(
+            above, find=partial(each_ham, value=concentration, what="rank before / after"), limit=0.0, shown=TIMES
+        ),
     ),
     Claim(
         id="inside-spectrum-ham",
@@ -85,9 +85,14 @@ CLAIMS = (
         statement="It is the ham that concentrates the spectrum, more than the breads do without it.",
         reference="Fig. 5, with a control that the paper does not have",
         paper="not examined",
-        test="the same ratio, each ham minus the breads alone, paired by seed, above 0",
+        test="the same ratio, that of each ham over that of the breads alone, paired by seed, above 1",
         command=COMMAND,
-        judge=partial(above, value=concentration, limit=0.0, what="rank before / after", unit="", than="breads"),
+        judge=partial(
+            above,
+            find=partial(each_ham, value=concentration, what="rank before / after", than="breads"),
+            limit=0.0,
+            shown=TIMES,
+        ),
     ),
     Claim(
         id="inside-silent",
@@ -97,7 +102,12 @@ CLAIMS = (
         paper="pictures without numbers",
         test="share of channels below 1 % of the mean channel, after minus before, above 0 for each ham",
         command=COMMAND,
-        judge=partial(above, value=silenced, limit=0.0, what="silent channels", unit="%"),
+        judge=partial(
+            above,
+            find=partial(each_ham, value=silenced, what="silent channels"),
+            limit=0.0,
+            shown=Shown("%", "{:+.2f}"),
+        ),
     ),
     Claim(
         id="inside-direction",
@@ -107,6 +117,48 @@ CLAIMS = (
         paper="an argument, no numbers given",
         test="cosine of the two gradients of the ham's input under the network's own loss, above 0.5 for each ham",
         command=COMMAND,
-        judge=partial(above, value=cosine, limit=0.5, what="cosine", unit=""),
+        judge=partial(above, find=partial(each_ham, value=cosine, what="cosine"), limit=0.5, shown=Shown("", "{:.2f}")),
+    ),
+    Claim(
+        id="inside-attention-rank",
+        family="inside",
+        statement="The n x n matrices of attention are of low rank too: a ham's r would hold most of their energy.",
+        reference="section 4 on efficient attention; beside Fig. 5",
+        paper="said of others' work, no numbers given",
+        test="r of the ham over the singular values that hold 90 % of the matrix's energy, above 1 for each attention",
+        command=COMMAND,
+        judge=partial(
+            above,
+            find=partial(
+                each_attention,
+                ours=logarithm("rank90_attention"),
+                ham=logarithm("bound"),
+                what="r of the ham / values for 90 %",
+                over_ham=False,
+            ),
+            limit=0.0,
+            shown=TIMES,
+        ),
+    ),
+    Claim(
+        id="inside-attention-ham",
+        family="inside",
+        statement="What a ham hands on is spread over fewer directions than the matrix of an attention.",
+        reference="beside Fig. 5: rank of attention maps, for comparison",
+        paper="not examined",
+        test="effective rank of each attention's matrix over that of D C of the NMF ham, paired by seed, above 1",
+        command=COMMAND,
+        judge=partial(
+            above,
+            find=partial(
+                each_attention,
+                ours=logarithm("rank_attention"),
+                ham=logarithm("rank_ham"),
+                what="rank of A / of D C",
+                over_ham=True,
+            ),
+            limit=0.0,
+            shown=TIMES,
+        ),
     ),
 )

@@ -2,15 +2,18 @@
 
 Scores are mIoU in points, differences are paired by seed, intervals are Student's at 95 %; below three shared seeds
 there is none, and nothing is decided. MARGIN is what a difference must be worth to matter: half a point, about the
-smallest difference that the paper builds a sentence on. Where a claim asks for m comparisons at once, all of them must
-be confirmed, each at 95 %; but one of them alone refutes it, so that this one is held to a level of 1 - 5 % / m.
+smallest difference that the paper builds a sentence on.
+
+Chances to be wrong add up, and are paid for: where a claim has s data sets, any of which may confirm or refute it, each
+is held to a level of 1 - 5 % / s. Where it asks for m comparisons at once, all of them must be confirmed, which needs
+no more; but one of them alone refutes it, so that this one is held to 1 - 5 % / (s m).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from hamburger.analysis.claims.base import (
@@ -29,22 +32,27 @@ MARGIN = 0.5
 GENERATED = "patchwork"  # recipes that begin so are scenes of our own
 
 Interval = tuple[float, float] | None
-# of the interval at 95 %, which confirms, and of the wider one, which refutes
+# of the interval that confirms, and of the wider one, which refutes
 Rule = Callable[[Interval, Interval], str]
+Series = Mapping[int, float]  # by seed
 
 
 def beats(usual: Interval, wide: Interval) -> str:
     """A is better than B: the interval of A - B lies above 0. Refuted where it leaves out any gain that matters."""
-    if usual is None or wide is None:
-        return INCONCLUSIVE
-    return CONFIRMED if usual[0] > 0 else NOT_CONFIRMED if wide[1] < MARGIN else INCONCLUSIVE
+    return exceeds(usual, wide, limit=0.0, least=MARGIN)
 
 
 def at_least(usual: Interval, wide: Interval) -> str:
     """A is as good as B or better: a loss that matters is left out. Refuted where A is surely worse."""
+    return exceeds(usual, wide, limit=-MARGIN, least=0.0)
+
+
+def exceeds(usual: Interval, wide: Interval, *, limit: float, least: float | None = None) -> str:
+    """Above the limit. Refuted where it is surely below what would be `least`; by default the limit itself."""
     if usual is None or wide is None:
         return INCONCLUSIVE
-    return CONFIRMED if usual[0] > -MARGIN else NOT_CONFIRMED if wide[1] < 0 else INCONCLUSIVE
+    least = limit if least is None else least
+    return CONFIRMED if usual[0] > limit else NOT_CONFIRMED if wide[1] < least else INCONCLUSIVE
 
 
 def level(usual: Interval, wide: Interval) -> str:
@@ -56,13 +64,73 @@ def level(usual: Interval, wide: Interval) -> str:
     return NOT_CONFIRMED if wide[0] > 0 or wide[1] < 0 else INCONCLUSIVE
 
 
-def widened(found: Difference, comparisons: int) -> Interval:
-    """The interval of one of several comparisons, so that all of them hold their means in 95 of 100 studies."""
+def widened(found: Difference, chances: int) -> Interval:
+    """The interval where so many may err, so that all of them hold their means in 95 of 100 studies."""
     if found.interval is None or found.deviation is None:
         return None
-    share = 1 - (1 - LEVEL) / comparisons / 2
+    share = 1 - (1 - LEVEL) / chances / 2
     reach = t_quantile(share, found.n - 1) * found.deviation / math.sqrt(found.n)
     return found.mean - reach, found.mean + reach
+
+
+@dataclass(frozen=True)
+class Case:
+    """One set of runs, and what a claim asks of it: differences over seeds by their names, None without rows."""
+
+    rows: Sequence[Row]
+    found: dict[str, Difference | None]
+
+    @property
+    def decides(self) -> bool:
+        return not str(self.rows[0]["recipe"]).startswith(GENERATED)
+
+    @property
+    def where(self) -> str:
+        first = self.rows[0]
+        hardware = " and ".join(dict.fromkeys(str(row["hardware"]) for row in self.rows))
+        return f"{first['recipe']}, {first['steps']} steps, {hardware}"
+
+    @property
+    def told(self) -> list[Difference]:
+        return [found for found in self.found.values() if found is not None]
+
+    @property
+    def weight(self) -> tuple[int, int]:
+        """How much evidence it is: comparisons that have rows, then seeds."""
+        return len(self.told), min(found.n for found in self.told)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """How a claim's numbers read. Ratios are means of logarithms, which take no side."""
+
+    unit: str = "points"
+    form: str = "{:+.2f}"
+    value: Callable[[float], float] = field(default=float)
+
+
+TIMES = Shown("times", "{:.2f}", math.exp)
+
+
+def judge(cases: Sequence[Case], rule: Rule, shown: Shown = Shown()) -> Verdict:  # noqa: B008 - a frozen value
+    """One trial for every set of runs that has anything to say, and a word for all."""
+    cases = [case for case in cases if case.told]
+    trials = []
+    for case in cases:
+        sets = sum(other.decides == case.decides for other in cases)
+        findings = []
+        for what, found in case.found.items():
+            if found is None:
+                continue
+            word = rule(widened(found, sets), widened(found, sets * len(case.found)))
+            ends = None if found.interval is None else (shown.value(found.interval[0]), shown.value(found.interval[1]))
+            findings.append(Finding(what, shown.value(found.mean), ends, found.n, word, shown.unit, shown.form))
+        missing = tuple(what for what, found in case.found.items() if found is None)
+        seeds = len({row["seed"] for row in case.rows})
+        fewer = sum(found.n < seeds for found in case.told)
+        note = f"{fewer} of {len(case.told)} lack a seed that other cells have" if fewer else ""
+        trials.append(Trial(case.where, tuple(findings), decides=case.decides, missing=missing, note=note))
+    return combined(trials)
 
 
 @dataclass(frozen=True)
@@ -89,6 +157,18 @@ class Source:
     pairs: tuple[Pair, ...]
     key: str = "cell"
 
+    def cases(self, results: Results, read: Callable[[list[Row], str, str], Series], sign: str = "-") -> list[Case]:
+        """One for every file; `read` takes the rows, the key and the name of a cell."""
+        made = []
+        for rows in results.beginning(self.prefix).values():
+            names = [pair.in_rows(rows, self.key) for pair in self.pairs]
+            found = {
+                f"{ours} {sign} {theirs}": paired(read(rows, self.key, ours), read(rows, self.key, theirs))
+                for ours, theirs in names
+            }
+            made.append(Case(rows, found))
+        return made
+
 
 def compare(results: Results, sources: Sequence[Source], rule: Rule) -> Verdict:
     """mIoU of every pair on every set of runs.
@@ -96,68 +176,25 @@ def compare(results: Results, sources: Sequence[Source], rule: Rule) -> Verdict:
     Where two files speak of one recipe, the one with more findings counts, then the one with more seeds: runs of the
     same seeds twice are no new evidence.
     """
-    best: dict[str, Trial] = {}
+    best: dict[str, Case] = {}
     for source in sources:
-        for rows in results.beginning(source.prefix).values():
-            trial = _trial(rows, source, partial(_points, rule=rule, comparisons=len(source.pairs)))
-            recipe = rows[0]["recipe"]
-            if trial is not None and (recipe not in best or _weight(trial) > _weight(best[recipe])):
-                best[recipe] = trial
-    return combined(list(best.values()))
+        for case in source.cases(results, points):
+            recipe = case.rows[0]["recipe"]
+            if case.told and (recipe not in best or case.weight > best[recipe].weight):
+                best[recipe] = case
+    return judge(list(best.values()), rule)
 
 
 def ratios(results: Results, sources: Sequence[Source], *, field: str, device: str) -> Verdict:
-    """Ours over theirs is above 1: the interval is that of the mean logarithm, which takes no side."""
-    trials = []
-    for source in sources:
-        for rows in results.beginning(source.prefix).values():
-            rows = [row for row in rows if row["device"] == device]
-            trial = _trial(rows, source, partial(_ratio, field=field, comparisons=len(source.pairs))) if rows else None
-            trials += [] if trial is None else [trial]
-    return combined(trials)
+    """Ours over theirs is above 1, in files of that device."""
+    cases = [case for source in sources for case in source.cases(results, partial(_logarithms, field=field), "/")]
+    return judge([case for case in cases if case.rows[0]["device"] == device], partial(exceeds, limit=0.0), TIMES)
 
 
-def _trial(rows: list[Row], source: Source, find: Callable[[list[Row], str, str, str], Finding | None]) -> Trial | None:
-    findings, missing = [], []
-    for pair in source.pairs:
-        ours, theirs = pair.in_rows(rows, source.key)
-        found = find(rows, source.key, ours, theirs)
-        if found is None:
-            missing.append(f"{ours} - {theirs}")
-        else:
-            findings.append(found)
-    if not findings:
-        return None
-    first = rows[0]
-    return Trial(
-        f"{first['recipe']}, {first['steps']} steps, {first['hardware']}",
-        tuple(findings),
-        decides=not first["recipe"].startswith(GENERATED),
-        missing=tuple(missing),
-    )
+def points(rows: list[Row], key: str, name: str) -> Series:
+    """mIoU of a cell, in points."""
+    return by_seed(rows, key, name, "miou", 100)
 
 
-def _points(rows: list[Row], key: str, ours: str, theirs: str, rule: Rule, comparisons: int) -> Finding | None:
-    found = paired(*(by_seed(rows, key, name, "miou", 100) for name in (ours, theirs)))
-    if found is None:
-        return None
-    word = rule(found.interval, widened(found, comparisons))
-    return Finding(f"{ours} - {theirs}", found.mean, found.interval, found.n, word)
-
-
-def _ratio(rows: list[Row], key: str, ours: str, theirs: str, field: str, comparisons: int) -> Finding | None:
-    had = [by_seed(rows, key, name, field, 1) for name in (ours, theirs)]
-    found = paired(*({seed: math.log(value) for seed, value in each.items()} for each in had))
-    if found is None:
-        return None
-    interval, word = None, INCONCLUSIVE
-    if found.interval is not None:
-        low, high = found.interval
-        interval = math.exp(low), math.exp(high)
-        wide = widened(found, comparisons)
-        word = CONFIRMED if low > 0 else NOT_CONFIRMED if wide is not None and wide[1] < 0 else INCONCLUSIVE
-    return Finding(f"{ours} / {theirs}", math.exp(found.mean), interval, found.n, word, "times", "{:.2f}")
-
-
-def _weight(trial: Trial) -> tuple[int, int]:
-    return len(trial.findings), min(finding.n for finding in trial.findings)
+def _logarithms(rows: list[Row], key: str, name: str, *, field: str) -> Series:
+    return {seed: math.log(value) for seed, value in by_seed(rows, key, name, field, 1).items()}

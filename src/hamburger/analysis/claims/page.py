@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from hamburger.analysis.claims import figures, pictures
 from hamburger.analysis.claims.base import CONFIRMED, INCONCLUSIVE, NOT_CONFIRMED, NOT_RUN, Claim, Finding, Verdict
 from hamburger.analysis.claims.method import GENERATED, MARGIN
-from hamburger.analysis.claims.registry import FAMILIES
+from hamburger.analysis.claims.registry import CLAIMS, FAMILIES
 from hamburger.analysis.claims.results import Results, by_seed
-from hamburger.analysis.claims.tables import PRINTED, counts, effect, judged, side_by_side
+from hamburger.analysis.claims.tables import PRINTED, counts, effect, files, judged, sheets
 from hamburger.analysis.report.drawing import svg
 from hamburger.analysis.report.html import Cell, Markup, document, figure, folded, paragraph, section, table
 from hamburger.analysis.report.statistics import LEVEL, summarise, t_quantile
@@ -27,9 +28,12 @@ METHOD = (
     "and not confirmed where it ends below 0. Of several comparisons all must hold; one of m that refutes a claim is "
     "held to a level of 1 - 5 % / m.",
     "Over several data sets a claim is confirmed where one set confirms it and none refutes it, and not confirmed the "
-    "other way round; otherwise it is inconclusive. Photographs decide; generated scenes stand beside them, and decide "
-    "only where there is nothing else. The effect in the table is that of the comparison that speaks least for the "
-    "claim among those that share its verdict. Forty claims at 95 % mean that one or two may be wrong by chance.",
+    "other way round; otherwise it is inconclusive. Each of s sets that may decide is held to a level of 1 - 5 % / s. "
+    "Photographs decide; generated scenes stand beside them, and decide only where there is nothing else. The effect "
+    "in the table is that of the comparison that speaks least for the claim among those that share its verdict.",
+    "Times are medians of repeated calls: one is called shorter where its upper quartile lies below the other's lower "
+    "one. Memory is counted, and has no spread.",
+    f"{len(CLAIMS)} claims at 95 % mean that {round(0.05 * len(CLAIMS))} or so may be wrong by chance.",
 )
 
 
@@ -37,10 +41,10 @@ def page(results: Results) -> str:
     found = judged(results)
     rows: list[list[Cell]] = [
         [
-            Markup(f'<a href="#{claim.id}">{claim.id}</a>'),
-            Markup(f"{badge(verdict.word)} {verdict.basis}"),
+            Markup(f'<a href="#{claim.id}">{claim.id}</a><br><span>{_plain(claim.statement)}</span>'),
+            Markup(f"<span>{badge(verdict.word)} {verdict.basis}</span>"),
             effect(verdict) or None,
-            "0" if verdict.telling is None else str(verdict.telling.n),
+            None if verdict.seeds is None else str(verdict.seeds),
         ]
         for claim, verdict in found
     ]
@@ -110,26 +114,38 @@ def forest(claim: Claim, verdict: Verdict) -> Markup:
     return figure(svg(claim.id, draw, alt=alt, height=0.7 + 0.36 * len(drawn)), caption)
 
 
+CURVES: dict[str, Callable[[Results], Markup]] = {
+    "inside": figures.spectra,
+    "angles": figures.angles,
+    "steps": figures.sweeps,
+    "cost": figures.costs,
+}
+
+
 def tables(results: Results, family: str) -> Markup:
-    """The paper's table beside ours, and ours as a figure with error bars."""
-    beside = side_by_side(results, family)
-    if beside is None:
-        return Markup()
-    header, lines = beside
-    made = table(header, lines, name=f"{family}-cells")
-    files = results.beginning(f"ablation_{family}_")
-    return Markup(made + "".join(bars(family, name, rows) for name, rows in files.items()))
+    """The paper's table beside ours, and ours as figures with error bars; pictures where there are some."""
+    made = []
+    for place, sheet in enumerate(sheets(results, family)):
+        made += [paragraph(sheet.title, kind="soft")] * bool(sheet.title)
+        made.append(table(sheet.header, sheet.lines, name=f"{family}-cells{place or ''}"))
+    if family in CURVES:
+        made.append(CURVES[family](results))
+    else:
+        made += [bars(family, name, key, rows) for name, (key, rows) in files(results, family).items()]
+    if family == "inside":
+        made += [pictures.shown(study) for name, study in results.studies.items() if name.startswith("pictures_")]
+    return Markup("".join(made))
 
 
-def bars(family: str, name: str, rows: Sequence[dict[str, Any]]) -> Markup:
+def bars(family: str, name: str, key: str, rows: Sequence[dict[str, Any]]) -> Markup:
     """Mean of each cell with the interval of the mean, each seed a dot, and the paper's mean as a diamond."""
-    cells = list(dict.fromkeys(row["cell"] for row in rows))[:MOST_DRAWN]
+    cells = list(dict.fromkeys(row[key] for row in rows))[:MOST_DRAWN]
     # beside generated scenes the paper's percentages would say nothing
     printed = {} if rows[0]["recipe"].startswith(GENERATED) else PRINTED.get(family, {})
 
     def draw(axes: Any) -> None:
         for place, cell in enumerate(cells):
-            had = list(by_seed(list(rows), "cell", cell, "miou", 100).values())
+            had = list(by_seed(list(rows), key, cell, "miou", 100).values())
             score = summarise(had)
             axes.plot(had, [place] * len(had), "o", color="#56B4E9", markersize=4, alpha=0.8)
             if score.deviation is not None and score.n > 2:

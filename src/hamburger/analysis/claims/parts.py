@@ -8,7 +8,7 @@ from hamburger.analysis.claims.base import Claim
 from hamburger.analysis.claims.commands import ablate
 from hamburger.analysis.claims.method import Pair, Source, at_least, beats, compare
 
-COMMAND = ablate("parts", seeds=5)
+COMMAND = ablate("parts")
 
 
 def parts(ours: str, theirs: str) -> Source:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hamburger.analysis.claims import (
     accuracy,
+    angles,
     cost,
     dictionaries,
     gradient,
@@ -17,6 +18,7 @@ from hamburger.analysis.claims.base import Claim
 
 FAMILIES = {
     "gradient": "What is differentiated",
+    "angles": "Gradients over a training",
     "parts": "Bread, ham, bread",
     "accuracy": "Hams against each other and against attention",
     "init": "Where a solve starts",
@@ -32,6 +34,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
     sorted(
         (
             *gradient.CLAIMS,
+            *angles.CLAIMS,
             *parts.CLAIMS,
             *accuracy.CLAIMS,
             *dictionaries.CLAIMS,

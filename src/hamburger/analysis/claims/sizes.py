@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from hamburger.analysis.claims.base import Claim, Trial, Verdict, combined
+from hamburger.analysis.claims.base import Claim, Verdict
 from hamburger.analysis.claims.commands import ablate
-from hamburger.analysis.claims.method import Pair, Source, at_least, beats, compare
+from hamburger.analysis.claims.method import Case, Pair, Source, at_least, beats, compare, judge, points
 from hamburger.analysis.claims.results import Results
 
 TEMPERATURE = ablate("temperature")
@@ -19,12 +19,12 @@ def colder(ham: str, ours: str, theirs: str) -> Source:
 
 def ranks(results: Results, pairs: tuple[tuple[int, int], ...]) -> Verdict:
     """r = d / a minus r = d / b at the full width, for every pair (a, b), in whatever width a file has."""
-    trials: list[Trial] = []
+    cases: list[Case] = []
     for name, rows in results.beginning("ablation_latent_").items():
         d = max(int(row["cell"][1:].partition("-")[0]) for row in rows)
         made = tuple(Pair(f"d{d}-r{d // ours}", f"d{d}-r{d // theirs}") for ours, theirs in pairs)
-        trials += compare(Results({name: rows}), [Source("ablation_latent_", made)], at_least).trials
-    return combined(trials)
+        cases += Source(name, made).cases(Results({name: rows}), points)
+    return judge(cases, at_least)
 
 
 CLAIMS = (

@@ -6,9 +6,11 @@ import json
 from collections import Counter
 from typing import Any
 
+from hamburger.analysis.claims import measures
 from hamburger.analysis.claims.base import NOT_RUN, WORDS, Claim, Verdict
+from hamburger.analysis.claims.measures import Sheet
 from hamburger.analysis.claims.registry import CLAIMS, FAMILIES
-from hamburger.analysis.claims.results import Results, by_seed
+from hamburger.analysis.claims.results import Results, Row, by_seed
 from hamburger.analysis.core_page import markdown_table
 from hamburger.analysis.report.statistics import summarise
 
@@ -33,7 +35,12 @@ PRINTED: dict[str, dict[str, tuple[float, float]]] = {
     },
     "temperature": {"cd-t1": (77.1, 77.0), "cd-t0.1": (78.2, 77.5), "cd-t0.01": (78.1, 77.5)},
 }
-TITLES = {"gradient": "Table 1", "parts": "Table 2", "init": "Table 8", "temperature": "Table 9"}
+# whole systems, ResNet-101, multiple scales: VOC test and PASCAL-Context
+SYSTEMS = {"nmf": "HamNet 85.9; 55.2", "da": "DANet 82.6; 52.6", "ema": "EMANet -; 53.1"}
+TITLES = {
+    **{"gradient": "Table 1", "parts": "Table 2", "init": "Table 8", "temperature": "Table 9"},
+    "accuracy": "Tables 4 and 5: VOC test; PASCAL-Context",
+}
 
 
 def judged(results: Results) -> Judged:
@@ -57,7 +64,7 @@ def as_rows(found: Judged) -> list[dict[str, Any]]:
                 "here": verdict.here or "not run",
                 "effect": None if telling is None else rounded(telling.effect),
                 "ci": None if telling is None or telling.interval is None else [rounded(x) for x in telling.interval],
-                "n_seeds": 0 if telling is None else telling.n,
+                "n_seeds": 1 if verdict.seeds is None else verdict.seeds,
                 "verdict": verdict.word,
                 "basis": verdict.basis or None,
                 "unit": None if telling is None else telling.unit.strip("()") or None,
@@ -106,8 +113,8 @@ def markdown(results: Results) -> str:
                 what = f"{claim.statement} ({claim.reference})"
                 lines.append([what, claim.paper, said, effect(verdict), worded(verdict)])
         parts += [f"### {title}", markdown_table(["claim", "paper", "here", "effect", "verdict"], lines)]
-        if (beside := side_by_side(results, family)) is not None:
-            parts.append(markdown_table(*beside))
+        for sheet in sheets(results, family):
+            parts += [sheet.title] * bool(sheet.title) + [markdown_table(sheet.header, sheet.lines)]
     return "\n\n".join(parts)
 
 
@@ -123,19 +130,35 @@ def commands(results: Results) -> str:
     return "```sh\n" + "\n".join(lines) + "\n```"
 
 
-def side_by_side(results: Results, ablation: str) -> tuple[list[str], list[list[str]]] | None:
-    """Cells of an ablation: what the paper prints, and mean, spread and number of seeds of every file of ours."""
-    files = results.beginning(f"ablation_{ablation}_")
-    if not files:
-        return None
-    printed = PRINTED.get(ablation, {})
-    cells = list(dict.fromkeys(row["cell"] for rows in files.values() for row in rows))
+def sheets(results: Results, family: str) -> list[Sheet]:
+    """The tables under a heading: what was measured, or the cells of the ablation of that name."""
+    if family == "cost":
+        return [*measures.table3(results), *measures.gradients(results)]
+    own = {"inside": measures.inside, "angles": measures.angles}
+    return own[family](results) if family in own else side_by_side(results, family)
+
+
+def files(results: Results, family: str) -> dict[str, tuple[str, list[Row]]]:
+    """Files of scores of a family, by name: the key that names a cell in them, and their rows."""
+    sources = {"accuracy": {"ablation_contexts_": "cell", "segmentation_": "context"}}
+    found = sources.get(family, {f"ablation_{family}_": "cell"})
+    return {name: (key, rows) for prefix, key in found.items() for name, rows in results.beginning(prefix).items()}
+
+
+def side_by_side(results: Results, family: str) -> list[Sheet]:
+    """Cells: what the paper prints, and mean, spread and number of seeds of every file of ours."""
+    found = files(results, family)
+    if not found:
+        return []
+    printed = PRINTED.get(family, {})
+    cells = list(dict.fromkeys(str(row[key]) for key, rows in found.values() for row in rows))
     lines = []
     for cell in cells:
         best, mean = printed.get(cell, (None, None))
         line = [cell, "" if mean is None else f"{mean:.1f} (best {best:.1f})"]
-        for rows in files.values():
-            had = list(by_seed(rows, "cell", cell, "miou", 100).values())
+        line[1] = SYSTEMS.get(cell, "") if family == "accuracy" else line[1]
+        for key, rows in found.values():
+            had = list(by_seed(rows, key, cell, "miou", 100).values())
             if not had:
                 line.append("")
                 continue
@@ -143,5 +166,5 @@ def side_by_side(results: Results, ablation: str) -> tuple[list[str], list[list[
             spread = "" if score.deviation is None else f" ± {score.deviation:.1f}"
             line.append(f"{score.mean:.1f}{spread} (best {max(had):.1f}, {score.n} seed{'s' * (score.n > 1)})")
         lines.append(line)
-    names = [f"{rows[0]['recipe']}, {rows[0]['steps']} steps, {rows[0]['hardware']}" for rows in files.values()]
-    return ["cell", f"the paper{', ' + TITLES[ablation] if ablation in TITLES else ''}", *names], lines
+    names = [measures.place(rows) for _, rows in found.values()]
+    return [Sheet("", ["cell", f"the paper{', ' + TITLES[family] if family in TITLES else ''}", *names], lines)]

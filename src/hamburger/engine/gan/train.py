@@ -102,8 +102,7 @@ def _finish(recipe: GanRecipe, folder: RunFolder, loop: GanLoop, players: Player
         **measured(loop.clock, loop.device),
         "seconds_per_step": None if speed is None else round(recipe.batch / speed, 6),
     }
-    if loop.first:
-        folder.write_result(values)
+    loop.conclude(values)
     return Result(folder.path, values)
 
 

@@ -64,17 +64,21 @@ def softmax32(scores: Tensor, dim: int) -> Tensor:
 
 
 def materialised(queries: Tensor, keys: Tensor, values: Tensor, *, scale: float, dropout: float = 0.0) -> Tensor:
-    """Softmax attention with its weights held in memory.   ... n d, ... m d, ... m e   ->   ... n e
+    """Softmax attention with its weights held in memory.   ... n d, ... m d, ... m e   ->   ... n e"""
+    weights = attention_weights(queries, keys, scale=scale).to(values.dtype)
+    return (F.dropout(weights, dropout) if dropout else weights) @ values
+
+
+def attention_weights(queries: Tensor, keys: Tensor, *, scale: float) -> Tensor:
+    """The matrix A of softmax attention, its rows sums of 1.   ... n d, ... m d   ->   ... n m
 
     Scaled before the product, so that half precision never sees the larger unscaled scores; where there is no scale,
     the scores are float32.
     """
     if scale == 1:
         with full_precision(queries.device.type):
-            weights = (widen(queries) @ widen(keys).mT).softmax(dim=-1).to(values.dtype)
-    else:
-        weights = softmax32((queries * scale) @ keys.mT, dim=-1)
-    return (F.dropout(weights, dropout) if dropout else weights) @ values
+            return (widen(queries) @ widen(keys).mT).softmax(dim=-1)
+    return softmax32((queries * scale) @ keys.mT, dim=-1)
 
 
 def fold(branches: Sequence[Tensor], channels: int) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hamburger.errors import OptionError, check_choice, check_count, check_flag
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.blocks import check_map, conv, conv_norm_relu
+from hamburger.layers.context.blocks import attention_weights, check_map, conv, conv_norm_relu
 from hamburger.precision import HALF, full_precision, widen
 
 CONVS = ("in", "out", "both")
@@ -53,13 +53,15 @@ class PositionAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         queries, keys, values = (layer(x).flatten(2) for layer in (self.queries, self.keys, self.values))
         if self.materialise:
-            with full_precision(x.device.type):
-                scores = widen(queries).mT @ widen(keys)
-                attention = scores.softmax(dim=-1)
-            y = values @ attention.to(values.dtype).mT
+            y = values @ attention_weights(queries.mT, keys.mT, scale=1).to(values.dtype).mT
         else:
             y = fused(*(t.mT.contiguous() for t in (queries, keys, values))).mT
         return self.gate * y.unflatten(2, x.shape[2:]) + x
+
+    def attention(self, x: Tensor) -> Tensor:
+        """A, which `forward` holds only where it is told to.   b c h w   ->   b 1 n n"""
+        queries, keys = (layer(x).flatten(2) for layer in (self.queries, self.keys))
+        return attention_weights(queries.mT, keys.mT, scale=1).unsqueeze(1)
 
 
 class ChannelAttention(nn.Module):

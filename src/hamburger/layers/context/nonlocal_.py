@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hamburger.errors import OptionError, check_choice, check_count, check_flag
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.blocks import check_map, conv, materialised
+from hamburger.layers.context.blocks import attention_weights, check_map, conv, materialised
 from hamburger.layers.norm import BatchNorm2d
 
 MODES = ("embedded_gaussian", "gaussian", "dot_product", "concatenation")
@@ -94,11 +94,23 @@ class NonLocal(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         check_map("nonlocal", x, self.channels)
-        queries, keys, values = self.queries(x), self.pool(self.keys(x)), self.pool(self.values(x))
+        y = self.mix(*self.pairs(x), self.pool(self.values(x)).flatten(2))
+        return x + self.norm(self.out(y.unflatten(2, x.shape[2:])))
+
+    def attention(self, x: Tensor) -> Tensor:
+        """A, which `forward` holds only where it must.   b c h w   ->   b 1 n m"""
+        queries, keys = self.pairs(x)
+        if self.mode in GAUSSIANS:
+            return attention_weights(queries.mT, keys.mT, scale=self.scale).unsqueeze(1)
+        scores = queries.mT @ keys if self.mode == "dot_product" else torch.relu(queries.mT + keys)
+        return scores.unsqueeze(1) / keys.shape[-1]
+
+    def pairs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """What the pairwise function compares.   b c h w   ->   b d n, b d m, with d = 1 in "concatenation"."""
+        queries, keys = self.queries(x), self.pool(self.keys(x))
         if self.mode == "concatenation":
             queries, keys = self.query_score(queries), self.key_score(keys)
-        y = self.mix(queries.flatten(2), keys.flatten(2), values.flatten(2))
-        return x + self.norm(self.out(y.unflatten(2, x.shape[2:])))
+        return queries.flatten(2), keys.flatten(2)
 
     def mix(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """b d n, b d m, b e m   ->   b e n"""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hamburger.errors import OptionError, check_count, check_flag
 from hamburger.layers.context.base import contexts
-from hamburger.layers.context.blocks import check_map, conv, materialised
+from hamburger.layers.context.blocks import attention_weights, check_map, conv, materialised
 
 
 @contexts.register("sa")
@@ -53,6 +53,11 @@ class SelfAttention(nn.Module):
             y = F.scaled_dot_product_attention(queries, keys, values)
         y = y.transpose(1, 2).flatten(2).mT.unflatten(2, x.shape[2:])
         return x + self.out(y)
+
+    def attention(self, x: Tensor) -> Tensor:
+        """A, which `forward` holds only where it is told to.   b c h w   ->   b heads n n"""
+        queries, keys = (self.split(layer(x)) for layer in (self.queries, self.keys))
+        return attention_weights(queries, keys, scale=queries.shape[-1] ** -0.5)
 
     def split(self, x: Tensor) -> Tensor:
         """b c h w   ->   b heads n d, each d contiguous in memory: the fused kernels refuse anything else."""

@@ -1,0 +1,100 @@
+"""Section 2.3 over a training: how far the one-step gradient is from BPTT's, and how erratic each is in size."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable
+from functools import partial
+
+from hamburger.analysis.claims.base import Claim, Verdict
+from hamburger.analysis.claims.commands import ablate
+from hamburger.analysis.claims.method import Case, Shown, exceeds, judge
+from hamburger.analysis.claims.results import Results, Row
+from hamburger.analysis.report.statistics import Difference, paired
+
+HAMS = ("nmf", "vq", "cd")
+FILES = "ablation_angles_"
+COMMAND = ablate("angles")
+Value = Callable[[list[Row]], float | None]  # of the series of one training
+
+
+def mean_cosine(series: list[Row], place: str) -> float | None:
+    """Over the steps that were looked at; None where one of them has no angle."""
+    found = [row[f"cosine_{place}_one_step"] for row in series]
+    return None if None in found else statistics.fmean(found)
+
+
+def unrest(series: list[Row], place: str) -> float | None:
+    """How much more BPTT's norm varies over the training than the one-step norm: spread of logarithms, natural."""
+    spreads = []
+    for strategy in ("bptt", "one_step"):
+        norms = [row[f"norm_{place}_{strategy}"] for row in series]
+        if not all(norms):
+            return None
+        spreads.append(statistics.stdev(math.log(norm) for norm in norms))
+    return spreads[0] - spreads[1]
+
+
+def over_training(results: Results, value: Value, what: str, limit: float, shown: Shown) -> Verdict:
+    cases = []
+    for rows in results.beginning(FILES).values():
+        found: dict[str, Difference | None] = {}
+        for ham in HAMS:
+            own = [row for row in rows if row["cell"] == f"{ham}-angles" and row.get("angles")]
+            values = {row["seed"]: seen for row in own if (seen := value(row["angles"])) is not None}
+            found[f"{ham}, {what}"] = paired(values, dict.fromkeys(values, 0.0))
+        cases.append(Case(rows, found))
+    return judge(cases, partial(exceeds, limit=limit), shown)
+
+
+CLAIMS = (
+    Claim(
+        id="angles-input",
+        family="angles",
+        statement="All through a training the one-step gradient of the ham's input points about where BPTT points.",
+        reference="section 2.3, before Eq. 13",
+        paper="an argument, no numbers given",
+        test="cosine of the two over twelve steps of a training, its mean above 0.5 for each ham",
+        command=COMMAND,
+        judge=partial(
+            over_training,
+            value=partial(mean_cosine, place="input"),
+            what="cosine at the input",
+            limit=0.5,
+            shown=Shown("", "{:.2f}"),
+        ),
+    ),
+    Claim(
+        id="angles-weights",
+        family="angles",
+        statement="So does the gradient of all weights, as the optimiser gets it.",
+        reference="section 2.3, before Eq. 13",
+        paper="an argument, no numbers given",
+        test="cosine of the two over twelve steps of a training, its mean above 0.5 for each ham",
+        command=COMMAND,
+        judge=partial(
+            over_training,
+            value=partial(mean_cosine, place="weights"),
+            what="cosine of the weights",
+            limit=0.5,
+            shown=Shown("", "{:.2f}"),
+        ),
+    ),
+    Claim(
+        id="angles-scale",
+        family="angles",
+        statement="The scale of BPTT's gradient is erratic, that of the one-step gradient is not.",
+        reference="section 2.3, after Proposition 3",
+        paper="an argument, no numbers given",
+        test="spread of the logarithm of the norm over a training, BPTT minus one-step at the ham's input, above 0",
+        command=COMMAND,
+        judge=partial(
+            over_training,
+            value=partial(unrest, place="input"),
+            what="unrest of BPTT - one-step",
+            limit=0.0,
+            shown=Shown("(spread of log norm)", "{:+.2f}"),
+        ),
+    ),
+)
