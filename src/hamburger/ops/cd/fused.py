@@ -1,4 +1,4 @@
-"""Soft CD by kernels: the values of reference.py, in one launch where it fits the card, else in three per sweep."""
+"""Soft CD by kernels: the values of reference.py, in one launch where it fits the card, else in a few per sweep."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hamburger.ops import cosine, cosine_fused, launch
+from hamburger.ops import cosine, cosine_fused, cosine_stream, launch
 from hamburger.ops.cd import reference, wave
 from hamburger.ops.cd.kernels import readout_kernel
 from hamburger.ops.start import device_of, start
+from hamburger.ops.stream import stream_of
 from hamburger.ops.tape import Outputs, taped
 from hamburger.ops.tiles import blocks, cdiv
 from hamburger.ops.wave import wave_of
@@ -72,8 +73,11 @@ def _sweeps(
     x: Tensor, bases: Tensor, steps: int, temperature: float, beta: float, keep: bool, product: bool, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     (b, d, n), r = x.shape, bases.shape[2]
+    streamed = stream_of(x, r, cosine_stream.shared_bytes)
     if steps == 0:
         found = bases.clone()
+    elif streamed is not None:
+        found = cosine.normalize(cosine_stream.sweeps(x, bases, streamed, steps, temperature, unit=True)[0])
     else:
         t = blocks(d, n, r, x.dtype)
         found = cosine.normalize(cosine_fused.sweeps(x, bases, steps, temperature, t, unit=True)[0])
