@@ -109,7 +109,6 @@ def cosine_stream_kernel(
     if CENTROIDS:
         b_unit = b_unit / gl.maximum(b_norm * b_unit, EPS)
     b_unit = gl.convert_layout(b_unit, gl.SliceLayout(0, mma))
-    ready()
 
     b_mass = zero_c
     b_sums = ()
