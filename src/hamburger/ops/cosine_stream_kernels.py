@@ -112,7 +112,7 @@ def cosine_stream_kernel(
 
     b_mass = zero_c
     b_sums = ()
-    for i in gl.static_range(PIECES):
+    for _ in gl.static_range(PIECES):
         b_sums += (gl.zeros([ROWS, R], gl.float32, mma_d),)
     for i_t in range(i_p, gl.cdiv(n, BN), programs):
         z = zero_of(i_t)

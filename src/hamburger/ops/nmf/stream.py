@@ -11,6 +11,7 @@ from hamburger.ops.start import start
 from hamburger.ops.stream import BN, Stream, asynchronous
 from hamburger.ops.tiles import blocks
 
+
 def shared_bytes(D: int, R: int) -> int:
     """Two tiles of X, D, codes before and after and D^T D in bfloat16, and what a softmax needs."""
     return 2 * (2 * D * BN + D * R + 2 * BN * R + R * R) + 2048
