@@ -21,7 +21,7 @@ ROWS = gl.constexpr(128)  # of X that go together: its tile is copied, multiplie
 @gluon.jit
 def load_piece_async(p_x, b_x, d, n, s_xd, s_xn, i_t, i: gl.constexpr, BN: gl.constexpr, W: gl.constexpr):
     """Piece i of a tile of X, under way.   b_x: D/ROWS ROWS BN"""
-    load_columns_async(p_x + i * ROWS * s_xd, b_x.index(i), d - i * ROWS, n, s_xd, s_xn, i_t, ROWS, BN, W)
+    load_columns_async(p_x, b_x.index(i), d, n, s_xd, s_xn, i_t, ROWS, BN, W, i * ROWS)
 
 
 @gluon.jit
