@@ -92,7 +92,7 @@ def test_without_augmentation_the_image_itself():
 
 def test_auto_keeps_what_fits(monkeypatch):
     assert batches().kept is not None
-    assert resident.estimated_bytes(SCENES) == 10 * 32 * 32 * 4
+    assert resident.estimated_bytes(batches().read, len(SCENES)) == 10 * 32 * 32 * 4
     monkeypatch.setattr(resident, "CPU_BYTES", 10 * 32 * 32 * 4)
     assert batches().kept is None  # not less than the limit
 

@@ -142,6 +142,20 @@ def test_gates():
     assert not torch.allclose(seen["zero"], seen["one"])
 
 
+def test_a_context_that_begins_as_the_identity_is_not_shut_twice():
+    """Behind a closed gate its own zero would keep both from ever seeing a gradient."""
+    for place, name in (("0", "nonlocal"), ("1", "efficient")):
+        net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3))
+        x = torch.rand(2, 3, 9, 9)
+        before = net(x)
+        hb.insert_context(net, {place: name}, example=torch.zeros(1, 3, 9, 9))
+        assert torch.equal(net(x), before)
+        net(x).square().sum().backward()
+        inserted = net[int(place)].inserted_context
+        assert any(p.grad is not None and p.grad.abs().max() > 0 for p in inserted.parameters())
+        assert inserted.gate.item() == (name == "nonlocal")
+
+
 def test_containers_do_not_show_what_they_hold():
     net = Plain()
     members, tail = list(net.stem), net.stem[1:]

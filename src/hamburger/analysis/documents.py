@@ -14,10 +14,12 @@ from typing import Any
 from hamburger.analysis import (
     contexts_page,
     core_page,
+    detection_page,
     gan_page,
     ham_page,
     propositions_report,
     segmentation_page,
+    stereo_page,
     table3_page,
 )
 from hamburger.analysis.claims import Results
@@ -30,6 +32,11 @@ BLOCK = re.compile(r"(<!-- block: ([a-z0-9-]+) -->\n)(.*?)(<!-- end -->)", flags
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def lines_so_far(path: Path) -> list[dict[str, Any]]:
+    """Of an experiment that may not have been made yet."""
+    return lines_of(path) if path.exists() else []
 
 
 def _h200(dtype: str) -> Callable[[Path], str]:
@@ -67,6 +74,12 @@ BLOCKS: dict[str, Callable[[Path], str]] = {
     "gan-cifar10-h200": lambda results: gan_page.distances(lines_of(results / "gan_cifar10_h200.jsonl")),
     "gan-tiny-h200": lambda results: gan_page.distances(lines_of(results / "gan_tiny-imagenet_h200.jsonl")),
     "gan-speed-h200": lambda results: gan_page.speed(lines_of(results / "ganspeed_h200.jsonl")),
+    "detection-shapes-h200": lambda results: detection_page.compared(
+        lines_so_far(results / "detection_shapes_h200.jsonl")
+    ),
+    "detect-h200": lambda results: detection_page.growth(lines_so_far(results / "detect_h200.jsonl")),
+    "stereo-planes-h200": lambda results: stereo_page.compared(lines_so_far(results / "stereo_planes_h200.jsonl")),
+    "stereo-real-h200": lambda results: stereo_page.real(lines_so_far(results / "stereo_middlebury_h200.jsonl")),
     "claims": lambda results: claim_tables.markdown(Results.of(results)),
     "claims-commands": lambda results: claim_tables.commands(Results.of(results)),
     "propositions": lambda results: propositions_report.markdown(

@@ -11,7 +11,6 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from hamburger.adapters.read import read_checkpoint
-from hamburger.backbones.base import Backbone
 from hamburger.backbones.report import LoadReport
 from hamburger.backbones.resnet import ResNet
 from hamburger.backbones.timm_ import Timm
@@ -25,7 +24,7 @@ CLASSIFIERS = ("fc.", "classifier.", "head.", "head_fc.", "last_linear.")
 PREFIXES = ("", "backbone.", "backbone.net.", "encoder.", "model.")
 
 
-def load_backbone(backbone: Backbone, path: str | os.PathLike[str]) -> LoadReport:
+def load_backbone(backbone: nn.Module, path: str | os.PathLike[str]) -> LoadReport:
     """Fill a backbone from a .safetensors or .pth file of torchvision, timm or this library.
 
     Weights may be int8 with a factor per output channel beside them, `<name>.scale`. Classifiers are ignored. What else
@@ -41,7 +40,7 @@ def load_backbone(backbone: Backbone, path: str | os.PathLike[str]) -> LoadRepor
 
 
 def load_state(
-    backbone: Backbone, state: Mapping[str, Tensor], *, source: str, metadata: Mapping[str, str] | None = None
+    backbone: nn.Module, state: Mapping[str, Tensor], *, source: str, metadata: Mapping[str, str] | None = None
 ) -> LoadReport:
     """`load_backbone`, of weights that are in memory already."""
     net: nn.Module = backbone.net if isinstance(backbone, Timm) else backbone
@@ -110,7 +109,7 @@ def match(
     return report, values
 
 
-def _explain(report: LoadReport, backbone: Backbone, arch: str) -> None:
+def _explain(report: LoadReport, backbone: nn.Module, arch: str) -> None:
     """What names and shapes do not say. `arch` is what the file says of itself, if anything."""
     if arch:
         report.notes.append(f"the file says of itself: {arch}")

@@ -6,12 +6,14 @@ import contextlib
 import gc
 import random
 import statistics
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from hamburger.bench import backend, footprint
 from hamburger.bench.timing import Timing, clock
@@ -55,6 +57,23 @@ class Plan:
         return len(self.variants) + 1 + self.repeats
 
 
+class Race(Protocol):
+    """What a race needs to know of its plan."""
+
+    @property
+    def variants(self) -> dict[str, dict[str, Any]]: ...
+    @property
+    def batch(self) -> int: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def repeats(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
+
+
 @dataclass(frozen=True)
 class Row:
     """One line of the result file: median of a whole training step (forward, backward, SGD), and its peak memory."""
@@ -87,11 +106,11 @@ class Row:
 
 
 @contextlib.contextmanager
-def flags_of_training(device: str) -> Iterator[None]:
+def flags_of_training(device: str, *, steady: bool = True) -> Iterator[None]:
     """What `ham train` sets for the device, put back afterwards. It leaves TF32 as torch has it; rows say how."""
     before = torch.backends.cudnn.benchmark
     if device == "cuda":
-        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.benchmark = steady
     try:
         yield
     finally:
@@ -104,11 +123,13 @@ def tf32(device: str) -> str:
 
 
 class TrainingStep:
-    """Forward, backward and an SGD step on random images, as training runs them: channels last, autocast."""
+    """Forward, backward and an SGD step on the same images again, as training runs them: autocast, and as a rule
+    channels last."""
 
-    def __init__(self, plan: Plan, net: nn.Module, images: Tensor, labels: Tensor) -> None:
+    def __init__(self, plan: Race, net: nn.Module, images: Any, labels: Any, *, channels_last: bool = True) -> None:
         self.images, self.labels = images, labels
-        self.net = net.train().to(plan.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        layout = torch.channels_last if channels_last else torch.preserve_format
+        self.net = net.train().to(plan.device, memory_format=layout)  # type: ignore[call-overload]
         self.optimizer = torch.optim.SGD(net.parameters(), lr=1e-3, momentum=0.9, weight_decay=1e-4)
         enabled = plan.dtype == "bfloat16"
         self.autocast: Callable[[], contextlib.AbstractContextManager[object]] = lambda: torch.autocast(
@@ -126,7 +147,8 @@ class TrainingStep:
 
     def resident(self) -> list[Tensor]:
         momenta = [state["momentum_buffer"] for state in self.optimizer.state.values()]
-        return [*self.net.parameters(), *self.net.buffers(), self.images, self.labels, *momenta]
+        inputs = [each for each in tree_leaves((self.images, self.labels)) if isinstance(each, Tensor)]
+        return [*self.net.parameters(), *self.net.buffers(), *inputs, *momenta]
 
 
 def measure(plan: Plan, progress: Callable[[str], object] = lambda _: None) -> list[Row]:
@@ -135,45 +157,41 @@ def measure(plan: Plan, progress: Callable[[str], object] = lambda _: None) -> l
     """
     with flags_of_training(plan.device):
         field = Field(plan)
-        for context in plan.variants:
-            progress(context)
-            field.enter(context)
-        samples = field.race(progress)
-        return field.rows(samples)
+        return field.rows(field.measured(progress))
 
 
-class Field:
+class Contest(ABC):
     """The networks of one measurement, and what became of each."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        generator = torch.Generator(plan.device).manual_seed(plan.seed)
-        shape = (plan.batch, 3, plan.crop, plan.crop)
-        images = torch.randn(shape, generator=generator, device=plan.device)
-        self.images = images.contiguous(memory_format=torch.channels_last)
-        size = (plan.batch, plan.crop, plan.crop)
-        self.labels = torch.randint(plan.num_classes, size, generator=generator, device=plan.device)
+    def __init__(self, plan: Race) -> None:
+        self.plan: Any = plan
         self.steps: dict[str, TrainingStep] = {}
         self.params: dict[str, int] = {}
         self.peaks: dict[str, float] = {}
         self.notes: dict[str, str] = {}
 
+    @abstractmethod
+    def create(self, context: str) -> nn.Module:
+        """The network of that row."""
+
+    @abstractmethod
+    def step(self, net: nn.Module) -> TrainingStep: ...
+
+    def measured(self, progress: Callable[[str], object]) -> dict[str, list[float]]:
+        """Milliseconds of every network that ran, by round."""
+        for context in self.plan.variants:
+            progress(context)
+            self.enter(context)
+        return self.race(progress)
+
     def enter(self, context: str) -> None:
         """Build a network, warm it up, look at its loss and measure its peak."""
-        from hamburger.models.create import create_model
-
         plan = self.plan
         torch.manual_seed(plan.seed)
-        net = create_model(
-            "hamnet",
-            backbone=plan.backbone,
-            output_stride=plan.output_stride,
-            num_classes=plan.num_classes,
-            **plan.variants[context],
-        )
+        net = self.create(context)
         self.params[context] = sum(p.numel() for p in net.parameters())
         try:
-            step = TrainingStep(plan, net, self.images, self.labels)
+            step = self.step(net)
             for _ in range(WARMUP):
                 loss = step()
             if not torch.isfinite(loss):
@@ -213,40 +231,65 @@ class Field:
             gc.enable()
         return {context: samples[context] for context in self.steps}
 
+    def about(self, context: str, samples: dict[str, list[float]]) -> dict[str, Any]:
+        """What the row of any such race says."""
+        plan, first = self.plan, next(iter(self.plan.variants))
+        found: dict[str, float | None] = dict.fromkeys(FIGURES)
+        if context in self.peaks:
+            found["peak_mb"] = round(self.peaks[context], 1)
+        if context in samples:
+            timing = Timing.of(samples[context])
+            found["train_ms"] = round(timing.ms, 3)
+            found["train_ms_iqr"] = None if timing.ms_iqr is None else round(timing.ms_iqr, 3)
+            found["images_per_s"] = round(plan.batch / timing.ms * 1e3, 1)
+            if first in samples:
+                pairs = zip(samples[context], samples[first], strict=True)
+                found["ratio"] = round(statistics.median(mine / its for mine, its in pairs), 4)
+        return {
+            "context": context,
+            "backend": backend.asked(),
+            "backbone": plan.backbone,
+            "batch": plan.batch,
+            "dtype": plan.dtype,
+            "tf32": tf32(plan.device),
+            "cudnn_benchmark": torch.backends.cudnn.benchmark,
+            "params": self.params[context],
+            **found,
+            "ratio_to": first,
+            "note": self.notes.get(context, ""),
+            "repeats": plan.repeats,
+            "seed": plan.seed,
+            **asdict(Environment.here(plan.device)),
+        }
+
+
+class Field(Contest):
+    """Segmentation networks."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        generator = torch.Generator(plan.device).manual_seed(plan.seed)
+        shape = (plan.batch, 3, plan.crop, plan.crop)
+        images = torch.randn(shape, generator=generator, device=plan.device)
+        self.images = images.contiguous(memory_format=torch.channels_last)
+        size = (plan.batch, plan.crop, plan.crop)
+        self.labels = torch.randint(plan.num_classes, size, generator=generator, device=plan.device)
+
+    def create(self, context: str) -> nn.Module:
+        from hamburger.models.create import create_model
+
+        plan = self.plan
+        return create_model(
+            "hamnet",
+            backbone=plan.backbone,
+            output_stride=plan.output_stride,
+            num_classes=plan.num_classes,
+            **plan.variants[context],
+        )
+
+    def step(self, net: nn.Module) -> TrainingStep:
+        return TrainingStep(self.plan, net, self.images, self.labels)
+
     def rows(self, samples: dict[str, list[float]]) -> list[Row]:
-        plan, environment = self.plan, asdict(Environment.here(self.plan.device))
-        first = next(iter(plan.variants))
-        rows = []
-        for context in plan.variants:
-            found: dict[str, float | None] = dict.fromkeys(FIGURES)
-            if context in self.peaks:
-                found["peak_mb"] = round(self.peaks[context], 1)
-            if context in samples:
-                timing = Timing.of(samples[context])
-                found["train_ms"] = round(timing.ms, 3)
-                found["train_ms_iqr"] = None if timing.ms_iqr is None else round(timing.ms_iqr, 3)
-                found["images_per_s"] = round(plan.batch / timing.ms * 1e3, 1)
-                if first in samples:
-                    pairs = zip(samples[context], samples[first], strict=True)
-                    found["ratio"] = round(statistics.median(mine / its for mine, its in pairs), 4)
-            rows.append(
-                Row(
-                    context=context,
-                    backend=backend.asked(),
-                    backbone=plan.backbone,
-                    output_stride=plan.output_stride,
-                    crop=plan.crop,
-                    batch=plan.batch,
-                    dtype=plan.dtype,
-                    tf32=tf32(plan.device),
-                    cudnn_benchmark=torch.backends.cudnn.benchmark,
-                    params=self.params[context],
-                    **found,  # type: ignore[arg-type]
-                    ratio_to=first,
-                    note=self.notes.get(context, ""),
-                    repeats=plan.repeats,
-                    seed=plan.seed,
-                    **environment,
-                )
-            )
-        return rows
+        own = {"output_stride": self.plan.output_stride, "crop": self.plan.crop}
+        return [Row(**own, **self.about(context, samples)) for context in self.plan.variants]

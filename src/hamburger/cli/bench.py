@@ -300,6 +300,51 @@ def network(
     Console().print(table(rows))
 
 
+@app.command("detect")
+def detect(
+    contexts: Annotated[
+        str, typer.Option(help="with commas; also none, breads (no ham), sa-flash and sa-materialised")
+    ] = "none,sa-materialised,sa-flash,efficient,nmf",
+    sizes: Annotated[str, typer.Option(help="height and width of the images, with commas")] = "256,512,768,1024",
+    backbone: Annotated[str, typer.Option(help="a ResNet of torchvision, or tiny")] = "resnet50",
+    after: Annotated[str, typer.Option(help="where the context stands: layer1 ... layer4, p2 ... p5")] = "p3",
+    batch: Annotated[int, typer.Option(help="b")] = 4,
+    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16 (autocast)")] = "float32",
+    repeats: Annotated[int, typer.Option(help="timed rounds, each a step of every network")] = 20,
+    seed: Annotated[int, typer.Option()] = 0,
+    json: Annotated[Path | None, typer.Option(help="write the rows here, one JSON object per line")] = None,
+) -> None:
+    """A training step of Mask R-CNN with each context as the image grows: time, and memory against n."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from hamburger.bench import detect as bench
+    from hamburger.bench.detect_view import table
+    from hamburger.files import check_writable, write_json_lines
+    from hamburger.recipes.variants import model_options
+
+    plan = bench.Plan(
+        variants={name: model_options(name) for name in words(contexts)},
+        sizes=numbers(sizes, "bench detect", "sizes"),
+        backbone=backbone,
+        after=after,
+        batch=batch,
+        device=device,
+        dtype=dtype,
+        repeats=repeats,
+        seed=seed,
+    )
+    if json is not None:
+        check_writable(json)
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("measuring", total=plan.stages)
+        rows = bench.measure(plan, lambda what: progress.update(task, description=what, advance=1))
+    if json is not None:
+        write_json_lines(json, map(asdict, rows))
+    Console().print(table(rows))
+
+
 @app.command("gan")
 def gan(
     contexts: Annotated[str, typer.Option(help="with commas")] = "none,sagan,ylg,ylg-fused,ylg-sparse,hamgan,efficient",

@@ -12,7 +12,7 @@ def compare(
     recipe: Annotated[str, typer.Argument(help="a name of `ham list recipes`")],
     out: Annotated[Path, typer.Option(help="a folder for the runs, their logs and report.html")],
     contexts: Annotated[
-        str, typer.Option(help="with commas; also baseline, breads (no ham) and sa-flash")
+        str, typer.Option(help="with commas; also baseline (or none), breads (no ham), sa-flash and sa-materialised")
     ] = "baseline,nmf",
     seeds: Annotated[str, typer.Option(help="with commas")] = "0,1,2",
     data: Annotated[Path | None, typer.Option(help="the data folder")] = None,
@@ -25,12 +25,10 @@ def compare(
     from hamburger.cli.bench import numbers, words
     from hamburger.cli.grid import show_grid
     from hamburger.engine.grid import cells
-    from hamburger.files import check_writable, write_json_lines
+    from hamburger.files import check_writable
     from hamburger.recipes.variants import variants
 
     if json is not None:
         check_writable(json)
     grid = cells(recipe, variants(words(contexts)), numbers(seeds, "compare", "seeds"), settings or ())
-    rows = show_grid(grid, out, data=data, jobs=jobs, report=report)
-    if json is not None:
-        write_json_lines(json, rows)
+    show_grid(grid, out, data=data, jobs=jobs, report=report, json=json)

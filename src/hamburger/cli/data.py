@@ -27,7 +27,7 @@ def preparing() -> None:
 
 @app.command()
 def check(
-    name: Annotated[str, typer.Argument(help="a data set, as `ham list datasets` has it")],
+    name: Annotated[str, typer.Argument(help="a data set of `ham list datasets`, detection-sets or stereo-sets")],
     data: Annotated[Path | None, typer.Option(help="its folder; none for a generated set")] = None,
     split: Annotated[str, typer.Option(help="splits, with commas")] = "train,val",
     option: Annotated[list[str] | None, typer.Option(help="name=value of the set, such as classes=cat,dog")] = None,
@@ -39,9 +39,15 @@ def check(
 
     from hamburger.data import SegmentationSet, create_dataset
     from hamburger.data.checks import inspect, shared_images
+    from hamburger.data.detection import detection_sets
+    from hamburger.data.stereo import stereo_sets
     from hamburger.data.view import heading, summary
 
     options = dict(parsed(text) for text in option or [])
+    for sets, of_its_kind in ((detection_sets, check_objects), (stereo_sets, check_pairs)):
+        if name in sets:
+            of_its_kind(name, data, [part.strip() for part in split.split(",")], options, fresh=fresh)
+            return
     console, errors, problems = Console(), Console(stderr=True), 0
     before: list[SegmentationSet] = []
     for one in (part.strip() for part in split.split(",")):
@@ -60,6 +66,51 @@ def check(
         problems += len(found.problems)
         for problem in found.problems:
             typer.echo(problem, err=True)
+    complain(name, problems)
+
+
+def check_pairs(name: str, data: Path | None, splits: list[str], options: dict[str, Any], *, fresh: bool) -> None:
+    """The same of stereo pairs."""
+    from hamburger.data.stereo import create_stereo_set
+    from hamburger.data.stereo.checks import inspect_stereo
+    from hamburger.data.view import sizes
+
+    problems = 0
+    for one in splits:
+        pairs = create_stereo_set(name, one, data, **options)
+        found = inspect_stereo(pairs, cache=not fresh)
+        typer.echo(
+            f"{name}, {one}: {len(pairs):,} pairs, {sizes(found.sizes)}, disparities up to {found.largest:g} px, "
+            f"known in {found.known:.2%} of the pixels"
+        )
+        problems += len(found.problems)
+        for problem in found.problems:
+            typer.echo(problem, err=True)
+    complain(name, problems)
+
+
+def check_objects(name: str, data: Path | None, splits: list[str], options: dict[str, Any], *, fresh: bool) -> None:
+    """The same of scenes with objects."""
+    from hamburger.data.detection import create_detection_set
+    from hamburger.data.detection.checks import inspect_scenes
+    from hamburger.data.view import sizes
+
+    problems = 0
+    for one in splits:
+        scenes = create_detection_set(name, one, data, **options)
+        found = inspect_scenes(scenes, cache=not fresh)
+        counted = zip(scenes.classes, found.objects, strict=True)
+        typer.echo(
+            f"{name}, {one}: {len(scenes):,} images, {sizes(found.sizes)}, {sum(found.objects):,} objects: "
+            + ", ".join(f"{each} {count:,}" for each, count in counted)
+        )
+        problems += len(found.problems)
+        for problem in found.problems:
+            typer.echo(problem, err=True)
+    complain(name, problems)
+
+
+def complain(name: str, problems: int) -> None:
     if problems:
         typer.echo(f"ham: {name} has {problems} problem{'s' if problems > 1 else ''}, listed above", err=True)
         raise typer.Exit(2)
@@ -98,7 +149,7 @@ def parsed(text: str) -> tuple[str, Any]:
     """`name=value`, the value as JSON where it is JSON."""
     name, equals, value = text.partition("=")
     if not equals:
-        raise OptionError(f"data check: options are name=value, got {text!r}")
+        raise OptionError(f"--option takes name=value, got {text!r}")
     try:
         return name, json.loads(value)
     except json.JSONDecodeError:

@@ -28,6 +28,7 @@ def evaluate(
     data: Annotated[Path | None, typer.Option(help="the data folder; embedded sets need none")] = None,
     split: Annotated[str, typer.Option(help="which part of the data set")] = "val",
     dataset: Annotated[str | None, typer.Option(help="a name of `ham list datasets`; default: as trained")] = None,
+    option: Annotated[list[str] | None, typer.Option(help="name=value of the data set; may be repeated")] = None,
     scales: Annotated[str, typer.Option(help="with commas; the paper's: 0.5,0.75,1,1.25,1.5,1.75")] = "1",
     flip: Annotated[bool, typer.Option("--flip", help="look at the mirrored image too")] = False,
     window: Annotated[int | None, typer.Option(help="side of a sliding window in pixels; default: none")] = None,
@@ -44,6 +45,7 @@ def evaluate(
     from rich.progress import Progress
 
     from hamburger.cli.bench import decimals
+    from hamburger.cli.data import parsed
     from hamburger.engine.probabilities import SINGLE, Protocol
     from hamburger.environment import Environment
     from hamburger.files import check_writable, write_atomically
@@ -71,8 +73,11 @@ def evaluate(
     name = dataset or about.get("data")
     if name is None:
         raise OptionError(f"eval: {path} does not say which data set it was trained on; name one with --dataset")
+    name = task.set_meant(name, data)
     split = about.get("val_split", split) if split == "val" else split  # "val" is what the run was validated on
-    images = task.split(info, name, split, data, about.get("data_options", {}) if name == about.get("data") else {})
+    options = about.get("data_options", {}) if name == about.get("data") else {}
+    chosen = dict(parsed(text) for text in option or [])
+    images = task.split(info, name, split, data, options | chosen)
     task.fits("eval", info, images)
     begun = time.perf_counter()
     with Progress(console=Console(stderr=True), transient=True) as bar:
@@ -92,9 +97,10 @@ def evaluate(
     for (sweeps, seed), scores in zip(asked.ways, found, strict=True):
         way = "".join(f", {what} {value}" for what, value in (("steps", sweeps), ("draws", seed)) if value is not None)
         protocol_said = f"{scores['protocol']}{way}"
-        if task.kind.each is not None:
+        if task.kind.each is not None and scores[task.kind.each.name]:
             console.print(table(task.kind, scores, f"{name} {split}, {scores['images']} images, {protocol_said}"))
-        said = ", ".join(score.spoken(scores[score.name]) for score in task.kind.scores)
+        known = [score for score in task.kind.scores if scores[score.name] is not None]
+        said = ", ".join(score.spoken(scores[score.name]) for score in known)
         console.print(f"{said} ({protocol_said}; {path}{step})", highlight=False, soft_wrap=True, markup=False)
     looked: Found = _inside(net, images, info, on, inside) if inside else {}
     for key, value in looked.items():
@@ -103,8 +109,8 @@ def evaluate(
     seconds = round((time.perf_counter() - begun) / len(found), 2)
     for target, (sweeps, seed), scores in zip(asked.targets, asked.ways, found, strict=bool(asked.targets)):
         row = {"weights": str(path), "task": task.kind.task, "data": name, "split": split, **scores, **looked}
-        row |= {key: about[key] for key in ("recipe", "step") if key in about}
-        row |= {"eval_steps": sweeps, "draws": seed, "seconds": seconds}
+        row |= {key: about[key] for key in ("recipe", "seed", "context", "step") if key in about}
+        row |= {"options": chosen, "eval_steps": sweeps, "draws": seed, "seconds": seconds}
         write_atomically(target, (json_format.dumps({**row, **asdict(Environment.here(on.type))}) + "\n").encode())
 
 
@@ -144,7 +150,7 @@ def table(kind: Kind, scores: dict[str, Any], title: str) -> Table:
     from rich.table import Table
 
     assert kind.each is not None
-    made = Table("class", f"{kind.each.words} {kind.each.unit}", title=title)
+    made = Table(kind.member, f"{kind.each.words} {kind.each.unit}", title=title)
     for each, value in scores[kind.each.name].items():
         made.add_row(each, "absent" if value is None else kind.each.shown(value))
     return made

@@ -8,28 +8,45 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hamburger.engine.grid import Cell, run_grid
+from hamburger.engine.grid import Cell, GridError, finished, rows, run_grid
+from hamburger.files import write_json_lines
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 
 def show_grid(
-    grid: Sequence[Cell], out: Path, *, data: Path | None = None, jobs: int = 1, report: bool = True
+    grid: Sequence[Cell],
+    out: Path,
+    *,
+    data: Path | None = None,
+    jobs: int = 1,
+    report: bool = True,
+    json: Path | None = None,
 ) -> list[dict[str, Any]]:
+    """Run it and show it; the rows are also written to `json`. What failed is told after what is finished."""
     from rich.console import Console
 
+    failure = None
     with grid_bar(len(grid)) as progress:
-        rows = run_grid(grid, out, data=data, jobs=jobs, progress=progress)
-    console = Console()
-    console.print(table(rows))
-    if report:
+        try:
+            run_grid(grid, out, data=data, jobs=jobs, progress=progress)
+        except GridError as failed:  # what is finished is shown all the same
+            failure = failed
+    found, console = rows(grid, out), Console()
+    if found:
+        console.print(table(found))
+    if report and found:
         from hamburger.analysis.report.page import write_report
 
         page = out / "report.html"
-        write_report([out / cell.name for cell in grid], page, data_root=data)
+        write_report([out / cell.name for cell in grid if finished(cell, out)], page, data_root=data)
         console.print(f"wrote {page}", soft_wrap=True)
-    return rows
+    if json is not None:
+        write_json_lines(json, found)
+    if failure is not None:
+        raise failure
+    return found
 
 
 @contextmanager
@@ -49,13 +66,13 @@ def grid_bar(runs: int) -> Iterator[Callable[[int, dict[str, int]], object]]:
         yield progress
 
 
-def table(rows: Sequence[dict[str, Any]]) -> Table:
+def table(found: Sequence[dict[str, Any]]) -> Table:
     """The score of the task, mean and standard deviation over the seeds, best last."""
     from rich.table import Table
 
     from hamburger.recipes.kinds import kind_named
 
-    first = rows[0]
+    first = found[0]
     scored = kind_named(first.get("task"), "compare: a row").score
     made = Table(
         title=f"{first['recipe']}: validation {scored.words}, {first['protocol']}",
@@ -65,7 +82,7 @@ def table(rows: Sequence[dict[str, Any]]) -> Table:
     for heading in (scored.heading, "spread", "seeds", "images/s", "peak MB"):
         made.add_column(heading, justify="right")
     by_context: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
+    for row in found:
         by_context.setdefault(row["context"], []).append(row)
     means = {name: statistics.mean(row[scored.name] for row in own) for name, own in by_context.items()}
     digits = 1 if scored.scale > 1 else 3

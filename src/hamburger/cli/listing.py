@@ -10,7 +10,7 @@ from hamburger.errors import check_choice
 
 KINDS = (
     *("hams", "contexts", "backbones", "heads", "datasets", "recipes", "ablations"),
-    *("gans", "image-sets", "gan-recipes"),
+    *("detection-sets", "stereo-sets", "gans", "image-sets", "gan-recipes"),
 )
 
 
@@ -45,6 +45,14 @@ def names_of(kind: str) -> list[str]:
         from hamburger.data.base import datasets
 
         return datasets.names()
+    if kind == "detection-sets":
+        from hamburger.data.detection import detection_sets
+
+        return detection_sets.names()
+    if kind == "stereo-sets":
+        from hamburger.data.stereo import stereo_sets
+
+        return stereo_sets.names()
     if kind == "gans":
         from hamburger.gan import list_gans
 

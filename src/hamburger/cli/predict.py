@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,19 +11,22 @@ import typer
 def predict(
     weights: Annotated[Path, typer.Argument(metavar="RUN_OR_WEIGHTS", help="a run folder or a .safetensors file")],
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="JPEG, PNG, WebP files, or folders of them")],
-    out: Annotated[Path, typer.Option(help="folder for summary.json and the pictures of the task")],
+    out: Annotated[Path, typer.Option(help="folder for summary.json and the files of the task")],
     recursive: Annotated[bool, typer.Option("--recursive", help="also look into the folders of a folder")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
-    scales: Annotated[str, typer.Option(help="look at each image in these sizes, with commas")] = "1",
+    scales: Annotated[str | None, typer.Option(help="look at each image in these sizes, with commas")] = None,
     flip: Annotated[bool, typer.Option("--flip", help="look at the mirrored image too")] = False,
     window: Annotated[int | None, typer.Option(help="side of a sliding window in pixels; default: none")] = None,
-    max_pixels: Annotated[int, typer.Option(help="cut larger images into tiles, so that memory suffices")] = 2**20,
+    max_pixels: Annotated[
+        int | None, typer.Option(help="cut larger images into tiles, so that memory suffices; default: 1048576")
+    ] = None,
+    score: Annotated[float | None, typer.Option(help="of objects: from which score on; default: 0.5")] = None,
     overlay: Annotated[
         bool | None, typer.Option("--overlay/--no-overlay", help="default: yes, but not for --layout voc")
     ] = None,
     layout: Annotated[str, typer.Option(help="plain, or voc: the folders and ids of the VOC server")] = "plain",
 ) -> None:
-    """What the network makes of photographs: labels and overlays, or classes with their probabilities."""
+    """What the network makes of photographs: labels, classes, objects, or, of LEFT RIGHT, disparities."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -33,25 +36,26 @@ def predict(
     from hamburger.tasks import task_of_weights
     from hamburger.use import account, job
     from hamburger.use.photos import find_photos
-    from hamburger.use.predict import MAX_PIXELS, pick_device
+    from hamburger.use.predict import pick_device
     from hamburger.use.source import find_weights
+    from hamburger.use.stereo.pairs import find_pairs
 
-    usual = {"scales": (1.0,), "flip": False, "window": None, "max_pixels": MAX_PIXELS}
-    asked = {"scales": decimals(scales, "predict"), "flip": flip, "window": window, "max_pixels": max_pixels}
-    usual |= {"overlay": None, "layout": "plain"}
-    asked |= {"overlay": overlay, "layout": layout}
     on = pick_device(device)
     path = find_weights(weights)
     task = task_of_weights(path)
     if task.answers is None:
         raise OptionError(f"predict: the task '{task.kind.task}' of {path} takes no photographs; see ham eval")
-    given = {name: value for name, value in asked.items() if value != usual[name]}
+    asked: dict[str, Any] = {"flip": flip or None, "window": window, "max_pixels": max_pixels, "score": score}
+    asked |= {"scales": None if scales is None else decimals(scales, "predict"), "overlay": overlay}
+    asked |= {"layout": None if layout == "plain" else layout}
+    given = {name: value for name, value in asked.items() if value is not None}
     for name in given.keys() - options_of(task.answers):
         said = name.replace("_", "-")
         raise OptionError(f"predict: --{said} means nothing to the task '{task.kind.task}' of {path}; leave it out")
     net, info = task.load(path)
     answers = task.answers(net, info, on, **given)
-    found = find_photos(images, recursive=recursive, outside=out)
+    find = find_pairs if answers.pairs else find_photos
+    found = find(images, recursive=recursive, outside=out)
     photos = job.checked(found.photos, out, answers)
     out.mkdir(parents=True, exist_ok=True)
 

@@ -6,28 +6,29 @@ size and time of change, so that the next check reads only what has changed.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from hamburger.data.base import SegmentationSet
 from hamburger.data.pairs import Pair, PairSet
+from hamburger.data.remembered import remembered, stamp
 from hamburger.data.subset import OUTSIDE
 from hamburger.errors import DataError
-from hamburger.files import write_atomically
 
 SHOWN = 20
-VERSION = 1  # of the cached findings
 NO_LABELS = (".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+
+
+class Named(Protocol):
+    """What a message needs to know of a set."""
+
+    name: str
+    split: str
 
 
 @dataclass
@@ -47,12 +48,12 @@ def check(data: SegmentationSet, *, cache: bool = True, after: Callable[[], obje
     return findings
 
 
-def listing(data: SegmentationSet, problems: list[str]) -> str:
+def listing(data: Named, problems: list[str]) -> str:
     """All in one message: a heading, the first 20, and how many there are beyond."""
     some = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
     lines = [f"{data.name}, split '{data.split}': {some}", *(f"  {problem}" for problem in problems[:SHOWN])]
     if len(problems) > SHOWN:
-        where = " --data DIR" if isinstance(data, PairSet) else ""
+        where = " --data DIR" if hasattr(data, "pairs") or hasattr(data, "folder") else ""  # a set in files
         lines.append(f"  ... and {len(problems) - SHOWN} more; `ham data check {data.name}{where}` lists them all")
     return "\n".join(lines)
 
@@ -73,23 +74,10 @@ def inspect(data: SegmentationSet, *, cache: bool = True, after: Callable[[], ob
 
 
 def _inspect_files(data: PairSet, cache: bool, after: Callable[[], object] | None) -> Findings:
-    store = _cache_file(data) if cache else None
-    known = _read_cache(store)
-    stamps = [f"{_stamp(pair.image)} {_stamp(pair.label)}" for pair in data.pairs]
-
-    def one(index: int) -> dict[str, Any]:
-        found = known.get(stamps[index]) or _one(data, index)
-        if after is not None:
-            after()
-        return found
-
-    with ThreadPoolExecutor(min(16, (os.cpu_count() or 2) + 2)) as pool:
-        found = list(pool.map(one, range(len(data))))
-    # what is sound is kept; what is not is looked at again, since its cure need not change the file
-    kept = {stamp: row for stamp, row in zip(stamps, found, strict=True) if row["problem"] is None}
-    if store is not None and kept != known:
-        with suppress(OSError):  # a cache that cannot be written costs time, nothing else
-            write_atomically(store, json.dumps(kept).encode())
+    # findings of one set, split and choice of classes; those of another meaning are not these
+    key = f"{data.pairs[0].image.parent.absolute()} {data.meaning()}" if cache else None
+    stamps = [stamp((pair.image, pair.label)) for pair in data.pairs]
+    found = remembered(lambda index: _one(data, index), stamps, key=key, after=after)
     twice = [f"{id}: listed {n} times in split '{data.split}'" for id, n in Counter(data.ids).items() if n > 1]
     return _merge(data, found, twice + [_ambiguous(pair) for pair in data.pairs if pair.rivals])
 
@@ -172,27 +160,3 @@ def _unlabelled(data: PairSet) -> str:
     except DataError as said:
         return str(said)
     raise AssertionError("a pair without a label has no label path")
-
-
-def _stamp(path: Path | None) -> str:
-    try:
-        stat = Path(path or "").stat()
-    except OSError:
-        return f"{path}:missing"
-    return f"{path}:{stat.st_size}:{stat.st_mtime_ns}"
-
-
-def _cache_file(data: PairSet) -> Path:
-    """One file for a set, split and choice of classes."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    key = f"{VERSION} {data.pairs[0].image.parent.absolute()} {data.meaning()}"
-    return base / "hamburger" / "checks" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
-
-
-def _read_cache(store: Path | None) -> dict[str, dict[str, Any]]:
-    if store is None:
-        return {}
-    try:
-        return dict(json.loads(store.read_bytes()))
-    except (OSError, ValueError, TypeError):
-        return {}

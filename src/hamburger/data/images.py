@@ -71,6 +71,14 @@ def read_indices(path: Path) -> Bytes:
         )
 
 
+def read_grey(path: Path) -> npt.NDArray[np.int64]:
+    """h w, whole numbers of 8 or 16 bits as the file has them: measurements, no colours. Colours raise."""
+    with _opened(path) as image:
+        if image.mode == "L" or image.mode.startswith("I"):
+            return np.array(image, np.int64)
+        raise DataError(f"{path}: has mode {image.mode}; numbers need one grey channel of 8 or 16 bits")
+
+
 def read_mode(path: Path) -> str:
     """Pillow's name of the pixel format, from the header: L, P, RGB, ..."""
     with _opened(path, load=False) as image:

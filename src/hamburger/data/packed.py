@@ -9,18 +9,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hamburger.data.base import Sample, SegmentationSet
+from hamburger.data.base import Sample
 
 
 class Pixels(NamedTuple):
-    """One sample. `pixels`: h*w, int32, each the four bytes red, green, blue, label."""
+    """One sample. `pixels`: h*w (and perhaps more axes), int32; of an image the bytes red, green, blue, label."""
 
     pixels: Tensor
     size: tuple[int, int]  # h, w
 
+    @property
+    def nbytes(self) -> int:
+        return self.pixels.nbytes
+
+    def to(self, device: torch.device) -> Pixels:
+        return Pixels(self.pixels.to(device), self.size)
+
 
 class Packed(NamedTuple):
-    """Many samples. `pixels`: total, int32, one sample after another.   `starts`, `sizes`: where each lies."""
+    """Many samples. `pixels`: total ..., int32, one sample after another.   `starts`, `sizes`: where each lies."""
 
     pixels: Tensor
     starts: tuple[int, ...]
@@ -36,10 +43,6 @@ def to_pixels(sample: Sample) -> Pixels:
     return Pixels(torch.from_numpy(together).view(torch.int32).flatten(), (h, w))
 
 
-def read_pixels(dataset: SegmentationSet, index: int) -> Pixels:
-    return to_pixels(dataset[index])
-
-
 def join(samples: Iterable[Pixels]) -> Packed:
     samples = list(samples)
     starts, total = [], 0
@@ -51,6 +54,6 @@ def join(samples: Iterable[Pixels]) -> Packed:
 
 def on_device(packed: Packed, device: torch.device) -> Packed:
     """Copied without waiting where the device is a GPU."""
-    if device.type != "cuda":
+    if device.type != "cuda" or packed.pixels.is_cuda:
         return packed._replace(pixels=packed.pixels.to(device))
     return packed._replace(pixels=packed.pixels.pin_memory().to(device, non_blocking=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hamburger.data.base import SegmentationSet
@@ -26,15 +27,15 @@ def summary(data: SegmentationSet, found: Findings) -> Table:
 
 
 def heading(data: SegmentationSet, found: Findings) -> str:
-    return f"{data.name}, {data.split}: {len(data):,} images, {sizes(found)}"
+    return f"{data.name}, {data.split}: {len(data):,} images, {sizes(found.sizes)}"
 
 
-def sizes(found: Findings) -> str:
+def sizes(found: Mapping[tuple[int, int], int]) -> str:
     """`480 x 360`, or the range where sizes differ; width first, as people say it."""
-    if not found.sizes:
+    if not found:
         return "no size known"
-    if len(found.sizes) == 1:
-        ((h, w),) = found.sizes
+    if len(found) == 1:
+        ((h, w),) = found
         return f"{w} x {h}"
-    heights, widths = zip(*found.sizes, strict=True)
-    return f"{min(widths)} ... {max(widths)} x {min(heights)} ... {max(heights)}, {len(found.sizes)} sizes"
+    heights, widths = zip(*found, strict=True)
+    return f"{min(widths)} ... {max(widths)} x {min(heights)} ... {max(heights)}, {len(found)} sizes"

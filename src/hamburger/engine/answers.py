@@ -25,7 +25,7 @@ class Answer:
 
 
 class Answers(ABC):
-    """`answers(path)`: one photograph, read and predicted.
+    """`answers(path)`: one photograph, read and predicted; of `pairs` both paths.
 
     The constructor takes the network, what is known of it, the device, and by name those options of `ham predict` that
     mean something to the task. `files` gives each kind of file a path below the output folder, from the photograph's
@@ -33,6 +33,7 @@ class Answers(ABC):
     """
 
     columns: ClassVar[tuple[str, ...]]  # of the table on the terminal
+    pairs: ClassVar[bool] = False  # whether it looks at two photographs at once, LEFT RIGHT
     remedy: ClassVar[str] = "take another --device"  # where memory does not suffice
     files: Mapping[str, Callable[[str], Path]] = {}
     by_id = False
@@ -41,7 +42,7 @@ class Answers(ABC):
         self.net, self.info, self.device = net.to(device).eval(), info, device
 
     @abstractmethod
-    def __call__(self, path: Path) -> Answer:
+    def __call__(self, *paths: Path) -> Answer:
         """An InputError where the file cannot be used."""
 
     def settings(self) -> dict[str, Any]:

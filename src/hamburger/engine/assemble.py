@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import nn
@@ -15,11 +16,11 @@ from hamburger import distributed
 from hamburger.data import create_dataset
 from hamburger.data.base import SegmentationSet
 from hamburger.engine.folder import BEST
-from hamburger.engine.optim import sgd
+from hamburger.engine.optim import optimizer_of
 from hamburger.errors import CheckpointError, DataError
 from hamburger.layers.norm import convert_sync, set_bn_momentum
 from hamburger.models.segmenter import Segmenter
-from hamburger.recipes.base import Optim, Recipe, Training
+from hamburger.recipes.base import AdamOptim, Optim, Recipe, SupervisedTraining, Training
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -38,42 +39,62 @@ class Sets(NamedTuple):
         return cls(*(create_dataset(recipe.data.name, split, root=root, **recipe.data.options) for split in splits))
 
     def check(self) -> None:
-        """All that is wrong with both, in one error."""
         from hamburger.data.checks import check
 
-        found: list[DataError] = []
-        for each in self:
-            try:
-                check(each)
-            except DataError as wrong:
-                found.append(wrong)
-        if found:
-            problems = [problem for wrong in found for problem in wrong.problems]
-            raise DataError("\n".join(str(wrong) for wrong in found), problems)
+        check_each(self, check)
 
     def digest(self) -> str:
-        """Of what decides which images a step sees and what their labels mean."""
-        said = [[each.name, each.split, each.classes, list(each.ids)] for each in self]
-        return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+        return digest_of(self)
+
+
+class Split(Protocol):
+    """What tells one split from another."""
+
+    name: str
+    split: str
+    ids: Sequence[str]
+    classes: tuple[str, ...]
+
+
+S = TypeVar("S", bound=Split)
+
+
+def check_each(sets: Iterable[S], check: Callable[[S], object]) -> None:
+    """All that is wrong with all of them, in one error."""
+    found: list[DataError] = []
+    for each in sets:
+        try:
+            check(each)
+        except DataError as wrong:
+            found.append(wrong)
+    if found:
+        problems = [problem for wrong in found for problem in wrong.problems]
+        raise DataError("\n".join(str(wrong) for wrong in found), problems)
+
+
+def digest_of(sets: Iterable[Split]) -> str:
+    """Of what decides which images a step sees and what their labels mean."""
+    said = [[each.name, each.split, each.classes, list(each.ids)] for each in sets]
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()
 
 
 class Assembly(NamedTuple):
-    """`net` is the network itself, a Segmenter or a Classifier, `model` the same network as Fabric wraps it."""
+    """`net` is the network itself, `model` the same network as Fabric wraps it."""
 
     net: Any
     model: Any
-    optimizer: torch.optim.SGD
+    optimizer: torch.optim.Optimizer
     wrapped_optimizer: Any
 
 
-def outfit(recipe: Training, optim: Optim, fabric: Fabric, net: nn.Module) -> Assembly:
+def outfit(recipe: Training, optim: Optim | AdamOptim, fabric: Fabric, net: nn.Module) -> Assembly:
     """A network that has been built, with all that its training needs."""
     if recipe.sync_bn and distributed.world() > 1:
         convert_sync(net)
     if recipe.channels_last:
         net.to(memory_format=torch.channels_last)
     net.train()
-    optimizer = sgd(net, optim)
+    optimizer = optimizer_of(net, optim)
     compiled: Any = torch.compile(net) if recipe.compile else net
     model, wrapped = fabric.setup(compiled, optimizer)
     return Assembly(net, model, optimizer, wrapped)
@@ -112,17 +133,24 @@ def feed(recipe: Recipe, device: torch.device, dataset: SegmentationSet, info: I
 
     return Batches(
         dataset,
-        batch=recipe.batch,
         crop=recipe.data.crop,
         scales=recipe.data.scales,
         flip=recipe.data.flip,
-        seed=recipe.seed,
-        device=device,
-        rank=distributed.rank(),
-        world=distributed.world(),
-        accumulate=recipe.accumulate,
-        workers=recipe.data.workers,
-        resident=recipe.data.resident,
         mean=info.mean,
         std=info.std,
+        **shared(recipe, device),
     )
+
+
+def shared(recipe: SupervisedTraining, device: torch.device) -> dict[str, Any]:
+    """What the batches of every task are told: how many, whose, by which seed, and where they go."""
+    return {
+        "batch": recipe.batch,
+        "seed": recipe.seed,
+        "device": device,
+        "rank": distributed.rank(),
+        "world": distributed.world(),
+        "accumulate": recipe.accumulate,
+        "workers": recipe.data.workers,
+        "resident": recipe.data.resident,
+    }

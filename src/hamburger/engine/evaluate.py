@@ -13,6 +13,7 @@ from torch import nn
 
 from hamburger import distributed
 from hamburger.data.base import SegmentationSet
+from hamburger.data.detection.base import DetectionSet
 from hamburger.data.evaluation import evaluation_batches
 from hamburger.engine.probabilities import SINGLE, Protocol, labels
 from hamburger.errors import OptionError, ShapeError
@@ -156,7 +157,7 @@ def _once(backbone: Any) -> Iterator[Callable[[], None]]:
         del backbone.forward
 
 
-def check_classes(call: str, known: Sequence[str], dataset: SegmentationSet) -> None:
+def check_classes(call: str, known: Sequence[str], dataset: SegmentationSet | DetectionSet) -> None:
     """Weights and data must speak of the same classes, in the same order."""
     if len(known) != len(dataset.classes):
         raise ShapeError(

@@ -1,4 +1,4 @@
-"""SGD in the three groups of the authors' training code."""
+"""The optimiser that a recipe's settings are of: SGD in the three groups of the authors' training code, or AdamW."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from hamburger.recipes.base import Optim
+from hamburger.recipes.base import AdamOptim, Optim
 
 
-def groups(net: nn.Module, optim: Optim) -> list[dict[str, Any]]:
+def groups(net: nn.Module, optim: Optim | AdamOptim) -> list[dict[str, Any]]:
     """Weights (decayed), norms and gates (not decayed), biases (not decayed, faster): every parameter in one of them.
 
     A bias is known by its name, a norm's weight or a gate by having one axis or one value. `scale` is what a group's
@@ -29,12 +29,18 @@ def groups(net: nn.Module, optim: Optim) -> list[dict[str, Any]]:
     return [
         {"params": weights, "weight_decay": optim.weight_decay, "scale": 1.0},
         {"params": scales, "weight_decay": 0.0, "scale": 1.0},
-        {"params": biases, "weight_decay": 0.0, "scale": optim.bias_lr},
+        {"params": biases, "weight_decay": 0.0, "scale": getattr(optim, "bias_lr", 1.0)},
     ]
 
 
 def sgd(net: nn.Module, optim: Optim) -> torch.optim.SGD:
     return torch.optim.SGD(groups(net, optim), lr=optim.lr, momentum=optim.momentum)
+
+
+def optimizer_of(net: nn.Module, optim: Optim | AdamOptim) -> torch.optim.Optimizer:
+    if isinstance(optim, Optim):
+        return sgd(net, optim)
+    return torch.optim.AdamW(groups(net, optim), lr=optim.lr, betas=(optim.beta1, optim.beta2))
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

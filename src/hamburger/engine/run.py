@@ -103,6 +103,13 @@ class Run(ABC, Generic[R, P]):
             self.steps()
         except (DataError, OSError) as trouble:
             raise TrainingError(self._stopped(trouble)) from trouble
+        except torch.OutOfMemoryError as full:
+            taken = torch.cuda.max_memory_allocated(self.device) / 2**20 if self.device.type == "cuda" else 0
+            raise TrainingError(
+                f"train: the device ran out of memory in step {self.progress.step + 1}, with {taken:,.0f} MiB taken; "
+                f"--set accumulate={2 * self.recipe.accumulate}, a smaller batch or another context; "
+                f"{self._last_good()}"
+            ) from full
         except RuntimeError as trouble:
             if distributed.world() == 1 or not lost_peer(trouble):
                 raise

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
@@ -33,15 +34,18 @@ class Showing(ABC):
     each: ClassVar[int] = 2  # images under each heading
     images: ClassVar[str] = "whole image"  # how networks are shown them
 
+    sample: Callable[[int], Any]  # one of the split, as it is there
+
     def __init__(self, split: Any) -> None:
         self.split = split
+        self.sample = cache(lambda index: split[index])  # several networks look at each
 
     def __len__(self) -> int:
         return len(self.split)
 
-    @abstractmethod
     def name(self, index: int) -> str:
         """Of the image, for its caption."""
+        return str(self.split.ids[index])
 
     @abstractmethod
     def image(self, index: int) -> Tensor:

@@ -16,8 +16,9 @@ description alone. To add one:
    commands.
 
 `train` calls, in this order: `kind.check`, `open`, `build`, `loop` (which asks for `info` and `batches`), `notes`, then
-at every evaluation `evaluate` and `save`, at the end `about`. `ham eval` calls `load`, `split`, `fits`, `evaluate`;
-`ham predict` builds `answers`, `ham export` asks for the `graph`, `ham report` opens a `split` and its `showing`.
+at every evaluation `evaluate` and `save`, at the end `about`. `ham eval` calls `load`, `set_meant`, `split`, `fits`,
+`evaluate`; `ham predict` builds `answers`, `ham export` asks for the `graph`, `ham report` opens a `split` and its
+`showing`.
 """
 
 from __future__ import annotations
@@ -103,6 +104,10 @@ class Task(ABC, Generic[R]):
         """On the CPU and in evaluation mode."""
 
     # -- scores --------------------------------------------------------------------------------------------------
+
+    def set_meant(self, name: str, root: Path | None) -> str:
+        """The set that a person means who gives this folder to weights of that set."""
+        return name
 
     @abstractmethod
     def split(

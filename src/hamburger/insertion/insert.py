@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from hamburger.errors import InputError, OptionError, ShapeError, UnknownNameError
@@ -49,6 +50,9 @@ def insert_context(model: Model, places: Mapping[str, Any], *, gate: str | None 
         context, form = realise(CALL, each, model, module, x)
         inserted = InsertedContext(context, gate=gate, form=form).to(x.device, x.dtype)
         _try(each.place, inserted, x)
+        if inserted.gate is not None and _gives_back(inserted, x):
+            # it needs no gate to leave the network as it was, and behind a closed one neither would see a gradient
+            nn.init.ones_(inserted.gate)
         made[each.place] = inserted.train(module.training)
 
     for place, inserted in made.items():
@@ -140,6 +144,14 @@ def _run_once(model: nn.Module, modules: dict[str, nn.Module], made: dict[str, I
                 f"{CALL}: with a context '{place}' gives something else than before, because it goes through all of "
                 "its children itself; name the module around it or one inside"
             )
+
+
+def _gives_back(inserted: InsertedContext, x: Tensor) -> bool:
+    """Whether a context begins as the identity, as some do whose last layer is zero at first."""
+    # not x itself, which may be zero all over
+    probe = torch.rand(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
+    with quiet(inserted):
+        return torch.equal(inserted.form.run(inserted.context, probe), probe)
 
 
 def _try(place: str, inserted: InsertedContext, x: Tensor) -> None:

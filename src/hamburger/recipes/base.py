@@ -50,6 +50,18 @@ class Optim:
 
 
 @dataclass(frozen=True)
+class AdamOptim:
+    """AdamW, and the same schedule; without `weight_decay` it is Adam. A `power` of 0 keeps the rate."""
+
+    lr: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    weight_decay: float = 0.0  # of weights, not of norms, gates and biases
+    power: float = 0.9
+    warmup: int = 0
+
+
+@dataclass(frozen=True)
 class Training:
     """What every run has, whatever it trains."""
 
@@ -70,9 +82,9 @@ class Training:
 class SupervisedTraining(Training):
     """What the recipe of a supervised task has besides; a dataclass that names these fields derives from it."""
 
-    model: Any  # what the task builds its network from, with `backbone` and `context` at least
+    model: Any  # what the task builds its network from, with `context` and `context_options` at least
     data: Any  # with `name`, `options`, `val_split` and `workers` at least
-    optim: Optim
+    optim: Any  # Optim or AdamOptim: which optimiser it is, its settings say
     eval_every: int
     keep: str
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from hamburger.errors import OptionError, check_choice, check_count, check_flag, check_positive, check_seed
-from hamburger.recipes.base import Optim, Recipe, Training
+from hamburger.recipes.base import AdamOptim, Optim, Recipe, Training
 
 PRECISIONS = ("32", "bf16", "fp16")
 RESIDENT = ("auto", "yes", "no")
@@ -19,7 +21,7 @@ def check_recipe(recipe: Recipe, *, processes: int = 1) -> None:
     check_choice(call, "keep", recipe.keep, KEEP)
     check_positive(call, "bn_momentum", recipe.bn_momentum, most=1)
     _check_model(call, recipe)
-    _check_data(call, recipe)
+    check_views(call, recipe.data)
     check_optim(call, recipe.optim)
 
 
@@ -50,8 +52,22 @@ def _check_model(call: str, recipe: Recipe) -> None:
         )
 
 
-def _check_data(call: str, recipe: Recipe) -> None:
-    data = recipe.data
+class Views(Protocol):
+    """How the images of a recipe are cut out."""
+
+    @property
+    def crop(self) -> int: ...
+    @property
+    def scales(self) -> tuple[float, float]: ...
+    @property
+    def flip(self) -> bool: ...
+    @property
+    def workers(self) -> int: ...
+    @property
+    def resident(self) -> str: ...
+
+
+def check_views(call: str, data: Views) -> None:
     check_count(call, "data.crop", data.crop, least=1)
     check_count(call, "data.workers", data.workers, least=0)
     check_flag(call, "data.flip", data.flip)
@@ -61,6 +77,15 @@ def _check_data(call: str, recipe: Recipe) -> None:
         check_positive(call, "data.scales", scale)
     if low > high:
         raise OptionError(f"{call}: data.scales go from small to large, got {low:g},{high:g}")
+
+
+def check_adam(call: str, optim: AdamOptim) -> None:
+    check_positive(call, "optim.lr", optim.lr)
+    for name in ("power", "weight_decay"):
+        check_positive(call, f"optim.{name}", getattr(optim, name), zero=True)
+    for name in ("beta1", "beta2"):
+        check_positive(call, f"optim.{name}", getattr(optim, name), zero=True, most=0.99999)
+    check_count(call, "optim.warmup", optim.warmup, least=0)
 
 
 def check_optim(call: str, optim: Optim) -> None:

@@ -12,6 +12,10 @@ from hamburger.recipes.base import Recipe, SupervisedTraining, recipes
 from hamburger.recipes.check import check_recipe
 from hamburger.recipes.class_base import ClassRecipe, class_recipes
 from hamburger.recipes.class_check import check_class_recipe
+from hamburger.recipes.detect_base import DetectionRecipe, detection_recipes
+from hamburger.recipes.detect_check import check_detection_recipe
+from hamburger.recipes.stereo_base import StereoRecipe, stereo_recipes
+from hamburger.recipes.stereo_check import check_stereo_recipe
 from hamburger.registry import Registry
 
 
@@ -20,9 +24,10 @@ class Kind:
     """- `task`: what a recipe.json, a weights file and a result say under "task"
     - `networks`: what is trained, as the title of a report says it
     - `recipe`, `named`, `check`: the class, the recipes of `ham list recipes`, and `check(recipe, processes=1)`
-    - `scores`: the numbers that are shown; the first decides which weights are the best
+    - `scores`: the numbers that are shown; the first decides which weights are the best, the others may be None where
+      a set does not tell
     - `pooled`: what the score is taken over, in words for the reader of a report
-    - `each`: what the score of a single class is called, where there is one
+    - `each`: what the score of a single class, or `member`, is called, where there is one
     """
 
     task: str
@@ -33,6 +38,7 @@ class Kind:
     scores: tuple[Score, ...]
     pooled: str
     each: Score | None = None
+    member: str = "class"
 
     @property
     def score(self) -> Score:
@@ -59,7 +65,34 @@ CLASSES = Kind(
     pooled="the share of the images of the validation split that are named rightly",
     each=Score("per_class", "accuracy"),
 )
-kinds = {kind.task: kind for kind in (SEGMENTATION, CLASSES)}
+DETECTION = Kind(
+    task="detection",
+    networks="Mask R-CNN",
+    recipe=DetectionRecipe,
+    named=detection_recipes,
+    check=check_detection_recipe,
+    scores=(Score("mask_map", "mask mAP"), Score("box_map", "box mAP")),
+    pooled="COCO's average over ten overlaps from 0.5 to 0.95 and over classes, at most 100 objects an image",
+    each=Score("per_class", "mask mAP"),
+)
+STEREO = Kind(
+    task="stereo",
+    networks="Stereo networks",
+    recipe=StereoRecipe,
+    named=stereo_recipes,
+    check=check_stereo_recipe,
+    scores=(
+        Score("epe", "EPE", "px", higher=False),
+        Score("over_3", "above 3 px", higher=False),
+        Score("over_1", "above 1 px", higher=False),
+        Score("epe_seen", "EPE seen by both", "px", higher=False),
+        Score("over_3_seen", "above 3 px seen by both", higher=False),
+    ),
+    pooled="the mean distance from the true disparity, over all pixels of the validation split where it is known",
+    each=Score("per_pair", "EPE", "px", higher=False),
+    member="pair",
+)
+kinds = {kind.task: kind for kind in (SEGMENTATION, CLASSES, DETECTION, STEREO)}
 
 
 def kind_of(recipe: object) -> Kind:

@@ -12,10 +12,13 @@ from hamburger.recipes.overrides import apply
 
 SPECIAL: dict[str, tuple[str, ...]] = {
     "baseline": ("model.context=none",),
+    "none": ("model.context=none",),
     # Table 2's "without ham": the two linear maps, the norm and the skip alone
     "breads": ("model.context=nmf", "model.context_options.parts=lower,upper"),
     # flash kernels take at most 256 channels a head
     "sa-flash": ("model.context=sa", "model.context_options.heads=8"),
+    # the n x n matrix in memory, as the paper's comparison had it: for small maps
+    "sa-materialised": ("model.context=sa", "model.context_options.materialise=true"),
 }
 
 

@@ -12,9 +12,11 @@ from hamburger.models.stored import stored_task
 from hamburger.recipes.base import SupervisedTraining
 from hamburger.recipes.kinds import kind_named, kind_of
 from hamburger.tasks.classes import Classes
+from hamburger.tasks.detection import Detection
 from hamburger.tasks.segmentation import Segmentation
+from hamburger.tasks.stereo import Stereo
 
-tasks: dict[str, Task[Any]] = {task.kind.task: task for task in (Segmentation(), Classes())}
+tasks: dict[str, Task[Any]] = {task.kind.task: task for task in (Segmentation(), Classes(), Detection(), Stereo())}
 
 
 def task_of(recipe: SupervisedTraining) -> Task[Any]:

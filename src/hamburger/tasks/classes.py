@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from hamburger import distributed
 from hamburger.data.generation import image_sources
 from hamburger.data.generation.feed import Feed
 from hamburger.data.generation.load import ImageSet, load_images, open_source
+from hamburger.engine.assemble import shared
 from hamburger.engine.classes.data import Splits
 from hamburger.engine.classes.evaluate import ClassScores, evaluate_classes
 from hamburger.engine.classes.loop import ClassLoop
@@ -45,15 +45,8 @@ class Classes(Task[ClassRecipe]):
     def batches(self, recipe: ClassRecipe, data: Splits, device: torch.device) -> Feed:
         return Feed(
             data.train,
-            batch=recipe.batch,
             flip=recipe.data.flip,
-            seed=recipe.seed,
-            device=device,
-            rank=distributed.rank(),
-            world=distributed.world(),
-            accumulate=recipe.accumulate,
-            workers=recipe.data.workers,
-            resident=recipe.data.resident,
+            **shared(recipe, device),
         )
 
     def info(self, recipe: ClassRecipe, data: Splits) -> Info:

@@ -107,7 +107,7 @@ def _read(summary: Path) -> dict[str, Any] | None:
 
 
 def _one(answers: Answers, photo: Photo, out: Path) -> Done:
-    found = answers(photo.path)
+    found = answers(*photo.paths)
     files = {kind: answers.files[kind](photo.name) for kind in found.files}
     for kind, path in files.items():
         write_atomically(out / path, found.files[kind])
@@ -127,7 +127,7 @@ def _by_id(photos: Sequence[Photo]) -> list[Photo]:
 
 
 def _refuse_to_overwrite(photos: Sequence[Photo], out: Path, answers: Answers) -> None:
-    inputs = {photo.path.resolve() for photo in photos}
+    inputs = {path.resolve() for photo in photos for path in photo.paths}
     ours = listed(out / SUMMARY)
     for name in targets(photos, answers):
         path = out / name

@@ -13,6 +13,11 @@ from hamburger.use.images import SUFFIXES
 class Photo:
     path: Path
     name: str  # of its output, without a suffix; folders below the named one are kept, as in `trip/0001`
+    partner: Path | None = None  # the right one of a pair, whose left one is `path`
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        return (self.path,) if self.partner is None else (self.path, self.partner)
 
 
 @dataclass(frozen=True)

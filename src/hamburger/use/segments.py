@@ -79,7 +79,8 @@ class SegmentAnswers(Answers):
         self.files = {"label": self.layout.label} | ({"overlay": self.layout.overlay} if self.overlay else {})
         self.palette = full_palette(info.palette, len(info.classes))
 
-    def __call__(self, path: Path) -> Answer:
+    def __call__(self, *paths: Path) -> Answer:
+        (path,) = paths
         image = read_image(path)
         label = self.predictor(image)
         height, width = label.shape

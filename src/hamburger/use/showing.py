@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from hamburger.data import IGNORE, Sample, SegmentationSet
+from hamburger.data import IGNORE, Sample
 from hamburger.data.normalise import normalise
 from hamburger.engine.showing import Legend, Picture, Showing
 from hamburger.metrics.score import Score
@@ -25,17 +24,7 @@ CONTEXT = "head.context"
 class SegmentShowing(Showing):
     score = Score("right", "the share of labelled pixels that are right")
     images = "single scale, whole image"
-
-    def __init__(self, split: SegmentationSet) -> None:
-        super().__init__(split)
-        self.sample = cache(self._sample)  # several networks look at each
-
-    def _sample(self, index: int) -> Sample:
-        sample: Sample = self.split[index]
-        return sample
-
-    def name(self, index: int) -> str:
-        return str(self.split.ids[index])
+    sample: Callable[[int], Sample]
 
     def image(self, index: int) -> Tensor:
         return self.sample(index).image

@@ -143,7 +143,7 @@ def sweeps(results: Results) -> Markup:
 def _sweeps(rows: list[Row], ham: str) -> Draw:
     def draw(axes: Any) -> None:
         for trained, colour in zip(TRAINED_STEPS, COLOURS, strict=False):
-            found = {}
+            found: dict[int, list[float]] = {}
             for tested in TESTED_STEPS:
                 cell = f"{ham}-k{trained}" + (f"-at{tested}" if tested != trained else "")
                 values = list(by_seed(rows, "cell", cell, "miou", 100).values())

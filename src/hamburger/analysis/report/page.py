@@ -55,8 +55,8 @@ def page(found: Study, gallery: Gallery | str) -> str:
         "results": _results(found),
         "curves": curves(found),
         "predictions": _from(gallery, lambda opened: pictures(found, opened)),
-        "atoms": _from(gallery, atom_maps),
-        "spectra": _from(gallery, lambda opened: spectra(found, opened)),
+        "atoms": _inside(gallery, atom_maps),
+        "spectra": _inside(gallery, lambda opened: spectra(found, opened)),
         "measured": tables.conditions(found) + tables.runs(found),
     }
     return document(title, head + "".join(section(name, SECTIONS[name], contents[name]) for name in SECTIONS))
@@ -94,6 +94,12 @@ def _reading(found: Study) -> str:
 
 def _from(gallery: Gallery | str, make: Callable[[Gallery], Markup]) -> Markup:
     return paragraph(gallery, kind="soft") if isinstance(gallery, str) else make(gallery)
+
+
+def _inside(gallery: Gallery | str, make: Callable[[Gallery], Markup]) -> Markup:
+    if not isinstance(gallery, str) and not any(gallery.inputs(exhibit, 1) for exhibit in gallery.exhibits):
+        gallery = "Drawn for networks that take one image as one tensor; these do not."
+    return _from(gallery, make)
 
 
 def _data_names(found: Study) -> list[str]:

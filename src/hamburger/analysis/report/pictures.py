@@ -65,7 +65,10 @@ def _rows(gallery: Gallery, answers: Answers, indices: Sequence[int], gains: dic
         first, *others = showing.row(index, {name: had[index] for name, had in answers.items()}, gain)
         photo = is_photo(first.pixels)
         entries = [(picture(shrink(first.pixels), photo=photo), first.words)]
-        entries += [(picture(shrink(each.pixels, labels=each.drawn)), each.words) for each in others]
+        entries += [
+            (picture(shrink(each.pixels, labels=each.drawn), photo=photo and not each.drawn), each.words)
+            for each in others
+        ]
         rows.append((entries, photo))
     if all(len(entries) == 1 for entries, _ in rows):
         return tiles([entries[0] for entries, _ in rows], large=any(photo for _, photo in rows)) if rows else Markup()

@@ -125,11 +125,12 @@ def conditions(study: Study) -> Markup:
     recipes = [run.recipe for group in study.groups for run in group.runs]
     rows: list[list[Cell]] = [
         ["recipe", _listed([recipe.get("name") for recipe in recipes])],
-        ["backbone", _listed([_backbone(recipe) for recipe in recipes])],
         ["data", _listed([f"{recipe['data'].get('name')}, {recipe['data'].get('val_split')}" for recipe in recipes])],
         ["steps x batch", _listed([f"{recipe.get('steps')} x {recipe.get('batch')}" for recipe in recipes])],
         ["training precision", _listed([recipe.get("precision") for recipe in recipes])],
     ]
+    if "backbone" in recipes[0]["model"]:
+        rows.insert(1, ["backbone", _listed([_backbone(recipe) for recipe in recipes])])
     for field, words in CONDITIONS.items():
         values = [
             run.result[field] for group in study.groups for run in group.runs if run.result.get(field) is not None

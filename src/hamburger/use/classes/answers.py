@@ -18,7 +18,8 @@ class ClassAnswers(Answers):
     columns = ("image", "class", "probability", "then")
 
     @torch.inference_mode()
-    def __call__(self, path: Path) -> Answer:
+    def __call__(self, *paths: Path) -> Answer:
+        (path,) = paths
         pixels = read_square(path, self.info.extra["size"])
         chances = self.net(as_input(pixels[None].to(self.device)))[0].float().softmax(0).tolist()
         ranked = sorted(zip(self.info.classes, chances, strict=True), key=lambda item: -item[1])

@@ -1,0 +1,209 @@
+"""`coco`: images and one JSON file of instances, in the layout of COCO and of the many tools that write it.
+
+    annotations/instances_<split>.json     or annotations/<split>.json, or <split>.json
+    <split>/...                            or images/<split>/..., images/..., or beside the folder of annotations
+
+The JSON has `images` (id, file_name, width, height), `annotations` (id, image_id, category_id, bbox: left, top, width,
+height, segmentation: polygons or run lengths, and perhaps area and iscrowd) and `categories` (id, name).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hamburger.data.detection import polygons, rle
+from hamburger.data.detection.base import DetectionSet, Scene, detection_sets
+from hamburger.data.images import read_image
+from hamburger.data.pairs import check_root
+from hamburger.data.palette import voc_palette
+from hamburger.data.remembered import Row, remembered, stamp
+from hamburger.data.subset import chosen
+from hamburger.errors import DataError, InputError, check_choice
+
+LAYOUT = "annotations/instances_<split>.json and a folder <split> of images"
+POLICIES = ("refuse", "drop")
+EMPTY = ("refuse", "keep")
+OUTSIDE = 1.0  # pixels by which a box may reach beyond the image: files round
+
+Entry = dict[str, Any]
+
+
+@detection_sets.register("coco")
+class Coco(DetectionSet):
+    """`classes`: names or numbers to detect, the rest is left out.   `broken`: "drop" leaves out annotations that are
+    broken, of which the official files have some.   `empty`: "keep" takes images without any object."""
+
+    name = "coco"
+
+    def __init__(
+        self,
+        split: str = "train2017",
+        *,
+        root: Path,
+        classes: Sequence[str | int] | str | None = None,
+        broken: str = "refuse",
+        empty: str = "refuse",
+    ) -> None:
+        check_choice(self.name, "broken", broken, POLICIES)
+        check_choice(self.name, "empty", empty, EMPTY)
+        root = check_root(self.name, Path(root), LAYOUT)
+        self.split, self.empty = split, empty
+        self.file = _first(root, split, ("annotations/instances_{}.json", "annotations/{}.json", "{}.json"))
+        said = _read(self.file)
+        categories = sorted(said["categories"], key=lambda category: category["id"])
+        names = [str(category["name"]) for category in categories]
+        numbers = chosen(self.name, names, classes)
+        self.classes = tuple(names[number] for number in numbers)
+        self.palette = voc_palette(len(numbers) + 1)[1:]
+        self.categories = {categories[number]["id"]: label for label, number in enumerate(numbers)}
+        self.known = {category["id"] for category in categories}
+        self.images: list[Entry] = said["images"]
+        self.ids = [str(image["id"]) for image in self.images]
+        self.folder = _image_folder(root, split, self.images)
+        self.found, self.objects = self._sorted(said["annotations"])
+        self.dropped = len(self.found) if broken == "drop" else 0
+        if broken == "drop":
+            self.found = []
+
+    def _sorted(self, annotations: Sequence[Entry]) -> tuple[list[str], dict[Any, list[Entry]]]:
+        """What is wrong with annotations, and those that are sound by image."""
+        images = {image["id"]: image for image in self.images}
+        found, objects = [], defaultdict(list)
+        for annotation in annotations:
+            fault = fault_of(annotation, images, self.known)
+            if fault is not None:
+                image = images.get(annotation.get("image_id"), {}).get("file_name", "no image")
+                found.append(f"{self.file}: annotation {annotation.get('id')} ({image}): {fault}")
+            elif annotation["category_id"] in self.categories:
+                objects[annotation["image_id"]].append(annotation)
+        return found, objects
+
+    def path(self, index: int) -> Path:
+        return self.folder / str(self.images[index]["file_name"])
+
+    def __getitem__(self, index: int) -> Scene:
+        if not 0 <= index < len(self):
+            raise IndexError(f"{self.name}: there are {len(self)} images, index {index} is none of them")
+        entry = self.images[index]
+        image, size = read_image(self.path(index)), size_of(entry)
+        if tuple(image.shape[-2:]) != size:
+            raise DataError(self._mismatch(index, tuple(image.shape[-2:])))
+        here = self.objects.get(entry["id"], [])
+        masks = np.zeros((len(here), *size), np.bool_)
+        boxes = np.zeros((len(here), 4), np.float32)
+        for i, annotation in enumerate(here):
+            masks[i] = mask_of(annotation["segmentation"], size)
+            x, y, w, h = annotation["bbox"]
+            boxes[i] = np.clip([x, y, x + w, y + h], 0, [size[1], size[0]] * 2)
+        areas = [annotation.get("area", mask.sum()) for annotation, mask in zip(here, masks, strict=True)]
+        return Scene(
+            image,
+            torch.from_numpy(boxes),
+            torch.tensor([self.categories[annotation["category_id"]] for annotation in here], dtype=torch.int64),
+            torch.from_numpy(masks),
+            torch.tensor(areas, dtype=torch.float64),
+            torch.tensor([bool(annotation.get("iscrowd")) for annotation in here], dtype=torch.bool),
+        )
+
+    def problems(self, *, cache: bool = True, after: Callable[[], object] | None = None) -> list[str]:
+        """Those of the JSON, then those of the image files, each of which is read."""
+        twice = [f"{self.file}: image {id} is listed {n} times" for id, n in Counter(self.ids).items() if n > 1]
+        bare = [] if self.empty == "keep" else [self._bare(i) for i in range(len(self)) if not self._has_objects(i)]
+        key = f"coco {self.folder.absolute()} {self.split} {self.file.stat().st_mtime_ns}" if cache else None
+        rows = remembered(self._look, [stamp([self.path(i)]) for i in range(len(self))], key=key, after=after)
+        nothing = [] if self.ids else [f"{self.file}: lists no images"]
+        return nothing + twice + self.found + bare + [row["problem"] for row in rows if row["problem"]]
+
+    def _has_objects(self, index: int) -> bool:
+        return bool(self.objects.get(self.images[index]["id"]))
+
+    def _bare(self, index: int) -> str:
+        return f"{self.path(index)}: has no annotation; empty=keep takes images without objects as they are"
+
+    def _look(self, index: int) -> Row:
+        try:
+            size = tuple(read_image(self.path(index)).shape[-2:])
+        except DataError as broken:
+            return {"problem": str(broken)}
+        return {"problem": None if size == size_of(self.images[index]) else self._mismatch(index, size)}
+
+    def _mismatch(self, index: int, size: tuple[int, ...]) -> str:
+        h, w = size_of(self.images[index])
+        return f"{self.path(index)}: has {size[1]} x {size[0]} pixels, {self.file.name} says {w} x {h}"
+
+
+def size_of(image: Entry) -> tuple[int, int]:
+    """h, w"""
+    return int(image["height"]), int(image["width"])
+
+
+def mask_of(segmentation: Any, size: tuple[int, int]) -> rle.Mask:
+    return rle.read(segmentation, size) if isinstance(segmentation, dict) else polygons.fill(segmentation, size)
+
+
+def fault_of(annotation: Entry, images: dict[Any, Entry], categories: set[Any]) -> str | None:
+    """What is wrong with an annotation, told without drawing it; None where nothing is."""
+    if annotation.get("image_id") not in images:
+        return f"image_id {annotation.get('image_id')} is no image of the file"
+    if annotation.get("category_id") not in categories:
+        return f"category_id {annotation.get('category_id')} is no category of the file"
+    h, w = size_of(images[annotation["image_id"]])
+    box = annotation.get("bbox")
+    if not isinstance(box, list) or len(box) != 4 or not all(isinstance(v, (int, float)) for v in box):
+        return f"bbox must be left, top, width and height, got {box!r}"
+    if not np.isfinite(box).all() or box[2] <= 0 or box[3] <= 0:
+        return f"bbox {box} has no area"
+    if min(box[:2]) < -OUTSIDE or box[0] + box[2] > w + OUTSIDE or box[1] + box[3] > h + OUTSIDE:
+        return f"bbox {box} reaches outside the image of {w} x {h} pixels"
+    try:
+        check_segmentation(annotation.get("segmentation"), (h, w))
+    except InputError as said:
+        return str(said)
+    return None
+
+
+def check_segmentation(segmentation: Any, size: tuple[int, int]) -> None:
+    if isinstance(segmentation, dict):
+        rle.counts_of(segmentation, size)
+        return
+    for polygon in polygons.listed(segmentation):
+        polygons.corners_of(polygon)
+
+
+def _first(root: Path, split: str, patterns: Sequence[str]) -> Path:
+    paths = [root / pattern.format(split) for pattern in patterns]
+    for path in paths:
+        if path.is_file():
+            return path
+    raise DataError(f"coco: there is no {paths[0]}; {root} should hold {LAYOUT}")
+
+
+def _image_folder(root: Path, split: str, images: Sequence[Entry]) -> Path:
+    """Where the images are: the folder that has the first of them, or where it should be."""
+    folders = [root / split, root / "images" / split, root / "images", root]
+    names = [str(image["file_name"]) for image in images[:20]]
+    return next((folder for folder in folders if any((folder / name).is_file() for name in names)), folders[0])
+
+
+def _read(path: Path) -> dict[str, list[Entry]]:
+    try:
+        said = json.loads(path.read_bytes())
+    except (OSError, ValueError) as broken:
+        raise DataError(f"{path}: no readable JSON ({broken})") from None
+    needed = {"images": ("id", "file_name", "width", "height"), "annotations": (), "categories": ("id", "name")}
+    for part, keys in needed.items():
+        entries = said.get(part) if isinstance(said, dict) else None
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise DataError(f"{path}: has no list of '{part}'; a file of COCO instances has {', '.join(needed)}")
+        for place, entry in enumerate(entries):
+            lacking = [key for key in keys if key not in entry]
+            if lacking:
+                raise DataError(f"{path}: {part}[{place}] has no {lacking[0]}")
+    return said

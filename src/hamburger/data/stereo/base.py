@@ -1,0 +1,51 @@
+"""What a set of stereo pairs promises: two rectified images, the disparity of the left one, and what both cameras see.
+
+Left pixel x matches right pixel x - d, so disparities d are positive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
+from hamburger.registry import Registry
+
+UNKNOWN = 0.0  # a disparity of zero is a point infinitely far away, which no such set measures
+
+
+class StereoSample(NamedTuple):
+    """`left`, `right`: 3 h w, uint8, RGB.   `disparity`: h w, float32, pixels, 0 where unknown.
+
+    `seen`: h w, bool, where the right camera sees the left pixel too; None where nobody knows, or nobody asked.
+    """
+
+    left: Tensor
+    right: Tensor
+    disparity: Tensor
+    seen: Tensor | None = None
+
+
+class StereoSet:
+    """One split of one set of pairs. `data[i]` reads (or renders) the i-th; the same i gives the same bits."""
+
+    name: str
+    split: str
+    ids: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, index: int) -> StereoSample:
+        if not 0 <= index < len(self):  # also what ends a plain for loop
+            raise IndexError(f"{self.name}: there are {len(self)} pairs, index {index} is none of them")
+        return self.read(index, occlusions=True)
+
+    def read(self, index: int, *, occlusions: bool) -> StereoSample:
+        """`seen` only where `occlusions` are asked for: training does not need them, and they may cost a file."""
+        raise NotImplementedError
+
+
+# constructors take (split, root=..., **options); embedded sets take no root
+stereo_sets: Registry[StereoSet] = Registry("stereo set")

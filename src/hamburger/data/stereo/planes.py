@@ -1,0 +1,189 @@
+"""`planes`: textured slanted planes before a slanted ground, seen by two cameras; exact disparity, exact occlusion.
+
+The disparity of a plane is affine, d = a x + b y + c, in the left view and, seen from the right pixel x - d, in the
+right one too. So neither image is warped: for every pixel of either view each plane is asked which of its points lies
+there, the nearest one wins, and its texture is evaluated at that very point. A left pixel is seen by the right camera
+too where its point is inside the right frame and no other plane is nearer there.
+
+Some surfaces are rough, some repeat a pattern within the range of disparities, some have no texture at all: their
+disparity shows at their edges only, and must be carried inwards over many pixels. Both cameras add noise of their own,
+and the right one has another exposure.
+
+A scene is a function of (seed, split, index) alone, with the same bits on every machine, as in `patchwork`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hamburger.data.draws import Draws, Integers
+from hamburger.data.stereo.base import StereoSample, StereoSet, stereo_sets
+from hamburger.data.stereo.textures import Flat, Repeated, Rough, Values
+from hamburger.data.stereo.truth import Mask
+from hamburger.errors import OptionError, check_choice, check_count, check_positive, check_seed
+
+SPLITS = {"train": 1000, "val": 100}
+TURNS = ((1.0, 0.0), (0.8, 0.6), (0.6, 0.8), (0.8, -0.6), (0.6, -0.8))  # cosine and sine, exact enough everywhere
+SLANT = 0.2  # pixels of disparity a pixel, at most
+GROUND = 0.3  # of the largest disparity: how near the ground comes
+EXPOSURE = 0.1  # share by which the right camera's may differ
+
+
+@dataclass(frozen=True)
+class Surface:
+    """`a`, `b`, `c`: of its disparity.   Outside its ellipse or rectangle it is not there; a ground has neither."""
+
+    a: float
+    b: float
+    c: float
+    texture: Callable[[Values, Values], Values]
+    colours: Values  # 2 3, between which the texture mixes
+    centre: tuple[float, float] = (0.0, 0.0)
+    reach: tuple[float, float] | None = None  # half axes
+    turn: tuple[float, float] = TURNS[0]
+    round: bool = False
+
+    def covers(self, x: Values, y: Values) -> Mask:
+        if self.reach is None:
+            return np.ones(np.broadcast(x, y).shape, np.bool_)
+        cos, sin = self.turn
+        x, y = x - self.centre[0], y - self.centre[1]
+        u, v = (cos * x + sin * y) / self.reach[0], (cos * y - sin * x) / self.reach[1]
+        return u * u + v * v <= 1 if self.round else np.maximum(np.abs(u), np.abs(v)) <= 1
+
+    def disparity(self, x: Values, y: Values) -> Values:
+        return self.a * x + self.b * y + self.c
+
+    def point(self, right: Values, y: Values) -> Values:
+        """The left coordinate of its point that the right camera sees at `right`."""
+        return (right + self.b * y + self.c) / (1 - self.a)
+
+
+@stereo_sets.register("planes")
+class Planes(StereoSet):
+    """`planes`: how many lie before the ground.   `max_disparity`: all disparities are between 1 and one less."""
+
+    name = "planes"
+
+    def __init__(
+        self,
+        split: str = "train",
+        *,
+        height: int = 64,
+        width: int = 128,
+        planes: int = 5,
+        max_disparity: int = 32,
+        noise: float = 3.0,
+        length: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        check_choice(self.name, "split", split, SPLITS)
+        check_count(self.name, "height", height, least=16)
+        check_count(self.name, "width", width, least=32)
+        check_count(self.name, "planes", planes, least=0)
+        check_count(self.name, "max_disparity", max_disparity, least=8)
+        if max_disparity > width // 2:
+            raise OptionError(
+                f"planes: disparities up to {max_disparity} leave too little of {width} pixels to both cameras; take "
+                f"max_disparity <= {width // 2}"
+            )
+        check_positive(self.name, "noise", noise, zero=True)
+        check_seed(self.name, seed)
+        length = SPLITS[split] if length is None else length
+        check_count(self.name, "length", length, least=1)
+        self.split, self.height, self.width, self.planes = split, height, width, planes
+        self.max_disparity, self.noise, self.seed = max_disparity, float(noise), seed
+        self.ids = [f"{split}-{i:05d}" for i in range(length)]
+
+    def read(self, index: int, *, occlusions: bool) -> StereoSample:
+        draws = Draws(self.seed, list(SPLITS).index(self.split), index)
+        surfaces = self.surfaces(draws)
+        y, x = np.meshgrid(*(np.arange(n, dtype=np.float64) for n in (self.height, self.width)), indexing="ij")
+        nearest, points, disparity = look(surfaces, x, y, right=False)
+        left = paint(surfaces, nearest, points, y)
+        nearest_right, points_right, _ = look(surfaces, x, y, right=True)
+        exposure = 1 + EXPOSURE * (draws.uniform() - 0.5)
+        right = exposure * paint(surfaces, nearest_right, points_right, y)
+        left, right = (view + self.noise * draws.noise(3, *x.shape) for view in (left, right))
+        seen = torch.from_numpy(visible(surfaces, nearest, x - disparity, y)) if occlusions else None
+        truth = torch.from_numpy(disparity.astype(np.float32))
+        return StereoSample(_bytes(left), _bytes(right), truth, seen)
+
+    def surfaces(self, draws: Draws) -> list[Surface]:
+        """The ground, then the planes before it."""
+        most = self.max_disparity - 1.0
+        middle = (0.5 * (self.width - 1), 0.5 * (self.height - 1))
+        found = [self._surface(draws, middle, middle, (1.0, GROUND * most), ground=True)]
+        for _ in range(self.planes):
+            centre = (draws.uniform() * (self.width - 1), draws.uniform() * (self.height - 1))
+            reach = (self.width * (0.06 + 0.16 * draws.uniform()), self.height * (0.1 + 0.25 * draws.uniform()))
+            found.append(self._surface(draws, centre, reach, (0.15 * most, most), ground=False))
+        return found
+
+    def _surface(
+        self,
+        draws: Draws,
+        centre: tuple[float, float],
+        reach: tuple[float, float],
+        between: tuple[float, float],
+        *,
+        ground: bool,
+    ) -> Surface:
+        """Slanted as far as its disparities stay between 1 and the largest, all over it."""
+        kind, turn, shape = (int(n) for n in draws.below(60, 3))
+        turned = TURNS[0] if ground else TURNS[turn % len(TURNS)]
+        low, high = between
+        d = low + (high - low) * draws.uniform()
+        a, b = (SLANT * (2 * draws.uniform() - 1) for _ in range(2))
+        across, along = (abs(turned[0]) * reach[i] + abs(turned[1]) * reach[1 - i] for i in range(2))
+        room, tilt = min(d - 1.0, self.max_disparity - 1.0 - d), abs(a) * across + abs(b) * along
+        if tilt > room:
+            a, b = a * room / tilt, b * room / tilt
+        colours = 25 + draws.below(206, 6).reshape(2, 3).astype(np.float64)
+        # a ground without texture, or with a repeated one, has no edge of its own that would show how far it is
+        texture = Rough.drawn(draws) if ground or kind >= 30 else Repeated.drawn(draws) if kind >= 15 else Flat()
+        c = d - a * centre[0] - b * centre[1]
+        return Surface(a, b, c, texture, colours, centre, None if ground else reach, turned, shape % 2 == 0)
+
+
+def _bytes(view: Values) -> Tensor:
+    return torch.from_numpy(np.rint(view).clip(0, 255).astype(np.uint8))
+
+
+def look(surfaces: Sequence[Surface], x: Values, y: Values, *, right: bool) -> tuple[Integers, Values, Values]:
+    """For every pixel of a view: number of the nearest surface, left coordinate of its point, its disparity."""
+    nearest, points, best = np.zeros(x.shape, np.int64), np.zeros_like(x), np.full_like(x, -np.inf)
+    for number, surface in enumerate(surfaces):
+        at = surface.point(x, y) if right else x
+        disparity = surface.disparity(at, y)
+        wins = surface.covers(at, y) & (disparity > best)
+        nearest[wins], points[wins], best[wins] = number, at[wins], disparity[wins]
+    return nearest, points, best
+
+
+def paint(surfaces: Sequence[Surface], nearest: Integers, points: Values, y: Values) -> Values:
+    """3 h w, 0 ... 255, each pixel by the texture of its surface at its point."""
+    image = np.empty((3, *y.shape))
+    for number, surface in enumerate(surfaces):
+        here = nearest == number
+        mix = surface.texture(points[here], y[here])
+        for channel, (one, other) in enumerate(surface.colours.T):
+            image[channel, here] = one + (other - one) * mix
+    return image
+
+
+def visible(surfaces: Sequence[Surface], nearest: Integers, right: Values, y: Values) -> Mask:
+    """Whether the right camera sees the point of each left pixel at `right`: inside its frame, behind nothing."""
+    own, others = np.empty_like(right), np.full_like(right, -np.inf)
+    for number, surface in enumerate(surfaces):
+        at = surface.point(right, y)
+        disparity, mine = at - right, nearest == number
+        own[mine] = disparity[mine]
+        there = surface.covers(at, y) & ~mine
+        others[there] = np.maximum(others, disparity)[there]
+    return (right >= 0) & (right <= right.shape[1] - 1) & (own >= others)

@@ -1,0 +1,1 @@
+"""Detection on the engine of segmentation."""

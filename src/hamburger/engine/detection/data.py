@@ -1,0 +1,32 @@
+"""Detection sets, opened for a training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from hamburger.data.detection import DetectionSet, create_detection_set
+from hamburger.data.detection.checks import check_scenes
+from hamburger.engine.assemble import check_each, digest_of
+from hamburger.errors import DataError
+from hamburger.recipes.detect_base import DetectionRecipe
+
+
+class SceneSets(NamedTuple):
+    train: DetectionSet
+    val: DetectionSet
+
+    @classmethod
+    def of(cls, recipe: DetectionRecipe, root: Path | None) -> SceneSets:
+        asked = recipe.data
+        splits = (asked.train_split, asked.val_split)
+        train, val = (create_detection_set(asked.name, split, root, **asked.options) for split in splits)
+        if train.classes != val.classes:
+            raise DataError(f"{asked.name}: the classes of '{asked.train_split}' and '{asked.val_split}' differ")
+        return cls(train, val)
+
+    def check(self) -> None:
+        check_each(self, check_scenes)
+
+    def digest(self) -> str:
+        return digest_of(self)

@@ -1,0 +1,1 @@
+"""Depth from two images on the engine of segmentation."""

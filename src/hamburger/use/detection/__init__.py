@@ -1,0 +1,1 @@
+"""Objects in a person's photographs and in a report."""

@@ -1,0 +1,1 @@
+"""Disparities of a person's stereo pairs, and in a report."""

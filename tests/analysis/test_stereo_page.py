@@ -1,0 +1,34 @@
+"""Tables of stereo rows: best first, differences by seed, pairs by name."""
+
+from __future__ import annotations
+
+from hamburger.analysis.stereo_page import compared, real
+
+ABOUT = {"recipe": "planes", "steps": 5, "batch": 2, "precision": "32", "protocol": "full size", "images": 3}
+ABOUT |= {"hardware": "here", "torch": "2", "commit": "c", "images_per_s": 10.0, "peak_mb": 1024.0, "epe_seen": 0.5}
+RUNS = (("none", 2.0), ("nmf", 1.5))
+
+
+def test_the_best_comes_first_with_its_difference_by_seed():
+    rows = [
+        {**ABOUT, "context": context, "seed": seed, "epe": epe + seed / 10, "over_1": 0.5, "over_3": 0.25}
+        for seed in range(3)
+        for context, epe in RUNS
+    ]
+    table = compared(rows).splitlines()
+    assert [line.split(" | ")[0] for line in table[2:4]] == ["| nmf", "| none"]
+    assert table[2] == "| nmf | 1.600 | 0.100 | -0.500 | -0.500 ... -0.500 | 50.0 | 25.0 | 0.500 | 10 | 1,024 |"
+    assert table[3].startswith("| none | 2.100 | 0.100 |  |  |")
+    assert "seeds 0, 1, 2" in table[-1] and compared([]) == "No rows yet."
+
+
+def test_real_pairs_by_name():
+    rows = [
+        {**ABOUT, "context": None if context == "none" else context, "epe": epe, "over_3": 0.1, "data": "middlebury"}
+        | {"per_pair": {"aloe": epe + 1, "cones": epe - 1}, "options": {"shrink": 2}}
+        for context, epe in RUNS
+    ]
+    table = real(rows).splitlines()
+    assert table[0] == "| context | aloe, px | cones, px | all pixels, px | > 3 px, % | seeds |"
+    assert table[2] == "| nmf | 2.50 | 0.50 | 1.50 | 10.0 | 1 |" and "shrink=2" in table[-1]
+    assert real([]) == "No rows yet."

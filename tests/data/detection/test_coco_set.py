@@ -1,0 +1,137 @@
+"""COCO's layout: what is read is right, and everything that is wrong is listed at once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import trees
+from coco_trees import SIZE, coco, note, write
+from hamburger.data.detection import create_detection_set, rle
+from hamburger.errors import DataError, OptionError
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
+def opened(root, split="train2017", **options):
+    return create_detection_set("coco", split, root, **options)
+
+
+def test_a_scene_is_what_the_file_says(tmp_path):
+    content = coco(tmp_path)
+    group = np.zeros(SIZE, bool)
+    group[:6, :8] = True
+    content["annotations"].append(note(99, 10, 3, [0, 0, 8, 6], rle.written(group), iscrowd=1, area=47.5))
+    write(tmp_path, "train2017", content)
+    data = opened(tmp_path)
+    assert data.classes == ("square", "triangle") and data.ids == ["10", "11", "12", "13"] and data.problems() == []
+    scene = data[0]
+    expected = torch.from_numpy(trees.write_image(tmp_path / "train2017" / "000.png", SIZE)).movedim(-1, 0)
+    assert torch.equal(scene.image, expected)
+    assert scene.labels.tolist() == [0, 1, 0] and scene.crowd.tolist() == [False, False, True]
+    assert scene.boxes.tolist() == [[4, 5, 14, 15], [20, 10, 30, 20], [0, 0, 8, 6]]
+    assert scene.masks[0].sum() == 100 and scene.masks[0][5:15, 4:14].all()
+    assert np.array_equal(scene.masks[2].numpy(), group)
+    assert scene.areas.tolist() == [100, scene.masks[1].sum(), 47.5]
+    assert 40 <= scene.masks[1].sum() <= 60
+
+
+@pytest.mark.parametrize("layout", ["images/train2017", "images", "."])
+def test_images_may_lie_elsewhere(tmp_path, layout):
+    coco(tmp_path)
+    pictures = sorted((tmp_path / "train2017").iterdir())
+    (tmp_path / layout).mkdir(parents=True, exist_ok=True)
+    for picture in pictures:
+        picture.rename(tmp_path / layout / picture.name)
+    assert opened(tmp_path).problems() == [] and opened(tmp_path)[3].image.shape == (3, *SIZE)
+
+
+def test_some_of_the_classes(tmp_path):
+    coco(tmp_path)
+    data = opened(tmp_path, classes="triangle")
+    assert data.classes == ("triangle",) and data[0].labels.tolist() == [0] and data.problems() == []
+    with pytest.raises(OptionError, match="did you mean 'triangle'"):
+        opened(tmp_path, classes="triangel")
+
+
+def broken(root):
+    content = coco(root, images=9)
+    (root / "train2017" / "000.png").unlink()
+    trees.write_image(root / "train2017" / "001.png", (7, 8))
+    (root / "train2017" / "002.png").write_bytes(b"")
+    good = [[4, 5, 14, 5, 14, 15, 4, 15]]
+    bad = {
+        100: (13, 3, [35, 5, 10, 10], good),
+        101: (13, 3, [4, 5, 0, 10], good),
+        102: (13, 99, [4, 5, 10, 10], good),
+        103: (77, 3, [4, 5, 10, 10], good),
+        104: (14, 3, [4, 5, 10, 10], [[4, 5, 14, 5]]),
+        105: (14, 3, [4, 5, 10, 10], {"size": list(SIZE), "counts": [5, 6]}),
+        106: (14, 3, [4, 5, 10], good),
+        107: (14, 3, [4, 5, 10, 10], []),
+    }
+    content["annotations"] = [each for each in content["annotations"] if each["image_id"] != 18]
+    content["annotations"] += [note(id, *rest) for id, rest in bad.items()]
+    content["images"].append({"id": 13, "file_name": "003.png", "height": SIZE[0], "width": SIZE[1]})
+    write(root, "train2017", content)
+    return opened(root)
+
+
+def test_every_defect_is_listed_with_its_path_or_id(tmp_path):
+    problems = broken(tmp_path).problems()
+    for where, what in {
+        "000.png": "missing",
+        "001.png": "has 8 x 7 pixels, instances_train2017.json says 40 x 30",
+        "002.png": "empty file",
+        "008.png": "has no annotation; empty=keep",
+        "annotation 100 (003.png)": "reaches outside the image of 40 x 30",
+        "annotation 101": "has no area",
+        "annotation 102": "category_id 99",
+        "annotation 103 (no image)": "image_id 77",
+        "annotation 104": "three or more corners",
+        "annotation 105": "sum to 40 x 30",
+        "annotation 106": "left, top, width and height",
+        "annotation 107": "empty or neither",
+        "image 13": "listed 2 times",
+    }.items():
+        assert sum(where in problem and what in problem for problem in problems) == 1, (where, problems)
+    assert len(problems) == 13
+
+
+def test_broken_annotations_can_be_left_out_and_empty_images_kept(tmp_path):
+    broken(tmp_path)
+    data = opened(tmp_path, broken="drop", empty="keep")
+    assert data.dropped == 8
+    assert not any(": annotation " in problem for problem in data.problems())
+    scene = data[8]
+    assert scene.boxes.shape == (0, 4) and scene.masks.shape == (0, *SIZE) and scene.labels.dtype == torch.int64
+
+
+def test_a_box_may_be_rounded_outside(tmp_path):
+    content = coco(tmp_path, images=1)
+    content["annotations"][0]["bbox"] = [30.5, 20, 10, 10.4]
+    write(tmp_path, "train2017", content)
+    data = opened(tmp_path)
+    assert data.problems() == [] and data[0].boxes[0].tolist() == [30.5, 20, 40, 30]
+
+
+def test_files_that_are_none(tmp_path):
+    with pytest.raises(DataError, match="there is no folder"):
+        opened(tmp_path / "nowhere")
+    with pytest.raises(DataError, match=r"there is no .*instances_train2017\.json"):
+        opened(tmp_path)
+    coco(tmp_path)
+    path = tmp_path / "annotations" / "instances_train2017.json"
+    path.write_text('{"images": []}')
+    with pytest.raises(DataError, match="no list of 'annotations'"):
+        opened(tmp_path)
+    path.write_text('{"images": [{"id": 3}], "annotations": [], "categories": []}')
+    with pytest.raises(DataError, match=r"images\[0\] has no file_name"):
+        opened(tmp_path)
+    path.write_text("{")
+    with pytest.raises(DataError, match="no readable JSON"):
+        opened(tmp_path)
