@@ -31,11 +31,12 @@ def poisoned():
         yield
 
 
-def expected(ham, x, bases, steps):
+def expected(ham, x, bases, steps, beta=BETA):
     """float64, plain torch   ->   D, C, D C, and CD's projector, transposed"""
-    ham = hb.hams[ham](rank=bases.shape[2], temperature=TEMPERATURE)
+    more = {"beta": beta} if ham == "cd" else {}
+    ham = hb.hams[ham](rank=bases.shape[2], temperature=TEMPERATURE, **more)
     found = hb.decompose(x.double(), ham, steps=steps, bases=bases.double(), backend="plain")
-    return found.bases, found.codes.mT, found.reconstruction, reference.projector(found.bases, BETA).mT
+    return found.bases, found.codes.mT, found.reconstruction, reference.projector(found.bases, beta).mT
 
 
 # the last rank is padded to 128, whose stages are shorter: there are more of them than are asked for in advance

@@ -15,6 +15,7 @@ from hamburger.ops import launch, start, tape, wave
 from hamburger.ops.block import fused, train
 from hamburger.ops.cd import fused as cd
 from hamburger.ops.nmf import fused as nmf
+from hamburger.ops.stream import Stream
 from hamburger.ops.vq import fused as vq
 from hamburger.ops.wave import Wave
 
@@ -51,18 +52,22 @@ def taped(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("form", [Wave(128, 64, 64, 1), None], ids=["one launch", "several"])
+FORMS = {"one launch": (Wave(128, 64, 64, 1), None), "one pass": (None, Stream(128, 64, 1)), "several": (None, None)}
+
+
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("ham", HAMS)
 def test_launches_alone(ham, form, taped, monkeypatch):
     for module in HAMS.values():
-        monkeypatch.setattr(module, "wave_of", lambda *_: form)
+        monkeypatch.setattr(module, "wave_of", lambda *_: FORMS[form][0])
+        monkeypatch.setattr(module, "stream_of", lambda *_: FORMS[form][1])
     layer, z = hb.Hamburger(100, ham=ham, rank=20), torch.randn(1, 100, 8, 8).bfloat16().requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
         layer.train()(z).sum().backward()
         with torch.no_grad():
             layer.eval()(z)
     HAMS[ham].decompose(z.detach().flatten(2), torch.rand(1, 100, 20), steps=2)
-    solved_by_torch = ham == "cd" and form is None  # the ridge of its read-out
+    solved_by_torch = ham == "cd" and form == "several"  # the ridge of its read-out
     assert taped.pop("trained back")
     assert set(taped) == {"trained", "finished", ham}
     assert all(made != solved_by_torch for made in taped.values())

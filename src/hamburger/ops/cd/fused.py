@@ -1,4 +1,4 @@
-"""Soft CD by kernels: the values of reference.py, in one launch where it fits the card, else in three per sweep."""
+"""Soft CD by kernels: the values of reference.py, in one launch where it fits the card, else in a few per sweep."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hamburger.ops import cosine, cosine_fused, launch
-from hamburger.ops.cd import reference, wave
+from hamburger.ops import cosine, cosine_fused, cosine_stream, launch
+from hamburger.ops.cd import reference, ridge, wave
 from hamburger.ops.cd.kernels import readout_kernel
 from hamburger.ops.start import device_of, start
+from hamburger.ops.stream import stream_of
 from hamburger.ops.tape import Outputs, taped
 from hamburger.ops.tiles import blocks, cdiv
 from hamburger.ops.wave import wave_of
@@ -72,14 +73,18 @@ def _sweeps(
     x: Tensor, bases: Tensor, steps: int, temperature: float, beta: float, keep: bool, product: bool, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     (b, d, n), r = x.shape, bases.shape[2]
-    if steps == 0:
-        found = bases.clone()
+    streamed = stream_of(x, r, cosine_stream.shared_bytes)
+    if streamed is not None:
+        moved, _ = cosine_stream.sweeps(x, bases, streamed, steps, temperature, unit=True)
     else:
-        t = blocks(d, n, r, x.dtype)
-        found = cosine.normalize(cosine_fused.sweeps(x, bases, steps, temperature, t, unit=True)[0])
-    with full_precision(x.device.type):
-        # r x d does not grow with n: torch's solve will do
-        projector = reference.projector(found, beta).mT.contiguous()
+        moved, *_ = cosine_fused.sweeps(x, bases, steps, temperature, blocks(d, n, r, x.dtype), unit=True)
+    if streamed is not None and wave.fits(steps, beta):
+        found, projector = ridge.projector(moved, beta, streamed)
+    else:
+        found = cosine.normalize(moved) if steps else bases.clone()
+        with full_precision(x.device.type):
+            # r x d does not grow with n: torch's solve will do
+            projector = reference.projector(found, beta).mT.contiguous()
     codes = x.new_empty(b, n, r, dtype=dtype)
     y = torch.empty_like(x) if product else None
     _launch(x, projector, found, None, codes, y)

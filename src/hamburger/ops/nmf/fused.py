@@ -11,6 +11,7 @@ from hamburger.ops import launch
 from hamburger.ops.nmf import kernels, stream, wave
 from hamburger.ops.nmf.bases import update
 from hamburger.ops.start import device_of, start
+from hamburger.ops.stream import stream_of
 from hamburger.ops.tape import Outputs, taped
 from hamburger.ops.tiles import Blocks, blocks, cdiv
 from hamburger.ops.wave import wave_of
@@ -59,7 +60,7 @@ def factors(
         whole = wave_of(x, bases.shape[2], wave.shared_bytes)
         if whole is not None:
             return wave.solve(x, bases, whole, steps, eps, keep=keep, product=product, dtype=codes, counts=counts)
-        streamed = stream.stream_of(x, bases.shape[2])
+        streamed = stream_of(x, bases.shape[2], stream.shared_bytes)
         if streamed is not None:
             return stream.solve(x, bases, streamed, steps, eps, keep=keep, product=product, dtype=codes)
         return _sweeps(x, bases, steps, eps, keep, product, codes)
