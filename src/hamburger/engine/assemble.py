@@ -56,20 +56,23 @@ class Split(Protocol):
     classes: tuple[str, ...]
 
 
-S = TypeVar("S", bound=Split)
+S = TypeVar("S")
+Found = TypeVar("Found")
 
 
-def check_each(sets: Iterable[S], check: Callable[[S], object]) -> None:
-    """All that is wrong with all of them, in one error."""
+def check_each(sets: Iterable[S], check: Callable[[S], Found]) -> list[Found]:
+    """What the check finds in each of them; all that is wrong with all of them in one error."""
+    sound: list[Found] = []
     found: list[DataError] = []
     for each in sets:
         try:
-            check(each)
+            sound.append(check(each))
         except DataError as wrong:
             found.append(wrong)
     if found:
         problems = [problem for wrong in found for problem in wrong.problems]
         raise DataError("\n".join(str(wrong) for wrong in found), problems)
+    return sound
 
 
 def digest_of(sets: Iterable[Split]) -> str:
