@@ -75,6 +75,17 @@ def check_each(sets: Iterable[S], check: Callable[[S], Found]) -> list[Found]:
     return sound
 
 
+def check_alike(asked: Any, train: tuple[str, ...], val: tuple[str, ...]) -> None:
+    """The classes of both splits of a recipe's data, whose numbers must mean the same."""
+    if train != val:
+        only = [name for name in (*train, *val) if name not in train or name not in val]
+        what = f"{', '.join(only[:8])} in one of them only" if only else "in their order"
+        raise DataError(
+            f"{asked.name}: the classes of '{asked.train_split}' and '{asked.val_split}' differ, {what}; both must name "
+            "the same ones in the same order"
+        )
+
+
 def digest_of(sets: Iterable[Split]) -> str:
     """Of what decides which images a step sees and what their labels mean."""
     said = [[each.name, each.split, each.classes, list(each.ids)] for each in sets]
