@@ -81,8 +81,8 @@ def check_alike(asked: Any, train: tuple[str, ...], val: tuple[str, ...]) -> Non
         only = [name for name in (*train, *val) if name not in train or name not in val]
         what = f"{', '.join(only[:8])} in one of them only" if only else "in their order"
         raise DataError(
-            f"{asked.name}: the classes of '{asked.train_split}' and '{asked.val_split}' differ, {what}; both must name "
-            "the same ones in the same order"
+            f"{asked.name}: the classes of '{asked.train_split}' and '{asked.val_split}' differ, {what}; both must "
+            "name the same ones in the same order"
         )
 
 
