@@ -96,6 +96,13 @@ def test_a_grid_trains_measures_and_appends(ham, tmp_path):
     status, _, err = ham(*words)  # nothing is trained again
     assert status == 0, err
     assert len(rows.read_text().splitlines()) == 2
+    result = tmp_path / "runs" / "ylg-seed0" / "result.json"
+    trained = json.loads(result.read_text())
+    assert trained["data_sha256"] == found[1]["data_sha256"] and trained["split"] == "train"
+    result.write_text(json.dumps({**trained, "data_sha256": "0" * 64}))
+    status, _, err = ham(*words)
+    assert status == 2 and "ylg-seed0 was trained on other images (sha256 000000000000)" in err
+    assert len(rows.read_text().splitlines()) == 2
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hamburger.cli.grid import grid_bar
-from hamburger.engine.gan.grid import GanCell
+from hamburger.engine.gan.grid import GanCell, check_data
 from hamburger.engine.grid import run_grid
 from hamburger.use.gan.distances import Measure, look_at_real, measure_generator
 
@@ -45,6 +45,7 @@ def measured_grid(
         recipe.data.name, recipe.data.split, size=recipe.model.resolution, root=data, **recipe.data.options
     )
     images = load_images(source, note=note)  # before any training: what is wrong with the data is told now
+    check_data(planned, out, images.digest)
     with grid_bar(len(planned)) as progress:
         trained = run_grid(planned, out, data=data, jobs=jobs, progress=progress)
     rows = []

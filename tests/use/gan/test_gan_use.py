@@ -289,3 +289,13 @@ def test_rows_are_appended_and_newer_ones_replace(run, means, tmp_path):
     append_rows(path, [{**one, "seed": 1}, {**one, "peak_mb": 11.0}])
     kept = [json.loads(line) for line in path.read_text().splitlines()]
     assert [(each["seed"], each["peak_mb"]) for each in kept] == [(0, 11.0), (1, 10.0)]
+
+
+@pytest.mark.parametrize("field", ["data", "split", "data_sha256", "compared_images"])
+def test_a_row_of_other_images_gives_way_to_none(tmp_path, field):
+    one = {"recipe": "folder", "context": "none", "seed": 0, "data": "folder", "split": "train", "data_sha256": "a"}
+    one |= {"compared_images": 10, "frechet": 1.0}
+    other = {**one, field: "other", "frechet": 2.0}
+    append_rows(tmp_path / "rows.jsonl", [one])
+    append_rows(tmp_path / "rows.jsonl", [other])
+    assert [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()] == [one, other]

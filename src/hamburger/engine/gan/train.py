@@ -91,6 +91,8 @@ def _finish(recipe: GanRecipe, folder: RunFolder, loop: GanLoop, players: Player
         "model": recipe.model.name,
         "context": players.generator.net.config["context"],
         "data": recipe.data.name,
+        "split": recipe.data.split,
+        "data_sha256": loop.data_digest(),
         "resolution": recipe.model.resolution,
         "seed": recipe.seed,
         "steps": recipe.steps,

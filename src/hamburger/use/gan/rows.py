@@ -12,7 +12,11 @@ from hamburger.errors import DataError
 from hamburger.files import write_atomically, write_json_lines
 from hamburger.metrics.image_sets import Distances
 
-KEY = ("recipe", "context", "seed", "steps", "batch", "extractor", "fake_images", "hardware", "overrides")
+# what makes two rows the same run and measure; runs of one recipe on other images are other runs
+KEY = (
+    *("recipe", "context", "seed", "steps", "batch", "overrides", "hardware"),
+    *("data", "split", "data_sha256", "extractor", "fake_images", "compared_images"),
+)
 # what a row begins with, in this order
 FIRST = ("recipe", "context", "seed", "frechet", "extractor", "kid", "seconds_per_step", "peak_mb", "steps")
 
