@@ -7,7 +7,8 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,29 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextmanager
+def one_at_a_time(path: Path, waiting: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """One process at a time inside, of all that name this file; `waiting` is called where another one is there now.
+
+    The lock dies with its process, so that a crash hands it on. Where a system has no locks, nobody waits.
+    """
+    try:
+        import fcntl
+    except ImportError:  # not on this system
+        yield
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as lock:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):  # held: systems differ in how they say it
+            waiting()
+            fcntl.lockf(lock, fcntl.LOCK_EX)
+        except OSError:  # a file system without locks
+            pass
+        yield
 
 
 def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

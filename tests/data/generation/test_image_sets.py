@@ -160,7 +160,8 @@ def test_all_broken_files_are_listed_at_once(tmp_path):
     assert len(told.value.problems) == 25
     assert "0.png: no JPEG, PNG or WebP image" in str(told.value)
     assert "... and 5 more" in str(told.value)
-    assert not list((tmp_path / "cache").iterdir()), "nothing half-made is kept"
+    assert not list((tmp_path / "cache").glob("*.images")), "nothing half-made is kept"
+    assert not list((tmp_path / "cache").glob("*.partial"))
 
 
 def test_mistakes_are_told(tmp_path):
