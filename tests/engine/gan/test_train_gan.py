@@ -14,8 +14,10 @@ import time
 from multiprocessing import forkserver
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from small_gan import SETTINGS, found, rows, small, train_small
 
 from hamburger.data.generation.feed import Real
@@ -24,6 +26,7 @@ from hamburger.engine.gan import loop
 from hamburger.engine.gan.average import Average
 from hamburger.engine.gan.collapse import counted, verdict
 from hamburger.engine.gan.players import build, discriminator_move, rate_share
+from hamburger.engine.gan.train import train_gan
 from hamburger.errors import CheckpointError, Interrupted, OptionError, TrainingError
 from hamburger.gan.sampling import sample
 from hamburger.gan.spectral import SpectralNorm, resting
@@ -150,6 +153,32 @@ def test_two_processes_are_one(tmp_path):
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
+    for name in ("discriminator", "generator", "real", "made"):
+        one, two = ([row[name] for row in rows(tmp_path / run)] for run in ("one", "two"))
+        torch.testing.assert_close(two, one, rtol=1e-3, atol=1e-4)
+
+
+def test_under_torchrun_a_damaged_packed_file_is_made_again_for_all(tmp_path, monkeypatch):
+    """The processes begin together, and only the first reads the whole file before it is used."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    drawn = np.random.default_rng(0).integers(0, 256, (8, 16, 16, 3), dtype=np.uint8)
+    for i, pixels in enumerate(drawn):
+        path = tmp_path / "pictures" / "train" / "cd"[i % 2] / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path)
+    more = ("data.name=folder", "data.options=none", "log_every=1", "steps=3", "checkpoint_every=9", "average=none")
+    train_gan(small(*more), tmp_path / "one", data=tmp_path / "pictures", accelerator="cpu")
+    (packed,) = (tmp_path / "cache" / "hamburger" / "images").glob("*.images")
+    whole = packed.read_bytes()
+    packed.write_bytes(bytes(len(drawn) * 768) + whole[len(drawn) * 768 :])
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "--"]
+    words += ["hamburger", "gan", "train", "figures", "--run", str(tmp_path / "two"), "--data", str(tmp_path / "pictures")]
+    words += ["--accelerator", "cpu", *(word for setting in (*SETTINGS, *more) for word in ("--set", setting))]
+    done = subprocess.run(
+        words, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("making it again") == 1 and packed.read_bytes() == whole
     for name in ("discriminator", "generator", "real", "made"):
         one, two = ([row[name] for row in rows(tmp_path / run)] for run in ("one", "two"))
         torch.testing.assert_close(two, one, rtol=1e-3, atol=1e-4)
