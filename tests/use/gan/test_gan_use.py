@@ -233,6 +233,24 @@ def test_extractors_by_name(tmp_path):
         find_extractor("gan_run:Nothing")
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "complaint"),
+    [
+        ("torch-fidelity", {"resizer": "bilinear"}, "brings its own resizer; leave --resizer out"),
+        ("torch-fidelity", {"size": 64}, "brings its own size"),
+        ("torch-fidelity", {"weights": "w"}, "brings its own weights"),
+        ("torch-fidelity", {"other_weights": True}, "--other-weights is for --extractor inception alone"),
+        ("efficientnet-lite0", {"weights": "w", "other_weights": True}, "--other-weights is for"),
+        ("gan_run:Means", {"other_weights": True}, "--other-weights is for"),
+        ("gan_run:Means", {"weights": "w"}, "brings its own weights; leave --weights out"),
+        ("inception", {"weights": "w", "size": 64}, "299 pixels"),
+    ],
+)
+def test_options_that_mean_nothing_to_an_extractor_are_refused(name, options, complaint):
+    with pytest.raises(OptionError, match=complaint):
+        find_extractor(name, **options)
+
+
 def test_torch_fidelity_where_it_is_installed(monkeypatch):
     """With a stand-in: the package is not among what the tests need."""
     monkeypatch.setitem(sys.modules, "torch_fidelity", None)
