@@ -25,12 +25,14 @@ from hamburger.engine.events import Began, Drawn, Logged, Saved
 from hamburger.engine.gan import loop
 from hamburger.engine.gan.average import Average
 from hamburger.engine.gan.collapse import counted, verdict
+from hamburger.engine.gan.parts import Running
 from hamburger.engine.gan.players import build, discriminator_move, rate_share
 from hamburger.engine.gan.train import train_gan
 from hamburger.errors import CheckpointError, Interrupted, OptionError, TrainingError
 from hamburger.gan.sampling import sample
 from hamburger.gan.spectral import SpectralNorm, resting
 from hamburger.gan.weights import load_generator
+from hamburger.layers.norm import BatchNorm2d
 from hamburger.recipes.gan_base import Collapse, TwoRates
 
 
@@ -227,6 +229,32 @@ def test_power_iterations_are_made_once_a_move(tmp_path, monkeypatch):
     assert counts[0] == counts[1]
 
 
+def test_running_statistics_move_once_a_batch():
+    """numpy's means of the parts, and one move towards their mean."""
+    norm = BatchNorm2d(3, momentum=0.2)
+    norm.running_mean.copy_(torch.tensor([1.0, -2.0, 0.5]))
+    x = torch.randn(4, 5, 3, 4, 4, generator=torch.Generator().manual_seed(0)) * 2 + 1
+    running = Running(norm, parts=4)
+    for part in x:
+        norm(part)
+        running.part_done()
+    values = x.double().numpy().transpose(0, 2, 1, 3, 4).reshape(4, 3, -1)
+    mean, var = values.mean((0, 2)), values.var(2, ddof=1).mean(0)
+    np.testing.assert_allclose(norm.running_mean, 0.8 * np.array([1.0, -2.0, 0.5]) + 0.2 * mean, rtol=1e-5)
+    np.testing.assert_allclose(norm.running_var, 0.8 + 0.2 * var, rtol=1e-5)
+
+
+def test_a_run_in_parts_moves_its_running_statistics_once_a_move(tmp_path, monkeypatch):
+    """Of one batch in two parts the statistics are near those of the whole; two moves each would be twice as far."""
+    moved = {}
+    for parts in (1, 2):
+        settings = (f"accumulate={parts}", "batch=16", "steps=1", "average=none", "optim.generator_lr=1e-9")
+        train_small(tmp_path / str(parts), *settings)
+        generator, _ = load_generator(tmp_path / str(parts) / "generator.safetensors")
+        moved[parts] = 1 - float(generator.blocks[0].norm1.norm.running_var.mean())
+    assert moved[2] == pytest.approx(moved[1], rel=0.2)
+
+
 def test_a_loss_that_is_not_finite_stops_at_once(tmp_path, monkeypatch):
     original = loop.discriminator_move
 
@@ -281,6 +309,30 @@ def test_the_average_follows_the_generator():
     torch.testing.assert_close(average.net.out.bias, torch.full((3,), 1.1))
     torch.testing.assert_close(average.net.norm.running_mean, torch.full_like(generator.norm.running_mean, 0.1))
     assert not any(parameter.requires_grad for parameter in average.net.parameters())
+
+
+def test_the_mean_of_weights_has_singular_vectors_of_its_own():
+    """With those of the last weights its largest singular value would be above what spectral norm allows."""
+    torch.manual_seed(0)
+    generator, _ = build(small("model.options.generator_spectral=equality"), 4)
+    average = Average(generator, 0.9, start=0)
+    for step in range(3):
+        with torch.no_grad():
+            for parameter in generator.parameters():
+                parameter.copy_(torch.randn_like(parameter))
+        generator(torch.randn(4, 6), torch.arange(4))  # one power iteration
+        average.update(step)
+    net = average.settled()
+    values = [
+        np.linalg.svd(module.weight.detach().double().flatten(1).numpy(), compute_uv=False)[0]
+        for module in net.modules()
+        if isinstance(module, torch.nn.Conv2d | torch.nn.Linear) and hasattr(module, "parametrizations")
+    ]
+    assert len(values) > 5
+    np.testing.assert_allclose(values, 1.0, atol=0.05)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    average.settled()
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
 
 
 def test_rates_fall_in_a_line():
