@@ -194,6 +194,14 @@ def test_accumulated_parts_and_more_steps_of_the_discriminator(tmp_path):
     assert rows(tmp_path / "half")[-1]["lr"] == pytest.approx(2e-3 / 2)
 
 
+def test_a_batch_of_its_own_for_the_generator(tmp_path, monkeypatch):
+    seen = []
+    move = loop.generator_move
+    monkeypatch.setattr(loop, "generator_move", lambda judge, made, y: (seen.append(len(made)), move(judge, made, y))[1])
+    train_small(tmp_path / "run", "made_batch=12", "accumulate=2", "steps=2", "average=none")
+    assert seen == [6] * 4
+
+
 def test_accumulated_gradients_are_those_of_the_whole_batch():
     """Of a discriminator, which has no batch norm; a power iteration for each part would change them by percents."""
     _, judge = build(small("model.context=none", "model.context_options=none"), 4)
