@@ -94,7 +94,10 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def check_writable(path: Path) -> None:
     """Make the folder and try it, before hours of work end at a closed door."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise NotADirectoryError(f"{path} cannot be written: part of its path is a file; name a folder") from None
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; name a file")
     handle, probe = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

@@ -67,6 +67,11 @@ def test_classes_by_name_or_number():
     assert chosen_classes(("ring", "1"), CLASSES) == [3, 1]
     with pytest.raises(OptionError, match="did you mean 'ring'"):
         chosen_classes(("rin",), CLASSES)
+    for number in ("4", "-1", "\N{SUPERSCRIPT TWO}"):
+        with pytest.raises(OptionError, match=f"no class '{number}'"):
+            chosen_classes((number,), CLASSES)
+    with pytest.raises(OptionError, match="numbers go from 0 to 3"):
+        chosen_classes(("4",), CLASSES)
     with pytest.raises(OptionError, match="nothing is asked for"):
         Wanted(count=0, rows=0, ways=0)
 
@@ -195,6 +200,14 @@ def test_fewer_samples_than_the_choice_still_compare_all_classes(run, means, tmp
         measure_generator(generator, real, means, Measure(samples=14, choice=40, subsets=4), device=CPU)
 
 
+def test_too_few_real_images_are_told_before_the_work(means, tmp_path):
+    images = load_images(open_source("figures", "train", size=16, length=3))
+    with pytest.raises(OptionError, match=r"figures, split 'train', has 3 images; .* at least 4"):
+        look_at_real(
+            images, means, Measure(samples=20), device=CPU, cache=tmp_path, progress=lambda *_: pytest.fail("worked")
+        )
+
+
 def test_what_is_not_a_number_is_not_measured(run, means, tmp_path):
     generator, _, _ = open_generator(run)
     images = load_images(open_source("figures", "train", size=16, length=40))
@@ -224,6 +237,9 @@ def test_extractors_by_name(tmp_path):
         find_extractor("inception")
     with pytest.raises(OptionError, match="did you mean 'inception'"):
         find_extractor("inceptio")
+    for name in ("inception", "efficientnet-lite0"):
+        with pytest.raises(OptionError, match=r"gan fid: there is no file --weights .*none\.pth"):
+            find_extractor(name, tmp_path / "none.pth")
     (tmp_path / "other.pth").write_bytes(b"other weights")
     with pytest.raises(CheckpointError, match="the weights that FID is defined by"):
         find_extractor("inception", tmp_path / "other.pth")

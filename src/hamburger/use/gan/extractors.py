@@ -53,6 +53,8 @@ def find_extractor(
             f"gan fid: --extractor {name} needs --weights FILE: {OFFICIAL_FILE} for inception, a substitute with "
             f"--extractor efficientnet-lite0, whose numbers are labelled and not called FID"
         )
+    if not weights.is_file():
+        raise OptionError(f"gan fid: there is no file --weights {weights}; name that of --extractor {name}")
     if name == "inception":
         if size not in (None, 299):
             raise OptionError(f"gan fid: inception takes images of 299 pixels, got --size {size}")
