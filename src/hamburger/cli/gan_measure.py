@@ -28,7 +28,8 @@ def fid(
     choice: Choice = 10_000,
     split: Annotated[str | None, typer.Option(help="of the real images; default: as trained")] = None,
     resizer: Annotated[
-        str | None, typer.Option(help="bilinear-antialias (default), bilinear or bilinear-tf1; torch-fidelity has its own")
+        str | None,
+        typer.Option(help="bilinear-antialias (default), bilinear or bilinear-tf1; torch-fidelity has its own"),
     ] = None,
     size: Annotated[int | None, typer.Option(help="pixels that the extractor takes; default: its own")] = None,
     other_weights: Annotated[

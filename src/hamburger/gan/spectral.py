@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -106,7 +106,7 @@ def settle(net: nn.Module) -> None:
     """
     for module in net.modules():
         if parametrize.is_parametrized(module, "weight"):
-            held = module.parametrizations["weight"]  # type: ignore[index]
+            held: Any = module.parametrizations["weight"]  # type: ignore[index]
             for norm in held:
                 if isinstance(norm, SpectralNorm):
                     norm.follow(held.original)

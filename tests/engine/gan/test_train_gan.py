@@ -174,7 +174,16 @@ def test_under_torchrun_a_damaged_packed_file_is_made_again_for_all(tmp_path, mo
     whole = packed.read_bytes()
     packed.write_bytes(bytes(len(drawn) * 768) + whole[len(drawn) * 768 :])
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "--"]
-    words += ["hamburger", "gan", "train", "figures", "--run", str(tmp_path / "two"), "--data", str(tmp_path / "pictures")]
+    words += [
+        "hamburger",
+        "gan",
+        "train",
+        "figures",
+        "--run",
+        str(tmp_path / "two"),
+        "--data",
+        str(tmp_path / "pictures"),
+    ]
     words += ["--accelerator", "cpu", *(word for setting in (*SETTINGS, *more) for word in ("--set", setting))]
     done = subprocess.run(
         words, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=120
@@ -197,7 +206,9 @@ def test_accumulated_parts_and_more_steps_of_the_discriminator(tmp_path):
 def test_a_batch_of_its_own_for_the_generator(tmp_path, monkeypatch):
     seen = []
     move = loop.generator_move
-    monkeypatch.setattr(loop, "generator_move", lambda judge, made, y: (seen.append(len(made)), move(judge, made, y))[1])
+    monkeypatch.setattr(
+        loop, "generator_move", lambda judge, made, y: (seen.append(len(made)), move(judge, made, y))[1]
+    )
     train_small(tmp_path / "run", "made_batch=12", "accumulate=2", "steps=2", "average=none")
     assert seen == [6] * 4
 

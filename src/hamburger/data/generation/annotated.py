@@ -1,6 +1,6 @@
 """Tiny-ImageNet's official validation split: one folder of images, and a text that says which class each has.
 
-    val/images/val_0.JPEG ...      val/val_annotations.txt: val_0.JPEG <tab> n03444034 <tab> 0 <tab> 32 <tab> 44 <tab> 62
+    val/images/val_0.JPEG ...      val/val_annotations.txt: val_0.JPEG, n03444034, 0, 32, 44, 62 with tabs between, ...
 
 The four numbers are a box, which nobody needs here.
 """

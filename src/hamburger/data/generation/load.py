@@ -82,7 +82,9 @@ def load_images(
         return kept
     try:
         # of processes that begin together one packs; those that waited find its file
-        with one_at_a_time(path.with_name(f".{path.name}.lock"), lambda: note(f"another process packs {path}: waiting")):
+        with one_at_a_time(
+            path.with_name(f".{path.name}.lock"), lambda: note(f"another process packs {path}: waiting")
+        ):
             kept = _kept(source, path, key, verify, note)
             if kept is not None:
                 return kept

@@ -115,11 +115,10 @@ class GanLoop(Run[GanRecipe, GanProgress]):
     def both_move(self, draws: Sequence[list[Real]]) -> dict[str, Tensor]:
         for parts in draws:
             terms = self.move_discriminator(parts)
-        parts = len(draws[0])
-        b = len(draws[0][0].labels)
+        count, b = len(draws[0]), len(draws[0][0].labels)
         if self.recipe.made_batch is not None:
-            b = self.recipe.made_batch // (distributed.world() * parts)
-        return terms | self.move_generator(parts, b)
+            b = self.recipe.made_batch // (distributed.world() * count)
+        return terms | self.move_generator(count, b)
 
     def move_discriminator(self, parts: Sequence[Real]) -> dict[str, Tensor]:
         seen: dict[str, Tensor] = {}

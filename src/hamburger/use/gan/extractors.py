@@ -48,16 +48,16 @@ def find_extractor(
     resizer = DEFAULT_RESIZER if resizer is None else resizer
     if own:
         return _own(name, size=size, resizer=resizer)
+    if name == "inception" and size not in (None, 299):
+        raise OptionError(f"gan fid: inception takes images of 299 pixels, got --size {size}")
     if weights is None:
         raise OptionError(
             f"gan fid: --extractor {name} needs --weights FILE: {OFFICIAL_FILE} for inception, a substitute with "
             f"--extractor efficientnet-lite0, whose numbers are labelled and not called FID"
         )
-    if not weights.is_file():
+    if not Path(weights).is_file():
         raise OptionError(f"gan fid: there is no file --weights {weights}; name that of --extractor {name}")
     if name == "inception":
-        if size not in (None, 299):
-            raise OptionError(f"gan fid: inception takes images of 299 pixels, got --size {size}")
         return fid_inception(weights, resizer=resizer, other_weights=other_weights)
     return efficientnet_lite0(weights, size=224 if size is None else size, resizer=resizer)
 
