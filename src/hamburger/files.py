@@ -7,7 +7,8 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,29 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+@contextmanager
+def one_at_a_time(path: Path, waiting: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """One process at a time inside, of all that name this file; `waiting` is called where another one is there now.
+
+    The lock dies with its process, so that a crash hands it on. Where a system has no locks, nobody waits.
+    """
+    try:
+        import fcntl
+    except ImportError:  # not on this system
+        yield
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as lock:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):  # held: systems differ in how they say it
+            waiting()
+            fcntl.lockf(lock, fcntl.LOCK_EX)
+        except OSError:  # a file system without locks
+            pass
+        yield
+
+
 def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
 
@@ -70,7 +94,10 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def check_writable(path: Path) -> None:
     """Make the folder and try it, before hours of work end at a closed door."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise NotADirectoryError(f"{path} cannot be written: part of its path is a file; name a folder") from None
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; name a file")
     handle, probe = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

@@ -77,10 +77,38 @@ def test_train_sample_measure_and_report(ham, tmp_path, monkeypatch):
     assert status == 0, err
     page = (run / "report.html").read_text()
     assert all(words in page for words in ("Hinge losses", "step 4", "atom 1", "seconds_per_step"))
+    (run / "samples" / "step-best.png").touch()  # a person's own
+    assert ham("gan", "report", run)[0] == 0
+    status, _, err = ham("gan", "report", run / "generator.safetensors")
+    assert status == 2 and "has no recipe.json, so it is no run" in err
+    (run / "samples" / "step-00000003.png").write_bytes(b"half a picture")
+    status, _, err = ham("gan", "report", run)
+    assert status == 2 and "step-00000003.png" in err and "Traceback" not in err
+    (run / "samples" / "step-00000003.png").unlink()
     status, _, err = ham("report", run, "--out", tmp_path / "wrong.html")
     assert status == 2 and "ham gan report" in err
     status, out, err = ham("gan", "train", "figures", "--run", run, "--seed", 3, *SET, "--resume")
     assert status == 0 and "finished" in err
+
+
+def test_a_grid_that_could_not_keep_its_rows_is_not_begun(ham, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"seed": 0}\nhalf a ro')
+    words = ["gan", "grid", "figures", "--extractor", "my_means:Means", "--samples", 20, "--device", "cpu", *SET]
+    for more, complaint in (
+        (("--out", "runs", "--json", rows), "line 2 of"),
+        (("--out", "runs", "--json", rows / "x.jsonl"), "part of its path is a file"),
+        (("--out", "runs", "--json", tmp_path), "is a folder; name a file"),
+        (("--out", rows), "rows.jsonl is a file; name a folder"),
+    ):
+        status, _, err = ham(*words, *more)
+        assert status == 2 and complaint in err
+    (tmp_path / "results").mkdir(exist_ok=True)
+    rows.rename(tmp_path / "results" / "gan_figures_cpu.jsonl")
+    status, _, err = ham(*words, "--out", "runs")
+    assert status == 2 and "line 2 of results" in err
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_grid_trains_measures_and_appends(ham, tmp_path):
@@ -95,6 +123,13 @@ def test_a_grid_trains_measures_and_appends(ham, tmp_path):
     assert "ylg" in out and "frechet[Means@224]" in out
     status, _, err = ham(*words)  # nothing is trained again
     assert status == 0, err
+    assert len(rows.read_text().splitlines()) == 2
+    result = tmp_path / "runs" / "ylg-seed0" / "result.json"
+    trained = json.loads(result.read_text())
+    assert trained["data_sha256"] == found[1]["data_sha256"] and trained["split"] == "train"
+    result.write_text(json.dumps({**trained, "data_sha256": "0" * 64}))
+    status, _, err = ham(*words)
+    assert status == 2 and "ylg-seed0 was trained on other images (sha256 000000000000)" in err
     assert len(rows.read_text().splitlines()) == 2
 
 

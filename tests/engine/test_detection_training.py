@@ -16,9 +16,10 @@ from small_run import found, rows
 from typer.testing import CliRunner
 
 import hamburger as hb
-from coco_trees import coco
+from coco_trees import coco, write
 from hamburger.cli.app import app
 from hamburger.data.detection import create_detection_set, rle
+from hamburger.engine.detection.data import SceneSets
 from hamburger.engine.detection.evaluate import evaluate_detector
 from hamburger.engine.events import Evaluated, Logged, Note
 from hamburger.engine.grid import GridError, cells, check_grid
@@ -289,3 +290,16 @@ def test_a_grid_shows_what_is_finished_beside_what_failed(tmp_path, monkeypatch)
 def test_recipes_that_cannot_be(settings, message):
     with pytest.raises(hb.OptionError, match=message):
         check_detection_recipe(small(*settings))
+
+
+def test_both_splits_name_the_same_classes(tmp_path):
+    coco(tmp_path, "train2017")
+    content = coco(tmp_path, "val2017")
+    content["categories"].append({"id": 9, "name": "star"})
+    write(tmp_path, "val2017", content)
+    with pytest.raises(hb.DataError, match=r"'train2017' and 'val2017' differ, star in one of them only; both must"):
+        SceneSets.of(detection_recipes.create("coco-maskrcnn"), tmp_path)
+    content["categories"] = [{"id": 3, "name": "triangle"}, {"id": 7, "name": "square"}]
+    write(tmp_path, "val2017", content)
+    with pytest.raises(hb.DataError, match="differ, in their order"):
+        SceneSets.of(detection_recipes.create("coco-maskrcnn"), tmp_path)

@@ -11,6 +11,7 @@ from hamburger.engine import assemble, checkpoint, loop
 from hamburger.engine.clock import Clock
 from hamburger.engine.evaluate import check_classes
 from hamburger.errors import CheckpointError, Interrupted, OptionError, ShapeError, TrainingError
+from hamburger.recipes.find import find_training
 from hamburger.tasks import train
 
 
@@ -36,6 +37,11 @@ def test_other_data_are_refused(broken_off, monkeypatch):
     monkeypatch.setattr(assemble.Sets, "digest", lambda self: real(self) + "0")
     with pytest.raises(CheckpointError, match=r"written with other data.*--set start="):
         train(small(), broken_off, accelerator="cpu", resume=True)
+
+
+def test_a_recipe_of_another_task_is_refused(broken_off):
+    with pytest.raises(CheckpointError, match=r"a recipe of another kind than 'planes-tiny'.*name another folder"):
+        train(find_training("planes-tiny"), broken_off, accelerator="cpu", resume=True)
 
 
 def test_the_digest_hears_of_images_and_classes():

@@ -37,7 +37,7 @@ from hamburger.recipes.find import find_training
 from hamburger.recipes.overrides import apply
 from hamburger.recipes.stereo_check import check_stereo_recipe
 from hamburger.recipes.variants import variants
-from hamburger.tasks import task_of_weights, train
+from hamburger.tasks import task_of_weights, tasks, train
 from hamburger.use.stereo.pictures import coloured, steps_per_pixel
 from hamburger.use.stereo.showing import FINE, OFF, WRONG, StereoShowing, off
 
@@ -200,6 +200,17 @@ def test_training_on_files(tmp_path):
     settings = ("data.name=sceneflow", "data.options=none", "steps=2", "eval_every=2", "data.workers=2")
     result = train(small(*settings), tmp_path / "run", data=tree, accelerator="cpu")
     assert result.values["data"] == "sceneflow" and result.values["images"] == 2
+    heard: list[str] = []
+    reach = small(*settings).model.max_disparity
+    stereo_trees.write_pfm(
+        tree / "disparity" / "TRAIN/A/0000" / "left" / "0001.pfm",
+        np.full((stereo_trees.H, stereo_trees.W), reach + 8, np.float32),
+    )
+    for option, said in ((), 1), (("data.options.shrink=2",), 0):
+        recipe = small("data.name=sceneflow", "data.options=none", *option)
+        tasks["stereo"].open(recipe, tree, first=True, note=heard.append)
+        assert len(heard) == said and all(f"go up to {reach + 8} px" in line for line in heard)
+        heard.clear()
     (tree / "frames_cleanpass" / "TEST/A/0000" / "right" / "0000.png").unlink()
     (tree / "disparity" / "TRAIN/A/0000" / "left" / "0001.pfm").unlink()
     with pytest.raises(hb.DataError) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from io import StringIO
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -46,6 +47,14 @@ def test_every_kind_of_recipe_has_its_task():
         kinds.kind_of(GanRecipe("x"))
     with pytest.raises(hb.InputError, match=r"'clases'.*did you mean 'classes'"):
         kinds.kind_named("clases", "here")
+
+
+@pytest.mark.parametrize("name", ["patchwork", "figures-classes", "shapes-detect", "planes-tiny"])
+def test_weights_say_which_split_judged_them(name):
+    """`ham eval` of a run scores that split."""
+    recipe = apply(find_training(name), ["data.val_split=held-out"])
+    some = SimpleNamespace(classes=("a", "b"), palette=None)
+    assert task_of(recipe).info(recipe, SimpleNamespace(train=some, val=some)).extra["val_split"] == "held-out"
 
 
 def test_a_score_says_which_way_is_better():

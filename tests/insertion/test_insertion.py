@@ -129,6 +129,37 @@ def test_the_dry_run_leaves_no_trace():
     assert same(signature(net), before) and all(p.grad is None for p in net.parameters())
 
 
+def test_what_a_network_keeps_of_its_weights_is_not_kept_from_the_dry_run():
+    class Keeps(Plain):
+        """As LeViT does in timm: in evaluation once made from the weights, in training thrown away."""
+
+        def __init__(self):
+            super().__init__()
+            self.scale, self.made, self.seen = torch.nn.Parameter(torch.ones(())), {}, []
+
+        def train(self, mode=True):
+            self.made = {} if mode else self.made
+            return super().train(mode)
+
+        def forward(self, x):
+            self.seen.append(x)
+            self.last = x
+            if not self.training and "twice" not in self.made:
+                self.made["twice"] = 2 * self.scale.detach()
+            return super().forward(x) * (2 * self.scale if self.training else self.made["twice"])
+
+    x = torch.rand(2, 3, 16, 16)
+    trained = Keeps()
+    kept = vars(trained).keys()
+    hb.insert_context(trained, {"stem": "efficient"})
+    assert vars(trained).keys() == kept and not trained.made and not trained.seen
+    with torch.no_grad():
+        trained.scale.fill_(3)
+    loaded = hb.insert_context(Keeps().eval(), {"stem": "efficient"})
+    loaded.load_state_dict(trained.state_dict())
+    assert torch.equal(loaded(x), trained.eval()(x)) and loaded.made["twice"] == 6
+
+
 def test_gates():
     x, seen = image(), {}
     for gate in ("zero", "one", None):

@@ -70,7 +70,11 @@ REFUSED = {
     "never": ({"never": "efficient"}, hb.InputError, "'never' is not called"),
     "two names": ({"conv": "efficient", "alias": "sa"}, hb.InputError, "'conv' and 'alias' are the same module"),
     "a pair": ({"pair": "efficient"}, hb.InputError, "gives a tuple of 2.*'output': 0"),
-    "a part that is not there": ({"pair": ("efficient", {"output": 2})}, hb.OptionError, "has no part 2"),
+    "no such part": (
+        {"pair": ("efficient", {"output": 2})},
+        hb.OptionError,
+        "has no part 2; it has \\[0, 1\\]",
+    ),
     "whole numbers": ({"numbers": "efficient"}, hb.InputError, "a tensor of torch.int64, not a tensor of floating"),
     "no positions": ({"flat": "efficient"}, hb.ShapeError, "gives \\(1, 25088\\); a context takes"),
     "wrong channels": ({"conv": hb.Hamburger(16, rank=2)}, hb.ShapeError, "cannot take the features .* of 'conv'"),
@@ -152,6 +156,16 @@ def test_an_example_is_needed_or_wrong():
     for example in ((tokens, tokens), {"a": tokens, "b": tokens}):
         net = hb.insert_context(Takes(), {"two": "efficient"}, example=example)
         assert hb.remove_contexts(net)(tokens, tokens).shape == (1, 5, 8)
+
+
+def test_a_scripted_part_is_closed_and_leaves_the_rest_open():
+    net = nn.Sequential(nn.Conv2d(3, 8, 1), torch.jit.script(nn.Conv2d(8, 8, 1)))
+    with pytest.raises(hb.InputError, match=r"'1' is a module of TorchScript.*before torch\.jit\.script"):
+        hb.insert_context(net, {"1": "efficient"})
+    x = torch.rand(1, 3, 8, 8)
+    before = net(x)
+    assert torch.equal(hb.insert_context(net, {"0": "efficient"})(x), before)
+    assert torch.equal(hb.remove_contexts(net)(x), before)
 
 
 def test_gates_have_names():

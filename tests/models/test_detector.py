@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torchvision.models.detection.roi_heads import paste_masks_in_image
 
 from hamburger.data.detection.batches import SceneBatches
 from hamburger.data.detection.shapes import Shapes
@@ -46,6 +47,27 @@ def test_without_a_context_it_is_torchvisions_network():
             assert torch.equal(mine["boxes"], other["boxes"]) and torch.equal(mine["scores"], other["scores"])
             assert torch.equal(mine["labels"], other["labels"] - 1)
             assert torch.equal(mine["masks"], other["masks"][:, 0] >= 0.5)
+
+
+def test_masks_of_many_pixels_are_never_held_all_at_once(monkeypatch):
+    net, image = small().eval(), torch.rand(3, 48, 64)
+    net.net.roi_heads.score_thresh = 0.0
+    at_once: list[int] = []
+
+    def paste(masks, boxes, size):
+        at_once.append(len(masks))
+        return paste_masks_in_image(masks, boxes, size)
+
+    monkeypatch.setattr("hamburger.models.detector.paste_masks_in_image", paste)
+    with torch.no_grad():
+        (whole,) = net([image])
+        monkeypatch.setattr("hamburger.models.detector.PASTED", 2 * 48 * 64)
+        (parts,) = net([image])
+        net.net.roi_heads.score_thresh = 2.0
+        (nothing,) = net([image])
+    assert len(whole["masks"]) > 2 and at_once[0] == len(whole["masks"]) and max(at_once[1:]) == 2
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    assert nothing["masks"].shape == (0, 48, 64) and nothing["masks"].dtype == torch.bool
 
 
 def test_losses_and_answers(batch):
@@ -109,7 +131,8 @@ def test_weights_of_a_file_and_what_is_frozen(tmp_path):
 @pytest.mark.parametrize(
     ("options", "kind", "complaint"),
     [
-        ({"context": "efficient", "after": "layer9"}, UnknownNameError, "no submodule 'layer9'"),
+        ({"context": "efficient", "after": "layer9"}, UnknownNameError, "no submodule 'layer9'.*layer4, p2"),
+        ({"context": "efficient", "after": "p6"}, UnknownNameError, "no submodule 'p6'.*layer4, p2"),
         ({"context": "eficient"}, UnknownNameError, "did you mean 'efficient'"),
         ({"norm": "group"}, OptionError, "norm"),
         ({"frozen": 9}, OptionError, "0 ... 5"),

@@ -7,7 +7,7 @@ import pytest
 from hamburger.engine.gan.players import build
 from hamburger.errors import OptionError, UnknownNameError
 from hamburger.recipes import gan_recipes
-from hamburger.recipes.codec import read_recipe, to_json
+from hamburger.recipes.codec import digest, read_recipe, to_json
 from hamburger.recipes.find import find_gan_recipe
 from hamburger.recipes.gan_base import GanRecipe
 from hamburger.recipes.gan_check import check_gan_recipe
@@ -15,14 +15,33 @@ from hamburger.recipes.gan_variants import gan_variants
 from hamburger.recipes.overrides import apply
 
 
-@pytest.mark.parametrize(("name", "batch", "steps"), [("hamgan-baby", 256, 2_000_000), ("hamgan-strong", 1024, 10**6)])
+@pytest.mark.parametrize(
+    ("name", "batch", "steps"),
+    [("hamgan-baby", 256, 2_000_000), ("hamgan-strong", 1024, 10**6), ("sagan", 256, 10**6), ("ylg", 1024, 10**6)],
+)
 def test_the_papers(name, batch, steps):
     recipe = find_gan_recipe(name)
-    assert (recipe.batch, recipe.steps) == (batch, steps)
+    assert (recipe.batch, recipe.made_batch, recipe.steps) == (batch, None, steps)
     assert (recipe.optim.generator_lr, recipe.optim.discriminator_lr) == (1e-4, 4e-4)
     assert (recipe.optim.beta1, recipe.optim.beta2, recipe.optim.discriminator_steps) == (0.0, 0.999, 1)
-    assert (recipe.model.resolution, recipe.model.latent, recipe.model.width) == (128, 128, 64)
+    assert recipe.optim.decay_from is None
+    assert (recipe.model.name, recipe.model.resolution, recipe.model.latent, recipe.model.width) == (name, 128, 128, 64)
     assert (recipe.average, recipe.data.flip, recipe.data.name) == (None, False, "imagenet")
+
+
+def test_sngan_has_its_own_schedule():
+    recipe = find_gan_recipe("sngan")
+    assert (recipe.batch, recipe.made_batch, recipe.steps) == (64, 128, 450_000)
+    assert (recipe.optim.generator_lr, recipe.optim.discriminator_lr) == (2e-4, 2e-4)
+    assert (recipe.optim.beta1, recipe.optim.beta2, recipe.optim.discriminator_steps) == (0.0, 0.9, 5)
+    assert recipe.optim.decay_from == 400_000
+    assert (recipe.model.name, recipe.model.context, recipe.data.name) == ("sngan", "own", "imagenet")
+
+
+def test_recipes_without_a_batch_for_the_generator_keep_their_digest():
+    """Runs that were begun before there was one go on."""
+    assert digest(find_gan_recipe("hamgan-baby")) == "a91a9d0a733d9eef"
+    assert digest(apply(find_gan_recipe("hamgan-baby"), ["made_batch=512"])) != "a91a9d0a733d9eef"
 
 
 @pytest.mark.parametrize("name", gan_recipes.names())
@@ -44,6 +63,7 @@ def test_every_recipe_can_be_run_and_stored(name):
         ("optim.generator_lr=0", "above 0"),
         ("average=2", "at most 1"),
         ("batch=1", "batch norm needs two"),
+        ("made_batch=1", "--set made_batch=2"),
         ("precision=8", "precision"),
         ("collapse.patience=-1", "at least 0"),
     ],

@@ -25,6 +25,7 @@ from hamburger.analysis.report.html import (
     tiles,
 )
 from hamburger.analysis.report.runs import RunError, read_object, read_rows
+from hamburger.data.images import read_image
 from hamburger.engine.gan.loop import GENERATOR, SAMPLE_SEED, SAMPLES, class_rows
 from hamburger.files import check_writable, write_atomically
 from hamburger.gan.generator import Generator
@@ -57,13 +58,14 @@ def read_gan_run(path: Path) -> GanRun:
     if not isinstance(recipe.get("optim"), dict) or "discriminator_lr" not in recipe["optim"]:
         raise RunError(f"gan report: {path} is no run of a GAN; `ham report` is for segmentation networks")
     result = read_object(path / "result.json") if (path / "result.json").is_file() else {}
-    sheets = {int(file.stem.split("-")[1]): file for file in sorted((path / SAMPLES).glob("step-*.png"))}
+    drawn = {file.stem.removeprefix("step-"): file for file in sorted((path / SAMPLES).glob("step-*.png"))}
+    sheets = {int(step): file for step, file in drawn.items() if step.isdecimal()}  # others are not of the training
     return GanRun(path, recipe, result, tuple(read_rows(path / "metrics.jsonl")), sheets)
 
 
 def write_gan_report(run: Path, out: Path, *, device: str = "auto") -> Path:
-    check_writable(out)
     found = read_gan_run(Path(run))
+    check_writable(out)
     generator = None
     if (found.path / GENERATOR).is_file():
         generator = load_generator(found.path / GENERATOR)[0].to(pick_device(device))
@@ -131,6 +133,7 @@ def _samples(run: GanRun, generator: Generator | None) -> Markup:
 def _embedded(path: Path) -> str:
     import base64
 
+    read_image(path)  # a broken one is told here, and not drawn as a hole in the page
     return f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}"
 
 

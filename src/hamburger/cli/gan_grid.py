@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hamburger.cli.grid import grid_bar
-from hamburger.engine.gan.grid import GanCell
+from hamburger.engine.gan.grid import GanCell, check_data
 from hamburger.engine.grid import run_grid
 from hamburger.use.gan.distances import Measure, look_at_real, measure_generator
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from hamburger.metrics.features import NetworkExtractor
+
+RESULTS = Path("results")
 
 
 def measured_grid(
@@ -36,15 +38,24 @@ def measured_grid(
     """Train all, then measure all against one set of real images; a row is in the file as soon as it is known."""
     from hamburger.cli.notes import image_bar, note, warnings_as_notes
     from hamburger.data.generation.load import load_images, open_source
+    from hamburger.errors import OptionError
+    from hamburger.files import check_writable
     from hamburger.metrics.features import file_digest
-    from hamburger.use.gan.rows import append_rows, kept_distances, row
+    from hamburger.use.gan.rows import append_rows, kept_distances, read_rows, row
     from hamburger.use.gan.source import open_generator
 
     recipe = planned[0].resolved()
+    if out.is_file():
+        raise OptionError(f"gan grid: --out {out} is a file; name a folder")
+    # now, and not when all is trained: that rows can be added to what is there
+    check_writable(json or RESULTS / "rows.jsonl")
+    for path in [json] if json else sorted(RESULTS.glob(f"gan_{recipe.data.name}_*.jsonl")):
+        read_rows(path)
     source = open_source(
         recipe.data.name, recipe.data.split, size=recipe.model.resolution, root=data, **recipe.data.options
     )
     images = load_images(source, note=note)  # before any training: what is wrong with the data is told now
+    check_data(planned, out, images.digest)
     with grid_bar(len(planned)) as progress:
         trained = run_grid(planned, out, data=data, jobs=jobs, progress=progress)
     rows = []
@@ -69,7 +80,7 @@ def results_file(data: str, result: dict[str, Any]) -> Path:
     if result["device"] == "cuda":
         words = re.findall(r"[a-z0-9]+", str(result["hardware"]).lower())
         name = next((word for word in words if any(letter.isdigit() for letter in word)), "cuda")
-    return Path("results") / f"gan_{data}_{name}.jsonl"
+    return RESULTS / f"gan_{data}_{name}.jsonl"
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Table:

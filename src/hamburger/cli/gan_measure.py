@@ -27,7 +27,10 @@ def fid(
     samples: Samples = 50_000,
     choice: Choice = 10_000,
     split: Annotated[str | None, typer.Option(help="of the real images; default: as trained")] = None,
-    resizer: Annotated[str, typer.Option(help="bilinear-antialias, bilinear or bilinear-tf1")] = "bilinear-antialias",
+    resizer: Annotated[
+        str | None,
+        typer.Option(help="bilinear-antialias (default), bilinear or bilinear-tf1; torch-fidelity has its own"),
+    ] = None,
     size: Annotated[int | None, typer.Option(help="pixels that the extractor takes; default: its own")] = None,
     other_weights: Annotated[
         bool, typer.Option("--other-weights", help="inception with other weights; the result is not called FID")

@@ -56,20 +56,34 @@ class Split(Protocol):
     classes: tuple[str, ...]
 
 
-S = TypeVar("S", bound=Split)
+S = TypeVar("S")
+Found = TypeVar("Found")
 
 
-def check_each(sets: Iterable[S], check: Callable[[S], object]) -> None:
-    """All that is wrong with all of them, in one error."""
+def check_each(sets: Iterable[S], check: Callable[[S], Found]) -> list[Found]:
+    """What the check finds in each of them; all that is wrong with all of them in one error."""
+    sound: list[Found] = []
     found: list[DataError] = []
     for each in sets:
         try:
-            check(each)
+            sound.append(check(each))
         except DataError as wrong:
             found.append(wrong)
     if found:
         problems = [problem for wrong in found for problem in wrong.problems]
         raise DataError("\n".join(str(wrong) for wrong in found), problems)
+    return sound
+
+
+def check_alike(asked: Any, train: tuple[str, ...], val: tuple[str, ...]) -> None:
+    """The classes of both splits of a recipe's data, whose numbers must mean the same."""
+    if train != val:
+        only = [name for name in (*train, *val) if name not in train or name not in val]
+        what = f"{', '.join(only[:8])} in one of them only" if only else "in their order"
+        raise DataError(
+            f"{asked.name}: the classes of '{asked.train_split}' and '{asked.val_split}' differ, {what}; both must "
+            "name the same ones in the same order"
+        )
 
 
 def digest_of(sets: Iterable[Split]) -> str:

@@ -47,7 +47,13 @@ class RunFolder:
                 f"train: {self.path} already holds a run; go on with it by --resume, or name another folder"
             )
         if stored.exists():
-            changed = differences(recipe, read_recipe(stored.read_text(), type(recipe)))
+            try:
+                changed = differences(recipe, read_recipe(stored.read_text(), type(recipe)))
+            except OptionError as misfit:
+                raise CheckpointError(
+                    f"train: the run in {self.path} was started with a recipe of another kind than '{recipe.name}' "
+                    f"({misfit}); name another folder"
+                ) from None
             if changed:
                 raise CheckpointError(
                     f"train: the run in {self.path} was started with another recipe ({'; '.join(changed)}); "

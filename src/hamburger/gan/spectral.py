@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -62,6 +62,11 @@ class SpectralNorm(nn.Module):
         self.u.copy_(u)
         self.v.copy_(v)
 
+    def follow(self, weight: Tensor) -> None:
+        """Iterate as often as at the beginning."""
+        with full_precision(weight.device.type):
+            self._iterate(widen(weight.detach()).flatten(1), WARM_UP)
+
     def forward(self, weight: Tensor) -> Tensor:
         with full_precision(weight.device.type):
             matrix = widen(weight).flatten(1)
@@ -91,6 +96,20 @@ def resting(*nets: nn.Module) -> Iterator[None]:
     finally:
         for norm in norms:
             norm.resting = False
+
+
+def settle(net: nn.Module) -> None:
+    """The vectors of all spectral norms inside iterated on the weights as they are now, as if each had just begun.
+
+    For weights that did not come by training steps, such as a mean over many: vectors of other weights would find a
+    smaller value than the largest, and the weight divided by that is too large.
+    """
+    for module in net.modules():
+        if parametrize.is_parametrized(module, "weight"):
+            held: Any = module.parametrizations["weight"]  # type: ignore[index]
+            for norm in held:
+                if isinstance(norm, SpectralNorm):
+                    norm.follow(held.original)
 
 
 def spectral_norm(module: M, convention: str = "equality", *, iterations: int = 1) -> M:

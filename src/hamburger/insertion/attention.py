@@ -67,7 +67,7 @@ def replace_attention(
     `remove_contexts` puts the attention back, with the weights it had.
     """
     check_ready(CALL, model)
-    found = [name for name, module in model.named_modules() if isinstance(module._modules.get("attn"), nn.Module)]
+    found = [name for name, module in model.named_modules() if "attn" in dict(module.named_children())]
     if not found:
         raise InputError(f"{CALL}: {type(model).__name__} has no block with a child 'attn', as the ViTs of timm have")
     chosen = _choose(found, blocks)

@@ -107,6 +107,11 @@ def _find(model: nn.Module, wishes: list[Wish]) -> dict[str, nn.Module]:
         if place not in known:
             raise UnknownNameError(missing(CALL, place, names))
         module = known[place]
+        if isinstance(module, torch.jit.ScriptModule):
+            raise InputError(
+                f"{CALL}: '{place}' is a module of TorchScript, which is closed; put the context in before "
+                "torch.jit.script or torch.jit.trace"
+            )
         if holds_context(module):
             raise InputError(
                 f"{CALL}: '{place}' has a context already; take it out first, remove_contexts(model, ['{place}'])"

@@ -98,7 +98,8 @@ def detach(module: nn.Module) -> None:
 
 
 def holds_context(module: nn.Module) -> bool:
-    return isinstance(module._modules.get(NAME), InsertedContext)
+    # not .get: a module of TorchScript has its children in something else than a dict
+    return NAME in module._modules and isinstance(module._modules[NAME], InsertedContext)
 
 
 def run_after(module: nn.Module, args: Any, output: Any) -> Any:

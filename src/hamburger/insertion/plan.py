@@ -82,12 +82,13 @@ def features(call: str, wish: Wish, seen: Seen) -> Tensor:
         try:
             output = output[part]
         except (LookupError, TypeError) as error:
-            raise OptionError(f"{where} gives {_kind(seen.output)}, which has no part {part!r}") from error
+            among = f"; it has {_parts(output)}" if isinstance(output, (tuple, list, dict)) else ""
+            raise OptionError(f"{where} gives {_kind(output)}, which has no part {part!r}{among}") from error
     if not is_feature(output):
         remedy = "name a module that gives a tensor"
         if part is None and isinstance(output, (tuple, list, dict)) and len(output):
-            parts = list(output) if isinstance(output, dict) else list(range(len(output)))
-            remedy = f"say which part of it: (context, {{'output': {parts[0]!r}}}), one of {parts[:8]}"
+            parts = _parts(output)
+            remedy = f"say which part of it: (context, {{'output': {parts[0]!r}}}), one of {parts}"
         raise InputError(f"{where} gives {_kind(output)}, not a tensor of floating point numbers; {remedy}")
     if output.dim() not in (3, 4, 5) or 0 in output.shape:
         raise ShapeError(
@@ -95,6 +96,10 @@ def features(call: str, wish: Wish, seen: Seen) -> Tensor:
             "so name a module before positions are pooled away"
         )
     return output
+
+
+def _parts(output: tuple[Any, ...] | list[Any] | dict[Any, Any]) -> list[Any]:
+    return (list(output) if isinstance(output, dict) else list(range(len(output))))[:8]
 
 
 def realise(call: str, wish: Wish, model: nn.Module, module: nn.Module, x: Tensor) -> tuple[nn.Module, Form]:

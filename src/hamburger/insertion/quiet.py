@@ -76,14 +76,10 @@ def _look(model: nn.Module, places: Mapping[str, nn.Module], example: Any) -> di
 
 @contextmanager
 def quiet(model: nn.Module) -> Iterator[None]:
-    """Evaluation without gradients; flags, buffers and random numbers are afterwards as they were."""
+    """Evaluation without gradients; attributes, buffers and random numbers are afterwards as they were."""
     flags = [(module, module.training) for module in model.modules()]
-    buffers = [
-        (module, name, buffer, buffer.clone())
-        for module in model.modules()
-        for name, buffer in module._buffers.items()
-        if buffer is not None
-    ]
+    attributes = [(module, _held(module)) for module in model.modules()]
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     devices = {tensor.device for tensor in model.parameters() if tensor.device.type == "cuda"}
     dice = random.getstate()
     try:
@@ -95,11 +91,43 @@ def quiet(model: nn.Module) -> Iterator[None]:
         random.setstate(dice)
         for module, flag in flags:
             module.training = flag
+        for module, held in attributes:
+            _give_back(module, held)
         with torch.no_grad():
-            for module, name, buffer, before in buffers:
-                module._buffers[name] = buffer
+            for buffer, before in buffers:
                 if not torch.equal(buffer, before):
                     buffer.copy_(before)
+
+
+def _held(module: nn.Module) -> dict[str, tuple[Any, Any]]:
+    """Attributes by name, and a copy of what is in those that are containers."""
+    return {name: (value, _copied(value)) for name, value in vars(module).items()}
+
+
+def _copied(value: Any) -> Any:
+    return next((kind(value) for kind in (dict, list, set) if isinstance(value, kind)), None)
+
+
+def _give_back(module: nn.Module, held: dict[str, tuple[Any, Any]]) -> None:
+    """Undo what a forward pass keeps in its module.
+
+    The LeViT of timm, for one, keeps what it makes of its weights in evaluation: weights that are loaded next would not
+    be heard.
+    """
+    now = vars(module)
+    for name in now.keys() - held.keys():
+        del now[name]
+    for name, (value, content) in held.items():
+        now[name] = value
+        if content is not None and _inside(value) != _inside(content):
+            value.clear()
+            (value.extend if isinstance(value, list) else value.update)(content)
+
+
+def _inside(container: Any) -> list[int]:
+    """Which objects, not what they are equal to: tensors do not say that in one word."""
+    values = container.values() if isinstance(container, dict) else ()
+    return [id(each) for each in (*container, *values)]
 
 
 def _examples(call: str, model: nn.Module) -> Iterator[Tensor]:

@@ -15,10 +15,12 @@ from torchvision.models.detection import MaskRCNN
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
+from torchvision.models.detection.roi_heads import paste_masks_in_image
 from torchvision.models.detection.rpn import RPNHead
+from torchvision.models.detection.transform import GeneralizedRCNNTransform, resize_boxes
 
 from hamburger.backbones.weights import load_backbone
-from hamburger.errors import OptionError, check_count
+from hamburger.errors import OptionError, UnknownNameError, check_count
 from hamburger.insertion import insert_context
 from hamburger.models.info import Info
 from hamburger.models.pyramid import LEVELS, STAGES, create_pyramid
@@ -30,6 +32,7 @@ POOL = 7  # side of a box's features
 RATIOS = (0.5, 1.0, 2.0)  # of the anchors
 TRIED = 128  # pixels of the image that a context is tried on
 LEAST = 0.5  # probability from which on a pixel is in a mask
+PASTED = 2**26  # probabilities that are held at once, in pixels of the image
 
 Objects = dict[str, Tensor]
 
@@ -51,7 +54,23 @@ class Detector(nn.Module):
             terms: Objects = self.net(list(images), list(targets))
             return {name.removeprefix("loss_"): value for name, value in terms.items()}
         found: list[Objects] = self.net(list(images))
-        return [each | {"labels": each["labels"] - 1, "masks": each["masks"][:, 0] >= LEAST} for each in found]
+        return [each | {"labels": each["labels"] - 1} for each in found]
+
+
+class Resized(GeneralizedRCNNTransform):  # type: ignore[misc] # torchvision has no types
+    """Masks as bits, some at a time: torchvision holds the probabilities of all of them twice, in each pixel of the
+    image, which is 20 GB for 100 objects in a photograph of 24 megapixels."""
+
+    def postprocess(
+        self, result: list[Objects], image_shapes: list[tuple[int, int]], original_image_sizes: list[tuple[int, int]]
+    ) -> list[Objects]:
+        if not self.training:
+            for found, seen, (h, w) in zip(result, image_shapes, original_image_sizes, strict=True):
+                found["boxes"] = resize_boxes(found["boxes"], seen, (h, w))
+                parts = [each.split(max(1, PASTED // (h * w))) for each in (found["masks"], found["boxes"])]
+                pasted = (paste_masks_in_image(*part, (h, w))[:, 0] >= LEAST for part in zip(*parts, strict=True))
+                found["masks"] = torch.cat(list(pasted))
+        return result
 
 
 def create_detector(
@@ -114,6 +133,7 @@ def create_detector(
         mask_head=MaskRCNNHeads(channels, (channels,) * 4, 1),
         mask_predictor=MaskRCNNPredictor(channels, channels, num_classes + 1),
     )
+    net.transform = Resized(size, max_size, net.transform.image_mean, net.transform.image_std)
     for module in (net.backbone, net.rpn.head, net.roi_heads.box_predictor):
         module.register_forward_hook(in_float32)
     if context is not None:
@@ -136,6 +156,10 @@ def places(after: str) -> list[str]:
             named.append(f"backbone.body.{word}")
         elif re.fullmatch("p[2-5]", word):
             named.append(f"backbone.fpn.layer_blocks.{int(word[1]) - 2}")
+        elif re.fullmatch(r"(p|layer)\d+", word):
+            raise UnknownNameError(
+                f"create_detector: there is no submodule '{word}' for after; take one of {', '.join(STAGES)}, p2 ... p5"
+            )
         else:
             named.append(word)
     return named

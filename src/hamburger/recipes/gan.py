@@ -27,13 +27,35 @@ def _paper(name: str) -> GanRecipe:
             decay_from=settings.decay_from,
         ),
         batch=settings.batch,
+        made_batch=settings.made_batch,
         steps=settings.steps,
-        precision="bf16",  # float32 on the authors' TPUs, whose products take bfloat16 operands
+        # as TPUs, on which all but SNGAN were trained, take bfloat16 operands for their products; SNGAN's was float32
+        precision="bf16",
         channels_last=True,
         checkpoint_every=5_000,
         sample_every=5_000,
         log_every=100,
     )
+
+
+@gan_recipes.register("sngan")
+def sngan() -> GanRecipe:
+    """Miyato & Koyama: ImageNet at 128 pixels, 450,000 steps, five of the discriminator (64 real, 64 made) to one of
+    the generator (128 made). Without a context.
+    """
+    return _paper("sngan")
+
+
+@gan_recipes.register("sagan")
+def sagan() -> GanRecipe:
+    """Zhang et al.: 1,000,000 steps of 256 images, attention at 32 x 32."""
+    return _paper("sagan")
+
+
+@gan_recipes.register("ylg")
+def ylg() -> GanRecipe:
+    """Daras et al.: 1,000,000 steps of 1,024 images, sparse attention at 32 x 32; its batch is inferred."""
+    return _paper("ylg")
 
 
 @gan_recipes.register("hamgan-baby")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from hamburger.recipes.base import Training
+from hamburger.recipes.base import LATE, Training
 from hamburger.registry import Registry
 
 
@@ -69,6 +69,9 @@ class GanRecipe(Training):
     average_from: int = 0  # until then the mean is the generator itself
     sample_every: int = 1_000  # a sheet of the same latents each time
     graph: bool = False  # record a step as a CUDA graph and replay it; one process on one GPU
+    # images in a step of the generator, over all processes and parts; None: as many as `batch`, which the
+    # discriminator always gets of each kind
+    made_batch: int | None = field(default=None, metadata={LATE: True})
 
 
 # functions without arguments that return a GanRecipe

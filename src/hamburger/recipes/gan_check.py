@@ -28,6 +28,15 @@ def check_gan_recipe(recipe: GanRecipe, *, processes: int = 1) -> None:
         )
     if recipe.batch // (processes * recipe.accumulate) < 2:
         raise OptionError(f"{call}: batch norm needs two images at once, got batch {recipe.batch}; --set batch=2")
+    if recipe.made_batch is not None:
+        check_count(call, "made_batch", recipe.made_batch, least=1)
+        shares = processes * recipe.accumulate
+        if recipe.made_batch % shares or recipe.made_batch // shares < 2:
+            enough = max(2, -(-recipe.made_batch // shares)) * shares
+            raise OptionError(
+                f"{call}: made_batch {recipe.made_batch} cannot be shared by {processes} processes in "
+                f"{recipe.accumulate} accumulated parts of two images or more; --set made_batch={enough}"
+            )
     _check_model(call, recipe)
     check_count(call, "data.workers", recipe.data.workers, least=0)
     check_flag(call, "data.flip", recipe.data.flip)

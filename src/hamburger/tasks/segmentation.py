@@ -52,11 +52,9 @@ class Segmentation(Task[Recipe]):
         return feed(recipe, device, data.train, self.info(recipe, data))
 
     def info(self, recipe: Recipe, data: Sets) -> Info:
-        return Info(
-            classes=data.train.classes,
-            palette=data.train.palette,
-            extra={"recipe": recipe.name, "data": recipe.data.name, "data_options": recipe.data.options},
-        )
+        asked = recipe.data
+        extra = {"recipe": recipe.name, "data": asked.name, "data_options": asked.options, "val_split": asked.val_split}
+        return Info(classes=data.train.classes, palette=data.train.palette, extra=extra)
 
     def about(self, recipe: Recipe) -> dict[str, Any]:
         model = recipe.model

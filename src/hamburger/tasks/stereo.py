@@ -42,7 +42,12 @@ class Stereo(Task[StereoRecipe]):
     ) -> StereoSplits:
         splits = StereoSplits.of(recipe, root)
         if first:
-            splits.check()
+            largest, reach = splits.check(), recipe.model.max_disparity
+            if largest >= reach:
+                note(
+                    f"{recipe.data.name}: disparities to train on go up to {largest:.0f} px, and what is not below "
+                    f"model.max_disparity = {reach} is left out; a larger one, or data.options.shrink, takes it in"
+                )
         return splits
 
     def build(self, recipe: StereoRecipe, data: StereoSplits) -> StereoNet:

@@ -277,3 +277,15 @@ def test_the_page_needs_nothing_else(committed):
     assert all(link.startswith("#") and link[1:] in seen.ids for link in seen.links)
     assert {claim.id for claim in CLAIMS} <= set(seen.ids)
     assert text.count("<svg") >= sum(bool(verdict.trials) for _, verdict in judged(committed))
+
+
+def test_growth_is_not_read_between_two_runs():
+    """Another commit's kernels may be ten times as slow: that is no exponent."""
+    figures = [("new", 16384, 1.0), ("new", 65536, 4.0), ("old", 262144, 160.0)]
+    rows = [
+        {"module": "nmf", "dtype": "float32", "n": n, "hardware": "H", "commit": commit, "infer_ms": ms, "train_ms": ms}
+        for commit, n, ms in figures
+    ]
+    claim = next(claim for claim in CLAIMS if claim.id == "cost-linear-time")
+    verdict = claim.judge(Results({"table3_h200": rows}))
+    assert verdict.word == CONFIRMED and verdict.telling.effect == pytest.approx(1.0)

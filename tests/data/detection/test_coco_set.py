@@ -73,9 +73,14 @@ def broken(root):
         105: (14, 3, [4, 5, 10, 10], {"size": list(SIZE), "counts": [5, 6]}),
         106: (14, 3, [4, 5, 10], good),
         107: (14, 3, [4, 5, 10, 10], []),
+        108: ([14], 3, [4, 5, 10, 10], good),
+        109: (14, [3], [4, 5, 10, 10], good),
+        110: (14, 3, [4, 5, 10, 10], [[4, 5, 14, 5, 1e12, 15]]),
     }
     content["annotations"] = [each for each in content["annotations"] if each["image_id"] != 18]
     content["annotations"] += [note(id, *rest) for id, rest in bad.items()]
+    content["annotations"].append(note(111, 14, 3, [4, 5, 10, 10], good, area="large"))
+    content["annotations"].append(content["annotations"][0])
     content["images"].append({"id": 13, "file_name": "003.png", "height": SIZE[0], "width": SIZE[1]})
     write(root, "train2017", content)
     return opened(root)
@@ -96,16 +101,21 @@ def test_every_defect_is_listed_with_its_path_or_id(tmp_path):
         "annotation 105": "sum to 40 x 30",
         "annotation 106": "left, top, width and height",
         "annotation 107": "empty or neither",
+        "annotation 108 (no image)": "image_id [14]",
+        "annotation 109": "category_id [3]",
+        "annotation 110": "go from 4 to 1e+12",
+        "annotation 111": "area must be a number",
+        "annotation 0 (000.png)": "is listed twice",
         "image 13": "listed 2 times",
     }.items():
         assert sum(where in problem and what in problem for problem in problems) == 1, (where, problems)
-    assert len(problems) == 13
+    assert len(problems) == 18
 
 
 def test_broken_annotations_can_be_left_out_and_empty_images_kept(tmp_path):
     broken(tmp_path)
     data = opened(tmp_path, broken="drop", empty="keep")
-    assert data.dropped == 8
+    assert data.dropped == 13
     assert not any(": annotation " in problem for problem in data.problems())
     scene = data[8]
     assert scene.boxes.shape == (0, 4) and scene.masks.shape == (0, *SIZE) and scene.labels.dtype == torch.int64
@@ -117,6 +127,44 @@ def test_a_box_may_be_rounded_outside(tmp_path):
     write(tmp_path, "train2017", content)
     data = opened(tmp_path)
     assert data.problems() == [] and data[0].boxes[0].tolist() == [30.5, 20, 40, 30]
+
+
+def test_what_a_file_may_leave_open(tmp_path):
+    """Ids that repeat among different annotations, an area that is null, sizes as 40.0."""
+    content = coco(tmp_path, images=1)
+    content["images"][0]["width"] = 40.0
+    for annotation in content["annotations"]:
+        annotation |= {"id": 0, "area": None}
+    write(tmp_path, "train2017", content)
+    data = opened(tmp_path)
+    assert data.problems() == [] and torch.equal(data[0].areas, data[0].masks.sum((1, 2)).double())
+
+
+@pytest.mark.parametrize(
+    "part, change, said",
+    [
+        ("images", {"id": [10]}, r"images\[0\]: id cannot be \[10\]"),
+        ("images", {"height": None}, "height cannot be None"),
+        ("images", {"width": 0}, "width cannot be 0"),
+        ("images", {"file_name": None}, "file_name cannot be None"),
+        ("categories", {"id": 3}, "the category id 3 stands for several"),
+        ("categories", {"name": "square"}, "the class name 'square' stands for several .* classes=0,1"),
+    ],
+)
+def test_entries_that_cannot_be_told_apart_or_read(tmp_path, part, change, said):
+    content = coco(tmp_path)
+    content[part][0] |= change
+    write(tmp_path, "train2017", content)
+    with pytest.raises(DataError, match=said):
+        opened(tmp_path)
+
+
+def test_one_of_two_categories_of_the_same_name_can_be_chosen(tmp_path):
+    content = coco(tmp_path)
+    content["categories"][0]["name"] = "square"
+    write(tmp_path, "train2017", content)
+    data = opened(tmp_path, classes=[1])
+    assert data.classes == ("square",) and data[0].boxes.tolist() == [[20, 10, 30, 20]]
 
 
 def test_files_that_are_none(tmp_path):

@@ -67,7 +67,7 @@ def test_a_rectangle_of_whole_numbers_is_exact():
         (None, "empty or neither"),
         ([[0, 0, 1, 1]], "three or more corners"),
         ([[0, 0, 1, 1, 2, 2, 3]], "three or more corners"),
-        ([[0, 0, 1, float("nan"), 2, 2]], "all finite"),
+        ([[0, 0, 1, float("nan"), 2, 2]], "from nan to nan"),
         ([["a", 0, 1, 1, 2, 2]], "a list of numbers"),
     ],
     ids=str,

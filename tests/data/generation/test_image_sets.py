@@ -151,6 +151,43 @@ def test_tiny_imagenet_from_a_tar_is_that_of_the_folder(tmp_path):
         open_source("tiny-imagenet", "test", size=64, root=tree)
 
 
+@pytest.mark.parametrize("packed", [False, True], ids=["folder", "tar"])
+def test_the_official_val_of_tiny_imagenet_has_the_classes_of_train(tmp_path, packed):
+    tree = trees.folders(tmp_path / "tree", classes=("n01", "n02", "n03"), size=(64, 64), suffix=".JPEG")
+    trees.official_val(tree, classes=("n03", "n02"))
+
+    def load_val():
+        root = trees.archive(tmp_path / "tiny-imagenet-200.tar", tree) if packed else tree
+        return load("tiny-imagenet", root, tmp_path, size=64, split="val")
+
+    found = load_val()
+    assert found.classes == ("n01", "n02", "n03")
+    assert found.labels.tolist() == [1, 1, 2, 2]
+    for image, name in zip(found.images, ("val_0", "val_2", "val_1", "val_3"), strict=True):
+        pixels = np.asarray(Image.open(tree / "val" / "images" / f"{name}.JPEG"))
+        np.testing.assert_array_equal(image, pixels.transpose(2, 0, 1))
+    text = tree / "val" / "val_annotations.txt"
+    whole = text.read_text()
+    for said, complaint in {
+        "": r"val_0.JPEG has no line.*unpack the archive again",
+        whole + "val_9.JPEG\tn02\n": "val_9.JPEG has a line and no file",
+        whole + "val_0.JPEG\n": "line 5 has no class",
+        whole + "val_0.JPEG\tn03\n": "line 5 gives val_0.JPEG the class n03, another line n02",
+        whole.replace("n03", "n07"): r"1 of its 2 classes have no folder in train \(n07\)",
+    }.items():
+        text.write_text(said)
+        with pytest.raises(DataError, match=complaint):
+            load_val()
+    text.unlink()
+    with pytest.raises(DataError, match=r"no val/val_annotations.txt.*'test' is published without"):
+        load_val()
+
+
+def test_val_alone_brings_its_own_classes(tmp_path):
+    found = load("tiny-imagenet", trees.official_val(tmp_path / "tree"), tmp_path, size=64, split="val")
+    assert found.classes == ("n01", "n02") and found.labels.tolist() == [0, 0, 1, 1]
+
+
 def test_all_broken_files_are_listed_at_once(tmp_path):
     root = trees.folders(tmp_path / "data", each=30)
     for i in range(25):
@@ -160,7 +197,8 @@ def test_all_broken_files_are_listed_at_once(tmp_path):
     assert len(told.value.problems) == 25
     assert "0.png: no JPEG, PNG or WebP image" in str(told.value)
     assert "... and 5 more" in str(told.value)
-    assert not list((tmp_path / "cache").iterdir()), "nothing half-made is kept"
+    assert not list((tmp_path / "cache").glob("*.images")), "nothing half-made is kept"
+    assert not list((tmp_path / "cache").glob("*.partial"))
 
 
 def test_mistakes_are_told(tmp_path):

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import image_trees as trees
 import numpy as np
@@ -24,9 +29,37 @@ def source(tree, size=16):
     return open_source("folder", "train", size=size, root=tree)
 
 
+def files(folder):
+    """All but locks, which stay."""
+    return [path for path in folder.iterdir() if path.suffix != ".lock"]
+
+
 def only(folder):
-    (path,) = folder.iterdir()
+    (path,) = files(folder)
     return path
+
+
+HOLD = """
+import fcntl, sys
+lock = open(sys.argv[1], "ab")
+fcntl.lockf(lock, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def another_packs(lock):
+    """A process in the middle of packing, which goes on until it is killed."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout.readline() == "held\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_files_are_read_once(tree, tmp_path):
@@ -74,14 +107,14 @@ def test_changed_files_and_other_sizes_are_other_keys(tree, tmp_path):
     cache = tmp_path / "cache"
     first = load_images(source(tree), cache=cache)
     load_images(source(tree, size=8), cache=cache)
-    assert len(list(cache.iterdir())) == 2
+    assert len(files(cache)) == 2
     trees.folders(tree, classes=("cats",), each=2)  # the same names written again: other times
     changed = tree / "train" / "cats" / "0.png"
     changed.write_bytes((tree / "train" / "dogs" / "0.png").read_bytes())
     new = load_images(source(tree), cache=cache)
     assert new.digest != first.digest
     np.testing.assert_array_equal(new.images[0], new.images[3])
-    old = next(path for path in cache.iterdir() if path.stat().st_size > 4000)
+    old = next(path for path in files(cache) if path.stat().st_size > 4000)
     with pytest.raises(Unusable, match="other images"):
         read_packed(old, {})
 
@@ -109,6 +142,37 @@ def test_processes_that_pack_at_once_do_not_meet(tree, tmp_path, monkeypatch):
     assert only(cache).stat().st_mode & 0o777 == 0o644
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="locks and kills as Linux has them")
+@pytest.mark.parametrize("crashed", [False, True], ids=["it finishes", "it is killed"])
+def test_who_comes_second_waits_and_reads_what_the_first_packed(tree, tmp_path, crashed):
+    whole = load_images(source(tree), cache=tmp_path / "other")
+    packed = only(tmp_path / "other")
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    opened, reads, noted = source(tree), [], threading.Event()
+    read = opened.read
+    opened.read = lambda index: (reads.append(index), read(index))[1]
+    with another_packs(cache / f".{packed.name}.lock") as process, ThreadPoolExecutor(1) as second:
+        try:
+            waiting = second.submit(load_images, opened, cache=cache, note=lambda text: noted.set())
+            assert noted.wait(60) and not reads and not waiting.done()
+            if not crashed:
+                (cache / packed.name).write_bytes(packed.read_bytes())
+        finally:
+            process.kill()
+        assert waiting.result(60).digest == whole.digest
+    assert sorted(reads) == (list(range(6)) if crashed else [])
+
+
+def test_a_cache_that_is_only_read_needs_no_lock(tree, tmp_path, monkeypatch):
+    cache = tmp_path / "cache"
+    digest = load_images(source(tree), cache=cache).digest
+    for path in cache.glob(".*.lock"):
+        path.unlink()
+    monkeypatch.setattr("hamburger.data.generation.load.one_at_a_time", lambda *_: pytest.fail("locked"))
+    assert load_images(source(tree), cache=cache).digest == digest
+
+
 def test_batches_of_one_length_and_time_are_known_by_their_content(tmp_path):
     roots = [trees.cifar_batches(tmp_path / name) for name in ("a", "b")]
     changed = roots[1] / "cifar-10-batches-py" / "data_batch_1"
@@ -128,7 +192,7 @@ def test_a_kill_while_packing_leaves_nothing_that_counts(tree, tmp_path):
     broken.read = lambda index: read(index) if index < 4 else (_ for _ in ()).throw(KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
         load_images(broken, cache=cache)
-    assert not list(cache.iterdir())
+    assert not files(cache)
 
 
 def test_batches_depend_on_their_number_alone():

@@ -44,6 +44,8 @@ def test_a_pfm_of_either_order_is_read_from_the_top(tmp_path, big):
         (b"Pf\n2 2\n-1\n" + bytes(17), "damaged or incomplete"),
         (b"Pf\n0 2\n-1\n", "none of them may be 0"),
         (b"Pf\n2 2\n0.0\n" + bytes(16), "none of them may be 0"),
+        (b"Pf\n2 2\n1.2.3\n" + bytes(16), "no PFM file"),
+        (b"Pf\n2 2\n.\n" + bytes(16), "no PFM file"),
     ],
 )
 def test_a_broken_pfm_says_what_is_wrong_with_it(tmp_path, content, message):
@@ -193,6 +195,22 @@ def test_what_is_sound_is_not_read_again(tmp_path, monkeypatch):
     write_image(tmp_path / "tree" / "frames_cleanpass" / "TRAIN/A/0000" / "left" / "0001.png", (5, 5))
     with pytest.raises(BaseException, match="read again"):
         inspect_stereo(data)
+
+
+def test_disparities_without_their_image_are_no_known_pixels(tmp_path):
+    trees.middlebury(tmp_path)
+    (tmp_path / "art" / "view1.png").unlink()
+    (tmp_path / "one.txt").write_text("piano\n")
+    (tmp_path / "two.txt").write_text("piano\nart\n")
+    one, two = (inspect_stereo(create_stereo_set("middlebury", split, tmp_path)) for split in ("one", "two"))
+    assert two.known == one.known and len(two.problems) == 1
+
+
+def test_a_list_that_is_no_text(tmp_path):
+    trees.sceneflow(tmp_path)
+    (tmp_path / "train.txt").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DataError, match=r"train\.txt: no readable list"):
+        create_stereo_set("sceneflow", "train", tmp_path)
 
 
 def test_names_and_folders_that_are_not_there(tmp_path):

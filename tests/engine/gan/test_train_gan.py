@@ -14,8 +14,10 @@ import time
 from multiprocessing import forkserver
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from small_gan import SETTINGS, found, rows, small, train_small
 
 from hamburger.data.generation.feed import Real
@@ -23,11 +25,14 @@ from hamburger.engine.events import Began, Drawn, Logged, Saved
 from hamburger.engine.gan import loop
 from hamburger.engine.gan.average import Average
 from hamburger.engine.gan.collapse import counted, verdict
+from hamburger.engine.gan.parts import Running
 from hamburger.engine.gan.players import build, discriminator_move, rate_share
+from hamburger.engine.gan.train import train_gan
 from hamburger.errors import CheckpointError, Interrupted, OptionError, TrainingError
 from hamburger.gan.sampling import sample
 from hamburger.gan.spectral import SpectralNorm, resting
 from hamburger.gan.weights import load_generator
+from hamburger.layers.norm import BatchNorm2d
 from hamburger.recipes.gan_base import Collapse, TwoRates
 
 
@@ -155,12 +160,57 @@ def test_two_processes_are_one(tmp_path):
         torch.testing.assert_close(two, one, rtol=1e-3, atol=1e-4)
 
 
+def test_under_torchrun_a_damaged_packed_file_is_made_again_for_all(tmp_path, monkeypatch):
+    """The processes begin together, and only the first reads the whole file before it is used."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    drawn = np.random.default_rng(0).integers(0, 256, (8, 16, 16, 3), dtype=np.uint8)
+    for i, pixels in enumerate(drawn):
+        path = tmp_path / "pictures" / "train" / "cd"[i % 2] / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path)
+    more = ("data.name=folder", "data.options=none", "log_every=1", "steps=3", "checkpoint_every=9", "average=none")
+    train_gan(small(*more), tmp_path / "one", data=tmp_path / "pictures", accelerator="cpu")
+    (packed,) = (tmp_path / "cache" / "hamburger" / "images").glob("*.images")
+    whole = packed.read_bytes()
+    packed.write_bytes(bytes(len(drawn) * 768) + whole[len(drawn) * 768 :])
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "--"]
+    words += [
+        "hamburger",
+        "gan",
+        "train",
+        "figures",
+        "--run",
+        str(tmp_path / "two"),
+        "--data",
+        str(tmp_path / "pictures"),
+    ]
+    words += ["--accelerator", "cpu", *(word for setting in (*SETTINGS, *more) for word in ("--set", setting))]
+    done = subprocess.run(
+        words, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("making it again") == 1 and packed.read_bytes() == whole
+    for name in ("discriminator", "generator", "real", "made"):
+        one, two = ([row[name] for row in rows(tmp_path / run)] for run in ("one", "two"))
+        torch.testing.assert_close(two, one, rtol=1e-3, atol=1e-4)
+
+
 def test_accumulated_parts_and_more_steps_of_the_discriminator(tmp_path):
     more = ("accumulate=2", "optim.discriminator_steps=2", "log_every=1", "steps=3", "average=none")
     train_small(tmp_path / "run", *more)
     assert len(rows(tmp_path / "run")) == 3
     train_small(tmp_path / "half", "precision=bf16", "channels_last=true", "steps=3", "optim.decay_from=1")
     assert rows(tmp_path / "half")[-1]["lr"] == pytest.approx(2e-3 / 2)
+
+
+def test_a_batch_of_its_own_for_the_generator(tmp_path, monkeypatch):
+    seen = []
+    move = loop.generator_move
+    monkeypatch.setattr(
+        loop, "generator_move", lambda judge, made, y: (seen.append(len(made)), move(judge, made, y))[1]
+    )
+    train_small(tmp_path / "run", "made_batch=12", "accumulate=2", "steps=2", "average=none")
+    assert seen == [6] * 4
 
 
 def test_accumulated_gradients_are_those_of_the_whole_batch():
@@ -196,6 +246,32 @@ def test_power_iterations_are_made_once_a_move(tmp_path, monkeypatch):
             train_small(tmp_path / str(parts), f"accumulate={parts}", "steps=2", "average=none")
         counts.append(len(calls))
     assert counts[0] == counts[1]
+
+
+def test_running_statistics_move_once_a_batch():
+    """numpy's means of the parts, and one move towards their mean."""
+    norm = BatchNorm2d(3, momentum=0.2)
+    norm.running_mean.copy_(torch.tensor([1.0, -2.0, 0.5]))
+    x = torch.randn(4, 5, 3, 4, 4, generator=torch.Generator().manual_seed(0)) * 2 + 1
+    running = Running(norm, parts=4)
+    for part in x:
+        norm(part)
+        running.part_done()
+    values = x.double().numpy().transpose(0, 2, 1, 3, 4).reshape(4, 3, -1)
+    mean, var = values.mean((0, 2)), values.var(2, ddof=1).mean(0)
+    np.testing.assert_allclose(norm.running_mean, 0.8 * np.array([1.0, -2.0, 0.5]) + 0.2 * mean, rtol=1e-5)
+    np.testing.assert_allclose(norm.running_var, 0.8 + 0.2 * var, rtol=1e-5)
+
+
+def test_a_run_in_parts_moves_its_running_statistics_once_a_move(tmp_path, monkeypatch):
+    """Of one batch in two parts the statistics are near those of the whole; two moves each would be twice as far."""
+    moved = {}
+    for parts in (1, 2):
+        settings = (f"accumulate={parts}", "batch=16", "steps=1", "average=none", "optim.generator_lr=1e-9")
+        train_small(tmp_path / str(parts), *settings)
+        generator, _ = load_generator(tmp_path / str(parts) / "generator.safetensors")
+        moved[parts] = 1 - float(generator.blocks[0].norm1.norm.running_var.mean())
+    assert moved[2] == pytest.approx(moved[1], rel=0.2)
 
 
 def test_a_loss_that_is_not_finite_stops_at_once(tmp_path, monkeypatch):
@@ -252,6 +328,30 @@ def test_the_average_follows_the_generator():
     torch.testing.assert_close(average.net.out.bias, torch.full((3,), 1.1))
     torch.testing.assert_close(average.net.norm.running_mean, torch.full_like(generator.norm.running_mean, 0.1))
     assert not any(parameter.requires_grad for parameter in average.net.parameters())
+
+
+def test_the_mean_of_weights_has_singular_vectors_of_its_own():
+    """With those of the last weights its largest singular value would be above what spectral norm allows."""
+    torch.manual_seed(0)
+    generator, _ = build(small("model.options.generator_spectral=equality"), 4)
+    average = Average(generator, 0.9, start=0)
+    for step in range(3):
+        with torch.no_grad():
+            for parameter in generator.parameters():
+                parameter.copy_(torch.randn_like(parameter))
+        generator(torch.randn(4, 6), torch.arange(4))  # one power iteration
+        average.update(step)
+    net = average.settled()
+    values = [
+        np.linalg.svd(module.weight.detach().double().flatten(1).numpy(), compute_uv=False)[0]
+        for module in net.modules()
+        if isinstance(module, torch.nn.Conv2d | torch.nn.Linear) and hasattr(module, "parametrizations")
+    ]
+    assert len(values) > 5
+    np.testing.assert_allclose(values, 1.0, atol=0.05)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    average.settled()
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
 
 
 def test_rates_fall_in_a_line():

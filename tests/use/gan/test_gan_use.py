@@ -67,6 +67,11 @@ def test_classes_by_name_or_number():
     assert chosen_classes(("ring", "1"), CLASSES) == [3, 1]
     with pytest.raises(OptionError, match="did you mean 'ring'"):
         chosen_classes(("rin",), CLASSES)
+    for number in ("4", "-1", "\N{SUPERSCRIPT TWO}"):
+        with pytest.raises(OptionError, match=f"no class '{number}'"):
+            chosen_classes((number,), CLASSES)
+    with pytest.raises(OptionError, match="numbers go from 0 to 3"):
+        chosen_classes(("4",), CLASSES)
     with pytest.raises(OptionError, match="nothing is asked for"):
         Wanted(count=0, rows=0, ways=0)
 
@@ -195,6 +200,14 @@ def test_fewer_samples_than_the_choice_still_compare_all_classes(run, means, tmp
         measure_generator(generator, real, means, Measure(samples=14, choice=40, subsets=4), device=CPU)
 
 
+def test_too_few_real_images_are_told_before_the_work(means, tmp_path):
+    images = load_images(open_source("figures", "train", size=16, length=3))
+    with pytest.raises(OptionError, match=r"figures, split 'train', has 3 images; .* at least 4"):
+        look_at_real(
+            images, means, Measure(samples=20), device=CPU, cache=tmp_path, progress=lambda *_: pytest.fail("worked")
+        )
+
+
 def test_what_is_not_a_number_is_not_measured(run, means, tmp_path):
     generator, _, _ = open_generator(run)
     images = load_images(open_source("figures", "train", size=16, length=40))
@@ -224,6 +237,9 @@ def test_extractors_by_name(tmp_path):
         find_extractor("inception")
     with pytest.raises(OptionError, match="did you mean 'inception'"):
         find_extractor("inceptio")
+    for name in ("inception", "efficientnet-lite0"):
+        with pytest.raises(OptionError, match=r"gan fid: there is no file --weights .*none\.pth"):
+            find_extractor(name, tmp_path / "none.pth")
     (tmp_path / "other.pth").write_bytes(b"other weights")
     with pytest.raises(CheckpointError, match="the weights that FID is defined by"):
         find_extractor("inception", tmp_path / "other.pth")
@@ -231,6 +247,24 @@ def test_extractors_by_name(tmp_path):
     assert own.label.startswith("Means@8 bilinear-antialias sha256:")
     with pytest.raises(OptionError, match="gan_run:Nothing"):
         find_extractor("gan_run:Nothing")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "complaint"),
+    [
+        ("torch-fidelity", {"resizer": "bilinear"}, "brings its own resizer; leave --resizer out"),
+        ("torch-fidelity", {"size": 64}, "brings its own size"),
+        ("torch-fidelity", {"weights": "w"}, "brings its own weights"),
+        ("torch-fidelity", {"other_weights": True}, "--other-weights is for --extractor inception alone"),
+        ("efficientnet-lite0", {"weights": "w", "other_weights": True}, "--other-weights is for"),
+        ("gan_run:Means", {"other_weights": True}, "--other-weights is for"),
+        ("gan_run:Means", {"weights": "w"}, "brings its own weights; leave --weights out"),
+        ("inception", {"weights": "w", "size": 64}, "299 pixels"),
+    ],
+)
+def test_options_that_mean_nothing_to_an_extractor_are_refused(name, options, complaint):
+    with pytest.raises(OptionError, match=complaint):
+        find_extractor(name, **options)
 
 
 def test_torch_fidelity_where_it_is_installed(monkeypatch):
@@ -289,3 +323,13 @@ def test_rows_are_appended_and_newer_ones_replace(run, means, tmp_path):
     append_rows(path, [{**one, "seed": 1}, {**one, "peak_mb": 11.0}])
     kept = [json.loads(line) for line in path.read_text().splitlines()]
     assert [(each["seed"], each["peak_mb"]) for each in kept] == [(0, 11.0), (1, 10.0)]
+
+
+@pytest.mark.parametrize("field", ["data", "split", "data_sha256", "compared_images"])
+def test_a_row_of_other_images_gives_way_to_none(tmp_path, field):
+    one = {"recipe": "folder", "context": "none", "seed": 0, "data": "folder", "split": "train", "data_sha256": "a"}
+    one |= {"compared_images": 10, "frechet": 1.0}
+    other = {**one, field: "other", "frechet": 2.0}
+    append_rows(tmp_path / "rows.jsonl", [one])
+    append_rows(tmp_path / "rows.jsonl", [other])
+    assert [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()] == [one, other]

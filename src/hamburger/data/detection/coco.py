@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +57,12 @@ class Coco(DetectionSet):
         self.split, self.empty = split, empty
         self.file = _first(root, split, ("annotations/instances_{}.json", "annotations/{}.json", "{}.json"))
         said = _read(self.file)
-        categories = sorted(said["categories"], key=lambda category: category["id"])
+        categories = sorted(said["categories"], key=lambda category: (isinstance(category["id"], str), category["id"]))
         names = [str(category["name"]) for category in categories]
         numbers = chosen(self.name, names, classes)
         self.classes = tuple(names[number] for number in numbers)
+        _once(self.file, "category id", [category["id"] for category in categories], "give each its own")
+        _once(self.file, "class name", self.classes, "rename one, or choose by number with classes=0,1,...")
         self.palette = voc_palette(len(numbers) + 1)[1:]
         self.categories = {categories[number]["id"]: label for label, number in enumerate(numbers)}
         self.known = {category["id"] for category in categories}
@@ -76,13 +78,18 @@ class Coco(DetectionSet):
         """What is wrong with annotations, and those that are sound by image."""
         images = {image["id"]: image for image in self.images}
         found, objects = [], defaultdict(list)
+        before: dict[Any, Entry] = {}
         for annotation in annotations:
+            id, image = annotation.get("id"), annotation.get("image_id")
             fault = fault_of(annotation, images, self.known)
+            # ids alone may stand twice, as tools write them that do not care; the whole would be one object twice
+            if fault is None and isinstance(id, Hashable) and before.setdefault(id, annotation) is not annotation:
+                fault = "is listed twice" if before[id] == annotation else None
             if fault is not None:
-                image = images.get(annotation.get("image_id"), {}).get("file_name", "no image")
-                found.append(f"{self.file}: annotation {annotation.get('id')} ({image}): {fault}")
+                image = images[image]["file_name"] if _among(image, images) else "no image"
+                found.append(f"{self.file}: annotation {id} ({image}): {fault}")
             elif annotation["category_id"] in self.categories:
-                objects[annotation["image_id"]].append(annotation)
+                objects[image].append(annotation)
         return found, objects
 
     def path(self, index: int) -> Path:
@@ -102,7 +109,8 @@ class Coco(DetectionSet):
             masks[i] = mask_of(annotation["segmentation"], size)
             x, y, w, h = annotation["bbox"]
             boxes[i] = np.clip([x, y, x + w, y + h], 0, [size[1], size[0]] * 2)
-        areas = [annotation.get("area", mask.sum()) for annotation, mask in zip(here, masks, strict=True)]
+        told = [annotation.get("area") for annotation in here]
+        areas = [mask.sum() if area is None else area for area, mask in zip(told, masks, strict=True)]
         return Scene(
             image,
             torch.from_numpy(boxes),
@@ -150,9 +158,9 @@ def mask_of(segmentation: Any, size: tuple[int, int]) -> rle.Mask:
 
 def fault_of(annotation: Entry, images: dict[Any, Entry], categories: set[Any]) -> str | None:
     """What is wrong with an annotation, told without drawing it; None where nothing is."""
-    if annotation.get("image_id") not in images:
+    if not _among(annotation.get("image_id"), images):
         return f"image_id {annotation.get('image_id')} is no image of the file"
-    if annotation.get("category_id") not in categories:
+    if not _among(annotation.get("category_id"), categories):
         return f"category_id {annotation.get('category_id')} is no category of the file"
     h, w = size_of(images[annotation["image_id"]])
     box = annotation.get("bbox")
@@ -162,11 +170,24 @@ def fault_of(annotation: Entry, images: dict[Any, Entry], categories: set[Any]) 
         return f"bbox {box} has no area"
     if min(box[:2]) < -OUTSIDE or box[0] + box[2] > w + OUTSIDE or box[1] + box[3] > h + OUTSIDE:
         return f"bbox {box} reaches outside the image of {w} x {h} pixels"
+    area = annotation.get("area")
+    if area is not None and not (isinstance(area, (int, float)) and 0 <= area < np.inf):
+        return f"area must be a number of pixels, got {area!r}"
     try:
         check_segmentation(annotation.get("segmentation"), (h, w))
     except InputError as said:
         return str(said)
     return None
+
+
+def _among(id: Any, known: Collection[Any]) -> bool:
+    return isinstance(id, Hashable) and id in known
+
+
+def _once(file: Path, what: str, values: Sequence[Any], remedy: str) -> None:
+    twice = [value for value, n in Counter(values).items() if n > 1]
+    if twice:
+        raise DataError(f"{file}: the {what} {twice[0]!r} stands for several categories; {remedy}")
 
 
 def check_segmentation(segmentation: Any, size: tuple[int, int]) -> None:
@@ -206,4 +227,16 @@ def _read(path: Path) -> dict[str, list[Entry]]:
             lacking = [key for key in keys if key not in entry]
             if lacking:
                 raise DataError(f"{path}: {part}[{place}] has no {lacking[0]}")
+            wrong = [key for key in keys if not _sound(key, entry[key])]
+            if wrong:
+                raise DataError(f"{path}: {part}[{place}]: {wrong[0]} cannot be {entry[wrong[0]]!r}")
     return said
+
+
+def _sound(key: str, value: Any) -> bool:
+    if key in ("width", "height"):
+        try:
+            return int(value) > 0
+        except (TypeError, ValueError, OverflowError):
+            return False
+    return isinstance(value, str) or (key != "file_name" and isinstance(value, (int, float)))

@@ -17,6 +17,7 @@ from hamburger.data.detection.rle import Mask
 from hamburger.errors import InputError
 
 FINE = 5
+FARTHEST = 1e5  # pixels: lines are walked in fine steps, and no image is so long
 CENTRE = 2  # the fine column of a pixel after which its centre lies
 
 Whole = npt.NDArray[np.int64]
@@ -43,8 +44,11 @@ def corners_of(polygon: Any) -> Corners:
         corners = np.asarray(polygon, np.float64)
     except (TypeError, ValueError):
         raise InputError("a polygon is a list of numbers x, y, x, y, ...") from None
-    if corners.ndim != 1 or len(corners) < 6 or len(corners) % 2 or not np.isfinite(corners).all():
-        raise InputError(f"a polygon has three or more corners x, y, all finite; this one has {corners.size} numbers")
+    if corners.ndim != 1 or len(corners) < 6 or len(corners) % 2:
+        raise InputError(f"a polygon has three or more corners x, y; this one has {corners.size} numbers")
+    low, high = corners.min(), corners.max()
+    if not (low > -FARTHEST and high < FARTHEST):  # nor where one is NaN
+        raise InputError(f"the corners of a polygon are pixels near the image; these go from {low:g} to {high:g}")
     return corners
 
 

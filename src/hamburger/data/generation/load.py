@@ -18,6 +18,7 @@ from hamburger.data.generation.base import Piece, Source, image_sources
 from hamburger.data.generation.packed import Packed, Unusable, read_packed, write_packed
 from hamburger.data.images import Bytes
 from hamburger.errors import DataError, OptionError
+from hamburger.files import one_at_a_time
 from hamburger.registry import options_of
 
 SHOWN = 20
@@ -76,19 +77,37 @@ def load_images(
         return _made(source)
     key = packed_key(source)
     path = (cache or cache_folder()) / f"{source.name}-{source.split}-{_short(key)}.images"
-    if path.exists():
-        try:
-            return _as_set(source, read_packed(path, key, verify=verify))
-        except Unusable as damage:
-            note(f"{damage}: making it again")
+    kept = _kept(source, path, key, verify)
+    if kept is not None:
+        return kept
     try:
-        write_packed(path, key, source.size, checked_pieces(source, after))
+        # of processes that begin together one packs; those that waited find its file
+        with one_at_a_time(
+            path.with_name(f".{path.name}.lock"), lambda: note(f"another process packs {path}: waiting")
+        ):
+            kept = _kept(source, path, key, verify, note)
+            if kept is not None:
+                return kept
+            write_packed(path, key, source.size, checked_pieces(source, after))
     except OSError as closed:
         raise DataError(
             f"{path.parent}: images cannot be packed into it ({closed.strerror or closed}); XDG_CACHE_HOME=DIR names "
             f"another place"
         ) from closed
     return _as_set(source, read_packed(path, key, verify=False))  # its sum was taken from what has just been written
+
+
+def _kept(
+    source: Source, path: Path, key: dict[str, Any], verify: bool, note: Callable[[str], object] = lambda text: None
+) -> ImageSet | None:
+    """From the packed file; None where there is none that can be used, with a `note` why."""
+    if not path.exists():
+        return None
+    try:
+        return _as_set(source, read_packed(path, key, verify=verify))
+    except Unusable as damage:
+        note(f"{damage}: making it again")
+        return None
 
 
 def packed_key(source: Source) -> dict[str, Any]:

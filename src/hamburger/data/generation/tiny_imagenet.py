@@ -8,19 +8,61 @@ from typing import Any
 
 import numpy as np
 
+from hamburger.data.generation.annotated import FOLDER, TEXT, classes_of, read_annotations
 from hamburger.data.generation.base import Piece, Source, image_sources
 from hamburger.data.generation.folder import SQUARE, ClassFolders
 from hamburger.data.images import SUFFIXES, read_square
 from hamburger.errors import DataError, check_count
 
-SIZE = 64
+NAME, SIZE = "tiny-imagenet", 64
 PLACES = ("tiny_imagenet10.tar", "tiny-imagenet-200.tar", "tiny_imagenet10", "tiny-imagenet-200")
 
 
-class ArchivedFolders(Source):
-    """Class directories inside an uncompressed tar: `.../SPLIT/CLASS/...`, read where they lie."""
+def _unlabelled(root: Path, split: str) -> DataError:
+    return DataError(
+        f"{NAME}: {root} has images of the split '{split}' in one folder and no {split}/{TEXT}, so that nobody knows "
+        f"their classes; the official 'test' is published without, 'val' has them: --split val, or data.split=val"
+    )
 
-    name = "tiny-imagenet"
+
+class AnnotatedFolder(ClassFolders):
+    """`root/SPLIT/images` with the text that names the classes, as the official 'val' is unpacked."""
+
+    name = NAME
+
+    def __init__(self, split: str, *, root: Path, size: int) -> None:
+        check_count(self.name, "size", size, least=4)
+        self.split, self.size, self.root = split, size, root
+        images, text = _images(root / split / FOLDER), root / split / TEXT
+        if not text.is_file():
+            raise _unlabelled(root, split)
+        found = read_annotations(text, text.read_bytes(), [path.name for path in images])
+        trained = root / "train"
+        folders = sorted(entry.name for entry in trained.iterdir() if entry.is_dir()) if trained.is_dir() else []
+        self.classes = classes_of(text, found, [name for name in folders if not name.startswith(".")])
+        # class by class, as from a tar or from folders
+        self.files = sorted(((p, self.classes.index(found[p.name])) for p in images), key=lambda entry: entry[1])
+
+
+class TinyFolders(ClassFolders):
+    name = NAME
+
+
+def _images(folder: Path) -> list[Path]:
+    """Those that lie in the folder itself."""
+    return sorted(
+        path
+        for path in folder.iterdir()
+        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
+    )
+
+
+class ArchivedFolders(Source):
+    """Class directories inside an uncompressed tar: `.../SPLIT/CLASS/...`, read where they lie; or 'val' as it is
+    published, with the text that names the classes.
+    """
+
+    name = NAME
 
     def __init__(self, split: str, *, root: Path, size: int) -> None:
         check_count(self.name, "size", size, least=4)
@@ -32,28 +74,35 @@ class ArchivedFolders(Source):
             raise DataError(
                 f"{root}: no readable tar ({broken}); one that is compressed must be unpacked first"
             ) from None
-        found = []
-        for name, offset, length in members:
-            parts = PurePosixPath(name).parts
-            hidden = parts[-1].startswith(".")  # such as what other systems' archivers put beside each file
-            if split in parts[:-2] and not hidden and PurePosixPath(name).suffix.lower() in SUFFIXES:
-                found.append((parts[parts.index(split) + 1], name, offset, length))
+        found = _entries(members, split)
         if not found:
             raise DataError(f"{root}: there is no {split}/CLASS/IMAGE in it; name a tar of class directories")
-        found.sort()
-        self.classes = tuple(sorted({entry[0] for entry in found}))
-        self.files = found
+        if {entry[0] for entry in found} == {FOLDER}:
+            text = next((member for member in members if PurePosixPath(member[0]).parts[-2:] == (split, TEXT)), None)
+            if text is None:
+                raise _unlabelled(root, split)
+            named = read_annotations(
+                root / text[0], self._content(*text[1:]), [PurePosixPath(e[1]).name for e in found]
+            )
+            found = [(named[PurePosixPath(entry[1]).name], *entry[1:]) for entry in found]
+            trained = sorted({entry[0] for entry in _entries(members, "train")})
+            self.classes = classes_of(root / text[0], named, trained)
+        else:
+            self.classes = tuple(sorted({entry[0] for entry in found}))
+        self.files = sorted(found)
 
     def __len__(self) -> int:
         return len(self.files)
 
     def read(self, index: int) -> Piece:
         kind, name, offset, length = self.files[index]
+        image = read_square(self.root / name, self.size, self._content(offset, length))
+        return Piece(image[None], np.array([self.classes.index(kind)], np.int64))
+
+    def _content(self, offset: int, length: int) -> bytes:
         with self.root.open("rb") as file:  # one handle each: threads do not share a place in the file
             file.seek(offset)
-            content = file.read(length)
-        image = read_square(self.root / name, self.size, content)
-        return Piece(image[None], np.array([self.classes.index(kind)], np.int64))
+            return file.read(length)
 
     def origin(self) -> Any:
         stat = self.root.stat()
@@ -63,15 +112,28 @@ class ArchivedFolders(Source):
         return f"{SQUARE} to {self.size}"
 
 
-@image_sources.register("tiny-imagenet")
+def _entries(members: list[tuple[str, int, int]], split: str) -> list[tuple[str, str, int, int]]:
+    """The images of a split: class directory, name, place and length."""
+    found = []
+    for name, offset, length in members:
+        parts = PurePosixPath(name).parts
+        hidden = parts[-1].startswith(".")  # such as what other systems' archivers put beside each file
+        if split in parts[:-2] and not hidden and PurePosixPath(name).suffix.lower() in SUFFIXES:
+            found.append((parts[parts.index(split) + 1], name, offset, length))
+    return found
+
+
+@image_sources.register(NAME)
 def tiny_imagenet(split: str = "train", *, root: Path, size: int = SIZE) -> Source:
-    """`root` is the tar, the folder that holds train/, or a folder with either of them."""
+    """`root` is the tar, the folder that holds train/, or a folder with either of them. 'val' may lie in class
+    directories, or as it is published: `val/images` and `val/val_annotations.txt`.
+    """
     root = Path(root)
     for place in (root, *(root / name for name in PLACES)):
         if place.is_file():
             return ArchivedFolders(split, root=place, size=size)
         if (place / split).is_dir():
-            made = ClassFolders(split, root=place, size=size)
-            made.name = "tiny-imagenet"
-            return made
-    raise DataError(f"tiny-imagenet: {root} is neither a tar nor a folder with {split}/CLASS/IMAGE, nor holds one")
+            inside = [e.name for e in (place / split).iterdir() if e.is_dir() and not e.name.startswith(".")]
+            kind = AnnotatedFolder if inside == [FOLDER] else TinyFolders
+            return kind(split, root=place, size=size)
+    raise DataError(f"{NAME}: {root} is neither a tar nor a folder with {split}/CLASS/IMAGE, nor holds one")

@@ -47,10 +47,11 @@ def inspect_stereo(data: StereoSet, *, cache: bool = True, after: Callable[[], o
     else:
         rows = [_generated(data, index, after) for index in range(len(data))]
     twice = [f"{id}: listed {n} times in split '{data.split}'" for id, n in Counter(data.ids).items() if n > 1]
-    total = sum(row["h"] * row["w"] for row in rows if "h" in row)
+    whole = [row for row in rows if "h" in row and "known" in row]  # left image and disparity could be read
+    total = sum(row["h"] * row["w"] for row in whole)
     return StereoFindings(
         twice + [line for row in rows if row["problem"] for line in row["problem"].split("\n")],
-        sum(row.get("known", 0) for row in rows) / max(1, total),
+        sum(row["known"] for row in whole) / max(1, total),
         max(row.get("largest", 0.0) for row in rows),
         dict(Counter((row["h"], row["w"]) for row in rows if "h" in row)),
     )

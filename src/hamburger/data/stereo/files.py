@@ -87,8 +87,12 @@ def listed(root: Path, split: str, pairs: Iterable[StereoFiles]) -> list[StereoF
     path = root / f"{split}.txt"
     if not path.is_file():
         return None
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as broken:
+        raise DataError(f"{path}: no readable list ({broken})") from None
     known = {pair.id: pair for pair in pairs}
-    wanted = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    wanted = [line.strip() for line in lines if line.strip()]
     unknown = [id for id in wanted if id not in known]
     if unknown:
         raise DataError(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from hamburger.errors import DataError
 
 Floats = npt.NDArray[np.float32]
-HEADER = re.compile(rb"(P[fF])\s+(\d+)\s+(\d+)\s+([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s")
+HEADER = re.compile(rb"(P[fF])\s+(\d+)\s+(\d+)\s+([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s")
 LONGEST = 256  # bytes of a header
 
 

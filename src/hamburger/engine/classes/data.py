@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hamburger.data.generation.load import ImageSet, load_images, open_source
-from hamburger.errors import DataError
+from hamburger.engine.assemble import check_alike
 from hamburger.recipes.class_base import ClassRecipe
 
 
@@ -23,8 +23,7 @@ class Splits(NamedTuple):
             for split in (asked.train_split, asked.val_split)
         ]
         train, val = (load_images(source, verify=verify, note=note) for source in sources)
-        if train.classes != val.classes:
-            raise DataError(f"{asked.name}: the classes of '{asked.train_split}' and '{asked.val_split}' differ")
+        check_alike(asked, train.classes, val.classes)
         return cls(train, val)
 
     def digest(self) -> str:

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from hamburger.data.detection import DetectionSet, create_detection_set
 from hamburger.data.detection.checks import check_scenes
-from hamburger.engine.assemble import check_each, digest_of
-from hamburger.errors import DataError
+from hamburger.engine.assemble import check_alike, check_each, digest_of
 from hamburger.recipes.detect_base import DetectionRecipe
 
 
@@ -21,8 +20,7 @@ class SceneSets(NamedTuple):
         asked = recipe.data
         splits = (asked.train_split, asked.val_split)
         train, val = (create_detection_set(asked.name, split, root, **asked.options) for split in splits)
-        if train.classes != val.classes:
-            raise DataError(f"{asked.name}: the classes of '{asked.train_split}' and '{asked.val_split}' differ")
+        check_alike(asked, train.classes, val.classes)
         return cls(train, val)
 
     def check(self) -> None:

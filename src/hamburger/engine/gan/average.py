@@ -9,12 +9,16 @@ import torch
 from torch import Tensor
 
 from hamburger.gan.generator import Generator
+from hamburger.gan.spectral import settle
 
 RUNNING = ("running_mean", "running_var")
 
 
 class Average:
-    """Weights and running statistics move by 1 - decay of the way; all else (power iterations, bases) is copied."""
+    """Weights and running statistics move by 1 - decay of the way; all else (bases, counts) is copied.
+
+    Vectors of power iterations belong to the weights: before images are made, `settled` finds those of the mean.
+    """
 
     def __init__(self, live: Generator, decay: float, start: int) -> None:
         self.decay, self.start = decay, start
@@ -30,6 +34,13 @@ class Average:
         weight = 1.0 if step < self.start else 1.0 - self.decay
         torch._foreach_lerp_(self._moved, self._sources, weight)
         torch._foreach_copy_(self._copied, self._others)
+
+    @torch.no_grad()
+    def settled(self) -> Generator:
+        """The network to make images with. Equal weights give equal vectors, however often this was asked."""
+        torch._foreach_copy_(self._copied, self._others)
+        settle(self.net)
+        return self.net
 
     def state(self) -> dict[str, Any]:
         return dict(self.net.state_dict())

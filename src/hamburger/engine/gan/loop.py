@@ -18,6 +18,7 @@ from hamburger.engine.folder import RunFolder
 from hamburger.engine.gan.average import Average
 from hamburger.engine.gan.collapse import counted, verdict
 from hamburger.engine.gan.graph import Replayed
+from hamburger.engine.gan.parts import Running
 from hamburger.engine.gan.players import Player, Players, discriminator_move, draw, generator_move, rate_share
 from hamburger.engine.interrupt import StopRequest
 from hamburger.engine.run import Run
@@ -71,7 +72,7 @@ class GanLoop(Run[GanRecipe, GanProgress]):
     @property
     def maker(self) -> Generator:
         """The network that samples come from."""
-        net: Generator = self.generator.net if self.average is None else self.average.net
+        net: Generator = self.generator.net if self.average is None else self.average.settled()
         return net
 
     # -- the run -------------------------------------------------------------------------------------------------
@@ -114,12 +115,16 @@ class GanLoop(Run[GanRecipe, GanProgress]):
     def both_move(self, draws: Sequence[list[Real]]) -> dict[str, Tensor]:
         for parts in draws:
             terms = self.move_discriminator(parts)
-        return terms | self.move_generator(len(draws[0]), len(draws[0][0].labels))
+        count, b = len(draws[0]), len(draws[0][0].labels)
+        if self.recipe.made_batch is not None:
+            b = self.recipe.made_batch // (distributed.world() * count)
+        return terms | self.move_generator(count, b)
 
     def move_discriminator(self, parts: Sequence[Real]) -> dict[str, Tensor]:
         seen: dict[str, Tensor] = {}
         player = self.discriminator
         player.optimizer.zero_grad(set_to_none=True)
+        running = Running(self.generator.net, self.discriminator.net, parts=len(parts))
         for i, part in enumerate(parts):
             z, y = self._latents(len(part.labels))
             with self._same_weights(i), torch.no_grad():
@@ -127,6 +132,7 @@ class GanLoop(Run[GanRecipe, GanProgress]):
             with self._same_weights(i), self._joined(player, last=i + 1 == len(parts)):
                 terms = discriminator_move(player.model, self._laid(part), made, y)
                 self.fabric.backward(terms["discriminator"] / len(parts))
+            running.part_done()
             for name, value in terms.items():
                 own = value.detach() / len(parts)
                 seen[name] = seen[name] + own if name in seen else own
@@ -140,6 +146,7 @@ class GanLoop(Run[GanRecipe, GanProgress]):
         # the gradient goes through the discriminator, not into it; it is called past Fabric's wrapper, which would
         # wait for gradients that never come
         self.discriminator.net.requires_grad_(False)
+        running = Running(self.generator.net, self.discriminator.net, parts=parts)
         try:
             for i in range(parts):
                 z, y = self._latents(b)
@@ -149,6 +156,7 @@ class GanLoop(Run[GanRecipe, GanProgress]):
                         loss = generator_move(self.discriminator.plain, made, y) / parts
                     self.fabric.backward(loss)
                 total = loss.detach() if total is None else total + loss.detach()
+                running.part_done()
         finally:
             self.discriminator.net.requires_grad_(True)
         player.wrapped_optimizer.step()

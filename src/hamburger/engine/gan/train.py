@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hamburger import distributed
+from hamburger.data.generation.base import Source
 from hamburger.data.generation.feed import Feed
 from hamburger.data.generation.load import ImageSet, load_images, open_source
 from hamburger.engine.events import Listener, Note
@@ -41,14 +42,18 @@ def train_gan(
     machine = Machine.choose(accelerator=accelerator, devices=devices, nodes=nodes)
     check_gan_recipe(recipe, processes=machine.processes)
 
-    def open_data(first: bool) -> ImageSet:
+    def open_data(first: bool) -> tuple[Source, ImageSet]:
         listen: Listener = on_event if first else lambda event: None
         source = open_source(
             recipe.data.name, recipe.data.split, size=recipe.model.resolution, root=data, **recipe.data.options
         )
-        return load_images(source, verify=first, note=lambda text: listen(Note(text)))
+        return source, load_images(source, verify=first, note=lambda text: listen(Note(text)))
 
-    def work(fabric: Fabric, folder: RunFolder, images: ImageSet, listen: Listener) -> Result:
+    def work(fabric: Fabric, folder: RunFolder, opened: tuple[Source, ImageSet], listen: Listener) -> Result:
+        source, images = opened
+        if distributed.rank():
+            # the first has read all of the packed file by now, and made it again if it was damaged
+            images = load_images(source, verify=False)
         return _train(recipe, machine, fabric, folder, images, resume, listen)
 
     return in_folder(recipe, run, machine, resume=resume, on_event=on_event, open_data=open_data, work=work)
@@ -91,6 +96,8 @@ def _finish(recipe: GanRecipe, folder: RunFolder, loop: GanLoop, players: Player
         "model": recipe.model.name,
         "context": players.generator.net.config["context"],
         "data": recipe.data.name,
+        "split": recipe.data.split,
+        "data_sha256": loop.data_digest(),
         "resolution": recipe.model.resolution,
         "seed": recipe.seed,
         "steps": recipe.steps,

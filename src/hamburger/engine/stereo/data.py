@@ -10,7 +10,7 @@ from typing import NamedTuple
 from hamburger.data.stereo import StereoSet, create_stereo_set
 from hamburger.data.stereo.checks import check_stereo
 from hamburger.data.stereo.files import StereoFileSet
-from hamburger.errors import DataError
+from hamburger.engine.assemble import check_each
 from hamburger.recipes.stereo_base import StereoRecipe
 
 
@@ -23,19 +23,10 @@ class StereoSplits(NamedTuple):
         splits = (recipe.data.train_split, recipe.data.val_split)
         return cls(*(create_stereo_set(recipe.data.name, split, root, **recipe.data.options) for split in splits))
 
-    def check(self) -> None:
-        """All that is wrong with both, in one error; what is rendered has nothing wrong."""
-        found: list[DataError] = []
-        for each in self:
-            try:
-                if isinstance(each, StereoFileSet):
-                    check_stereo(each)
-            except DataError as wrong:
-                found.append(wrong)
-        if found:
-            raise DataError(
-                "\n".join(str(wrong) for wrong in found), [problem for wrong in found for problem in wrong.problems]
-            )
+    def check(self) -> float:
+        """The largest disparity to train on, 0 where pairs are rendered: those have nothing wrong either."""
+        train, _ = check_each(self, lambda each: check_stereo(each) if isinstance(each, StereoFileSet) else None)
+        return 0.0 if train is None or not isinstance(self.train, StereoFileSet) else train.largest / self.train.shrink
 
     def digest(self) -> str:
         """Of what decides which pairs a step sees."""

@@ -81,6 +81,11 @@ def look_at_real(
     progress: Progress = lambda what, count: None,
 ) -> RealSide:
     """From the cache where these very images, this size and this extractor are in it."""
+    if len(images) <= measure.neighbours:
+        raise OptionError(
+            f"gan fid: {images.name}, split '{images.split}', has {len(images)} images; a covariance and "
+            f"{measure.neighbours} neighbours need at least {measure.neighbours + 1}"
+        )
     folder = cache or cache_folder().parent / "statistics"
     size = (images.size, images.size)
     extractor.to(device)

@@ -12,7 +12,11 @@ from hamburger.errors import DataError
 from hamburger.files import write_atomically, write_json_lines
 from hamburger.metrics.image_sets import Distances
 
-KEY = ("recipe", "context", "seed", "steps", "batch", "extractor", "fake_images", "hardware", "overrides")
+# what makes two rows the same run and measure; runs of one recipe on other images are other runs
+KEY = (
+    *("recipe", "context", "seed", "steps", "batch", "overrides", "hardware"),
+    *("data", "split", "data_sha256", "extractor", "fake_images", "compared_images"),
+)
 # what a row begins with, in this order
 FIRST = ("recipe", "context", "seed", "frechet", "extractor", "kid", "seconds_per_step", "peak_mb", "steps")
 
@@ -44,16 +48,21 @@ def kept_distances(run: Path, key: Sequence[Any], measure: Callable[[], Distance
     return found
 
 
-def append_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """The file with these rows added; an older row of the same run and measure gives way."""
-    before: list[dict[str, Any]] = []
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """None where there is no file yet."""
+    found: list[dict[str, Any]] = []
     if path.exists():
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
             try:
-                before.append(dict(json.loads(line)))
+                found.append(dict(json.loads(line)))
             except (ValueError, TypeError):
                 raise DataError(f"gan grid: line {number} of {path} is no row; mend it or name another file") from None
-    kept = {_key(each): each for each in before}
+    return found
+
+
+def append_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """The file with these rows added; an older row of the same run and measure gives way."""
+    kept = {_key(each): each for each in read_rows(path)}
     kept.update((_key(each), each) for each in rows)
     write_json_lines(path, kept.values())
 

@@ -58,11 +58,12 @@ def chosen_classes(wanted: Sequence[str], known: Sequence[str]) -> list[int]:
     for name in wanted:
         if name in known:
             found.append(list(known).index(name))
-        elif name.isdigit() and int(name) < len(known):
+        elif name.isdecimal() and int(name) < len(known):
             found.append(int(name))
         else:
             shown = list(known) if len(known) <= 40 else [*known[:10], f"... {len(known)} of them"]
-            raise OptionError(f"gan sample: no class '{name}'{did_you_mean(name, shown)}")
+            numbers = f"; numbers go from 0 to {len(known) - 1}" if name.lstrip("-").isdecimal() else ""
+            raise OptionError(f"gan sample: no class '{name}'{did_you_mean(name, shown)}{numbers}")
     return found or list(range(len(known)))
 
 
