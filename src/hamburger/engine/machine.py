@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
 ACCELERATORS = ("auto", "cpu", "cuda")
-PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
+MIXED = {"bf16": "bf16-mixed", "fp16": "16-mixed"}  # by our names
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,8 @@ class Machine:
         from lightning.fabric import Fabric
         from lightning.fabric.strategies.ddp import DDPStrategy
 
+        from hamburger.engine.mixed import Mixed
+
         for name in ("lightning.fabric", "lightning.pytorch"):  # what they would say, we say
             logging.getLogger(name).setLevel(logging.WARNING)
         with warnings.catch_warnings():
@@ -73,7 +75,7 @@ class Machine:
                 devices=self.devices,
                 num_nodes=self.nodes,
                 strategy=DDPStrategy() if self.processes > 1 else "auto",
-                precision=PRECISIONS[precision],  # type: ignore[arg-type]
+                plugins=[Mixed(MIXED[precision], self.accelerator)] if precision in MIXED else None,
             )
             fabric.launch()
         return fabric
