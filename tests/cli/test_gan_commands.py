@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 
 import pytest
 
 from hamburger.cli import main
+from hamburger.engine.gan.grid import GanCell
 from hamburger.gan.weights import GeneratorInfo, load_generator, save_generator
 
 OPTIONS = '{"generator_multipliers": [8, 8, 8], "discriminator_multipliers": [8, 8], "norm_momentum": 0.1}'
@@ -117,8 +119,8 @@ def test_a_grid_trains_measures_and_appends(ham, tmp_path):
     words += ["--extractor", "my_means:Means", "--samples", 20, "--choice", 16, "--device", "cpu", "--json", rows]
     status, out, err = ham(*words, "--jobs", 2)
     assert status == 0, err
-    found = [json.loads(line) for line in rows.read_text().splitlines()]
-    assert [each["context"] for each in found] == ["none", "ylg"]
+    found = sorted((json.loads(line) for line in rows.read_text().splitlines()), key=lambda each: each["context"])
+    assert [each["context"] for each in found] == ["none", "ylg"]  # in the file as they ended
     assert all({"frechet", "kid", "seconds_per_step", "peak_mb", "hardware", "commit"} <= each.keys() for each in found)
     assert "ylg" in out and "frechet[Means@224]" in out
     status, _, err = ham(*words)  # nothing is trained again
@@ -131,6 +133,25 @@ def test_a_grid_trains_measures_and_appends(ham, tmp_path):
     status, _, err = ham(*words)
     assert status == 2 and "ylg-seed0 was trained on other images (sha256 000000000000)" in err
     assert len(rows.read_text().splitlines()) == 2
+    shutil.rmtree(tmp_path / "runs")
+    status, out, err = ham(*words)  # the rows are there, the folders are not
+    assert status == 0 and "ylg" in out, err
+    assert not (tmp_path / "runs" / "ylg-seed0").exists()
+
+
+def test_a_grid_that_breaks_off_keeps_the_rows_of_what_is_done(ham, tmp_path, monkeypatch):
+    rows = tmp_path / "rows.jsonl"
+    words = ["gan", "grid", "figures", "--out", tmp_path / "runs", "--contexts", "none,ylg", "--seeds", "0", *SET]
+    words += ["--extractor", "my_means:Means", "--samples", 20, "--choice", 16, "--device", "cpu", "--json", rows]
+    command = GanCell.command
+
+    def fails(cell, out, data):
+        return command(cell, out, data) if cell.variant == "none" else [sys.executable, "-c", "raise SystemExit(3)"]
+
+    monkeypatch.setattr(GanCell, "command", fails)
+    status, _, err = ham(*words)
+    assert status == 2 and "ylg-seed0 (exit 3)" in err
+    assert [json.loads(line)["context"] for line in rows.read_text().splitlines()] == ["none"]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from hamburger.cli.grid import grid_bar
 from hamburger.engine.gan.grid import GanCell, check_data
-from hamburger.engine.grid import run_grid
+from hamburger.engine.grid import Cell, check_grid, finished, run_grid
+from hamburger.engine.grid import rows as results
 from hamburger.use.gan.distances import Measure, look_at_real, measure_generator
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ def measured_grid(
     device: torch.device,
     json: Path | None,
 ) -> list[dict[str, Any]]:
-    """Train all, then measure all against one set of real images; a row is in the file as soon as it is known."""
+    """Train all; each is measured as soon as it is trained, against one set of real images, and its row is then in the
+    file. Runs whose row lies in `json` are not made again, also where their folders are gone.
+    """
     from hamburger.cli.notes import image_bar, note, warnings_as_notes
     from hamburger.data.generation.load import load_images, open_source
     from hamburger.errors import OptionError
@@ -55,23 +58,49 @@ def measured_grid(
         recipe.data.name, recipe.data.split, size=recipe.model.resolution, root=data, **recipe.data.options
     )
     images = load_images(source, note=note)  # before any training: what is wrong with the data is told now
+    check_grid(planned, out, call="gan grid")
     check_data(planned, out, images.digest)
-    with grid_bar(len(planned)) as progress:
-        trained = run_grid(planned, out, data=data, jobs=jobs, progress=progress)
-    rows = []
+    compared = min(measure.choice, measure.samples, len(images))
+    # runs at once slow each other down, so a time means little without their number
+    about = {"data": images.name, "split": images.split, "data_sha256": images.digest, "jobs": jobs}
+    measured = {**about, "extractor": extractor.label, "fake_images": measure.samples, "compared_images": compared}
+    found = {} if json is None else known(planned, read_rows(json), measured)
     with warnings_as_notes(), image_bar() as bar:
         real = look_at_real(images, extractor, measure, device=device, progress=bar)
-        # runs at once slow each other down, so a time means little without their number
-        about = {"data": images.name, "split": images.split, "data_sha256": images.digest, "jobs": jobs}
-        for cell, result in zip(planned, trained, strict=True):
-            generator, _, weights = open_generator(out / cell.name)
-            key = (file_digest(weights), images.digest, extractor.label, asdict(measure), device.type)
-            find = partial(measure_generator, generator, real, extractor, measure, device=device, progress=bar)
-            found = kept_distances(out / cell.name, key, find)
-            compared = min(measure.choice, measure.samples, len(images))
-            rows.append(row(result, found, real=about, compared=compared))
-            append_rows(json or results_file(images.name, result), rows[-1:])
-    return rows
+
+    def note_row(cell: Cell) -> None:
+        (result,) = results([cell], out)
+        generator, _, weights = open_generator(out / cell.name)
+        key = (file_digest(weights), images.digest, extractor.label, asdict(measure), device.type)
+        find = partial(measure_generator, generator, real, extractor, measure, device=device)
+        with warnings_as_notes():
+            distances = kept_distances(out / cell.name, key, find)
+        found[cell.name] = row(result, distances, real=about, compared=compared)
+        append_rows(json or results_file(images.name, result), [found[cell.name]])
+
+    waiting = [cell for cell in planned if cell.name not in found]
+    for cell in waiting:
+        if finished(cell, out):
+            note_row(cell)
+    with grid_bar(len(waiting)) as progress:
+        # on a card memory is counted by run, not by process
+        run_grid(waiting, out, data=data, jobs=jobs, progress=progress, done=note_row, warm=device.type == "cuda")
+    return [found[cell.name] for cell in planned]
+
+
+def known(
+    planned: Sequence[GanCell], rows: Sequence[dict[str, Any]], measured: dict[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Rows of these runs that were measured in this way, by the name of the cell."""
+    same = [name for name in measured if name != "jobs"]
+    kept = [each for each in rows if all(each.get(name) == measured[name] for name in same)]
+    return {
+        cell.name: each
+        for cell in planned
+        for each in kept
+        if (each["recipe"], each["context"], each["seed"]) == (cell.recipe, cell.variant, cell.seed)
+        and each["overrides"] == list(cell.overrides)
+    }
 
 
 def results_file(data: str, result: dict[str, Any]) -> Path:
