@@ -15,8 +15,9 @@ class Played:
     def __init__(self, start):
         self.start = start
 
-    def replay(self):
-        self.start("recorded")
+    def replay(self, stream):
+        self.start(f"recorded on {stream}")
+        return True
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def card(monkeypatch):
 def call(recordings, key):
     """As `Tape.play` does.   ->   how the launches were made"""
     made = []
-    if not recordings.play(key):
+    if not recordings.play(key, 7):
         made.append("one by one")
         recordings.note(key, lambda stream: made.append(stream))
         return made
@@ -58,8 +59,8 @@ def test_the_recording_is_of_the_launches_that_were_noted(card):
     recordings, made = Recordings(), []
     for _ in range(TIMES):
         recordings.note("a", made.append)
-    recordings.play("a")
-    assert made == ["recorded"]
+    recordings.play("a", 7)
+    assert made == ["recorded on 7"]
 
 
 @pytest.mark.parametrize("somebody", ["capturing", "hooked"])

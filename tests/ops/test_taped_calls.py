@@ -32,10 +32,13 @@ def taped(monkeypatch):
     """What was asked to be taped, and whether it can be."""
     seen = {}
 
-    def watched(solve, given, *facts):
-        outputs, made = tape.record(solve, given)
+    def keeping(solve, given, *facts):
+        outputs, kept, made = tape.record(solve, given)
         seen[facts[0]] = made is not None
-        return outputs
+        return outputs, kept
+
+    def watched(solve, given, *facts):
+        return keeping(lambda *given: (solve(*given), ()), given, *facts)[0]
 
     def pretended(kernel, grid, *args, **options):
         if start.watched.launches is not None:
@@ -48,6 +51,7 @@ def taped(monkeypatch):
                     monkeypatch.setattr(module, attribute, pretended)
     for module in (fused, train, nmf, vq, cd):
         monkeypatch.setattr(module, "taped", watched)
+    monkeypatch.setattr(train, "taped_keeping", keeping)
     monkeypatch.setattr(fused_block, "fuses", lambda *_: True)
     return seen
 

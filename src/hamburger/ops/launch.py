@@ -42,9 +42,8 @@ def kind_of_factors(dtype: torch.dtype) -> str:
 def tf32() -> bool:
     """Torch's own switch for matrix products of float32."""
     flags = torch.backends.cuda.matmul
-    if hasattr(flags, "fp32_precision"):  # torch 2.9; the older name then raises where both were set
-        return bool(flags.fp32_precision == "tf32")
-    return bool(flags.allow_tf32)
+    precision = getattr(flags, "fp32_precision", None)  # torch 2.9; the older name then raises where both were set
+    return bool(flags.allow_tf32) if precision is None else bool(precision == "tf32")
 
 
 def no_second_derivative(ctx: Any, *cotangents: Tensor) -> NoReturn:

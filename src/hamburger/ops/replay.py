@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable
-from typing import Any
 
 import torch
 
+from hamburger.ops.graph import Graph, recorded
 from hamburger.ops.start import hooked
 
 TIMES = 3  # that addresses are seen before they are recorded: a recording costs as much as some hundred launches
@@ -27,17 +27,14 @@ class Recordings:
     """Of one tape, by stream and addresses."""
 
     def __init__(self) -> None:
-        self.found: dict[Hashable, Any] = {}
+        self.found: dict[Hashable, Graph] = {}
         self.seen: dict[Hashable, int] = {}
         self.off = os.environ.get(VARIABLE) == "0"
 
-    def play(self, key: Hashable) -> bool:
+    def play(self, key: Hashable, stream: int) -> bool:
         """Start the recording, where there is one and nobody else is recording or looking on."""
         graph = self.found.get(key)
-        if graph is None or capturing() or hooked():
-            return False
-        graph.replay()
-        return True
+        return graph is not None and not capturing() and not hooked() and graph.replay(stream)
 
     def note(self, key: Hashable, start: Start) -> None:
         """These launches have just been made; record them if they come often."""
@@ -61,19 +58,3 @@ def capturing() -> bool:
     """Whether the current stream is being recorded by somebody."""
     recording: bool = torch._C._cuda_isCurrentStreamCapturing()
     return recording
-
-
-def recorded(start: Start) -> Any:
-    """A CUDA graph of the launches, which do not run; None where the driver refuses."""
-    graph, aside = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-    try:
-        with torch.cuda.stream(aside):
-            # relaxed: other threads, and torch's own allocator, may go on meanwhile
-            graph.capture_begin(capture_error_mode="relaxed")
-            try:
-                start(aside.cuda_stream)
-            finally:
-                graph.capture_end()
-    except RuntimeError:
-        return None
-    return graph
