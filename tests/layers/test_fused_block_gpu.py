@@ -10,7 +10,7 @@ import torch
 
 import hamburger as hb
 from hamburger.layers import fused_block
-from hamburger.ops import replay
+from hamburger.ops import replay, tape
 from hamburger.testing import RELATIVE, assert_close, relative_error
 
 pytestmark = pytest.mark.gpu
@@ -242,11 +242,14 @@ def test_captured_in_a_cuda_graph(name):
 
 
 @pytest.mark.parametrize("train", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("b", [1, 2])
 @pytest.mark.parametrize("name", NAMES)
-def test_played_again_as_a_recording(name, train, monkeypatch):
+def test_played_again_as_a_recording(name, b, train, monkeypatch):
     """Calls at equal addresses: first one by one, then recorded, and the same bits; other inputs, other outputs."""
     layer = build(name, 256, rank=32).train(train)
-    z = torch.randn(2, 256, 33, 32, device="cuda", dtype=torch.bfloat16)
+    z = torch.randn(b, 256, 33, 32, device="cuda", dtype=torch.bfloat16)
+    monkeypatch.setenv(replay.VARIABLE, "1")
+    monkeypatch.setattr(tape, "_tapes", {})
     played, original = [], replay.Recordings.play
     monkeypatch.setattr(replay.Recordings, "play", lambda *a: played.append(original(*a)) or played[-1])
 

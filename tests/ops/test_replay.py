@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 
 pytest.importorskip("triton")
 from hamburger.ops import replay
-from hamburger.ops.replay import MOST, MOST_SEEN, TIMES, Recordings
+from hamburger.ops.replay import MOST, MOST_REFUSED, MOST_SEEN, TIMES, Recordings
 
 
 class Played:
@@ -31,10 +33,11 @@ def card(monkeypatch):
         Card.recordings += 1
         return None if Card.refuses else Played(start)
 
-    monkeypatch.delenv(replay.VARIABLE, raising=False)
+    monkeypatch.setenv(replay.VARIABLE, "1")
     monkeypatch.setattr(replay, "recorded", recorded)
     monkeypatch.setattr(replay, "capturing", lambda: Card.capturing)
     monkeypatch.setattr(replay, "hooked", lambda: Card.hooked)
+    monkeypatch.setattr(replay, "_all", deque())
     return Card
 
 
@@ -77,30 +80,40 @@ def test_not_while_somebody_else_records_or_looks_on(card, somebody):
     assert call(recordings, "a") == ["one by one"]
 
 
-def test_a_refusal_is_taken_for_good(card):
+def test_a_driver_that_refuses_is_asked_a_few_times(card):
     card.refuses = True
     recordings = Recordings()
-    for _ in range(5 * TIMES):
+    for _ in range(2 * TIMES):
         assert call(recordings, "a") == ["one by one"]
-    assert card.recordings == 1
+    card.refuses = False  # somebody else was recording
+    for _ in range(TIMES):
+        call(recordings, "a")
+    assert call(recordings, "a") == ["recorded"]
+    card.refuses = True
+    for key in range(5 * TIMES):
+        for _ in range(TIMES):
+            assert call(recordings, key) == ["one by one"]
+    assert card.recordings == 1 + MOST_REFUSED
 
 
-def test_turned_off(card, monkeypatch):
-    monkeypatch.setenv(replay.VARIABLE, "0")
+def test_off_unless_asked_for(card, monkeypatch):
+    monkeypatch.delenv(replay.VARIABLE)
     recordings = Recordings()
     for _ in range(5 * TIMES):
         assert call(recordings, "a") == ["one by one"]
     assert card.recordings == 0
 
 
-def test_the_oldest_recording_goes(card):
-    recordings = Recordings()
-    for key in range(MOST + 1):
+def test_the_oldest_recording_of_all_goes_and_may_come_again(card):
+    first, *others = (Recordings() for _ in range(MOST + 1))
+    for recordings in (first, *others):
         for _ in range(TIMES):
-            call(recordings, key)
-    assert (
-        len(recordings.found) == MOST and call(recordings, 0) == ["one by one"] and call(recordings, 1) == ["recorded"]
-    )
+            call(recordings, "a")
+    assert call(others[0], "a") == ["recorded"]
+    for _ in range(TIMES):
+        assert call(first, "a") == ["one by one"]
+    assert call(first, "a") == ["recorded"] and call(others[0], "a") == ["one by one"]
+    assert sum(len(recordings.found) for recordings in (first, *others)) == MOST
 
 
 def test_addresses_that_never_repeat_fill_no_memory(card):

@@ -9,7 +9,7 @@ import torch
 
 pytest.importorskip("triton")
 from hamburger.ops import replay, start, tape
-from hamburger.ops.bundle import Bundle
+from hamburger.ops.bundle import Bundle, bundled
 from hamburger.ops.start import Launch
 
 
@@ -162,6 +162,10 @@ def test_which_calls_are_of_one_kind():
     assert calls == [6, 6, 5]
     play(x, x, "a")  # one tensor twice: which address is whose?
     assert calls == [6, 6, 5, 6]
+    away = on_card(torch.rand(6))
+    away.get_device = lambda: 1
+    play(x, away, "a")  # somebody has moved it
+    assert calls == [6, 6, 5, 6, 6]
 
 
 def test_what_a_kind_is():
@@ -217,6 +221,39 @@ def test_what_is_kept_is_one_piece_and_goes_on_to_another_tape():
         twice, _, more = kept.tensors()
         assert torch.allclose(twice, 2 * out) and torch.allclose(more, (3 * x + 2 * y).view(2, 3).T)
     assert calls == ["forward", "backward"]
+
+
+def test_a_bundle_that_was_brought_back_into_the_middle_of_something():
+    first = bundled([torch.rand(6), torch.rand(6)])
+    (memory,), layout = first.kept, first.layout
+
+    def backward(dy, memory):
+        left, right = Bundle((memory,), layout).tensors()
+        out = torch.empty(6)
+        launch(out, left, right, 6)
+        return (out,)
+
+    staged = torch.zeros(3 * len(memory), dtype=torch.uint8)[512:][: len(memory)].copy_(memory)
+    dy, expected = torch.rand(6), sum(first.tensors())
+    (out,), _, made = recorded(backward, (dy, staged))
+    assert torch.allclose(out, expected)
+    (out,), _ = made.play((dy.data_ptr(), memory.data_ptr()), dy.device)
+    assert torch.allclose(out, expected)
+
+
+def test_two_outputs_in_one_memory_and_one_that_was_given():
+    def shared(x):
+        both = torch.empty(12)
+        launch(both[:6], x, x, 6)
+        launch(both[6:], x, x, 6)
+        return both[:6], both[6:]
+
+    def given(x):
+        launch(x, x, x, 6)
+        return (x.view(2, 3),)
+
+    assert recorded(shared, (torch.rand(6),))[2] is None
+    assert recorded(given, (torch.rand(6),))[2] is None
 
 
 def test_two_that_are_kept_in_one_memory_stay_apart():

@@ -9,11 +9,12 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from ctypes import byref, c_int, c_uint, c_ulonglong, c_void_p
 from typing import Any
 
-RELAXED = 2  # other threads, and torch's allocator, may go on meanwhile
+RELAXED = 2  # whoever else records, or takes memory, may go on meanwhile
 NON_BLOCKING = 1  # a stream that does not wait for the default one, which cannot be recorded
 ARGUMENTS = {
     "cuStreamCreate": (c_void_p, c_uint),
@@ -24,6 +25,7 @@ ARGUMENTS = {
     "cuGraphDestroy": (c_void_p,),
     "cuGraphLaunch": (c_void_p, c_void_p),
     "cuGraphExecDestroy": (c_void_p,),
+    "cuThreadExchangeStreamCaptureMode": (c_void_p,),
 }
 
 
@@ -40,11 +42,22 @@ def driver() -> Any:
     return library
 
 
+@contextmanager
+def relaxed(cuda: Any) -> Iterator[None]:
+    """What this thread does meanwhile is no concern of a recording in another thread, which it would break."""
+    mode = c_int(RELAXED)
+    cuda.cuThreadExchangeStreamCaptureMode(byref(mode))
+    try:
+        yield
+    finally:
+        cuda.cuThreadExchangeStreamCaptureMode(byref(mode))  # as it was
+
+
 class Graph:
-    """What was recorded, ready to start. It may be dropped while it runs."""
+    """What was recorded, ready to start."""
 
     def __init__(self, cuda: Any, handle: int) -> None:
-        self.launch, self.destroy, self.handle = cuda.cuGraphLaunch, cuda.cuGraphExecDestroy, handle
+        self.cuda, self.launch, self.handle = cuda, cuda.cuGraphLaunch, handle
 
     def replay(self, stream: int) -> bool:
         """Start it on a stream of the current device; False where the driver refuses."""
@@ -52,19 +65,33 @@ class Graph:
         return not refused
 
     def __del__(self) -> None:
-        self.destroy(self.handle)
+        with relaxed(self.cuda):
+            self.cuda.cuGraphExecDestroy(self.handle)
 
 
 def recorded(start: Callable[[int], None]) -> Graph | None:
     """The launches of `start(stream)`, which do not run; None where the driver refuses."""
     cuda = driver()
-    stream, graph, ready = c_void_p(), c_void_p(), c_void_p()
-    # a stream of our own: torch hands out the same few to everybody
-    if cuda is None or cuda.cuStreamCreate(byref(stream), NON_BLOCKING):
+    if cuda is None:
+        return None
+    stream = c_void_p()
+    with relaxed(cuda):
+        # a stream of our own: torch hands out the same few to everybody
+        if cuda.cuStreamCreate(byref(stream), NON_BLOCKING):
+            return None
+        try:
+            return _recorded_on(stream, start, cuda)
+        except RuntimeError:  # a launch that cannot be recorded
+            return None
+        finally:
+            cuda.cuStreamDestroy_v2(stream)
+
+
+def _recorded_on(stream: c_void_p, start: Callable[[int], None], cuda: Any) -> Graph | None:
+    graph, ready = c_void_p(), c_void_p()
+    if cuda.cuStreamBeginCapture_v2(stream, RELAXED):
         return None
     try:
-        if cuda.cuStreamBeginCapture_v2(stream, RELAXED):
-            return None
         try:
             start(stream.value or 0)
         finally:
@@ -72,9 +99,6 @@ def recorded(start: Callable[[int], None]) -> Graph | None:
         if refused or not graph.value or cuda.cuGraphInstantiateWithFlags(byref(ready), graph, 0):
             return None
         return Graph(cuda, ready.value or 0)
-    except RuntimeError:  # a launch that cannot be recorded
-        return None
     finally:
         if graph.value:
             cuda.cuGraphDestroy(graph)
-        cuda.cuStreamDestroy_v2(stream)

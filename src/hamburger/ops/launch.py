@@ -74,7 +74,8 @@ def total(sums: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     out = sums.new_empty(sums.shape[0], *sums.shape[2:], dtype=dtype)
     size = out[0].numel()
     start(
-        kernels.total_kernel, (len(sums), cdiv(size, 64)),
+        # all on the first axis: the others end at 65,535, and the gradient of a wide bread has more tiles
+        kernels.total_kernel, (len(sums) * cdiv(size, 64),),
         sums, out, sums.shape[1], size, FP=32, BLOCK=64, num_warps=4,
     )  # fmt: skip
     return out

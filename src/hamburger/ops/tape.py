@@ -107,8 +107,12 @@ def taped_keeping(
     if not first.is_cuda:
         return _apart(solve(*given))
     places = [0 if t is None else t.data_ptr() for t in given]
-    kinds = [None if t is None else (t.dtype, t.shape, t.stride(), p % 16) for t, p in zip(given, places, strict=True)]
-    key = (facts, first.get_device(), *kinds)
+    # a tape knows addresses alone: what was moved to another device must not meet it
+    kinds = [
+        None if t is None else (t.dtype, t.shape, t.stride(), t.get_device(), p % 16)
+        for t, p in zip(given, places, strict=True)
+    ]
+    key = (facts, *kinds)
     tape = _tapes.get(key)
     if tape is not None and _told_apart(places):
         return tape.play(places, first.device)
@@ -170,13 +174,18 @@ def tape_of(
     In the memory of a bundle it is: the layout is a fact of the call.
     """
     where = {t.data_ptr(): i for i, t in enumerate(given) if t is not None and t.numel()}
-    whole = {_base(t): i for i, t in enumerate(given) if t is not None and t.numel() and t.dtype == torch.uint8}
+    whole = {
+        _base(t): (i, t.data_ptr())
+        for i, t in enumerate(given)
+        if t is not None and t.numel() and t.dtype == torch.uint8
+    }
     foreign = {_base(t) for t in given if t is not None and t.numel()}
     # the place of the memory that the launches used, in the numbering of `Tape.play`
     made = {_base(t): (len(given) + i, t.data_ptr()) for i, t in enumerate(outputs) if t.numel()}
+    own = [_base(t) for t in (*outputs, *kept) if t.numel()]
+    if len(set(own)) < len(own) or not foreign.isdisjoint(own):
+        return None  # two in one memory, which would become two
     if layout is not None:
-        if len({_base(t) for t in kept if t.numel()}) < sum(t.numel() > 0 for t in kept):
-            return None  # two in one memory, which would become two
         for t, piece in zip(kept, layout.pieces, strict=True):
             if t.numel():
                 made[_base(t)] = len(given) + len(outputs), t.data_ptr() - piece.place
@@ -198,7 +207,8 @@ def tape_of(
             elif place in where:
                 holes.append((i, where[place], 0))
             elif base in whole:
-                holes.append((i, whole[base], place - base))
+                index, begin = whole[base]
+                holes.append((i, index, place - begin))
             else:
                 return None
         steps.append(Step(launch.program, launch.grid, args, tuple(holes)))

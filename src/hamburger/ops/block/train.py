@@ -34,7 +34,7 @@ def trained(
 ) -> tuple[Tensor, Tensor]:
     """x + BN(W_u M(W_l x)), then a ReLU, with a gradient; the norm's running statistics move.
 
-    x: b c and any further axes: to join them here saves torch two nodes of its graph.   start: (b or 1) d r (float32)
+    x: b c and further axes, joined here to save torch two nodes of its graph.   start: (b or 1) d r (float32)
     ->   y, as x,  the bases found: b d r
     """
     how = How(plan, batch.norm.eps, batch.momentum, rectify, unit)
@@ -66,13 +66,15 @@ def _forward(how: How, *given: Tensor | None) -> tuple[Outputs, Bundle]:
         x: Tensor, lower: Tensor, bias: Tensor | None, upper: Tensor, gamma: Tensor, beta: Tensor, start: Tensor,
         running_mean: Tensor, running_var: Tensor, tracked: Tensor,
     ) -> tuple[Outputs, Outputs]:  # fmt: skip
+        flat = x.flatten(2)
         with full_precision(x.device.type):
-            found = fused.factors(x, Weights(lower, bias, upper), start, plan, keep=True, unit=how.unit)
+            found = fused.factors(flat, Weights(lower, bias, upper), start, plan, keep=True, unit=how.unit)
         batch = Batch(Norm(running_mean, running_var, gamma, beta, how.eps), how.momentum, tracked)
         statistics = norm_launches.statistics(found.fold, found.codes, batch, plan.dtype)
-        y = torch.empty_like(x)
+        # no view of something flat: such an output of a Function could not be changed in place
+        y = torch.empty_like(x) if flat.data_ptr() == x.data_ptr() else x.new_empty(x.shape)
         norm = Norm(statistics.mean, statistics.var, gamma, beta, how.eps)
-        launches.finish(found.fold, found.codes, y, plan.dtype, skip=x, norm=norm, rectify=how.rectify)
+        launches.finish(found.fold, found.codes, y.flatten(2), plan.dtype, skip=flat, norm=norm, rectify=how.rectify)
         z = found.z if hams.keeps_input(plan.ham) else x.new_empty(0)
         # what is kept is a tape's own
         rounded = x.new_empty(0) if found.lower.data_ptr() == lower.data_ptr() else found.lower
@@ -88,7 +90,7 @@ class Seen(NamedTuple):
     """What the forward pass was given and gave, and the backward pass looks at."""
 
     x: Tensor
-    y: Tensor
+    y: Tensor | None  # where a ReLU made it
     lower: Tensor
     upper: Tensor
     gamma: Tensor
@@ -96,14 +98,14 @@ class Seen(NamedTuple):
 
 
 def gradients(dy: Tensor, seen: Seen, kept: Bundle, how: How, needs: Sequence[bool]) -> tuple[Tensor | None, ...]:
-    """The cotangents of x, lower, bias, upper, gamma and beta, those that are needed.   dy: b c n"""
+    """The cotangents of x, lower, bias, upper, gamma and beta, those that are needed.   dy: b c n   ->   x's: b c n"""
     plan, dtype = how.plan, how.plan.dtype
 
     def solve(dy: Tensor, x: Tensor, y: Tensor, lower: Tensor, upper: Tensor, gamma: Tensor, bases: Tensor,
               *of_bundle: Tensor) -> Outputs:  # fmt: skip
-        k = Kept(*Bundle(of_bundle, kept.layout).tensors())
+        k, x = Kept(*Bundle(of_bundle, kept.layout).tensors()), x.flatten(2)
         norm, found = Norm(k.mean, k.var, gamma, None, how.eps), Statistics(k.mean, k.var, k.total)
-        back = norm_launches.back(dy, y if how.rectify else None, k.fold, k.codes, found, norm, dtype)
+        back = norm_launches.back(dy, None if y is None else y.flatten(2), k.fold, k.codes, found, norm, dtype)
         dupper = norm_launches.outer(back.dfold, bases, upper, dtype)
         dz, dbias = hams.pull_back(back.ds, back.scaled, x, k.z, Factors(bases, k.codes, k.slope), plan, back.taken)
         lower = k.lower if k.lower.numel() else lower
@@ -143,28 +145,26 @@ class _Trained(torch.autograd.Function):
         ctx: Any, x: Tensor, lower: Tensor, bias: Tensor | None, upper: Tensor, gamma: Tensor, beta: Tensor,
         start: Tensor, running_mean: Tensor, running_var: Tensor, tracked: Tensor, how: How,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        ctx.shape = x.shape
-        x = x.flatten(2)
         given = x, lower, bias, upper, gamma, beta, start, running_mean, running_var, tracked
         (y, bases), kept = _forward(how, *given)
         ctx.how, ctx.layout, ctx.dtypes = how, kept.layout, (lower.dtype, None if bias is None else bias.dtype)
-        ctx.save_for_backward(*Seen(x, y, lower, upper, gamma, bases), *kept.kept)
+        ctx.save_for_backward(*Seen(x, y if how.rectify else None, lower, upper, gamma, bases), *kept.kept)
         ctx.mark_non_differentiable(bases)
         ctx.set_materialize_grads(False)
-        return y.view(ctx.shape), bases
+        return y, bases
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
         if dy is None:
             return (None,) * 11
-        saved, needs, dy = ctx.saved_tensors, ctx.needs_input_grad[:6], dy.flatten(2)
+        saved, needs, shape, dy = ctx.saved_tensors, ctx.needs_input_grad[:6], dy.shape, dy.flatten(2)
         seen, kept = Seen(*saved[:6]), Bundle(saved[6:], ctx.layout)
         if torch.is_grad_enabled():  # create_graph=True
             found = _Once.apply(ctx.how, needs, ctx.layout, dy, *saved)
         else:
             found = gradients(dy, seen, kept, ctx.how, needs)
         dx, dlower, dbias, *rest = found
-        dx = None if dx is None else dx.view(ctx.shape)
+        dx = None if dx is None else dx.view(shape)
         dlower = None if dlower is None else dlower.to(ctx.dtypes[0])
         dbias = None if dbias is None else dbias.to(ctx.dtypes[1])
         return dx, dlower, dbias, *rest, None, None, None, None, None

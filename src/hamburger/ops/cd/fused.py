@@ -14,7 +14,7 @@ from hamburger.ops.start import device_of, start
 from hamburger.ops.stream import stream_of
 from hamburger.ops.tape import Outputs, taped
 from hamburger.ops.tiles import blocks, cdiv
-from hamburger.ops.wave import wave_of
+from hamburger.ops.wave import in_one_launch, wave_of
 from hamburger.precision import full_precision
 
 
@@ -63,9 +63,14 @@ def factors(
     with device_of(x):
         whole = wave_of(x, bases.shape[2], wave.shared_bytes) if wave.fits(steps, beta) else None
         if whole is not None:
-            return wave.solve(
-                x, bases, whole, steps, temperature, beta, keep=keep, product=product, dtype=codes, counts=counts
+            found = in_one_launch(
+                lambda: wave.solve(
+                    x, bases, whole, steps, temperature, beta, keep=keep, product=product, dtype=codes, counts=counts
+                ),
+                x,
             )  # fmt: skip
+            if found is not None:
+                return found
         return _sweeps(x, bases, steps, temperature, beta, keep, product, codes)
 
 

@@ -14,7 +14,7 @@ from hamburger.ops.start import device_of, start
 from hamburger.ops.stream import stream_of
 from hamburger.ops.tape import Outputs, taped
 from hamburger.ops.tiles import Blocks, blocks, cdiv
-from hamburger.ops.wave import wave_of
+from hamburger.ops.wave import in_one_launch, wave_of
 
 
 def decompose(x: Tensor, bases: Tensor, *, steps: int, eps: float = 1e-6) -> tuple[Tensor, Tensor, Tensor]:
@@ -59,7 +59,12 @@ def factors(
     with device_of(x):
         whole = wave_of(x, bases.shape[2], wave.shared_bytes)
         if whole is not None:
-            return wave.solve(x, bases, whole, steps, eps, keep=keep, product=product, dtype=codes, counts=counts)
+            found = in_one_launch(
+                lambda: wave.solve(x, bases, whole, steps, eps, keep=keep, product=product, dtype=codes, counts=counts),
+                x,
+            )
+            if found is not None:
+                return found
         streamed = stream_of(x, bases.shape[2], stream.shared_bytes)
         if streamed is not None:
             return stream.solve(x, bases, streamed, steps, eps, keep=keep, product=product, dtype=codes)

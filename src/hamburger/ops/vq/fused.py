@@ -14,7 +14,7 @@ from hamburger.ops.tape import Outputs, taped
 from hamburger.ops.tiles import blocks, cdiv
 from hamburger.ops.vq import wave
 from hamburger.ops.vq.kernels import pull_back_kernel
-from hamburger.ops.wave import wave_of
+from hamburger.ops.wave import in_one_launch, wave_of
 
 
 def decompose(
@@ -58,7 +58,11 @@ def factors(
     with device_of(x):
         whole = wave_of(x, bases.shape[2], cosine_wave.shared_bytes)
         if whole is not None:
-            return wave.solve(x, bases, whole, steps, temperature, product=product, dtype=codes, counts=counts)
+            found = in_one_launch(
+                lambda: wave.solve(x, bases, whole, steps, temperature, product=product, dtype=codes, counts=counts), x
+            )
+            if found is not None:
+                return found
         streamed = stream_of(x, bases.shape[2], cosine_stream.shared_bytes)
         if streamed is not None:
             return _stream(x, bases, streamed, steps, temperature, product, codes)
