@@ -99,7 +99,7 @@ def test_bread(precision, n, channels_last, card, monkeypatch):
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_finish(precision, channels_last, last, card):
     has, holds, dtype = PRECISIONS[precision]
-    kept = launches.kept_dtype(dtype)
+    kept = launch.kept_dtype(dtype)
     skip = empty(1, 512, 16_384, dtype=has, channels_last=channels_last)
     statistics = [empty(512, dtype=holds) for _ in range(4)]
     more = {"skip": skip, "norm": Norm(*statistics, 1e-5), "rectify": True} if last else {}
@@ -110,7 +110,7 @@ def test_finish(precision, channels_last, last, card):
 @pytest.mark.parametrize("r", [64, 512])
 @pytest.mark.parametrize("dtype", POINTERS, ids=str)
 def test_the_way_back(dtype, r, card):
-    kept = launches.kept_dtype(dtype)
+    kept = launch.kept_dtype(dtype)
     du, z, fold, ratio = (
         empty(1, 512, 4_096, dtype=dtype),
         empty(1, 256, 4_096, dtype=dtype),
@@ -131,7 +131,7 @@ def test_the_way_back(dtype, r, card):
 @pytest.mark.parametrize("r", [64, 512])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_batch_norm_in_training(dtype, r, card):
-    kept = launches.kept_dtype(dtype)
+    kept = launch.kept_dtype(dtype)
     fold, codes, y = empty(2, 512, r, dtype=kept), empty(2, 4_096, r, dtype=kept), empty(2, 512, 4_096, dtype=dtype)
     norm = Norm(empty(512), empty(512), empty(512), empty(512), 1e-5)
     found = norm_launches.statistics(fold, codes, Batch(norm, 0.1, empty(1, dtype=torch.int64)), dtype)

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("triton")
 from hamburger.ops import replay
-from hamburger.ops.replay import MOST, MOST_REFUSED, MOST_SEEN, TIMES, Recordings
+from hamburger.ops.replay import MOST_RECORDED, MOST_REFUSED, MOST_SEEN, TIMES, Recordings
 
 
 class Played:
@@ -105,7 +105,7 @@ def test_off_unless_asked_for(card, monkeypatch):
 
 
 def test_the_oldest_recording_of_all_goes_and_may_come_again(card):
-    first, *others = (Recordings() for _ in range(MOST + 1))
+    first, *others = (Recordings() for _ in range(MOST_RECORDED + 1))
     for recordings in (first, *others):
         for _ in range(TIMES):
             call(recordings, "a")
@@ -113,7 +113,7 @@ def test_the_oldest_recording_of_all_goes_and_may_come_again(card):
     for _ in range(TIMES):
         assert call(first, "a") == ["one by one"]
     assert call(first, "a") == ["recorded"] and call(others[0], "a") == ["one by one"]
-    assert sum(len(recordings.found) for recordings in (first, *others)) == MOST
+    assert sum(len(recordings.found) for recordings in (first, *others)) == MOST_RECORDED
 
 
 def test_addresses_that_never_repeat_fill_no_memory(card):

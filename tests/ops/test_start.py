@@ -61,7 +61,7 @@ def test_whatever_triton_compiles_for_is_another_program():
 
 
 def test_the_memory_is_bounded(monkeypatch):
-    monkeypatch.setattr(module, "MOST", 3)
+    monkeypatch.setattr(module, "MOST_PROGRAMS", 3)
     kernel, x = Kernel(), torch.zeros(8)
     for n in range(10):
         start(kernel, (5,), x, n, M=16, num_warps=4)

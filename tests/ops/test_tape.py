@@ -268,7 +268,7 @@ def test_two_that_are_kept_in_one_memory_stay_apart():
 
 
 def test_not_too_many(monkeypatch):
-    monkeypatch.setattr(tape, "MOST", 2)
+    monkeypatch.setattr(tape, "MOST_TAPES", 2)
     for n in range(1, 6):
         x, y = on_card(torch.rand(n)), on_card(torch.rand(n))
         tape.taped(lambda x, y: (torch.empty(1),), (x, y))

@@ -34,6 +34,17 @@ def product(b_left, b_right, b_sum, KIND: tl.constexpr):
 
 
 @triton.jit
+def own_part(n, length):
+    """Of positions, where a sum over them is cut into parts and axis 0 of the grid is b * parts.
+
+    ->   which of all b * parts,  i_b,  its positions: from start on, below stop
+    """
+    i_bs, parts = tl.program_id(0).to(tl.int64), tl.cdiv(n, length)
+    start = tl.program_id(0) % parts * length
+    return i_bs, i_bs // parts, start, tl.minimum(start + length, n)
+
+
+@triton.jit
 def own_columns(n, BN: tl.constexpr):
     """Which sample and which columns are this program's.   ->   i_b, o_n: BN"""
     i_b, i_n = tl.program_id(0) // tl.cdiv(n, BN), tl.program_id(0) % tl.cdiv(n, BN)
@@ -132,10 +143,7 @@ def sums_kernel(
     sums: b parts (d + e) r. Rows below d are X C^T; the e rows after them are C C^T (GRAM: e = r), or C 1 (e = 1).
     Grid: b * parts, tiles of rows, tiles of r.
     """
-    i_bs = tl.program_id(0).to(tl.int64)
-    i_b, i_s = i_bs // tl.cdiv(n, length), tl.program_id(0) % tl.cdiv(n, length)
-    start = i_s * length
-    stop = tl.minimum(start + length, n)
+    i_bs, i_b, start, stop = own_part(n, length)
     o_r = tl.program_id(2) * SR + tl.arange(0, SR)
     p_c += i_b * n * r
     p_sums += i_bs * (d + (r if GRAM else 1)) * r

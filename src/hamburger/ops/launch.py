@@ -39,6 +39,11 @@ def kind_of_factors(dtype: torch.dtype) -> str:
     return "ieee" if kind(dtype) == "ieee" else "tf32"
 
 
+def kept_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Of E, of Q, and of codes that wait for the backward pass: bfloat16 has their range, float16 has not."""
+    return torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
+
+
 def tf32() -> bool:
     """Torch's own switch for matrix products of float32."""
     flags = torch.backends.cuda.matmul

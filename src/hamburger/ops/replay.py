@@ -18,7 +18,7 @@ from hamburger.ops.graph import Graph, recorded
 from hamburger.ops.start import hooked
 
 TIMES = 3  # that addresses are seen before they are recorded: a recording costs as much as some hundred launches
-MOST = 64  # recordings of all tapes: each takes memory of the driver's, which torch does not know of
+MOST_RECORDED = 64  # recordings of all tapes: each takes memory of the driver's, which torch does not know of
 MOST_SEEN = 256  # addresses of a tape that are counted
 MOST_REFUSED = 3
 VARIABLE = "HAM_REPLAY"
@@ -55,7 +55,7 @@ class Recordings:
             return
         self.found[key] = graph
         _all.append((self, key))
-        if len(_all) > MOST:
+        if len(_all) > MOST_RECORDED:
             other, oldest = _all.popleft()
             other.found.pop(oldest, None)
 

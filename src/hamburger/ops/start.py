@@ -13,7 +13,7 @@ from torch import Tensor
 # Triton's own start works out anew what each argument means for the program: some 40 us for 30 of them. Before 3.4 a
 # compiled kernel took other arguments.
 REMEMBERS = tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 4)
-MOST = 4096  # programs to remember; sizes that never come again must not fill the memory
+MOST_PROGRAMS = 4096  # programs to remember; sizes that never come again must not fill the memory
 
 _compiled: dict[Any, Any] = {}
 
@@ -50,7 +50,7 @@ def start(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> Non
         program, constants = kernel[grid](*args, **options), ()
         if REMEMBERS and program is not None:  # the interpreter has none
             constants = tuple([options[name] for name in kernel.arg_names[len(args) :]])
-            if len(_compiled) >= MOST:
+            if len(_compiled) >= MOST_PROGRAMS:
                 _compiled.clear()
             _compiled[key] = program, constants
         else:

@@ -20,7 +20,7 @@ from hamburger.ops.bundle import ALIGNED, Bundle, Layout, bundled
 from hamburger.ops.replay import Recordings
 from hamburger.ops.start import Launch, current_stream, hooked, run, watched
 
-MOST = 1024  # tapes to remember
+MOST_TAPES = 1024  # tapes to remember
 
 # What torch may do while it is watched: take memory, and look at memory in another way. All else would be missing.
 HARMLESS = frozenset(
@@ -118,7 +118,7 @@ def taped_keeping(
         return tape.play(places, first.device)
     if key in _tapes or watched.launches is not None or hooked() or not _told_apart(places):
         return _apart(solve(*given))
-    if len(_tapes) >= MOST:
+    if len(_tapes) >= MOST_TAPES:
         _tapes.clear()
     outputs, bundle, _tapes[key] = record(solve, given)
     return outputs, bundle

@@ -72,8 +72,8 @@ def hamgan_strong() -> GanRecipe:
 
 @gan_recipes.register("cifar10")
 def cifar10() -> GanRecipe:
-    """CIFAR-10 at 32 pixels, minutes on one GPU; the paper has no such row. SAGAN's rates, SNGAN's betas: at equal rates,
-    one step to one, the discriminator cannot tell real from made after some thousand steps.
+    """CIFAR-10 at 32 pixels, minutes on one GPU; the paper has no such row. SAGAN's rates, SNGAN's betas: at equal
+    rates, one step to one, the discriminator cannot tell real from made after some thousand steps.
     """
     return GanRecipe(
         name="cifar10",

@@ -72,7 +72,7 @@ def factors(x: Tensor, weights: Weights, start: Tensor, plan: Plan, *, keep: boo
     z = launches.bread(x, ready.lower, weights.bias, dtype, out=dtype, rectify=hams.rectifies(plan.ham))
     found = hams.factors(z, plan.ham, plan.options, ready.start, plan.steps, keep=keep, counts=ready.counts)
     # E = W_u D is a bread as well, of r columns
-    fold = launches.bread(found.bases, weights.upper, None, dtype, out=launches.kept_dtype(dtype), rectify=False)
+    fold = launches.bread(found.bases, weights.upper, None, dtype, out=launch.kept_dtype(dtype), rectify=False)
     return Found(*found, fold, z, ready.lower)
 
 
@@ -95,7 +95,7 @@ def _forward(
     return u, Factors(bases, codes, slope), fold, z
 
 
-class Kept(NamedTuple):
+class KeptContext(NamedTuple):
     """What the backward pass needs of the forward pass."""
 
     x: Tensor
@@ -108,7 +108,7 @@ class Kept(NamedTuple):
     fold: Tensor
 
 
-def gradients(du: Tensor, kept: Kept, plan: Plan, needs: Sequence[bool]) -> tuple[Tensor | None, ...]:
+def gradients(du: Tensor, kept: KeptContext, plan: Plan, needs: Sequence[bool]) -> tuple[Tensor | None, ...]:
     """The cotangents of x, lower, bias and upper, those that are needed.   du: b c n"""
     x, lower, upper, z, bases, codes, slope, fold = kept
     dx = dlower = dbias = dupper = None
@@ -149,7 +149,7 @@ class _Context(torch.autograd.Function):
         keep = any(ctx.needs_input_grad[:4])
         u, found, fold, z = _forward(x, Weights(lower, bias, upper), start, plan, keep=keep)
         ctx.plan = plan
-        ctx.save_for_backward(*Kept(x, lower, upper, z, *found, fold))
+        ctx.save_for_backward(*KeptContext(x, lower, upper, z, *found, fold))
         ctx.mark_non_differentiable(found.bases)
         ctx.set_materialize_grads(False)
         return u, found.bases
@@ -158,7 +158,7 @@ class _Context(torch.autograd.Function):
     def backward(ctx: Any, du: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
         if du is None:
             return (None,) * 6
-        kept, needs = Kept(*ctx.saved_tensors), ctx.needs_input_grad[:4]
+        kept, needs = KeptContext(*ctx.saved_tensors), ctx.needs_input_grad[:4]
         if torch.is_grad_enabled():  # create_graph=True
             return *_Once.apply(ctx.plan, needs, du, *kept), None, None
         return *gradients(du, kept, ctx.plan, needs), None, None
@@ -169,7 +169,7 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, plan: Plan, needs: Sequence[bool], du: Tensor, *kept: Tensor) -> tuple[Tensor | None, ...]:
-        return gradients(du, Kept(*kept), plan, needs)
+        return gradients(du, KeptContext(*kept), plan, needs)
 
     backward = staticmethod(launch.no_second_derivative)
 
@@ -214,7 +214,7 @@ def _(
     if not keep:
         none = [x.new_empty(0) for _ in range(4)]
         return u, bases, none[0], none[1], none[2], none[3]
-    kept = launches.kept_dtype(dtype)
+    kept = launch.kept_dtype(dtype)
     slope = {"nmf": x.new_empty(b, n, r, dtype=kept), "cd": torch.empty_like(bases)}.get(ham)
     return (
         u,
@@ -243,7 +243,7 @@ def pull_back(
     needs: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The cotangents of x, lower, bias and upper; empty where they are not needed."""
-    kept = Kept(x, lower, upper, z, bases, codes, slope, fold)
+    kept = KeptContext(x, lower, upper, z, bases, codes, slope, fold)
     found = gradients(du, kept, Plan(ham, tuple(options), 0, dtype), needs)
     dx, dlower, dbias, dupper = (x.new_empty(0) if g is None else g for g in found)
     return dx, dlower, dbias, dupper
@@ -281,7 +281,7 @@ pull_back.register_autograd(launch.no_second_derivative)
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     x, lower, _, upper, _, ctx.ham, ctx.options, _, ctx.dtype, _ = inputs
     _, bases, z, codes, slope, fold = output
-    ctx.save_for_backward(*Kept(x, lower, upper, z, bases, codes, slope, fold))
+    ctx.save_for_backward(*KeptContext(x, lower, upper, z, bases, codes, slope, fold))
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)
 

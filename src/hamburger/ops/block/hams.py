@@ -43,7 +43,7 @@ def factors(
 
     counts: b, `launch.COUNTS`, zero: for programs that wait for each other.
     """
-    dtype = launches.kept_dtype(z.dtype)
+    dtype = launch.kept_dtype(z.dtype)
     if ham == "nmf":
         bases, codes, _, slope = nmf.factors(
             z, start, steps, options[0], keep=keep, product=False, codes=dtype, counts=counts

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from hamburger.ops.kernels import own_columns, product, project, store_codes
+from hamburger.ops.kernels import own_columns, own_part, product, project, store_codes
 
 
 @triton.jit
@@ -116,12 +116,12 @@ def normed(b_u, p_mean, p_var, p_weight, p_bias, eps, o_m, c, AFFINE: tl.constex
 @triton.jit
 def finish_kernel(
     p_e, p_c, p_skip, p_mean, p_var, p_weight, p_bias, p_y, c, n, r, eps, s_sb, s_sc, s_sn, s_yb, s_yc, s_yn,
-    NORM: tl.constexpr, AFFINE: tl.constexpr, SKIP: tl.constexpr, RECTIFY: tl.constexpr, MOST: tl.constexpr,
+    NORM: tl.constexpr, AFFINE: tl.constexpr, SKIP: tl.constexpr, RECTIFY: tl.constexpr, LARGEST: tl.constexpr,
     KIND: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """Y = E C, and what follows it: the norm, + skip, ReLU. Grid: b * tiles of n and c.
 
-    MOST is the largest number that y can hold, where the sum may exceed it.
+    LARGEST is the largest number that y can hold, where the sum may exceed it.
     """
     i_b, o_m, o_n = own_tile(c, n, M, N)
     m_y = (o_m < c)[:, None] & (o_n < n)[None, :]
@@ -143,8 +143,8 @@ def finish_kernel(
         b_y += b_skip.to(tl.float32)
     if RECTIFY:
         b_y = tl.where(b_y < 0, 0.0, b_y)
-    if MOST is not None:
-        b_y = tl.where(b_y > MOST, MOST, tl.where(b_y < -MOST, -MOST, b_y))
+    if LARGEST is not None:
+        b_y = tl.where(b_y > LARGEST, LARGEST, tl.where(b_y < -LARGEST, -LARGEST, b_y))
     tl.store(p_y + i_b * s_yb + o_m[:, None] * s_yc + o_n[None, :] * s_yn, b_y.to(p_y.dtype.element_ty), mask=m_y)
 
 
@@ -247,10 +247,7 @@ def weight_kernel(
     KIND: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """A B^T over positions, in parts.   a: b d n   b: b c n   sums: b * parts d c   Grid: b * parts, tiles of d, c."""
-    i_bs = tl.program_id(0).to(tl.int64)
-    i_b, i_s = i_bs // tl.cdiv(n, length), tl.program_id(0) % tl.cdiv(n, length)
-    start = i_s * length
-    stop = tl.minimum(start + length, n)
+    i_bs, i_b, start, stop = own_part(n, length)
     o_m = (tl.program_id(1) * M + tl.arange(0, M)).to(tl.int64)
     o_c = (tl.program_id(2) * N + tl.arange(0, N)).to(tl.int64)
     p_a += i_b * s_ab + o_m[:, None] * s_ad

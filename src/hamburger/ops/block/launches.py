@@ -19,11 +19,6 @@ HALF_MAX = torch.finfo(torch.float16).max
 ROWS, COLUMNS = 64, 128
 
 
-def kept_dtype(dtype: torch.dtype) -> torch.dtype:
-    """What E, and codes that wait for the backward pass, are stored in: bfloat16 has their range, float16 has not."""
-    return torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
-
-
 def empty_like(x: Tensor, rows: int, dtype: torch.dtype) -> Tensor:
     """Memory for b rows n, positions or channels next to each other as in x: b c n."""
     b, _, n = x.shape
@@ -156,7 +151,7 @@ def finish(
         fold, codes, added, mean, var, mean if weight is None else weight, mean if bias is None else bias, y,
         c, n, r, eps, *added.stride(), *y.stride(),
         NORM=norm is not None, AFFINE=weight is not None, SKIP=skip is not None, RECTIFY=rectify,
-        MOST=HALF_MAX if y.dtype == torch.float16 and skip is not None else None,
+        LARGEST=HALF_MAX if y.dtype == torch.float16 and skip is not None else None,
         KIND=kind, M=ROWS, N=COLUMNS, K={"bf16": 64, "ieee": 16}.get(kind, 32), num_warps=4, num_stages=2,
     )  # fmt: skip
     return y

@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from hamburger.ops.kernels import product
+from hamburger.ops.kernels import own_part, product
 
 
 @triton.jit
@@ -23,10 +23,7 @@ def moments_kernel(
 
     Grid: b * parts, tiles of r, tiles of r.
     """
-    i_bs = tl.program_id(0).to(tl.int64)
-    i_b, i_s = i_bs // tl.cdiv(n, length), tl.program_id(0) % tl.cdiv(n, length)
-    start = i_s * length
-    stop = tl.minimum(start + length, n)
+    i_bs, i_b, start, stop = own_part(n, length)
     o_i = tl.program_id(1) * SR + tl.arange(0, SR)
     o_j = tl.program_id(2) * SR + tl.arange(0, SR)
     p_c += i_b * n * r
@@ -125,10 +122,7 @@ def cut_kernel(
     dS is written where RECTIFY, else it is dY. sums: b parts (c r + c), dS C^T and after it dS 1.
     Grid: b * parts, tiles of c, tiles of r.
     """
-    i_bs = tl.program_id(0).to(tl.int64)
-    i_b, i_s = i_bs // tl.cdiv(n, length), tl.program_id(0) % tl.cdiv(n, length)
-    start = i_s * length
-    stop = tl.minimum(start + length, n)
+    i_bs, i_b, start, stop = own_part(n, length)
     o_c = (tl.program_id(1) * SD + tl.arange(0, SD)).to(tl.int64)
     o_r = tl.program_id(2) * SR + tl.arange(0, SR)
     p_dy += i_b * s_db + o_c[:, None] * s_dc

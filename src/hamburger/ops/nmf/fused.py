@@ -86,7 +86,7 @@ def _sweeps(
         bases = update(bases, launch.sums(x, codes, t, kind, gram=True), x.dtype, t, eps)
         gram = launch.gram(bases, x.dtype, t)
     y = torch.empty_like(x) if product else None
-    ratio = torch.empty_like(codes, dtype=kept_dtype(x.dtype)) if keep else None
+    ratio = torch.empty_like(codes, dtype=launch.kept_dtype(x.dtype)) if keep else None
     last = codes if dtype == codes.dtype else torch.empty_like(codes, dtype=dtype)
     out = x if y is None else y
     start(
@@ -97,24 +97,19 @@ def _sweeps(
     return bases if steps else bases.clone(), last, y, ratio
 
 
-def kept_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Of Q: bfloat16 has its range, float16 has not."""
-    return dtype if dtype == torch.bfloat16 else torch.float32
-
-
 @torch.library.custom_op("hamburger::nmf_fused", mutates_args=())
 def solve(x: Tensor, bases: Tensor, steps: int, eps: float, keep: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """->   bases: b d r,  codes: b n r,  D C: b d n,  Q: b n r where `keep`, else empty"""
     found, codes, y, ratio = factors(x, bases, steps, eps, keep=keep, product=True)
     assert y is not None
-    return found, codes, y, x.new_empty(0, dtype=kept_dtype(x.dtype)) if ratio is None else ratio
+    return found, codes, y, x.new_empty(0, dtype=launch.kept_dtype(x.dtype)) if ratio is None else ratio
 
 
 @solve.register_fake
 def _(x: Tensor, bases: Tensor, steps: int, eps: float, keep: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     b, _, n = x.shape
     codes = x.new_empty(b, n, bases.shape[2], dtype=torch.float32)
-    dtype = kept_dtype(x.dtype)
+    dtype = launch.kept_dtype(x.dtype)
     ratio = torch.empty_like(codes, dtype=dtype) if keep else x.new_empty(0, dtype=dtype)
     return torch.empty_like(bases), codes, torch.empty_like(x), ratio
 
