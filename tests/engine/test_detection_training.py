@@ -304,6 +304,23 @@ def test_a_grid_shows_what_is_finished_beside_what_failed(tmp_path, monkeypatch)
     assert row["context"] == "none" and (tmp_path / "report.html").exists()
 
 
+def test_a_grid_that_is_killed_has_written_the_rows_so_far(tmp_path, monkeypatch):
+    from hamburger.cli import grid as shown
+
+    planned = cells("shapes-detect", variants(["none", "sa-materialised"]), [0], SETTINGS)
+
+    def killed(grid, out, *, done, **options):
+        train(grid[0].resolved(), out / grid[0].name, accelerator="cpu")
+        done(grid[0])
+        raise SystemExit(137)
+
+    monkeypatch.setattr(shown, "run_grid", killed)
+    with pytest.raises(SystemExit):
+        shown.show_grid(planned, tmp_path, json=tmp_path / "rows.jsonl")
+    [row] = (json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines())
+    assert row["context"] == "none"
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
