@@ -2,7 +2,7 @@
 
 torchvision drops boxes as it goes, so that every stage has another number of them, and asks for these numbers: such a
 network has no graph. Here each stage keeps as many boxes as there can be. Those that torchvision would have dropped
-have no extent, which makes it drop what comes of them too; the last line leaves them out. Only what non-maximum
+have no extent, which makes it drop what comes of them too; the last lines leave them out. Only what non-maximum
 suppression keeps has a number of its own for a moment.
 """
 
