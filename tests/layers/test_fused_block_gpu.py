@@ -10,6 +10,7 @@ import torch
 
 import hamburger as hb
 from hamburger.layers import fused_block
+from hamburger.ops import replay, tape
 from hamburger.testing import RELATIVE, assert_close, relative_error
 
 pytestmark = pytest.mark.gpu
@@ -238,6 +239,40 @@ def test_captured_in_a_cuda_graph(name):
     graph.replay()
     found = captured.clone()
     assert torch.equal(found, call())
+
+
+@pytest.mark.parametrize("train", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("b", [1, 2])
+@pytest.mark.parametrize("name", NAMES)
+def test_played_again_as_a_recording(name, b, train, monkeypatch):
+    """Calls at equal addresses: first one by one, then recorded, and the same bits; other inputs, other outputs."""
+    layer = build(name, 256, rank=32).train(train)
+    z = torch.randn(b, 256, 33, 32, device="cuda", dtype=torch.bfloat16)
+    monkeypatch.setenv(replay.VARIABLE, "1")
+    monkeypatch.setattr(tape, "_tapes", {})
+    played, original = [], replay.Recordings.play
+    monkeypatch.setattr(replay.Recordings, "play", lambda *a: played.append(original(*a)) or played[-1])
+
+    def call():
+        if train:
+            found = step(layer, z, torch.bfloat16)
+            return {key: value for key, value in found.items() if "running" not in key and "tracked" not in key}
+        with torch.no_grad(), autocast(torch.bfloat16):
+            return {"y": layer(z)}
+
+    first = {key: value.clone() for key, value in call().items()}
+    for _ in range(20):
+        again = call()
+        assert all(torch.equal(again[key], value) for key, value in first.items())
+        del again
+    assert any(played) and not all(played)
+    z.copy_(z.flip(1))
+    assert not torch.equal(call()["y"], first["y"])
+    monkeypatch.setattr(replay.Recordings, "play", lambda *_: False)
+    expected = {key: value.clone() for key, value in call().items()}
+    monkeypatch.setattr(replay.Recordings, "play", original)
+    found = call()
+    assert all(torch.equal(found[key], value) for key, value in expected.items())
 
 
 @pytest.mark.filterwarnings("ignore")  # inductor's advice

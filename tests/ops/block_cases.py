@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import hamburger as hb
-from hamburger.ops import nmf
+from hamburger.ops import launch, nmf
 from hamburger.ops.block import Norm, Plan, Weights, fused, hams, launches, reference
 from hamburger.testing import assert_close
 
@@ -271,3 +271,25 @@ def test_the_operator_and_the_eager_call_agree(ham):
 def test_every_ham_says_whether_it_needs_its_input():
     assert [hams.keeps_input(name) for name in HAMS] == [True, True, False]
     assert [hams.rectifies(name) for name in HAMS] == [True, False, False]
+
+
+@pytest.mark.parametrize("b", [1, 3, 132])  # as many as a card has processors
+def test_prepare_clears_every_counter_and_copies_one_start_for_all(b, monkeypatch):
+    made = torch.empty
+
+    def poisoned(*shape, **options):
+        return made(*shape, **options).fill_(-7)
+
+    monkeypatch.setattr(torch, "empty", poisoned)
+    start = torch.rand(1, 8, 11)
+    ready = launches.prepare(torch.randn(8, 8), start, b, torch.float32, unit=False)
+    assert ready.counts.shape[0] == b and not ready.counts.any()
+    assert torch.equal(ready.start, start.expand(b, -1, -1))
+    unit = launches.prepare(torch.randn(8, 8), start, b, torch.float32, unit=True).start
+    assert_close(unit, (start.double() / start.double().norm(dim=1, keepdim=True)).expand(b, -1, -1))
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 7), (2, 5, 70, 3), (3, 2, 200)])
+def test_total(shape):
+    sums = torch.randn(shape)
+    assert_close(launch.total(sums), sums.double().sum(1))

@@ -135,25 +135,30 @@ def test_any_strides(name):
             compare(ham, view, bases, 2, torch.bfloat16)
 
 
-@pytest.mark.parametrize("shape", [(1, 512, 4096, 64, 6), (2, 512, 999, 50, 3), (1, 200, 999, 128, 2)], ids=str)
-@pytest.mark.parametrize("name", NAMES)
-def test_one_launch_and_several_give_the_same(name, shape, monkeypatch):
+def with_and_without(form, name, ham, x, bases, steps, monkeypatch):
+    """Solved by a form (`wave_of` or `stream_of`), and by the next one on this card."""
     from hamburger.ops import tape
     from hamburger.ops.cd import fused as cd
     from hamburger.ops.nmf import fused as nmf
     from hamburger.ops.vq import fused as vq
 
-    ham, x, bases = problem(name, shape, torch.bfloat16)
     module, asked = {"nmf": nmf, "vq": vq, "cd": cd}[name], []
-    whole = module.wave_of
-    monkeypatch.setattr(module, "wave_of", lambda *given: asked.append(whole(*given)) or asked[-1])
+    choose = getattr(module, form)
+    monkeypatch.setattr(module, form, lambda *given: asked.append(choose(*given)) or asked[-1])
+    monkeypatch.setattr(tape, "_tapes", {})  # else an earlier call's launches would be made again, and nobody asked
+    one = hb.decompose(x, ham, steps=steps, bases=bases, backend="fused")
+    if not asked or asked[-1] is None:
+        pytest.skip("this card takes another form")
+    monkeypatch.setattr(module, form, lambda *_: None)
     monkeypatch.setattr(tape, "_tapes", {})
-    one = hb.decompose(x, ham, steps=shape[-1], bases=bases, backend="fused")
-    if asked[-1] is None:
-        pytest.skip("this card takes several launches")
-    monkeypatch.setattr(module, "wave_of", lambda *_: None)
-    monkeypatch.setattr(tape, "_tapes", {})  # else the launches of the first call would be made again, and nobody asked
-    several = hb.decompose(x, ham, steps=shape[-1], bases=bases, backend="fused")
+    return one, hb.decompose(x, ham, steps=steps, bases=bases, backend="fused")
+
+
+@pytest.mark.parametrize("shape", [(1, 512, 4096, 64, 6), (2, 512, 999, 50, 3), (1, 200, 999, 128, 2)], ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_one_launch_and_several_give_the_same(name, shape, monkeypatch):
+    ham, x, bases = problem(name, shape, torch.bfloat16)
+    one, several = with_and_without("wave_of", name, ham, x, bases, shape[-1], monkeypatch)
     for a, b in zip(one, several, strict=True):
         assert_close(a, b, dtype=torch.bfloat16, slack=2)  # the error of both
 
@@ -170,28 +175,43 @@ def test_one_launch_and_several_give_the_same(name, shape, monkeypatch):
     ],
     ids=str,
 )
-def test_one_pass_per_sweep_and_two_give_the_same(shape, channels_last, monkeypatch):
-    from hamburger.ops import tape
-    from hamburger.ops.nmf import stream
-
-    ham, x, bases = problem("nmf", shape, torch.bfloat16)
+@pytest.mark.parametrize("name", NAMES)
+def test_one_pass_per_sweep_and_two_give_the_same(name, shape, channels_last, monkeypatch):
+    ham, x, bases = problem(name, shape, torch.bfloat16)
     x = x.mT.contiguous().mT if channels_last else x
-    if stream.stream_of(x, ham.rank) is None:
-        pytest.skip("this card takes two passes")
-    one = [hb.decompose(x, ham, steps=shape[-1], bases=bases, backend="fused") for _ in range(10)]
-    monkeypatch.setattr(stream, "stream_of", lambda *_: None)
-    monkeypatch.setattr(tape, "_tapes", {})
-    two = hb.decompose(x, ham, steps=shape[-1], bases=bases, backend="fused")
-    for a, b in zip(one[0], two, strict=True):
+    one, two = with_and_without("stream_of", name, ham, x, bases, shape[-1], monkeypatch)
+    for a, b in zip(one, two, strict=True):
         assert_close(a, b, dtype=torch.bfloat16, slack=2)  # the error of both
-    assert all(torch.equal(a, b) for again in one[1:] for a, b in zip(again, one[0], strict=True))
+
+
+@pytest.mark.parametrize("shape", [(1, 512, 65536, 64, 6), (40, 500, 1024, 64, 2), (3, 256, 20001, 100, 2)], ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_one_pass_per_sweep_gives_the_same_bits(name, shape):
+    ham, x, bases = problem(name, shape, torch.bfloat16)
+    first, *others = (hb.decompose(x, ham, steps=shape[-1], bases=bases, backend="fused") for _ in range(20))
+    assert all(torch.equal(a, b) for again in others for a, b in zip(again, first, strict=True))
+
+
+@pytest.mark.parametrize("beta", [0.1, 0.01, 0.001, 0.0])
+def test_cd_by_any_ridge_where_x_is_read_once_per_sweep(beta):
+    """From 0.01 on by a kernel of our own, below it by torch."""
+    _, x, bases = problem("cd", (2, 512, 20_000, 64, 3), torch.bfloat16)
+    compare(hb.CD(64, temperature=0.1, beta=beta), x, bases, 3, torch.bfloat16)
+
+
+@pytest.mark.parametrize("name", ["vq", "cd"])
+def test_the_cold_softmax_where_x_is_read_once_per_sweep(name):
+    _, x, bases = problem(name, (1, 512, 40_000, 64, 6), torch.bfloat16)
+    ham = hb.hams[name](rank=64)
+    expected = hb.decompose(x.double(), ham, bases=bases.double(), backend="plain").reconstruction
+    assert_close(hb.decompose(x, ham, bases=bases, backend="fused").reconstruction, expected)
 
 
 @pytest.mark.parametrize("rank", [50, 64])
-@pytest.mark.parametrize("n", [1001, 16384])
+@pytest.mark.parametrize("n", [1001, 16384, 20000])
 @pytest.mark.parametrize("name", ["vq", "cd"])
 def test_nan_in_is_nan_out_and_in_that_sample_only(name, n, rank):
-    b = 1 if n > 8000 else 2
+    b = 1 if n == 16384 else 2
     ham, x, bases = problem(name, (b, 512, n, rank, 2), torch.bfloat16)
     x[0, 3, 70] = torch.nan
     for value in hb.decompose(x, ham, steps=2, bases=bases, backend="fused"):

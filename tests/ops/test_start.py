@@ -53,8 +53,9 @@ def test_whatever_triton_compiles_for_is_another_program():
     start(kernel, (5,), x, 16, M=16, num_warps=4)
     start(kernel, (5,), x, 8, M=32, num_warps=4)
     start(kernel, (5,), x, 8, M=16, num_warps=8)
+    start(kernel, (5,), x, 8.0, M=16, num_warps=4)  # equal to 8, but a float to a program
     start(Kernel(), (5,), x, 8, M=16, num_warps=4)
-    assert len(kernel.compiled) == 6 and not kernel.started
+    assert len(kernel.compiled) == 7 and not kernel.started
     start(kernel, (7,), x[4:], 8, M=16, num_warps=4)  # another place and grid, the same program
     assert kernel.started[0][0] == (7, 1, 1) and kernel.started[0][1][0].data_ptr() == x[4:].data_ptr()
 
@@ -73,3 +74,9 @@ def test_an_older_triton_starts_every_time_anew(monkeypatch):
     for _ in range(2):
         start(kernel, (5,), x, 8, M=16, num_warps=4)
     assert len(kernel.compiled) == 2
+
+
+def test_an_older_triton_has_no_such_hooks(monkeypatch):
+    monkeypatch.setattr(module, "REMEMBERS", False)
+    monkeypatch.delattr(module.triton, "knobs", raising=False)
+    assert not module.hooked()

@@ -1,4 +1,4 @@
-"""NMF in one pass per sweep, as far as a machine without a GPU can tell: its cut, and that it compiles for the card."""
+"""One pass per sweep, as far as a machine without a GPU can tell: its cut, and that it compiles for the card."""
 
 from __future__ import annotations
 
@@ -8,12 +8,20 @@ import torch
 pytest.importorskip("triton")
 from wave_hams import H200
 
-from hamburger.ops.nmf import stream
-from hamburger.ops.nmf.stream import Stream, cut
+from hamburger.ops import cosine_stream, stream
+from hamburger.ops.nmf import stream as nmf
+from hamburger.ops.stream import Stream
 from hamburger.ops.wave import Card
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # Triton's own news
 
-def test_programs_are_as_many_as_multiprocessors_and_not_more_than_tiles():
+
+@pytest.fixture(params=[nmf.shared_bytes, cosine_stream.shared_bytes], ids=["nmf", "vq and cd"])
+def cut(request):
+    return lambda *sizes: stream.cut(*sizes, request.param)
+
+
+def test_programs_are_as_many_as_multiprocessors_and_not_more_than_tiles(cut):
     assert cut(1, 512, 65_536, 64, H200) == Stream(D=512, R=64, programs=132)
     assert cut(2, 500, 40_001, 50, H200) == Stream(D=512, R=64, programs=66)
     assert cut(9, 256, 100, 128, H200) == Stream(D=256, R=128, programs=2)
@@ -21,17 +29,17 @@ def test_programs_are_as_many_as_multiprocessors_and_not_more_than_tiles():
 
 
 @pytest.mark.parametrize("b, d, r", [(1, 513, 64), (1, 512, 100), (1, 512, 129), (70_000, 8, 8)])
-def test_what_does_not_fit(b, d, r):
+def test_what_does_not_fit(cut, b, d, r):
     assert cut(b, d, 65_536, r, H200) is None
 
 
 @pytest.mark.parametrize("card", [Card((8, 0), 108, 166_912), Card((10, 0), 148, 232_448)])
-def test_other_cards(card):
+def test_other_cards(cut, card):
     assert cut(1, 512, 65_536, 64, card) is None
 
 
 def test_a_tensor_on_the_cpu():
-    assert stream.stream_of(torch.zeros(1, 512, 64, dtype=torch.bfloat16), 64) is None
+    assert stream.stream_of(torch.zeros(1, 512, 64, dtype=torch.bfloat16), 64, nmf.shared_bytes) is None
 
 
 def test_which_x_can_be_copied_in_the_background():
@@ -42,9 +50,11 @@ def test_which_x_can_be_copied_in_the_background():
     assert not any(map(stream.asynchronous, others))
 
 
-@pytest.mark.filterwarnings("ignore")  # Triton's own news
-@pytest.mark.parametrize("D, R", [(512, 64), (256, 128)])
-def test_it_compiles_for_hopper_within_its_shared_memory(D, R):
+SIZES = [(512, 64), (256, 128)]
+
+
+@pytest.mark.parametrize("D, R", SIZES)
+def test_nmf_compiles_for_hopper_within_its_shared_memory(D, R):
     pytest.importorskip("triton.experimental.gluon")
     from aot import compiled_for_hopper
 
@@ -56,4 +66,32 @@ def test_it_compiles_for_hopper_within_its_shared_memory(D, R):
         stream_kernel, sizes | flags, half=("p_x", "p_ratio", "p_y"), divisible=("p_x", "n", "s_xb", "s_xd")
     )
     assert "wgmma.mma_async" in kernel.asm["ptx"] and "cp.async" in kernel.asm["ptx"]
-    assert kernel.metadata.shared <= stream.shared_bytes(D, R)
+    assert kernel.metadata.shared <= nmf.shared_bytes(D, R)
+
+
+@pytest.mark.parametrize("READOUT", [False, True])
+@pytest.mark.parametrize("D, R", SIZES)
+def test_vq_and_cd_compile_for_hopper_within_their_shared_memory(D, R, READOUT):
+    pytest.importorskip("triton.experimental.gluon")
+    from aot import compiled_for_hopper
+
+    from hamburger.ops.cosine_stream_kernels import cosine_stream_kernel
+
+    sizes = {"D": D, "R": R, "BN": stream.BN, "num_warps": 8, "s_xn": 1, "s_yn": 1}
+    flags = {"N_FAST": True, "ASYNC": True, "FIRST": True, "CENTROIDS": False, "READOUT": READOUT, "Y": READOUT}
+    kernel = compiled_for_hopper(
+        cosine_stream_kernel, sizes | flags, half=("p_x", "p_y"), divisible=("p_x", "n", "s_xb", "s_xd")
+    )
+    assert "wgmma.mma_async" in kernel.asm["ptx"] and "cp.async" in kernel.asm["ptx"]
+    assert kernel.metadata.shared <= cosine_stream.shared_bytes(D, R)
+
+
+@pytest.mark.parametrize("D, R", SIZES)
+def test_the_ridge_needs_no_more_than_a_sweep(D, R):
+    pytest.importorskip("triton.experimental.gluon")
+    from aot import compiled_for_hopper
+
+    from hamburger.ops.cd.ridge_kernels import ridge_kernel
+
+    kernel = compiled_for_hopper(ridge_kernel, {"D": D, "R": R, "num_warps": 8})
+    assert kernel.metadata.shared <= cosine_stream.shared_bytes(D, R)

@@ -10,7 +10,7 @@ from torch.nn.functional import normalize
 
 from hamburger.ops import launch, wave
 from hamburger.ops.nmf import stream
-from hamburger.ops.nmf.stream import Stream
+from hamburger.ops.stream import Stream
 
 if not wave.gluon():
     pytest.skip("Triton or its Gluon is missing", allow_module_level=True)

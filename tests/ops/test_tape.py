@@ -8,7 +8,8 @@ import pytest
 import torch
 
 pytest.importorskip("triton")
-from hamburger.ops import start, tape
+from hamburger.ops import replay, start, tape
+from hamburger.ops.bundle import Bundle, bundled
 from hamburger.ops.start import Launch
 
 
@@ -32,6 +33,8 @@ def on_the_cpu(monkeypatch):
     monkeypatch.setattr(tape, "run", lambda program, grid, args, stream: program(*args))
     monkeypatch.setattr(tape, "current_stream", lambda: 0)
     monkeypatch.setattr(tape, "_tapes", {})
+    monkeypatch.setattr(replay, "capturing", lambda: False)
+    monkeypatch.setattr(replay, "recorded", lambda start: None)
 
 
 def launch(*args):
@@ -57,13 +60,18 @@ def solve(x, y, none):
     return out, both.mT
 
 
+def recorded(solve, given):
+    """Of what keeps nothing."""
+    return tape.record(lambda *given: (solve(*given), ()), given)
+
+
 def test_played_with_other_memory():
     x, y = torch.rand(6), torch.rand(6)
-    found, made = tape.record(solve, (x, y, None))
+    found, _, made = recorded(solve, (x, y, None))
     assert torch.allclose(found[0], 3 * x + 2 * y)
     x, y = torch.rand(6), torch.rand(6)
     for _ in range(3):
-        out, both = made.play((x.data_ptr(), y.data_ptr(), 0), x.device)
+        (out, both), _ = made.play((x.data_ptr(), y.data_ptr(), 0), x.device)
         assert torch.allclose(out, 3 * x + 2 * y)
         assert torch.allclose(both, (x + y).view(2, 3).T) and both.stride() == (1, 3)
     assert made.workspace > 0
@@ -95,7 +103,7 @@ def test_work_of_torch_is_noticed():
         return (out,)
 
     x = torch.rand(6)
-    (out,), made = tape.record(with_torch, (x,))
+    (out,), _, made = recorded(with_torch, (x,))
     assert made is None and torch.allclose(out, 3 * x)
     assert start.watched.launches is None
 
@@ -106,7 +114,7 @@ def test_a_look_into_the_middle_of_something_given():
         launch(out, x[3:], x[3:], 3)
         return (out,)
 
-    assert tape.record(middle, (torch.rand(6),))[1] is None
+    assert recorded(middle, (torch.rand(6),))[2] is None
 
 
 def test_an_error_ends_the_record():
@@ -114,7 +122,7 @@ def test_an_error_ends_the_record():
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        tape.record(fails, (torch.rand(6),))
+        recorded(fails, (torch.rand(6),))
     assert start.watched.launches is None
 
 
@@ -154,6 +162,10 @@ def test_which_calls_are_of_one_kind():
     assert calls == [6, 6, 5]
     play(x, x, "a")  # one tensor twice: which address is whose?
     assert calls == [6, 6, 5, 6]
+    away = on_card(torch.rand(6))
+    away.get_device = lambda: 1
+    play(x, away, "a")  # somebody has moved it
+    assert calls == [6, 6, 5, 6, 6]
 
 
 def test_what_a_kind_is():
@@ -167,6 +179,92 @@ def test_what_a_kind_is():
     for x in (whole, *others, on_card(torch.rand(4, 6)), whole):
         tape.taped(counted, (x,))
     assert len(seen) == 5
+
+
+def forward(x, y):
+    """x + y, and what `backward` looks at: 2 (x + y), nothing, and 3 x + 2 y, transposed."""
+    out, twice, more = torch.empty(6), torch.empty(6), torch.empty(2, 3)
+    launch(out, x, y, 6)
+    launch(twice, out, out, 6)
+    launch(more, twice, x, 6)
+    return (out,), (twice, torch.empty(0, dtype=torch.bfloat16), more.mT)
+
+
+def test_what_is_kept_is_one_piece_and_goes_on_to_another_tape():
+    calls = []
+
+    def step(x, y):
+        def ahead(x, y):
+            calls.append("forward")
+            return forward(x, y)
+
+        def backward(x, *of_bundle):
+            calls.append("backward")
+            twice, nothing, more = Bundle(of_bundle, kept.layout).tensors()
+            assert nothing.shape == (0,) and more.shape == (3, 2) and more.stride() == (1, 3)
+            out = torch.empty(6)
+            launch(out, twice, more, 6)
+            launch(out, out, x, 6)
+            return (out,)
+
+        (out,), kept = tape.taped_keeping(ahead, (x, y), "forward")
+        (back,) = tape.taped(backward, (x, *(t.as_subclass(OnCard) for t in kept.kept)), "backward", kept.layout)
+        return torch.Tensor(out), kept, torch.Tensor(back)
+
+    for _ in range(3):
+        x, y = on_card(torch.rand(6)), on_card(torch.rand(6))
+        out, kept, back = step(x, y)
+        assert len(kept.kept) == 1
+        x, y = torch.Tensor(x), torch.Tensor(y)
+        assert torch.allclose(out, x + y)
+        assert torch.allclose(back, 6 * x + 4 * y)
+        twice, _, more = kept.tensors()
+        assert torch.allclose(twice, 2 * out) and torch.allclose(more, (3 * x + 2 * y).view(2, 3).T)
+    assert calls == ["forward", "backward"]
+
+
+def test_a_bundle_that_was_brought_back_into_the_middle_of_something():
+    first = bundled([torch.rand(6), torch.rand(6)])
+    (memory,), layout = first.kept, first.layout
+
+    def backward(dy, memory):
+        left, right = Bundle((memory,), layout).tensors()
+        out = torch.empty(6)
+        launch(out, left, right, 6)
+        return (out,)
+
+    staged = torch.zeros(3 * len(memory), dtype=torch.uint8)[512:][: len(memory)].copy_(memory)
+    dy, expected = torch.rand(6), sum(first.tensors())
+    (out,), _, made = recorded(backward, (dy, staged))
+    assert torch.allclose(out, expected)
+    (out,), _ = made.play((dy.data_ptr(), memory.data_ptr()), dy.device)
+    assert torch.allclose(out, expected)
+
+
+def test_two_outputs_in_one_memory_and_one_that_was_given():
+    def shared(x):
+        both = torch.empty(12)
+        launch(both[:6], x, x, 6)
+        launch(both[6:], x, x, 6)
+        return both[:6], both[6:]
+
+    def given(x):
+        launch(x, x, x, 6)
+        return (x.view(2, 3),)
+
+    assert recorded(shared, (torch.rand(6),))[2] is None
+    assert recorded(given, (torch.rand(6),))[2] is None
+
+
+def test_two_that_are_kept_in_one_memory_stay_apart():
+    def shared(x):
+        both = torch.empty(12)
+        launch(both[:6], x, x, 6)
+        launch(both[6:], x, x, 6)
+        return (), (both[:6], both[6:])
+
+    _, kept, made = tape.record(shared, (torch.rand(6),))
+    assert made is None and kept.layout is None and len(kept.tensors()) == 2
 
 
 def test_not_too_many(monkeypatch):

@@ -157,7 +157,7 @@ def finished(p: Parts, z: Tensor, how: Plan, *, rectify: bool) -> Tensor:
     x = z.flatten(2)  # b c n
     y, bases = fused.finished(x, p.weights, _start(p, x)[0], how, _norm(p.norm), rectify=rectify)
     _update(p, bases)
-    return y.unflatten(2, z.shape[2:])
+    return y.view(z.shape)
 
 
 def trains(norm: nn.Module, x: Tensor) -> bool:
@@ -197,16 +197,16 @@ def _start(p: Parts, x: Tensor, *, raw: bool = False) -> tuple[Tensor, bool]:
     """
     ham, dictionary = p.ham, p.dictionary
     ham.ham.check(ham.dim, x.shape[2:].numel())
-    if dictionary.init in ("fixed", "online") or (dictionary.init == "random" and not dictionary.training):
-        return dictionary.bases.float().contiguous(), False  # itself, as a rule: one for all samples
-    with torch.no_grad():
-        bases = dictionary(x)
-        if bases is not None:
-            return bases.float().contiguous(), False
-        draw = ham.ham.sample if raw else ham.ham.draw
-        like = x.new_empty(0, dtype=torch.float32)
-        bases = distributed.joined_draw(lambda rows: draw(rows, ham.dim, like=like), x.shape[0])
-        return bases.contiguous(), raw
+    if dictionary.init == "learned":
+        with torch.no_grad():
+            return dictionary(x).float().contiguous(), False
+    bases = dictionary.bases
+    if dictionary.init != "random" or not dictionary.training:
+        return bases.float().contiguous(), False  # itself, as a rule: one for all samples
+    draw = ham.ham.sample if raw else ham.ham.draw
+    like = bases if bases.dtype == torch.float32 else bases.new_empty(0, dtype=torch.float32)
+    bases = distributed.joined_draw(lambda rows: draw(rows, ham.dim, like=like), x.shape[0])
+    return bases.contiguous(), raw
 
 
 def _update(p: Parts, bases: Tensor) -> None:

@@ -20,18 +20,25 @@ def sweeps(
 
     x: b d n   bases: b d r   ->   bases: b d r,  memory for codes: b n r,  1 / |x|: b n, empty memory where steps = 0
     """
-    (b, d, n), r = x.shape, bases.shape[2]
+    (b, _, n), r = x.shape, bases.shape[2]
     codes, scale = x.new_empty(b, n, r, dtype=torch.float32), x.new_empty(b, n, dtype=torch.float32)
     for step in range(steps):
         assign(x, bases, scale, codes, None, temperature, t, first=step == 0, centroids=unit and step > 0)
         sums = launch.sums(x, codes, t, launch.kind(x.dtype, fine=True), gram=False)
-        bases = torch.empty_like(bases)
-        start(
-            centroids_kernel, (b, cdiv(d, t.FD), cdiv(r, t.FR)),
-            sums, bases, d, r, sums.shape[1], EPS=cosine.EPS, FD=t.FD, FR=t.FR,
-            FP=min(t.FP, power_of_two(sums.shape[1])), num_warps=4,
-        )  # fmt: skip
+        bases = centroids(sums, t)
     return bases, codes, scale
+
+
+def centroids(sums: Tensor, t: Blocks) -> Tensor:
+    """X C^T diag(C 1)^-1.   sums: b parts (d + 1) r, X C^T above C 1   ->   b d r"""
+    b, parts, rows, r = sums.shape
+    d = rows - 1
+    bases = torch.empty(b, d, r, dtype=torch.float32, device=sums.device)
+    start(
+        centroids_kernel, (b, cdiv(d, t.FD), cdiv(r, t.FR)),
+        sums, bases, d, r, parts, EPS=cosine.EPS, FD=t.FD, FR=t.FR, FP=min(t.FP, power_of_two(parts)), num_warps=4,
+    )  # fmt: skip
+    return bases
 
 
 def assign(

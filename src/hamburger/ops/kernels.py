@@ -186,9 +186,10 @@ def add_parts(
 
 @triton.jit
 def total_kernel(p_sums, p_total, parts, size, FP: tl.constexpr, BLOCK: tl.constexpr):
-    """Partial sums, added in order.   sums: b parts size   total: b size   Grid: b, tiles of size."""
-    i_b = tl.program_id(0).to(tl.int64)
-    o = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    """Partial sums, added in order.   sums: b parts size   total: b size   Grid: b * tiles of size."""
+    tiles = tl.cdiv(size, BLOCK)
+    i_b = (tl.program_id(0) // tiles).to(tl.int64)
+    o = tl.program_id(0) % tiles * BLOCK + tl.arange(0, BLOCK)
     # a part has one row of `size` numbers
     b_sum = add_parts(p_sums + i_b * parts * size, parts, 1, tl.arange(0, 1), 1, o, size, 1, BLOCK, FP)
     tl.store(p_total + i_b * size + o, tl.sum(b_sum, axis=0).to(p_total.dtype.element_ty), mask=o < size)

@@ -42,9 +42,8 @@ def kind_of_factors(dtype: torch.dtype) -> str:
 def tf32() -> bool:
     """Torch's own switch for matrix products of float32."""
     flags = torch.backends.cuda.matmul
-    if hasattr(flags, "fp32_precision"):  # torch 2.9; the older name then raises where both were set
-        return bool(flags.fp32_precision == "tf32")
-    return bool(flags.allow_tf32)
+    precision = getattr(flags, "fp32_precision", None)  # torch 2.9; the older name then raises where both were set
+    return bool(flags.allow_tf32) if precision is None else bool(precision == "tf32")
 
 
 def no_second_derivative(ctx: Any, *cotangents: Tensor) -> NoReturn:
@@ -75,7 +74,8 @@ def total(sums: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     out = sums.new_empty(sums.shape[0], *sums.shape[2:], dtype=dtype)
     size = out[0].numel()
     start(
-        kernels.total_kernel, (len(sums), cdiv(size, 64)),
+        # all on the first axis: the others end at 65,535, and the gradient of a wide bread has more tiles
+        kernels.total_kernel, (len(sums) * cdiv(size, 64),),
         sums, out, sums.shape[1], size, FP=32, BLOCK=64, num_warps=4,
     )  # fmt: skip
     return out

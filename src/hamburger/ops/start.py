@@ -38,7 +38,8 @@ def start(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> Non
 
     `args` come in the kernel's order, `options` are its constants and Triton's own options.
     """
-    given = tuple([(a.dtype, a.data_ptr() % 16) if isinstance(a, Tensor) else a for a in args])
+    # 2 and 2.0 are equal, but not to a program
+    given = tuple([(a.dtype, a.data_ptr() % 16) if isinstance(a, Tensor) else (type(a), a) for a in args])
     key = (kernel, torch.cuda.current_device() if args[0].is_cuda else None, given, tuple(options.items()))
     compiled = _compiled.get(key)
     full = (*grid, 1, 1)[:3]
@@ -74,6 +75,8 @@ def current_stream() -> int:
 
 def hooked() -> bool:
     """Whether somebody, a profiler as a rule, wants to be told of every launch."""
+    if not REMEMBERS:  # Triton's own start tells them
+        return False
     hook = triton.knobs.runtime.launch_enter_hook
     return bool(getattr(hook, "calls", hook))
 

@@ -3,7 +3,8 @@
 A solve of several kernels is a few microseconds of work for a card and hundreds for Python, which works out the same
 tiles, strides and programs at every call. Only addresses change from one call to the next. So the first call of a kind
 is watched; later ones take one piece of memory for everything in between and start the same programs at once. This is
-what a CUDA graph does, without its private memory, its fixed addresses and its capture.
+what a CUDA graph does, without its private memory, its fixed addresses and its capture; where addresses repeat,
+`replay` makes one after all.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hamburger.ops.bundle import ALIGNED, Bundle, Layout, bundled
+from hamburger.ops.replay import Recordings
 from hamburger.ops.start import Launch, current_stream, hooked, run, watched
 
 MOST = 1024  # tapes to remember
-ALIGNED = 512  # bytes, as torch aligns its memory
 
 # What torch may do while it is watched: take memory, and look at memory in another way. All else would be missing.
 HARMLESS = frozenset(
@@ -30,6 +32,7 @@ HARMLESS = frozenset(
 )  # fmt: skip
 
 Outputs = tuple[Tensor, ...]
+NOTHING = torch.empty(0)
 
 
 class Step(NamedTuple):
@@ -50,22 +53,33 @@ class Made(NamedTuple):
 
 
 class Tape(NamedTuple):
+    """Launches whose memory is what is given, new outputs, what is kept beside them in one piece, and a workspace."""
+
     steps: tuple[Step, ...]
     outputs: tuple[Made, ...]
+    kept: Layout | None
     workspace: int  # bytes
+    recordings: Recordings
 
-    def play(self, given: Sequence[int], device: torch.device) -> Outputs:
-        """The launches again, with the addresses of what is given, of new outputs and of a new workspace."""
+    def play(self, given: Sequence[int], device: torch.device) -> tuple[Outputs, Bundle]:
+        """The launches again, with the addresses of what is given and of new memory for all else."""
         outputs = tuple([torch.empty_strided(m.shape, m.stride, dtype=m.dtype, device=device) for m in self.outputs])
+        kept = NOTHING if self.kept is None else torch.empty(self.kept.size, dtype=torch.uint8, device=device)
         workspace = torch.empty(self.workspace, dtype=torch.uint8, device=device)
-        memory = [*given, *[t.data_ptr() for t in outputs], workspace.data_ptr()]
+        memory = [*given, *[t.data_ptr() for t in outputs], kept.data_ptr(), workspace.data_ptr()]
         stream = current_stream()
+        key = stream, *memory
+        if not self.recordings.play(key, stream):
+            self.start(memory, stream)
+            self.recordings.note(key, lambda other: self.start(memory, other))
+        return outputs, Bundle(() if self.kept is None else (kept,), self.kept)
+
+    def start(self, memory: Sequence[int], stream: int) -> None:
         for program, grid, template, holes in self.steps:
             args = template.copy()  # another thread may be playing the same tape
             for i, where, offset in holes:
                 args[i] = memory[where] + offset
             run(program, grid, args, stream)
-        return outputs
 
 
 _tapes: dict[Hashable, Tape | None] = {}
@@ -78,22 +92,41 @@ def taped(solve: Callable[..., Outputs], given: Sequence[Tensor | None], *facts:
     `facts` is everything that it depends on beside the kind of what is given. Its outputs are its own, not given ones.
     The first of the given is where all of it happens.
     """
+    return taped_keeping(lambda *given: (solve(*given), ()), given, *facts)[0]
+
+
+def taped_keeping(
+    solve: Callable[..., tuple[Outputs, Outputs]], given: Sequence[Tensor | None], *facts: Hashable
+) -> tuple[Outputs, Bundle]:
+    """The same for what also keeps tensors that only another tape will look at: they come as a bundle.
+
+    Its memory may be given to another tape, with its layout as a fact.
+    """
     first = given[0]
     assert first is not None
     if not first.is_cuda:
-        return solve(*given)
+        return _apart(solve(*given))
     places = [0 if t is None else t.data_ptr() for t in given]
-    kinds = [None if t is None else (t.dtype, t.shape, t.stride(), p % 16) for t, p in zip(given, places, strict=True)]
-    key = (facts, first.get_device(), *kinds)
+    # a tape knows addresses alone: what was moved to another device must not meet it
+    kinds = [
+        None if t is None else (t.dtype, t.shape, t.stride(), t.get_device(), p % 16)
+        for t, p in zip(given, places, strict=True)
+    ]
+    key = (facts, *kinds)
     tape = _tapes.get(key)
     if tape is not None and _told_apart(places):
         return tape.play(places, first.device)
     if key in _tapes or watched.launches is not None or hooked() or not _told_apart(places):
-        return solve(*given)
+        return _apart(solve(*given))
     if len(_tapes) >= MOST:
         _tapes.clear()
-    outputs, _tapes[key] = record(solve, given)
-    return outputs
+    outputs, bundle, _tapes[key] = record(solve, given)
+    return outputs, bundle
+
+
+def _apart(found: tuple[Outputs, Outputs]) -> tuple[Outputs, Bundle]:
+    outputs, kept = found
+    return outputs, Bundle(kept, None)
 
 
 def _told_apart(places: Sequence[int]) -> bool:
@@ -102,18 +135,23 @@ def _told_apart(places: Sequence[int]) -> bool:
     return len(set(known)) == len(known)
 
 
-def record(solve: Callable[..., Outputs], given: Sequence[Tensor | None]) -> tuple[Outputs, Tape | None]:
+def record(
+    solve: Callable[..., tuple[Outputs, Outputs]], given: Sequence[Tensor | None]
+) -> tuple[Outputs, Bundle, Tape | None]:
     """`solve(*given)`, and the tape of it; None where launches are not all of it."""
     watched.launches = []
     try:
         with _Watch() as torch_too:  # type: ignore[no-untyped-call]
-            outputs = solve(*given)
+            outputs, kept = solve(*given)
         launches = watched.launches
     finally:
         watched.launches = None
+    apart = Bundle(kept, None)
     if torch_too.worked or any(launch.program is None for launch in launches):
-        return outputs, None
-    return outputs, tape_of(launches, given, outputs)
+        return outputs, apart, None
+    bundle = bundled(kept) if kept else apart
+    tape = tape_of(launches, given, outputs, kept, bundle.layout)
+    return (outputs, apart, None) if tape is None else (outputs, bundle, tape)
 
 
 class _Watch(TorchDispatchMode):
@@ -124,11 +162,33 @@ class _Watch(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def tape_of(launches: Sequence[Launch], given: Sequence[Tensor | None], outputs: Outputs) -> Tape | None:
-    """None where a launch looks into the middle of something given: its place there is not known to be the same."""
+def tape_of(
+    launches: Sequence[Launch],
+    given: Sequence[Tensor | None],
+    outputs: Outputs,
+    kept: Outputs = (),
+    layout: Layout | None = None,
+) -> Tape | None:
+    """None where a launch looks into the middle of something given: its place there is not known to be the same.
+
+    In the memory of a bundle it is: the layout is a fact of the call.
+    """
     where = {t.data_ptr(): i for i, t in enumerate(given) if t is not None and t.numel()}
-    made = {_base(t): i for i, t in enumerate(outputs) if t.numel()}
+    whole = {
+        _base(t): (i, t.data_ptr())
+        for i, t in enumerate(given)
+        if t is not None and t.numel() and t.dtype == torch.uint8
+    }
     foreign = {_base(t) for t in given if t is not None and t.numel()}
+    # the place of the memory that the launches used, in the numbering of `Tape.play`
+    made = {_base(t): (len(given) + i, t.data_ptr()) for i, t in enumerate(outputs) if t.numel()}
+    own = [_base(t) for t in (*outputs, *kept) if t.numel()]
+    if len(set(own)) < len(own) or not foreign.isdisjoint(own):
+        return None  # two in one memory, which would become two
+    if layout is not None:
+        for t, piece in zip(kept, layout.pieces, strict=True):
+            if t.numel():
+                made[_base(t)] = len(given) + len(outputs), t.data_ptr() - piece.place
     places, size = _pack(launches, {*foreign, *made})
     steps = []
     for launch in launches:
@@ -140,15 +200,20 @@ def tape_of(launches: Sequence[Launch], given: Sequence[Tensor | None], outputs:
             if not arg.numel():
                 continue
             if base in made:
-                holes.append((i, len(given) + made[base], place - outputs[made[base]].data_ptr()))
+                index, begin = made[base]
+                holes.append((i, index, place - begin))
             elif base not in foreign:
-                holes.append((i, len(given) + len(outputs), places[base] + place - base))
+                holes.append((i, len(given) + len(outputs) + 1, places[base] + place - base))
             elif place in where:
                 holes.append((i, where[place], 0))
+            elif base in whole:
+                index, begin = whole[base]
+                holes.append((i, index, place - begin))
             else:
                 return None
         steps.append(Step(launch.program, launch.grid, args, tuple(holes)))
-    return Tape(tuple(steps), tuple(Made(tuple(t.shape), t.stride(), t.dtype) for t in outputs), size)
+    memory = tuple(Made(tuple(t.shape), t.stride(), t.dtype) for t in outputs)
+    return Tape(tuple(steps), memory, layout, size, Recordings())
 
 
 def _base(t: Tensor) -> int:

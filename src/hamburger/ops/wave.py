@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ RANKS = (64, 128)
 # faster.
 ENOUGH = 64
 
+T = TypeVar("T")
 Needs = Callable[[int, int, int], int]  # D, R, BN -> bytes of shared memory, which every ham counts for itself
 
 
@@ -38,7 +39,7 @@ class Card(NamedTuple):
 
 def wave_of(x: Tensor, r: int, needs: Needs) -> Wave | None:
     """x: b d n   ->   how to solve it in one launch, or None where it does not fit or the card is of another kind."""
-    if x.dtype != torch.bfloat16 or not x.is_cuda or not gluon():
+    if x.dtype != torch.bfloat16 or not x.is_cuda or not gluon() or x.get_device() in _refused:
         return None
     b, d, n = x.shape
     return cut(b, d, n, r, card(x.get_device()), needs)
@@ -53,6 +54,23 @@ def cut(b: int, d: int, n: int, r: int, card: Card, needs: Needs) -> Wave | None
         if programs <= most and b * programs <= card.processors and needs(D, R, BN) + STATIC <= card.shared:
             return Wave(D, R, BN, programs)
     return None
+
+
+_refused: set[int] = set()  # devices
+
+
+def in_one_launch(solve: Callable[[], T], x: Tensor) -> T | None:
+    """`solve()`; None where the driver has no room for all programs at once, and then never again on that device.
+
+    It knows of limits that the card's own numbers do not show, such as a share of its processors.
+    """
+    try:
+        return solve()
+    except RuntimeError as error:
+        if "cooperative" not in str(error):
+            raise
+        _refused.add(x.get_device())
+        return None
 
 
 @functools.cache

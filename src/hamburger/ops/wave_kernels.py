@@ -91,13 +91,16 @@ def load_columns(
 
 
 @gluon.jit
-def load_columns_async(p_x, b_x, d, n, s_xd, s_xn, i_p, D: gl.constexpr, BN: gl.constexpr, W: gl.constexpr):
+def load_columns_async(
+    p_x, b_x, d, n, s_xd, s_xn, i_p, D: gl.constexpr, BN: gl.constexpr, W: gl.constexpr, ABOVE: gl.constexpr = 0
+):  # fmt: skip
     """As `load_columns`, under way, in one go: the compiler has the threads meet between one copy and another.
 
-    b_x: D BN. Eight neighbours in a row go together: s_xn is 1, and n and other strides are known to be multiples of 8.
+    b_x: D BN, the rows of X after the first ABOVE. Eight neighbours in a row go together: s_xn is 1, and n and other
+    strides are known to be multiples of 8.
     """
     rows: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BN, BN // 8], [W, 1], [1, 0])
-    o_d = gl.arange(0, D, gl.SliceLayout(1, rows)).to(gl.int64)
+    o_d = ABOVE + gl.arange(0, D, gl.SliceLayout(1, rows)).to(gl.int64)
     o_n = i_p * BN + gl.arange(0, BN, gl.SliceLayout(0, rows)).to(gl.int64)
     # D BN
     m_x = (o_d < d)[:, None] & (o_n < n)[None, :]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from importlib.util import find_spec
 
@@ -86,7 +87,13 @@ def why_not_there(device: torch.device, rank: int) -> str | None:
         return f"x is on {device.type}, the kernels run on cuda (and on the CPU in Triton's interpreter)"
     if torch.compiler.is_compiling():  # it cannot look at the card; the first eager call did
         return None
-    return why_too_small(torch.cuda.get_device_properties(device).shared_memory_per_block_optin, rank)
+    return why_too_small(shared_memory(device), rank)
+
+
+@functools.cache
+def shared_memory(device: torch.device) -> int:
+    """Bytes that a program can have there. Torch takes as long to say so as a launch does."""
+    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
 
 
 def why_too_small(shared: int, rank: int) -> str | None:

@@ -39,11 +39,10 @@ def rectifies(ham: str) -> bool:
 def factors(
     z: Tensor, ham: str, options: Sequence[float], start: Tensor, steps: int, *, keep: bool, counts: Tensor
 ) -> Factors:
-    """K sweeps from the bases `start` ((b or 1) d r, float32), and the read-out.   z: b d n
+    """K sweeps from the bases `start` (b d r, float32), and the read-out.   z: b d n
 
     counts: b, `launch.COUNTS`, zero: for programs that wait for each other.
     """
-    start = start.expand(z.shape[0], -1, -1).contiguous()
     dtype = launches.kept_dtype(z.dtype)
     if ham == "nmf":
         bases, codes, _, slope = nmf.factors(
@@ -86,9 +85,10 @@ def pull_back(
         sums = vq.sums_of(z, found.bases.shape[2])
         dz = vq.input_cotangent(z, None, dc, found.bases, temperature, bool(constant_norms), sums)
         return dz, launch.total(sums[None])[0]
-    dz = launches.empty_like(x, found.bases.shape[1], plan.dtype)
     if plan.ham == "nmf":
+        dz = torch.empty_like(z)  # its kernel takes one set of strides for both
         sums = launches.pull_back(du, fold, found.bases, found.slope, z, dz, plan.dtype, taken)
     else:
+        dz = launches.empty_like(x, found.bases.shape[1], plan.dtype)
         sums = launches.pull_back(du, fold, found.slope, None, None, dz, plan.dtype, taken)
     return dz, launch.total(sums[None])[0]

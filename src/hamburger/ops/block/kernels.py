@@ -28,33 +28,36 @@ def own_tile(rows, n, M: tl.constexpr, N: tl.constexpr):
 
 @triton.jit
 def prepare_kernel(
-    p_w, p_rounded, p_start, p_unit, p_count, size, d, r, counts, eps,
-    ROUND: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr, D: tl.constexpr, FR: tl.constexpr,
+    p_w, p_rounded, p_start, p_made, p_count, size, d, r, counts, s_start, eps,
+    ROUND: tl.constexpr, MAKE: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr, D: tl.constexpr, FR: tl.constexpr,
 ):  # fmt: skip
-    """What the kernels after it rely on: w rounded (ROUND), columns of `start` with unit length (UNIT), counts zero.
+    """What the kernels after it rely on: w rounded (ROUND), the first bases of each sample (MAKE), counts zero.
 
-    w: size numbers   start, unit: b d r, D is d padded   Grid: tiles of w where ROUND, then b * tiles of r where UNIT.
+    w: size numbers   start: d r of each sample, s_start apart (0: one for all)   made: b d r, its columns of unit
+    length where UNIT; D is d padded   Grid: tiles of w where ROUND, then b * tiles of r where MAKE.
     """
     i = tl.program_id(0)
     o = tl.arange(0, BLOCK)
     if i == 0:
-        tl.store(p_count + o, tl.zeros([BLOCK], tl.int32), mask=o < counts)
+        for i_count in range(0, counts, BLOCK):
+            tl.store(p_count + i_count + o, tl.zeros([BLOCK], tl.int32), mask=i_count + o < counts)
     if ROUND:
         if i < tl.cdiv(size, BLOCK):
             o_w = i * BLOCK + o
             tl.store(p_rounded + o_w, tl.load(p_w + o_w, mask=o_w < size, other=0.0).to(tl.bfloat16), mask=o_w < size)
         i -= tl.cdiv(size, BLOCK)
-    if UNIT:  # noqa: SIM102 - known when the kernel is compiled; the other is not
+    if MAKE:  # noqa: SIM102 - known when the kernel is compiled; the other is not
         if i >= 0:
-            i_b, i_r = i // tl.cdiv(r, FR), i % tl.cdiv(r, FR)
+            i_b, i_r = (i // tl.cdiv(r, FR)).to(tl.int64), i % tl.cdiv(r, FR)
             o_d, o_r = tl.arange(0, D), i_r * FR + tl.arange(0, FR)
-            o_start = i_b.to(tl.int64) * d * r + o_d[:, None] * r + o_r[None, :]
             # D FR
+            o_start = o_d[:, None] * r + o_r[None, :]
             m_start = (o_d < d)[:, None] & (o_r < r)[None, :]
-            b_start = tl.load(p_start + o_start, mask=m_start, other=0.0)
-            b_norm = tl.sqrt(tl.sum(b_start * b_start, axis=0))
-            b_norm = tl.where(b_norm < eps, eps, b_norm)
-            tl.store(p_unit + o_start, b_start / b_norm[None, :], mask=m_start)
+            b_start = tl.load(p_start + i_b * s_start + o_start, mask=m_start, other=0.0)
+            if UNIT:
+                b_norm = tl.sqrt(tl.sum(b_start * b_start, axis=0))
+                b_start = b_start / tl.where(b_norm < eps, eps, b_norm)[None, :]
+            tl.store(p_made + i_b * d * r + o_start, b_start, mask=m_start)
 
 
 @triton.jit
@@ -96,7 +99,7 @@ def bread_kernel(
 
 @triton.jit
 def normed(b_u, p_mean, p_var, p_weight, p_bias, eps, o_m, c, AFFINE: tl.constexpr):
-    """Batch norm by its running statistics.   b_u: M N"""
+    """Batch norm by the statistics it is given: running ones, or a batch's.   b_u: M N"""
     m_m = o_m < c
     # M, each of them
     b_mean = tl.load(p_mean + o_m, mask=m_m, other=0.0).to(tl.float32)
@@ -116,7 +119,7 @@ def finish_kernel(
     NORM: tl.constexpr, AFFINE: tl.constexpr, SKIP: tl.constexpr, RECTIFY: tl.constexpr, MOST: tl.constexpr,
     KIND: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    """Y = E C, and what follows it in evaluation: the norm, + skip, ReLU. Grid: b * tiles of n and c.
+    """Y = E C, and what follows it: the norm, + skip, ReLU. Grid: b * tiles of n and c.
 
     MOST is the largest number that y can hold, where the sum may exceed it.
     """
@@ -164,7 +167,7 @@ def cotangent_of_codes(
 ):  # fmt: skip
     """E^T dS for a tile of columns, less what a batch norm in training takes off it (NORM).   ->   BN R
 
-    mix: (r + 1) r, from `norm_back_kernel`.   EXACT and FINE: kinds of products, see `launches.pull_back`.
+    mix: (r + 1) r, from `norm_back_kernel`.   EXACT and FINE: kinds of products, see `launches._exact`.
     """
     b_dc = project(p_ds, p_e, c, n, r, s_sc, s_sn, o_n, EXACT, R, BN, BD)
     if NORM:

@@ -33,7 +33,7 @@ def empty_like(x: Tensor, rows: int, dtype: torch.dtype) -> Tensor:
 
 
 class Ready(NamedTuple):
-    """What `prepare` makes: W_l in the dtype of the products, first bases with unit columns, counters at zero."""
+    """What `prepare` makes: W_l in the dtype of the products, first bases for every sample, counters at zero."""
 
     lower: Tensor
     start: Tensor
@@ -49,14 +49,15 @@ def prepare(lower: Tensor, start: Tensor, b: int, dtype: torch.dtype, *, unit: b
     lower = lower.contiguous()
     rounded = torch.empty_like(lower, dtype=dtype) if rounds else lower
     counts = torch.empty(b, launch.COUNTS, dtype=torch.int32, device=lower.device)
-    made = torch.empty_like(start) if unit else start
     samples, d, r = start.shape
+    makes = unit or samples < b
+    made = start.new_empty(b, d, r) if makes else start
     block, width = 4096, 8
-    grid = (cdiv(lower.numel(), block) if rounds else 0) + (samples * cdiv(r, width) if unit else 0)
+    grid = (cdiv(lower.numel(), block) if rounds else 0) + (b * cdiv(r, width) if makes else 0)
     begin(
         kernels.prepare_kernel, (max(1, grid),),
-        lower, rounded, start, made, counts, lower.numel(), d, r, counts.numel(), cosine.EPS,
-        ROUND=rounds, UNIT=unit, BLOCK=block, D=power_of_two(d), FR=width, num_warps=8,
+        lower, rounded, start, made, counts, lower.numel(), d, r, counts.numel(), d * r if samples == b else 0,
+        cosine.EPS, ROUND=rounds, MAKE=makes, UNIT=unit, BLOCK=block, D=power_of_two(d), FR=width, num_warps=8,
     )  # fmt: skip
     return Ready(rounded, made, counts)
 

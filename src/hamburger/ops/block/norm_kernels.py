@@ -177,13 +177,15 @@ def norm_back_kernel(
     m_c = o_c < c
     b_g = tl.zeros([M], tl.float32)
     b_h = tl.zeros([M], tl.float32)
-    for i_b in range(0, samples):
-        p_own = p_dsc + i_b * (c * (r + 1))
-        b_g += tl.load(p_own + c * r + o_c, mask=m_c, other=0.0)
+    p_dsc_b, p_e_b = p_dsc, p_e
+    for _ in range(0, samples):
+        b_g += tl.load(p_dsc_b + c * r + o_c, mask=m_c, other=0.0)
         for i_r in range(0, r, SR):
             o_r = i_r + tl.arange(0, SR)
-            b_e = load_rows(p_e + i_b * (c * r), c, r, o_c, o_r)
-            b_h += tl.sum(load_rows(p_own, c, r, o_c, o_r) * b_e, axis=1)
+            b_e = load_rows(p_e_b, c, r, o_c, o_r)
+            b_h += tl.sum(load_rows(p_dsc_b, c, r, o_c, o_r) * b_e, axis=1)
+        p_dsc_b += c * (r + 1)
+        p_e_b += c * r
     count = samples * (1.0 * n)
     b_mean = tl.load(p_mean + o_c, mask=m_c, other=0.0)
     b_inverse = tl.rsqrt(tl.load(p_var + o_c, mask=m_c, other=1.0) + eps)

@@ -15,8 +15,9 @@ from hamburger.ops import launch
 from hamburger.ops.block import Batch, Norm, Plan, Weights, fused, hams, launches, norm_launches
 from hamburger.ops.block.hams import Factors
 from hamburger.ops.block.norm_launches import Statistics
+from hamburger.ops.bundle import Bundle, Layout
 from hamburger.ops.start import device_of
-from hamburger.ops.tape import Outputs, taped
+from hamburger.ops.tape import Outputs, taped, taped_keeping
 from hamburger.precision import full_precision
 
 
@@ -33,7 +34,7 @@ def trained(
 ) -> tuple[Tensor, Tensor]:
     """x + BN(W_u M(W_l x)), then a ReLU, with a gradient; the norm's running statistics move.
 
-    x: b c and any further axes: to join them here saves torch two nodes of its graph.   start: (b or 1) d r (float32)
+    x: b c and further axes, joined here to save torch two nodes of its graph.   start: (b or 1) d r (float32)
     ->   y, as x,  the bases found: b d r
     """
     how = How(plan, batch.norm.eps, batch.momentum, rectify, unit)
@@ -45,79 +46,84 @@ def trained(
 
 
 class Kept(NamedTuple):
-    """What the backward pass needs of the forward pass."""
+    """What the backward pass alone looks at."""
 
-    x: Tensor
-    y: Tensor
-    lower: Tensor  # as it was multiplied with
-    upper: Tensor
-    gamma: Tensor
-    z: Tensor
-    bases: Tensor
     codes: Tensor
     slope: Tensor
     fold: Tensor
+    z: Tensor
+    lower: Tensor  # rounded, or empty where it is the parameter itself
     mean: Tensor
     var: Tensor
     total: Tensor
 
 
-def _forward(how: How, *given: Tensor | None) -> Outputs:
-    """->   y,  bases,  codes,  slope,  E,  z,  W_l,  mean,  var,  total"""
+def _forward(how: How, *given: Tensor | None) -> tuple[Outputs, Bundle]:
+    """->   y and the bases,  what is kept"""
     plan = how.plan
 
     def solve(
         x: Tensor, lower: Tensor, bias: Tensor | None, upper: Tensor, gamma: Tensor, beta: Tensor, start: Tensor,
         running_mean: Tensor, running_var: Tensor, tracked: Tensor,
-    ) -> Outputs:  # fmt: skip
+    ) -> tuple[Outputs, Outputs]:  # fmt: skip
+        flat = x.flatten(2)
         with full_precision(x.device.type):
-            found = fused.factors(x, Weights(lower, bias, upper), start, plan, keep=True, unit=how.unit)
-        codes = found.codes
+            found = fused.factors(flat, Weights(lower, bias, upper), start, plan, keep=True, unit=how.unit)
         batch = Batch(Norm(running_mean, running_var, gamma, beta, how.eps), how.momentum, tracked)
-        mean, var, total = norm_launches.statistics(found.fold, codes, batch, plan.dtype)
-        y = torch.empty_like(x)
-        norm = Norm(mean, var, gamma, beta, how.eps)
-        launches.finish(found.fold, codes, y, plan.dtype, skip=x, norm=norm, rectify=how.rectify)
+        statistics = norm_launches.statistics(found.fold, found.codes, batch, plan.dtype)
+        # no view of something flat: such an output of a Function could not be changed in place
+        y = torch.empty_like(x) if flat.data_ptr() == x.data_ptr() else x.new_empty(x.shape)
+        norm = Norm(statistics.mean, statistics.var, gamma, beta, how.eps)
+        launches.finish(found.fold, found.codes, y.flatten(2), plan.dtype, skip=flat, norm=norm, rectify=how.rectify)
         z = found.z if hams.keeps_input(plan.ham) else x.new_empty(0)
-        # a tape's outputs are its own
-        copied = x.new_empty(0) if found.lower.data_ptr() == lower.data_ptr() else found.lower
-        return y, found.bases, codes, found.slope, found.fold, z, copied, mean, var, total
+        # what is kept is a tape's own
+        rounded = x.new_empty(0) if found.lower.data_ptr() == lower.data_ptr() else found.lower
+        return (y, found.bases), Kept(found.codes, found.slope, found.fold, z, rounded, *statistics)
 
-    x, lower = given[:2]
-    assert x is not None and lower is not None
+    x = given[0]
+    assert x is not None
     with device_of(x):
-        outputs = taped(solve, given, "trained", how, launch.tf32())
-    rounded = outputs[6] if outputs[6].numel() else lower
-    return *outputs[:6], rounded, *outputs[7:]
+        return taped_keeping(solve, given, "trained", how, launch.tf32())
 
 
-def gradients(dy: Tensor, kept: Kept, how: How, needs: Sequence[bool]) -> tuple[Tensor | None, ...]:
-    """The cotangents of x, lower, bias, upper, gamma and beta, those that are needed.   dy: b c n"""
+class Seen(NamedTuple):
+    """What the forward pass was given and gave, and the backward pass looks at."""
+
+    x: Tensor
+    y: Tensor | None  # where a ReLU made it
+    lower: Tensor
+    upper: Tensor
+    gamma: Tensor
+    bases: Tensor
+
+
+def gradients(dy: Tensor, seen: Seen, kept: Bundle, how: How, needs: Sequence[bool]) -> tuple[Tensor | None, ...]:
+    """The cotangents of x, lower, bias, upper, gamma and beta, those that are needed.   dy: b c n   ->   x's: b c n"""
     plan, dtype = how.plan, how.plan.dtype
 
-    def solve(dy: Tensor, *all_kept: Tensor) -> Outputs:
-        k = Kept(*all_kept)
-        norm, found = Norm(k.mean, k.var, k.gamma, None, how.eps), Statistics(k.mean, k.var, k.total)
-        back = norm_launches.back(dy, k.y if how.rectify else None, k.fold, k.codes, found, norm, dtype)
-        dupper = norm_launches.outer(back.dfold, k.bases, k.upper, dtype)
-        found_factors = Factors(k.bases, k.codes, k.slope)
-        dz, dbias = hams.pull_back(back.ds, back.scaled, k.x, k.z, found_factors, plan, back.taken)
-        dx, dlower = _lower_back(back.ds, dz, k, dtype, fresh=how.rectify, needs=needs)
+    def solve(dy: Tensor, x: Tensor, y: Tensor, lower: Tensor, upper: Tensor, gamma: Tensor, bases: Tensor,
+              *of_bundle: Tensor) -> Outputs:  # fmt: skip
+        k, x = Kept(*Bundle(of_bundle, kept.layout).tensors()), x.flatten(2)
+        norm, found = Norm(k.mean, k.var, gamma, None, how.eps), Statistics(k.mean, k.var, k.total)
+        back = norm_launches.back(dy, None if y is None else y.flatten(2), k.fold, k.codes, found, norm, dtype)
+        dupper = norm_launches.outer(back.dfold, bases, upper, dtype)
+        dz, dbias = hams.pull_back(back.ds, back.scaled, x, k.z, Factors(bases, k.codes, k.slope), plan, back.taken)
+        lower = k.lower if k.lower.numel() else lower
+        dx, dlower = _lower_back(back.ds, dz, x, lower, dtype, fresh=how.rectify, needs=needs)
         return dx, dlower, dbias, dupper, back.dgamma, back.dbeta
 
     with full_precision(dy.device.type), device_of(dy):
-        found = taped(solve, (dy, *kept), "trained back", how, launch.tf32(), *needs)
-    return tuple(g if need else None for g, need in zip(found, needs, strict=True))
+        found = taped(solve, (dy, *seen, *kept.kept), "trained back", how, kept.layout, launch.tf32(), *needs)
+    return tuple([g if need else None for g, need in zip(found, needs, strict=True)])
 
 
 def _lower_back(
-    ds: Tensor, dz: Tensor, kept: Kept, dtype: torch.dtype, *, fresh: bool, needs: Sequence[bool]
+    ds: Tensor, dz: Tensor, x: Tensor, lower: Tensor, dtype: torch.dtype, *, fresh: bool, needs: Sequence[bool]
 ) -> tuple[Tensor, Tensor]:
     """dS + W_l^T dZ, in the place of dS where it is `fresh`, and dZ x^T, summed over samples; what is needed of both.
 
     ds: b c n   dz: b d n   ->   b c n,  d c
     """
-    x, lower = kept.x, kept.lower
     dx, dlower = ds.new_empty(0), ds.new_empty(0)
     if launches.exact(dtype):
         if needs[1]:
@@ -139,27 +145,26 @@ class _Trained(torch.autograd.Function):
         ctx: Any, x: Tensor, lower: Tensor, bias: Tensor | None, upper: Tensor, gamma: Tensor, beta: Tensor,
         start: Tensor, running_mean: Tensor, running_var: Tensor, tracked: Tensor, how: How,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        ctx.shape = x.shape
-        x = x.flatten(2)
         given = x, lower, bias, upper, gamma, beta, start, running_mean, running_var, tracked
-        y, bases, codes, slope, fold, z, rounded, mean, var, total = _forward(how, *given)
-        ctx.how, ctx.dtypes = how, (lower.dtype, None if bias is None else bias.dtype)
-        ctx.save_for_backward(*Kept(x, y, rounded, upper, gamma, z, bases, codes, slope, fold, mean, var, total))
+        (y, bases), kept = _forward(how, *given)
+        ctx.how, ctx.layout, ctx.dtypes = how, kept.layout, (lower.dtype, None if bias is None else bias.dtype)
+        ctx.save_for_backward(*Seen(x, y if how.rectify else None, lower, upper, gamma, bases), *kept.kept)
         ctx.mark_non_differentiable(bases)
         ctx.set_materialize_grads(False)
-        return y.unflatten(2, ctx.shape[2:]), bases
+        return y, bases
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
         if dy is None:
             return (None,) * 11
-        kept, needs, dy = Kept(*ctx.saved_tensors), ctx.needs_input_grad[:6], dy.flatten(2)
+        saved, needs, shape, dy = ctx.saved_tensors, ctx.needs_input_grad[:6], dy.shape, dy.flatten(2)
+        seen, kept = Seen(*saved[:6]), Bundle(saved[6:], ctx.layout)
         if torch.is_grad_enabled():  # create_graph=True
-            found = _Once.apply(ctx.how, needs, dy, *kept)
+            found = _Once.apply(ctx.how, needs, ctx.layout, dy, *saved)
         else:
-            found = gradients(dy, kept, ctx.how, needs)
+            found = gradients(dy, seen, kept, ctx.how, needs)
         dx, dlower, dbias, *rest = found
-        dx = None if dx is None else dx.unflatten(2, ctx.shape[2:])
+        dx = None if dx is None else dx.view(shape)
         dlower = None if dlower is None else dlower.to(ctx.dtypes[0])
         dbias = None if dbias is None else dbias.to(ctx.dtypes[1])
         return dx, dlower, dbias, *rest, None, None, None, None, None
@@ -169,7 +174,9 @@ class _Once(torch.autograd.Function):
     """`gradients` with a graph that says why there is none."""
 
     @staticmethod
-    def forward(ctx: Any, how: How, needs: Sequence[bool], dy: Tensor, *kept: Tensor) -> tuple[Tensor | None, ...]:
-        return gradients(dy, Kept(*kept), how, needs)
+    def forward(
+        ctx: Any, how: How, needs: Sequence[bool], layout: Layout | None, dy: Tensor, *saved: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        return gradients(dy, Seen(*saved[:6]), Bundle(saved[6:], layout), how, needs)
 
     backward = staticmethod(launch.no_second_derivative)

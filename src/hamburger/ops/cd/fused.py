@@ -1,4 +1,4 @@
-"""Soft CD by kernels: the values of reference.py, in one launch where it fits the card, else in three per sweep."""
+"""Soft CD by kernels: the values of reference.py, in one launch where it fits the card, else in a few per sweep."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hamburger.ops import cosine, cosine_fused, launch
-from hamburger.ops.cd import reference, wave
+from hamburger.ops import cosine, cosine_fused, cosine_stream, launch
+from hamburger.ops.cd import reference, ridge, wave
 from hamburger.ops.cd.kernels import readout_kernel
 from hamburger.ops.start import device_of, start
+from hamburger.ops.stream import stream_of
 from hamburger.ops.tape import Outputs, taped
 from hamburger.ops.tiles import blocks, cdiv
-from hamburger.ops.wave import wave_of
+from hamburger.ops.wave import in_one_launch, wave_of
 from hamburger.precision import full_precision
 
 
@@ -62,9 +63,14 @@ def factors(
     with device_of(x):
         whole = wave_of(x, bases.shape[2], wave.shared_bytes) if wave.fits(steps, beta) else None
         if whole is not None:
-            return wave.solve(
-                x, bases, whole, steps, temperature, beta, keep=keep, product=product, dtype=codes, counts=counts
+            found = in_one_launch(
+                lambda: wave.solve(
+                    x, bases, whole, steps, temperature, beta, keep=keep, product=product, dtype=codes, counts=counts
+                ),
+                x,
             )  # fmt: skip
+            if found is not None:
+                return found
         return _sweeps(x, bases, steps, temperature, beta, keep, product, codes)
 
 
@@ -72,14 +78,18 @@ def _sweeps(
     x: Tensor, bases: Tensor, steps: int, temperature: float, beta: float, keep: bool, product: bool, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     (b, d, n), r = x.shape, bases.shape[2]
-    if steps == 0:
-        found = bases.clone()
+    streamed = stream_of(x, r, cosine_stream.shared_bytes)
+    if streamed is not None:
+        moved, _ = cosine_stream.sweeps(x, bases, streamed, steps, temperature, unit=True)
     else:
-        t = blocks(d, n, r, x.dtype)
-        found = cosine.normalize(cosine_fused.sweeps(x, bases, steps, temperature, t, unit=True)[0])
-    with full_precision(x.device.type):
-        # r x d does not grow with n: torch's solve will do
-        projector = reference.projector(found, beta).mT.contiguous()
+        moved, *_ = cosine_fused.sweeps(x, bases, steps, temperature, blocks(d, n, r, x.dtype), unit=True)
+    if streamed is not None and wave.fits(steps, beta):
+        found, projector = ridge.projector(moved, beta, streamed)
+    else:
+        found = cosine.normalize(moved) if steps else bases.clone()
+        with full_precision(x.device.type):
+            # r x d does not grow with n: torch's solve will do
+            projector = reference.projector(found, beta).mT.contiguous()
     codes = x.new_empty(b, n, r, dtype=dtype)
     y = torch.empty_like(x) if product else None
     _launch(x, projector, found, None, codes, y)

@@ -130,6 +130,17 @@ def times_ridge(b_xd, b_ridge, BN: gl.constexpr, R: gl.constexpr):
 
 
 @gluon.jit
+def rows_times_ridge(b_d, b_ridge, zero):
+    """Rows of the projector, transposed, to the digits of float32.   d: 2 BD R, in halves   zero: BD R   ->   BD R"""
+    b_m = warpgroup_mma(b_d.index(1), b_ridge.index(1), zero, use_acc=False, is_async=True)
+    b_m = warpgroup_mma(b_d.index(0), b_ridge.index(2), b_m, is_async=True)
+    b_m = warpgroup_mma(b_d.index(1), b_ridge.index(0), b_m, is_async=True)
+    b_m = warpgroup_mma(b_d.index(0), b_ridge.index(1), b_m, is_async=True)
+    b_m = warpgroup_mma(b_d.index(0), b_ridge.index(0), b_m, is_async=True)
+    return warpgroup_mma_wait(0, deps=[b_m])
+
+
+@gluon.jit
 def write_projector(
     p_copy, p_m, b_ridge, d, r, programs, i_p, D: gl.constexpr, R: gl.constexpr, W: gl.constexpr
 ):  # fmt: skip
@@ -144,12 +155,7 @@ def write_projector(
         b_d.index(0).store(load_stage(p_copy, i, BD, R, W))
         b_d.index(1).store(load_stage(p_copy + D * R, i, BD, R, W))
         ready()
-        b_m = warpgroup_mma(b_d.index(1), b_ridge.index(1), zero, use_acc=False, is_async=True)
-        b_m = warpgroup_mma(b_d.index(0), b_ridge.index(2), b_m, is_async=True)
-        b_m = warpgroup_mma(b_d.index(1), b_ridge.index(0), b_m, is_async=True)
-        b_m = warpgroup_mma(b_d.index(0), b_ridge.index(1), b_m, is_async=True)
-        b_m = warpgroup_mma(b_d.index(0), b_ridge.index(0), b_m, is_async=True)
-        b_m = warpgroup_mma_wait(0, deps=[b_m])
+        b_m = rows_times_ridge(b_d, b_ridge, zero)
         o_d = (i * BD + gl.arange(0, BD, gl.SliceLayout(1, mma)))[:, None]
         gl.store(p_m + o_d * r + o_r, b_m, mask=(o_d < d) & (o_r < r))
     b_d._keep_alive()

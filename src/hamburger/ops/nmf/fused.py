@@ -11,9 +11,10 @@ from hamburger.ops import launch
 from hamburger.ops.nmf import kernels, stream, wave
 from hamburger.ops.nmf.bases import update
 from hamburger.ops.start import device_of, start
+from hamburger.ops.stream import stream_of
 from hamburger.ops.tape import Outputs, taped
 from hamburger.ops.tiles import Blocks, blocks, cdiv
-from hamburger.ops.wave import wave_of
+from hamburger.ops.wave import in_one_launch, wave_of
 
 
 def decompose(x: Tensor, bases: Tensor, *, steps: int, eps: float = 1e-6) -> tuple[Tensor, Tensor, Tensor]:
@@ -58,8 +59,13 @@ def factors(
     with device_of(x):
         whole = wave_of(x, bases.shape[2], wave.shared_bytes)
         if whole is not None:
-            return wave.solve(x, bases, whole, steps, eps, keep=keep, product=product, dtype=codes, counts=counts)
-        streamed = stream.stream_of(x, bases.shape[2])
+            found = in_one_launch(
+                lambda: wave.solve(x, bases, whole, steps, eps, keep=keep, product=product, dtype=codes, counts=counts),
+                x,
+            )
+            if found is not None:
+                return found
+        streamed = stream_of(x, bases.shape[2], stream.shared_bytes)
         if streamed is not None:
             return stream.solve(x, bases, streamed, steps, eps, keep=keep, product=product, dtype=codes)
         return _sweeps(x, bases, steps, eps, keep, product, codes)

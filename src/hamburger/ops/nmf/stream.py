@@ -2,56 +2,19 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from hamburger.ops.launch import FEW, total
 from hamburger.ops.nmf.bases import update
 from hamburger.ops.start import start
-from hamburger.ops.tiles import PROGRAMS, blocks, cdiv, power_of_two
-from hamburger.ops.wave import HOPPER, RANKS, STATIC, Card, card, gluon
-
-BN = 64  # columns of a tile: more would leave no registers beside the sums
-MOST_IMAGES = 65_535  # rows of a grid
-
-
-class Stream(NamedTuple):
-    """How a solve is cut: `programs` for each image; d and r padded to D and R."""
-
-    D: int
-    R: int
-    programs: int
+from hamburger.ops.stream import BN, Stream, asynchronous
+from hamburger.ops.tiles import blocks
 
 
 def shared_bytes(D: int, R: int) -> int:
     """Two tiles of X, D, codes before and after and D^T D in bfloat16, and what a softmax needs."""
     return 2 * (2 * D * BN + D * R + 2 * BN * R + R * R) + 2048
-
-
-def stream_of(x: Tensor, r: int) -> Stream | None:
-    """x: b d n   ->   how to solve it with one pass per sweep, or None where the card is of another kind."""
-    if x.dtype != torch.bfloat16 or not x.is_cuda or not gluon():
-        return None
-    b, d, n = x.shape
-    return cut(b, d, n, r, card(x.get_device()))
-
-
-def cut(b: int, d: int, n: int, r: int, card: Card) -> Stream | None:
-    if card.capability != HOPPER or r > RANKS[-1] or d > 512 or b > MOST_IMAGES:
-        return None
-    D, R = max(128, power_of_two(d)), max(RANKS[0], power_of_two(r))
-    if shared_bytes(D, R) + STATIC > card.shared:
-        return None
-    # one program on a multiprocessor of a large card; a constant, for their number decides the last bits
-    return Stream(D, R, max(1, min(PROGRAMS // 2 // b, cdiv(n, BN))))
-
-
-def asynchronous(x: Tensor) -> bool:
-    """Whether rows of x can be copied 16 bytes at a time, and Triton sees it: it asks for multiples of 16."""
-    near = x.stride(2) == 1 and x.data_ptr() % 16 == 0
-    return near and not any(size % 16 for size in (x.shape[2], x.stride(1), x.stride(0)))
 
 
 def solve(

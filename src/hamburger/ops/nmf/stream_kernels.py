@@ -7,6 +7,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
 
+from hamburger.ops.stream_kernels import load_bases_at_once, own_codes, store_sums
 from hamburger.ops.wave_kernels import (
     gram,
     load_columns,
@@ -20,45 +21,12 @@ from hamburger.ops.wave_kernels import (
 
 
 @gluon.jit
-def load_bases_at_once(p_d, b_d, d, r, D: gl.constexpr, R: gl.constexpr, W: gl.constexpr):
-    """As `load_bases`, but all that memory has to give is asked for before the first of it is stored."""
-    ld_d: gl.constexpr = gl.BlockedLayout([1, 8], [256 // R, R // 8], [W, 1], [1, 0])
-    o_r = gl.arange(0, R, gl.SliceLayout(0, ld_d))
-    found = ()
-    for i in gl.static_range(D // 64):
-        o_d = i * 64 + gl.arange(0, 64, gl.SliceLayout(1, ld_d))
-        # 64 R
-        m_d = (o_d < d)[:, None] & (o_r < r)[None, :]
-        rows = gl.load(p_d + o_d[:, None] * r + o_r[None, :], mask=m_d, other=0.0)
-        found = found + (rows,)  # noqa: RUF005  Gluon does not unpack
-    for i in gl.static_range(D // 64):
-        b_d.index(i).store(found[i].to(b_d.dtype))
-
-
-@gluon.jit
 def softmax(b_xd, r):
     """Over the first r of each column's numbers.   ->   BN R"""
     o_r = gl.arange(0, b_xd.type.shape[1], gl.SliceLayout(0, b_xd.type.layout))
     b_xd = gl.where((o_r < r)[None, :], b_xd, float("-inf"))
     b_likes = gl.exp(b_xd - gl.max(b_xd, axis=1)[:, None])
     return b_likes / gl.sum(b_likes, axis=1)[:, None]
-
-
-@gluon.jit
-def own_codes(i_t, n, r, BN: gl.constexpr, R: gl.constexpr, mma: gl.constexpr):
-    """Where the codes of a tile lie, and which of them there are.   ->   BN R, twice"""
-    o_n = i_t * BN + gl.arange(0, BN, gl.SliceLayout(1, mma)).to(gl.int64)
-    o_r = gl.arange(0, R, gl.SliceLayout(0, mma))
-    return o_n[:, None] * r + o_r[None, :], (o_n < n)[:, None] & (o_r < r)[None, :]
-
-
-@gluon.jit
-def store_sums(p_own, b_sum, first, d, r):
-    """Rows of a matrix of d r in float32.   b_sum: rows R, the first of them number `first`"""
-    layout: gl.constexpr = b_sum.type.layout
-    o_d = first + gl.arange(0, b_sum.type.shape[0], gl.SliceLayout(1, layout))
-    o_r = gl.arange(0, b_sum.type.shape[1], gl.SliceLayout(0, layout))
-    gl.store(p_own + o_d[:, None] * r + o_r[None, :], b_sum, mask=(o_d < d)[:, None] & (o_r < r)[None, :])
 
 
 @gluon.jit(do_not_specialize=["programs"])
@@ -101,7 +69,9 @@ def stream_kernel(
 
     if ASYNC:
         load_columns_async(p_x, b_tiles.index(0), d, n, s_xd, s_xn, i_p, D, BN, W)
-    load_bases_at_once(p_d + i_b * d * r, b_d, d, r, D, R, W)
+    b_rows = load_bases_at_once(p_d + i_b * d * r, d, r, D, R, W)
+    for i in gl.static_range(D // 64):
+        b_d.index(i).store(b_rows[i].to(gl.bfloat16))
     ready()
     b_g.store(warpgroup_mma_wait(0, deps=[gram(b_d, zero_r, 0, D)]).to(gl.bfloat16))
     if ASYNC:

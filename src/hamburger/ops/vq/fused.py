@@ -1,4 +1,4 @@
-"""Soft VQ by kernels: the values of reference.py, in one launch where it fits the card, else in three per sweep."""
+"""Soft VQ by kernels: the values of reference.py, in one launch where it fits the card, else in a few per sweep."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hamburger.ops import cosine, cosine_fused, cosine_wave, launch
+from hamburger.ops import cosine, cosine_fused, cosine_stream, cosine_wave, launch
 from hamburger.ops.start import device_of, start
+from hamburger.ops.stream import Stream, stream_of
 from hamburger.ops.tape import Outputs, taped
 from hamburger.ops.tiles import blocks, cdiv
 from hamburger.ops.vq import wave
 from hamburger.ops.vq.kernels import pull_back_kernel
-from hamburger.ops.wave import wave_of
+from hamburger.ops.wave import in_one_launch, wave_of
 
 
 def decompose(
@@ -57,8 +58,25 @@ def factors(
     with device_of(x):
         whole = wave_of(x, bases.shape[2], cosine_wave.shared_bytes)
         if whole is not None:
-            return wave.solve(x, bases, whole, steps, temperature, product=product, dtype=codes, counts=counts)
+            found = in_one_launch(
+                lambda: wave.solve(x, bases, whole, steps, temperature, product=product, dtype=codes, counts=counts), x
+            )
+            if found is not None:
+                return found
+        streamed = stream_of(x, bases.shape[2], cosine_stream.shared_bytes)
+        if streamed is not None:
+            return _stream(x, bases, streamed, steps, temperature, product, codes)
         return _sweeps(x, bases, steps, temperature, product, codes)
+
+
+def _stream(
+    x: Tensor, bases: Tensor, cut: Stream, steps: int, temperature: float, product: bool, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    found, scale = cosine_stream.sweeps(x, bases, cut, steps, temperature, unit=False)
+    codes = x.new_empty(*scale.shape, bases.shape[2], dtype=dtype)
+    y = torch.empty_like(x) if product else None
+    cosine_stream.read_out(x, found, scale, codes, y, cut, temperature, first=steps == 0)
+    return found if steps else bases.clone(), codes, y
 
 
 def _sweeps(

@@ -1,0 +1,38 @@
+"""Pieces of a sweep in one pass over X, in Gluon. Letters, and more pieces: `hamburger.ops.wave_kernels`."""
+
+from __future__ import annotations
+
+import triton.experimental.gluon.language as gl
+from triton.experimental import gluon
+
+
+@gluon.jit
+def load_bases_at_once(p_d, d, r, D: gl.constexpr, R: gl.constexpr, W: gl.constexpr):
+    """D, zeros beyond d and r: all that memory has to give is asked for at once.   ->   D/64 times 64 R"""
+    ld_d: gl.constexpr = gl.BlockedLayout([1, 8], [256 // R, R // 8], [W, 1], [1, 0])
+    o_r = gl.arange(0, R, gl.SliceLayout(0, ld_d))
+    found = ()
+    for i in gl.static_range(D // 64):
+        o_d = i * 64 + gl.arange(0, 64, gl.SliceLayout(1, ld_d))
+        # 64 R
+        m_d = (o_d < d)[:, None] & (o_r < r)[None, :]
+        rows = gl.load(p_d + o_d[:, None] * r + o_r[None, :], mask=m_d, other=0.0)
+        found = found + (rows,)  # noqa: RUF005  Gluon does not unpack
+    return found
+
+
+@gluon.jit
+def own_codes(i_t, n, r, BN: gl.constexpr, R: gl.constexpr, mma: gl.constexpr):
+    """Where the codes of a tile lie, and which of them there are.   ->   BN R, twice"""
+    o_n = i_t * BN + gl.arange(0, BN, gl.SliceLayout(1, mma)).to(gl.int64)
+    o_r = gl.arange(0, R, gl.SliceLayout(0, mma))
+    return o_n[:, None] * r + o_r[None, :], (o_n < n)[:, None] & (o_r < r)[None, :]
+
+
+@gluon.jit
+def store_sums(p_own, b_sum, first, d, r):
+    """Rows of a matrix of d r in float32.   b_sum: rows R, the first of them number `first`"""
+    layout: gl.constexpr = b_sum.type.layout
+    o_d = first + gl.arange(0, b_sum.type.shape[0], gl.SliceLayout(1, layout))
+    o_r = gl.arange(0, b_sum.type.shape[1], gl.SliceLayout(0, layout))
+    gl.store(p_own + o_d[:, None] * r + o_r[None, :], b_sum, mask=(o_d < d)[:, None] & (o_r < r)[None, :])

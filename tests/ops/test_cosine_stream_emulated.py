@@ -1,0 +1,168 @@
+"""VQ and CD in one pass per sweep, as they are compiled for the card, emulated on a CPU: their values, and their races.
+
+At the default temperature, where a softmax asks for more digits than bfloat16 has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from unittest import mock
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from hamburger.ops import cosine, cosine_stream, launch, wave
+from hamburger.ops.cd import fused as cd
+from hamburger.ops.cd import ridge
+from hamburger.ops.stream import Stream
+from hamburger.ops.vq import fused as vq
+
+if not wave.gluon():
+    pytest.skip("Triton or its Gluon is missing", allow_module_level=True)
+
+from emulated import Emulated
+from ptx import Race
+from test_cosine_wave_emulated import expected
+from test_wave_spoiled import places, without
+from wave_hams import BETA, TEMPERATURE, error, poisoned_memory
+
+pytestmark = [
+    pytest.mark.skipif(launch.INTERPRETED, reason="an interpreted kernel is not compiled"),
+    pytest.mark.filterwarnings("ignore"),  # Triton's own news
+]
+
+
+@pytest.fixture(autouse=True)
+def poisoned():
+    with poisoned_memory():
+        yield
+
+
+def centroids(sums, t):
+    """What `centroids_kernel` does, which is Triton and has tests of its own."""
+    sums = sums.sum(1)
+    return cosine.centroids(sums[:, :-1], sums[:, -1:])
+
+
+def read_out(x, into, out, more, codes, y):
+    """What `readout_kernel` does."""
+    found = x.float().mT @ into
+    codes.copy_(found)
+    if y is not None:
+        y.copy_(out @ found.mT)
+
+
+def solve(
+    ham, b, d, n, r, steps, programs,
+    *, channels_last=False, dtype=torch.float32, product=True, beta=BETA, spoil=lambda x: None, start=None,
+):  # fmt: skip
+    """->   x, bases, and what came of them: D, C, D C, and for CD what the gradient needs"""
+    start = start or Emulated()
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(b, n, d, generator=draw).mT if channels_last else torch.randn(b, d, n, generator=draw)
+    x, bases = x.bfloat16(), normalize(torch.randn(b, d, r, generator=draw), dim=1)
+    spoil(x)
+    before = x.clone(), bases.clone()
+    cut = Stream(128 if d <= 128 else 256 if d <= 256 else 512, 64 if r <= 64 else 128, programs)
+    with contextlib.ExitStack() as stack:
+        for module, name, stand_in in (
+            *((module, "wave_of", lambda *_: None) for module in (vq, cd)),
+            *((module, "stream_of", lambda *_: cut) for module in (vq, cd)),
+            *((module, "start", start) for module in (cosine_stream, ridge)),
+            (cosine_stream, "centroids", centroids),
+            (cosine_stream, "total", lambda sums: sums.sum(1)),
+            (cd, "_launch", read_out),
+        ):
+            stack.enter_context(mock.patch.object(module, name, stand_in))
+        if ham == "vq":
+            found = (*vq.factors(x, bases, steps, TEMPERATURE, product=product, codes=dtype), None)
+        else:
+            found = cd.factors(x, bases, steps, TEMPERATURE, beta, keep=True, product=product, codes=dtype)
+    assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip((x, bases), before, strict=True))
+    if start.compiled is not None:
+        assert not start.compiled.metadata.launch_cooperative_grid
+    return x, bases, found
+
+
+CASES = {
+    "vq, several tiles of a program": ("vq", (1, 128, 320, 64, 2, 2), {}),
+    "vq, no sweep": ("vq", (1, 128, 112, 64, 0, 2), {}),
+    "vq, two images, all padded": ("vq", (2, 100, 208, 20, 2, 2), {}),
+    "vq, odd n": ("vq", (1, 100, 131, 20, 2, 1), {}),
+    "vq, channels last, codes in bfloat16": (
+        "vq", (1, 128, 200, 64, 1, 2), {"channels_last": True, "dtype": torch.bfloat16}
+    ),
+    "vq, rank 100": ("vq", (1, 256, 192, 100, 1, 2), {}),
+    "vq, the paper's d": ("vq", (1, 500, 176, 64, 1, 1), {"product": False}),
+    "cd, two images, all padded": ("cd", (2, 100, 208, 20, 2, 2), {}),
+    "cd, more parts than an update adds up": ("cd", (1, 128, 400, 64, 1, 6), {"product": False}),
+    "cd, no ridge": ("cd", (1, 128, 112, 8, 1, 1), {"beta": 0.0}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("ham, sizes, more", CASES.values(), ids=CASES)
+def test_values(ham, sizes, more):
+    def spoil(x):
+        x[:, :, 17] = 0  # has no direction
+
+    x, bases, found = solve(ham, *sizes, spoil=spoil, **more)
+    assert found[1].dtype == more.get("dtype", torch.float32)
+    assert (found[2] is None) == (not more.get("product", True)) and (found[3] is None) == (ham == "vq")
+    assert found[2] is None or found[2].stride() == x.stride()
+    rounded = 3e-3 if "dtype" in more else 5e-4
+    wanted = expected(ham, x, bases, sizes[4], more.get("beta", BETA))
+    for value, exact, most in zip(found, wanted, (2e-4, rounded, 4e-3, 2e-4), strict=True):
+        assert value is None or error(value, exact) < most
+
+
+@pytest.mark.parametrize("d, r, beta", [(500, 64, 0.1), (200, 100, 0.01)])
+def test_the_ridge(d, r, beta):
+    """Of bases that all but coincide, one of them zero."""
+    draw = torch.Generator().manual_seed(0)
+    moved = torch.randn(2, d, 1, generator=draw) + 0.3 * torch.randn(2, d, r, generator=draw)
+    moved[:, :, 3] = 0
+    start = Emulated()
+    with mock.patch.object(ridge, "start", start):
+        unit, found = ridge.projector(moved, beta, Stream(512 if d > 256 else 256, 64 if r <= 64 else 128, 1))
+    exact = cosine.normalize(moved.double())
+    assert error(unit, exact) < 1e-6
+    assert error(found, torch.linalg.solve(exact.mT @ exact + beta * torch.eye(r), exact.mT).mT) < 2e-4
+
+
+@pytest.mark.parametrize("n, channels_last", [(208, False), (131, False), (131, True)])
+def test_the_same_bits_whatever_the_order_of_the_programs(n, channels_last):
+    def outputs(order):
+        return solve("vq", 2, 100, n, 20, 1, 2, channels_last=channels_last, start=Emulated(order))[2][:3]
+
+    assert all(torch.equal(a, b) for a, b in zip(outputs(list), outputs(lambda left: left[::-1]), strict=True))
+
+
+@pytest.mark.parametrize("ham", ["vq", "cd"])
+def test_nan_in_one_column_is_nan_in_all_that_is_found(ham):
+    def spoil(x):
+        x[0, 3, 70] = torch.nan
+
+    found = solve(ham, 2, 128, 112, 20, 1, 1, spoil=spoil)[2]
+    assert all(value is None or (value[0].isnan().all() and value[1].isfinite().all()) for value in found)
+
+
+@pytest.mark.parametrize(
+    "opcode, which, seen",
+    [
+        ("cp.async.wait_group", slice(0, 1), "cp.async that nobody"),
+        ("cp.async.wait_group", slice(-1, None), "cp.async that nobody"),  # behind the last tile
+        ("fence.proxy.async", slice(0, 1), "not written, fenced"),
+        ("fence.proxy.async", slice(1, None), "not written, fenced"),
+        ("wgmma.wait_group", slice(None), "in flight"),
+    ],
+)
+def test_what_is_missing_in_the_text_is_seen(opcode, which, seen):
+    """Else what the emulator says of the text as it is would mean little."""
+
+    def edit(text):
+        assert places(text, opcode)[which]
+        return without(text, *places(text, opcode)[which])
+
+    with pytest.raises(Race, match=seen):
+        solve("vq", 1, 256, 192, 64, 1, 1, start=Emulated(edit=edit))

@@ -1,0 +1,123 @@
+"""When launches are recorded and when a recording stands for them. The recorder here is Python's."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+
+pytest.importorskip("triton")
+from hamburger.ops import replay
+from hamburger.ops.replay import MOST, MOST_REFUSED, MOST_SEEN, TIMES, Recordings
+
+
+class Played:
+    """Instead of a CUDA graph: it makes the launches again when it is played."""
+
+    def __init__(self, start):
+        self.start = start
+
+    def replay(self, stream):
+        self.start(f"recorded on {stream}")
+        return True
+
+
+@pytest.fixture
+def card(monkeypatch):
+    """What the card is told, and switches for who else is recording or looking on."""
+
+    class Card:
+        capturing, hooked, refuses, recordings = False, False, False, 0
+
+    def recorded(start):
+        Card.recordings += 1
+        return None if Card.refuses else Played(start)
+
+    monkeypatch.setenv(replay.VARIABLE, "1")
+    monkeypatch.setattr(replay, "recorded", recorded)
+    monkeypatch.setattr(replay, "capturing", lambda: Card.capturing)
+    monkeypatch.setattr(replay, "hooked", lambda: Card.hooked)
+    monkeypatch.setattr(replay, "_all", deque())
+    return Card
+
+
+def call(recordings, key):
+    """As `Tape.play` does.   ->   how the launches were made"""
+    made = []
+    if not recordings.play(key, 7):
+        made.append("one by one")
+        recordings.note(key, lambda stream: made.append(stream))
+        return made
+    return ["recorded"]
+
+
+def test_recorded_after_some_calls_and_played_from_then_on(card):
+    recordings = Recordings()
+    assert [call(recordings, "a") for _ in range(TIMES)] == [["one by one"]] * TIMES
+    assert [call(recordings, "a") for _ in range(3)] == [["recorded"]] * 3
+    assert call(recordings, "b") == ["one by one"] and card.recordings == 1
+
+
+def test_the_recording_is_of_the_launches_that_were_noted(card):
+    recordings, made = Recordings(), []
+    for _ in range(TIMES):
+        recordings.note("a", made.append)
+    recordings.play("a", 7)
+    assert made == ["recorded on 7"]
+
+
+@pytest.mark.parametrize("somebody", ["capturing", "hooked"])
+def test_not_while_somebody_else_records_or_looks_on(card, somebody):
+    recordings = Recordings()
+    setattr(card, somebody, True)
+    for _ in range(2 * TIMES):
+        assert call(recordings, "a") == ["one by one"]
+    setattr(card, somebody, False)
+    for _ in range(TIMES):
+        call(recordings, "a")
+    assert call(recordings, "a") == ["recorded"]
+    setattr(card, somebody, True)
+    assert call(recordings, "a") == ["one by one"]
+
+
+def test_a_driver_that_refuses_is_asked_a_few_times(card):
+    card.refuses = True
+    recordings = Recordings()
+    for _ in range(2 * TIMES):
+        assert call(recordings, "a") == ["one by one"]
+    card.refuses = False  # somebody else was recording
+    for _ in range(TIMES):
+        call(recordings, "a")
+    assert call(recordings, "a") == ["recorded"]
+    card.refuses = True
+    for key in range(5 * TIMES):
+        for _ in range(TIMES):
+            assert call(recordings, key) == ["one by one"]
+    assert card.recordings == 1 + MOST_REFUSED
+
+
+def test_off_unless_asked_for(card, monkeypatch):
+    monkeypatch.delenv(replay.VARIABLE)
+    recordings = Recordings()
+    for _ in range(5 * TIMES):
+        assert call(recordings, "a") == ["one by one"]
+    assert card.recordings == 0
+
+
+def test_the_oldest_recording_of_all_goes_and_may_come_again(card):
+    first, *others = (Recordings() for _ in range(MOST + 1))
+    for recordings in (first, *others):
+        for _ in range(TIMES):
+            call(recordings, "a")
+    assert call(others[0], "a") == ["recorded"]
+    for _ in range(TIMES):
+        assert call(first, "a") == ["one by one"]
+    assert call(first, "a") == ["recorded"] and call(others[0], "a") == ["one by one"]
+    assert sum(len(recordings.found) for recordings in (first, *others)) == MOST
+
+
+def test_addresses_that_never_repeat_fill_no_memory(card):
+    recordings = Recordings()
+    for key in range(5 * MOST_SEEN):
+        call(recordings, key)
+    assert len(recordings.seen) <= MOST_SEEN and card.recordings == 0
