@@ -24,7 +24,7 @@ from hamburger.engine.detection.evaluate import evaluate_detector
 from hamburger.engine.events import Evaluated, Logged, Note
 from hamburger.engine.grid import GridError, cells, check_grid
 from hamburger.engine.supervised import Supervised
-from hamburger.errors import Interrupted, TrainingError
+from hamburger.errors import CheckpointError, Interrupted, TrainingError
 from hamburger.models.detector import load_detector
 from hamburger.models.weights import load_weights
 from hamburger.recipes import detection_recipes
@@ -46,6 +46,17 @@ SETTINGS = (*MODEL, *STEPS, "data.options.size=64", "data.options.length=6", "da
 
 def small(*settings):
     return apply(detection_recipes.create("shapes-detect"), [*SETTINGS, *settings])
+
+
+def of_files(*settings):
+    """Of a small set in COCO's layout."""
+    return apply(
+        detection_recipes.create("coco-maskrcnn"),
+        [
+            *(*MODEL, *STEPS, "steps=2", "eval_every=2", "data.crop=40", "data.workers=0", "precision=32"),
+            *("model.backbone=tiny", "model.norm=batch", "model.frozen=0", "model.pretrained=none", *settings),
+        ],
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -222,13 +233,7 @@ def test_a_set_in_files_trains_and_says_what_it_left_out(tmp_path):
         if split == "train2017":
             content["annotations"][0]["bbox"][2] = 0
             (tmp_path / "coco" / "annotations" / f"instances_{split}.json").write_text(json.dumps(content))
-    recipe = apply(
-        detection_recipes.create("coco-maskrcnn"),
-        [
-            *(*MODEL, *STEPS, "steps=2", "eval_every=2", "data.crop=40", "data.workers=0", "precision=32"),
-            *("model.backbone=tiny", "model.norm=batch", "model.frozen=0", "model.pretrained=none"),
-        ],
-    )
+    recipe = of_files()
     told = []
     result = train(recipe, tmp_path / "run", data=tmp_path / "coco", accelerator="cpu", on_event=told.append)
     assert list(result.values["per_class"]) == ["square", "triangle"] and result.values["images"] == 2
@@ -239,6 +244,30 @@ def test_a_set_in_files_trains_and_says_what_it_left_out(tmp_path):
     (tmp_path / "coco" / "val2017" / "000.png").unlink()
     with pytest.raises(hb.DataError, match=r"val2017/000\.png: missing"):
         train(recipe, tmp_path / "again", data=tmp_path / "coco", accelerator="cpu")
+
+
+@pytest.mark.parametrize("split", ["train2017", "val2017"])
+def test_annotations_that_were_edited_are_refused(split, tmp_path):
+    content = {name: coco(tmp_path / "coco", name, images=2) for name in ("train2017", "val2017")}
+    run = {"data": tmp_path / "coco", "accelerator": "cpu"}
+
+    def stop(event):
+        if isinstance(event, Logged) and event.step == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Interrupted, match="stopped at step 1 of 2"):
+        train(of_files("log_every=1"), tmp_path / "run", on_event=stop, **run)
+    before = [path.read_bytes() for path in sorted((tmp_path / "run").iterdir()) if path.is_file()]
+    content[split]["annotations"][1]["bbox"][2] -= 1
+    write(tmp_path / "coco", split, content[split])
+    with pytest.raises(
+        CheckpointError, match=r"last\.ckpt was written with other data: .*annotations.*begin a new run"
+    ):
+        train(of_files("log_every=1"), tmp_path / "run", resume=True, **run)
+    assert [path.read_bytes() for path in sorted((tmp_path / "run").iterdir()) if path.is_file()] == before
+    content[split]["annotations"][1]["bbox"][2] += 1
+    write(tmp_path / "coco", split, content[split])
+    assert train(of_files("log_every=1"), tmp_path / "run", resume=True, **run).values["steps"] == 2
 
 
 def test_every_context_of_the_comparison_has_a_recipe(tmp_path):

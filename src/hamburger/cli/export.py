@@ -13,31 +13,36 @@ def export(
     format: Annotated[str, typer.Option(help="onnx or pt2")],
     out: Annotated[Path, typer.Option(help="the file to write")],
     size: Annotated[
-        int | None, typer.Option(help="side of the image that the file is tried on, in pixels; default: by the task")
+        str | None,
+        typer.Option(help="image that the file is tried on, in pixels: a side, or height,width; default: by the task"),
     ] = None,
     image: Annotated[Path | None, typer.Option(help="compare on this photograph; default: a generated picture")] = None,
-    tolerance: Annotated[float, typer.Option(help="how far logits may differ, as a part of the largest")] = 1e-3,
+    tolerance: Annotated[
+        float, typer.Option(help="how far logits (disparities, scores) may differ, as a part of the largest")
+    ] = 1e-3,
 ) -> None:
     """Write a trained network as ONNX or pt2, after comparing the file's output with torch's."""
     from rich.console import Console
 
+    from hamburger.cli.bench import numbers
     from hamburger.errors import OptionError
     from hamburger.tasks import task_of_weights
     from hamburger.use.export import export as write
     from hamburger.use.source import find_weights
 
+    sides = numbers(size, "export", "the sides of --size") if size is not None else ()
+    if len(sides) > 2:
+        raise OptionError(f"export: --size is one side, or height,width; got {size!r}")
+    asked = (sides[0], sides[-1]) if sides else None
     path = find_weights(weights)
     task = task_of_weights(path)
     net, info = task.load(path)
-    graph = task.graph(info)
-    if graph is None:
-        raise OptionError(f"export: a network for the task '{task.kind.task}' ({path}) does not leave torch")
     with Console(stderr=True).status(f"exporting to {format}"):
-        made = write(net, info, out, format=format, size=size, image=image, tolerance=tolerance, graph=graph)
-    for axis in ("batch", "height", "width"):
+        graph = task.graph(info)
+        made = write(net, info, out, format=format, size=asked, image=image, tolerance=tolerance, graph=graph)
+    for axis, length in zip(("batch", "height", "width"), (1, *made.size), strict=True):
         if axis not in made.dynamic:
-            fixed = 1 if axis == "batch" else made.size[0]
-            typer.echo(f"{axis} is fixed at {fixed}: {made.refusals[-1]}")
+            typer.echo(f"{axis} is fixed at {length}: {made.refusals[-1]}")
     typer.echo(f"any {', '.join(made.dynamic)}" if made.dynamic else "no axis is free")
     typer.echo(f"against torch on {'a generated picture' if image is None else image}: {made.agreement}")
     typer.echo(f"wrote {made.path} ({made.path.stat().st_size / 1e6:.1f} MB)")

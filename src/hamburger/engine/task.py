@@ -159,6 +159,6 @@ class Task(ABC, Generic[R]):
 
     # -- use -----------------------------------------------------------------------------------------------------
 
-    def graph(self, info: Info) -> Graph | None:
-        """How the network looks to other programs, for `ham export`; None where it cannot leave torch."""
-        return None
+    @abstractmethod
+    def graph(self, info: Info) -> Graph:
+        """How the network looks to other programs, for `ham export`."""

@@ -93,4 +93,4 @@ class Classes(Task[ClassRecipe]):
     # -- use -----------------------------------------------------------------------------------------------------
 
     def graph(self, info: Info) -> Graph:
-        return Graph(size=info.extra["size"], answer="images")
+        return Graph(size=(info.extra["size"],) * 2, answer="images")

@@ -17,6 +17,7 @@ from hamburger.engine.detection.data import SceneSets
 from hamburger.engine.detection.evaluate import DetectionScores, evaluate_detector
 from hamburger.engine.detection.loop import DetectionLoop
 from hamburger.engine.evaluate import check_classes
+from hamburger.engine.graph import Graph
 from hamburger.engine.probabilities import SINGLE, Protocol
 from hamburger.engine.task import Task
 from hamburger.models.info import Info
@@ -122,3 +123,10 @@ class Detection(Task[DetectionRecipe]):
     ) -> DetectionScores:
         """One by one whatever `batch` says: then nothing but the image decides."""
         return evaluate_detector(net, split, device=device, workers=workers, progress=progress)
+
+    # -- use -----------------------------------------------------------------------------------------------------
+
+    def graph(self, info: Info) -> Graph:
+        from hamburger.use.detection.graph import objects
+
+        return objects(info.model["size"])

@@ -14,6 +14,7 @@ from hamburger.data.stereo.batches import StereoBatches
 from hamburger.data.stereo.checks import check_stereo
 from hamburger.data.stereo.files import StereoFileSet
 from hamburger.engine.assemble import shared
+from hamburger.engine.graph import Graph
 from hamburger.engine.probabilities import SINGLE, Protocol
 from hamburger.engine.stereo.data import StereoSplits
 from hamburger.engine.stereo.evaluate import StereoScores, evaluate_stereo
@@ -25,6 +26,7 @@ from hamburger.recipes.kinds import STEREO
 from hamburger.recipes.stereo_base import StereoRecipe
 from hamburger.registry import options_of
 from hamburger.use.stereo.answers import StereoAnswers
+from hamburger.use.stereo.graph import DEPTH
 from hamburger.use.stereo.showing import StereoShowing
 
 
@@ -122,3 +124,8 @@ class Stereo(Task[StereoRecipe]):
             workers=workers,
             progress=progress,
         )
+
+    # -- use -----------------------------------------------------------------------------------------------------
+
+    def graph(self, info: Info) -> Graph:
+        return DEPTH

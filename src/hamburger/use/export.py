@@ -21,15 +21,14 @@ from hamburger.data.normalise import normalise
 from hamburger.engine.graph import PIXELS, Graph
 from hamburger.errors import ExportError, HamburgerError, check_choice, check_count, check_positive
 from hamburger.files import check_writable
-from hamburger.use.graphs import WRITERS, Run
+from hamburger.use.graphs import WRITERS, Run, outputs
 from hamburger.use.images import read_image
 from hamburger.use.scene import scene
 
 if TYPE_CHECKING:
     from hamburger.models.info import Info
 
-FREEDOMS = (("batch", "height", "width"), ("batch",), ())  # tried in this order
-AGREEMENT = 0.999
+FREEDOMS = (("batch", "height", "width"), ("batch",), ())  # tried in this order, as far as the graph allows them
 
 
 @dataclass(frozen=True)
@@ -42,12 +41,12 @@ class Agreement:
     graph: Graph = PIXELS
 
     def within(self, tolerance: float) -> bool:
-        return self.max_abs_difference <= tolerance * self.largest_logit and self.labels >= AGREEMENT
+        return self.max_abs_difference <= tolerance * self.largest_logit and self.labels >= self.graph.least
 
     def __str__(self) -> str:
         return (
-            f"{self.graph.output} differ by at most {self.max_abs_difference:.2g} (the largest is "
-            f"{self.largest_logit:.3g}), labels agree in {self.labels:.3%} of the {self.graph.answer}"
+            f"{self.graph.differ} differ by at most {self.max_abs_difference:.2g} (the largest is "
+            f"{self.largest_logit:.3g}), {self.graph.alike} in {self.labels:.3%} of the {self.graph.answer}"
         )
 
 
@@ -67,34 +66,37 @@ def export(
     path: Path,
     *,
     format: str,
-    size: int | None = None,
+    size: int | tuple[int, int] | None = None,
     image: Path | None = None,
     tolerance: float = 1e-3,
     graph: Graph = PIXELS,
 ) -> Exported:
     """Write `path`: from normalised images, `image` b 3 h w, to `logits`, b k h w, float32; or as `graph` says.
 
-    The file is compared with torch on a photograph (or a generated picture) before it gets its name: logits may differ
-    by `tolerance` times the largest logit, labels in one pixel of a thousand. Classes, mean and std lie inside.
+    `size`: height and width in pixels, or one number for both. The file is compared with torch on a photograph (or a
+    generated picture) before it gets its name: logits may differ by `tolerance` times the largest logit, labels in one
+    pixel of a thousand. Classes, mean and std lie inside.
     """
-    size = graph.size if size is None else size
+    size = graph.size if size is None else (size, size) if isinstance(size, int) else size
     check_choice("export", "format", format, WRITERS)
-    check_count("export", "size", size, least=16)
+    for side in size:
+        check_count("export", "size", side, least=16)
     check_positive("export", "tolerance", tolerance)
     check_writable(path)
     net = net.cpu().float().eval()
-    picture = scene(size, size) if image is None else _square(read_image(image), size)
+    picture = scene(*size) if image is None else _resized(read_image(image), size)
     x = normalise(picture, info.mean, info.std)
     tensors = len(graph.inputs)
-    refusals: list[str] = []
+    written = graph.written(net).eval()
+    refusals = [graph.fixed] if graph.fixed else []
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
         partial = Path(folder) / f"model.{format}"
-        for dynamic in FREEDOMS:
+        for dynamic in (freedom for freedom in FREEDOMS if set(freedom) <= set(graph.free)):
             # an example of one would be taken to mean that the batch is always one
             example = torch.stack([x, x.flip(-1)]) if "batch" in dynamic else x[None]
             try:
                 with _silence():
-                    run = WRITERS[format](net, _several(example, tensors), info, partial, dynamic, graph)
+                    run = WRITERS[format](written, _several(example, tensors), info, partial, dynamic, graph)
                     agreement = compare(net, run, [_several(z, tensors) for z in _inputs(x, dynamic)], graph)
             except HamburgerError:
                 raise
@@ -103,7 +105,7 @@ def export(
                 continue
             if agreement.within(tolerance):
                 _publish(partial, path)
-                return Exported(path, dynamic, (x.shape[-2], x.shape[-1]), agreement, tuple(refusals))
+                return Exported(path, dynamic, size, agreement, tuple(refusals))
             refusals.append(str(agreement))
     raise ExportError(
         f"export: no {format} file was left at {path}, since {refusals[-1]}; "
@@ -113,16 +115,16 @@ def export(
 
 @torch.no_grad()
 def compare(net: nn.Module, run: Run, inputs: list[tuple[Tensor, ...]], graph: Graph = PIXELS) -> Agreement:
-    differences, logits, same, answers = [0.0], [0.0], 0, 0
-    for xs in inputs:
-        ours, theirs = net(*xs), run(*xs)
-        differences.append(float((ours - theirs).abs().max()))
-        logits.append(float(ours.abs().max()))
-        agree = graph.same(ours, theirs)
-        same += int(agree.sum())
-        answers += agree.numel()
+    judged = [graph.judge(outputs(graph.asked(net, *xs)), run(*xs)) for xs in inputs]
+    differences = [each.difference for each in judged]
     worst = math.nan if any(map(math.isnan, differences)) else max(differences)  # max() may pass over a NaN
-    return Agreement(worst, max(logits), same / answers, graph)
+    same = torch.cat([each.same.flatten() for each in judged])
+    if not len(same):
+        raise ExportError(
+            f"export: neither torch nor the file find any {graph.answer} in the picture, so that nothing could be "
+            "compared; give a photograph that has some by --image"
+        )
+    return Agreement(worst, max(each.largest for each in judged), float(same.double().mean()), graph)
 
 
 @contextmanager
@@ -134,10 +136,8 @@ def _silence() -> Iterator[None]:
 
 
 def _inputs(x: Tensor, dynamic: tuple[str, ...]) -> list[Tensor]:
-    """The picture itself, and what must work too if the axes are as free as they are said to be."""
-    inputs = [x[None]]
-    if "batch" in dynamic:
-        inputs.append(torch.stack([x, x.flip(-2), x.flip(-1)]))
+    """The picture itself, others, and what must work too if the axes are as free as they are said to be."""
+    inputs = [x[None], torch.stack([x, x.flip(-2), x.flip(-1)]) if "batch" in dynamic else x.flip(-1)[None]]
     if "height" in dynamic:
         inputs.append(x[None, :, : -(-x.shape[1] * 3 // 4), : -(-x.shape[2] * 7 // 8)])
     return inputs
@@ -148,9 +148,9 @@ def _several(x: Tensor, count: int) -> tuple[Tensor, ...]:
     return tuple(x.roll(-4 * i, -1) for i in range(count))
 
 
-def _square(image: Tensor, size: int) -> Tensor:
-    """3 h w uint8   ->   3 size size"""
-    return F.interpolate(image[None], size=(size, size), mode="bilinear", antialias=True)[0]
+def _resized(image: Tensor, size: tuple[int, int]) -> Tensor:
+    """3 h w uint8   ->   3 *size"""
+    return F.interpolate(image[None], size=size, mode="bilinear", antialias=True)[0]
 
 
 def _publish(partial: Path, path: Path) -> None:

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from hamburger.engine.graph import Graph
+from hamburger.engine.graph import Graph, Outputs
 from hamburger.errors import OptionError
 
 if TYPE_CHECKING:
     from hamburger.models.info import Info
 
-Run = Callable[..., Tensor]
+Run = Callable[..., Outputs]
 Write = Callable[..., Run]
 AXES = {"batch": 0, "height": 2, "width": 3}
 INFO = "info.json"  # the metadata inside a pt2 file
@@ -51,7 +51,7 @@ def write_onnx(
         dynamo=True,
         dynamic_shapes=(shapes,) * len(xs) if shapes else None,
         input_names=list(graph.inputs),
-        output_names=[graph.output],
+        output_names=list(graph.outputs),
         external_data=False,
         verbose=False,
     )
@@ -61,9 +61,9 @@ def write_onnx(
     onnx.save(model, path)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
-    def run(*zs: Tensor) -> Tensor:
+    def run(*zs: Tensor) -> Outputs:
         named = {name: z.numpy() for name, z in zip(graph.inputs, zs, strict=True)}
-        return torch.from_numpy(session.run([graph.output], named)[0])
+        return tuple(torch.from_numpy(each) for each in session.run(list(graph.outputs), named))
 
     return run
 
@@ -75,7 +75,12 @@ def write_pt2(
     shapes = {AXES[name]: Dim.DYNAMIC for name in dynamic}
     program = torch.export.export(net, xs, dynamic_shapes=(shapes,) * len(xs) if shapes else None)
     torch.export.save(program, path, extra_files={INFO: json.dumps(metadata(info))})
-    return torch.export.load(path).module()
+    module = torch.export.load(path).module()
+    return lambda *zs: outputs(module(*zs))
+
+
+def outputs(answer: Tensor | Outputs) -> Outputs:
+    return (answer,) if isinstance(answer, Tensor) else answer
 
 
 def _onnx() -> tuple[Any, Any]:

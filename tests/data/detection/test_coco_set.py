@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -165,6 +167,46 @@ def test_one_of_two_categories_of_the_same_name_can_be_chosen(tmp_path):
     write(tmp_path, "train2017", content)
     data = opened(tmp_path, classes=[1])
     assert data.classes == ("square",) and data[0].boxes.tolist() == [[20, 10, 30, 20]]
+
+
+def edits():
+    """Each a change of one thing that a scene or its order is made of."""
+    mask = np.zeros(SIZE, bool)
+    mask[:6, :8] = True
+
+    def annotation(**change):
+        return lambda content: content["annotations"][0].update(change)
+
+    yield "box", annotation(bbox=[4, 5, 10, 9.5])
+    yield "corner", annotation(segmentation=[[4, 5, 14, 5, 14, 15, 4, 14]])
+    yield "cut", annotation(segmentation=[[4, 5, 14, 5, 14, 15], [4, 15, 4, 5, 14, 15]])
+    yield "run lengths", annotation(segmentation=rle.written(mask))
+    yield "counts", annotation(segmentation={"size": list(SIZE), "counts": [100, 7, SIZE[0] * SIZE[1] - 107]})
+    yield "class", annotation(category_id=7)
+    yield "area", annotation(area=99)
+    yield "crowd", annotation(iscrowd=1)
+    yield "image", annotation(image_id=11)
+    yield "gone", lambda content: content["annotations"].pop()
+    yield "order", lambda content: content["annotations"].reverse()
+    yield "file", lambda content: content["images"][0].update(file_name="001.png")
+
+
+def test_the_digest_hears_of_annotations_and_not_of_their_form(tmp_path):
+    content = coco(tmp_path)
+    digests = {"as it was": opened(tmp_path).digest}
+    content["annotations"][0]["bbox"] = [4.0, 5.0, 10.0, 10.0]
+    file = tmp_path / "annotations" / "instances_train2017.json"
+    file.write_text(json.dumps({"info": {"year": 2017}, **content}, indent=1, sort_keys=True))
+    assert opened(tmp_path).digest == digests["as it was"]
+    for name, edit in edits():
+        changed = json.loads(json.dumps(content))
+        edit(changed)
+        write(tmp_path, "train2017", changed)
+        digests[name] = opened(tmp_path).digest
+    assert len(set(digests.values())) == len(digests) == 13
+    write(tmp_path, "train2017", content)
+    assert opened(tmp_path, classes="triangle").digest != opened(tmp_path).digest == digests["as it was"]
+    assert create_detection_set("shapes", "val", length=2).digest == ""
 
 
 def test_files_that_are_none(tmp_path):

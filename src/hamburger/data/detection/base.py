@@ -40,6 +40,7 @@ class DetectionSet:
     ids: Sequence[str]
     classes: tuple[str, ...]
     palette: tuple[Colour, ...]  # one per class
+    digest: str = ""  # of what files tell of the objects; nothing where name, split and options tell all
 
     def __len__(self) -> int:
         return len(self.ids)

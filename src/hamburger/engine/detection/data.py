@@ -27,4 +27,5 @@ class SceneSets(NamedTuple):
         check_each(self, check_scenes)
 
     def digest(self) -> str:
-        return digest_of(self)
+        """Annotations count too: one file holds those of all images, and a tool that adds some writes it anew."""
+        return " ".join([digest_of(self), *(each.digest for each in self if each.digest)])

@@ -20,3 +20,9 @@ class DetectionLoop(Supervised[DetectionRecipe]):
             return {name: value / len(parts) for name, value in found.items()}
 
         return terms
+
+    def other_data(self) -> str:
+        return (
+            "the images, the classes or the annotations (boxes, masks) of a split are not those it was trained on; "
+            "give the same --data with its files as they were, or begin a new run"
+        )

@@ -125,8 +125,9 @@ class StereoNet(nn.Module):
         h, w = left.shape[-2:]
         # as one batch: whatever is put into the features then sees both images in one call
         matched, seen = self.features(F.pad(torch.cat([left, right]), (0, -w % COARSEST, 0, -h % COARSEST)))
-        costs = self.aggregation(self._volume(*matched.chunk(2)))
-        scores = self.fineness(seen.chunk(2)[0])
+        # not by chunk(), for which an exporter would have to know that b is not odd, or 0
+        costs = self.aggregation(self._volume(*matched.unflatten(0, (2, -1))))
+        scores = self.fineness(seen.unflatten(0, (2, -1))[0])
         disparity = upsampled(STRIDE * soft_argmin(costs), scores, STRIDE)[..., :h, :w]
         if target is None:
             return disparity
