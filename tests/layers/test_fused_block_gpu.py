@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import threading
 
 import pytest
 import torch
@@ -132,6 +133,20 @@ def test_the_papers_size(name, n, train):
     layer = build(name, 512, rank=64).train(train)
     z = torch.randn(1, 512, n, device="cuda", dtype=torch.bfloat16)
     twin, exact = plain(layer), plain(layer).double()  # before a step moves the statistics
+    results = step(layer, z, torch.bfloat16), step(twin, z, torch.bfloat16)
+    no_worse(*results, step(exact, z.double()), torch.bfloat16)
+
+
+@pytest.mark.parametrize("train", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("shape", [(132, 64, 64), (130, 256, 100), (1, 2_048, 300)], ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_many_images_and_many_channels(name, shape, train):
+    """As many images as processors, each with counters of its own; a gradient of more tiles than a grid's axis has."""
+    b, c, n = shape
+    layer = build(name, c, rank=32).train(train)
+    torch.empty(2**28, dtype=torch.uint8, device="cuda").fill_(0xFF)  # what is taken now has held something else
+    z = torch.randn(b, c, n, device="cuda", dtype=torch.bfloat16)
+    twin, exact = plain(layer), plain(layer).double()
     results = step(layer, z, torch.bfloat16), step(twin, z, torch.bfloat16)
     no_worse(*results, step(exact, z.double()), torch.bfloat16)
 
@@ -273,6 +288,59 @@ def test_played_again_as_a_recording(name, b, train, monkeypatch):
     monkeypatch.setattr(replay.Recordings, "play", original)
     found = call()
     assert all(torch.equal(found[key], value) for key, value in expected.items())
+
+
+@pytest.mark.parametrize("mode", ["thread_local", "global"])
+def test_recordings_beside_a_capture_in_another_thread(mode, monkeypatch):
+    monkeypatch.setenv(replay.VARIABLE, "1")
+    monkeypatch.setattr(tape, "_tapes", {})
+    layer = build("nmf", 256, rank=32).eval()
+    z = torch.randn(1, 256, 33, 32, device="cuda", dtype=torch.bfloat16)
+    begun, over, found = threading.Event(), threading.Event(), []
+
+    def call():
+        with torch.no_grad(), autocast(torch.bfloat16):
+            return layer(z)
+
+    def capture():
+        graph, x = torch.cuda.CUDAGraph(), torch.ones(8, device="cuda")
+        try:
+            with torch.cuda.graph(graph, capture_error_mode=mode):
+                y = x * 3
+                begun.set()
+                over.wait(30)
+            graph.replay()
+            found.append(y.sum().item())
+        finally:
+            begun.set()
+
+    expected = call().clone()
+    call()  # memory for the calls below is there
+    other = threading.Thread(target=capture)
+    other.start()
+    begun.wait(30)
+    same = [torch.equal(call(), expected) for _ in range(10)]
+    over.set()
+    other.join()
+    assert all(same) and found == [24.0]
+
+
+def test_recordings_go_while_they_run(monkeypatch):
+    """The oldest of too many is dropped, whatever it is doing."""
+    monkeypatch.setenv(replay.VARIABLE, "1")
+    monkeypatch.setattr(tape, "_tapes", {})
+    monkeypatch.setattr(replay, "MOST_RECORDED", 2)
+    layer = build("nmf", 256, rank=32).eval()
+    zs = [torch.randn(1, 256, n, device="cuda", dtype=torch.bfloat16) for n in (3_000, 5_000, 7_000, 9_000)]
+
+    def calls():
+        with torch.no_grad(), autocast(torch.bfloat16):
+            return [layer(z) for z in zs]
+
+    expected = [y.clone() for y in calls()]
+    for _ in range(12):
+        assert all(torch.equal(a, b) for a, b in zip(calls(), expected, strict=True))
+    assert len(replay._all) <= 2
 
 
 @pytest.mark.filterwarnings("ignore")  # inductor's advice
