@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-from hamburger.cli import main
+from hamburger.cli import gan_grid, main
 from hamburger.engine.gan.grid import GanCell
+from hamburger.engine.grid import GridError
 from hamburger.gan.weights import GeneratorInfo, load_generator, save_generator
 
 OPTIONS = '{"generator_multipliers": [8, 8, 8], "discriminator_multipliers": [8, 8], "norm_momentum": 0.1}'
@@ -113,7 +114,7 @@ def test_a_grid_that_could_not_keep_its_rows_is_not_begun(ham, tmp_path, monkeyp
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_grid_trains_measures_and_appends(ham, tmp_path):
+def test_a_grid_trains_measures_and_appends(ham, tmp_path, monkeypatch):
     rows = tmp_path / "rows.jsonl"
     words = ["gan", "grid", "figures", "--out", tmp_path / "runs", "--contexts", "none,ylg", "--seeds", "0", *SET]
     words += ["--extractor", "my_means:Means", "--samples", 20, "--choice", 16, "--device", "cpu", "--json", rows]
@@ -137,6 +138,16 @@ def test_a_grid_trains_measures_and_appends(ham, tmp_path):
     status, out, err = ham(*words)  # the rows are there, the folders are not
     assert status == 0 and "ylg" in out, err
     assert not (tmp_path / "runs" / "ylg-seed0").exists()
+    # one of a recipe that has changed since stands for nothing
+    kept = [{**each, "recipe_hash": "before"} if each["context"] == "ylg" else each for each in found]
+    rows.write_text("".join(json.dumps(each) + "\n" for each in kept))
+
+    def asked(waiting, *_, **__):
+        raise GridError(f"gan grid: to run: {[cell.name for cell in waiting]}")
+
+    monkeypatch.setattr(gan_grid, "run_grid", asked)
+    status, _, err = ham(*words)
+    assert status == 2 and "to run: ['ylg-seed0']" in err
 
 
 def test_a_grid_that_breaks_off_keeps_the_rows_of_what_is_done(ham, tmp_path, monkeypatch):

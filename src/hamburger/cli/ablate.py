@@ -60,10 +60,6 @@ def ablate(
         for cell, done in asked.states():
             typer.echo(f"{cell.name}: {'finished' if done else shlex.join(['ham', *cell.command(out, data)[3:]])}")
         return
-    if warm is None:
-        import torch
-
-        warm = torch.cuda.is_available()  # there memory is counted by run, not by process
     asked.begin()
     queue = asked.queue
     with grid_bar(len(queue)) as progress:

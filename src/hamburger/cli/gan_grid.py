@@ -14,6 +14,7 @@ from hamburger.cli.grid import grid_bar
 from hamburger.engine.gan.grid import GanCell, check_data
 from hamburger.engine.grid import Cell, check_grid, finished, run_grid
 from hamburger.engine.grid import rows as results
+from hamburger.recipes.codec import digest
 from hamburger.use.gan.distances import Measure, look_at_real, measure_generator
 
 if TYPE_CHECKING:
@@ -83,24 +84,22 @@ def measured_grid(
         if finished(cell, out):
             note_row(cell)
     with grid_bar(len(waiting)) as progress:
-        # on a card memory is counted by run, not by process
-        run_grid(waiting, out, data=data, jobs=jobs, progress=progress, done=note_row, warm=device.type == "cuda")
+        run_grid(waiting, out, data=data, jobs=jobs, progress=progress, done=note_row, call="gan grid")
     return [found[cell.name] for cell in planned]
 
 
 def known(
     planned: Sequence[GanCell], rows: Sequence[dict[str, Any]], measured: dict[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """Rows of these runs that were measured in this way, by the name of the cell."""
+    """Rows of these very recipes that were measured in this way, by the name of the cell; from whatever machine."""
     same = [name for name in measured if name != "jobs"]
-    kept = [each for each in rows if all(each.get(name) == measured[name] for name in same)]
-    return {
-        cell.name: each
-        for cell in planned
-        for each in kept
-        if (each["recipe"], each["context"], each["seed"]) == (cell.recipe, cell.variant, cell.seed)
-        and each["overrides"] == list(cell.overrides)
+    kept = {
+        (each.get("context"), each.get("recipe_hash")): each
+        for each in rows
+        if all(each.get(name) == measured[name] for name in same)
     }
+    keys = {cell.name: (cell.variant, digest(cell.resolved())) for cell in planned}
+    return {name: kept[key] for name, key in keys.items() if key in kept}
 
 
 def results_file(data: str, result: dict[str, Any]) -> Path:

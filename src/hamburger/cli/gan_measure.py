@@ -115,7 +115,6 @@ def grid(
     from hamburger.cli.gan_grid import measured_grid, table
     from hamburger.engine.gan.grid import GanCell
     from hamburger.engine.grid import cells_of
-    from hamburger.errors import HamburgerError
     from hamburger.recipes.gan_variants import gan_variants
     from hamburger.use.gan.distances import Measure
     from hamburger.use.gan.extractors import find_extractor
@@ -124,14 +123,7 @@ def grid(
     on = pick_device(device)
     network = find_extractor(extractor, weights)
     measure = Measure(samples=samples, choice=choice)
-    try:
-        own = numbers(seeds, "gan grid", "seeds")
-        planned = cells_of(GanCell, recipe, gan_variants(words(contexts)), own, settings or ())
-        rows = measured_grid(
-            planned, out, data=data, jobs=jobs, extractor=network, measure=measure, device=on, json=json
-        )
-    except HamburgerError as error:
-        if not str(error).startswith("compare: "):
-            raise
-        raise type(error)(f"gan grid: {str(error).removeprefix('compare: ')}") from error
+    own = numbers(seeds, "gan grid", "seeds")
+    planned = cells_of(GanCell, recipe, gan_variants(words(contexts)), own, settings or (), call="gan grid")
+    rows = measured_grid(planned, out, data=data, jobs=jobs, extractor=network, measure=measure, device=on, json=json)
     Console().print(table(rows))

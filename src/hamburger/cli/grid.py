@@ -27,17 +27,16 @@ def show_grid(
     """Run it and show it; the rows are also written to `json`, each as its run ends. What failed is told after what is
     finished.
     """
-    import torch
     from rich.console import Console
 
     def keep(_: Cell) -> None:
         if json is not None:
             write_json_lines(json, rows(grid, out))
 
-    failure, warm = None, torch.cuda.is_available()  # there memory is counted by run, not by process
+    failure = None
     with grid_bar(len(grid)) as progress:
         try:
-            run_grid(grid, out, data=data, jobs=jobs, progress=progress, done=keep, warm=warm)
+            run_grid(grid, out, data=data, jobs=jobs, progress=progress, done=keep)
         except GridError as failed:  # what is finished is shown all the same
             failure = failed
     found, console = rows(grid, out), Console()

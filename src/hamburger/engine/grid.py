@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+import torch
+
 from hamburger.engine.folder import RECIPE, RESULT
 from hamburger.engine.interrupt import StopRequest
 from hamburger.engine.processes import Fresh, Running, Warm
@@ -81,12 +83,18 @@ def cells(recipe: str, variants: dict[str, tuple[str, ...]], seeds: Sequence[int
 
 
 def cells_of(
-    kind: type[C], recipe: str, variants: dict[str, tuple[str, ...]], seeds: Sequence[int], shared: Sequence[str]
+    kind: type[C],
+    recipe: str,
+    variants: dict[str, tuple[str, ...]],
+    seeds: Sequence[int],
+    shared: Sequence[str],
+    *,
+    call: str = "compare",
 ) -> list[C]:
     """The same, of another kind of training."""
     for option, values in (("variant", list(variants)), ("seed", list(seeds))):
         if not values or len(set(values)) != len(values):
-            raise OptionError(f"compare: give each {option} once, and at least one, got {values}")
+            raise OptionError(f"{call}: give each {option} once, and at least one, got {values}")
     return [kind(name, recipe, seed, (*shared, *own)) for seed in seeds for name, own in variants.items()]
 
 
@@ -116,22 +124,22 @@ def run_grid(
     command: Callable[[Cell, Path, Path | None], list[str]] = command,
     progress: Callable[[int, dict[str, int]], object] = lambda *_: None,
     done: Callable[[Cell], object] = lambda cell: None,
-    warm: bool = False,
+    warm: bool | None = None,
     call: str = "compare",
 ) -> list[dict[str, Any]]:
     """Run every cell that has no result yet, `jobs` at a time; the rows of all of them, in the order of the grid.
 
     `progress` hears how many are done, and the step that each running one has reached; `done` hears of each that has
     its result, at once. One that fails leaves the others alone and is named at the end, with those that needed it. An
-    interrupt goes on to the running ones, which save where they are. `warm` processes take one run after another.
-    `call` is who speaks in an error.
+    interrupt goes on to the running ones, which save where they are. `warm` processes take one run after another; None:
+    where there is a card, on which memory is counted by run and not by process. `call` is who speaks in an error.
     """
     check_count(call, "jobs", jobs, least=1)
     check_grid(grid, out, call=call)
     out.mkdir(parents=True, exist_ok=True)
     waiting = [cell for cell in grid if not finished(cell, out)]
     ended = len(grid) - len(waiting)
-    processes = Warm(jobs) if warm else Fresh(jobs)
+    processes = Warm(jobs) if (torch.cuda.is_available() if warm is None else warm) else Fresh(jobs)
     running: dict[Cell, Running] = {}
     failed: list[str] = []
     with StopRequest() as stop:

@@ -8,7 +8,7 @@ from lightning.fabric.plugins.precision import MixedPrecision
 
 
 class Mixed(MixedPrecision):
-    """Fabric would round every input of the network to 16 bits, and a box's corner at pixel 513 to 512 or 516."""
+    """Fabric would round every input of the network to 16 bits; a box's corner at pixel 513 is 512 in bfloat16."""
 
     def __init__(self, precision: str, device: str) -> None:
         super().__init__(precision, device)  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from hamburger.ops.start import hooked
 TIMES = 3  # that addresses are seen before they are recorded: a recording costs as much as some hundred launches
 MOST_RECORDED = 64  # recordings of all tapes: each takes memory of the driver's, which torch does not know of
 MOST_SEEN = 256  # addresses of a tape that are counted
-MOST_REFUSED = 3
+MOST_REFUSED = 3  # times in a tape's life that a driver may refuse
 VARIABLE = "HAM_REPLAY"
 
 Start = Callable[[int], None]  # all launches, on that stream

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from hamburger.engine.folder import RESULT, RunFolder
 from hamburger.engine.grid import Cell
 from hamburger.errors import OptionError
+from hamburger.recipes.codec import digest
 from hamburger.recipes.find import find_gan_recipe
 from hamburger.recipes.gan_base import GanRecipe
 from hamburger.recipes.gan_check import check_gan_recipe
@@ -24,6 +25,9 @@ class GanCell(Cell):
         recipe = replace(apply(find_gan_recipe(self.recipe), self.overrides), seed=self.seed)
         check_gan_recipe(recipe, processes=1)
         return recipe
+
+    def row(self, result: dict[str, Any]) -> dict[str, Any]:
+        return {**super().row(result), "recipe_hash": digest(self.resolved())}
 
 
 def check_data(grid: Sequence[Cell], out: Path, digest: str) -> None:

@@ -14,7 +14,7 @@ from hamburger.metrics.image_sets import Distances
 
 # what makes two rows the same run and measure; runs of one recipe on other images are other runs
 KEY = (
-    *("recipe", "context", "seed", "steps", "batch", "overrides", "hardware"),
+    *("recipe", "recipe_hash", "context", "seed", "steps", "batch", "overrides", "hardware"),
     *("data", "split", "data_sha256", "extractor", "fake_images", "compared_images"),
 )
 # what a row begins with, in this order
