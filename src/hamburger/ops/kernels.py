@@ -37,11 +37,11 @@ def product(b_left, b_right, b_sum, KIND: tl.constexpr):
 def own_part(n, length):
     """Of positions, where a sum over them is cut into parts and axis 0 of the grid is b * parts.
 
-    ->   which of all b * parts,  i_b,  its positions: from start on, below stop
+    ->   which of all b * parts,  i_b,  its positions: from begin on, below end
     """
     i_bs, parts = tl.program_id(0).to(tl.int64), tl.cdiv(n, length)
-    start = tl.program_id(0) % parts * length
-    return i_bs, i_bs // parts, start, tl.minimum(start + length, n)
+    begin = tl.program_id(0) % parts * length
+    return i_bs, i_bs // parts, begin, tl.minimum(begin + length, n)
 
 
 @triton.jit
@@ -115,14 +115,14 @@ def store_codes(b_c, p_c, n, r, o_n, R: tl.constexpr):
 
 @triton.jit
 def rows_times_codes(
-    p_a, p_c, rows, r, o_a, o_r, s_a, s_n, start, stop,
+    p_a, p_c, rows, r, o_a, o_r, s_a, s_n, begin, end,
     KIND: tl.constexpr, SD: tl.constexpr, SR: tl.constexpr, SN: tl.constexpr,
 ):  # fmt: skip
-    """A C^T over the positions from start to stop, in their order.   a: rows n   ->   SD SR"""
+    """A C^T over the positions from begin to end, in their order.   a: rows n   ->   SD SR"""
     b_sum = tl.zeros([SD, SR], tl.float32)
-    for i_n in range(start, stop, SN):
+    for i_n in range(begin, end, SN):
         o_n = (i_n + tl.arange(0, SN)).to(tl.int64)
-        m_n = o_n < stop
+        m_n = o_n < end
         # SD SN
         m_a = (o_a < rows)[:, None] & m_n[None, :]
         b_a = tl.load(p_a + o_a[:, None] * s_a + o_n[None, :] * s_n, mask=m_a, other=0.0)
@@ -143,7 +143,7 @@ def sums_kernel(
     sums: b parts (d + e) r. Rows below d are X C^T; the e rows after them are C C^T (GRAM: e = r), or C 1 (e = 1).
     Grid: b * parts, tiles of rows, tiles of r.
     """
-    i_bs, i_b, start, stop = own_part(n, length)
+    i_bs, i_b, begin, end = own_part(n, length)
     o_r = tl.program_id(2) * SR + tl.arange(0, SR)
     p_c += i_b * n * r
     p_sums += i_bs * (d + (r if GRAM else 1)) * r
@@ -152,21 +152,21 @@ def sums_kernel(
     if i_a < 0:
         o_a = (tl.program_id(1) * SD + tl.arange(0, SD)).to(tl.int64)
         b_sum = rows_times_codes(
-            p_x + i_b * s_xb, p_c, d, r, o_a, o_r, s_xd, s_xn, start, stop, KIND, SD, SR, SN
+            p_x + i_b * s_xb, p_c, d, r, o_a, o_r, s_xd, s_xn, begin, end, KIND, SD, SR, SN
         )  # fmt: skip
         m_sum = (o_a < d)[:, None] & (o_r < r)[None, :]
         tl.store(p_sums + o_a[:, None] * r + o_r[None, :], b_sum, mask=m_sum)
     elif GRAM:
         o_a = (i_a * SD + tl.arange(0, SD)).to(tl.int64)
-        b_sum = rows_times_codes(p_c, p_c, r, r, o_a, o_r, 1, r, start, stop, KIND, SD, SR, SN)
+        b_sum = rows_times_codes(p_c, p_c, r, r, o_a, o_r, 1, r, begin, end, KIND, SD, SR, SN)
         m_sum = (o_a < r)[:, None] & (o_r < r)[None, :]
         tl.store(p_sums + (d + o_a[:, None]) * r + o_r[None, :], b_sum, mask=m_sum)
     else:
         b_mass = tl.zeros([SR], tl.float32)
-        for i_n in range(start, stop, SN):
+        for i_n in range(begin, end, SN):
             o_n = (i_n + tl.arange(0, SN)).to(tl.int64)
             # SN SR
-            m_c = (o_n < stop)[:, None] & (o_r < r)[None, :]
+            m_c = (o_n < end)[:, None] & (o_r < r)[None, :]
             b_mass += tl.sum(tl.load(p_c + o_n[:, None] * r + o_r[None, :], mask=m_c, other=0.0), axis=0)
         tl.store(p_sums + d * r + o_r, b_mass, mask=o_r < r)
 

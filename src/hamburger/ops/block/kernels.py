@@ -28,12 +28,12 @@ def own_tile(rows, n, M: tl.constexpr, N: tl.constexpr):
 
 @triton.jit
 def prepare_kernel(
-    p_w, p_rounded, p_start, p_made, p_count, size, d, r, counts, s_start, eps,
+    p_w, p_rounded, p_initial, p_made, p_count, size, d, r, counts, s_initial, eps,
     ROUND: tl.constexpr, MAKE: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr, D: tl.constexpr, FR: tl.constexpr,
 ):  # fmt: skip
     """What the kernels after it rely on: w rounded (ROUND), the first bases of each sample (MAKE), counts zero.
 
-    w: size numbers   start: d r of each sample, s_start apart (0: one for all)   made: b d r, its columns of unit
+    w: size numbers   initial: d r of each sample, s_initial apart (0: one for all)   made: b d r, its columns of unit
     length where UNIT; D is d padded   Grid: tiles of w where ROUND, then b * tiles of r where MAKE.
     """
     i = tl.program_id(0)
@@ -51,13 +51,13 @@ def prepare_kernel(
             i_b, i_r = (i // tl.cdiv(r, FR)).to(tl.int64), i % tl.cdiv(r, FR)
             o_d, o_r = tl.arange(0, D), i_r * FR + tl.arange(0, FR)
             # D FR
-            o_start = o_d[:, None] * r + o_r[None, :]
-            m_start = (o_d < d)[:, None] & (o_r < r)[None, :]
-            b_start = tl.load(p_start + i_b * s_start + o_start, mask=m_start, other=0.0)
+            o_bases = o_d[:, None] * r + o_r[None, :]
+            m_bases = (o_d < d)[:, None] & (o_r < r)[None, :]
+            b_bases = tl.load(p_initial + i_b * s_initial + o_bases, mask=m_bases, other=0.0)
             if UNIT:
-                b_norm = tl.sqrt(tl.sum(b_start * b_start, axis=0))
-                b_start = b_start / tl.where(b_norm < eps, eps, b_norm)[None, :]
-            tl.store(p_made + i_b * d * r + o_start, b_start, mask=m_start)
+                b_norm = tl.sqrt(tl.sum(b_bases * b_bases, axis=0))
+                b_bases = b_bases / tl.where(b_norm < eps, eps, b_norm)[None, :]
+            tl.store(p_made + i_b * d * r + o_bases, b_bases, mask=m_bases)
 
 
 @triton.jit
@@ -247,18 +247,18 @@ def weight_kernel(
     KIND: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """A B^T over positions, in parts.   a: b d n   b: b c n   sums: b * parts d c   Grid: b * parts, tiles of d, c."""
-    i_bs, i_b, start, stop = own_part(n, length)
+    i_bs, i_b, begin, end = own_part(n, length)
     o_m = (tl.program_id(1) * M + tl.arange(0, M)).to(tl.int64)
     o_c = (tl.program_id(2) * N + tl.arange(0, N)).to(tl.int64)
     p_a += i_b * s_ab + o_m[:, None] * s_ad
     p_b += i_b * s_bb + o_c[None, :] * s_bc
     b_sum = tl.zeros([M, N], tl.float32)
-    for i_n in range(start, stop, K):
+    for i_n in range(begin, end, K):
         o_n = (i_n + tl.arange(0, K)).to(tl.int64)
         # M K
-        b_a = tl.load(p_a + o_n[None, :] * s_an, mask=(o_m < d)[:, None] & (o_n < stop)[None, :], other=0.0)
+        b_a = tl.load(p_a + o_n[None, :] * s_an, mask=(o_m < d)[:, None] & (o_n < end)[None, :], other=0.0)
         # K N
-        b_b = tl.load(p_b + o_n[:, None] * s_bn, mask=(o_n < stop)[:, None] & (o_c < c)[None, :], other=0.0)
+        b_b = tl.load(p_b + o_n[:, None] * s_bn, mask=(o_n < end)[:, None] & (o_c < c)[None, :], other=0.0)
         b_sum = product(b_a, b_b, b_sum, KIND)
     m_sum = (o_m < d)[:, None] & (o_c < c)[None, :]
     tl.store(p_sums + i_bs * d * c + o_m[:, None] * c + o_c[None, :], b_sum, mask=m_sum)

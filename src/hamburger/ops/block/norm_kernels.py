@@ -23,19 +23,19 @@ def moments_kernel(
 
     Grid: b * parts, tiles of r, tiles of r.
     """
-    i_bs, i_b, start, stop = own_part(n, length)
+    i_bs, i_b, begin, end = own_part(n, length)
     o_i = tl.program_id(1) * SR + tl.arange(0, SR)
     o_j = tl.program_id(2) * SR + tl.arange(0, SR)
     p_c += i_b * n * r
     p_sums += i_bs * (r + 1) * r
     b_cc = tl.zeros([SR, SR], tl.float32)
     b_mass = tl.zeros([SR], tl.float32)
-    for i_n in range(start, stop, SN):
+    for i_n in range(begin, end, SN):
         o_n = (i_n + tl.arange(0, SN)).to(tl.int64)
         # SR SN
-        b_i = tl.load(p_c + o_i[:, None] + o_n[None, :] * r, mask=(o_i < r)[:, None] & (o_n < stop)[None, :], other=0.0)
+        b_i = tl.load(p_c + o_i[:, None] + o_n[None, :] * r, mask=(o_i < r)[:, None] & (o_n < end)[None, :], other=0.0)
         # SN SR
-        b_j = tl.load(p_c + o_n[:, None] * r + o_j[None, :], mask=(o_n < stop)[:, None] & (o_j < r)[None, :], other=0.0)
+        b_j = tl.load(p_c + o_n[:, None] * r + o_j[None, :], mask=(o_n < end)[:, None] & (o_j < r)[None, :], other=0.0)
         b_cc = product(b_i, b_j, b_cc, KIND)
         b_mass += tl.sum(b_j.to(tl.float32), axis=0)
     tl.store(p_sums + o_i[:, None] * r + o_j[None, :], b_cc, mask=(o_i < r)[:, None] & (o_j < r)[None, :])
@@ -122,7 +122,7 @@ def cut_kernel(
     dS is written where RECTIFY, else it is dY. sums: b parts (c r + c), dS C^T and after it dS 1.
     Grid: b * parts, tiles of c, tiles of r.
     """
-    i_bs, i_b, start, stop = own_part(n, length)
+    i_bs, i_b, begin, end = own_part(n, length)
     o_c = (tl.program_id(1) * SD + tl.arange(0, SD)).to(tl.int64)
     o_r = tl.program_id(2) * SR + tl.arange(0, SR)
     p_dy += i_b * s_db + o_c[:, None] * s_dc
@@ -131,10 +131,10 @@ def cut_kernel(
     p_c += i_b * n * r
     b_sum = tl.zeros([SD, SR], tl.float32)
     b_mass = tl.zeros([SD], tl.float32)
-    for i_n in range(start, stop, SN):
+    for i_n in range(begin, end, SN):
         o_n = (i_n + tl.arange(0, SN)).to(tl.int64)
         # SD SN
-        m_s = (o_c < c)[:, None] & (o_n < stop)[None, :]
+        m_s = (o_c < c)[:, None] & (o_n < end)[None, :]
         b_s = tl.load(p_dy + o_n[None, :] * s_dn, mask=m_s, other=0.0)
         if RECTIFY:
             b_y = tl.load(p_y + o_n[None, :] * s_yn, mask=m_s, other=0.0)
@@ -144,7 +144,7 @@ def cut_kernel(
         if KIND == "bf16":
             b_s = b_s.to(tl.bfloat16)  # what is taken off as a mean must be the mean of what is multiplied
         # SN SR
-        b_c = tl.load(p_c + o_n[:, None] * r + o_r[None, :], mask=(o_n < stop)[:, None] & (o_r < r)[None, :], other=0.0)
+        b_c = tl.load(p_c + o_n[:, None] * r + o_r[None, :], mask=(o_n < end)[:, None] & (o_r < r)[None, :], other=0.0)
         b_sum = product(b_s, b_c, b_sum, KIND)
         b_mass += tl.sum(b_s.to(tl.float32), axis=1)
     m_sum = (o_c < c)[:, None] & (o_r < r)[None, :]

@@ -7,7 +7,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
 
-from hamburger.ops.stream_kernels import load_bases_at_once, own_codes, store_sums
+from hamburger.ops.layouts import SWIZZLED, product_layout
+from hamburger.ops.stream_kernels import load_bases_at_once, own_codes, store_sums, strides_of_tile
 from hamburger.ops.wave_kernels import (
     gram,
     load_columns,
@@ -15,18 +16,10 @@ from hamburger.ops.wave_kernels import (
     project,
     ready,
     seen_as,
+    softmax,
     write_product,
     zero_of,
 )
-
-
-@gluon.jit
-def softmax(b_xd, r):
-    """Over the first r of each column's numbers.   ->   BN R"""
-    o_r = gl.arange(0, b_xd.type.shape[1], gl.SliceLayout(0, b_xd.type.layout))
-    b_xd = gl.where((o_r < r)[None, :], b_xd, float("-inf"))
-    b_likes = gl.exp(b_xd - gl.max(b_xd, axis=1)[:, None])
-    return b_likes / gl.sum(b_likes, axis=1)[:, None]
 
 
 @gluon.jit(do_not_specialize=["programs"])
@@ -46,16 +39,13 @@ def stream_kernel(
     """
     W: gl.constexpr = num_warps
     XD: gl.constexpr = 256 if D > 256 else D  # an operand of the matrix units has at most 256 rows
-    mma: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, W // 4], instr_shape=[16, R // (W // 4), 16]
-    )
-    mma_d: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[W, 1], instr_shape=[16, R, 16])
-    swizzled: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
-    b_tiles = gl.allocate_shared_memory(gl.bfloat16, [2 if ASYNC else 1, D, BN], swizzled)
-    b_d = gl.allocate_shared_memory(gl.bfloat16, [D // 64, 64, R], swizzled)
-    b_old = gl.allocate_shared_memory(gl.bfloat16, [BN, R], swizzled)
-    b_new = gl.allocate_shared_memory(gl.bfloat16, [BN, R], swizzled)
-    b_g = gl.allocate_shared_memory(gl.bfloat16, [R, R], swizzled)
+    mma: gl.constexpr = product_layout(BN, R, W)
+    mma_d: gl.constexpr = product_layout(XD, R, W)
+    b_tiles = gl.allocate_shared_memory(gl.bfloat16, [2 if ASYNC else 1, D, BN], SWIZZLED)
+    b_d = gl.allocate_shared_memory(gl.bfloat16, [D // 64, 64, R], SWIZZLED)
+    b_old = gl.allocate_shared_memory(gl.bfloat16, [BN, R], SWIZZLED)
+    b_new = gl.allocate_shared_memory(gl.bfloat16, [BN, R], SWIZZLED)
+    b_g = gl.allocate_shared_memory(gl.bfloat16, [R, R], SWIZZLED)
 
     i_p, i_b = gl.program_id(0), gl.program_id(1).to(gl.int64)
     p_x += i_b * s_xb
@@ -87,9 +77,8 @@ def stream_kernel(
     b_cc = zero_r
     for i_t in range(i_p, gl.cdiv(n, BN), programs):
         z = zero_of(i_t)
-        s_down = s_xd + z if N_FAST else s_xd  # else all rows' addresses would be kept from tile to tile
-        s_along = s_xn if N_FAST else s_xn + z
-        b_x = seen_as(b_tiles.index(i_x), gl.bfloat16, [D // XD, XD, BN], swizzled)
+        s_down, s_along = strides_of_tile(s_xd, s_xn, z, N_FAST)
+        b_x = seen_as(b_tiles.index(i_x), gl.bfloat16, [D // XD, XD, BN], SWIZZLED)
         if not ASYNC:
             load_columns(p_x, b_x, d, n, s_down, s_along, i_t, D, 64, XD, BN, N_FAST, W)
             ready()
@@ -99,8 +88,9 @@ def stream_kernel(
             load_columns_async(p_x, b_tiles.index(i_x), d, n, s_down, s_along, i_t + programs, D, BN, W)
         o_c, m_c = own_codes(i_t, n, r + z, BN, R, mma)
         if FIRST:
+            m_r = (gl.arange(0, R, gl.SliceLayout(0, mma)) < r)[None, :]
             b_xd = warpgroup_mma_wait(0, deps=[b_xd])
-            b_codes = softmax(b_xd, r)
+            b_codes = softmax(b_xd, m_r)
         b_old.store(b_codes.to(gl.bfloat16))
         ready()
         b_gc = warpgroup_mma(b_old, b_g, zero_c, use_acc=False, is_async=True)
@@ -118,9 +108,8 @@ def stream_kernel(
             if RATIO:
                 gl.store(p_ratio + o_c, b_ratio.to(p_ratio.dtype.element_ty), mask=m_c)
             if Y:
-                s_down = s_yd + z if N_FAST else s_yd
-                s_along = s_yn if N_FAST else s_yn + z
-                write_product(b_d, b_new, b_x, p_y, d, n, s_down, s_along, i_t, D, XD, BN, N_FAST, W)
+                s_y_down, s_y_along = strides_of_tile(s_yd, s_yn, z, N_FAST)
+                write_product(b_d, b_new, b_x, p_y, d, n, s_y_down, s_y_along, i_t, D, XD, BN, N_FAST, W)
         else:
             b_low = warpgroup_mma(b_x.index(z), b_new, b_low, is_async=True)
             if D > XD:

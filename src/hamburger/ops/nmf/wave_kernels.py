@@ -6,6 +6,7 @@ import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
 
+from hamburger.ops.layouts import SWIZZLED, product_layout
 from hamburger.ops.wave_kernels import (
     arrive,
     block_offset,
@@ -16,6 +17,7 @@ from hamburger.ops.wave_kernels import (
     project,
     ready,
     share_layout,
+    softmax,
     threads_meet,
     wait,
     write_product,
@@ -87,14 +89,14 @@ def update_bases(
 
 @gluon.jit(do_not_specialize=["steps", "programs"])
 def nmf_kernel(
-    p_x, p_start, p_d, p_copy, p_c, p_ratio, p_y, p_sums, p_count,
-    d, n, r, steps, programs, eps, s_xb, s_xd, s_xn, s_yb, s_yd, s_yn, s_start, s_count,
+    p_x, p_initial, p_d, p_copy, p_c, p_ratio, p_y, p_sums, p_count,
+    d, n, r, steps, programs, eps, s_xb, s_xd, s_xn, s_yb, s_yd, s_yn, s_initial, s_count,
     D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, COLS: gl.constexpr,
     N_FAST: gl.constexpr, CODES: gl.constexpr, RATIO: gl.constexpr, Y: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
     """K sweeps and the read-out. Grid: programs of an image, b. X in bfloat16.
 
-    start, d: b d r in float32; copy: b D R in bfloat16, D for the next sweep. c: b n r. ratio: C / (D^T D C + eps)
+    initial, d: b d r in float32; copy: b D R in bfloat16, D for the next sweep. c: b n r. ratio: C / (D^T D C + eps)
     before the read-out, all that its gradient needs. count: two counters for each image, zero, s_count apart.
     """
     W: gl.constexpr = num_warps
@@ -102,17 +104,14 @@ def nmf_kernel(
     WIDE: gl.constexpr = COLS if COLS < 8 else 8  # of a block of the sums
     XD: gl.constexpr = 256 if D > 256 else D  # an operand of the matrix units has at most 256 rows
     mma: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[W, 1], instr_shape=[16, R, 16])
-    mma_r: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, W // 4], instr_shape=[16, R // (W // 4), 16]
-    )
-    swizzled: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
-    b_x = gl.allocate_shared_memory(gl.bfloat16, [D // XD, XD, BN], swizzled)
-    b_d = gl.allocate_shared_memory(gl.bfloat16, [D // 64, 64, R], swizzled)
-    b_c = gl.allocate_shared_memory(gl.bfloat16, [BN, R], swizzled)
-    b_g = gl.allocate_shared_memory(gl.bfloat16, [R, R], swizzled)
+    mma_r: gl.constexpr = product_layout(64, R, W)
+    b_x = gl.allocate_shared_memory(gl.bfloat16, [D // XD, XD, BN], SWIZZLED)
+    b_d = gl.allocate_shared_memory(gl.bfloat16, [D // 64, 64, R], SWIZZLED)
+    b_c = gl.allocate_shared_memory(gl.bfloat16, [BN, R], SWIZZLED)
+    b_g = gl.allocate_shared_memory(gl.bfloat16, [R, R], SWIZZLED)
 
     i_p, i_b = gl.program_id(0), gl.program_id(1).to(gl.int64)
-    p_start += i_b * s_start
+    p_initial += i_b * s_initial
     p_d += i_b * d * r
     p_copy += i_b * (D * R)
     p_sums += i_b * programs * ((D + R) * R)
@@ -130,12 +129,10 @@ def nmf_kernel(
     zero_d = gl.zeros([BD, R], gl.float32, mma)
 
     load_columns(p_x + i_b * s_xb, b_x, d, n, s_xd, s_xn, i_p, D, XD, XD, BN, N_FAST, W)
-    load_bases(p_start, b_d, d, r, r, 0, D, R, W)
+    load_bases(p_initial, b_d, d, r, r, 0, D, R, W)
     ready()
     b_xd = warpgroup_mma_wait(0, deps=[project(b_x, b_d, zero_c, 0, D, XD)])
-    b_xd = gl.where(m_r, b_xd, float("-inf"))
-    b_codes = gl.exp(b_xd - gl.max(b_xd, axis=1)[:, None])
-    b_codes = b_codes / gl.sum(b_codes, axis=1)[:, None]
+    b_codes = softmax(b_xd, m_r)
 
     for step in range(steps + 1):
         z = zero_of(step)
@@ -158,7 +155,7 @@ def nmf_kernel(
             wait(p_count, programs * (step + 1))
             p_old = p_d
             if step == 0:
-                p_old = p_start
+                p_old = p_initial
             b_cc = b_g.slice(0, COLS if COLS > 8 else 8, dim=0)  # D^T D is made anew before it is needed
             update_bases(p_old, p_d, p_copy, p_sums + z, b_d, b_cc, d, r, programs, i_p, eps, D, R, COLS, W)
             arrive(p_count + 1)
