@@ -205,7 +205,7 @@ def total_kernel(p_sums, p_total, parts, size, FP: tl.constexpr, BLOCK: tl.const
 
 @triton.jit
 def clear_kernel(p_counts, size, BLOCK: tl.constexpr):
-    """Counters at zero. Grid: 1."""
+    """Counters at zero.   counts: size   Grid: 1."""
     for i in range(0, size, BLOCK):
         o = i + tl.arange(0, BLOCK)
         tl.store(p_counts + o, tl.zeros([BLOCK], tl.int32), mask=o < size)

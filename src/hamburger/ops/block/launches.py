@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hamburger.ops import cosine, launch
-from hamburger.ops.block import Norm, kernels
+from hamburger.ops.block import Norm, back_kernels, kernels
 from hamburger.ops.start import start
 from hamburger.ops.tiles import PROGRAMS, Blocks, blocks, cdiv, power_of_two, split
 from hamburger.precision import full_precision
@@ -103,7 +103,7 @@ def weight_back(dz: Tensor, x: Tensor, out: torch.dtype, dtype: torch.dtype) -> 
     length, parts = split(n, 2 * b * tiles[0] * tiles[1], depth)
     sums = dz.new_empty(1, b * parts, d, c, dtype=torch.float32)
     start(
-        kernels.weight_kernel, (b * parts, *tiles),
+        back_kernels.weight_kernel, (b * parts, *tiles),
         dz, x, sums, d, c, n, length, *dz.stride(), *x.stride(),
         KIND=launch.kind(dtype), M=side, N=side, K=depth, num_warps=8 if side == 128 else 4,
     )  # fmt: skip
@@ -163,7 +163,7 @@ def codes_of(x: Tensor, factor: Tensor, dtype: torch.dtype, *, fine: bool = Fals
     t = blocks(d, n, r, dtype)
     codes = x.new_empty(b, n, r, dtype=torch.float32)
     start(
-        kernels.codes_kernel, (b * cdiv(n, t.BN),),
+        back_kernels.codes_kernel, (b * cdiv(n, t.BN),),
         x, factor, codes, d, n, r, *x.stride(),
         KIND=launch.kind(dtype, fine=fine), R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,
     )  # fmt: skip
@@ -183,7 +183,7 @@ def cotangent(ds: Tensor, scaled: Tensor, taken: Taken, dtype: torch.dtype) -> T
     t = blocks(c, n, r, ds.dtype)
     dc = ds.new_empty(b, n, r, dtype=torch.float32)
     start(
-        kernels.cotangent_kernel, (b * cdiv(n, t.BN),),
+        back_kernels.cotangent_kernel, (b * cdiv(n, t.BN),),
         ds, scaled, *taken, dc, c, n, r, *ds.stride(), **_exact(dtype, norm=True), **_columns(t),
     )  # fmt: skip
     return dc
@@ -209,7 +209,7 @@ def pull_back(
     sums = du.new_empty(b * cdiv(n, t.BN), d, dtype=torch.float32)
     codes, mix = (fold, fold) if taken is None else taken
     start(
-        kernels.pull_back_kernel, (len(sums),),
+        back_kernels.pull_back_kernel, (len(sums),),
         du, fold, codes, mix, fold if ratio is None else ratio, bases, dz if z is None else z, dz, sums,
         c, d, n, r, *du.stride(), *dz.stride(),
         NORM=taken is not None, RATIO=ratio is not None, MASK=z is not None, KIND=launch.kind(dtype),

@@ -22,6 +22,14 @@ from hamburger.ops.wave_kernels import (
 )
 
 
+@gluon.jit
+def round_bases(p_d, b_d, d, r, D: gl.constexpr, R: gl.constexpr, W: gl.constexpr):
+    """D into shared memory, in bfloat16.   d: D/64 64 R"""
+    b_rows = load_bases_at_once(p_d, d, r, D, R, W)
+    for i in gl.static_range(D // 64):
+        b_d.index(i).store(b_rows[i].to(gl.bfloat16))
+
+
 @gluon.jit(do_not_specialize=["programs"])
 def stream_kernel(
     p_x, p_d, p_c, p_last, p_ratio, p_y, p_sums,
@@ -31,11 +39,15 @@ def stream_kernel(
 ):  # fmt: skip
     """The codes of a sweep and what D needs of them, or (READOUT) the last codes. Grid: programs of an image, b.
 
-    A program takes every so many tiles of BN columns. X C^T and C C^T of all of them stay in its registers, and X is
-    read once; where ASYNC, a tile is on its way while the one before it is worked on.
+    A program owns every `programs`-th tile of BN columns, from the i_p-th on. X C^T and C C^T of all of them stay in its
+    registers in float32, and X is read once. In shared memory, all in bfloat16: D and D^T D, the same for all tiles; a
+    tile of X, and where ASYNC the next one, on its way while this one is worked on; the codes of a tile before and
+    after. Programs do not wait for each other; within one, `ready` stands between what threads write to shared memory
+    and who reads it or writes there next.
 
-    d: b d r in float32. c, last: b n r, the codes before and after (FIRST makes those before). sums: b programs
-    (d + r) r in float32, the share of each program, X C^T above C C^T. ratio: C / (D^T D C + eps) before the read-out.
+    x, y: b d n in bfloat16, any strides. d: b d r in float32. c, last: b n r, the codes before and after (FIRST makes
+    those before). sums: b programs (d + r) r in float32, the share of each program, X C^T above C C^T, written where not
+    READOUT. ratio: C / (D^T D C + eps) before the read-out.
     """
     W: gl.constexpr = num_warps
     XD: gl.constexpr = 256 if D > 256 else D  # an operand of the matrix units has at most 256 rows
@@ -59,9 +71,7 @@ def stream_kernel(
 
     if ASYNC:
         load_columns_async(p_x, b_tiles.index(0), d, n, s_xd, s_xn, i_p, D, BN, W)
-    b_rows = load_bases_at_once(p_d + i_b * d * r, d, r, D, R, W)
-    for i in gl.static_range(D // 64):
-        b_d.index(i).store(b_rows[i].to(gl.bfloat16))
+    round_bases(p_d + i_b * d * r, b_d, d, r, D, R, W)
     ready()
     b_g.store(warpgroup_mma_wait(0, deps=[gram(b_d, zero_r, 0, D)]).to(gl.bfloat16))
     if ASYNC:
@@ -72,8 +82,8 @@ def stream_kernel(
     if not FIRST:
         o_c, m_c = own_codes(i_p, n, r, BN, R, mma)
         b_codes = gl.load(p_c + o_c, mask=m_c, other=0.0)
-    b_low = gl.zeros([XD, R], gl.float32, mma_d)  # of X C^T: rows up to 256,
-    b_high = b_low  # and those beyond
+    b_xc = gl.zeros([XD, R], gl.float32, mma_d)  # the first 256 rows of X C^T,
+    b_more = b_xc  # and those after them
     b_cc = zero_r
     for i_t in range(i_p, gl.cdiv(n, BN), programs):
         z = zero_of(i_t)
@@ -87,10 +97,11 @@ def stream_kernel(
             i_x = 1 - i_x
             load_columns_async(p_x, b_tiles.index(i_x), d, n, s_down, s_along, i_t + programs, D, BN, W)
         o_c, m_c = own_codes(i_t, n, r + z, BN, R, mma)
-        if FIRST:
+        if FIRST:  # the codes before: softmax of D^T X
             m_r = (gl.arange(0, R, gl.SliceLayout(0, mma)) < r)[None, :]
             b_xd = warpgroup_mma_wait(0, deps=[b_xd])
             b_codes = softmax(b_xd, m_r)
+        # the codes after: C * D^T X / (D^T D C + eps)
         b_old.store(b_codes.to(gl.bfloat16))
         ready()
         b_gc = warpgroup_mma(b_old, b_g, zero_c, use_acc=False, is_async=True)
@@ -111,21 +122,21 @@ def stream_kernel(
                 s_y_down, s_y_along = strides_of_tile(s_yd, s_yn, z, N_FAST)
                 write_product(b_d, b_new, b_x, p_y, d, n, s_y_down, s_y_along, i_t, D, XD, BN, N_FAST, W)
         else:
-            b_low = warpgroup_mma(b_x.index(z), b_new, b_low, is_async=True)
+            b_xc = warpgroup_mma(b_x.index(z), b_new, b_xc, is_async=True)
             if D > XD:
-                b_high = warpgroup_mma(b_x.index(1 + z), b_new, b_high, is_async=True)
+                b_more = warpgroup_mma(b_x.index(1 + z), b_new, b_more, is_async=True)
             b_cc = warpgroup_mma(b_new.permute([1, 0]), b_new, b_cc, is_async=True)
             gl.store(p_last + o_c, b_codes, mask=m_c)
         if not FIRST:  # those of the next tile, on their way during the sums
             o_c, m_c = own_codes(i_t + programs, n, r + z, BN, R, mma)
             b_codes = gl.load(p_c + o_c, mask=m_c, other=0.0)
         if not READOUT:
-            b_low, b_high, b_cc = warpgroup_mma_wait(0, deps=[b_low, b_high, b_cc])
+            b_xc, b_more, b_cc = warpgroup_mma_wait(0, deps=[b_xc, b_more, b_cc])
         if ASYNC:
             async_copy.wait_group(0)
         ready()  # the next tile is here, and this one's place is free
     if not READOUT:
-        store_sums(p_own, b_low, 0, d, r)
+        store_sums(p_own, b_xc, 0, d, r)
         if D > XD:
-            store_sums(p_own, b_high, XD, d, r)
+            store_sums(p_own, b_more, XD, d, r)
         store_sums(p_own + d * r, b_cc, 0, r, r)

@@ -27,13 +27,24 @@ from hamburger.ops.wave_kernels import (
 
 
 @gluon.jit
+def matrix_of_blocks(
+    b_flat, DOWN: gl.constexpr, ACROSS: gl.constexpr, HIGH: gl.constexpr, WIDE: gl.constexpr
+):  # fmt: skip
+    """Blocks of HIGH x WIDE, as `block_offset` orders them, DOWN x ACROSS of them, put together."""
+    return b_flat.reshape([DOWN, ACROSS, HIGH, WIDE]).permute([0, 2, 1, 3]).reshape([DOWN * HIGH, ACROSS * WIDE])
+
+
+@gluon.jit
 def update_bases(
     p_old, p_new, p_copy, p_sums, b_d, b_cc, d, r, programs, i_p, eps,
     D: gl.constexpr, R: gl.constexpr, COLS: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
-    """D * (X C^T) / (D C C^T + eps) for units of 64 rows and COLS columns of D; D itself stays in float32.
+    """D * (X C^T) / (D C C^T + eps) for this program's units of D, 64 rows and COLS columns each: every programs-th one.
 
-    sums: programs (D + R) R, in blocks: the shares of X C^T, and below them those of C C^T. b_cc: COLS (or 8) R
+    In global memory, old, new: d r in float32   copy: D R in bfloat16, the new D for everybody   sums: programs
+    (D + R) R, in blocks: the shares of X C^T, and below them those of C C^T. In shared memory, d: D/64 64 R, the old D
+    cc: COLS (or 8) R, free for the unit's columns of C C^T. In registers, all shares of the unit, added up in the order
+    of the programs.
     """
     mma: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, W // 4], instr_shape=[16, 8, 16])
     of_xc: gl.constexpr = share_layout(64 * COLS, W)
@@ -68,8 +79,8 @@ def update_bases(
             b_cc_shares = load_shares(p_cc, i, programs, (D + R) * R, o_cc, AT_ONCE, of_cc)
             b_xc += gl.sum(b_xc_shares.to(gl.float32), axis=0)
             b_part += gl.sum(b_cc_shares.to(gl.float32), axis=0)
-        b_part = b_part.reshape([COLS // ROWS, R // WIDE, ROWS, WIDE]).permute([0, 2, 1, 3]).reshape([COLS, R])
-        b_xc = b_xc.reshape([8, COLS // WIDE, 8, WIDE]).permute([0, 2, 1, 3]).reshape([64, COLS])
+        b_part = matrix_of_blocks(b_part, COLS // ROWS, R // WIDE, ROWS, WIDE)
+        b_xc = matrix_of_blocks(b_xc, 8, COLS // WIDE, 8, WIDE)
         if N > COLS:
             b_part = gl.join(b_part, b_part).permute([2, 0, 1]).reshape([N, R])
             b_xc = gl.join(b_xc, b_xc).permute([0, 2, 1]).reshape([64, N])
@@ -94,10 +105,15 @@ def nmf_kernel(
     D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, COLS: gl.constexpr,
     N_FAST: gl.constexpr, CODES: gl.constexpr, RATIO: gl.constexpr, Y: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
-    """K sweeps and the read-out. Grid: programs of an image, b. X in bfloat16.
+    """K sweeps and the read-out, where Y also D C. Grid: programs of an image, b.
 
-    initial, d: b d r in float32; copy: b D R in bfloat16, D for the next sweep. c: b n r. ratio: C / (D^T D C + eps)
-    before the read-out, all that its gradient needs. count: two counters for each image, zero, s_count apart.
+    A program owns BN columns, and every programs-th unit of D. In shared memory it holds its columns of X all the time,
+    D, its codes and D^T D, all in bfloat16; in registers its codes in float32. Twice in a sweep all programs of an image
+    wait for each other, by two counters: before they read the shares (`sums`), and before they read the new D (`copy`).
+
+    x, y: b d n in bfloat16, any strides. initial, d: b d r in float32; copy: b D R in bfloat16, D for the next sweep.
+    c: b n r. ratio: C / (D^T D C + eps) before the read-out, all that its gradient needs. sums: b programs (D + R) R.
+    count: two counters for each image, zero, s_count apart.
     """
     W: gl.constexpr = num_warps
     BD: gl.constexpr = 128  # rows at a time
