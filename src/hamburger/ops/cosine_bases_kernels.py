@@ -15,6 +15,7 @@ from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warp
 
 from hamburger.ops import cosine
 from hamburger.ops.layouts import SWIZZLED, product_layout, row_layout, tile_layout
+from hamburger.ops.stream_kernels import load_bases_at_once
 from hamburger.ops.wave_kernels import ready, threads_meet
 
 EPS = gl.constexpr(cosine.EPS)
@@ -51,6 +52,20 @@ def unit_scales_again(b_norm, b_unit):
     """CD's bases are centroids of unit length, but only the last are stored so. This scales for both, one after the
     other, which differs from once where a centroid is all but zero.   b_unit: `unit_scales` of b_norm"""
     return b_unit / gl.maximum(b_norm * b_unit, EPS)
+
+
+@gluon.jit
+def split_bases(p_d, b_high, b_low, d, r, D: gl.constexpr, R: gl.constexpr, W: gl.constexpr):
+    """All of D into shared memory in halves; |d|^2 of each basis.   d: d r, float32   high, low: D/64 64 R   ->   R"""
+    b_rows = load_bases_at_once(p_d, d, r, D, R, W)
+    b_dd = b_rows[0] * b_rows[0]
+    for i in gl.static_range(D // 64):
+        b_first = b_rows[i].to(gl.bfloat16)
+        b_high.index(i).store(b_first)
+        b_low.index(i).store(rest(b_rows[i], b_first))
+        if i > 0:
+            b_dd += b_rows[i] * b_rows[i]
+    return gl.sum(b_dd, axis=0)
 
 
 @gluon.jit

@@ -13,9 +13,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
 
-from hamburger.ops.cosine_bases_kernels import inverse_norms, rest, unit_scales, unit_scales_again
+from hamburger.ops.cosine_bases_kernels import inverse_norms, rest, split_bases, unit_scales, unit_scales_again
 from hamburger.ops.layouts import SWIZZLED, product_layout, row_layout, tile_layout
-from hamburger.ops.stream_kernels import load_bases_at_once, own_codes, store_sums, strides_of_tile
+from hamburger.ops.stream_kernels import own_codes, store_sums, strides_of_tile
 from hamburger.ops.wave_kernels import load_columns, load_columns_async, ready, softmax, threads_meet, zero_of
 
 ROWS = gl.constexpr(128)  # of X that go together: its tile is copied, multiplied and freed in such pieces
@@ -63,27 +63,13 @@ def project_pieces(
 
 @gluon.jit
 def add_to_sums(b_sums, b_x, b_c, z, PIECES: gl.constexpr):
-    """Each piece's X C^T, with both halves of C, added to its sums, all under way.   c: 2 BN R   ->   PIECES of ROWS R"""
+    """Each piece's X C^T, with both halves of C, added to its sums, under way.   c: 2 BN R   ->   PIECES of ROWS R"""
     under_way = ()
     for i in gl.static_range(PIECES):
         b_sum = warpgroup_mma(b_x.index(i + z), b_c.index(z), b_sums[i], is_async=True)
         b_sum = warpgroup_mma(b_x.index(i + z), b_c.index(1 + z), b_sum, is_async=True)
         under_way += (b_sum,)
     return under_way
-
-
-@gluon.jit
-def split_bases(p_d, b_high, b_low, d, r, D: gl.constexpr, R: gl.constexpr, W: gl.constexpr):
-    """D into shared memory, each number as a bfloat16 and what is left of it; |d|^2 of each basis.   ->   R"""
-    b_rows = load_bases_at_once(p_d, d, r, D, R, W)
-    b_dd = b_rows[0] * b_rows[0]
-    for i in gl.static_range(D // 64):
-        b_first = b_rows[i].to(gl.bfloat16)
-        b_high.index(i).store(b_first)
-        b_low.index(i).store(rest(b_rows[i], b_first))
-        if i > 0:
-            b_dd += b_rows[i] * b_rows[i]
-    return gl.sum(b_dd, axis=0)
 
 
 @gluon.jit

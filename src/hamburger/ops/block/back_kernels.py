@@ -17,7 +17,7 @@ def codes_kernel(
     p_x, p_a, p_c, d, n, r, s_xb, s_xd, s_xn,
     KIND: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """X^T A: b n r, for a: b d r. Grid: b * tiles of n."""
+    """X^T A.   x: b d n   a: b d r   c: b n r   Grid: b * tiles of n."""
     i_b, o_n = own_columns(n, BN)
     b_c = project(p_x + i_b * s_xb, p_a + i_b * d * r, d, n, r, s_xd, s_xn, o_n, KIND, R, BN, BD)
     store_codes(b_c, p_c + i_b * n * r, n, r, o_n, R)
@@ -31,7 +31,8 @@ def cotangent_of_codes(
 ):  # fmt: skip
     """E^T dS for a tile of columns, less what a batch norm in training takes off it (NORM).   ->   BN R
 
-    mix: (r + 1) r, from `norm_back_kernel`.   EXACT and FINE: kinds of products, see `launches._exact`.
+    ds: c n   e: c r   c: n r   mix: (r + 1) r, from `norm_back_kernel`.
+    EXACT and FINE: kinds of products, see `launches._exact`.
     """
     b_dc = project(p_ds, p_e, c, n, r, s_sc, s_sn, o_n, EXACT, R, BN, BD)
     if NORM:
@@ -55,7 +56,7 @@ def cotangent_kernel(
     p_ds, p_e, p_c, p_mix, p_dc, c, n, r, s_sb, s_sc, s_sn,
     EXACT: tl.constexpr, FINE: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """`cotangent_of_codes` behind a norm, written out.   dc: b n r   Grid: b * tiles of n."""
+    """`cotangent_of_codes` behind a norm, written out.   ds: b c n   c, dc: b n r   Grid: b * tiles of n."""
     i_b, o_n = own_columns(n, BN)
     p_mix += i_b * (r + 1) * r
     b_dc = cotangent_of_codes(
@@ -74,6 +75,7 @@ def pull_back_kernel(
 ):  # fmt: skip
     """dZ = D (E^T dU * Q), Q left out where not RATIO, zero where z is not positive (MASK). Grid: b * tiles of n.
 
+    A program owns BN columns.   du: b c n   e: b c r   c, q: b n r   d: b d r   z, dz: b d n
     Where NORM, u went through a batch norm in training, and du is the cotangent behind it: see `cotangent_of_codes`.
     sums: b * tiles of n, d holds the sums of dZ over each program's columns. z and dz have the same strides.
     """

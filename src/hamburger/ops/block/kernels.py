@@ -1,4 +1,6 @@
-"""The breads, and what follows the upper one, in Triton. Letters: `hamburger.ops.kernels`. The way back: `back_kernels`.
+"""The breads, and what follows the upper one, in Triton. Letters: `hamburger.ops.kernels`.
+
+The way back is in `back_kernels`, a batch norm in training in `norm_kernels`.
 
 C is b n r, E = W_u D is b c r and D is b d r, each as it lies in memory; x, z and y (b c n, b d n, b c n) may have any
 strides. A ReLU is a `where`: a maximum would turn NaN into zero.
@@ -75,9 +77,10 @@ def bread_kernel(
     BIAS: tl.constexpr, MORE: tl.constexpr, RECTIFY: tl.constexpr,
     KIND: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    """Z = W X (+ bias) (+ more), with a ReLU where RECTIFY. x and w are rounded as they arrive.
+    """Z = W X (+ bias) (+ more), with a ReLU where RECTIFY. Grid: b * tiles of n and d.
 
-    more: b d n; it may be z itself. Grid: b * tiles of n and d.
+    A program owns a tile of Z, M x N.   x: b c n   w: d c   bias: d   z: b d n   more: b d n, which may be z itself
+    x and w are rounded as they arrive.
     """
     i_b, o_m, o_n = own_tile(d, n, M, N)
     o_k = tl.arange(0, K).to(tl.int64)
@@ -130,6 +133,7 @@ def finish_kernel(
 ):  # fmt: skip
     """Y = E C, and what follows it: the norm, + skip, ReLU. Grid: b * tiles of n and c.
 
+    A program owns a tile of Y, M x N.   e: b c r   c: b n r   skip, y: b c n   mean, var, weight, bias: c
     LARGEST is the largest number that y can hold, where the sum may exceed it.
     """
     i_b, o_m, o_n = own_tile(c, n, M, N)

@@ -19,9 +19,9 @@ from hamburger.ops.kernels import own_part, product
 def moments_kernel(
     p_c, p_sums, n, r, length, KIND: tl.constexpr, SR: tl.constexpr, SN: tl.constexpr,
 ):  # fmt: skip
-    """C C^T and, in the row after it, C 1: one partial sum per part of the positions.   sums: b parts (r + 1) r
+    """C C^T and, in the row after it, C 1: one partial sum per part of the positions.
 
-    Grid: b * parts, tiles of r, tiles of r.
+    c: b n r   sums: b parts (r + 1) r   Grid: b * parts, tiles of r, tiles of r.
     """
     i_bs, i_b, begin, end = own_part(n, length)
     o_i = tl.program_id(1) * SR + tl.arange(0, SR)
@@ -54,7 +54,7 @@ def load_rows(p_e, c, r, o_c, o_r):
 def fold_times_moments(
     p_e, p_total, c, r, o_c, o_j, scale, CENTRED: tl.constexpr, FINE: tl.constexpr, M: tl.constexpr, SR: tl.constexpr,
 ):  # fmt: skip
-    """E (C C^T scale), less the product of the means where CENTRED.   ->   M SR"""
+    """E (C C^T scale), less the product of the means where CENTRED.   e: c r   total: (r + 1) r   ->   M SR"""
     b_sum = tl.zeros([M, SR], tl.float32)
     # SR
     b_mean_j = tl.load(p_total + r * r + o_j, mask=o_j < r, other=0.0) * scale
@@ -129,7 +129,8 @@ def cut_kernel(
 ):  # fmt: skip
     """dS, the cotangent before the last ReLU, and what the norm's gradient needs of it, in parts.
 
-    dS is written where RECTIFY, else it is dY. sums: b parts (c r + c), dS C^T and after it dS 1.
+    dy, y, ds: b c n   c: b n r   dS is written where RECTIFY, by the programs of the first tile of r; else it is dY.
+    sums: b parts (c r + c), dS C^T and after it dS 1.
     Grid: b * parts, tiles of c, tiles of r.
     """
     i_bs, i_b, begin, end = own_part(n, length)

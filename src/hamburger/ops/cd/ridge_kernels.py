@@ -10,8 +10,7 @@ import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
 
-from hamburger.ops.cosine_bases_kernels import add_gram, rest, unit_scales
-from hamburger.ops.cosine_stream_kernels import split_bases
+from hamburger.ops.cosine_bases_kernels import add_gram, rest, split_bases, unit_scales
 from hamburger.ops.layouts import SWIZZLED, product_layout, row_layout
 from hamburger.ops.stream_kernels import store_sums
 from hamburger.ops.wave_kernels import ready, seen_as, threads_meet
@@ -143,7 +142,10 @@ def ridge_kernel(
 ):  # fmt: skip
     """D with columns of unit length, and M^T = D (D^T D + beta I)^-1 for that D. Grid: tiles of 64 rows, b.
 
-    d, unit, m: b d r in float32. Every program inverts the same R x R matrix and multiplies its own rows with it.
+    A program owns 64 rows of both results. Every one inverts the same R x R matrix, from all of D, which it holds in
+    shared memory in two halves, and multiplies its own rows with it. Programs do not wait for each other.
+
+    d, unit, m: b d r in float32.
     """
     W: gl.constexpr = num_warps
     ld_d: gl.constexpr = row_layout(R, 8, W)
@@ -155,7 +157,7 @@ def ridge_kernel(
     ready()
     b_gram = fine_gram(b_high, b_low, D, R, W)
     threads_meet()
-    b_high._keep_alive()  # as in `project_fine`
+    b_high._keep_alive()  # see `project_fine`
     b_low._keep_alive()
     b_ridge = ridge(b_gram, b_norm, beta, R, W)
 

@@ -1,4 +1,4 @@
-"""The whole of soft CD in one launch, in Gluon for Hopper. The steps of a sweep: `hamburger.ops.cosine_wave_kernels`."""
+"""The whole of soft CD in one launch, in Gluon for Hopper. Steps of a sweep: `hamburger.ops.cosine_wave_kernels`."""
 
 from __future__ import annotations
 
@@ -30,14 +30,17 @@ from hamburger.ops.wave_kernels import load_columns, ready, threads_meet, zero_o
 def write_projector(
     p_copy, p_m, b_ridge, d, r, programs, i_p, D: gl.constexpr, R: gl.constexpr, W: gl.constexpr
 ):  # fmt: skip
-    """M^T = D (D^T D + beta I)^-1, for the gradient: a stage of its rows in one program.   m: d r"""
+    """This program's rows of M^T = D (D^T D + beta I)^-1, for the gradient: every programs-th stage.
+
+    copy: 2 D R, the halves of D   m: d r in float32   ridge: 3 R R, in shared memory
+    """
     BD: gl.constexpr = stage_rows(R)
     mma: gl.constexpr = product_layout(BD, R, W)
     b_d = gl.allocate_shared_memory(gl.bfloat16, [2, BD, R], SWIZZLED)
     zero = gl.zeros([BD, R], gl.float32, mma)
     o_r = gl.arange(0, R, gl.SliceLayout(0, mma))[None, :]
     for i in range(i_p, D // BD, programs):
-        threads_meet()
+        threads_meet()  # the stage before has been multiplied
         b_d.index(0).store(load_stage(p_copy, i, BD, R, W))
         b_d.index(1).store(load_stage(p_copy + D * R, i, BD, R, W))
         ready()

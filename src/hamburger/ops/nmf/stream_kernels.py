@@ -39,15 +39,15 @@ def stream_kernel(
 ):  # fmt: skip
     """The codes of a sweep and what D needs of them, or (READOUT) the last codes. Grid: programs of an image, b.
 
-    A program owns every `programs`-th tile of BN columns, from the i_p-th on. X C^T and C C^T of all of them stay in its
-    registers in float32, and X is read once. In shared memory, all in bfloat16: D and D^T D, the same for all tiles; a
-    tile of X, and where ASYNC the next one, on its way while this one is worked on; the codes of a tile before and
-    after. Programs do not wait for each other; within one, `ready` stands between what threads write to shared memory
-    and who reads it or writes there next.
+    A program owns every `programs`-th tile of BN columns, from the i_p-th on. X C^T and C C^T of all of them stay in
+    its registers in float32, and X is read once. In shared memory, all in bfloat16: D and D^T D, the same for all
+    tiles; a tile of X, and where ASYNC the next one, on its way while this one is worked on; the codes of a tile before
+    and after. Programs do not wait for each other; within one, `ready` stands between what threads write to shared
+    memory and who reads it or writes there next.
 
     x, y: b d n in bfloat16, any strides. d: b d r in float32. c, last: b n r, the codes before and after (FIRST makes
-    those before). sums: b programs (d + r) r in float32, the share of each program, X C^T above C C^T, written where not
-    READOUT. ratio: C / (D^T D C + eps) before the read-out.
+    those before). sums: b programs (d + r) r in float32, the share of each program, X C^T above C C^T, written where
+    not READOUT. ratio: C / (D^T D C + eps) before the read-out.
     """
     W: gl.constexpr = num_warps
     XD: gl.constexpr = 256 if D > 256 else D  # an operand of the matrix units has at most 256 rows

@@ -39,7 +39,7 @@ def update_bases(
     p_old, p_new, p_copy, p_sums, b_d, b_cc, d, r, programs, i_p, eps,
     D: gl.constexpr, R: gl.constexpr, COLS: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
-    """D * (X C^T) / (D C C^T + eps) for this program's units of D, 64 rows and COLS columns each: every programs-th one.
+    """D * (X C^T) / (D C C^T + eps) for this program's units of D, every programs-th one: 64 rows and COLS columns each.
 
     In global memory, old, new: d r in float32   copy: D R in bfloat16, the new D for everybody   sums: programs
     (D + R) R, in blocks: the shares of X C^T, and below them those of C C^T. In shared memory, d: D/64 64 R, the old D
@@ -108,8 +108,8 @@ def nmf_kernel(
     """K sweeps and the read-out, where Y also D C. Grid: programs of an image, b.
 
     A program owns BN columns, and every programs-th unit of D. In shared memory it holds its columns of X all the time,
-    D, its codes and D^T D, all in bfloat16; in registers its codes in float32. Twice in a sweep all programs of an image
-    wait for each other, by two counters: before they read the shares (`sums`), and before they read the new D (`copy`).
+    D, its codes and D^T D, all in bfloat16; in registers its codes in float32. Twice in a sweep all programs of an
+    image wait for each other, by two counters: before they read shares (`sums`), and before they read the new D (`copy`).
 
     x, y: b d n in bfloat16, any strides. initial, d: b d r in float32; copy: b D R in bfloat16, D for the next sweep.
     c: b n r. ratio: C / (D^T D C + eps) before the read-out, all that its gradient needs. sums: b programs (D + R) R.

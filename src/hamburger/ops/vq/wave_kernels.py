@@ -1,4 +1,4 @@
-"""The whole of soft VQ in one launch, in Gluon for Hopper. The steps of a sweep: `hamburger.ops.cosine_wave_kernels`."""
+"""The whole of soft VQ in one launch, in Gluon for Hopper. Steps of a sweep: `hamburger.ops.cosine_wave_kernels`."""
 
 from __future__ import annotations
 
