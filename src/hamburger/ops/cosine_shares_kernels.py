@@ -173,6 +173,12 @@ def along(AXIS: gl.constexpr, SIZE: gl.constexpr, layout: gl.constexpr):
 
 
 @gluon.jit
+def ranges(layout: gl.constexpr, A: gl.constexpr, B: gl.constexpr, C: gl.constexpr):
+    """Of an A x B x C tensor, the indices along each of its axes."""
+    return along(0, A, layout), along(1, B, layout), along(2, C, layout)
+
+
+@gluon.jit
 def rows_above(o_t, ROWS: gl.constexpr, R: gl.constexpr):
     """Tiles of 4 rows and 2 columns, in the order of `fine_offset`: how many rows lie above tile t."""
     # in 4 rows there is half of every block
@@ -191,6 +197,61 @@ def tile_offset(o_t, ROWS: gl.constexpr):
     return 64 * (o_t // 4) + 8 * (o_t % 4) if ROWS == 4 else 8 * o_t
 
 
+@gluon.constexpr_function
+def flat_layout(AT_ONCE, W):
+    """Of AT_ONCE shares, T tiles, the 8 numbers of a tile as they lie: a tile is one thread's."""
+    over_shares = min(W, AT_ONCE)
+    return gl.BlockedLayout([1, 1, 8], [1, 32, 1], [over_shares, W // over_shares, 1], [2, 1, 0])
+
+
+@gluon.constexpr_function
+def tiled_layout(AT_ONCE, W):
+    """The same threads, and the 8 numbers as 4 rows of 2 columns."""
+    over_shares = min(W, AT_ONCE)
+    return gl.BlockedLayout([1, 1, 4, 2], [1, 32, 1, 1], [over_shares, W // over_shares, 1, 1], [3, 2, 1, 0])
+
+
+@gluon.jit
+def add_shares(
+    p_shares, p_mass, p_top, of_shares, of_tops, of_masses, i_d, programs,
+    D: gl.constexpr, R: gl.constexpr, ROWS: gl.constexpr, AT_ONCE: gl.constexpr, MOST: gl.constexpr, W: gl.constexpr,
+):  # fmt: skip
+    """X C^T of ROWS rows of D from row i_d on, in T tiles, and C 1 of their columns; AT_ONCE sums each, to be added up.
+
+    ->   AT_ONCE T 4 2,  AT_ONCE T 2
+
+    Indices of a program, a tile, and: of_shares, an entry of it as it lies; of_tops, a row of it; of_masses, a column
+    of it. MOST is a power of two, not below `programs`: what a thread reads is asked for all at once.
+    """
+    SCALED: gl.constexpr = p_shares.dtype.element_ty == gl.int16
+    T: gl.constexpr = ROWS * R // 8
+    tile: gl.constexpr = tiled_layout(AT_ONCE, W)
+    f_p, f_t, f_e = of_shares
+    r_p, r_t, r_i = of_tops
+    c_p, c_t, c_j = of_masses
+    # fine_offset(i_d, 0), seen to be a multiple of 8: 16 bytes at a time
+    o_e = i_d // 8 * (8 * R) + i_d % 8 * 8 + tile_offset(f_t, ROWS)
+    b_xc = gl.zeros([AT_ONCE, T, 4, 2], gl.float32, tile)
+    b_mass = gl.zeros([AT_ONCE, T, 2], gl.float32, gl.SliceLayout(2, tile))
+    for j in gl.static_range(0, MOST, AT_ONCE):
+        # AT_ONCE T 8
+        p_its = p_shares + (j + f_p) * (D * R) + o_e + f_e
+        b_share = gl.load(p_its, mask=j + f_p < programs, other=0, cache_modifier=".cg")
+        b_share = gl.convert_layout(b_share.to(gl.float32).reshape([AT_ONCE, T, 4, 2]), tile, assert_trivial=True)
+        # AT_ONCE T 2
+        p_its = p_mass + (j + c_p) * R + first_column(c_t, ROWS, R) + c_j
+        b_its = gl.load(p_its, mask=j + c_p < programs, other=0.0, cache_modifier=".cg")
+        if SCALED:
+            # AT_ONCE T 4
+            p_its = p_top + (j + r_p) * D + i_d + rows_above(r_t, ROWS, R) + r_i
+            b_top = gl.load(p_its, mask=j + r_p < programs, other=0.0, cache_modifier=".cg")
+            b_its, b_width = unpack_mass(b_its)
+            b_share = b_share * (b_width[:, :, None, :] * b_top[:, :, :, None])
+        b_xc += b_share
+        b_mass += b_its
+    return b_xc, b_mass
+
+
 @gluon.jit
 def update_centroids(
     p_shares, p_mass, p_top, p_d, p_copy, p_squares, d, r, programs, i_p, last,
@@ -198,52 +259,27 @@ def update_centroids(
 ):  # fmt: skip
     """An owner's rows of D = X C^T diag(C 1)^-1, ROWS at a time: in halves to p_copy, in float32 to p_d where `last`.
 
-    All in registers, in tiles of 4 rows and 2 columns, which lie together in a share. Axes: AT_ONCE shares, T tiles,
-    4 rows of a tile, 2 columns of it. Offsets: f_ of shares as they lie, r_ of tops of rows, c_ of masses of columns,
-    o_ of the rows of D, q_ of their squares. MOST is a power of two, not below `programs`: what a thread reads is
-    asked for all at once.
+    All in registers, in T tiles of 4 rows and 2 columns, each of which lies together in a share.
+    Offsets: o_ of the rows of D, q_ of their squares.
     """
-    SCALED: gl.constexpr = p_shares.dtype.element_ty == gl.int16
     AT_ONCE: gl.constexpr = shares_at_once(D, R, OWNERS, W)
     ROWS: gl.constexpr = rows_at_once(D, R, OWNERS, W)
     T: gl.constexpr = ROWS * R // 8
-    WP: gl.constexpr = min(W, AT_ONCE)
-    flat: gl.constexpr = gl.BlockedLayout([1, 1, 8], [1, 32, 1], [WP, W // WP, 1], [2, 1, 0])  # AT_ONCE T 8
-    tile: gl.constexpr = gl.BlockedLayout([1, 1, 4, 2], [1, 32, 1, 1], [WP, W // WP, 1, 1], [3, 2, 1, 0])
-    row: gl.constexpr = gl.SliceLayout(3, tile)  # AT_ONCE T 4
-    col: gl.constexpr = gl.SliceLayout(2, tile)  # AT_ONCE T 2
-    out: gl.constexpr = gl.SliceLayout(0, tile)  # T 4 2
-    f_p, f_t, f_e = along(0, AT_ONCE, flat), along(1, T, flat), along(2, 8, flat)
-    r_p, r_t, r_i = along(0, AT_ONCE, row), along(1, T, row), along(2, 4, row)
-    c_p, c_t, c_j = along(0, AT_ONCE, col), along(1, T, col), along(2, 2, col)
-    o_t, o_i, o_j = along(0, T, out), along(1, 4, out), along(2, 2, out)
-    q_t = gl.arange(0, T, gl.SliceLayout(1, gl.SliceLayout(1, out)))[:, None]
-    q_j = gl.arange(0, 2, gl.SliceLayout(0, gl.SliceLayout(1, out)))[None, :]
-
+    tile: gl.constexpr = tiled_layout(AT_ONCE, W)
+    out: gl.constexpr = gl.SliceLayout(0, tile)
+    squares: gl.constexpr = gl.SliceLayout(1, out)  # T 2
+    of_shares = ranges(flat_layout(AT_ONCE, W), AT_ONCE, T, 8)
+    of_tops = ranges(gl.SliceLayout(3, tile), AT_ONCE, T, 4)
+    of_masses = ranges(gl.SliceLayout(2, tile), AT_ONCE, T, 2)
+    o_t, o_i, o_j = ranges(out, T, 4, 2)
+    q_t = gl.arange(0, T, gl.SliceLayout(1, squares))[:, None]
+    q_j = gl.arange(0, 2, gl.SliceLayout(0, squares))[None, :]
     for i in range(D // OWNERS // ROWS):
         i_d = i_p * (D // OWNERS) + i * ROWS
-        # fine_offset(i_d, 0), seen to be a multiple of 8: 16 bytes at a time
-        o_e = i_d // 8 * (8 * R) + i_d % 8 * 8 + tile_offset(f_t, ROWS)
-        b_xc = gl.zeros([AT_ONCE, T, 4, 2], gl.float32, tile)
-        b_mass = gl.zeros([AT_ONCE, T, 2], gl.float32, col)
-        for j in gl.static_range(0, MOST, AT_ONCE):
-            # AT_ONCE T 8
-            b_share = gl.load(
-                p_shares + (j + f_p) * (D * R) + o_e + f_e, mask=j + f_p < programs, other=0, cache_modifier=".cg"
-            )
-            b_share = gl.convert_layout(b_share.to(gl.float32).reshape([AT_ONCE, T, 4, 2]), tile, assert_trivial=True)
-            # AT_ONCE T 2
-            p_its = p_mass + (j + c_p) * R + first_column(c_t, ROWS, R) + c_j
-            b_its = gl.load(p_its, mask=j + c_p < programs, other=0.0, cache_modifier=".cg")
-            if SCALED:
-                # AT_ONCE T 4
-                p_its = p_top + (j + r_p) * D + i_d + rows_above(r_t, ROWS, R) + r_i
-                b_top = gl.load(p_its, mask=j + r_p < programs, other=0.0, cache_modifier=".cg")
-                b_its, b_width = unpack_mass(b_its)
-                b_share = b_share * (b_width[:, :, None, :] * b_top[:, :, :, None])
-            b_xc += b_share
-            b_mass += b_its
-        b_total = gl.convert_layout(gl.sum(b_mass, axis=0), gl.SliceLayout(1, out))
+        b_xc, b_mass = add_shares(
+            p_shares, p_mass, p_top, of_shares, of_tops, of_masses, i_d, programs, D, R, ROWS, AT_ONCE, MOST, W
+        )  # fmt: skip
+        b_total = gl.convert_layout(gl.sum(b_mass, axis=0), squares)
         b_new = gl.sum(b_xc, axis=0) / (b_total[:, None, :] + EPS)
         o_d = i_d + rows_above(o_t, ROWS, R) + o_i
         o_r = first_column(o_t, ROWS, R) + o_j

@@ -39,12 +39,12 @@ def update_bases(
     p_old, p_new, p_copy, p_sums, b_d, b_cc, d, r, programs, i_p, eps,
     D: gl.constexpr, R: gl.constexpr, COLS: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
-    """D * (X C^T) / (D C C^T + eps) for this program's units of D, every programs-th one: 64 rows and COLS columns each.
+    """D * (X C^T) / (D C C^T + eps) for this program's units of 64 rows and COLS columns of D: every programs-th one.
 
+    Each entry has one owner, who adds up the shares of all programs in their order.
     In global memory, old, new: d r in float32   copy: D R in bfloat16, the new D for everybody   sums: programs
-    (D + R) R, in blocks: the shares of X C^T, and below them those of C C^T. In shared memory, d: D/64 64 R, the old D
-    cc: COLS (or 8) R, free for the unit's columns of C C^T. In registers, all shares of the unit, added up in the order
-    of the programs.
+    (D + R) R, in blocks: the shares of X C^T, and below them those of C C^T.
+    In shared memory, d: D/64 64 R, the old D   cc: COLS (or 8) R, free for the unit's columns of C C^T
     """
     mma: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, W // 4], instr_shape=[16, 8, 16])
     of_xc: gl.constexpr = share_layout(64 * COLS, W)
@@ -109,7 +109,7 @@ def nmf_kernel(
 
     A program owns BN columns, and every programs-th unit of D. In shared memory it holds its columns of X all the time,
     D, its codes and D^T D, all in bfloat16; in registers its codes in float32. Twice in a sweep all programs of an
-    image wait for each other, by two counters: before they read shares (`sums`), and before they read the new D (`copy`).
+    image wait for each other, by two counters: before they read shares (`sums`), and before they read D (`copy`).
 
     x, y: b d n in bfloat16, any strides. initial, d: b d r in float32; copy: b D R in bfloat16, D for the next sweep.
     c: b n r. ratio: C / (D^T D C + eps) before the read-out, all that its gradient needs. sums: b programs (D + R) R.
