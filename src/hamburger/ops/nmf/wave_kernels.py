@@ -35,6 +35,27 @@ def matrix_of_blocks(
 
 
 @gluon.jit
+def add_shares(
+    p_xc, p_cc, o_xc, o_cc, programs,
+    D: gl.constexpr, R: gl.constexpr, COLS: gl.constexpr, of_xc: gl.constexpr, of_cc: gl.constexpr,
+):  # fmt: skip
+    """All programs' shares of a unit of X C^T and of its columns of C C^T, in their order, AT_ONCE at a time.
+
+    xc, cc: where those of the first program begin   ->   64 COLS,  COLS R, both as they lie
+    """
+    STRIDE: gl.constexpr = (D + R) * R  # from one program's to the next one's
+    AT_ONCE: gl.constexpr = 32768 // (COLS * R)  # 64 registers of a thread for each of the two
+    b_xc = gl.zeros([64 * COLS], gl.float32, gl.SliceLayout(0, of_xc))
+    b_cc = gl.zeros([COLS * R], gl.float32, gl.SliceLayout(0, of_cc))
+    for i in range(0, programs, AT_ONCE):
+        b_xc_shares = load_shares(p_xc, i, programs, STRIDE, o_xc, AT_ONCE, of_xc)
+        b_cc_shares = load_shares(p_cc, i, programs, STRIDE, o_cc, AT_ONCE, of_cc)
+        b_xc += gl.sum(b_xc_shares.to(gl.float32), axis=0)
+        b_cc += gl.sum(b_cc_shares.to(gl.float32), axis=0)
+    return b_xc, b_cc
+
+
+@gluon.jit
 def update_bases(
     p_old, p_new, p_copy, p_sums, b_d, b_cc, d, r, programs, i_p, eps,
     D: gl.constexpr, R: gl.constexpr, COLS: gl.constexpr, W: gl.constexpr,
@@ -49,7 +70,6 @@ def update_bases(
     mma: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, W // 4], instr_shape=[16, 8, 16])
     of_xc: gl.constexpr = share_layout(64 * COLS, W)
     of_cc: gl.constexpr = share_layout(COLS * R, W)
-    AT_ONCE: gl.constexpr = 32768 // (COLS * R)  # 64 registers of a thread for each of the two
     UNITS: gl.constexpr = R // COLS
     WIDE: gl.constexpr = COLS if COLS < 8 else 8  # of a block of the sums
     ROWS: gl.constexpr = COLS if COLS < 8 else 8  # of a block of C C^T, that are in the unit
@@ -72,13 +92,7 @@ def update_bases(
         # C C^T is symmetric: its rows are what is wanted of its columns
         p_xc = p_sums + i_d * (64 * R) + i_r * (8 * COLS)
         p_cc = p_sums + D * R + i_r // HALVES * (COLS // ROWS * 8 * R) + i_r % HALVES * (ROWS * WIDE)
-        b_xc = gl.zeros([64 * COLS], gl.float32, gl.SliceLayout(0, of_xc))
-        b_part = gl.zeros([COLS * R], gl.float32, gl.SliceLayout(0, of_cc))
-        for i in range(0, programs, AT_ONCE):
-            b_xc_shares = load_shares(p_xc, i, programs, (D + R) * R, o_xc, AT_ONCE, of_xc)
-            b_cc_shares = load_shares(p_cc, i, programs, (D + R) * R, o_cc, AT_ONCE, of_cc)
-            b_xc += gl.sum(b_xc_shares.to(gl.float32), axis=0)
-            b_part += gl.sum(b_cc_shares.to(gl.float32), axis=0)
+        b_xc, b_part = add_shares(p_xc, p_cc, o_xc, o_cc, programs, D, R, COLS, of_xc, of_cc)
         b_part = matrix_of_blocks(b_part, COLS // ROWS, R // WIDE, ROWS, WIDE)
         b_xc = matrix_of_blocks(b_xc, 8, COLS // WIDE, 8, WIDE)
         if N > COLS:
