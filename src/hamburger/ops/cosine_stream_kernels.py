@@ -28,6 +28,15 @@ def load_piece_async(p_x, b_x, d, n, s_xd, s_xn, i_t, i: gl.constexpr, BN: gl.co
 
 
 @gluon.jit
+def load_tile_async(
+    p_x, b_x, d, n, s_xd, s_xn, i_t, PIECES: gl.constexpr, BN: gl.constexpr, W: gl.constexpr
+):  # fmt: skip
+    """All of tile i_t of X, under way, a piece after another."""
+    for i in gl.static_range(PIECES):
+        load_piece_async(p_x, b_x, d, n, s_xd, s_xn, i_t, i, BN, W)
+
+
+@gluon.jit
 def add_squares(b_xx, b_rows):
     """b_xx: 32 BN, which four parts of a piece of X are squared and added to.   b_rows: ROWS BN"""
     for i in gl.static_range(ROWS // 32):
@@ -70,6 +79,24 @@ def add_to_sums(b_sums, b_x, b_c, z, PIECES: gl.constexpr):
         b_sum = warpgroup_mma(b_x.index(i + z), b_c.index(1 + z), b_sum, is_async=True)
         under_way += (b_sum,)
     return under_way
+
+
+@gluon.jit
+def finish_sums(
+    under_way, p_x, b_x, d, n, s_xd, s_xn, i_t, programs,
+    ASYNC: gl.constexpr, PIECES: gl.constexpr, BN: gl.constexpr, W: gl.constexpr,
+):  # fmt: skip
+    """Wait for what `add_to_sums` began.   ->   PIECES of ROWS R
+
+    Where ASYNC each piece, now free, is filled with the same piece of this program's next tile.
+    """
+    b_sums = ()
+    for i in gl.static_range(PIECES):
+        b_sums += (warpgroup_mma_wait(2 * (PIECES - 1 - i), deps=[under_way[i]]),)
+        if ASYNC:
+            threads_meet()
+            load_piece_async(p_x, b_x, d, n, s_xd, s_xn, i_t + programs, i, BN, W)
+    return b_sums
 
 
 @gluon.jit
@@ -128,8 +155,7 @@ def cosine_stream_kernel(
     zero_c = gl.zeros([BN, R], gl.float32, mma)
 
     if ASYNC:
-        for i in gl.static_range(PIECES):
-            load_piece_async(p_x, b_x, d, n, s_xd, s_xn, i_p, i, BN, W)
+        load_tile_async(p_x, b_x, d, n, s_xd, s_xn, i_p, PIECES, BN, W)
     b_norm = gl.sqrt(split_bases(p_d + i_b * d * r, b_high, b_low, d, r, D, R, W))
     b_unit = unit_scales(b_norm)
     if CENTROIDS:
@@ -144,6 +170,7 @@ def cosine_stream_kernel(
         z = zero_of(i_t)
         s_down, s_along = strides_of_tile(s_xd, s_xn, z, N_FAST)
         o_n = i_t * BN + gl.arange(0, BN, gl.SliceLayout(1, mma)).to(gl.int64)
+        # X^T D, and 1 / |x|
         if not FIRST:
             # BN
             b_scale = gl.load(p_scale + o_n, mask=o_n < n, other=0.0)
@@ -158,13 +185,13 @@ def cosine_stream_kernel(
                 b_xx = gl.sum(b_xx, axis=0)
             b_scale = gl.convert_layout(inverse_norms(b_xx), gl.SliceLayout(1, mma))
             gl.store(p_scale + o_n, b_scale, mask=o_n < n)
+        # the codes
         o_c, m_c = own_codes(i_t, n, r + z, BN, R, mma)
         m_r = (gl.arange(0, R, gl.SliceLayout(0, mma)) < r)[None, :]
         b_xd = warpgroup_mma_wait(0, deps=[b_xd])
-        if READOUT and ASYNC:
+        if READOUT and ASYNC:  # there are no sums, and X is done with
             threads_meet()
-            for i in gl.static_range(PIECES):
-                load_piece_async(p_x, b_x, d, n, s_down, s_along, i_t + programs, i, BN, W)
+            load_tile_async(p_x, b_x, d, n, s_down, s_along, i_t + programs, PIECES, BN, W)
         b_codes = softmax(b_xd * b_unit[None, :] * (b_scale / temperature)[:, None], m_r)
         b_codes = gl.where(m_c, b_codes, 0.0)  # a column beyond n has some
         b_first = b_codes.to(gl.bfloat16)
@@ -183,12 +210,9 @@ def cosine_stream_kernel(
             ready()
             b_mass += b_codes
             under_way = add_to_sums(b_sums, b_x, b_c, z, PIECES)
-            b_sums = ()
-            for i in gl.static_range(PIECES):
-                b_sums += (warpgroup_mma_wait(2 * (PIECES - 1 - i), deps=[under_way[i]]),)
-                if ASYNC:  # the place of this piece is free
-                    threads_meet()
-                    load_piece_async(p_x, b_x, d, n, s_down, s_along, i_t + programs, i, BN, W)
+            b_sums = finish_sums(
+                under_way, p_x, b_x, d, n, s_down, s_along, i_t, programs, ASYNC, PIECES, BN, W
+            )  # fmt: skip
         threads_meet()  # the place of X and of C is free
     if ASYNC:
         async_copy.wait_group(0)  # the zeros, before anything else is put in their place

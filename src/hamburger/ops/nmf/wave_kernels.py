@@ -158,6 +158,7 @@ def nmf_kernel(
     zero_r = gl.zeros([R, R], gl.float32, mma_r)
     zero_d = gl.zeros([BD, R], gl.float32, mma)
 
+    # the first codes
     load_columns(p_x + i_b * s_xb, b_x, d, n, s_xd, s_xn, i_p, D, XD, XD, BN, N_FAST, W)
     load_bases(p_initial, b_d, d, r, r, 0, D, R, W)
     ready()
@@ -166,6 +167,7 @@ def nmf_kernel(
 
     for step in range(steps + 1):
         z = zero_of(step)
+        # C * D^T X / (D^T D C + eps)
         b_gram = gram(b_d, zero_r, z, D)
         b_xd = project(b_x, b_d, zero_c, z, D, XD)
         b_c.store(b_codes.to(gl.bfloat16))
@@ -178,11 +180,13 @@ def nmf_kernel(
         b_c.store(b_codes.to(gl.bfloat16))
         ready()
         if step < steps:
+            # this program's shares of C C^T and X C^T
             b_own = warpgroup_mma(b_c.permute([1, 0]), b_c, zero_r, use_acc=False)
             gl.store(p_own + z + D * R + block_offset(o_gi[:, None], o_gj[None, :], R, WIDE), b_own.to(gl.bfloat16))
             write_sums(b_x, b_c, p_own, zero_d, z, D, BD, XD, R, WIDE)
             arrive(p_count)
             wait(p_count, programs * (step + 1))
+            # the units of D that are this program's
             p_old = p_d
             if step == 0:
                 p_old = p_initial
@@ -190,6 +194,7 @@ def nmf_kernel(
             update_bases(p_old, p_d, p_copy, p_sums + z, b_d, b_cc, d, r, programs, i_p, eps, D, R, COLS, W)
             arrive(p_count + 1)
             wait(p_count + 1, programs * (step + 1))
+            # all of the new D
             load_bases(p_copy, b_d, D, R, R, z, D, R, W)
             ready()
         elif RATIO:
