@@ -4,6 +4,10 @@ Letters as in `hamburger.ops.kernels`; here a b_ may also lie in shared memory. 
 shared memory for all K sweeps. What sums over positions goes through global memory: each program writes its share in
 bfloat16, and after a barrier each adds up some units of it, in the order of the programs.
 
+What keeps order: `arrive` and `wait` between programs, by counters in global memory that only ever grow; `threads_meet`
+between the threads of a program; `ready` before the matrix units read shared memory that threads have written. A
+product that is "under way" has been started, and its operands must stay as they are until `warpgroup_mma_wait`.
+
 A matrix whose sum is taken is cut into blocks of 8 x 8 or 8 x 4, one after another: what a warp holds of a product's
 result is then contiguous, and a unit of few columns fills whole sectors of memory.
 """

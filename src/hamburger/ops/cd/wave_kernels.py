@@ -78,9 +78,9 @@ def cd_kernel(
     """K sweeps, the ridge codes under the last D, and where Y the product D C. Grid: programs of an image, b.
 
     A program owns BN columns, and one of the first OWNERS also D / OWNERS rows of D. In shared memory it holds its
-    columns of X all the time, and two stages of D or its codes in two halves; after the last sweep the ridge matrix
-    takes their place. In registers are its codes and 1 / |x|. What the programs exchange in global memory, and who
-    waits for whom: `cosine_wave_kernels`.
+    columns of X for all sweeps, and two stages of D or its codes in two halves; in the read-out the ridge matrix and
+    X^T D have their place. In registers are its codes and 1 / |x|. What the programs exchange in global memory, and
+    who waits for whom: `cosine_wave_kernels`.
 
     x, y: b d n in bfloat16, any strides. initial, d: b d r in float32. c: b n r. m: b d r in float32, the transposed
     projector, which the gradient needs beside D (PROJECTOR). steps > 0: the bases are of unit length. Every program

@@ -121,9 +121,9 @@ def nmf_kernel(
 ):  # fmt: skip
     """K sweeps and the read-out, where Y also D C. Grid: programs of an image, b.
 
-    A program owns BN columns, and every programs-th unit of D. In shared memory it holds its columns of X all the time,
-    D, its codes and D^T D, all in bfloat16; in registers its codes in float32. Twice in a sweep all programs of an
-    image wait for each other, by two counters: before they read shares (`sums`), and before they read D (`copy`).
+    A program owns BN columns, and every programs-th unit of D. In shared memory it holds its columns of X for all
+    sweeps, D, its codes and D^T D, all in bfloat16; in registers its codes in float32. Twice in a sweep all programs of
+    an image wait for each other, by two counters: before they read shares (`sums`), and before they read D (`copy`).
 
     x, y: b d n in bfloat16, any strides. initial, d: b d r in float32; copy: b D R in bfloat16, D for the next sweep.
     c: b n r. ratio: C / (D^T D C + eps) before the read-out, all that its gradient needs. sums: b programs (D + R) R.

@@ -28,7 +28,7 @@ def vq_kernel(
     """K sweeps, the codes under the last D, and where Y the product D C. Grid: programs of an image, b.
 
     A program owns BN columns, and one of the first OWNERS also D / OWNERS rows of D. In shared memory it holds its
-    columns of X all the time, and two stages of D or its codes in two halves; in registers its codes and 1 / |x|.
+    columns of X for all sweeps, and two stages of D or its codes in two halves; in registers its codes and 1 / |x|.
     What the programs exchange in global memory, and who waits for whom: `cosine_wave_kernels`.
 
     x, y: b d n in bfloat16, any strides. initial, d: b d r in float32; d is not written where steps = 0. c: b n r.
