@@ -16,7 +16,15 @@ from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warp
 from hamburger.ops.cosine_bases_kernels import inverse_norms, rest, split_bases, unit_scales, unit_scales_again
 from hamburger.ops.layouts import SWIZZLED, product_layout, row_layout, tile_layout
 from hamburger.ops.stream_kernels import own_codes, store_sums, strides_of_tile
-from hamburger.ops.wave_kernels import load_columns, load_columns_async, ready, softmax, threads_meet, zero_of
+from hamburger.ops.wave_kernels import (
+    load_columns,
+    load_columns_async,
+    ready,
+    softmax,
+    store_rows,
+    threads_meet,
+    zero_of,
+)
 
 ROWS = gl.constexpr(128)  # of X that go together: its tile is copied, multiplied and freed in such pieces
 
@@ -112,10 +120,7 @@ def write_staged_product(
         b_rows = warpgroup_mma(b_d.index(i), b_c.permute([1, 0]), zero, use_acc=False)
         b_stage.index(i % 2).store(b_rows.to(b_stage.dtype))
         threads_meet()
-        o_d = i * 64 + gl.arange(0, 64, gl.SliceLayout(1, ld_y)).to(gl.int64)
-        # 64 BN
-        m_y = (o_d < d)[:, None] & (o_n < n)[None, :]
-        gl.store(p_y + o_d[:, None] * s_yd + o_n[None, :] * s_yn, b_stage.index(i % 2).load(ld_y), mask=m_y)
+        store_rows(b_stage.index(i % 2), p_y, o_n, i * 64, d, n, s_yd, s_yn, 64, ld_y)
 
 
 @gluon.jit(do_not_specialize=["programs"])

@@ -195,6 +195,15 @@ def load_shares(p_unit, i_p, programs, stride, o_unit, AT_ONCE: gl.constexpr, la
 
 
 @gluon.jit
+def store_rows(b_rows, p_y, o_n, i_d, d, n, s_yd, s_yn, ROWS: gl.constexpr, ld_y: gl.constexpr):
+    """Rows of a tile of Y from shared memory, from row i_d on.   rows: ROWS BN   o_n: BN"""
+    o_d = i_d + gl.arange(0, ROWS, gl.SliceLayout(1, ld_y)).to(gl.int64)
+    # ROWS BN
+    m_y = (o_d < d)[:, None] & (o_n < n)[None, :]
+    gl.store(p_y + o_d[:, None] * s_yd + o_n[None, :] * s_yn, b_rows.load(ld_y), mask=m_y)
+
+
+@gluon.jit
 def write_product(
     b_d, b_c, b_x, p_y, d, n, s_yd, s_yn, i_t,
     D: gl.constexpr, XD: gl.constexpr, BN: gl.constexpr, N_FAST: gl.constexpr, W: gl.constexpr,
@@ -210,7 +219,4 @@ def write_product(
         b_rows = b_x.index(i * 64 // XD).slice(i * 64 % XD, 64, dim=0)
         b_rows.store(warpgroup_mma(b_d.index(i), b_c.permute([1, 0]), zero, use_acc=False).to(b_x.dtype))
         threads_meet()
-        o_d = i * 64 + gl.arange(0, 64, gl.SliceLayout(1, ld_y)).to(gl.int64)
-        # 64 BN
-        m_y = (o_d < d)[:, None] & (o_n < n)[None, :]
-        gl.store(p_y + o_d[:, None] * s_yd + o_n[None, :] * s_yn, b_rows.load(ld_y), mask=m_y)
+        store_rows(b_rows, p_y, o_n, i * 64, d, n, s_yd, s_yn, 64, ld_y)
