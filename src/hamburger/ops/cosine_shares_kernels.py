@@ -1,7 +1,7 @@
 """The exchange of a sweep of VQ and CD in one launch, in Gluon: shares of X C^T and of C 1, and new bases from them.
 
 Each program writes its shares, the sums over its own columns, to global memory. The first OWNERS programs own an equal
-number of rows of D each: they alone add up all programs' shares of their rows, in the order of the programs, and write
+number of rows of D each: they alone add up all programs' shares of their rows, in a fixed order, and write
 D. Who waits for whom is in `cosine_wave_kernels.move_bases`.
 
 A share of X C^T is written in float32, or in 16 bits (SCALED: where the memory for it is of int16) as
