@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -106,6 +107,13 @@ def test_refused_and_nothing_changed(case):
 def test_a_part_of_the_output_can_be_chosen():
     net = hb.insert_context(Odd(), {"pair": ("efficient", {"output": 0})}, gate="one")
     assert net(torch.rand(1, 3, 32, 32)).shape == (1, 8, 8, 8)
+
+
+@pytest.mark.parametrize("name", ["stem", "stme"])
+def test_a_name_without_the_modules_around_it(name):
+    net = nn.Sequential(OrderedDict(backbone=nn.Sequential(OrderedDict(body=Plain()))))
+    with pytest.raises(hb.UnknownNameError, match=rf"no submodule '{name}'; did you mean 'backbone\.body\.stem'"):
+        hb.insert_context(net, {name: "efficient"})
 
 
 def test_a_second_context_at_the_same_place():

@@ -200,7 +200,11 @@ def taken_by(context: nn.Module) -> str:
 
 def missing(call: str, place: str, names: list[str]) -> str:
     """The message about a name that no submodule has, with the nearest that one has."""
-    close = difflib.get_close_matches(place, names, n=3, cutoff=0.5)
+    deeper = [name for name in names if name.endswith(f".{place}")]  # the name it has inside another module
+    close = deeper[:3] or difflib.get_close_matches(place, names, n=3, cutoff=0.5)
+    if not close:
+        ends = {name.rpartition(".")[2]: name for name in reversed(names)}
+        close = [ends[end] for end in difflib.get_close_matches(place, ends, n=1)]
     hint = " or ".join(f"'{name}'" for name in close)
     children = [name for name in names if "." not in name]
     shown = ", ".join(children[:12]) + (", ..." if len(children) > 12 else "")
