@@ -172,11 +172,13 @@ class Run(ABC, Generic[R, P]):
             )
 
     def _diverged(self) -> str:
-        """The same settings would end the same way again, so --resume is no cure."""
-        where = "no checkpoint had been written yet"
-        if self.saved is not None:
-            where = f"the last good checkpoint is {self.folder.path / checkpoint.LAST}, of step {self.saved}"
-        return f"{where}; {self.cures()}"
+        return f"{self.last_written()}; {self.cures()}"
+
+    def last_written(self) -> str:
+        """Where the same settings would end the same way again, so that --resume is no cure."""
+        if self.saved is None:
+            return "no checkpoint had been written yet"
+        return f"the last good checkpoint is {self.folder.path / checkpoint.LAST}, of step {self.saved}"
 
     def log(self) -> None:
         values = self.record.joined().double().mean(0).tolist()
