@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -26,6 +27,8 @@ from hamburger.recipes.codec import digest
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 R = TypeVar("R", bound=Training)
 P = TypeVar("P", bound=Done)
@@ -285,7 +288,10 @@ class Run(ABC, Generic[R, P]):
 
     def _stopped(self, trouble: Exception) -> str:
         """What to say when files fail; alone, the state of the last whole step is saved first if that can be done."""
-        said = f"train: stopped at step {self.progress.step} of {self.recipe.steps}: {trouble}"
+        what = str(trouble)
+        if isinstance(trouble, OSError) and trouble.errno in FULL:  # a write that fails does not say where
+            what = f"the disk of {self.folder.path} takes no more ({trouble.strerror}); make room there"
+        said = f"train: stopped at step {self.progress.step} of {self.recipe.steps}: {what}"
         if isinstance(trouble, DataError) and distributed.world() == 1 and self.progress.step != self.saved:
             with suppress(OSError, TrainingError):
                 self.light = False
