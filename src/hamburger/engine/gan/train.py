@@ -44,7 +44,7 @@ def train_gan(
     check_gan_recipe(recipe, processes=machine.processes)
     if recipe.graph and machine.accelerator == "cpu":
         raise OptionError(
-            f"recipe '{recipe.name}': graph records a step on a CUDA device, and this run is on the CPU; --set graph=false"
+            f"recipe '{recipe.name}': graph records a step on a CUDA device, not on a CPU; --set graph=false"
         )
 
     def open_data(first: bool) -> tuple[Source, ImageSet]:
