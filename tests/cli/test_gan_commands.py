@@ -127,6 +127,14 @@ def test_a_grid_trains_measures_and_appends(ham, tmp_path, monkeypatch):
     status, _, err = ham(*words)  # nothing is trained again
     assert status == 0, err
     assert len(rows.read_text().splitlines()) == 2
+    other = [*words[:-1], tmp_path / "other.jsonl"]
+    changed = MODULE.replace("(x, 2)", "(x * x, 2)")  # the same label: a network without weights has no other
+    (tmp_path / "my_means.py").write_text(changed)
+    monkeypatch.delitem(sys.modules, "my_means")
+    assert ham(*other)[0] == 0
+    again = {each["context"]: each for each in map(json.loads, (tmp_path / "other.jsonl").read_text().splitlines())}
+    assert all(again[each["context"]]["extractor"] == each["extractor"] for each in found)
+    assert all(again[each["context"]]["frechet"] != each["frechet"] for each in found)
     result = tmp_path / "runs" / "ylg-seed0" / "result.json"
     trained = json.loads(result.read_text())
     assert trained["data_sha256"] == found[1]["data_sha256"] and trained["split"] == "train"

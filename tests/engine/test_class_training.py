@@ -142,8 +142,12 @@ def test_unknown_names_find_the_nearest_of_either_task():
         find_training("figure-classes")
     with pytest.raises(hb.UnknownNameError, match="no submodule 'layr3'; did you mean 'layer3'"):
         create_classifier("resnet10t", num_classes=4, context="sa", after="layr3")
-    with pytest.raises(hb.OptionError, match="timm cannot build 'resnet1'"):
-        create_classifier("resnet1", num_classes=4)
+    with pytest.raises(hb.OptionError, match=r"timm cannot build 'resnett18'.*did you mean resnet18"):
+        create_classifier("resnett18", num_classes=4)
+    with pytest.raises(
+        hb.OptionError, match=r"timm cannot build 'vit_tiny_patch16_224'.*backbone_options are .*stem_width"
+    ):
+        create_classifier("vit_tiny_patch16_224", num_classes=4, backbone_options={"stem_width": 8})
 
 
 @pytest.mark.parametrize("name", class_recipes.names())

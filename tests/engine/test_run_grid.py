@@ -89,6 +89,21 @@ def test_jobs_run_side_by_side(tmp_path):
     assert starts(tmp_path, grid[2])[0] > min(ended[:2]), "never three"
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_the_next_run_waits_for_what_is_done_with_the_last_only_where_runs_are_alone(tmp_path, jobs):
+    grid = cells("patchwork", {"a": (), "b": (), "c": ()}, [1], [])
+    begun = []
+
+    def noted(cell, out, data):
+        begun.append(cell.variant)
+        return stand_in(cell, out, data)
+
+    first = []
+    run_grid(grid, tmp_path, jobs=jobs, command=noted, done=lambda cell: first.append((cell.variant, len(begun))))
+    assert sorted(variant for variant, _ in first) == ["a", "b", "c"]
+    assert first[0] == ("a", 1) if jobs == 1 else first[0][1] == 3
+
+
 def test_one_failure_is_named_and_leaves_the_others_alone(tmp_path):
     grid = cells("patchwork", {"a": ()}, [13, 1], [])
     with pytest.raises(GridError, match=r"1 of 2 runs failed.*a-seed13 \(exit 1\): the loss is not finite"):

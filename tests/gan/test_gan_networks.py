@@ -105,6 +105,18 @@ def test_a_closed_gate_is_the_identity_and_an_open_one_is_not(context):
         assert (shut(x, y) - x).abs().max() > 1e-4
 
 
+@pytest.mark.parametrize("context", ["efficient", "psp"])
+def test_mixed_precision_keeps_the_digits_of_what_a_context_adds(context):
+    block = small("sagan", context=context).generator.context.eval()
+    torch.manual_seed(1)
+    x = torch.randn(2, 64, 16, 16).bfloat16()  # exact in both, and ten times as large as what is added
+    with torch.no_grad():
+        exact = block.branch(x.float(), None)
+        with torch.autocast("cpu", torch.bfloat16):
+            mixed = block.branch(x, None)
+    assert (mixed - exact).norm() < 0.01 * exact.norm()
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_pair_starts_as_the_pair_without_its_context(name):
     for net, bare in zip(small(name), small(name, context=None), strict=True):

@@ -209,6 +209,46 @@ def test_containers_do_not_show_what_they_hold():
     assert "inserted_context" not in table and "a" in table and outer(image()).shape == (2, 6, 64, 64)
 
 
+def test_containers_are_changed_as_if_nothing_were_in_them():
+    net, x = nn.Sequential(Plain().stem), image()
+    hb.insert_context(net, {"0": "efficient"}, gate="one")
+    stem, context = net[0], net[0].inserted_context
+    relu = stem.pop(-1)
+    del stem[1]
+    assert isinstance(relu, nn.ReLU) and len(stem) == 1 and stem.inserted_context is context
+    stem.insert(1, nn.Tanh()).extend([nn.ReLU()])
+    stem[-1] = relu
+    assert [type(part) for part in stem] == [nn.Conv2d, nn.Tanh, nn.ReLU] and stem[-1] is relu
+    torch.testing.assert_close(net(x), context(relu(stem[0](x).tanh())))
+    assert list(hb.remove_contexts(net)[0]._modules) == ["0", "1", "2"]
+
+
+def test_hooks_of_others_may_change_the_output_after_the_context():
+    net = nn.Sequential(nn.Conv2d(3, 8, 1))
+    net[0].register_forward_hook(lambda module, args, output: {"features": output})
+    x = image()
+    before = net(x)["features"]
+    assert torch.equal(hb.insert_context(net, {"0": "efficient"})(x)["features"], before)
+
+
+def test_weights_that_take_a_step_when_they_are_looked_at():
+    from torch.nn.utils.parametrizations import spectral_norm
+
+    net = nn.Sequential(spectral_norm(nn.Conv2d(3, 8, 3)))
+    before = signature(net)
+    assert same(signature(hb.remove_contexts(hb.insert_context(net, {"0": "efficient"}))), before)
+
+
+def test_a_network_without_numbers_yet():
+    with torch.device("meta"):
+        empty = Plain().eval()
+        hb.insert_context(empty, {"stem": "efficient", "blocks.1": ("nmf", {"rank": 4})})
+    assert {tensor.device.type for tensor in empty.state_dict().values()} == {"meta"}
+    full = hb.insert_context(Plain().eval(), {"stem": "efficient", "blocks.1": ("nmf", {"rank": 4})}, gate="one")
+    empty.to_empty(device="cpu").load_state_dict(full.state_dict(), strict=True)
+    assert torch.equal(empty(image()), full(image()))
+
+
 def test_hooks_of_others_see_the_context():
     net, seen = Plain().eval(), []
     handle = net.stem.register_forward_hook(lambda module, args, output: seen.append(output))

@@ -77,7 +77,10 @@ def worker(rank, x, folder):
     os.environ.update(MASTER_ADDR="127.0.0.1", RANK=str(rank), WORLD_SIZE="2")
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
     net = build()
-    step(DistributedDataParallel(net), x[rank : rank + 1], share=2.0)
+    wrapped = DistributedDataParallel(net)
+    step(wrapped, x[rank : rank + 1], share=2.0)
+    with pytest.raises(hb.InputError, match=r"in DistributedDataParallel already.*on the bare model, then wrap it"):
+        hb.insert_context(wrapped, {"module.blocks.0": "efficient"})
     torch.save(net.state_dict(), f"{folder}/{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -57,6 +58,7 @@ REFUSED = {
     "unknown place": ({"covn": "efficient"}, hb.UnknownNameError, "no submodule 'covn'; did you mean 'conv'"),
     "nothing near": ({"zzzzz": "efficient"}, hb.UnknownNameError, "it has conv, twice"),
     "the whole": ({"": "efficient"}, hb.OptionError, "nn.Sequential\\(model, context\\)"),
+    "no name": ({3: "efficient"}, hb.OptionError, "places are names as in .*got 3"),
     "no places": ({}, hb.OptionError, "must be a dict from names"),
     "a list": (["conv"], hb.OptionError, "must be a dict from names"),
     "unknown context": ({"conv": "eficient"}, hb.UnknownNameError, "did you mean 'efficient'"),
@@ -107,12 +109,30 @@ def test_a_part_of_the_output_can_be_chosen():
     assert net(torch.rand(1, 3, 32, 32)).shape == (1, 8, 8, 8)
 
 
+@pytest.mark.parametrize("name", ["stem", "stme"])
+def test_a_name_without_the_modules_around_it(name):
+    net = nn.Sequential(OrderedDict(backbone=nn.Sequential(OrderedDict(body=Plain()))))
+    with pytest.raises(hb.UnknownNameError, match=rf"no submodule '{name}'; did you mean 'backbone\.body\.stem'"):
+        hb.insert_context(net, {name: "efficient"})
+
+
 def test_a_second_context_at_the_same_place():
     net = hb.insert_context(Plain(), {"stem": "efficient"})
     with pytest.raises(hb.InputError, match=r"'stem' has a context already; .*remove_contexts\(model, \['stem'\]\)"):
         hb.insert_context(net, {"stem": "sa"})
     with pytest.raises(hb.UnknownNameError, match=r"no context at 'blocks.0'; there are some at \['stem'\]"):
         hb.remove_contexts(net, ["blocks.0"])
+
+
+def test_places_to_take_out_are_checked_before_any_is():
+    net = hb.insert_context(Plain(), {"stem": "efficient", "blocks.0": "efficient"})
+    with pytest.raises(hb.OptionError, match="places must be names of submodules, got 3"):
+        hb.remove_contexts(net, 3)
+    with pytest.raises(hb.UnknownNameError, match="no context at 'head'"):
+        hb.remove_contexts(net, ["stem", "head"])
+    assert hasattr(net.stem, "inserted_context")
+    hb.remove_contexts(net, ["stem", "stem"])
+    assert not hasattr(net.stem, "inserted_context") and hasattr(net.blocks[0], "inserted_context")
 
 
 def test_one_module_for_two_places():
@@ -160,7 +180,7 @@ def test_an_example_is_needed_or_wrong():
 
 def test_a_scripted_part_is_closed_and_leaves_the_rest_open():
     net = nn.Sequential(nn.Conv2d(3, 8, 1), torch.jit.script(nn.Conv2d(8, 8, 1)))
-    with pytest.raises(hb.InputError, match=r"'1' is a module of TorchScript.*before torch\.jit\.script"):
+    with pytest.raises(hb.InputError, match=r"'1' is a module of TorchScript.*before torch\.jit\.trace"):
         hb.insert_context(net, {"1": "efficient"})
     x = torch.rand(1, 3, 8, 8)
     before = net(x)

@@ -141,3 +141,75 @@ def test_a_mask_cannot_be_honoured():
     net = hb.replace_attention(vit(), "efficient").eval()
     with pytest.raises(hb.InputError, match="with more than tokens"):
         net.blocks[0](torch.rand(1, 17, 24), attn_mask=torch.zeros(17, 17))
+
+
+TOKENS = {"img_size": 32, "embed_dim": 24, "depth": 2, "num_heads": 2, "num_classes": 5}
+UNFIT = {
+    "a class token alone": (
+        ("cait_xxs24_224", TOKENS),
+        r"'blocks_token_only.0.attn' makes \(1, 1, 24\) of \(1, 5, 24\).*only blocks=\[0, 1\]",
+    ),
+    "rotated positions": (
+        ("eva02_tiny_patch14_224", {**TOKENS, "img_size": 28}),
+        r"'blocks.0.attn' is called with more than tokens .*none of these blocks",
+    ),
+    "a mask": (
+        (
+            "swin_tiny_patch4_window7_224",
+            {"img_size": 32, "window_size": 4, "embed_dim": 12, "depths": (2,), "num_heads": (1,), "num_classes": 5},
+        ),
+        r"'layers.0.blocks.1.attn' is called with more than tokens .*only blocks=\[0\]",
+    ),
+    "maps": (
+        ("samvit_base_patch16", {**TOKENS, "num_classes": 0}),
+        r"'blocks.0.attn' must give tokens \(b, n, c\); got \(1, 14, 14, 24\); none",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNFIT)
+def test_blocks_for_which_nothing_can_stand_are_named(case):
+    (name, options), message = UNFIT[case]
+    net = timm.create_model(name, **options).eval()
+    modules = list(net.modules())
+    with pytest.raises(hb.InputError, match=message):
+        hb.replace_attention(net, "efficient")
+    assert all(a is b for a, b in zip(modules, net.modules(), strict=True))
+
+
+def test_a_block_that_asks_its_attention_for_more_than_its_answer():
+    class Asks(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attn = nn.Linear(8, 8)
+
+        def forward(self, x):
+            return self.attn(x) * self.attn.in_features
+
+    net, x = nn.Sequential(Asks()), torch.rand(1, 5, 8)
+    with pytest.raises(
+        hb.InputError, match=r"ran with its attention, and not with another .*no attribute 'in_features'"
+    ):
+        hb.replace_attention(net, "efficient", example=x)
+    assert net(x).shape == x.shape
+
+
+def test_put_back_where_train_returns_nothing():
+    class Silent(nn.Linear):
+        """As the attention of timm's LeViT."""
+
+        def train(self, mode=True):
+            super().train(mode)
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attn = Silent(8, 8)
+
+        def forward(self, x):
+            return x + self.attn(x)
+
+    net, x = nn.Sequential(Block()), torch.rand(1, 5, 8)
+    before = net(x)
+    hb.replace_attention(net, "efficient", example=x)
+    assert torch.equal(hb.remove_contexts(net)(x), before)

@@ -68,11 +68,12 @@ def measured_grid(
     found = {} if json is None else known(planned, read_rows(json), measured)
     with warnings_as_notes(), image_bar() as bar:
         real = look_at_real(images, extractor, measure, device=device, progress=bar)
+    seen = real.seen
 
     def note_row(cell: Cell) -> None:
         (result,) = results([cell], out)
         generator, _, weights = open_generator(out / cell.name)
-        key = (file_digest(weights), images.digest, extractor.label, asdict(measure), device.type)
+        key = (file_digest(weights), images.digest, extractor.label, seen, asdict(measure), device.type)
         find = partial(measure_generator, generator, real, extractor, measure, device=device)
         with warnings_as_notes():
             distances = kept_distances(out / cell.name, key, find)

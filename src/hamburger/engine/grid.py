@@ -142,15 +142,20 @@ def run_grid(
     processes = Warm(jobs) if (torch.cuda.is_available() if warm is None else warm) else Fresh(jobs)
     running: dict[Cell, Running] = {}
     failed: list[str] = []
+
+    def fill() -> None:
+        while len(running) < jobs and (ready := [cell for cell in waiting if _ready(cell, out)]):
+            cell = ready[0]
+            waiting.remove(cell)
+            running[cell] = processes.start(command(cell, out, data), _log(out, cell))
+
     with StopRequest() as stop:
         try:
             while waiting or running:
                 if stop:
                     raise KeyboardInterrupt
-                while len(running) < jobs and (ready := [cell for cell in waiting if _ready(cell, out)]):
-                    cell = ready[0]
-                    waiting.remove(cell)
-                    running[cell] = processes.start(command(cell, out, data), _log(out, cell))
+                fill()
+                results: list[Cell] = []
                 for cell, process in list(running.items()):
                     status = process.poll()
                     if status is None:
@@ -160,7 +165,11 @@ def run_grid(
                     if status or not finished(cell, out):
                         failed.append(f"{cell.name} (exit {status}): {_last_line(_log(out, cell))}")
                     else:
-                        done(cell)
+                        results.append(cell)
+                if jobs > 1:  # `done` may take long; one run at a time is alone, and nothing else slows it down
+                    fill()
+                for cell in results:
+                    done(cell)
                 if not running and not any(_ready(cell, out) for cell in waiting):
                     failed += [f"{cell.name}: needs {cell.needs}, which has no result" for cell in waiting]
                     waiting.clear()

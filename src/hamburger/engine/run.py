@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -26,6 +27,8 @@ from hamburger.recipes.codec import digest
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 R = TypeVar("R", bound=Training)
 P = TypeVar("P", bound=Done)
@@ -172,11 +175,13 @@ class Run(ABC, Generic[R, P]):
             )
 
     def _diverged(self) -> str:
-        """The same settings would end the same way again, so --resume is no cure."""
-        where = "no checkpoint had been written yet"
-        if self.saved is not None:
-            where = f"the last good checkpoint is {self.folder.path / checkpoint.LAST}, of step {self.saved}"
-        return f"{where}; {self.cures()}"
+        return f"{self.last_written()}; {self.cures()}"
+
+    def last_written(self) -> str:
+        """Where the same settings would end the same way again, so that --resume is no cure."""
+        if self.saved is None:
+            return "no checkpoint had been written yet"
+        return f"the last good checkpoint is {self.folder.path / checkpoint.LAST}, of step {self.saved}"
 
     def log(self) -> None:
         values = self.record.joined().double().mean(0).tolist()
@@ -283,7 +288,10 @@ class Run(ABC, Generic[R, P]):
 
     def _stopped(self, trouble: Exception) -> str:
         """What to say when files fail; alone, the state of the last whole step is saved first if that can be done."""
-        said = f"train: stopped at step {self.progress.step} of {self.recipe.steps}: {trouble}"
+        what = str(trouble)
+        if isinstance(trouble, OSError) and trouble.errno in FULL:  # a write that fails does not say where
+            what = f"the disk of {self.folder.path} takes no more ({trouble.strerror}); make room there"
+        said = f"train: stopped at step {self.progress.step} of {self.recipe.steps}: {what}"
         if isinstance(trouble, DataError) and distributed.world() == 1 and self.progress.step != self.saved:
             with suppress(OSError, TrainingError):
                 self.light = False

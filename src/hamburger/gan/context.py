@@ -13,6 +13,7 @@ from hamburger.errors import OptionError, UnknownNameError, did_you_mean
 from hamburger.gan.spectral import spectral_norm_all
 from hamburger.gan.style import Layers
 from hamburger.layers.context import contexts, create_context
+from hamburger.precision import autocast_dtype, widen
 from hamburger.registry import Registry
 
 GIVEN = ("size", "layers", "num_classes")  # what the network says, not its user
@@ -53,6 +54,8 @@ class FromZoo(Gated):
         self.module = spectral_norm_all(module, layers.context_spectral)
 
     def branch(self, x: Tensor, y: Tensor | None) -> Tensor:
+        if autocast_dtype(x.device.type) is not None:
+            x = widen(x)  # what the module adds is small beside x: in half precision x would take most of its digits
         out: Tensor = self.module(x) - x
         return out
 

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from hamburger.errors import HamburgerError, InputError, OptionError, ShapeError, UnknownNameError, did_you_mean
-from hamburger.insertion.quiet import check_ready, quiet, watch
+from hamburger.insertion.quiet import Seen, call_with, check_ready, quiet, watch
 from hamburger.layers.burger import Hamburger
 from hamburger.layers.context import create_context
 from hamburger.layers.context.efficient import EfficientAttention
 
 CALL = "replace_attention"
+MORE = "more than tokens (a mask, sizes, rotated positions), which a decomposition does not take"
 NAMES = ("nmf", "vq", "cd", "efficient")
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -32,12 +33,11 @@ class ReplacedAttention(nn.Module):
         self.original = [original]  # in a list: out of the parameters and the state dict, but here for the way back
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        for value in (*args, *kwargs.values()):
-            if value is not None and value is not False:
-                raise InputError(
-                    f"{CALL}: the block calls its attention with more than tokens (a mask, rotated positions), which "
-                    "a decomposition does not take; replace the attention of other blocks, or call the model without it"
-                )
+        if _asks_more(args) or _asks_more(kwargs.values()):
+            raise InputError(
+                f"{CALL}: the block calls its attention with {MORE}; replace the attention of other blocks, or call "
+                "the model without it"
+            )
         if isinstance(self.context, Hamburger):
             y = self.context.context(x.mT).mT
         elif isinstance(self.context, EfficientAttention):
@@ -77,25 +77,53 @@ def replace_attention(
             raise InputError(f"{CALL}: '{place}' is replaced already; remove_contexts(model, ['{place}']) first")
     ready = _ready(context, len(places), options)
     seen, example = watch(CALL, model, places, example)
+    unfit = {place: reason for place in places if (reason := _unfit(seen[place]))}
+    if unfit:
+        place, reason = next(iter(unfit.items()))
+        fit = [found.index(name) for name in chosen if f"{name}.attn" not in unfit]
+        remedy = (
+            f"; of these blocks only blocks={fit} can be replaced" if fit else "; none of these blocks can be replaced"
+        )
+        raise InputError(f"{CALL}: '{place}' {reason}{remedy}")
     made: dict[str, ReplacedAttention] = {}
-    for (place, module), given in zip(places.items(), ready, strict=True):
-        x, calls = seen[place].output, seen[place].calls
-        if calls != 1 or not isinstance(x, Tensor) or x.dim() != 3:
-            came = f"{calls} calls" if calls != 1 else getattr(x, "shape", type(x).__name__)
-            raise InputError(f"{CALL}: '{place}' must be called once and give tokens (b, n, c); got {came}")
-        built = _build(place, context, x.shape[-1], options) if given is None else given
+    for (place, module), own in zip(places.items(), ready, strict=True):
+        x = seen[place].output
+        built = _build(place, context, x.shape[-1], options) if own is None else own
         replaced = ReplacedAttention(built, module).to(x.device, x.dtype)
         _try(place, replaced, x)
         made[place] = replaced.train(module.training)
     for place, replaced in made.items():
         _put(model, place, replaced)
     try:
-        watch(CALL, model, {}, example)  # a mask shows only when the model runs
-    except Exception:
+        with quiet(model):
+            call_with(model, example)
+    except Exception as error:
         for place, replaced in made.items():
             restore(model, place, replaced)
-        raise
+        if isinstance(error, HamburgerError):
+            raise
+        raise InputError(
+            f"{CALL}: the model ran with its attention, and not with another in place of it ({type(error).__name__}: "
+            f"{error}); choose blocks that ask nothing but tokens of it"
+        ) from error
     return model
+
+
+def _asks_more(values: Iterable[Any]) -> bool:
+    return any(value is not None and value is not False for value in values)
+
+
+def _unfit(seen: Seen) -> str | None:
+    """Why nothing can stand for an attention that was called so."""
+    if seen.calls != 1:
+        return f"is called {seen.calls} times in one pass, and must be once"
+    x, (tokens, *others) = seen.output, seen.given or (None,)
+    came = [tuple(each.shape) if isinstance(each, Tensor) else type(each).__name__ for each in (tokens, x)]
+    if not isinstance(x, Tensor) or x.dim() != 3:
+        return f"must give tokens (b, n, c); got {came[1]}"
+    if came[0] != came[1]:  # class attention gives its class token alone, and a block would spread it over all
+        return f"makes {came[1]} of {came[0]}, and a decomposition gives as many tokens as it takes"
+    return f"is called with {MORE}" if _asks_more(others) else None
 
 
 def restore(model: nn.Module, place: str, replaced: ReplacedAttention) -> None:
@@ -104,7 +132,8 @@ def restore(model: nn.Module, place: str, replaced: ReplacedAttention) -> None:
     like = next((p for p in replaced.parameters() if p.is_floating_point()), None)
     if like is not None:
         original.to(like.device, like.dtype)
-    _put(model, place, original.train(replaced.training))
+    original.train(replaced.training)  # what it gives back is not to be trusted: LeViT's gives None
+    _put(model, place, original)
 
 
 def _put(model: nn.Module, place: str, module: nn.Module) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import ItemsView, Iterator, KeysView, ValuesView
+from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
@@ -28,20 +29,32 @@ class _Hiding:
 
 class _HidingSequential(_Hiding, nn.Sequential):
     def __len__(self) -> int:
-        return len(self._modules) - 1
+        return len(_without(self._modules))
 
     def __iter__(self) -> Iterator[nn.Module]:
-        return iter([module for name, module in self._modules.items() if name != NAME])
+        return iter(_without(self._modules).values())
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):  # a part of the container is one without a context
             return self.shown(OrderedDict(list(_without(self._modules).items())[index]))
         return list(self)[index]
 
+    def __setitem__(self, index: int, module: nn.Module) -> None:
+        with _aside(self):
+            super().__setitem__(index, module)
+
+    def __delitem__(self, index: Any) -> None:
+        with _aside(self):
+            super().__delitem__(index)
+
+    def insert(self, index: int, module: nn.Module) -> Any:
+        with _aside(self):
+            return super().insert(index, module)
+
 
 class _HidingDict(_Hiding, nn.ModuleDict):
     def __len__(self) -> int:
-        return len(self._modules) - 1
+        return len(_without(self._modules))
 
     def __iter__(self) -> Iterator[str]:
         return iter(_without(self._modules))
@@ -73,6 +86,16 @@ def show_all(module: nn.Module) -> None:
 
 def _without(modules: dict[str, nn.Module]) -> dict[str, nn.Module]:
     return {name: module for name, module in modules.items() if name != NAME}
+
+
+@contextmanager
+def _aside(module: nn.Module) -> Iterator[None]:
+    """Take the context out while members are counted or numbered anew."""
+    held = module._modules.pop(NAME)
+    try:
+        yield
+    finally:
+        module._modules[NAME] = held
 
 
 def set_class(module: nn.Module, kind: type[Any]) -> None:

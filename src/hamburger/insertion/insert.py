@@ -26,8 +26,8 @@ def insert_context(model: Model, places: Mapping[str, Any], *, gate: str | None 
 
     - `places`: to each name of `model.named_modules()` the name of a context, a ready module, a function that builds
       one from the channels, or a pair of one of these and its options. Three options say where rather than what:
-      `layout` ("channels" or "tokens": which axis the channels are, where it was not seen rightly), `grid` ((h, w): the
-      last h w tokens as a map, with those before them passing by) and `output` (which part of a tuple or a dict).
+      `layout` ("channels", "tokens" or "sequence": which axis is which, where it was not seen rightly), `grid` ((h, w):
+      the last h w tokens as a map, with those before them passing by) and `output` (which part of a tuple or a dict).
     - `gate`: "zero", a learned scalar g in x + g (context(x) - x) that starts at 0: the network answers as before until
       it is trained; "one", the same from 1; None, the context alone.
     - `example`: an input to find channels by: a tensor, a tuple of arguments or a dict of keyword arguments. By default
@@ -81,7 +81,9 @@ def remove_contexts(model: Model, places: Iterable[str] | None = None) -> Model:
     }
     if isinstance(places, str):
         places = [places]
-    chosen = list(changed) if places is None else list(places)
+    if places is not None and not isinstance(places, Iterable):
+        raise OptionError(f"{call}: places must be names of submodules, got {places!r}")
+    chosen = list(changed) if places is None else list(dict.fromkeys(places))
     for place in chosen:
         if place not in changed:
             raise UnknownNameError(f"{call}: there is no context at '{place}'; there are some at {list(changed)}")
@@ -102,6 +104,8 @@ def _find(model: nn.Module, wishes: list[Wish]) -> dict[str, nn.Module]:
     given: dict[int, str] = {}
     for each in wishes:
         place = each.place
+        if not isinstance(place, str):
+            raise OptionError(f"{CALL}: places are names as in model.named_modules(), got {place!r}")
         if place == "":
             raise OptionError(f"{CALL}: '' is the whole model; put nn.Sequential(model, context) around it instead")
         if place not in known:
@@ -110,7 +114,7 @@ def _find(model: nn.Module, wishes: list[Wish]) -> dict[str, nn.Module]:
         if isinstance(module, torch.jit.ScriptModule):
             raise InputError(
                 f"{CALL}: '{place}' is a module of TorchScript, which is closed; put the context in before "
-                "torch.jit.script or torch.jit.trace"
+                "torch.jit.trace"
             )
         if holds_context(module):
             raise InputError(
@@ -153,6 +157,8 @@ def _run_once(model: nn.Module, modules: dict[str, nn.Module], made: dict[str, I
 
 def _gives_back(inserted: InsertedContext, x: Tensor) -> bool:
     """Whether a context begins as the identity, as some do whose last layer is zero at first."""
+    if x.is_meta:  # no numbers to tell it by
+        return False
     # not x itself, which may be zero all over
     probe = torch.rand(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
     with quiet(inserted):

@@ -11,17 +11,22 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from hamburger.errors import InputError
 from hamburger.insertion.hiding import NAME, hide_context, show_all
 from hamburger.precision import widen
 
 GATES = {"zero": 0.0, "one": 1.0}
+NESTED = (
+    "nested tensors, which nn.TransformerEncoder makes of padded sequences in evaluation; build it with "
+    "enable_nested_tensor=False, or set its use_nested_tensor = False"
+)
 
 
 @dataclass(frozen=True)
 class Form:
     """From what the network gives to what the context takes, and back.
 
-    - `layout`: of the network: "channels", (b, c, *positions), or "tokens", (b, *positions, c).
+    - `layout`: of the network: "channels", (b, c, *positions), "tokens", (b, *positions, c), or "sequence", (n, b, c).
     - `takes`: of the context: "same", "channels", "tokens" (b, n, c), or "map" (b, c, h, w).
     - `grid`: the last h w positions as a map; those before them (a class token) pass by.
     - `output`: which part of an output that is a tuple, a list or a dict.
@@ -35,6 +40,8 @@ class Form:
     def run(self, context: nn.Module, x: Tensor) -> Tensor:
         if self.takes == "same":
             return context(x)
+        if self.layout == "sequence":
+            return self._run(context, x.movedim(0, 2)).movedim(2, 0)
         z = x.movedim(-1, 1) if self.layout == "tokens" else x  # b c *positions
         y = self._run(context, z)
         return y.movedim(1, -1) if self.layout == "tokens" else y
@@ -66,6 +73,8 @@ class InsertedContext(nn.Module):
         self.handle: RemovableHandle | None = None
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.is_nested:
+            raise InputError(f"insert_context: a context cannot take {NESTED}")
         y = self.form.run(self.context, x)
         if self.gate is not None:
             wide = widen(x)  # the gradient of a scalar is a sum over the whole map

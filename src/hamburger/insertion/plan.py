@@ -10,11 +10,17 @@ from typing import Any
 from torch import Tensor, nn
 
 from hamburger.errors import HamburgerError, InputError, OptionError, ShapeError, check_choice, check_count
-from hamburger.insertion.place import Form
+from hamburger.insertion.place import NESTED, Form
 from hamburger.insertion.quiet import Seen, is_feature
 from hamburger.layers.burger import LAYOUTS, Hamburger
 from hamburger.layers.context import contexts, create_context
 
+# layers whose channels are axis 1, for features of three, four and five axes
+ALONG = (
+    (nn.Conv1d, nn.ConvTranspose1d, nn.BatchNorm1d),
+    (nn.Conv2d, nn.ConvTranspose2d, nn.BatchNorm2d),
+    (nn.Conv3d, nn.ConvTranspose3d, nn.BatchNorm3d),
+)
 PLACING = ("layout", "grid", "output")
 HAMS = ("nmf", "vq", "cd")
 # Contexts that treat positions as a set: tokens need no grid for them. A test holds the list to the registry.
@@ -53,7 +59,7 @@ def wish(call: str, place: str, asked: Any) -> Wish:
             f"got {', '.join(options)}"
         )
     if "layout" in placing:
-        check_choice(f"{call}, '{place}'", "layout", placing["layout"], LAYOUTS)
+        check_choice(f"{call}, '{place}'", "layout", placing["layout"], (*LAYOUTS, "sequence"))
     grid = placing.get("grid")
     if grid is not None:
         if not isinstance(grid, (tuple, list)) or len(grid) != 2:
@@ -90,6 +96,8 @@ def features(call: str, wish: Wish, seen: Seen) -> Tensor:
             parts = _parts(output)
             remedy = f"say which part of it: (context, {{'output': {parts[0]!r}}}), one of {parts}"
         raise InputError(f"{where} gives {_kind(output)}, not a tensor of floating point numbers; {remedy}")
+    if output.is_nested:
+        raise InputError(f"{where} gives {NESTED}")
     if output.dim() not in (3, 4, 5) or 0 in output.shape:
         raise ShapeError(
             f"{where} gives {tuple(output.shape)}; a context takes feature maps (b, c, h, w[, d]) or tokens (b, n, c), "
@@ -105,9 +113,19 @@ def _parts(output: tuple[Any, ...] | list[Any] | dict[Any, Any]) -> list[Any]:
 def realise(call: str, wish: Wish, model: nn.Module, module: nn.Module, x: Tensor) -> tuple[nn.Module, Form]:
     """Build what was asked for, for features x, and decide the form it takes."""
     where = f"{call}, '{wish.place}'"
-    layout = wish.placing.get("layout") or layout_of(model, module, x)
-    channels = x.shape[-1 if layout == "tokens" else 1]
-    positions = x.shape[1:-1] if layout == "tokens" else x.shape[2:]
+    layout = wish.placing.get("layout")
+    if layout is None:
+        if x.dim() == 3 and any(getattr(part, "batch_first", True) is False for part in model.modules()):
+            raise InputError(
+                f"{where} gives {tuple(x.shape)}, and the model has layers with batch_first=False: over the wrong axis "
+                "a context would mix the samples of a batch; say ('...', {'layout': 'sequence'}) for (n, b, c), "
+                "'tokens' for (b, n, c), 'channels' for (b, c, n)"
+            )
+        layout = layout_of(model, module, x)
+    if layout == "sequence" and x.dim() != 3:
+        raise ShapeError(f"{where}: the layout 'sequence' is (n, b, c), and the features are {tuple(x.shape)}")
+    channels = x.shape[1 if layout == "channels" else -1]
+    positions = {"channels": x.shape[2:], "tokens": x.shape[1:-1], "sequence": x.shape[:1]}[layout]
     grid = wish.placing.get("grid")
     if grid is not None and grid[0] * grid[1] > positions.numel():
         raise ShapeError(
@@ -139,19 +157,38 @@ def realise(call: str, wish: Wish, model: nn.Module, module: nn.Module, x: Tenso
 
 
 def layout_of(model: nn.Module, module: nn.Module, x: Tensor) -> str:
-    """Which axis the channels are: the one as long as the module's weights, or the model's, or as usual."""
-    for part in (module, model):
-        widths = {parameter.shape[0] for parameter in part.parameters() if parameter.dim()}
-        first, last = x.shape[1] in widths, x.shape[-1] in widths
-        if first != last:
-            return "channels" if first else "tokens"
-        if first and x.dim() == 3:  # as many positions as channels: what kind of layers are there?
-            along = any(isinstance(layer, (nn.Conv1d, nn.BatchNorm1d)) for layer in part.modules())
-            across = any(isinstance(layer, (nn.Linear, nn.LayerNorm)) for layer in part.modules())
-            return "channels" if along and not across else "tokens"
-        if first:
-            break
-    return "tokens" if x.dim() == 3 else "channels"
+    """Which axis the channels are. Three signs can each deceive, so that of maps they are counted.
+
+    - Lengths of weights. Layers that join, shuffle or transpose give others: the 16 x 16 map of an Inception block is
+      as wide as one of its branches.
+    - The sides of a square map. An image that is not square can be as high as it has channels.
+    - The kind of layers. Some permute what a convolution gave.
+    """
+    if x.dim() == 3:
+        signs = (sign(part, x) for part in (module, model) for sign in (_by_width, _by_kind))
+        return next((sign for sign in signs if sign), "tokens")
+    votes = [_by_width(module, x), _by_kind(module, x), _by_sides(x)]
+    lead = votes.count("channels") - votes.count("tokens")
+    if lead:
+        return "channels" if lead > 0 else "tokens"
+    return _by_width(model, x) or "channels"
+
+
+def _by_width(part: nn.Module, x: Tensor) -> str | None:
+    widths = {parameter.shape[0] for parameter in part.parameters() if parameter.dim()}
+    first, last = x.shape[1] in widths, x.shape[-1] in widths
+    return None if first == last else "channels" if first else "tokens"
+
+
+def _by_kind(part: nn.Module, x: Tensor) -> str | None:
+    along = any(isinstance(layer, ALONG[x.dim() - 3]) for layer in part.modules())
+    across = any(isinstance(layer, (nn.Linear, nn.LayerNorm)) for layer in part.modules())
+    return None if along == across else "channels" if along else "tokens"
+
+
+def _by_sides(x: Tensor) -> str | None:
+    first, last = len(set(x.shape[2:])) == 1, len(set(x.shape[1:-1])) == 1
+    return None if first == last else "channels" if first else "tokens"
 
 
 def taken_by(context: nn.Module) -> str:
@@ -163,7 +200,11 @@ def taken_by(context: nn.Module) -> str:
 
 def missing(call: str, place: str, names: list[str]) -> str:
     """The message about a name that no submodule has, with the nearest that one has."""
-    close = difflib.get_close_matches(place, names, n=3, cutoff=0.5)
+    deeper = [name for name in names if name.endswith(f".{place}")]  # the name it has inside another module
+    close = deeper[:3] or difflib.get_close_matches(place, names, n=3, cutoff=0.5)
+    if not close:
+        ends = {name.rpartition(".")[2]: name for name in reversed(names)}
+        close = [ends[end] for end in difflib.get_close_matches(place, ends, n=1)]
     hint = " or ".join(f"'{name}'" for name in close)
     children = [name for name in names if "." not in name]
     shown = ", ".join(children[:12]) + (", ..." if len(children) > 12 else "")

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from hamburger.errors import InputError
@@ -18,10 +19,11 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class Seen:
-    """How often a module was called, and what it gave first."""
+    """How often a module was called, and what it was given and gave first."""
 
     def __init__(self) -> None:
         self.calls = 0
+        self.given: tuple[Any, ...] = ()
         self.output: Any = None
 
 
@@ -51,27 +53,34 @@ def _look(model: nn.Module, places: Mapping[str, nn.Module], example: Any) -> di
     seen = {name: Seen() for name in places}
 
     def look(name: str) -> Any:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
+        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             record = seen[name]
             record.calls += 1
             if record.calls == 1:
-                record.output = output
+                record.given, record.output = (*args, *kwargs.values()), output
 
         return hook
 
-    handles = [module.register_forward_hook(look(name)) for name, module in places.items()]
+    # in front of hooks of others, as a context will be
+    handles = [
+        module.register_forward_hook(look(name), prepend=True, with_kwargs=True) for name, module in places.items()
+    ]
     try:
         with quiet(model):
-            if isinstance(example, tuple):
-                model(*example)
-            elif isinstance(example, dict):
-                model(**example)
-            else:
-                model(example)
+            call_with(model, example)
     finally:
         for handle in handles:
             handle.remove()
     return seen
+
+
+def call_with(model: nn.Module, example: Any) -> None:
+    if isinstance(example, tuple):
+        model(*example)
+    elif isinstance(example, dict):
+        model(**example)
+    else:
+        model(example)
 
 
 @contextmanager
@@ -95,7 +104,7 @@ def quiet(model: nn.Module) -> Iterator[None]:
             _give_back(module, held)
         with torch.no_grad():
             for buffer, before in buffers:
-                if not torch.equal(buffer, before):
+                if not buffer.is_meta and not torch.equal(buffer, before):
                     buffer.copy_(before)
 
 
@@ -136,29 +145,36 @@ def _examples(call: str, model: nn.Module) -> Iterator[Tensor]:
     if first is None:
         raise InputError(f"{call}: {type(model).__name__} has no convolution that shows its input; give example=")
     axes = CONVOLUTIONS.index(next(kind for kind in CONVOLUTIONS if isinstance(first, kind))) + 1
-    for size in dict.fromkeys((*_own_sizes(model), *(SIZES if axes < 3 else (32, 64)))):
-        made = torch.rand(1, first.in_channels, *[size] * axes, generator=torch.Generator().manual_seed(0))
-        yield made.to(first.weight.device, first.weight.dtype)
+    like = next(first.parameters())  # not .weight, which spectral norms compute, with a step of their own in training
+    told = (tuple(size) for size in _own_sizes(model) if len(size) == axes)
+    for sides in dict.fromkeys((*told, *((size,) * axes for size in (SIZES if axes < 3 else (32, 64))))):
+        made = torch.rand(1, first.in_channels, *sides, generator=torch.Generator().manual_seed(0), device="cpu")
+        yield made.to(like.device, like.dtype)
 
 
 def check_ready(call: str, model: object) -> None:
     if not isinstance(model, nn.Module):
         raise InputError(f"{call}: the model must be a torch.nn.Module, got {type(model).__name__}")
+    if any(isinstance(module, DistributedDataParallel) for module in model.modules()):
+        raise InputError(
+            f"{call}: the model is in DistributedDataParallel already, which would not average the gradients of what "
+            "comes later; call this on the bare model, then wrap it"
+        )
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if isinstance(tensor, (UninitializedParameter, UninitializedBuffer)):
             raise InputError(f"{call}: '{name}' has no size yet (a lazy module); run the model once before")
 
 
-def _own_sizes(model: nn.Module) -> Iterator[int]:
-    """What networks of timm and torchvision say about the size of their input."""
+def _own_sizes(model: nn.Module) -> Iterator[tuple[int, ...]]:
+    """What networks of timm and torchvision say about the height and width of their input."""
     patches: Any = getattr(model, "patch_embed", None)
     config: Any = getattr(model, "pretrained_cfg", None)
     told = [getattr(patches, "img_size", None), getattr(model, "image_size", None)]
     told.append(config.get("input_size") if isinstance(config, dict) else None)
     for size in told:
-        side = size[-1] if isinstance(size, (tuple, list)) and size else size
-        if isinstance(side, int) and side > 0:
-            yield side
+        sides = tuple(size[-2:]) if isinstance(size, (tuple, list)) else (size, size)
+        if all(isinstance(side, int) and side > 0 for side in sides):
+            yield sides
 
 
 def _one_line(error: BaseException | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from dataclasses import replace
 from typing import Any
@@ -58,7 +59,11 @@ def create_classifier(
     try:
         net = timm.create_model(backbone, num_classes=num_classes, pretrained=pretrained, **(backbone_options or {}))
     except (RuntimeError, TypeError) as error:
-        raise OptionError(f"create_classifier: timm cannot build '{backbone}': {error}") from error
+        close = [] if timm.is_model(backbone) else difflib.get_close_matches(backbone, timm.list_models(), n=3)
+        hint = f"; did you mean {' or '.join(close)}?" if close else ""
+        if timm.is_model(backbone) and backbone_options:
+            hint = f"; backbone_options are {backbone_options}, which belong to another network or are none of its"
+        raise OptionError(f"create_classifier: timm cannot build '{backbone}': {error}{hint}") from error
     if stem == "small":
         _shrink_stem(backbone, net)
     if context is not None:

@@ -274,6 +274,12 @@ def test_a_run_in_parts_moves_its_running_statistics_once_a_move(tmp_path, monke
     assert moved[2] == pytest.approx(moved[1], rel=0.2)
 
 
+def test_a_step_is_recorded_on_a_card_alone(tmp_path):
+    with pytest.raises(OptionError, match=r"graph records a step on a CUDA device.*--set graph=false"):
+        train_small(tmp_path / "run", "graph=true")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_loss_that_is_not_finite_stops_at_once(tmp_path, monkeypatch):
     original = loop.discriminator_move
 
@@ -298,8 +304,10 @@ def test_a_loss_that_is_not_finite_stops_at_once(tmp_path, monkeypatch):
 )
 def test_a_game_that_is_over_is_stopped(tmp_path, rule, complaint):
     quiet = [f"collapse.{name}=0" for name in ("won", "blind", "uniform")]
-    with pytest.raises(TrainingError, match=rf"stopped at step 10: .*{complaint}.*try .*--resume"):
+    said = rf"stopped at step 10: .*{complaint}.*begin a new run, with .*last.ckpt, of step 8"
+    with pytest.raises(TrainingError, match=said) as stopped:
         train_small(tmp_path / "run", *quiet, rule, "collapse.patience=10")
+    assert "--resume" not in str(stopped.value)  # it would stop there again, and takes no other settings
 
 
 def test_only_what_lasts_is_a_collapse():

@@ -48,4 +48,7 @@ def verdict(counts: Mapping[str, int], terms: Mapping[str, float], rule: Collaps
             "a lower optim.generator_lr, a larger batch, or more optim.discriminator_steps",
         ),
     }[name]
-    return f"{what[0]}, for {counts[name]} steps now; try {what[1]}; --set collapse.patience=0 goes on regardless"
+    return (
+        f"{what[0]}, for {counts[name]} steps now; begin a new run, with {what[1]}, or with collapse.patience=0, which "
+        f"never stops"
+    )

@@ -63,7 +63,7 @@ class GanLoop(Run[GanRecipe, GanProgress]):
         self.generator, self.discriminator = players
         self.feed, self.classes = feed, feed.set.classes
         self.moves: Callable[[Sequence[list[Real]]], dict[str, Tensor]] = self.both_move
-        if recipe.graph and self.device.type == "cuda":
+        if recipe.graph:
             self.moves = Replayed(self.both_move)
         self.average: Average | None = None
         if recipe.average is not None:
@@ -196,7 +196,7 @@ class GanLoop(Run[GanRecipe, GanProgress]):
         super().log()
         said = verdict(self.progress.counts, self.progress.terms, self.recipe.collapse)
         if said is not None:
-            raise TrainingError(f"train: stopped at step {self.progress.step}: {said}; {self._last_good()}")
+            raise TrainingError(f"train: stopped at step {self.progress.step}: {said}; {self.last_written()}")
 
     def waited(self) -> float:
         return self.feed.waited

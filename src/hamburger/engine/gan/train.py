@@ -20,6 +20,7 @@ from hamburger.engine.machine import Machine
 from hamburger.engine.result import Result, measured
 from hamburger.engine.session import in_folder
 from hamburger.engine.train import begin, ready
+from hamburger.errors import OptionError
 from hamburger.recipes.gan_base import GanRecipe
 from hamburger.recipes.gan_check import check_gan_recipe
 
@@ -41,6 +42,10 @@ def train_gan(
     """Train `recipe` into the folder `run`, or go on with it; everything is as in `engine.train.train`."""
     machine = Machine.choose(accelerator=accelerator, devices=devices, nodes=nodes)
     check_gan_recipe(recipe, processes=machine.processes)
+    if recipe.graph and machine.accelerator == "cpu":
+        raise OptionError(
+            f"recipe '{recipe.name}': graph records a step on a CUDA device, not on a CPU; --set graph=false"
+        )
 
     def open_data(first: bool) -> tuple[Source, ImageSet]:
         listen: Listener = on_event if first else lambda event: None

@@ -6,6 +6,7 @@ precision and recall take the features of a fixed choice of each set.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from hamburger.errors import OptionError, check_count, check_positive, check_see
 from hamburger.gan.generator import Generator
 from hamburger.gan.sampling import samples
 from hamburger.metrics.feature_cache import cached_features
-from hamburger.metrics.features import NetworkExtractor, features_of, gaussian_of
+from hamburger.metrics.features import NetworkExtractor, features_of, gaussian_of, tensor_bytes
 from hamburger.metrics.frechet import Gaussian, Moments, frechet_distance
 from hamburger.metrics.image_sets import Distances
 from hamburger.metrics.kernel_distance import kernel_distance
@@ -69,6 +70,11 @@ class RealSide:
     split: str
     size: int
     digest: str
+
+    @property
+    def seen(self) -> str:
+        """Of the features: changed code of an extractor makes others, and its label stays."""
+        return hashlib.sha256(tensor_bytes(self.features)).hexdigest()
 
 
 def look_at_real(

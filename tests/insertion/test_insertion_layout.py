@@ -1,0 +1,148 @@
+"""Which axis the channels are, in networks whose weights do not say it plainly."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import hamburger as hb
+from hamburger.insertion import InsertedContext
+
+
+def found(net, places, example=None):
+    """Layout and channels that were found at each place."""
+    hb.insert_context(net, dict.fromkeys(places, "efficient"), example=example)
+    inserted = [net.get_submodule(place).inserted_context for place in places]
+    return [(each.form.layout, each.context.channels) for each in inserted]
+
+
+class Joins(nn.Module):
+    """As an Inception block: no weight is as long as the output has channels, one is as long as its map is wide."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Conv2d(3, 16, 1), nn.Conv2d(3, 8, 1)
+
+    def forward(self, x):
+        return torch.cat([self.one(x), self.two(x)], dim=1)
+
+
+class Permutes(nn.Module):
+    """A convolution whose output is turned to channels last."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 12, 1)
+
+    def forward(self, x):
+        return self.conv(x).movedim(1, -1)
+
+
+class Norms(Permutes):
+    """Channels last, as many as the map is high and wide."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(12)
+
+    def forward(self, x):
+        return self.norm(super().forward(x))
+
+
+@pytest.mark.parametrize(
+    ("module", "example", "expected"),
+    [
+        (Joins(), (1, 3, 16, 16), ("channels", 24)),
+        (nn.Sequential(nn.Conv2d(3, 32, 1), nn.PixelShuffle(2)), (1, 3, 16, 16), ("channels", 8)),
+        (nn.ConvTranspose2d(3, 6, 1, bias=False), (1, 3, 3, 3), ("channels", 6)),
+        (nn.Conv2d(3, 16, 1), (1, 3, 16, 24), ("channels", 16)),
+        (Permutes(), (1, 3, 9, 9), ("tokens", 12)),
+        (Permutes(), (1, 3, 7, 9), ("tokens", 12)),
+    ],
+)
+def test_maps_of_any_kind(module, example, expected):
+    assert found(nn.Sequential(module), ["0"], torch.rand(example)) == [expected]
+
+
+def test_a_cube_is_read_by_its_layers():
+    norms = Norms()
+    assert found(norms, ["norm"], torch.rand(1, 3, 12, 12)) == [("tokens", 12)]
+    assert found(Norms(), ["conv"], torch.rand(1, 3, 12, 12)) == [("channels", 12)]
+
+
+def test_a_swin_transformer_of_an_image_that_is_not_square():
+    timm = pytest.importorskip("timm", reason="needs timm")
+    sizes = {"window_size": 4, "embed_dim": 16, "depths": (1, 1), "num_heads": (1, 2), "num_classes": 5}
+    for size in (64, (32, 64)):  # 16 x 16 x 16 after the first stage; a size that no other network has
+        net = timm.create_model("swin_tiny_patch4_window7_224", img_size=size, **sizes)
+        assert found(net, ["layers.0", "layers.1"]) == [("tokens", 16), ("tokens", 32)]
+
+
+class Recurrent(nn.Module):
+    def __init__(self, batch_first):
+        super().__init__()
+        self.rnn, self.norm = nn.GRU(4, 8, batch_first=batch_first), nn.LayerNorm(8)
+
+    def forward(self, x):
+        return self.norm(self.rnn(x)[0])
+
+
+def test_sequences_with_the_batch_in_the_middle_are_not_guessed():
+    """A context along the wrong axis would mix the samples of a batch, in silence."""
+    x = torch.randn(5, 2, 4)
+    for place in ("norm", "rnn"):
+        part = {"output": 0} if place == "rnn" else {}
+        with pytest.raises(hb.InputError, match=rf"'{place}'.*\(5, 2, 8\).*batch_first=False.*'layout': 'sequence'"):
+            hb.insert_context(Recurrent(False), {place: ("nmf", part)}, example=x)
+        first, middle = Recurrent(True).eval(), Recurrent(False).eval()
+        middle.load_state_dict(first.state_dict())
+        hb.insert_context(first, {place: ("nmf", {"rank": 2, **part})}, example=x.transpose(0, 1), gate="one")
+        hb.insert_context(middle, {place: ("nmf", {"rank": 2, **part, "layout": "sequence"})}, example=x, gate="one")
+        middle.load_state_dict(first.state_dict())
+        torch.testing.assert_close(middle(x), first(x.transpose(0, 1)).transpose(0, 1))
+        torch.testing.assert_close(middle(x[:, :1]), middle(x)[:, :1])
+    with pytest.raises(hb.ShapeError, match=r"'sequence' is \(n, b, c\), and the features are \(1, 8, 4, 4\)"):
+        hb.insert_context(
+            nn.Sequential(nn.Conv2d(3, 8, 1)), {"0": ("nmf", {"layout": "sequence"})}, example=torch.rand(1, 3, 4, 4)
+        )
+
+
+class Encoder(nn.Module):
+    def __init__(self, nested=True):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=nested)
+
+    def forward(self, x, padded=None):
+        return self.layers(x, src_key_padding_mask=padded)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_sequences_that_an_encoder_packs():
+    """In evaluation it hands nested tensors from layer to layer where padding is told."""
+    x, padded = torch.rand(2, 5, 8), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    place = {"layers.layers.0": "efficient"}
+    with pytest.raises(hb.InputError, match=r"'layers\.layers\.0' gives nested tensors.*enable_nested_tensor=False"):
+        hb.insert_context(Encoder(), place, example=(x, padded))
+    net = hb.insert_context(Encoder().eval(), place, example=x)
+    with torch.no_grad(), pytest.raises(hb.InputError, match=r"cannot take nested tensors.*use_nested_tensor = False"):
+        net(x, padded)
+    open_ = Encoder(nested=False).eval()
+    with torch.no_grad():
+        before = open_(x, padded)
+        hb.insert_context(open_, place, example=(x, padded))
+        torch.testing.assert_close(open_(x, padded)[~padded], before[~padded])
+
+
+def test_the_fast_path_of_an_encoder_does_not_pass_contexts_by():
+    """torch computes a whole layer in one call in evaluation, unless there are hooks in it."""
+    x, net = torch.rand(2, 5, 8), Encoder().eval()
+    with torch.no_grad():
+        before = net(x)
+        hb.insert_context(net, {"layers.layers.0.linear2": "efficient"}, example=x)
+        torch.testing.assert_close(net(x), before)
+        for module in net.modules():
+            if isinstance(module, InsertedContext):
+                nn.init.ones_(module.gate)
+        assert not torch.allclose(net(x), before)
