@@ -65,7 +65,7 @@ def factors(
             )
             if found is not None:
                 return found
-        streamed = stream_of(x, bases.shape[2], stream.shared_bytes)
+        streamed = stream_of(x, bases.shape[2], stream.shared_bytes, stream.tile_columns)
         if streamed is not None:
             return stream.solve(x, bases, streamed, steps, eps, keep=keep, product=product, dtype=codes)
         return _sweeps(x, bases, steps, eps, keep, product, codes)
