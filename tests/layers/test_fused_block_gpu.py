@@ -263,7 +263,7 @@ def test_played_again_as_a_recording(name, b, train, monkeypatch):
     """Calls at equal addresses: first one by one, then recorded, and the same bits; other inputs, other outputs."""
     layer = build(name, 256, rank=32).train(train)
     z = torch.randn(b, 256, 33, 32, device="cuda", dtype=torch.bfloat16)
-    monkeypatch.setenv(replay.VARIABLE, "1")
+    monkeypatch.delenv(replay.VARIABLE, raising=False)
     monkeypatch.setattr(tape, "_tapes", {})
     played, original = [], replay.Recordings.play
     monkeypatch.setattr(replay.Recordings, "play", lambda *a: played.append(original(*a)) or played[-1])
@@ -292,7 +292,7 @@ def test_played_again_as_a_recording(name, b, train, monkeypatch):
 
 @pytest.mark.parametrize("mode", ["thread_local", "global"])
 def test_recordings_beside_a_capture_in_another_thread(mode, monkeypatch):
-    monkeypatch.setenv(replay.VARIABLE, "1")
+    monkeypatch.delenv(replay.VARIABLE, raising=False)
     monkeypatch.setattr(tape, "_tapes", {})
     layer = build("nmf", 256, rank=32).eval()
     z = torch.randn(1, 256, 33, 32, device="cuda", dtype=torch.bfloat16)
@@ -327,7 +327,7 @@ def test_recordings_beside_a_capture_in_another_thread(mode, monkeypatch):
 
 def test_recordings_go_while_they_run(monkeypatch):
     """The oldest of too many is dropped, whatever it is doing."""
-    monkeypatch.setenv(replay.VARIABLE, "1")
+    monkeypatch.delenv(replay.VARIABLE, raising=False)
     monkeypatch.setattr(tape, "_tapes", {})
     monkeypatch.setattr(replay, "MOST_RECORDED", 2)
     layer = build("nmf", 256, rank=32).eval()
