@@ -1,4 +1,4 @@
-"""Feature maps and spectra of layers with channels first and last, against what a hook sees and numpy; their figures."""
+"""Feature maps and spectra of layers with channels first and last, against a hook and numpy; their figures."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from hamburger.engine.ablation import ablation_cells
 from hamburger.engine.ablation_plan import Plan
 from hamburger.engine.ablation_rows import check_rows, join_rows, read_rows, still_to_run
 from hamburger.engine.grid import GridError, check_grid, rows, run_grid
-from hamburger.errors import OptionError, UnknownNameError
+from hamburger.errors import HamburgerError, OptionError, UnknownNameError
 from hamburger.layers.context import create_context
 from hamburger.models.create import create_model
 from hamburger.recipes.ablations import DEFAULTS, ablations, chosen
@@ -148,6 +148,21 @@ def test_rows_are_joined_over_calls_and_never_mixed(tmp_path):
     assert all(needed <= set(json.loads(line)) for line in path.read_text().splitlines())
     with pytest.raises(OptionError, match="name another file with --json"):
         check_rows(path, ablation_cells("parts", "patchwork", seeds=[2], settings=["steps=9"]))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"recipe": "patchwork", "context": "nmf"}', "rows that are none of an ablation .no ablation, cell"),
+        ('{"ablation": "parts", "ce', "ablate: line 1 of .*rows.jsonl is no row"),
+    ],
+)
+def test_a_file_of_something_else_is_refused_before_any_work(tmp_path, content, said):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(content + "\n")
+    with pytest.raises(HamburgerError, match=said):
+        check_rows(path, ablation_cells("parts", "patchwork", seeds=[0]))
+    assert path.read_text() == content + "\n"
 
 
 def test_grids_share_the_trainings_they_have_in_common():
