@@ -341,3 +341,17 @@ def test_an_ablation_of_another_task_is_no_score_and_no_failure(tmp_path):
     results = Results.of(tmp_path)
     assert {verdict.word for _, verdict in judged(results)} == {NOT_RUN}
     assert "bars-ablation" not in page(results)
+
+
+@pytest.mark.parametrize(("width", "words"), [(512, {CONFIRMED}), (64, {NOT_RUN})])
+def test_a_rank_of_one_does_not_speak_for_a_rank_of_eight(width, words):
+    """In a head of 64 channels, 8 for 512 would be 1."""
+    common = {"recipe": "patchwork", "steps": 9, "hardware": "H", "miou": 0.5}
+    rows = [
+        common | {"cell": f"d{width}-r{width // part}", "seed": seed}
+        for part in (64, 32, 16, 8, 4)
+        for seed in range(3)
+    ]
+    verdicts = {claim.id: claim.judge(Results({"ablation_latent_x": rows})).word for claim in CLAIMS}
+    assert verdicts["latent-eightfold"] == CONFIRMED
+    assert {verdicts["latent-small-rank"]} == words
