@@ -12,7 +12,7 @@ from triton.compiler import ASTSource  # noqa: E402
 
 from hamburger.ops import kernels as shared  # noqa: E402
 from hamburger.ops import launch  # noqa: E402
-from hamburger.ops.block import Batch, Norm, kernels, launches, norm_kernels, norm_launches  # noqa: E402
+from hamburger.ops.block import Batch, Norm, back_kernels, kernels, launches, norm_kernels, norm_launches  # noqa: E402
 
 pytestmark = [
     pytest.mark.skipif(launch.INTERPRETED, reason="an interpreted kernel is not compiled"),
@@ -53,7 +53,8 @@ class Compiler:
 @pytest.fixture
 def card(monkeypatch):
     """Compile instead of launching, and say what came of it: kernel -> its assembly, within the card's memory."""
-    taught = {name: module for module in (kernels, norm_kernels, shared) for name in vars(module) if "_kernel" in name}
+    modules = kernels, back_kernels, norm_kernels, shared
+    taught = {name: module for module in modules for name in vars(module) if name.endswith("_kernel")}
     for name, module in taught.items():
         monkeypatch.setattr(module, name, Compiler(getattr(module, name)))
 

@@ -13,7 +13,10 @@ def products_and_squares(
     p_x, p_d, d, n, r, s_xd, s_xn, o_n,
     NORMS: tl.constexpr, KIND: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """X^T D for a tile of columns, |x|^2 of each (where NORMS), |d|^2 of each basis.   ->   BN R,  BN,  R"""
+    """X^T D for a tile of columns, |x|^2 of each (where NORMS), |d|^2 of each basis.
+
+    x: d n   d: d r   ->   BN R,  BN,  R
+    """
     o_r = tl.arange(0, R)
     b_sum, b_xx, b_dd = tl.zeros([BN, R], tl.float32), tl.zeros([BN], tl.float32), tl.zeros([R], tl.float32)
     for i_d in range(0, d, BD):
@@ -60,6 +63,7 @@ def assign_kernel(
 ):  # fmt: skip
     """Codes: softmax over r of cosine(D, X) / T; with EXPAND also Y = D C. Grid: b * tiles of n.
 
+    x, y: b d n   d: b d r   c: b n r   A program owns BN columns.
     The norms of X do not change: FIRST leaves their inverses in scale (b n), later calls read them there. Y, which is
     rounded to the dtype of X at once, needs no more than COARSE products.
     """
@@ -86,7 +90,10 @@ def centroids_kernel(
     p_sums, p_d, d, r, parts,
     EPS: tl.constexpr, FD: tl.constexpr, FR: tl.constexpr, FP: tl.constexpr,
 ):  # fmt: skip
-    """D = X C^T diag(C 1)^-1 from the partial sums of `sums_kernel`. Grid: b, tiles of d, tiles of r."""
+    """D = X C^T diag(C 1)^-1 from partial sums. Grid: b, tiles of d, tiles of r.
+
+    A program owns a tile of D, FD x FR.   sums: b parts (d + 1) r, as `sums_kernel` leaves them   d: b d r
+    """
     i_b = tl.program_id(0).to(tl.int64)
     o_d = (tl.program_id(1) * FD + tl.arange(0, FD)).to(tl.int64)
     o_r = tl.program_id(2) * FR + tl.arange(0, FR)

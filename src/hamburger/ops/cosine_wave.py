@@ -15,7 +15,7 @@ SHARES = 1 << 21  # numbers, of all programs: so many are written in half the by
 
 
 class Memory(NamedTuple):
-    """What a solve writes beside its results: see `cosine_wave_kernels`."""
+    """What a solve writes beside its results: see `cosine_wave_kernels.Exchange`."""
 
     copy: Tensor
     shares: Tensor

@@ -1,7 +1,11 @@
 """Pieces of Triton that all fused hams share. X is b d n with any strides; in memory D is b d r and C is b n r.
 
-In kernels: i_ program index or loop position, o_ offsets, m_ mask, p_ pointer, b_ block, its shape above each load;
-s_ stride; capitals for sizes known at compile time. Offsets into d and n are 64 bits wide: d n may exceed 2^31.
+Letters, in all kernels: i_ program index or loop position, o_ offsets, m_ mask, p_ pointer, b_ block, its shape above
+each load; s_ stride; capitals for sizes known at compile time. d, n, r, c are sizes as they are, D and R padded ones,
+BN, BD and the like those of a tile: `tiles.Blocks`. Offsets into d and n are 64 bits wide: d n may exceed 2^31.
+
+What a program, a tile, a part, a share are: docs/kernels.md, with a map of these files. Between programs of one launch
+there is no order here: a program reads what launches before it wrote, and writes what no other one writes.
 """
 
 from __future__ import annotations
@@ -37,16 +41,16 @@ def product(b_left, b_right, b_sum, KIND: tl.constexpr):
 def own_part(n, length):
     """Of positions, where a sum over them is cut into parts and axis 0 of the grid is b * parts.
 
-    ->   which of all b * parts,  i_b,  its positions: from start on, below stop
+    ->   which of all b * parts,  i_b,  its positions: from begin on, below end
     """
     i_bs, parts = tl.program_id(0).to(tl.int64), tl.cdiv(n, length)
-    start = tl.program_id(0) % parts * length
-    return i_bs, i_bs // parts, start, tl.minimum(start + length, n)
+    begin = tl.program_id(0) % parts * length
+    return i_bs, i_bs // parts, begin, tl.minimum(begin + length, n)
 
 
 @triton.jit
 def own_columns(n, BN: tl.constexpr):
-    """Which sample and which columns are this program's.   ->   i_b, o_n: BN"""
+    """Which image and which columns are this program's.   ->   i_b, o_n: BN"""
     i_b, i_n = tl.program_id(0) // tl.cdiv(n, BN), tl.program_id(0) % tl.cdiv(n, BN)
     return i_b.to(tl.int64), i_n.to(tl.int64) * BN + tl.arange(0, BN)
 
@@ -56,7 +60,7 @@ def project(
     p_x, p_d, d, n, r, s_xd, s_xn, o_n,
     KIND: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """X^T D for a tile of columns.   ->   BN R"""
+    """X^T D for a tile of columns.   x: d n   d: d r   ->   BN R"""
     o_r = tl.arange(0, R)
     b_sum = tl.zeros([BN, R], tl.float32)
     for i_d in range(0, d, BD):
@@ -76,7 +80,7 @@ def expand(
     b_c, p_d, p_y, d, n, r, s_yd, s_yn, o_n,
     KIND: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """Y = D C for a tile of columns, written out.   b_c: BN R"""
+    """Y = D C for a tile of columns, written out.   b_c: BN R   d: d r   y: d n"""
     o_r = tl.arange(0, R)
     for i_d in range(0, d, BD):
         o_d = (i_d + tl.arange(0, BD)).to(tl.int64)
@@ -115,14 +119,14 @@ def store_codes(b_c, p_c, n, r, o_n, R: tl.constexpr):
 
 @triton.jit
 def rows_times_codes(
-    p_a, p_c, rows, r, o_a, o_r, s_a, s_n, start, stop,
+    p_a, p_c, rows, r, o_a, o_r, s_a, s_n, begin, end,
     KIND: tl.constexpr, SD: tl.constexpr, SR: tl.constexpr, SN: tl.constexpr,
 ):  # fmt: skip
-    """A C^T over the positions from start to stop, in their order.   a: rows n   ->   SD SR"""
+    """A C^T over the positions from begin to end, in their order.   a: rows n   ->   SD SR"""
     b_sum = tl.zeros([SD, SR], tl.float32)
-    for i_n in range(start, stop, SN):
+    for i_n in range(begin, end, SN):
         o_n = (i_n + tl.arange(0, SN)).to(tl.int64)
-        m_n = o_n < stop
+        m_n = o_n < end
         # SD SN
         m_a = (o_a < rows)[:, None] & m_n[None, :]
         b_a = tl.load(p_a + o_a[:, None] * s_a + o_n[None, :] * s_n, mask=m_a, other=0.0)
@@ -138,12 +142,13 @@ def sums_kernel(
     p_x, p_c, p_sums, d, n, r, length, s_xb, s_xd, s_xn,
     GRAM: tl.constexpr, KIND: tl.constexpr, SD: tl.constexpr, SR: tl.constexpr, SN: tl.constexpr,
 ):  # fmt: skip
-    """What sums over positions, one partial sum per part of them, each owned by one program.
+    """What sums over positions, one partial sum per part of them. Grid: b * parts, tiles of rows, tiles of r.
 
-    sums: b parts (d + e) r. Rows below d are X C^T; the e rows after them are C C^T (GRAM: e = r), or C 1 (e = 1).
-    Grid: b * parts, tiles of rows, tiles of r.
+    A program owns one tile of one partial sum: SD rows, SR columns, `length` positions.
+    x: b d n   c: b n r   sums: b parts (d + e) r. The first d rows are X C^T; the e rows after them are C C^T (GRAM:
+    e = r), or C 1 (e = 1).
     """
-    i_bs, i_b, start, stop = own_part(n, length)
+    i_bs, i_b, begin, end = own_part(n, length)
     o_r = tl.program_id(2) * SR + tl.arange(0, SR)
     p_c += i_b * n * r
     p_sums += i_bs * (d + (r if GRAM else 1)) * r
@@ -152,35 +157,35 @@ def sums_kernel(
     if i_a < 0:
         o_a = (tl.program_id(1) * SD + tl.arange(0, SD)).to(tl.int64)
         b_sum = rows_times_codes(
-            p_x + i_b * s_xb, p_c, d, r, o_a, o_r, s_xd, s_xn, start, stop, KIND, SD, SR, SN
+            p_x + i_b * s_xb, p_c, d, r, o_a, o_r, s_xd, s_xn, begin, end, KIND, SD, SR, SN
         )  # fmt: skip
         m_sum = (o_a < d)[:, None] & (o_r < r)[None, :]
         tl.store(p_sums + o_a[:, None] * r + o_r[None, :], b_sum, mask=m_sum)
     elif GRAM:
         o_a = (i_a * SD + tl.arange(0, SD)).to(tl.int64)
-        b_sum = rows_times_codes(p_c, p_c, r, r, o_a, o_r, 1, r, start, stop, KIND, SD, SR, SN)
+        b_sum = rows_times_codes(p_c, p_c, r, r, o_a, o_r, 1, r, begin, end, KIND, SD, SR, SN)
         m_sum = (o_a < r)[:, None] & (o_r < r)[None, :]
         tl.store(p_sums + (d + o_a[:, None]) * r + o_r[None, :], b_sum, mask=m_sum)
     else:
         b_mass = tl.zeros([SR], tl.float32)
-        for i_n in range(start, stop, SN):
+        for i_n in range(begin, end, SN):
             o_n = (i_n + tl.arange(0, SN)).to(tl.int64)
             # SN SR
-            m_c = (o_n < stop)[:, None] & (o_r < r)[None, :]
+            m_c = (o_n < end)[:, None] & (o_r < r)[None, :]
             b_mass += tl.sum(tl.load(p_c + o_n[:, None] * r + o_r[None, :], mask=m_c, other=0.0), axis=0)
         tl.store(p_sums + d * r + o_r, b_mass, mask=o_r < r)
 
 
 @triton.jit
 def add_parts(
-    p_sums, parts, rows, o_a, stop, o_r, r,
+    p_sums, parts, rows, o_a, below, o_r, r,
     FA: tl.constexpr, FR: tl.constexpr, FP: tl.constexpr,
 ):  # fmt: skip
-    """Rows o_a (below stop) of the sums, their parts added in order.   sums: parts rows r   ->   FA FR
+    """Rows o_a (those less than `below`) of the sums, their parts added in order.   sums: parts rows r   ->   FA FR
 
     FP parts are read at once: one after another, their way from memory would be all that an update waits for.
     """
-    m_sum = (o_a < stop)[None, :, None] & (o_r < r)[None, None, :]
+    m_sum = (o_a < below)[None, :, None] & (o_r < r)[None, None, :]
     b_sum = tl.zeros([FA, FR], tl.float32)
     for i_s in range(0, parts, FP):
         o_s = i_s + tl.arange(0, FP)
@@ -205,7 +210,7 @@ def total_kernel(p_sums, p_total, parts, size, FP: tl.constexpr, BLOCK: tl.const
 
 @triton.jit
 def clear_kernel(p_counts, size, BLOCK: tl.constexpr):
-    """Counters at zero. Grid: 1."""
+    """Counters at zero.   counts: size   Grid: 1."""
     for i in range(0, size, BLOCK):
         o = i + tl.arange(0, BLOCK)
         tl.store(p_counts + o, tl.zeros([BLOCK], tl.int32), mask=o < size)
@@ -213,7 +218,7 @@ def clear_kernel(p_counts, size, BLOCK: tl.constexpr):
 
 @triton.jit
 def gram_kernel(p_d, p_g, d, r, KIND: tl.constexpr, FD: tl.constexpr, FR: tl.constexpr):
-    """G = D^T D: b r r. Grid: b, tiles of r, tiles of r."""
+    """G = D^T D.   d: b d r   g: b r r   Grid: b, tiles of r, tiles of r."""
     i_b = tl.program_id(0).to(tl.int64)
     o_i = tl.program_id(1) * FR + tl.arange(0, FR)
     o_j = tl.program_id(2) * FR + tl.arange(0, FR)

@@ -13,7 +13,7 @@ from hamburger.ops import kernels
 from hamburger.ops.start import start
 from hamburger.ops.tiles import Blocks, cdiv, split
 
-COUNTS = 32  # that a solve in one launch may use, for each sample
+COUNTS = 32  # that a solve in one launch may use, for each image
 FEW = 4  # parts, that are added up where they are used
 
 # Whether kernels run in Triton's interpreter, on the CPU (TRITON_INTERPRET=1 before triton is imported).
@@ -87,7 +87,7 @@ def total(sums: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def counters(b: int, device: torch.device) -> Tensor:
-    """Zeros for each sample, for programs that wait for each other.   ->   b COUNTS"""
+    """Zeros for each image, for programs that wait for each other.   ->   b COUNTS"""
     counts = torch.empty(b, COUNTS, dtype=torch.int32, device=device)
     start(kernels.clear_kernel, (1,), counts, counts.numel(), BLOCK=1024, num_warps=4)
     return counts

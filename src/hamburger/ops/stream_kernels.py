@@ -5,11 +5,13 @@ from __future__ import annotations
 import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
 
+from hamburger.ops.layouts import row_layout
+
 
 @gluon.jit
 def load_bases_at_once(p_d, d, r, D: gl.constexpr, R: gl.constexpr, W: gl.constexpr):
     """D, zeros beyond d and r: all that memory has to give is asked for at once.   ->   D/64 times 64 R"""
-    ld_d: gl.constexpr = gl.BlockedLayout([1, 8], [256 // R, R // 8], [W, 1], [1, 0])
+    ld_d: gl.constexpr = row_layout(R, 8, W)
     o_r = gl.arange(0, R, gl.SliceLayout(0, ld_d))
     found = ()
     for i in gl.static_range(D // 64):
@@ -19,6 +21,19 @@ def load_bases_at_once(p_d, d, r, D: gl.constexpr, R: gl.constexpr, W: gl.conste
         rows = gl.load(p_d + o_d[:, None] * r + o_r[None, :], mask=m_d, other=0.0)
         found = found + (rows,)  # noqa: RUF005  Gluon does not unpack
     return found
+
+
+@gluon.jit
+def strides_of_tile(s_d, s_n, z, N_FAST: gl.constexpr):
+    """The distances of rows and of columns, the one that is not 1 by a zero of this tile: see `zero_of`.
+
+    Else the addresses of all rows would be kept from tile to tile.
+    """
+    if N_FAST:
+        s_d += z
+    else:
+        s_n += z
+    return s_d, s_n
 
 
 @gluon.jit

@@ -84,6 +84,6 @@ def gluon() -> bool:
     """Whether Triton has the language of these kernels."""
     try:
         from hamburger.ops import wave_kernels  # noqa: F401
-    except (ImportError, AttributeError):  # an experimental part of Triton, which may move
+    except (ImportError, AttributeError, TypeError):  # an experimental part of Triton, which may move
         return False
     return True

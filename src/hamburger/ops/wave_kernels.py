@@ -4,6 +4,10 @@ Letters as in `hamburger.ops.kernels`; here a b_ may also lie in shared memory. 
 shared memory for all K sweeps. What sums over positions goes through global memory: each program writes its share in
 bfloat16, and after a barrier each adds up some units of it, in the order of the programs.
 
+What keeps order: `arrive` and `wait` between programs, by counters in global memory that only ever grow; `threads_meet`
+between the threads of a program; `ready` before the matrix units read shared memory that threads have written. A
+product that is "under way" has been started, and its operands must stay as they are until `warpgroup_mma_wait`.
+
 A matrix whose sum is taken is cut into blocks of 8 x 8 or 8 x 4, one after another: what a warp holds of a product's
 result is then contiguous, and a unit of few columns fills whole sectors of memory.
 """
@@ -14,6 +18,8 @@ import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, warpgroup_mma, warpgroup_mma_wait
+
+from hamburger.ops.layouts import product_layout, row_layout, tile_layout
 
 # renamed after Triton 3.6, all of them
 threads_meet = gl.thread_barrier if hasattr(gl, "thread_barrier") else gl.barrier
@@ -71,15 +77,16 @@ def block_offset(o_row, o_col, R: gl.constexpr, WIDE: gl.constexpr):
 
 @gluon.jit
 def load_columns(
-    p_x, b_x, d, n, s_xd, s_xn, i_p,
+    p_x, b_x, d, n, s_xd, s_xn, i_t,
     D: gl.constexpr, BD: gl.constexpr, XD: gl.constexpr, BN: gl.constexpr, N_FAST: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
-    """This program's columns of X into shared memory, zeros beyond d and n.   b_x: D/XD XD BN   ->   |x|^2: BN"""
-    rows: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BN, BN // 8], [W, 1], [1, 0])
-    columns: gl.constexpr = gl.BlockedLayout([8, 1], [BD // 8, 256 // BD], [1, W], [0, 1])
-    ld_x: gl.constexpr = rows if N_FAST else columns
+    """Tile i_t of X, BN of its columns, into shared memory, zeros beyond d and n.   b_x: D/XD XD BN   ->   |x|^2: BN
+
+    BD rows at a time pass through registers.
+    """
+    ld_x: gl.constexpr = tile_layout(BD, BN, N_FAST, W)
     b_xx = gl.zeros([BD, BN], gl.float32, ld_x)
-    o_n = i_p * BN + gl.arange(0, BN, gl.SliceLayout(0, ld_x)).to(gl.int64)
+    o_n = i_t * BN + gl.arange(0, BN, gl.SliceLayout(0, ld_x)).to(gl.int64)
     for i in gl.static_range(D // BD):
         o_d = i * BD + gl.arange(0, BD, gl.SliceLayout(1, ld_x)).to(gl.int64)
         # BD BN
@@ -92,16 +99,16 @@ def load_columns(
 
 @gluon.jit
 def load_columns_async(
-    p_x, b_x, d, n, s_xd, s_xn, i_p, D: gl.constexpr, BN: gl.constexpr, W: gl.constexpr, ABOVE: gl.constexpr = 0
+    p_x, b_x, d, n, s_xd, s_xn, i_t, D: gl.constexpr, BN: gl.constexpr, W: gl.constexpr, ABOVE: gl.constexpr = 0
 ):  # fmt: skip
     """As `load_columns`, under way, in one go: the compiler has the threads meet between one copy and another.
 
     b_x: D BN, the rows of X after the first ABOVE. Eight neighbours in a row go together: s_xn is 1, and n and other
     strides are known to be multiples of 8.
     """
-    rows: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BN, BN // 8], [W, 1], [1, 0])
-    o_d = ABOVE + gl.arange(0, D, gl.SliceLayout(1, rows)).to(gl.int64)
-    o_n = i_p * BN + gl.arange(0, BN, gl.SliceLayout(0, rows)).to(gl.int64)
+    ld_x: gl.constexpr = row_layout(BN, 8, W)
+    o_d = ABOVE + gl.arange(0, D, gl.SliceLayout(1, ld_x)).to(gl.int64)
+    o_n = i_t * BN + gl.arange(0, BN, gl.SliceLayout(0, ld_x)).to(gl.int64)
     # D BN
     m_x = (o_d < d)[:, None] & (o_n < n)[None, :]
     load_async(b_x, p_x + o_d[:, None] * s_xd + o_n[None, :] * s_xn, mask=m_x)
@@ -113,7 +120,7 @@ def load_bases(
     p_d, b_d, d, r, s_d, z, D: gl.constexpr, R: gl.constexpr, W: gl.constexpr
 ):  # fmt: skip
     """D into shared memory, zeros beyond d and r.   b_d: D/64 64 R"""
-    ld_d: gl.constexpr = gl.BlockedLayout([1, 8], [256 // R, R // 8], [W, 1], [1, 0])
+    ld_d: gl.constexpr = row_layout(R, 8, W)
     o_r = gl.arange(0, R, gl.SliceLayout(0, ld_d))
     for i in gl.static_range(D // 64):
         o_d = z + i * 64 + gl.arange(0, 64, gl.SliceLayout(1, ld_d))
@@ -140,6 +147,14 @@ def gram(b_d, zero, z, D: gl.constexpr):
     for i in gl.static_range(D // 64):
         b_sum = warpgroup_mma(b_d.index(i + z).permute([1, 0]), b_d.index(i + z), b_sum, use_acc=i > 0, is_async=True)
     return b_sum
+
+
+@gluon.jit
+def softmax(b_s, m_r):
+    """Over r, which is padded.   b_s: BN R   m_r: 1 R   ->   BN R, zero in the padding"""
+    b_s = gl.where(m_r, b_s, float("-inf"))
+    b_e = gl.exp(b_s - gl.max(b_s, axis=1)[:, None])
+    return b_e / gl.sum(b_e, axis=1)[:, None]
 
 
 @gluon.jit
@@ -180,24 +195,28 @@ def load_shares(p_unit, i_p, programs, stride, o_unit, AT_ONCE: gl.constexpr, la
 
 
 @gluon.jit
+def store_rows(b_rows, p_y, o_n, i_d, d, n, s_yd, s_yn, ROWS: gl.constexpr, ld_y: gl.constexpr):
+    """Rows of a tile of Y from shared memory, from row i_d on.   rows: ROWS BN   o_n: BN"""
+    o_d = i_d + gl.arange(0, ROWS, gl.SliceLayout(1, ld_y)).to(gl.int64)
+    # ROWS BN
+    m_y = (o_d < d)[:, None] & (o_n < n)[None, :]
+    gl.store(p_y + o_d[:, None] * s_yd + o_n[None, :] * s_yn, b_rows.load(ld_y), mask=m_y)
+
+
+@gluon.jit
 def write_product(
-    b_d, b_c, b_x, p_y, d, n, s_yd, s_yn, i_p,
+    b_d, b_c, b_x, p_y, d, n, s_yd, s_yn, i_t,
     D: gl.constexpr, XD: gl.constexpr, BN: gl.constexpr, N_FAST: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
-    """Y = D C, by way of the shared memory that X no longer needs, so that whole lines are written."""
-    mma: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, W // 4], instr_shape=[16, BN // (W // 4), 16]
-    )
-    rows: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BN, BN // 8], [W, 1], [1, 0])
-    columns: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, W], [0, 1])
-    ld_y: gl.constexpr = rows if N_FAST else columns
-    zero = gl.zeros([64, BN], gl.float32, mma)
-    o_n = i_p * BN + gl.arange(0, BN, gl.SliceLayout(0, ld_y)).to(gl.int64)
+    """Tile i_t of Y = D C, by way of the shared memory that X no longer needs, so that whole lines are written.
+
+    d: D/64 64 R   c: BN R   x: D/XD XD BN, all in shared memory
+    """
+    ld_y: gl.constexpr = tile_layout(64, BN, N_FAST, W)
+    zero = gl.zeros([64, BN], gl.float32, product_layout(64, BN, W))
+    o_n = i_t * BN + gl.arange(0, BN, gl.SliceLayout(0, ld_y)).to(gl.int64)
     for i in gl.static_range(D // 64):
         b_rows = b_x.index(i * 64 // XD).slice(i * 64 % XD, 64, dim=0)
         b_rows.store(warpgroup_mma(b_d.index(i), b_c.permute([1, 0]), zero, use_acc=False).to(b_x.dtype))
         threads_meet()
-        o_d = i * 64 + gl.arange(0, 64, gl.SliceLayout(1, ld_y)).to(gl.int64)
-        # 64 BN
-        m_y = (o_d < d)[:, None] & (o_n < n)[None, :]
-        gl.store(p_y + o_d[:, None] * s_yd + o_n[None, :] * s_yn, b_rows.load(ld_y), mask=m_y)
+        store_rows(b_rows, p_y, o_n, i * 64, d, n, s_yd, s_yn, 64, ld_y)

@@ -20,35 +20,35 @@ from hamburger.ops.tape import Outputs, taped
 from hamburger.precision import full_precision
 
 
-def context(x: Tensor, weights: Weights, start: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
-    """x: b c n   start: (b or 1) d r (float32)   ->   u: b c n in plan.dtype,  the bases found: b d r"""
+def context(x: Tensor, weights: Weights, initial: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
+    """x: b c n   initial: (b or 1) d r (float32)   ->   u: b c n in plan.dtype,  the bases found: b d r"""
     differentiated = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, *weights))
     if torch.compiler.is_compiling():
-        u, bases, *_ = solve(x, *weights, start, *plan, differentiated)
+        u, bases, *_ = solve(x, *weights, initial, *plan, differentiated)
         return u, bases
     if differentiated:
-        u, bases = _Context.apply(x, *weights, start, plan)
+        u, bases = _Context.apply(x, *weights, initial, plan)
         return u, bases
-    u, found, *_ = _forward(x, weights, start, plan, keep=False)
+    u, found, *_ = _forward(x, weights, initial, plan, keep=False)
     return u, found.bases
 
 
 def finished(
-    x: Tensor, weights: Weights, start: Tensor, plan: Plan, norm: Norm | None, *, rectify: bool
+    x: Tensor, weights: Weights, initial: Tensor, plan: Plan, norm: Norm | None, *, rectify: bool
 ) -> tuple[Tensor, Tensor]:
     """The whole block in evaluation, u never written: the norm of u, + x, then a ReLU. Not differentiated.
 
-    x: b c n   start: (b or 1) d r (float32)   ->   y: b c n, as x,  the bases found: b d r
+    x: b c n   initial: (b or 1) d r (float32)   ->   y: b c n, as x,  the bases found: b d r
     """
 
-    def solve(x: Tensor, lower: Tensor, bias: Tensor | None, upper: Tensor, start: Tensor, *of_norm: Any) -> Outputs:
-        found = factors(x, Weights(lower, bias, upper), start, plan, keep=False)
+    def solve(x: Tensor, lower: Tensor, bias: Tensor | None, upper: Tensor, initial: Tensor, *of_norm: Any) -> Outputs:
+        found = factors(x, Weights(lower, bias, upper), initial, plan, keep=False)
         y = torch.empty_like(x)
         folded = None if norm is None else Norm._make((*of_norm, norm.eps))
         launches.finish(found.fold, found.codes, y, plan.dtype, skip=x, norm=folded, rectify=rectify)
         return y, found.bases
 
-    given = (x, *weights, start, *(() if norm is None else norm[:4]))
+    given = (x, *weights, initial, *(() if norm is None else norm[:4]))
     with device_of(x):
         y, bases = taped(solve, given, "finished", plan, norm and norm.eps, rectify, launch.tf32())
     return y, bases
@@ -65,24 +65,24 @@ class Found(NamedTuple):
     lower: Tensor  # d c
 
 
-def factors(x: Tensor, weights: Weights, start: Tensor, plan: Plan, *, keep: bool, unit: bool = False) -> Found:
-    """x: b c n   start: (b or 1) d r, its columns still to be normalised where `unit`"""
+def factors(x: Tensor, weights: Weights, initial: Tensor, plan: Plan, *, keep: bool, unit: bool = False) -> Found:
+    """x: b c n   initial: (b or 1) d r, its columns still to be normalised where `unit`"""
     dtype = plan.dtype
-    ready = launches.prepare(weights.lower, start, x.shape[0], dtype, unit=unit)
+    ready = launches.prepare(weights.lower, initial, x.shape[0], dtype, unit=unit)
     z = launches.bread(x, ready.lower, weights.bias, dtype, out=dtype, rectify=hams.rectifies(plan.ham))
-    found = hams.factors(z, plan.ham, plan.options, ready.start, plan.steps, keep=keep, counts=ready.counts)
+    found = hams.factors(z, plan.ham, plan.options, ready.initial, plan.steps, keep=keep, counts=ready.counts)
     # E = W_u D is a bread as well, of r columns
     fold = launches.bread(found.bases, weights.upper, None, dtype, out=launch.kept_dtype(dtype), rectify=False)
     return Found(*found, fold, z, ready.lower)
 
 
 def _forward(
-    x: Tensor, weights: Weights, start: Tensor, plan: Plan, *, keep: bool
+    x: Tensor, weights: Weights, initial: Tensor, plan: Plan, *, keep: bool
 ) -> tuple[Tensor, Factors, Tensor, Tensor]:
     """->   u: b c n,  the factors,  E: b c r,  z: b d n, empty where a gradient has no use for it"""
 
-    def solve(x: Tensor, lower: Tensor, bias: Tensor | None, upper: Tensor, start: Tensor) -> Outputs:
-        bases, codes, slope, fold, z, _ = factors(x, Weights(lower, bias, upper), start, plan, keep=keep)
+    def solve(x: Tensor, lower: Tensor, bias: Tensor | None, upper: Tensor, initial: Tensor) -> Outputs:
+        bases, codes, slope, fold, z, _ = factors(x, Weights(lower, bias, upper), initial, plan, keep=keep)
         u = x.new_empty(x.shape[0], fold.shape[1], x.shape[2], dtype=plan.dtype)  # as norms like it best
         launches.finish(fold, codes, u, plan.dtype)
         if keep and not hams.keeps_input(plan.ham):
@@ -90,7 +90,7 @@ def _forward(
         return u, bases, codes, slope, fold, z
 
     with device_of(x):
-        outputs = taped(solve, (x, *weights, start), "context", plan, keep, launch.tf32())
+        outputs = taped(solve, (x, *weights, initial), "context", plan, keep, launch.tf32())
     u, bases, codes, slope, fold, z = outputs
     return u, Factors(bases, codes, slope), fold, z
 
@@ -144,10 +144,10 @@ class _Context(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, lower: Tensor, bias: Tensor | None, upper: Tensor, start: Tensor, plan: Plan
+        ctx: Any, x: Tensor, lower: Tensor, bias: Tensor | None, upper: Tensor, initial: Tensor, plan: Plan
     ) -> tuple[Tensor, Tensor]:
         keep = any(ctx.needs_input_grad[:4])
-        u, found, fold, z = _forward(x, Weights(lower, bias, upper), start, plan, keep=keep)
+        u, found, fold, z = _forward(x, Weights(lower, bias, upper), initial, plan, keep=keep)
         ctx.plan = plan
         ctx.save_for_backward(*KeptContext(x, lower, upper, z, *found, fold))
         ctx.mark_non_differentiable(found.bases)
@@ -180,7 +180,7 @@ def solve(
     lower: Tensor,
     bias: Tensor | None,
     upper: Tensor,
-    start: Tensor,
+    initial: Tensor,
     ham: str,
     options: Sequence[float],
     steps: int,
@@ -189,7 +189,7 @@ def solve(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """`context` for torch.compile.   ->   u,  bases,  and where `keep` what is kept: z,  codes,  slope,  E"""
     plan = Plan(ham, tuple(options), steps, dtype)
-    u, found, fold, z = _forward(x, Weights(lower, bias, upper), start, plan, keep=keep)
+    u, found, fold, z = _forward(x, Weights(lower, bias, upper), initial, plan, keep=keep)
     if keep:
         return u, found.bases, z, found.codes, found.slope, fold
     none = [x.new_empty(0) for _ in range(4)]
@@ -202,15 +202,15 @@ def _(
     lower: Tensor,
     bias: Tensor | None,
     upper: Tensor,
-    start: Tensor,
+    initial: Tensor,
     ham: str,
     options: Sequence[float],
     steps: int,
     dtype: torch.dtype,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    (b, _, n), c, r = x.shape, upper.shape[0], start.shape[2]
-    u, bases = x.new_empty(b, c, n, dtype=dtype), start.new_empty(b, *start.shape[1:])
+    (b, _, n), c, r = x.shape, upper.shape[0], initial.shape[2]
+    u, bases = x.new_empty(b, c, n, dtype=dtype), initial.new_empty(b, *initial.shape[1:])
     if not keep:
         none = [x.new_empty(0) for _ in range(4)]
         return u, bases, none[0], none[1], none[2], none[3]

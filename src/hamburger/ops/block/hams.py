@@ -37,24 +37,24 @@ def rectifies(ham: str) -> bool:
 
 
 def factors(
-    z: Tensor, ham: str, options: Sequence[float], start: Tensor, steps: int, *, keep: bool, counts: Tensor
+    z: Tensor, ham: str, options: Sequence[float], initial: Tensor, steps: int, *, keep: bool, counts: Tensor
 ) -> Factors:
-    """K sweeps from the bases `start` (b d r, float32), and the read-out.   z: b d n
+    """K sweeps from the bases `initial` (b d r, float32), and the read-out.   z: b d n
 
     counts: b, `launch.COUNTS`, zero: for programs that wait for each other.
     """
     dtype = launch.kept_dtype(z.dtype)
     if ham == "nmf":
         bases, codes, _, slope = nmf.factors(
-            z, start, steps, options[0], keep=keep, product=False, codes=dtype, counts=counts
+            z, initial, steps, options[0], keep=keep, product=False, codes=dtype, counts=counts
         )
     elif ham == "vq":
-        bases, codes, _ = vq.factors(z, start, steps, options[0], product=False, codes=dtype, counts=counts)
+        bases, codes, _ = vq.factors(z, initial, steps, options[0], product=False, codes=dtype, counts=counts)
         slope = None
     else:
         temperature, beta = options
         bases, codes, _, slope = cd.factors(
-            z, start, steps, temperature, beta, keep=keep, product=False, codes=dtype, counts=counts
+            z, initial, steps, temperature, beta, keep=keep, product=False, codes=dtype, counts=counts
         )
     return Factors(bases, codes, _nothing(z) if slope is None else slope)
 

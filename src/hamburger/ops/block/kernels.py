@@ -1,6 +1,8 @@
-"""The breads and the read-out's gradient in Triton. Letters: `hamburger.ops.kernels`.
+"""The breads, and what follows the upper one, in Triton. Letters: `hamburger.ops.kernels`.
 
-C is b n r, E = W_u D is b c r and D is b d r, each as it lies in memory; x, z and u (b c n, b d n, b c n) may have any
+The way back is in `back_kernels`, a batch norm in training in `norm_kernels`.
+
+C is b n r, E = W_u D is b c r and D is b d r, each as it lies in memory; x, z and y (b c n, b d n, b c n) may have any
 strides. A ReLU is a `where`: a maximum would turn NaN into zero.
 """
 
@@ -9,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from hamburger.ops.kernels import own_columns, own_part, product, project, store_codes
+from hamburger.ops.kernels import product
 
 
 @triton.jit
@@ -27,14 +29,32 @@ def own_tile(rows, n, M: tl.constexpr, N: tl.constexpr):
 
 
 @triton.jit
+def make_bases(
+    p_initial, p_made, d, r, s_initial, eps, i, UNIT: tl.constexpr, D: tl.constexpr, FR: tl.constexpr
+):  # fmt: skip
+    """The i-th of b * tiles of r: FR columns of the first bases of a sample, of unit length where UNIT."""
+    i_b, i_r = (i // tl.cdiv(r, FR)).to(tl.int64), i % tl.cdiv(r, FR)
+    o_d, o_r = tl.arange(0, D), i_r * FR + tl.arange(0, FR)
+    # D FR
+    o_bases = o_d[:, None] * r + o_r[None, :]
+    m_bases = (o_d < d)[:, None] & (o_r < r)[None, :]
+    b_bases = tl.load(p_initial + i_b * s_initial + o_bases, mask=m_bases, other=0.0)
+    if UNIT:
+        b_norm = tl.sqrt(tl.sum(b_bases * b_bases, axis=0))
+        b_bases = b_bases / tl.where(b_norm < eps, eps, b_norm)[None, :]
+    tl.store(p_made + i_b * d * r + o_bases, b_bases, mask=m_bases)
+
+
+@triton.jit
 def prepare_kernel(
-    p_w, p_rounded, p_start, p_made, p_count, size, d, r, counts, s_start, eps,
+    p_w, p_rounded, p_initial, p_made, p_count, size, d, r, counts, s_initial, eps,
     ROUND: tl.constexpr, MAKE: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr, D: tl.constexpr, FR: tl.constexpr,
 ):  # fmt: skip
     """What the kernels after it rely on: w rounded (ROUND), the first bases of each sample (MAKE), counts zero.
 
-    w: size numbers   start: d r of each sample, s_start apart (0: one for all)   made: b d r, its columns of unit
-    length where UNIT; D is d padded   Grid: tiles of w where ROUND, then b * tiles of r where MAKE.
+    w: size numbers   initial: d r of each sample, s_initial apart (0: one for all)   made: b d r, its columns of unit
+    length where UNIT; D is d padded   count: counts   Grid: tiles of w where ROUND, then b * tiles of r where MAKE; at
+    least one, and the first clears the counters beside its own work.
     """
     i = tl.program_id(0)
     o = tl.arange(0, BLOCK)
@@ -48,16 +68,7 @@ def prepare_kernel(
         i -= tl.cdiv(size, BLOCK)
     if MAKE:  # noqa: SIM102 - known when the kernel is compiled; the other is not
         if i >= 0:
-            i_b, i_r = (i // tl.cdiv(r, FR)).to(tl.int64), i % tl.cdiv(r, FR)
-            o_d, o_r = tl.arange(0, D), i_r * FR + tl.arange(0, FR)
-            # D FR
-            o_start = o_d[:, None] * r + o_r[None, :]
-            m_start = (o_d < d)[:, None] & (o_r < r)[None, :]
-            b_start = tl.load(p_start + i_b * s_start + o_start, mask=m_start, other=0.0)
-            if UNIT:
-                b_norm = tl.sqrt(tl.sum(b_start * b_start, axis=0))
-                b_start = b_start / tl.where(b_norm < eps, eps, b_norm)[None, :]
-            tl.store(p_made + i_b * d * r + o_start, b_start, mask=m_start)
+            make_bases(p_initial, p_made, d, r, s_initial, eps, i, UNIT, D, FR)
 
 
 @triton.jit
@@ -66,9 +77,10 @@ def bread_kernel(
     BIAS: tl.constexpr, MORE: tl.constexpr, RECTIFY: tl.constexpr,
     KIND: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    """Z = W X (+ bias) (+ more), with a ReLU where RECTIFY. x and w are rounded as they arrive.
+    """Z = W X (+ bias) (+ more), with a ReLU where RECTIFY. Grid: b * tiles of n and d.
 
-    more: b d n; it may be z itself. Grid: b * tiles of n and d.
+    A program owns a tile of Z, M x N.   x: b c n   w: d c   bias: d   z: b d n   more: b d n, which may be z itself
+    x and w are rounded as they arrive.
     """
     i_b, o_m, o_n = own_tile(d, n, M, N)
     o_k = tl.arange(0, K).to(tl.int64)
@@ -121,6 +133,7 @@ def finish_kernel(
 ):  # fmt: skip
     """Y = E C, and what follows it: the norm, + skip, ReLU. Grid: b * tiles of n and c.
 
+    A program owns a tile of Y, M x N.   e: b c r   c: b n r   skip, y: b c n   mean, var, weight, bias: c
     LARGEST is the largest number that y can hold, where the sum may exceed it.
     """
     i_b, o_m, o_n = own_tile(c, n, M, N)
@@ -146,119 +159,3 @@ def finish_kernel(
     if LARGEST is not None:
         b_y = tl.where(b_y > LARGEST, LARGEST, tl.where(b_y < -LARGEST, -LARGEST, b_y))
     tl.store(p_y + i_b * s_yb + o_m[:, None] * s_yc + o_n[None, :] * s_yn, b_y.to(p_y.dtype.element_ty), mask=m_y)
-
-
-@triton.jit
-def codes_kernel(
-    p_x, p_a, p_c, d, n, r, s_xb, s_xd, s_xn,
-    KIND: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
-):  # fmt: skip
-    """X^T A: b n r, for a: b d r. Grid: b * tiles of n."""
-    i_b, o_n = own_columns(n, BN)
-    b_c = project(p_x + i_b * s_xb, p_a + i_b * d * r, d, n, r, s_xd, s_xn, o_n, KIND, R, BN, BD)
-    store_codes(b_c, p_c + i_b * n * r, n, r, o_n, R)
-
-
-@triton.jit
-def cotangent_of_codes(
-    p_ds, p_e, p_c, p_mix, c, n, r, s_sc, s_sn, o_n,
-    NORM: tl.constexpr, EXACT: tl.constexpr, FINE: tl.constexpr,
-    R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BK: tl.constexpr,
-):  # fmt: skip
-    """E^T dS for a tile of columns, less what a batch norm in training takes off it (NORM).   ->   BN R
-
-    mix: (r + 1) r, from `norm_back_kernel`.   EXACT and FINE: kinds of products, see `launches._exact`.
-    """
-    b_dc = project(p_ds, p_e, c, n, r, s_sc, s_sn, o_n, EXACT, R, BN, BD)
-    if NORM:
-        o_r = tl.arange(0, R)
-        b_dc -= tl.load(p_mix + r * r + o_r, mask=o_r < r, other=0.0)[None, :]
-        for i_r in range(0, r, BK):
-            o_k = i_r + tl.arange(0, BK)
-            # BN BK
-            m_c = (o_n < n)[:, None] & (o_k < r)[None, :]
-            b_c = tl.load(p_c + o_n[:, None] * r + o_k[None, :], mask=m_c, other=0.0)
-            # BK R
-            m_mix = (o_k < r)[:, None] & (o_r < r)[None, :]
-            b_mix = tl.load(p_mix + o_k[:, None] * r + o_r[None, :], mask=m_mix, other=0.0)
-            b_dc = product(b_c, -b_mix, b_dc, FINE)
-        b_dc = tl.where((o_n < n)[:, None], b_dc, 0.0)  # the shift reaches beyond the last column
-    return b_dc
-
-
-@triton.jit
-def cotangent_kernel(
-    p_ds, p_e, p_c, p_mix, p_dc, c, n, r, s_sb, s_sc, s_sn,
-    EXACT: tl.constexpr, FINE: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BK: tl.constexpr,
-):  # fmt: skip
-    """`cotangent_of_codes` behind a norm, written out.   dc: b n r   Grid: b * tiles of n."""
-    i_b, o_n = own_columns(n, BN)
-    p_mix += i_b * (r + 1) * r
-    b_dc = cotangent_of_codes(
-        p_ds + i_b * s_sb, p_e + i_b * c * r, p_c + i_b * n * r, p_mix, c, n, r, s_sc, s_sn, o_n,
-        True, EXACT, FINE, R, BN, BD, BK,
-    )  # fmt: skip
-    store_codes(b_dc, p_dc + i_b * n * r, n, r, o_n, R)
-
-
-@triton.jit
-def pull_back_kernel(
-    p_du, p_e, p_c, p_mix, p_q, p_d, p_z, p_dz, p_sums, c, d, n, r, s_ub, s_uc, s_un, s_zb, s_zd, s_zn,
-    NORM: tl.constexpr, RATIO: tl.constexpr, MASK: tl.constexpr,
-    KIND: tl.constexpr, EXACT: tl.constexpr, FINE: tl.constexpr,
-    R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BK: tl.constexpr,
-):  # fmt: skip
-    """dZ = D (E^T dU * Q), Q left out where not RATIO, zero where z is not positive (MASK). Grid: b * tiles of n.
-
-    Where NORM, u went through a batch norm in training, and du is the cotangent behind it: see `cotangent_of_codes`.
-    sums: b * tiles of n, d holds the sums of dZ over each program's columns. z and dz have the same strides.
-    """
-    i_b, o_n = own_columns(n, BN)
-    o_r = tl.arange(0, R)
-    p_mix += i_b * (r + 1) * r
-    b_dc = cotangent_of_codes(
-        p_du + i_b * s_ub, p_e + i_b * c * r, p_c + i_b * n * r, p_mix, c, n, r, s_uc, s_un, o_n,
-        NORM, EXACT, FINE, R, BN, BD, BK,
-    )  # fmt: skip
-    if RATIO:
-        # BN R
-        m_q = (o_n < n)[:, None] & (o_r < r)[None, :]
-        b_dc *= tl.load(p_q + i_b * n * r + o_n[:, None] * r + o_r[None, :], mask=m_q, other=0.0).to(tl.float32)
-    p_d += i_b * d * r
-    p_sums += tl.program_id(0).to(tl.int64) * d
-    for i_d in range(0, d, BD):
-        o_d = (i_d + tl.arange(0, BD)).to(tl.int64)
-        # R BD
-        b_d = tl.load(p_d + o_r[:, None] + o_d[None, :] * r, mask=(o_r < r)[:, None] & (o_d < d)[None, :], other=0.0)
-        b_dz = product(b_dc, b_d, tl.zeros([BN, BD], tl.float32), KIND)
-        m_z = (o_n < n)[:, None] & (o_d < d)[None, :]
-        o_z = i_b * s_zb + o_n[:, None] * s_zn + o_d[None, :] * s_zd
-        if MASK:
-            # BN BD
-            b_z = tl.load(p_z + o_z, mask=m_z, other=0.0)
-            b_dz = tl.where(b_z <= 0, 0.0, b_dz)
-        tl.store(p_dz + o_z, b_dz.to(p_dz.dtype.element_ty), mask=m_z)
-        tl.store(p_sums + o_d, tl.sum(b_dz, axis=0), mask=o_d < d)
-
-
-@triton.jit
-def weight_kernel(
-    p_a, p_b, p_sums, d, c, n, length, s_ab, s_ad, s_an, s_bb, s_bc, s_bn,
-    KIND: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
-):  # fmt: skip
-    """A B^T over positions, in parts.   a: b d n   b: b c n   sums: b * parts d c   Grid: b * parts, tiles of d, c."""
-    i_bs, i_b, start, stop = own_part(n, length)
-    o_m = (tl.program_id(1) * M + tl.arange(0, M)).to(tl.int64)
-    o_c = (tl.program_id(2) * N + tl.arange(0, N)).to(tl.int64)
-    p_a += i_b * s_ab + o_m[:, None] * s_ad
-    p_b += i_b * s_bb + o_c[None, :] * s_bc
-    b_sum = tl.zeros([M, N], tl.float32)
-    for i_n in range(start, stop, K):
-        o_n = (i_n + tl.arange(0, K)).to(tl.int64)
-        # M K
-        b_a = tl.load(p_a + o_n[None, :] * s_an, mask=(o_m < d)[:, None] & (o_n < stop)[None, :], other=0.0)
-        # K N
-        b_b = tl.load(p_b + o_n[:, None] * s_bn, mask=(o_n < stop)[:, None] & (o_c < c)[None, :], other=0.0)
-        b_sum = product(b_a, b_b, b_sum, KIND)
-    m_sum = (o_m < d)[:, None] & (o_c < c)[None, :]
-    tl.store(p_sums + i_bs * d * c + o_m[:, None] * c + o_c[None, :], b_sum, mask=m_sum)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from hamburger.ops import cosine, launch
-from hamburger.ops.block import Norm, kernels
-from hamburger.ops.start import start as begin
+from hamburger.ops.block import Norm, back_kernels, kernels
+from hamburger.ops.start import start
 from hamburger.ops.tiles import PROGRAMS, Blocks, blocks, cdiv, power_of_two, split
 from hamburger.precision import full_precision
 
@@ -31,27 +31,27 @@ class Ready(NamedTuple):
     """What `prepare` makes: W_l in the dtype of the products, first bases for every sample, counters at zero."""
 
     lower: Tensor
-    start: Tensor
+    initial: Tensor
     counts: Tensor
 
 
-def prepare(lower: Tensor, start: Tensor, b: int, dtype: torch.dtype, *, unit: bool) -> Ready:
-    """One launch for what else would be four operations of torch.   lower: d c   start: (b or 1) d r, float32
+def prepare(lower: Tensor, initial: Tensor, b: int, dtype: torch.dtype, *, unit: bool) -> Ready:
+    """One launch for what else would be four operations of torch.   lower: d c   initial: (b or 1) d r, float32
 
-    `unit`: the columns of `start` are drawn, and still to be normalised.
+    `unit`: the columns of `initial` are drawn, and still to be normalised.
     """
     rounds = dtype == torch.bfloat16 and lower.dtype != dtype
     lower = lower.contiguous()
     rounded = torch.empty_like(lower, dtype=dtype) if rounds else lower
     counts = torch.empty(b, launch.COUNTS, dtype=torch.int32, device=lower.device)
-    samples, d, r = start.shape
+    samples, d, r = initial.shape
     makes = unit or samples < b
-    made = start.new_empty(b, d, r) if makes else start
+    made = initial.new_empty(b, d, r) if makes else initial
     block, width = 4096, 8
     grid = (cdiv(lower.numel(), block) if rounds else 0) + (b * cdiv(r, width) if makes else 0)
-    begin(
+    start(
         kernels.prepare_kernel, (max(1, grid),),
-        lower, rounded, start, made, counts, lower.numel(), d, r, counts.numel(), d * r if samples == b else 0,
+        lower, rounded, initial, made, counts, lower.numel(), d, r, counts.numel(), d * r if samples == b else 0,
         cosine.EPS, ROUND=rounds, MAKE=makes, UNIT=unit, BLOCK=block, D=power_of_two(d), FR=width, num_warps=8,
     )  # fmt: skip
     return Ready(rounded, made, counts)
@@ -86,7 +86,7 @@ def _bread(
     # float32 takes twice the room on its way in
     depth = 32 if side == 128 and (x.element_size() == 4 or kind != "bf16") else 64
     added = z if more is None else more
-    begin(
+    start(
         kernels.bread_kernel, (b * cdiv(d, side) * cdiv(n, side),),
         x, weight, weight if bias is None else bias, added, z, c, d, n,
         *x.stride(), *weight.stride(), *added.stride(), *z.stride(),
@@ -102,8 +102,8 @@ def weight_back(dz: Tensor, x: Tensor, out: torch.dtype, dtype: torch.dtype) -> 
     tiles = cdiv(d, side), cdiv(c, side)
     length, parts = split(n, 2 * b * tiles[0] * tiles[1], depth)
     sums = dz.new_empty(1, b * parts, d, c, dtype=torch.float32)
-    begin(
-        kernels.weight_kernel, (b * parts, *tiles),
+    start(
+        back_kernels.weight_kernel, (b * parts, *tiles),
         dz, x, sums, d, c, n, length, *dz.stride(), *x.stride(),
         KIND=launch.kind(dtype), M=side, N=side, K=depth, num_warps=8 if side == 128 else 4,
     )  # fmt: skip
@@ -146,7 +146,7 @@ def finish(
     kind = launch.kind(dtype)
     added = y if skip is None else skip
     mean, var, weight, bias, eps = (fold, fold, None, None, 0.0) if norm is None else norm
-    begin(
+    start(
         kernels.finish_kernel, (b * cdiv(c, ROWS) * cdiv(n, COLUMNS),),
         fold, codes, added, mean, var, mean if weight is None else weight, mean if bias is None else bias, y,
         c, n, r, eps, *added.stride(), *y.stride(),
@@ -162,8 +162,8 @@ def codes_of(x: Tensor, factor: Tensor, dtype: torch.dtype, *, fine: bool = Fals
     (b, d, n), r = x.shape, factor.shape[2]
     t = blocks(d, n, r, dtype)
     codes = x.new_empty(b, n, r, dtype=torch.float32)
-    begin(
-        kernels.codes_kernel, (b * cdiv(n, t.BN),),
+    start(
+        back_kernels.codes_kernel, (b * cdiv(n, t.BN),),
         x, factor, codes, d, n, r, *x.stride(),
         KIND=launch.kind(dtype, fine=fine), R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,
     )  # fmt: skip
@@ -182,8 +182,8 @@ def cotangent(ds: Tensor, scaled: Tensor, taken: Taken, dtype: torch.dtype) -> T
     (b, c, n), r = ds.shape, scaled.shape[2]
     t = blocks(c, n, r, ds.dtype)
     dc = ds.new_empty(b, n, r, dtype=torch.float32)
-    begin(
-        kernels.cotangent_kernel, (b * cdiv(n, t.BN),),
+    start(
+        back_kernels.cotangent_kernel, (b * cdiv(n, t.BN),),
         ds, scaled, *taken, dc, c, n, r, *ds.stride(), **_exact(dtype, norm=True), **_columns(t),
     )  # fmt: skip
     return dc
@@ -208,8 +208,8 @@ def pull_back(
     t = blocks(max(c, d), n, r, du.dtype)
     sums = du.new_empty(b * cdiv(n, t.BN), d, dtype=torch.float32)
     codes, mix = (fold, fold) if taken is None else taken
-    begin(
-        kernels.pull_back_kernel, (len(sums),),
+    start(
+        back_kernels.pull_back_kernel, (len(sums),),
         du, fold, codes, mix, fold if ratio is None else ratio, bases, dz if z is None else z, dz, sums,
         c, d, n, r, *du.stride(), *dz.stride(),
         NORM=taken is not None, RATIO=ratio is not None, MASK=z is not None, KIND=launch.kind(dtype),

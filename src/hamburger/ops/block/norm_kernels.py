@@ -19,23 +19,23 @@ from hamburger.ops.kernels import own_part, product
 def moments_kernel(
     p_c, p_sums, n, r, length, KIND: tl.constexpr, SR: tl.constexpr, SN: tl.constexpr,
 ):  # fmt: skip
-    """C C^T and, in the row after it, C 1: one partial sum per part of the positions.   sums: b parts (r + 1) r
+    """C C^T and, in the row after it, C 1: one partial sum per part of the positions.
 
-    Grid: b * parts, tiles of r, tiles of r.
+    c: b n r   sums: b parts (r + 1) r   Grid: b * parts, tiles of r, tiles of r.
     """
-    i_bs, i_b, start, stop = own_part(n, length)
+    i_bs, i_b, begin, end = own_part(n, length)
     o_i = tl.program_id(1) * SR + tl.arange(0, SR)
     o_j = tl.program_id(2) * SR + tl.arange(0, SR)
     p_c += i_b * n * r
     p_sums += i_bs * (r + 1) * r
     b_cc = tl.zeros([SR, SR], tl.float32)
     b_mass = tl.zeros([SR], tl.float32)
-    for i_n in range(start, stop, SN):
+    for i_n in range(begin, end, SN):
         o_n = (i_n + tl.arange(0, SN)).to(tl.int64)
         # SR SN
-        b_i = tl.load(p_c + o_i[:, None] + o_n[None, :] * r, mask=(o_i < r)[:, None] & (o_n < stop)[None, :], other=0.0)
+        b_i = tl.load(p_c + o_i[:, None] + o_n[None, :] * r, mask=(o_i < r)[:, None] & (o_n < end)[None, :], other=0.0)
         # SN SR
-        b_j = tl.load(p_c + o_n[:, None] * r + o_j[None, :], mask=(o_n < stop)[:, None] & (o_j < r)[None, :], other=0.0)
+        b_j = tl.load(p_c + o_n[:, None] * r + o_j[None, :], mask=(o_n < end)[:, None] & (o_j < r)[None, :], other=0.0)
         b_cc = product(b_i, b_j, b_cc, KIND)
         b_mass += tl.sum(b_j.to(tl.float32), axis=0)
     tl.store(p_sums + o_i[:, None] * r + o_j[None, :], b_cc, mask=(o_i < r)[:, None] & (o_j < r)[None, :])
@@ -54,7 +54,7 @@ def load_rows(p_e, c, r, o_c, o_r):
 def fold_times_moments(
     p_e, p_total, c, r, o_c, o_j, scale, CENTRED: tl.constexpr, FINE: tl.constexpr, M: tl.constexpr, SR: tl.constexpr,
 ):  # fmt: skip
-    """E (C C^T scale), less the product of the means where CENTRED.   ->   M SR"""
+    """E (C C^T scale), less the product of the means where CENTRED.   e: c r   total: (r + 1) r   ->   M SR"""
     b_sum = tl.zeros([M, SR], tl.float32)
     # SR
     b_mean_j = tl.load(p_total + r * r + o_j, mask=o_j < r, other=0.0) * scale
@@ -71,28 +71,38 @@ def fold_times_moments(
 
 
 @triton.jit
+def sample_statistics(
+    p_e, p_total, c, n, r, o_c, FINE: tl.constexpr, M: tl.constexpr, SR: tl.constexpr,
+):  # fmt: skip
+    """Mean and variance over positions of some rows of one sample's E C.   e: c r   total: (r + 1) r   ->   M,  M"""
+    b_mean = tl.zeros([M], tl.float32)
+    b_var = tl.zeros([M], tl.float32)
+    for i_r in range(0, r, SR):
+        o_j = i_r + tl.arange(0, SR)
+        b_e = load_rows(p_e, c, r, o_c, o_j)
+        b_code = tl.load(p_total + r * r + o_j, mask=o_j < r, other=0.0) / n
+        b_mean += tl.sum(b_e * b_code[None, :], axis=1)
+        b_ec = fold_times_moments(p_e, p_total, c, r, o_c, o_j, 1.0 / n, True, FINE, M, SR)
+        b_var += tl.sum(b_ec * b_e, axis=1)
+    return b_mean, b_var
+
+
+@triton.jit
 def statistics_kernel(
     p_total, p_e, p_mean, p_var, p_running_mean, p_running_var, p_tracked, samples, c, n, r, momentum,
     FINE: tl.constexpr, M: tl.constexpr, SR: tl.constexpr,
 ):  # fmt: skip
     """Mean and variance of each row of E C, over samples and positions, and the running ones. Grid: tiles of c.
 
-    total: b (r + 1) r, from `moments_kernel`, added up. Samples are joined one by one, each by its mean and variance.
+    A program owns M rows. Samples are joined one by one, each by its mean and variance.
+    total: b (r + 1) r, from `moments_kernel`, added up   e: b c r   mean, var (biased), running ones: c   tracked: 1
     """
     o_c = tl.program_id(0) * M + tl.arange(0, M)
     m_c = o_c < c
     b_mean = tl.zeros([M], tl.float32)
     b_var = tl.zeros([M], tl.float32)
     for i_b in range(0, samples):
-        b_own_mean = tl.zeros([M], tl.float32)
-        b_own_var = tl.zeros([M], tl.float32)
-        for i_r in range(0, r, SR):
-            o_j = i_r + tl.arange(0, SR)
-            b_e = load_rows(p_e, c, r, o_c, o_j)
-            b_code = tl.load(p_total + r * r + o_j, mask=o_j < r, other=0.0) / n
-            b_own_mean += tl.sum(b_e * b_code[None, :], axis=1)
-            b_ec = fold_times_moments(p_e, p_total, c, r, o_c, o_j, 1.0 / n, True, FINE, M, SR)
-            b_own_var += tl.sum(b_ec * b_e, axis=1)
+        b_own_mean, b_own_var = sample_statistics(p_e, p_total, c, n, r, o_c, FINE, M, SR)
         b_step = b_own_mean - b_mean
         b_mean += b_step / (i_b + 1)
         b_var += (b_own_var - b_var) / (i_b + 1) + b_step * b_step * (i_b / ((i_b + 1.0) * (i_b + 1.0)))
@@ -106,7 +116,7 @@ def statistics_kernel(
     tl.store(p_running_mean + o_c, b_new.to(p_running_mean.dtype.element_ty), mask=m_c)
     b_old = tl.load(p_running_var + o_c, mask=m_c, other=0.0).to(tl.float32)
     count = samples * (1.0 * n)
-    b_new = b_old + momentum * (b_var * (count / (count - 1)) - b_old)
+    b_new = b_old + momentum * (b_var * (count / (count - 1)) - b_old)  # torch's running variance is unbiased
     tl.store(p_running_var + o_c, b_new.to(p_running_var.dtype.element_ty), mask=m_c)
     if tl.program_id(0) == 0:
         tl.store(p_tracked, tl.load(p_tracked) + 1)
@@ -119,10 +129,11 @@ def cut_kernel(
 ):  # fmt: skip
     """dS, the cotangent before the last ReLU, and what the norm's gradient needs of it, in parts.
 
-    dS is written where RECTIFY, else it is dY. sums: b parts (c r + c), dS C^T and after it dS 1.
+    dy, y, ds: b c n   c: b n r   dS is written where RECTIFY, by the programs of the first tile of r; else it is dY.
+    sums: b parts (c r + c), dS C^T and after it dS 1.
     Grid: b * parts, tiles of c, tiles of r.
     """
-    i_bs, i_b, start, stop = own_part(n, length)
+    i_bs, i_b, begin, end = own_part(n, length)
     o_c = (tl.program_id(1) * SD + tl.arange(0, SD)).to(tl.int64)
     o_r = tl.program_id(2) * SR + tl.arange(0, SR)
     p_dy += i_b * s_db + o_c[:, None] * s_dc
@@ -131,10 +142,10 @@ def cut_kernel(
     p_c += i_b * n * r
     b_sum = tl.zeros([SD, SR], tl.float32)
     b_mass = tl.zeros([SD], tl.float32)
-    for i_n in range(start, stop, SN):
+    for i_n in range(begin, end, SN):
         o_n = (i_n + tl.arange(0, SN)).to(tl.int64)
         # SD SN
-        m_s = (o_c < c)[:, None] & (o_n < stop)[None, :]
+        m_s = (o_c < c)[:, None] & (o_n < end)[None, :]
         b_s = tl.load(p_dy + o_n[None, :] * s_dn, mask=m_s, other=0.0)
         if RECTIFY:
             b_y = tl.load(p_y + o_n[None, :] * s_yn, mask=m_s, other=0.0)
@@ -144,7 +155,7 @@ def cut_kernel(
         if KIND == "bf16":
             b_s = b_s.to(tl.bfloat16)  # what is taken off as a mean must be the mean of what is multiplied
         # SN SR
-        b_c = tl.load(p_c + o_n[:, None] * r + o_r[None, :], mask=(o_n < stop)[:, None] & (o_r < r)[None, :], other=0.0)
+        b_c = tl.load(p_c + o_n[:, None] * r + o_r[None, :], mask=(o_n < end)[:, None] & (o_r < r)[None, :], other=0.0)
         b_sum = product(b_s, b_c, b_sum, KIND)
         b_mass += tl.sum(b_s.to(tl.float32), axis=1)
     m_sum = (o_c < c)[:, None] & (o_r < r)[None, :]
@@ -155,13 +166,44 @@ def cut_kernel(
 
 
 @triton.jit
+def sums_over_samples(
+    p_dsc, p_e, samples, c, r, o_c, M: tl.constexpr, SR: tl.constexpr,
+):  # fmt: skip
+    """Of some channels, over samples and positions.   dsc: b (c r + c)   e: b c r   ->   sum(dS): M,  sum(dS u): M"""
+    m_c = o_c < c
+    b_ds = tl.zeros([M], tl.float32)
+    b_dsu = tl.zeros([M], tl.float32)
+    for _ in range(0, samples):
+        b_ds += tl.load(p_dsc + c * r + o_c, mask=m_c, other=0.0)
+        for i_r in range(0, r, SR):
+            o_r = i_r + tl.arange(0, SR)
+            b_e = load_rows(p_e, c, r, o_c, o_r)
+            b_dsu += tl.sum(load_rows(p_dsc, c, r, o_c, o_r) * b_e, axis=1)
+        p_dsc += c * (r + 1)
+        p_e += c * r
+    return b_ds, b_dsu
+
+
+@triton.jit
+def store_mix(p_taken, p_e, b_right, c, r, o_c, o_r, FINE: tl.constexpr, SR: tl.constexpr):
+    """Some columns of E^T times what stands to its right, all rows of them.   taken: r r   e: c r   right: M SR"""
+    for i_j in range(0, r, SR):
+        o_j = i_j + tl.arange(0, SR)
+        b_left = tl.trans(load_rows(p_e, c, r, o_c, o_j))
+        b_mix = product(b_left, b_right, tl.zeros([SR, SR], tl.float32), FINE)
+        m_mix = (o_j < r)[:, None] & (o_r < r)[None, :]
+        tl.store(p_taken + o_j[:, None] * r + o_r[None, :], b_mix, mask=m_mix)
+
+
+@triton.jit
 def norm_back_kernel(
     p_dsc, p_total, p_e, p_mean, p_var, p_gamma, p_scaled, p_de, p_taken, p_dgamma, p_dbeta,
     samples, c, n, r, eps, FINE: tl.constexpr, M: tl.constexpr, SR: tl.constexpr,
 ):  # fmt: skip
     """From dS C^T and dS 1 to all of the norm's gradient that does not grow with n. Grid: tiles of c.
 
-    dsc: b (c r + c), both, one after the other.
+    A program owns M channels. dsc: b (c r + c), dS C^T and after it dS 1   total: b (r + 1) r, C C^T and after it C 1
+    e: b c r   mean, var, gamma, dgamma, dbeta: c
 
     With a = gamma / sigma, h = sum(dS u') / (N sigma^2) for u' = u - mean, and g = dS 1 / N, the cotangent of u is
     dU = a (dS - g - h u'). Written: E' = a E, dE = dU C^T (both b c r), and each tile's share of what E'^T dU / a needs
@@ -169,25 +211,15 @@ def norm_back_kernel(
     """
     o_c = tl.program_id(0) * M + tl.arange(0, M)
     m_c = o_c < c
-    b_g = tl.zeros([M], tl.float32)
-    b_h = tl.zeros([M], tl.float32)
-    p_dsc_b, p_e_b = p_dsc, p_e
-    for _ in range(0, samples):
-        b_g += tl.load(p_dsc_b + c * r + o_c, mask=m_c, other=0.0)
-        for i_r in range(0, r, SR):
-            o_r = i_r + tl.arange(0, SR)
-            b_e = load_rows(p_e_b, c, r, o_c, o_r)
-            b_h += tl.sum(load_rows(p_dsc_b, c, r, o_c, o_r) * b_e, axis=1)
-        p_dsc_b += c * (r + 1)
-        p_e_b += c * r
+    b_ds, b_dsu = sums_over_samples(p_dsc, p_e, samples, c, r, o_c, M, SR)
     count = samples * (1.0 * n)
     b_mean = tl.load(p_mean + o_c, mask=m_c, other=0.0)
     b_inverse = tl.rsqrt(tl.load(p_var + o_c, mask=m_c, other=1.0) + eps)
     b_a = b_inverse * tl.load(p_gamma + o_c, mask=m_c, other=0.0).to(tl.float32)
-    b_dgamma = (b_h - b_mean * b_g) * b_inverse
-    tl.store(p_dbeta + o_c, b_g.to(p_dbeta.dtype.element_ty), mask=m_c)
+    b_dgamma = (b_dsu - b_mean * b_ds) * b_inverse
+    tl.store(p_dbeta + o_c, b_ds.to(p_dbeta.dtype.element_ty), mask=m_c)
     tl.store(p_dgamma + o_c, b_dgamma.to(p_dgamma.dtype.element_ty), mask=m_c)
-    b_g = b_g / count
+    b_g = b_ds / count
     b_h = b_dgamma * b_inverse / count
     b_rest = b_g - b_h * b_mean
     p_taken += tl.program_id(0) * ((r + 1) * r)
@@ -205,12 +237,7 @@ def norm_back_kernel(
             tl.store(p_de + o_e, (b_a[:, None] * b_de).to(p_de.dtype.element_ty), mask=m_e)
             tl.store(p_taken + r * r + o_r, tl.sum(b_scaled * b_rest[:, None], axis=0), mask=o_r < r)
             b_right = b_scaled * b_h[:, None]  # h on the right, where `product` keeps the digits of a float32
-            for i_j in range(0, r, SR):
-                o_j = i_j + tl.arange(0, SR)
-                b_left = tl.trans(load_rows(p_e, c, r, o_c, o_j))
-                b_mix = product(b_left, b_right, tl.zeros([SR, SR], tl.float32), FINE)
-                m_mix = (o_j < r)[:, None] & (o_r < r)[None, :]
-                tl.store(p_taken + o_j[:, None] * r + o_r[None, :], b_mix, mask=m_mix)
+            store_mix(p_taken, p_e, b_right, c, r, o_c, o_r, FINE, SR)
         p_dsc += c * (r + 1)
         p_total += (r + 1) * r
         p_e += c * r

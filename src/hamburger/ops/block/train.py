@@ -30,17 +30,17 @@ class How(NamedTuple):
 
 
 def trained(
-    x: Tensor, weights: Weights, start: Tensor, plan: Plan, batch: Batch, *, rectify: bool, unit: bool
+    x: Tensor, weights: Weights, initial: Tensor, plan: Plan, batch: Batch, *, rectify: bool, unit: bool
 ) -> tuple[Tensor, Tensor]:
     """x + BN(W_u M(W_l x)), then a ReLU, with a gradient; the norm's running statistics move.
 
-    x: b c and further axes, joined here to save torch two nodes of its graph.   start: (b or 1) d r (float32)
+    x: b c and further axes, joined here to save torch two nodes of its graph.   initial: (b or 1) d r (float32)
     ->   y, as x,  the bases found: b d r
     """
     how = How(plan, batch.norm.eps, batch.momentum, rectify, unit)
     norm = batch.norm
     y, bases = _Trained.apply(
-        x, *weights, norm.weight, norm.bias, start, norm.mean, norm.var, batch.tracked, how
+        x, *weights, norm.weight, norm.bias, initial, norm.mean, norm.var, batch.tracked, how
     )  # fmt: skip
     return y, bases
 
@@ -63,12 +63,12 @@ def _forward(how: How, *given: Tensor | None) -> tuple[Outputs, Bundle]:
     plan = how.plan
 
     def solve(
-        x: Tensor, lower: Tensor, bias: Tensor | None, upper: Tensor, gamma: Tensor, beta: Tensor, start: Tensor,
+        x: Tensor, lower: Tensor, bias: Tensor | None, upper: Tensor, gamma: Tensor, beta: Tensor, initial: Tensor,
         running_mean: Tensor, running_var: Tensor, tracked: Tensor,
     ) -> tuple[Outputs, Outputs]:  # fmt: skip
         flat = x.flatten(2)
         with full_precision(x.device.type):
-            found = fused.factors(flat, Weights(lower, bias, upper), start, plan, keep=True, unit=how.unit)
+            found = fused.factors(flat, Weights(lower, bias, upper), initial, plan, keep=True, unit=how.unit)
         batch = Batch(Norm(running_mean, running_var, gamma, beta, how.eps), how.momentum, tracked)
         statistics = norm_launches.statistics(found.fold, found.codes, batch, plan.dtype)
         # no view of something flat: such an output of a Function could not be changed in place
@@ -143,9 +143,9 @@ class _Trained(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, lower: Tensor, bias: Tensor | None, upper: Tensor, gamma: Tensor, beta: Tensor,
-        start: Tensor, running_mean: Tensor, running_var: Tensor, tracked: Tensor, how: How,
+        initial: Tensor, running_mean: Tensor, running_var: Tensor, tracked: Tensor, how: How,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        given = x, lower, bias, upper, gamma, beta, start, running_mean, running_var, tracked
+        given = x, lower, bias, upper, gamma, beta, initial, running_mean, running_var, tracked
         (y, bases), kept = _forward(how, *given)
         ctx.how, ctx.layout, ctx.dtypes = how, kept.layout, (lower.dtype, None if bias is None else bias.dtype)
         ctx.save_for_backward(*Seen(x, y if how.rectify else None, lower, upper, gamma, bases), *kept.kept)

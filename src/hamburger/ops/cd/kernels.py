@@ -16,6 +16,7 @@ def readout_kernel(
 ):  # fmt: skip
     """C = A^T X and where EXPAND Y = B C for two dictionaries A (in) and B (out), both b d r. Grid: b * tiles of n.
 
+    A program owns BN columns.   x, y: b d n   more, c: b n r
     The read-out has A = M^T (the ridge projector) and B = D; its derivative has them exchanged, the cotangent of Y in
     place of X and that of C added (MORE), with no codes to keep.
     """

@@ -13,7 +13,7 @@ def ratio(
     p_c, p_g, n, r, o_n, eps,
     KIND: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """C / (D^T D C + eps) for a tile of columns.   ->   BN R"""
+    """C / (D^T D C + eps) for a tile of columns.   c: n r   g (D^T D): r r   ->   BN R"""
     o_r = tl.arange(0, R)
     b_gc = tl.zeros([BN, R], tl.float32)
     for i_k in range(0, r, BK):
@@ -32,7 +32,10 @@ def sweep_kernel(
     p_x, p_d, p_g, p_c, d, n, r, s_xb, s_xd, s_xn, eps,
     FIRST: tl.constexpr, KIND: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """One update of the codes, in place; FIRST makes the codes that it starts from. Grid: b * tiles of n."""
+    """One update of the codes, in place; FIRST makes the codes before it. Grid: b * tiles of n.
+
+    A program owns BN columns.   x: b d n   d: b d r   g (D^T D): b r r   c: b n r
+    """
     i_b, o_n = own_columns(n, BN)
     p_d, p_g, p_c = p_d + i_b * d * r, p_g + i_b * r * r, p_c + i_b * n * r
     b_xd = project(p_x + i_b * s_xb, p_d, d, n, r, s_xd, s_xn, o_n, KIND, R, BN, BD)
@@ -52,6 +55,7 @@ def readout_kernel(
 ):  # fmt: skip
     """The last update of the codes, into `last`, and where EXPAND Y = D C. Grid: b * tiles of n.
 
+    x, y: b d n   d: b d r   g (D^T D): b r r   c, last, ratio (Q): b n r   A program owns BN columns.
     It is linear in X: C = Q * D^T X with Q = C / (D^T D C + eps) from before it, all that its gradient needs (KEEP).
     """
     i_b, o_n = own_columns(n, BN)
@@ -75,7 +79,10 @@ def pull_back_kernel(
     p_dy, p_d, p_ratio, p_more, p_dx, d, n, r, s_yb, s_yd, s_yn, s_xb, s_xd, s_xn,
     MORE: tl.constexpr, KIND: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """The cotangent of X: D (Q * (D^T dY + dC)), dC where MORE. Grid: b * tiles of n."""
+    """The cotangent of X: D (Q * (D^T dY + dC)), dC where MORE. Grid: b * tiles of n.
+
+    A program owns BN columns.   dy, dx: b d n   d: b d r   ratio (Q), more (dC): b n r
+    """
     i_b, o_n = own_columns(n, BN)
     p_d += i_b * d * r
     b_dc = project(p_dy + i_b * s_yb, p_d, d, n, r, s_yd, s_yn, o_n, KIND, R, BN, BD)
@@ -90,7 +97,10 @@ def bases_kernel(
     p_d, p_sums, p_new, d, r, parts, eps,
     KIND: tl.constexpr, FD: tl.constexpr, FR: tl.constexpr, FK: tl.constexpr, FP: tl.constexpr, FPK: tl.constexpr,
 ):  # fmt: skip
-    """D * (X C^T) / (D C C^T + eps) from the partial sums of `sums_kernel`. Grid: b, tiles of d, tiles of r."""
+    """D * (X C^T) / (D C C^T + eps) from partial sums. Grid: b, tiles of d, tiles of r.
+
+    A program owns a tile of D, FD x FR.   d, new: b d r   sums: b parts (d + r) r, as `sums_kernel` leaves them
+    """
     i_b = tl.program_id(0).to(tl.int64)
     o_d = (tl.program_id(1) * FD + tl.arange(0, FD)).to(tl.int64)
     o_r = tl.program_id(2) * FR + tl.arange(0, FR)

@@ -7,7 +7,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
 
-from hamburger.ops.stream_kernels import load_bases_at_once, own_codes, store_sums
+from hamburger.ops.layouts import SWIZZLED, product_layout
+from hamburger.ops.stream_kernels import load_bases_at_once, own_codes, store_sums, strides_of_tile
 from hamburger.ops.wave_kernels import (
     gram,
     load_columns,
@@ -15,18 +16,18 @@ from hamburger.ops.wave_kernels import (
     project,
     ready,
     seen_as,
+    softmax,
     write_product,
     zero_of,
 )
 
 
 @gluon.jit
-def softmax(b_xd, r):
-    """Over the first r of each column's numbers.   ->   BN R"""
-    o_r = gl.arange(0, b_xd.type.shape[1], gl.SliceLayout(0, b_xd.type.layout))
-    b_xd = gl.where((o_r < r)[None, :], b_xd, float("-inf"))
-    b_likes = gl.exp(b_xd - gl.max(b_xd, axis=1)[:, None])
-    return b_likes / gl.sum(b_likes, axis=1)[:, None]
+def round_bases(p_d, b_d, d, r, D: gl.constexpr, R: gl.constexpr, W: gl.constexpr):
+    """D into shared memory, in bfloat16.   d: D/64 64 R"""
+    b_rows = load_bases_at_once(p_d, d, r, D, R, W)
+    for i in gl.static_range(D // 64):
+        b_d.index(i).store(b_rows[i].to(gl.bfloat16))
 
 
 @gluon.jit(do_not_specialize=["programs"])
@@ -38,24 +39,25 @@ def stream_kernel(
 ):  # fmt: skip
     """The codes of a sweep and what D needs of them, or (READOUT) the last codes. Grid: programs of an image, b.
 
-    A program takes every so many tiles of BN columns. X C^T and C C^T of all of them stay in its registers, and X is
-    read once; where ASYNC, a tile is on its way while the one before it is worked on.
+    A program owns every `programs`-th tile of BN columns, from the i_p-th on. X C^T and C C^T of all of them stay in
+    its registers in float32, and X is read once. In shared memory, all in bfloat16: D and D^T D, the same for all
+    tiles; a tile of X, and where ASYNC the next one, on its way while this one is worked on; the codes of a tile before
+    and after. Programs do not wait for each other; within one, `ready` stands between what threads write to shared
+    memory and who reads it or writes there next.
 
-    d: b d r in float32. c, last: b n r, the codes before and after (FIRST makes those before). sums: b programs
-    (d + r) r in float32, the share of each program, X C^T above C C^T. ratio: C / (D^T D C + eps) before the read-out.
+    x, y: b d n in bfloat16, any strides. d: b d r in float32. c, last: b n r, the codes before and after (FIRST makes
+    those before). sums: b programs (d + r) r in float32, the share of each program, X C^T above C C^T, written where
+    not READOUT. ratio: C / (D^T D C + eps) before the read-out.
     """
     W: gl.constexpr = num_warps
     XD: gl.constexpr = 256 if D > 256 else D  # an operand of the matrix units has at most 256 rows
-    mma: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, W // 4], instr_shape=[16, R // (W // 4), 16]
-    )
-    mma_d: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[W, 1], instr_shape=[16, R, 16])
-    swizzled: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
-    b_tiles = gl.allocate_shared_memory(gl.bfloat16, [2 if ASYNC else 1, D, BN], swizzled)
-    b_d = gl.allocate_shared_memory(gl.bfloat16, [D // 64, 64, R], swizzled)
-    b_old = gl.allocate_shared_memory(gl.bfloat16, [BN, R], swizzled)
-    b_new = gl.allocate_shared_memory(gl.bfloat16, [BN, R], swizzled)
-    b_g = gl.allocate_shared_memory(gl.bfloat16, [R, R], swizzled)
+    mma: gl.constexpr = product_layout(BN, R, W)
+    mma_d: gl.constexpr = product_layout(XD, R, W)
+    b_tiles = gl.allocate_shared_memory(gl.bfloat16, [2 if ASYNC else 1, D, BN], SWIZZLED)
+    b_d = gl.allocate_shared_memory(gl.bfloat16, [D // 64, 64, R], SWIZZLED)
+    b_old = gl.allocate_shared_memory(gl.bfloat16, [BN, R], SWIZZLED)
+    b_new = gl.allocate_shared_memory(gl.bfloat16, [BN, R], SWIZZLED)
+    b_g = gl.allocate_shared_memory(gl.bfloat16, [R, R], SWIZZLED)
 
     i_p, i_b = gl.program_id(0), gl.program_id(1).to(gl.int64)
     p_x += i_b * s_xb
@@ -69,9 +71,7 @@ def stream_kernel(
 
     if ASYNC:
         load_columns_async(p_x, b_tiles.index(0), d, n, s_xd, s_xn, i_p, D, BN, W)
-    b_rows = load_bases_at_once(p_d + i_b * d * r, d, r, D, R, W)
-    for i in gl.static_range(D // 64):
-        b_d.index(i).store(b_rows[i].to(gl.bfloat16))
+    round_bases(p_d + i_b * d * r, b_d, d, r, D, R, W)
     ready()
     b_g.store(warpgroup_mma_wait(0, deps=[gram(b_d, zero_r, 0, D)]).to(gl.bfloat16))
     if ASYNC:
@@ -82,14 +82,13 @@ def stream_kernel(
     if not FIRST:
         o_c, m_c = own_codes(i_p, n, r, BN, R, mma)
         b_codes = gl.load(p_c + o_c, mask=m_c, other=0.0)
-    b_low = gl.zeros([XD, R], gl.float32, mma_d)  # of X C^T: rows up to 256,
-    b_high = b_low  # and those beyond
+    b_xc = gl.zeros([XD, R], gl.float32, mma_d)  # the first 256 rows of X C^T,
+    b_more = b_xc  # and those after them
     b_cc = zero_r
     for i_t in range(i_p, gl.cdiv(n, BN), programs):
         z = zero_of(i_t)
-        s_down = s_xd + z if N_FAST else s_xd  # else all rows' addresses would be kept from tile to tile
-        s_along = s_xn if N_FAST else s_xn + z
-        b_x = seen_as(b_tiles.index(i_x), gl.bfloat16, [D // XD, XD, BN], swizzled)
+        s_down, s_along = strides_of_tile(s_xd, s_xn, z, N_FAST)
+        b_x = seen_as(b_tiles.index(i_x), gl.bfloat16, [D // XD, XD, BN], SWIZZLED)
         if not ASYNC:
             load_columns(p_x, b_x, d, n, s_down, s_along, i_t, D, 64, XD, BN, N_FAST, W)
             ready()
@@ -98,9 +97,11 @@ def stream_kernel(
             i_x = 1 - i_x
             load_columns_async(p_x, b_tiles.index(i_x), d, n, s_down, s_along, i_t + programs, D, BN, W)
         o_c, m_c = own_codes(i_t, n, r + z, BN, R, mma)
-        if FIRST:
+        if FIRST:  # the codes before: softmax of D^T X
+            m_r = (gl.arange(0, R, gl.SliceLayout(0, mma)) < r)[None, :]
             b_xd = warpgroup_mma_wait(0, deps=[b_xd])
-            b_codes = softmax(b_xd, r)
+            b_codes = softmax(b_xd, m_r)
+        # the codes after: C * D^T X / (D^T D C + eps)
         b_old.store(b_codes.to(gl.bfloat16))
         ready()
         b_gc = warpgroup_mma(b_old, b_g, zero_c, use_acc=False, is_async=True)
@@ -118,25 +119,24 @@ def stream_kernel(
             if RATIO:
                 gl.store(p_ratio + o_c, b_ratio.to(p_ratio.dtype.element_ty), mask=m_c)
             if Y:
-                s_down = s_yd + z if N_FAST else s_yd
-                s_along = s_yn if N_FAST else s_yn + z
-                write_product(b_d, b_new, b_x, p_y, d, n, s_down, s_along, i_t, D, XD, BN, N_FAST, W)
+                s_y_down, s_y_along = strides_of_tile(s_yd, s_yn, z, N_FAST)
+                write_product(b_d, b_new, b_x, p_y, d, n, s_y_down, s_y_along, i_t, D, XD, BN, N_FAST, W)
         else:
-            b_low = warpgroup_mma(b_x.index(z), b_new, b_low, is_async=True)
+            b_xc = warpgroup_mma(b_x.index(z), b_new, b_xc, is_async=True)
             if D > XD:
-                b_high = warpgroup_mma(b_x.index(1 + z), b_new, b_high, is_async=True)
+                b_more = warpgroup_mma(b_x.index(1 + z), b_new, b_more, is_async=True)
             b_cc = warpgroup_mma(b_new.permute([1, 0]), b_new, b_cc, is_async=True)
             gl.store(p_last + o_c, b_codes, mask=m_c)
         if not FIRST:  # those of the next tile, on their way during the sums
             o_c, m_c = own_codes(i_t + programs, n, r + z, BN, R, mma)
             b_codes = gl.load(p_c + o_c, mask=m_c, other=0.0)
         if not READOUT:
-            b_low, b_high, b_cc = warpgroup_mma_wait(0, deps=[b_low, b_high, b_cc])
+            b_xc, b_more, b_cc = warpgroup_mma_wait(0, deps=[b_xc, b_more, b_cc])
         if ASYNC:
             async_copy.wait_group(0)
         ready()  # the next tile is here, and this one's place is free
     if not READOUT:
-        store_sums(p_own, b_low, 0, d, r)
+        store_sums(p_own, b_xc, 0, d, r)
         if D > XD:
-            store_sums(p_own, b_high, XD, d, r)
+            store_sums(p_own, b_more, XD, d, r)
         store_sums(p_own + d * r, b_cc, 0, r, r)

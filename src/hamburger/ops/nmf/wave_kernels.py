@@ -6,6 +6,7 @@ import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
 
+from hamburger.ops.layouts import SWIZZLED, product_layout
 from hamburger.ops.wave_kernels import (
     arrive,
     block_offset,
@@ -16,6 +17,7 @@ from hamburger.ops.wave_kernels import (
     project,
     ready,
     share_layout,
+    softmax,
     threads_meet,
     wait,
     write_product,
@@ -25,18 +27,49 @@ from hamburger.ops.wave_kernels import (
 
 
 @gluon.jit
+def matrix_of_blocks(
+    b_flat, DOWN: gl.constexpr, ACROSS: gl.constexpr, HIGH: gl.constexpr, WIDE: gl.constexpr
+):  # fmt: skip
+    """Blocks of HIGH x WIDE, as `block_offset` orders them, DOWN x ACROSS of them, put together."""
+    return b_flat.reshape([DOWN, ACROSS, HIGH, WIDE]).permute([0, 2, 1, 3]).reshape([DOWN * HIGH, ACROSS * WIDE])
+
+
+@gluon.jit
+def add_shares(
+    p_xc, p_cc, o_xc, o_cc, programs,
+    D: gl.constexpr, R: gl.constexpr, COLS: gl.constexpr, of_xc: gl.constexpr, of_cc: gl.constexpr,
+):  # fmt: skip
+    """All programs' shares of a unit of X C^T and of its columns of C C^T, in their order, AT_ONCE at a time.
+
+    xc, cc: where those of the first program begin   ->   64 COLS,  COLS R, both as they lie
+    """
+    STRIDE: gl.constexpr = (D + R) * R  # from one program's to the next one's
+    AT_ONCE: gl.constexpr = 32768 // (COLS * R)  # 64 registers of a thread for each of the two
+    b_xc = gl.zeros([64 * COLS], gl.float32, gl.SliceLayout(0, of_xc))
+    b_cc = gl.zeros([COLS * R], gl.float32, gl.SliceLayout(0, of_cc))
+    for i in range(0, programs, AT_ONCE):
+        b_xc_shares = load_shares(p_xc, i, programs, STRIDE, o_xc, AT_ONCE, of_xc)
+        b_cc_shares = load_shares(p_cc, i, programs, STRIDE, o_cc, AT_ONCE, of_cc)
+        b_xc += gl.sum(b_xc_shares.to(gl.float32), axis=0)
+        b_cc += gl.sum(b_cc_shares.to(gl.float32), axis=0)
+    return b_xc, b_cc
+
+
+@gluon.jit
 def update_bases(
     p_old, p_new, p_copy, p_sums, b_d, b_cc, d, r, programs, i_p, eps,
     D: gl.constexpr, R: gl.constexpr, COLS: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
-    """D * (X C^T) / (D C C^T + eps) for units of 64 rows and COLS columns of D; D itself stays in float32.
+    """D * (X C^T) / (D C C^T + eps) for this program's units of 64 rows and COLS columns of D: every programs-th one.
 
-    sums: programs (D + R) R, in blocks: the shares of X C^T, and below them those of C C^T. b_cc: COLS (or 8) R
+    Each entry has one owner, who adds up the shares of all programs in their order.
+    In global memory, old, new: d r in float32   copy: D R in bfloat16, the new D for everybody   sums: programs
+    (D + R) R, in blocks: the shares of X C^T, and below them those of C C^T.
+    In shared memory, d: D/64 64 R, the old D   cc: COLS (or 8) R, free for the unit's columns of C C^T
     """
     mma: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, W // 4], instr_shape=[16, 8, 16])
     of_xc: gl.constexpr = share_layout(64 * COLS, W)
     of_cc: gl.constexpr = share_layout(COLS * R, W)
-    AT_ONCE: gl.constexpr = 32768 // (COLS * R)  # 64 registers of a thread for each of the two
     UNITS: gl.constexpr = R // COLS
     WIDE: gl.constexpr = COLS if COLS < 8 else 8  # of a block of the sums
     ROWS: gl.constexpr = COLS if COLS < 8 else 8  # of a block of C C^T, that are in the unit
@@ -59,15 +92,9 @@ def update_bases(
         # C C^T is symmetric: its rows are what is wanted of its columns
         p_xc = p_sums + i_d * (64 * R) + i_r * (8 * COLS)
         p_cc = p_sums + D * R + i_r // HALVES * (COLS // ROWS * 8 * R) + i_r % HALVES * (ROWS * WIDE)
-        b_xc = gl.zeros([64 * COLS], gl.float32, gl.SliceLayout(0, of_xc))
-        b_part = gl.zeros([COLS * R], gl.float32, gl.SliceLayout(0, of_cc))
-        for i in range(0, programs, AT_ONCE):
-            b_xc_shares = load_shares(p_xc, i, programs, (D + R) * R, o_xc, AT_ONCE, of_xc)
-            b_cc_shares = load_shares(p_cc, i, programs, (D + R) * R, o_cc, AT_ONCE, of_cc)
-            b_xc += gl.sum(b_xc_shares.to(gl.float32), axis=0)
-            b_part += gl.sum(b_cc_shares.to(gl.float32), axis=0)
-        b_part = b_part.reshape([COLS // ROWS, R // WIDE, ROWS, WIDE]).permute([0, 2, 1, 3]).reshape([COLS, R])
-        b_xc = b_xc.reshape([8, COLS // WIDE, 8, WIDE]).permute([0, 2, 1, 3]).reshape([64, COLS])
+        b_xc, b_part = add_shares(p_xc, p_cc, o_xc, o_cc, programs, D, R, COLS, of_xc, of_cc)
+        b_part = matrix_of_blocks(b_part, COLS // ROWS, R // WIDE, ROWS, WIDE)
+        b_xc = matrix_of_blocks(b_xc, 8, COLS // WIDE, 8, WIDE)
         if N > COLS:
             b_part = gl.join(b_part, b_part).permute([2, 0, 1]).reshape([N, R])
             b_xc = gl.join(b_xc, b_xc).permute([0, 2, 1]).reshape([64, N])
@@ -87,32 +114,34 @@ def update_bases(
 
 @gluon.jit(do_not_specialize=["steps", "programs"])
 def nmf_kernel(
-    p_x, p_start, p_d, p_copy, p_c, p_ratio, p_y, p_sums, p_count,
-    d, n, r, steps, programs, eps, s_xb, s_xd, s_xn, s_yb, s_yd, s_yn, s_start, s_count,
+    p_x, p_initial, p_d, p_copy, p_c, p_ratio, p_y, p_sums, p_count,
+    d, n, r, steps, programs, eps, s_xb, s_xd, s_xn, s_yb, s_yd, s_yn, s_initial, s_count,
     D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, COLS: gl.constexpr,
     N_FAST: gl.constexpr, CODES: gl.constexpr, RATIO: gl.constexpr, Y: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
-    """K sweeps and the read-out. Grid: programs of an image, b. X in bfloat16.
+    """K sweeps and the read-out, where Y also D C. Grid: programs of an image, b.
 
-    start, d: b d r in float32; copy: b D R in bfloat16, D for the next sweep. c: b n r. ratio: C / (D^T D C + eps)
-    before the read-out, all that its gradient needs. count: two counters for each image, zero, s_count apart.
+    A program owns BN columns, and every programs-th unit of D. In shared memory it holds its columns of X for all
+    sweeps, D, its codes and D^T D, all in bfloat16; in registers its codes in float32. Twice in a sweep all programs of
+    an image wait for each other, by two counters: before they read shares (`sums`), and before they read D (`copy`).
+
+    x, y: b d n in bfloat16, any strides. initial, d: b d r in float32; copy: b D R in bfloat16, D for the next sweep.
+    c: b n r. ratio: C / (D^T D C + eps) before the read-out, all that its gradient needs. sums: b programs (D + R) R.
+    count: two counters for each image, zero, s_count apart.
     """
     W: gl.constexpr = num_warps
     BD: gl.constexpr = 128  # rows at a time
     WIDE: gl.constexpr = COLS if COLS < 8 else 8  # of a block of the sums
     XD: gl.constexpr = 256 if D > 256 else D  # an operand of the matrix units has at most 256 rows
     mma: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[W, 1], instr_shape=[16, R, 16])
-    mma_r: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, W // 4], instr_shape=[16, R // (W // 4), 16]
-    )
-    swizzled: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
-    b_x = gl.allocate_shared_memory(gl.bfloat16, [D // XD, XD, BN], swizzled)
-    b_d = gl.allocate_shared_memory(gl.bfloat16, [D // 64, 64, R], swizzled)
-    b_c = gl.allocate_shared_memory(gl.bfloat16, [BN, R], swizzled)
-    b_g = gl.allocate_shared_memory(gl.bfloat16, [R, R], swizzled)
+    mma_r: gl.constexpr = product_layout(64, R, W)
+    b_x = gl.allocate_shared_memory(gl.bfloat16, [D // XD, XD, BN], SWIZZLED)
+    b_d = gl.allocate_shared_memory(gl.bfloat16, [D // 64, 64, R], SWIZZLED)
+    b_c = gl.allocate_shared_memory(gl.bfloat16, [BN, R], SWIZZLED)
+    b_g = gl.allocate_shared_memory(gl.bfloat16, [R, R], SWIZZLED)
 
     i_p, i_b = gl.program_id(0), gl.program_id(1).to(gl.int64)
-    p_start += i_b * s_start
+    p_initial += i_b * s_initial
     p_d += i_b * d * r
     p_copy += i_b * (D * R)
     p_sums += i_b * programs * ((D + R) * R)
@@ -129,16 +158,16 @@ def nmf_kernel(
     zero_r = gl.zeros([R, R], gl.float32, mma_r)
     zero_d = gl.zeros([BD, R], gl.float32, mma)
 
+    # the first codes
     load_columns(p_x + i_b * s_xb, b_x, d, n, s_xd, s_xn, i_p, D, XD, XD, BN, N_FAST, W)
-    load_bases(p_start, b_d, d, r, r, 0, D, R, W)
+    load_bases(p_initial, b_d, d, r, r, 0, D, R, W)
     ready()
     b_xd = warpgroup_mma_wait(0, deps=[project(b_x, b_d, zero_c, 0, D, XD)])
-    b_xd = gl.where(m_r, b_xd, float("-inf"))
-    b_codes = gl.exp(b_xd - gl.max(b_xd, axis=1)[:, None])
-    b_codes = b_codes / gl.sum(b_codes, axis=1)[:, None]
+    b_codes = softmax(b_xd, m_r)
 
     for step in range(steps + 1):
         z = zero_of(step)
+        # C * D^T X / (D^T D C + eps)
         b_gram = gram(b_d, zero_r, z, D)
         b_xd = project(b_x, b_d, zero_c, z, D, XD)
         b_c.store(b_codes.to(gl.bfloat16))
@@ -151,18 +180,21 @@ def nmf_kernel(
         b_c.store(b_codes.to(gl.bfloat16))
         ready()
         if step < steps:
+            # this program's shares of C C^T and X C^T
             b_own = warpgroup_mma(b_c.permute([1, 0]), b_c, zero_r, use_acc=False)
             gl.store(p_own + z + D * R + block_offset(o_gi[:, None], o_gj[None, :], R, WIDE), b_own.to(gl.bfloat16))
             write_sums(b_x, b_c, p_own, zero_d, z, D, BD, XD, R, WIDE)
             arrive(p_count)
             wait(p_count, programs * (step + 1))
+            # the units of D that are this program's
             p_old = p_d
             if step == 0:
-                p_old = p_start
+                p_old = p_initial
             b_cc = b_g.slice(0, COLS if COLS > 8 else 8, dim=0)  # D^T D is made anew before it is needed
             update_bases(p_old, p_d, p_copy, p_sums + z, b_d, b_cc, d, r, programs, i_p, eps, D, R, COLS, W)
             arrive(p_count + 1)
             wait(p_count + 1, programs * (step + 1))
+            # all of the new D
             load_bases(p_copy, b_d, D, R, R, z, D, R, W)
             ready()
         elif RATIO:

@@ -19,6 +19,7 @@ def pull_back_kernel(
 ):  # fmt: skip
     """The cotangent of X from that of Y = D C (OF_Y), that of C (OF_C), or both. Grid: b * tiles of n.
 
+    A program owns BN columns.   x, dy, dx: b d n   d: b d r   more (dC): b n r
     The codes are made again from X and D rather than kept. With u = d / |d|, cos = u^T x / |x| and the cotangent a of
     cos, dx = (sum_r a u - (sum_r a cos) x / |x|) / |x|; CONSTANT norms leave out the second term.
     sums: b * tiles of n, d gets the sums of dx over each program's columns (SUMS).
