@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from hamburger.errors import DataError
+
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write beside the target, then rename: a reader never sees half a file, nor does a crash leave one."""
@@ -78,6 +80,18 @@ def one_at_a_time(path: Path, waiting: Callable[[], object] = lambda: None) -> I
         except OSError:  # a file system without locks
             pass
         yield
+
+
+def read_json_lines(path: Path, call: str) -> list[dict[str, Any]]:
+    """One object a line; none where there is no file yet. `call` is who speaks in an error."""
+    found: list[dict[str, Any]] = []
+    if path.exists():
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            try:
+                found.append(dict(json.loads(line)))
+            except (ValueError, TypeError):
+                raise DataError(f"{call}: line {number} of {path} is no row; mend it or name another file") from None
+    return found
 
 
 def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

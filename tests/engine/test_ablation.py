@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 from dataclasses import replace
 
@@ -13,8 +14,9 @@ import pytest
 from hamburger.engine.ablation import ablation_cells
 from hamburger.engine.ablation_plan import Plan
 from hamburger.engine.ablation_rows import check_rows, join_rows, read_rows, still_to_run
+from hamburger.engine.folder import in_use
 from hamburger.engine.grid import GridError, check_grid, rows, run_grid
-from hamburger.errors import OptionError, UnknownNameError
+from hamburger.errors import HamburgerError, OptionError, UnknownNameError
 from hamburger.layers.context import create_context
 from hamburger.models.create import create_model
 from hamburger.recipes.ablations import DEFAULTS, ablations, chosen
@@ -148,6 +150,50 @@ def test_rows_are_joined_over_calls_and_never_mixed(tmp_path):
     assert all(needed <= set(json.loads(line)) for line in path.read_text().splitlines())
     with pytest.raises(OptionError, match="name another file with --json"):
         check_rows(path, ablation_cells("parts", "patchwork", seeds=[2], settings=["steps=9"]))
+
+
+def test_runs_that_outlive_a_killed_call_are_waited_for(tmp_path):
+    """A killed grid leaves its processes behind: to start a second one in their folder would only fail."""
+    grid = ablation_cells("parts", "patchwork", seeds=[0], only=["baseline", "whole"])
+    folder = tmp_path / grid[0].name
+    folder.mkdir()
+    hold = (
+        "import fcntl, pathlib, sys, time; folder = pathlib.Path(sys.argv[1]); lock = (folder / '.lock').open('wb');"
+        "fcntl.lockf(lock, fcntl.LOCK_EX); print('held', flush=True); sys.stdin.readline();"
+        "(folder / 'left').write_text('x')"
+    )
+    orphan = subprocess.Popen(
+        [sys.executable, "-c", hold, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert orphan.stdout.readline() == "held\n"
+    started = []
+
+    def command(cell, out, data):
+        started.append((cell.name, (folder / "left").exists()))
+        return stand_in(cell, out, data)
+
+    def done(cell):
+        if cell.name != grid[0].name:
+            assert in_use(folder)
+            orphan.communicate("go\n")
+
+    assert len(run_grid(grid, tmp_path, command=command, done=done, jobs=2)) == 2
+    assert started == [(grid[1].name, False), (grid[0].name, True)]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"recipe": "patchwork", "context": "nmf"}', "rows that are none of an ablation .no ablation, cell"),
+        ('{"ablation": "parts", "ce', "ablate: line 1 of .*rows.jsonl is no row"),
+    ],
+)
+def test_a_file_of_something_else_is_refused_before_any_work(tmp_path, content, said):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(content + "\n")
+    with pytest.raises(HamburgerError, match=said):
+        check_rows(path, ablation_cells("parts", "patchwork", seeds=[0]))
+    assert path.read_text() == content + "\n"
 
 
 def test_grids_share_the_trainings_they_have_in_common():

@@ -14,7 +14,10 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cases", ["ops/fused_cases.py", "ops/block_cases.py", "layers/fused_block_cases.py"])
+@pytest.mark.parametrize(
+    "cases",
+    ["ops/fused_cases.py", "ops/block_cases.py", "layers/fused_block_cases.py", "layers/kept_block_cases.py"],
+)
 def test_kernels_in_the_interpreter(cases):
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:xdist", str(ROOT / "tests" / cases)],

@@ -63,34 +63,47 @@ def code_maps(
     )
 
 
-def factors(layer: HamLayer, x: Tensor) -> Decomposition:
-    """What the layer finds in evaluation.   b d n   ->   bases (b s) d r, codes (b s) r n: heads fold into the batch"""
-    folded = x.unflatten(1, (layer.heads, -1)).flatten(0, 1)
-    data = folded if layer.axis == "spatial" else folded.mT
+def folded(layer: HamLayer, x: Tensor) -> Tensor:
+    """As the layer factorises it: heads in the batch, along the channels transposed.   b d n   ->   (b s) d n"""
+    heads = x.unflatten(1, (layer.heads, -1)).flatten(0, 1)
+    return heads if layer.axis == "spatial" else heads.mT
+
+
+def started(layer: HamLayer, x: Tensor) -> tuple[Tensor, Tensor]:
+    """What the layer factorises in evaluation, and its first bases.   b d n   ->   (b s) d n, (b s or 1) d r"""
+    data = folded(layer, x)
     mode = layer.dictionary.training
     layer.dictionary.eval()  # or it would be drawn
     try:
         with torch.no_grad():
             bases = layer.dictionary(data)
-            return run(data, layer.ham, steps=layer.eval_steps, grad=layer.grad, bases=bases)
     finally:
         layer.dictionary.train(mode)
+    assert bases is not None
+    return data, bases
 
 
-def find_ham(model: nn.Module, layer: str | None = None) -> str:
+def factors(layer: HamLayer, x: Tensor) -> Decomposition:
+    """What the layer finds in evaluation.   b d n   ->   bases (b s) d r, codes (b s) r n: heads fold into the batch"""
+    data, bases = started(layer, x)
+    with torch.no_grad():
+        return run(data, layer.ham, steps=layer.eval_steps, grad=layer.grad, bases=bases)
+
+
+def find_ham(model: nn.Module, layer: str | None = None, *, call: str = "code_maps") -> str:
     """The full name of the ham that `layer` names or holds, or of the model's only one."""
     hams = ham_layers(model)
     if layer is not None:
-        module_named("code_maps", model, layer)
+        module_named(call, model, layer)
         hams = {name: ham for name, ham in hams.items() if name == layer or not layer or name.startswith(f"{layer}.")}
     where = "the model" if not layer else f"layer '{layer}'"
     if not hams:
-        raise InputError(f"code_maps: there is no ham in {where}; a Hamburger layer has one")
+        raise InputError(f"{call}: there is no ham in {where}; a Hamburger layer has one")
     if len(hams) > 1:
         # the two hams of a dual Hamburger: the one along positions is the paper's
         spatial = [name for name, ham in hams.items() if ham.axis == "spatial"]
         if len(spatial) != 1:
-            raise OptionError(f"code_maps: {where} has several hams; name one by layer=: {', '.join(hams)}")
+            raise OptionError(f"{call}: {where} has several hams; name one by layer=: {', '.join(hams)}")
         return spatial[0]
     return next(iter(hams))
 

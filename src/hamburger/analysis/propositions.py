@@ -167,16 +167,24 @@ class Terms:
 
 
 def term_gradients(flow: Flow, steps: int, cotangent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """u^T times each part of dy/dx.   cotangent u: d n   ->   direct: dn,  terms: t dn,  start: dn"""
+    """u^T times each part of dy/dx.   cotangent u: d n   ->   direct: dn,  terms: t dn,  start: dn
+
+    Row by row, without a Jacobian: also for the sizes of networks.
+    """
     states = flow.path(steps)
-    rows, direct = jacobians(flow.output, states[-1], flow.x)
-    u = cotangent.flatten()
-    pulled, found = u @ rows, []
+    pulled, direct = _pulled(flow.output, states[-1], flow.x, cotangent.flatten())
+    found = []
     for state in reversed(states[:-1]):
-        by_state, by_input = jacobians(flow.sweep, state, flow.x)
-        found.append(pulled @ by_input)
-        pulled = pulled @ by_state
-    return u @ direct, torch.stack(found), pulled @ _start_by_input(flow)
+        pulled, by_input = _pulled(flow.sweep, state, flow.x, pulled)
+        found.append(by_input)
+    (start,) = torch.func.vjp(flow.start, flow.x)[1](pulled)
+    return direct, torch.stack(found), start.flatten()
+
+
+def _pulled(function: Callable[[Tensor, Tensor], Tensor], h: Tensor, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """u^T df/dh and u^T df/dx of function(h, x).   u: q   ->   m,  dn"""
+    by_state, by_input = torch.func.vjp(function, h, x)[1](u)
+    return by_state.detach(), by_input.detach().flatten()
 
 
 def terms(x: Tensor, ham: Ham, bases: Tensor, steps: int, *, unit_columns: bool = False) -> Terms:

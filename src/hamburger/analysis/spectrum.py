@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hamburger.analysis.hooks import look
-from hamburger.errors import ShapeError
+from hamburger.errors import OptionError, ShapeError
 
 
 class Spectrum(NamedTuple):
@@ -22,19 +22,30 @@ class Spectrum(NamedTuple):
     after: Tensor
 
 
-def spectrum(model: nn.Module, images: Tensor, layer: str) -> Spectrum:
+def spectrum(model: nn.Module, images: Tensor, layer: str, *, channels: int = 1) -> Spectrum:
     """Spectra of what the named layer of any model receives and returns.   images: b 3 h w, as the model takes them
 
     The model is evaluated once, with hooks that are removed again; its mode is kept. Of several inputs or outputs the
     first tensor counts. For a Hamburger named "context", `layer="context"` is Fig. 5 (the skip included) and
-    `layer="context.ham"` the low-rank reconstruction alone.
+    `layer="context.ham"` the low-rank reconstruction alone. `channels` is the axis of the channels, such as -1 for a
+    layer that works on (b, h, w, c); tokens (b, n, c) have the same spectrum either way.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 1), nn.ReLU())
     >>> spectrum(net, torch.rand(2, 3, 5, 5), "1").after.shape
     torch.Size([2, 8])
     """
     seen = look("spectrum", model, images, [layer])[layer]
-    return Spectrum(cumulative_energy(seen.before), cumulative_energy(seen.after))
+    before, after = (cumulative_energy(channels_second("spectrum", each, channels)) for each in seen)
+    return Spectrum(before, after)
+
+
+def channels_second(call: str, x: Tensor, channels: int) -> Tensor:
+    """A map with its channels on the second axis.   ->   b c *spatial"""
+    if x.dim() < 3:
+        raise ShapeError(f"{call}: needs a map (b, c, *spatial) with at least one entry, got {tuple(x.shape)}")
+    if not -x.dim() < channels < x.dim() or channels == 0:
+        raise OptionError(f"{call}: channels must name an axis after the batch of {tuple(x.shape)}, got {channels}")
+    return x.movedim(channels, 1)
 
 
 def cumulative_energy(x: Tensor) -> Tensor:

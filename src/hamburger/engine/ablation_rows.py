@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,15 @@ from typing import Any
 from hamburger.engine.ablation import AblationCell
 from hamburger.engine.folder import BEST, RESULT
 from hamburger.errors import OptionError
-from hamburger.files import write_json_lines
+from hamburger.files import read_json_lines, write_json_lines
 from hamburger.recipes.codec import digest
 
 Row = dict[str, Any]
+KEYS = {"ablation", "recipe", "settings", "cell", "seed", "recipe_hash"}
 
 
 def read_rows(path: Path) -> list[Row]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return read_json_lines(path, "ablate")
 
 
 def check_rows(path: Path, grid: Sequence[AblationCell]) -> None:
@@ -25,6 +25,11 @@ def check_rows(path: Path, grid: Sequence[AblationCell]) -> None:
     cell = grid[0]
     wanted = (cell.ablation, cell.recipe, list(cell.settings))
     for row in read_rows(path):
+        if not row.keys() >= KEYS:
+            raise OptionError(
+                f"ablate: {path} holds rows that are none of an ablation (no {', '.join(sorted(KEYS - row.keys()))}); "
+                f"name another file with --json"
+            )
         found = (row["ablation"], row["recipe"], row["settings"])
         if found != wanted:
             raise OptionError(

@@ -14,6 +14,7 @@ from hamburger.files import write_durably
 from hamburger.recipes.base import Training
 from hamburger.recipes.codec import differences, read_recipe, to_json
 
+LOCK = ".lock"
 RECIPE, METRICS, TIMINGS, RESULT, BEST = (
     "recipe.json",
     "metrics.jsonl",
@@ -22,6 +23,20 @@ RECIPE, METRICS, TIMINGS, RESULT, BEST = (
     "best.safetensors",
 )
 ANGLES = "angles"  # the key of lines of the metrics that compare gradients
+
+
+def in_use(path: Path) -> bool:
+    """Whether another process is training in this folder now."""
+    try:
+        import fcntl
+
+        with (path / LOCK).open("r+b") as lock:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except (ImportError, OSError):  # no such run, or no locks here
+        return False
+    return False
 
 
 class RunFolder:
@@ -76,7 +91,7 @@ class RunFolder:
             import fcntl
         except ImportError:  # not on this system
             return
-        self._lock = (self.path / ".lock").open("wb")
+        self._lock = (self.path / LOCK).open("wb")
         try:
             fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar
 
 import torch
 
-from hamburger.engine.folder import RECIPE, RESULT
+from hamburger.engine.folder import RECIPE, RESULT, in_use
 from hamburger.engine.interrupt import StopRequest
 from hamburger.engine.processes import Fresh, Running, Warm
 from hamburger.errors import HamburgerError, OptionError, check_count
@@ -131,7 +131,8 @@ def run_grid(
 
     `progress` hears how many are done, and the step that each running one has reached; `done` hears of each that has
     its result, at once. One that fails leaves the others alone and is named at the end, with those that needed it. An
-    interrupt goes on to the running ones, which save where they are. `warm` processes take one run after another; None:
+    interrupt goes on to the running ones, which save where they are. What runs of a killed call still work on is waited
+    for: they outlive it, and end with their results. `warm` processes take one run after another; None:
     where there is a card, on which memory is counted by run and not by process. `call` is who speaks in an error.
     """
     check_count(call, "jobs", jobs, least=1)
@@ -144,8 +145,7 @@ def run_grid(
     failed: list[str] = []
 
     def fill() -> None:
-        while len(running) < jobs and (ready := [cell for cell in waiting if _ready(cell, out)]):
-            cell = ready[0]
+        while len(running) < jobs and (cell := next((cell for cell in waiting if _ready(cell, out)), None)):
             waiting.remove(cell)
             running[cell] = processes.start(command(cell, out, data), _log(out, cell))
 
@@ -170,7 +170,7 @@ def run_grid(
                     fill()
                 for cell in results:
                     done(cell)
-                if not running and not any(_ready(cell, out) for cell in waiting):
+                if not running and not any(_ready(cell, out) or in_use(out / cell.name) for cell in waiting):
                     failed += [f"{cell.name}: needs {cell.needs}, which has no result" for cell in waiting]
                     waiting.clear()
                 progress(ended, {cell.name: _step(out / cell.name / "metrics.jsonl") for cell in running})
@@ -196,7 +196,7 @@ def rows(grid: Sequence[Cell], out: Path) -> list[dict[str, Any]]:
 
 
 def _ready(cell: Cell, out: Path) -> bool:
-    return cell.needs is None or (out / cell.needs / RESULT).exists()
+    return (cell.needs is None or (out / cell.needs / RESULT).exists()) and not in_use(out / cell.name)
 
 
 def _log(out: Path, cell: Cell) -> Path:

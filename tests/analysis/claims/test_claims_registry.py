@@ -16,6 +16,7 @@ from hamburger.analysis.claims.page import page
 from hamburger.analysis.claims.registry import FAMILIES
 from hamburger.analysis.claims.tables import PRINTED, as_json, as_rows, commands, judged, markdown
 from hamburger.analysis.inside import COUNTS
+from hamburger.errors import DataError
 from hamburger.recipes.ablations import ablations
 from hamburger.recipes.find import find_recipe
 
@@ -26,6 +27,12 @@ FIELDS = {"id", "statement", "paper", "here", "effect", "ci", "n_seeds", "verdic
 @pytest.fixture(scope="module")
 def committed():
     return Results.of(ROOT / "results")
+
+
+@pytest.fixture(scope="module")
+def text(committed):
+    """The page of the committed results."""
+    return page(committed)
 
 
 PLACES, NAMES = ("input", "weights"), ("one_step", "bptt")
@@ -267,8 +274,7 @@ def test_a_page_of_all_that_can_be_run():
     assert NOT_RUN not in {word for name, word in words.items() if not name.startswith(("cost", "propositions"))}
 
 
-def test_the_page_needs_nothing_else(committed):
-    text = page(committed)
+def test_the_page_needs_nothing_else(committed, text):
     seen = Outside()
     seen.feed(text)
     assert not seen.fetched
@@ -289,3 +295,63 @@ def test_growth_is_not_read_between_two_runs():
     claim = next(claim for claim in CLAIMS if claim.id == "cost-linear-time")
     verdict = claim.judge(Results({"table3_h200": rows}))
     assert verdict.word == CONFIRMED and verdict.telling.effect == pytest.approx(1.0)
+    assert "left out, of other commits: nmf float32 n = 262,144" in verdict.here
+
+
+def test_the_page_begins_with_what_was_not_tested(committed, text):
+    head = text.partition("<nav>")[0]
+    weak = sum(bool(verdict.basis) for _, verdict in judged(committed))
+    assert f"{weak} of these verdicts rest on generated scenes alone" in head and "weak test" in head
+    for claim, verdict in judged(committed):
+        assert (f'href="#{claim.id}"' in head) == (verdict.word == NOT_RUN)
+
+
+def test_figures_show_what_an_effect_is_held_against(committed, text):
+    """A cosine of 0.3 beside no limit says nothing."""
+    limits = {claim.id: {f.limit for t in verdict.trials for f in t.findings} for claim, verdict in judged(committed)}
+    assert all(None not in found for found in limits.values())
+    assert limits["angles-input"] == {0.5}
+    assert limits["inside-spectrum"] == limits["cost-time"] == limits["propositions-1"] == {1.0}
+    assert limits["cost-linear-time"] == {1.1}
+    assert limits["cost-gradient-growth"] == {1.05, 1.5}
+    drawn = {name: text.partition(f'data-figure="{name}"')[2].partition("</svg>")[0] for name in limits}
+    assert ">0.5<" in drawn["angles-input"] and "cosine at the input" in drawn["angles-input"]
+    assert "r of the ham / values for 90 %" in drawn["inside-attention-rank"]
+    assert [name for name, figure in drawn.items() if "share of solves" in figure] == [
+        name for name in limits if name.startswith("propositions")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"cell": "who', "claims: line 1 of .*ablation_parts_x.jsonl is no row"),
+        ('{"cell": "whole", "seed": 0, "miou": 0.5}', "line 1 of .* has no hardware, recipe, steps"),
+    ],
+)
+def test_files_that_cannot_be_read_are_named(tmp_path, content, said):
+    (tmp_path / "ablation_parts_x.jsonl").write_text(content + "\n")
+    with pytest.raises(DataError, match=said):
+        Results.of(tmp_path)
+
+
+def test_an_ablation_of_another_task_is_no_score_and_no_failure(tmp_path):
+    row = {"cell": "whole", "seed": 0, "recipe": "planes", "steps": 9, "hardware": "H", "error": 2.0}
+    (tmp_path / "ablation_parts_x.jsonl").write_text(json.dumps(row) + "\n")
+    results = Results.of(tmp_path)
+    assert {verdict.word for _, verdict in judged(results)} == {NOT_RUN}
+    assert "bars-ablation" not in page(results)
+
+
+@pytest.mark.parametrize(("width", "words"), [(512, {CONFIRMED}), (64, {NOT_RUN})])
+def test_a_rank_of_one_does_not_speak_for_a_rank_of_eight(width, words):
+    """In a head of 64 channels, 8 for 512 would be 1."""
+    common = {"recipe": "patchwork", "steps": 9, "hardware": "H", "miou": 0.5}
+    rows = [
+        common | {"cell": f"d{width}-r{width // part}", "seed": seed}
+        for part in (64, 32, 16, 8, 4)
+        for seed in range(3)
+    ]
+    verdicts = {claim.id: claim.judge(Results({"ablation_latent_x": rows})).word for claim in CLAIMS}
+    assert verdicts["latent-eightfold"] == CONFIRMED
+    assert {verdicts["latent-small-rank"]} == words

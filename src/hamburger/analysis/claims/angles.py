@@ -45,7 +45,7 @@ def over_training(results: Results, value: Value, what: str, limit: float, shown
             values = {row["seed"]: seen for row in own if (seen := value(row["angles"])) is not None}
             found[f"{ham}, {what}"] = paired(values, dict.fromkeys(values, 0.0))
         cases.append(Case(rows, found))
-    return judge(cases, partial(exceeds, limit=limit), shown)
+    return judge(cases, partial(exceeds, limit=limit), shown, limit=limit)
 
 
 CLAIMS = (

@@ -25,6 +25,8 @@ class Finding:
     shown: str = "{:+.2f}"
     against: bool = False  # a large effect speaks against the claim, such as the exponent of something said to be cheap
     counted: str = "seed"  # what `n` counts
+    limit: float | None = None  # what the effect is held against, for figures
+    short: str = ""  # for figures, where `what` is too long
 
     @property
     def support(self) -> float:

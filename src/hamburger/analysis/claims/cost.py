@@ -42,10 +42,13 @@ def growth(
     """Exponents between the two largest sizes at which a module ran in one run: small ones are launches, not work."""
     trials = []
     for rows in results.beginning("table3_h").values():  # cards alone: two sizes are too few on a processor
-        findings = []
+        findings: list[Finding] = []
+        others: list[str] = []
         for dtype, module, mode in product(dict.fromkeys(row["dtype"] for row in rows), modules, MODES):
             field = f"{mode}_{unit}"
             had = {row["n"]: row[field] for row in _of(_one_run(rows, dtype), module, dtype) if row[field]}
+            every = {row["n"] for row in _of(rows, module, dtype) if row[field]}
+            others += [f"{module} {dtype} n = {n:,}" for n in sorted(every - had.keys())]
             ends = sorted(had)[-2:]
             if len(ends) < 2:
                 continue
@@ -54,9 +57,10 @@ def growth(
             word = CONFIRMED if holds else NOT_CONFIRMED
             what = f"{module} {mode} {dtype}"
             shown = ("(exponent of n)", "{:.2f}", most is not None, "measurement of each n")
-            findings.append(Finding(what, p, None, 1, word, *shown))
+            findings.append(Finding(what, p, None, 1, word, *shown, limit=least if most is None else most))
         if findings:
-            trials.append(Trial(str(rows[0]["hardware"]), tuple(findings)))
+            note = f"left out, of other commits: {', '.join(dict.fromkeys(others))}" if others else ""
+            trials.append(Trial(str(rows[0]["hardware"]), tuple(findings), note=note))
     return combined(trials)
 
 
@@ -91,7 +95,7 @@ def more(what: str, theirs: Row, ours: Row, field: str, *, samples: str) -> Find
     )
     times = f"{field}_iqr" in ours
     n, counted = (min(row.get(samples) or 1 for row in (ours, theirs)), "sample") if times else (1, "measurement")
-    return Finding(what, theirs[field] / ours[field], None, n, word, "times", "{:.2f}", counted=counted)
+    return Finding(what, theirs[field] / ours[field], None, n, word, "times", "{:.2f}", counted=counted, limit=1.0)
 
 
 SIDES = {"lower": -0.5, "upper": 0.5}
@@ -127,10 +131,11 @@ def flat(results: Results) -> Verdict:
             if grad not in GROWTH or few == many or not {few, many} <= set(had):
                 continue
             ratio = had[many] / had[few]
-            holds = ratio <= FLAT if grad == "one-step" else ratio >= GROWN
+            limit = FLAT if grad == "one-step" else GROWN
+            holds = ratio <= limit if grad == "one-step" else ratio >= limit
             what, word = f"{ham} {grad}, K = {many} / K = {few}", CONFIRMED if holds else NOT_CONFIRMED
-            against, counted = grad == "one-step", "measurement"
-            findings.append(Finding(what, ratio, None, 1, word, "times", "{:.2f}", against=against, counted=counted))
+            about = {"against": grad == "one-step", "counted": "measurement", "limit": limit}
+            findings.append(Finding(what, ratio, None, 1, word, "times", "{:.2f}", **about))
         if findings:
             trials.append(Trial(str(rows[0]["hardware"]), tuple(findings)))
     return combined(trials)

@@ -76,6 +76,7 @@ def _spectra(rows: list[Row], ends: Mapping[str, str], cells: Sequence[str], tit
             for end, dashes in ends.items():
                 axes.plot([], [], dashes, color=BASELINE, label=end)
         axes.set(title=title, xlabel="largest singular values", ylabel="share of energy, %", xscale="log")
+        axes.set_ylim(top=101)  # Student's knows nothing of the ends of a share
         axes.xaxis.set_major_formatter("{x:.0f}")
         axes.legend(loc="lower right")
 

@@ -59,7 +59,7 @@ def each_attention(rows: list[Row], ours: Value, ham: Value, what: str, *, over_
 
 def above(results: Results, find: Callable[[list[Row]], Found], limit: float, shown: Shown) -> Verdict:
     cases = [Case(rows, find(rows)) for rows in results.beginning("ablation_inside_").values()]
-    return judge(cases, partial(exceeds, limit=limit), shown)
+    return judge(cases, partial(exceeds, limit=limit), shown, limit=limit)
 
 
 def _by_seed(rows: list[Row], cell: str, value: Value) -> Series:

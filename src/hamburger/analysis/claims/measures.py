@@ -35,7 +35,7 @@ def place(rows: list[Row]) -> str:
 
 def inside(results: Results) -> list[Sheet]:
     """Ranks and spectra of trained networks (Fig. 5), silent channels (Fig. 6)."""
-    forms = {"n": "{:.0f}"}
+    forms = {"n": "{:.0f}", "A: numerical rank": "{:.0f}"}
     columns: dict[str, Callable[[Row], float | None]] = {
         "effective rank before": lambda row: row["rank_before"],
         "after": lambda row: row["rank_after"],
@@ -55,6 +55,7 @@ def inside(results: Results) -> list[Sheet]:
         for cell in cells:
             own = [row for row in looked if row["cell"] == cell]
             found = [spread(map(read, own), forms.get(name, "{:.2f}")) for name, read in columns.items()]
+            found = [text.removesuffix(" ± 0") for text in found]  # n is that of the images, whatever the seed
             lines.append([cell.removesuffix("-inside"), *found, str(len(own))])
         sheets.append(Sheet(place(rows), ["network", *columns, "seeds"], lines))
     return sheets

@@ -112,8 +112,14 @@ class Shown:
 TIMES = Shown("times", "{:.2f}", math.exp)
 
 
-def judge(cases: Sequence[Case], rule: Rule, shown: Shown = Shown()) -> Verdict:  # noqa: B008 - a frozen value
-    """One trial for every set of runs that has anything to say, and a word for all."""
+def judge(
+    cases: Sequence[Case],
+    rule: Rule,
+    shown: Shown = Shown(),  # noqa: B008 - a frozen value
+    *,
+    limit: float = 0.0,
+) -> Verdict:
+    """One trial for every set of runs that has anything to say, and a word for all. `limit` is what figures mark."""
     cases = [case for case in cases if case.told]
     trials = []
     for case in cases:
@@ -124,7 +130,8 @@ def judge(cases: Sequence[Case], rule: Rule, shown: Shown = Shown()) -> Verdict:
                 continue
             word = rule(widened(found, sets), widened(found, sets * len(case.found)))
             ends = None if found.interval is None else (shown.value(found.interval[0]), shown.value(found.interval[1]))
-            findings.append(Finding(what, shown.value(found.mean), ends, found.n, word, shown.unit, shown.form))
+            about = (shown.value(found.mean), ends, found.n, word, shown.unit, shown.form)
+            findings.append(Finding(what, *about, limit=shown.value(limit)))
         missing = tuple(what for what, found in case.found.items() if found is None)
         seeds = len({row["seed"] for row in case.rows})
         fewer = sum(found.n < seeds for found in case.told)

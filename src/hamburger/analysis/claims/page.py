@@ -10,7 +10,7 @@ from hamburger.analysis.claims.base import CONFIRMED, INCONCLUSIVE, NOT_CONFIRME
 from hamburger.analysis.claims.method import GENERATED, MARGIN
 from hamburger.analysis.claims.registry import CLAIMS, FAMILIES
 from hamburger.analysis.claims.results import Results, by_seed
-from hamburger.analysis.claims.tables import PRINTED, counts, effect, files, judged, sheets
+from hamburger.analysis.claims.tables import PRINTED, Judged, counts, effect, files, judged, sheets
 from hamburger.analysis.report.drawing import svg
 from hamburger.analysis.report.html import Cell, Markup, document, figure, folded, paragraph, section, table
 from hamburger.analysis.report.statistics import LEVEL, summarise, t_quantile
@@ -25,14 +25,17 @@ METHOD = (
     "with the comparison of contexts known; the claims about the inside of networks were written with one "
     "network seen. “A beats B” is confirmed where the interval of A - B lies above 0, and not "
     f"confirmed where it ends below {MARGIN:g}. “A is as good as B” is confirmed where it begins above -{MARGIN:g}, "
-    "and not confirmed where it ends below 0. Of several comparisons all must hold; one of m that refutes a claim is "
-    "held to a level of 1 - 5 % / m.",
+    f"and not confirmed where it ends below 0. “A and B are level” is confirmed where it lies between -{MARGIN:g} and "
+    f"{MARGIN:g}, and otherwise not confirmed where it leaves out 0. For ratios and cosines the "
+    "interval lies above a limit, or below it. Of several comparisons all must hold; one of m that refutes a claim is "
+    "held to a level of 1 - 5 % / m, so that an interval at 95 % may leave out 0 while the verdict is inconclusive.",
     "Over several data sets a claim is confirmed where one set confirms it and none refutes it, and not confirmed the "
     "other way round; otherwise it is inconclusive. Each of s sets that may decide is held to a level of 1 - 5 % / s. "
     "Photographs decide; generated scenes stand beside them, and decide only where there is nothing else. The effect "
     "in the table is that of the comparison that speaks least for the claim among those that share its verdict.",
     "Times are medians of repeated calls: one is called shorter where its upper quartile lies below the other's lower "
-    "one. Memory is counted, and has no spread.",
+    "one. Memory is counted, and has no spread. A claim about section 2.3 is confirmed where it holds in every solve, "
+    "and not confirmed where some case (input, ham, temperature) fails with every seed.",
     f"{len(CLAIMS)} claims at 95 % mean that {round(0.05 * len(CLAIMS))} or so may be wrong by chance.",
 )
 
@@ -42,9 +45,9 @@ def page(results: Results) -> str:
     rows: list[list[Cell]] = [
         [
             Markup(f'<a href="#{claim.id}">{claim.id}</a><br><span>{_plain(claim.statement)}</span>'),
-            Markup(f"<span>{badge(verdict.word)} {verdict.basis}</span>"),
-            effect(verdict) or None,
-            None if verdict.seeds is None else str(verdict.seeds),
+            Markup(f'<span class="whole">{badge(verdict.word)}{"<br>" * bool(verdict.basis)}{verdict.basis}</span>'),
+            _effect(verdict),
+            str(verdict.seeds) if verdict.seeds else None,
         ]
         for claim, verdict in found
     ]
@@ -52,6 +55,7 @@ def page(results: Results) -> str:
     head = (
         "<h1>The paper's claims, tested</h1>"
         + paragraph(f"{len(found)} claims of “Is Attention Better Than Matrix Decomposition?”: {counts(found)}.")
+        + caution(found)
         + f"<nav>{links}</nav>"
         + folded("How a verdict is found", "".join(paragraph(words) for words in METHOD))
         + table(["claim", "verdict", "effect, 95 % interval", "seeds"], rows, name="summary", kind="cards")
@@ -62,6 +66,20 @@ def page(results: Results) -> str:
         content = [one_claim(claim, verdict) for claim, verdict in own]
         parts.append(section(family, title, tables(results, family), *content))
     return document("The paper's claims, tested", head + "".join(parts))
+
+
+def caution(found: Judged) -> Markup:
+    """What a reader must know before the first verdict: how weak a test is, and what was not tested."""
+    weak = sum(bool(verdict.basis) for _, verdict in found)
+    left = [claim.id for claim, verdict in found if verdict.word == NOT_RUN]
+    links = ", ".join(f'<a href="#{name}">{name}</a>' for name in left)
+    said = (
+        f"{weak} of these verdicts rest on generated scenes alone, and say so: tiny networks, a few hundred steps, "
+        "scenes of 64 x 64 pixels whose difficulty was set by looking at the scores of the hams. That is a weak "
+        "test of what the paper says of photographs, in either direction. "
+    )
+    not_run = f"Not run: {links}; the command stands under each. " if left else ""
+    return paragraph(Markup((said if weak else "") + not_run), kind="note") if weak or left else Markup()
 
 
 def badge(word: str) -> Markup:
@@ -82,7 +100,7 @@ def one_claim(claim: Claim, verdict: Verdict) -> Markup:
 
 
 def forest(claim: Claim, verdict: Verdict) -> Markup:
-    """Every comparison with its interval; the line is where nothing differs, the band what would not matter."""
+    """Every comparison with its interval; the line is what it is held against, the band what would not matter."""
     drawn: list[tuple[str, Finding]] = [
         (trial.where.partition(",")[0], finding) for trial in verdict.trials for finding in trial.findings
     ]
@@ -90,22 +108,23 @@ def forest(claim: Claim, verdict: Verdict) -> Markup:
         return Markup()
     left_out = len(drawn) - MOST_DRAWN
     drawn = drawn[:MOST_DRAWN]
-    unit = drawn[0][1].unit
-    still = {"points": 0.0, "times": 1.0}.get(unit)
+    first = drawn[0][1]
+    unit = first.unit
+    measured = {"points": "mIoU, points", "times": "ratio"}.get(unit, unit.strip("()"))
 
     def draw(axes: Any) -> None:
-        if still is not None:
-            axes.axvline(still, color="#8A8A8A", linewidth=1)
         if unit == "points":
             axes.axvspan(-MARGIN, MARGIN, color="#8A8A8A", alpha=0.15, linewidth=0)
         for place, (_, finding) in enumerate(drawn):
             colour = COLOURS[finding.word]
+            if finding.limit is not None:
+                axes.plot([finding.limit] * 2, [place - 0.5, place + 0.5], color="#8A8A8A", linewidth=1)
             if finding.interval is not None:
                 axes.plot(finding.interval, [place, place], color=colour, linewidth=2)
             axes.plot([finding.effect], [place], "o", color=colour, markersize=6)
-        axes.set_yticks(range(len(drawn)), [f"{_short(finding.what)}\n{where}" for where, finding in drawn])
+        axes.set_yticks(range(len(drawn)), [f"{_short(finding)}\n{where}" for where, finding in drawn])
         axes.tick_params(axis="y", labelsize=7.5)
-        axes.set(xlabel={"points": "mIoU, points"}.get(unit, unit.strip("()")))
+        axes.set(xlabel=measured or first.short or first.what.partition(", ")[2])
         axes.set_ylim(len(drawn) - 0.4, -0.6)
         axes.grid(visible=False, axis="y")
 
@@ -127,7 +146,8 @@ def tables(results: Results, family: str) -> Markup:
     made = []
     for place, sheet in enumerate(sheets(results, family)):
         made += [paragraph(sheet.title, kind="soft")] * bool(sheet.title)
-        made.append(table(sheet.header, sheet.lines, name=f"{family}-cells{place or ''}"))
+        lines = [[first, *map(_score, others)] for first, *others in sheet.lines]
+        made.append(table(sheet.header, lines, name=f"{family}-cells{place or ''}"))
     if family in CURVES:
         made.append(CURVES[family](results))
     else:
@@ -139,7 +159,9 @@ def tables(results: Results, family: str) -> Markup:
 
 def bars(family: str, name: str, key: str, rows: Sequence[dict[str, Any]]) -> Markup:
     """Mean of each cell with the interval of the mean, each seed a dot, and the paper's mean as a diamond."""
-    cells = list(dict.fromkeys(row[key] for row in rows))[:MOST_DRAWN]
+    cells = list(dict.fromkeys(row[key] for row in rows if row.get("miou") is not None))[:MOST_DRAWN]
+    if not cells:  # a training of another task
+        return Markup()
     # beside generated scenes the paper's percentages would say nothing
     printed = {} if rows[0]["recipe"].startswith(GENERATED) else PRINTED.get(family, {})
 
@@ -168,8 +190,26 @@ def bars(family: str, name: str, key: str, rows: Sequence[dict[str, Any]]) -> Ma
     return figure(drawn, caption)
 
 
-def _short(what: str) -> str:
-    return what if len(what) <= 34 else "share of solves"
+def _short(finding: Finding) -> str:
+    """What was compared, in lines that leave a phone room for the figure."""
+    return finding.short or (finding.what if len(finding.what) <= 34 else finding.what.replace(", ", ",\n", 1))
+
+
+def _effect(verdict: Verdict) -> Cell:
+    """The effect, below it its interval, and its unit where that is not points of mIoU."""
+    telling = verdict.telling
+    if telling is None:
+        return None
+    value, _, interval = effect(verdict).partition(" ")
+    unit = "" if telling.unit == "points" else telling.unit.strip("()")
+    lines = "<br>".join(f'<span class="whole">{_plain(line)}</span>' for line in (value, interval, unit) if line)
+    return Markup(f"<span>{lines}</span>")
+
+
+def _score(text: str) -> Cell:
+    """Mean and spread, and below them what else is said of a cell."""
+    score, bracket, rest = text.partition(" (best")
+    return Markup(f'{_plain(score)}<br><span class="soft">(best{_plain(rest)}</span>') if bracket else text
 
 
 def _plain(words: str) -> Markup:

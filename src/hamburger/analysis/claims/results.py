@@ -7,7 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hamburger.errors import DataError
+from hamburger.files import read_json_lines
+
 Row = dict[str, Any]
+SCORED = {"recipe", "seed", "steps", "hardware"}
+NEEDED = {"ablation_": SCORED | {"cell"}, "segmentation_": SCORED | {"context"}}
 
 
 class Results:
@@ -19,10 +24,15 @@ class Results:
 
     @classmethod
     def of(cls, folder: Path) -> Results:
-        lines = {
-            path.stem: [json.loads(line) for line in path.read_text().splitlines()]
-            for path in sorted(folder.glob("*.jsonl"))
-        }
+        lines = {path.stem: read_json_lines(path, "claims") for path in sorted(folder.glob("*.jsonl"))}
+        for name, rows in lines.items():
+            needed = next((keys for prefix, keys in NEEDED.items() if name.startswith(prefix)), set())
+            for number, row in enumerate(rows, start=1):
+                if missing := needed - row.keys():
+                    raise DataError(
+                        f"claims: line {number} of {folder / name}.jsonl has no {', '.join(sorted(missing))}; "
+                        f"`ham ablate` and `ham compare` write such rows, other files need another name"
+                    )
         studies = [path for path in sorted(folder.glob("*.json")) if path.stem != "claims"]
         return cls(lines, {path.stem: json.loads(path.read_text()) for path in studies})
 

@@ -48,7 +48,8 @@ def holds(results: Results, name: str) -> Verdict:
             interval = max(0.0, low), min(1.0, high)  # Student's knows nothing of the ends of a share
         held = sum(answer for _, answer in answers)
         what = f"holds in {held} of {len(answers)} solves, never in {never} of {len(cases)} cases;"
-        finding = Finding(f"{what} share", held / len(answers), interval, len(seeds), word, "", "{:.2f}")
+        about = (held / len(answers), interval, len(seeds), word, "", "{:.2f}")
+        finding = Finding(f"{what} share", *about, limit=1.0, short="share of solves")
         trials.append(Trial(f"float64, {study['environment']['hardware']}", (finding,)))
     return combined(trials)
 

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hamburger.errors import DataError
-from hamburger.files import write_atomically, write_json_lines
+from hamburger.files import read_json_lines, write_atomically, write_json_lines
 from hamburger.metrics.image_sets import Distances
 
 # what makes two rows the same run and measure; runs of one recipe on other images are other runs
@@ -50,14 +49,7 @@ def kept_distances(run: Path, key: Sequence[Any], measure: Callable[[], Distance
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """None where there is no file yet."""
-    found: list[dict[str, Any]] = []
-    if path.exists():
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-            try:
-                found.append(dict(json.loads(line)))
-            except (ValueError, TypeError):
-                raise DataError(f"gan grid: line {number} of {path} is no row; mend it or name another file") from None
-    return found
+    return read_json_lines(path, "gan grid")
 
 
 def append_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:

@@ -1,0 +1,105 @@
+"""What the fused block keeps for its backward pass, in Triton's interpreter. Run by ops/test_interpreted.py."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+from fused_block_cases import NAMES, pair, poisoned, taken  # noqa: F401  fixtures
+
+from hamburger.ops import tape
+from hamburger.ops.bundle import bundled
+from hamburger.testing import assert_close
+
+
+@pytest.fixture(params=["apart", "bundled"])
+def kept(request, monkeypatch):
+    """What waits for the backward pass: each tensor for itself, or all in one piece, as a tape keeps them on a card."""
+    if request.param == "bundled":
+        apart = tape._apart
+
+        def together(found):
+            outputs, inner = found
+            return (outputs, bundled(inner)) if inner else apart(found)
+
+        monkeypatch.setattr(tape, "_apart", together)
+    return request.param
+
+
+def anew(t):
+    """As torch's save_on_cpu brings tensors back from pinned memory: contiguous, whatever they were."""
+    return torch.empty(t.size(), dtype=t.dtype).copy_(t)
+
+
+def inside(t):
+    """In the middle of something larger."""
+    whole = torch.empty(t.numel() * t.element_size() + 48, dtype=torch.uint8)
+    return whole[48:].view(t.dtype).view(t.shape).copy_(t) if t.is_contiguous() else t
+
+
+@pytest.mark.parametrize(
+    "name, channels_last, moved",
+    [
+        *(("nmf", channels_last, moved) for channels_last in (False, True) for moved in (anew, inside)),
+        ("vq", True, anew),
+        ("cd", False, inside),
+    ],
+)
+def test_saved_tensors_may_be_taken_away_and_brought_back(name, channels_last, moved, kept):
+    layer, _ = pair(name, init="fixed")
+    x = torch.randn(2, 24, 6, 7)
+    x = x.to(memory_format=torch.channels_last) if channels_last else x
+
+    def gradients(hooks):
+        z = x.detach().clone().requires_grad_()
+        layer.zero_grad()
+        with hooks:
+            y = layer.train()(z)
+        (y * torch.linspace(0, 9, y.numel()).sin().view(y.shape)).sum().backward()
+        return z.grad, *(p.grad for p in layer.parameters())
+
+    expected = gradients(contextlib.nullcontext())
+    found = gradients(torch.autograd.graph.saved_tensors_hooks(moved, lambda t: t))
+    for a, b in zip(found, expected, strict=True):
+        assert_close(a, b.double())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_backward_twice_and_checkpoints(name, kept):
+    layer, _ = pair(name, init="fixed")
+    x = torch.randn(2, 24, 6, 7)
+
+    def gradient(y, z, **options):
+        return torch.autograd.grad(y.square().sum(), z, **options)[0]
+
+    z = x.clone().requires_grad_()
+    y = layer.train()(z)
+    first = gradient(y, z, retain_graph=True)
+    assert torch.equal(gradient(y, z), first)
+    z = x.clone().requires_grad_()
+    again = torch.utils.checkpoint.checkpoint(layer, z, use_reentrant=False)
+    assert_close(gradient(again, z), first.double())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_output_without_relu_may_be_changed_in_place(name, taken, kept):  # noqa: F811
+    layer, _ = pair(name, init="fixed", version="paper")
+    x = torch.randn(2, 24, 6, 7)
+    found = []
+    for change in (lambda y: y.add_(1).relu_(), lambda y: (y + 1).relu()):
+        z = x.clone().requires_grad_()
+        found.append(torch.autograd.grad(change(layer.train()(z)).sum(), z)[0])
+    assert taken == ["trained"] * 2
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_changed_in_between_is_noticed(name, kept):
+    layer, _ = pair(name, init="fixed")
+    h = torch.randn(2, 24, 6, 7, requires_grad=True) * 1
+    y = layer.train()(h)
+    with torch.no_grad():
+        h.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
