@@ -13,13 +13,17 @@ import hamburger as hb
 from hamburger.testing import assert_close, relative_error
 
 CHANNELS = 32
+OPTIONS = {
+    # a warmer softmax: at 0.01 it would show rounding, a hundred times over, and not the graph
+    "vq": {"temperature": 0.1},
+    "cd": {"temperature": 0.1},
+    "dm": {"sizes": (1, 2, 3, 4)},  # its graph has a product for each tap
+}
 
 
 def build(name):
     torch.manual_seed(0)
-    # a warmer softmax: at 0.01 it would show rounding, a hundred times over, and not the graph
-    options = {"temperature": 0.1} if name in ("vq", "cd") else {}
-    layer = hb.create_context(name, channels=CHANNELS, **options)
+    layer = hb.create_context(name, channels=CHANNELS, **OPTIONS.get(name, {}))
     for parameter in layer.parameters():
         if not parameter.any():
             nn.init.uniform_(parameter, 0.1, 0.2)
