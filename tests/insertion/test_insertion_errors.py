@@ -116,6 +116,12 @@ def test_a_name_without_the_modules_around_it(name):
         hb.insert_context(net, {name: "efficient"})
 
 
+def test_the_same_name_further_in_comes_before_one_that_looks_alike():
+    net = nn.Sequential(OrderedDict(stem0=nn.Conv2d(3, 4, 1), body=nn.Sequential(OrderedDict(stem=nn.Conv2d(4, 4, 1)))))
+    with pytest.raises(hb.UnknownNameError, match=r"no submodule 'stem'; did you mean 'body\.stem'"):
+        hb.insert_context(net, {"stem": "efficient"})
+
+
 def test_a_second_context_at_the_same_place():
     net = hb.insert_context(Plain(), {"stem": "efficient"})
     with pytest.raises(hb.InputError, match=r"'stem' has a context already; .*remove_contexts\(model, \['stem'\]\)"):

@@ -76,8 +76,10 @@ def step(layer, z, seed=3):
     return {"y": y, "z": z.grad, **gradients, **{k: b.double() for k, b in layer.named_buffers()}}
 
 
-@pytest.mark.parametrize("norm, kind", [*((norm, "odd") for norm in NORMS), ("batch", "channels last")])
-@pytest.mark.parametrize("train", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize(
+    "train, norm, kind",
+    [*((True, norm, "odd") for norm in NORMS), (True, "batch", "channels last"), (False, "batch", "odd")],
+)
 @pytest.mark.parametrize("name", HAMS)
 def test_outputs_gradients_and_statistics(name, train, norm, kind, taken):
     layer, plain = (each.train(train) for each in pair(name, norm=NORMS[norm], init="fixed"))

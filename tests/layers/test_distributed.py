@@ -45,23 +45,32 @@ def train(layer, batches, share):
     return outs
 
 
-def worker(rank, case, batches, folder):
+def worker(rank, batches, folder):
     os.environ.update(MASTER_ADDR="127.0.0.1", RANK=str(rank), WORLD_SIZE="2")
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
-    layer = build(case)
     # uneven shards: two samples here, one there. DDP averages gradients over processes, hence the factor 2.
     mine = [z[:2] if rank == 0 else z[2:] for z in batches]
-    outs = train(DistributedDataParallel(layer), mine, share=2.0)
-    torch.save({"state": layer.state_dict(), "outs": outs}, f"{folder}/{rank}.pt")
+    for case in CASES:
+        layer = build(case)
+        outs = train(DistributedDataParallel(layer), mine, share=2.0)
+        torch.save({"state": layer.state_dict(), "outs": outs}, f"{folder}/{case}-{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The batches, and where two processes left what they made of them: to start them takes longest."""
+    folder = tmp_path_factory.mktemp("processes")
+    batches = list(torch.randn(2, 3, 32, 40, generator=torch.Generator().manual_seed(0)))
+    mp.start_processes(worker, (batches, str(folder)), nprocs=2, start_method="spawn")
+    return batches, folder
+
+
 @pytest.mark.parametrize("case", CASES)
-def test_two_processes_equal_one_on_the_joined_batch(case, tmp_path):
-    batches = list(torch.randn(2, 3, 32, 40))
-    mp.start_processes(worker, (case, batches, str(tmp_path)), nprocs=2, start_method="spawn")
-    first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1))
+def test_two_processes_equal_one_on_the_joined_batch(case, trained):
+    batches, folder = trained
+    first, second = (torch.load(folder / f"{case}-{rank}.pt", weights_only=True) for rank in (0, 1))
     alone = build(case)
     outs = train(alone, batches, share=1.0)
     for joined, a, b in zip(outs, first["outs"], second["outs"], strict=True):

@@ -26,7 +26,10 @@ ANGLES = "angles"  # the key of lines of the metrics that compare gradients
 
 
 def in_use(path: Path) -> bool:
-    """Whether another process is training in this folder now."""
+    """Whether another process is training in this folder now.
+
+    Not for who trains there itself: to close the file again would give up its own lock, as POSIX has it.
+    """
     try:
         import fcntl
 
