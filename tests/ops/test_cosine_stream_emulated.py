@@ -64,13 +64,14 @@ def solve(
     x, bases = x.bfloat16(), normalize(torch.randn(b, d, r, generator=draw), dim=1)
     spoil(x)
     before = x.clone(), bases.clone()
-    cut = Stream(128 if d <= 128 else 256 if d <= 256 else 512, 64 if r <= 64 else 128, 64, programs)
+    cut = Stream(128 if d <= 128 else 256 if d <= 256 else 512, 64 if r <= 64 else 128, programs)
     with contextlib.ExitStack() as stack:
         for module, name, stand_in in (
             *((module, "wave_of", lambda *_: None) for module in (vq, cd)),
             *((module, "stream_of", lambda *_: cut) for module in (vq, cd)),
             *((module, "start", start) for module in (cosine_stream, ridge)),
             (cosine_stream, "centroids", centroids),
+            (cosine_stream, "total", lambda sums: sums.sum(1)),
             (cd, "_launch", read_out),
         ):
             stack.enter_context(mock.patch.object(module, name, stand_in))
@@ -123,7 +124,7 @@ def test_the_ridge(d, r, beta):
     moved[:, :, 3] = 0
     start = Emulated()
     with mock.patch.object(ridge, "start", start):
-        unit, found = ridge.projector(moved, beta, Stream(512 if d > 256 else 256, 64 if r <= 64 else 128, 64, 1))
+        unit, found = ridge.projector(moved, beta, Stream(512 if d > 256 else 256, 64 if r <= 64 else 128, 1))
     exact = cosine.normalize(moved.double())
     assert error(unit, exact) < 1e-6
     assert error(found, torch.linalg.solve(exact.mT @ exact + beta * torch.eye(r), exact.mT).mT) < 2e-4

@@ -16,20 +16,16 @@ from hamburger.ops.wave import Card
 pytestmark = pytest.mark.filterwarnings("ignore")  # Triton's own news
 
 
-@pytest.fixture(params=[nmf, cosine_stream], ids=["nmf", "vq and cd"])
+@pytest.fixture(params=[nmf.shared_bytes, cosine_stream.shared_bytes], ids=["nmf", "vq and cd"])
 def cut(request):
-    return lambda *sizes: stream.cut(*sizes, request.param.shared_bytes, request.param.tile_columns)
+    return lambda *sizes: stream.cut(*sizes, request.param)
 
 
 def test_programs_are_as_many_as_multiprocessors_and_not_more_than_tiles(cut):
-    assert cut(1, 512, 65_536, 64, H200)[::3] == (512, 132)
-    assert cut(2, 500, 40_001, 50, H200)[::3] == (512, 66)
-    assert cut(9, 256, 100, 128, H200) == Stream(D=256, R=128, BN=64, programs=2)
-    assert cut(200, 8, 100, 8, H200)[::3] == (128, 1)
-
-
-def test_the_codes_of_a_tile_fill_the_same_registers():
-    assert [nmf.tile_columns(R) * R for R in (64, 128)] == [8192, 8192]
+    assert cut(1, 512, 65_536, 64, H200) == Stream(D=512, R=64, programs=132)
+    assert cut(2, 500, 40_001, 50, H200) == Stream(D=512, R=64, programs=66)
+    assert cut(9, 256, 100, 128, H200) == Stream(D=256, R=128, programs=2)
+    assert cut(200, 8, 100, 8, H200) == Stream(D=128, R=64, programs=1)
 
 
 @pytest.mark.parametrize("b, d, r", [(1, 513, 64), (1, 512, 100), (1, 512, 129), (70_000, 8, 8)])
@@ -43,8 +39,7 @@ def test_other_cards(cut, card):
 
 
 def test_a_tensor_on_the_cpu():
-    x = torch.zeros(1, 512, 64, dtype=torch.bfloat16)
-    assert stream.stream_of(x, 64, nmf.shared_bytes, nmf.tile_columns) is None
+    assert stream.stream_of(torch.zeros(1, 512, 64, dtype=torch.bfloat16), 64, nmf.shared_bytes) is None
 
 
 def test_which_x_can_be_copied_in_the_background():
@@ -65,14 +60,13 @@ def test_nmf_compiles_for_hopper_within_its_shared_memory(D, R):
 
     from hamburger.ops.nmf.stream_kernels import stream_kernel
 
-    BN = nmf.tile_columns(R)
-    sizes = {"D": D, "R": R, "BN": BN, "COLS": 4, "num_warps": 8, "s_xn": 1, "s_yn": 1}
+    sizes = {"D": D, "R": R, "BN": stream.BN, "num_warps": 8, "s_xn": 1, "s_yn": 1}
     flags = {"N_FAST": True, "ASYNC": True, "FIRST": True, "READOUT": False, "RATIO": False, "Y": False}
     kernel = compiled_for_hopper(
-        stream_kernel, sizes | flags, half=("p_x", "p_ratio", "p_y", "p_sums"), divisible=("p_x", "n", "s_xb", "s_xd")
+        stream_kernel, sizes | flags, half=("p_x", "p_ratio", "p_y"), divisible=("p_x", "n", "s_xb", "s_xd")
     )
     assert "wgmma.mma_async" in kernel.asm["ptx"] and "cp.async" in kernel.asm["ptx"]
-    assert kernel.metadata.shared <= nmf.shared_bytes(D, R, BN)
+    assert kernel.metadata.shared <= nmf.shared_bytes(D, R)
 
 
 @pytest.mark.parametrize("READOUT", [False, True])
@@ -83,13 +77,13 @@ def test_vq_and_cd_compile_for_hopper_within_their_shared_memory(D, R, READOUT):
 
     from hamburger.ops.cosine_stream_kernels import cosine_stream_kernel
 
-    sizes = {"D": D, "R": R, "BN": cosine_stream.tile_columns(R), "num_warps": 8, "s_xn": 1, "s_yn": 1}
+    sizes = {"D": D, "R": R, "BN": stream.BN, "num_warps": 8, "s_xn": 1, "s_yn": 1}
     flags = {"N_FAST": True, "ASYNC": True, "FIRST": True, "CENTROIDS": False, "READOUT": READOUT, "Y": READOUT}
     kernel = compiled_for_hopper(
         cosine_stream_kernel, sizes | flags, half=("p_x", "p_y"), divisible=("p_x", "n", "s_xb", "s_xd")
     )
     assert "wgmma.mma_async" in kernel.asm["ptx"] and "cp.async" in kernel.asm["ptx"]
-    assert kernel.metadata.shared <= cosine_stream.shared_bytes(D, R, cosine_stream.tile_columns(R))
+    assert kernel.metadata.shared <= cosine_stream.shared_bytes(D, R)
 
 
 @pytest.mark.parametrize("D, R", SIZES)
@@ -100,4 +94,4 @@ def test_the_ridge_needs_no_more_than_a_sweep(D, R):
     from hamburger.ops.cd.ridge_kernels import ridge_kernel
 
     kernel = compiled_for_hopper(ridge_kernel, {"D": D, "R": R, "num_warps": 8})
-    assert kernel.metadata.shared <= cosine_stream.shared_bytes(D, R, cosine_stream.tile_columns(R))
+    assert kernel.metadata.shared <= cosine_stream.shared_bytes(D, R)

@@ -6,19 +6,15 @@ import torch
 from torch import Tensor
 
 from hamburger.ops.cosine_fused import centroids
+from hamburger.ops.launch import FEW, total
 from hamburger.ops.start import start
-from hamburger.ops.stream import Stream, asynchronous
+from hamburger.ops.stream import BN, Stream, asynchronous
 from hamburger.ops.tiles import blocks
 
 
-def shared_bytes(D: int, R: int, BN: int) -> int:
+def shared_bytes(D: int, R: int) -> int:
     """A tile of X, D and the codes in two halves each; or one of the codes and two stages of Y. And what sums need."""
     return 2 * (D * BN + 2 * D * R + max(2 * BN * R, BN * R + 2 * 64 * BN)) + 4096
-
-
-def tile_columns(R: int) -> int:
-    """Of X: both halves of D leave no room for more."""
-    return 64
 
 
 def sweeps(
@@ -26,13 +22,12 @@ def sweeps(
 ) -> tuple[Tensor, Tensor]:
     """As `cosine_fused.sweeps`, but for the codes, which nobody writes.   ->   bases: b d r,  1 / |x|: b n"""
     (b, d, n), r = x.shape, bases.shape[2]
-    # whole rows of D: of each share all but C 1 is read once, so nobody has to add them up before
-    t = blocks(d, n, r, x.dtype)._replace(FD=2, FR=64, FP=64)
+    t = blocks(d, n, r, x.dtype)
     scale = torch.empty(b, n, dtype=torch.float32, device=x.device)
     sums = torch.empty(b, cut.programs, d + 1, r, dtype=torch.float32, device=x.device) if steps else scale
     for step in range(steps):
         _launch(x, bases, scale, None, None, sums, cut, temperature, first=step == 0, centroids=unit and step > 0)
-        bases = centroids(sums, t)
+        bases = centroids(sums if cut.programs <= FEW else total(sums)[:, None], t)
     return bases, scale
 
 
@@ -56,6 +51,6 @@ def _launch(
         cosine_stream_kernel, (cut.programs, b),
         x, bases, scale, scale if codes is None else codes, out, scale if sums is None else sums,
         d, n, r, cut.programs, temperature, *x.stride(), *out.stride(),
-        D=cut.D, R=cut.R, BN=cut.BN, N_FAST=x.stride(2) == 1, ASYNC=asynchronous(x),
+        D=cut.D, R=cut.R, BN=BN, N_FAST=x.stride(2) == 1, ASYNC=asynchronous(x),
         FIRST=first, CENTROIDS=centroids, READOUT=codes is not None, Y=y is not None, num_warps=8,
     )  # fmt: skip

@@ -3,7 +3,7 @@
 Letters and pieces: `hamburger.ops.wave_kernels`. Why both D and C are taken in two halves:
 `hamburger.ops.cosine_bases_kernels`.
 
-A tile of X lies in shared memory in pieces of ROWS rows: x is D/ROWS ROWS BN everywhere here.
+A tile of X, BN columns, lies in shared memory in pieces of ROWS rows: x is D/ROWS ROWS BN everywhere here.
 """
 
 from __future__ import annotations
@@ -15,15 +15,33 @@ from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warp
 
 from hamburger.ops.cosine_bases_kernels import inverse_norms, rest, split_bases, unit_scales, unit_scales_again
 from hamburger.ops.layouts import SWIZZLED, product_layout, row_layout, tile_layout
-from hamburger.ops.stream_kernels import (
-    ROWS,
-    load_piece_async,
-    load_tile_async,
-    own_codes,
-    store_sums,
-    strides_of_tile,
+from hamburger.ops.stream_kernels import own_codes, store_sums, strides_of_tile
+from hamburger.ops.wave_kernels import (
+    load_columns,
+    load_columns_async,
+    ready,
+    softmax,
+    store_rows,
+    threads_meet,
+    zero_of,
 )
-from hamburger.ops.wave_kernels import load_columns, ready, softmax, store_rows, threads_meet, zero_of
+
+ROWS = gl.constexpr(128)  # of X that go together: its tile is copied, multiplied and freed in such pieces
+
+
+@gluon.jit
+def load_piece_async(p_x, b_x, d, n, s_xd, s_xn, i_t, i: gl.constexpr, BN: gl.constexpr, W: gl.constexpr):
+    """Piece i of tile i_t of X, under way; zeros behind the last tile."""
+    load_columns_async(p_x, b_x.index(i), d, n, s_xd, s_xn, i_t, ROWS, BN, W, i * ROWS)
+
+
+@gluon.jit
+def load_tile_async(
+    p_x, b_x, d, n, s_xd, s_xn, i_t, PIECES: gl.constexpr, BN: gl.constexpr, W: gl.constexpr
+):  # fmt: skip
+    """All of tile i_t of X, under way, a piece after another."""
+    for i in gl.static_range(PIECES):
+        load_piece_async(p_x, b_x, d, n, s_xd, s_xn, i_t, i, BN, W)
 
 
 @gluon.jit

@@ -1,7 +1,4 @@
-"""Parts of a sweep in one pass over X, in Gluon. Letters, and more parts: `hamburger.ops.wave_kernels`.
-
-A tile of X, BN columns, lies in shared memory in pieces of ROWS rows.
-"""
+"""Pieces of a sweep in one pass over X, in Gluon. Letters, and more pieces: `hamburger.ops.wave_kernels`."""
 
 from __future__ import annotations
 
@@ -9,14 +6,14 @@ import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
 
 from hamburger.ops.layouts import row_layout
-from hamburger.ops.wave_kernels import load_columns_async
-
-ROWS = gl.constexpr(128)  # of X that go together: its tile is copied, multiplied and freed in such pieces
 
 
 @gluon.jit
 def load_bases_at_once(p_d, d, r, s_d, D: gl.constexpr, R: gl.constexpr, W: gl.constexpr):
-    """D, zeros beyond d and r: all that memory has to give is asked for at once.   ->   D/64 times 64 R"""
+    """D, zeros beyond d and r: all that memory has to give is asked for at once.   ->   D/64 times 64 R
+
+    Others may have written it: past L1.
+    """
     ld_d: gl.constexpr = row_layout(R, 8, W)
     o_r = gl.arange(0, R, gl.SliceLayout(0, ld_d))
     found = ()
@@ -24,7 +21,7 @@ def load_bases_at_once(p_d, d, r, s_d, D: gl.constexpr, R: gl.constexpr, W: gl.c
         o_d = i * 64 + gl.arange(0, 64, gl.SliceLayout(1, ld_d))
         # 64 R
         m_d = (o_d < d)[:, None] & (o_r < r)[None, :]
-        rows = gl.load(p_d + o_d[:, None] * s_d + o_r[None, :], mask=m_d, other=0.0)
+        rows = gl.load(p_d + o_d[:, None] * s_d + o_r[None, :], mask=m_d, other=0.0, cache_modifier=".cg")
         found = found + (rows,)  # noqa: RUF005  Gluon does not unpack
     return found
 
@@ -57,18 +54,3 @@ def store_sums(p_own, b_sum, first, d, r):
     o_d = first + gl.arange(0, b_sum.type.shape[0], gl.SliceLayout(1, layout))
     o_r = gl.arange(0, b_sum.type.shape[1], gl.SliceLayout(0, layout))
     gl.store(p_own + o_d[:, None] * r + o_r[None, :], b_sum, mask=(o_d < d)[:, None] & (o_r < r)[None, :])
-
-
-@gluon.jit
-def load_piece_async(p_x, b_x, d, n, s_xd, s_xn, i_t, i: gl.constexpr, BN: gl.constexpr, W: gl.constexpr):
-    """Piece i of tile i_t of X, under way; zeros behind the last tile.   b_x: D/ROWS ROWS BN"""
-    load_columns_async(p_x, b_x.index(i), d, n, s_xd, s_xn, i_t, ROWS, BN, W, i * ROWS)
-
-
-@gluon.jit
-def load_tile_async(
-    p_x, b_x, d, n, s_xd, s_xn, i_t, PIECES: gl.constexpr, BN: gl.constexpr, W: gl.constexpr
-):  # fmt: skip
-    """All of tile i_t of X, under way, a piece after another.   b_x: D/ROWS ROWS BN"""
-    for i in gl.static_range(PIECES):
-        load_piece_async(p_x, b_x, d, n, s_xd, s_xn, i_t, i, BN, W)

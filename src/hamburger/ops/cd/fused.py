@@ -78,7 +78,7 @@ def _sweeps(
     x: Tensor, bases: Tensor, steps: int, temperature: float, beta: float, keep: bool, product: bool, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     (b, d, n), r = x.shape, bases.shape[2]
-    streamed = stream_of(x, r, cosine_stream.shared_bytes, cosine_stream.tile_columns)
+    streamed = stream_of(x, r, cosine_stream.shared_bytes)
     if streamed is not None:
         moved, _ = cosine_stream.sweeps(x, bases, streamed, steps, temperature, unit=True)
     else:

@@ -1,4 +1,7 @@
-"""A sweep of NMF in one pass over X, in Gluon for Hopper. Letters and pieces: `hamburger.ops.wave_kernels`."""
+"""NMF in one launch where X does not fit the card, in Gluon for Hopper: a sweep is one pass over X.
+
+Letters and pieces: `hamburger.ops.wave_kernels`.
+"""
 
 from __future__ import annotations
 
@@ -9,214 +12,207 @@ from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warp
 
 from hamburger.ops.layouts import SWIZZLED, product_layout
 from hamburger.ops.nmf.wave_kernels import update_unit
-from hamburger.ops.stream_kernels import (
-    ROWS,
-    load_bases_at_once,
-    load_piece_async,
-    load_tile_async,
-    own_codes,
-    strides_of_tile,
-)
+from hamburger.ops.stream_kernels import load_bases_at_once, own_codes, strides_of_tile
 from hamburger.ops.wave_kernels import (
+    arrive,
     block_offset,
     gram,
-    load_bases,
     load_columns,
+    load_columns_async,
+    project,
     ready,
+    seen_as,
     softmax,
-    threads_meet,
+    wait,
     write_product,
     zero_of,
 )
 
 
 @gluon.jit
-def round_bases(p_d, b_d, d, r, s_d, D: gl.constexpr, R: gl.constexpr, W: gl.constexpr):
-    """D into shared memory, in bfloat16, zeros beyond d and r.   b_d: D/64 64 R"""
+def take_bases(
+    p_d, b_d, b_g, d, r, s_d, D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, W: gl.constexpr
+):  # fmt: skip
+    """D and D^T D into shared memory, in bfloat16, zeros beyond d and r.   b_d: D/64 64 R   b_g: R R"""
     b_rows = load_bases_at_once(p_d, d, r, s_d, D, R, W)
     for i in gl.static_range(D // 64):
         b_d.index(i).store(b_rows[i].to(gl.bfloat16))
-
-
-@gluon.jit
-def project_pieces(b_x, b_d, zero, z, ASYNC: gl.constexpr, PIECES: gl.constexpr):
-    """X^T D, a piece of X as soon as it is there.   x: PIECES ROWS BN   d: D/64 64 R   ->   BN R"""
-    b_xd = zero
-    for i in gl.static_range(PIECES):
-        if ASYNC:
-            async_copy.wait_group(PIECES - 1 - i)
-            ready()
-        for j in gl.static_range(ROWS // 64):
-            b_part = b_x.index(i + z).slice(j * 64, 64, dim=0).permute([1, 0])
-            b_xd = warpgroup_mma(b_part, b_d.index(i * (ROWS // 64) + j + z), b_xd, use_acc=i + j > 0, is_async=True)
-    return warpgroup_mma_wait(0, deps=[b_xd])
-
-
-@gluon.jit
-def ratio_of(b_codes, b_c, b_g, zero, m_c, eps):
-    """C / (D^T D C + eps), zero where there is no column.   codes: BN R   c: BN R, their place   g: R R"""
-    b_c.store(b_codes.to(gl.bfloat16))
     ready()
-    b_gc = warpgroup_mma(b_c, b_g, zero, use_acc=False)
-    # the softmax of a column beyond n is not zero, and with eps = 0 the padding is 0 / 0
-    return gl.where(m_c, b_codes / (b_gc + eps), 0.0)
-
-
-@gluon.jit
-def add_to_sums(
-    b_sums, b_cc, p_x, b_x, b_c, d, n, s_xd, s_xn, i_next, z,
-    ASYNC: gl.constexpr, PIECES: gl.constexpr, BN: gl.constexpr, W: gl.constexpr,
-):  # fmt: skip
-    """Each piece's X C^T, and C C^T, added to their sums.   ->   PIECES of ROWS R,  R R
-
-    Where ASYNC each piece, as soon as it is free, is filled with the same piece of tile i_next.
-    """
-    under_way = ()
-    for i in gl.static_range(PIECES):
-        under_way += (warpgroup_mma(b_x.index(i + z), b_c, b_sums[i], is_async=True),)
-    b_cc = warpgroup_mma(b_c.permute([1, 0]), b_c, b_cc, is_async=True)
-    b_sums = ()
-    for i in gl.static_range(PIECES):
-        b_sums += (warpgroup_mma_wait(PIECES - i, deps=[under_way[i]]),)
-        if ASYNC:
-            threads_meet()
-            load_piece_async(p_x, b_x, d, n, s_xd, s_xn, i_next, i, BN, W)
-    return b_sums, warpgroup_mma_wait(0, deps=[b_cc])
+    zero = gl.zeros([R, R], gl.float32, product_layout(BN, R, W))
+    b_g.store(warpgroup_mma_wait(0, deps=[gram(b_d, zero, 0, D)]).to(gl.bfloat16))
 
 
 @gluon.jit
 def store_share(p_own, b_sum, first, R: gl.constexpr, WIDE: gl.constexpr):
-    """Rows of a share, in blocks.   b_sum: rows R, the first of them number `first`"""
+    """Rows of a program's share, in blocks, in bfloat16.   b_sum: rows R, the first of them number `first`"""
     layout: gl.constexpr = b_sum.type.layout
     o_d = first + gl.arange(0, b_sum.type.shape[0], gl.SliceLayout(1, layout))
     o_r = gl.arange(0, R, gl.SliceLayout(0, layout))
     gl.store(p_own + block_offset(o_d[:, None], o_r[None, :], R, WIDE), b_sum.to(gl.bfloat16))
 
 
-@gluon.jit(do_not_specialize=["programs"])
-def stream_kernel(
-    p_x, p_d, p_c, p_last, p_ratio, p_y, p_sums,
-    d, n, r, programs, eps, s_xb, s_xd, s_xn, s_yb, s_yd, s_yn,
-    D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, COLS: gl.constexpr, N_FAST: gl.constexpr, ASYNC: gl.constexpr,
-    FIRST: gl.constexpr, READOUT: gl.constexpr, RATIO: gl.constexpr, Y: gl.constexpr, num_warps: gl.constexpr,
+@gluon.jit
+def sweep(
+    p_x, p_c, p_last, p_ratio, p_y, p_own, b_tiles, b_d, b_old, b_new, b_g, i_x,
+    d, n, r, i_p, programs, eps, s_xd, s_xn, s_yd, s_yn,
+    D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, WIDE: gl.constexpr, N_FAST: gl.constexpr, ASYNC: gl.constexpr,
+    FIRST: gl.constexpr, READOUT: gl.constexpr, RATIO: gl.constexpr, Y: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
-    """The codes of a sweep and what D needs of them, or (READOUT) the last codes. Grid: programs of an image, b.
+    """New codes for all tiles of this program, and its share of what D needs of them; or (READOUT) the last codes.
 
-    A program owns every `programs`-th tile of BN columns, from the i_p-th on. X C^T and C C^T of all of them stay in
-    its registers in float32, and X is read once. In shared memory, all in bfloat16: D and D^T D, the same for all
-    tiles; a tile of X in pieces, and the codes of that tile. Where ASYNC a piece of the next tile is on its way as soon
-    as nobody needs the same piece of this one. Programs do not wait for each other; within one, `ready` and
-    `threads_meet` stand between what threads write to shared memory and who reads it or writes there next.
-
-    x, y: b d n in bfloat16, any strides. d: b d r in float32 where FIRST, else b D R in bfloat16, as `update_kernel`
-    left it. c, last: b n r, the codes before and after (FIRST makes those before). sums: b programs (D + R) R in
-    bfloat16, in blocks, the share of each program, X C^T above C C^T, written where not READOUT. ratio:
-    C / (D^T D C + eps) before the read-out. COLS: of a unit of `update_kernel`.
+    c, last: n r, the codes before and after (FIRST makes those before: softmax of D^T X). own: (D + R) R, in blocks.
+    i_x: which of b_tiles has the first tile, on its way where ASYNC   ->   which will have it in the next sweep
     """
-    W: gl.constexpr = num_warps
-    PIECES: gl.constexpr = D // ROWS
-    WIDE: gl.constexpr = COLS if COLS < 8 else 8  # of a block of the sums
+    XD: gl.constexpr = 256 if D > 256 else D  # an operand of the matrix units has at most 256 rows
     mma: gl.constexpr = product_layout(BN, R, W)
-    mma_d: gl.constexpr = product_layout(ROWS, R, W)
-    b_x = gl.allocate_shared_memory(gl.bfloat16, [PIECES, ROWS, BN], SWIZZLED)
-    b_d = gl.allocate_shared_memory(gl.bfloat16, [D // 64, 64, R], SWIZZLED)
-    b_c = gl.allocate_shared_memory(gl.bfloat16, [BN, R], SWIZZLED)
-    b_g = gl.allocate_shared_memory(gl.bfloat16, [R, R], SWIZZLED)
-
-    i_p, i_b = gl.program_id(0), gl.program_id(1).to(gl.int64)
-    p_x += i_b * s_xb
-    p_c += i_b * n * r
-    p_last += i_b * n * r
-    p_ratio += i_b * n * r
-    p_y += i_b * s_yb
-    p_own = p_sums + (i_b * programs + i_p) * ((D + R) * R)
+    mma_d: gl.constexpr = product_layout(XD, R, W)
     zero_c = gl.zeros([BN, R], gl.float32, mma)
-    zero_r = gl.zeros([R, R], gl.float32, product_layout(R, R, W))
-
-    if ASYNC:
-        load_tile_async(p_x, b_x, d, n, s_xd, s_xn, i_p, PIECES, BN, W)
-    if FIRST:
-        round_bases(p_d + i_b * d * r, b_d, d, r, r, D, R, W)
-    else:
-        round_bases(p_d + i_b * (D * R), b_d, D, R, R, D, R, W)
+    tiles = gl.cdiv(n, BN)
+    if not FIRST:
         o_c, m_c = own_codes(i_p, n, r, BN, R, mma)
         b_codes = gl.load(p_c + o_c, mask=m_c, other=0.0)
+    b_xc = gl.zeros([XD, R], gl.float32, mma_d)  # the first 256 rows of X C^T,
+    b_more = b_xc  # and those after them
+    b_cc = gl.zeros([R, R], gl.float32, mma)
+    if ASYNC:
+        async_copy.wait_group(0)
     ready()
-    b_g.store(warpgroup_mma_wait(0, deps=[gram(b_d, zero_r, 0, D)]).to(gl.bfloat16))
-
-    b_cc = zero_r
-    b_sums = ()
-    for _ in gl.static_range(PIECES):
-        b_sums += (gl.zeros([ROWS, R], gl.float32, mma_d),)
-    for i_t in range(i_p, gl.cdiv(n, BN), programs):
+    for i_t in range(i_p, tiles, programs):
         z = zero_of(i_t)
         s_down, s_along = strides_of_tile(s_xd, s_xn, z, N_FAST)
-        o_c, m_c = own_codes(i_t, n, r + z, BN, R, mma)
+        b_x = seen_as(b_tiles.index(i_x), gl.bfloat16, [D // XD, XD, BN], SWIZZLED)
         if not ASYNC:
-            load_columns(p_x, b_x, d, n, s_down, s_along, i_t, D, 64, ROWS, BN, N_FAST, W)
-        # C * D^T X / (D^T D C + eps)
-        if not FIRST:  # the denominator before X^T D, which would hold registers meanwhile
-            b_ratio = ratio_of(b_codes, b_c, b_g, zero_c, m_c, eps)
-        elif not ASYNC:
+            load_columns(p_x, b_x, d, n, s_down, s_along, i_t, D, 64, XD, BN, N_FAST, W)
             ready()
-        b_xd = project_pieces(b_x, b_d, zero_c, z, ASYNC, PIECES)
+        b_xd = project(b_x, b_d, zero_c, z, D, XD)
+        if ASYNC:  # after the last tile comes the first, for the next sweep
+            i_x = 1 - i_x
+            i_next = gl.where(i_t + programs < tiles, i_t + programs, i_p)
+            load_columns_async(p_x, b_tiles.index(i_x), d, n, s_down, s_along, i_next, D, BN, W)
+        o_c, m_c = own_codes(i_t, n, r + z, BN, R, mma)
         if FIRST:
             m_r = (gl.arange(0, R, gl.SliceLayout(0, mma)) < r)[None, :]
-            b_ratio = ratio_of(softmax(b_xd, m_r), b_c, b_g, zero_c, m_c, eps)
+            b_xd = warpgroup_mma_wait(0, deps=[b_xd])
+            b_codes = softmax(b_xd, m_r)
+        # C * D^T X / (D^T D C + eps)
+        b_old.store(b_codes.to(gl.bfloat16))
+        ready()
+        b_gc = warpgroup_mma(b_old, b_g, zero_c, use_acc=False, is_async=True)
+        if FIRST:
+            b_gc = warpgroup_mma_wait(0, deps=[b_gc])
+        else:
+            b_xd, b_gc = warpgroup_mma_wait(0, deps=[b_xd, b_gc])
+        # the softmax of a column beyond n is not zero, and with eps = 0 the padding is 0 / 0
+        b_ratio = gl.where(m_c, b_codes / (b_gc + eps), 0.0)
         b_codes = b_ratio * b_xd
-        threads_meet()  # the codes before are no longer needed, nor is X for the read-out
-        b_c.store(b_codes.to(gl.bfloat16))
+        b_new.store(b_codes.to(gl.bfloat16))
         ready()
         if READOUT:
-            if ASYNC and not Y:
-                load_tile_async(p_x, b_x, d, n, s_down, s_along, i_t + programs, PIECES, BN, W)
             gl.store(p_last + o_c, b_codes.to(p_last.dtype.element_ty), mask=m_c)
             if RATIO:
                 gl.store(p_ratio + o_c, b_ratio.to(p_ratio.dtype.element_ty), mask=m_c)
             if Y:
                 s_y_down, s_y_along = strides_of_tile(s_yd, s_yn, z, N_FAST)
-                write_product(b_d, b_c, b_x, p_y, d, n, s_y_down, s_y_along, i_t, D, ROWS, BN, N_FAST, W)
-                if ASYNC:  # Y has passed through the place of X
-                    threads_meet()
-                    load_tile_async(p_x, b_x, d, n, s_down, s_along, i_t + programs, PIECES, BN, W)
+                write_product(b_d, b_new, b_x, p_y, d, n, s_y_down, s_y_along, i_t, D, XD, BN, N_FAST, W)
         else:
-            gl.store(p_last + o_c, b_codes, mask=m_c)
+            b_xc = warpgroup_mma(b_x.index(z), b_new, b_xc, is_async=True)
+            if D > XD:
+                b_more = warpgroup_mma(b_x.index(1 + z), b_new, b_more, is_async=True)
+            b_cc = warpgroup_mma(b_new.permute([1, 0]), b_new, b_cc, is_async=True)
+            gl.store(p_c + o_c, b_codes, mask=m_c)
         if not FIRST:  # those of the next tile, on their way during the sums
             o_c, m_c = own_codes(i_t + programs, n, r + z, BN, R, mma)
             b_codes = gl.load(p_c + o_c, mask=m_c, other=0.0)
         if not READOUT:
-            b_sums, b_cc = add_to_sums(
-                b_sums, b_cc, p_x, b_x, b_c, d, n, s_down, s_along, i_t + programs, z, ASYNC, PIECES, BN, W
-            )  # fmt: skip
-        threads_meet()  # the place of X and of C is free
-    if ASYNC:
-        async_copy.wait_group(0)  # the zeros behind the last tile
-        threads_meet()
+            b_xc, b_more, b_cc = warpgroup_mma_wait(0, deps=[b_xc, b_more, b_cc])
+        if ASYNC:
+            async_copy.wait_group(0)
+        ready()  # the next tile is here, and this one's place is free
     if not READOUT:
-        for i in gl.static_range(PIECES):
-            store_share(p_own, b_sums[i], i * ROWS, R, WIDE)
+        store_share(p_own, b_xc, 0, R, WIDE)
+        if D > XD:
+            store_share(p_own, b_more, XD, R, WIDE)
         store_share(p_own + D * R, b_cc, 0, R, WIDE)
+    return i_x
 
 
-@gluon.jit(do_not_specialize=["programs"])
-def update_kernel(
-    p_old, p_new, p_copy, p_sums, d, r, programs, eps,
-    D: gl.constexpr, R: gl.constexpr, COLS: gl.constexpr, num_warps: gl.constexpr,
+@gluon.jit(do_not_specialize=["first", "steps", "programs"])
+def stream_kernel(
+    p_x, p_initial, p_d, p_copy, p_c, p_last, p_ratio, p_y, p_sums, p_count,
+    first, d, n, r, steps, programs, eps, s_xb, s_xd, s_xn, s_yb, s_yd, s_yn, s_count,
+    D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, COLS: gl.constexpr, N_FAST: gl.constexpr, ASYNC: gl.constexpr,
+    SWEEPS: gl.constexpr, RATIO: gl.constexpr, Y: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
-    """The new D from all shares of a sweep. Grid: units of 64 rows and COLS columns, b.
+    """K sweeps and the read-out, where Y also D C. Grid: programs of an image, images from number `first` on.
 
-    A program owns a unit, and holds its 64 rows of the old D in shared memory.
-    old, new: b d r in float32. copy: b D R in bfloat16, the new D for the next sweep. sums: b programs (D + R) R, as
-    the programs of `stream_kernel` left them.
+    A program owns every `programs`-th tile of BN columns, from the i_p-th on, and every programs-th unit of D. X C^T
+    and C C^T of all its tiles stay in its registers in float32, and X is read once in a sweep. In shared memory, all in
+    bfloat16: D and D^T D, the same for all tiles; a tile of X, and where ASYNC the next one, on its way while this one
+    is worked on; the codes of a tile before and after. Twice in a sweep all programs of an image wait for each other,
+    by two counters: before they read shares (`sums`), and before they read D (`copy`). Within a program `ready` stands
+    between what threads write to shared memory and who reads it or writes there next.
+
+    x, y: b d n in bfloat16, any strides. initial, d: b d r in float32; copy: b D R in bfloat16, D for the next sweep.
+    c: b n r in float32, the codes between sweeps; last: b n r, those of the read-out. ratio: C / (D^T D C + eps) before
+    it. sums: b programs (D + R) R. count: two counters for each image, zero, s_count apart. SWEEPS: whether there are
+    any.
     """
     W: gl.constexpr = num_warps
-    b_rows = gl.allocate_shared_memory(gl.bfloat16, [1, 64, R], SWIZZLED)
-    b_cc = gl.allocate_shared_memory(gl.bfloat16, [COLS if COLS > 8 else 8, R], SWIZZLED)
-    i_u, i_b = gl.program_id(0), gl.program_id(1).to(gl.int64)
-    i_d, i_r = i_u // (R // COLS), i_u % (R // COLS)
-    p_old += i_b * d * r
-    p_new += i_b * d * r
+    WIDE: gl.constexpr = COLS if COLS < 8 else 8  # of a block of the sums
+    b_tiles = gl.allocate_shared_memory(gl.bfloat16, [2 if ASYNC else 1, D, BN], SWIZZLED)
+    b_d = gl.allocate_shared_memory(gl.bfloat16, [D // 64, 64, R], SWIZZLED)
+    b_old = gl.allocate_shared_memory(gl.bfloat16, [BN, R], SWIZZLED)
+    b_new = gl.allocate_shared_memory(gl.bfloat16, [BN, R], SWIZZLED)
+    b_g = gl.allocate_shared_memory(gl.bfloat16, [R, R], SWIZZLED)
+
+    i_p, i_b = gl.program_id(0), first + gl.program_id(1).to(gl.int64)
+    p_x += i_b * s_xb
+    p_initial += i_b * d * r
+    p_d += i_b * d * r
     p_copy += i_b * (D * R)
+    p_c += i_b * n * r
+    p_last += i_b * n * r
+    p_ratio += i_b * n * r
+    p_y += i_b * s_yb
     p_sums += i_b * programs * ((D + R) * R)
-    load_bases(p_old + i_d * 64 * r, b_rows, d - i_d * 64, r, r, 0, 64, R, W)
-    update_unit(p_old, p_new, p_copy, p_sums, b_rows.index(0), b_cc, d, r, programs, i_d, i_r, eps, D, R, COLS, W)
+    p_own = p_sums + i_p * ((D + R) * R)
+    p_count += i_b * s_count
+
+    if ASYNC:
+        load_columns_async(p_x, b_tiles.index(0), d, n, s_xd, s_xn, i_p, D, BN, W)
+    take_bases(p_initial, b_d, b_g, d, r, r, D, R, BN, W)
+    i_x = 0
+    if SWEEPS:
+        i_x = sweep(
+            p_x, p_c, p_c, p_c, p_x, p_own, b_tiles, b_d, b_old, b_new, b_g, i_x,
+            d, n, r, i_p, programs, eps, s_xd, s_xn, s_xd, s_xn,
+            D, R, BN, WIDE, N_FAST, ASYNC, True, False, False, False, W,
+        )  # fmt: skip
+        for step in range(1, steps + 1):
+            z = zero_of(step)
+            arrive(p_count)
+            wait(p_count, programs * step)
+            # the units of D that are this program's
+            p_old = p_d
+            if step == 1:
+                p_old = p_initial
+            b_cc = b_g.slice(0, COLS if COLS > 8 else 8, dim=0)  # D^T D is made anew before it is needed
+            for i_u in range(i_p, D // 64 * (R // COLS), programs):
+                i_d, i_r = i_u // (R // COLS), i_u % (R // COLS)
+                update_unit(
+                    p_old, p_d, p_copy, p_sums + z, b_d.index(i_d), b_cc, d, r, programs, i_d, i_r, eps, D, R, COLS, W
+                )  # fmt: skip
+            arrive(p_count + 1)
+            wait(p_count + 1, programs * step)
+            take_bases(p_copy + z, b_d, b_g, D, R, R, D, R, BN, W)
+            if step < steps:
+                i_x = sweep(
+                    p_x, p_c, p_c, p_c, p_x, p_own + z, b_tiles, b_d, b_old, b_new, b_g, i_x,
+                    d, n, r, i_p, programs, eps, s_xd, s_xn, s_xd, s_xn,
+                    D, R, BN, WIDE, N_FAST, ASYNC, False, False, False, False, W,
+                )  # fmt: skip
+    sweep(
+        p_x, p_c, p_last, p_ratio, p_y, p_own, b_tiles, b_d, b_old, b_new, b_g, i_x,
+        d, n, r, i_p, programs, eps, s_xd, s_xn, s_yd, s_yn,
+        D, R, BN, WIDE, N_FAST, ASYNC, not SWEEPS, True, RATIO, Y, W,
+    )  # fmt: skip

@@ -63,7 +63,7 @@ def factors(
             )
             if found is not None:
                 return found
-        streamed = stream_of(x, bases.shape[2], cosine_stream.shared_bytes, cosine_stream.tile_columns)
+        streamed = stream_of(x, bases.shape[2], cosine_stream.shared_bytes)
         if streamed is not None:
             return _stream(x, bases, streamed, steps, temperature, product, codes)
         return _sweeps(x, bases, steps, temperature, product, codes)
