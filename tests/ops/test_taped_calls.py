@@ -57,7 +57,7 @@ def taped(monkeypatch):
     return seen
 
 
-WHOLE, STREAMED = Wave(128, 64, 64, 1), Stream(128, 64, 64, 1)
+WHOLE, STREAMED = Wave(128, 64, 64, 1), Stream(128, 64, 1, 2)
 FORMS = {"one launch": (WHOLE, None), "one pass": (None, STREAMED), "several": (None, None)}
 
 

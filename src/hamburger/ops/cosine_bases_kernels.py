@@ -57,7 +57,7 @@ def unit_scales_again(b_norm, b_unit):
 @gluon.jit
 def split_bases(p_d, b_high, b_low, d, r, D: gl.constexpr, R: gl.constexpr, W: gl.constexpr):
     """All of D into shared memory in halves; |d|^2 of each basis.   d: d r, float32   high, low: D/64 64 R   ->   R"""
-    b_rows = load_bases_at_once(p_d, d, r, r, D, R, W)
+    b_rows = load_bases_at_once(p_d, d, r, r, 0, D, R, W)
     b_dd = b_rows[0] * b_rows[0]
     for i in gl.static_range(D // 64):
         b_first = b_rows[i].to(gl.bfloat16)

@@ -9,7 +9,7 @@ from hamburger.ops.layouts import row_layout
 
 
 @gluon.jit
-def load_bases_at_once(p_d, d, r, s_d, D: gl.constexpr, R: gl.constexpr, W: gl.constexpr):
+def load_bases_at_once(p_d, d, r, s_d, z, D: gl.constexpr, R: gl.constexpr, W: gl.constexpr):
     """D, zeros beyond d and r: all that memory has to give is asked for at once.   ->   D/64 times 64 R
 
     Others may have written it: past L1.
@@ -18,7 +18,7 @@ def load_bases_at_once(p_d, d, r, s_d, D: gl.constexpr, R: gl.constexpr, W: gl.c
     o_r = gl.arange(0, R, gl.SliceLayout(0, ld_d))
     found = ()
     for i in gl.static_range(D // 64):
-        o_d = i * 64 + gl.arange(0, 64, gl.SliceLayout(1, ld_d))
+        o_d = z + i * 64 + gl.arange(0, 64, gl.SliceLayout(1, ld_d))
         # 64 R
         m_d = (o_d < d)[:, None] & (o_r < r)[None, :]
         rows = gl.load(p_d + o_d[:, None] * s_d + o_r[None, :], mask=m_d, other=0.0, cache_modifier=".cg")

@@ -31,15 +31,15 @@ from hamburger.ops.wave_kernels import (
 
 @gluon.jit
 def take_bases(
-    p_d, b_d, b_g, d, r, s_d, D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, W: gl.constexpr
+    p_d, b_d, b_g, d, r, s_d, z, D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, W: gl.constexpr
 ):  # fmt: skip
     """D and D^T D into shared memory, in bfloat16, zeros beyond d and r.   b_d: D/64 64 R   b_g: R R"""
-    b_rows = load_bases_at_once(p_d, d, r, s_d, D, R, W)
+    b_rows = load_bases_at_once(p_d, d, r, s_d, z, D, R, W)
     for i in gl.static_range(D // 64):
-        b_d.index(i).store(b_rows[i].to(gl.bfloat16))
+        b_d.index(i + z).store(b_rows[i].to(gl.bfloat16))
     ready()
     zero = gl.zeros([R, R], gl.float32, product_layout(BN, R, W))
-    b_g.store(warpgroup_mma_wait(0, deps=[gram(b_d, zero, 0, D)]).to(gl.bfloat16))
+    b_g.store(warpgroup_mma_wait(0, deps=[gram(b_d, zero, z, D)]).to(gl.bfloat16))
 
 
 @gluon.jit
@@ -53,14 +53,14 @@ def store_share(p_own, b_sum, first, R: gl.constexpr, WIDE: gl.constexpr):
 
 @gluon.jit
 def sweep(
-    p_x, p_c, p_last, p_ratio, p_y, p_own, b_tiles, b_d, b_old, b_new, b_g, i_x,
-    d, n, r, i_p, programs, eps, s_xd, s_xn, s_yd, s_yn,
+    p_x, p_c, p_last, p_ratio, p_y, p_sums, b_tiles, b_d, b_old, b_new, b_g, i_x,
+    d, n, r, i_p, i_b, programs, eps, s_xd, s_xn, s_yd, s_yn,
     D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, WIDE: gl.constexpr, N_FAST: gl.constexpr, ASYNC: gl.constexpr,
     FIRST: gl.constexpr, READOUT: gl.constexpr, RATIO: gl.constexpr, Y: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
     """New codes for all tiles of this program, and its share of what D needs of them; or (READOUT) the last codes.
 
-    c, last: n r, the codes before and after (FIRST makes those before: softmax of D^T X). own: (D + R) R, in blocks.
+    c, last: n r, the codes before and after (FIRST makes those before: softmax of D^T X).
     i_x: which of b_tiles has the first tile, on its way where ASYNC   ->   which will have it in the next sweep
     """
     XD: gl.constexpr = 256 if D > 256 else D  # an operand of the matrix units has at most 256 rows
@@ -69,7 +69,7 @@ def sweep(
     zero_c = gl.zeros([BN, R], gl.float32, mma)
     tiles = gl.cdiv(n, BN)
     if not FIRST:
-        o_c, m_c = own_codes(i_p, n, r, BN, R, mma)
+        o_c, m_c = own_codes(i_p, n, r + zero_of(i_x), BN, R, mma)
         b_codes = gl.load(p_c + o_c, mask=m_c, other=0.0)
     b_xc = gl.zeros([XD, R], gl.float32, mma_d)  # the first 256 rows of X C^T,
     b_more = b_xc  # and those after them
@@ -129,10 +129,12 @@ def sweep(
             async_copy.wait_group(0)
         ready()  # the next tile is here, and this one's place is free
     if not READOUT:
-        store_share(p_own, b_xc, 0, R, WIDE)
+        z = zero_of(i_x)
+        p_own = p_sums + (i_b * programs + i_p + z) * ((D + R) * R)
+        store_share(p_own, b_xc, z, R, WIDE)
         if D > XD:
-            store_share(p_own, b_more, XD, R, WIDE)
-        store_share(p_own + D * R, b_cc, 0, R, WIDE)
+            store_share(p_own, b_more, z + XD, R, WIDE)
+        store_share(p_own, b_cc, z + D, R, WIDE)
     return i_x
 
 
@@ -167,52 +169,50 @@ def stream_kernel(
 
     i_p, i_b = gl.program_id(0), first + gl.program_id(1).to(gl.int64)
     p_x += i_b * s_xb
-    p_initial += i_b * d * r
-    p_d += i_b * d * r
-    p_copy += i_b * (D * R)
     p_c += i_b * n * r
-    p_last += i_b * n * r
-    p_ratio += i_b * n * r
-    p_y += i_b * s_yb
-    p_sums += i_b * programs * ((D + R) * R)
-    p_own = p_sums + i_p * ((D + R) * R)
-    p_count += i_b * s_count
 
     if ASYNC:
         load_columns_async(p_x, b_tiles.index(0), d, n, s_xd, s_xn, i_p, D, BN, W)
-    take_bases(p_initial, b_d, b_g, d, r, r, D, R, BN, W)
+    take_bases(p_initial + i_b * d * r, b_d, b_g, d, r, r, 0, D, R, BN, W)
     i_x = 0
     if SWEEPS:
         i_x = sweep(
-            p_x, p_c, p_c, p_c, p_x, p_own, b_tiles, b_d, b_old, b_new, b_g, i_x,
-            d, n, r, i_p, programs, eps, s_xd, s_xn, s_xd, s_xn,
+            p_x, p_c, p_c, p_c, p_x, p_sums, b_tiles, b_d, b_old, b_new, b_g, i_x,
+            d, n, r, i_p, i_b, programs, eps, s_xd, s_xn, s_xd, s_xn,
             D, R, BN, WIDE, N_FAST, ASYNC, True, False, False, False, W,
         )  # fmt: skip
         for step in range(1, steps + 1):
-            z = zero_of(step)
-            arrive(p_count)
-            wait(p_count, programs * step)
+            z = zero_of(step)  # what is found from it finds no registers to stay in between sweeps, and needs none
+            i_bz = i_b + z
+            p_own_count = p_count + i_bz * s_count
+            arrive(p_own_count)
+            wait(p_own_count, programs * step)
             # the units of D that are this program's
-            p_old = p_d
+            p_new, p_new_copy = p_d + i_bz * d * r, p_copy + i_bz * (D * R)
+            p_old = p_new
             if step == 1:
-                p_old = p_initial
+                p_old = p_initial + i_bz * d * r
+            p_shares = p_sums + i_bz * programs * ((D + R) * R)
             b_cc = b_g.slice(0, COLS if COLS > 8 else 8, dim=0)  # D^T D is made anew before it is needed
             for i_u in range(i_p, D // 64 * (R // COLS), programs):
                 i_d, i_r = i_u // (R // COLS), i_u % (R // COLS)
                 update_unit(
-                    p_old, p_d, p_copy, p_sums + z, b_d.index(i_d), b_cc, d, r, programs, i_d, i_r, eps, D, R, COLS, W
+                    p_old, p_new, p_new_copy, p_shares, b_d.index(i_d), b_cc, d, r, programs, i_d, i_r, eps,
+                    D, R, COLS, W,
                 )  # fmt: skip
-            arrive(p_count + 1)
-            wait(p_count + 1, programs * step)
-            take_bases(p_copy + z, b_d, b_g, D, R, R, D, R, BN, W)
+            arrive(p_own_count + 1)
+            wait(p_own_count + 1, programs * step)
+            take_bases(p_new_copy, b_d, b_g, D, R, R, z, D, R, BN, W)
             if step < steps:
                 i_x = sweep(
-                    p_x, p_c, p_c, p_c, p_x, p_own + z, b_tiles, b_d, b_old, b_new, b_g, i_x,
-                    d, n, r, i_p, programs, eps, s_xd, s_xn, s_xd, s_xn,
+                    p_x, p_c, p_c, p_c, p_x, p_sums, b_tiles, b_d, b_old, b_new, b_g, i_x,
+                    d, n, r, i_p, i_b, programs, eps, s_xd, s_xn, s_xd, s_xn,
                     D, R, BN, WIDE, N_FAST, ASYNC, False, False, False, False, W,
                 )  # fmt: skip
+    i_bz = i_b + zero_of(i_x)
     sweep(
-        p_x, p_c, p_last, p_ratio, p_y, p_own, b_tiles, b_d, b_old, b_new, b_g, i_x,
-        d, n, r, i_p, programs, eps, s_xd, s_xn, s_yd, s_yn,
+        p_x, p_c, p_last + i_bz * n * r, p_ratio + i_bz * n * r, p_y + i_bz * s_yb, p_sums,
+        b_tiles, b_d, b_old, b_new, b_g, i_x,
+        d, n, r, i_p, i_b, programs, eps, s_xd, s_xn, s_yd, s_yn,
         D, R, BN, WIDE, N_FAST, ASYNC, not SWEEPS, True, RATIO, Y, W,
     )  # fmt: skip
