@@ -1,4 +1,4 @@
-"""NMF in one launch with a pass over X per sweep, as it is compiled for the card, emulated on a CPU: its values, and its races."""
+"""NMF with one pass over X per sweep, as it is compiled for the card, emulated on a CPU: its values, and its races."""
 
 from __future__ import annotations
 

@@ -118,16 +118,15 @@ def write_staged_product(
     b_d, b_c, b_stage, p_y, d, n, s_yd, s_yn, i_t,
     D: gl.constexpr, BN: gl.constexpr, N_FAST: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
-    """Y = D C, by way of shared memory, so that whole lines are written.   d: D/64 64 R   c: BN R   stage: 64 BN"""
+    """Y = D C, by way of shared memory, so that whole lines are written.   d: D/64 64 R   c: BN R   stage: 2 64 BN"""
     ld_y: gl.constexpr = tile_layout(64, BN, N_FAST, W)
     zero = gl.zeros([64, BN], gl.float32, product_layout(64, BN, W))
     o_n = i_t * BN + gl.arange(0, BN, gl.SliceLayout(0, ld_y)).to(gl.int64)
     for i in gl.static_range(D // 64):
         b_rows = warpgroup_mma(b_d.index(i), b_c.permute([1, 0]), zero, use_acc=False)
-        b_stage.store(b_rows.to(b_stage.dtype))
+        b_stage.index(i % 2).store(b_rows.to(b_stage.dtype))
         threads_meet()
-        store_rows(b_stage, p_y, o_n, i * 64, d, n, s_yd, s_yn, 64, ld_y)
-        threads_meet()
+        store_rows(b_stage.index(i % 2), p_y, o_n, i * 64, d, n, s_yd, s_yn, 64, ld_y)
 
 
 @gluon.jit
@@ -200,7 +199,7 @@ def sweep(
         if READOUT:
             gl.store(p_c + o_c, b_codes.to(p_c.dtype.element_ty), mask=m_c)
             if Y:
-                b_stage = gl.allocate_shared_memory(gl.bfloat16, [64, BN], SWIZZLED)
+                b_stage = gl.allocate_shared_memory(gl.bfloat16, [2, 64, BN], SWIZZLED)
                 ready()
                 s_y_down, s_y_along = strides_of_tile(s_yd, s_yn, z, N_FAST)
                 write_staged_product(
@@ -252,9 +251,10 @@ def cosine_stream_kernel(
     p_x, p_initial, p_d, p_scale, p_c, p_y, p_sums, p_count,
     first, d, n, r, steps, programs, temperature, s_xb, s_xd, s_xn, s_yb, s_yd, s_yn, s_count,
     D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, N_FAST: gl.constexpr, ASYNC: gl.constexpr,
-    SWEEPS: gl.constexpr, CENTROIDS: gl.constexpr, READOUT: gl.constexpr, Y: gl.constexpr, num_warps: gl.constexpr,
+    FIRST: gl.constexpr, CENTROIDS: gl.constexpr, READOUT: gl.constexpr, Y: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
-    """K sweeps, and where READOUT the last codes, where Y also D C. Grid: programs of an image, images from `first` on.
+    """All sweeps; or (READOUT) the last codes, and where Y the product D C. Grid: programs of an image, images from
+    `first` on.
 
     A program owns every `programs`-th tile of BN columns, from the i_p-th on, and every programs-th four rows of D.
     X C^T and C 1 of all its tiles stay in its registers in float32: X is read once in a sweep, and no code is written
@@ -266,7 +266,8 @@ def cosine_stream_kernel(
 
     x, y: b d n in bfloat16, any strides. initial, d: b d r in float32, D before and after. scale: b n, 1 / |x|. c:
     b n r. sums: b programs (D + 1) R in float32, the share of each program, X C^T above C 1. count: two counters for
-    each image, zero, s_count apart. SWEEPS: whether there are any. CENTROIDS: see `take_bases`, of all D but the first.
+    each image, zero, s_count apart. FIRST: whether the read-out makes the scale. CENTROIDS: see `take_bases`, of all D
+    but the first. One kernel for both, with a read-out behind the sweeps, would have no registers for it.
     """
     W: gl.constexpr = num_warps
     PIECES: gl.constexpr = D // ROWS
@@ -274,7 +275,7 @@ def cosine_stream_kernel(
     b_x = gl.allocate_shared_memory(gl.bfloat16, [PIECES, ROWS, BN], SWIZZLED)
     b_high = gl.allocate_shared_memory(gl.bfloat16, [D // 64, 64, R], SWIZZLED)
     b_low = gl.allocate_shared_memory(gl.bfloat16, [D // 64, 64, R], SWIZZLED)
-    b_c = gl.allocate_shared_memory(gl.bfloat16, [2 if SWEEPS else 1, BN, R], SWIZZLED)
+    b_c = gl.allocate_shared_memory(gl.bfloat16, [1 if READOUT else 2, BN, R], SWIZZLED)
 
     i_p, i_b = gl.program_id(0), first + gl.program_id(1).to(gl.int64)
     p_x += i_b * s_xb
@@ -283,7 +284,13 @@ def cosine_stream_kernel(
     if ASYNC:
         load_tile_async(p_x, b_x, d, n, s_xd, s_xn, i_p, PIECES, BN, W)
     b_unit = take_bases(p_initial + i_b * d * r, b_high, b_low, d, r, 0, False, D, R, mma, W)
-    if SWEEPS:
+    if READOUT:
+        sweep(
+            p_x, p_scale, p_c + i_b * n * r, p_y + i_b * s_yb, p_sums, b_x, b_high, b_low, b_c, b_unit,
+            d, n, r, i_p, i_b, programs, temperature, s_xd, s_xn, s_yd, s_yn,
+            D, R, BN, N_FAST, ASYNC, FIRST, True, Y, W,
+        )  # fmt: skip
+    else:
         sweep(
             p_x, p_scale, p_x, p_x, p_sums, b_x, b_high, b_low, b_c, b_unit,
             d, n, r, i_p, i_b, programs, temperature, s_xd, s_xn, s_xd, s_xn,
@@ -299,23 +306,14 @@ def cosine_stream_kernel(
             p_shares = p_sums + i_bz * programs * ((D + 1) * R)
             for i_u in range(i_p, gl.cdiv(d, 4), programs):
                 update_rows(p_shares, p_new, d, r, programs, i_u, D, R, W)
-            arrive(p_own_count + 1)
-            wait(p_own_count + 1, programs * step)
-            if READOUT or step < steps:
-                b_unit = take_bases(p_new, b_high, b_low, d, r, z, CENTROIDS, D, R, mma, W)
             if step < steps:
+                arrive(p_own_count + 1)
+                wait(p_own_count + 1, programs * step)
+                b_unit = take_bases(p_new, b_high, b_low, d, r, z, CENTROIDS, D, R, mma, W)
                 sweep(
                     p_x, p_scale, p_x, p_x, p_sums, b_x, b_high, b_low, b_c, b_unit,
                     d, n, r, i_p, i_b, programs, temperature, s_xd, s_xn, s_xd, s_xn,
                     D, R, BN, N_FAST, ASYNC, False, False, False, W,
                 )  # fmt: skip
-    if READOUT:
-        z = zero_of(steps)
-        i_bz = i_b + z
-        sweep(
-            p_x, p_scale, p_c + i_bz * n * r, p_y + i_bz * s_yb, p_sums, b_x, b_high, b_low, b_c, b_unit,
-            d, n + z, r, i_p + z, i_b, programs, temperature, s_xd, s_xn, s_yd, s_yn,
-            D, R, BN, N_FAST, ASYNC, not SWEEPS, True, Y, W,
-        )  # fmt: skip
     if ASYNC:
         async_copy.wait_group(0)  # the first tile once more, which nobody needs

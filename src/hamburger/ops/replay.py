@@ -55,7 +55,7 @@ class Recordings:
             return
         self.found[key] = graph
         _all.append((self, key))
-        if len(_all) > MOST_RECORDED:
+        while len(_all) > MOST_RECORDED:
             other, oldest = _all.popleft()
             other.found.pop(oldest, None)
 

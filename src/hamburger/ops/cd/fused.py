@@ -86,15 +86,14 @@ def _sweeps(
     counts: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     (b, d, n), r = x.shape, bases.shape[2]
-    streamed, moved = stream_of(x, r, cosine_stream.shared_bytes), None
-    if streamed is not None and steps:
-        moved = in_one_launch(
-            lambda: cosine_stream.solve(
-                x, bases, streamed, steps, temperature, codes=None, y=None, unit=True, counts=counts
-            ),
-            x,
-        )  # fmt: skip
-    if moved is None:
+    streamed, swept = stream_of(x, r, cosine_stream.shared_bytes), None
+    if streamed is not None:
+        swept = in_one_launch(
+            lambda: cosine_stream.sweeps(x, bases, streamed, steps, temperature, unit=True, counts=counts), x
+        )
+    if swept is not None:
+        moved, _ = swept
+    else:
         moved, *_ = cosine_fused.sweeps(x, bases, steps, temperature, blocks(d, n, r, x.dtype), unit=True)
     if streamed is not None and wave.fits(steps, beta):
         found, projector = ridge.projector(moved, beta, streamed)

@@ -81,9 +81,10 @@ def _stream(
     dtype: torch.dtype,
     counts: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    codes = x.new_empty(x.shape[0], x.shape[2], bases.shape[2], dtype=dtype)
+    found, scale = cosine_stream.sweeps(x, bases, cut, steps, temperature, unit=False, counts=counts)
+    codes = x.new_empty(*scale.shape, bases.shape[2], dtype=dtype)
     y = torch.empty_like(x) if product else None
-    found = cosine_stream.solve(x, bases, cut, steps, temperature, codes=codes, y=y, unit=False, counts=counts)
+    cosine_stream.read_out(x, found, scale, codes, y, cut, temperature, first=steps == 0)
     return found, codes, y
 
 
