@@ -61,15 +61,16 @@ def test_which_x_can_be_copied_in_the_background():
 SIZES = [(512, 64), (256, 128)]
 
 
+@pytest.mark.parametrize("READOUT", [False, True])
 @pytest.mark.parametrize("D, R", SIZES)
-def test_nmf_compiles_for_hopper_within_its_shared_memory(D, R):
+def test_nmf_compiles_for_hopper_within_its_shared_memory(D, R, READOUT):
     pytest.importorskip("triton.experimental.gluon")
     from aot import compiled_for_hopper
 
     from hamburger.ops.nmf.stream_kernels import stream_kernel
 
     sizes = {"D": D, "R": R, "BN": stream.BN, "COLS": 4, "num_warps": 8, "s_xn": 1, "s_yn": 1}
-    flags = {"N_FAST": True, "ASYNC": True, "SWEEPS": True, "RATIO": True, "Y": True}
+    flags = {"N_FAST": True, "ASYNC": True, "FIRST": True, "READOUT": READOUT, "RATIO": READOUT, "Y": READOUT}
     kernel = compiled_for_hopper(
         stream_kernel,
         sizes | flags,

@@ -1,6 +1,5 @@
-"""Soft k-means by cosine in one launch where X does not fit the card, in Gluon for Hopper: VQ's and CD's sweeps.
-
-A sweep is one pass over X.
+"""Soft k-means by cosine where X does not fit the card, in Gluon for Hopper: VQ's and CD's sweeps in one launch, each
+of them one pass over X.
 
 Letters and pieces: `hamburger.ops.wave_kernels`. Why both D and C are taken in two halves:
 `hamburger.ops.cosine_bases_kernels`.

@@ -1,4 +1,4 @@
-"""NMF in one launch, whatever n is, with one pass over X per sweep: the same values as reference.py."""
+"""NMF with one pass over X per sweep, all sweeps in one launch, whatever n is: the same values as reference.py."""
 
 from __future__ import annotations
 
@@ -29,27 +29,44 @@ def solve(
     counts: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     """x: b d n, bfloat16   bases: b d r, float32   ->   as `fused.factors`   (counts: see `wave.solve`)"""
-    from hamburger.ops.nmf.stream_kernels import stream_kernel
-
-    (b, d, n), r = x.shape, bases.shape[2]
-    found = torch.empty_like(bases)
+    b, _, n = x.shape
+    found, r = torch.empty_like(bases) if steps else bases.clone(), bases.shape[2]
     last = torch.empty(b, n, r, dtype=dtype, device=x.device)
-    codes = last if dtype == torch.float32 or not steps else torch.empty_like(last, dtype=torch.float32)
     y = torch.empty_like(x) if product else None
     ratio = torch.empty_like(last, dtype=x.dtype) if keep else None
-    copy = torch.empty(b, cut.D, cut.R, dtype=x.dtype, device=x.device)
-    sums = torch.empty(b, cut.programs, cut.D + cut.R, cut.R, dtype=x.dtype, device=x.device) if steps else copy
-    if counts is None:
-        counts = launch.counters(b, x.device)
+    codes = last
+    if steps:
+        if dtype != torch.float32:
+            codes = torch.empty_like(last, dtype=torch.float32)
+        copy = torch.empty(b, cut.D, cut.R, dtype=x.dtype, device=x.device)
+        sums = torch.empty(b, cut.programs, cut.D + cut.R, cut.R, dtype=x.dtype, device=x.device)
+        if counts is None:
+            counts = launch.counters(b, x.device)
+        for first in range(0, b, cut.images):
+            images = min(cut.images, b - first)
+            _launch(
+                x, bases, found, copy, codes, codes, x, x, sums, counts, cut, first, images, steps, eps,
+                FIRST=True, READOUT=False, RATIO=False, Y=False, launch_cooperative_grid=True,
+            )  # fmt: skip
     out = x if y is None else y
-    for first in range(0, b, cut.images):
-        start(
-            stream_kernel, (cut.programs, min(cut.images, b - first)),
-            x, bases, found, copy, codes, last, x if ratio is None else ratio, out, sums, counts,
-            first, d, n, r, steps, cut.programs, eps, *x.stride(), *out.stride(), counts.stride(0),
-            D=cut.D, R=cut.R, BN=BN, COLS=columns(cut.programs), N_FAST=x.stride(2) == 1, ASYNC=asynchronous(x),
-            SWEEPS=steps > 0, RATIO=keep, Y=product, num_warps=8, launch_cooperative_grid=True,
-        )  # fmt: skip
-    if not steps:
-        found.copy_(bases)
+    _launch(
+        x, found, found, x, codes, last, x if ratio is None else ratio, out, x, codes, cut, 0, b, 0, eps,
+        FIRST=not steps, READOUT=True, RATIO=keep, Y=product,
+    )  # fmt: skip
     return found, last, y, ratio
+
+
+def _launch(
+    x: Tensor, bases: Tensor, found: Tensor, copy: Tensor, codes: Tensor, last: Tensor, ratio: Tensor, y: Tensor,
+    sums: Tensor, counts: Tensor, cut: Stream, first: int, images: int, steps: int, eps: float, **flags: bool,
+) -> None:  # fmt: skip
+    from hamburger.ops.nmf.stream_kernels import stream_kernel
+
+    (_, d, n), r = x.shape, bases.shape[2]
+    start(
+        stream_kernel, (cut.programs, images),
+        x, bases, found, copy, codes, last, ratio, y, sums, counts,
+        first, d, n, r, steps, cut.programs, eps, *x.stride(), *y.stride(), counts.stride(0),
+        D=cut.D, R=cut.R, BN=BN, COLS=columns(cut.programs), N_FAST=x.stride(2) == 1, ASYNC=asynchronous(x),
+        num_warps=8, **flags,
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""NMF in one launch where X does not fit the card, in Gluon for Hopper: a sweep is one pass over X.
+"""NMF where X does not fit the card, in Gluon for Hopper: all sweeps in one launch, each of them one pass over X.
 
 Letters and pieces: `hamburger.ops.wave_kernels`.
 """
@@ -16,7 +16,6 @@ from hamburger.ops.stream_kernels import load_bases_at_once, own_codes, strides_
 from hamburger.ops.wave_kernels import (
     arrive,
     block_offset,
-    gram,
     load_columns,
     load_columns_async,
     project,
@@ -39,7 +38,10 @@ def take_bases(
         b_d.index(i + z).store(b_rows[i].to(gl.bfloat16))
     ready()
     zero = gl.zeros([R, R], gl.float32, product_layout(BN, R, W))
-    b_g.store(warpgroup_mma_wait(0, deps=[gram(b_d, zero, z, D)]).to(gl.bfloat16))
+    b_gram = zero
+    for i in range(D // 64):  # a loop of the machine's: what is found for one unrolled would be kept for all sweeps
+        b_gram = warpgroup_mma(b_d.index(i).permute([1, 0]), b_d.index(i), b_gram)
+    b_g.store(b_gram.to(gl.bfloat16))
 
 
 @gluon.jit
@@ -53,23 +55,22 @@ def store_share(p_own, b_sum, first, R: gl.constexpr, WIDE: gl.constexpr):
 
 @gluon.jit
 def sweep(
-    p_x, p_c, p_last, p_ratio, p_y, p_sums, b_tiles, b_d, b_old, b_new, b_g, i_x,
-    d, n, r, i_p, i_b, programs, eps, s_xd, s_xn, s_yd, s_yn,
+    p_x, p_c, p_last, p_ratio, p_y, p_sums,
+    b_tiles, b_d, b_old, b_new, b_g, d, n, r, i_p, i_b, programs, eps, s_xd, s_xn, s_yd, s_yn,
     D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, WIDE: gl.constexpr, N_FAST: gl.constexpr, ASYNC: gl.constexpr,
     FIRST: gl.constexpr, READOUT: gl.constexpr, RATIO: gl.constexpr, Y: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
     """New codes for all tiles of this program, and its share of what D needs of them; or (READOUT) the last codes.
 
     c, last: n r, the codes before and after (FIRST makes those before: softmax of D^T X).
-    i_x: which of b_tiles has the first tile, on its way where ASYNC   ->   which will have it in the next sweep
+    Where ASYNC the first tile is on its way to the first of b_tiles when it begins, and again when it ends.
     """
     XD: gl.constexpr = 256 if D > 256 else D  # an operand of the matrix units has at most 256 rows
     mma: gl.constexpr = product_layout(BN, R, W)
     mma_d: gl.constexpr = product_layout(XD, R, W)
     zero_c = gl.zeros([BN, R], gl.float32, mma)
-    tiles = gl.cdiv(n, BN)
     if not FIRST:
-        o_c, m_c = own_codes(i_p, n, r + zero_of(i_x), BN, R, mma)
+        o_c, m_c = own_codes(i_p, n, r + zero_of(i_p), BN, R, mma)
         b_codes = gl.load(p_c + o_c, mask=m_c, other=0.0)
     b_xc = gl.zeros([XD, R], gl.float32, mma_d)  # the first 256 rows of X C^T,
     b_more = b_xc  # and those after them
@@ -77,7 +78,8 @@ def sweep(
     if ASYNC:
         async_copy.wait_group(0)
     ready()
-    for i_t in range(i_p, tiles, programs):
+    i_x = 0  # which of b_tiles has this tile
+    for i_t in range(i_p, gl.cdiv(n, BN), programs):
         z = zero_of(i_t)
         s_down, s_along = strides_of_tile(s_xd, s_xn, z, N_FAST)
         b_x = seen_as(b_tiles.index(i_x), gl.bfloat16, [D // XD, XD, BN], SWIZZLED)
@@ -85,10 +87,9 @@ def sweep(
             load_columns(p_x, b_x, d, n, s_down, s_along, i_t, D, 64, XD, BN, N_FAST, W)
             ready()
         b_xd = project(b_x, b_d, zero_c, z, D, XD)
-        if ASYNC:  # after the last tile comes the first, for the next sweep
+        if ASYNC:  # behind the last tile there are zeros
             i_x = 1 - i_x
-            i_next = gl.where(i_t + programs < tiles, i_t + programs, i_p)
-            load_columns_async(p_x, b_tiles.index(i_x), d, n, s_down, s_along, i_next, D, BN, W)
+            load_columns_async(p_x, b_tiles.index(i_x), d, n, s_down, s_along, i_t + programs, D, BN, W)
         o_c, m_c = own_codes(i_t, n, r + z, BN, R, mma)
         if FIRST:
             m_r = (gl.arange(0, R, gl.SliceLayout(0, mma)) < r)[None, :]
@@ -129,13 +130,15 @@ def sweep(
             async_copy.wait_group(0)
         ready()  # the next tile is here, and this one's place is free
     if not READOUT:
-        z = zero_of(i_x)
+        z = zero_of(i_p)
+        if ASYNC:
+            s_down, s_along = strides_of_tile(s_xd, s_xn, z, N_FAST)
+            load_columns_async(p_x, b_tiles.index(0), d, n, s_down, s_along, i_p, D, BN, W)
         p_own = p_sums + (i_b * programs + i_p + z) * ((D + R) * R)
         store_share(p_own, b_xc, z, R, WIDE)
         if D > XD:
             store_share(p_own, b_more, z + XD, R, WIDE)
         store_share(p_own, b_cc, z + D, R, WIDE)
-    return i_x
 
 
 @gluon.jit(do_not_specialize=["first", "steps", "programs"])
@@ -143,9 +146,10 @@ def stream_kernel(
     p_x, p_initial, p_d, p_copy, p_c, p_last, p_ratio, p_y, p_sums, p_count,
     first, d, n, r, steps, programs, eps, s_xb, s_xd, s_xn, s_yb, s_yd, s_yn, s_count,
     D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, COLS: gl.constexpr, N_FAST: gl.constexpr, ASYNC: gl.constexpr,
-    SWEEPS: gl.constexpr, RATIO: gl.constexpr, Y: gl.constexpr, num_warps: gl.constexpr,
+    FIRST: gl.constexpr, READOUT: gl.constexpr, RATIO: gl.constexpr, Y: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
-    """K sweeps and the read-out, where Y also D C. Grid: programs of an image, images from number `first` on.
+    """All sweeps; or (READOUT) the last codes, and where Y the product D C. Grid: programs of an image, images from
+    `first` on.
 
     A program owns every `programs`-th tile of BN columns, from the i_p-th on, and every programs-th unit of D. X C^T
     and C C^T of all its tiles stay in its registers in float32, and X is read once in a sweep. In shared memory, all in
@@ -154,10 +158,11 @@ def stream_kernel(
     by two counters: before they read shares (`sums`), and before they read D (`copy`). Within a program `ready` stands
     between what threads write to shared memory and who reads it or writes there next.
 
-    x, y: b d n in bfloat16, any strides. initial, d: b d r in float32; copy: b D R in bfloat16, D for the next sweep.
-    c: b n r in float32, the codes between sweeps; last: b n r, those of the read-out. ratio: C / (D^T D C + eps) before
-    it. sums: b programs (D + R) R. count: two counters for each image, zero, s_count apart. SWEEPS: whether there are
-    any.
+    x, y: b d n in bfloat16, any strides. initial, d: b d r in float32, D before and after; copy: b D R in bfloat16, D
+    for the next sweep. c: b n r in float32, the codes between sweeps; last: b n r, those of the read-out. ratio:
+    C / (D^T D C + eps) before it. sums: b programs (D + R) R. count: two counters for each image, zero, s_count apart.
+    FIRST: whether the read-out makes the codes before it. One kernel for both, with a read-out behind the sweeps, would
+    have no registers for it.
     """
     W: gl.constexpr = num_warps
     WIDE: gl.constexpr = COLS if COLS < 8 else 8  # of a block of the sums
@@ -174,11 +179,16 @@ def stream_kernel(
     if ASYNC:
         load_columns_async(p_x, b_tiles.index(0), d, n, s_xd, s_xn, i_p, D, BN, W)
     take_bases(p_initial + i_b * d * r, b_d, b_g, d, r, r, 0, D, R, BN, W)
-    i_x = 0
-    if SWEEPS:
-        i_x = sweep(
-            p_x, p_c, p_c, p_c, p_x, p_sums, b_tiles, b_d, b_old, b_new, b_g, i_x,
-            d, n, r, i_p, i_b, programs, eps, s_xd, s_xn, s_xd, s_xn,
+    if READOUT:
+        sweep(
+            p_x, p_c, p_last + i_b * n * r, p_ratio + i_b * n * r, p_y + i_b * s_yb, p_sums,
+            b_tiles, b_d, b_old, b_new, b_g, d, n, r, i_p, i_b, programs, eps, s_xd, s_xn, s_yd, s_yn,
+            D, R, BN, WIDE, N_FAST, ASYNC, FIRST, True, RATIO, Y, W,
+        )  # fmt: skip
+    else:
+        sweep(
+            p_x, p_c, p_c, p_c, p_x, p_sums,
+            b_tiles, b_d, b_old, b_new, b_g, d, n, r, i_p, i_b, programs, eps, s_xd, s_xn, s_xd, s_xn,
             D, R, BN, WIDE, N_FAST, ASYNC, True, False, False, False, W,
         )  # fmt: skip
         for step in range(1, steps + 1):
@@ -200,19 +210,14 @@ def stream_kernel(
                     p_old, p_new, p_new_copy, p_shares, b_d.index(i_d), b_cc, d, r, programs, i_d, i_r, eps,
                     D, R, COLS, W,
                 )  # fmt: skip
-            arrive(p_own_count + 1)
-            wait(p_own_count + 1, programs * step)
-            take_bases(p_new_copy, b_d, b_g, D, R, R, z, D, R, BN, W)
             if step < steps:
-                i_x = sweep(
-                    p_x, p_c, p_c, p_c, p_x, p_sums, b_tiles, b_d, b_old, b_new, b_g, i_x,
-                    d, n, r, i_p, i_b, programs, eps, s_xd, s_xn, s_xd, s_xn,
+                arrive(p_own_count + 1)
+                wait(p_own_count + 1, programs * step)
+                take_bases(p_new_copy, b_d, b_g, D, R, R, z, D, R, BN, W)
+                sweep(
+                    p_x, p_c, p_c, p_c, p_x, p_sums,
+                    b_tiles, b_d, b_old, b_new, b_g, d, n, r, i_p, i_b, programs, eps, s_xd, s_xn, s_xd, s_xn,
                     D, R, BN, WIDE, N_FAST, ASYNC, False, False, False, False, W,
                 )  # fmt: skip
-    i_bz = i_b + zero_of(i_x)
-    sweep(
-        p_x, p_c, p_last + i_bz * n * r, p_ratio + i_bz * n * r, p_y + i_bz * s_yb, p_sums,
-        b_tiles, b_d, b_old, b_new, b_g, i_x,
-        d, n, r, i_p, i_b, programs, eps, s_xd, s_xn, s_yd, s_yn,
-        D, R, BN, WIDE, N_FAST, ASYNC, not SWEEPS, True, RATIO, Y, W,
-    )  # fmt: skip
+        if ASYNC:
+            async_copy.wait_group(0)  # the first tile once more, which nobody needs
