@@ -9,8 +9,11 @@ import copy
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 
 import hamburger as hb
+from hamburger.ops.kernels import rounded_to_tf32
 from hamburger.testing import assert_close
 
 HAMS = {
@@ -84,6 +87,24 @@ def test_values_and_gradients(name, shape):
 @pytest.mark.parametrize("name", NAMES)
 def test_half_precision(name, dtype):
     compare(*problem(name, (2, 24, 63, 5, 1), dtype), 1)
+
+
+@triton.jit
+def rounding_kernel(p_in, p_out, N: tl.constexpr):
+    o = tl.arange(0, N)
+    tl.store(p_out + o, rounded_to_tf32(tl.load(p_in + o)))
+
+
+def test_rounded_to_the_nearest_of_eleven_bits():
+    x = torch.randn(128) * 10.0 ** torch.randint(-30, 30, (128,))
+    found = torch.empty_like(x)
+    rounding_kernel[(1,)](x, found, N=128)
+    digits, exponent = torch.frexp(x.double())
+    expected = torch.ldexp((digits * 2**11).round() / 2**11, exponent)  # random: no ties
+    assert torch.equal(found.double(), expected) and not torch.equal(found, x)
+    special = torch.tensor([float("inf"), -float("inf"), 0.0, float("nan")]).repeat(32)
+    rounding_kernel[(1,)](special, found, N=128)
+    assert torch.equal(found.nan_to_num(7.0), special.nan_to_num(7.0)) and found[3::4].isnan().all()
 
 
 @pytest.mark.parametrize("name", NAMES)

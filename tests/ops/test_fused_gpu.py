@@ -44,6 +44,7 @@ SHAPES = [
     (2, 512, 40001, 50, 2),
     (1, 256, 70000, 128, 1),
     (40, 500, 1024, 64, 2),
+    (140, 128, 200, 64, 3),  # several launches, for not all images are on the card at once
 ]
 
 
@@ -113,7 +114,9 @@ def test_the_cold_softmax_in_bfloat16(name):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shape", [(2, 512, 4225, 64, 6), (1, 512, 16384, 64, 6), (3, 500, 1001, 50, 6)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(2, 512, 4225, 64, 6), (1, 512, 16384, 64, 6), (3, 500, 1001, 50, 6), (1, 512, 20000, 64, 6)], ids=str
+)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_bits_a_hundred_times(name, shape, dtype):
     ham, x, bases = problem(name, shape, dtype)
@@ -171,6 +174,7 @@ def test_one_launch_and_several_give_the_same(name, shape, monkeypatch):
         (2, 512, 40001, 50, 2),
         (1, 256, 70000, 128, 2),
         (40, 500, 1024, 64, 2),
+        (140, 128, 200, 64, 3),  # several launches, for not all images are on the card at once
         (150, 100, 200, 20, 1),
     ],
     ids=str,

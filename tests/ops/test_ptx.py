@@ -55,6 +55,21 @@ $LOOP:
     setp.lt.s32 %p2, %r7, 2;
     @%p2 bra $LOOP;
 """
+ONE_WARP_ASKS = """
+    bar.sync 0;
+    @%p0 red.global.gpu.release.add.u32 [%rd0 + 256], 1;
+$LOOP:
+    {
+    .reg .pred first, less;
+    .reg .b32 seen;
+    setp.lt.u32 first, %r1, 32;
+    mov.b32 seen, 2;
+    @first ld.acquire.gpu.global.b32 seen, [%rd0 + 256];
+    setp.lt.s32 less, seen, 2;
+    bar.red.or.pred %p2, 0, less;
+    }
+    @%p2 bra $LOOP;
+"""
 FIRST_WRITES = """
     @!%p1 bra $BEHIND;
     st.global.b32 [%rd1], %r0;
@@ -79,7 +94,9 @@ def test_warps_meet_in_global_memory():
 @pytest.mark.parametrize("first, then", [(FIRST_WRITES, ALL_READ), (ALL_READ, FIRST_WRITES)], ids=["write", "read"])
 def test_programs_meet_at_counters(first, then, order):
     assert (run(first + MEET + then, 2, order)[:64] == 7).all()
-    for spoiled in (first + then, first + MEET.replace("release", "relaxed") + then):
+    assert (run(first + ONE_WARP_ASKS + then, 2, order)[:64] == 7).all()
+    unmet = ONE_WARP_ASKS.replace("bar.red.or.pred %p2, 0, less;", "setp.lt.u32 %p2, %r0, 0;")
+    for spoiled in (first + then, first + MEET.replace("release", "relaxed") + then, first + unmet + then):
         with pytest.raises(Race, match="with no barrier after"):
             run(spoiled, 2, order)
     with pytest.raises(Race, match=r"since the last bar\.sync"):

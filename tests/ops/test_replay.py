@@ -33,7 +33,7 @@ def card(monkeypatch):
         Card.recordings += 1
         return None if Card.refuses else Played(start)
 
-    monkeypatch.setenv(replay.VARIABLE, "1")
+    monkeypatch.delenv(replay.VARIABLE, raising=False)
     monkeypatch.setattr(replay, "recorded", recorded)
     monkeypatch.setattr(replay, "capturing", lambda: Card.capturing)
     monkeypatch.setattr(replay, "hooked", lambda: Card.hooked)
@@ -96,8 +96,8 @@ def test_a_driver_that_refuses_is_asked_a_few_times(card):
     assert card.recordings == 1 + MOST_REFUSED
 
 
-def test_off_unless_asked_for(card, monkeypatch):
-    monkeypatch.delenv(replay.VARIABLE)
+def test_off_by_a_variable(card, monkeypatch):
+    monkeypatch.setenv(replay.VARIABLE, "0")
     recordings = Recordings()
     for _ in range(5 * TIMES):
         assert call(recordings, "a") == ["one by one"]

@@ -1,4 +1,4 @@
-"""One pass per sweep, as far as a machine without a GPU can tell: its cut, and that it compiles for the card."""
+"""One pass over X per sweep, as far as a machine without a GPU can tell: its cut, and that it compiles for the card."""
 
 from __future__ import annotations
 
@@ -22,10 +22,18 @@ def cut(request):
 
 
 def test_programs_are_as_many_as_multiprocessors_and_not_more_than_tiles(cut):
-    assert cut(1, 512, 65_536, 64, H200) == Stream(D=512, R=64, programs=132)
-    assert cut(2, 500, 40_001, 50, H200) == Stream(D=512, R=64, programs=66)
-    assert cut(9, 256, 100, 128, H200) == Stream(D=256, R=128, programs=2)
-    assert cut(200, 8, 100, 8, H200) == Stream(D=128, R=64, programs=1)
+    assert cut(1, 512, 65_536, 64, H200) == Stream(D=512, R=64, programs=132, images=1)
+    assert cut(2, 500, 40_001, 50, H200) == Stream(D=512, R=64, programs=66, images=2)
+    assert cut(9, 256, 100, 128, H200) == Stream(D=256, R=128, programs=2, images=9)
+    assert cut(16, 512, 4_225, 64, H200) == Stream(D=512, R=64, programs=8, images=16)
+
+
+@pytest.mark.parametrize("b", [1, 2, 100, 131, 132, 133, 200, 1_000])
+def test_all_programs_of_a_launch_have_room_at_once(cut, b):
+    found = cut(b, 8, 10**6, 8, H200)
+    assert found.programs >= 1 and found.programs * found.images <= H200.processors
+    launches = -(-b // found.images)
+    assert launches == -(-b // H200.processors)
 
 
 @pytest.mark.parametrize("b, d, r", [(1, 513, 64), (1, 512, 100), (1, 512, 129), (70_000, 8, 8)])
@@ -53,17 +61,22 @@ def test_which_x_can_be_copied_in_the_background():
 SIZES = [(512, 64), (256, 128)]
 
 
+@pytest.mark.parametrize("READOUT", [False, True])
 @pytest.mark.parametrize("D, R", SIZES)
-def test_nmf_compiles_for_hopper_within_its_shared_memory(D, R):
+def test_nmf_compiles_for_hopper_within_its_shared_memory(D, R, READOUT):
     pytest.importorskip("triton.experimental.gluon")
     from aot import compiled_for_hopper
 
     from hamburger.ops.nmf.stream_kernels import stream_kernel
 
-    sizes = {"D": D, "R": R, "BN": stream.BN, "num_warps": 8, "s_xn": 1, "s_yn": 1}
-    flags = {"N_FAST": True, "ASYNC": True, "FIRST": True, "READOUT": False, "RATIO": False, "Y": False}
+    sizes = {"D": D, "R": R, "BN": stream.BN, "COLS": 4, "num_warps": 8, "s_xn": 1, "s_yn": 1}
+    flags = {"N_FAST": True, "ASYNC": True, "FIRST": True, "READOUT": READOUT, "RATIO": READOUT, "Y": READOUT}
     kernel = compiled_for_hopper(
-        stream_kernel, sizes | flags, half=("p_x", "p_ratio", "p_y"), divisible=("p_x", "n", "s_xb", "s_xd")
+        stream_kernel,
+        sizes | flags,
+        half=("p_x", "p_copy", "p_ratio", "p_y", "p_sums"),
+        whole=("p_count",),
+        divisible=("p_x", "n", "s_xb", "s_xd"),
     )
     assert "wgmma.mma_async" in kernel.asm["ptx"] and "cp.async" in kernel.asm["ptx"]
     assert kernel.metadata.shared <= nmf.shared_bytes(D, R)

@@ -1,4 +1,4 @@
-"""NMF in one pass per sweep, as it is compiled for the card, emulated on a CPU: its values, and its races."""
+"""NMF with one pass over X per sweep, as it is compiled for the card, emulated on a CPU: its values, and its races."""
 
 from __future__ import annotations
 
@@ -33,15 +33,9 @@ def poisoned():
         yield
 
 
-def update(bases, sums, dtype, t, eps):
-    """What `bases_kernel` does, which is Triton and has tests of its own."""
-    d, sums = bases.shape[1], sums.sum(1)
-    return bases * sums[:, :d] / (bases @ sums[:, d:] + eps)
-
-
 def solve(
     b, d, n, r, steps, programs,
-    *, channels_last=False, dtype=torch.float32, keep=True, product=True, emulated=None,
+    *, images=None, channels_last=False, dtype=torch.float32, keep=True, product=True, emulated=None,
 ):  # fmt: skip
     """->   x, bases, and what came of them: D, C, D C, and what the gradient needs"""
     emulated = emulated or Emulated()
@@ -49,15 +43,11 @@ def solve(
     x = torch.randn(b, n, d, generator=draw).mT if channels_last else torch.randn(b, d, n, generator=draw)
     x, bases = x.abs().bfloat16(), normalize(torch.randn(b, d, r, generator=draw).abs(), dim=1)
     before = x.clone(), bases.clone()
-    cut = Stream(128 if d <= 128 else 256 if d <= 256 else 512, 64 if r <= 64 else 128, programs)
-    with (
-        mock.patch.object(stream, "start", emulated),
-        mock.patch.object(stream, "update", update),
-        mock.patch.object(stream, "total", lambda sums: sums.sum(1)),
-    ):
-        found = stream.solve(x, bases, cut, steps, EPS, keep=keep, product=product, dtype=dtype)
+    cut = Stream(128 if d <= 128 else 256 if d <= 256 else 512, 64 if r <= 64 else 128, programs, images or b)
+    counts = torch.zeros(b, launch.COUNTS, dtype=torch.int32)
+    with mock.patch.object(stream, "start", emulated):
+        found = stream.solve(x, bases, cut, steps, EPS, keep=keep, product=product, dtype=dtype, counts=counts)
     assert torch.equal(x, before[0]) and torch.equal(bases, before[1])
-    assert not emulated.compiled.metadata.launch_cooperative_grid
     assert ("cp.async" in emulated.compiled.asm["ptx"]) == (n % 16 == 0 and not channels_last)
     return x, bases, found
 
@@ -70,6 +60,8 @@ CASES = {
     "channels last, codes in bfloat16": ((1, 128, 200, 64, 1, 2), {"channels_last": True, "dtype": torch.bfloat16}),
     "more parts than an update adds up": ((1, 128, 400, 64, 1, 6), {"keep": False}),
     "rank 100": ((1, 256, 192, 100, 1, 2), {}),
+    "three images, two in a launch": ((3, 128, 130, 64, 3, 2), {"images": 2}),
+    "programs with two units of D and with one": ((1, 128, 640, 64, 2, 10), {}),
     "the paper's d": ((1, 512, 176, 64, 1, 1), {"product": False}),
 }
 

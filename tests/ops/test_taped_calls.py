@@ -57,7 +57,8 @@ def taped(monkeypatch):
     return seen
 
 
-FORMS = {"one launch": (Wave(128, 64, 64, 1), None), "one pass": (None, Stream(128, 64, 1)), "several": (None, None)}
+WHOLE, STREAMED = Wave(128, 64, 64, 1), Stream(128, 64, 1, 2)
+FORMS = {"one launch": (WHOLE, None), "one pass": (None, STREAMED), "several": (None, None)}
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -55,14 +55,14 @@ def unit_scales_again(b_norm, b_unit):
 
 
 @gluon.jit
-def split_bases(p_d, b_high, b_low, d, r, D: gl.constexpr, R: gl.constexpr, W: gl.constexpr):
+def split_bases(p_d, b_high, b_low, d, r, z, D: gl.constexpr, R: gl.constexpr, W: gl.constexpr):
     """All of D into shared memory in halves; |d|^2 of each basis.   d: d r, float32   high, low: D/64 64 R   ->   R"""
-    b_rows = load_bases_at_once(p_d, d, r, D, R, W)
+    b_rows = load_bases_at_once(p_d, d, r, r, z, D, R, W)
     b_dd = b_rows[0] * b_rows[0]
     for i in gl.static_range(D // 64):
         b_first = b_rows[i].to(gl.bfloat16)
-        b_high.index(i).store(b_first)
-        b_low.index(i).store(rest(b_rows[i], b_first))
+        b_high.index(i + z).store(b_first)
+        b_low.index(i + z).store(rest(b_rows[i], b_first))
         if i > 0:
             b_dd += b_rows[i] * b_rows[i]
     return gl.sum(b_dd, axis=0)

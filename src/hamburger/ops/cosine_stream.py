@@ -1,15 +1,13 @@
-"""Soft k-means by cosine in one pass over X per sweep, whatever n is, as VQ and CD share it on the host."""
+"""Soft k-means by cosine with one pass over X per sweep, all sweeps in one launch: what VQ and CD share of it."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from hamburger.ops.cosine_fused import centroids
-from hamburger.ops.launch import FEW, total
+from hamburger.ops import launch
 from hamburger.ops.start import start
 from hamburger.ops.stream import BN, Stream, asynchronous
-from hamburger.ops.tiles import blocks
 
 
 def shared_bytes(D: int, R: int) -> int:
@@ -18,17 +16,34 @@ def shared_bytes(D: int, R: int) -> int:
 
 
 def sweeps(
-    x: Tensor, bases: Tensor, cut: Stream, steps: int, temperature: float, *, unit: bool
+    x: Tensor,
+    bases: Tensor,
+    cut: Stream,
+    steps: int,
+    temperature: float,
+    *,
+    unit: bool,
+    counts: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """As `cosine_fused.sweeps`, but for the codes, which nobody writes.   ->   bases: b d r,  1 / |x|: b n"""
-    (b, d, n), r = x.shape, bases.shape[2]
-    t = blocks(d, n, r, x.dtype)
+    """As `cosine_fused.sweeps`, but for the codes, which nobody writes.   ->   bases: b d r,  1 / |x|: b n
+
+    counts: see `cosine_wave.memory`
+    """
+    b, _, n = x.shape
     scale = torch.empty(b, n, dtype=torch.float32, device=x.device)
-    sums = torch.empty(b, cut.programs, d + 1, r, dtype=torch.float32, device=x.device) if steps else scale
-    for step in range(steps):
-        _launch(x, bases, scale, None, None, sums, cut, temperature, first=step == 0, centroids=unit and step > 0)
-        bases = centroids(sums if cut.programs <= FEW else total(sums)[:, None], t)
-    return bases, scale
+    if not steps:
+        return bases.clone(), scale
+    found = torch.empty_like(bases)
+    sums = torch.empty(b, cut.programs, cut.D + 1, cut.R, dtype=torch.float32, device=x.device)
+    if counts is None:
+        counts = launch.counters(b, x.device)
+    for first in range(0, b, cut.images):
+        images = min(cut.images, b - first)
+        _launch(
+            x, bases, found, scale, scale, x, sums, counts, cut, first, images, steps, temperature,
+            FIRST=True, CENTROIDS=unit, READOUT=False, Y=False, launch_cooperative_grid=True,
+        )  # fmt: skip
+    return found, scale
 
 
 def read_out(
@@ -36,21 +51,22 @@ def read_out(
     *, first: bool,
 ) -> None:  # fmt: skip
     """Write the codes, and where there is a y also D C."""
-    _launch(x, bases, scale, codes, y, None, cut, temperature, first=first, centroids=False)
+    _launch(
+        x, bases, bases, scale, codes, x if y is None else y, scale, scale, cut, 0, x.shape[0], 0, temperature,
+        FIRST=first, CENTROIDS=False, READOUT=True, Y=y is not None,
+    )  # fmt: skip
 
 
 def _launch(
-    x: Tensor, bases: Tensor, scale: Tensor, codes: Tensor | None, y: Tensor | None, sums: Tensor | None,
-    cut: Stream, temperature: float, *, first: bool, centroids: bool,
+    x: Tensor, bases: Tensor, found: Tensor, scale: Tensor, codes: Tensor, y: Tensor, sums: Tensor, counts: Tensor,
+    cut: Stream, first: int, images: int, steps: int, temperature: float, **flags: bool,
 ) -> None:  # fmt: skip
     from hamburger.ops.cosine_stream_kernels import cosine_stream_kernel
 
-    (b, d, n), r = x.shape, bases.shape[2]
-    out = x if y is None else y
+    (_, d, n), r = x.shape, bases.shape[2]
     start(
-        cosine_stream_kernel, (cut.programs, b),
-        x, bases, scale, scale if codes is None else codes, out, scale if sums is None else sums,
-        d, n, r, cut.programs, temperature, *x.stride(), *out.stride(),
-        D=cut.D, R=cut.R, BN=BN, N_FAST=x.stride(2) == 1, ASYNC=asynchronous(x),
-        FIRST=first, CENTROIDS=centroids, READOUT=codes is not None, Y=y is not None, num_warps=8,
+        cosine_stream_kernel, (cut.programs, images),
+        x, bases, found, scale, codes, y, sums, counts,
+        first, d, n, r, steps, cut.programs, temperature, *x.stride(), *y.stride(), counts.stride(0),
+        D=cut.D, R=cut.R, BN=BN, N_FAST=x.stride(2) == 1, ASYNC=asynchronous(x), num_warps=8, **flags,
     )  # fmt: skip

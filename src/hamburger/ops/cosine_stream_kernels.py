@@ -1,4 +1,5 @@
-"""A sweep of soft k-means by cosine in one pass over X, in Gluon for Hopper: VQ's and CD's.
+"""Soft k-means by cosine where X does not fit the card, in Gluon for Hopper: VQ's and CD's sweeps in one launch, each
+of them one pass over X.
 
 Letters and pieces: `hamburger.ops.wave_kernels`. Why both D and C are taken in two halves:
 `hamburger.ops.cosine_bases_kernels`.
@@ -13,16 +14,20 @@ from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
 
-from hamburger.ops.cosine_bases_kernels import inverse_norms, rest, split_bases, unit_scales, unit_scales_again
+from hamburger.ops.cosine_bases_kernels import EPS, inverse_norms, rest, split_bases, unit_scales, unit_scales_again
 from hamburger.ops.layouts import SWIZZLED, product_layout, row_layout, tile_layout
 from hamburger.ops.stream_kernels import own_codes, store_sums, strides_of_tile
 from hamburger.ops.wave_kernels import (
+    arrive,
     load_columns,
     load_columns_async,
+    load_shares,
     ready,
+    share_layout,
     softmax,
     store_rows,
     threads_meet,
+    wait,
     zero_of,
 )
 
@@ -91,19 +96,19 @@ def add_to_sums(b_sums, b_x, b_c, z, PIECES: gl.constexpr):
 
 @gluon.jit
 def finish_sums(
-    under_way, p_x, b_x, d, n, s_xd, s_xn, i_t, programs,
+    under_way, p_x, b_x, d, n, s_xd, s_xn, i_next,
     ASYNC: gl.constexpr, PIECES: gl.constexpr, BN: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
     """Wait for what `add_to_sums` began.   ->   PIECES of ROWS R
 
-    Where ASYNC each piece, now free, is filled with the same piece of this program's next tile.
+    Where ASYNC each piece, now free, is filled with the same piece of tile i_next.
     """
     b_sums = ()
     for i in gl.static_range(PIECES):
         b_sums += (warpgroup_mma_wait(2 * (PIECES - 1 - i), deps=[under_way[i]]),)
         if ASYNC:
             threads_meet()
-            load_piece_async(p_x, b_x, d, n, s_xd, s_xn, i_t + programs, i, BN, W)
+            load_piece_async(p_x, b_x, d, n, s_xd, s_xn, i_next, i, BN, W)
     return b_sums
 
 
@@ -123,57 +128,46 @@ def write_staged_product(
         store_rows(b_stage.index(i % 2), p_y, o_n, i * 64, d, n, s_yd, s_yn, 64, ld_y)
 
 
-@gluon.jit(do_not_specialize=["programs"])
-def cosine_stream_kernel(
-    p_x, p_d, p_scale, p_c, p_y, p_sums,
-    d, n, r, programs, temperature, s_xb, s_xd, s_xn, s_yb, s_yd, s_yn,
-    D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, N_FAST: gl.constexpr, ASYNC: gl.constexpr,
-    FIRST: gl.constexpr, CENTROIDS: gl.constexpr, READOUT: gl.constexpr, Y: gl.constexpr, num_warps: gl.constexpr,
+@gluon.jit
+def take_bases(
+    p_d, b_high, b_low, d, r, z,
+    CENTROIDS: gl.constexpr, D: gl.constexpr, R: gl.constexpr, mma: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
-    """What D needs of a sweep, or (READOUT) the last codes and where Y the product D C. Grid: programs of an image, b.
+    """D into shared memory, in halves.   d: d r in float32   high, low: D/64 64 R   ->   R, what makes a basis a unit
 
-    A program owns every `programs`-th tile of BN columns, from the i_p-th on. X C^T and C 1 of all of them stay in its
-    registers in float32: X is read once, and no code is written but the last. Both halves of D and one tile of X fill
-    the shared memory, with the codes of that tile. Where ASYNC a piece of the next tile is on its way as soon as the
-    sums have taken the same piece of this one. Programs do not wait for each other; within one, `ready` and
-    `threads_meet` stand between what threads write to shared memory and who reads it or writes there next.
-
-    x, y: b d n in bfloat16, any strides. d: b d r in float32. scale: b n, 1 / |x|, which FIRST makes. c: b n r, written
-    where READOUT. sums: b programs (d + 1) r in float32, the share of each program, X C^T above C 1, written where not.
     CENTROIDS: whether D is CD's, before it is brought to unit length: see `unit_scales_again`.
     """
-    W: gl.constexpr = num_warps
-    PIECES: gl.constexpr = D // ROWS
-    mma: gl.constexpr = product_layout(BN, R, W)
-    mma_d: gl.constexpr = product_layout(ROWS, R, W)
-    b_x = gl.allocate_shared_memory(gl.bfloat16, [PIECES, ROWS, BN], SWIZZLED)
-    b_high = gl.allocate_shared_memory(gl.bfloat16, [D // 64, 64, R], SWIZZLED)
-    b_low = gl.allocate_shared_memory(gl.bfloat16, [D // 64, 64, R], SWIZZLED)
-    b_c = gl.allocate_shared_memory(gl.bfloat16, [1 if READOUT else 2, BN, R], SWIZZLED)
-
-    i_p, i_b = gl.program_id(0), gl.program_id(1).to(gl.int64)
-    p_x += i_b * s_xb
-    p_scale += i_b * n
-    p_c += i_b * n * r
-    p_y += i_b * s_yb
-    p_own = p_sums + (i_b * programs + i_p) * ((d + 1) * r)
-    zero_c = gl.zeros([BN, R], gl.float32, mma)
-
-    if ASYNC:
-        load_tile_async(p_x, b_x, d, n, s_xd, s_xn, i_p, PIECES, BN, W)
-    b_norm = gl.sqrt(split_bases(p_d + i_b * d * r, b_high, b_low, d, r, D, R, W))
+    b_norm = gl.sqrt(split_bases(p_d, b_high, b_low, d, r, z, D, R, W))
     b_unit = unit_scales(b_norm)
     if CENTROIDS:
         b_unit = unit_scales_again(b_norm, b_unit)
-    b_unit = gl.convert_layout(b_unit, gl.SliceLayout(0, mma))
+    return gl.convert_layout(b_unit, gl.SliceLayout(0, mma))
 
+
+@gluon.jit
+def sweep(
+    p_x, p_scale, p_c, p_y, p_sums, b_x, b_high, b_low, b_c, b_unit,
+    d, n, r, i_p, i_b, programs, temperature, s_xd, s_xn, s_yd, s_yn,
+    D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, N_FAST: gl.constexpr, ASYNC: gl.constexpr,
+    FIRST: gl.constexpr, READOUT: gl.constexpr, Y: gl.constexpr, W: gl.constexpr,
+):  # fmt: skip
+    """This program's share of what D needs of its tiles; or (READOUT) their codes and where Y the product D C.
+
+    Where ASYNC the first tile is on its way when it begins, and again when it ends.   scale: n, which FIRST makes
+    """
+    PIECES: gl.constexpr = D // ROWS
+    mma: gl.constexpr = product_layout(BN, R, W)
+    mma_d: gl.constexpr = product_layout(ROWS, R, W)
+    zero_c = gl.zeros([BN, R], gl.float32, mma)
+    tiles = gl.cdiv(n, BN)
     b_mass = zero_c
     b_sums = ()
     for _ in gl.static_range(PIECES):
         b_sums += (gl.zeros([ROWS, R], gl.float32, mma_d),)
-    for i_t in range(i_p, gl.cdiv(n, BN), programs):
+    for i_t in range(i_p, tiles, programs):
         z = zero_of(i_t)
         s_down, s_along = strides_of_tile(s_xd, s_xn, z, N_FAST)
+        i_next = gl.where(i_t + programs < tiles, i_t + programs, i_p)  # after the last tile comes the first
         o_n = i_t * BN + gl.arange(0, BN, gl.SliceLayout(1, mma)).to(gl.int64)
         # X^T D, and 1 / |x|
         if not FIRST:
@@ -196,7 +190,7 @@ def cosine_stream_kernel(
         b_xd = warpgroup_mma_wait(0, deps=[b_xd])
         if READOUT and ASYNC:  # there are no sums, and X is done with
             threads_meet()
-            load_tile_async(p_x, b_x, d, n, s_down, s_along, i_t + programs, PIECES, BN, W)
+            load_tile_async(p_x, b_x, d, n, s_down, s_along, i_next, PIECES, BN, W)
         b_codes = softmax(b_xd * b_unit[None, :] * (b_scale / temperature)[:, None], m_r)
         b_codes = gl.where(m_c, b_codes, 0.0)  # a column beyond n has some
         b_first = b_codes.to(gl.bfloat16)
@@ -216,14 +210,109 @@ def cosine_stream_kernel(
             b_mass += b_codes
             under_way = add_to_sums(b_sums, b_x, b_c, z, PIECES)
             b_sums = finish_sums(
-                under_way, p_x, b_x, d, n, s_down, s_along, i_t, programs, ASYNC, PIECES, BN, W
+                under_way, p_x, b_x, d, n, s_down, s_along, i_next, ASYNC, PIECES, BN, W
             )  # fmt: skip
         threads_meet()  # the place of X and of C is free
-    if ASYNC:
-        async_copy.wait_group(0)  # the zeros, before anything else is put in their place
-        threads_meet()
     if not READOUT:
+        z = zero_of(i_p)
+        p_own = p_sums + (i_b * programs + i_p + z) * ((D + 1) * R)
         for i in gl.static_range(PIECES):
-            store_sums(p_own, b_sums[i], i * ROWS, d, r)
-        o_r = gl.arange(0, R, gl.SliceLayout(0, mma))
-        gl.store(p_own + d * r + o_r, gl.sum(b_mass, axis=0), mask=o_r < r)
+            store_sums(p_own, b_sums[i], z + i * ROWS, D, R)
+        gl.store(p_own + D * R + gl.arange(0, R, gl.SliceLayout(0, mma)), gl.sum(b_mass, axis=0))
+
+
+@gluon.jit
+def update_rows(p_sums, p_d, d, r, programs, i_u, D: gl.constexpr, R: gl.constexpr, W: gl.constexpr):
+    """D = X C^T diag(C 1)^-1 in four of its rows, the i_u-th four: the shares of all programs added up in their order.
+
+    sums: programs (D + 1) R, X C^T above C 1   d: d r, in float32
+    """
+    AT_ONCE: gl.constexpr = 128
+    of_xc: gl.constexpr = share_layout(4 * R, W)
+    of_mass: gl.constexpr = share_layout(R, W)
+    rows: gl.constexpr = gl.BlockedLayout([1, R // 64], [1, 32], [4, W // 4], [1, 0])
+    o_xc = i_u * (4 * R) + gl.arange(0, 4 * R, gl.SliceLayout(0, of_xc))
+    o_mass = D * R + gl.arange(0, R, gl.SliceLayout(0, of_mass))
+    b_xc = gl.zeros([4 * R], gl.float32, gl.SliceLayout(0, of_xc))
+    b_mass = gl.zeros([R], gl.float32, gl.SliceLayout(0, of_mass))
+    for i in range(0, programs, AT_ONCE):
+        b_xc += gl.sum(load_shares(p_sums, i, programs, (D + 1) * R, o_xc, AT_ONCE, of_xc), axis=0)
+        b_mass += gl.sum(load_shares(p_sums, i, programs, (D + 1) * R, o_mass, AT_ONCE, of_mass), axis=0)
+    b_mass = gl.convert_layout(b_mass, gl.SliceLayout(0, rows))
+    b_new = gl.convert_layout(b_xc.reshape([4, R]), rows) / (b_mass + EPS)[None, :]
+    o_d = i_u * 4 + gl.arange(0, 4, gl.SliceLayout(1, rows))
+    o_r = gl.arange(0, R, gl.SliceLayout(0, rows))
+    gl.store(p_d + o_d[:, None] * r + o_r[None, :], b_new, mask=(o_d < d)[:, None] & (o_r < r)[None, :])
+
+
+@gluon.jit(do_not_specialize=["first", "steps", "programs"])
+def cosine_stream_kernel(
+    p_x, p_initial, p_d, p_scale, p_c, p_y, p_sums, p_count,
+    first, d, n, r, steps, programs, temperature, s_xb, s_xd, s_xn, s_yb, s_yd, s_yn, s_count,
+    D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, N_FAST: gl.constexpr, ASYNC: gl.constexpr,
+    FIRST: gl.constexpr, CENTROIDS: gl.constexpr, READOUT: gl.constexpr, Y: gl.constexpr, num_warps: gl.constexpr,
+):  # fmt: skip
+    """All sweeps; or (READOUT) the last codes, and where Y the product D C. Grid: programs of an image, images from
+    `first` on.
+
+    A program owns every `programs`-th tile of BN columns, from the i_p-th on, and every programs-th four rows of D.
+    X C^T and C 1 of all its tiles stay in its registers in float32: X is read once in a sweep, and no code is written
+    but the last. Both halves of D and one tile of X fill the shared memory, with the codes of that tile. Where ASYNC a
+    piece of the next tile is on its way as soon as the sums have taken the same piece of this one. Twice in a sweep all
+    programs of an image wait for each other, by two counters: before they read shares (`sums`), and before they read D.
+    Within a program `ready` and `threads_meet` stand between what threads write to shared memory and who reads it or
+    writes there next.
+
+    x, y: b d n in bfloat16, any strides. initial, d: b d r in float32, D before and after. scale: b n, 1 / |x|. c:
+    b n r. sums: b programs (D + 1) R in float32, the share of each program, X C^T above C 1. count: two counters for
+    each image, zero, s_count apart. FIRST: whether the read-out makes the scale. CENTROIDS: see `take_bases`, of all D
+    but the first. One kernel for both, with a read-out behind the sweeps, would have no registers for it.
+    """
+    W: gl.constexpr = num_warps
+    PIECES: gl.constexpr = D // ROWS
+    mma: gl.constexpr = product_layout(BN, R, W)
+    b_x = gl.allocate_shared_memory(gl.bfloat16, [PIECES, ROWS, BN], SWIZZLED)
+    b_high = gl.allocate_shared_memory(gl.bfloat16, [D // 64, 64, R], SWIZZLED)
+    b_low = gl.allocate_shared_memory(gl.bfloat16, [D // 64, 64, R], SWIZZLED)
+    b_c = gl.allocate_shared_memory(gl.bfloat16, [1 if READOUT else 2, BN, R], SWIZZLED)
+
+    i_p, i_b = gl.program_id(0), first + gl.program_id(1).to(gl.int64)
+    p_x += i_b * s_xb
+    p_scale += i_b * n
+
+    if ASYNC:
+        load_tile_async(p_x, b_x, d, n, s_xd, s_xn, i_p, PIECES, BN, W)
+    b_unit = take_bases(p_initial + i_b * d * r, b_high, b_low, d, r, 0, False, D, R, mma, W)
+    if READOUT:
+        sweep(
+            p_x, p_scale, p_c + i_b * n * r, p_y + i_b * s_yb, p_sums, b_x, b_high, b_low, b_c, b_unit,
+            d, n, r, i_p, i_b, programs, temperature, s_xd, s_xn, s_yd, s_yn,
+            D, R, BN, N_FAST, ASYNC, FIRST, True, Y, W,
+        )  # fmt: skip
+    else:
+        sweep(
+            p_x, p_scale, p_x, p_x, p_sums, b_x, b_high, b_low, b_c, b_unit,
+            d, n, r, i_p, i_b, programs, temperature, s_xd, s_xn, s_xd, s_xn,
+            D, R, BN, N_FAST, ASYNC, True, False, False, W,
+        )  # fmt: skip
+        for step in range(1, steps + 1):
+            z = zero_of(step)  # what is found from it finds no registers to stay in between sweeps, and needs none
+            i_bz = i_b + z
+            p_own_count = p_count + i_bz * s_count
+            arrive(p_own_count)
+            wait(p_own_count, programs * step)
+            p_new = p_d + i_bz * d * r
+            p_shares = p_sums + i_bz * programs * ((D + 1) * R)
+            for i_u in range(i_p, gl.cdiv(d, 4), programs):
+                update_rows(p_shares, p_new, d, r, programs, i_u, D, R, W)
+            if step < steps:
+                arrive(p_own_count + 1)
+                wait(p_own_count + 1, programs * step)
+                b_unit = take_bases(p_new, b_high, b_low, d, r, z, CENTROIDS, D, R, mma, W)
+                sweep(
+                    p_x, p_scale, p_x, p_x, p_sums, b_x, b_high, b_low, b_c, b_unit,
+                    d, n, r, i_p, i_b, programs, temperature, s_xd, s_xn, s_xd, s_xn,
+                    D, R, BN, N_FAST, ASYNC, False, False, False, W,
+                )  # fmt: skip
+    if ASYNC:
+        async_copy.wait_group(0)  # the first tile once more, which nobody needs

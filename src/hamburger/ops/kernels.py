@@ -15,6 +15,14 @@ import triton.language as tl
 
 
 @triton.jit
+def rounded_to_tf32(b_value):
+    """To the nearest: a matrix unit would cut the last 13 bits off, to one side in every product of every sweep."""
+    b_value = b_value.to(tl.float32)
+    b_bits = (b_value.to(tl.int32, bitcast=True) + 0x1000) & -0x2000
+    return tl.where(tl.abs(b_value) < float("inf"), b_bits.to(tl.float32, bitcast=True), b_value)
+
+
+@triton.jit
 def product(b_left, b_right, b_sum, KIND: tl.constexpr):
     """b_sum + b_left b_right, added up in float32. KIND: see `hamburger.ops.launch.kind`.
 
@@ -32,6 +40,8 @@ def product(b_left, b_right, b_sum, KIND: tl.constexpr):
         b_high = b_right.to(tl.bfloat16).to(tl.float32)
         b_sum = tl.dot(b_left.to(tl.float32), b_right - b_high, b_sum, input_precision="tf32")
         b_sum = tl.dot(b_left.to(tl.float32), b_high, b_sum, input_precision="tf32")
+    elif KIND == "tf32":
+        b_sum = tl.dot(rounded_to_tf32(b_left), rounded_to_tf32(b_right), b_sum, input_precision="tf32")
     else:
         b_sum = tl.dot(b_left.to(tl.float32), b_right.to(tl.float32), b_sum, input_precision=KIND)
     return b_sum

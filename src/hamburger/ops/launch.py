@@ -31,7 +31,9 @@ def kind(dtype: torch.dtype, *, fine: bool = False) -> str:
         return "tf32" if tf32() else "ieee"
     if dtype == torch.bfloat16 and not INTERPRETED:  # the interpreter cannot multiply bfloat16
         return "bf16x2" if fine else "bf16"
-    return "tf32x2" if fine else "tf32"
+    if fine:
+        return "tf32x2"
+    return "ieee" if INTERPRETED else "tf32"  # the interpreter multiplies in full
 
 
 def kind_of_factors(dtype: torch.dtype) -> str:

@@ -2,8 +2,8 @@
 
 In a loop torch's allocator hands out the same memory again and again, so the addresses of a tape's launches repeat.
 Where they have done so a few times they are recorded; later calls start the recording. Nothing is copied, and none of
-torch's memory is kept: where an address is another one, the launches are made one by one as before. HAM_REPLAY=1 turns
-it on, for tapes that are made from then on.
+torch's memory is kept: where an address is another one, the launches are made one by one as before. HAM_REPLAY=0 turns
+it off, for tapes that are made from then on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Recordings:
     def __init__(self) -> None:
         self.found: dict[Hashable, Graph] = {}
         self.seen: dict[Hashable, int] = {}
-        self.refused = 0 if os.environ.get(VARIABLE) == "1" else MOST_REFUSED
+        self.refused = MOST_REFUSED if os.environ.get(VARIABLE) == "0" else 0
 
     def play(self, key: Hashable, stream: int) -> bool:
         """Start the recording, where there is one and nobody else is recording or looking on."""
@@ -55,7 +55,7 @@ class Recordings:
             return
         self.found[key] = graph
         _all.append((self, key))
-        if len(_all) > MOST_RECORDED:
+        while len(_all) > MOST_RECORDED:
             other, oldest = _all.popleft()
             other.found.pop(oldest, None)
 

@@ -1,4 +1,4 @@
-"""How a sweep is cut whose programs take tiles of columns in turn: one pass over X, whatever n is."""
+"""How a solve is cut whose programs take tiles of columns in turn: one pass over X in a sweep, whatever n is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hamburger.ops.tiles import PROGRAMS, cdiv, power_of_two
+from hamburger.ops.tiles import cdiv, power_of_two
 from hamburger.ops.wave import HOPPER, RANKS, STATIC, Card, card, gluon
 
 BN = 64  # columns of a tile: more would leave no registers beside the sums
@@ -18,11 +18,12 @@ Needs = Callable[[int, int], int]  # D, R -> bytes of shared memory, which every
 
 
 class Stream(NamedTuple):
-    """How a solve is cut: `programs` for each image; d and r padded to D and R."""
+    """How a solve is cut: `programs` for each image, `images` in a launch; d and r padded to D and R."""
 
     D: int
     R: int
     programs: int
+    images: int
 
 
 def stream_of(x: Tensor, r: int, needs: Needs) -> Stream | None:
@@ -39,8 +40,9 @@ def cut(b: int, d: int, n: int, r: int, card: Card, needs: Needs) -> Stream | No
     D, R = max(128, power_of_two(d)), max(RANKS[0], power_of_two(r))
     if needs(D, R) + STATIC > card.shared:
         return None
-    # one program on a multiprocessor of a large card; a constant, for their number decides the last bits
-    return Stream(D, R, max(1, min(PROGRAMS // 2 // b, cdiv(n, BN))))
+    # one program on a multiprocessor: shared memory has room for no more, and all of a launch wait for each other
+    images = cdiv(b, cdiv(b, card.processors))
+    return Stream(D, R, min(card.processors // images, cdiv(n, BN)), images)
 
 
 def asynchronous(x: Tensor) -> bool:

@@ -9,16 +9,19 @@ from hamburger.ops.layouts import row_layout
 
 
 @gluon.jit
-def load_bases_at_once(p_d, d, r, D: gl.constexpr, R: gl.constexpr, W: gl.constexpr):
-    """D, zeros beyond d and r: all that memory has to give is asked for at once.   ->   D/64 times 64 R"""
+def load_bases_at_once(p_d, d, r, s_d, z, D: gl.constexpr, R: gl.constexpr, W: gl.constexpr):
+    """D, zeros beyond d and r: all that memory has to give is asked for at once.   ->   D/64 times 64 R
+
+    Others may have written it: past L1.
+    """
     ld_d: gl.constexpr = row_layout(R, 8, W)
     o_r = gl.arange(0, R, gl.SliceLayout(0, ld_d))
     found = ()
     for i in gl.static_range(D // 64):
-        o_d = i * 64 + gl.arange(0, 64, gl.SliceLayout(1, ld_d))
+        o_d = z + i * 64 + gl.arange(0, 64, gl.SliceLayout(1, ld_d))
         # 64 R
         m_d = (o_d < d)[:, None] & (o_r < r)[None, :]
-        rows = gl.load(p_d + o_d[:, None] * r + o_r[None, :], mask=m_d, other=0.0)
+        rows = gl.load(p_d + o_d[:, None] * s_d + o_r[None, :], mask=m_d, other=0.0, cache_modifier=".cg")
         found = found + (rows,)  # noqa: RUF005  Gluon does not unpack
     return found
 

@@ -39,7 +39,7 @@ class Card(NamedTuple):
 
 def wave_of(x: Tensor, r: int, needs: Needs) -> Wave | None:
     """x: b d n   ->   how to solve it in one launch, or None where it does not fit or the card is of another kind."""
-    if x.dtype != torch.bfloat16 or not x.is_cuda or not gluon() or x.get_device() in _refused:
+    if x.dtype != torch.bfloat16 or not x.is_cuda or not gluon():
         return None
     b, d, n = x.shape
     return cut(b, d, n, r, card(x.get_device()), needs)
@@ -64,6 +64,8 @@ def in_one_launch(solve: Callable[[], T], x: Tensor) -> T | None:
 
     It knows of limits that the card's own numbers do not show, such as a share of its processors.
     """
+    if x.get_device() in _refused:
+        return None
     try:
         return solve()
     except RuntimeError as error:

@@ -36,20 +36,35 @@ def arrive(p_count):
 
 
 @gluon.jit
-def acquired(p_count):
-    """The counter, read so that what was written before it was raised is seen. Reading does not hinder arrivals."""
+def missing(p_count, target):
+    """Whether fewer than `target` have arrived, the same in all threads, which meet here.
+
+    The first warp alone asks: were it all warps of all programs, arrivals would queue up behind the questions. It reads
+    so that what was written before the counter was raised is seen, by the others after they have met.
+    """
     return gl.inline_asm_elementwise(
-        "ld.acquire.gpu.global.b32 $0, [$1];", "=r,l", [p_count], dtype=gl.int32, is_pure=False, pack=1
-    )
+        """
+        {
+        .reg .pred first, less;
+        .reg .b32 seen;
+        mov.u32 seen, %tid.x;
+        setp.lt.u32 first, seen, 32;
+        mov.b32 seen, $2;
+        @first ld.acquire.gpu.global.b32 seen, [$1];
+        setp.lt.s32 less, seen, $2;
+        bar.red.or.pred less, 0, less;
+        selp.b32 $0, 1, 0, less;
+        }
+        """,
+        "=r,l,r", [p_count, target], dtype=gl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
 
 
 @gluon.jit
 def wait(p_count, target):
     """Until `target` programs have arrived. All of them run at once: the launch is cooperative, or fails."""
-    seen = acquired(p_count)
-    while seen < target:
-        seen = acquired(p_count)
-    threads_meet()
+    while missing(p_count, target) != 0:
+        pass
 
 
 @gluon.jit

@@ -37,11 +37,15 @@ class Program:
         self.flights = wgmma.Flights()
         self.copies = copies.Copies()
         self.stretches = stretches
+        self.heard: list[tuple[int, np.ndarray] | None] = []  # what one warp has learned of other programs
         self.threads_meet()
 
     def threads_meet(self) -> None:
         self.stretch = next(self.stretches)
         self.met = True  # no access to global memory since
+        for said in self.heard:
+            self.memory.programs.learn(self.index, said)
+        self.heard.clear()
         self.shared.threads_met()
 
     def run(self, steps: list[Decoded]) -> Iterator[Decoded]:

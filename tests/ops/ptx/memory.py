@@ -181,9 +181,13 @@ class Memory(Space):
         self.changes += 1
         return found
 
-    def acquire(self, program: Program, at: np.ndarray) -> np.ndarray:
-        """Counters, read by all threads: what was released at them is known from now on.   ->   uint32"""
+    def acquire(self, program: Program, at: np.ndarray, *, when_met: bool = False) -> np.ndarray:
+        """Counters: what was released at them is known from now on, or when the threads have met.   ->   uint32"""
         self.halves(at, 4)  # or it is a fault
         for place in np.unique(at // 4):
-            self.programs.acquire(program.index, int(place))
+            said = self.programs.said(int(place))
+            if when_met:
+                program.heard.append(said)
+            else:
+                self.programs.learn(program.index, said)
         return self.raw.view(np.uint32)[at // 4]

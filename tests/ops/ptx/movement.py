@@ -129,10 +129,18 @@ def add(decoder: Decoder, ins: Instruction, way: str, order: str) -> Step:
 
 @rule(r"ld\.acquire\.gpu\.global\.b32")
 def poll(decoder: Decoder, ins: Instruction) -> Step:
-    decoder.unguarded(ins)  # else only some threads would know what the counter says
     to, where = ins.operands
     put, at = decoder.target(ins, to, "b32"), decoder.address(ins, where)
-    return lambda program: put(program, program.memory.acquire(program, at(program)))
+    if ins.guard is None:
+        return lambda program: put(program, program.memory.acquire(program, at(program)))
+    live = decoder.live(ins)
+
+    def step(program: Program) -> None:  # the others know of it when all have met
+        found, who = np.zeros(decoder.threads, np.uint32), live(program)
+        found[who] = program.memory.acquire(program, at(program)[who], when_met=True)
+        put(program, found)
+
+    return step
 
 
 @rule(r"bar\.sync")
@@ -142,6 +150,21 @@ def meet(decoder: Decoder, ins: Instruction) -> Step:
     if number(ins, barrier) != 0:
         raise ins.unknown("is emulated for barrier 0 and all threads only")
     return lambda program: program.threads_meet()
+
+
+@rule(r"bar\.red\.or\.pred")
+def meet_and_tell(decoder: Decoder, ins: Instruction) -> Step:
+    decoder.unguarded(ins)
+    to, barrier, what = ins.operands
+    if number(ins, barrier) != 0:
+        raise ins.unknown("is emulated for barrier 0 and all threads only")
+    put, said = decoder.target(ins, to, "pred"), decoder.source(ins, what, "pred")
+
+    def step(program: Program) -> None:
+        put(program, np.full(decoder.threads, said(program).any()))
+        program.threads_meet()
+
+    return step
 
 
 @rule(r"fence\.proxy\.async\.shared::cta")

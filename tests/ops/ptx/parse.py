@@ -79,7 +79,7 @@ class Code:
 
 
 def parse(text: str) -> Code:
-    """The first kernel of a module, as Triton writes it: no functions, no nested scopes."""
+    """The first kernel of a module, as Triton writes it: no functions; scopes are those of our own assembler."""
     entry = text.index(".entry")
     opening = text.index("{", entry)
     header = text[entry:opening]
@@ -101,11 +101,14 @@ class Parser:
         self.found: dict[str, Register] = {}
 
     def read(self, lines: list[str], first: int) -> None:
-        statement = ""
+        statement, inside = "", 0
         for number, line in enumerate(lines, first):
             line = line.split("//")[0].strip()
-            if line == "}":
-                return
+            if line in "{}" and line:
+                inside += 1 if line == "{" else -1
+                if inside < 0:
+                    return
+                continue
             if not line or line.startswith((".loc", ".pragma")):
                 continue
             if label := re.fullmatch(r"(\$\w+):", line):
@@ -119,11 +122,14 @@ class Parser:
     def statement(self, text: str, line: int) -> None:
         if declared := re.fullmatch(r"\.reg\s+\.(\w+)\s+(%\w+)<\d+>", text):
             self.kinds[declared[2]] = declared[1]
+        elif named := re.fullmatch(r"\.reg\s+\.(\w+)\s+([a-z]\w*(?:\s*,\s*[a-z]\w*)*)", text):
+            for name in re.split(r"\s*,\s*", named[2]):  # of the scope that has just begun
+                self.keep(name, named[1])
         elif text:
             self.code.instructions.append(self.instruction(text, line))
 
     def instruction(self, text: str, line: int) -> Instruction:
-        found = re.fullmatch(r"(?:@(!?)(%\w+)\s+)?([a-z][\w.:]*)\s*(.*)", text, re.DOTALL)
+        found = re.fullmatch(r"(?:@(!?)(%?\w+)\s+)?([a-z][\w.:]*)\s*(.*)", text, re.DOTALL)
         if found is None:
             raise Unknown(f"line {line}: {text[:160]}")
         negated, predicate, opcode, rest = found.groups()
@@ -163,6 +169,9 @@ class Parser:
             kind = self.kinds.get(name.rstrip("0123456789"))
             if kind is None:
                 raise Unknown(f"register {name} was not declared")
-            self.found[name] = Register(len(self.found), kind)
-            self.code.registers.append(kind)
+            self.keep(name, kind)
         return self.found[name]
+
+    def keep(self, name: str, kind: str) -> None:
+        self.found[name] = Register(len(self.code.registers), kind)
+        self.code.registers.append(kind)

@@ -107,8 +107,12 @@ class Programs:
         self.counters[counter] = max(level, int(self.level[program])), np.maximum(known, mine)
         self.level[program] += 1
 
-    def acquire(self, program: int, counter: int) -> None:
-        if counter in self.counters:
-            level, known = self.counters[counter]
+    def said(self, counter: int) -> tuple[int, np.ndarray] | None:
+        """What whoever reads a counter now learns from it."""
+        return self.counters.get(counter)
+
+    def learn(self, program: int, said: tuple[int, np.ndarray] | None) -> None:
+        if said is not None:
+            level, known = said
             np.maximum(self.known[program], known, out=self.known[program])
             self.level[program] = max(self.level[program], level + 1)

@@ -71,16 +71,28 @@ def factors(
             )  # fmt: skip
             if found is not None:
                 return found
-        return _sweeps(x, bases, steps, temperature, beta, keep, product, codes)
+        return _sweeps(x, bases, steps, temperature, beta, keep, product, codes, counts)
 
 
 def _sweeps(
-    x: Tensor, bases: Tensor, steps: int, temperature: float, beta: float, keep: bool, product: bool, dtype: torch.dtype
+    x: Tensor,
+    bases: Tensor,
+    steps: int,
+    temperature: float,
+    beta: float,
+    keep: bool,
+    product: bool,
+    dtype: torch.dtype,
+    counts: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     (b, d, n), r = x.shape, bases.shape[2]
-    streamed = stream_of(x, r, cosine_stream.shared_bytes)
+    streamed, swept = stream_of(x, r, cosine_stream.shared_bytes), None
     if streamed is not None:
-        moved, _ = cosine_stream.sweeps(x, bases, streamed, steps, temperature, unit=True)
+        swept = in_one_launch(
+            lambda: cosine_stream.sweeps(x, bases, streamed, steps, temperature, unit=True, counts=counts), x
+        )
+    if swept is not None:
+        moved, _ = swept
     else:
         moved, *_ = cosine_fused.sweeps(x, bases, steps, temperature, blocks(d, n, r, x.dtype), unit=True)
     if streamed is not None and wave.fits(steps, beta):

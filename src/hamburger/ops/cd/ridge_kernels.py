@@ -153,7 +153,7 @@ def ridge_kernel(
     p_d += i_b * d * r
     b_high = gl.allocate_shared_memory(gl.bfloat16, [D // 64, 64, R], SWIZZLED)
     b_low = gl.allocate_shared_memory(gl.bfloat16, [D // 64, 64, R], SWIZZLED)
-    b_norm = gl.sqrt(split_bases(p_d, b_high, b_low, d, r, D, R, W))
+    b_norm = gl.sqrt(split_bases(p_d, b_high, b_low, d, r, 0, D, R, W))
     ready()
     b_gram = fine_gram(b_high, b_low, D, R, W)
     threads_meet()

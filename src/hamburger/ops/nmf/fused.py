@@ -67,7 +67,14 @@ def factors(
                 return found
         streamed = stream_of(x, bases.shape[2], stream.shared_bytes)
         if streamed is not None:
-            return stream.solve(x, bases, streamed, steps, eps, keep=keep, product=product, dtype=codes)
+            found = in_one_launch(
+                lambda: stream.solve(
+                    x, bases, streamed, steps, eps, keep=keep, product=product, dtype=codes, counts=counts
+                ),
+                x,
+            )  # fmt: skip
+            if found is not None:
+                return found
         return _sweeps(x, bases, steps, eps, keep, product, codes)
 
 

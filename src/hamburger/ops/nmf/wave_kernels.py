@@ -6,15 +6,12 @@ import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
 
-from hamburger.ops.layouts import SWIZZLED, product_layout
+from hamburger.ops.layouts import SWIZZLED, product_layout, row_layout
 from hamburger.ops.wave_kernels import (
     arrive,
     block_offset,
-    gram,
-    load_bases,
     load_columns,
     load_shares,
-    project,
     ready,
     share_layout,
     softmax,
@@ -56,21 +53,20 @@ def add_shares(
 
 
 @gluon.jit
-def update_bases(
-    p_old, p_new, p_copy, p_sums, b_d, b_cc, d, r, programs, i_p, eps,
+def update_unit(
+    p_old, p_new, p_copy, p_sums, b_rows, b_cc, d, r, programs, i_d, i_r, eps,
     D: gl.constexpr, R: gl.constexpr, COLS: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
-    """D * (X C^T) / (D C C^T + eps) for this program's units of 64 rows and COLS columns of D: every programs-th one.
+    """D * (X C^T) / (D C C^T + eps) for a unit of D: 64 rows, the i_d-th so many, and COLS columns, the i_r-th.
 
     Each entry has one owner, who adds up the shares of all programs in their order.
     In global memory, old, new: d r in float32   copy: D R in bfloat16, the new D for everybody   sums: programs
     (D + R) R, in blocks: the shares of X C^T, and below them those of C C^T.
-    In shared memory, d: D/64 64 R, the old D   cc: COLS (or 8) R, free for the unit's columns of C C^T
+    In shared memory, rows: 64 R, the old ones   cc: COLS (or 8) R, free for the unit's columns of C C^T
     """
     mma: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, W // 4], instr_shape=[16, 8, 16])
     of_xc: gl.constexpr = share_layout(64 * COLS, W)
     of_cc: gl.constexpr = share_layout(COLS * R, W)
-    UNITS: gl.constexpr = R // COLS
     WIDE: gl.constexpr = COLS if COLS < 8 else 8  # of a block of the sums
     ROWS: gl.constexpr = COLS if COLS < 8 else 8  # of a block of C C^T, that are in the unit
     HALVES: gl.constexpr = 8 // ROWS  # units that share a block of C C^T
@@ -82,34 +78,72 @@ def update_bases(
     o_xc = o_xc % (8 * COLS) + (8 * R) * (o_xc // (8 * COLS))  # a row of blocks after another
     o_cc = gl.arange(0, COLS * R, gl.SliceLayout(0, of_cc))
     o_cc = o_cc % (ROWS * WIDE) + (8 * WIDE) * (o_cc // (ROWS * WIDE))
-    for i_u in range(i_p, D // 64 * UNITS, programs):
-        i_d, i_r = i_u // UNITS, i_u % UNITS
-        o_d, o_r = i_d * 64 + o_row, i_r * COLS + o_col % COLS
-        # 64 N
-        m_d = (o_d < d)[:, None] & (o_r < r)[None, :]
-        o_unit = o_d[:, None] * r + o_r[None, :]
-        b_old = gl.load(p_old + o_unit, mask=m_d, other=0.0)
-        # C C^T is symmetric: its rows are what is wanted of its columns
-        p_xc = p_sums + i_d * (64 * R) + i_r * (8 * COLS)
-        p_cc = p_sums + D * R + i_r // HALVES * (COLS // ROWS * 8 * R) + i_r % HALVES * (ROWS * WIDE)
-        b_xc, b_part = add_shares(p_xc, p_cc, o_xc, o_cc, programs, D, R, COLS, of_xc, of_cc)
-        b_part = matrix_of_blocks(b_part, COLS // ROWS, R // WIDE, ROWS, WIDE)
-        b_xc = matrix_of_blocks(b_xc, 8, COLS // WIDE, 8, WIDE)
-        if N > COLS:
-            b_part = gl.join(b_part, b_part).permute([2, 0, 1]).reshape([N, R])
-            b_xc = gl.join(b_xc, b_xc).permute([0, 2, 1]).reshape([64, N])
-        b_cc.store(b_part.to(gl.bfloat16))
-        b_xc = gl.convert_layout(b_xc, mma)
-        ready()
-        b_dcc = warpgroup_mma(b_d.index(i_d), b_cc.permute([1, 0]), zero, use_acc=False)
-        b_new = b_old * b_xc / (b_dcc + eps)
-        m_new = m_d & (o_col < COLS)[None, :]
-        gl.store(p_new + o_unit, b_new, mask=m_new)
-        p_unit = p_copy + o_d[:, None] * R + o_r[None, :]
-        gl.store(
-            p_unit, gl.where(m_d, b_new, 0.0).to(gl.bfloat16), mask=(o_col < COLS)[None, :] & (o_row >= 0)[:, None]
-        )
-        threads_meet()  # b_cc is free again
+    o_d, o_r = i_d * 64 + o_row, i_r * COLS + o_col % COLS
+    # 64 N
+    m_d = (o_d < d)[:, None] & (o_r < r)[None, :]
+    o_unit = o_d[:, None] * r + o_r[None, :]
+    b_old = gl.load(p_old + o_unit, mask=m_d, other=0.0)
+    # C C^T is symmetric: its rows are what is wanted of its columns
+    p_xc = p_sums + i_d * (64 * R) + i_r * (8 * COLS)
+    p_cc = p_sums + D * R + i_r // HALVES * (COLS // ROWS * 8 * R) + i_r % HALVES * (ROWS * WIDE)
+    b_xc, b_part = add_shares(p_xc, p_cc, o_xc, o_cc, programs, D, R, COLS, of_xc, of_cc)
+    b_part = matrix_of_blocks(b_part, COLS // ROWS, R // WIDE, ROWS, WIDE)
+    b_xc = matrix_of_blocks(b_xc, 8, COLS // WIDE, 8, WIDE)
+    if N > COLS:
+        b_part = gl.join(b_part, b_part).permute([2, 0, 1]).reshape([N, R])
+        b_xc = gl.join(b_xc, b_xc).permute([0, 2, 1]).reshape([64, N])
+    b_cc.store(b_part.to(gl.bfloat16))
+    b_xc = gl.convert_layout(b_xc, mma)
+    ready()
+    b_dcc = warpgroup_mma(b_rows, b_cc.permute([1, 0]), zero, use_acc=False)
+    b_new = b_old * b_xc / (b_dcc + eps)
+    m_new = m_d & (o_col < COLS)[None, :]
+    gl.store(p_new + o_unit, b_new, mask=m_new)
+    p_unit = p_copy + o_d[:, None] * R + o_r[None, :]
+    gl.store(p_unit, gl.where(m_d, b_new, 0.0).to(gl.bfloat16), mask=(o_col < COLS)[None, :] & (o_row >= 0)[:, None])
+    threads_meet()  # b_cc is free again
+
+
+@gluon.jit
+def load_rows(p_d, d, r, s_d, i, z, R: gl.constexpr, W: gl.constexpr):
+    """Rows of D, the i-th 64, zeros beyond d and r. Others may have written them: past L1.   ->   64 R, bfloat16"""
+    ld_d: gl.constexpr = row_layout(R, 8, W)
+    o_d = z + i * 64 + gl.arange(0, 64, gl.SliceLayout(1, ld_d))
+    o_r = gl.arange(0, R, gl.SliceLayout(0, ld_d))
+    # 64 R
+    m_d = (o_d < d)[:, None] & (o_r < r)[None, :]
+    found = gl.load(p_d + o_d[:, None] * s_d + o_r[None, :], mask=m_d, other=0.0, cache_modifier=".cg")
+    return found.to(gl.bfloat16)
+
+
+@gluon.jit
+def project_bases(
+    p_d, b_x, b_d, b_g, zero_c, zero_r, d, r, s_d, z,
+    D: gl.constexpr, XD: gl.constexpr, R: gl.constexpr, W: gl.constexpr,
+):  # fmt: skip
+    """D into shared memory, and of its rows as they come X^T D and D^T D, which goes there too.   ->   BN R
+
+    All of D is asked for at once: its way from L2 is what takes time here. The matrix units begin with its first rows.
+    x: D/XD XD BN   d: D/64 64 R   g: R R
+    """
+    AHEAD: gl.constexpr = D // 64 if R < 128 else 2  # as much as registers have room for
+    rows = ()
+    for i in gl.static_range(AHEAD):
+        rows += (load_rows(p_d, d, r, s_d, i, z, R, W),)
+    b_xd, b_gram = zero_c, zero_r
+    for i in gl.static_range(D // 64):
+        b_d.index(i + z).store(rows[i])
+        if i + AHEAD < D // 64:
+            rows += (load_rows(p_d, d, r, s_d, i + AHEAD, z, R, W),)
+        if i % 2 == 1:
+            ready()
+            for j in gl.static_range(i - 1, i + 1):
+                b_rows, b_basis = b_x.index(j * 64 // XD + z).slice(j * 64 % XD, 64, dim=0), b_d.index(j + z)
+                b_gram = warpgroup_mma(b_basis.permute([1, 0]), b_basis, b_gram, use_acc=j > 0, is_async=True)
+                b_xd = warpgroup_mma(b_rows.permute([1, 0]), b_basis, b_xd, use_acc=j > 0, is_async=True)
+    b_xd, b_gram = warpgroup_mma_wait(0, deps=[b_xd, b_gram])
+    b_g.store(b_gram.to(gl.bfloat16))
+    return b_xd
 
 
 @gluon.jit(do_not_specialize=["steps", "programs"])
@@ -160,19 +194,13 @@ def nmf_kernel(
 
     # the first codes
     load_columns(p_x + i_b * s_xb, b_x, d, n, s_xd, s_xn, i_p, D, XD, XD, BN, N_FAST, W)
-    load_bases(p_initial, b_d, d, r, r, 0, D, R, W)
-    ready()
-    b_xd = warpgroup_mma_wait(0, deps=[project(b_x, b_d, zero_c, 0, D, XD)])
+    b_xd = project_bases(p_initial, b_x, b_d, b_g, zero_c, zero_r, d, r, r, 0, D, XD, R, W)
     b_codes = softmax(b_xd, m_r)
 
     for step in range(steps + 1):
         z = zero_of(step)
         # C * D^T X / (D^T D C + eps)
-        b_gram = gram(b_d, zero_r, z, D)
-        b_xd = project(b_x, b_d, zero_c, z, D, XD)
         b_c.store(b_codes.to(gl.bfloat16))
-        b_gram, b_xd = warpgroup_mma_wait(0, deps=[b_gram, b_xd])
-        b_g.store(b_gram.to(gl.bfloat16))
         ready()
         b_ratio = gl.where(m_r, b_codes / (warpgroup_mma(b_c, b_g, zero_c, use_acc=False) + eps), 0.0)
         b_codes = b_ratio * b_xd
@@ -191,12 +219,15 @@ def nmf_kernel(
             if step == 0:
                 p_old = p_initial
             b_cc = b_g.slice(0, COLS if COLS > 8 else 8, dim=0)  # D^T D is made anew before it is needed
-            update_bases(p_old, p_d, p_copy, p_sums + z, b_d, b_cc, d, r, programs, i_p, eps, D, R, COLS, W)
+            for i_u in range(i_p, D // 64 * (R // COLS), programs):
+                i_d, i_r = i_u // (R // COLS), i_u % (R // COLS)
+                update_unit(
+                    p_old, p_d, p_copy, p_sums + z, b_d.index(i_d), b_cc, d, r, programs, i_d, i_r, eps, D, R, COLS, W
+                )  # fmt: skip
             arrive(p_count + 1)
             wait(p_count + 1, programs * (step + 1))
-            # all of the new D
-            load_bases(p_copy, b_d, D, R, R, z, D, R, W)
-            ready()
+            # all of the new D, X^T D and D^T D
+            b_xd = project_bases(p_copy, b_x, b_d, b_g, zero_c, zero_r, D, R, R, z, D, XD, R, W)
         elif RATIO:
             gl.store(p_ratio + o_c, b_ratio.to(p_ratio.dtype.element_ty), mask=m_c)
     if CODES:

@@ -65,18 +65,27 @@ def factors(
                 return found
         streamed = stream_of(x, bases.shape[2], cosine_stream.shared_bytes)
         if streamed is not None:
-            return _stream(x, bases, streamed, steps, temperature, product, codes)
+            found = in_one_launch(lambda: _stream(x, bases, streamed, steps, temperature, product, codes, counts), x)
+            if found is not None:
+                return found
         return _sweeps(x, bases, steps, temperature, product, codes)
 
 
 def _stream(
-    x: Tensor, bases: Tensor, cut: Stream, steps: int, temperature: float, product: bool, dtype: torch.dtype
+    x: Tensor,
+    bases: Tensor,
+    cut: Stream,
+    steps: int,
+    temperature: float,
+    product: bool,
+    dtype: torch.dtype,
+    counts: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    found, scale = cosine_stream.sweeps(x, bases, cut, steps, temperature, unit=False)
+    found, scale = cosine_stream.sweeps(x, bases, cut, steps, temperature, unit=False, counts=counts)
     codes = x.new_empty(*scale.shape, bases.shape[2], dtype=dtype)
     y = torch.empty_like(x) if product else None
     cosine_stream.read_out(x, found, scale, codes, y, cut, temperature, first=steps == 0)
-    return found if steps else bases.clone(), codes, y
+    return found, codes, y
 
 
 def _sweeps(
