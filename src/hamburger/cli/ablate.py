@@ -40,8 +40,8 @@ def ablate(
     """Train and evaluate every cell with every seed; skip what is finished, resume what broke off."""
     from rich.console import Console
 
-    from hamburger.cli.bench import numbers, words
     from hamburger.cli.grid import grid_bar
+    from hamburger.cli.lists import numbers, words
     from hamburger.engine.ablation_plan import Plan
     from hamburger.engine.grid import run_grid
 

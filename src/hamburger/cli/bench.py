@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hamburger.bench.core import Plan, measure
 from hamburger.bench.gate import GateError
+from hamburger.cli.lists import numbers, words
 from hamburger.errors import OptionError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+# what means the same in all of them
+Batch = Annotated[int, typer.Option(help="b")]
+Dim = Annotated[int, typer.Option(help="d")]
+Rank = Annotated[int, typer.Option(help="r")]
+Steps = Annotated[int, typer.Option(help="K sweeps")]
+Device = Annotated[str, typer.Option(help="cpu or cuda")]
+Hams = Annotated[str, typer.Option(help="which, with commas")]
+Sizes = Annotated[str, typer.Option(help="values of n, with commas")]
+Seed = Annotated[int, typer.Option()]
+Classes = Annotated[int, typer.Option(help="k")]
+Autocast = Annotated[str, typer.Option(help="float32 or bfloat16 (autocast)")]
+Json = Annotated[Path | None, typer.Option(help="write the rows here, one JSON object per line")]
 
 app = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
 
@@ -23,17 +42,17 @@ def bench() -> None:
 
 @app.command()
 def core(
-    sizes: Annotated[str, typer.Option(help="values of n, with commas")] = "1024,2048,4096,8192,16384",
+    sizes: Sizes = "1024,2048,4096,8192,16384",
     dim: Annotated[int, typer.Option(help="d, a multiple of 8")] = 512,
-    rank: Annotated[int, typer.Option(help="r")] = 64,
-    steps: Annotated[int, typer.Option(help="K sweeps")] = 6,
-    batch: Annotated[int, typer.Option(help="b")] = 1,
+    rank: Rank = 64,
+    steps: Steps = 6,
+    batch: Batch = 1,
     dtype: Annotated[str, typer.Option(help="float32 or float64")] = "float32",
     repeats: Annotated[int, typer.Option(help="timed rounds per size")] = 15,
-    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
-    hams: Annotated[str, typer.Option(help="which, with commas")] = "nmf,vq,cd",
-    seed: Annotated[int, typer.Option()] = 0,
-    json: Annotated[Path | None, typer.Option(help="write the rows here, one JSON object per line")] = None,
+    device: Device = "cpu",
+    hams: Hams = "nmf,vq,cd",
+    seed: Seed = 0,
+    json: Json = None,
 ) -> None:
     """Time the hams against the authors' way, scikit-learn's NMF and self-attention, as n grows."""
     from rich.console import Console
@@ -75,8 +94,8 @@ def table3(
     modules: Annotated[str, typer.Option(help="names with commas; a name may end in +compile; default: all")] = "",
     sizes: Annotated[str, typer.Option(help="values of n = h * w, with commas")] = "16384",
     channels: Annotated[int, typer.Option(help="c")] = 512,
-    batch: Annotated[int, typer.Option(help="b")] = 1,
-    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    batch: Batch = 1,
+    device: Device = "cpu",
     dtype: Annotated[str, typer.Option(help="float32, tf32 (cuda), bfloat16 (autocast), with commas")] = "float32",
     memory_format: Annotated[
         str | None,
@@ -87,8 +106,8 @@ def table3(
         float, typer.Option(help="on one row: both modes and all that is tried, beyond the least samples")
     ] = 2.0,
     max_macs: Annotated[float, typer.Option(help="count, but do not run, what needs more multiply-adds")] = inf,
-    seed: Annotated[int, typer.Option()] = 0,
-    json: Annotated[Path | None, typer.Option(help="write the rows here, one JSON object per line")] = None,
+    seed: Seed = 0,
+    json: Json = None,
     append: Annotated[bool, typer.Option("--append", help="keep the file's other rows, replace equal ones")] = False,
     csv: Annotated[Path | None, typer.Option(help="write the rows here as a table with commas")] = None,
     plot: Annotated[
@@ -154,21 +173,21 @@ def table3(
 
 @app.command("ham")
 def ham(
-    hams: Annotated[str, typer.Option(help="which, with commas")] = "nmf,vq,cd",
+    hams: Hams = "nmf,vq,cd",
     backends: Annotated[
         str | None, typer.Option(help="plain, fused, with commas; default: both on cuda, else plain")
     ] = None,
     modes: Annotated[str, typer.Option(help="infer, train (forward and backward), with commas")] = "infer,train",
-    sizes: Annotated[str, typer.Option(help="values of n, with commas")] = "16384",
-    dim: Annotated[int, typer.Option(help="d")] = 512,
-    rank: Annotated[int, typer.Option(help="r")] = 64,
-    steps: Annotated[int, typer.Option(help="K sweeps")] = 6,
-    batch: Annotated[int, typer.Option(help="b")] = 1,
+    sizes: Sizes = "16384",
+    dim: Dim = 512,
+    rank: Rank = 64,
+    steps: Steps = 6,
+    batch: Batch = 1,
     dtype: Annotated[str, typer.Option(help="float32, tf32 (cuda), bfloat16, float16, with commas")] = "float32",
     repeats: Annotated[int, typer.Option(help="samples, each a call or a block of short ones")] = 20,
-    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
-    seed: Annotated[int, typer.Option()] = 0,
-    json: Annotated[Path | None, typer.Option(help="write the rows here, one JSON object per line")] = None,
+    device: Device = "cpu",
+    seed: Seed = 0,
+    json: Json = None,
 ) -> None:
     """The ham alone, plain and fused, against the least time that its arithmetic and its bytes take."""
     from rich.console import Console
@@ -210,17 +229,17 @@ def ham(
 
 @app.command("gradients")
 def gradients(
-    hams: Annotated[str, typer.Option(help="which, with commas")] = "nmf,vq,cd",
-    grads: Annotated[str, typer.Option(help="which, with commas")] = "one-step,truncated:1,truncated:2,bptt,implicit",
-    sizes: Annotated[str, typer.Option(help="values of n, with commas")] = "4096",
+    hams: Hams = "nmf,vq,cd",
+    grads: Hams = "one-step,truncated:1,truncated:2,bptt,implicit",
+    sizes: Sizes = "4096",
     steps: Annotated[str, typer.Option(help="values of K, with commas")] = "6,24",
-    dim: Annotated[int, typer.Option(help="d")] = 512,
-    rank: Annotated[int, typer.Option(help="r")] = 64,
-    batch: Annotated[int, typer.Option(help="b")] = 1,
+    dim: Dim = 512,
+    rank: Rank = 64,
+    batch: Batch = 1,
     repeats: Annotated[int, typer.Option(help="timed rounds, each a call of every gradient; at least 5")] = 10,
-    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
-    seed: Annotated[int, typer.Option()] = 0,
-    json: Annotated[Path | None, typer.Option(help="write the rows here, one JSON object per line")] = None,
+    device: Device = "cpu",
+    seed: Seed = 0,
+    json: Json = None,
 ) -> None:
     """What each gradient of a ham costs: time and peak memory of forward and backward, as the sweeps grow."""
     from rich.console import Console
@@ -260,22 +279,18 @@ def network(
     ] = "baseline,breads,nmf,vq,cd,sa-flash,a2,ema,efficient,da",
     backbone: Annotated[str, typer.Option()] = "resnet50",
     output_stride: Annotated[int, typer.Option(help="8, 16 or 32")] = 16,
-    num_classes: Annotated[int, typer.Option(help="k")] = 21,
+    num_classes: Classes = 21,
     crop: Annotated[int, typer.Option(help="height and width of the images")] = 513,
-    batch: Annotated[int, typer.Option(help="b")] = 16,
-    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16 (autocast)")] = "float32",
+    batch: Batch = 16,
+    device: Device = "cpu",
+    dtype: Autocast = "float32",
     repeats: Annotated[int, typer.Option(help="timed rounds, each a step of every network")] = 20,
-    seed: Annotated[int, typer.Option()] = 0,
-    json: Annotated[Path | None, typer.Option(help="write the rows here, one JSON object per line")] = None,
+    seed: Seed = 0,
+    json: Json = None,
 ) -> None:
     """A training step of HamNet with each context, in shuffled rounds: images/s and peak memory."""
-    from rich.console import Console
-    from rich.progress import Progress
-
     from hamburger.bench import network as bench
     from hamburger.bench.network_view import table
-    from hamburger.files import check_writable, write_json_lines
     from hamburger.recipes.variants import model_options
 
     plan = bench.Plan(
@@ -290,14 +305,7 @@ def network(
         repeats=repeats,
         seed=seed,
     )
-    if json is not None:
-        check_writable(json)
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("measuring", total=plan.stages)
-        rows = bench.measure(plan, lambda what: progress.update(task, description=what, advance=1))
-    if json is not None:
-        write_json_lines(json, map(asdict, rows))
-    Console().print(table(rows))
+    _in_rounds(partial(bench.measure, plan), plan.stages, table, json)
 
 
 @app.command("detect")
@@ -308,20 +316,16 @@ def detect(
     sizes: Annotated[str, typer.Option(help="height and width of the images, with commas")] = "256,512,768,1024",
     backbone: Annotated[str, typer.Option(help="a ResNet of torchvision, or tiny")] = "resnet50",
     after: Annotated[str, typer.Option(help="where the context stands: layer1 ... layer4, p2 ... p5")] = "p3",
-    batch: Annotated[int, typer.Option(help="b")] = 4,
-    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16 (autocast)")] = "float32",
+    batch: Batch = 4,
+    device: Device = "cpu",
+    dtype: Autocast = "float32",
     repeats: Annotated[int, typer.Option(help="timed rounds, each a step of every network")] = 20,
-    seed: Annotated[int, typer.Option()] = 0,
-    json: Annotated[Path | None, typer.Option(help="write the rows here, one JSON object per line")] = None,
+    seed: Seed = 0,
+    json: Json = None,
 ) -> None:
     """A training step of Mask R-CNN with each context as the image grows: time, and memory against n."""
-    from rich.console import Console
-    from rich.progress import Progress
-
     from hamburger.bench import detect as bench
     from hamburger.bench.detect_view import table
-    from hamburger.files import check_writable, write_json_lines
     from hamburger.recipes.variants import model_options
 
     plan = bench.Plan(
@@ -335,14 +339,7 @@ def detect(
         repeats=repeats,
         seed=seed,
     )
-    if json is not None:
-        check_writable(json)
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("measuring", total=plan.stages)
-        rows = bench.measure(plan, lambda what: progress.update(task, description=what, advance=1))
-    if json is not None:
-        write_json_lines(json, map(asdict, rows))
-    Console().print(table(rows))
+    _in_rounds(partial(bench.measure, plan), plan.stages, table, json)
 
 
 @app.command("gan")
@@ -350,21 +347,17 @@ def gan(
     contexts: Annotated[str, typer.Option(help="with commas")] = "none,sagan,ylg,ylg-fused,ylg-sparse,hamgan,efficient",
     resolution: Annotated[int, typer.Option(help="32, 64 or 128")] = 128,
     width: Annotated[int, typer.Option(help="channels of the widest map")] = 64,
-    num_classes: Annotated[int, typer.Option(help="k")] = 1000,
-    batch: Annotated[int, typer.Option(help="b")] = 64,
-    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16 (autocast)")] = "float32",
+    num_classes: Classes = 1000,
+    batch: Batch = 64,
+    device: Device = "cpu",
+    dtype: Autocast = "float32",
     repeats: Annotated[int, typer.Option(help="timed rounds, each a step of every GAN")] = 20,
-    seed: Annotated[int, typer.Option()] = 0,
-    json: Annotated[Path | None, typer.Option(help="write the rows here, one JSON object per line")] = None,
+    seed: Seed = 0,
+    json: Json = None,
 ) -> None:
     """A training step of HamGAN and its rivals, and their modules alone, in shuffled rounds."""
-    from rich.console import Console
-    from rich.progress import Progress
-
     from hamburger.bench import gan as bench
     from hamburger.bench.gan_view import table
-    from hamburger.files import check_writable, write_json_lines
 
     plan = bench.Plan(
         contexts=words(contexts),
@@ -377,32 +370,26 @@ def gan(
         repeats=repeats,
         seed=seed,
     )
+    _in_rounds(partial(bench.measure, plan), plan.stages, table, json)
+
+
+def _in_rounds(
+    measure: Callable[[Callable[[str], object]], Sequence[Any]],
+    stages: int,
+    table: Callable[[list[Any]], RenderableType],
+    json: Path | None,
+) -> None:
+    """Where everything is measured in turns there are no rows before the end."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from hamburger.files import check_writable, write_json_lines
+
     if json is not None:
         check_writable(json)
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("measuring", total=plan.stages)
-        rows = bench.measure(plan, lambda what: progress.update(task, description=what, advance=1))
+        task = progress.add_task("measuring", total=stages)
+        rows = measure(lambda what: progress.update(task, description=what, advance=1))
     if json is not None:
-        write_json_lines(json, map(asdict, rows))
-    Console().print(table(rows))
-
-
-def words(text: str) -> tuple[str, ...]:
-    """`nmf, sa` as names."""
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def numbers(text: str, call: str = "bench", option: str = "sizes") -> tuple[int, ...]:
-    """`1024,4096` as numbers."""
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise OptionError(f"{call}: {option} are whole numbers with commas between, got {text!r}") from None
-
-
-def decimals(text: str, call: str) -> tuple[float, ...]:
-    """`0.5,1` as numbers, the scales of a protocol."""
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise OptionError(f"{call}: scales are numbers with commas between, such as 0.5,1,1.5; got {text!r}") from None
+        write_json_lines(json, (asdict(row) for row in rows))
+    Console().print(table(list(rows)))

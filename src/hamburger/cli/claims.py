@@ -27,7 +27,7 @@ def claims(
 
     from hamburger.analysis.claims import Results
     from hamburger.analysis.claims.tables import as_json, counts, effect, judged
-    from hamburger.cli.bench import words
+    from hamburger.cli.lists import words
     from hamburger.files import check_writable, write_atomically
 
     for target in (json, html):

@@ -22,8 +22,8 @@ def compare(
     report: Annotated[bool, typer.Option(help="write report.html")] = True,
 ) -> None:
     """Train every context with every seed; skip what is finished, resume what broke off."""
-    from hamburger.cli.bench import numbers, words
     from hamburger.cli.grid import show_grid
+    from hamburger.cli.lists import numbers, words
     from hamburger.engine.grid import cells
     from hamburger.files import check_writable
     from hamburger.recipes.variants import variants

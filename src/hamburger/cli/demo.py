@@ -19,8 +19,8 @@ def demo(
     jobs: Annotated[int, typer.Option(help="runs at once")] = 2,
 ) -> None:
     """Train HamNet, its baseline and a rival on generated scenes; a table, and a page with pictures."""
-    from hamburger.cli.bench import numbers, words
     from hamburger.cli.grid import show_grid
+    from hamburger.cli.lists import numbers, words
     from hamburger.engine.grid import cells
     from hamburger.errors import HamburgerError, check_choice
     from hamburger.recipes.variants import variants

@@ -44,8 +44,8 @@ def evaluate(
     from rich.console import Console
     from rich.progress import Progress
 
-    from hamburger.cli.bench import decimals
     from hamburger.cli.data import parsed
+    from hamburger.cli.lists import decimals
     from hamburger.engine.probabilities import SINGLE, Protocol
     from hamburger.environment import Environment
     from hamburger.files import check_writable, write_atomically
@@ -127,7 +127,7 @@ class Asked(NamedTuple):
 
     @classmethod
     def of(cls, steps: str, draws: str, json: str | None, inside: int) -> Asked:
-        from hamburger.cli.bench import numbers
+        from hamburger.cli.lists import numbers
 
         sweeps = numbers(steps, "eval", "steps") if steps else (None,)
         seeds = numbers(draws, "eval", "draws") if draws else (None,)

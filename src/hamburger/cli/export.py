@@ -24,7 +24,7 @@ def export(
     """Write a trained network as ONNX or pt2, after comparing the file's output with torch's."""
     from rich.console import Console
 
-    from hamburger.cli.bench import numbers
+    from hamburger.cli.lists import numbers
     from hamburger.errors import OptionError
     from hamburger.tasks import task_of_weights
     from hamburger.use.export import export as write

@@ -81,7 +81,7 @@ def sample(
     from rich.console import Console
     from rich.progress import Progress
 
-    from hamburger.cli.bench import words
+    from hamburger.cli.lists import words
     from hamburger.errors import OptionError
     from hamburger.files import check_writable
     from hamburger.use.gan.samples import SUMMARY, Wanted, chosen_classes, write_samples

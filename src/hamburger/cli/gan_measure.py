@@ -111,8 +111,8 @@ def grid(
     """Train every context with every seed at the same budget, measure all, append a row each; skips what is done."""
     from rich.console import Console
 
-    from hamburger.cli.bench import numbers, words
     from hamburger.cli.gan_grid import measured_grid, table
+    from hamburger.cli.lists import numbers, words
     from hamburger.engine.gan.grid import GanCell
     from hamburger.engine.grid import cells_of
     from hamburger.recipes.gan_variants import gan_variants

@@ -30,7 +30,7 @@ def predict(
     from rich.console import Console
     from rich.progress import Progress
 
-    from hamburger.cli.bench import decimals
+    from hamburger.cli.lists import decimals
     from hamburger.errors import OptionError
     from hamburger.registry import options_of
     from hamburger.tasks import task_of_weights
