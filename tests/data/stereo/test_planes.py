@@ -103,6 +103,20 @@ def test_visibility_is_that_of_the_right_view_itself():
         assert np.array_equal(sample.disparity.numpy(), disparity.astype(np.float32))
 
 
+@pytest.mark.parametrize("right", [False, True])
+def test_no_surface_reaches_out_of_its_box(right):
+    data = Planes("train", height=48, width=96, planes=12, length=20)
+    y, x = np.meshgrid(np.arange(48.0), np.arange(96.0), indexing="ij")
+    smaller = 0
+    for index in range(20):
+        surfaces = data.surfaces(drawn(data, index))
+        whole = look(surfaces, x, y, right=right)
+        assert all(map(np.array_equal, look(surfaces, x, y, right=right, pixels=True), whole))
+        boxes = (surface.box(48, 96, right=right) for surface in surfaces)
+        smaller += sum((rows.stop - rows.start) * (columns.stop - columns.start) < 48 * 96 for rows, columns in boxes)
+    assert smaller > 200
+
+
 def drawn(data, index):
     from hamburger.data.draws import Draws
 

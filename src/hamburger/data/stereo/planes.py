@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import ceil, floor
 
 import numpy as np
 import torch
@@ -55,6 +56,16 @@ class Surface:
         x, y = x - self.centre[0], y - self.centre[1]
         u, v = (cos * x + sin * y) / self.reach[0], (cos * y - sin * x) / self.reach[1]
         return u * u + v * v <= 1 if self.round else np.maximum(np.abs(u), np.abs(v)) <= 1
+
+    def box(self, height: int, width: int, *, right: bool) -> tuple[slice, slice]:
+        """Rows and columns of a view outside of which it is not to be seen."""
+        if self.reach is None:
+            return slice(0, height), slice(0, width)
+        (x, y), (across, along) = self.centre, _extent(self.reach, self.turn)
+        corners = [(x + i * across, y + j * along) for i in (-1, 1) for j in (-1, 1)]
+        # the right camera sees a point as far to the left as its disparity is, which is linear in both coordinates
+        columns = [u - self.a * u - self.b * v - self.c if right else u for u, v in corners]
+        return _within(y - along, y + along, height), _within(min(columns), max(columns), width)
 
     def disparity(self, x: Values, y: Values) -> Values:
         return self.a * x + self.b * y + self.c
@@ -104,9 +115,9 @@ class Planes(StereoSet):
         draws = Draws(self.seed, list(SPLITS).index(self.split), index)
         surfaces = self.surfaces(draws)
         y, x = np.meshgrid(*(np.arange(n, dtype=np.float64) for n in (self.height, self.width)), indexing="ij")
-        nearest, points, disparity = look(surfaces, x, y, right=False)
+        nearest, points, disparity = look(surfaces, x, y, right=False, pixels=True)
         left = paint(surfaces, nearest, points, y)
-        nearest_right, points_right, _ = look(surfaces, x, y, right=True)
+        nearest_right, points_right, _ = look(surfaces, x, y, right=True, pixels=True)
         exposure = 1 + EXPOSURE * (draws.uniform() - 0.5)
         right = exposure * paint(surfaces, nearest_right, points_right, y)
         left, right = (view + self.noise * draws.noise(3, *x.shape) for view in (left, right))
@@ -140,7 +151,7 @@ class Planes(StereoSet):
         low, high = between
         d = low + (high - low) * draws.uniform()
         a, b = (SLANT * (2 * draws.uniform() - 1) for _ in range(2))
-        across, along = (abs(turned[0]) * reach[i] + abs(turned[1]) * reach[1 - i] for i in range(2))
+        across, along = _extent(reach, turned)
         room, tilt = min(d - 1.0, self.max_disparity - 1.0 - d), abs(a) * across + abs(b) * along
         if tilt > room:
             a, b = a * room / tilt, b * room / tilt
@@ -151,18 +162,35 @@ class Planes(StereoSet):
         return Surface(a, b, c, texture, colours, centre, None if ground else reach, turned, shape % 2 == 0)
 
 
+def _extent(reach: tuple[float, float], turn: tuple[float, float]) -> tuple[float, float]:
+    """Half of the width and of the height of what is turned, upright."""
+    cos, sin = abs(turn[0]), abs(turn[1])
+    return cos * reach[0] + sin * reach[1], cos * reach[1] + sin * reach[0]
+
+
+def _within(low: float, high: float, length: int) -> slice:
+    """The pixels between, and one more on either side: a corner that is rounded must not be missed."""
+    return slice(max(0, floor(low) - 1), max(0, min(length, ceil(high) + 2)))
+
+
 def _bytes(view: Values) -> Tensor:
     return torch.from_numpy(np.rint(view).clip(0, 255).astype(np.uint8))
 
 
-def look(surfaces: Sequence[Surface], x: Values, y: Values, *, right: bool) -> tuple[Integers, Values, Values]:
-    """For every pixel of a view: number of the nearest surface, left coordinate of its point, its disparity."""
+def look(
+    surfaces: Sequence[Surface], x: Values, y: Values, *, right: bool, pixels: bool = False
+) -> tuple[Integers, Values, Values]:
+    """At every place of a view: number of the nearest surface, left coordinate of its point, its disparity.
+
+    pixels: the places are those of a whole image, and each surface is looked for in its box alone.
+    """
     nearest, points, best = np.zeros(x.shape, np.int64), np.zeros_like(x), np.full_like(x, -np.inf)
     for number, surface in enumerate(surfaces):
-        at = surface.point(x, y) if right else x
-        disparity = surface.disparity(at, y)
-        wins = surface.covers(at, y) & (disparity > best)
-        nearest[wins], points[wins], best[wins] = number, at[wins], disparity[wins]
+        box = surface.box(*x.shape, right=right) if pixels else (slice(None), slice(None))
+        at = surface.point(x[box], y[box]) if right else x[box]
+        disparity = surface.disparity(at, y[box])
+        wins = surface.covers(at, y[box]) & (disparity > best[box])
+        nearest[box][wins], points[box][wins], best[box][wins] = number, at[wins], disparity[wins]
     return nearest, points, best
 
 
