@@ -116,6 +116,17 @@ def test_the_oldest_recording_of_all_goes_and_may_come_again(card):
     assert sum(len(recordings.found) for recordings in (first, *others)) == MOST_RECORDED
 
 
+def test_a_limit_that_is_lowered_is_kept_from_the_next_recording_on(card, monkeypatch):
+    recordings = Recordings()
+    for key in range(6):
+        for _ in range(TIMES):
+            call(recordings, key)
+    monkeypatch.setattr(replay, "MOST_RECORDED", 2)
+    for _ in range(TIMES):
+        call(recordings, "one more")
+    assert set(recordings.found) == {5, "one more"}
+
+
 def test_addresses_that_never_repeat_fill_no_memory(card):
     recordings = Recordings()
     for key in range(5 * MOST_SEEN):
