@@ -131,36 +131,12 @@ def load_columns_async(
 
 
 @gluon.jit
-def load_bases(
-    p_d, b_d, d, r, s_d, z, D: gl.constexpr, R: gl.constexpr, W: gl.constexpr
-):  # fmt: skip
-    """D into shared memory, zeros beyond d and r.   b_d: D/64 64 R"""
-    ld_d: gl.constexpr = row_layout(R, 8, W)
-    o_r = gl.arange(0, R, gl.SliceLayout(0, ld_d))
-    for i in gl.static_range(D // 64):
-        o_d = z + i * 64 + gl.arange(0, 64, gl.SliceLayout(1, ld_d))
-        # 64 R
-        m_d = (o_d < d)[:, None] & (o_r < r)[None, :]
-        found = gl.load(p_d + o_d[:, None] * s_d + o_r[None, :], mask=m_d, other=0.0, cache_modifier=".cg")
-        b_d.index(i + z).store(found.to(b_d.dtype))
-
-
-@gluon.jit
 def project(b_x, b_d, zero, z, D: gl.constexpr, XD: gl.constexpr):
     """X^T D: BN R, under way."""
     b_sum = zero
     for i in gl.static_range(D // 64):
         b_rows = b_x.index(i * 64 // XD + z).slice(i * 64 % XD, 64, dim=0)
         b_sum = warpgroup_mma(b_rows.permute([1, 0]), b_d.index(i + z), b_sum, use_acc=i > 0, is_async=True)
-    return b_sum
-
-
-@gluon.jit
-def gram(b_d, zero, z, D: gl.constexpr):
-    """D^T D: R R, under way."""
-    b_sum = zero
-    for i in gl.static_range(D // 64):
-        b_sum = warpgroup_mma(b_d.index(i + z).permute([1, 0]), b_d.index(i + z), b_sum, use_acc=i > 0, is_async=True)
     return b_sum
 
 
