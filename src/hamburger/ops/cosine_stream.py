@@ -51,6 +51,7 @@ def read_out(
     *, first: bool,
 ) -> None:  # fmt: skip
     """Write the codes, and where there is a y also D C."""
+    # what a read-out does not look at (found, sums, counts) is any memory
     _launch(
         x, bases, bases, scale, codes, x if y is None else y, scale, scale, cut, 0, x.shape[0], 0, temperature,
         FIRST=first, CENTROIDS=False, READOUT=True, Y=y is not None,

@@ -29,8 +29,8 @@ def solve(
     counts: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     """x: b d n, bfloat16   bases: b d r, float32   ->   as `fused.factors`   (counts: see `wave.solve`)"""
-    b, _, n = x.shape
-    found, r = torch.empty_like(bases) if steps else bases.clone(), bases.shape[2]
+    (b, _, n), r = x.shape, bases.shape[2]
+    found = torch.empty_like(bases) if steps else bases.clone()
     last = torch.empty(b, n, r, dtype=dtype, device=x.device)
     y = torch.empty_like(x) if product else None
     ratio = torch.empty_like(last, dtype=x.dtype) if keep else None
@@ -49,6 +49,7 @@ def solve(
                 FIRST=True, READOUT=False, RATIO=False, Y=False, launch_cooperative_grid=True,
             )  # fmt: skip
     out = x if y is None else y
+    # what a read-out does not look at (copy, sums, counts) is any memory
     _launch(
         x, found, found, x, codes, last, x if ratio is None else ratio, out, x, codes, cut, 0, b, 0, eps,
         FIRST=not steps, READOUT=True, RATIO=keep, Y=product,
