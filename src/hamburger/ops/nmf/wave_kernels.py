@@ -171,8 +171,9 @@ def nmf_kernel(
     mma_r: gl.constexpr = product_layout(64, R, W)
     b_x = gl.allocate_shared_memory(gl.bfloat16, [D // XD, XD, BN], SWIZZLED)
     b_d = gl.allocate_shared_memory(gl.bfloat16, [D // 64, 64, R], SWIZZLED)
-    b_c = gl.allocate_shared_memory(gl.bfloat16, [BN, R], SWIZZLED)
-    b_g = gl.allocate_shared_memory(gl.bfloat16, [R, R], SWIZZLED)
+    # one of each, found anew in each sweep: as a matrix alone its addresses would be kept and spilled
+    b_codes_place = gl.allocate_shared_memory(gl.bfloat16, [1, BN, R], SWIZZLED)
+    b_gram_place = gl.allocate_shared_memory(gl.bfloat16, [1, R, R], SWIZZLED)
 
     i_p, i_b = gl.program_id(0), gl.program_id(1).to(gl.int64)
     p_initial += i_b * s_initial
@@ -194,11 +195,12 @@ def nmf_kernel(
 
     # the first codes
     load_columns(p_x + i_b * s_xb, b_x, d, n, s_xd, s_xn, i_p, D, XD, XD, BN, N_FAST, W)
-    b_xd = project_bases(p_initial, b_x, b_d, b_g, zero_c, zero_r, d, r, r, 0, D, XD, R, W)
+    b_xd = project_bases(p_initial, b_x, b_d, b_gram_place.index(0), zero_c, zero_r, d, r, r, 0, D, XD, R, W)
     b_codes = softmax(b_xd, m_r)
 
     for step in range(steps + 1):
         z = zero_of(step)
+        b_c, b_g = b_codes_place.index(z), b_gram_place.index(z)
         # C * D^T X / (D^T D C + eps)
         b_c.store(b_codes.to(gl.bfloat16))
         ready()
@@ -233,4 +235,4 @@ def nmf_kernel(
     if CODES:
         gl.store(p_c + o_c, b_codes.to(p_c.dtype.element_ty), mask=m_c)
     if Y:
-        write_product(b_d, b_c, b_x, p_y + i_b * s_yb, d, n, s_yd, s_yn, i_p, D, XD, BN, N_FAST, W)
+        write_product(b_d, b_codes_place.index(0), b_x, p_y + i_b * s_yb, d, n, s_yd, s_yn, i_p, D, XD, BN, N_FAST, W)
