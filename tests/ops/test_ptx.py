@@ -132,6 +132,12 @@ def test_arithmetic_wraps_and_widens_as_on_a_card():
     assert (found[:4] == [0, -3, 6, 3]).all()
 
 
+def test_whole_numbers_are_divided_towards_zero():
+    found = run("mul.lo.s32 %r4, %r1, 5; sub.s32 %r4, %r4, 7; div.s32 %r4, %r4, %r0; max.s32 %r4, %r4, -1;"
+                "min.s32 %r4, %r4, 2; st.global.b32 [%rd1], %r4;", number=3)  # fmt: skip
+    assert (found[:5] == [-1, 0, 1, 2, 2]).all()
+
+
 def test_bfloat16_is_rounded_to_even_and_lies_in_halves():
     # 1 + 2^-8 is halfway between 1 and 1 + 2^-7; 1 + 3 2^-8 between that and 1 + 2^-6
     found = run("cvt.rn.bf16x2.f32 %r4, 0f3F808000, 0f3F818000; mov.b32 {%rs0, %rs1}, %r4; mov.b32 %r5, {%rs1, %rs0};"

@@ -16,7 +16,7 @@ from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warp
 
 from hamburger.ops.cosine_bases_kernels import EPS, inverse_norms, rest, split_bases, unit_scales, unit_scales_again
 from hamburger.ops.layouts import SWIZZLED, product_layout, row_layout, tile_layout
-from hamburger.ops.stream_kernels import own_codes, store_sums, strides_of_tile
+from hamburger.ops.stream_kernels import own_codes, store_sums, strides_of_tile, tile_at, way_of
 from hamburger.ops.wave_kernels import (
     arrive,
     load_columns,
@@ -147,27 +147,28 @@ def take_bases(
 @gluon.jit
 def sweep(
     p_x, p_scale, p_c, p_y, p_sums, b_x, b_high, b_low, b_c, b_unit,
-    d, n, r, i_p, i_b, programs, temperature, s_xd, s_xn, s_yd, s_yn,
+    d, n, r, i_p, i_b, programs, tiles, step, temperature, s_xd, s_xn, s_yd, s_yn,
     D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, N_FAST: gl.constexpr, ASYNC: gl.constexpr,
     FIRST: gl.constexpr, READOUT: gl.constexpr, Y: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
     """This program's share of what D needs of its tiles; or (READOUT) their codes and where Y the product D C.
 
-    Where ASYNC the first tile is on its way when it begins, and again when it ends.   scale: n, which FIRST makes
+    step: how many sweeps there were before. Where ASYNC the first tile is on its way when it begins, and that of
+    the next sweep when it ends.   scale: n, which FIRST makes
     """
     PIECES: gl.constexpr = D // ROWS
     mma: gl.constexpr = product_layout(BN, R, W)
     mma_d: gl.constexpr = product_layout(ROWS, R, W)
     zero_c = gl.zeros([BN, R], gl.float32, mma)
-    tiles = gl.cdiv(n, BN)
     b_mass = zero_c
     b_sums = ()
     for _ in gl.static_range(PIECES):
         b_sums += (gl.zeros([ROWS, R], gl.float32, mma_d),)
-    for i_t in range(i_p, tiles, programs):
+    begin, way = way_of(step, i_p, programs, tiles)
+    for k in range(tiles):
+        i_t, i_next = begin + way * k, tile_at(k + 1, begin, way, tiles)
         z = zero_of(i_t)
         s_down, s_along = strides_of_tile(s_xd, s_xn, z, N_FAST)
-        i_next = gl.where(i_t + programs < tiles, i_t + programs, i_p)  # after the last tile comes the first
         o_n = i_t * BN + gl.arange(0, BN, gl.SliceLayout(1, mma)).to(gl.int64)
         # X^T D, and 1 / |x|
         if not FIRST:
@@ -256,9 +257,10 @@ def cosine_stream_kernel(
     `first` on.
 
     A program owns every `programs`-th tile of BN columns, from the i_p-th on, and every programs-th four rows of D.
-    X C^T and C 1 of all its tiles stay in its registers in float32: X is read once in a sweep, and no code is written
-    but the last. Both halves of D and one tile of X fill the shared memory, with the codes of that tile. Where ASYNC a
-    piece of the next tile is on its way as soon as the sums have taken the same piece of this one. Twice in a sweep all
+    It has one tile at least, and every other sweep goes back through them. X C^T and C 1 of all its tiles stay in its
+    registers in float32: X is read once in a sweep, and no code is written but the last. Both halves of D and one tile
+    of X fill the shared memory, with the codes of that tile. Where ASYNC a piece of the next tile is on its way as soon
+    as the sums have taken the same piece of this one. Twice in a sweep all
     programs of an image wait for each other, by two counters: before they read shares (`sums`), and before they read D.
     Within a program `ready` and `threads_meet` stand between what threads write to shared memory and who reads it or
     writes there next.
@@ -279,6 +281,7 @@ def cosine_stream_kernel(
     i_p, i_b = gl.program_id(0), first + gl.program_id(1).to(gl.int64)
     p_x += i_b * s_xb
     p_scale += i_b * n
+    tiles = gl.cdiv(gl.cdiv(n, BN) - i_p, programs)
 
     if ASYNC:
         load_tile_async(p_x, b_x, d, n, s_xd, s_xn, i_p, PIECES, BN, W)
@@ -286,13 +289,13 @@ def cosine_stream_kernel(
     if READOUT:
         sweep(
             p_x, p_scale, p_c + i_b * n * r, p_y + i_b * s_yb, p_sums, b_x, b_high, b_low, b_c, b_unit,
-            d, n, r, i_p, i_b, programs, temperature, s_xd, s_xn, s_yd, s_yn,
+            d, n, r, i_p, i_b, programs, tiles, 0, temperature, s_xd, s_xn, s_yd, s_yn,
             D, R, BN, N_FAST, ASYNC, FIRST, True, Y, W,
         )  # fmt: skip
     else:
         sweep(
             p_x, p_scale, p_x, p_x, p_sums, b_x, b_high, b_low, b_c, b_unit,
-            d, n, r, i_p, i_b, programs, temperature, s_xd, s_xn, s_xd, s_xn,
+            d, n, r, i_p, i_b, programs, tiles, 0, temperature, s_xd, s_xn, s_xd, s_xn,
             D, R, BN, N_FAST, ASYNC, True, False, False, W,
         )  # fmt: skip
         for step in range(1, steps + 1):
@@ -311,8 +314,8 @@ def cosine_stream_kernel(
                 b_unit = take_bases(p_new, b_high, b_low, d, r, z, CENTROIDS, D, R, mma, W)
                 sweep(
                     p_x, p_scale, p_x, p_x, p_sums, b_x, b_high, b_low, b_c, b_unit,
-                    d, n, r, i_p, i_b, programs, temperature, s_xd, s_xn, s_xd, s_xn,
+                    d, n, r, i_p, i_b, programs, tiles, step, temperature, s_xd, s_xn, s_xd, s_xn,
                     D, R, BN, N_FAST, ASYNC, False, False, False, W,
                 )  # fmt: skip
     if ASYNC:
-        async_copy.wait_group(0)  # the first tile once more, which nobody needs
+        async_copy.wait_group(0)  # one more tile, which nobody needs

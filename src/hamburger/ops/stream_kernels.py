@@ -9,6 +9,22 @@ from hamburger.ops.layouts import row_layout
 
 
 @gluon.jit
+def way_of(sweep, i_p, programs, tiles):
+    """Where a sweep begins and how far it is to its next tile: it goes through a program's tiles there or back.
+
+    Back begins with what the card's cache still has of X.   tiles: how many the program owns
+    """
+    back = sweep % 2
+    return i_p + back * (tiles - 1) * programs, programs - 2 * back * programs
+
+
+@gluon.jit
+def tile_at(k, begin, way, tiles):
+    """The k-th tile of a sweep; after its last one come those of the next sweep, which is on its way back."""
+    return begin + way * gl.minimum(k, 2 * tiles - 1 - k)
+
+
+@gluon.jit
 def load_bases_at_once(p_d, d, r, s_d, z, D: gl.constexpr, R: gl.constexpr, W: gl.constexpr):
     """D, zeros beyond d and r: all that memory has to give is asked for at once.   ->   D/64 times 64 R
 

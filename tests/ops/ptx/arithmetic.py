@@ -17,7 +17,8 @@ OF_ONE = {
     "neg": np.negative, "abs": np.abs, "not": np.invert,
 }  # fmt: skip
 OF_TWO = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div.full": np.divide, "max": np.fmax,
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div.full": np.divide, "max": np.fmax, "min": np.fmin,
+    "div": lambda a, b: np.where((a < 0) != (b < 0), -1, 1).astype(a.dtype) * (np.abs(a) // np.abs(b)),  # towards zero
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "shl": np.left_shift, "shr": np.right_shift,
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
     "num": lambda a, b: ~(np.isnan(a) | np.isnan(b)),
@@ -46,6 +47,7 @@ def from_bfloat16(bits: np.ndarray) -> np.ndarray:
 
 
 @rule(r"(add|sub)\.([su]16|[su]32|[su]64)")
+@rule(r"(min|max|div)\.(s32)")
 @rule(r"(and|or|xor)\.(b16|b32|b64|pred)")
 @rule(r"(add|sub|mul|max|div\.full)\.(f32)")
 def of_two(decoder: Decoder, ins: Instruction, name: str, kind: str) -> Step:
@@ -95,7 +97,7 @@ def multiply_and_add(decoder: Decoder, ins: Instruction, kind: str) -> Step:
     return step
 
 
-@rule(r"(neg)\.(s32)")
+@rule(r"(neg)\.(s32|s64)")
 @rule(r"(neg|abs|ex2\.approx|r?sqrt\.approx\.ftz)\.(f32)")
 @rule(r"(not)\.(pred|b16|b32|b64)")
 def of_one(decoder: Decoder, ins: Instruction, name: str, kind: str) -> Step:

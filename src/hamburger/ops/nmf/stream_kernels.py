@@ -12,7 +12,7 @@ from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warp
 
 from hamburger.ops.layouts import SWIZZLED, product_layout
 from hamburger.ops.nmf.wave_kernels import update_unit
-from hamburger.ops.stream_kernels import load_bases_at_once, own_codes, strides_of_tile
+from hamburger.ops.stream_kernels import load_bases_at_once, own_codes, strides_of_tile, tile_at, way_of
 from hamburger.ops.wave_kernels import (
     arrive,
     block_offset,
@@ -56,21 +56,23 @@ def store_share(p_own, b_sum, first, R: gl.constexpr, WIDE: gl.constexpr):
 @gluon.jit
 def sweep(
     p_x, p_c, p_last, p_ratio, p_y, p_sums,
-    b_tiles, b_d, b_old, b_new, b_g, d, n, r, i_p, i_b, programs, eps, s_xd, s_xn, s_yd, s_yn,
+    b_tiles, b_d, b_old, b_new, b_g, d, n, r, i_p, i_b, programs, tiles, step, eps, s_xd, s_xn, s_yd, s_yn,
     D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, WIDE: gl.constexpr, N_FAST: gl.constexpr, ASYNC: gl.constexpr,
     FIRST: gl.constexpr, READOUT: gl.constexpr, RATIO: gl.constexpr, Y: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
     """New codes for all tiles of this program, and its share of what D needs of them; or (READOUT) the last codes.
 
-    c, last: n r, the codes before and after (FIRST makes those before: softmax of D^T X).
-    Where ASYNC the first tile is on its way to the first of b_tiles when it begins, and again when it ends.
+    c, last: n r, the codes before and after (FIRST makes those before: softmax of D^T X). step: how many sweeps there
+    were before. Where ASYNC tiles lie in the two b_tiles by turns, over all sweeps; the first one is on its way when a
+    sweep begins, and that of the next sweep is there when it ends.
     """
     XD: gl.constexpr = 256 if D > 256 else D  # an operand of the matrix units has at most 256 rows
     mma: gl.constexpr = product_layout(BN, R, W)
     mma_d: gl.constexpr = product_layout(XD, R, W)
     zero_c = gl.zeros([BN, R], gl.float32, mma)
+    begin, way = way_of(step, i_p, programs, tiles)
     if not FIRST:
-        o_c, m_c = own_codes(i_p, n, r + zero_of(i_p), BN, R, mma)
+        o_c, m_c = own_codes(begin, n, r + zero_of(i_p), BN, R, mma)
         b_codes = gl.load(p_c + o_c, mask=m_c, other=0.0)
     b_xc = gl.zeros([XD, R], gl.float32, mma_d)  # the first 256 rows of X C^T,
     b_more = b_xc  # and those after them
@@ -78,18 +80,18 @@ def sweep(
     if ASYNC:
         async_copy.wait_group(0)
     ready()
-    i_x = 0  # which of b_tiles has this tile
-    for i_t in range(i_p, gl.cdiv(n, BN), programs):
+    for k in range(tiles):
+        i_t, i_next = begin + way * k, tile_at(k + 1, begin, way, tiles)
         z = zero_of(i_t)
+        turns = step * tiles + k
         s_down, s_along = strides_of_tile(s_xd, s_xn, z, N_FAST)
-        b_x = seen_as(b_tiles.index(i_x), gl.bfloat16, [D // XD, XD, BN], SWIZZLED)
+        b_x = seen_as(b_tiles.index(turns % 2 if ASYNC else 0), gl.bfloat16, [D // XD, XD, BN], SWIZZLED)
         if not ASYNC:
             load_columns(p_x, b_x, d, n, s_down, s_along, i_t, D, 64, XD, BN, N_FAST, W)
             ready()
         b_xd = project(b_x, b_d, zero_c, z, D, XD)
-        if ASYNC:  # behind the last tile there are zeros
-            i_x = 1 - i_x
-            load_columns_async(p_x, b_tiles.index(i_x), d, n, s_down, s_along, i_t + programs, D, BN, W)
+        if ASYNC:
+            load_columns_async(p_x, b_tiles.index((turns + 1) % 2), d, n, s_down, s_along, i_next, D, BN, W)
         o_c, m_c = own_codes(i_t, n, r + z, BN, R, mma)
         if FIRST:
             m_r = (gl.arange(0, R, gl.SliceLayout(0, mma)) < r)[None, :]
@@ -122,7 +124,7 @@ def sweep(
             b_cc = warpgroup_mma(b_new.permute([1, 0]), b_new, b_cc, is_async=True)
             gl.store(p_c + o_c, b_codes, mask=m_c)
         if not FIRST:  # those of the next tile, on their way during the sums
-            o_c, m_c = own_codes(i_t + programs, n, r + z, BN, R, mma)
+            o_c, m_c = own_codes(i_next, n, r + z, BN, R, mma)
             b_codes = gl.load(p_c + o_c, mask=m_c, other=0.0)
         if not READOUT:
             b_xc, b_more, b_cc = warpgroup_mma_wait(0, deps=[b_xc, b_more, b_cc])
@@ -131,9 +133,6 @@ def sweep(
         ready()  # the next tile is here, and this one's place is free
     if not READOUT:
         z = zero_of(i_p)
-        if ASYNC:
-            s_down, s_along = strides_of_tile(s_xd, s_xn, z, N_FAST)
-            load_columns_async(p_x, b_tiles.index(0), d, n, s_down, s_along, i_p, D, BN, W)
         p_own = p_sums + (i_b * programs + i_p + z) * ((D + R) * R)
         store_share(p_own, b_xc, z, R, WIDE)
         if D > XD:
@@ -151,12 +150,13 @@ def stream_kernel(
     """All sweeps; or (READOUT) the last codes, and where Y the product D C. Grid: programs of an image, images from
     `first` on.
 
-    A program owns every `programs`-th tile of BN columns, from the i_p-th on, and every programs-th unit of D. X C^T
-    and C C^T of all its tiles stay in its registers in float32, and X is read once in a sweep. In shared memory, all in
-    bfloat16: D and D^T D, the same for all tiles; a tile of X, and where ASYNC the next one, on its way while this one
-    is worked on; the codes of a tile before and after. Twice in a sweep all programs of an image wait for each other,
-    by two counters: before they read shares (`sums`), and before they read D (`copy`). Within a program `ready` stands
-    between what threads write to shared memory and who reads it or writes there next.
+    A program owns every `programs`-th tile of BN columns, from the i_p-th on, and every programs-th unit of D. It has
+    one tile at least, and every other sweep goes back through them. X C^T and C C^T of all its tiles stay in its
+    registers in float32, and X is read once in a sweep. In shared memory, all in bfloat16: D and D^T D, the same for
+    all tiles; a tile of X, and where ASYNC the next one, on its way while this one is worked on; the codes of a tile
+    before and after. Twice in a sweep all programs of an image wait for each other, by two counters: before they read
+    shares (`sums`), and before they read D (`copy`). Within a program `ready` stands between what threads write to
+    shared memory and who reads it or writes there next.
 
     x, y: b d n in bfloat16, any strides. initial, d: b d r in float32, D before and after; copy: b D R in bfloat16, D
     for the next sweep. c: b n r in float32, the codes between sweeps; last: b n r, those of the read-out. ratio:
@@ -175,6 +175,7 @@ def stream_kernel(
     i_p, i_b = gl.program_id(0), first + gl.program_id(1).to(gl.int64)
     p_x += i_b * s_xb
     p_c += i_b * n * r
+    tiles = gl.cdiv(gl.cdiv(n, BN) - i_p, programs)
 
     if ASYNC:
         load_columns_async(p_x, b_tiles.index(0), d, n, s_xd, s_xn, i_p, D, BN, W)
@@ -182,13 +183,13 @@ def stream_kernel(
     if READOUT:
         sweep(
             p_x, p_c, p_last + i_b * n * r, p_ratio + i_b * n * r, p_y + i_b * s_yb, p_sums,
-            b_tiles, b_d, b_old, b_new, b_g, d, n, r, i_p, i_b, programs, eps, s_xd, s_xn, s_yd, s_yn,
+            b_tiles, b_d, b_old, b_new, b_g, d, n, r, i_p, i_b, programs, tiles, 0, eps, s_xd, s_xn, s_yd, s_yn,
             D, R, BN, WIDE, N_FAST, ASYNC, FIRST, True, RATIO, Y, W,
         )  # fmt: skip
     else:
         sweep(
             p_x, p_c, p_c, p_c, p_x, p_sums,
-            b_tiles, b_d, b_old, b_new, b_g, d, n, r, i_p, i_b, programs, eps, s_xd, s_xn, s_xd, s_xn,
+            b_tiles, b_d, b_old, b_new, b_g, d, n, r, i_p, i_b, programs, tiles, 0, eps, s_xd, s_xn, s_xd, s_xn,
             D, R, BN, WIDE, N_FAST, ASYNC, True, False, False, False, W,
         )  # fmt: skip
         for step in range(1, steps + 1):
@@ -216,8 +217,7 @@ def stream_kernel(
                 take_bases(p_new_copy, b_d, b_g, D, R, R, z, D, R, BN, W)
                 sweep(
                     p_x, p_c, p_c, p_c, p_x, p_sums,
-                    b_tiles, b_d, b_old, b_new, b_g, d, n, r, i_p, i_b, programs, eps, s_xd, s_xn, s_xd, s_xn,
+                    b_tiles, b_d, b_old, b_new, b_g, d, n, r, i_p, i_b, programs, tiles, step, eps,
+                    s_xd, s_xn, s_xd, s_xn,
                     D, R, BN, WIDE, N_FAST, ASYNC, False, False, False, False, W,
                 )  # fmt: skip
-        if ASYNC:
-            async_copy.wait_group(0)  # the first tile once more, which nobody needs
