@@ -138,6 +138,11 @@ def test_whole_numbers_are_divided_towards_zero():
     assert (found[:5] == [-1, 0, 1, 2, 2]).all()
 
 
+def test_the_smaller_number_and_nothing_below_zero():
+    found = run("sub.s32 %r4, %r1, 1; min.relu.s32 %r4, %r4, %r0; st.global.b32 [%rd1], %r4;", number=2)
+    assert (found[:5] == [0, 0, 1, 2, 2]).all()
+
+
 def test_bfloat16_is_rounded_to_even_and_lies_in_halves():
     # 1 + 2^-8 is halfway between 1 and 1 + 2^-7; 1 + 3 2^-8 between that and 1 + 2^-6
     found = run("cvt.rn.bf16x2.f32 %r4, 0f3F808000, 0f3F818000; mov.b32 {%rs0, %rs1}, %r4; mov.b32 %r5, {%rs1, %rs0};"

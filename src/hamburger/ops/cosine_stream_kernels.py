@@ -1,10 +1,8 @@
 """Soft k-means by cosine where X does not fit the card, in Gluon for Hopper: VQ's and CD's sweeps in one launch, each
 of them one pass over X.
 
-Letters and pieces: `hamburger.ops.wave_kernels`. Why both D and C are taken in two halves:
-`hamburger.ops.cosine_bases_kernels`.
-
-A tile of X, BN columns, lies in shared memory in pieces of ROWS rows: x is D/ROWS ROWS BN everywhere here.
+Letters: `hamburger.ops.wave_kernels`. Pieces of X: `hamburger.ops.stream_kernels`. Why both D and C are taken in two
+halves: `hamburger.ops.cosine_bases_kernels`.
 """
 
 from __future__ import annotations
@@ -16,11 +14,19 @@ from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warp
 
 from hamburger.ops.cosine_bases_kernels import EPS, inverse_norms, rest, split_bases, unit_scales, unit_scales_again
 from hamburger.ops.layouts import SWIZZLED, product_layout, row_layout, tile_layout
-from hamburger.ops.stream_kernels import own_codes, store_sums, strides_of_tile, tile_at, way_of
+from hamburger.ops.stream_kernels import (
+    ROWS,
+    load_piece_async,
+    load_tile_async,
+    own_codes,
+    store_sums,
+    strides_of_tile,
+    tile_at,
+    way_of,
+)
 from hamburger.ops.wave_kernels import (
     arrive,
     load_columns,
-    load_columns_async,
     load_shares,
     ready,
     share_layout,
@@ -30,23 +36,6 @@ from hamburger.ops.wave_kernels import (
     wait,
     zero_of,
 )
-
-ROWS = gl.constexpr(128)  # of X that go together: its tile is copied, multiplied and freed in such pieces
-
-
-@gluon.jit
-def load_piece_async(p_x, b_x, d, n, s_xd, s_xn, i_t, i: gl.constexpr, BN: gl.constexpr, W: gl.constexpr):
-    """Piece i of tile i_t of X, under way; zeros behind the last tile."""
-    load_columns_async(p_x, b_x.index(i), d, n, s_xd, s_xn, i_t, ROWS, BN, W, i * ROWS)
-
-
-@gluon.jit
-def load_tile_async(
-    p_x, b_x, d, n, s_xd, s_xn, i_t, PIECES: gl.constexpr, BN: gl.constexpr, W: gl.constexpr
-):  # fmt: skip
-    """All of tile i_t of X, under way, a piece after another."""
-    for i in gl.static_range(PIECES):
-        load_piece_async(p_x, b_x, d, n, s_xd, s_xn, i_t, i, BN, W)
 
 
 @gluon.jit

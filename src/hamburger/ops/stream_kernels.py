@@ -1,4 +1,7 @@
-"""Pieces of a sweep in one pass over X, in Gluon. Letters, and more pieces: `hamburger.ops.wave_kernels`."""
+"""What sweeps in one pass over X are made of, in Gluon. Letters, and more: `hamburger.ops.wave_kernels`.
+
+A tile of X, BN columns, lies in shared memory in pieces of ROWS rows: x is D/ROWS ROWS BN everywhere here.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,9 @@ import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
 
 from hamburger.ops.layouts import row_layout
+from hamburger.ops.wave_kernels import load_columns_async
+
+ROWS = gl.constexpr(128)  # of X that go together: its tile is copied, multiplied and freed in such pieces
 
 
 @gluon.jit
@@ -20,8 +26,26 @@ def way_of(sweep, i_p, programs, tiles):
 
 @gluon.jit
 def tile_at(k, begin, way, tiles):
-    """The k-th tile of a sweep; after its last one come those of the next sweep, which is on its way back."""
-    return begin + way * gl.minimum(k, 2 * tiles - 1 - k)
+    """The k-th tile of a sweep; after its last one come those of the next sweep, which is on its way back.
+
+    k: at most two beyond the last
+    """
+    return begin + way * gl.maximum(gl.minimum(k, 2 * tiles - 1 - k), 0)
+
+
+@gluon.jit
+def load_piece_async(p_x, b_x, d, n, s_xd, s_xn, i_t, i: gl.constexpr, BN: gl.constexpr, W: gl.constexpr):
+    """Piece i of tile i_t of X, under way; zeros behind the last tile."""
+    load_columns_async(p_x, b_x.index(i), d, n, s_xd, s_xn, i_t, ROWS, BN, W, i * ROWS)
+
+
+@gluon.jit
+def load_tile_async(
+    p_x, b_x, d, n, s_xd, s_xn, i_t, PIECES: gl.constexpr, BN: gl.constexpr, W: gl.constexpr
+):  # fmt: skip
+    """All of tile i_t of X, under way, a piece after another."""
+    for i in gl.static_range(PIECES):
+        load_piece_async(p_x, b_x, d, n, s_xd, s_xn, i_t, i, BN, W)
 
 
 @gluon.jit

@@ -18,6 +18,7 @@ OF_ONE = {
 }  # fmt: skip
 OF_TWO = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div.full": np.divide, "max": np.fmax, "min": np.fmin,
+    "min.relu": lambda a, b: np.maximum(np.minimum(a, b), 0),
     "div": lambda a, b: np.where((a < 0) != (b < 0), -1, 1).astype(a.dtype) * (np.abs(a) // np.abs(b)),  # towards zero
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "shl": np.left_shift, "shr": np.right_shift,
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
@@ -47,7 +48,7 @@ def from_bfloat16(bits: np.ndarray) -> np.ndarray:
 
 
 @rule(r"(add|sub)\.([su]16|[su]32|[su]64)")
-@rule(r"(min|max|div)\.(s32)")
+@rule(r"(min|min\.relu|max|div)\.(s32)")
 @rule(r"(and|or|xor)\.(b16|b32|b64|pred)")
 @rule(r"(add|sub|mul|max|div\.full)\.(f32)")
 def of_two(decoder: Decoder, ins: Instruction, name: str, kind: str) -> Step:

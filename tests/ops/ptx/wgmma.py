@@ -1,4 +1,7 @@
-"""The matrix units of Hopper: D += A B in float32, A and B in bfloat16 from shared memory, behind descriptors."""
+"""The matrix units of Hopper: D += A B in float32, A and B in bfloat16 from shared memory, behind descriptors.
+
+A may also come from registers.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import numpy as np
 
 from .arithmetic import from_bfloat16
 from .decode import Decoder, Step, number, parts, rule
-from .parse import Instruction, Register
+from .parse import Instruction, Register, Vector
 from .races import Fault
 
 if TYPE_CHECKING:
@@ -93,10 +96,14 @@ def multiply(decoder: Decoder, ins: Instruction, columns: str) -> Step:
     decoder.unguarded(ins)
     n = int(columns)
     sums, left, right, adds, *rest = ins.operands
-    sign_a, sign_b, turned_a, turned_b = (number(ins, one) for one in rest)
+    sign_a, sign_b, *turned = (number(ins, one) for one in rest)
     registers = [one.index for one in parts(sums) if isinstance(one, Register)]
-    if (sign_a, sign_b) != (1, 1) or len(registers) != n // 2 or decoder.threads % GROUP:
+    held = [one.index for one in parts(left) if isinstance(one, Register)] if isinstance(left, Vector) else []
+    if (sign_a, sign_b) != (1, 1) or len(registers) != n // 2 or len(held) not in (0, 4) or decoder.threads % GROUP:
         raise ins.unknown("is not emulated with these operands")
+    if held:
+        return multiply_held(decoder, ins, n, registers, held, *turned)
+    turned_a, turned_b = turned
     a, b = decoder.source(ins, left, "u64"), decoder.source(ins, right, "u64")
     use, used = decoder.source(ins, adds, "pred"), frozenset(registers)
     warp_groups = [slice(first, first + GROUP) for first in range(0, decoder.threads, GROUP)]
@@ -108,6 +115,34 @@ def multiply(decoder: Decoder, ins: Instruction, columns: str) -> Step:
             program.shared.take_off(at.halves)
             flight.halves.append(at.halves)
             found.append(product(program, at)[fragment(n)])
+        accumulate(program, registers, np.concatenate(found, axis=1), use(program))
+        program.flights.begin(flight)
+
+    return step
+
+
+def multiply_held(
+    decoder: Decoder, ins: Instruction, n: int, registers: list[int], held: list[int], turned_b: int
+) -> Step:
+    """As `multiply`, with A in registers: two neighbours of a row in each, which lie as in a result of 16 columns."""
+    b, use = decoder.source(ins, ins.operands[2], "u64"), decoder.source(ins, ins.operands[3], "pred")
+    rows, columns = fragment(K)
+    used, low, high = frozenset([*registers, *held]), slice(0, None, 2), slice(1, None, 2)
+
+    def step(program: Program) -> None:
+        found, flight = [], Flight(used, [])
+        words = np.stack([program.registers[register] for register in held])
+        for first in range(0, decoder.threads, GROUP):
+            group = slice(first, first + GROUP)
+            at = places(same(b(program)[group]), n, turned_b)
+            read = np.unique(at)
+            program.shared.take_off(read)
+            flight.halves.append(read)
+            a = np.empty((M, K))
+            a[rows[low], columns[low]] = from_bfloat16(words[:, group].astype(np.uint16))
+            a[rows[high], columns[high]] = from_bfloat16((words[:, group] >> 16).astype(np.uint16))
+            halves = program.shared.raw.view(np.uint16)
+            found.append((a @ from_bfloat16(halves[at]).astype(np.float64).T)[fragment(n)])
         accumulate(program, registers, np.concatenate(found, axis=1), use(program))
         program.flights.begin(flight)
 

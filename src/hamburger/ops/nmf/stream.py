@@ -8,12 +8,34 @@ from torch import Tensor
 from hamburger.ops import launch
 from hamburger.ops.nmf.wave import columns
 from hamburger.ops.start import start
-from hamburger.ops.stream import BN, Stream, asynchronous
+from hamburger.ops.stream import BN as NARROW
+from hamburger.ops.stream import Stream, asynchronous
+from hamburger.ops.tiles import cdiv
 
 
 def shared_bytes(D: int, R: int) -> int:
-    """Two tiles of X, D, codes before and after and D^T D in bfloat16, and what sums and changes of layout need."""
-    return 2 * (2 * D * BN + D * R + 2 * BN * R + R * R) + 8192
+    """What the widest tiles need: X, D, codes and D^T D in bfloat16, and what sums and changes of layout need."""
+    return max(2 * (places(D, BN) * D * BN + D * R + BN * R + R * R) for BN in widths(R)) + 8192
+
+
+def widths(R: int) -> tuple[int, ...]:
+    """Columns that a tile can have: more would leave no registers beside the sums."""
+    return (NARROW, 2 * NARROW) if R == 64 else (NARROW,)
+
+
+def places(D: int, BN: int) -> int:
+    """For how many tiles there is room where they are copied in the background."""
+    return 2 if D * BN <= 512 * NARROW else 1
+
+
+def width(cut: Stream, n: int) -> int:
+    """Columns of a tile in a sweep. A wide one takes less time than two, about as much as 5 / 3.
+
+    All programs wait for those that have one tile more than the others, and each needs one at least.
+    """
+    narrow, wide = cdiv(n, NARROW), cdiv(n, 2 * NARROW)
+    worth = 5 * cdiv(wide, cut.programs) <= 3 * cdiv(narrow, cut.programs)
+    return 2 * NARROW if worth and wide >= cut.programs and len(widths(cut.R)) > 1 else NARROW
 
 
 def solve(
@@ -45,13 +67,13 @@ def solve(
         for first in range(0, b, cut.images):
             images = min(cut.images, b - first)
             _launch(
-                x, bases, found, copy, codes, codes, x, x, sums, counts, cut, first, images, steps, eps,
+                x, bases, found, copy, codes, codes, x, x, sums, counts, cut, width(cut, n), first, images, steps, eps,
                 FIRST=True, READOUT=False, RATIO=False, Y=False, launch_cooperative_grid=True,
             )  # fmt: skip
     out = x if y is None else y
     # what a read-out does not look at (copy, sums, counts) is any memory
     _launch(
-        x, found, found, x, codes, last, x if ratio is None else ratio, out, x, codes, cut, 0, b, 0, eps,
+        x, found, found, x, codes, last, x if ratio is None else ratio, out, x, codes, cut, NARROW, 0, b, steps, eps,
         FIRST=not steps, READOUT=True, RATIO=keep, Y=product,
     )  # fmt: skip
     return found, last, y, ratio
@@ -59,15 +81,15 @@ def solve(
 
 def _launch(
     x: Tensor, bases: Tensor, found: Tensor, copy: Tensor, codes: Tensor, last: Tensor, ratio: Tensor, y: Tensor,
-    sums: Tensor, counts: Tensor, cut: Stream, first: int, images: int, steps: int, eps: float, **flags: bool,
+    sums: Tensor, counts: Tensor, cut: Stream, BN: int, first: int, images: int, steps: int, eps: float, **flags: bool,
 ) -> None:  # fmt: skip
     from hamburger.ops.nmf.stream_kernels import stream_kernel
 
-    (_, d, n), r = x.shape, bases.shape[2]
+    (_, d, n), r, ahead = x.shape, bases.shape[2], asynchronous(x)
     start(
         stream_kernel, (cut.programs, images),
         x, bases, found, copy, codes, last, ratio, y, sums, counts,
         first, d, n, r, steps, cut.programs, eps, *x.stride(), *y.stride(), counts.stride(0),
-        D=cut.D, R=cut.R, BN=BN, COLS=columns(cut.programs), N_FAST=x.stride(2) == 1, ASYNC=asynchronous(x),
-        num_warps=8, **flags,
+        D=cut.D, R=cut.R, BN=BN, PLACES=places(cut.D, BN) if ahead else 1, COLS=columns(cut.programs),
+        N_FAST=x.stride(2) == 1, ASYNC=ahead, num_warps=8, **flags,
     )  # fmt: skip

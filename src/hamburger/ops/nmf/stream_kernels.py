@@ -12,16 +12,24 @@ from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warp
 
 from hamburger.ops.layouts import SWIZZLED, product_layout
 from hamburger.ops.nmf.wave_kernels import update_unit
-from hamburger.ops.stream_kernels import load_bases_at_once, own_codes, strides_of_tile, tile_at, way_of
+from hamburger.ops.stream_kernels import (
+    ROWS,
+    load_bases_at_once,
+    load_piece_async,
+    load_tile_async,
+    own_codes,
+    strides_of_tile,
+    tile_at,
+    way_of,
+)
 from hamburger.ops.wave_kernels import (
     arrive,
     block_offset,
     load_columns,
-    load_columns_async,
-    project,
     ready,
     seen_as,
     softmax,
+    threads_meet,
     wait,
     write_product,
     zero_of,
@@ -30,18 +38,18 @@ from hamburger.ops.wave_kernels import (
 
 @gluon.jit
 def take_bases(
-    p_d, b_d, b_g, d, r, s_d, z, D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, W: gl.constexpr
+    p_d, b_d, b_g, d, r, s_d, z, D: gl.constexpr, R: gl.constexpr, W: gl.constexpr
 ):  # fmt: skip
     """D and D^T D into shared memory, in bfloat16, zeros beyond d and r.   b_d: D/64 64 R   b_g: R R"""
     b_rows = load_bases_at_once(p_d, d, r, s_d, z, D, R, W)
     for i in gl.static_range(D // 64):
         b_d.index(i + z).store(b_rows[i].to(gl.bfloat16))
     ready()
-    zero = gl.zeros([R, R], gl.float32, product_layout(BN, R, W))
-    b_gram = zero
+    b_gram = gl.zeros([R, R], gl.float32, product_layout(R, R, W))
     for i in range(D // 64):  # a loop of the machine's: what is found for one unrolled would be kept for all sweeps
         b_gram = warpgroup_mma(b_d.index(i).permute([1, 0]), b_d.index(i), b_gram)
     b_g.store(b_gram.to(gl.bfloat16))
+    ready()
 
 
 @gluon.jit
@@ -54,61 +62,116 @@ def store_share(p_own, b_sum, first, R: gl.constexpr, WIDE: gl.constexpr):
 
 
 @gluon.jit
+def place_of(b_tiles, turn, D: gl.constexpr, BN: gl.constexpr, PLACES: gl.constexpr):
+    """Where a program's tile at its so-manieth turn lies: in one place after another.   ->   D/ROWS ROWS BN"""
+    return seen_as(b_tiles.index(turn % PLACES), gl.bfloat16, [D // ROWS, ROWS, BN], SWIZZLED)
+
+
+@gluon.jit
+def ratio_of(b_codes, b_g, m_c, zero, eps):
+    """C / (D^T D C + eps), zero where there is none.   codes: BN R   g: R R, in shared memory   ->   BN R
+
+    The softmax of a column beyond n is not zero, and with eps = 0 the padding is 0 / 0. The matrix units take C from
+    registers: as the rows of a product's result lie, so must those of a factor.
+    """
+    mma: gl.constexpr = b_codes.type.layout
+    b_factor = gl.convert_layout(b_codes.to(gl.bfloat16), gl.DotOperandLayout(0, mma, 2))
+    b_gc = warpgroup_mma(b_factor, b_g, zero, use_acc=False)
+    return gl.where(m_c, b_codes / (b_gc + eps), 0.0)
+
+
+@gluon.jit
+def project_pieces(
+    b_x, b_d, zero, z, ASYNC: gl.constexpr, PIECES: gl.constexpr, PLACES: gl.constexpr
+):  # fmt: skip
+    """X^T D, under way, a piece of X as soon as it is there.   d: D/64 64 R   ->   BN R
+
+    PLACES: of how many tiles the pieces are on their way, this one's first
+    """
+    b_xd = zero
+    for i in gl.static_range(PIECES):
+        if ASYNC:
+            async_copy.wait_group(PLACES * PIECES - 1 - i)
+        if ASYNC or i == 0:
+            ready()
+        for j in gl.static_range(ROWS // 64):
+            b_part = b_x.index(i + z).slice(j * 64, 64, dim=0).permute([1, 0])
+            b_basis = b_d.index(i * (ROWS // 64) + j + z)
+            b_xd = warpgroup_mma(b_part, b_basis, b_xd, use_acc=i + j > 0, is_async=True)
+    return b_xd
+
+
+@gluon.jit
+def add_to_sums(b_xc, b_cc, b_x, b_c, z, PIECES: gl.constexpr):
+    """X C^T, each piece of X to its own rows of it, and C C^T, under way.   ->   PIECES of ROWS R,  R R"""
+    under_way = ()
+    for i in gl.static_range(PIECES):
+        under_way += (warpgroup_mma(b_x.index(i + z), b_c, b_xc[i], is_async=True),)
+    return under_way, warpgroup_mma(b_c.permute([1, 0]), b_c, b_cc, is_async=True)
+
+
+@gluon.jit
+def finish_sums(
+    under_way, b_cc, p_x, b_x, d, n, s_xd, s_xn, i_coming,
+    ASYNC: gl.constexpr, PIECES: gl.constexpr, BN: gl.constexpr, W: gl.constexpr,
+):  # fmt: skip
+    """Wait for what `add_to_sums` began.   ->   PIECES of ROWS R,  R R
+
+    Where ASYNC each piece, now free, is filled with the same piece of tile i_coming.
+    """
+    b_xc = ()
+    for i in gl.static_range(PIECES):
+        b_xc += (warpgroup_mma_wait(PIECES - i, deps=[under_way[i]]),)
+        if ASYNC:
+            threads_meet()
+            load_piece_async(p_x, b_x, d, n, s_xd, s_xn, i_coming, i, BN, W)
+    return b_xc, warpgroup_mma_wait(0, deps=[b_cc])
+
+
+@gluon.jit
 def sweep(
     p_x, p_c, p_last, p_ratio, p_y, p_sums,
-    b_tiles, b_d, b_old, b_new, b_g, d, n, r, i_p, i_b, programs, tiles, step, eps, s_xd, s_xn, s_yd, s_yn,
-    D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, WIDE: gl.constexpr, N_FAST: gl.constexpr, ASYNC: gl.constexpr,
+    b_tiles, b_d, b_codes_place, b_gram_place, d, n, r, i_p, i_b, programs, tiles, step, eps, s_xd, s_xn, s_yd, s_yn,
+    D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, PLACES: gl.constexpr, WIDE: gl.constexpr,
+    N_FAST: gl.constexpr, ASYNC: gl.constexpr,
     FIRST: gl.constexpr, READOUT: gl.constexpr, RATIO: gl.constexpr, Y: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
     """New codes for all tiles of this program, and its share of what D needs of them; or (READOUT) the last codes.
 
     c, last: n r, the codes before and after (FIRST makes those before: softmax of D^T X). step: how many sweeps there
-    were before. Where ASYNC tiles lie in the two b_tiles by turns, over all sweeps; the first one is on its way when a
-    sweep begins, and that of the next sweep is there when it ends.
+    were before. Tiles lie in the PLACES of b_tiles by turns, over all sweeps. Where ASYNC the first so many tiles are
+    on their way when it begins, and those of the next sweep when it ends.
     """
-    XD: gl.constexpr = 256 if D > 256 else D  # an operand of the matrix units has at most 256 rows
+    PIECES: gl.constexpr = D // ROWS
     mma: gl.constexpr = product_layout(BN, R, W)
-    mma_d: gl.constexpr = product_layout(XD, R, W)
     zero_c = gl.zeros([BN, R], gl.float32, mma)
     begin, way = way_of(step, i_p, programs, tiles)
     if not FIRST:
         o_c, m_c = own_codes(begin, n, r + zero_of(i_p), BN, R, mma)
         b_codes = gl.load(p_c + o_c, mask=m_c, other=0.0)
-    b_xc = gl.zeros([XD, R], gl.float32, mma_d)  # the first 256 rows of X C^T,
-    b_more = b_xc  # and those after them
-    b_cc = gl.zeros([R, R], gl.float32, mma)
-    if ASYNC:
-        async_copy.wait_group(0)
-    ready()
+    b_xc = ()  # X C^T, a piece of its rows after another
+    for _ in gl.static_range(PIECES):
+        b_xc += (gl.zeros([ROWS, R], gl.float32, product_layout(ROWS, R, W)),)
+    b_cc = gl.zeros([R, R], gl.float32, product_layout(R, R, W))
     for k in range(tiles):
-        i_t, i_next = begin + way * k, tile_at(k + 1, begin, way, tiles)
+        i_t = begin + way * k
         z = zero_of(i_t)
-        turns = step * tiles + k
         s_down, s_along = strides_of_tile(s_xd, s_xn, z, N_FAST)
-        b_x = seen_as(b_tiles.index(turns % 2 if ASYNC else 0), gl.bfloat16, [D // XD, XD, BN], SWIZZLED)
-        if not ASYNC:
-            load_columns(p_x, b_x, d, n, s_down, s_along, i_t, D, 64, XD, BN, N_FAST, W)
-            ready()
-        b_xd = project(b_x, b_d, zero_c, z, D, XD)
-        if ASYNC:
-            load_columns_async(p_x, b_tiles.index((turns + 1) % 2), d, n, s_down, s_along, i_next, D, BN, W)
+        i_next, i_coming = tile_at(k + 1, begin, way, tiles), tile_at(k + PLACES, begin, way, tiles)
+        b_x = place_of(b_tiles, step * tiles + k, D, BN, PLACES)
+        b_c, b_g = b_codes_place.index(z), b_gram_place.index(z)
         o_c, m_c = own_codes(i_t, n, r + z, BN, R, mma)
+        # C * D^T X / (D^T D C + eps), what does not need X while that is still on its way
+        if not FIRST:
+            b_ratio = ratio_of(b_codes, b_g, m_c, zero_c, eps)
+        if not ASYNC:
+            load_columns(p_x, b_x, d, n, s_down, s_along, i_t, D, 64, ROWS, BN, N_FAST, W)
+        b_xd = warpgroup_mma_wait(0, deps=[project_pieces(b_x, b_d, zero_c, z, ASYNC, PIECES, PLACES)])
         if FIRST:
             m_r = (gl.arange(0, R, gl.SliceLayout(0, mma)) < r)[None, :]
-            b_xd = warpgroup_mma_wait(0, deps=[b_xd])
-            b_codes = softmax(b_xd, m_r)
-        # C * D^T X / (D^T D C + eps)
-        b_old.store(b_codes.to(gl.bfloat16))
-        ready()
-        b_gc = warpgroup_mma(b_old, b_g, zero_c, use_acc=False, is_async=True)
-        if FIRST:
-            b_gc = warpgroup_mma_wait(0, deps=[b_gc])
-        else:
-            b_xd, b_gc = warpgroup_mma_wait(0, deps=[b_xd, b_gc])
-        # the softmax of a column beyond n is not zero, and with eps = 0 the padding is 0 / 0
-        b_ratio = gl.where(m_c, b_codes / (b_gc + eps), 0.0)
+            b_ratio = ratio_of(softmax(b_xd, m_r), b_g, m_c, zero_c, eps)
         b_codes = b_ratio * b_xd
-        b_new.store(b_codes.to(gl.bfloat16))
+        b_c.store(b_codes.to(gl.bfloat16))
         ready()
         if READOUT:
             gl.store(p_last + o_c, b_codes.to(p_last.dtype.element_ty), mask=m_c)
@@ -116,27 +179,26 @@ def sweep(
                 gl.store(p_ratio + o_c, b_ratio.to(p_ratio.dtype.element_ty), mask=m_c)
             if Y:
                 s_y_down, s_y_along = strides_of_tile(s_yd, s_yn, z, N_FAST)
-                write_product(b_d, b_new, b_x, p_y, d, n, s_y_down, s_y_along, i_t, D, XD, BN, N_FAST, W)
+                write_product(b_d, b_c, b_x, p_y, d, n, s_y_down, s_y_along, i_t, D, ROWS, BN, N_FAST, W)
         else:
-            b_xc = warpgroup_mma(b_x.index(z), b_new, b_xc, is_async=True)
-            if D > XD:
-                b_more = warpgroup_mma(b_x.index(1 + z), b_new, b_more, is_async=True)
-            b_cc = warpgroup_mma(b_new.permute([1, 0]), b_new, b_cc, is_async=True)
+            under_way, b_cc = add_to_sums(b_xc, b_cc, b_x, b_c, z, PIECES)
             gl.store(p_c + o_c, b_codes, mask=m_c)
         if not FIRST:  # those of the next tile, on their way during the sums
             o_c, m_c = own_codes(i_next, n, r + z, BN, R, mma)
             b_codes = gl.load(p_c + o_c, mask=m_c, other=0.0)
         if not READOUT:
-            b_xc, b_more, b_cc = warpgroup_mma_wait(0, deps=[b_xc, b_more, b_cc])
-        if ASYNC:
-            async_copy.wait_group(0)
-        ready()  # the next tile is here, and this one's place is free
+            b_xc, b_cc = finish_sums(
+                under_way, b_cc, p_x, b_x, d, n, s_down, s_along, i_coming, ASYNC, PIECES, BN, W
+            )  # fmt: skip
+        if READOUT or not ASYNC:
+            threads_meet()  # the place of X is free
+        if READOUT and ASYNC:
+            load_tile_async(p_x, b_x, d, n, s_down, s_along, i_coming, PIECES, BN, W)
     if not READOUT:
         z = zero_of(i_p)
         p_own = p_sums + (i_b * programs + i_p + z) * ((D + R) * R)
-        store_share(p_own, b_xc, z, R, WIDE)
-        if D > XD:
-            store_share(p_own, b_more, z + XD, R, WIDE)
+        for i in gl.static_range(PIECES):
+            store_share(p_own, b_xc[i], z + i * ROWS, R, WIDE)
         store_share(p_own, b_cc, z + D, R, WIDE)
 
 
@@ -144,7 +206,8 @@ def sweep(
 def stream_kernel(
     p_x, p_initial, p_d, p_copy, p_c, p_last, p_ratio, p_y, p_sums, p_count,
     first, d, n, r, steps, programs, eps, s_xb, s_xd, s_xn, s_yb, s_yd, s_yn, s_count,
-    D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, COLS: gl.constexpr, N_FAST: gl.constexpr, ASYNC: gl.constexpr,
+    D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, PLACES: gl.constexpr, COLS: gl.constexpr,
+    N_FAST: gl.constexpr, ASYNC: gl.constexpr,
     FIRST: gl.constexpr, READOUT: gl.constexpr, RATIO: gl.constexpr, Y: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
     """All sweeps; or (READOUT) the last codes, and where Y the product D C. Grid: programs of an image, images from
@@ -153,10 +216,10 @@ def stream_kernel(
     A program owns every `programs`-th tile of BN columns, from the i_p-th on, and every programs-th unit of D. It has
     one tile at least, and every other sweep goes back through them. X C^T and C C^T of all its tiles stay in its
     registers in float32, and X is read once in a sweep. In shared memory, all in bfloat16: D and D^T D, the same for
-    all tiles; a tile of X, and where ASYNC the next one, on its way while this one is worked on; the codes of a tile
-    before and after. Twice in a sweep all programs of an image wait for each other, by two counters: before they read
-    shares (`sums`), and before they read D (`copy`). Within a program `ready` stands between what threads write to
-    shared memory and who reads it or writes there next.
+    all tiles; PLACES tiles of X; the new codes of a tile. Where ASYNC a piece of the tile that is PLACES tiles ahead is
+    on its way as soon as the sums have taken the same piece of this one. Twice in a sweep all programs of an image wait
+    for each other, by two counters: before they read shares (`sums`), and before they read D (`copy`). Within a program
+    `ready` and `threads_meet` stand between what threads write to shared memory and who reads it or writes there next.
 
     x, y: b d n in bfloat16, any strides. initial, d: b d r in float32, D before and after; copy: b D R in bfloat16, D
     for the next sweep. c: b n r in float32, the codes between sweeps; last: b n r, those of the read-out. ratio:
@@ -166,31 +229,37 @@ def stream_kernel(
     """
     W: gl.constexpr = num_warps
     WIDE: gl.constexpr = COLS if COLS < 8 else 8  # of a block of the sums
-    b_tiles = gl.allocate_shared_memory(gl.bfloat16, [2 if ASYNC else 1, D, BN], SWIZZLED)
+    b_tiles = gl.allocate_shared_memory(gl.bfloat16, [PLACES, D, BN], SWIZZLED)
     b_d = gl.allocate_shared_memory(gl.bfloat16, [D // 64, 64, R], SWIZZLED)
-    b_old = gl.allocate_shared_memory(gl.bfloat16, [BN, R], SWIZZLED)
-    b_new = gl.allocate_shared_memory(gl.bfloat16, [BN, R], SWIZZLED)
-    b_g = gl.allocate_shared_memory(gl.bfloat16, [R, R], SWIZZLED)
+    # one of each, found anew in each sweep: as a matrix alone its addresses would be kept and spilled
+    b_codes_place = gl.allocate_shared_memory(gl.bfloat16, [1, BN, R], SWIZZLED)
+    b_gram_place = gl.allocate_shared_memory(gl.bfloat16, [1, R, R], SWIZZLED)
 
     i_p, i_b = gl.program_id(0), first + gl.program_id(1).to(gl.int64)
     p_x += i_b * s_xb
     p_c += i_b * n * r
     tiles = gl.cdiv(gl.cdiv(n, BN) - i_p, programs)
 
+    before = steps if READOUT else 0  # sweeps
+    begin, way = way_of(before, i_p, programs, tiles)
     if ASYNC:
-        load_columns_async(p_x, b_tiles.index(0), d, n, s_xd, s_xn, i_p, D, BN, W)
-    take_bases(p_initial + i_b * d * r, b_d, b_g, d, r, r, 0, D, R, BN, W)
+        for k in gl.static_range(PLACES):
+            b_x = place_of(b_tiles, before * tiles + k, D, BN, PLACES)
+            load_tile_async(p_x, b_x, d, n, s_xd, s_xn, tile_at(k, begin, way, tiles), D // ROWS, BN, W)
+    take_bases(p_initial + i_b * d * r, b_d, b_gram_place.index(0), d, r, r, 0, D, R, W)
     if READOUT:
         sweep(
             p_x, p_c, p_last + i_b * n * r, p_ratio + i_b * n * r, p_y + i_b * s_yb, p_sums,
-            b_tiles, b_d, b_old, b_new, b_g, d, n, r, i_p, i_b, programs, tiles, 0, eps, s_xd, s_xn, s_yd, s_yn,
-            D, R, BN, WIDE, N_FAST, ASYNC, FIRST, True, RATIO, Y, W,
+            b_tiles, b_d, b_codes_place, b_gram_place, d, n, r, i_p, i_b, programs, tiles, before, eps,
+            s_xd, s_xn, s_yd, s_yn,
+            D, R, BN, PLACES, WIDE, N_FAST, ASYNC, FIRST, True, RATIO, Y, W,
         )  # fmt: skip
     else:
         sweep(
             p_x, p_c, p_c, p_c, p_x, p_sums,
-            b_tiles, b_d, b_old, b_new, b_g, d, n, r, i_p, i_b, programs, tiles, 0, eps, s_xd, s_xn, s_xd, s_xn,
-            D, R, BN, WIDE, N_FAST, ASYNC, True, False, False, False, W,
+            b_tiles, b_d, b_codes_place, b_gram_place, d, n, r, i_p, i_b, programs, tiles, 0, eps,
+            s_xd, s_xn, s_xd, s_xn,
+            D, R, BN, PLACES, WIDE, N_FAST, ASYNC, True, False, False, False, W,
         )  # fmt: skip
         for step in range(1, steps + 1):
             z = zero_of(step)  # what is found from it finds no registers to stay in between sweeps, and needs none
@@ -204,7 +273,9 @@ def stream_kernel(
             if step == 1:
                 p_old = p_initial + i_bz * d * r
             p_shares = p_sums + i_bz * programs * ((D + R) * R)
-            b_cc = b_g.slice(0, COLS if COLS > 8 else 8, dim=0)  # D^T D is made anew before it is needed
+            b_cc = b_gram_place.index(z).slice(
+                0, COLS if COLS > 8 else 8, dim=0
+            )  # D^T D is made anew before it is needed
             for i_u in range(i_p, D // 64 * (R // COLS), programs):
                 i_d, i_r = i_u // (R // COLS), i_u % (R // COLS)
                 update_unit(
@@ -214,10 +285,12 @@ def stream_kernel(
             if step < steps:
                 arrive(p_own_count + 1)
                 wait(p_own_count + 1, programs * step)
-                take_bases(p_new_copy, b_d, b_g, D, R, R, z, D, R, BN, W)
+                take_bases(p_new_copy, b_d, b_gram_place.index(z), D, R, R, z, D, R, W)
                 sweep(
                     p_x, p_c, p_c, p_c, p_x, p_sums,
-                    b_tiles, b_d, b_old, b_new, b_g, d, n, r, i_p, i_b, programs, tiles, step, eps,
+                    b_tiles, b_d, b_codes_place, b_gram_place, d, n, r, i_p, i_b, programs, tiles, step, eps,
                     s_xd, s_xn, s_xd, s_xn,
-                    D, R, BN, WIDE, N_FAST, ASYNC, False, False, False, False, W,
+                    D, R, BN, PLACES, WIDE, N_FAST, ASYNC, False, False, False, False, W,
                 )  # fmt: skip
+    if ASYNC:
+        async_copy.wait_group(0)  # tiles of one more sweep, which nobody needs
