@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 OF_ONE = {
     "ex2.approx": np.exp2, "rsqrt.approx.ftz": lambda a: 1 / np.sqrt(a), "sqrt.approx.ftz": np.sqrt,
-    "neg": np.negative, "abs": np.abs, "not": np.invert,
+    "rcp.approx.ftz": lambda a: 1 / a, "neg": np.negative, "abs": np.abs, "not": np.invert,
 }  # fmt: skip
 OF_TWO = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div.full": np.divide, "max": np.fmax, "min": np.fmin,
@@ -99,7 +99,7 @@ def multiply_and_add(decoder: Decoder, ins: Instruction, kind: str) -> Step:
 
 
 @rule(r"(neg)\.(s32|s64)")
-@rule(r"(neg|abs|ex2\.approx|r?sqrt\.approx\.ftz)\.(f32)")
+@rule(r"(neg|abs|ex2\.approx|(?:rcp|r?sqrt)\.approx\.ftz)\.(f32)")
 @rule(r"(not)\.(pred|b16|b32|b64)")
 def of_one(decoder: Decoder, ins: Instruction, name: str, kind: str) -> Step:
     to, what = ins.operands
