@@ -11,7 +11,7 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
 
 from hamburger.ops.layouts import SWIZZLED, product_layout
-from hamburger.ops.nmf.wave_kernels import update_unit
+from hamburger.ops.nmf.wave_kernels import ratio_of, update_unit
 from hamburger.ops.stream_kernels import (
     ROWS,
     load_bases_at_once,
@@ -65,27 +65,6 @@ def store_share(p_own, b_sum, first, R: gl.constexpr, WIDE: gl.constexpr):
 def place_of(b_tiles, turn, D: gl.constexpr, BN: gl.constexpr, PLACES: gl.constexpr):
     """Where a program's tile at its so-manieth turn lies: in one place after another.   ->   D/ROWS ROWS BN"""
     return seen_as(b_tiles.index(turn % PLACES), gl.bfloat16, [D // ROWS, ROWS, BN], SWIZZLED)
-
-
-@gluon.jit
-def reciprocal(b_a):
-    """1 / a to the last bit or two, of numbers of no extreme size: a fourth of the instructions of a division."""
-    return gl.inline_asm_elementwise(
-        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [b_a], dtype=gl.float32, is_pure=True, pack=1
-    )
-
-
-@gluon.jit
-def ratio_of(b_codes, b_g, m_c, zero, eps):
-    """C / (D^T D C + eps), zero where there is none.   codes: BN R   g: R R, in shared memory   ->   BN R
-
-    The softmax of a column beyond n is not zero, and with eps = 0 the padding is 0 / 0. The matrix units take C from
-    registers: as the rows of a product's result lie, so must those of a factor.
-    """
-    mma: gl.constexpr = b_codes.type.layout
-    b_factor = gl.convert_layout(b_codes.to(gl.bfloat16), gl.DotOperandLayout(0, mma, 2))
-    b_gc = warpgroup_mma(b_factor, b_g, zero, use_acc=False)
-    return gl.where(m_c, b_codes * reciprocal(b_gc + eps), 0.0)
 
 
 @gluon.jit
@@ -168,7 +147,7 @@ def sweep(
         i_next, i_coming = tile_at(k + 1, begin, way, tiles), tile_at(k + PLACES, begin, way, tiles)
         b_x = place_of(b_tiles, step * tiles + k, D, BN, PLACES)
         b_c, b_g = b_codes_place.index(z), b_gram_place.index(z)
-        o_c, m_c = own_codes(i_t, n, r + z, BN, R, mma)
+        o_c, m_c = own_codes(i_t, n, r + z, BN, R, mma)  # the softmax of a column beyond n is not zero
         # C * D^T X / (D^T D C + eps), what does not need X while that is still on its way
         if not FIRST:
             b_ratio = ratio_of(b_codes, b_g, m_c, zero_c, eps)

@@ -146,6 +146,26 @@ def project_bases(
     return b_xd
 
 
+@gluon.jit
+def reciprocal(b_a):
+    """1 / a to the last bit or two, of numbers of no extreme size: a fourth of the instructions of a division."""
+    return gl.inline_asm_elementwise(
+        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [b_a], dtype=gl.float32, is_pure=True, pack=1
+    )
+
+
+@gluon.jit
+def ratio_of(b_codes, b_g, mask, zero, eps):
+    """C / (D^T D C + eps), zero outside of the mask, where it may be 0 / 0.   codes: BN R   g: R R, shared   ->   BN R
+
+    The matrix units take C from registers: as the rows of a product's result lie, so must those of a factor.
+    """
+    mma: gl.constexpr = b_codes.type.layout
+    b_factor = gl.convert_layout(b_codes.to(gl.bfloat16), gl.DotOperandLayout(0, mma, 2))
+    b_gc = warpgroup_mma(b_factor, b_g, zero, use_acc=False)
+    return gl.where(mask, b_codes * reciprocal(b_gc + eps), 0.0)
+
+
 @gluon.jit(do_not_specialize=["steps", "programs"])
 def nmf_kernel(
     p_x, p_initial, p_d, p_copy, p_c, p_ratio, p_y, p_sums, p_count,
@@ -202,11 +222,9 @@ def nmf_kernel(
         z = zero_of(step)
         b_c, b_g = b_codes_place.index(z), b_gram_place.index(z)
         # C * D^T X / (D^T D C + eps)
-        b_c.store(b_codes.to(gl.bfloat16))
         ready()
-        b_ratio = gl.where(m_r, b_codes / (warpgroup_mma(b_c, b_g, zero_c, use_acc=False) + eps), 0.0)
+        b_ratio = ratio_of(b_codes, b_g, m_r, zero_c, eps)
         b_codes = b_ratio * b_xd
-        threads_meet()
         b_c.store(b_codes.to(gl.bfloat16))
         ready()
         if step < steps:
