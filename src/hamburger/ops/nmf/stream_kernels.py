@@ -126,8 +126,8 @@ def sweep(
     """New codes for all tiles of this program, and its share of what D needs of them; or (READOUT) the last codes.
 
     c, last: n r, the codes before and after (FIRST makes those before: softmax of D^T X). step: how many sweeps there
-    were before. Tiles lie in the PLACES of b_tiles by turns, over all sweeps. Where ASYNC the first so many tiles are
-    on their way when it begins, and those of the next sweep when it ends.
+    were before. Tiles lie in the PLACES of b_tiles by turns, over all sweeps. Where ASYNC the first PLACES tiles are on
+    their way when it begins, and those of the next sweep when it ends.
     """
     PIECES: gl.constexpr = D // ROWS
     mma: gl.constexpr = product_layout(BN, R, W)
@@ -145,6 +145,8 @@ def sweep(
         z = zero_of(i_t)
         s_down, s_along = strides_of_tile(s_xd, s_xn, z, N_FAST)
         i_next, i_coming = tile_at(k + 1, begin, way, tiles), tile_at(k + PLACES, begin, way, tiles)
+        if READOUT and k + PLACES >= tiles:
+            i_coming = gl.cdiv(n, BN)  # no sweep comes after it, and beyond n nothing is read
         b_x = place_of(b_tiles, step * tiles + k, D, BN, PLACES)
         b_c, b_g = b_codes_place.index(z), b_gram_place.index(z)
         o_c, m_c = own_codes(i_t, n, r + z, BN, R, mma)  # the softmax of a column beyond n is not zero
