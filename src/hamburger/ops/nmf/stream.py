@@ -29,7 +29,7 @@ def places(D: int, BN: int) -> int:
 
 
 def width(cut: Stream, n: int) -> int:
-    """Columns of a tile in a sweep. A wide one takes less time than two, about as much as 5 / 3.
+    """Columns of a tile in a sweep. A wide one is taken for the work of 5 / 3: less than two, how much is a guess.
 
     All programs wait for those that have one tile more than the others, and each needs one at least.
     """
