@@ -25,7 +25,7 @@ def plan(*contexts, **options):
 
 @pytest.fixture(scope="module")
 def rows():
-    return detect.measure(plan("none", "sa-materialised"))
+    return list(detect.measure(plan("none", "sa-materialised")))
 
 
 def test_rows_say_how_many_positions_the_context_sees(rows):

@@ -14,8 +14,9 @@ from hamburger.gan import discriminator_hinge, generator_hinge
 from hamburger.gan.blocks import DownBlock, FirstBlock, UpBlock
 from hamburger.gan.hamgan import HamBlock, UniformDictionary
 from hamburger.gan.norm import ConditionalBatchNorm2d
+from hamburger.gan.resample import double, halve
 from hamburger.gan.sagan import SelfAttention
-from hamburger.gan.spectral import SpectralNorm, spectral_norm
+from hamburger.gan.spectral import SpectralNorm, iterate, resting, spectral_norm
 from hamburger.gan.style import Layers
 from hamburger.gan.ylg import SparseAttention
 from hamburger.testing import assert_close
@@ -91,6 +92,65 @@ def test_vectors_move_in_training_alone_and_two_calls_can_be_differentiated():
     (layer(x).sum() + layer(2 * x).sum()).backward()
     assert not torch.equal(vector, before)
     assert layer.parametrizations.weight.original.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["sngan", "sagan"])
+def test_iterations_of_all_at_once_are_those_of_each(name):
+    one, two = (small(name)[1].double().train() for _ in range(2))
+    two.load_state_dict(one.state_dict())
+    x, y = torch.randn(2, 3, one.resolution, one.resolution, dtype=torch.float64), torch.tensor([0, 1])
+    wanted = one(x, y)
+    before = {key: value.clone() for key, value in two.named_buffers()}
+    iterate(two)
+    moved = {key: value.clone() for key, value in two.named_buffers() if not torch.equal(value, before[key])}
+    assert {key.rsplit(".", 1)[1] for key in moved} == {"u", "v"}
+    with resting(two):
+        assert_close(two(x, y), wanted)
+    for key, value in one.named_buffers():
+        if key in moved:
+            assert_close(moved[key], value)
+            assert torch.equal(two.get_buffer(key), moved[key])
+    for net in (one, two):
+        net.zero_grad()
+    one(x, y).sum().backward()
+    iterate(two)
+    with resting(two):
+        two(x, y).sum().backward()
+    for mine, other in zip(two.parameters(), one.parameters(), strict=True):
+        assert_close(mine.grad, other.grad)
+
+
+def test_differentiated_after_the_vectors_have_moved_on_is_an_error_and_not_a_wrong_gradient():
+    layer = spectral_norm(nn.Linear(6, 4))
+    with resting(layer):
+        out = layer(torch.randn(2, 6)).sum()
+    iterate(layer)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.backward()
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_twice_and_half_the_size(layout):
+    x = torch.randn(2, 6, 8, 4, dtype=torch.float64).contiguous(memory_format=layout).requires_grad_()
+    for mine, torchs in (
+        (double, lambda t: F.interpolate(t, scale_factor=2, mode="nearest")),
+        (halve, lambda t: F.avg_pool2d(t, 2)),
+    ):
+        out, wanted = mine(x), torchs(x)
+        assert_close(out, wanted)
+        assert out.is_contiguous(memory_format=layout)
+        cotangent = torch.randn_like(wanted)
+        (got,), (want,) = (torch.autograd.grad(t, x, cotangent) for t in (out, wanted))
+        assert_close(got, want)
+        assert got.is_contiguous(memory_format=layout)
+
+
+@pytest.mark.gpu
+def test_maps_keep_their_dtype_under_autocast():
+    """torch's own way to double a map does not, and everything behind it would be float32."""
+    x = torch.randn(1, 2, 4, 4, dtype=torch.bfloat16, device="cuda")
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        assert double(x).dtype == halve(x).dtype == torch.bfloat16
 
 
 def test_a_vector_has_no_singular_values():

@@ -52,6 +52,7 @@ BLOCKS: dict[str, Callable[[Path], str]] = {
     "table3-rivals": lambda results: table3_page.against_ham(lines_of(results / "table3_h200.jsonl")),
     "table3-batch": lambda results: table3_page.against_ham(lines_of(results / "table3_batch16_h200.jsonl")),
     "ham-h200": lambda results: ham_page.floors(lines_of(results / "ham_h200.jsonl")),
+    "profile-h200": lambda results: ham_page.profile(lines_of(results / "profile_h200.jsonl")),
     "table3-paper": lambda results: table3_page.against_paper(lines_of(results / "table3_h200.jsonl"), "float32"),
     **{f"table3-h200-{dtype}": _h200(dtype) for dtype in ("bfloat16", "tf32", "float32")},
     "table3-cpu": lambda results: table3_page.over_sizes(lines_of(results / "table3_cpu.jsonl"), "float32"),

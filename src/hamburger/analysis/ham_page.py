@@ -1,4 +1,4 @@
-"""Rows of `ham bench ham` -> the table of the hams alone against their floor."""
+"""Rows of `ham bench ham` -> the hams alone against their floor; of `ham bench profile` -> the kernels of a layer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hamburger.analysis.core_page import markdown_table, pick
+from hamburger.bench.profile import lines as kernel_lines
 
 Row = dict[str, Any]
 
@@ -28,3 +29,16 @@ def floors(rows: Sequence[Row]) -> str:
     )
     header = ["ham", "mode", "backend", *(f"n = {n:,}" for n in sizes)]
     return f"{markdown_table(header, lines)}\n\n{said}"
+
+
+def profile(rows: Sequence[Row]) -> str:
+    """Each kernel by n in both modes."""
+    columns = sorted({(row["mode"], row["n"]) for row in rows})
+    first = rows[0]
+    said = (
+        f"{first['hardware']}, {first['dtype']}, b = {first['batch']}, c = {first['channels']}, torch "
+        f"{first['torch']}, means of {first['calls']} calls on inputs in turn, seed {first['seed']}, commit "
+        f"{first['commit']}. The clock ran without the profiler: the median of 5 blocks of {first['calls']} calls."
+    )
+    header = ["module", "kernel", *(f"{mode}, n = {n:,}" for mode, n in columns)]
+    return f"{markdown_table(header, list(kernel_lines(rows, columns)))}\n\n{said}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,18 +80,16 @@ class Row:
     date: str
 
 
-def measure(plan: Plan, progress: Callable[[str], object] = lambda _: None) -> list[Row]:
-    """A row per size and context; of one size, all networks take turns as in `ham bench network`."""
-    rows = []
+def measure(plan: Plan, progress: Callable[[str], object] = lambda _: None) -> Iterator[Row]:
+    """A row per size and context, size after size; of one, all networks take turns as in `ham bench network`."""
     with flags_of_training(plan.device, steady=False):
         for size in plan.sizes:
             detectors = Detectors(plan, size)
             samples = detectors.measured(lambda what, size=size: progress(f"{size} px, {what}"))  # type: ignore[misc]
-            rows += detectors.rows(samples)
+            yield from detectors.rows(samples)
             del detectors
             if plan.device == "cuda":
                 torch.cuda.empty_cache()
-    return rows
 
 
 class Detectors(Contest):

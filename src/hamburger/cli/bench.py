@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from functools import partial
 from math import inf
@@ -13,6 +13,7 @@ import typer
 
 from hamburger.bench.core import Plan, measure
 from hamburger.bench.gate import GateError
+from hamburger.cli.bench_profile import profile
 from hamburger.cli.lists import numbers, words
 from hamburger.errors import OptionError
 
@@ -33,6 +34,9 @@ Autocast = Annotated[str, typer.Option(help="float32 or bfloat16 (autocast)")]
 Json = Annotated[Path | None, typer.Option(help="write the rows here, one JSON object per line")]
 
 app = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
+
+
+app.command("profile")(profile)
 
 
 @app.callback()
@@ -374,12 +378,12 @@ def gan(
 
 
 def _in_rounds(
-    measure: Callable[[Callable[[str], object]], Sequence[Any]],
+    measure: Callable[[Callable[[str], object]], Iterable[Any]],
     stages: int,
     table: Callable[[list[Any]], RenderableType],
     json: Path | None,
 ) -> None:
-    """Where everything is measured in turns there are no rows before the end."""
+    """Rows come in groups that are measured in turns, perhaps all at the end; what is interrupted keeps what it has."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -387,9 +391,11 @@ def _in_rounds(
 
     if json is not None:
         check_writable(json)
+    rows: list[Any] = []
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("measuring", total=stages)
-        rows = measure(lambda what: progress.update(task, description=what, advance=1))
-    if json is not None:
-        write_json_lines(json, (asdict(row) for row in rows))
-    Console().print(table(list(rows)))
+        for row in measure(lambda what: progress.update(task, description=what, advance=1)):
+            rows.append(row)
+            if json is not None:
+                write_json_lines(json, map(asdict, rows))
+    Console().print(table(rows))

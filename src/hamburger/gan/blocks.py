@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hamburger.gan.resample import double, halve
 from hamburger.gan.style import Layers
 
 
@@ -27,9 +27,9 @@ class UpBlock(nn.Module):
         self.shortcut = layers.conv(in_channels, out_channels, 1)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        z = self.conv1(_double(torch.relu(self.norm1(x, y))))
+        z = self.conv1(double(torch.relu(self.norm1(x, y))))
         z = self.conv2(torch.relu(self.norm2(z, y)))
-        out: Tensor = z + _double(self.shortcut(x))
+        out: Tensor = z + double(self.shortcut(x))
         return out
 
 
@@ -47,7 +47,7 @@ class FirstBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         z = self.conv2(torch.relu(self.conv1(x)))
-        out: Tensor = F.avg_pool2d(z, 2) + self.shortcut(F.avg_pool2d(x, 2))
+        out: Tensor = halve(z) + self.shortcut(halve(x))
         return out
 
 
@@ -71,9 +71,5 @@ class DownBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         z = self.conv2(torch.relu(self.conv1(torch.relu(x))))
         if self.down:
-            z, x = F.avg_pool2d(z, 2), F.avg_pool2d(x, 2)
+            z, x = halve(z), halve(x)
         return z + (x if self.shortcut is None else self.shortcut(x))
-
-
-def _double(x: Tensor) -> Tensor:
-    return F.interpolate(x, scale_factor=2, mode="nearest")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -51,29 +51,16 @@ class SpectralNorm(nn.Module):
         matrix = weight.detach().flatten(1)
         self.register_buffer("u", F.normalize(torch.randn_like(matrix[:, 0]), dim=0, eps=eps))
         self.register_buffer("v", F.normalize(torch.randn_like(matrix[0]), dim=0, eps=eps))
-        self._iterate(matrix, WARM_UP)
-
-    @torch.no_grad()
-    def _iterate(self, matrix: Tensor, times: int) -> None:
-        u, v = self.u, self.v
-        for _ in range(times):
-            u = F.normalize(matrix @ v.to(matrix), dim=0, eps=self.eps)
-            v = F.normalize(matrix.mT @ u, dim=0, eps=self.eps)
-        self.u.copy_(u)
-        self.v.copy_(v)
-
-    def follow(self, weight: Tensor) -> None:
-        """Iterate as often as at the beginning."""
-        with full_precision(weight.device.type):
-            self._iterate(widen(weight.detach()).flatten(1), WARM_UP)
+        _iterate([(self, matrix)], WARM_UP)
 
     def forward(self, weight: Tensor) -> Tensor:
         with full_precision(weight.device.type):
             matrix = widen(weight).flatten(1)
             if self.training and not self.resting:
-                self._iterate(matrix.detach(), self.iterations)
+                _iterate([(self, matrix.detach())], self.iterations)
             # clones: the next call moves the buffers before this one has been differentiated
-            sigma = self.u.to(matrix, copy=True) @ (matrix @ self.v.to(matrix, copy=True))
+            u, v = (vector.to(matrix, copy=not self.resting) for vector in (self.u, self.v))
+            sigma = u @ (matrix @ v)
             if self.convention == "inequality":
                 sigma = sigma.clamp_min(1.0)
             return (widen(weight) / sigma).to(weight.dtype)
@@ -82,13 +69,52 @@ class SpectralNorm(nn.Module):
         return f"{self.convention}, iterations={self.iterations}, eps={self.eps}"
 
 
+@torch.no_grad()
+def _iterate(norms: Sequence[tuple[SpectralNorm, Tensor]], times: int) -> None:
+    """Power iterations of several norms on their matrices, step by step for all of them: a card's time goes into the
+    number of operations here, not into their size.
+    """
+    matrices, eps = [matrix for _, matrix in norms], [norm.eps for norm, _ in norms]
+    u, v = ([], [norm.v.to(matrix) for norm, matrix in norms])
+    for _ in range(times):
+        u = _units([matrix @ right for matrix, right in zip(matrices, v, strict=True)], eps)
+        v = _units([matrix.mT @ left for matrix, left in zip(matrices, u, strict=True)], eps)
+    torch._foreach_copy_([norm.u for norm, _ in norms], u)
+    torch._foreach_copy_([norm.v for norm, _ in norms], v)
+
+
+def _units(vectors: list[Tensor], eps: list[float]) -> list[Tensor]:
+    lengths = torch._foreach_norm(vectors)
+    torch._foreach_clamp_min_(lengths, eps)
+    return list(torch._foreach_div(vectors, lengths))
+
+
+def _norms_of(nets: Iterable[nn.Module]) -> list[tuple[SpectralNorm, Tensor]]:
+    """All spectral norms inside, each with its weight before it is divided."""
+    found = []
+    for module in (module for net in nets for module in net.modules()):
+        if parametrize.is_parametrized(module, "weight"):
+            held: Any = module.parametrizations["weight"]  # type: ignore[index]
+            found += [(norm, held.original) for norm in held if isinstance(norm, SpectralNorm)]
+    return found
+
+
+def iterate(*nets: nn.Module) -> None:
+    """The power iterations of a training step for all spectral norms inside at once; call the networks `resting` then.
+
+    Each would make its own in its next call otherwise, with the same result up to rounding.
+    """
+    _move([(norm, weight, norm.iterations) for norm, weight in _norms_of(nets)])
+
+
 @contextmanager
 def resting(*nets: nn.Module) -> Iterator[None]:
     """The vectors of all spectral norms inside stay where they are, in training too.
 
-    For the parts of one batch after the first: all of them, and their gradients, are then of the same weights.
+    For the parts of one batch: all of them, and their gradients, are then of the same weights. What was computed inside
+    must be differentiated before the vectors move again, else autograd complains.
     """
-    norms = [module for net in nets for module in net.modules() if isinstance(module, SpectralNorm)]
+    norms = [norm for norm, _ in _norms_of(nets)]
     for norm in norms:
         norm.resting = True
     try:
@@ -104,12 +130,15 @@ def settle(net: nn.Module) -> None:
     For weights that did not come by training steps, such as a mean over many: vectors of other weights would find a
     smaller value than the largest, and the weight divided by that is too large.
     """
-    for module in net.modules():
-        if parametrize.is_parametrized(module, "weight"):
-            held: Any = module.parametrizations["weight"]  # type: ignore[index]
-            for norm in held:
-                if isinstance(norm, SpectralNorm):
-                    norm.follow(held.original)
+    _move([(norm, weight, WARM_UP) for norm, weight in _norms_of([net])])
+
+
+def _move(norms: Sequence[tuple[SpectralNorm, Tensor, int]]) -> None:
+    """Each norm by its number of iterations, those of the same number together."""
+    for times in sorted({times for _, _, times in norms}):
+        own = [(norm, weight) for norm, weight, wanted in norms if wanted == times]
+        with full_precision(own[0][1].device.type):
+            _iterate([(norm, widen(weight.detach()).flatten(1)) for norm, weight in own], times)
 
 
 def spectral_norm(module: M, convention: str = "equality", *, iterations: int = 1) -> M:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from hamburger.errors import TrainingError
 from hamburger.gan.generator import Generator
 from hamburger.gan.sampling import sample
 from hamburger.gan.sheets import sheet, to_bytes, write_png
-from hamburger.gan.spectral import resting
+from hamburger.gan.spectral import iterate, resting
 from hamburger.gan.weights import GeneratorInfo, save_generator
 from hamburger.recipes.gan_base import GanRecipe
 
@@ -125,17 +125,18 @@ class GanLoop(Run[GanRecipe, GanProgress]):
         player = self.discriminator
         player.optimizer.zero_grad(set_to_none=True)
         running = Running(self.generator.net, self.discriminator.net, parts=len(parts))
-        for i, part in enumerate(parts):
-            z, y = self._latents(len(part.labels))
-            with self._same_weights(i), torch.no_grad():
-                made = self.generator.model(z, y)
-            with self._same_weights(i), self._joined(player, last=i + 1 == len(parts)):
-                terms = discriminator_move(player.model, self._laid(part), made, y)
-                self.fabric.backward(terms["discriminator"] / len(parts))
-            running.part_done()
-            for name, value in terms.items():
-                own = value.detach() / len(parts)
-                seen[name] = seen[name] + own if name in seen else own
+        with self._one_power_iteration():
+            for i, part in enumerate(parts):
+                z, y = self._latents(len(part.labels))
+                with torch.no_grad():
+                    made = self.generator.model(z, y)
+                with self._joined(player, last=i + 1 == len(parts)):
+                    terms = discriminator_move(player.model, self._laid(part), made, y)
+                    self.fabric.backward(terms["discriminator"] / len(parts))
+                running.part_done()
+                for name, value in terms.items():
+                    own = value.detach() / len(parts)
+                    seen[name] = seen[name] + own if name in seen else own
         player.wrapped_optimizer.step()
         return seen
 
@@ -148,15 +149,16 @@ class GanLoop(Run[GanRecipe, GanProgress]):
         self.discriminator.net.requires_grad_(False)
         running = Running(self.generator.net, self.discriminator.net, parts=parts)
         try:
-            for i in range(parts):
-                z, y = self._latents(b)
-                with self._same_weights(i), self._joined(player, last=i + 1 == parts):
-                    made = player.model(z, y)
-                    with self.fabric.autocast():
-                        loss = generator_move(self.discriminator.plain, made, y) / parts
-                    self.fabric.backward(loss)
-                total = loss.detach() if total is None else total + loss.detach()
-                running.part_done()
+            with self._one_power_iteration():
+                for i in range(parts):
+                    z, y = self._latents(b)
+                    with self._joined(player, last=i + 1 == parts):
+                        made = player.model(z, y)
+                        with self.fabric.autocast():
+                            loss = generator_move(self.discriminator.plain, made, y) / parts
+                        self.fabric.backward(loss)
+                    total = loss.detach() if total is None else total + loss.detach()
+                    running.part_done()
         finally:
             self.discriminator.net.requires_grad_(True)
         player.wrapped_optimizer.step()
@@ -170,9 +172,13 @@ class GanLoop(Run[GanRecipe, GanProgress]):
         """Gradients cross the processes with the last accumulated part."""
         return self.fabric.no_backward_sync(player.model) if distributed.world() > 1 and not last else nullcontext()
 
-    def _same_weights(self, part: int) -> Any:
-        """Power iterations are made once a batch, in its first part, as if there were no parts."""
-        return resting(self.generator.net, self.discriminator.net) if part else nullcontext()
+    @contextmanager
+    def _one_power_iteration(self) -> Iterator[None]:
+        """One for a move, of both networks, however many parts its batch has."""
+        nets = self.generator.net, self.discriminator.net
+        iterate(*nets)
+        with resting(*nets):
+            yield
 
     def _laid(self, part: Real) -> Real:
         if not self.recipe.channels_last:

@@ -14,6 +14,7 @@ from hamburger.gan.create import create_gan
 from hamburger.gan.discriminator import Discriminator
 from hamburger.gan.generator import Generator
 from hamburger.gan.losses import discriminator_hinge, generator_hinge
+from hamburger.gan.resample import channels_last
 from hamburger.layers.norm import convert_sync
 from hamburger.recipes.gan_base import GanRecipe, TwoRates
 
@@ -106,7 +107,8 @@ def discriminator_move(judge: Judge, real: Real, made: Tensor, classes: Tensor) 
     """
     shape = (2 * len(made), *made.shape[1:])
     images = real.images
-    pairs = torch.empty(shape, dtype=images.dtype, device=images.device, memory_format=_layout(images))
+    layout = torch.channels_last if channels_last(images) else torch.contiguous_format
+    pairs = torch.empty(shape, dtype=images.dtype, device=images.device, memory_format=layout)
     pairs[0::2], pairs[1::2] = images, made
     answers = judge(pairs, torch.stack([real.labels, classes], 1).flatten()).unflatten(0, (-1, 2)).unbind(1)
     with torch.no_grad():
@@ -117,11 +119,6 @@ def discriminator_move(judge: Judge, real: Real, made: Tensor, classes: Tensor) 
         "made": answers[1].detach().float().mean(),
         "spread": spread,
     }
-
-
-def _layout(images: Tensor) -> torch.memory_format:
-    last = images.is_contiguous(memory_format=torch.channels_last) and not images.is_contiguous()
-    return torch.channels_last if last else torch.contiguous_format
 
 
 def generator_move(judge: Judge, made: Tensor, classes: Tensor) -> Tensor:
