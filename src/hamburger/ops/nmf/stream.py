@@ -35,7 +35,7 @@ def width(cut: Stream, n: int) -> int:
     """
     narrow, wide = cdiv(n, NARROW), cdiv(n, 2 * NARROW)
     worth = 5 * cdiv(wide, cut.programs) <= 3 * cdiv(narrow, cut.programs)
-    return 2 * NARROW if worth and wide >= cut.programs and len(widths(cut.R)) > 1 else NARROW
+    return NARROW
 
 
 def solve(
