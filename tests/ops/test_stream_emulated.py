@@ -35,7 +35,7 @@ def poisoned():
 
 def solve(
     b, d, n, r, steps, programs,
-    *, images=None, channels_last=False, dtype=torch.float32, keep=True, product=True, width=64, emulated=None,
+    *, images=None, channels_last=False, dtype=torch.float32, keep=True, product=True, emulated=None,
 ):  # fmt: skip
     """->   x, bases, and what came of them: D, C, D C, and what the gradient needs"""
     emulated = emulated or Emulated()
@@ -45,7 +45,7 @@ def solve(
     before = x.clone(), bases.clone()
     cut = Stream(128 if d <= 128 else 256 if d <= 256 else 512, 64 if r <= 64 else 128, programs, images or b)
     counts = torch.zeros(b, launch.COUNTS, dtype=torch.int32)
-    with mock.patch.object(stream, "start", emulated), mock.patch.object(stream, "width", lambda *_: width):
+    with mock.patch.object(stream, "start", emulated):
         found = stream.solve(x, bases, cut, steps, EPS, keep=keep, product=product, dtype=dtype, counts=counts)
     assert torch.equal(x, before[0]) and torch.equal(bases, before[1])
     assert ("cp.async" in emulated.compiled.asm["ptx"]) == (n % 16 == 0 and not channels_last)
@@ -62,11 +62,6 @@ CASES = {
     "rank 100": ((1, 256, 192, 100, 1, 2), {}),
     "three images, two in a launch": ((3, 128, 130, 64, 3, 2), {"images": 2}),
     "programs with two units of D and with one": ((1, 128, 640, 64, 2, 10), {}),
-    "wide tiles": ((1, 128, 608, 64, 3, 2), {"width": 128}),
-    "wide tiles, all padded": ((2, 200, 499, 20, 2, 2), {"width": 128, "keep": False}),
-    "wide tiles, channels last": ((1, 128, 250, 64, 2, 1), {"width": 128, "channels_last": True}),
-    "wide tiles and room for one": ((1, 512, 240, 64, 2, 1), {"width": 128}),
-    "a wide tile for each of two programs": ((1, 300, 160, 64, 2, 2), {"width": 128}),
     "the paper's d": ((1, 512, 176, 64, 1, 1), {"product": False}),
 }
 
@@ -103,8 +98,7 @@ def test_the_same_bits_whatever_the_order_of_the_programs():
         ("wgmma.wait_group", slice(None), "in flight"),
     ],
 )
-@pytest.mark.parametrize("width", [64, 128])
-def test_what_is_missing_in_the_text_is_seen(opcode, which, seen, width):
+def test_what_is_missing_in_the_text_is_seen(opcode, which, seen):
     """Else what the emulator says of the text as it is would mean little."""
 
     def edit(text):
@@ -112,4 +106,4 @@ def test_what_is_missing_in_the_text_is_seen(opcode, which, seen, width):
         return without(text, *places(text, opcode)[which])
 
     with pytest.raises(Race, match=seen):
-        solve(1, 128, 192, 64, 2, 1, width=width, emulated=Emulated(edit=edit))
+        solve(1, 128, 192, 64, 2, 1, emulated=Emulated(edit=edit))

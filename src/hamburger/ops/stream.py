@@ -11,7 +11,7 @@ from torch import Tensor
 from hamburger.ops.tiles import cdiv, power_of_two
 from hamburger.ops.wave import HOPPER, RANKS, STATIC, Card, card, gluon
 
-BN = 64  # columns of a tile; NMF also has wider ones
+BN = 64  # columns of a tile: more would leave no room for another one beside it, or no registers beside the sums
 MOST_IMAGES = 65_535  # rows of a grid
 
 Needs = Callable[[int, int], int]  # D, R -> bytes of shared memory, which every ham counts for itself

@@ -8,34 +8,14 @@ from torch import Tensor
 from hamburger.ops import launch
 from hamburger.ops.nmf.wave import columns
 from hamburger.ops.start import start
-from hamburger.ops.stream import BN as NARROW
-from hamburger.ops.stream import Stream, asynchronous
-from hamburger.ops.tiles import cdiv
+from hamburger.ops.stream import BN, Stream, asynchronous
+
+PLACES = 2  # for tiles of X, where they are copied in the background
 
 
 def shared_bytes(D: int, R: int) -> int:
-    """What the widest tiles need: X, D, codes and D^T D in bfloat16, and what sums and changes of layout need."""
-    return max(2 * (places(D, BN) * D * BN + D * R + BN * R + R * R) for BN in widths(R)) + 8192
-
-
-def widths(R: int) -> tuple[int, ...]:
-    """Columns that a tile can have: more would leave no registers beside the sums."""
-    return (NARROW, 2 * NARROW) if R == 64 else (NARROW,)
-
-
-def places(D: int, BN: int) -> int:
-    """For how many tiles there is room where they are copied in the background."""
-    return 2 if D * BN <= 512 * NARROW else 1
-
-
-def width(cut: Stream, n: int) -> int:
-    """Columns of a tile in a sweep. A wide one is taken for the work of 5 / 3: less than two, how much is a guess.
-
-    All programs wait for those that have one tile more than the others, and each needs one at least.
-    """
-    narrow, wide = cdiv(n, NARROW), cdiv(n, 2 * NARROW)
-    worth = 5 * cdiv(wide, cut.programs) <= 3 * cdiv(narrow, cut.programs)
-    return NARROW
+    """X, D, codes and D^T D in bfloat16, and what sums and changes of layout need."""
+    return 2 * (PLACES * D * BN + D * R + BN * R + R * R) + 8192
 
 
 def solve(
@@ -67,13 +47,13 @@ def solve(
         for first in range(0, b, cut.images):
             images = min(cut.images, b - first)
             _launch(
-                x, bases, found, copy, codes, codes, x, x, sums, counts, cut, width(cut, n), first, images, steps, eps,
+                x, bases, found, copy, codes, codes, x, x, sums, counts, cut, first, images, steps, eps,
                 FIRST=True, READOUT=False, RATIO=False, Y=False, launch_cooperative_grid=True,
             )  # fmt: skip
     out = x if y is None else y
     # what a read-out does not look at (copy, sums, counts) is any memory
     _launch(
-        x, found, found, x, codes, last, x if ratio is None else ratio, out, x, codes, cut, NARROW, 0, b, steps, eps,
+        x, found, found, x, codes, last, x if ratio is None else ratio, out, x, codes, cut, 0, b, steps, eps,
         FIRST=not steps, READOUT=True, RATIO=keep, Y=product,
     )  # fmt: skip
     return found, last, y, ratio
@@ -81,7 +61,7 @@ def solve(
 
 def _launch(
     x: Tensor, bases: Tensor, found: Tensor, copy: Tensor, codes: Tensor, last: Tensor, ratio: Tensor, y: Tensor,
-    sums: Tensor, counts: Tensor, cut: Stream, BN: int, first: int, images: int, steps: int, eps: float, **flags: bool,
+    sums: Tensor, counts: Tensor, cut: Stream, first: int, images: int, steps: int, eps: float, **flags: bool,
 ) -> None:  # fmt: skip
     from hamburger.ops.nmf.stream_kernels import stream_kernel
 
@@ -90,6 +70,6 @@ def _launch(
         stream_kernel, (cut.programs, images),
         x, bases, found, copy, codes, last, ratio, y, sums, counts,
         first, d, n, r, steps, cut.programs, eps, *x.stride(), *y.stride(), counts.stride(0),
-        D=cut.D, R=cut.R, BN=BN, PLACES=places(cut.D, BN) if ahead else 1, COLS=columns(cut.programs),
+        D=cut.D, R=cut.R, BN=BN, PLACES=PLACES if ahead else 1, COLS=columns(cut.programs),
         N_FAST=x.stride(2) == 1, ASYNC=ahead, num_warps=8, **flags,
     )  # fmt: skip
