@@ -127,7 +127,7 @@ def kernels(call: Callable[[], object]) -> dict[str, tuple[int, float]]:
     """What runs on the card during a call: launches and microseconds by name, the longest first."""
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CUDA]) as watched:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as watched:
         call()
         torch.cuda.synchronize()
     return summed((event.name, event.device_time) for event in watched.events() if event.device_type.name == "CUDA")

@@ -131,16 +131,6 @@ def load_columns_async(
 
 
 @gluon.jit
-def project(b_x, b_d, zero, z, D: gl.constexpr, XD: gl.constexpr):
-    """X^T D: BN R, under way."""
-    b_sum = zero
-    for i in gl.static_range(D // 64):
-        b_rows = b_x.index(i * 64 // XD + z).slice(i * 64 % XD, 64, dim=0)
-        b_sum = warpgroup_mma(b_rows.permute([1, 0]), b_d.index(i + z), b_sum, use_acc=i > 0, is_async=True)
-    return b_sum
-
-
-@gluon.jit
 def softmax(b_s, m_r):
     """Over r, which is padded.   b_s: BN R   m_r: 1 R   ->   BN R, zero in the padding"""
     b_s = gl.where(m_r, b_s, float("-inf"))
