@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils import parametrize
 
 from hamburger.errors import InputError, OptionError, ShapeError, check_count, check_seed
 from hamburger.gan.draws import classes, normals
@@ -64,26 +65,29 @@ def samples(
     classes: list[Tensor] = []
     held = 0
     # blocks begin at multiples of BLOCK, so that a number has its place in one whatever was asked for with it
-    for first in range(start - start % BLOCK, start + count if count else 0, BLOCK):
+    begin, end = start - start % BLOCK, start + count if count else 0
+    several = BLOCK * max(1, batch_size // BLOCK)
+    for first in range(begin, end, several):
         z, y = latents(
-            BLOCK,
+            min(several, end - first),
             seed=seed,
             latent=generator.latent,
             num_classes=generator.num_classes,
             start=first,
             truncation=truncation,
         )
-        wanted = slice(max(start - first, 0), min(start + count - first, BLOCK))
+        wanted = slice(max(start - first, 0), len(y))
         if given is not None:
             y[wanted] = given[first + wanted.start - start : first + wanted.stop - start]
         images.append(generate(generator, z, y)[wanted])
         classes.append(y[wanted].to(device))
         held += len(images[-1])
-        if held >= batch_size or first + BLOCK >= start + count:
+        last = first + several >= end
+        if held >= batch_size or last:
             made = zip(torch.cat(images).split(batch_size), torch.cat(classes).split(batch_size), strict=True)
             images, classes, held = [], [], 0
             for batch, labelled in made:
-                if len(batch) == batch_size or first + BLOCK >= start + count:
+                if len(batch) == batch_size or last:
                     yield batch, labelled
                 else:  # the rest waits for more
                     images, classes, held = [batch], [labelled], len(batch)
@@ -94,7 +98,7 @@ def generate(generator: Generator, z: Tensor, y: Tensor) -> Tensor:
     """Images of given latents and classes, where the generator is.   b latent, b   ->   b 3 h w in [-1, 1]
 
     Always in calls of BLOCK, the last filled up: kernels are chosen by the number of images, and other kernels round
-    otherwise, enough to change a byte of a picture.
+    otherwise, enough to change a byte of a picture. Weights are normalised once for all calls.
     """
     device = generator.project.bias.device
     missing = -len(z) % BLOCK
@@ -102,7 +106,8 @@ def generate(generator: Generator, z: Tensor, y: Tensor) -> Tensor:
     training = generator.training
     generator.eval()
     try:
-        made = [generator(a, b) for a, b in zip(z.split(BLOCK), y.split(BLOCK), strict=True)]
+        with parametrize.cached():
+            made = [generator(a, b) for a, b in zip(z.split(BLOCK), y.split(BLOCK), strict=True)]
     finally:
         generator.train(training)
     return torch.cat(made)[: len(y) - missing]
