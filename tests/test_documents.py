@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,12 @@ import hamburger as hb
 from hamburger.analysis.documents import render
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "results/README.md",
+]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
@@ -47,3 +53,10 @@ def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_file_of_results_has_its_command():
+    patterns = re.findall(r"^\| `([^`]+)` \| .*`ham ", (ROOT / "results/README.md").read_text(), flags=re.MULTILINE)
+    files = [path.name for path in (ROOT / "results").iterdir() if path.name != "README.md"]
+    assert [name for name in files if not any(fnmatch(name, pattern) for pattern in patterns)] == []
+    assert [pattern for pattern in patterns if not any(fnmatch(name, pattern) for name in files)] == []
