@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from fnmatch import fnmatch
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 import hamburger as hb
-from hamburger.analysis.documents import render
+from hamburger.analysis.documents import render, runs_of_ablations
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -60,3 +61,14 @@ def test_every_file_of_results_has_its_command():
     files = [path.name for path in (ROOT / "results").iterdir() if path.name != "README.md"]
     assert [name for name in files if not any(fnmatch(name, pattern) for pattern in patterns)] == []
     assert [pattern for pattern in patterns if not any(fnmatch(name, pattern) for name in files)] == []
+
+
+def test_the_table_of_ablations_is_that_of_their_rows():
+    path = ROOT / "results" / "ablations.csv"
+    assert path.read_text() == runs_of_ablations(ROOT / "results"), "run `make docs`"
+    with path.open() as file:
+        found = list(csv.DictReader(file))
+    counted = sum(len(each.read_text().splitlines()) for each in (ROOT / "results").glob("ablation_*.jsonl"))
+    assert len(found) == counted
+    assert {"ablation", "cell", "seed", "recipe_hash", "commit", "hardware", "miou", "loss", "seconds"} <= set(found[0])
+    assert all(0 < float(row["miou"]) < 1 for row in found if row["miou"])

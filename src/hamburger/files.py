@@ -99,11 +99,19 @@ def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    write_atomically(path, csv_text(rows).encode())
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A line a row, with the fields of all of them; lists and tables inside a row have no place in one."""
+    fields = dict.fromkeys(
+        name for row in rows for name, value in row.items() if not isinstance(value, (list, tuple, dict))
+    )
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer = csv.DictWriter(text, fieldnames=list(fields), lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     writer.writerows(rows)
-    write_atomically(path, text.getvalue().encode())
+    return text.getvalue()
 
 
 def check_writable(path: Path) -> None:

@@ -83,6 +83,19 @@ def test_tokens_need_a_size():
     assert code_maps(net, image, size=(2, 3)).maps.shape == (1, 1, 2, 2, 3)
 
 
+def test_class_tokens_lie_before_the_map():
+    timm = pytest.importorskip("timm", reason="needs timm")
+    vit = timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, depth=1, embed_dim=24, num_heads=3)
+    hb.replace_attention(vit, "nmf", rank=4)
+    image = torch.rand(3, 32, 32)
+    whole = code_maps(vit, image, size=(1, 17))
+    found = code_maps(vit, image, layer="blocks.0", size=(4, 4))
+    assert torch.equal(found.maps.flatten(3), whole.maps.flatten(3)[..., 1:])
+    assert torch.equal(found.energies, whole.energies)
+    with pytest.raises(ShapeError, match="size 3 x 4 does not fit the 17 positions"):
+        code_maps(vit, image, size=(3, 4))
+
+
 def test_mistakes_are_named():
     with pytest.raises(InputError, match="no ham in the model"):
         code_maps(network(nn.Identity()), torch.rand(IMAGE))

@@ -16,9 +16,14 @@ from hamburger.errors import HamburgerError, OptionError
         ("Memcpy DtoD (Device -> Device)", "Memcpy DtoD"),
         ("void at::native::vectorized_elementwise_kernel<4, f<float>>(int, f<float>)", "vectorized_elementwise_kernel"),
         ("void at::native::(anonymous namespace)::foo<float>(int)", "foo"),
+        ("std::enable_if<!(false), void>::type internal::gemvx::kernel<int>(gemv<int>)", "internal::gemvx::kernel"),
+        ("void cutlass::Kernel2<cutlass_80_gemm_64x64>(cutlass_80::Params)", "cutlass_80_gemm_64x64"),
+        ("void cutlass__5x_cudnn::Kernel<cutlass_fprop>(cutlass_fprop::Params)", "cutlass_fprop"),
+        ("decltype(auto) foo<int>(int)", "foo"),
+        ("Memset (Device)", "Memset"),
         ("sm90_xmma_gemm_bf16bf16_tilesize64x64x64", "sm90_xmma_gemm_bf16bf16_tilesize64x64x64"),
     ],
-)
+)  # fmt: skip
 def test_names_are_short(kernel, wanted):
     assert bench.short(kernel) == wanted
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 
 from typer.testing import CliRunner
@@ -25,8 +26,15 @@ def test_a_grid_runs_resumes_and_is_judged(tmp_path):
     assert made[0]["steps"] == 2 and made[1]["draws"] == 1 and made[1]["weights"] == "nmf"
     assert str(tmp_path) not in target.read_text()
     stamp = (out / "nmf-seed0" / "result.json").stat().st_mtime_ns
-    again = CliRunner().invoke(app, [*words, *TINY])
+    table = tmp_path / "table.csv"
+    again = CliRunner().invoke(app, [*words, *TINY, "--csv", str(table)])
+    with table.open() as file:
+        listed = list(csv.DictReader(file))
+    assert [row["cell"] for row in listed] == ["nmf", "nmf-drawn1"]
+    assert [float(row["miou"]) for row in listed] == [row["miou"] for row in made]
     assert again.exit_code == 0 and (out / "nmf-seed0" / "result.json").stat().st_mtime_ns == stamp
+    both = CliRunner().invoke(app, ["ablate", "parts,init", "--out", str(tmp_path / "both"), "--csv", str(table)])
+    assert both.exit_code and "put {grid} where the name belongs" in str(both.exception)
     plan = CliRunner().invoke(app, [*words, *TINY, "--plan"])
     assert plan.stdout.splitlines() == ["nmf-seed0: finished", "nmf-drawn1-seed0: finished"]
 

@@ -79,6 +79,7 @@ def test_train_sample_measure_and_report(ham, tmp_path, monkeypatch):
     status, out, err = ham("gan", "report", run)
     assert status == 0, err
     page = (run / "report.html").read_text()
+    assert all(name in page for name in load_generator(run / "generator.safetensors")[1].classes[:2])
     assert all(words in page for words in ("Hinge losses", "step 4", "atom 1", "seconds_per_step"))
     (run / "samples" / "step-best.png").touch()  # a person's own
     assert ham("gan", "report", run)[0] == 0

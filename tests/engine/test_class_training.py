@@ -124,7 +124,8 @@ def test_a_small_stem_keeps_positions():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (("batch=1",), "two images at once"),
+        (("batch=1",), "two images at once, .*; --set batch=2$"),
+        (("batch=4", "accumulate=4"), "two images at once, .*; --set batch=8$"),
         (("keep=first",), "keep"),
         (("model.stem=smal",), "did you mean 'small'"),
         (("optim.lr=0",), "optim.lr"),

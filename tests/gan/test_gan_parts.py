@@ -120,6 +120,16 @@ def test_iterations_of_all_at_once_are_those_of_each(name):
         assert_close(mine.grad, other.grad)
 
 
+def test_rest_within_rest_ends_with_the_outer_one():
+    layer = spectral_norm(nn.Linear(6, 4))
+    norm = layer.parametrizations.weight[0]
+    with resting(layer):
+        with resting(layer):
+            assert norm.resting
+        assert norm.resting
+    assert not norm.resting
+
+
 def test_differentiated_after_the_vectors_have_moved_on_is_an_error_and_not_a_wrong_gradient():
     layer = spectral_norm(nn.Linear(6, 4))
     with resting(layer):

@@ -187,6 +187,53 @@ def test_a_context_that_begins_as_the_identity_is_not_shut_twice():
         assert inserted.gate.item() == (name == "nonlocal")
 
 
+@pytest.mark.parametrize(
+    "context",
+    [
+        ("nmf", {"version": "v2+", "rank": 4}),
+        ("cd", {"version": "v2+", "rank": 4}),
+        nn.ReLU(),
+        nn.Hardtanh(),
+        nn.ReLU6(),
+        nn.Dropout(0.5),
+    ],
+    ids=str,
+)
+def test_what_is_the_identity_on_some_features_only_is_behind_a_closed_gate(context):
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3))
+    x = 20 * torch.randn(2, 3, 9, 9)
+    before = net(x)
+    hb.insert_context(net, {"0": context}, example=torch.zeros(1, 3, 9, 9))
+    for training in (False, True):
+        assert torch.equal(net.train(training)(x), before)
+    assert net[0].inserted_context.gate.item() == 0
+
+
+class CastsItself(nn.Module):
+    """As networks do that bring their own mixed precision."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = Plain()
+
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.net(x)
+
+
+@pytest.mark.parametrize("place", ["net.blocks.0", "net.stem.2"])  # the second has no weights of its own
+def test_mixed_precision_leaves_weights_as_wide_as_they_are(place):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        around = hb.insert_context(Plain(), {place.removeprefix("net."): "nmf"})
+    inside = hb.insert_context(CastsItself(), {place: "nmf"})
+    for net in (around, inside):
+        assert {parameter.dtype for parameter in net.parameters()} == {torch.float32}
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            net(image()).float().square().sum().backward()
+    half = hb.insert_context(Plain().bfloat16(), {place.removeprefix("net."): "nmf"})
+    assert {parameter.dtype for parameter in half.parameters()} == {torch.bfloat16}
+
+
 def test_containers_do_not_show_what_they_hold():
     net = Plain()
     members, tail = list(net.stem), net.stem[1:]

@@ -213,3 +213,9 @@ def test_put_back_where_train_returns_nothing():
     before = net(x)
     hb.replace_attention(net, "efficient", example=x)
     assert torch.equal(hb.remove_contexts(net)(x), before)
+
+
+def test_mixed_precision_leaves_weights_as_wide_as_they_are():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        net = hb.replace_attention(vit(), "nmf")
+    assert {parameter.dtype for parameter in net.parameters()} == {torch.float32}

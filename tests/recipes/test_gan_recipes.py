@@ -49,6 +49,7 @@ def test_every_recipe_can_be_run_and_stored(name):
     recipe = gan_recipes.create(name)
     check_gan_recipe(recipe)
     assert recipe.name == name
+    assert 0 < recipe.collapse.patience < recipe.steps, "else a game that is over would never be stopped"
     assert read_recipe(to_json(recipe), GanRecipe) == recipe
 
 

@@ -36,8 +36,9 @@ def code_maps(
     """The codes that a ham of the model finds in evaluation.   image: 3 h w or b 3 h w, as the model takes it
 
     `layer` is the name of a ham, or of a module that holds exactly one; it can be left out where the model does. `size`
-    is (h, w) of the ham's positions; it can be left out where a module around the ham works on such a map. A ham that
-    factorises along the channels holds its maps in D instead of C: then those are `maps`, and C is in `bases`.
+    is (h, w) of the ham's positions; it can be left out where a module around the ham works on such a map. Where the
+    ham has some more positions, fewer than a row, the last h w are the map: before them are class tokens and the like.
+    A ham that factorises along the channels holds its maps in D instead of C: then those are `maps`, C is in `bases`.
     """
     name = find_ham(model, layer)
     module = module_named("code_maps", model, name)
@@ -50,14 +51,17 @@ def code_maps(
 
     heads = module.heads
     maps, bases = (found.codes, found.bases) if module.axis == "spatial" else (found.bases.mT, found.codes.mT)
-    if h * w != maps.shape[2]:
-        raise ShapeError(f"code_maps: size {h} x {w} does not fit the {maps.shape[2]} positions of '{name}'")
+    if not 0 <= maps.shape[2] - h * w < w:
+        raise ShapeError(
+            f"code_maps: size {h} x {w} does not fit the {maps.shape[2]} positions of '{name}'; give (h, w) of a map "
+            f"that has as many, or up to w - 1 fewer: tokens before it are left out"
+        )
     energies = maps.square().sum(2) * bases.square().sum(1)  # (b s) r
     energies, order = energies.sort(dim=1, descending=True, stable=True)
     maps = maps.gather(1, order[:, :, None].expand_as(maps))
     bases = bases.gather(2, order[:, None].expand_as(bases))
     return CodeMaps(
-        maps.unflatten(0, (-1, heads)).unflatten(3, (h, w)),
+        maps[:, :, -h * w :].unflatten(0, (-1, heads)).unflatten(3, (h, w)),
         bases.unflatten(0, (-1, heads)),
         energies.unflatten(0, (-1, heads)),
     )
@@ -115,4 +119,7 @@ def _size(name: str, seen: dict[str, Seen], around: list[str]) -> tuple[int, int
         before = seen[outer].before if outer in seen else torch.empty(0)
         if before.dim() == 4 and before.shape[2] * before.shape[3] == n:
             return before.shape[2], before.shape[3]
-    raise ShapeError(f"code_maps: no module around '{name}' works on a map of its {n} positions; give size=(h, w)")
+    raise ShapeError(
+        f"code_maps: no module around '{name}' works on a map of its {n} positions; give size=(h, w) of the map, which "
+        f"are the last of them"
+    )

@@ -25,7 +25,7 @@ from hamburger.analysis import (
 from hamburger.analysis.claims import Results
 from hamburger.analysis.claims import tables as claim_tables
 from hamburger.analysis.figure_table3 import draw
-from hamburger.files import write_atomically
+from hamburger.files import csv_text, write_atomically
 
 BLOCK = re.compile(r"(<!-- block: ([a-z0-9-]+) -->\n)(.*?)(<!-- end -->)", flags=re.DOTALL)
 
@@ -103,6 +103,11 @@ def pages(root: Path) -> list[Path]:
     return [root / "README.md", *sorted((root / "docs").glob("*.md"))]
 
 
+def runs_of_ablations(results: Path) -> str:
+    """Every run of every grid as one table with commas, for who would rather read that."""
+    return csv_text([row for path in sorted(results.glob("ablation_*.jsonl")) for row in lines_of(path)])
+
+
 def main() -> None:
     root = Path.cwd()
     for dtype in ("bfloat16", "float32"):
@@ -110,6 +115,7 @@ def main() -> None:
         draw([row for row in rows if row["dtype"] == dtype], root / "docs" / "figures" / f"table3_h200_{dtype}.png")
     verdicts = claim_tables.as_json(claim_tables.judged(Results.of(root / "results")))
     write_atomically(root / "results" / "claims.json", verdicts.encode())
+    write_atomically(root / "results" / "ablations.csv", runs_of_ablations(root / "results").encode())
     for page in pages(root):
         write_atomically(page, render(page.read_text(encoding="utf-8"), root / "results").encode())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -66,14 +67,16 @@ def read_gan_run(path: Path) -> GanRun:
 def write_gan_report(run: Path, out: Path, *, device: str = "auto") -> Path:
     found = read_gan_run(Path(run))
     check_writable(out)
-    generator = None
+    generator: Generator | None = None
+    classes: tuple[str, ...] = ()
     if (found.path / GENERATOR).is_file():
-        generator = load_generator(found.path / GENERATOR)[0].to(pick_device(device))
-    write_atomically(out, page(found, generator).encode())
+        generator, info = load_generator(found.path / GENERATOR)
+        generator, classes = generator.to(pick_device(device)), info.classes
+    write_atomically(out, page(found, generator, classes).encode())
     return out
 
 
-def page(run: GanRun, generator: Generator | None) -> str:
+def page(run: GanRun, generator: Generator | None, classes: Sequence[str] = ()) -> str:
     title = f"{run.recipe['name']}: {run.recipe['model']['name']} on {run.recipe['data']['name']}"
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     last = run.rows[-1]["step"] if run.rows else 0
@@ -83,7 +86,7 @@ def page(run: GanRun, generator: Generator | None) -> str:
         + paragraph(f"{run.path}, {state}. Written {now}.", kind="soft")
         + section("curves", "The game", _curves(run))
         + section("samples", "Samples over time", _samples(run, generator))
-        + section("atoms", "Atoms of the ham on generated images", _atoms(generator))
+        + section("atoms", "Atoms of the ham on generated images", _atoms(generator, classes))
         + section("measured", "How it was made", _facts(run))
     )
     return document(title, body)
@@ -149,7 +152,7 @@ class OfClass(nn.Module):
         return out
 
 
-def _atoms(generator: Generator | None) -> Markup:
+def _atoms(generator: Generator | None, classes: Sequence[str]) -> Markup:
     if generator is None:
         return paragraph(f"No {GENERATOR} yet.", kind="soft")
     if not ham_layers(generator):
@@ -181,7 +184,7 @@ def _atoms(generator: Generator | None) -> Markup:
         maps, energies = found.maps[index].flatten(0, 1).float().cpu(), found.energies[index].flatten().cpu()
         shares = energies / energies.sum().clamp_min(1e-12)
         large = enlarged(images[index])
-        entries = [(picture(large), f"class {int(y[index])}")]
+        entries = [(picture(large), classes[int(y[index])] if classes else f"class {int(y[index])}")]
         for place in range(min(ATOMS, len(maps))):
             drawn = over(large, maps[place])
             entries.append((picture(drawn), f"atom {place + 1}: {100 * float(shares[place]):.1f} %"))

@@ -143,10 +143,32 @@ def summed(events: Iterator[tuple[str, float]]) -> dict[str, tuple[int, float]]:
 
 
 def short(kernel: str) -> str:
-    """A kernel's name without types, arguments and namespaces: `void at::native::foo<...>(...)` -> `foo`."""
+    """A kernel's name without types and arguments: `void at::native::foo<float>(int)` -> `foo`.
+
+    What many kernels are called (`cutlass::Kernel2<name>`) says nothing: there the first of its types does.
+    """
     kernel = kernel.replace("(anonymous namespace)::", "")
-    plain = re.split(r"[<(]", kernel.removeprefix("void "), maxsplit=1)[0].strip()
-    return plain.rsplit("::", 1)[-1] or kernel
+    if not (kernel.endswith(")") and "(" in kernel) or kernel.startswith(("Memcpy", "Memset")):
+        return kernel.partition(" (")[0]  # no function of C++
+    before = _without(kernel, "()").strip()
+    name = _without(before, "<>").split()[-1]
+    plain = name.rsplit("::", 1)[-1]
+    if plain.lower() not in ("kernel", "kernel2"):
+        return plain
+    types = before[before.rindex(plain) + len(plain) :]
+    first = re.match(r"<([\w:]+)[,>(<]", types)
+    return first[1].rsplit("::", 1)[-1] if first and first[1] not in ("int", "float") else name
+
+
+def _without(text: str, brackets: str) -> str:
+    """All that stands in brackets left out, those in brackets too."""
+    depth, kept = 0, []
+    for letter in text:
+        depth += letter == brackets[0]
+        if not depth:
+            kept.append(letter)
+        depth -= letter == brackets[1] and depth > 0
+    return "".join(kept)
 
 
 def table(rows: Sequence[Row]) -> Table:

@@ -29,6 +29,9 @@ def ablate(
             "results/ablation_{grid}_<data>_<hardware>.jsonl, where {grid} becomes the name"
         ),
     ] = None,
+    csv: Annotated[
+        str | None, typer.Option(help="all rows at the end, as a table with commas; {grid} as above")
+    ] = None,
     warm: Annotated[
         bool | None,
         typer.Option(
@@ -42,8 +45,10 @@ def ablate(
 
     from hamburger.cli.grid import grid_bar
     from hamburger.cli.lists import numbers, words
-    from hamburger.engine.ablation_plan import Plan
+    from hamburger.engine.ablation_plan import PLACE, Plan
     from hamburger.engine.grid import run_grid
+    from hamburger.errors import OptionError
+    from hamburger.files import check_writable, write_csv
 
     asked = Plan.of(
         words(name),
@@ -60,12 +65,21 @@ def ablate(
         for cell, done in asked.states():
             typer.echo(f"{cell.name}: {'finished' if done else shlex.join(['ham', *cell.command(out, data)[3:]])}")
         return
+    tables = {grid: Path(csv.replace(PLACE, grid)) for grid in words(name)} if csv is not None else {}
+    if len(set(tables.values())) < len(tables):
+        raise OptionError(
+            f"ablate: several grids have a table each, got --csv {csv}; put {PLACE} where the name belongs"
+        )
+    for path in tables.values():
+        check_writable(path)
     asked.begin()
     queue = asked.queue
     with grid_bar(len(queue)) as progress:
         run_grid(queue, out, data=data, jobs=jobs, progress=progress, done=asked.note, warm=warm, call="ablate")
-    for rows in asked.rows():
+    for grid, rows in zip(words(name), asked.rows(), strict=True):
         Console().print(table(rows))
+        if grid in tables:
+            write_csv(tables[grid], rows)
 
 
 def table(rows: list[dict[str, Any]]) -> Table:

@@ -114,14 +114,14 @@ def resting(*nets: nn.Module) -> Iterator[None]:
     For the parts of one batch: all of them, and their gradients, are then of the same weights. What was computed inside
     must be differentiated before the vectors move again, else autograd complains.
     """
-    norms = [norm for norm, _ in _norms_of(nets)]
-    for norm in norms:
+    before = [(norm, norm.resting) for norm, _ in _norms_of(nets)]
+    for norm, _ in before:
         norm.resting = True
     try:
         yield
     finally:
-        for norm in norms:
-            norm.resting = False
+        for norm, was in before:
+            norm.resting = was
 
 
 def settle(net: nn.Module) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hamburger.errors import HamburgerError, InputError, OptionError, ShapeError, UnknownNameError, did_you_mean
-from hamburger.insertion.quiet import Seen, call_with, check_ready, quiet, watch
+from hamburger.insertion.quiet import Seen, call_with, check_ready, dtype_of, quiet, watch
 from hamburger.layers.burger import Hamburger
 from hamburger.layers.context import create_context
 from hamburger.layers.context.efficient import EfficientAttention
@@ -89,6 +89,7 @@ def replace_attention(
     for (place, module), own in zip(places.items(), ready, strict=True):
         x = seen[place].output
         built = _build(place, context, x.shape[-1], options) if own is None else own
+        x = x.to(dtype_of(model, module, x))
         replaced = ReplacedAttention(built, module).to(x.device, x.dtype)
         _try(place, replaced, x)
         made[place] = replaced.train(module.training)

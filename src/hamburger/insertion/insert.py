@@ -13,7 +13,7 @@ from hamburger.insertion.attention import ReplacedAttention, restore
 from hamburger.insertion.hiding import NAME
 from hamburger.insertion.place import GATES, InsertedContext, attach, detach, holds_context
 from hamburger.insertion.plan import Wish, features, missing, realise, wish
-from hamburger.insertion.quiet import Seen, check_ready, quiet, watch
+from hamburger.insertion.quiet import Seen, check_ready, dtype_of, quiet, watch
 
 CALL = "insert_context"
 Model = TypeVar("Model", bound=nn.Module)
@@ -48,6 +48,7 @@ def insert_context(model: Model, places: Mapping[str, Any], *, gate: str | None 
     for each in wishes:
         module, x = modules[each.place], features(CALL, each, seen[each.place])
         context, form = realise(CALL, each, model, module, x)
+        x = x.to(dtype_of(model, module, x))
         inserted = InsertedContext(context, gate=gate, form=form).to(x.device, x.dtype)
         _try(each.place, inserted, x)
         if inserted.gate is not None and _gives_back(inserted, x):
@@ -156,13 +157,23 @@ def _run_once(model: nn.Module, modules: dict[str, nn.Module], made: dict[str, I
 
 
 def _gives_back(inserted: InsertedContext, x: Tensor) -> bool:
-    """Whether a context begins as the identity, as some do whose last layer is zero at first."""
+    """Whether a context begins as the identity, as some do whose last layer is zero at first.
+
+    Looked at on x, on numbers of both signs that are large (x may be zero all over, or hide a ReLU), and in training
+    mode as well, in which a dropout is none.
+    """
     if x.is_meta:  # no numbers to tell it by
         return False
-    # not x itself, which may be zero all over
-    probe = torch.rand(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
-    with quiet(inserted):
-        return torch.equal(inserted.form.run(inserted.context, probe), probe)
+    probe = 10 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
+    for given, training in ((probe, False), (x, False), (probe, True)):
+        with quiet(inserted, training=training):
+            try:
+                came = inserted.form.run(inserted.context, given)
+            except Exception:  # batch norm in training mode takes no single value
+                return False
+        if not torch.equal(came, given):
+            return False
+    return True
 
 
 def _try(place: str, inserted: InsertedContext, x: Tensor) -> None:

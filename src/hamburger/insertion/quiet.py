@@ -84,8 +84,10 @@ def call_with(model: nn.Module, example: Any) -> None:
 
 
 @contextmanager
-def quiet(model: nn.Module) -> Iterator[None]:
-    """Evaluation without gradients; attributes, buffers and random numbers are afterwards as they were."""
+def quiet(model: nn.Module, *, training: bool = False) -> Iterator[None]:
+    """Evaluation (or training mode) without gradients; attributes, buffers and random numbers are afterwards as they
+    were.
+    """
     flags = [(module, module.training) for module in model.modules()]
     attributes = [(module, _held(module)) for module in model.modules()]
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
@@ -93,7 +95,7 @@ def quiet(model: nn.Module) -> Iterator[None]:
     dice = random.getstate()
     try:
         for module, _ in flags:  # not by eval(): networks override it, to fold weights for example
-            module.training = False
+            module.training = training
         with torch.random.fork_rng(list(devices)), torch.no_grad():
             yield
     finally:
@@ -180,6 +182,18 @@ def _own_sizes(model: nn.Module) -> Iterator[tuple[int, ...]]:
 def _one_line(error: BaseException | None) -> str:
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:200]}{'...' if len(text) > 200 else ''}"
+
+
+def dtype_of(model: nn.Module, module: nn.Module, x: Tensor) -> torch.dtype:
+    """What weights beside a module should have: those of its own, or else the model's.
+
+    Its features tell where both are there; under autocast they are of a dtype in which no weight is kept.
+    """
+    for owner in (module, model):
+        found = [parameter.dtype for parameter in owner.parameters() if parameter.is_floating_point()]
+        if found:
+            return x.dtype if x.dtype in found else found[0]
+    return x.dtype
 
 
 def is_feature(output: Any) -> bool:

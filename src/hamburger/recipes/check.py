@@ -43,6 +43,16 @@ def check_training(recipe: Training, *, processes: int = 1) -> None:
         )
 
 
+def check_two_at_once(recipe: Training, *, processes: int) -> None:
+    """Batch norm of a single image's features has nothing to compare them with."""
+    shares = processes * recipe.accumulate
+    if recipe.batch // shares < 2:
+        raise OptionError(
+            f"recipe '{recipe.name}': batch norm needs two images at once, and batch {recipe.batch} in {processes} "
+            f"processes of {recipe.accumulate} accumulated parts is less; --set batch={2 * shares}"
+        )
+
+
 def _check_model(call: str, recipe: Recipe) -> None:
     check_count(call, "model.output_stride", recipe.model.output_stride, least=1)
     if recipe.start is not None and recipe.model.pretrained is not None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hamburger.errors import OptionError, check_choice, check_count, check_flag
+from hamburger.errors import check_choice, check_count, check_flag
 from hamburger.models.classifier import STEMS
-from hamburger.recipes.check import KEEP, RESIDENT, check_optim, check_training
+from hamburger.recipes.check import KEEP, RESIDENT, check_optim, check_training, check_two_at_once
 from hamburger.recipes.class_base import ClassRecipe
 
 
@@ -15,8 +15,7 @@ def check_class_recipe(recipe: ClassRecipe, *, processes: int = 1) -> None:
     check_choice(call, "task", recipe.task, ("classes",))
     check_count(call, "eval_every", recipe.eval_every, least=1)
     check_choice(call, "keep", recipe.keep, KEEP)
-    if recipe.batch // (processes * recipe.accumulate) < 2:
-        raise OptionError(f"{call}: batch norm needs two images at once, got batch {recipe.batch}; --set batch=2")
+    check_two_at_once(recipe, processes=processes)
     check_choice(call, "model.stem", recipe.model.stem, STEMS)
     check_flag(call, "model.pretrained", recipe.model.pretrained)
     check_count(call, "data.size", recipe.data.size, least=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hamburger.gan.settings import paper_settings
-from hamburger.recipes.gan_base import GanRecipe, Images, Networks, TwoRates, gan_recipes
+from hamburger.recipes.gan_base import Collapse, GanRecipe, Images, Networks, TwoRates, gan_recipes
 
 # running statistics of batch norm at the paper's rate of 0.001 follow 2,000,000 steps; short runs need more
 SHORT_NORM = 0.01
@@ -123,6 +123,7 @@ def figures() -> GanRecipe:
         ),
         data=Images(name="figures", workers=0),
         optim=TwoRates(generator_lr=2e-3, discriminator_lr=2e-3, beta2=0.9),  # by eye, of 0.5e-3 ... 2e-3
+        collapse=Collapse(patience=100),
         batch=32,
         steps=400,
         average=0.98,

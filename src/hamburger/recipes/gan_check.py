@@ -5,7 +5,7 @@ from __future__ import annotations
 from hamburger.errors import OptionError, check_choice, check_count, check_flag, check_positive
 from hamburger.gan import list_gans
 from hamburger.gan.create import create_gan
-from hamburger.recipes.check import RESIDENT, check_training
+from hamburger.recipes.check import RESIDENT, check_training, check_two_at_once
 from hamburger.recipes.gan_base import GanRecipe
 from hamburger.registry import check_options
 
@@ -26,8 +26,7 @@ def check_gan_recipe(recipe: GanRecipe, *, processes: int = 1) -> None:
         raise OptionError(
             f"{call}: graph records the step of one process and of bf16 or 32, got {what}; --set graph=false"
         )
-    if recipe.batch // (processes * recipe.accumulate) < 2:
-        raise OptionError(f"{call}: batch norm needs two images at once, got batch {recipe.batch}; --set batch=2")
+    check_two_at_once(recipe, processes=processes)
     if recipe.made_batch is not None:
         check_count(call, "made_batch", recipe.made_batch, least=1)
         shares = processes * recipe.accumulate
