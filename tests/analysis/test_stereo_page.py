@@ -25,10 +25,23 @@ def test_the_best_comes_first_with_its_difference_by_seed():
 def test_real_pairs_by_name():
     rows = [
         {**ABOUT, "context": None if context == "none" else context, "epe": epe, "over_3": 0.1, "data": "middlebury"}
-        | {"per_pair": {"aloe": epe + 1, "cones": epe - 1}, "options": {"shrink": 2}}
+        | {"per_pair": {"aloe": epe + 1, "cones": epe - 1}, "options": {"shrink": 2}, "shrink": 2}
         for context, epe in RUNS
     ]
     table = real(rows).splitlines()
     assert table[0] == "| context | aloe, px | cones, px | all pixels, px | > 3 px, % | seeds |"
     assert table[2] == "| nmf | 2.50 | 0.50 | 1.50 | 10.0 | 1 |" and "shrink=2" in table[-1]
     assert real([]) == "No rows yet."
+
+
+def test_errors_of_two_sizes_are_not_one_mean():
+    row = {**ABOUT, "context": "nmf", "over_3": 0.1, "data": "middlebury"}
+    whole = {**row, "epe": 4.0, "per_pair": {"aloe": 4.0}, "shrink": 1}
+    small = {**row, "epe": 1.0, "per_pair": {"aloe": 1.0}, "shrink": 4, "options": {"shrink": 4}}
+    small |= {"protocol": "at 1/4 of the size, in pixels of that size"}
+    lines = real([small, whole]).splitlines()
+    assert [line for line in lines if line.startswith("| nmf")] == [
+        "| nmf | 4.00 | 4.00 | 10.0 | 1 |",
+        "| nmf | 1.00 | 1.00 | 10.0 | 1 |",
+    ]
+    assert "(full size)" in lines[4] and "(at 1/4 of the size, in pixels of that size)" in lines[-1]

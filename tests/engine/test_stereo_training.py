@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import hamburger as hb
 import stereo_trees
 from hamburger.cli.app import app
-from hamburger.data.stereo import StereoSample, create_stereo_set
+from hamburger.data.stereo import StereoSample, StereoSet, create_stereo_set
 from hamburger.data.stereo.batches import StereoBatch
 from hamburger.data.stereo.pfm import read_pfm
 from hamburger.engine.events import Evaluated, Logged
@@ -176,8 +176,11 @@ def test_a_folder_means_real_pairs(finished, tmp_path):
     scores = json.loads(json_file.read_text())
     assert scores["data"] == "middlebury" and set(scores["per_pair"]) == {"aloe", "art", "cones", "motorcycle", "piano"}
     assert scores["epe_seen"] is None and "seen by both" not in done.output
-    assert CliRunner().invoke(app, [*words, "--option", "shrink=2"]).exit_code == 0
-    assert json.loads(json_file.read_text())["epe"] != scores["epe"]
+    assert scores["protocol"].startswith("full size, all known pixels") and scores["shrink"] == 1
+    halved = CliRunner().invoke(app, [*words, "--option", "shrink=2"])
+    assert halved.exit_code == 0 and "at 1/2 of the size, in pixels of that size, all known pixels" in halved.output
+    again = json.loads(json_file.read_text())
+    assert again["epe"] != scores["epe"] and again["shrink"] == 2 and "full size" not in again["protocol"]
     (tmp_path / "pairs" / "cones" / "im6.png").unlink()
     assert "im6.png: missing" in str(CliRunner().invoke(app, words).exception)
     stereo_trees.sceneflow(tmp_path / "flow")
@@ -254,16 +257,13 @@ def test_predicting_pairs(finished, tmp_path):
         assert message in str(CliRunner().invoke(app, bad).exception)
 
 
-class Only:
+class Only(StereoSet):
     """A set of one."""
 
     ids = ("one",)
 
     def __init__(self, sample):
         self.sample = sample
-
-    def __len__(self):
-        return 1
 
     def __getitem__(self, index):
         return self.sample
@@ -360,6 +360,7 @@ def test_the_real_pairs_are_scored(finished, tmp_path):
     assert done.exit_code == 0, done.exception
     scores = json.loads(json_file.read_text())
     assert set(scores["per_pair"]) == {"aloe", "cones", "motorcycle", "teddy"} and 0 < scores["beyond_reach"] < 1
+    assert "at 1/4 of the size" in scores["protocol"] and scores["shrink"] == 4
 
 
 @pytest.mark.gpu

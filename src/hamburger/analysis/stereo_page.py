@@ -51,9 +51,14 @@ def compared(rows: Sequence[Row]) -> str:
 
 
 def real(rows: Sequence[Row]) -> str:
-    """The same weights on photographs: the error of each pair, mean over seeds."""
-    if not rows:
-        return "No rows yet."
+    """The same weights on photographs: the error of each pair, mean over seeds. A table for each size of the pairs."""
+    sizes: dict[int, list[Row]] = {}
+    for row in rows:
+        sizes.setdefault(row["shrink"], []).append(row)
+    return "\n\n".join(_real(sizes[shrink]) for shrink in sorted(sizes)) or "No rows yet."
+
+
+def _real(rows: Sequence[Row]) -> str:
     pairs = list(rows[0]["per_pair"])
     by_context: dict[str, list[Row]] = {}
     for row in rows:

@@ -23,7 +23,8 @@ LISTED = 20  # pairs of a set that are also scored one by one
 class StereoScores:
     """`epe` in pixels, `over_1` and `over_3` shares of the known pixels; `..._seen` of those that both cameras see, in
     the pairs of which that is known (None where it is of none). `beyond_reach` is the share of the known pixels whose
-    disparity the network cannot answer: they count as they are. `per_pair` is the epe of each in a small set.
+    disparity the network cannot answer: they count as they are. `per_pair` is the epe of each in a small set. Pixels
+    are those of images that a set made smaller by `shrink`.
     """
 
     epe: float
@@ -36,6 +37,7 @@ class StereoScores:
     per_pair: dict[str, float | None]
     protocol: str
     images: int
+    shrink: int = 1
 
 
 @torch.no_grad()  # not inference mode: modules may keep what they make here, and train with it later
@@ -50,7 +52,7 @@ def evaluate_stereo(
     workers: int = 0,
     progress: Callable[[int, int], Any] = lambda done, total: None,
 ) -> StereoScores:
-    """Every pair once in full size, one by one, shared among the processes. `net` is left in the mode it came in."""
+    """Every pair once and whole, one by one, shared among the processes. `net` is left in the mode it came in."""
     pooled = DisparityErrors()
     each = [DisparityErrors() for _ in pairs.ids] if len(pairs) <= LISTED else []
     mine = range(distributed.rank(), len(pairs), distributed.world())
@@ -85,6 +87,12 @@ def evaluate_stereo(
         over_1_seen=seen_by_both[1],
         beyond_reach=beyond,
         per_pair={id: None if own is None else own[0] for id, own in zip(pairs.ids, one_by_one, strict=False)},
-        protocol=f"full size, all known pixels, reach {max_disparity} px{missed}",
+        protocol=f"{size_said(pairs.shrink)}, all known pixels, reach {max_disparity} px{missed}",
         images=len(pairs),
+        shrink=pairs.shrink,
     )
+
+
+def size_said(shrink: int) -> str:
+    """An error of one pixel is `shrink` pixels of the original: no number goes without this."""
+    return "full size" if shrink == 1 else f"at 1/{shrink} of the size, in pixels of that size"
