@@ -188,6 +188,24 @@ def test_a_folder_means_real_pairs(finished, tmp_path):
     assert done.exit_code == 0 and json.loads(json_file.read_text())["data"] == "sceneflow"
 
 
+def test_what_both_cameras_see_says_of_how_many_pairs(finished, tmp_path):
+    truths = stereo_trees.middlebury(tmp_path / "pairs")
+    stereo_trees.write_png(tmp_path / "pairs" / "cones" / "disp6.png", truths["cones"], scale=4)
+    stereo_trees.write_png(tmp_path / "pairs" / "piano" / "mask0nocc.png", np.full_like(truths["piano"], 255))
+    json_file = tmp_path / "scores.json"
+    words = ["eval", str(finished[0]), "--data", str(tmp_path / "pairs"), "--json", str(json_file), "--device", "cpu"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.exception
+    scores = json.loads(json_file.read_text())
+    assert (scores["images"], scores["images_seen"]) == (5, 2)
+    mean = np.mean(list(scores["per_pair"].values()))
+    assert scores["epe_pair_mean"] == pytest.approx(mean) and scores["epe_pair_mean"] != scores["epe"]
+    assert f"EPE mean over pairs {mean:.2f} px, " in done.output
+    assert f"EPE seen by both (2 of 5 pairs) {scores['epe_seen']:.2f} px, above 3 px seen by both (2 of 5 pairs) " in (
+        done.output
+    )
+
+
 def test_checking_pairs_from_the_command_line(tmp_path):
     stereo_trees.middlebury(tmp_path)
     words = ["data", "check", "middlebury", "--data", str(tmp_path), "--split", "val"]
@@ -304,6 +322,7 @@ def test_the_page_shows_disparities_and_a_comparison_runs(tmp_path):
     page = (out / "report.html").read_text()
     shown = page.count("<span>true disparity, up to")  # four drawn by lot, then where one gains or loses
     assert 4 < shown <= 12 and page.count("<span>errors, EPE") == 3 * shown
+    assert "Further scores" in page and "EPE mean over pairs, px" in page and ">EPE seen by both, px<" in page
     assert "Stereo networks on planes" in page and "baseline (seed 0)" in page
     assert "1 ... 3 px off" in page and "backbone" not in page and "take one image as one tensor" in page
 
