@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -42,7 +43,7 @@ def test_the_folder_holds_what_it_promises(finished):
     run, told, result = finished
     stored = json.loads((run / "result.json").read_text())
     assert stored == result.values and stored["task"] == "classes"
-    assert (stored["steps"], stored["seed"], stored["context"], stored["after"]) == (12, 0, "nmf", "layer3")
+    assert (stored["steps"], stored["seed"], stored["context"], stored["after"]) == (12, 0, "nmf", "layer1")
     assert 0 <= stored["accuracy"] <= stored["best_accuracy"] <= 1
     assert [row["step"] for row in rows(run) if "loss" in row] == [5, 10, 12]
     assert [row["step"] for row in rows(run) if "accuracy" in row] == [6, 12]
@@ -119,6 +120,23 @@ def test_a_small_stem_keeps_positions():
     assert seen == [(1, 256, 8, 8)]
     with pytest.raises(hb.OptionError, match="for ResNets with one convolution and a pool"):
         create_classifier("convnext_atto", num_classes=4, stem="small")
+
+
+@pytest.mark.parametrize("name", class_recipes.names())
+def test_a_context_has_more_positions_than_a_ham_has_atoms(name):
+    recipe = class_recipes.create(name)
+    net = create_classifier(**asdict(recipe.model), num_classes=4, size=recipe.data.size).eval()
+    burgers = [module for module in net.modules() if isinstance(module, hb.Hamburger)]
+    seen = []
+    burgers[0].register_forward_hook(lambda module, args, output: seen.append(args[0].shape))
+    net(torch.rand(1, 3, recipe.data.size, recipe.data.size))
+    ((_, channels, h, w),) = seen
+    assert len(burgers) == 1 and min(h, w) >= 8 and burgers[0].ham.ham.rank < min(channels, h * w)
+
+
+def test_the_embedded_recipe_learns_in_its_few_steps(tmp_path):
+    result = train(class_recipes.create("figures-classes"), tmp_path / "run", accelerator="cpu").values
+    assert result["accuracy"] > 0.9  # a guess would be right in 0.25
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import hamburger as hb
 import stereo_trees
 from hamburger.cli.app import app
-from hamburger.data.stereo import StereoSample, create_stereo_set
+from hamburger.data.stereo import StereoSample, StereoSet, create_stereo_set
 from hamburger.data.stereo.batches import StereoBatch
 from hamburger.data.stereo.pfm import read_pfm
 from hamburger.engine.events import Evaluated, Logged
@@ -176,13 +176,34 @@ def test_a_folder_means_real_pairs(finished, tmp_path):
     scores = json.loads(json_file.read_text())
     assert scores["data"] == "middlebury" and set(scores["per_pair"]) == {"aloe", "art", "cones", "motorcycle", "piano"}
     assert scores["epe_seen"] is None and "seen by both" not in done.output
-    assert CliRunner().invoke(app, [*words, "--option", "shrink=2"]).exit_code == 0
-    assert json.loads(json_file.read_text())["epe"] != scores["epe"]
+    assert scores["protocol"].startswith("full size, all known pixels") and scores["shrink"] == 1
+    halved = CliRunner().invoke(app, [*words, "--option", "shrink=2"])
+    assert halved.exit_code == 0 and "at 1/2 of the size, in pixels of that size, all known pixels" in halved.output
+    again = json.loads(json_file.read_text())
+    assert again["epe"] != scores["epe"] and again["shrink"] == 2 and "full size" not in again["protocol"]
     (tmp_path / "pairs" / "cones" / "im6.png").unlink()
     assert "im6.png: missing" in str(CliRunner().invoke(app, words).exception)
     stereo_trees.sceneflow(tmp_path / "flow")
     done = CliRunner().invoke(app, [*words[:3], str(tmp_path / "flow"), *words[4:]])
     assert done.exit_code == 0 and json.loads(json_file.read_text())["data"] == "sceneflow"
+
+
+def test_what_both_cameras_see_says_of_how_many_pairs(finished, tmp_path):
+    truths = stereo_trees.middlebury(tmp_path / "pairs")
+    stereo_trees.write_png(tmp_path / "pairs" / "cones" / "disp6.png", truths["cones"], scale=4)
+    stereo_trees.write_png(tmp_path / "pairs" / "piano" / "mask0nocc.png", np.full_like(truths["piano"], 255))
+    json_file = tmp_path / "scores.json"
+    words = ["eval", str(finished[0]), "--data", str(tmp_path / "pairs"), "--json", str(json_file), "--device", "cpu"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.exception
+    scores = json.loads(json_file.read_text())
+    assert (scores["images"], scores["images_seen"]) == (5, 2)
+    mean = np.mean(list(scores["per_pair"].values()))
+    assert scores["epe_pair_mean"] == pytest.approx(mean) and scores["epe_pair_mean"] != scores["epe"]
+    assert f"EPE mean over pairs {mean:.2f} px, " in done.output
+    assert f"EPE seen by both (2 of 5 pairs) {scores['epe_seen']:.2f} px, above 3 px seen by both (2 of 5 pairs) " in (
+        done.output
+    )
 
 
 def test_checking_pairs_from_the_command_line(tmp_path):
@@ -254,16 +275,13 @@ def test_predicting_pairs(finished, tmp_path):
         assert message in str(CliRunner().invoke(app, bad).exception)
 
 
-class Only:
+class Only(StereoSet):
     """A set of one."""
 
     ids = ("one",)
 
     def __init__(self, sample):
         self.sample = sample
-
-    def __len__(self):
-        return 1
 
     def __getitem__(self, index):
         return self.sample
@@ -304,6 +322,7 @@ def test_the_page_shows_disparities_and_a_comparison_runs(tmp_path):
     page = (out / "report.html").read_text()
     shown = page.count("<span>true disparity, up to")  # four drawn by lot, then where one gains or loses
     assert 4 < shown <= 12 and page.count("<span>errors, EPE") == 3 * shown
+    assert "Further scores" in page and "EPE mean over pairs, px" in page and ">EPE seen by both, px<" in page
     assert "Stereo networks on planes" in page and "baseline (seed 0)" in page
     assert "1 ... 3 px off" in page and "backbone" not in page and "take one image as one tensor" in page
 
@@ -360,6 +379,7 @@ def test_the_real_pairs_are_scored(finished, tmp_path):
     assert done.exit_code == 0, done.exception
     scores = json.loads(json_file.read_text())
     assert set(scores["per_pair"]) == {"aloe", "cones", "motorcycle", "teddy"} and 0 < scores["beyond_reach"] < 1
+    assert "at 1/4 of the size" in scores["protocol"] and scores["shrink"] == 4
 
 
 @pytest.mark.gpu

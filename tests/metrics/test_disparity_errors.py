@@ -44,6 +44,16 @@ def test_the_pool_is_that_of_all_pixels_together(seed, count):
     assert pooled.beyond_reach == sum((truth >= 20).sum() for _, truth, _ in images)
 
 
+def test_every_image_counts_alike_in_their_mean_and_masks_are_counted():
+    pooled, truth = DisparityErrors(), torch.tensor([[1.0, 1.0, 1.0, 1.0]])
+    assert pooled.image_mean() is None
+    pooled.update(truth + 1, truth)  # four pixels, one off
+    pooled.update(truth[:, :1] + 6, truth[:, :1], truth[:, :1] > 0)  # one pixel, six off, which both cameras see
+    pooled.update(truth + 9, 0 * truth, truth < 0)  # nothing is known of it, but the mask is there
+    assert mean_errors(pooled.all)[0] == 10 / 5 and pooled.image_mean() == 7 / 2
+    assert mean_errors(pooled.seen)[0] == 6 and pooled.images_seen == 2
+
+
 def test_bounds_belong_to_what_is_right():
     pooled = DisparityErrors()
     pooled.update(torch.tensor([[2.0, 4.0, 4.5, 9.0]]), torch.tensor([[1.0, 1.0, 1.0, 0.0]]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -279,6 +280,8 @@ def test_a_result_names_its_extractor():
     assert extractor.label in str(got)
     assert "FID" not in str(got)
     assert row["frechet"] > 0
+    assert row["kid_subset_std"] == pytest.approx(row["kid_standard_error"] * math.sqrt(5)) and "+-" not in str(got)
+    assert f"{row['kid']:.5f} (subsets of 20 vary by {row['kid_subset_std']:.5f}), precision" in str(got)
     assert (row["real_images"], row["fake_images"], row["kid_subset_size"], row["neighbours"]) == (40, 30, 20, 3)
     assert result(0) == got
     assert result(1).kernel != got.kernel

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 
 import pytest
 import torch
@@ -86,6 +87,7 @@ def test_mean_and_standard_error_of_the_subsets():
     mean = sum(values) / 7
     assert result.mean == pytest.approx(mean, rel=1e-12)
     assert result.standard_error == pytest.approx(math.sqrt(sum((v - mean) ** 2 for v in values) / 6 / 7), rel=1e-12)
+    assert result.subset_std == pytest.approx(statistics.stdev(values), rel=1e-12)
     assert (result.subsets, result.subset_size) == (7, 10)
 
 

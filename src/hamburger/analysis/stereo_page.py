@@ -7,6 +7,7 @@ from typing import Any
 
 from hamburger.analysis.core_page import markdown_table
 from hamburger.analysis.report.statistics import paired, summarise
+from hamburger.recipes.kinds import STEREO
 
 Row = dict[str, Any]
 REFERENCES = ("none", "baseline")
@@ -32,13 +33,13 @@ def compared(rows: Sequence[Row]) -> str:
                 "" if against is None else f"{against.mean:+.3f}",
                 "" if against is None or against.interval is None else "{:+.3f} ... {:+.3f}".format(*against.interval),
                 *(_share(own[name], field) for field in ("over_1", "over_3")),
-                _mean(own[name], "epe_seen", ".3f"),
+                *(_mean(own[name], field, ".3f") for field in ("epe_pair_mean", "epe_seen")),
                 _mean(own[name], "images_per_s", ".0f"),
                 _mean(own[name], "peak_mb", ",.0f"),
             ]
         )
     header = ["context", "EPE, px", "spread", "over none", "95 % interval", "> 1 px, %", "> 3 px, %"]
-    header += ["EPE seen by both", "images/s", "peak MiB"]
+    header += [_heading(rows, "epe_pair_mean"), _heading(rows, "epe_seen"), "images/s", "peak MiB"]
     first = rows[0]
     seeds = ", ".join(str(seed) for seed in sorted({row["seed"] for row in rows}))
     note = (
@@ -51,9 +52,14 @@ def compared(rows: Sequence[Row]) -> str:
 
 
 def real(rows: Sequence[Row]) -> str:
-    """The same weights on photographs: the error of each pair, mean over seeds."""
-    if not rows:
-        return "No rows yet."
+    """The same weights on photographs: the error of each pair, mean over seeds. A table for each size of the pairs."""
+    sizes: dict[int, list[Row]] = {}
+    for row in rows:
+        sizes.setdefault(row["shrink"], []).append(row)
+    return "\n\n".join(_real(sizes[shrink]) for shrink in sorted(sizes)) or "No rows yet."
+
+
+def _real(rows: Sequence[Row]) -> str:
     pairs = list(rows[0]["per_pair"])
     by_context: dict[str, list[Row]] = {}
     for row in rows:
@@ -62,17 +68,24 @@ def real(rows: Sequence[Row]) -> str:
         [
             name,
             *(f"{summarise([row['per_pair'][pair] for row in own]).mean:.2f}" for pair in pairs),
-            _mean(own, "epe", ".2f"),
+            *(_mean(own, field, ".2f") for field in ("epe", "epe_pair_mean", "epe_seen")),
             _share(own, "over_3"),
             str(len(own)),
         ]
         for name, own in sorted(by_context.items(), key=lambda item: summarise([row["epe"] for row in item[1]]).mean)
     ]
-    header = ["context", *(f"{pair}, px" for pair in pairs), "all pixels, px", "> 3 px, %", "seeds"]
+    header = ["context", *(f"{pair}, px" for pair in pairs), "all pixels, px"]
+    header += [_heading(rows, "epe_pair_mean"), _heading(rows, "epe_seen"), "> 3 px, %", "seeds"]
     options = rows[0].get("options") or {}
     said = "" if not options else f" with {', '.join(f'{key}={value}' for key, value in options.items())}"
     note = f"End-point errors on `{rows[0]['data']}`{said} ({rows[0]['protocol']}), means over seeds. {_where(rows)}"
     return f"{markdown_table(header, lines)}\n\n{note}"
+
+
+def _heading(rows: Sequence[Row], field: str) -> str:
+    """As everywhere else, with the number of pairs where not all have what the score needs."""
+    score = next(score for score in STEREO.scores if score.name == field)
+    return score.told(rows[0], STEREO.member).heading
 
 
 def _where(rows: Sequence[Row]) -> str:

@@ -99,8 +99,7 @@ def evaluate(
         protocol_said = f"{scores['protocol']}{way}"
         if task.kind.each is not None and scores[task.kind.each.name]:
             console.print(table(task.kind, scores, f"{name} {split}, {scores['images']} images, {protocol_said}"))
-        known = [score for score in task.kind.scores if scores[score.name] is not None]
-        said = ", ".join(score.spoken(scores[score.name]) for score in known)
+        said = ", ".join(score.spoken(value) for score, value in task.kind.told(scores))
         console.print(f"{said} ({protocol_said}; {path}{step})", highlight=False, soft_wrap=True, markup=False)
     looked: Found = _inside(net, images, info, on, inside) if inside else {}
     for key, value in looked.items():

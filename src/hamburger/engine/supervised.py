@@ -146,8 +146,7 @@ class Supervised(Run[R, Scored]):
             now.best_step, now.best = now.step, value
         if self.first:
             self.write({"step": now.step, **now.scores})
-            found = [(each, now.scores[each.name]) for each in self.task.kind.scores]
-            self.listen(Evaluated(now.step, tuple(pair for pair in found if pair[1] is not None), best))
+            self.listen(Evaluated(now.step, tuple(self.task.kind.told(now.scores)), best))
 
     def _between_images(self, done: int, total: int) -> None:
         # alone, an interrupt need not wait for the end; together, all would have to hear of it at the same image

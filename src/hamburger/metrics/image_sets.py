@@ -38,6 +38,7 @@ class Distances:
             "extractor": self.extractor,
             "kid": self.kernel.mean,
             "kid_standard_error": self.kernel.standard_error,
+            "kid_subset_std": self.kernel.subset_std,
             "kid_subsets": self.kernel.subsets,
             "kid_subset_size": self.kernel.subset_size,
             "precision": self.neighbours.precision,
@@ -48,9 +49,10 @@ class Distances:
         }
 
     def __str__(self) -> str:
+        # in words: behind a "+-" even this would be read as how far other images might lead, which no subset tells
         return (
-            f"{self.name} {self.frechet:.3f}, "
-            f"{distance_name(self.extractor, 'kernel')} {self.kernel.mean:.5f} +- {self.kernel.standard_error:.5f}, "
+            f"{self.name} {self.frechet:.3f}, {distance_name(self.extractor, 'kernel')} {self.kernel.mean:.5f} "
+            f"(subsets of {self.kernel.subset_size} vary by {self.kernel.subset_std:.5f}), "
             f"precision {self.neighbours.precision:.3f}, recall {self.neighbours.recall:.3f} "
             f"({self.real} real and {self.fake} generated images; {self.extractor})"
         )

@@ -29,6 +29,11 @@ class KernelDistance:
     subsets: int
     subset_size: int
 
+    @property
+    def subset_std(self) -> float:
+        """Standard deviation over the subsets, the number that papers and other packages put behind a KID."""
+        return self.standard_error * self.subsets**0.5
+
 
 def polynomial_kernel(x: Tensor, y: Tensor) -> Tensor:
     """(<x, y> / d + 1)^3 of all pairs.   x: n d    y: m d    ->    n m"""

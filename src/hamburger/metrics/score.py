@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 PERCENT = "%"
 
@@ -10,13 +12,22 @@ PERCENT = "%"
 @dataclass(frozen=True)
 class Score:
     """`Score("miou", "mIoU")` is a share between 0 and 1, shown in percent; `Score("epe", "EPE", "px", higher=False)`
-    is in pixels, and less of it is better.
+    is in pixels, and less of it is better. `among`: the field that says of how many of the `images` a score is, where
+    not all of them have what it needs.
     """
 
     name: str  # of the field in result.json, metrics.jsonl and rows
     words: str
     unit: str = PERCENT
     higher: bool = True
+    among: str | None = None
+
+    def told(self, found: Mapping[str, Any], member: str) -> Score:
+        """This score in words for one result: `EPE seen by both (2 of 4 pairs)` where it is of a part of them alone."""
+        count, images = found.get(self.among or ""), found.get("images")
+        if count is None or count == images:
+            return self
+        return replace(self, words=f"{self.words} ({count} of {images} {member}s)")
 
     def better(self, one: float, other: float) -> bool:
         return one > other if self.higher else one < other

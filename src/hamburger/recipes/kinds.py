@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,11 @@ class Kind:
     @property
     def score(self) -> Score:
         return self.scores[0]
+
+    def told(self, found: Mapping[str, Any]) -> list[tuple[Score, float]]:
+        """The scores that a result has, with their values; those of a part of its images say of how many."""
+        had = [score for score in self.scores if found.get(score.name) is not None]
+        return [(score.told(found, self.member), found[score.name]) for score in had]
 
 
 SEGMENTATION = Kind(
@@ -85,8 +90,9 @@ STEREO = Kind(
         Score("epe", "EPE", "px", higher=False),
         Score("over_3", "above 3 px", higher=False),
         Score("over_1", "above 1 px", higher=False),
-        Score("epe_seen", "EPE seen by both", "px", higher=False),
-        Score("over_3_seen", "above 3 px seen by both", higher=False),
+        Score("epe_pair_mean", "EPE mean over pairs", "px", higher=False),
+        Score("epe_seen", "EPE seen by both", "px", higher=False, among="images_seen"),
+        Score("over_3_seen", "above 3 px seen by both", higher=False, among="images_seen"),
     ),
     pooled="the mean distance from the true disparity, over all pixels of the validation split where it is known",
     each=Score("per_pair", "EPE", "px", higher=False),

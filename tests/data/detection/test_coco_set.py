@@ -13,6 +13,8 @@ from coco_trees import SIZE, coco, note, write
 from hamburger.data.detection import create_detection_set, rle
 from hamburger.errors import DataError, OptionError
 
+TAKEN = "empty=keep takes images without objects as they are"
+
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory, monkeypatch):
@@ -112,6 +114,36 @@ def test_every_defect_is_listed_with_its_path_or_id(tmp_path):
     }.items():
         assert sum(where in problem and what in problem for problem in problems) == 1, (where, problems)
     assert len(problems) == 18
+
+
+def test_an_image_is_bare_only_where_nothing_was_said_of_it(tmp_path):
+    """A box outside, an unknown category, an image that is missing and one that is there, both without annotations."""
+    content = coco(tmp_path)
+    square = content["annotations"][0]["segmentation"]
+    content["annotations"] = [
+        note(0, 10, 3, [35, 5, 10, 10], square),
+        note(1, 11, 99, [4, 5, 10, 10], square),
+    ]
+    write(tmp_path, "train2017", content)
+    (tmp_path / "train2017" / "002.png").unlink()
+    problems = opened(tmp_path).problems()
+    assert len(problems) == 4 and sum("empty=keep" in problem for problem in problems) == 1
+    assert any(problem.endswith("003.png: has no annotation; " + TAKEN) for problem in problems)
+    dropped = opened(tmp_path, broken="drop").problems()
+    for name in ("000.png", "001.png"):
+        said = f"{name}: all annotations to be found in it are broken and left out; {TAKEN}"
+        assert sum(problem.endswith(said) for problem in dropped) == 1
+    assert len(dropped) == 4 and opened(tmp_path, broken="drop", empty="keep").problems() == [dropped[-1]]
+    assert dropped[-1].endswith("002.png: missing")
+
+
+def test_an_image_of_other_classes_is_said_to_be_one(tmp_path):
+    content = coco(tmp_path)
+    content["annotations"] = [each for each in content["annotations"] if each["id"] != 1]  # the triangle of the first
+    write(tmp_path, "train2017", content)
+    assert opened(tmp_path).problems() == [] and opened(tmp_path, classes="triangle", empty="keep").problems() == []
+    (problem,) = opened(tmp_path, classes="triangle").problems()
+    assert problem.endswith(f"000.png: has no annotation of the chosen classes; {TAKEN}")
 
 
 def test_broken_annotations_can_be_left_out_and_empty_images_kept(tmp_path):

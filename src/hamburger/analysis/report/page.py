@@ -74,7 +74,7 @@ def _results(found: Study) -> Markup:
             )
         )
     parts += [tables.scores(found), paragraph(_reading(found), kind="soft"), dots(found)]
-    parts += [tables.per_seed(found), tables.per_class(found)]
+    parts += [tables.others(found), tables.per_seed(found), tables.per_class(found)]
     return Markup("".join(parts))
 
 

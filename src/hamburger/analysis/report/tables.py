@@ -78,6 +78,24 @@ def _against(score: Score, one: Group, other: Group) -> str:
     return f"{one.name} minus {other.name} is {points}, {interval}: {weight}."
 
 
+def others(study: Study) -> Markup:
+    """The task's further scores, means over seeds; nothing where no run has any."""
+    names = [score.name for score in study.kind.scores[1:] if any(group.value(score.name) for group in study.groups)]
+    if not names:
+        return Markup()
+    headings: dict[str, dict[str, None]] = {name: {} for name in names}  # one each, unless runs are of other images
+    for run in (run for group in study.groups for run in group.runs):
+        for score, _ in study.kind.told(run.result):
+            headings.get(score.name, {})[score.heading] = None
+    shown = {score.name: score.shown for score in study.kind.scores}
+    rows: list[list[Cell]] = []
+    for group in study.groups:
+        means = [(name, group.value(name)) for name in names]
+        rows.append([group.name, *(None if v is None else number(v.mean, shown[name](v.mean)) for name, v in means)])
+    made = table(["context", *(" or ".join(headings[name]) for name in names)], rows, name="others")
+    return folded("Further scores", made + paragraph("Means over seeds, of the last step.", kind="soft"))
+
+
 def per_seed(study: Study) -> Markup:
     """Every run's own score."""
     score = study.kind.score

@@ -71,6 +71,8 @@ class Coco(DetectionSet):
         self.images: list[Entry] = said["images"]
         self.ids = [str(image["id"]) for image in self.images]
         self.folder = _image_folder(root, split, self.images)
+        self.faulty: set[Any] = set()  # images with annotations that are broken
+        self.others: set[Any] = set()  # and with sound ones of classes that nobody asked for
         self.found, self.objects = self._sorted(said["annotations"])
         self.dropped = len(self.found) if broken == "drop" else 0
         if broken == "drop":
@@ -88,10 +90,14 @@ class Coco(DetectionSet):
             if fault is None and isinstance(id, Hashable) and before.setdefault(id, annotation) is not annotation:
                 fault = "is listed twice" if before[id] == annotation else None
             if fault is not None:
-                image = images[image]["file_name"] if _among(image, images) else "no image"
-                found.append(f"{self.file}: annotation {id} ({image}): {fault}")
+                there = _among(image, images)
+                self.faulty.update([image] if there else [])
+                name = images[image]["file_name"] if there else "no image"
+                found.append(f"{self.file}: annotation {id} ({name}): {fault}")
             elif annotation["category_id"] in self.categories:
                 objects[image].append(annotation)
+            else:
+                self.others.add(image)
         return found, objects
 
     @cached_property
@@ -147,17 +153,23 @@ class Coco(DetectionSet):
     def problems(self, *, cache: bool = True, after: Callable[[], object] | None = None) -> list[str]:
         """Those of the JSON, then those of the image files, each of which is read."""
         twice = [f"{self.file}: image {id} is listed {n} times" for id, n in Counter(self.ids).items() if n > 1]
-        bare = [] if self.empty == "keep" else [self._bare(i) for i in range(len(self)) if not self._has_objects(i)]
+        bare = [] if self.empty == "keep" else [line for i in range(len(self)) if (line := self._bare(i)) is not None]
         key = f"coco {self.folder.absolute()} {self.split} {self.file.stat().st_mtime_ns}" if cache else None
         rows = remembered(self._look, [stamp([self.path(i)]) for i in range(len(self))], key=key, after=after)
         nothing = [] if self.ids else [f"{self.file}: lists no images"]
         return nothing + twice + self.found + bare + [row["problem"] for row in rows if row["problem"]]
 
-    def _has_objects(self, index: int) -> bool:
-        return bool(self.objects.get(self.images[index]["id"]))
-
-    def _bare(self, index: int) -> str:
-        return f"{self.path(index)}: has no annotation; empty=keep takes images without objects as they are"
+    def _bare(self, index: int) -> str | None:
+        """Why nothing is to be found in an image; None where something is, or where that is said in another place."""
+        id, path = self.images[index]["id"], self.path(index)
+        listed = id in self.faulty and not self.dropped  # its annotations are there, and named one by one
+        if self.objects.get(id) or listed or not path.is_file():
+            return None
+        if id in self.faulty:
+            why = "all annotations to be found in it are broken and left out"
+        else:
+            why = "has no annotation of the chosen classes" if id in self.others else "has no annotation"
+        return f"{path}: {why}; empty=keep takes images without objects as they are"
 
     def _look(self, index: int) -> Row:
         try:

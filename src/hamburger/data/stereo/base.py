@@ -28,11 +28,15 @@ class StereoSample(NamedTuple):
 
 
 class StereoSet:
-    """One split of one set of pairs. `data[i]` reads (or renders) the i-th; the same i gives the same bits."""
+    """One split of one set of pairs. `data[i]` reads (or renders) the i-th; the same i gives the same bits.
+
+    `shrink`: so many pixels of the original, along each side, are one pixel here, of disparities and errors too.
+    """
 
     name: str
     split: str
     ids: Sequence[str]
+    shrink: int = 1
 
     def __len__(self) -> int:
         return len(self.ids)
