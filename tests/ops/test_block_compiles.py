@@ -108,8 +108,9 @@ def test_finish(precision, channels_last, last, card):
     assert ("wgmma" in card("finish_kernel")) == (dtype != torch.float32)
 
 
-@pytest.mark.parametrize("r", [64, 512])
-@pytest.mark.parametrize("dtype", POINTERS, ids=str)
+@pytest.mark.parametrize(
+    "dtype, r", [*((dtype, 64) for dtype in POINTERS), (torch.float32, 512), (torch.bfloat16, 512)]
+)
 def test_the_way_back(dtype, r, card):
     kept = launch.kept_dtype(dtype)
     du, z, fold, ratio = (

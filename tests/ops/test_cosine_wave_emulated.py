@@ -49,7 +49,6 @@ CASES = {
     "vq, many stages": ("vq", (1, 512, 100, 100, 1), {}),
     "cd, two images, all padded and odd": ("cd", (2, 100, 131, 20, 2), {}),
     "cd, channels last": ("cd", (1, 128, 200, 64, 1), {"channels_last": True, "dtype": torch.bfloat16, "keep": False}),
-    "cd, four rows of D for an owner": ("cd", (1, 128, 2_050, 64, 1), {}),
     "cd, the paper's d in 128 columns": ("cd", (1, 512, 300, 64, 1), {"card": SMALL, "scaled": True}),
     "cd, rank 100": ("cd", (1, 128, 100, 100, 1), {}),
 }

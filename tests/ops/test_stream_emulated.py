@@ -56,11 +56,10 @@ CASES = {
     "several tiles of a program": ((1, 128, 320, 64, 2, 2), {}),
     "no sweep": ((1, 128, 100, 64, 0, 2), {}),
     "two images, all padded": ((2, 100, 208, 20, 2, 2), {}),
-    "odd n": ((1, 100, 131, 20, 2, 2), {}),
     "channels last, codes in bfloat16": ((1, 128, 200, 64, 1, 2), {"channels_last": True, "dtype": torch.bfloat16}),
     "more parts than an update adds up": ((1, 128, 400, 64, 1, 6), {"keep": False}),
     "rank 100": ((1, 256, 192, 100, 1, 2), {}),
-    "three images, two in a launch": ((3, 128, 130, 64, 3, 2), {"images": 2}),
+    "three images, two in a launch, odd n": ((3, 100, 131, 20, 3, 2), {"images": 2}),
     "programs with two units of D and with one": ((1, 128, 640, 64, 2, 10), {}),
     "the paper's d": ((1, 512, 176, 64, 1, 1), {"product": False}),
 }
