@@ -34,8 +34,6 @@ Autocast = Annotated[str, typer.Option(help="float32 or bfloat16 (autocast)")]
 Json = Annotated[Path | None, typer.Option(help="write the rows here, one JSON object per line")]
 
 app = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
-
-
 app.command("profile")(profile)
 
 
@@ -383,7 +381,7 @@ def _in_rounds(
     table: Callable[[list[Any]], RenderableType],
     json: Path | None,
 ) -> None:
-    """Rows come in groups that are measured in turns, perhaps all at the end; what is interrupted keeps what it has."""
+    """Rows come in groups measured in turns, perhaps all at the end; what is interrupted keeps what it has."""
     from rich.console import Console
     from rich.progress import Progress
 
