@@ -6,6 +6,7 @@ import pytest
 
 from hamburger.analysis.ham_page import profile as page
 from hamburger.bench import profile as bench
+from hamburger.bench.gate import GateError
 from hamburger.errors import HamburgerError, OptionError
 
 
@@ -53,6 +54,16 @@ def test_what_a_plan_refuses(options, said):
 def test_there_are_no_kernels_without_a_card(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(OptionError, match="bench profile: kernels are those of a CUDA device"):
+        next(bench.measure(bench.Plan()))
+
+
+def test_no_time_is_reported_for_a_wrong_answer(monkeypatch):
+    """The gate comes before anything that only a card can do."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr(bench.Environment, "here", lambda device: bench.Environment.__new__(bench.Environment))
+    monkeypatch.setattr(bench, "asdict", lambda _: {})
+    monkeypatch.setattr(bench.Subject, "refusal", lambda self, setting, formats: "refused: it is wrong")
+    with pytest.raises(GateError, match="bench profile: nmf in bfloat16: refused: it is wrong"):
         next(bench.measure(bench.Plan()))
 
 

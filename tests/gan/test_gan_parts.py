@@ -120,6 +120,18 @@ def test_iterations_of_all_at_once_are_those_of_each(name):
         assert_close(mine.grad, other.grad)
 
 
+def test_in_evaluation_and_at_rest_nothing_moves():
+    layer = spectral_norm(nn.Linear(6, 4))
+    vector = layer.parametrizations.weight[0].u
+    before = vector.clone()
+    iterate(layer.eval())
+    with resting(layer.train()):
+        iterate(layer)
+    assert torch.equal(vector, before)
+    iterate(layer)
+    assert not torch.equal(vector, before)
+
+
 def test_rest_within_rest_ends_with_the_outer_one():
     layer = spectral_norm(nn.Linear(6, 4))
     norm = layer.parametrizations.weight[0]

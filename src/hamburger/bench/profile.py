@@ -14,6 +14,8 @@ import torch
 
 from hamburger.bench import backend
 from hamburger.bench.case import DTYPES, Case, Setting
+from hamburger.bench.choice import MODES
+from hamburger.bench.gate import GateError
 from hamburger.bench.subject import Subject
 from hamburger.bench.table3 import image
 from hamburger.bench.variants import names
@@ -23,7 +25,7 @@ from hamburger.errors import OptionError, check_choice, check_count, check_seed
 if TYPE_CHECKING:
     from rich.table import Table
 
-MODES = ("infer", "train")
+FORMAT = "contiguous"
 WARM = 8  # calls before the profiler looks: kernels are compiled, calls taped and recorded
 
 
@@ -95,9 +97,13 @@ def measure(plan: Plan, progress: Callable[[str], object] = lambda _: None) -> I
     environment = asdict(Environment.here("cuda"))
     setting = Setting("cuda", plan.dtype, plan.seed)
     with setting.precision():
-        for name, n in itertools.product(plan.modules, plan.sizes):
-            build = next(iter(Subject(name, plan.channels, "cuda", plan.seed).ways.values()))
-            case = Case(setting, build, (plan.batch, plan.channels, *image(n)))
+        subjects = [Subject(name, plan.channels, "cuda", plan.seed) for name in plan.modules]
+        for subject, n in itertools.product(subjects, plan.sizes):
+            name, refused = subject.name, subject.refusal(setting, (FORMAT,))
+            if refused:  # no time is reported for a wrong answer
+                raise GateError(f"bench profile: {name} in {plan.dtype}: {refused}")
+            build = next(iter(subject.ways.values()))
+            case = Case(setting, build, (plan.batch, plan.channels, *image(n)), memory_format=FORMAT)
             for mode in plan.modes:
                 progress(f"{name} {mode} n={n:,}")
                 for _ in range(WARM):

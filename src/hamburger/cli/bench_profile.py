@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from hamburger.bench.gate import GateError
 from hamburger.cli.lists import numbers, words
 
 
@@ -44,7 +45,11 @@ def profile(
     # drawn between stages only: a thread that draws takes its turns from whatever is timed then
     with Progress(console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
         task = bar.add_task("measuring", total=plan.stages)
-        rows = list(bench.measure(plan, lambda what: bar.update(task, description=what, advance=1, refresh=True)))
+        try:
+            rows = list(bench.measure(plan, lambda what: bar.update(task, description=what, advance=1, refresh=True)))
+        except GateError as refusal:
+            typer.echo(f"ham: {refusal}", err=True)
+            raise typer.Exit(1) from None
     if json is not None:
         write_json_lines(json, map(asdict, rows))
     Console().print(bench.table(rows))

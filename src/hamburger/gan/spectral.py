@@ -102,9 +102,9 @@ def _norms_of(nets: Iterable[nn.Module]) -> list[tuple[SpectralNorm, Tensor]]:
 def iterate(*nets: nn.Module) -> None:
     """The power iterations of a training step for all spectral norms inside at once; call the networks `resting` then.
 
-    Each would make its own in its next call otherwise, with the same result up to rounding.
+    Each would make its own in its next call otherwise, with the same result up to rounding; in evaluation none does.
     """
-    _move([(norm, weight, norm.iterations) for norm, weight in _norms_of(nets)])
+    _move([(norm, weight, norm.iterations) for norm, weight in _norms_of(nets) if norm.training and not norm.resting])
 
 
 @contextmanager

@@ -159,19 +159,19 @@ def _run_once(model: nn.Module, modules: dict[str, nn.Module], made: dict[str, I
 def _gives_back(inserted: InsertedContext, x: Tensor) -> bool:
     """Whether a context begins as the identity, as some do whose last layer is zero at first.
 
-    Looked at on x, on numbers of both signs that are large (x may be zero all over, or hide a ReLU), and in training
-    mode as well, in which a dropout is none.
+    Looked at on large numbers of both signs (x may be zero all over, or hide a ReLU), and in training mode as well, in
+    which a dropout is none.
     """
     if x.is_meta:  # no numbers to tell it by
         return False
     probe = 10 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
-    for given, training in ((probe, False), (x, False), (probe, True)):
+    for training in (False, True):
         with quiet(inserted, training=training):
             try:
-                came = inserted.form.run(inserted.context, given)
+                came = inserted.form.run(inserted.context, probe)
             except Exception:  # batch norm in training mode takes no single value
                 return False
-        if not torch.equal(came, given):
+        if not torch.equal(came, probe):
             return False
     return True
 
