@@ -19,6 +19,10 @@ def seeded():
 def pytest_configure(config):
     if "OMP_NUM_THREADS" in os.environ:
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        import quick_interpreter
+
+        quick_interpreter.install()
 
 
 def pytest_collection_modifyitems(items):

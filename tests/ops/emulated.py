@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
+from unittest import mock
+
 import ptx
 import torch
 import triton
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import CUDABackend
 from triton.experimental.gluon._runtime import GluonASTSource
 
 POINTERS = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int32: "*i32", torch.int16: "*i16"}
@@ -55,7 +60,17 @@ def compile_as_triton_would(kernel, args, options):
     constant = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
     source = GluonASTSource(kernel, signature, constant, attrs=aligned)
     own = {name: value for name, value in options.items() if name not in constants or name == "num_warps"}
-    return triton.compile(source, target=HOPPER, options=own), taken
+    with down_to_ptx():
+        return triton.compile(source, target=HOPPER, options=own), taken
+
+
+@contextlib.contextmanager
+def down_to_ptx():
+    """No machine code, which nobody runs here; and such programs are kept apart from whole ones."""
+    kept = Path(triton.knobs.cache.dir).with_name("down_to_ptx")
+    with triton.knobs.cache.scope(), mock.patch.object(CUDABackend, "make_cubin", lambda *_: b""):
+        triton.knobs.cache.dir = str(kept)
+        yield
 
 
 def kind(value):
