@@ -24,7 +24,8 @@ def grid_of(x: Tensor, weight: Tensor, more: Tensor | None, z: Tensor) -> tuple[
         return None
     if not all(map(asynchronous, moved)):
         return None
-    return cut(*x.shape, len(weight), card(x.get_device()))
+    b, c, n = x.shape
+    return cut(b, c, n, len(weight), card(x.get_device()))
 
 
 def cut(b: int, c: int, n: int, d: int, card: Card) -> tuple[int, int] | None:
@@ -47,10 +48,17 @@ def shared_bytes(K: int) -> int:
 
 
 def launch(
-    x: Tensor, weight: Tensor, bias: Tensor | None, more: Tensor | None, z: Tensor, grid: tuple[int, int], *, rectify: bool
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    more: Tensor | None,
+    z: Tensor,
+    grid: tuple[int, int],
+    *,
+    rectify: bool,
 ) -> None:
     """W x (+ bias) (+ more) into z, which may be `more`, then a ReLU. All as in `grid_of`."""
-    from hamburger.ops.block.bread_kernels import long_bread_kernel
+    from hamburger.ops.block.long_bread_kernels import long_bread_kernel
 
     (b, c, n), d = x.shape, len(weight)
     added = z if more is None else more

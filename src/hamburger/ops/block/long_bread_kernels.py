@@ -95,9 +95,10 @@ def multiply(b_w, b_x, b_z, K: gl.constexpr):
 
 
 @gluon.jit
-def finish(b_z, b_bias, b_rows, MORE: gl.constexpr, RECTIFY: gl.constexpr):
+def finish(b_z, b_bias, b_rows, BIAS: gl.constexpr, MORE: gl.constexpr, RECTIFY: gl.constexpr):
     """What follows the product.   z: BM BN, the product   rows: BM BN in shared memory, from `more` to Z"""
-    b_z += b_bias[:, None]
+    if BIAS:
+        b_z += b_bias[:, None]
     if MORE:
         b_z += b_rows.load(b_z.type.layout).to(gl.float32)
     if RECTIFY:
@@ -117,7 +118,7 @@ def store_tile(p_z, b_rows, tile, i_m, d, n, s_zb, s_zd, s_zn, W: gl.constexpr):
 def turn(
     b_w, b_z, b_before, b_bias, b_x, b_free, b_rows, p_x, p_more, p_z, d, n, z, before, after, coming, i_m,
     s_xb, s_xc, s_xn, s_mb, s_md, s_mn, s_zb, s_zd, s_zn,
-    MORE: gl.constexpr, RECTIFY: gl.constexpr, C: gl.constexpr, K: gl.constexpr, W: gl.constexpr,
+    BIAS: gl.constexpr, MORE: gl.constexpr, RECTIFY: gl.constexpr, C: gl.constexpr, K: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
     """The product of a tile, which is there, and meanwhile all else.   ->   BM BN
 
@@ -126,10 +127,13 @@ def turn(
     last what is added to the tile after this one. before, after, coming: where these two lie, and the one behind them.
     z: see `zero_of`
     """
+    # A product is waited for at both ends of a turn, which costs nothing: were one under way at the end of the loop,
+    # ptxas would wait for each; and not sure of the one before, it would wait for this one before it finishes that.
+    b_before = warpgroup_mma_wait(0, deps=[b_before])
     b_z = multiply(b_w, b_x, b_z, K)
     threads_meet()  # all are through with the tile before: its place is free
     load_tile_async(p_x, b_free, coming, n, s_xb, s_xc + z, s_xn, C, K, W)
-    finish(b_before, b_bias, b_rows, MORE, RECTIFY)
+    finish(b_before, b_bias, b_rows, BIAS, MORE, RECTIFY)
     threads_meet()
     store_tile(p_z, b_rows, before, i_m, d, n, s_zb, s_zd + z, s_zn, W)
     if MORE:
@@ -138,7 +142,6 @@ def turn(
     # the next tile, and what is added to this one; those after them may still be on their way
     async_copy.wait_group(K // ROWS + 1 if MORE else K // ROWS)
     ready()
-    # With a product under way at the end of a loop ptxas would have each of them waited for (Triton 3.6).
     return warpgroup_mma_wait(0, deps=[b_z])
 
 
@@ -188,21 +191,21 @@ def long_bread_kernel(
         z = zero_of(k)
         coming = next_tile(after, way)
         b_even = turn(
-            b_w, b_even, b_odd, b_bias, b_tiles.index(first), b_tiles.index(free), b_odd_rows, p_x, p_more, p_z, d, n,
-            z, before, after, coming, i_m,
-            s_xb, s_xc, s_xn, s_mb, s_md, s_mn, s_zb, s_zd, s_zn, MORE, RECTIFY, C, K, W,
+            b_w, b_even, b_odd, b_bias, b_tiles.index(first), b_tiles.index(free), b_odd_rows,
+            p_x, p_more, p_z, d, n, z, before, after, coming, i_m,
+            s_xb, s_xc, s_xn, s_mb, s_md, s_mn, s_zb, s_zd, s_zn, BIAS, MORE, RECTIFY, C, K, W,
         )  # fmt: skip
         before = after
         after = next_tile(coming, way)
         b_odd = turn(
-            b_w, b_odd, b_even, b_bias, b_tiles.index(second), b_tiles.index(first), b_even_rows, p_x, p_more, p_z, d, n,
-            z, now, coming, after, i_m,
-            s_xb, s_xc, s_xn, s_mb, s_md, s_mn, s_zb, s_zd, s_zn, MORE, RECTIFY, C, K, W,
+            b_w, b_odd, b_even, b_bias, b_tiles.index(second), b_tiles.index(first), b_even_rows,
+            p_x, p_more, p_z, d, n, z, now, coming, after, i_m,
+            s_xb, s_xc, s_xn, s_mb, s_md, s_mn, s_zb, s_zd, s_zn, BIAS, MORE, RECTIFY, C, K, W,
         )  # fmt: skip
         now = coming
         first, second, free = free, first, second
     async_copy.wait_group(0)
     if tiles % 2 == 0:  # else it is none
-        finish(b_odd, b_bias, b_odd_rows, MORE, RECTIFY)
+        finish(b_odd, b_bias, b_odd_rows, BIAS, MORE, RECTIFY)
         threads_meet()
         store_tile(p_z, b_odd_rows, before, i_m, d, n, s_zb, s_zd, s_zn, W)
