@@ -143,6 +143,15 @@ def test_the_smaller_number_and_nothing_below_zero():
     assert (found[:5] == [0, 0, 1, 2, 2]).all()
 
 
+def test_a_matrix_that_is_turned_on_its_way_from_shared_memory():
+    """Rows of 16 bytes, 0 to 63 in halves: a lane has two rows of a column, those of lanes 0 to 3 the first one."""
+    found = run("shl.b32 %r4, %r1, 1; add.s32 %r5, %r4, 1; shl.b32 %r5, %r5, 16; or.b32 %r4, %r4, %r5;"
+                "st.shared.b32 [%r3], %r4; bar.sync 0; shl.b32 %r6, %r1, 4; and.b32 %r6, %r6, 127;"
+                "ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%r7}, [%r6]; st.global.b32 [%rd1], %r7;")  # fmt: skip
+    low, high = found[:32] & 0xFFFF, found[:32] >> 16
+    assert (low == [i % 4 * 16 + i // 4 for i in range(32)]).all() and (high == low + 8).all()
+
+
 def test_bfloat16_is_rounded_to_even_and_lies_in_halves():
     # 1 + 2^-8 is halfway between 1 and 1 + 2^-7; 1 + 3 2^-8 between that and 1 + 2^-6
     found = run("cvt.rn.bf16x2.f32 %r4, 0f3F808000, 0f3F818000; mov.b32 {%rs0, %rs1}, %r4; mov.b32 %r5, {%rs1, %rs0};"

@@ -94,6 +94,34 @@ def matrices(decoder: Decoder, ins: Instruction, way: str, digit: str) -> Step:
     return step
 
 
+@rule(r"ldmatrix\.sync\.aligned\.m8n8\.x([124])\.trans\.shared\.b16")
+def matrices_turned(decoder: Decoder, ins: Instruction, digit: str) -> Step:
+    """As `matrices`, but what a lane gets are two halves of column l // 4, in rows that follow each other."""
+    decoder.unguarded(ins)
+    to, where = ins.operands
+    count, at = int(digit), decoder.address(ins, where)
+    puts = [decoder.target(ins, part, "b32") for part in parts(to)]
+    if len(puts) != count:
+        raise ins.unknown("does not move as many")
+    thread = np.arange(decoder.threads)
+    lane = thread % 32
+    gives = lane < 8 * count
+
+    def step(program: Program) -> None:
+        address = at(program)
+        halves, warps = program.shared.halves(address[gives], 16), program.warps[gives][:, None]
+        program.shared.reads(program, halves, warps)
+        found = program.shared.raw.view(np.uint16)
+        for i, put in enumerate(puts):
+            above, below = (
+                found[address[thread - lane + 8 * i + lane % 4 * 2 + row] // 2 + lane // 4].astype(np.uint32)
+                for row in range(2)
+            )
+            put(program, above | below << 16)
+
+    return step
+
+
 @rule(r"shfl\.sync\.(bfly|idx)\.b32")
 def shuffle(decoder: Decoder, ins: Instruction, way: str) -> Step:
     decoder.unguarded(ins)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hamburger.ops import cosine, launch
-from hamburger.ops.block import Norm, back_kernels, kernels
+from hamburger.ops.block import Norm, back_kernels, kernels, long_bread
 from hamburger.ops.start import start
 from hamburger.ops.tiles import PROGRAMS, Blocks, blocks, cdiv, power_of_two, split
 from hamburger.precision import full_precision
@@ -82,7 +82,12 @@ def _bread(
     x: Tensor, weight: Tensor, bias: Tensor | None, more: Tensor | None, z: Tensor, dtype: torch.dtype, rectify: bool
 ) -> None:
     (b, c, n), d = x.shape, weight.shape[0]
-    kind, side = launch.kind(dtype), _side(b, d, n)
+    kind = launch.kind(dtype)
+    grid = long_bread.grid_of(x, weight, more, z) if kind == "bf16" else None
+    if grid is not None:
+        long_bread.launch(x, weight, bias, more, z, grid, rectify=rectify)
+        return
+    side = _side(b, d, n)
     # float32 takes twice the room on its way in
     depth = 32 if side == 128 and (x.element_size() == 4 or kind != "bf16") else 64
     added = z if more is None else more

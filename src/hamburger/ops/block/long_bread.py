@@ -1,0 +1,71 @@
+"""The host's side of the bread of many columns: when it is taken, and its launch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hamburger.ops.start import start
+from hamburger.ops.stream import asynchronous
+from hamburger.ops.tiles import cdiv, power_of_two
+from hamburger.ops.wave import HOPPER, STATIC, Card, card, gluon
+
+ROWS, COLUMNS, PLACES = 128, 64, 3  # BM, BN and PLACES of the kernel
+MOST = 512  # channels of x: a program's rows of W are half of its registers then
+
+
+def grid_of(x: Tensor, weight: Tensor, more: Tensor | None, z: Tensor) -> tuple[int, int] | None:
+    """Which programs make z = W x (+ more) in bfloat16; None where the other kernel does.
+
+    x: b c n   weight: d c   more, z: b d n
+    """
+    moved = (x, z) if more is None else (x, more, z)
+    if not x.is_cuda or not gluon() or any(t.dtype != torch.bfloat16 for t in (weight, *moved)):
+        return None
+    if not all(map(asynchronous, moved)):
+        return None
+    b, c, n = x.shape
+    return cut(b, c, n, len(weight), card(x.get_device()))
+
+
+def cut(b: int, c: int, n: int, d: int, card: Card) -> tuple[int, int] | None:
+    """Tiles of d, and for each as many programs as there are multiprocessors, if they have two tiles or more."""
+    rows = cdiv(d, ROWS)
+    each = card.processors // rows
+    narrow = min(c, d) <= ROWS // 2  # most of a tile would be zeros
+    if card.capability != HOPPER or narrow or c > MOST or shared_bytes(padded(c)) + STATIC > card.shared:
+        return None
+    return (rows, each) if 0 < 2 * each <= b * cdiv(n, COLUMNS) else None
+
+
+def padded(c: int) -> int:
+    return max(128, power_of_two(c))
+
+
+def shared_bytes(K: int) -> int:
+    """Tiles of X, and two of Z."""
+    return 2 * COLUMNS * (PLACES * K + 2 * ROWS)
+
+
+def launch(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    more: Tensor | None,
+    z: Tensor,
+    grid: tuple[int, int],
+    *,
+    rectify: bool,
+) -> None:
+    """W x (+ bias) (+ more) into z, which may be `more`, then a ReLU. All as in `grid_of`."""
+    from hamburger.ops.block.long_bread_kernels import long_bread_kernel
+
+    (b, c, n), d = x.shape, len(weight)
+    added = z if more is None else more
+    start(
+        long_bread_kernel, grid,
+        x, weight, weight if bias is None else bias, added, z, b, d, n, grid[1],
+        *x.stride(), *weight.stride(), *added.stride(), *z.stride(),
+        BIAS=bias is not None, MORE=more is not None, RECTIFY=rectify, C_FAST=weight.stride(1) == 1,
+        C=c, K=padded(c), num_warps=8,
+    )  # fmt: skip
