@@ -118,13 +118,26 @@ def test_a_grid_that_could_not_keep_its_rows_is_not_begun(ham, tmp_path, monkeyp
 def test_a_grid_trains_measures_and_appends(ham, tmp_path, monkeypatch):
     rows = tmp_path / "rows.jsonl"
     words = ["gan", "grid", "figures", "--out", tmp_path / "runs", "--contexts", "none,ylg", "--seeds", "0", *SET]
-    words += ["--extractor", "my_means:Means", "--samples", 20, "--choice", 16, "--device", "cpu", "--json", rows]
+    words += [
+        "--extractor",
+        "my_means:Means",
+        "--size",
+        32,
+        "--samples",
+        20,
+        "--choice",
+        16,
+        "--device",
+        "cpu",
+        "--json",
+        rows,
+    ]
     status, out, err = ham(*words, "--jobs", 2)
     assert status == 0, err
     found = sorted((json.loads(line) for line in rows.read_text().splitlines()), key=lambda each: each["context"])
     assert [each["context"] for each in found] == ["none", "ylg"]  # in the file as they ended
     assert all({"frechet", "kid", "seconds_per_step", "peak_mb", "hardware", "commit"} <= each.keys() for each in found)
-    assert "ylg" in out and "frechet[Means@224]" in out
+    assert "ylg" in out and "frechet[Means@32]" in out
     status, _, err = ham(*words)  # nothing is trained again
     assert status == 0, err
     assert len(rows.read_text().splitlines()) == 2

@@ -15,6 +15,7 @@ Extractor = Annotated[
     str, typer.Option(help="inception, torch-fidelity, efficientnet-lite0, or package.module:function")
 ]
 Weights = Annotated[Path | None, typer.Option(help="the extractor's weights")]
+Size = Annotated[int | None, typer.Option(help="pixels that the extractor takes; default: its own")]
 Samples = Annotated[int, typer.Option(help="images to generate")]
 Choice = Annotated[int, typer.Option(help="images of each set for kernel distance, precision and recall")]
 
@@ -31,7 +32,7 @@ def fid(
         str | None,
         typer.Option(help="bilinear-antialias (default), bilinear or bilinear-tf1; torch-fidelity has its own"),
     ] = None,
-    size: Annotated[int | None, typer.Option(help="pixels that the extractor takes; default: its own")] = None,
+    size: Size = None,
     other_weights: Annotated[
         bool, typer.Option("--other-weights", help="inception with other weights; the result is not called FID")
     ] = False,
@@ -101,6 +102,7 @@ def grid(
     jobs: Annotated[int, typer.Option(help="runs at once")] = 1,
     extractor: Extractor = "inception",
     weights: Weights = None,
+    size: Size = None,
     samples: Samples = 50_000,
     choice: Choice = 10_000,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda, for the distances")] = "auto",
@@ -121,7 +123,7 @@ def grid(
     from hamburger.use.predict import pick_device
 
     on = pick_device(device)
-    network = find_extractor(extractor, weights)
+    network = find_extractor(extractor, weights, size=size)
     measure = Measure(samples=samples, choice=choice)
     own = numbers(seeds, "gan grid", "seeds")
     planned = cells_of(GanCell, recipe, gan_variants(words(contexts)), own, settings or (), call="gan grid")
