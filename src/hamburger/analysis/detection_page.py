@@ -5,49 +5,39 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hamburger.analysis.comparison import COLUMNS, by_context, mean_of, ranked, scores_of, where
 from hamburger.analysis.core_page import markdown_table
-from hamburger.analysis.report.statistics import paired, summarise
+from hamburger.analysis.report.statistics import summarise
 
 Row = dict[str, Any]
-REFERENCES = ("none", "baseline")
 
 
 def compared(rows: Sequence[Row]) -> str:
     """mAP of every context over its seeds, the paired difference to none, and what it costs; best first."""
     if not rows:
         return "No rows yet."
-    own: dict[str, list[Row]] = {}
-    for row in rows:
-        own.setdefault(row["context"], []).append(row)
-    scores = {name: {row["seed"]: 100 * row["mask_map"] for row in mine} for name, mine in own.items()}
-    reference = next((name for name in REFERENCES if name in scores), None)
-    lines = []
-    for name in sorted(own, key=lambda name: -summarise(list(scores[name].values())).mean):
-        found = summarise(list(scores[name].values()))
-        against = None if reference in (None, name) else paired(scores[name], scores[str(reference)])
-        lines.append(
-            [
-                name,
-                f"{found.mean:.2f}",
-                "" if found.deviation is None else f"{found.deviation:.2f}",
-                "" if against is None else f"{against.mean:+.2f}",
-                "" if against is None or against.interval is None else "{:+.2f} ... {:+.2f}".format(*against.interval),
-                _mean([100 * row["box_map"] for row in own[name]], ".2f"),
-                _mean([100 * row["mask"]["map_50"] for row in own[name]], ".1f"),
-                _mean([row["images_per_s"] for row in own[name] if row["images_per_s"]], ".0f"),
-                _mean([row["peak_mb"] for row in own[name]], ",.0f"),
-                str(len(own[name])),
-            ]
-        )
-    header = ["context", "mask mAP, %", "spread", "over none", "95 % interval", "box mAP, %", "mask AP at 0.5, %"]
+    own = by_context(rows)
+    lines = [
+        [
+            name,
+            *cells,
+            f"{summarise([100 * row['box_map'] for row in own[name]]).mean:.2f}",
+            f"{summarise([100 * row['mask']['map_50'] for row in own[name]]).mean:.1f}",
+            mean_of(own[name], "images_per_s", ".0f"),
+            mean_of(own[name], "peak_mb", ",.0f"),
+            str(len(own[name])),
+        ]
+        for name, cells in ranked(scores_of(rows, lambda row: 100 * row["mask_map"]), 2).items()
+    ]
+    header = ["context", "mask mAP, %", *COLUMNS, "box mAP, %", "mask AP at 0.5, %", "images/s", "peak MiB", "seeds"]
     first = rows[0]
     note = (
         f"Recipe `{first['recipe']}`, {first['backbone']}, context after {_listed(rows, 'after')}, {first['steps']} "
         f"steps of {first['batch']} images, precision {first['precision']}, scores of the last step "
         f"({first['protocol']}) on {first['images']} images of the validation split; spread is the standard deviation "
-        f"over seeds, differences are paired by seed. {_where(rows)}"
+        f"over seeds, differences are paired by seed. {where(rows)}"
     )
-    return f"{markdown_table([*header, 'images/s', 'peak MiB', 'seeds'], lines)}\n\n{note}"
+    return f"{markdown_table(header, lines)}\n\n{note}"
 
 
 def growth(rows: Sequence[Row]) -> str:
@@ -74,7 +64,7 @@ def growth(rows: Sequence[Row]) -> str:
     note = (
         f"Peak memory, and the median of {first['repeats']} rounds, of a training step of Mask R-CNN with "
         f"{first['backbone']} and the context after {first['after']}, {first['batch']} images, {first['dtype']}, TF32 "
-        f"{first['tf32']}. {_where(rows)}"
+        f"{first['tf32']}. {where(rows)}"
     )
     return f"{markdown_table(header, lines)}\n\n{note}"
 
@@ -85,14 +75,5 @@ def _cell(row: Row | None, field: str, form: str) -> str:
     return row["note"] or "" if row[field] is None else format(row[field], form)
 
 
-def _mean(values: Sequence[float], form: str) -> str:
-    return format(summarise(list(values)).mean, form) if values else ""
-
-
 def _listed(rows: Sequence[Row], field: str) -> str:
     return ", ".join(dict.fromkeys(str(row[field]) for row in rows if row[field] is not None)) or "nothing"
-
-
-def _where(rows: Sequence[Row]) -> str:
-    commits = ", ".join(sorted({str(row["commit"]) for row in rows}))
-    return f"{rows[0]['hardware']}, torch {rows[0]['torch']}, commit {commits}."

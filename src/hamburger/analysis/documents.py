@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hamburger.analysis import (
+    class_page,
     contexts_page,
     core_page,
     detection_page,
@@ -72,13 +73,25 @@ BLOCKS: dict[str, Callable[[Path], str]] = {
     "segmentation-camvid-classes": lambda results: segmentation_page.classes(
         lines_of(results / "segmentation_camvid_h200.jsonl")
     ),
+    "classes-cifar10-h200": lambda results: class_page.compared(
+        lines_so_far(results / "classes_cifar10-classes_h200.jsonl")
+    ),
+    "classes-tiny-h200": lambda results: class_page.compared(
+        lines_so_far(results / "classes_tiny-imagenet-classes_h200.jsonl")
+    ),
+    "gan-figures-cpu": lambda results: gan_page.distances(lines_of(results / "gan_figures_cpu.jsonl")),
     "gan-cifar10-h200": lambda results: gan_page.distances(lines_of(results / "gan_cifar10_h200.jsonl")),
     "gan-tiny-h200": lambda results: gan_page.distances(lines_of(results / "gan_tiny-imagenet_h200.jsonl")),
     "gan-speed-h200": lambda results: gan_page.speed(lines_of(results / "ganspeed_h200.jsonl")),
+    "detection-shapes-cpu": lambda results: detection_page.compared(
+        lines_so_far(results / "detection_shapes-detect_cpu.jsonl")
+    ),
     "detection-shapes-h200": lambda results: detection_page.compared(
         lines_so_far(results / "detection_shapes_h200.jsonl")
     ),
     "detect-h200": lambda results: detection_page.growth(lines_so_far(results / "detect_h200.jsonl")),
+    "stereo-planes-cpu": lambda results: stereo_page.compared(lines_so_far(results / "stereo_planes-tiny_cpu.jsonl")),
+    "stereo-real-cpu": lambda results: stereo_page.real(lines_so_far(results / "stereo_middlebury_cpu.jsonl")),
     "stereo-planes-h200": lambda results: stereo_page.compared(lines_so_far(results / "stereo_planes_h200.jsonl")),
     "stereo-real-h200": lambda results: stereo_page.real(lines_so_far(results / "stereo_middlebury_h200.jsonl")),
     "claims": lambda results: claim_tables.markdown(Results.of(results)),

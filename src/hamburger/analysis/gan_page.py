@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from hamburger.analysis.comparison import COLUMNS, by_context, commits_of, each_seed, ranked, scores_of
 from hamburger.analysis.core_page import markdown_table
-from hamburger.analysis.report.statistics import paired, summarise
 
 Row = dict[str, Any]
 BASE = "none"
@@ -25,44 +25,29 @@ def distances(rows: Sequence[Row]) -> str:
     mixed = [name for name in ("extractor", "steps", "batch", "data_sha256") if len({str(r[name]) for r in rows}) > 1]
     if mixed:
         raise ValueError(f"gan page: these rows differ in {', '.join(mixed)}, so they cannot stand in one table")
-    by_context: dict[str, list[Row]] = {}
-    for row in rows:
-        by_context.setdefault(row["context"], []).append(row)
-    scores = {context: {row["seed"]: row["frechet"] for row in own} for context, own in by_context.items()}
-    means = {context: summarise(list(own.values())) for context, own in scores.items()}
-    lines = []
-    for context in sorted(means, key=lambda name: means[name].mean):
-        own, found = by_context[context], means[context]
-        difference = paired(scores[context], scores[BASE]) if context != BASE and BASE in scores else None
-        gain = "" if difference is None else f"{difference.mean:+.2f}"
-        known = difference is not None and difference.interval is not None
-        interval = "{:+.2f} ... {:+.2f}".format(*difference.interval) if known else ""  # type: ignore[union-attr,misc]
-        seeds = ", ".join(f"{value:.2f}" for _, value in sorted(scores[context].items()))
-        lines.append(
-            [
-                context,
-                f"{found.mean:.2f}",
-                "" if found.deviation is None else f"{found.deviation:.2f}",
-                gain,
-                interval,
-                seeds,
-                f"{1000 * _mean(own, 'kid'):.2f}",
-                f"{_mean(own, 'precision'):.3f}",
-                f"{_mean(own, 'recall'):.3f}",
-                f"{1000 * _mean(own, 'seconds_per_step'):.1f}",
-                f"{max(row['peak_mb'] for row in own):,.0f}",
-            ]
-        )
+    own, scores = by_context(rows), scores_of(rows, lambda row: row["frechet"])
+    lines = [
+        [
+            context,
+            *cells,
+            each_seed(scores[context], 2),
+            f"{1000 * _mean(own[context], 'kid'):.2f}",
+            f"{_mean(own[context], 'precision'):.3f}",
+            f"{_mean(own[context], 'recall'):.3f}",
+            f"{1000 * _mean(own[context], 'seconds_per_step'):.1f}",
+            f"{max(row['peak_mb'] for row in own[context]):,.0f}",
+        ]
+        for context, cells in ranked(scores, 2, lower_is_better=True).items()
+    ]
     header = [
-        *("context", first["name"], "spread", "over none", "95 % interval", "each seed", "kernel x 1000"),
+        *("context", first["name"], *COLUMNS, "each seed", "kernel x 1000"),
         *("precision", "recall", "ms a step", "peak MiB"),
     ]
-    commits = ", ".join(sorted({str(row["commit"]) for row in rows}))
     note = (
         f"Lower is better for the two distances. {first['hardware']}, torch {first['torch']}, {first['steps']:,} steps "
         f"of {first['batch']}, {first['dtype']}; {first['fake_images']:,} generated against {first['real_images']:,} "
         f"real images, precision and recall of {first['compared_images']:,} each; by {first['extractor']}; "
-        f"commit {commits}. Times are those of {first['jobs']} runs at once."
+        f"commit {commits_of(rows)}. Times are those of {first['jobs']} runs at once."
     )
     return f"{markdown_table(header, lines)}\n\n{note}"
 

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from hamburger.analysis.comparison import each_seed, ranked, scores_of, seeds_of, where
 from hamburger.analysis.core_page import markdown_table
 from hamburger.analysis.report.statistics import paired, summarise
 
@@ -14,23 +15,8 @@ Row = dict[str, Any]
 
 def accuracy(rows: Sequence[Row]) -> str:
     """mIoU of every context over its seeds, and its paired difference to the baseline, best first."""
-    scores: dict[str, dict[int, float]] = {}
-    for row in rows:
-        scores.setdefault(row["context"], {})[row["seed"]] = 100 * row["miou"]
-    means = {context: summarise(list(own.values())) for context, own in scores.items()}
-    lines = []
-    for context in sorted(means, key=lambda name: -means[name].mean):
-        found = means[context]
-        difference = paired(scores[context], scores["baseline"]) if context != "baseline" else None
-        gain = "" if difference is None else f"{difference.mean:+.1f}"
-        interval = (
-            ""
-            if difference is None or difference.interval is None
-            else "{:+.1f} ... {:+.1f}".format(*difference.interval)
-        )
-        seeds = ", ".join(f"{value:.1f}" for _, value in sorted(scores[context].items()))
-        spread = "" if found.deviation is None else f"{found.deviation:.1f}"
-        lines.append([context, f"{found.mean:.1f}", spread, gain, interval, seeds])
+    scores = scores_of(rows, lambda row: 100 * row["miou"])
+    lines = [[context, *cells, each_seed(scores[context], 1)] for context, cells in ranked(scores, 1).items()]
     header = ["context", "mIoU", "spread", "over the baseline", "95 % interval", "each seed"]
     return f"{markdown_table(header, lines)}\n\n{_protocol(rows)}"
 
@@ -55,13 +41,10 @@ def classes(rows: Sequence[Row]) -> str:
 
 def _protocol(rows: Sequence[Row]) -> str:
     first = rows[0]
-    seeds = ", ".join(str(seed) for seed in sorted({row["seed"] for row in rows}))
-    commits = ", ".join(sorted({str(row["commit"]) for row in rows}))
     return (
         f"Recipe `{first['recipe']}`, {first['steps']} steps of {first['batch']} images, precision "
-        f"{first['precision']}, validation mIoU of the last step in percent ({first['protocol']}), seeds {seeds}; "
-        f"spread is the standard deviation over seeds, differences are paired by seed. {first['hardware']}, "
-        f"torch {first['torch']}, commit {commits}."
+        f"{first['precision']}, validation mIoU of the last step in percent ({first['protocol']}), seeds "
+        f"{seeds_of(rows)}; spread is the standard deviation over seeds, differences are paired by seed. {where(rows)}"
     )
 
 
