@@ -324,7 +324,7 @@ def test_the_page_shows_disparities_and_a_comparison_runs(tmp_path):
     assert 4 < shown <= 12 and page.count("<span>errors, EPE") == 3 * shown
     assert "Further scores" in page and "EPE mean over pairs, px" in page and ">EPE seen by both, px<" in page
     assert "Stereo networks on planes" in page and "baseline (seed 0)" in page
-    assert "1 ... 3 px off" in page and "backbone" not in page and "take one image as one tensor" in page
+    assert "1 ... 3 px off" in page and "backbone" not in page and 'id="atoms"' not in page
 
 
 def test_how_far_off_is_drawn_in_three_colours():

@@ -27,7 +27,7 @@ class Kind:
     - `scores`: the numbers that are shown; the first decides which weights are the best, the others may be None where
       a set does not tell
     - `pooled`: what the score is taken over, in words for the reader of a report
-    - `each`: what the score of a single class, or `member`, is called, where there is one
+    - `each`: what the score of a single class, or `member`, is called, where there is one; `absent`: when one has none
     """
 
     task: str
@@ -39,6 +39,7 @@ class Kind:
     pooled: str
     each: Score | None = None
     member: str = "class"
+    absent: str = "the class is neither labelled nor predicted"
 
     @property
     def score(self) -> Score:
@@ -97,6 +98,7 @@ STEREO = Kind(
     pooled="the mean distance from the true disparity, over all pixels of the validation split where it is known",
     each=Score("per_pair", "EPE", "px", higher=False),
     member="pair",
+    absent="no disparity of the pair is known",
 )
 kinds = {kind.task: kind for kind in (SEGMENTATION, CLASSES, DETECTION, STEREO)}
 

@@ -43,23 +43,25 @@ def write_report(
 def page(found: Study, gallery: Gallery | str) -> str:
     title = f"{found.kind.networks} on {', '.join(_data_names(found))}"
     runs = sum(len(group.runs) for group in found.groups)
+    contents = {
+        "results": _results(found),
+        "curves": curves(found),
+        "predictions": _from(gallery, lambda opened: pictures(found, opened)),
+        "measured": tables.conditions(found) + tables.runs(found),
+    }
+    if _one_tensor(gallery):
+        contents["atoms"] = _from(gallery, atom_maps)
+        contents["spectra"] = _from(gallery, lambda opened: spectra(found, opened))
+    shown = {name: words for name, words in SECTIONS.items() if name in contents}
     head = (
         f"<h1>{title}</h1>"
         + paragraph(f"{runs} runs of {len(found.groups)} networks. Written {_now()}.", kind="soft")
         + f'<div class="verdict">{tables.verdict(found)}</div>'
         + "<nav>"
-        + "".join(f'<a href="#{name}">{words}</a>' for name, words in SECTIONS.items())
+        + "".join(f'<a href="#{name}">{words}</a>' for name, words in shown.items())
         + "</nav>"
     )
-    contents = {
-        "results": _results(found),
-        "curves": curves(found),
-        "predictions": _from(gallery, lambda opened: pictures(found, opened)),
-        "atoms": _inside(gallery, atom_maps),
-        "spectra": _inside(gallery, lambda opened: spectra(found, opened)),
-        "measured": tables.conditions(found) + tables.runs(found),
-    }
-    return document(title, head + "".join(section(name, SECTIONS[name], contents[name]) for name in SECTIONS))
+    return document(title, head + "".join(section(name, words, contents[name]) for name, words in shown.items()))
 
 
 def _results(found: Study) -> Markup:
@@ -74,7 +76,7 @@ def _results(found: Study) -> Markup:
             )
         )
     parts += [tables.scores(found), paragraph(_reading(found), kind="soft"), dots(found)]
-    parts += [tables.others(found), tables.per_seed(found), tables.per_class(found)]
+    parts += [tables.others(found), tables.per_seed(found), tables.per_member(found)]
     return Markup("".join(parts))
 
 
@@ -96,10 +98,9 @@ def _from(gallery: Gallery | str, make: Callable[[Gallery], Markup]) -> Markup:
     return paragraph(gallery, kind="soft") if isinstance(gallery, str) else make(gallery)
 
 
-def _inside(gallery: Gallery | str, make: Callable[[Gallery], Markup]) -> Markup:
-    if not isinstance(gallery, str) and not any(gallery.inputs(exhibit, 1) for exhibit in gallery.exhibits):
-        gallery = "Drawn for networks that take one image as one tensor; these do not."
-    return _from(gallery, make)
+def _one_tensor(gallery: Gallery | str) -> bool:
+    """Whether these networks take one image as one tensor, so that one can look inside; unknown without weights."""
+    return isinstance(gallery, str) or any(gallery.inputs(exhibit, 1) for exhibit in gallery.exhibits)
 
 
 def _data_names(found: Study) -> list[str]:

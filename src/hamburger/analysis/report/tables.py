@@ -108,26 +108,26 @@ def per_seed(study: Study) -> Markup:
     return folded("Every seed", made)
 
 
-def per_class(study: Study) -> Markup:
-    """The score of each class, mean over seeds; nothing where no run says."""
-    each = study.kind.each
+def per_member(study: Study) -> Markup:
+    """The score of each class, or pair, mean over seeds; nothing where no run says."""
+    each, member = study.kind.each, study.kind.member
     if each is None:
         return Markup()
-    means = {group.name: _class_means(group, each.name) for group in study.groups}
-    classes = list(dict.fromkeys(name for had in means.values() for name in had))
-    if not classes:
+    means = {group.name: _member_means(group, each.name) for group in study.groups}
+    members = list(dict.fromkeys(name for had in means.values() for name in had))
+    if not members:
         return Markup()
     rows: list[list[Cell]] = []
-    for name in classes:
+    for name in members:
         values = [had.get(name) for had in means.values()]
         rows.append([name, *(None if value is None else number(value, each.shown(value)) for value in values)])
     unit = f", {each.unit}" if each.unit else ""
-    note = paragraph(f"Mean over seeds{unit}. A dash: the class is neither labelled nor predicted.", kind="soft")
-    return folded(f"{each.words} of each class", table(["class", *means], rows, name="per-class") + note)
+    note = paragraph(f"Mean over seeds{unit}. A dash: {study.kind.absent}.", kind="soft")
+    return folded(f"{each.words} of each {member}", table([member, *means], rows, name=f"per-{member}") + note)
 
 
-def _class_means(group: Group, field: str) -> dict[str, float | None]:
-    """Over the seeds in which a class has a score; None where it has none in any."""
+def _member_means(group: Group, field: str) -> dict[str, float | None]:
+    """Over the seeds in which a member has a score; None where it has none in any."""
     values: dict[str, list[float]] = {}
     for run in group.runs:
         found = run.result.get(field)
