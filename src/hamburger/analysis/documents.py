@@ -79,10 +79,10 @@ BLOCKS: dict[str, Callable[[Path], str]] = {
     "classes-tiny-h200": lambda results: class_page.compared(
         lines_so_far(results / "classes_tiny-imagenet-classes_h200.jsonl")
     ),
-    "gan-figures-cpu": lambda results: gan_page.distances(lines_of(results / "gan_figures_cpu.jsonl")),
-    "gan-cifar10-h200": lambda results: gan_page.distances(lines_of(results / "gan_cifar10_h200.jsonl")),
-    "gan-tiny-h200": lambda results: gan_page.distances(lines_of(results / "gan_tiny-imagenet_h200.jsonl")),
-    "gan-speed-h200": lambda results: gan_page.speed(lines_of(results / "ganspeed_h200.jsonl")),
+    "gan-figures-cpu": lambda results: gan_page.distances(lines_so_far(results / "gan_figures_cpu.jsonl")),
+    "gan-cifar10-h200": lambda results: gan_page.distances(lines_so_far(results / "gan_cifar10_h200.jsonl")),
+    "gan-tiny-h200": lambda results: gan_page.distances(lines_so_far(results / "gan_tiny-imagenet_h200.jsonl")),
+    "gan-speed-h200": lambda results: gan_page.speed(lines_so_far(results / "ganspeed_h200.jsonl")),
     "detection-shapes-cpu": lambda results: detection_page.compared(
         lines_so_far(results / "detection_shapes-detect_cpu.jsonl")
     ),

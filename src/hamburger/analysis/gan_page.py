@@ -21,6 +21,8 @@ def paper_added(context: str) -> float:
 
 def distances(rows: Sequence[Row]) -> str:
     """Every context over its seeds, best first, and its difference to the networks without one, paired by seed."""
+    if not rows:
+        return "No rows yet."
     first = rows[0]
     mixed = [name for name in ("extractor", "steps", "batch", "data_sha256") if len({str(r[name]) for r in rows}) > 1]
     if mixed:
@@ -54,6 +56,8 @@ def distances(rows: Sequence[Row]) -> str:
 
 def speed(rows: Sequence[Row]) -> str:
     """Whole steps, what a context adds to them, and modules alone, over YLG as published."""
+    if not rows:
+        return "No rows yet."
     first = rows[0]
     fields = ("step_ms", "step_of_ylg", "added_ms", "added_of_ylg", "generator_ms", "discriminator_ms", "module_of_ylg")
     lines = [[row["context"], *(_shown(row[name]) for name in fields), _shown(row["peak_mb"], 0)] for row in rows]
