@@ -153,6 +153,32 @@ def test_what_joins_the_last_pass():
         assert not fused_block.finishes(layer.norm)
 
 
+def gaps(vector):
+    """The same numbers, every other one of something larger."""
+    return torch.stack([vector, torch.full_like(vector, 7)], -1)[..., 0]
+
+
+def test_vectors_with_gaps_are_not_for_kernels():
+    layer = build()
+    layer.lower.bias.data = gaps(layer.lower.bias.data)
+    assert fused_block.parts(layer) is None
+    for name in ("weight", "bias", "running_mean", "running_var"):
+        layer = build()
+        assert fused_block.trains(layer.norm, X)
+        vector = getattr(layer.norm, name)
+        vector.data = gaps(vector.data)
+        assert not fused_block.trains(layer.norm, X)
+        with torch.no_grad():
+            assert not fused_block.finishes(layer.eval().norm)
+
+
+def test_an_input_on_another_device_is_for_torch_to_refuse(monkeypatch):
+    layer = build()
+    assert plan_of(layer, X) is not None
+    monkeypatch.setattr(torch.Tensor, "get_device", lambda t: 1 if t is X else 0)
+    assert plan_of(layer, X) is None
+
+
 def test_what_joins_in_training(monkeypatch):
     def trains(x=X, **options):
         return fused_block.trains(build(**options).norm, x)

@@ -45,7 +45,7 @@ def solve(b, c, n, d, programs, *, bias=True, rectify=True, more=None, transpose
     wanted += 0 if added is None else added.double()
     z = added if more == "z" else torch.empty(b, d, n, dtype=torch.bfloat16)
     with mock.patch.object(long_bread, "start", emulated or Emulated()):
-        long_bread.launch(x, weight, shift, added, z, (-(-d // long_bread.ROWS), programs), rectify=rectify)
+        long_bread.launch(x, weight, shift, added, z, (-(-d // long_bread.BM), programs), rectify=rectify)
     return z, wanted.relu() if rectify else wanted
 
 

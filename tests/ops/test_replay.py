@@ -132,3 +132,17 @@ def test_addresses_that_never_repeat_fill_no_memory(card):
     for key in range(5 * MOST_SEEN):
         call(recordings, key)
     assert len(recordings.seen) <= MOST_SEEN and card.recordings == 0
+
+
+def test_another_thread_may_clear_what_was_counted(card):
+    class Cleared(dict):  # as soon as something is in it
+        def get(self, key, default=None):
+            return TIMES - 1
+
+        def __setitem__(self, key, value):
+            pass
+
+    recordings = Recordings()
+    recordings.seen = Cleared()
+    recordings.note("key", lambda stream: None)
+    assert card.recordings == 1

@@ -28,3 +28,20 @@ def test_parts_cover_all_positions_and_none_is_empty(n, tiles, step):
 @pytest.mark.parametrize("count", [1, 2, 3, 8, 9, 512])
 def test_power_of_two(count):
     assert count <= power_of_two(count) < 2 * count
+
+
+def test_only_the_first_axis_of_a_grid_grows_with_channels_and_positions(monkeypatch):
+    """The others end at 65,535. d is all positions where a ham goes along channels."""
+    pytest.importorskip("triton")
+    from hamburger.ops import cosine_fused, launch
+    from hamburger.ops.nmf import bases as nmf_bases
+    from hamburger.ops.nmf import fused as nmf
+
+    grids = []
+    for module in (launch, nmf, nmf_bases, cosine_fused):
+        monkeypatch.setattr(module, "start", lambda kernel, grid, *_, **__: grids.append(grid))
+    for d, n in ((2**20, 64), (64, 2**20), (2**20, 1024)):
+        x, bases = torch.empty(1, d, n, device="meta"), torch.empty(1, d, 40, device="meta")
+        nmf._sweeps(x, bases, 1, 1e-6, keep=True, product=True)
+        cosine_fused.sweeps(x, bases, 1, 0.1, blocks(d, n, 40, x.dtype), unit=True)
+    assert len(grids) > 20 and max(axis for grid in grids for axis in grid[1:]) <= 65_535

@@ -89,7 +89,7 @@ def test_nmf_compiles_for_hopper_within_its_shared_memory(D, R, BN):
     from hamburger.ops.nmf.wave_kernels import nmf_kernel
 
     sizes = {"D": D, "R": R, "BN": BN, "COLS": 8, "num_warps": 8}
-    flags = {"N_FAST": True, "CODES": True, "RATIO": True, "Y": True}
+    flags = {"N_FAST": True, "RATIO": True, "Y": True}
     half = ("p_x", "p_copy", "p_ratio", "p_y", "p_sums")
     kernel = compiled_for_hopper(nmf_kernel, sizes | flags, half=half, whole=("p_count",))
     assert "wgmma.mma_async" in kernel.asm["ptx"]

@@ -36,7 +36,7 @@ def poisoned_memory():
 
 def solve(
     ham, b, d, n, r, steps, start,
-    *, card=H200, channels_last=False, dtype=torch.float32, keep=True, scaled=False, spoil=lambda x: None,
+    *, card=H200, channels_last=False, dtype=torch.float32, keep=True, scaled=False, spoil=lambda x: None, eps=EPS,
 ):  # fmt: skip
     """->   x, bases, and what came of them: D, C, D C, and what the gradient needs
 
@@ -65,7 +65,7 @@ def solve(
         for patch in patches:
             stack.enter_context(patch)
         if ham == "nmf":
-            found = host.solve(x, bases, wave, steps, EPS, keep=keep, **more)
+            found = host.solve(x, bases, wave, steps, eps, keep=keep, **more)
         elif ham == "vq":
             found = (*host.solve(x, bases, wave, steps, TEMPERATURE, **more), None)
         else:

@@ -54,9 +54,10 @@ def parts(layer: Hamburger) -> Parts | None:
     down, up = lower._parameters.get("weight"), upper._parameters.get("weight")
     if down is None or up is None or upper._parameters.get("bias") is not None:
         return None
-    if layer.rectify != ham.ham.nonnegative:
+    bias = lower._parameters.get("bias")
+    if layer.rectify != ham.ham.nonnegative or not _dense(bias):
         return None
-    return Parts(ham, norm, dictionary, Weights(down, lower._parameters.get("bias"), up))
+    return Parts(ham, norm, dictionary, Weights(down, bias, up))
 
 
 def plan(p: Parts, x: Tensor) -> Plan | None:
@@ -65,6 +66,8 @@ def plan(p: Parts, x: Tensor) -> Plan | None:
         return None
     ham, dtype = p.ham, _compute_dtype(x, p.weights.lower)
     if dtype not in DTYPES or p.weights.lower.dtype not in DTYPES or _traced():
+        return None
+    if x.get_device() != p.weights.lower.get_device():  # torch says what is wrong; a kernel would read wild memory
         return None
     if torch.is_grad_enabled() and ham.grad != one_step:
         return None
@@ -82,6 +85,11 @@ def _bare(module: nn.Module) -> bool:
         or module._backward_pre_hooks
         or "forward" in module.__dict__
     )
+
+
+def _dense(*vectors: Tensor | None) -> bool:
+    """Kernels take vectors number by number; a view of something else may have gaps."""
+    return all(each is None or each.is_contiguous() for each in vectors)
 
 
 def _traced() -> bool:
@@ -146,8 +154,10 @@ def finishes(norm: nn.Module) -> bool:
         return True
     if norm.training or type(norm) not in BATCH_NORMS:
         return False
-    of = norm._parameters
-    return norm._buffers["running_mean"] is not None and (of["weight"] is None) == (of["bias"] is None)
+    of, kept = norm._parameters, norm._buffers
+    if kept["running_mean"] is None or (of["weight"] is None) != (of["bias"] is None):
+        return False
+    return _dense(kept["running_mean"], kept["running_var"], of["weight"], of["bias"])
 
 
 def finished(p: Parts, z: Tensor, how: Plan, *, rectify: bool) -> Tensor:
@@ -169,7 +179,10 @@ def trains(norm: nn.Module, x: Tensor) -> bool:
     if type(norm) not in PLAIN and distributed.world() > 1:
         return False
     many = x.numel() > x.shape[1]  # one value has no variance
-    return many and norm.affine and norm.track_running_stats and norm.momentum is not None
+    if not (many and norm.affine and norm.track_running_stats and norm.momentum is not None):
+        return False
+    of, kept = norm._parameters, norm._buffers
+    return _dense(kept["running_mean"], kept["running_var"], of["weight"], of["bias"])
 
 
 def trained(p: Parts, x: Tensor, how: Plan, *, rectify: bool) -> Tensor:

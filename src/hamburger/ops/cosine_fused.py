@@ -1,4 +1,4 @@
-"""Sweeps of soft k-means in three launches each, shared by VQ and CD."""
+"""Sweeps of soft k-means in a few launches each, shared by VQ and CD."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def centroids(sums: Tensor, t: Blocks) -> Tensor:
     d = rows - 1
     bases = torch.empty(b, d, r, dtype=torch.float32, device=sums.device)
     start(
-        centroids_kernel, (b, cdiv(d, t.FD), cdiv(r, t.FR)),
+        # tiles of d on the first axis: the others end at 65,535, and d is all positions where channels are decomposed
+        centroids_kernel, (b * cdiv(d, t.FD), cdiv(r, t.FR)),
         sums, bases, d, r, parts, EPS=cosine.EPS, FD=t.FD, FR=t.FR, FP=min(t.FP, power_of_two(parts)), num_warps=4,
     )  # fmt: skip
     return bases

@@ -90,13 +90,13 @@ def centroids_kernel(
     p_sums, p_d, d, r, parts,
     EPS: tl.constexpr, FD: tl.constexpr, FR: tl.constexpr, FP: tl.constexpr,
 ):  # fmt: skip
-    """D = X C^T diag(C 1)^-1 from partial sums. Grid: b, tiles of d, tiles of r.
+    """D = X C^T diag(C 1)^-1 from partial sums. Grid: b * tiles of d, tiles of r.
 
     A program owns a tile of D, FD x FR.   sums: b parts (d + 1) r, as `sums_kernel` leaves them   d: b d r
     """
-    i_b = tl.program_id(0).to(tl.int64)
-    o_d = (tl.program_id(1) * FD + tl.arange(0, FD)).to(tl.int64)
-    o_r = tl.program_id(2) * FR + tl.arange(0, FR)
+    i_b = (tl.program_id(0) // tl.cdiv(d, FD)).to(tl.int64)
+    o_d = (tl.program_id(0) % tl.cdiv(d, FD) * FD + tl.arange(0, FD)).to(tl.int64)
+    o_r = tl.program_id(1) * FR + tl.arange(0, FR)
     p_sums += i_b * parts * (d + 1) * r
     b_xc = add_parts(p_sums, parts, d + 1, o_d, d, o_r, r, FD, FR, FP)
     b_mass = add_parts(p_sums, parts, d + 1, d + tl.arange(0, 1), d + 1, o_r, r, 1, FR, FP)

@@ -20,7 +20,7 @@ from hamburger.ops.cosine_shares_kernels import update_centroids, write_fine_sum
 from hamburger.ops.wave_kernels import arrive, softmax, wait
 
 COUNTERS = gl.constexpr(32)  # from one image to the next: `launch.COUNTS`
-NEW_D = gl.constexpr(16)  # where the second counter lies: not in the line of the first
+NEW_D = gl.constexpr(16)  # where the second counter lies: not in the sector of the first
 
 
 class Exchange(NamedTuple):

@@ -48,7 +48,7 @@ class Recordings:
         self.seen[key] = times = self.seen.get(key, 0) + 1
         if times < TIMES:
             return
-        del self.seen[key]
+        self.seen.pop(key, None)  # another thread may have cleared all
         graph = recorded(start)
         if graph is None:  # a driver that cannot, now or ever: as before
             self.refused += 1

@@ -40,7 +40,8 @@ def cut(b: int, d: int, n: int, r: int, card: Card, needs: Needs) -> Stream | No
     D, R = max(128, power_of_two(d)), max(RANKS[0], power_of_two(r))
     if needs(D, R) + STATIC > card.shared:
         return None
-    # one program on a multiprocessor: shared memory has room for no more, and all of a launch wait for each other
+    # one program on a multiprocessor: at d = 512 shared memory has room for no more, and all of a launch wait for
+    # each other
     images = cdiv(b, cdiv(b, card.processors))
     return Stream(D, R, min(card.processors // images, cdiv(n, BN)), images)
 

@@ -85,7 +85,8 @@ def card(index: int) -> Card:
 def gluon() -> bool:
     """Whether Triton has the language of these kernels."""
     try:
-        from hamburger.ops import wave_kernels  # noqa: F401
+        from hamburger.ops import stream_kernels, wave_kernels  # noqa: F401
+        from hamburger.ops.block import long_bread_kernels  # noqa: F401
     except (ImportError, AttributeError, TypeError):  # an experimental part of Triton, which may move
         return False
     return True

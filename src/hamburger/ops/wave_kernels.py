@@ -1,8 +1,8 @@
 """Pieces of a solve in one launch, in Gluon: all programs are on the card at once and wait for each other.
 
 Letters as in `hamburger.ops.kernels`; here a b_ may also lie in shared memory. A program holds BN columns of X in
-shared memory for all K sweeps. What sums over positions goes through global memory: each program writes its share in
-bfloat16, and after a barrier each adds up some units of it, in the order of the programs.
+shared memory for all K sweeps. What sums over positions goes through global memory: in NMF each program writes its
+share in bfloat16, and after a barrier each adds up some units of it, in the order of the programs.
 
 What keeps order: `arrive` and `wait` between programs, by counters in global memory that only ever grow; `threads_meet`
 between the threads of a program; `ready` before the matrix units read shared memory that threads have written. A

@@ -26,15 +26,15 @@ def codes_kernel(
 @triton.jit
 def cotangent_of_codes(
     p_ds, p_e, p_c, p_mix, c, n, r, s_sc, s_sn, o_n,
-    NORM: tl.constexpr, EXACT: tl.constexpr, FINE: tl.constexpr,
+    NORM: tl.constexpr, PROJECT: tl.constexpr, FINE: tl.constexpr,
     R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """E^T dS for a tile of columns, less what a batch norm in training takes off it (NORM).   ->   BN R
 
-    ds: c n   e: c r   c: n r   mix: (r + 1) r, from `norm_back_kernel`.
-    EXACT and FINE: kinds of products, see `launches._exact`.
+    p_ds: c n   p_e: c r   p_c: n r   p_mix: (r + 1) r, from `norm_back_kernel`.
+    PROJECT and FINE: kinds of products, see `launches._kinds`.
     """
-    b_dc = project(p_ds, p_e, c, n, r, s_sc, s_sn, o_n, EXACT, R, BN, BD)
+    b_dc = project(p_ds, p_e, c, n, r, s_sc, s_sn, o_n, PROJECT, R, BN, BD)
     if NORM:
         o_r = tl.arange(0, R)
         b_dc -= tl.load(p_mix + r * r + o_r, mask=o_r < r, other=0.0)[None, :]
@@ -54,14 +54,14 @@ def cotangent_of_codes(
 @triton.jit
 def cotangent_kernel(
     p_ds, p_e, p_c, p_mix, p_dc, c, n, r, s_sb, s_sc, s_sn,
-    EXACT: tl.constexpr, FINE: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BK: tl.constexpr,
+    PROJECT: tl.constexpr, FINE: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """`cotangent_of_codes` behind a norm, written out.   ds: b c n   c, dc: b n r   Grid: b * tiles of n."""
     i_b, o_n = own_columns(n, BN)
     p_mix += i_b * (r + 1) * r
     b_dc = cotangent_of_codes(
         p_ds + i_b * s_sb, p_e + i_b * c * r, p_c + i_b * n * r, p_mix, c, n, r, s_sc, s_sn, o_n,
-        True, EXACT, FINE, R, BN, BD, BK,
+        True, PROJECT, FINE, R, BN, BD, BK,
     )  # fmt: skip
     store_codes(b_dc, p_dc + i_b * n * r, n, r, o_n, R)
 
@@ -70,7 +70,7 @@ def cotangent_kernel(
 def pull_back_kernel(
     p_du, p_e, p_c, p_mix, p_q, p_d, p_z, p_dz, p_sums, c, d, n, r, s_ub, s_uc, s_un, s_zb, s_zd, s_zn,
     NORM: tl.constexpr, RATIO: tl.constexpr, MASK: tl.constexpr,
-    KIND: tl.constexpr, EXACT: tl.constexpr, FINE: tl.constexpr,
+    KIND: tl.constexpr, PROJECT: tl.constexpr, FINE: tl.constexpr,
     R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """dZ = D (E^T dU * Q), Q left out where not RATIO, zero where z is not positive (MASK). Grid: b * tiles of n.
@@ -84,7 +84,7 @@ def pull_back_kernel(
     p_mix += i_b * (r + 1) * r
     b_dc = cotangent_of_codes(
         p_du + i_b * s_ub, p_e + i_b * c * r, p_c + i_b * n * r, p_mix, c, n, r, s_uc, s_un, o_n,
-        NORM, EXACT, FINE, R, BN, BD, BK,
+        NORM, PROJECT, FINE, R, BN, BD, BK,
     )  # fmt: skip
     if RATIO:
         # BN R

@@ -189,7 +189,7 @@ def cotangent(ds: Tensor, scaled: Tensor, taken: Taken, dtype: torch.dtype) -> T
     dc = ds.new_empty(b, n, r, dtype=torch.float32)
     start(
         back_kernels.cotangent_kernel, (b * cdiv(n, t.BN),),
-        ds, scaled, *taken, dc, c, n, r, *ds.stride(), **_exact(dtype, norm=True), **_columns(t),
+        ds, scaled, *taken, dc, c, n, r, *ds.stride(), **_kinds(dtype, norm=True), **_columns(t),
     )  # fmt: skip
     return dc
 
@@ -218,19 +218,19 @@ def pull_back(
         du, fold, codes, mix, fold if ratio is None else ratio, bases, dz if z is None else z, dz, sums,
         c, d, n, r, *du.stride(), *dz.stride(),
         NORM=taken is not None, RATIO=ratio is not None, MASK=z is not None, KIND=launch.kind(dtype),
-        **_exact(dtype, norm=taken is not None), **_columns(t),
+        **_kinds(dtype, norm=taken is not None), **_columns(t),
     )  # fmt: skip
     return sums
 
 
-def _exact(dtype: torch.dtype, *, norm: bool) -> dict[str, str]:
+def _kinds(dtype: torch.dtype, *, norm: bool) -> dict[str, str]:
     """Kinds of E^T dS and of what a norm takes off it: means that cancel nearly all, and what TF32 cuts is left over.
 
     bfloat16 factors are exact as they are.
     """
     kind = launch.kind(dtype)
-    exact = "tf32x3" if norm and kind == "tf32" and dtype != torch.bfloat16 else kind
-    return {"EXACT": exact, "FINE": "bf16x2" if kind == "bf16" else exact}
+    project = "tf32x3" if norm and kind == "tf32" and dtype != torch.bfloat16 else kind
+    return {"PROJECT": project, "FINE": "bf16x2" if kind == "bf16" else project}
 
 
 def _columns(t: Blocks) -> dict[str, int]:

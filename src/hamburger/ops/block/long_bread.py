@@ -10,7 +10,7 @@ from hamburger.ops.stream import asynchronous
 from hamburger.ops.tiles import cdiv, power_of_two
 from hamburger.ops.wave import HOPPER, STATIC, Card, card, gluon
 
-ROWS, COLUMNS, PLACES = 128, 64, 3  # BM, BN and PLACES of the kernel
+BM, BN, PLACES = 128, 64, 3  # as in the kernel
 MOST = 512  # channels of x: a program's rows of W are half of its registers then
 
 
@@ -29,13 +29,13 @@ def grid_of(x: Tensor, weight: Tensor, more: Tensor | None, z: Tensor) -> tuple[
 
 
 def cut(b: int, c: int, n: int, d: int, card: Card) -> tuple[int, int] | None:
-    """Tiles of d, and for each as many programs as there are multiprocessors, if they have two tiles or more."""
-    rows = cdiv(d, ROWS)
+    """Tiles of d, and programs for each, about one for a multiprocessor in all; None where they had one tile each."""
+    rows = cdiv(d, BM)
     each = card.processors // rows
-    narrow = min(c, d) <= ROWS // 2  # most of a tile would be zeros
+    narrow = min(c, d) <= BM // 2  # most of a tile would be zeros
     if card.capability != HOPPER or narrow or c > MOST or shared_bytes(padded(c)) + STATIC > card.shared:
         return None
-    return (rows, each) if 0 < 2 * each <= b * cdiv(n, COLUMNS) else None
+    return (rows, each) if 0 < 2 * each <= b * cdiv(n, BN) else None
 
 
 def padded(c: int) -> int:
@@ -44,7 +44,7 @@ def padded(c: int) -> int:
 
 def shared_bytes(K: int) -> int:
     """Tiles of X, and two of Z."""
-    return 2 * COLUMNS * (PLACES * K + 2 * ROWS)
+    return 2 * BN * (PLACES * K + 2 * BM)
 
 
 def launch(

@@ -1,4 +1,4 @@
-"""The bread of many columns, in Gluon for Hopper: W stays in registers, and X passes through shared memory once.
+"""The bread of many columns, in Gluon for Hopper: W stays in registers, and X passes through shared memory.
 
 Letters: `hamburger.ops.kernels`; what keeps order: `hamburger.ops.wave_kernels`. A tile is BN columns of X, all K rows
 of it. A program takes one after another, a turn for each: while the matrix units make the product of a tile, the two
@@ -6,6 +6,8 @@ tiles after it are on their way, and what was made of the tile before is finishe
 """
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
@@ -32,10 +34,10 @@ PLACES = gl.constexpr(3)  # for tiles: one is multiplied, and two are on their w
 
 @gluon.jit
 def load_weight(
-    p_w, i_m, d, c, s_wd, s_wc, K: gl.constexpr, C_FAST: gl.constexpr, mma: gl.constexpr, W: gl.constexpr
+    p_w, i_m, d, c, s_wd, s_wc, K: gl.constexpr, C_FAST: gl.constexpr, mma: gl.constexpr, WARPS: gl.constexpr
 ):  # fmt: skip
     """BM rows of W as left factors, zeros beyond d and c. All is asked for at once.   ->   K/BK times BM BK"""
-    ld_w: gl.constexpr = tile_layout(BM, BK, C_FAST, W)
+    ld_w: gl.constexpr = tile_layout(BM, BK, C_FAST, WARPS)
     o_d = i_m * BM + gl.arange(0, BM, gl.SliceLayout(1, ld_w)).to(gl.int64)
     found, parts = (), ()
     for i in gl.static_range(K // BK):
@@ -48,34 +50,40 @@ def load_weight(
     return parts
 
 
-@gluon.jit
-def next_tile(tile, way):
-    """Where the next tile of a program lies: its image, and its number there, behind the last one where there is none.
+class Stride(NamedTuple):
+    """From one tile of a program to its next: so many images and tiles on."""
 
-    way: images and tiles to go on by, tiles of an image, images
-    """
-    i_b, i_n = tile[0] + way[0], tile[1] + way[1]
-    if i_n >= way[2]:
+    images: Any
+    tiles: Any
+    tiles_n: Any  # of an image
+    b: Any
+
+
+@gluon.jit
+def next_tile(tile, stride):
+    """Where the next tile of a program lies: its image, and its number there, behind the last where there is none."""
+    i_b, i_n = tile[0] + stride.images, tile[1] + stride.tiles
+    if i_n >= stride.tiles_n:
         i_b += 1
-        i_n -= way[2]
-    if i_b >= way[3]:
-        i_n = way[2]
+        i_n -= stride.tiles_n
+    if i_b >= stride.b:
+        i_n = stride.tiles_n
     return i_b, i_n
 
 
 @gluon.jit
-def load_tile_async(p_x, b_x, tile, n, s_xb, s_xc, s_xn, C: gl.constexpr, K: gl.constexpr, W: gl.constexpr):
+def load_tile_async(p_x, b_x, tile, n, s_xb, s_xc, s_xn, C: gl.constexpr, K: gl.constexpr, WARPS: gl.constexpr):
     """A tile of X, under way.   b_x: K BN"""
     p_x += tile[0].to(gl.int64) * s_xb
     b_x = seen_as(b_x, gl.bfloat16, [K // ROWS, ROWS, BN], SWIZZLED)
     for i in gl.static_range(K // ROWS):  # all rows at once would find no registers for their addresses
-        load_columns_async(p_x, b_x.index(i), C, n, s_xc, s_xn, tile[1], ROWS, BN, W, i * ROWS)
+        load_columns_async(p_x, b_x.index(i), C, n, s_xc, s_xn, tile[1], ROWS, BN, WARPS, i * ROWS)
 
 
 @gluon.jit
-def load_more_async(p_more, b_more, tile, i_m, d, n, s_mb, s_md, s_mn, W: gl.constexpr):
+def load_more_async(p_more, b_more, tile, i_m, d, n, s_mb, s_md, s_mn, WARPS: gl.constexpr):
     """What is added to a tile of Z, under way.   more: BM BN"""
-    ld_m: gl.constexpr = row_layout(BN, 8, W)
+    ld_m: gl.constexpr = row_layout(BN, 8, WARPS)
     o_d = i_m * BM + gl.arange(0, BM, gl.SliceLayout(1, ld_m)).to(gl.int64)
     o_n = tile[1] * BN + gl.arange(0, BN, gl.SliceLayout(0, ld_m)).to(gl.int64)
     # BM BN
@@ -107,38 +115,40 @@ def finish(b_z, b_bias, b_rows, BIAS: gl.constexpr, MORE: gl.constexpr, RECTIFY:
 
 
 @gluon.jit
-def store_tile(p_z, b_rows, tile, i_m, d, n, s_zb, s_zd, s_zn, W: gl.constexpr):
+def store_tile(p_z, b_rows, tile, i_m, d, n, s_zb, s_zd, s_zn, WARPS: gl.constexpr):
     """A tile of Z, 16 bytes at a time; nothing where there is no such tile."""
-    ld_z: gl.constexpr = row_layout(BN, 8, W)
+    ld_z: gl.constexpr = row_layout(BN, 8, WARPS)
     o_n = tile[1] * BN + gl.arange(0, BN, gl.SliceLayout(0, ld_z)).to(gl.int64)
     store_rows(b_rows, p_z + tile[0].to(gl.int64) * s_zb, o_n, i_m * BM, d, n, s_zd, s_zn, BM, ld_z)
 
 
 @gluon.jit
 def turn(
-    b_w, b_z, b_before, b_bias, b_x, b_free, b_rows, p_x, p_more, p_z, d, n, z, before, after, coming, i_m,
+    b_w, b_z, b_before, b_bias, b_x, b_free, b_rows, p_x, p_more, p_z, d, n, zero, before, after, coming, i_m,
     s_xb, s_xc, s_xn, s_mb, s_md, s_mn, s_zb, s_zd, s_zn,
-    BIAS: gl.constexpr, MORE: gl.constexpr, RECTIFY: gl.constexpr, C: gl.constexpr, K: gl.constexpr, W: gl.constexpr,
+    BIAS: gl.constexpr, MORE: gl.constexpr, RECTIFY: gl.constexpr, C: gl.constexpr, K: gl.constexpr,
+    WARPS: gl.constexpr,
 ):  # fmt: skip
     """The product of a tile, which is there, and meanwhile all else.   ->   BM BN
 
     b_z: any numbers, whose registers become the product's. b_before: the product of the tile before. b_x: the tile.
     b_free: where the tile before was. b_rows: what is added to the tile before, then its place on its way out, and at
     last what is added to the tile after this one. before, after, coming: where these two lie, and the one behind them.
-    z: see `zero_of`
+    zero: see `zero_of`
     """
-    # A product is waited for at both ends of a turn, which costs nothing: were one under way at the end of the loop,
-    # ptxas would wait for each; and not sure of the one before, it would wait for this one before it finishes that.
+    # The wait at the head is for ptxas alone: that product was waited for at the end of the turn before. Were one under
+    # way at the end of the loop, ptxas would wait for each; and not sure of the one before, it would wait for this one
+    # before it finishes that.
     b_before = warpgroup_mma_wait(0, deps=[b_before])
     b_z = multiply(b_w, b_x, b_z, K)
     threads_meet()  # all are through with the tile before: its place is free
-    load_tile_async(p_x, b_free, coming, n, s_xb, s_xc + z, s_xn, C, K, W)
+    load_tile_async(p_x, b_free, coming, n, s_xb, s_xc + zero, s_xn, C, K, WARPS)
     finish(b_before, b_bias, b_rows, BIAS, MORE, RECTIFY)
     threads_meet()
-    store_tile(p_z, b_rows, before, i_m, d, n, s_zb, s_zd + z, s_zn, W)
+    store_tile(p_z, b_rows, before, i_m, d, n, s_zb, s_zd + zero, s_zn, WARPS)
     if MORE:
         threads_meet()
-        load_more_async(p_more, b_rows, after, i_m, d, n, s_mb, s_md + z, s_mn, W)
+        load_more_async(p_more, b_rows, after, i_m, d, n, s_mb, s_md + zero, s_mn, WARPS)
     # the next tile, and what is added to this one; those after them may still be on their way
     async_copy.wait_group(K // ROWS + 1 if MORE else K // ROWS)
     ready()
@@ -154,24 +164,24 @@ def long_bread_kernel(
 ):  # fmt: skip
     """Z = W X (+ bias) (+ more), with a ReLU where RECTIFY. Grid: tiles of d, programs for each of them.
 
-    A program keeps its rows of W in registers and takes every so-manieth tile of the columns of all images. Programs
+    A program keeps its rows of W in registers and takes every `programs`-th tile of the columns of all images. Programs
     with the same columns are neighbours: what they all read of X is still in the cache.
     x: b c n   w: d c   bias: d   more, z: b d n, which may be the same   All but the bias in bfloat16; n is the fast
     axis of x, more and z, and eight neighbours go together. C_FAST: whether c is that of w. C, K: c, and c padded.
     """
-    W: gl.constexpr = num_warps
-    mma: gl.constexpr = product_layout(BM, BN, W)
+    WARPS: gl.constexpr = num_warps
+    mma: gl.constexpr = product_layout(BM, BN, WARPS)
     tiles_n = gl.cdiv(n, BN)
     i_m, i_p = gl.program_id(0), gl.program_id(1)
     tiles = gl.cdiv(b * tiles_n - i_p, programs)  # that it owns
-    way = programs // tiles_n, programs % tiles_n, tiles_n, b
+    stride = Stride(programs // tiles_n, programs % tiles_n, tiles_n, b)
     before, now = (i_p * 0, tiles_n), (i_p // tiles_n, i_p % tiles_n)
-    after = next_tile(now, way)
+    after = next_tile(now, stride)
 
     b_tiles = gl.allocate_shared_memory(gl.bfloat16, [PLACES, K, BN], SWIZZLED)
-    load_tile_async(p_x, b_tiles.index(0), now, n, s_xb, s_xc, s_xn, C, K, W)
-    load_tile_async(p_x, b_tiles.index(1), after, n, s_xb, s_xc, s_xn, C, K, W)
-    b_w = load_weight(p_w, i_m, d, C, s_wd, s_wc, K, C_FAST, mma, W)
+    load_tile_async(p_x, b_tiles.index(0), now, n, s_xb, s_xc, s_xn, C, K, WARPS)
+    load_tile_async(p_x, b_tiles.index(1), after, n, s_xb, s_xc, s_xn, C, K, WARPS)
+    b_w = load_weight(p_w, i_m, d, C, s_wd, s_wc, K, C_FAST, mma, WARPS)
     b_bias = gl.zeros([BM], gl.float32, gl.SliceLayout(1, mma))
     if BIAS:
         o_d = i_m * BM + gl.arange(0, BM, gl.SliceLayout(1, mma))
@@ -183,24 +193,24 @@ def long_bread_kernel(
     b_odd_rows = b_even_rows
     if MORE:
         b_odd_rows = gl.allocate_shared_memory(gl.bfloat16, [BM, BN], SWIZZLED)
-        load_more_async(p_more, b_even_rows, now, i_m, d, n, s_mb, s_md, s_mn, W)
+        load_more_async(p_more, b_even_rows, now, i_m, d, n, s_mb, s_md, s_mn, WARPS)
     async_copy.wait_group(K // ROWS + 1 if MORE else K // ROWS)
     ready()
     first, second, free = 0, 1, 2
     for k in range(0, tiles, 2):
-        z = zero_of(k)
-        coming = next_tile(after, way)
+        zero = zero_of(k)
+        coming = next_tile(after, stride)
         b_even = turn(
             b_w, b_even, b_odd, b_bias, b_tiles.index(first), b_tiles.index(free), b_odd_rows,
-            p_x, p_more, p_z, d, n, z, before, after, coming, i_m,
-            s_xb, s_xc, s_xn, s_mb, s_md, s_mn, s_zb, s_zd, s_zn, BIAS, MORE, RECTIFY, C, K, W,
+            p_x, p_more, p_z, d, n, zero, before, after, coming, i_m,
+            s_xb, s_xc, s_xn, s_mb, s_md, s_mn, s_zb, s_zd, s_zn, BIAS, MORE, RECTIFY, C, K, WARPS,
         )  # fmt: skip
         before = after
-        after = next_tile(coming, way)
+        after = next_tile(coming, stride)
         b_odd = turn(
             b_w, b_odd, b_even, b_bias, b_tiles.index(second), b_tiles.index(first), b_even_rows,
-            p_x, p_more, p_z, d, n, z, now, coming, after, i_m,
-            s_xb, s_xc, s_xn, s_mb, s_md, s_mn, s_zb, s_zd, s_zn, BIAS, MORE, RECTIFY, C, K, W,
+            p_x, p_more, p_z, d, n, zero, now, coming, after, i_m,
+            s_xb, s_xc, s_xn, s_mb, s_md, s_mn, s_zb, s_zd, s_zn, BIAS, MORE, RECTIFY, C, K, WARPS,
         )  # fmt: skip
         now = coming
         first, second, free = free, first, second
@@ -208,4 +218,4 @@ def long_bread_kernel(
     if tiles % 2 == 0:  # else it is none
         finish(b_odd, b_bias, b_odd_rows, BIAS, MORE, RECTIFY)
         threads_meet()
-        store_tile(p_z, b_odd_rows, before, i_m, d, n, s_zb, s_zd, s_zn, W)
+        store_tile(p_z, b_odd_rows, before, i_m, d, n, s_zb, s_zd, s_zn, WARPS)

@@ -185,19 +185,19 @@ def sums_over_samples(
 
 
 @triton.jit
-def store_mix(p_taken, p_e, b_right, c, r, o_c, o_r, FINE: tl.constexpr, SR: tl.constexpr):
-    """Some columns of E^T times what stands to its right, all rows of them.   taken: r r   e: c r   right: M SR"""
+def store_mix(p_mix, p_e, b_right, c, r, o_c, o_r, FINE: tl.constexpr, SR: tl.constexpr):
+    """Some columns of E^T times what stands to its right, all rows of them.   mix: r r   e: c r   right: M SR"""
     for i_j in range(0, r, SR):
         o_j = i_j + tl.arange(0, SR)
         b_left = tl.trans(load_rows(p_e, c, r, o_c, o_j))
         b_mix = product(b_left, b_right, tl.zeros([SR, SR], tl.float32), FINE)
         m_mix = (o_j < r)[:, None] & (o_r < r)[None, :]
-        tl.store(p_taken + o_j[:, None] * r + o_r[None, :], b_mix, mask=m_mix)
+        tl.store(p_mix + o_j[:, None] * r + o_r[None, :], b_mix, mask=m_mix)
 
 
 @triton.jit
 def norm_back_kernel(
-    p_dsc, p_total, p_e, p_mean, p_var, p_gamma, p_scaled, p_de, p_taken, p_dgamma, p_dbeta,
+    p_dsc, p_total, p_e, p_mean, p_var, p_gamma, p_scaled, p_de, p_mix, p_dgamma, p_dbeta,
     samples, c, n, r, eps, FINE: tl.constexpr, M: tl.constexpr, SR: tl.constexpr,
 ):  # fmt: skip
     """From dS C^T and dS 1 to all of the norm's gradient that does not grow with n. Grid: tiles of c.
@@ -207,7 +207,7 @@ def norm_back_kernel(
 
     With a = gamma / sigma, h = sum(dS u') / (N sigma^2) for u' = u - mean, and g = dS 1 / N, the cotangent of u is
     dU = a (dS - g - h u'). Written: E' = a E, dE = dU C^T (both b c r), and each tile's share of what E'^T dU / a needs
-    beside E'^T dS: E^T diag(h) E' and, in the row after it, E'^T (g - h mean).   taken: b tiles (r + 1) r
+    beside E'^T dS: E^T diag(h) E' and, in the row after it, E'^T (g - h mean).   mix: b tiles (r + 1) r
     """
     o_c = tl.program_id(0) * M + tl.arange(0, M)
     m_c = o_c < c
@@ -222,7 +222,7 @@ def norm_back_kernel(
     b_g = b_ds / count
     b_h = b_dgamma * b_inverse / count
     b_rest = b_g - b_h * b_mean
-    p_taken += tl.program_id(0) * ((r + 1) * r)
+    p_mix += tl.program_id(0) * ((r + 1) * r)
     for _ in range(0, samples):
         for i_r in range(0, r, SR):
             o_r = i_r + tl.arange(0, SR)
@@ -235,15 +235,15 @@ def norm_back_kernel(
             b_de = load_rows(p_dsc, c, r, o_c, o_r) - b_rest[:, None] * b_code[None, :]
             b_de -= b_h[:, None] * fold_times_moments(p_e, p_total, c, r, o_c, o_r, 1.0, False, FINE, M, SR)
             tl.store(p_de + o_e, (b_a[:, None] * b_de).to(p_de.dtype.element_ty), mask=m_e)
-            tl.store(p_taken + r * r + o_r, tl.sum(b_scaled * b_rest[:, None], axis=0), mask=o_r < r)
+            tl.store(p_mix + r * r + o_r, tl.sum(b_scaled * b_rest[:, None], axis=0), mask=o_r < r)
             b_right = b_scaled * b_h[:, None]  # h on the right, where `product` keeps the digits of a float32
-            store_mix(p_taken, p_e, b_right, c, r, o_c, o_r, FINE, SR)
+            store_mix(p_mix, p_e, b_right, c, r, o_c, o_r, FINE, SR)
         p_dsc += c * (r + 1)
         p_total += (r + 1) * r
         p_e += c * r
         p_scaled += c * r
         p_de += c * r
-        p_taken += tl.num_programs(0) * ((r + 1) * r)
+        p_mix += tl.num_programs(0) * ((r + 1) * r)
 
 
 @triton.jit

@@ -19,7 +19,7 @@ CHANNELS = 16
 
 ROWS = 64  # channels of a program that sums over positions and waits for memory: small, for several at a time
 
-# Parts of the positions that the codes' moments are summed in: they are few numbers.
+# At most about so many parts of the positions are the codes' moments summed in: they are few numbers.
 MOMENTS = 64
 
 
@@ -83,14 +83,14 @@ def back(
     rows = cdiv(c, CHANNELS)
     assert norm.weight is not None
     scaled, dfold = torch.empty_like(fold), torch.empty_like(fold, dtype=torch.float32)
-    taken = sums.new_empty(b, rows, r + 1, r)
+    mix = sums.new_empty(b, rows, r + 1, r)
     dgamma, dbeta = torch.empty_like(norm.weight), torch.empty_like(norm.weight)
     start(
         norm_kernels.norm_back_kernel, (rows,),
-        launch.total(sums), found.total, fold, found.mean, found.var, norm.weight, scaled, dfold, taken, dgamma, dbeta,
+        launch.total(sums), found.total, fold, found.mean, found.var, norm.weight, scaled, dfold, mix, dgamma, dbeta,
         b, c, n, r, norm.eps, FINE=_fine(dtype), M=CHANNELS, SR=_side(r), num_warps=4,
     )  # fmt: skip
-    return NormBack(ds, scaled, dfold, Taken(codes, launch.total(taken)), dgamma, dbeta)
+    return NormBack(ds, scaled, dfold, Taken(codes, launch.total(mix)), dgamma, dbeta)
 
 
 def outer(dfold: Tensor, bases: Tensor, like: Tensor, dtype: torch.dtype) -> Tensor:

@@ -17,7 +17,8 @@ def update(bases: Tensor, sums: Tensor, dtype: torch.dtype, t: Blocks, eps: floa
     new = torch.empty_like(bases)  # not in place: other programs still read the old rows
     most = power_of_two(sums.shape[1])
     start(
-        kernels.bases_kernel, (b, cdiv(d, t.FD), cdiv(r, t.FR)),
+        # tiles of d on the first axis: the others end at 65,535, and d is all positions where channels are decomposed
+        kernels.bases_kernel, (b * cdiv(d, t.FD), cdiv(r, t.FR)),
         bases, sums, new, d, r, sums.shape[1], eps,
         KIND=launch.kind_of_factors(dtype), FD=t.FD, FR=t.FR, FK=t.FK, FP=min(t.FP, most), FPK=min(t.FPK, most),
         num_warps=4,

@@ -97,13 +97,13 @@ def bases_kernel(
     p_d, p_sums, p_new, d, r, parts, eps,
     KIND: tl.constexpr, FD: tl.constexpr, FR: tl.constexpr, FK: tl.constexpr, FP: tl.constexpr, FPK: tl.constexpr,
 ):  # fmt: skip
-    """D * (X C^T) / (D C C^T + eps) from partial sums. Grid: b, tiles of d, tiles of r.
+    """D * (X C^T) / (D C C^T + eps) from partial sums. Grid: b * tiles of d, tiles of r.
 
     A program owns a tile of D, FD x FR.   d, new: b d r   sums: b parts (d + r) r, as `sums_kernel` leaves them
     """
-    i_b = tl.program_id(0).to(tl.int64)
-    o_d = (tl.program_id(1) * FD + tl.arange(0, FD)).to(tl.int64)
-    o_r = tl.program_id(2) * FR + tl.arange(0, FR)
+    i_b = (tl.program_id(0) // tl.cdiv(d, FD)).to(tl.int64)
+    o_d = (tl.program_id(0) % tl.cdiv(d, FD) * FD + tl.arange(0, FD)).to(tl.int64)
+    o_r = tl.program_id(1) * FR + tl.arange(0, FR)
     p_d, p_new, p_sums = p_d + i_b * d * r, p_new + i_b * d * r, p_sums + i_b * parts * (d + r) * r
     b_dcc = tl.zeros([FD, FR], tl.float32)
     for i_k in range(0, r, FK):

@@ -63,7 +63,7 @@ def store_share(p_own, b_sum, first, R: gl.constexpr, WIDE: gl.constexpr):
 
 @gluon.jit
 def place_of(b_tiles, turn, D: gl.constexpr, BN: gl.constexpr, PLACES: gl.constexpr):
-    """Where a program's tile at its so-manieth turn lies: in one place after another.   ->   D/ROWS ROWS BN"""
+    """Where a program's tile of that turn lies: in one place after another.   ->   D/ROWS ROWS BN"""
     return seen_as(b_tiles.index(turn % PLACES), gl.bfloat16, [D // ROWS, ROWS, BN], SWIZZLED)
 
 

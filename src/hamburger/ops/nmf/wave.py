@@ -53,7 +53,7 @@ def solve(
         x, bases, found, copy, codes, x if ratio is None else ratio, out, sums, counts,
         d, n, r, steps, wave.programs, eps, *x.stride(), *out.stride(), bases.stride(0), counts.stride(0),
         D=wave.D, R=wave.R, BN=wave.BN, COLS=columns(wave.programs),
-        N_FAST=x.stride(2) == 1, CODES=True, RATIO=keep, Y=product, num_warps=8, launch_cooperative_grid=True,
+        N_FAST=x.stride(2) == 1, RATIO=keep, Y=product, num_warps=8, launch_cooperative_grid=True,
     )  # fmt: skip
     if steps == 0:
         found.copy_(bases)

@@ -171,7 +171,7 @@ def nmf_kernel(
     p_x, p_initial, p_d, p_copy, p_c, p_ratio, p_y, p_sums, p_count,
     d, n, r, steps, programs, eps, s_xb, s_xd, s_xn, s_yb, s_yd, s_yn, s_initial, s_count,
     D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, COLS: gl.constexpr,
-    N_FAST: gl.constexpr, CODES: gl.constexpr, RATIO: gl.constexpr, Y: gl.constexpr, num_warps: gl.constexpr,
+    N_FAST: gl.constexpr, RATIO: gl.constexpr, Y: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
     """K sweeps and the read-out, where Y also D C. Grid: programs of an image, b.
 
@@ -223,7 +223,7 @@ def nmf_kernel(
         b_c, b_g = b_codes_place.index(z), b_gram_place.index(z)
         # C * D^T X / (D^T D C + eps)
         ready()
-        b_ratio = ratio_of(b_codes, b_g, m_r, zero_c, eps)
+        b_ratio = ratio_of(b_codes, b_g, m_c, zero_c, eps)
         b_codes = b_ratio * b_xd
         b_c.store(b_codes.to(gl.bfloat16))
         ready()
@@ -250,7 +250,6 @@ def nmf_kernel(
             b_xd = project_bases(p_copy, b_x, b_d, b_g, zero_c, zero_r, D, R, R, z, D, XD, R, W)
         elif RATIO:
             gl.store(p_ratio + o_c, b_ratio.to(p_ratio.dtype.element_ty), mask=m_c)
-    if CODES:
-        gl.store(p_c + o_c, b_codes.to(p_c.dtype.element_ty), mask=m_c)
+    gl.store(p_c + o_c, b_codes.to(p_c.dtype.element_ty), mask=m_c)
     if Y:
         write_product(b_d, b_codes_place.index(0), b_x, p_y + i_b * s_yb, d, n, s_yd, s_yn, i_p, D, XD, BN, N_FAST, W)
