@@ -33,6 +33,7 @@ def test_the_lowest_first_where_lower_is_better_and_nothing_without_a_reference(
     assert list(ranked(SCORES, 1, lower_is_better=True)) == ["nmf", "none", "sa"]
     assert ranked({"nmf": SCORES["nmf"]}, 1)["nmf"][2:] == ["", ""]
     assert ranked({"baseline": {0: 1.0}, "nmf": {0: 2.0}}, 1)["nmf"][2] == "+1.0"
+    assert ranked({"none": {0: 1.0}, "nmf": {0: 0.999}}, 1)["nmf"][2] == "+0.0"  # and not -0.0
 
 
 def test_seeds_in_order_and_means_of_those_that_have_it():

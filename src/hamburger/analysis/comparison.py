@@ -42,8 +42,8 @@ def ranked(
         cells[context] = [
             f"{found.mean:.{digits}f}",
             "" if found.deviation is None else f"{found.deviation:.{digits}f}",
-            "" if gain is None else f"{gain.mean:+.{digits}f}",
-            " ... ".join(f"{end:+.{digits}f}" for end in ends),
+            "" if gain is None else f"{gain.mean:+z.{digits}f}",
+            " ... ".join(f"{end:+z.{digits}f}" for end in ends),
         ]
     return cells
 
