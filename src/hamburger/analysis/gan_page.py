@@ -47,7 +47,7 @@ def distances(rows: Sequence[Row]) -> str:
     ]
     note = (
         f"Lower is better for the two distances. {first['hardware']}, torch {first['torch']}, {first['steps']:,} steps "
-        f"of {first['batch']}, {first['dtype']}; {first['fake_images']:,} generated against {first['real_images']:,} "
+        f"of {first['batch']}, precision {first['dtype']}; {first['fake_images']:,} generated against {first['real_images']:,} "
         f"real images, precision and recall of {first['compared_images']:,} each; by {first['extractor']}; "
         f"commit {commits_of(rows)}. Times are those of {first['jobs']} runs at once."
     )
