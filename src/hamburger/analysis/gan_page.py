@@ -47,8 +47,9 @@ def distances(rows: Sequence[Row]) -> str:
     ]
     note = (
         f"Lower is better for the two distances. {first['hardware']}, torch {first['torch']}, {first['steps']:,} steps "
-        f"of {first['batch']}, precision {first['dtype']}; {first['fake_images']:,} generated against {first['real_images']:,} "
-        f"real images, precision and recall of {first['compared_images']:,} each; by {first['extractor']}; "
+        f"of {first['batch']}, precision {first['dtype']}; {first['fake_images']:,} generated against "
+        f"{first['real_images']:,} real images, precision and recall of {first['compared_images']:,} each; by "
+        f"{first['extractor']}; "
         f"commit {commits_of(rows)}. Times are those of {first['jobs']} runs at once."
     )
     return f"{markdown_table(header, lines)}\n\n{note}"
