@@ -30,9 +30,26 @@ def install() -> None:
         return scope
 
     interpreter._patch_lang = patch_once
+    if hasattr(interpreter, "_get_np_dtype"):
+        interpreter._get_np_dtype = _remembered(interpreter._get_np_dtype)
     builder = interpreter.interpreter_builder
     if hasattr(builder.options, "sanitize_overflow"):
         builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
+
+
+def _remembered(numpys):
+    """By the name of a type, of numbers alone: a dictionary of all types was made for every look into it."""
+    known = {}
+
+    def found(dtype):
+        scalar = dtype.element_ty if isinstance(dtype, tl.block_type) else dtype
+        if isinstance(scalar, tl.pointer_type):
+            return numpys(dtype)
+        if scalar.name not in known:
+            known[scalar.name] = numpys(scalar)
+        return known[scalar.name]
+
+    return found
 
 
 def _modules(fn):

@@ -124,7 +124,7 @@ def test_the_same_dictionaries(name, init, taken):
 
 @pytest.mark.parametrize(
     "shape, version",
-    [((1, 24, 300), "paper"), ((3, 24, 5, 7), "paper"), ((3, 24, 5, 7), "v1"), ((2, 24, 4), "v1")],
+    [((1, 24, 300), "paper"), ((3, 24, 5, 7), "v1"), ((2, 24, 4), "v1")],
     ids=str,
 )
 @pytest.mark.parametrize("name", NAMES)
@@ -250,7 +250,7 @@ def test_large_halves_stay_finite(taken):
     assert taken == ["finished"] and y.isfinite().all() and y.dtype == torch.float16
 
 
-@pytest.mark.parametrize("name, train", [("nmf", True), ("vq", False), ("cd", True)])
+@pytest.mark.parametrize("name, train", [("nmf", True), ("vq", False)])
 def test_compiled(name, train, taken):
     layer = pair(name, init="fixed", norm="none")[0].train(train)
     torch._dynamo.reset()

@@ -76,7 +76,7 @@ def test_export_with_dynamic_batch_and_size(variant):
         assert_close(program.module()(z), layer(z))
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", ["nmf", "uniform", "dual"])  # others: context/test_deploy_contexts.py
 def test_onnx_agrees_with_torch_twice(variant, tmp_path):
     import onnxruntime
 

@@ -25,7 +25,7 @@ class Emulated:
     """
 
     def __init__(self, order=list, edit=lambda text: text):
-        self.order, self.edit, self.compiled = order, edit, None
+        self.order, self.edit, self.compiled, self.shared = order, edit, None, 0
 
     def __call__(self, kernel, grid, *args, **options):
         self.compiled, taken = compile_as_triton_would(kernel, args, options)
@@ -35,6 +35,7 @@ class Emulated:
                 addresses[tensor.data_ptr()] = memory.put(span(tensor), aligned=tensor.data_ptr())
         values = [addresses[arg.data_ptr()] if isinstance(arg, Tensor) else arg for arg in taken]
         text, shared = self.edit(self.compiled.asm["ptx"]), self.compiled.metadata.shared
+        self.shared = max(self.shared, shared)  # the most that any of its kernels has asked for
         ptx.launch(text, grid, values, memory, shared, self.order)
 
 

@@ -74,6 +74,7 @@ def solve(
             more = {"keep": True, "product": product, "codes": dtype, "counts": counts}
             found = cd.factors(x, bases, steps, TEMPERATURE, beta, **more)
     assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip((x, bases), before, strict=True))
+    assert getattr(start, "shared", 0) <= cosine_stream.shared_bytes(cut.D, cut.R)
     return x, bases, found
 
 

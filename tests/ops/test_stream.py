@@ -58,7 +58,7 @@ def test_which_x_can_be_copied_in_the_background():
     assert not any(map(stream.asynchronous, others))
 
 
-SIZES = [(512, 64), (256, 128)]
+SIZES = [(512, 64)]  # others: `test_stream_emulated.py` and `test_cosine_stream_emulated.py`
 
 
 @pytest.mark.parametrize("READOUT", [False, True])

@@ -48,6 +48,7 @@ def solve(
     with mock.patch.object(stream, "start", emulated):
         found = stream.solve(x, bases, cut, steps, EPS, keep=keep, product=product, dtype=dtype, counts=counts)
     assert torch.equal(x, before[0]) and torch.equal(bases, before[1])
+    assert emulated.shared <= stream.shared_bytes(cut.D, cut.R)
     assert ("cp.async" in emulated.compiled.asm["ptx"]) == (n % 16 == 0 and not channels_last)
     return x, bases, found
 

@@ -81,7 +81,7 @@ def test_what_the_kernel_of_cd_cannot_do():
 
 
 @pytest.mark.filterwarnings("ignore")  # Triton's own news
-@pytest.mark.parametrize("D, R, BN", [(512, 64, 128), (256, 128, 64)])
+@pytest.mark.parametrize("D, R, BN", [(512, 64, 128)])
 def test_nmf_compiles_for_hopper_within_its_shared_memory(D, R, BN):
     pytest.importorskip("triton.experimental.gluon")
     from aot import compiled_for_hopper
@@ -99,7 +99,7 @@ def test_nmf_compiles_for_hopper_within_its_shared_memory(D, R, BN):
 @pytest.mark.filterwarnings("ignore")  # Triton's own news
 @pytest.mark.parametrize(
     "name, D, R, BN, shares",
-    [("vq", 512, 64, 128, "*i16"), ("cd", 128, 128, 128, "*fp32")],
+    [("vq", 512, 64, 128, "*i16"), ("cd", 128, 64, 128, "*fp32")],
 )
 def test_vq_and_cd_compile_for_hopper_within_their_shared_memory(name, D, R, BN, shares):
     pytest.importorskip("triton.experimental.gluon")

@@ -26,7 +26,7 @@ def poisoned():
         yield
 
 
-def reference(x, d, steps, eps):
+def reference(x, d, steps, eps=EPS):
     """float64, one image, by way of the whole of D C.   x: d n   d: d r   ->   D, C, D C, C / (D^T D C + eps)"""
     x, d = x.double(), d.double()
     likes = torch.exp(d.T @ x)
