@@ -26,6 +26,7 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: "slow" not in item.keywords)  # first: at the end the other process would wait for them
     if torch.cuda.is_available():
         return
     for item in items:

@@ -86,7 +86,6 @@ CASES = {
         "vq", (1, 128, 200, 64, 1, 2), {"channels_last": True, "dtype": torch.bfloat16}
     ),
     "vq, rank 100": ("vq", (1, 256, 192, 100, 1, 2), {}),
-    "vq, the paper's d": ("vq", (1, 500, 176, 64, 1, 1), {"product": False}),
     "cd, two images, all padded": ("cd", (2, 100, 208, 20, 2, 2), {}),
     "cd, more parts than an update adds up": ("cd", (1, 128, 400, 64, 1, 6), {"product": False}),
     "vq, three images, two in a launch, odd n": ("vq", (3, 100, 131, 20, 2, 2), {"images": 2}),
