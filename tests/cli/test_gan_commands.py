@@ -118,20 +118,8 @@ def test_a_grid_that_could_not_keep_its_rows_is_not_begun(ham, tmp_path, monkeyp
 def test_a_grid_trains_measures_and_appends(ham, tmp_path, monkeypatch):
     rows = tmp_path / "rows.jsonl"
     words = ["gan", "grid", "figures", "--out", tmp_path / "runs", "--contexts", "none,ylg", "--seeds", "0", *SET]
-    words += [
-        "--extractor",
-        "my_means:Means",
-        "--size",
-        32,
-        "--samples",
-        20,
-        "--choice",
-        16,
-        "--device",
-        "cpu",
-        "--json",
-        rows,
-    ]
+    words += ["--extractor", "my_means:Means", "--size", 32, "--samples", 20, "--choice", 16]
+    words += ["--device", "cpu", "--json", rows]
     status, out, err = ham(*words, "--jobs", 2)
     assert status == 0, err
     found = sorted((json.loads(line) for line in rows.read_text().splitlines()), key=lambda each: each["context"])

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
-from hamburger.analysis.comparison import COLUMNS, by_context, commits_of, each_seed, ranked, scores_of
+from hamburger.analysis.comparison import COLUMNS, Row, by_context, commits_of, each_seed, ranked, scores_of
 from hamburger.analysis.core_page import markdown_table
 
-Row = dict[str, Any]
 BASE = "none"
 PAPER = {"none": 1.65, "ylg": 1.31, "hamgan": 1.54}  # section 3.5: steps a second
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
-from hamburger.analysis.comparison import each_seed, ranked, scores_of, seeds_of, where
+from hamburger.analysis.comparison import Row, each_seed, ranked, scores_of, seeds_of, where
 from hamburger.analysis.core_page import markdown_table
 from hamburger.analysis.report.statistics import paired, summarise
-
-Row = dict[str, Any]
 
 
 def accuracy(rows: Sequence[Row]) -> str:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from hamburger.analysis.comparison import COLUMNS, by_context, mean_of, ranked, scores_of, seeds_of, where
+from hamburger.analysis.comparison import COLUMNS, Row, by_context, mean_of, ranked, scores_of, seeds_of, where
 from hamburger.analysis.core_page import markdown_table
 from hamburger.analysis.report.statistics import summarise
 from hamburger.recipes.kinds import STEREO
-
-Row = dict[str, Any]
 
 
 def compared(rows: Sequence[Row]) -> str:
