@@ -48,3 +48,14 @@ def test_mistakes():
         Plan(contexts=("hamgn",))
     with pytest.raises(OptionError, match="each context once"):
         Plan(contexts=("ylg", "ylg"))
+    with pytest.raises(OptionError, match="leave --graph out"):
+        Plan(graph=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("graph", [False, True])
+def test_steps_on_a_card_are_launched_or_replayed(graph):
+    plan = Plan(**{**SMALL, "width": 32}, device="cuda", dtype="bfloat16", graph=graph)
+    for row in measure(plan):
+        assert not row.note and row.graph == graph and row.step_ms > 0
+        assert (row.generator_ms is None) == (row.context == "none")

@@ -88,11 +88,12 @@ def test_nmf_compiles_for_hopper_within_its_shared_memory(D, R, BN):
 
     from hamburger.ops.nmf.wave_kernels import nmf_kernel
 
-    sizes = {"D": D, "R": R, "BN": BN, "COLS": 8, "num_warps": 8}
-    flags = {"N_FAST": True, "RATIO": True, "Y": True}
+    sizes = {"D": D, "R": R, "BN": BN, "COLS": 8, "num_warps": 8, "s_xn": 1, "s_yn": 1}
+    flags = {"N_FAST": True, "ASYNC": True, "RATIO": True, "Y": True}
     half = ("p_x", "p_copy", "p_ratio", "p_y", "p_sums")
-    kernel = compiled_for_hopper(nmf_kernel, sizes | flags, half=half, whole=("p_count",))
-    assert "wgmma.mma_async" in kernel.asm["ptx"]
+    near = ("p_x", "n", "s_xb", "s_xd")
+    kernel = compiled_for_hopper(nmf_kernel, sizes | flags, half=half, whole=("p_count",), divisible=near)
+    assert "wgmma.mma_async" in kernel.asm["ptx"] and "cp.async" in kernel.asm["ptx"]
     assert kernel.metadata.shared <= NEEDS["nmf"](D, R, BN)
 
 

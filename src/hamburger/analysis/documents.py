@@ -83,6 +83,7 @@ BLOCKS: dict[str, Callable[[Path], str]] = {
     "gan-cifar10-h200": lambda results: gan_page.distances(lines_so_far(results / "gan_cifar10_h200.jsonl")),
     "gan-tiny-h200": lambda results: gan_page.distances(lines_so_far(results / "gan_tiny-imagenet_h200.jsonl")),
     "gan-speed-h200": lambda results: gan_page.speed(lines_so_far(results / "ganspeed_h200.jsonl")),
+    "gan-speed-graph-h200": lambda results: gan_page.speed(lines_so_far(results / "ganspeed_graph_h200.jsonl")),
     "detection-shapes-cpu": lambda results: detection_page.compared(
         lines_so_far(results / "detection_shapes-detect_cpu.jsonl")
     ),

@@ -66,7 +66,8 @@ def speed(rows: Sequence[Row]) -> str:
     ]
     note = (
         f"{first['hardware']}, torch {first['torch']}, {first['resolution']} x {first['resolution']}, batch "
-        f"{first['batch']}, {first['dtype']}, hams by {first['backend']}; medians of {first['repeats']} shuffled "
+        f"{first['batch']}, {first['dtype']}, hams by {first['backend']}"
+        f"{', replayed as CUDA graphs' if first.get('graph') else ''}; medians of {first['repeats']} shuffled "
         f"rounds, commit {first['commit']} (`ham bench gan`). The paper's HamGAN, on TPUs: a step "
         f"{PAPER['ylg'] / PAPER['hamgan']:.2f} of YLG's, what it adds {paper_added('hamgan') / paper_added('ylg'):.2f}."
     )

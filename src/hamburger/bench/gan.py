@@ -21,9 +21,18 @@ from hamburger.bench import backend, footprint
 from hamburger.bench.network import DTYPES, flags_of_training, tf32
 from hamburger.bench.timing import Timing, clock
 from hamburger.data.generation.feed import Real
+from hamburger.engine.gan.graph import WARMUP as RECORDED_AFTER
 from hamburger.engine.gan.players import adam, discriminator_move, generator_move
 from hamburger.environment import Environment
-from hamburger.errors import OptionError, UnknownNameError, check_choice, check_count, check_seed, did_you_mean
+from hamburger.errors import (
+    OptionError,
+    UnknownNameError,
+    check_choice,
+    check_count,
+    check_flag,
+    check_seed,
+    did_you_mean,
+)
 from hamburger.gan.create import Gan, create_gan
 from hamburger.recipes.gan_base import TwoRates
 
@@ -53,11 +62,17 @@ class Plan:
     device: str = "cpu"
     dtype: str = "float32"
     channels_last: bool = True
+    graph: bool = False  # record every call as a CUDA graph and time its replay: the card's time, not the host's
     repeats: int = 20
     seed: int = 0
 
     def __post_init__(self) -> None:
         call = "bench gan"
+        check_flag(call, "graph", self.graph)
+        if self.graph and self.device != "cuda":
+            raise OptionError(
+                f"{call}: graph records what runs on a GPU, got device '{self.device}'; leave --graph out"
+            )
         for name in self.contexts:
             if name not in CONTENDERS:
                 raise UnknownNameError(f"{call}: no context '{name}'{did_you_mean(name, CONTENDERS)}")
@@ -93,6 +108,7 @@ class Row:
     dtype: str
     tf32: str
     channels_last: bool
+    graph: bool  # recorded once and replayed, or launched by the host each time
     parameters: int
     step_ms: float | None
     step_ms_iqr: float | None
@@ -120,7 +136,8 @@ class Game:
     def __init__(self, plan: Plan, networks: Gan) -> None:
         self.plan = plan
         self.generator, self.discriminator = (self._laid(net.train().to(plan.device)) for net in networks)
-        self.optimizers = [adam(self.generator, TwoRates(), 1e-4), adam(self.discriminator, TwoRates(), 4e-4)]
+        rates = ((self.generator, 1e-4), (self.discriminator, 4e-4))
+        self.optimizers = [adam(net, TwoRates(), rate, capturable=plan.graph) for net, rate in rates]
         random_numbers = torch.Generator(plan.device).manual_seed(plan.seed)
         shape = (plan.batch, 3, plan.resolution, plan.resolution)
         images = 2 * torch.rand(shape, generator=random_numbers, device=plan.device) - 1
@@ -211,6 +228,20 @@ def context_shape(net: Any) -> tuple[int, int]:
     return seen[0]
 
 
+def recorded(call: Callable[[], Any]) -> Callable[[], Any]:
+    """The same work by replay, as `graph=true` trains."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(RECORDED_AFTER):
+            call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        call()
+    return graph.replay
+
+
 def measure(plan: Plan, progress: Callable[[str], object] = lambda _: None) -> list[Row]:
     """A row per context. All games stay on the device; every round plays each, and its modules, in shuffled order."""
     with flags_of_training(plan.device):
@@ -224,7 +255,7 @@ def measure(plan: Plan, progress: Callable[[str], object] = lambda _: None) -> l
 class Field:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.calls: dict[tuple[str, str], Callable[[], Tensor]] = {}
+        self.calls: dict[tuple[str, str], Callable[[], Any]] = {}
         self.parameters: dict[str, int] = {}
         self.peaks: dict[str, float] = {}
         self.notes: dict[str, str] = {}
@@ -255,12 +286,13 @@ class Field:
                 self.notes[context] = f"refused: the loss is {loss.item()}"
                 return
             self.peaks[context] = footprint.peak_mib(game, game.resident(), plan.device)
-            self.calls[context, STEP] = game
+            calls: dict[str, Callable[[], Any]] = {STEP: game}
             if name is not None:
-                self.calls[context, MAKER] = Module(game, game.generator, plan.batch, classes=True)
-                self.calls[context, JUDGE] = Module(game, game.discriminator, 2 * plan.batch, classes=False)
-                for place in (MAKER, JUDGE):
-                    self.calls[context, place]()
+                calls[MAKER] = Module(game, game.generator, plan.batch, classes=True)
+                calls[JUDGE] = Module(game, game.discriminator, 2 * plan.batch, classes=False)
+            for what, call in calls.items():
+                call()
+                self.calls[context, what] = recorded(call) if plan.graph else call
         except torch.OutOfMemoryError:
             self.full(context)
 
@@ -315,6 +347,7 @@ class Field:
                     dtype=plan.dtype,
                     tf32=tf32(plan.device),
                     channels_last=plan.channels_last,
+                    graph=plan.graph,
                     parameters=self.parameters[context],
                     step_ms=_rounded(timing and timing.ms),
                     step_ms_iqr=_rounded(timing and timing.ms_iqr),

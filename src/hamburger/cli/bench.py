@@ -353,6 +353,7 @@ def gan(
     batch: Batch = 64,
     device: Device = "cpu",
     dtype: Autocast = "float32",
+    graph: Annotated[bool, typer.Option("--graph", help="record calls as CUDA graphs and time replays")] = False,
     repeats: Annotated[int, typer.Option(help="timed rounds, each a step of every GAN")] = 20,
     seed: Seed = 0,
     json: Json = None,
@@ -369,6 +370,7 @@ def gan(
         batch=batch,
         device=device,
         dtype=dtype,
+        graph=graph,
         repeats=repeats,
         seed=seed,
     )

@@ -121,7 +121,7 @@ def extract(decoder: Decoder, ins: Instruction, kind: str) -> Step:
 
 
 @rule(r"setp\.(lt|le|gt|ge|eq|num)\.(f32)")  # none of them holds for NaN
-@rule(r"setp\.(eq|ne)\.(b32|b64)")
+@rule(r"setp\.(eq|ne)\.(b16|b32|b64)")
 @rule(r"setp\.(eq|ne|lt|le|gt|ge)\.([su]32|[su]64)")
 def compare(decoder: Decoder, ins: Instruction, name: str, kind: str) -> Step:
     to, left, right = ins.operands

@@ -12,6 +12,9 @@ from hamburger.ops.wave import HOPPER, STATIC, Card, card, gluon
 
 BM, BN, PLACES = 128, 64, 3  # as in the kernel
 MOST = 512  # channels of x: a program's rows of W are half of its registers then
+# Tiles for each program: W's way into registers takes as long as four of them. With 8, at c = d = 512 and n = 16,384 on
+# an H200, the other kernel is faster, with 32 this one; in between both times follow the tiles.
+LEAST = 12
 
 
 def grid_of(x: Tensor, weight: Tensor, more: Tensor | None, z: Tensor) -> tuple[int, int] | None:
@@ -29,13 +32,13 @@ def grid_of(x: Tensor, weight: Tensor, more: Tensor | None, z: Tensor) -> tuple[
 
 
 def cut(b: int, c: int, n: int, d: int, card: Card) -> tuple[int, int] | None:
-    """Tiles of d, and programs for each, about one for a multiprocessor in all; None where they had one tile each."""
+    """Tiles of d, and programs for each, about one for a multiprocessor in all; None where each had few tiles."""
     rows = cdiv(d, BM)
     each = card.processors // rows
     narrow = min(c, d) <= BM // 2  # most of a tile would be zeros
     if card.capability != HOPPER or narrow or c > MOST or shared_bytes(padded(c)) + STATIC > card.shared:
         return None
-    return (rows, each) if 0 < 2 * each <= b * cdiv(n, BN) else None
+    return (rows, each) if 0 < LEAST * each <= b * cdiv(n, BN) else None
 
 
 def padded(c: int) -> int:
