@@ -1,4 +1,4 @@
-"""What the killed process runs; imported once by the server that its restarts are forked from."""
+"""What the killed process runs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ import time
 from pathlib import Path
 
 import torch
-from lightning.fabric import Fabric  # noqa: F401  (imported here, before the fork, to save every restart the time)
-from lightning.fabric.strategies.ddp import DDPStrategy  # noqa: F401
 from small_run import small
 
-import hamburger.models.weights  # noqa: F401
 from hamburger.tasks import train
 
 torch.set_num_threads(1)

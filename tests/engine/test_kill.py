@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import random
 import signal
 import sys
 import time
-from multiprocessing import forkserver
-from pathlib import Path
 
+import killed_run
 import pytest
 from small_run import found
+
+import forked
 
 KILLS = 20
 STEPS = ("steps=40", "checkpoint_every=3", "eval_every=10")
@@ -21,22 +21,8 @@ STEPS = ("steps=40", "checkpoint_every=3", "eval_every=10")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills by signal, and looks into /proc")
 
 
-@pytest.fixture(scope="module")
-def starter():
-    """Processes forked from one that has imported everything: a restart costs no seconds of imports."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["killed_run"])
-    with pytest.MonkeyPatch.context() as patch:
-        # the server looks for what it preloads on the path that it inherits, not on ours
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
-        forkserver.ensure_running()
-    return context
-
-
-def start(starter, run, *, slow):
-    import killed_run
-
-    process = starter.Process(target=killed_run.work, args=(run, STEPS, slow))
+def start(run, *, slow):
+    process = forked.context().Process(target=killed_run.work, args=(run, STEPS, slow))
     process.start()
     return process
 
@@ -59,9 +45,9 @@ def wait(process, ready, seconds=60.0):
     return False
 
 
-def test_twenty_kills_change_nothing(starter, tmp_path):
+def test_twenty_kills_change_nothing(tmp_path):
     undisturbed = tmp_path / "undisturbed"
-    calm = start(starter, undisturbed, slow=False)
+    calm = start(undisturbed, slow=False)
     calm.join()
     assert calm.exitcode == 0
     draw = random.Random(0)
@@ -73,7 +59,7 @@ def test_twenty_kills_change_nothing(starter, tmp_path):
         partial, log = run / ".last.ckpt.partial", run / "metrics.jsonl"
         partial.unlink(missing_ok=True)  # left over from the kill before, it tells nothing
         size = log.stat().st_size if log.exists() else 0
-        process = start(starter, run, slow=writing)
+        process = start(run, slow=writing)
         if writing:
             alive = wait(process, partial.exists)
             time.sleep(draw.uniform(0, 0.12))
@@ -90,9 +76,9 @@ def test_twenty_kills_change_nothing(starter, tmp_path):
         assert found(run) == found(undisturbed)
         again += 1
         run = tmp_path / f"run-{again}"
-    last = start(starter, run, slow=False)
+    last = start(run, slow=False)
     last.join()
     assert last.exitcode == 0
     assert found(run) == found(undisturbed)
     assert any(writing and partial for writing, partial, _ in moments), "no kill met a half-written checkpoint"
-    assert not list(Path(run).glob("*.partial"))
+    assert not list(run.glob("*.partial"))

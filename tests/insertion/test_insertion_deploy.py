@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from small_networks import NETWORKS, Plain
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+import forked
 import hamburger as hb
 from hamburger.testing import assert_close
 
@@ -88,7 +88,7 @@ def worker(rank, x, folder):
 
 def test_two_processes_equal_one(tmp_path):
     x = torch.rand(2, 3, 16, 16)
-    mp.spawn(worker, (x, str(tmp_path)), nprocs=2)
+    forked.run(worker, x, str(tmp_path))
     net = build()
     step(net, x, share=1.0)
     for rank in range(2):

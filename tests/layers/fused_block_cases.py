@@ -143,19 +143,16 @@ def test_training_with_batch_norm(name, shape, version, taken):
     assert taken == ["trained"] * 2
 
 
-@pytest.mark.parametrize("name", ["nmf", "vq"])
-def test_training_in_several_tiles_of_everything(name, taken):
+def test_training_in_several_tiles_of_everything(taken):
     """More channels, more of r and more positions than one program takes."""
     torch.manual_seed(0)
-    layer = hb.Hamburger(100, inner=72, rank=70, steps=1, init="fixed", backend="fused", **HAMS[name])
+    layer = hb.Hamburger(100, inner=72, rank=70, steps=1, init="fixed", backend="fused")
     plain = copy.deepcopy(layer).double()
     plain.ham.backend = "plain"
     z = torch.randn(2, 100, 150)
     found, expected = step(layer, z), step(plain, z.double())
     assert taken == ["trained"]
     for key, value in expected.items():
-        if key == "lower.bias" and name == "cd":
-            continue  # zero but for rounding: the norm takes it off
         assert_close(found[key].double(), value, dtype=torch.float32, slack=5)
 
 
@@ -250,9 +247,8 @@ def test_large_halves_stay_finite(taken):
     assert taken == ["finished"] and y.isfinite().all() and y.dtype == torch.float16
 
 
-@pytest.mark.parametrize("name, train", [("nmf", True), ("vq", False)])
-def test_compiled(name, train, taken):
-    layer = pair(name, init="fixed", norm="none")[0].train(train)
+def test_compiled(taken):
+    layer = pair("nmf", init="fixed", norm="none")[0].train()
     torch._dynamo.reset()
     fast = torch.compile(layer, fullgraph=True, backend="aot_eager")
     for z in (images(), images("channels last")):

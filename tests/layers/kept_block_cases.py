@@ -12,6 +12,8 @@ from hamburger.ops import tape
 from hamburger.ops.bundle import bundled
 from hamburger.testing import assert_close
 
+WAYS = [("nmf", "apart"), *((name, "bundled") for name in NAMES)]
+
 
 @pytest.fixture(params=["apart", "bundled"])
 def kept(request, monkeypatch):
@@ -65,7 +67,7 @@ def test_saved_tensors_may_be_taken_away_and_brought_back(name, channels_last, m
         assert_close(a, b.double())
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name, kept", WAYS, indirect=["kept"])
 def test_backward_twice_and_checkpoints(name, kept):
     layer, _ = pair(name, init="fixed")
     x = torch.randn(2, 24, 6, 7)
@@ -82,7 +84,7 @@ def test_backward_twice_and_checkpoints(name, kept):
     assert_close(gradient(again, z), first.double())
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name, kept", WAYS, indirect=["kept"])
 def test_an_output_without_relu_may_be_changed_in_place(name, taken, kept):  # noqa: F811
     layer, _ = pair(name, init="fixed", version="paper")
     x = torch.randn(2, 24, 6, 7)
@@ -94,7 +96,7 @@ def test_an_output_without_relu_may_be_changed_in_place(name, taken, kept):  # n
     assert torch.equal(*found)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name, kept", WAYS, indirect=["kept"])
 def test_what_changed_in_between_is_noticed(name, kept):
     layer, _ = pair(name, init="fixed")
     h = torch.randn(2, 24, 6, 7, requires_grad=True) * 1

@@ -7,9 +7,9 @@ import os
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
 
+import forked
 import hamburger as hb
 from hamburger.testing import assert_close
 
@@ -63,7 +63,7 @@ def trained(tmp_path_factory):
     """The batches, and where two processes left what they made of them: to start them takes longest."""
     folder = tmp_path_factory.mktemp("processes")
     batches = list(torch.randn(2, 3, 32, 40, generator=torch.Generator().manual_seed(0)))
-    mp.start_processes(worker, (batches, str(folder)), nprocs=2, start_method="spawn")
+    forked.run(worker, batches, str(folder))
     return batches, folder
 
 

@@ -7,9 +7,9 @@ import copy
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 
+import forked
 import hamburger as hb
 from hamburger.errors import InputError, OptionError
 from hamburger.layers.dropout import Dropout2d
@@ -91,7 +91,7 @@ def worker(rank, folder):
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("joined")
-    mp.start_processes(worker, (str(folder),), nprocs=2, start_method="spawn")
+    forked.run(worker, str(folder))
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
+import forked
 from hamburger.losses.cross_entropy import cross_entropy
 from hamburger.losses.focal import borders, focal
 from hamburger.losses.presence import presence
@@ -46,7 +46,7 @@ def worker(rank, folder):
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("joined")
-    mp.start_processes(worker, (str(folder),), nprocs=2, start_method="spawn")
+    forked.run(worker, str(folder))
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
 
 

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import forked
 from hamburger.errors import InputError, NotFiniteError, OptionError, ShapeError
 from hamburger.metrics.frechet import FewSamplesWarning, Gaussian, Moments, frechet_distance, gaussian
 
@@ -171,7 +172,7 @@ def _share(rank, path, results):
 
 @pytest.mark.slow
 def test_processes_behave_as_one(tmp_path):
-    context = torch.multiprocessing.get_context("spawn")
+    context = forked.context()
     results = context.Queue()
     workers = [context.Process(target=_share, args=(r, str(tmp_path / "store"), results)) for r in range(3)]
     for worker in workers:

@@ -58,28 +58,7 @@ def test_which_x_can_be_copied_in_the_background():
     assert not any(map(stream.asynchronous, others))
 
 
-SIZES = [(512, 64)]  # others: `test_stream_emulated.py` and `test_cosine_stream_emulated.py`
-
-
-@pytest.mark.parametrize("READOUT", [False, True])
-@pytest.mark.parametrize("D, R", SIZES)
-def test_nmf_compiles_for_hopper_within_its_shared_memory(D, R, READOUT):
-    pytest.importorskip("triton.experimental.gluon")
-    from aot import compiled_for_hopper
-
-    from hamburger.ops.nmf.stream_kernels import stream_kernel
-
-    sizes = {"D": D, "R": R, "BN": stream.BN, "PLACES": 2, "COLS": 4, "num_warps": 8, "s_xn": 1, "s_yn": 1}
-    flags = {"N_FAST": True, "ASYNC": True, "FIRST": True, "READOUT": READOUT, "RATIO": READOUT, "Y": READOUT}
-    kernel = compiled_for_hopper(
-        stream_kernel,
-        sizes | flags,
-        half=("p_x", "p_copy", "p_ratio", "p_y", "p_sums"),
-        whole=("p_count",),
-        divisible=("p_x", "n", "s_xb", "s_xd"),
-    )
-    assert "wgmma.mma_async" in kernel.asm["ptx"] and "cp.async" in kernel.asm["ptx"]
-    assert kernel.metadata.shared <= nmf.shared_bytes(D, R)
+SIZES = [(512, 64)]  # others, and NMF: `test_stream_emulated.py` and `test_cosine_stream_emulated.py`
 
 
 @pytest.mark.parametrize("READOUT", [False, True])

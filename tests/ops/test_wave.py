@@ -81,42 +81,20 @@ def test_what_the_kernel_of_cd_cannot_do():
 
 
 @pytest.mark.filterwarnings("ignore")  # Triton's own news
-@pytest.mark.parametrize("D, R, BN", [(512, 64, 128)])
-def test_nmf_compiles_for_hopper_within_its_shared_memory(D, R, BN):
+def test_vq_compiles_for_hopper_within_its_shared_memory():
+    """With shares of int16, at the paper's d; the others: `test_wave_emulated.py`, `test_cosine_wave_emulated.py`"""
     pytest.importorskip("triton.experimental.gluon")
     from aot import compiled_for_hopper
 
-    from hamburger.ops.nmf.wave_kernels import nmf_kernel
-
-    sizes = {"D": D, "R": R, "BN": BN, "COLS": 8, "num_warps": 8, "s_xn": 1, "s_yn": 1}
-    flags = {"N_FAST": True, "ASYNC": True, "RATIO": True, "Y": True}
-    half = ("p_x", "p_copy", "p_ratio", "p_y", "p_sums")
-    near = ("p_x", "n", "s_xb", "s_xd")
-    kernel = compiled_for_hopper(nmf_kernel, sizes | flags, half=half, whole=("p_count",), divisible=near)
-    assert "wgmma.mma_async" in kernel.asm["ptx"] and "cp.async" in kernel.asm["ptx"]
-    assert kernel.metadata.shared <= NEEDS["nmf"](D, R, BN)
-
-
-@pytest.mark.filterwarnings("ignore")  # Triton's own news
-@pytest.mark.parametrize(
-    "name, D, R, BN, shares",
-    [("vq", 512, 64, 128, "*i16"), ("cd", 128, 64, 128, "*fp32")],
-)
-def test_vq_and_cd_compile_for_hopper_within_their_shared_memory(name, D, R, BN, shares):
-    pytest.importorskip("triton.experimental.gluon")
-    from aot import compiled_for_hopper
-
-    from hamburger.ops.cd.wave_kernels import cd_kernel
     from hamburger.ops.vq.wave_kernels import vq_kernel
 
-    sizes = {"D": D, "R": R, "BN": BN, "OWNERS": D // 4, "MOST": 128, "num_warps": 8}
-    flags = {"N_FAST": True, "Y": True} | ({"PROJECTOR": True} if name == "cd" else {})
+    sizes = {"D": 512, "R": 64, "BN": 128, "OWNERS": 128, "MOST": 128, "num_warps": 8}
     kernel = compiled_for_hopper(
-        {"vq": vq_kernel, "cd": cd_kernel}[name], sizes | flags,
-        half=("p_x", "p_copy", "p_y"), whole=("p_count",), more={"p_shares": shares},
+        vq_kernel, sizes | {"N_FAST": True, "Y": True},
+        half=("p_x", "p_copy", "p_y"), whole=("p_count",), more={"p_shares": "*i16"},
     )  # fmt: skip
     assert "wgmma.mma_async" in kernel.asm["ptx"]
-    assert kernel.metadata.shared <= NEEDS[name](D, R, BN)
+    assert kernel.metadata.shared <= NEEDS["vq"](512, 64, 128)
 
 
 @pytest.mark.parametrize("D", [128, 256, 512])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import multiprocessing
 import os
 import random
 import signal
@@ -12,15 +11,15 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from multiprocessing import forkserver
-from pathlib import Path
 
+import killed_gan
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from small_gan import SETTINGS, found, rows, small, train_small
 
+import forked
 from hamburger.data.generation.feed import Real
 from hamburger.engine.events import Began, Drawn, Logged, Saved
 from hamburger.engine.gan import loop
@@ -107,17 +106,10 @@ def changed_at(path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="kills by signal")
 def test_kills_change_nothing(tmp_path):
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["killed_gan"])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
-        forkserver.ensure_running()
-    import killed_gan
-
     settings = ("steps=30", "checkpoint_every=3")
 
     def start(run):
-        process = context.Process(target=killed_gan.work, args=(run, settings))
+        process = forked.context().Process(target=killed_gan.work, args=(run, settings))
         process.start()
         return process
 
