@@ -109,16 +109,6 @@ def test_products_have_to_be_waited_for(text, spoiled):
         spoiled(without(text, *places(text, "wgmma.wait_group")))
 
 
-@pytest.mark.parametrize("which", [0, 1])
-def test_every_copy_in_the_background_has_to_be_waited_for(which):
-    def edit(text):
-        assert len(places(text, "cp.async.wait_group")) == 2, "a copy for each half of X"
-        return without(text, places(text, "cp.async.wait_group")[which])
-
-    with pytest.raises(Race, match=r"cp\.async that nobody"):
-        solve("nmf", 1, 512, 64, 64, 0, Emulated(edit=edit))
-
-
 def test_a_program_that_never_arrives_is_seen(ham):
     def one_less(kernel, grid, *args, **options):
         Emulated()(kernel, (grid[0] - 1, *grid[1:]), *args, **options)

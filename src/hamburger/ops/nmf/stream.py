@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from hamburger.ops import launch
-from hamburger.ops.nmf.wave import SMALLEST_EPS, columns
+from hamburger.ops.nmf.wave import columns
 from hamburger.ops.start import start
 from hamburger.ops.stream import BN, Stream, asynchronous
 
@@ -69,7 +69,7 @@ def _launch(
     start(
         stream_kernel, (cut.programs, images),
         x, bases, found, copy, codes, last, ratio, y, sums, counts,
-        first, d, n, r, steps, cut.programs, max(eps, SMALLEST_EPS), *x.stride(), *y.stride(), counts.stride(0),
+        first, d, n, r, steps, cut.programs, eps, *x.stride(), *y.stride(), counts.stride(0),
         D=cut.D, R=cut.R, BN=BN, PLACES=PLACES if ahead else 1, COLS=columns(cut.programs),
         N_FAST=x.stride(2) == 1, ASYNC=ahead, num_warps=8, **flags,
     )  # fmt: skip

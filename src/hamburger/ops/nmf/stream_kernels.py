@@ -149,16 +149,16 @@ def sweep(
             i_coming = gl.cdiv(n, BN)  # no sweep comes after it, and beyond n nothing is read
         b_x = place_of(b_tiles, step * tiles + k, D, BN, PLACES)
         b_c, b_g = b_codes_place.index(z), b_gram_place.index(z)
-        o_c, m_c = own_codes(i_t, n, r + z, BN, R, mma)
+        o_c, m_c = own_codes(i_t, n, r + z, BN, R, mma)  # the softmax of a column beyond n is not zero
         # C * D^T X / (D^T D C + eps), what does not need X while that is still on its way
         if not FIRST:
-            b_ratio = ratio_of(b_codes, b_g, zero_c, eps)
+            b_ratio = ratio_of(b_codes, b_g, m_c, zero_c, eps)
         if not ASYNC:
             load_columns(p_x, b_x, d, n, s_down, s_along, i_t, D, 64, ROWS, BN, N_FAST, W)
         b_xd = warpgroup_mma_wait(0, deps=[project_pieces(b_x, b_d, zero_c, z, ASYNC, PIECES, PLACES)])
         if FIRST:
             m_r = (gl.arange(0, R, gl.SliceLayout(0, mma)) < r)[None, :]
-            b_ratio = ratio_of(softmax(b_xd, m_r), b_g, zero_c, eps)
+            b_ratio = ratio_of(softmax(b_xd, m_r), b_g, m_c, zero_c, eps)
         b_codes = b_ratio * b_xd
         b_c.store(b_codes.to(gl.bfloat16))
         ready()

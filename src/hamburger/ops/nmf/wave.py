@@ -7,12 +7,7 @@ from torch import Tensor
 
 from hamburger.ops import launch
 from hamburger.ops.start import start
-from hamburger.ops.stream import asynchronous
 from hamburger.ops.wave import Wave
-
-# Padding, columns beyond n among it, is zero in X and in the codes: without an eps its codes would be 0 / 0, and in all
-# sums. Far below any other denominator, so that it changes none.
-SMALLEST_EPS = 2.0**-120
 
 
 def shared_bytes(D: int, R: int, BN: int) -> int:
@@ -56,11 +51,9 @@ def solve(
     start(
         nmf_kernel, (wave.programs, b),
         x, bases, found, copy, codes, x if ratio is None else ratio, out, sums, counts,
-        d, n, r, steps, wave.programs, max(eps, SMALLEST_EPS),
-        *x.stride(), *out.stride(), bases.stride(0), counts.stride(0),
+        d, n, r, steps, wave.programs, eps, *x.stride(), *out.stride(), bases.stride(0), counts.stride(0),
         D=wave.D, R=wave.R, BN=wave.BN, COLS=columns(wave.programs),
-        N_FAST=x.stride(2) == 1, ASYNC=asynchronous(x), RATIO=keep, Y=product, num_warps=8,
-        launch_cooperative_grid=True,
+        N_FAST=x.stride(2) == 1, RATIO=keep, Y=product, num_warps=8, launch_cooperative_grid=True,
     )  # fmt: skip
     if steps == 0:
         found.copy_(bases)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
-from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
 
 from hamburger.ops.layouts import SWIZZLED, product_layout, row_layout
@@ -12,7 +11,6 @@ from hamburger.ops.wave_kernels import (
     arrive,
     block_offset,
     load_columns,
-    load_columns_async,
     load_shares,
     ready,
     share_layout,
@@ -121,12 +119,12 @@ def load_rows(p_d, d, r, s_d, i, z, R: gl.constexpr, W: gl.constexpr):
 @gluon.jit
 def project_bases(
     p_d, b_x, b_d, b_g, zero_c, zero_r, d, r, s_d, z,
-    D: gl.constexpr, XD: gl.constexpr, R: gl.constexpr, W: gl.constexpr, COMING: gl.constexpr = False,
+    D: gl.constexpr, XD: gl.constexpr, R: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
     """D into shared memory, and of its rows as they come X^T D and D^T D, which goes there too.   ->   BN R
 
     All of D is asked for at once: its way from L2 is what takes time here. The matrix units begin with its first rows.
-    x: D/XD XD BN, COMING: still under way, a copy for each XD of its rows   d: D/64 64 R   g: R R
+    x: D/XD XD BN   d: D/64 64 R   g: R R
     """
     AHEAD: gl.constexpr = D // 64 if R < 128 else 2  # as much as registers have room for
     rows = ()
@@ -137,8 +135,6 @@ def project_bases(
         b_d.index(i + z).store(rows[i])
         if i + AHEAD < D // 64:
             rows += (load_rows(p_d, d, r, s_d, i + AHEAD, z, R, W),)
-        if COMING and i * 64 % XD == 64:
-            async_copy.wait_group(D // XD - 1 - i * 64 // XD)
         if i % 2 == 1:
             ready()
             for j in gl.static_range(i - 1, i + 1):
@@ -159,15 +155,15 @@ def reciprocal(b_a):
 
 
 @gluon.jit
-def ratio_of(b_codes, b_g, zero, eps):
-    """C / (D^T D C + eps).   codes: BN R   g: R R, shared   ->   BN R, zero where codes are padded: eps is above zero
+def ratio_of(b_codes, b_g, mask, zero, eps):
+    """C / (D^T D C + eps), zero outside of the mask, where it may be 0 / 0.   codes: BN R   g: R R, shared   ->   BN R
 
     The matrix units take C from registers: as the rows of a product's result lie, so must those of a factor.
     """
     mma: gl.constexpr = b_codes.type.layout
     b_factor = gl.convert_layout(b_codes.to(gl.bfloat16), gl.DotOperandLayout(0, mma, 2))
     b_gc = warpgroup_mma(b_factor, b_g, zero, use_acc=False)
-    return b_codes * reciprocal(b_gc + eps)
+    return gl.where(mask, b_codes * reciprocal(b_gc + eps), 0.0)
 
 
 @gluon.jit(do_not_specialize=["steps", "programs"])
@@ -175,7 +171,7 @@ def nmf_kernel(
     p_x, p_initial, p_d, p_copy, p_c, p_ratio, p_y, p_sums, p_count,
     d, n, r, steps, programs, eps, s_xb, s_xd, s_xn, s_yb, s_yd, s_yn, s_initial, s_count,
     D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, COLS: gl.constexpr,
-    N_FAST: gl.constexpr, ASYNC: gl.constexpr, RATIO: gl.constexpr, Y: gl.constexpr, num_warps: gl.constexpr,
+    N_FAST: gl.constexpr, RATIO: gl.constexpr, Y: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
     """K sweeps and the read-out, where Y also D C. Grid: programs of an image, b.
 
@@ -217,13 +213,9 @@ def nmf_kernel(
     zero_r = gl.zeros([R, R], gl.float32, mma_r)
     zero_d = gl.zeros([BD, R], gl.float32, mma)
 
-    # the first codes; X comes from far away, and D meanwhile
-    if ASYNC:
-        for i in gl.static_range(D // XD):
-            load_columns_async(p_x + i_b * s_xb, b_x.index(i), d, n, s_xd, s_xn, i_p, XD, BN, W, i * XD)
-    else:
-        load_columns(p_x + i_b * s_xb, b_x, d, n, s_xd, s_xn, i_p, D, XD, XD, BN, N_FAST, W)
-    b_xd = project_bases(p_initial, b_x, b_d, b_gram_place.index(0), zero_c, zero_r, d, r, r, 0, D, XD, R, W, ASYNC)
+    # the first codes
+    load_columns(p_x + i_b * s_xb, b_x, d, n, s_xd, s_xn, i_p, D, XD, XD, BN, N_FAST, W)
+    b_xd = project_bases(p_initial, b_x, b_d, b_gram_place.index(0), zero_c, zero_r, d, r, r, 0, D, XD, R, W)
     b_codes = softmax(b_xd, m_r)
 
     for step in range(steps + 1):
@@ -231,7 +223,7 @@ def nmf_kernel(
         b_c, b_g = b_codes_place.index(z), b_gram_place.index(z)
         # C * D^T X / (D^T D C + eps)
         ready()
-        b_ratio = ratio_of(b_codes, b_g, zero_c, eps)
+        b_ratio = ratio_of(b_codes, b_g, m_c, zero_c, eps)
         b_codes = b_ratio * b_xd
         b_c.store(b_codes.to(gl.bfloat16))
         ready()
