@@ -13,6 +13,8 @@ from hamburger.data.batches import Batch
 from hamburger.data.normalise import MEAN, STD, normalise
 from hamburger.errors import check_count
 
+WAITING = 8  # batches of images; more hardly save any of VOC's batches, half as many leave half again as many
+
 
 def evaluation_batches(
     dataset: SegmentationSet,
@@ -25,25 +27,30 @@ def evaluation_batches(
     mean: Sequence[float] = MEAN,
     std: Sequence[float] = STD,
 ) -> Iterator[Batch]:
-    """Batches of neighbours of one size, at most `batch` of them: images b 3 h w, labels b h w, ids.
+    """Batches of one size, at most `batch` images: images b 3 h w, labels b h w, ids.
 
-    Of several processes each gets every `world`-th image from `rank` on; together they get each exactly once.
+    An image waits for others of its size, while at most WAITING batches wait in all; of the sizes that wait, the one
+    with most images goes when there are more. What goes together depends on the images alone, never on time. Of
+    several processes each gets every `world`-th image from `rank` on; together they get each exactly once.
     """
     check_count("evaluation_batches", "batch", batch, least=1)
     check_count("evaluation_batches", "workers", workers, least=0)
     own = range(rank, len(dataset), world)
-    waiting: list[tuple[int, Sample]] = []
+    waiting: dict[torch.Size, list[tuple[int, Sample]]] = {}  # by size, in the order of their first images
 
-    def joined() -> Batch:
-        images = torch.stack([sample.image for _, sample in waiting]).to(device)
-        labels = torch.stack([sample.label for _, sample in waiting]).to(device)
-        return Batch(normalise(images, mean, std), labels.long(), [dataset.ids[index] for index, _ in waiting])
+    def joined(size: torch.Size) -> Batch:
+        members = waiting.pop(size)
+        images = torch.stack([sample.image for _, sample in members]).to(device)
+        labels = torch.stack([sample.label for _, sample in members]).to(device)
+        return Batch(normalise(images, mean, std), labels.long(), [dataset.ids[index] for index, _ in members])
 
     with closing(ahead(dataset.__getitem__, own, workers=workers, depth=2 * max(batch, workers))) as samples:
         for index, sample in zip(own, samples, strict=True):
-            if waiting and (len(waiting) == batch or waiting[-1][1].label.shape != sample.label.shape):
-                yield joined()
-                waiting.clear()
-            waiting.append((index, sample))
-        if waiting:
-            yield joined()
+            size = sample.label.shape
+            waiting.setdefault(size, []).append((index, sample))
+            if len(waiting[size]) == batch:
+                yield joined(size)
+            elif sum(map(len, waiting.values())) > WAITING * batch:
+                yield joined(max(waiting, key=lambda size: len(waiting[size])))
+        for size in list(waiting):
+            yield joined(size)

@@ -59,7 +59,7 @@ def evaluate(
 ) -> Scores:
     """Every image in full size, shared among the processes; counts are added, so nothing depends on how.
 
-    `net` maps b 3 h w to logits b k h w and is left in the mode it came in. Up to `batch` neighbours of one size go
+    `net` maps b 3 h w to logits b k h w and is left in the mode it came in. Up to `batch` images of one size go
     together, which may change the last bit of a logit; one by one, nothing but the image decides. `progress` hears
     (done, total) before each batch of this process, and may stop the work by raising.
     """
