@@ -24,7 +24,7 @@ def context():
     return made
 
 
-def run(worker, *args, processes=2):
-    """`worker(rank, *args)` in every process, until all are done."""
+def run(worker, *args):
+    """`worker(rank, *args)` in two processes, until both are done."""
     context()
-    mp.start_processes(worker, args, nprocs=processes, start_method="forkserver")
+    mp.start_processes(worker, args, nprocs=2, start_method="forkserver")

@@ -32,10 +32,10 @@ def build(variant, steps=2, **more):  # six would be the same graph, three times
 SIZES = (2, 16, 6, 7), (3, 16, 5, 5)
 
 
-def compiled_equals_eager(layer):
+def compiled_equals_eager(layer, backend="aot_eager", sizes=SIZES):
     torch._dynamo.reset()
-    fast = torch.compile(copy.deepcopy(layer), fullgraph=True, backend="aot_eager")
-    for size in SIZES:
+    fast = torch.compile(copy.deepcopy(layer), fullgraph=True, backend=backend)
+    for size in sizes:
         a, b = (torch.linspace(-1, 1, 2520)[: torch.Size(size).numel()].view(size).requires_grad_() for _ in range(2))
         ours, theirs = fast(a), layer(b)
         assert_close(ours, theirs, slack=10)
@@ -63,10 +63,7 @@ def test_compile_in_training_draws_at_random():
 
 @pytest.mark.slow
 def test_compile_by_inductor():
-    torch._dynamo.reset()
-    layer, z = build("nmf", steps=1).eval(), torch.randn(SIZES[0])
-    with torch.no_grad():  # the way back is the same for every compiler, and its code takes long to compile
-        assert_close(torch.compile(copy.deepcopy(layer), fullgraph=True)(z), layer(z), slack=10)
+    compiled_equals_eager(build("nmf", steps=1).eval(), backend="inductor", sizes=SIZES[:1])  # it takes long
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

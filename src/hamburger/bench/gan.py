@@ -21,7 +21,8 @@ from hamburger.bench import backend, footprint
 from hamburger.bench.network import DTYPES, flags_of_training, tf32
 from hamburger.bench.timing import Timing, clock
 from hamburger.data.generation.feed import Real
-from hamburger.engine.gan.graph import WARMUP as RECORDED_AFTER
+from hamburger.engine.gan.graph import WARMUP as BEFORE_RECORDING
+from hamburger.engine.gan.graph import Replayed
 from hamburger.engine.gan.players import adam, discriminator_move, generator_move
 from hamburger.environment import Environment
 from hamburger.errors import (
@@ -68,11 +69,6 @@ class Plan:
 
     def __post_init__(self) -> None:
         call = "bench gan"
-        check_flag(call, "graph", self.graph)
-        if self.graph and self.device != "cuda":
-            raise OptionError(
-                f"{call}: graph records what runs on a GPU, got device '{self.device}'; leave --graph out"
-            )
         for name in self.contexts:
             if name not in CONTENDERS:
                 raise UnknownNameError(f"{call}: no context '{name}'{did_you_mean(name, CONTENDERS)}")
@@ -86,6 +82,9 @@ class Plan:
         check_choice(call, "dtype", self.dtype, DTYPES)
         if self.device == "cuda" and not torch.cuda.is_available():
             raise OptionError(f"{call}: there is no CUDA device here; take --device cpu")
+        check_flag(call, "graph", self.graph)
+        if self.graph and self.device != "cuda":
+            raise OptionError(f"{call}: graph records what a GPU does, got device '{self.device}'; leave --graph out")
 
     @property
     def stages(self) -> int:
@@ -229,17 +228,16 @@ def context_shape(net: Any) -> tuple[int, int]:
 
 
 def recorded(call: Callable[[], Any]) -> Callable[[], Any]:
-    """The same work by replay, as `graph=true` trains."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(RECORDED_AFTER):
-            call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
+    """The same work by replay, as a recipe with `graph` trains."""
+
+    def step(_: object) -> dict[str, Tensor]:
         call()
-    return graph.replay
+        return {}
+
+    replayed = Replayed(step)
+    for _ in range(BEFORE_RECORDING + 1):
+        replayed(())
+    return lambda: replayed(())
 
 
 def measure(plan: Plan, progress: Callable[[str], object] = lambda _: None) -> list[Row]:

@@ -18,7 +18,7 @@ def table(rows: Sequence[Row]) -> Table:
     made = Table(
         title=f"training step of a GAN at {first.resolution} x {first.resolution}, batch {first.batch}, {first.dtype}",
         caption=f"{first.hardware}, torch {first.torch}, hams by {first.backend}"
-        f"{', replayed as CUDA graphs' * first.graph}; medians of {first.repeats} rounds; "
+        f"{', replayed as CUDA graphs' if first.graph else ''}; medians of {first.repeats} rounds; "
         f"added: to the step without context; x: over {REFERENCE}, which computes all scores as published",
     )
     made.add_column("context")

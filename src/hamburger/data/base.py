@@ -19,6 +19,10 @@ class Sample(NamedTuple):
     image: Tensor
     label: Tensor
 
+    @property
+    def nbytes(self) -> int:
+        return self.image.nbytes + self.label.nbytes
+
 
 class SegmentationSet:
     """One split of one data set. `data[i]` reads (or generates) the i-th sample; the same i gives the same bits."""

@@ -13,7 +13,7 @@ from hamburger.data.batches import Batch
 from hamburger.data.normalise import MEAN, STD, normalise
 from hamburger.errors import check_count
 
-WAITING = 8  # batches of images; more hardly save any of VOC's batches, half as many leave half again as many
+WAITING = 2**27  # bytes: some two hundred images of VOC, more of which hardly save a batch, and few large photographs
 
 
 def evaluation_batches(
@@ -29,8 +29,8 @@ def evaluation_batches(
 ) -> Iterator[Batch]:
     """Batches of one size, at most `batch` images: images b 3 h w, labels b h w, ids.
 
-    An image waits for others of its size, while at most WAITING batches wait in all; of the sizes that wait, the one
-    with most images goes when there are more. What goes together depends on the images alone, never on time. Of
+    An image waits for others of its size, while no more than WAITING bytes wait in all; of the sizes that wait, the
+    one with most images goes when there are more. What goes together depends on the images alone, never on time. Of
     several processes each gets every `world`-th image from `rank` on; together they get each exactly once.
     """
     check_count("evaluation_batches", "batch", batch, least=1)
@@ -50,7 +50,7 @@ def evaluation_batches(
             waiting.setdefault(size, []).append((index, sample))
             if len(waiting[size]) == batch:
                 yield joined(size)
-            elif sum(map(len, waiting.values())) > WAITING * batch:
+            elif sum(sample.nbytes for members in waiting.values() for _, sample in members) > WAITING:
                 yield joined(max(waiting, key=lambda size: len(waiting[size])))
         for size in list(waiting):
             yield joined(size)
