@@ -10,8 +10,8 @@ import torch
 
 from hamburger.analysis import detection_page
 from hamburger.bench import detect
-from hamburger.bench.detect_view import table
-from hamburger.errors import OptionError
+from hamburger.bench.sized_view import table
+from hamburger.errors import OptionError, UnknownNameError
 from hamburger.recipes.variants import model_options
 
 SMALL = {"channels": 16, "hidden": 16, "sampled": 16, "proposals": 20}
@@ -38,7 +38,7 @@ def test_rows_say_how_many_positions_the_context_sees(rows):
         assert row.train_ms > 0 and row.peak_mb > 4 * row.params / 2**20 and row.note == "" and row.after == "p3"
     assert rows[0].context_mb == 0 and rows[1].params > rows[0].params
     json.dumps([asdict(row) for row in rows], allow_nan=False)
-    assert len(table(rows).columns) == 8
+    assert len(table(rows, "Mask R-CNN").columns) == 8
 
 
 def test_what_does_not_fit_is_said_and_the_others_are_measured(monkeypatch):
@@ -90,3 +90,10 @@ def test_compared_contexts_best_first():
 def test_mistakes_name_the_rule(options, complaint):
     with pytest.raises(OptionError, match=complaint):
         plan("none", **options)
+
+
+def test_an_unknown_place_is_named_also_where_nothing_stands_there():
+    with pytest.raises(
+        UnknownNameError, match=r"bench detect: the model has no submodule 'backbone\.bdy'.*did you mean"
+    ):
+        list(detect.measure(plan("none", after="backbone.bdy", sizes=(64,))))

@@ -58,6 +58,11 @@ def mean_of(rows: Sequence[Row], field: str, form: str) -> str:
     return format(summarise(had).mean, form) if had else ""
 
 
+def cell(row: Row, field: str, form: str) -> str:
+    """What was measured, or why it was not."""
+    return row["note"] or "" if row[field] is None else format(row[field], form)
+
+
 def seeds_of(rows: Sequence[Row]) -> str:
     return ", ".join(str(seed) for seed in sorted({row["seed"] for row in rows}))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hamburger.analysis.comparison import COLUMNS, Row, by_context, mean_of, ranked, scores_of, where
+from hamburger.analysis.comparison import COLUMNS, Row, by_context, cell, mean_of, ranked, scores_of, where
 from hamburger.analysis.core_page import markdown_table
 from hamburger.analysis.report.statistics import summarise
 
@@ -50,8 +50,8 @@ def growth(rows: Sequence[Row]) -> str:
         lines.append(
             [
                 context,
-                *(_cell(row, "peak_mb", ",.0f") for row in mine),
-                *(_cell(row, "train_ms", ".0f") for row in mine),
+                *("" if row is None else cell(row, "peak_mb", ",.0f") for row in mine),
+                *("" if row is None else cell(row, "train_ms", ".0f") for row in mine),
             ]
         )
     positions = {row["size"]: row["n"] for row in rows if row["n"] is not None}
@@ -64,12 +64,6 @@ def growth(rows: Sequence[Row]) -> str:
         f"{first['tf32']}. {where(rows)}"
     )
     return f"{markdown_table(header, lines)}\n\n{note}"
-
-
-def _cell(row: Row | None, field: str, form: str) -> str:
-    if row is None:
-        return ""
-    return row["note"] or "" if row[field] is None else format(row[field], form)
 
 
 def _listed(rows: Sequence[Row], field: str) -> str:

@@ -79,6 +79,7 @@ BLOCKS: dict[str, Callable[[Path], str]] = {
     "classes-tiny-h200": lambda results: class_page.compared(
         lines_so_far(results / "classes_tiny-imagenet-classes_h200.jsonl")
     ),
+    "classes-speed-h200": lambda results: class_page.speed(lines_so_far(results / "classes_speed_h200.jsonl")),
     "gan-figures-cpu": lambda results: gan_page.distances(lines_so_far(results / "gan_figures_cpu.jsonl")),
     "gan-cifar10-h200": lambda results: gan_page.distances(lines_so_far(results / "gan_cifar10_h200.jsonl")),
     "gan-tiny-h200": lambda results: gan_page.distances(lines_so_far(results / "gan_tiny-imagenet_h200.jsonl")),

@@ -41,15 +41,9 @@ class Plan:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not self.variants:
-            raise OptionError("bench network: give at least one context")
-        for option in ("num_classes", "crop", "batch", "repeats"):
+        for option in ("num_classes", "crop"):
             check_count("bench network", option, getattr(self, option), least=1)
-        check_seed("bench network", self.seed)
-        check_choice("bench network", "device", self.device, ("cpu", "cuda"))
-        check_choice("bench network", "dtype", self.dtype, DTYPES)
-        if self.device == "cuda" and not torch.cuda.is_available():
-            raise OptionError("bench network: there is no CUDA device here; take --device cpu")
+        check_race("bench network", self)
 
     @property
     def stages(self) -> int:
@@ -72,6 +66,26 @@ class Race(Protocol):
     def repeats(self) -> int: ...
     @property
     def seed(self) -> int: ...
+
+
+def check_race(call: str, plan: Race) -> None:
+    if not plan.variants:
+        raise OptionError(f"{call}: give at least one context")
+    check_count(call, "batch", plan.batch, least=1)
+    check_count(call, "repeats", plan.repeats, least=1)
+    check_seed(call, plan.seed)
+    check_choice(call, "device", plan.device, ("cpu", "cuda"))
+    check_choice(call, "dtype", plan.dtype, DTYPES)
+    if plan.device == "cuda" and not torch.cuda.is_available():
+        raise OptionError(f"{call}: there is no CUDA device here; take --device cpu")
+
+
+def random_batch(plan: Race, side: int, classes: int, labels: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Images b 3 side side, channels last, and labels of that shape."""
+    generator = torch.Generator(plan.device).manual_seed(plan.seed)
+    images = torch.randn((plan.batch, 3, side, side), generator=generator, device=plan.device)
+    drawn = torch.randint(classes, labels, generator=generator, device=plan.device)
+    return images.contiguous(memory_format=torch.channels_last), drawn
 
 
 @dataclass(frozen=True)
@@ -268,12 +282,8 @@ class Field(Contest):
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
-        generator = torch.Generator(plan.device).manual_seed(plan.seed)
-        shape = (plan.batch, 3, plan.crop, plan.crop)
-        images = torch.randn(shape, generator=generator, device=plan.device)
-        self.images = images.contiguous(memory_format=torch.channels_last)
         size = (plan.batch, plan.crop, plan.crop)
-        self.labels = torch.randint(plan.num_classes, size, generator=generator, device=plan.device)
+        self.images, self.labels = random_batch(plan, plan.crop, plan.num_classes, size)
 
     def create(self, context: str) -> nn.Module:
         from hamburger.models.create import create_model

@@ -327,7 +327,7 @@ def detect(
 ) -> None:
     """A training step of Mask R-CNN with each context as the image grows: time, and memory against n."""
     from hamburger.bench import detect as bench
-    from hamburger.bench.detect_view import table
+    from hamburger.bench.sized_view import table
     from hamburger.recipes.variants import model_options
 
     plan = bench.Plan(
@@ -341,7 +341,45 @@ def detect(
         repeats=repeats,
         seed=seed,
     )
-    _in_rounds(partial(bench.measure, plan), plan.stages, table, json)
+    _in_rounds(partial(bench.measure, plan), plan.stages, partial(table, network="Mask R-CNN"), json)
+
+
+@app.command("classes")
+def classes(
+    contexts: Annotated[
+        str, typer.Option(help="with commas; also none, breads (no ham), sa-flash and sa-materialised")
+    ] = "none,sa-flash,efficient,nmf",
+    sizes: Annotated[str, typer.Option(help="height and width of the images, with commas")] = "32",
+    backbone: Annotated[str, typer.Option(help="a ResNet of timm; others with --stem timm")] = "resnet18",
+    stem: Annotated[str, typer.Option(help="small: a ResNet's, without stride or pool; timm: as it is")] = "small",
+    after: Annotated[str, typer.Option(help="the submodule that the context follows")] = "layer3",
+    num_classes: Classes = 10,
+    batch: Batch = 128,
+    device: Device = "cpu",
+    dtype: Autocast = "float32",
+    repeats: Annotated[int, typer.Option(help="timed rounds, each a step of every network")] = 20,
+    seed: Seed = 0,
+    json: Json = None,
+) -> None:
+    """A training step of an image classifier with each context, in shuffled rounds: images/s and peak memory."""
+    from hamburger.bench import classes as bench
+    from hamburger.bench.sized_view import table
+    from hamburger.recipes.variants import model_options
+
+    plan = bench.Plan(
+        variants={name: model_options(name) for name in words(contexts)},
+        sizes=numbers(sizes, "bench classes", "sizes"),
+        backbone=backbone,
+        stem=stem,
+        after=after,
+        num_classes=num_classes,
+        batch=batch,
+        device=device,
+        dtype=dtype,
+        repeats=repeats,
+        seed=seed,
+    )
+    _in_rounds(partial(bench.measure, plan), plan.stages, partial(table, network="a classifier"), json)
 
 
 @app.command("gan")
