@@ -53,11 +53,10 @@ class SparseHeads(nn.Module):
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         queries = queries[:, :, self.asking]
         keys, values = keys[:, :, self.by_rank], values[:, :, self.by_rank]
-        out = values.new_empty(*queries.shape[:3], values.shape[3])
-        near = self._within(*(x[:, FIRST] for x in (queries, keys, values)))
-        far = self._across(*(x[:, SECOND] for x in (queries, keys, values)))
-        out[:, FIRST], out[:, SECOND] = near, far
-        return out[:, :, self.answered]
+        near = self._within(*(_heads(x, FIRST) for x in (queries, keys, values)))
+        far = self._across(*(_heads(x, SECOND) for x in (queries, keys, values)))
+        heads = {**dict(zip(FIRST, near.unbind(1), strict=True)), **dict(zip(SECOND, far.unbind(1), strict=True))}
+        return torch.stack([heads[i] for i in range(len(HEADS))], 1)[:, :, self.answered]
 
     def _within(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Each stretch by itself, forwards or backwards."""
@@ -82,3 +81,8 @@ class SparseHeads(nn.Module):
         stretches = x.unflatten(2, (self.s, self.s))
         ends = [stretches[:, i, :, 0 if rtl else -1] for i, rtl in enumerate(self.first_rtl)]
         return torch.stack(ends, 1)
+
+
+def _heads(x: Tensor, chosen: tuple[int, ...]) -> Tensor:
+    """Not `x[:, chosen]`, which sends its indices from the host at every call: a step with that cannot be recorded."""
+    return torch.stack([x[:, i] for i in chosen], 1)
