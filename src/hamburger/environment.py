@@ -25,12 +25,16 @@ class Environment:
     def here(cls, device: str) -> Environment:
         return cls(
             device=device,
-            hardware=torch.cuda.get_device_name() if device == "cuda" else cpu_name(),
+            hardware=hardware_name(device),
             torch=torch.__version__,
             threads=torch.get_num_threads(),
             commit=commit(),
             date=datetime.now(UTC).isoformat(timespec="seconds"),
         )
+
+
+def hardware_name(device: str) -> str:
+    return torch.cuda.get_device_name() if device == "cuda" else cpu_name()
 
 
 def cpu_name() -> str:

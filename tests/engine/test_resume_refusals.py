@@ -8,7 +8,6 @@ from small_run import small
 
 from hamburger.data import create_dataset
 from hamburger.engine import assemble, checkpoint, loop
-from hamburger.engine.clock import Clock
 from hamburger.engine.evaluate import check_classes
 from hamburger.errors import CheckpointError, Interrupted, OptionError, ShapeError, TrainingError
 from hamburger.recipes.find import find_training
@@ -89,12 +88,3 @@ def test_classes_are_compared_by_name():
         check_classes("eval", ("a", "b"), data)
     with pytest.raises(OptionError, match=f"class 0 is '{data.classes[1]}' to the weights"):
         check_classes("eval", (data.classes[1], data.classes[0], *data.classes[2:]), data)
-
-
-def test_a_short_run_has_a_speed_and_an_empty_one_has_none():
-    clock = Clock()
-    clock.start()
-    assert clock.images_per_s is None
-    clock.lap(32, 0.0)
-    clock.lap(0, 0.0)  # before an evaluation
-    assert clock.images_per_s > 0

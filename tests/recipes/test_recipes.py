@@ -71,6 +71,7 @@ def test_differences_name_fields_as_set_does():
         ("optim.lr=inf", 1, "optim.lr"),
         ("optim.lr=nan", 1, "optim.lr"),
         ("optim.warmup=-1", 1, "optim.warmup"),
+        ("optim.clip=0", 1, "optim.clip"),
         ("data.scales=2,1", 1, "small to large"),
         ("data.crop=0", 1, "data.crop"),
         ("data.resident=maybe", 1, "data.resident"),

@@ -5,16 +5,20 @@ from __future__ import annotations
 import resource
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+
+COUNTED = ("images", "seconds", "waited", "warm_images", "warm_seconds")
 
 
 @dataclass
 class Clock:
     """Counts training steps only: `lap` before an evaluation or a checkpoint, `start` after it.
 
-    Call both when the device has nothing left to do, or its work is counted in the wrong place.
+    Call both when the device has nothing left to do, or its work is counted in the wrong place. A run that goes on
+    counts on from the `state` of the one before, unless that ran elsewhere.
     """
 
     images: int = 0
@@ -22,8 +26,9 @@ class Clock:
     waited: float = 0.0
     warm_images: int = 0  # without the first stretch, in which kernels are chosen, compiled and cached
     warm_seconds: float = 0.0
+    peak: float = 0.0  # MiB, of what ran before
     _began: float | None = None
-    _stretches: int = 0
+    _stretches: int = 0  # of this process: its first one is cold again
 
     def start(self) -> None:
         self._began = time.perf_counter()
@@ -42,9 +47,21 @@ class Clock:
             self.warm_seconds += spent
         return (images / spent, min(1.0, waited / spent)) if spent > 0 else (0.0, 0.0)
 
+    def state(self, device: torch.device, place: str) -> dict[str, float | str]:
+        own = {name: getattr(self, name) for name in COUNTED}
+        return {**own, "peak": self.peak_mb(device), "place": place}
+
+    def load(self, state: Mapping[str, float | str], place: str) -> None:
+        if state.get("place") == place:
+            for name in (*COUNTED, "peak"):
+                setattr(self, name, state[name])
+
+    def peak_mb(self, device: torch.device) -> float:
+        return max(self.peak, peak_mb(device))
+
     @property
     def images_per_s(self) -> float | None:
-        """None where nothing was trained on, as after resuming at the last step."""
+        """None where nothing was trained on, as after resuming at the last step on another machine."""
         if self.warm_images:
             return self.warm_images / self.warm_seconds
         return self.images / self.seconds if self.images else None

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from hamburger import distributed
-from hamburger.engine.clock import Clock, peak_mb
+from hamburger.engine.clock import Clock
 from hamburger.environment import Environment
 from hamburger.solvers.backend import VARIABLE
 
@@ -33,7 +33,7 @@ def measured(clock: Clock, device: torch.device) -> dict[str, Any]:
         **asdict(Environment.here(device.type)),
         "backend": os.environ.get(VARIABLE, "auto"),  # which program the hams were told to take
         "images_per_s": None if clock.images_per_s is None else round(clock.images_per_s, 2),
-        "peak_mb": round(peak_mb(device), 1),
+        "peak_mb": round(clock.peak_mb(device), 1),
         "data_wait": round(clock.data_wait, 4),
         "seconds": round(clock.seconds, 2),
     }

@@ -21,6 +21,7 @@ from hamburger.engine.interrupt import StopRequest
 from hamburger.engine.joined import gathered, lost_peer
 from hamburger.engine.record import Record, first_bad
 from hamburger.engine.state import Done, random_states, set_random_state
+from hamburger.environment import hardware_name
 from hamburger.errors import CheckpointError, DataError, Interrupted, TrainingError
 from hamburger.recipes.base import Training
 from hamburger.recipes.codec import digest
@@ -225,6 +226,7 @@ class Run(ABC, Generic[R, P]):
             "record": self.record.state(),
             "precision": self.fabric.strategy.precision.state_dict(),
             "random": random_states(self.device),
+            "clock": self.clock.state(self.device, self._place),
             **self.state(),
         }
         if self.first:
@@ -262,11 +264,17 @@ class Run(ABC, Generic[R, P]):
         self.load(state)
         self.fabric.strategy.precision.load_state_dict(state["precision"])
         set_random_state(state["random"], self.device)
+        self.clock.load(state.get("clock", {}), self._place)  # older checkpoints have none
         self.saved = self.progress.step
         if self.first:
             self.folder.cut_log(state["metrics"])
             self.keep()
         return True
+
+    @property
+    def _place(self) -> str:
+        """Where times and memory can be added to those of an earlier part of the run."""
+        return f"{distributed.world()} x {hardware_name(self.device.type)}"
 
     def other_data(self) -> str:
         return "its images or classes are not those it was trained on; give the same --data, or begin a new run"
@@ -283,6 +291,9 @@ class Run(ABC, Generic[R, P]):
     def interrupt(self) -> None:
         if self.progress.step != self.saved or self.progress.step == 0:
             self.light = False  # somebody will go on from here
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+            self.lap()
             self.save()
         raise Interrupted(f"stopped at step {self.progress.step} of {self.recipe.steps}; {self._last_good()}")
 

@@ -43,7 +43,7 @@ class Equipment(NamedTuple):
 class Supervised(Run[R, Scored]):
     """A network that is scored on the validation split as it goes. Of its own a task's loop has the losses."""
 
-    USUAL_CURES = "a lower optim.lr, more optim.warmup or precision=32 are the usual cures"
+    USUAL_CURES = "a lower optim.lr, more optim.warmup, optim.clip=10 or precision=32 are the usual cures"
 
     def __init__(self, task: Task[R], recipe: R, data: Any, equipment: Equipment) -> None:
         fabric, folder, assembly, stop, listen = equipment
@@ -108,6 +108,11 @@ class Supervised(Run[R, Scored]):
                 self.fabric.backward(torch.stack(list(terms.values())).sum())
             for name, value in terms.items():
                 seen[name] = seen[name] + value.detach() if name in seen else value.detach()
+        if self.recipe.optim.clip is not None:
+            # a norm that is not finite is told of by the loss, with the images that it came from
+            self.fabric.clip_gradients(
+                self.model, self.wrapped_optimizer, max_norm=self.recipe.optim.clip, error_if_nonfinite=False
+            )
         self.wrapped_optimizer.step()
         self.done(step, seen, [name for part in parts for name in getattr(part, "ids", ())])
 

@@ -47,6 +47,8 @@ class Optim:
     bias_lr: float = 2.0
     power: float = 0.9  # of the poly schedule
     warmup: int = 0  # steps
+    # the most that the norm of all gradients together may be; a longer one is shortened. None: as it is
+    clip: float | None = field(default=None, metadata={LATE: True})
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class AdamOptim:
     weight_decay: float = 0.0  # of weights, not of norms, gates and biases
     power: float = 0.9
     warmup: int = 0
+    clip: float | None = field(default=None, metadata={LATE: True})
 
 
 @dataclass(frozen=True)

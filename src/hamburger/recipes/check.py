@@ -95,7 +95,7 @@ def check_adam(call: str, optim: AdamOptim) -> None:
         check_positive(call, f"optim.{name}", getattr(optim, name), zero=True)
     for name in ("beta1", "beta2"):
         check_positive(call, f"optim.{name}", getattr(optim, name), zero=True, most=0.99999)
-    check_count(call, "optim.warmup", optim.warmup, least=0)
+    _check_both(call, optim)
 
 
 def check_optim(call: str, optim: Optim) -> None:
@@ -104,4 +104,10 @@ def check_optim(call: str, optim: Optim) -> None:
     for name in ("weight_decay", "bias_lr"):
         check_positive(call, f"optim.{name}", getattr(optim, name), zero=True)
     check_positive(call, "optim.momentum", optim.momentum, zero=True, most=0.9999)
+    _check_both(call, optim)
+
+
+def _check_both(call: str, optim: Optim | AdamOptim) -> None:
     check_count(call, "optim.warmup", optim.warmup, least=0)
+    if optim.clip is not None:
+        check_positive(call, "optim.clip", optim.clip)

@@ -36,11 +36,19 @@ def read_recipe(text: str, kind: type[Kind]) -> Kind:
 
 def digest(recipe: Training) -> str:
     """Sixteen hexadecimal digits that two equal recipes share."""
-    late = [field for field in dataclasses.fields(recipe) if LATE in field.metadata]
-    unset = {field.name for field in late if getattr(recipe, field.name) == field.default}
-    said = {name: value for name, value in dataclasses.asdict(recipe).items() if name not in unset}
-    plain = json.dumps(said, sort_keys=True)
+    plain = json.dumps(_said(recipe), sort_keys=True)
     return hashlib.sha256(plain.encode()).hexdigest()[:16]
+
+
+def _said(group: Any) -> dict[str, Any]:
+    """Fields and their values, without those that came later and were not set."""
+    said: dict[str, Any] = {}
+    for field in dataclasses.fields(group):
+        value = getattr(group, field.name)
+        if LATE in field.metadata and value == field.default:
+            continue
+        said[field.name] = _said(value) if dataclasses.is_dataclass(value) else value
+    return said
 
 
 def flat(recipe: Training) -> dict[str, Any]:
