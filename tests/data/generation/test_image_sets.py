@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import codecs
+import io
 import pickle
+import shutil
+import subprocess
+import tarfile
 
 import image_trees as trees
 import numpy as np
@@ -68,6 +72,52 @@ def test_python_batches_and_sheets(tmp_path):
     assert len(found) == 2400
     np.testing.assert_array_equal(found.images[51], sheet[32:64, 32:64].transpose(2, 0, 1))
     assert found.labels[51] == 1
+
+
+def test_only_the_last_sheet_may_be_partial(tmp_path):
+    root = trees.cifar_sheets(tmp_path / "a", sheets=2, count=2501)
+    assert len(load("cifar10", root, tmp_path, size=32)) == 2501
+    trees.cifar_sheets(root, sheets=0, count=2493)
+    with pytest.raises(DataError, match=r"train_labels\.npy: has 2493 labels.* at least 2501: 8 are missing"):
+        open_source("cifar10", "train", size=32, root=root)
+    trees.cifar_sheets(root, sheets=0, count=5001)
+    with pytest.raises(DataError, match="at most 5000 tiles"):
+        open_source("cifar10", "train", size=32, root=root)
+
+
+def saved(save, *values, **named):
+    file = io.BytesIO()
+    save(file, *values, **named)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"", "no array of labels"),
+        (b"\x93NUMPY", "no array of labels"),
+        (saved(np.savez, labels=np.zeros(2500, np.uint8)), "no array of labels"),
+        (saved(np.save, np.array([None] * 2500)), "no array of labels"),
+        (saved(np.save, np.full(2500, -5)), r"must lie in 0 \.\.\. 9, got -5 \.\.\. -5"),
+        (saved(np.save, np.array([2] * 2499 + [2**63 + 1], np.uint64)), r"got 2 \.\.\. 9223372036854775809"),
+        (None, "No such file"),
+    ],
+    ids=["empty", "cut", "an archive", "objects", "negative", "too large", "not there"],
+)
+def test_labels_of_sheets_that_cannot_be_used_are_named(tmp_path, content, complaint):
+    path = trees.cifar_sheets(tmp_path / "a") / "train_labels.npy"
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(DataError, match=rf"train_labels\.npy: .*{complaint}"):
+        open_source("cifar10", "train", size=32, root=tmp_path / "a")
+
+
+@pytest.mark.parametrize(("label", "said"), [(-5, r"-5 \.\.\. 2"), (2**70, rf"1 \.\.\. {2**70}")])
+def test_labels_of_a_batch_outside_of_the_classes_are_named(tmp_path, label, said):
+    path = trees.cifar_batches(tmp_path / "a") / "cifar-10-batches-py" / "data_batch_2"
+    found = {b"data": np.zeros((3, 3072), np.uint8), b"labels": [1, label, 2]}
+    path.write_bytes(pickle.dumps(found, protocol=2))
+    with pytest.raises(DataError, match=rf"data_batch_2: labels must lie in 0 \.\.\. 9, got {said}"):
+        load("cifar10", tmp_path / "a", tmp_path, size=32)
 
 
 def test_a_batch_file_runs_nothing(tmp_path):
@@ -149,6 +199,43 @@ def test_tiny_imagenet_from_a_tar_is_that_of_the_folder(tmp_path):
         assert found.labels.tolist() == [0, 0, 0, 1, 1, 1]
     with pytest.raises(DataError, match="neither a tar nor a folder"):
         open_source("tiny-imagenet", "test", size=64, root=tree)
+
+
+def test_a_tar_that_is_cut_anywhere_is_noticed(tmp_path):
+    """At a member's boundary, or inside a header, tarfile itself sees nothing: the classes behind would be missing."""
+    tree = trees.folders(tmp_path / "tree", classes=("n01", "n02"), each=2, size=(8, 8), suffix=".jpeg")
+    whole = trees.archive(tmp_path / "whole.tar", tree)
+    with tarfile.open(whole) as opened:
+        images = [member for member in opened if member.isreg()]
+    content, cut = whole.read_bytes(), tmp_path / "cut.tar"
+    last = images[-1].offset
+    for place, count in {last: 3, last + 100: 3, images[-1].offset_data + 10: 3, images[2].offset: 2}.items():
+        cut.write_bytes(content[:place])
+        with pytest.raises(DataError, match=rf"cut\.tar: ends in the middle, after {count} images; copy it again"):
+            open_source("tiny-imagenet", "train", size=64, root=cut)
+    harmed = bytearray(content)
+    harmed[last : last + 8] = b"harmed!!"
+    cut.write_bytes(harmed)
+    with pytest.raises(DataError, match="is damaged after 3 images; copy it again"):
+        open_source("tiny-imagenet", "train", size=64, root=cut)
+    end = len(content.rstrip(b"\0")) + 511 & ~511
+    cut.write_bytes(content[: end + 1024])  # the mark alone, without the rest of a record
+    assert len(open_source("tiny-imagenet", "train", size=64, root=cut)) == 4
+
+
+@pytest.mark.parametrize("form", ["ustar", "gnu", "pax", "tar"])
+def test_whole_tars_of_every_writer_pass(tmp_path, form):
+    tree = trees.folders(tmp_path / "tree", classes=("n01", "n02"), size=(8, 8), suffix=".jpeg")
+    path = tmp_path / "whole.tar"
+    if form == "tar":
+        if shutil.which("tar") is None:
+            pytest.skip("there is no tar here")
+        subprocess.run(["tar", "-cf", path, "-C", tree, "train"], check=True)
+    else:
+        code = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}[form]
+        with tarfile.open(path, "w", format=code) as made:
+            made.add(tree / "train", "train")
+    assert len(open_source("tiny-imagenet", "train", size=64, root=path)) == 6
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["folder", "tar"])

@@ -125,6 +125,16 @@ def test_a_place_that_cannot_be_written_is_told(tree, tmp_path):
         load_images(source(tree), cache=tmp_path / "file")
 
 
+def test_a_folder_in_the_place_of_the_packed_file_is_told(tree, tmp_path):
+    cache = tmp_path / "cache"
+    load_images(source(tree), cache=cache)
+    packed = only(cache)
+    packed.unlink()
+    packed.mkdir()
+    with pytest.raises(DataError, match=r"\.images: packed images cannot be read.*; remove it, or .*XDG_CACHE_HOME"):
+        load_images(source(tree), cache=cache)
+
+
 def test_processes_that_pack_at_once_do_not_meet(tree, tmp_path, monkeypatch):
     """On two machines that share the folder they may even have one number."""
     monkeypatch.setattr("os.getpid", lambda: 1)

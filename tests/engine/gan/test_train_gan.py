@@ -28,13 +28,19 @@ from hamburger.engine.gan.collapse import counted, verdict
 from hamburger.engine.gan.parts import Running
 from hamburger.engine.gan.players import build, discriminator_move, rate_share
 from hamburger.engine.gan.train import train_gan
-from hamburger.errors import CheckpointError, Interrupted, OptionError, TrainingError
+from hamburger.errors import CheckpointError, DataError, Interrupted, OptionError, TrainingError
 from hamburger.gan import spectral
 from hamburger.gan.sampling import sample
 from hamburger.gan.spectral import SpectralNorm, resting
 from hamburger.gan.weights import load_generator
 from hamburger.layers.norm import BatchNorm2d
 from hamburger.recipes.gan_base import Collapse, TwoRates
+
+
+def test_one_image_is_nothing_to_learn_from(tmp_path):
+    with pytest.raises(DataError, match=r"figures, split 'train', has 1 image; .* at least 2"):
+        train_small(tmp_path / "run", "data.options.length=1")
+    assert not (tmp_path / "run" / "recipe.json").exists()
 
 
 @pytest.fixture(scope="module")

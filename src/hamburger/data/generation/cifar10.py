@@ -41,24 +41,32 @@ class Cifar10(Source):
     def _sheet_labels(self) -> Any:
         path = self.root / f"{self.split}_labels.npy"
         try:
-            labels = np.load(path, allow_pickle=False)
-        except (OSError, ValueError) as broken:
-            raise DataError(f"{path}: cannot be read ({broken})") from None
-        if labels.ndim != 1 or labels.dtype.kind not in "iu" or len(labels) > len(self.files) * TILES**2:
+            with path.open("rb") as file:  # by its form and not by np.load, which opens archives and pickles too
+                labels = np.lib.format.read_array(file, allow_pickle=False)
+        except OSError as closed:
+            raise DataError(f"{path}: cannot be read ({closed.strerror or closed})") from None
+        except Exception as broken:  # whatever a damaged header makes numpy say
+            raise DataError(f"{path}: no array of labels ({broken}); it must be what numpy.save writes") from None
+        most = len(self.files) * TILES**2
+        if labels.ndim != 1 or labels.dtype.kind not in "iu" or len(labels) > most:
             raise DataError(
-                f"{path}: needs one whole number for each of at most {len(self.files) * TILES**2} tiles, has "
+                f"{path}: needs one whole number for each of at most {most} tiles, has "
                 f"{labels.dtype} {labels.shape}; is a sheet missing?"
             )
+        least = most - TILES**2 + 1  # only the last sheet may have tiles without an image
+        if len(labels) < least:
+            raise DataError(
+                f"{path}: has {len(labels)} labels, and {len(self.files)} sheets of {TILES**2} tiles need at least "
+                f"{least}: {least - len(labels)} are missing; copy it again"
+            )
+        _check_range(path, int(labels.min()), int(labels.max()))
         return labels.astype(np.int64)
 
     def __len__(self) -> int:
         return len(self.files)
 
     def read(self, index: int) -> Piece:
-        piece = self._sheet(index) if self.sheets else self._batch(index)
-        if len(piece.labels) and not 0 <= piece.labels.min() <= piece.labels.max() < len(CLASSES):
-            raise DataError(f"{self.files[index]}: labels must lie in 0 ... 9, got {piece.labels.max()}")
-        return piece
+        return self._sheet(index) if self.sheets else self._batch(index)
 
     def _sheet(self, index: int) -> Piece:
         path = self.files[index]
@@ -78,6 +86,8 @@ class Cifar10(Source):
             raise DataError(f"{path}: no batch of CIFAR (its data are not n x {3 * SIZE**2} bytes)")
         if not isinstance(labels, list) or len(labels) != len(data) or not all(isinstance(one, int) for one in labels):
             raise DataError(f"{path}: no batch of CIFAR-10 (it has no label for each of its {len(data)} images)")
+        if labels:
+            _check_range(path, min(labels), max(labels))
         return Piece(data.reshape(-1, 3, SIZE, SIZE), np.array(labels, np.int64))
 
     def origin(self) -> Any:
@@ -87,6 +97,11 @@ class Cifar10(Source):
 
     def transform(self) -> str:
         return "tiles of sheets" if self.sheets else "as stored"
+
+
+def _check_range(path: Path, lowest: int, highest: int) -> None:
+    if lowest < 0 or highest >= len(CLASSES):
+        raise DataError(f"{path}: labels must lie in 0 ... {len(CLASSES) - 1}, got {lowest} ... {highest}")
 
 
 def _digest(path: Path) -> str:

@@ -108,6 +108,11 @@ def _kept(
     except Unusable as damage:
         note(f"{damage}: making it again")
         return None
+    except OSError as closed:  # a folder of that name, or another person's file
+        raise DataError(
+            f"{path}: packed images cannot be read from it ({closed.strerror or closed}); remove it, or name another "
+            f"place with XDG_CACHE_HOME=DIR"
+        ) from closed
 
 
 def packed_key(source: Source) -> dict[str, Any]:

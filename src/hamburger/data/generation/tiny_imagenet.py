@@ -67,13 +67,7 @@ class ArchivedFolders(Source):
     def __init__(self, split: str, *, root: Path, size: int) -> None:
         check_count(self.name, "size", size, least=4)
         self.split, self.size, self.root = split, size, root
-        try:
-            with tarfile.open(root, "r:") as archive:
-                members = [(member.name, member.offset_data, member.size) for member in archive if member.isreg()]
-        except (tarfile.TarError, OSError, EOFError) as broken:
-            raise DataError(
-                f"{root}: no readable tar ({broken}); one that is compressed must be unpacked first"
-            ) from None
+        members = _members(root)
         found = _entries(members, split)
         if not found:
             raise DataError(f"{root}: there is no {split}/CLASS/IMAGE in it; name a tar of class directories")
@@ -110,6 +104,43 @@ class ArchivedFolders(Source):
 
     def transform(self) -> str:
         return f"{SQUARE} to {self.size}"
+
+
+def _members(root: Path) -> list[tuple[str, int, int]]:
+    """Name, place and length of every file in a tar that is there to its end."""
+    found: list[tuple[str, int, int]] = []
+    begun = False
+    try:
+        with tarfile.open(root, "r:") as archive:
+            for member in archive:
+                begun = True
+                if member.isreg():
+                    found.append((member.name, member.offset_data, member.size))
+            end = archive.offset  # of the header that would come next
+        with root.open("rb") as file:
+            file.seek(end)
+            mark = file.read(tarfile.BLOCKSIZE)
+    except (tarfile.TarError, OSError, EOFError) as broken:
+        if begun and not isinstance(broken, OSError):
+            raise _cut(root, found) from None
+        raise DataError(f"{root}: no readable tar ({broken}); one that is compressed must be unpacked first") from None
+    # tarfile takes the end of the file, and any header that it cannot read, for the end of the archive; every writer of
+    # tars marks that with blocks of zeros
+    if len(mark) < tarfile.BLOCKSIZE:
+        raise _cut(root, found)
+    if any(mark):
+        raise DataError(f"{root}: is damaged after {_images_in(found)} images; copy it again")
+    return found
+
+
+def _cut(root: Path, members: list[tuple[str, int, int]]) -> DataError:
+    length = root.stat().st_size
+    whole = [member for member in members if member[1] + member[2] <= length]
+    return DataError(f"{root}: ends in the middle, after {_images_in(whole)} images; copy it again")
+
+
+def _images_in(members: list[tuple[str, int, int]]) -> int:
+    return sum(PurePosixPath(name).suffix.lower() in SUFFIXES for name, _, _ in members)
 
 
 def _entries(members: list[tuple[str, int, int]], split: str) -> list[tuple[str, str, int, int]]:

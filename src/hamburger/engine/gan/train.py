@@ -20,7 +20,7 @@ from hamburger.engine.machine import Machine
 from hamburger.engine.result import Result, measured
 from hamburger.engine.session import in_folder
 from hamburger.engine.train import begin, ready
-from hamburger.errors import OptionError
+from hamburger.errors import DataError, OptionError
 from hamburger.recipes.gan_base import GanRecipe
 from hamburger.recipes.gan_check import check_gan_recipe
 
@@ -52,7 +52,13 @@ def train_gan(
         source = open_source(
             recipe.data.name, recipe.data.split, size=recipe.model.resolution, root=data, **recipe.data.options
         )
-        return source, load_images(source, verify=first, note=lambda text: listen(Note(text)))
+        images = load_images(source, verify=first, note=lambda text: listen(Note(text)))
+        if len(images) < 2:
+            raise DataError(
+                f"gan train: {images.name}, split '{images.split}', has 1 image; there is nothing to learn from one "
+                f"alone, so give at least 2"
+            )
+        return source, images
 
     def work(fabric: Fabric, folder: RunFolder, opened: tuple[Source, ImageSet], listen: Listener) -> Result:
         source, images = opened
