@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -57,8 +59,9 @@ def test_bytes():
     assert as_bytes(x).tolist() == [0, 0, 0, 128, 255, 255, 255]
     every = torch.arange(256)
     assert torch.equal(as_bytes(every / 127.5 - 1), every.byte())
-    with pytest.raises(InputError, match="NaN"):
-        as_bytes(torch.tensor([float("nan")]))
+    for value in (math.nan, math.inf, -math.inf):
+        with pytest.raises(InputError, match="as_bytes: images have NaN or infinity"):
+            as_bytes(torch.tensor([0.0, value]))
     with pytest.raises(InputError):
         as_bytes(every)
 

@@ -11,14 +11,15 @@ from torch import Tensor
 
 from hamburger.errors import ShapeError, check_count
 from hamburger.files import write_atomically
+from hamburger.pixels import rounded
 
 GAP = 2  # pixels between the images of a sheet
 PAPER = 255
 
 
 def to_bytes(images: Tensor) -> Tensor:
-    """b 3 h w in [-1, 1]   ->   b 3 h w, uint8: what training's own scaling came from"""
-    return ((images.float() + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
+    """b 3 h w in [-1, 1]   ->   b 3 h w, uint8: what training's own scaling came from. NaN and infinity are refused."""
+    return rounded("to_bytes", images)
 
 
 def sheet(images: Tensor, *, columns: int | None = None) -> Tensor:

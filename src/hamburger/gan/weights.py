@@ -61,6 +61,12 @@ def load_generator(path: str | os.PathLike[str]) -> tuple[Generator, GeneratorIn
         ) from error
     if KEY not in metadata:
         raise CheckpointError(f"load_generator: {path} is no generator; `ham gan train` writes generator.safetensors")
+    broken = [name for name, value in tensors.items() if not value.isfinite().all()]
+    if broken:
+        raise CheckpointError(
+            f"load_generator: {path} has {len(broken)} tensors that are not finite ({', '.join(broken[:6])}), so that "
+            f"its images would be black or grey; take the file of another step or run"
+        )
     try:
         entry = json.loads(metadata[KEY])
         if entry["version"] > VERSION:

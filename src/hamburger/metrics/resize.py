@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hamburger.errors import InputError, ShapeError, check_choice
+from hamburger.pixels import rounded
 
 
 def _antialiased(x: Tensor, size: int) -> Tensor:
@@ -60,10 +61,6 @@ def resize(images: Tensor, size: int, resizer: str = "bilinear-antialias") -> Te
 def as_bytes(images: Tensor) -> Tensor:
     """What a generator makes, rounded as an image file would round it.   in [-1, 1]    ->    uint8, 0 to 255
 
-    Values outside are clamped; NaN is refused, since it would become some grey.
+    Values outside are clamped; NaN and infinity are refused.
     """
-    if not isinstance(images, Tensor) or not images.is_floating_point():
-        raise InputError("as_bytes: images must be a floating point tensor in [-1, 1]")
-    if images.isnan().any():
-        raise InputError("as_bytes: images have NaN")
-    return ((images.detach().float() + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
+    return rounded("as_bytes", images)

@@ -18,7 +18,7 @@ from hamburger.data.generation.load import load_images, open_source
 from hamburger.errors import CheckpointError, InputError, OptionError
 from hamburger.gan.paths import between, truncated
 from hamburger.gan.sheets import sheet, to_bytes
-from hamburger.gan.weights import load_generator
+from hamburger.gan.weights import load_generator, save_generator
 from hamburger.metrics.feature_cache import cached_features
 from hamburger.metrics.features import distance_name, module_extractor
 from hamburger.metrics.frechet import frechet_distance, gaussian
@@ -102,6 +102,18 @@ def test_bytes_go_there_and_back():
     assert torch.equal(to_bytes(pixels.float() / 127.5 - 1), pixels)
     made = sheet(torch.zeros(3, 3, 4, 5, dtype=torch.uint8), columns=2)
     assert made.shape == (3, 10, 12)
+    for value in (math.nan, math.inf):
+        with pytest.raises(InputError, match="to_bytes: images have NaN or infinity"):
+            to_bytes(torch.full((1, 3, 2, 2), value))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_weights_that_are_not_finite_make_no_pictures(run, tmp_path, value):
+    generator, info, _ = open_generator(run)
+    torch.nn.init.constant_(generator.out.bias, value)
+    save_generator(tmp_path / "broken.safetensors", generator, info)
+    with pytest.raises(CheckpointError, match=r"broken\.safetensors has 1 tensors that are not finite \(out\.bias\)"):
+        load_generator(tmp_path / "broken.safetensors")
 
 
 def test_weights_that_are_no_generators(run, tmp_path):
