@@ -73,10 +73,11 @@ def measured_grid(
     def note_row(cell: Cell) -> None:
         (result,) = results([cell], out)
         generator, _, weights = open_generator(out / cell.name)
-        key = (file_digest(weights), images.digest, extractor.label, seen, asdict(measure), device.type)
+        key = (file_digest(weights), images.digest, extractor.label, real.code, seen, asdict(measure), device.type)
         find = partial(measure_generator, generator, real, extractor, measure, device=device)
         with warnings_as_notes():
-            distances = kept_distances(out / cell.name, key, find)
+            # what cannot be known again when its code changes is not kept
+            distances = dict(find().row()) if real.code is None else kept_distances(out / cell.name, key, find)
         found[cell.name] = row(result, distances, real=about, compared=compared)
         append_rows(json or results_file(images.name, result), [found[cell.name]])
 

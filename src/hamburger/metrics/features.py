@@ -121,7 +121,7 @@ def module_extractor(
     """Any module, float32 `b 3 size size` in [0, 1] to b d, under a name of your own.
 
     It is copied, so that training it on does not change what the label stands for. The label holds a hash of its
-    parameters and buffers; that of its code is the name's business.
+    parameters and buffers; its code is the name's business, and for kept statistics that of `code_digest`.
     """
     if name.startswith(OFFICIAL):
         raise OptionError(f"module_extractor: names that begin with '{OFFICIAL}' are reserved, got '{name}'")

@@ -33,13 +33,15 @@ class StatisticsKey:
     """All that the statistics depend on.
 
     `data`: digest of the images (`images_digest`, or any other hash of their source and preparation); `height` and
-    `width`: of the images before the extractor resizes them; `extractor`: its label, which names weights and resizer.
+    `width`: of the images before the extractor resizes them; `extractor`: its label, which names weights and resizer;
+    `code`: a hash of what it does with them (`code_digest`).
     """
 
     data: str
     height: int
     width: int
     extractor: str
+    code: str = ""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w.:+-]{8,}", self.data):
@@ -50,8 +52,8 @@ class StatisticsKey:
             raise OptionError("StatisticsKey: extractor must be the label of an extractor")
 
     @classmethod
-    def of(cls, data: str, size: tuple[int, int], extractor: Extractor) -> StatisticsKey:
-        return cls(data, size[0], size[1], extractor.label)
+    def of(cls, data: str, size: tuple[int, int], extractor: Extractor, code: str = "") -> StatisticsKey:
+        return cls(data, size[0], size[1], extractor.label, code)
 
     @property
     def file_name(self) -> str:
@@ -141,8 +143,8 @@ def cached_statistics(
     Each key has a file of its own. One that is damaged, or holds another key, raises: delete it to compute again.
     Of several processes the first writes; `compute` must give all of them the same.
 
-    A label has the hash of weights, not that of code. `probe` holds features of a few images, as made now: where those
-    kept with the statistics are others, they are computed again.
+    A label has the hash of weights, not that of code, which is the key's `code`. `probe` holds features of a few
+    images, as made now: where those kept with the statistics are others, they are computed again.
     """
     path = Path(folder) / key.file_name
     if path.exists():
@@ -163,7 +165,7 @@ def same_features(kept: Tensor | None, now: Tensor) -> bool:
     if kept is None or kept.shape != now.shape:
         return False
     now = now.detach().float().cpu()
-    return torch.allclose(kept, now, rtol=1e-2, atol=1e-3 * float(now.abs().max()))
+    return torch.allclose(kept, now, rtol=1e-3, atol=1e-4 * float(now.abs().max()))
 
 
 def _content_digest(tensors: dict[str, Tensor]) -> str:

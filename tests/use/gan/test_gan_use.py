@@ -181,6 +181,47 @@ def test_kept_statistics_of_changed_code_are_made_again(means, tmp_path):
     assert files == {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("statistics-*")}
 
 
+def test_a_change_too_small_for_the_probe_makes_statistics_again(tmp_path):
+    images = load_images(open_source("figures", "train", size=16, length=40))
+    measure = Measure(samples=16, choice=20)
+
+    def look(factor, **options):
+        net = Means()
+        net.factor = factor
+        net.register_forward_hook(lambda module, given, out: module.factor * out)
+        return look_at_real(images, module_extractor(net, "means", size=8), measure, device=CPU, cache=tmp_path)
+
+    one, other = look(1.0), look(1.0001)
+    torch.testing.assert_close(other.features, 1.0001 * one.features, rtol=1e-6, atol=0)
+    assert one.code != other.code and not torch.equal(one.gaussian.mean, other.gaussian.mean)
+    assert torch.equal(look(1.0).gaussian.mean, one.gaussian.mean)
+
+
+def test_what_the_key_does_not_see_the_probe_does(means, tmp_path, monkeypatch):
+    images = load_images(open_source("figures", "train", size=16, length=40))
+    monkeypatch.setattr("hamburger.use.gan.distances.code_digest", lambda network: "the same")
+    one = look_at_real(images, means, Measure(samples=16), device=CPU, cache=tmp_path)
+    monkeypatch.setattr(means.network, "forward", lambda x: 1.009 * Means.forward(means.network, x))
+    other = look_at_real(images, means, Measure(samples=16), device=CPU, cache=tmp_path)
+    torch.testing.assert_close(other.gaussian.mean, 1.009 * one.gaussian.mean)
+
+
+def test_nothing_is_kept_of_an_extractor_without_source(tmp_path):
+    images = load_images(open_source("figures", "train", size=16, length=40))
+    named = {"Means": Means, "__name__": "nowhere"}
+    exec("class Typed(Means): pass", named)
+    typed = module_extractor(named["Typed"](), "typed", size=8)
+    read = []
+    for _ in range(2):
+        read.clear()
+        with pytest.warns(UserWarning, match=r"typed@8 .* is not kept .*: the source of Typed is not to be found"):
+            real = look_at_real(
+                images, typed, Measure(samples=16), device=CPU, cache=tmp_path, progress=lambda *_: read.append(1)
+            )
+        assert read and real.code is None
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_cache_that_cannot_be_written_is_told_before_the_work(means, tmp_path):
     images = load_images(open_source("figures", "train", size=16, length=40))
     (tmp_path / "file").touch()

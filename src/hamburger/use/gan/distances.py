@@ -7,6 +7,7 @@ precision and recall take the features of a fixed choice of each set.
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from hamburger.data.generation.load import ImageSet, cache_folder
 from hamburger.errors import OptionError, check_count, check_positive, check_seed
 from hamburger.gan.generator import Generator
 from hamburger.gan.sampling import samples
+from hamburger.metrics.code_digest import NoSource, code_digest
 from hamburger.metrics.feature_cache import cached_features
 from hamburger.metrics.features import NetworkExtractor, features_of, gaussian_of, tensor_bytes
 from hamburger.metrics.frechet import Gaussian, Moments, frechet_distance
@@ -70,10 +72,11 @@ class RealSide:
     split: str
     size: int
     digest: str
+    code: str | None = None  # of the extractor, besides its weights; none where nothing may be kept
 
     @property
     def seen(self) -> str:
-        """Of the features: changed code of an extractor makes others, and its label stays."""
+        """Of the features: what `code` does not see may make others, and the label stays."""
         return hashlib.sha256(tensor_bytes(self.features)).hexdigest()
 
 
@@ -86,7 +89,9 @@ def look_at_real(
     cache: Path | None = None,
     progress: Progress = lambda what, count: None,
 ) -> RealSide:
-    """From the cache where these very images, this size and this extractor are in it."""
+    """From the cache where these very images, this size and this extractor, weights and code, are in it. What an
+    extractor without readable code makes is not kept, with a warning.
+    """
     if len(images) <= measure.neighbours:
         raise OptionError(
             f"gan fid: {images.name}, split '{images.split}', has {len(images)} images; a covariance and "
@@ -110,17 +115,35 @@ def look_at_real(
     # as many as will be compared: a part of sorted ones would be of the first classes alone
     count = min(measure.choice, measure.samples, len(images))
     chosen = np.sort(Draws(CHOICE_SEED, len(images)).shuffled(len(images))[:count])
-    key = StatisticsKey.of(images.digest, size, extractor)
-    gaussian = cached_statistics(
-        folder, key, lambda: gaussian_of(batches(order), extractor, device=device), probe(order)
-    )
-    features = cached_features(
-        folder,
-        {"data": images.digest, "size": images.size, "extractor": extractor.label, "count": count, "seed": CHOICE_SEED},
-        lambda: features_of(batches(chosen), extractor),
-        probe(chosen),
-    )
-    return RealSide(gaussian, features, images.name, images.split, images.size, images.digest)
+    code = _code(extractor)
+    if code is None:
+        gaussian = gaussian_of(batches(order), extractor, device=device)
+        features = features_of(batches(chosen), extractor)
+    else:
+        key = StatisticsKey.of(images.digest, size, extractor, code)
+        gaussian = cached_statistics(
+            folder, key, lambda: gaussian_of(batches(order), extractor, device=device), probe(order)
+        )
+        own = {"extractor": extractor.label, "code": code}
+        features = cached_features(
+            folder,
+            {"data": images.digest, "size": images.size, **own, "count": count, "seed": CHOICE_SEED},
+            lambda: features_of(batches(chosen), extractor),
+            probe(chosen),
+        )
+    return RealSide(gaussian, features, images.name, images.split, images.size, images.digest, code)
+
+
+def _code(extractor: NetworkExtractor) -> str | None:
+    try:
+        return code_digest(extractor.network)
+    except NoSource as why:
+        warnings.warn(
+            f"{extractor.label}: what it makes of real images is not kept for the next time, since a change of its "
+            f"code would go unnoticed: {why}",
+            stacklevel=3,
+        )
+        return None
 
 
 def measure_generator(
