@@ -29,6 +29,7 @@ from hamburger.metrics.features import (
 from hamburger.metrics.frechet import gaussian
 from hamburger.metrics.image_sets import compare_images
 from hamburger.metrics.inception import FidInception
+from hamburger.metrics.resize import RESIZERS
 from hamburger.testing import assert_close
 
 LITE0 = Path(__file__).parents[3] / "shared" / "data" / "weights" / "efficientnet_lite0_imagenet_fp16.safetensors"
@@ -95,8 +96,7 @@ def test_inception_is_torchvisions_but_for_its_pools(monkeypatch):
 
 
 def test_official_weights_are_known_by_their_hash():
-    assert len(OFFICIAL_SHA256) == 64
-    assert OFFICIAL_SHA256.startswith("6726825d")
+    assert OFFICIAL_SHA256 == "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"
 
 
 def test_other_weights_are_refused_or_labelled(inception_file):
@@ -111,10 +111,13 @@ def test_other_weights_are_refused_or_labelled(inception_file):
 
 def test_only_the_official_weights_are_called_fid(inception_file, monkeypatch):
     monkeypatch.setattr(features, "OFFICIAL_SHA256", hashlib.sha256(inception_file.read_bytes()).hexdigest())
-    official = fid_inception(inception_file, resizer="bilinear")
+    official = fid_inception(inception_file, resizer="bilinear-tf1")
     assert distance_name(official.label) == "FID"
     assert distance_name(official.label, "kernel") == "KID"
-    assert " bilinear " in official.label
+    assert " bilinear-tf1 " in official.label
+    for resizer in ("bilinear", "bilinear-antialias"):
+        label = fid_inception(inception_file, resizer=resizer).label
+        assert distance_name(label) == f"FID[{resizer}]" and distance_name(label, "kernel") == f"KID[{resizer}]"
     x = images(1)
     assert official(x).shape == (1, 2048)
     assert torch.equal(official(x), official(x))
@@ -235,6 +238,15 @@ def test_a_label_follows_name_weights_size_and_resizer():
     assert len(others) == 4
     assert torch.equal(kept(x), before)
     assert kept.label == label
+
+
+def test_a_resizer_that_is_not_the_extractors_own_is_part_of_the_name():
+    names = {resizer: module_extractor(Small(), "small", size=12, resizer=resizer).label for resizer in RESIZERS}
+    assert {resizer: distance_name(label) for resizer, label in names.items()} == {
+        "bilinear-antialias": "frechet[small@12]",
+        "bilinear": "frechet[small@12 bilinear]",
+        "bilinear-tf1": "frechet[small@12 bilinear-tf1]",
+    }
 
 
 def test_names_that_could_mislead_are_refused():

@@ -1,7 +1,8 @@
 """Networks that turn images into features, each with a label that says exactly which one made a number.
 
 A label is `name@size resizer sha256:weights`, e.g. `efficientnet_lite0@224 bilinear-antialias sha256:0f1e2d3c4b5a6978`.
-Only the network of 2015-12-05 with its own weights at 299 pixels may be called FID; see `distance_name`.
+Only the network of 2015-12-05 with its own weights at 299 pixels may be called FID, and without a word more only behind
+its own resizer; see `distance_name`.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from hamburger.precision import full_precision
 OFFICIAL_SHA256 = "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"
 OFFICIAL = "fid_inception"
 OFFICIAL_SIZE = 299
+OFFICIAL_RESIZER = "bilinear-tf1"  # that of the network's own graph, which the published numbers are by
+UNSAID_RESIZERS = ("bilinear-antialias", "its-own")  # an extractor's own, which its name stands for
 SHOWN_DIGITS = 16  # of a hash, in a label
 COUNTER = "num_batches_tracked"  # counts training steps; no feature depends on it
 LABEL = re.compile(r"(?P<name>[\w.+-]+)@(?P<size>\d+) (?P<resizer>\S+) sha256:(?P<digest>[0-9a-f]{16})")
@@ -75,9 +78,13 @@ class NetworkExtractor:
         self.network.to(device)
         return self
 
+    def prepare(self, images: Tensor) -> Tensor:
+        """What the network gets of images.   b 3 h w, uint8    ->    b 3 size size in [0, 1]"""
+        return resize(images, self.size, self.resizer)
+
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
-        x = resize(images, self.size, self.resizer)
+        x = self.prepare(images)
         self.network.eval()
         with full_precision(x.device.type), _exact(x.device.type):
             features = self.network(x)
@@ -130,14 +137,19 @@ def module_extractor(
 
 
 def distance_name(label: str, distance: str = "frechet") -> str:
-    """What a result may be called: "FID" for the official extractor's Frechet distance, else `frechet[name@size]`."""
+    """What a result may be called: "FID" for the official extractor's Frechet distance, else `frechet[name@size]`.
+
+    A resizer that is not the one expected is part of the name: `FID[bilinear]`, `frechet[name@size bilinear]`.
+    """
     parts = LABEL.fullmatch(label)
     if parts is None:
         return f"{distance}[{label}]"
     official = (OFFICIAL, str(OFFICIAL_SIZE), OFFICIAL_SHA256[:SHOWN_DIGITS])
     if (parts["name"], parts["size"], parts["digest"]) == official:
-        return {"frechet": "FID", "kernel": "KID"}.get(distance, distance)
-    return f"{distance}[{parts['name']}@{parts['size']}]"
+        name = {"frechet": "FID", "kernel": "KID"}.get(distance, distance)
+        return name if parts["resizer"] == OFFICIAL_RESIZER else f"{name}[{parts['resizer']}]"
+    resizer = "" if parts["resizer"] in UNSAID_RESIZERS else f" {parts['resizer']}"
+    return f"{distance}[{parts['name']}@{parts['size']}{resizer}]"
 
 
 def features_of(batches: Iterable[Tensor], extractor: Extractor) -> Tensor:

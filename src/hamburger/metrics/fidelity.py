@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from hamburger.errors import OptionError
 from hamburger.metrics.features import NetworkExtractor, state_digest
+from hamburger.metrics.resize import check_bytes
 
 NAME, FEATURES = "inception-v3-compat", "2048"
 SIZE = 299
@@ -29,10 +29,10 @@ class _Bytes(nn.Module):
 class FidelityExtractor(NetworkExtractor):
     """Labelled as torch-fidelity's: no hash here vouches for the weights that it loads."""
 
-    @torch.no_grad()
-    def __call__(self, images: Tensor) -> Tensor:
-        out: Tensor = self.network(images)
-        return out.float()
+    def prepare(self, images: Tensor) -> Tensor:
+        """As they are: all else is as for every extractor."""
+        check_bytes("torch_fidelity", images)
+        return images
 
     @property
     def label(self) -> str:

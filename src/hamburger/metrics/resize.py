@@ -44,18 +44,23 @@ def resize(images: Tensor, size: int, resizer: str = "bilinear-antialias") -> Te
     Aspect is not kept: crop before. An image that already has the size is only divided by 255.
     """
     check_choice("resize", "resizer", resizer, RESIZERS)
-    if not isinstance(images, Tensor) or images.dtype != torch.uint8:
-        what = images.dtype if isinstance(images, Tensor) else type(images).__name__
-        raise InputError(
-            f"resize: images must be uint8, 0 to 255, so that real and generated ones are rounded alike, got {what}; "
-            f"of a generator's output in [-1, 1] take as_bytes(images)"
-        )
-    if images.dim() != 4 or images.shape[1] != 3 or 0 in images.shape[2:]:
-        raise ShapeError(f"resize: images must be 'b 3 h w', got {tuple(images.shape)}")
+    check_bytes("resize", images)
     x = images.float() / 255
     if x.shape[2:] == (size, size) or not x.shape[0]:
         return x.new_empty(0, 3, size, size) if not x.shape[0] else x
     return RESIZERS[resizer](x, size).clamp(0, 1)
+
+
+def check_bytes(call: str, images: Tensor) -> None:
+    """b 3 h w, uint8"""
+    if not isinstance(images, Tensor) or images.dtype != torch.uint8:
+        what = images.dtype if isinstance(images, Tensor) else type(images).__name__
+        raise InputError(
+            f"{call}: images must be uint8, 0 to 255, so that real and generated ones are rounded alike, got {what}; "
+            f"of a generator's output in [-1, 1] take as_bytes(images)"
+        )
+    if images.dim() != 4 or images.shape[1] != 3 or 0 in images.shape[2:]:
+        raise ShapeError(f"{call}: images must be 'b 3 h w', got {tuple(images.shape)}")
 
 
 def as_bytes(images: Tensor) -> Tensor:

@@ -333,6 +333,7 @@ def test_torch_fidelity_where_it_is_installed(monkeypatch):
 
         def forward(self, images):
             assert images.dtype == torch.uint8 and self.features == ["2048"]
+            assert not self.training and not torch.is_autocast_enabled("cpu")
             return (images.float().mean((2, 3)),)
 
     package = types.ModuleType("torch_fidelity")
@@ -341,8 +342,27 @@ def test_torch_fidelity_where_it_is_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch_fidelity", package)
     monkeypatch.setitem(sys.modules, "torch_fidelity.feature_extractor_inceptionv3", module)
     extractor = find_extractor("torch-fidelity")
-    assert extractor(torch.full((2, 3, 8, 8), 7, dtype=torch.uint8)).tolist() == [[7.0] * 3] * 2
+    extractor.network.train()  # as for every extractor: in evaluation mode, in full precision
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert extractor(torch.full((2, 3, 8, 8), 7, dtype=torch.uint8)).tolist() == [[7.0] * 3] * 2
+    with pytest.raises(InputError, match="torch_fidelity: images must be uint8"):
+        extractor(torch.rand(2, 3, 8, 8))
     assert extractor.label.startswith("torch-fidelity_inception@299 its-own sha256:")
+    assert distance_name(extractor.label) == "frechet[torch-fidelity_inception@299]"
+
+
+def test_the_real_torch_fidelity():
+    """Its network, behind its own resizer, is FID's: features of one image do not depend on the others."""
+    pytest.importorskip("torch_fidelity")
+    try:
+        extractor = find_extractor("torch-fidelity")
+    except OSError as offline:  # it fetches its weights where it has none
+        pytest.skip(f"its weights are not here ({offline})")
+    images = torch.randint(256, (3, 3, 32, 32), dtype=torch.uint8)
+    extractor.network.train()
+    features = extractor(images)
+    assert features.shape == (3, 2048) and features.dtype == torch.float32 and not features.requires_grad
+    torch.testing.assert_close(extractor(images[:1]), features[:1], rtol=1e-4, atol=1e-4)
     assert distance_name(extractor.label) == "frechet[torch-fidelity_inception@299]"
 
 
