@@ -68,39 +68,44 @@ def sample(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder, or its generator.safetensors")],
     out: Annotated[Path, typer.Option(help="folder for the pictures")],
     count: Annotated[int, typer.Option(help="single images, and a sheet of them")] = 64,
-    rows: Annotated[int, typer.Option(help="images of every class in classes.png")] = 8,
+    rows: Annotated[int, typer.Option(help="images of each class in classes.png")] = 8,
     ways: Annotated[int, typer.Option(help="rows of interpolations.png")] = 4,
     stops: Annotated[int, typer.Option(help="images from one end of a way to the other")] = 9,
-    classes: Annotated[str, typer.Option(help="only these, by name or number, with commas; default: all")] = "",
+    classes: Annotated[
+        str, typer.Option(help="only these, by name or number, with commas; default: all, 20 of them in classes.png")
+    ] = "",
     truncation: Annotated[float | None, typer.Option(help="the largest entry of a latent; default: none")] = None,
     seed: Annotated[int, typer.Option(help="the same seed gives the same pictures")] = 0,
     batch: Annotated[int, typer.Option(help="images at once; changes no picture")] = 64,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
 ) -> None:
-    """Write images of a trained generator: single ones, a sheet, a row for every class, interpolations."""
+    """Write images of a trained generator: single ones, a sheet, a row a class, interpolations."""
     from rich.console import Console
     from rich.progress import Progress
 
     from hamburger.cli.lists import words
+    from hamburger.cli.notes import note
     from hamburger.errors import OptionError
     from hamburger.files import check_writable
-    from hamburger.use.gan.samples import SUMMARY, Wanted, chosen_classes, write_samples
+    from hamburger.use.gan.samples import SUMMARY, Wanted, images_asked, row_classes, write_samples
     from hamburger.use.gan.source import open_generator
     from hamburger.use.predict import pick_device
 
     wanted = Wanted(count, rows, ways, stops, words(classes), truncation, seed, batch)
     on = pick_device(device)
     generator, info, path = open_generator(run)
-    chosen_classes(wanted.classes, info.classes)
+    shown, asked = row_classes(wanted, info.classes), images_asked(wanted, info.classes)
     if out.is_file():
         raise OptionError(f"gan sample: --out {out} is a file; name a folder")
     check_writable(out / SUMMARY)
     about = {"weights": str(path), **{key: info.extra.get(key) for key in ("recipe", "step")}}
     with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("generating", total=count)
+        task = bar.add_task("generating", total=asked)
         written = write_samples(
             generator.to(on), info.classes, out, wanted, after=lambda: bar.advance(task), about=about
         )
+    if rows and not wanted.classes and len(shown) < len(info.classes):
+        note(f"classes.png has the first {len(shown)} of {len(info.classes)} classes; --classes names others")
     typer.echo(f"wrote {len(written)} files to {out}")
 
 

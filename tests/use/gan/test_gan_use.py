@@ -25,7 +25,7 @@ from hamburger.metrics.frechet import frechet_distance, gaussian
 from hamburger.use.gan.distances import Measure, look_at_real, measure_generator
 from hamburger.use.gan.extractors import find_extractor
 from hamburger.use.gan.rows import append_rows, kept_distances, row
-from hamburger.use.gan.samples import Wanted, chosen_classes, write_samples
+from hamburger.use.gan.samples import Wanted, chosen_classes, images_asked, write_samples
 from hamburger.use.gan.source import open_generator
 
 CPU = torch.device("cpu")
@@ -60,6 +60,53 @@ def test_the_same_seed_writes_the_same_files(run, tmp_path):
     ]
     write_samples(generator, info.classes, tmp_path / "e", Wanted(count=3, rows=0, ways=0, classes=("cross",) * 4))
     assert all(name.endswith("-2.png") for name in pictures(tmp_path / "e") if "image-" in name)
+
+
+def test_pictures_of_an_older_call_give_way(run, tmp_path):
+    generator, info, _ = open_generator(run)
+    out, beside = tmp_path / "made", tmp_path / "beside.png"
+    write_samples(generator, info.classes, out, Wanted(count=6, rows=2, ways=0))
+    own = [out / "images" / "mine.png", out / "notes.txt", beside]
+    for path in own:
+        path.touch()
+    account = json.loads((out / "samples.json").read_text())
+    account["files"] += ["../beside.png", "notes.txt", "images/mine.png", str(beside), 7]
+    (out / "samples.json").write_text(json.dumps(account))
+    write_samples(generator, info.classes, out, Wanted(count=3, rows=0, ways=1, classes=("ring",)))
+    listed = json.loads((out / "samples.json").read_text())["files"]
+    assert {*pictures(out)} == {*listed, "images/mine.png"} and len(listed) == 5
+    assert all(path.exists() for path in own)
+    (out / "samples.json").write_text("a person's own")
+    write_samples(generator, info.classes, out, Wanted(count=1, rows=0, ways=0))
+
+    def stopped():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_samples(generator, info.classes, out, Wanted(count=2, rows=0, ways=0, seed=9), after=stopped)
+    assert json.loads((out / "samples.json").read_text())["files"] == [
+        name for name in pictures(out) if name.startswith("images/image-000000")
+    ]
+
+
+def test_rows_are_of_the_first_classes_unless_some_are_named(run, tmp_path, monkeypatch):
+    generator, info, _ = open_generator(run)
+    monkeypatch.setattr("hamburger.use.gan.samples.ROWS_SHOWN", 3)
+    counted = []
+    wanted = Wanted(count=2, rows=5, ways=2, stops=3)
+    write_samples(generator, info.classes, tmp_path / "a", wanted, after=lambda: counted.append(1))
+    assert len(counted) == images_asked(wanted, info.classes) == 2 + 5 * 3 + 2 * 3
+    with Image.open(tmp_path / "a" / "classes.png") as opened:
+        assert opened.size == (5 * 18 - 2, 3 * 18 - 2)
+        shown = opened.copy()
+    account = json.loads((tmp_path / "a" / "samples.json").read_text())
+    assert account["rows"] == {"0": "disc", "1": "square", "2": "cross"} and len(account["classes"]) == 4
+    named = Wanted(count=0, rows=5, ways=0, classes=("3", "2", "1", "0"))
+    write_samples(generator, info.classes, tmp_path / "b", named)
+    with Image.open(tmp_path / "b" / "classes.png") as opened:
+        assert opened.size == (5 * 18 - 2, 4 * 18 - 2)
+        # a row is the same pictures wherever it stands
+        np.testing.assert_array_equal(np.array(opened)[18 * 3 :], np.array(shown)[:16])
 
 
 def test_classes_by_name_or_number():

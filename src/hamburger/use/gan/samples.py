@@ -1,8 +1,9 @@
-"""What `ham gan sample` writes: single images, a sheet, a row for every class, ways from one latent to another."""
+"""What `ham gan sample` writes: single images, a sheet, a row a class, ways from one latent to another."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,17 +16,22 @@ from hamburger.errors import OptionError, check_count, check_positive, check_see
 from hamburger.files import write_atomically
 from hamburger.gan.generator import Generator
 from hamburger.gan.paths import between
-from hamburger.gan.sampling import generate, latents, samples
+from hamburger.gan.sampling import BLOCK, generate, latents, samples
 from hamburger.gan.sheets import sheet, to_bytes, write_png
 
 SUMMARY = "samples.json"
 INTERPOLATION_START = 2**40  # numbers of latents that no other picture of this command takes
 ROW_START = 2**41
+NAMES = re.compile(r"(images/image-\d+-class-\d+|sheet|classes|interpolations)\.png")  # what is written here
+ROWS_SHOWN = 20  # classes in classes.png where none are named: a thousand rows are nothing to look at
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """`count` single images and their sheet, `rows` images of every class, `ways` interpolations of `stops` images."""
+    """`count` single images and their sheet, `rows` images of each class, `ways` interpolations of `stops` images.
+
+    Of classes that are not named the first `ROWS_SHOWN` get a row.
+    """
 
     count: int = 64
     rows: int = 8
@@ -67,6 +73,17 @@ def chosen_classes(wanted: Sequence[str], known: Sequence[str]) -> list[int]:
     return found or list(range(len(known)))
 
 
+def row_classes(wanted: Wanted, known: Sequence[str]) -> list[int]:
+    """Those with a row in classes.png."""
+    own = chosen_classes(wanted.classes, known)
+    return (own if wanted.classes else own[:ROWS_SHOWN]) if wanted.rows else []
+
+
+def images_asked(wanted: Wanted, known: Sequence[str]) -> int:
+    """How many images all of it takes."""
+    return wanted.count + wanted.rows * len(row_classes(wanted, known)) + wanted.ways * wanted.stops
+
+
 def write_samples(
     generator: Generator,
     classes: Sequence[str],
@@ -76,25 +93,50 @@ def write_samples(
     after: Callable[[], object] = lambda: None,
     about: dict[str, Any] | None = None,
 ) -> list[Path]:
-    """Every file that was written, the account of them last."""
-    own = chosen_classes(wanted.classes, classes)
-    written = _singles(generator, out, wanted, own, after)
-    written += _rows(generator, classes, out, wanted, own)
-    written += _ways(generator, out, wanted, own)
-    account = {
-        **(about or {}),
-        "seed": wanted.seed,
-        "truncation": wanted.truncation,
-        "classes": {index: classes[index] for index in own},
-        "files": [str(path.relative_to(out)) for path in written],
-    }
-    write_atomically(out / SUMMARY, (json.dumps(account, indent=2) + "\n").encode())
+    """Every file that was written, the account of them last. What an older account in the folder lists is removed, and
+    nothing else; `after` is called with each image.
+    """
+    own, in_rows = chosen_classes(wanted.classes, classes), row_classes(wanted, classes)
+    remove_old(out)
+    written: list[Path] = []
+
+    def note_all() -> None:
+        account = {
+            **(about or {}),
+            "seed": wanted.seed,
+            "truncation": wanted.truncation,
+            "classes": {index: classes[index] for index in own},
+            "rows": {index: classes[index] for index in in_rows},
+            "files": [str(path.relative_to(out)) for path in written],
+        }
+        write_atomically(out / SUMMARY, (json.dumps(account, indent=2) + "\n").encode())
+
+    try:
+        _singles(generator, out, wanted, own, written, after)
+        _rows(generator, out, wanted, in_rows, written, after)
+        _ways(generator, out, wanted, own, written, after)
+    except BaseException:
+        if written:
+            note_all()  # the next call knows what to remove
+        raise
+    note_all()
     return [*written, out / SUMMARY]
 
 
+def remove_old(out: Path) -> None:
+    """The pictures that the account in a folder lists; a file that is no such account is a person's own."""
+    try:
+        listed = list(json.loads((out / SUMMARY).read_text())["files"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    for name in listed:
+        if isinstance(name, str) and NAMES.fullmatch(name):
+            (out / name).unlink(missing_ok=True)
+
+
 def _singles(
-    generator: Generator, out: Path, wanted: Wanted, own: list[int], after: Callable[[], object]
-) -> list[Path]:
+    generator: Generator, out: Path, wanted: Wanted, own: list[int], written: list[Path], after: Callable[[], object]
+) -> None:
     """`image-000000-class-3.png` ... and `sheet.png`: image i is the same whatever else is asked for."""
     labels = None if not wanted.classes else torch.tensor(own).repeat(wanted.count)[: wanted.count]
     made = samples(
@@ -105,7 +147,6 @@ def _singles(
         batch_size=wanted.batch,
         truncation=wanted.truncation,
     )
-    written: list[Path] = []
     kept: list[Tensor] = []
     for images, drawn in made:
         whole = to_bytes(images).cpu()
@@ -119,13 +160,14 @@ def _singles(
     if kept:
         write_png(out / "sheet.png", sheet(torch.cat(kept)[:1024]))
         written.append(out / "sheet.png")
-    return written
 
 
-def _rows(generator: Generator, classes: Sequence[str], out: Path, wanted: Wanted, own: list[int]) -> list[Path]:
-    """`classes.png`: a row for every class, the same latents in each."""
-    if not wanted.rows:
-        return []
+def _rows(
+    generator: Generator, out: Path, wanted: Wanted, own: list[int], written: list[Path], after: Callable[[], object]
+) -> None:
+    """`classes.png`: a row a class, the same latents in each."""
+    if not own:
+        return
     z, _ = latents(
         wanted.rows,
         seed=wanted.seed,
@@ -134,15 +176,17 @@ def _rows(generator: Generator, classes: Sequence[str], out: Path, wanted: Wante
         start=ROW_START,
         truncation=wanted.truncation,
     )
-    made = [pixels(generator, z, index) for index in own]
-    write_png(out / "classes.png", sheet(torch.cat(made), columns=wanted.rows))
-    return [out / "classes.png"]
+    made = pixels(generator, z.repeat(len(own), 1), torch.tensor(own).repeat_interleave(wanted.rows), wanted, after)
+    write_png(out / "classes.png", sheet(made, columns=wanted.rows))
+    written.append(out / "classes.png")
 
 
-def _ways(generator: Generator, out: Path, wanted: Wanted, own: list[int]) -> list[Path]:
+def _ways(
+    generator: Generator, out: Path, wanted: Wanted, own: list[int], written: list[Path], after: Callable[[], object]
+) -> None:
     """`interpolations.png`: a row from one latent to another, the class the same all along."""
     if not wanted.ways:
-        return []
+        return
     z, _ = latents(
         2 * wanted.ways,
         seed=wanted.seed,
@@ -151,14 +195,18 @@ def _ways(generator: Generator, out: Path, wanted: Wanted, own: list[int]) -> li
         start=INTERPOLATION_START,
         truncation=wanted.truncation,
     )
+    paths = torch.cat([between(z[2 * way], z[2 * way + 1], wanted.stops) for way in range(wanted.ways)])
+    classes = torch.tensor([own[way % len(own)] for way in range(wanted.ways)]).repeat_interleave(wanted.stops)
+    write_png(out / "interpolations.png", sheet(pixels(generator, paths, classes, wanted, after), columns=wanted.stops))
+    written.append(out / "interpolations.png")
+
+
+def pixels(generator: Generator, z: Tensor, y: Tensor, wanted: Wanted, after: Callable[[], object]) -> Tensor:
+    """Images of given latents and classes, on the CPU.   b latent, b   ->   b 3 h w, uint8"""
     made = []
-    for way in range(wanted.ways):
-        path = between(z[2 * way], z[2 * way + 1], wanted.stops)
-        made.append(pixels(generator, path, own[way % len(own)]))
-    write_png(out / "interpolations.png", sheet(torch.cat(made), columns=wanted.stops))
-    return [out / "interpolations.png"]
-
-
-def pixels(generator: Generator, z: Tensor, index: int) -> Tensor:
-    """Images of given latents in one class, on the CPU.   b latent   ->   b 3 h w, uint8"""
-    return to_bytes(generate(generator, z, torch.full((len(z),), index))).cpu()
+    several = BLOCK * max(1, wanted.batch // BLOCK)  # whole calls of the generator, so that none is filled up in vain
+    for some, classes in zip(z.split(several), y.split(several), strict=True):
+        made.append(to_bytes(generate(generator, some, classes)).cpu())
+        for _ in some:
+            after()
+    return torch.cat(made)
