@@ -39,6 +39,16 @@ def test_contexts_are_compared_seed_by_seed():
     assert "by e@224 r sha256:0" in text
 
 
+def test_a_step_is_the_median_over_the_seeds():
+    """One that was resumed when the others had ended has another time, and nothing in its row says so."""
+    found = [{**ROW, "context": "none", "seed": seed, "frechet": 20.0 + seed} for seed in range(3)]
+    found[1]["seconds_per_step"] = 0.001
+    text = distances(found)
+    assert "| 10.0 | 1,234 |" in text and "Times are medians over the seeds" in text
+    found[2]["seconds_per_step"] = None  # too short to have one
+    assert "| 5.5 | 1,234 |" in distances(found)
+
+
 def test_numbers_of_different_measures_never_meet():
     mixed = rows()
     mixed[1]["extractor"] = "other@224"
@@ -51,5 +61,6 @@ def test_speed_is_over_ylg():
     row |= {"generator_ms": 1.0, "discriminator_ms": 2.0, "module_of_ylg": 0.4, "peak_mb": 900.0, "resolution": 128}
     row |= {"batch": 64, "dtype": "bfloat16", "backend": "auto", "repeats": 20, "commit": "abc"}
     row |= {"hardware": "NVIDIA H200", "torch": "2.11"}
+    assert "`over ylg` is the median of each round's ratio" in speed([row])
     assert "a step 0.85 of YLG's, what it adds 0.28" in speed([row])  # 15 % less, and 3.6 times less
     assert "| hamgan | 100.00 | 0.90 | 5.00 | 0.50 | 1.00 | 2.00 | 0.40 | 900 |" in speed([row])
