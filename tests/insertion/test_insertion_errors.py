@@ -77,6 +77,11 @@ REFUSED = {
         hb.OptionError,
         "has no part 2; it has \\[0, 1\\]",
     ),
+    "a part of one tensor": (
+        {"conv": ("efficient", {"output": 0})},
+        hb.OptionError,
+        "'conv' gives one tensor, which has no parts; leave out 'output', got 0",
+    ),
     "whole numbers": ({"numbers": "efficient"}, hb.InputError, "a tensor of torch.int64, not a tensor of floating"),
     "no positions": ({"flat": "efficient"}, hb.ShapeError, "gives \\(1, 25088\\); a context takes"),
     "wrong channels": ({"conv": hb.Hamburger(16, rank=2)}, hb.ShapeError, "cannot take the features .* of 'conv'"),

@@ -85,6 +85,8 @@ def features(call: str, wish: Wish, seen: Seen) -> Tensor:
         )
     output, part = seen.output, wish.placing.get("output")
     if part is not None:
+        if isinstance(output, Tensor):  # a part of it would be one sample of the batch
+            raise OptionError(f"{where} gives one tensor, which has no parts; leave out 'output', got {part!r}")
         try:
             output = output[part]
         except (LookupError, TypeError) as error:
