@@ -116,6 +116,35 @@ def test_every_defect_is_listed_with_its_path_or_id(tmp_path):
     assert len(problems) == 18
 
 
+@pytest.mark.parametrize(
+    ("segmentation", "said"),
+    [
+        ({"size": list(SIZE), "counts": [SIZE[0] * SIZE[1]]}, "run lengths have no pixel of the object"),
+        ({"size": list(SIZE), "counts": rle.pack([600, 0, 600])}, "run lengths have no pixel of the object"),
+        ([[4, 5, 4, 5, 4, 5]], "polygons have no extent"),
+        ([[4, 5, 14, 5, 9, 5], [4, 5, 14, 15, 9, 10]], "polygons have no extent"),
+        ([[4.1, 5.1, 4.2, 5.2, 4.3, 5.3, 4.4, 5.4]], "polygons have no extent"),
+        ([[44, 5, 54, 5, 54, 15]], "polygons lie outside the image of 40 x 30"),
+        ([[4, -9, 14, -9, 14, 0], [4, 30, 14, 30, 9, 35]], "polygons lie outside the image of 40 x 30"),
+    ],
+)
+def test_a_mask_without_a_pixel_is_a_defect(tmp_path, segmentation, said):
+    content = coco(tmp_path, images=1)
+    content["annotations"][0]["segmentation"] = segmentation
+    write(tmp_path, "train2017", content)
+    (problem,) = opened(tmp_path).problems()
+    assert "annotation 0 (000.png)" in problem and said in problem
+    data = opened(tmp_path, broken="drop")
+    assert data.problems() == [] and data.dropped == 1 and len(data[0].labels) == 1
+
+
+def test_a_polygon_without_extent_beside_a_sound_one_is_none(tmp_path):
+    content = coco(tmp_path, images=1)
+    content["annotations"][0]["segmentation"] += [[4, 5, 14, 5, 9, 5], [4, -9, 14, -9, 14, -1]]
+    write(tmp_path, "train2017", content)
+    assert opened(tmp_path).problems() == []
+
+
 def test_an_image_is_bare_only_where_nothing_was_said_of_it(tmp_path):
     """A box outside, an unknown category, an image that is missing and one that is there, both without annotations."""
     content = coco(tmp_path)

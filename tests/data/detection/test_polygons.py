@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hamburger.data.detection.polygons import fill
+from hamburger.data.detection.polygons import extent_of, fill
 from hamburger.errors import InputError
 
 
@@ -58,6 +58,17 @@ def test_a_rectangle_of_whole_numbers_is_exact():
     expected = np.zeros((6, 7), bool)
     expected[1:4, 2:5] = True
     assert np.array_equal(mask, expected)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_what_is_filled_lies_in_the_extent(seed):
+    corners, (h, w) = drawn(seed)
+    polygons = [corners.ravel().tolist(), drawn(seed + 1000)[0].ravel().tolist()]
+    rows, columns = np.nonzero(fill(polygons, (h, w)))
+    left, top, right, bottom = extent_of(polygons, (h, w))
+    assert 0 <= left <= right <= w and 0 <= top <= bottom <= h
+    # a pixel is filled where its centre is inside, or up to a fifth of a pixel beside it
+    assert columns.min() + 1 > left and columns.max() < right and rows.min() + 1 > top and rows.max() < bottom
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,18 @@ def test_there_and_back(mask):
     assert np.array_equal(rle.read({"size": list(mask.shape), "counts": plain(mask)}, mask.shape), mask)
 
 
+@given(MASKS)
+def test_the_extent_is_that_of_the_pixels(mask):
+    counts = [0, 0, *rle.encode(mask), 0]  # runs of no length say nothing
+    if not mask.any():
+        with pytest.raises(InputError, match="no pixel of the object"):
+            rle.extent_of(counts, mask.shape)
+        return
+    rows, columns = np.nonzero(mask)
+    expected = (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
+    assert rle.extent_of(counts, mask.shape) == expected
+
+
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=12))
 def test_counts_of_any_size_go_through_a_string(counts):
     assert rle.unpack(rle.pack(counts)) == counts

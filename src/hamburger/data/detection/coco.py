@@ -210,7 +210,7 @@ def fault_of(annotation: Entry, images: dict[Any, Entry], categories: set[Any]) 
     if area is not None and not (isinstance(area, (int, float)) and 0 <= area < np.inf):
         return f"area must be a number of pixels, got {area!r}"
     try:
-        check_segmentation(annotation.get("segmentation"), (h, w))
+        extent_of(annotation.get("segmentation"), (h, w))
     except InputError as said:
         return str(said)
     return None
@@ -226,12 +226,11 @@ def _once(file: Path, what: str, values: Sequence[Any], remedy: str) -> None:
         raise DataError(f"{file}: the {what} {twice[0]!r} stands for several categories; {remedy}")
 
 
-def check_segmentation(segmentation: Any, size: tuple[int, int]) -> None:
+def extent_of(segmentation: Any, size: tuple[int, int]) -> rle.Extent:
+    """Where an object lies in an image of (h, w), told without drawing it; what is broken or draws nothing raises."""
     if isinstance(segmentation, dict):
-        rle.counts_of(segmentation, size)
-        return
-    for polygon in polygons.listed(segmentation):
-        polygons.corners_of(polygon)
+        return rle.extent_of(rle.counts_of(segmentation, size), size)
+    return polygons.extent_of(segmentation, size)
 
 
 def _first(root: Path, split: str, patterns: Sequence[str]) -> Path:

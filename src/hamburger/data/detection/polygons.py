@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hamburger.data.detection.rle import Mask
+from hamburger.data.detection.rle import Extent, Mask
 from hamburger.errors import InputError
 
 FINE = 5
 FARTHEST = 1e5  # pixels: lines are walked in fine steps, and no image is so long
+FLAT = 1e-6  # square pixels
 CENTRE = 2  # the fine column of a pixel after which its centre lies
 
 Whole = npt.NDArray[np.int64]
@@ -50,6 +51,27 @@ def corners_of(polygon: Any) -> Corners:
     if not (low > -FARTHEST and high < FARTHEST):  # nor where one is NaN
         raise InputError(f"the corners of a polygon are pixels near the image; these go from {low:g} to {high:g}")
     return corners
+
+
+def extent_of(polygons: Any, size: tuple[int, int]) -> Extent:
+    """What lies in an image of (h, w): left, top, right, bottom. What is broken, or fills nothing of it, raises."""
+    whole = [corners_of(polygon).tolist() for polygon in listed(polygons)]
+    split = [(each[::2], each[1::2]) for each in whole]  # as lists: of so few numbers faster than arrays
+    sides = [(min(x), min(y), max(x), max(y)) for x, y in split if not is_flat(x, y)]
+    if not sides:
+        raise InputError("the polygons have no extent: the corners of each lie on a line")
+    h, w = size
+    seen = [each for each in sides if each[0] < w and each[1] < h and each[2] > 0 and each[3] > 0]
+    if not seen:
+        raise InputError(f"the polygons lie outside the image of {w} x {h} pixels")
+    left, top, right, bottom = zip(*seen, strict=True)
+    return max(0, min(left)), max(0, min(top)), min(w, max(right)), min(h, max(bottom))
+
+
+def is_flat(x: Sequence[float], y: Sequence[float]) -> bool:
+    """Whether all triangles from the first corner are lines; the polygon is what an odd number of them covers."""
+    pairs = range(1, len(x) - 1)
+    return all(abs((x[i] - x[0]) * (y[i + 1] - y[0]) - (y[i] - y[0]) * (x[i + 1] - x[0])) < FLAT for i in pairs)
 
 
 def fill_one(corners: Corners, size: tuple[int, int]) -> Mask:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from hamburger.errors import InputError
 
 Mask = npt.NDArray[np.bool_]
+Extent = tuple[float, float, float, float]  # left, top, right, bottom
 BASE = 48  # the character of 0
 MORE, SIGN, LOW = 32, 16, 31
 
@@ -80,6 +81,22 @@ def counts_of(segmentation: Any, size: tuple[int, int]) -> list[int]:
     if sum(counts) != h * w or min(counts, default=0) < 0:
         raise InputError(f"run lengths must be at least 0 and sum to {w} x {h} = {h * w} pixels, not {sum(counts)}")
     return counts
+
+
+def extent_of(counts: Sequence[int], size: tuple[int, int]) -> Extent:
+    """counts, (h, w)   ->   left, top, right, bottom, the last two outside; a mask without a pixel raises"""
+    runs, h = np.asarray(counts, np.int64), size[0]
+    ends = runs.cumsum()[1::2]
+    runs = runs[1::2]
+    ends, runs = ends[runs > 0], runs[runs > 0]
+    if not len(runs):
+        raise InputError("run lengths have no pixel of the object: all runs of 1 are empty")
+    first, last = ends - runs, ends - 1
+    if (first // h != last // h).any():  # a run that goes on in the next column touches bottom and top
+        top, bottom = 0, h
+    else:
+        top, bottom = int((first % h).min()), int((last % h).max()) + 1
+    return int(first[0]) // h, top, int(last[-1]) // h + 1, bottom
 
 
 def read(segmentation: Any, size: tuple[int, int]) -> Mask:
