@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -138,6 +139,53 @@ def test_a_mask_without_a_pixel_is_a_defect(tmp_path, segmentation, said):
     assert data.problems() == [] and data.dropped == 1 and len(data[0].labels) == 1
 
 
+@pytest.mark.parametrize(
+    ("box", "said"),
+    [
+        ([24, 5, 10, 10], r"bbox \[24, 5, 10, 10\] hardly meets its segmentation, which goes from 4, 5 to 14, 15$"),
+        ([0, 0, 40, 30], "hardly meets its segmentation"),
+        ([4, 5, 14, 15], r"hardly meets .* to 14, 15; a bbox is left, top, width and height, and this one looks like"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["polygon", "run lengths"])
+def test_a_box_of_something_else_is_a_defect(tmp_path, box, said, kind):
+    content = coco(tmp_path, images=1)
+    content["annotations"][0]["bbox"] = box
+    if kind == "run lengths":
+        mask = np.zeros(SIZE, bool)
+        mask[5:15, 4:14] = True
+        content["annotations"][0]["segmentation"] = rle.written(mask)
+    write(tmp_path, "train2017", content)
+    (problem,) = opened(tmp_path).problems()
+    assert "annotation 0 (000.png)" in problem and re.search(said, problem)
+
+
+@pytest.mark.parametrize(
+    ("box", "polygons"),
+    [
+        ([4, 5, 10, 10], [[4.4, 5.3, 13.2, 5.9, 13.6, 14.1]]),  # rounded outwards
+        ([0, 0, 10, 10], [[-20, -20, 10, -20, 10, 10, -20, 10]]),  # a polygon beyond the image, its box cut off there
+        ([4, 5, 1, 1], [[4.2, 5.4, 4.6, 5.4, 4.6, 5.8]]),  # smaller than a pixel
+        ([4, 5, 20, 10], [[4, 5, 7, 5, 7, 15, 4, 15], [20, 5, 24, 5, 24, 15]]),  # in two parts
+        ([4, 5, 20, 10], [[4, 5, 12, 5, 12, 15, 4, 15]]),  # of the whole object, of which some is hidden
+        ([1, 1, 9, 9], [[1, 1, 10, 1, 10, 10, 1, 10]]),  # as corners it would fit nearly as well
+    ],
+)
+def test_boxes_as_tools_write_them_are_none(tmp_path, box, polygons):
+    content = coco(tmp_path, images=1)
+    content["annotations"][0] |= {"bbox": box, "segmentation": polygons}
+    write(tmp_path, "train2017", content)
+    assert opened(tmp_path).problems() == []
+
+
+def test_a_box_as_corners_that_reaches_outside_is_said_to_look_like_one(tmp_path):
+    content = coco(tmp_path, images=1)
+    content["annotations"][1]["bbox"] = [20, 10, 30, 20]
+    write(tmp_path, "train2017", content)
+    (problem,) = opened(tmp_path).problems()
+    assert "reaches outside" in problem and problem.endswith("looks like left, top, right, bottom")
+
+
 def test_a_polygon_without_extent_beside_a_sound_one_is_none(tmp_path):
     content = coco(tmp_path, images=1)
     content["annotations"][0]["segmentation"] += [[4, 5, 14, 5, 9, 5], [4, -9, 14, -9, 14, -1]]
@@ -186,7 +234,7 @@ def test_broken_annotations_can_be_left_out_and_empty_images_kept(tmp_path):
 
 def test_a_box_may_be_rounded_outside(tmp_path):
     content = coco(tmp_path, images=1)
-    content["annotations"][0]["bbox"] = [30.5, 20, 10, 10.4]
+    content["annotations"][0] |= {"bbox": [30.5, 20, 10, 10.4], "segmentation": [[30, 20, 40, 20, 40, 30, 30, 30]]}
     write(tmp_path, "train2017", content)
     data = opened(tmp_path)
     assert data.problems() == [] and data[0].boxes[0].tolist() == [30.5, 20, 40, 30]
@@ -233,7 +281,7 @@ def test_one_of_two_categories_of_the_same_name_can_be_chosen(tmp_path):
 def edits():
     """Each a change of one thing that a scene or its order is made of."""
     mask = np.zeros(SIZE, bool)
-    mask[:6, :8] = True
+    mask[4:14, 3:13] = True
 
     def annotation(**change):
         return lambda content: content["annotations"][0].update(change)
@@ -242,7 +290,7 @@ def edits():
     yield "corner", annotation(segmentation=[[4, 5, 14, 5, 14, 15, 4, 14]])
     yield "cut", annotation(segmentation=[[4, 5, 14, 5, 14, 15], [4, 15, 4, 5, 14, 15]])
     yield "run lengths", annotation(segmentation=rle.written(mask))
-    yield "counts", annotation(segmentation={"size": list(SIZE), "counts": [100, 7, SIZE[0] * SIZE[1] - 107]})
+    yield "counts", annotation(segmentation={"size": list(SIZE), "counts": [130, 7, 83, 100, 880]})
     yield "class", annotation(category_id=7)
     yield "area", annotation(area=99)
     yield "crowd", annotation(iscrowd=1)

@@ -33,6 +33,8 @@ LAYOUT = "annotations/instances_<split>.json and a folder <split> of images"
 POLICIES = ("refuse", "drop")
 EMPTY = ("refuse", "keep")
 OUTSIDE = 1.0  # pixels by which a box may reach beyond the image: files round
+LEAST_OVERLAP = 0.3  # of a box and its mask: boxes of visible parts, or of rotated boxes, differ, and others are wrong
+CORNERS = "a bbox is left, top, width and height, and this one looks like left, top, right, bottom"
 
 Entry = dict[str, Any]
 
@@ -205,15 +207,35 @@ def fault_of(annotation: Entry, images: dict[Any, Entry], categories: set[Any]) 
     if not np.isfinite(box).all() or box[2] <= 0 or box[3] <= 0:
         return f"bbox {box} has no area"
     if min(box[:2]) < -OUTSIDE or box[0] + box[2] > w + OUTSIDE or box[1] + box[3] > h + OUTSIDE:
-        return f"bbox {box} reaches outside the image of {w} x {h} pixels"
+        hint = f"; {CORNERS}" if box[0] < box[2] <= w and box[1] < box[3] <= h else ""
+        return f"bbox {box} reaches outside the image of {w} x {h} pixels{hint}"
     area = annotation.get("area")
     if area is not None and not (isinstance(area, (int, float)) and 0 <= area < np.inf):
         return f"area must be a number of pixels, got {area!r}"
     try:
-        extent_of(annotation.get("segmentation"), (h, w))
+        extent = extent_of(annotation.get("segmentation"), (h, w))
     except InputError as said:
         return str(said)
-    return None
+    return _apart(box, extent)
+
+
+def _apart(box: Sequence[float], extent: rle.Extent) -> str | None:
+    """Whether a box is of something else than its mask: training takes the box of the mask, scores take `bbox`."""
+    left, top, width, height = box
+    overlap = _overlap((left, top, left + width, top + height), extent)
+    corners = left < width and top < height and _overlap((left, top, width, height), extent) > 0.9
+    if overlap >= (0.8 if corners else LEAST_OVERLAP):
+        return None
+    sides = " to ".join(", ".join(f"{side:g}" for side in corner) for corner in (extent[:2], extent[2:]))
+    return f"bbox {box} hardly meets its segmentation, which goes from {sides}" + (f"; {CORNERS}" if corners else "")
+
+
+def _overlap(a: rle.Extent, b: rle.Extent) -> float:
+    """Shared area over joint area, each a pixel wider on every side: small ones are rounded too."""
+    sides = [(min(a[i + 2], b[i + 2]) - max(a[i], b[i]) + 2 * OUTSIDE) for i in (0, 1)]
+    shared = max(0.0, sides[0]) * max(0.0, sides[1])
+    areas = [(each[2] - each[0] + 2 * OUTSIDE) * (each[3] - each[1] + 2 * OUTSIDE) for each in (a, b)]
+    return shared / (sum(areas) - shared)
 
 
 def _among(id: Any, known: Collection[Any]) -> bool:
