@@ -85,6 +85,7 @@ def broken(root):
     content["annotations"] = [each for each in content["annotations"] if each["image_id"] != 18]
     content["annotations"] += [note(id, *rest) for id, rest in bad.items()]
     content["annotations"].append(note(111, 14, 3, [4, 5, 10, 10], good, area="large"))
+    content["annotations"].append(note(112, 14, 3, [4, 5, 10, 10], good, iscrowd="0"))
     content["annotations"].append(content["annotations"][0])
     content["images"].append({"id": 13, "file_name": "003.png", "height": SIZE[0], "width": SIZE[1]})
     write(root, "train2017", content)
@@ -110,11 +111,12 @@ def test_every_defect_is_listed_with_its_path_or_id(tmp_path):
         "annotation 109": "category_id [3]",
         "annotation 110": "go from 4 to 1e+12",
         "annotation 111": "area must be a number",
+        "annotation 112": "iscrowd must be 0 or 1, got '0'",
         "annotation 0 (000.png)": "is listed twice",
         "image 13": "listed 2 times",
     }.items():
         assert sum(where in problem and what in problem for problem in problems) == 1, (where, problems)
-    assert len(problems) == 18
+    assert len(problems) == 19
 
 
 @pytest.mark.parametrize(
@@ -226,7 +228,7 @@ def test_an_image_of_other_classes_is_said_to_be_one(tmp_path):
 def test_broken_annotations_can_be_left_out_and_empty_images_kept(tmp_path):
     broken(tmp_path)
     data = opened(tmp_path, broken="drop", empty="keep")
-    assert data.dropped == 13
+    assert data.dropped == 14
     assert not any(": annotation " in problem for problem in data.problems())
     scene = data[8]
     assert scene.boxes.shape == (0, 4) and scene.masks.shape == (0, *SIZE) and scene.labels.dtype == torch.int64
@@ -241,11 +243,11 @@ def test_a_box_may_be_rounded_outside(tmp_path):
 
 
 def test_what_a_file_may_leave_open(tmp_path):
-    """Ids that repeat among different annotations, an area that is null, sizes as 40.0."""
+    """Ids that repeat among different annotations, an area and an iscrowd that are null, sizes as 40.0."""
     content = coco(tmp_path, images=1)
     content["images"][0]["width"] = 40.0
     for annotation in content["annotations"]:
-        annotation |= {"id": 0, "area": None}
+        annotation |= {"id": 0, "area": None, "iscrowd": None}
     write(tmp_path, "train2017", content)
     data = opened(tmp_path)
     assert data.problems() == [] and torch.equal(data[0].areas, data[0].masks.sum((1, 2)).double())
@@ -333,4 +335,16 @@ def test_files_that_are_none(tmp_path):
         opened(tmp_path)
     path.write_text("{")
     with pytest.raises(DataError, match="no readable JSON"):
+        opened(tmp_path)
+    path.write_text("[" * 100_000)
+    with pytest.raises(DataError, match="no readable JSON"):
+        opened(tmp_path)
+
+
+@pytest.mark.parametrize("part", ["images", "annotations", "categories"])
+def test_an_entry_that_is_no_object_is_named(tmp_path, part):
+    content = coco(tmp_path)
+    content[part].insert(1, None)
+    write(tmp_path, "train2017", content)
+    with pytest.raises(DataError, match=rf"{part}\[1\] must be an object with named values, got None"):
         opened(tmp_path)

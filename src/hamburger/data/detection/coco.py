@@ -212,6 +212,9 @@ def fault_of(annotation: Entry, images: dict[Any, Entry], categories: set[Any]) 
     area = annotation.get("area")
     if area is not None and not (isinstance(area, (int, float)) and 0 <= area < np.inf):
         return f"area must be a number of pixels, got {area!r}"
+    crowd = annotation.get("iscrowd")
+    if crowd is not None and not (isinstance(crowd, (int, float)) and crowd in (0, 1)):  # "0" would be true
+        return f"iscrowd must be 0 or 1, got {crowd!r}"
     try:
         extent = extent_of(annotation.get("segmentation"), (h, w))
     except InputError as said:
@@ -273,14 +276,16 @@ def _image_folder(root: Path, split: str, images: Sequence[Entry]) -> Path:
 def _read(path: Path) -> dict[str, list[Entry]]:
     try:
         said = json.loads(path.read_bytes())
-    except (OSError, ValueError) as broken:
+    except (OSError, ValueError, RecursionError) as broken:
         raise DataError(f"{path}: no readable JSON ({broken})") from None
     needed = {"images": ("id", "file_name", "width", "height"), "annotations": (), "categories": ("id", "name")}
     for part, keys in needed.items():
         entries = said.get(part) if isinstance(said, dict) else None
-        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        if not isinstance(entries, list):
             raise DataError(f"{path}: has no list of '{part}'; a file of COCO instances has {', '.join(needed)}")
         for place, entry in enumerate(entries):
+            if not isinstance(entry, dict):
+                raise DataError(f"{path}: {part}[{place}] must be an object with named values, got {entry!r:.40}")
             lacking = [key for key in keys if key not in entry]
             if lacking:
                 raise DataError(f"{path}: {part}[{place}] has no {lacking[0]}")
