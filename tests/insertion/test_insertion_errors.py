@@ -19,14 +19,16 @@ class Odd(nn.Module):
     def __init__(self):
         super().__init__()
         self.conv = nn.Conv2d(3, 8, 3, stride=4)
-        self.twice = nn.ReLU()
+        self.twice, self.turned = nn.Identity(), nn.Identity()
         self.never = nn.Conv2d(8, 8, 1)
         self.pair, self.numbers, self.flat = Pair(), Numbers(), nn.Flatten()
         self.alias = self.conv
         self.goes_through = GoesThrough()
 
     def forward(self, x):
-        x = self.twice(self.twice(self.conv(x)))
+        x = self.conv(x)
+        self.twice(x), self.twice(x[:, :4])
+        self.turned(x[..., :5, :5]), self.turned(x[..., :8, :5])  # the second looks like h w c
         x, _ = self.pair(x)
         self.numbers(x)
         self.flat(x)
@@ -56,7 +58,7 @@ class GoesThrough(nn.Module):
 
 REFUSED = {
     "unknown place": ({"covn": "efficient"}, hb.UnknownNameError, "no submodule 'covn'; did you mean 'conv'"),
-    "nothing near": ({"zzzzz": "efficient"}, hb.UnknownNameError, "it has conv, twice"),
+    "nothing near": ({"zzzzz": "efficient"}, hb.UnknownNameError, "it has conv, twice, turned"),
     "the whole": ({"": "efficient"}, hb.OptionError, "nn.Sequential\\(model, context\\)"),
     "no name": ({3: "efficient"}, hb.OptionError, "places are names as in .*got 3"),
     "no places": ({}, hb.OptionError, "must be a dict from names"),
@@ -68,7 +70,12 @@ REFUSED = {
     "no options": ({"conv": ("efficient", 2)}, hb.OptionError, "'conv' must be given a context, or"),
     "options of a module": ({"conv": (nn.Identity(), {"rank": 2})}, hb.OptionError, "takes no options but"),
     "builds nothing": ({"conv": lambda c: c}, hb.OptionError, "must build a torch.nn.Module, got int"),
-    "twice": ({"twice": "efficient"}, hb.InputError, "'twice' is called 2 times in one pass"),
+    "two widths": (
+        {"twice": "efficient"},
+        hb.InputError,
+        r"'twice' is called 2 times in one pass and gives \(1, 8, 56, 56\) and \(1, 4, 56, 56\); .* called once$",
+    ),
+    "two layouts": ({"turned": "efficient"}, hb.InputError, "'turned' is called 2 times .* or say the 'layout'$"),
     "never": ({"never": "efficient"}, hb.InputError, "'never' is not called"),
     "two names": ({"conv": "efficient", "alias": "sa"}, hb.InputError, "'conv' and 'alias' are the same module"),
     "a pair": ({"pair": "efficient"}, hb.InputError, "gives a tuple of 2.*'output': 0"),
@@ -107,6 +114,11 @@ def test_refused_and_nothing_changed(case):
     assert str(caught.value).startswith(("insert_context", "no context"))
     assert before == ([id(m) for m in net.modules()], list(net.state_dict()), [type(m) for m in net.modules()])
     assert not any(module._forward_hooks for module in net.modules()) and net.training
+
+
+def test_a_layout_that_differs_between_calls_can_be_told():
+    net = hb.insert_context(Odd(), {"turned": ("efficient", {"layout": "channels"})})
+    assert net.turned.inserted_context.context.channels == 8
 
 
 def test_a_part_of_the_output_can_be_chosen():

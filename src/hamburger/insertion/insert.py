@@ -46,11 +46,12 @@ def insert_context(model: Model, places: Mapping[str, Any], *, gate: str | None 
 
     made: dict[str, InsertedContext] = {}
     for each in wishes:
-        module, x = modules[each.place], features(CALL, each, seen[each.place])
-        context, form = realise(CALL, each, model, module, x)
-        x = x.to(dtype_of(model, module, x))
+        module, calls = modules[each.place], features(CALL, each, seen[each.place])
+        context, form = realise(CALL, each, model, module, calls)
+        x = calls[0].to(dtype_of(model, module, calls[0]))
         inserted = InsertedContext(context, gate=gate, form=form).to(x.device, x.dtype)
-        _try(each.place, inserted, x)
+        for other in {call.shape: call for call in calls}.values():
+            _try(each.place, inserted, other.to(x.dtype))
         if inserted.gate is not None and _gives_back(inserted, x):
             # it needs no gate to leave the network as it was, and behind a closed one neither would see a gradient
             nn.init.ones_(inserted.gate)
@@ -59,7 +60,7 @@ def insert_context(model: Model, places: Mapping[str, Any], *, gate: str | None 
     for place, inserted in made.items():
         attach(modules[place], inserted)
     try:
-        _run_once(model, modules, made, example)
+        _run_again(model, modules, made, example, {place: seen[place].calls for place in made})
     except Exception:
         for place in made:
             detach(modules[place])
@@ -77,7 +78,7 @@ def remove_contexts(model: Model, places: Iterable[str] | None = None) -> Model:
         raise InputError(f"{call}: the model must be a torch.nn.Module, got {type(model).__name__}")
     changed = {
         name: module
-        for name, module in model.named_modules()
+        for name, module in model.named_modules(remove_duplicate=False)
         if holds_context(module) or isinstance(module, ReplacedAttention)
     }
     if isinstance(places, str):
@@ -92,7 +93,7 @@ def remove_contexts(model: Model, places: Iterable[str] | None = None) -> Model:
         module = changed[place]
         if isinstance(module, ReplacedAttention):
             restore(model, place, module)
-        else:
+        elif holds_context(module):  # a module of two names was here before
             detach(module)
     return model
 
@@ -136,10 +137,18 @@ def _find(model: nn.Module, wishes: list[Wish]) -> dict[str, nn.Module]:
     return found
 
 
-def _run_once(model: nn.Module, modules: dict[str, nn.Module], made: dict[str, InsertedContext], example: Any) -> None:
-    """See that each context runs once. A module that goes through its children runs it by itself: no hook is needed."""
+def _run_again(
+    model: nn.Module,
+    modules: dict[str, nn.Module],
+    made: dict[str, InsertedContext],
+    example: Any,
+    calls: dict[str, int],
+) -> None:
+    """See that each context runs once at each call. A module that goes through its children runs it by itself: no hook
+    is needed.
+    """
     seen, _ = watch(CALL, model, made, example)
-    looped = [place for place in made if seen[place].calls == 2 and made[place].form.output is None]
+    looped = [place for place in made if seen[place].calls == 2 * calls[place] and made[place].form.output is None]
     for place in looped:
         made[place].unhook()
     around: dict[str, Seen] = {}
@@ -149,7 +158,8 @@ def _run_once(model: nn.Module, modules: dict[str, nn.Module], made: dict[str, I
         around = {place: seen.pop(f"{place} itself") for place in looped}
     for place, record in seen.items():
         # in a loop it must be what comes last: what the module gives is then the very tensor that the context gave
-        if record.calls != 1 or (place in around and around[place].output is not record.output):
+        given = around.get(place, record).outputs
+        if record.calls != calls[place] or list(map(id, given)) != list(map(id, record.outputs)):
             raise InputError(
                 f"{CALL}: with a context '{place}' gives something else than before, because it goes through all of "
                 "its children itself; name the module around it or one inside"

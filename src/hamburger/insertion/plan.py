@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,20 +70,18 @@ def wish(call: str, place: str, asked: Any) -> Wish:
     return Wish(place, what, options, placing)
 
 
-def features(call: str, wish: Wish, seen: Seen) -> Tensor:
-    """The one tensor that the place gave, or what is wrong with it."""
+def features(call: str, wish: Wish, seen: Seen) -> list[Tensor]:
+    """The one tensor that the place gave at each call, or what is wrong with it."""
     where = f"{call}: '{wish.place}'"
     if seen.calls == 0:
         raise InputError(
             f"{where} is not called when the model runs on the example, so nothing can follow it; name a module that "
             "is (where a model goes through a list, its members), or give an example= that reaches it"
         )
-    if seen.calls > 1:
-        raise InputError(
-            f"{where} is called {seen.calls} times in one pass, and one context cannot follow them all; name a module "
-            "that is called once"
-        )
-    output, part = seen.output, wish.placing.get("output")
+    return [_feature(where, output, wish.placing.get("output")) for output in seen.outputs]
+
+
+def _feature(where: str, output: Any, part: Any) -> Tensor:
     if part is not None:
         if isinstance(output, Tensor):  # a part of it would be one sample of the batch
             raise OptionError(f"{where} gives one tensor, which has no parts; leave out 'output', got {part!r}")
@@ -112,9 +110,11 @@ def _parts(output: tuple[Any, ...] | list[Any] | dict[Any, Any]) -> list[Any]:
     return (list(output) if isinstance(output, dict) else list(range(len(output))))[:8]
 
 
-def realise(call: str, wish: Wish, model: nn.Module, module: nn.Module, x: Tensor) -> tuple[nn.Module, Form]:
-    """Build what was asked for, for features x, and decide the form it takes."""
-    where = f"{call}, '{wish.place}'"
+def realise(
+    call: str, wish: Wish, model: nn.Module, module: nn.Module, calls: Sequence[Tensor]
+) -> tuple[nn.Module, Form]:
+    """Build what was asked for, for the features of each call, and decide the form it takes."""
+    where, x = f"{call}, '{wish.place}'", calls[0]
     layout = wish.placing.get("layout")
     if layout is None:
         if x.dim() == 3 and any(getattr(part, "batch_first", True) is False for part in model.modules()):
@@ -126,7 +126,17 @@ def realise(call: str, wish: Wish, model: nn.Module, module: nn.Module, x: Tenso
         layout = layout_of(model, module, x)
     if layout == "sequence" and x.dim() != 3:
         raise ShapeError(f"{where}: the layout 'sequence' is (n, b, c), and the features are {tuple(x.shape)}")
-    channels = x.shape[1 if layout == "channels" else -1]
+    along = 1 if layout == "channels" else -1
+    channels = x.shape[along]
+    told = "layout" in wish.placing
+    for other in calls[1:]:
+        alike = other.dim() == x.dim() and other.shape[along] == channels
+        if not alike or not (told or layout_of(model, module, other) == layout):
+            raise InputError(
+                f"{where} is called {len(calls)} times in one pass and gives {tuple(x.shape)} and "
+                f"{tuple(other.shape)}; one context follows them all only where channels are as many and lie on the "
+                "same axis: name a module that is called once" + (", or say the 'layout'" if alike else "")
+            )
     positions = {"channels": x.shape[2:], "tokens": x.shape[1:-1], "sequence": x.shape[:1]}[layout]
     grid = wish.placing.get("grid")
     if grid is not None and grid[0] * grid[1] > positions.numel():

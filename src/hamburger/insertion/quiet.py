@@ -19,12 +19,19 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class Seen:
-    """How often a module was called, and what it was given and gave first."""
+    """What a module was given first, and what it gave at each call."""
 
     def __init__(self) -> None:
-        self.calls = 0
         self.given: tuple[Any, ...] = ()
-        self.output: Any = None
+        self.outputs: list[Any] = []
+
+    @property
+    def calls(self) -> int:
+        return len(self.outputs)
+
+    @property
+    def output(self) -> Any:
+        return self.outputs[0] if self.outputs else None
 
 
 def watch(call: str, model: nn.Module, places: Mapping[str, nn.Module], example: Any) -> tuple[dict[str, Seen], Any]:
@@ -55,9 +62,9 @@ def _look(model: nn.Module, places: Mapping[str, nn.Module], example: Any) -> di
     def look(name: str) -> Any:
         def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             record = seen[name]
-            record.calls += 1
-            if record.calls == 1:
-                record.given, record.output = (*args, *kwargs.values()), output
+            if not record.outputs:
+                record.given = (*args, *kwargs.values())
+            record.outputs.append(output)
 
         return hook
 
