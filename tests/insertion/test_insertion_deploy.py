@@ -40,6 +40,17 @@ def test_compiled_and_exported(name):
     assert set(program.state_dict) == set(net.state_dict())
 
 
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:`torch.jit.trace:FutureWarning")
+@pytest.mark.parametrize("context", ["nmf", "efficient", "cd", "vq", ("psp", {"grid": (6, 6)})], ids=str)
+def test_traced_without_gradients(context):
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3)).eval()
+    x, other = torch.rand(1, 3, 8, 8), torch.rand(2, 3, 8, 8)
+    hb.insert_context(net, {"0": context}, gate="one", example=x)
+    with torch.no_grad():
+        traced = torch.jit.trace(net, x)  # which compares it with a second trace
+        assert_close(traced(other), net(other), slack=10)
+
+
 def test_compiled_in_training():
     torch._dynamo.reset()
     slow, fast = build(), build()

@@ -116,7 +116,7 @@ def _find(model: nn.Module, wishes: list[Wish]) -> dict[str, nn.Module]:
         if isinstance(module, torch.jit.ScriptModule):
             raise InputError(
                 f"{CALL}: '{place}' is a module of TorchScript, which is closed; put the context in before "
-                "torch.jit.trace"
+                "torch.jit.trace, which is called under torch.no_grad()"
             )
         if holds_context(module):
             raise InputError(
