@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 import torch
 from torch import nn
@@ -146,3 +148,29 @@ def test_the_fast_path_of_an_encoder_does_not_pass_contexts_by():
             if isinstance(module, InsertedContext):
                 nn.init.ones_(module.gate)
         assert not torch.allclose(net(x), before)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_grid_holds_for_the_number_of_tokens_it_was_given_for(compiled):
+    net = nn.Sequential(nn.Linear(8, 8))
+    hb.insert_context(net, {"0": ("psp", {"grid": (4, 4)})}, example=torch.rand(1, 17, 8), gate="one")
+    copied = pickle.loads(pickle.dumps(net)).eval()
+    if compiled:
+        torch._dynamo.reset()
+        copied = torch.compile(copied, backend="eager")
+    assert copied(torch.rand(2, 17, 8)).shape == (2, 17, 8)
+    for n in (16, 37):
+        with pytest.raises(hb.ShapeError, match=rf"'0': {n} positions came, .* grid of \(4, 4\) behind 1 that pass by"):
+            copied(torch.rand(2, n, 8))
+
+
+def test_a_transformer_for_images_of_any_size_and_its_grid():
+    timm = pytest.importorskip("timm", reason="needs timm")
+    net = timm.create_model(
+        "vit_tiny_patch16_224", img_size=64, depth=1, embed_dim=48, num_classes=3, dynamic_img_size=True
+    ).eval()
+    hb.insert_context(net, {"blocks.0": ("psp", {"grid": (4, 4)})})
+    assert net(torch.rand(1, 3, 64, 64)).shape == (1, 3)
+    with pytest.raises(hb.ShapeError, match=r"'blocks\.0': 37 positions came"):
+        net(torch.rand(1, 3, 96, 96))

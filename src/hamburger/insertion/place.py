@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from hamburger.errors import InputError
+from hamburger.errors import InputError, ShapeError
 from hamburger.insertion.hiding import NAME, hide_context, show_all
 from hamburger.precision import widen
 
@@ -30,12 +30,15 @@ class Form:
     - `takes`: of the context: "same", "channels", "tokens" (b, n, c), or "map" (b, c, h, w).
     - `grid`: the last h w positions as a map; those before them (a class token) pass by.
     - `output`: which part of an output that is a tuple, a list or a dict.
+    - `aside`, `place`: how many positions pass by a grid, and where, for the message when others come.
     """
 
     layout: str
     takes: str
     grid: tuple[int, int] | None = None
     output: int | str | None = None
+    aside: int | None = None
+    place: str = ""
 
     def run(self, context: nn.Module, x: Tensor) -> Tensor:
         if self.takes == "same":
@@ -49,6 +52,7 @@ class Form:
     def _run(self, context: nn.Module, z: Tensor) -> Tensor:
         if self.grid is not None:
             flat = z.flatten(2)
+            self._check_count(flat.shape[2])
             aside, seen = flat[..., : -self.grid[0] * self.grid[1]], flat[..., -self.grid[0] * self.grid[1] :]
             y = context(seen.unflatten(2, self.grid)).flatten(2)
             return torch.cat([aside, y.to(aside.dtype)], dim=2).unflatten(2, z.shape[2:])
@@ -57,6 +61,18 @@ class Form:
         if self.takes == "map" and z.dim() != 4:  # a context that looks at no neighbours: positions are one long row
             return context(z.flatten(2).unsqueeze(3)).squeeze(3).unflatten(2, z.shape[2:])
         return context(z)
+
+    def _check_count(self, n: int) -> None:
+        """Another number of positions is another map, of which the last h w would be any."""
+        tracing: bool = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+        if self.grid is None or self.aside is None or tracing:
+            return
+        if n != self.aside + self.grid[0] * self.grid[1]:
+            raise ShapeError(
+                f"insert_context, '{self.place}': {n} positions came, and its context was put in for a grid of "
+                f"{self.grid} behind {self.aside} that pass by; keep the size of the input, or put it in again with "
+                "an example= of this one and its own grid"
+            )
 
 
 class InsertedContext(nn.Module):

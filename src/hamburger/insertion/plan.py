@@ -165,7 +165,8 @@ def realise(
             f"{tuple(x.shape)}; say how its positions lie, ('...', {{'grid': (height, width)}}), or take one of "
             f"{', '.join(sorted(POSITION_BLIND))}"
         )
-    return context, Form(layout, takes, grid, wish.placing.get("output"))
+    aside = None if grid is None else positions.numel() - grid[0] * grid[1]
+    return context, Form(layout, takes, grid, wish.placing.get("output"), aside, wish.place)
 
 
 def layout_of(model: nn.Module, module: nn.Module, x: Tensor) -> str:
