@@ -92,6 +92,8 @@ def worker(rank, x, folder):
     step(wrapped, x[rank : rank + 1], share=2.0)
     with pytest.raises(hb.InputError, match=r"in DistributedDataParallel already.*on the bare model, then wrap it"):
         hb.insert_context(wrapped, {"module.blocks.0": "efficient"})
+    with pytest.raises(hb.InputError, match=r"remove_contexts: .* wait for the gradients of what is gone; call"):
+        hb.remove_contexts(wrapped)
     torch.save(net.state_dict(), f"{folder}/{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()

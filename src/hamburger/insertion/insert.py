@@ -13,7 +13,7 @@ from hamburger.insertion.attention import ReplacedAttention, restore
 from hamburger.insertion.hiding import NAME
 from hamburger.insertion.place import GATES, InsertedContext, attach, detach, holds_context
 from hamburger.insertion.plan import Wish, features, missing, realise, wish
-from hamburger.insertion.quiet import Seen, check_ready, dtype_of, quiet, watch
+from hamburger.insertion.quiet import Seen, check_bare, check_ready, dtype_of, quiet, watch
 
 CALL = "insert_context"
 Model = TypeVar("Model", bound=nn.Module)
@@ -74,8 +74,7 @@ def remove_contexts(model: Model, places: Iterable[str] | None = None) -> Model:
     The modules are the same objects as before, with the state dict keys of before. What was trained in them stays.
     """
     call = "remove_contexts"
-    if not isinstance(model, nn.Module):
-        raise InputError(f"{call}: the model must be a torch.nn.Module, got {type(model).__name__}")
+    check_bare(call, model, "would wait for the gradients of what is gone")
     changed = {
         name: module
         for name, module in model.named_modules(remove_duplicate=False)

@@ -162,16 +162,22 @@ def _examples(call: str, model: nn.Module) -> Iterator[Tensor]:
 
 
 def check_ready(call: str, model: object) -> None:
+    model = check_bare(call, model, "would not average the gradients of what comes later")
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if isinstance(tensor, (UninitializedParameter, UninitializedBuffer)):
+            raise InputError(f"{call}: '{name}' has no size yet (a lazy module); run the model once before")
+
+
+def check_bare(call: str, model: object, why: str) -> nn.Module:
+    """A module that DistributedDataParallel, of which `why` tells what it would do, does not hold yet."""
     if not isinstance(model, nn.Module):
         raise InputError(f"{call}: the model must be a torch.nn.Module, got {type(model).__name__}")
     if any(isinstance(module, DistributedDataParallel) for module in model.modules()):
         raise InputError(
-            f"{call}: the model is in DistributedDataParallel already, which would not average the gradients of what "
-            "comes later; call this on the bare model, then wrap it"
+            f"{call}: the model is in DistributedDataParallel already, which {why}; call this on the bare model, then "
+            "wrap it"
         )
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if isinstance(tensor, (UninitializedParameter, UninitializedBuffer)):
-            raise InputError(f"{call}: '{name}' has no size yet (a lazy module); run the model once before")
+    return model
 
 
 def _own_sizes(model: nn.Module) -> Iterator[tuple[int, ...]]:
