@@ -216,3 +216,31 @@ def test_a_scripted_part_is_closed_and_leaves_the_rest_open():
 def test_gates_have_names():
     with pytest.raises(hb.OptionError, match="gate must be 'zero', 'one' or None, got 0"):
         hb.insert_context(Plain(), {"stem": "efficient"}, gate=0)
+
+
+class Masked(nn.Module):
+    """Scores of which some are masked, and a softmax over them."""
+
+    def __init__(self, fill, after=False):
+        super().__init__()
+        self.conv, self.scores, self.fill, self.after = nn.Conv2d(3, 8, 1), nn.Identity(), fill, after
+
+    def forward(self, x):
+        if self.after:  # in place, on the very tensor that the place gave
+            return self.scores(self.conv(x)).masked_fill_(x[:, :1] > 0.5, self.fill).softmax(1)
+        return self.scores(self.conv(x).masked_fill(x[:, :1] > 0.5, self.fill)).nan_to_num().softmax(1)
+
+
+@pytest.mark.parametrize("fill", [-torch.inf, torch.nan])
+def test_features_that_are_not_finite_and_a_gate(fill):
+    net, x = Masked(fill).eval(), torch.rand(2, 3, 8, 8)
+    before = net(x)
+    for gate in ("zero", "one"):
+        with pytest.raises(hb.InputError, match=r"'scores' gives features that are not finite .* or use gate=None"):
+            hb.insert_context(net, {"scores": "efficient"}, gate=gate)
+        assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
+    assert torch.equal(net(x), before)
+    hb.insert_context(net, {"scores": "efficient"}, gate=None)
+    late = Masked(fill, after=True).eval()
+    before = late(x)
+    torch.testing.assert_close(hb.insert_context(late, {"scores": "efficient"})(x), before, equal_nan=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -60,7 +61,8 @@ def insert_context(model: Model, places: Mapping[str, Any], *, gate: str | None 
     for place, inserted in made.items():
         attach(modules[place], inserted)
     try:
-        _run_again(model, modules, made, example, {place: seen[place].calls for place in made})
+        with _finite_features(made):
+            _run_again(model, modules, made, example, {place: seen[place].calls for place in made})
     except Exception:
         for place in made:
             detach(modules[place])
@@ -163,6 +165,39 @@ def _run_again(
                 f"{CALL}: with a context '{place}' gives something else than before, because it goes through all of "
                 "its children itself; name the module around it or one inside"
             )
+
+
+@contextmanager
+def _finite_features(made: dict[str, InsertedContext]) -> Iterator[None]:
+    """Refuse what no gate leaves as it is: inf - inf is NaN, and a context spreads NaN over the map.
+
+    Looked at as the contexts are called, since a network may change its features in place later.
+    """
+    found: list[str] = []
+
+    def look(place: str) -> Any:
+        def hook(module: nn.Module, args: Any) -> None:
+            if not args[0].is_meta and not args[0].isfinite().all():
+                found.append(place)
+
+        return hook
+
+    handles = [
+        inserted.register_forward_pre_hook(look(place)) for place, inserted in made.items() if inserted.gate is not None
+    ]
+    try:
+        yield
+    except Exception:
+        if not found:  # else it comes of the NaN that were made
+            raise
+    finally:
+        for handle in handles:
+            handle.remove()
+    if found:
+        raise InputError(
+            f"{CALL}: '{found[0]}' gives features that are not finite (a mask of -inf, or weights that are not there "
+            "yet), which a gate would not leave as they are; name a module before them, or use gate=None"
+        )
 
 
 def _gives_back(inserted: InsertedContext, x: Tensor) -> bool:
