@@ -244,3 +244,14 @@ def test_features_that_are_not_finite_and_a_gate(fill):
     late = Masked(fill, after=True).eval()
     before = late(x)
     torch.testing.assert_close(hb.insert_context(late, {"scores": "efficient"})(x), before, equal_nan=True)
+
+
+def test_inference_mode_around_the_call_is_refused_and_inside_the_model_is_not():
+    net, x = Plain().eval(), torch.rand(1, 3, 16, 16)
+    with torch.inference_mode(), pytest.raises(hb.InputError, match=r"^insert_context: called under torch\.inference"):
+        hb.insert_context(net, {"stem": "efficient"})
+    with torch.inference_mode(), pytest.raises(hb.InputError, match=r"^replace_attention: called under torch\.infer"):
+        hb.replace_attention(net, "nmf")
+    net.forward = torch.inference_mode()(net.forward)
+    before = net(x)
+    assert torch.equal(hb.insert_context(net, {"stem": "efficient"}, example=x)(x), before)

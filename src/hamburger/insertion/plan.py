@@ -103,7 +103,7 @@ def _feature(where: str, output: Any, part: Any) -> Tensor:
             f"{where} gives {tuple(output.shape)}; a context takes feature maps (b, c, h, w[, d]) or tokens (b, n, c), "
             "so name a module before positions are pooled away"
         )
-    return output
+    return output.clone() if output.is_inference() else output  # of a model that enters inference mode by itself
 
 
 def _parts(output: tuple[Any, ...] | list[Any] | dict[Any, Any]) -> list[Any]:

@@ -163,6 +163,11 @@ def _examples(call: str, model: nn.Module) -> Iterator[Tensor]:
 
 def check_ready(call: str, model: object) -> None:
     model = check_bare(call, model, "would not average the gradients of what comes later")
+    if torch.is_inference_mode_enabled():
+        raise InputError(
+            f"{call}: called under torch.inference_mode(), in which parameters are made that can never be trained; "
+            "leave it, torch.no_grad() is no hindrance"
+        )
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if isinstance(tensor, (UninitializedParameter, UninitializedBuffer)):
             raise InputError(f"{call}: '{name}' has no size yet (a lazy module); run the model once before")
