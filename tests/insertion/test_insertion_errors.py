@@ -70,6 +70,22 @@ REFUSED = {
     "no options": ({"conv": ("efficient", 2)}, hb.OptionError, "'conv' must be given a context, or"),
     "options of a module": ({"conv": (nn.Identity(), {"rank": 2})}, hb.OptionError, "takes no options but"),
     "builds nothing": ({"conv": lambda c: c}, hb.OptionError, "must build a torch.nn.Module, got int"),
+    "cannot build": (
+        {"conv": nn.Conv2d},
+        hb.OptionError,
+        r"'conv': Conv2d\(8\) must build a context for 8 channels and failed \(TypeError: .*missing",
+    ),
+    "takes no channels": ({"conv": lambda: 3}, hb.OptionError, r"'conv': <lambda>\(8\) must build .*TypeError"),
+    "fails": (
+        {"conv": (lambda c, by: c / by, {"by": 0})},
+        hb.OptionError,
+        r"'conv': <lambda>\(8, by=0\) must build a context for 8 channels and failed \(ZeroDivisionError",
+    ),
+    "builds one of ours wrongly": (
+        {"conv": lambda c: hb.Hamburger(c, rank=0)},
+        hb.OptionError,
+        "insert_context, 'conv': .*rank",
+    ),
     "two widths": (
         {"twice": "efficient"},
         hb.InputError,

@@ -153,7 +153,16 @@ def realise(
         except HamburgerError as error:
             raise type(error)(f"{where}: {error}") from error
     elif not isinstance(context, nn.Module):
-        context = context(channels, **wish.options)
+        try:
+            context = context(channels, **wish.options)
+        except HamburgerError as error:
+            raise type(error)(f"{where}: {error}") from error
+        except Exception as error:  # a function of others can fail in any way
+            given = ", ".join((str(channels), *(f"{name}={value!r}" for name, value in wish.options.items())))
+            raise OptionError(
+                f"{where}: {getattr(context, '__name__', type(context).__name__)}({given}) must build a context for "
+                f"{channels} channels and failed ({type(error).__name__}: {error})"
+            ) from error
         if not isinstance(context, nn.Module):
             raise OptionError(f"{where}: the function must build a torch.nn.Module, got {type(context).__name__}")
     takes = taken_by(context)
