@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import random
 
+import numpy as np
 import pytest
 import torch
 from small_networks import NETWORKS, Plain, mask_rcnn
@@ -101,6 +103,10 @@ def test_mask_rcnn_with_contexts_in_backbone_and_pyramid():
     assert not gates(hb.remove_contexts(net))
 
 
+def others_drawn():
+    return random.getstate(), pickle.dumps(np.random.get_state())  # noqa: NPY002
+
+
 def test_the_dry_run_leaves_no_trace():
     class Counts(Plain):
         """Changes a buffer and draws in evaluation too, as a dry run must not show."""
@@ -114,7 +120,7 @@ def test_the_dry_run_leaves_no_trace():
 
         def forward(self, x):
             self.calls += 1
-            self.calls = self.calls + torch.rand(())
+            self.calls = self.calls + torch.rand(()) + random.random() + np.random.random()  # noqa: NPY002
             return super().forward(x)
 
     net = Counts()
@@ -122,8 +128,10 @@ def test_the_dry_run_leaves_no_trace():
     buffer, before, dice = net.calls, signature(net), torch.get_rng_state()
     context = hb.create_context("efficient", 12)
     torch.set_rng_state(dice)
+    others = others_drawn()
     hb.insert_context(net, {"stem": context})
     assert torch.equal(torch.get_rng_state(), dice)
+    assert others_drawn() == others
     assert net.calls is buffer and not context.training == net.stem.training is False
     hb.remove_contexts(net)
     assert same(signature(net), before) and all(p.grad is None for p in net.parameters())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -100,6 +101,8 @@ def quiet(model: nn.Module, *, training: bool = False) -> Iterator[None]:
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     devices = {tensor.device for tensor in model.parameters() if tensor.device.type == "cuda"}
     dice = random.getstate()
+    numpy: Any = sys.modules.get("numpy.random")  # only where it is in use: nothing here needs it
+    drawn = None if numpy is None else numpy.get_state(legacy=False)
     try:
         for module, _ in flags:  # not by eval(): networks override it, to fold weights for example
             module.training = training
@@ -107,6 +110,8 @@ def quiet(model: nn.Module, *, training: bool = False) -> Iterator[None]:
             yield
     finally:
         random.setstate(dice)
+        if drawn is not None:
+            numpy.set_state(drawn)
         for module, flag in flags:
             module.training = flag
         for module, held in attributes:
