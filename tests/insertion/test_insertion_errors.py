@@ -23,7 +23,7 @@ class Odd(nn.Module):
         self.never = nn.Conv2d(8, 8, 1)
         self.pair, self.numbers, self.flat = Pair(), Numbers(), nn.Flatten()
         self.alias = self.conv
-        self.goes_through = GoesThrough()
+        self.goes_through, self.lists = GoesThrough(), Lists()
 
     def forward(self, x):
         x = self.conv(x)
@@ -31,13 +31,20 @@ class Odd(nn.Module):
         self.turned(x[..., :5, :5]), self.turned(x[..., :8, :5])  # the second looks like h w c
         x, _ = self.pair(x)
         self.numbers(x)
-        self.flat(x)
+        self.flat(x), self.lists(x)
         return self.goes_through(x)
 
 
 class Pair(nn.Module):
     def forward(self, x):
         return x, x
+
+
+class Lists(nn.Module):
+    """As the heads of a detector: no part of it is a map."""
+
+    def forward(self, x):
+        return [x], {"loss": x.sum()}
 
 
 class Numbers(nn.Module):
@@ -94,7 +101,8 @@ REFUSED = {
     "two layouts": ({"turned": "efficient"}, hb.InputError, "'turned' is called 2 times .* or say the 'layout'$"),
     "never": ({"never": "efficient"}, hb.InputError, "'never' is not called"),
     "two names": ({"conv": "efficient", "alias": "sa"}, hb.InputError, "'conv' and 'alias' are the same module"),
-    "a pair": ({"pair": "efficient"}, hb.InputError, "gives a tuple of 2.*'output': 0"),
+    "a pair": ({"pair": "efficient"}, hb.InputError, "gives a tuple of 2.*options, {'output': 0}, one of \\[0, 1\\]$"),
+    "lists": ({"lists": "efficient"}, hb.InputError, "gives a tuple of 2, not .* name a module that gives a tensor$"),
     "no such part": (
         {"pair": ("efficient", {"output": 2})},
         hb.OptionError,

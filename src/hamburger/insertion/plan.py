@@ -92,9 +92,10 @@ def _feature(where: str, output: Any, part: Any) -> Tensor:
             raise OptionError(f"{where} gives {_kind(output)}, which has no part {part!r}{among}") from error
     if not is_feature(output):
         remedy = "name a module that gives a tensor"
-        if part is None and isinstance(output, (tuple, list, dict)) and len(output):
-            parts = _parts(output)
-            remedy = f"say which part of it: (context, {{'output': {parts[0]!r}}}), one of {parts}"
+        parts = _parts(output) if part is None and isinstance(output, (tuple, list, dict)) else []
+        parts = [each for each in parts if is_feature(output[each])]
+        if parts:  # options may also come from a recipe or a command line
+            remedy = f"say which part of it in the context's options, {{'output': {parts[0]!r}}}, one of {parts}"
         raise InputError(f"{where} gives {_kind(output)}, not a tensor of floating point numbers; {remedy}")
     if output.is_nested:
         raise InputError(f"{where} gives {NESTED}")
@@ -120,7 +121,7 @@ def realise(
         if x.dim() == 3 and any(getattr(part, "batch_first", True) is False for part in model.modules()):
             raise InputError(
                 f"{where} gives {tuple(x.shape)}, and the model has layers with batch_first=False: over the wrong axis "
-                "a context would mix the samples of a batch; say ('...', {'layout': 'sequence'}) for (n, b, c), "
+                "a context would mix the samples of a batch; say {'layout': 'sequence'} in its options for (n, b, c), "
                 "'tokens' for (b, n, c), 'channels' for (b, c, n)"
             )
         layout = layout_of(model, module, x)
@@ -171,7 +172,7 @@ def realise(
     elif takes == "map" and len(positions) != 2 and not _position_blind(wish.what, context):
         raise ShapeError(
             f"{where}: {type(context).__name__} looks at neighbours in a map b c h w, and the features are "
-            f"{tuple(x.shape)}; say how its positions lie, ('...', {{'grid': (height, width)}}), or take one of "
+            f"{tuple(x.shape)}; say how its positions lie in its options, {{'grid': (height, width)}}, or take one of "
             f"{', '.join(sorted(POSITION_BLIND))}"
         )
     aside = None if grid is None else positions.numel() - grid[0] * grid[1]
