@@ -8,7 +8,9 @@ from dataclasses import asdict
 
 import pytest
 import torch
+from torch import nn
 
+import hamburger as hb
 from hamburger.analysis import class_page
 from hamburger.bench import classes
 from hamburger.cli import bench as commands
@@ -63,6 +65,31 @@ def test_a_step_is_one_of_training_channels_last():
     loss = step()
     assert loss > 0 and any((p != old).any() for p, old in zip(step.net.parameters(), before, strict=True))
     assert all(p.grad is None for p in step.net.parameters())
+
+
+class Turned(nn.Module):
+    """A map with its channels last, as the stages of a Swin transformer give them."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 12, 3, stride=2, padding=1), nn.LayerNorm(12)
+        self.shared = nn.Conv2d(12, 12, 1)
+
+    def forward(self, x):
+        y = self.norm(self.conv(x).movedim(1, -1)).movedim(-1, 1)
+        self.shared(y), self.shared(y[..., :2, :2])
+        return y
+
+
+@pytest.mark.parametrize("context", [None, "efficient"])
+def test_positions_are_counted_on_any_layout(context):
+    networks, net = classes.Classifiers(plan("none"), 16), Turned()
+    if context:
+        hb.insert_context(net, {"norm": context, "conv": context})
+    for place in ("norm", "conv", "shared"):
+        networks.watch(place, net, place)
+    net(torch.rand(2, 3, 16, 10))
+    assert networks.positions == {"norm": 8 * 5, "conv": 8 * 5, "shared": None}
 
 
 def test_the_page_shows_every_size_and_what_did_not_fit(rows):

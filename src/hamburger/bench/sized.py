@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from hamburger.bench.network import Contest, check_race, flags_of_training
 from hamburger.errors import OptionError, UnknownNameError, check_count
-from hamburger.insertion.plan import missing
+from hamburger.insertion.hiding import NAME
+from hamburger.insertion.place import InsertedContext
+from hamburger.insertion.plan import layout_of, missing
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Row:
     backbone: str
     after: str
     size: int  # side of the image
-    n: int | None  # positions that the context sees; None where it did not come so far, or not on a map
+    n: int | None  # positions that the context sees; None where it did not come so far, or not on maps of one size
     batch: int
     dtype: str
     tf32: str
@@ -85,7 +87,7 @@ class SizedContest(Contest):
     def __init__(self, plan: Plan, size: int) -> None:
         super().__init__(plan)
         self.size = size
-        self.positions: dict[str, int] = {}
+        self.positions: dict[str, int | None] = {}
 
     def watch(self, context: str, net: nn.Module, place: str) -> None:
         """Count the positions of the map behind that submodule, also where no context stands there."""
@@ -93,9 +95,17 @@ class SizedContest(Contest):
         if not place or place not in modules:
             raise UnknownNameError(missing(self.plan.call, place, [name for name in modules if name]))
 
+        inserted = modules.get(f"{place}.{NAME}")
+        layouts = [inserted.form.layout] if isinstance(inserted, InsertedContext) else []
+
         def see(module: nn.Module, args: Any, output: Any) -> None:
-            if isinstance(output, Tensor) and output.dim() == 4:  # b c h w: of tokens it would be another number
-                self.positions[context] = output.shape[-2:].numel()
+            if not isinstance(output, Tensor) or output.dim() != 4:  # tokens: those of a class would count too
+                return
+            if not layouts:  # told once: steps are timed
+                layouts.append(layout_of(net, module, output))
+            n = (output.shape[2:] if layouts[0] == "channels" else output.shape[1:3]).numel()  # b c h w, or b h w c
+            if self.positions.setdefault(context, n) != n:  # called on maps of several sizes
+                self.positions[context] = None
 
         modules[place].register_forward_hook(see)
 
