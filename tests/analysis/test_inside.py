@@ -91,6 +91,12 @@ def test_the_rank_of_attention_is_that_of_its_matrix(name, options, heads):
     assert found["spectrum_attention"][COUNTS.index(4)] == pytest.approx(shares[:, :4].sum(1).mean(), abs=1e-5)
     assert found["spectrum_attention"][-1] == pytest.approx(1, abs=1e-6)
     assert found["positions"] == 36 and "rank_ham" not in found
+    common = matrices.mean(1, keepdims=True)  # what every position takes
+    left = np.linalg.svd(matrices - common, compute_uv=False) ** 2
+    left_shares = left / left.sum(1, keepdims=True)
+    assert found["rank_centred"] == pytest.approx(np.exp(scipy.special.entr(left_shares).sum(1)).mean(), rel=1e-6)
+    in_common = n * np.square(common).sum((1, 2)) / np.square(matrices).sum((1, 2))
+    assert found["common_attention"] == pytest.approx(in_common.mean(), rel=1e-6)
 
 
 def test_a_ham_hands_on_no_more_than_its_rank():

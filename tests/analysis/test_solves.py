@@ -118,5 +118,7 @@ def test_mistakes_are_named():
         reconstruction_errors(net, IMAGES, steps=-1)
     with pytest.raises(InputError, match=r"one number, got a tensor of \(2, 1\)"):
         gradient_series(net, IMAGES, lambda y: y)
+    with pytest.raises(InputError, match="the loss must be finite, got nan"):
+        gradient_series(net, IMAGES, lambda y: y.sum() * torch.nan)
     with pytest.raises(InputError, match="does not depend on what the ham returns"):
         gradient_series(net, IMAGES, lambda y: torch.zeros(()))

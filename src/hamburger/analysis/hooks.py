@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hamburger.errors import InputError, UnknownNameError, did_you_mean
+from hamburger.errors import InputError, ShapeError, UnknownNameError, did_you_mean
 from hamburger.shapes import check_tensor
 
 
@@ -51,6 +51,10 @@ def look(
     is never called, a module that returns no tensor.
     """
     check_tensor(call, "the images", images)
+    if images.dim() < 2:
+        raise ShapeError(f"{call}: the images must have a batch axis, got {tuple(images.shape)}; add it with [None]")
+    if not bool(torch.isfinite(images).all()):
+        raise InputError(f"{call}: the images hold values that are not finite; mend them first")
     received: dict[str, Tensor] = {}
     found: dict[str, Seen] = {}
 
@@ -85,6 +89,12 @@ def look(
     for name in layers:
         if name not in found:
             raise InputError(f"{call}: layer '{name}' was not called on these images, or takes or returns no tensor")
+        for what, tensor in zip(("receives", "returns"), found[name], strict=True):
+            if not bool(torch.isfinite(tensor).all()):
+                raise InputError(
+                    f"{call}: layer '{name}' {what} values that are not finite, of finite images; look at the "
+                    f"model's weights"
+                )
     return found
 
 

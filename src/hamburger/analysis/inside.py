@@ -33,10 +33,12 @@ def look_inside(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *, lay
     """Means over images of what the named layer does (Figs. 5 and 6), and of gradients where it holds one ham.
 
     `batches` are (images b 3 h w as the network takes them, labels b h w). Of the layer's input (`before`) and output
-    (`after`), of what its ham hands on (`ham`, D C) and of its matrix of n x n where it has one (`attention`, each head
-    by itself): `rank_*` (effective rank), `rank90_*` (singular values for 90 % of the energy), `numerical_*` (those
-    that float32 can tell from zero), `spectrum_*` (shares of the energy in the COUNTS largest). Further: `silent_*`
-    (share of channels next to zero), `bound` (the ham's r), `positions` (n); `cosine_*` and `norm_*` of each gradient
+    (`after`), of what its ham hands on (`ham`, D C), of its matrix of n x n where it has one (`attention`, each head
+    by itself) and of that matrix less the row that all positions have in common (`centred`): `rank_*` (effective
+    rank), `rank90_*` (singular values for 90 % of the energy), `numerical_*` (those that float32 can tell from zero),
+    `spectrum_*` (shares of the energy in the COUNTS largest). Further: `silent_*` (share of channels next to zero),
+    `common_attention` (share of the matrix's energy in that common row: attention that looks at nothing in particular
+    has all of it there, and rank 1), `bound` (the ham's r), `positions` (n); `cosine_*` and `norm_*` of each gradient
     of the ham, at the cotangent of the cross-entropy, to and over BPTT.
     """
     found: dict[str, list[Tensor]] = {}
@@ -55,7 +57,9 @@ def look_inside(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *, lay
         if only is not None:
             matrices["ham"] = seen[only].after
         if len(attentions) == 1:
-            matrices["attention"] = attention_maps(net, images, layer).flatten(0, 1)
+            maps = attention_maps(net, images, layer).flatten(0, 1).double()
+            matrices |= {"attention": maps, "centred": maps - maps.mean(1, keepdim=True)}
+            add("common_attention", 1 - matrices["centred"].square().sum((1, 2)) / maps.square().sum((1, 2)))
         for part, matrix in matrices.items():
             shares = cumulative_energy(matrix)
             add(f"rank_{part}", effective_rank(shares))

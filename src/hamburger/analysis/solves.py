@@ -115,6 +115,8 @@ def _cotangent(model: nn.Module, images: Tensor, loss: Callable[[Any], Tensor], 
             if not isinstance(value, Tensor) or value.numel() != 1:
                 came = f"a tensor of {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
                 raise InputError(f"gradient_series: the loss must give one number, got {came}")
+            if not bool(torch.isfinite(value)):
+                raise InputError(f"gradient_series: the loss must be finite, got {value.item()}")
             (pull,) = torch.autograd.grad(value, leaves[-1:], allow_unused=True) if value.requires_grad else (None,)
     finally:
         handle.remove()
