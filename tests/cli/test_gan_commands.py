@@ -7,6 +7,7 @@ import shutil
 import sys
 
 import pytest
+from PIL import Image
 
 from hamburger.cli import gan_grid, main
 from hamburger.engine.gan.grid import GanCell
@@ -131,6 +132,9 @@ def test_a_grid_trains_measures_and_appends(ham, tmp_path, monkeypatch):
     assert [each["context"] for each in found] == ["none", "ylg"]  # in the file as they ended
     assert all({"frechet", "kid", "seconds_per_step", "peak_mb", "hardware", "commit"} <= each.keys() for each in found)
     assert "ylg" in out and "frechet[Means@32]" in out
+    assert f"wrote {tmp_path / 'runs' / 'samples.png'}, from the top: none, ylg" in " ".join(err.split())
+    with Image.open(tmp_path / "runs" / "samples.png") as shown:
+        assert shown.size == (16 * 18 - 2, 2 * 18 - 2)
     status, _, err = ham(*words)  # nothing is trained again
     assert status == 0, err
     assert len(rows.read_text().splitlines()) == 2

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hamburger.metrics.features import NetworkExtractor
 
 RESULTS = Path("results")
+SAMPLES = "samples.png"
 
 
 def measured_grid(
@@ -44,7 +45,9 @@ def measured_grid(
     from hamburger.data.generation.load import load_images, open_source
     from hamburger.errors import OptionError
     from hamburger.files import check_writable
+    from hamburger.gan.sheets import write_png
     from hamburger.metrics.features import file_digest
+    from hamburger.use.gan.beside import beside
     from hamburger.use.gan.rows import append_rows, kept_distances, read_rows, row
     from hamburger.use.gan.source import open_generator
 
@@ -87,6 +90,11 @@ def measured_grid(
             note_row(cell)
     with grid_bar(len(waiting)) as progress:
         run_grid(waiting, out, data=data, jobs=jobs, progress=progress, done=note_row, call="gan grid")
+    # of the first seed; a run whose row came with the file has no folder here
+    first = [cell for cell in planned if cell.seed == planned[0].seed and finished(cell, out)]
+    if first:
+        write_png(out / SAMPLES, beside([out / cell.name for cell in first], device=device))
+        note(f"wrote {out / SAMPLES}, from the top: {', '.join(cell.variant for cell in first)}")
     return [found[cell.name] for cell in planned]
 
 
