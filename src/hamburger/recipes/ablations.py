@@ -16,6 +16,7 @@ GRADIENTS = ("one-step", "bptt", "truncated:1", "truncated:2")
 INITS = ("random", "fixed", "learned", "online")
 TEMPERATURES = (1, 0.1, 0.01)
 TRAINED_STEPS = (1, 3, 6)
+MOST_STEPS = 8  # the most that the paper trains with; evaluated as trained
 TESTED_STEPS = (1, 3, 6, 12, 50)
 DRAWS = (1, 2, 3)
 ATTENTIONS = ("sa-flash", "da", "nonlocal")  # those with a matrix of n x n
@@ -122,6 +123,7 @@ def steps(recipe: SupervisedTraining) -> Grid:
             for tested in TESTED_STEPS:
                 if tested != trained:
                     grid[f"{own}-at{tested}"] = Variant(weights=own, evaluation=("--steps", str(tested)))
+        grid[f"{name}-k{MOST_STEPS}"] = ham(recipe, name, steps=MOST_STEPS)
     return grid
 
 

@@ -10,6 +10,7 @@ from hamburger.analysis.claims.method import Pair, Source, at_least, beats, comp
 
 HAMS = ("nmf", "vq", "cd")
 TRAINED, TESTED, MANY = (1, 3, 6), (1, 3, 6, 12, 50), 50
+OTHERS = ("k1", "k3", "k8", "k6-at12")
 COMMAND = ablate("steps")
 
 
@@ -24,13 +25,11 @@ CLAIMS = (
         statement="Six sweeps are enough for NMF and CD, and as good as fewer.",
         reference="Figs. 4, 7 and 8",
         paper="figures without numbers; K = 6 is used throughout",
-        test="mIoU of K = 6 minus K = 1 and 3 (trained so) and K = 12 (in evaluation): no loss of half a point or more",
+        test="mIoU of K = 6 minus K = 1, 3 and 8 (trained so) and 12 (in evaluation): no loss of half a point or more",
         command=COMMAND,
         judge=partial(
             compare,
-            sources=swept(
-                [(f"{h}-k6", other) for h in ("nmf", "cd") for other in (f"{h}-k1", f"{h}-k3", f"{h}-k6-at12")]
-            ),
+            sources=swept([(f"{h}-k6", f"{h}-{other}") for h in ("nmf", "cd") for other in OTHERS]),
             rule=at_least,
         ),
     ),
