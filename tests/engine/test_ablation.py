@@ -277,7 +277,7 @@ def test_evaluations_of_one_network_are_one_process(tmp_path):
     plan.begin()
     run_grid(queue, out, jobs=4, command=several, done=plan.note)
     assert not plan_of(tmp_path, "steps", "dictionary", "inside", seeds=[0]).queue
-    assert [len(read_rows(tmp_path / f"{name}.jsonl")) for name in ("steps", "dictionary", "inside")] == [45, 12, 14]
+    assert [len(read_rows(tmp_path / f"{name}.jsonl")) for name in ("steps", "dictionary", "inside")] == [48, 12, 14]
     (out / "vq-k3-at6-seed0" / "result.json").unlink()
     (tmp_path / "steps.jsonl").unlink()
     (left,) = plan_of(tmp_path, "steps", seeds=[0]).queue
