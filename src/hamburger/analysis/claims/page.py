@@ -35,7 +35,8 @@ METHOD = (
     "in the table is that of the comparison that speaks least for the claim among those that share its verdict.",
     "Times are medians of repeated calls: one is called shorter where its upper quartile lies below the other's lower "
     "one. Memory is counted, and has no spread. A claim about section 2.3 is confirmed where it holds in every solve, "
-    "and not confirmed where some case (input, ham, temperature) fails with every seed.",
+    "and not confirmed where some case (input, ham, temperature) fails with every seed; a proposition on solves that "
+    "meet its assumption, L_h < 1.",
     f"{len(CLAIMS)} claims at 95 % mean that {round(0.05 * len(CLAIMS))} or so may be wrong by chance.",
 )
 
