@@ -10,6 +10,7 @@ from functools import partial
 from hamburger.analysis.claims.base import Claim, Verdict
 from hamburger.analysis.claims.commands import ablate
 from hamburger.analysis.claims.method import Case, Shown, exceeds, judge
+from hamburger.analysis.claims.readings import READINGS, Reading
 from hamburger.analysis.claims.results import Results, Row
 from hamburger.analysis.report.statistics import Difference, paired
 
@@ -19,18 +20,18 @@ COMMAND = ablate("angles")
 Value = Callable[[list[Row]], float | None]  # of the series of one training
 
 
-def mean_cosine(series: list[Row], place: str) -> float | None:
+def mean_cosine(series: list[Row], place: str, strategy: str) -> float | None:
     """Over the steps that were looked at; None where one of them has no angle."""
-    found = [row[f"cosine_{place}_one_step"] for row in series]
-    return None if None in found else statistics.fmean(found)
+    found = [value for row in series if (value := row.get(f"cosine_{place}_{strategy}")) is not None]
+    return statistics.fmean(found) if len(found) == len(series) else None
 
 
-def unrest(series: list[Row], place: str) -> float | None:
-    """How much more BPTT's norm varies over the training than the one-step norm: spread of logarithms, natural."""
+def unrest(series: list[Row], place: str, strategy: str) -> float | None:
+    """How much more BPTT's norm varies over the training than that of another: spread of logarithms, natural."""
     spreads = []
-    for strategy in ("bptt", "one_step"):
-        norms = [row[f"norm_{place}_{strategy}"] for row in series]
-        if not all(norms):
+    for each in ("bptt", strategy):
+        norms = [norm for row in series if (norm := row.get(f"norm_{place}_{each}"))]
+        if len(norms) < len(series):
             return None
         spreads.append(statistics.stdev(math.log(norm) for norm in norms))
     return spreads[0] - spreads[1]
@@ -48,53 +49,61 @@ def over_training(results: Results, value: Value, what: str, limit: float, shown
     return judge(cases, partial(exceeds, limit=limit), shown, limit=limit)
 
 
-CLAIMS = (
-    Claim(
-        id="angles-input",
-        family="angles",
-        statement="All through a training the one-step gradient of the ham's input points about where BPTT points.",
-        reference="section 2.3, before Eq. 13",
-        paper="an argument, no numbers given",
-        test="cosine of the two over twelve steps of a training, its mean above 0.5 for each ham",
-        command=COMMAND,
-        judge=partial(
-            over_training,
-            value=partial(mean_cosine, place="input"),
-            what="cosine at the input",
-            limit=0.5,
-            shown=Shown("", "{:.2f}"),
+def about(reading: Reading) -> tuple[Claim, ...]:
+    cosines = f"cosine of {reading.grad} and BPTT over twelve steps of a training, its mean above 0.5 for each ham"
+    return (
+        Claim(
+            id=reading.id("angles-input"),
+            family="angles",
+            statement=f"All through a training {reading.said} points about where BPTT points, at the ham's input.",
+            reference="section 2.3, before Eq. 13",
+            paper="an argument, no numbers given",
+            test=cosines,
+            command=COMMAND,
+            judge=partial(
+                over_training,
+                value=partial(mean_cosine, place="input", strategy=reading.field),
+                what="cosine at the input",
+                limit=0.5,
+                shown=Shown("", "{:.2f}"),
+            ),
         ),
-    ),
-    Claim(
-        id="angles-weights",
-        family="angles",
-        statement="So does the gradient of all weights, as the optimiser gets it.",
-        reference="section 2.3, before Eq. 13",
-        paper="an argument, no numbers given",
-        test="cosine of the two over twelve steps of a training, its mean above 0.5 for each ham",
-        command=COMMAND,
-        judge=partial(
-            over_training,
-            value=partial(mean_cosine, place="weights"),
-            what="cosine of the weights",
-            limit=0.5,
-            shown=Shown("", "{:.2f}"),
+        Claim(
+            id=reading.id("angles-weights"),
+            family="angles",
+            statement=f"So does the gradient of all weights, as the optimiser gets it, by {reading.said}.",
+            reference="section 2.3, before Eq. 13",
+            paper="an argument, no numbers given",
+            test=cosines,
+            command=COMMAND,
+            judge=partial(
+                over_training,
+                value=partial(mean_cosine, place="weights", strategy=reading.field),
+                what="cosine of the weights",
+                limit=0.5,
+                shown=Shown("", "{:.2f}"),
+            ),
         ),
-    ),
-    Claim(
-        id="angles-scale",
-        family="angles",
-        statement="The scale of BPTT's gradient is erratic, that of the one-step gradient is not.",
-        reference="section 2.3, after Proposition 3",
-        paper="an argument, no numbers given",
-        test="spread of the logarithm of the norm over a training, BPTT minus one-step at the ham's input, above 0",
-        command=COMMAND,
-        judge=partial(
-            over_training,
-            value=partial(unrest, place="input"),
-            what="unrest of BPTT - one-step",
-            limit=0.0,
-            shown=Shown("(spread of log norm)", "{:+.2f}"),
+        Claim(
+            id=reading.id("angles-scale"),
+            family="angles",
+            statement=f"The scale of BPTT's gradient is erratic, that of {reading.said} is not.",
+            reference="section 2.3, after Proposition 3",
+            paper="an argument, no numbers given",
+            test=(
+                "spread of the logarithm of the norm over a training, "
+                f"BPTT minus {reading.grad} at the ham's input, above 0"
+            ),
+            command=COMMAND,
+            judge=partial(
+                over_training,
+                value=partial(unrest, place="input", strategy=reading.field),
+                what=f"unrest of BPTT - {reading.grad}",
+                limit=0.0,
+                shown=Shown("(spread of log norm)", "{:+.2f}"),
+            ),
         ),
-    ),
-)
+    )
+
+
+CLAIMS = tuple(claim for reading in READINGS for claim in about(reading))

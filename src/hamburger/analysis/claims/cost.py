@@ -20,6 +20,7 @@ from hamburger.analysis.claims.base import (
     Verdict,
     combined,
 )
+from hamburger.analysis.claims.readings import READINGS, Reading
 from hamburger.analysis.claims.results import Results, Row
 from hamburger.bench.growth import exponent
 from hamburger.bench.paper import SIZE
@@ -32,7 +33,6 @@ COMMAND = (
 )
 LINEAR, QUADRATIC = 1.1, 1.8  # exponents that still count as n, and as n squared
 GRADIENTS = "ham bench gradients --device cuda --sizes 4096,16384 --steps 6,24 --json results/gradients_h200.jsonl"
-GROWTH = ("one-step", "bptt")
 FLAT, GROWN = 1.05, 1.5  # memory at four times the sweeps: what still counts as the same, and what as growing with them
 
 
@@ -105,36 +105,36 @@ def _quartile(row: Row, field: str, way: float) -> float:
     return float(row[field] + way * (row.get(f"{field}_iqr") or 0.0))
 
 
-def sweeps(results: Results, *, unit: str) -> Verdict:
-    """BPTT over the one-step gradient for each ham, at every number of sweeps that was measured."""
+def sweeps(results: Results, *, unit: str, grad: str) -> Verdict:
+    """BPTT over a one-step gradient for each ham, at every number of sweeps that was measured."""
     trials = []
     for rows in results.beginning("gradients_").values():
         by = {(row["ham"], row["n"], row["steps"], row["grad"]): row for row in rows}
         findings = [
-            more(f"{ham}, K = {steps}, n = {n:,}", row, by[ham, n, steps, "one-step"], unit, samples="repeats")
-            for (ham, n, steps, grad), row in by.items()
-            if grad == "bptt" and (ham, n, steps, "one-step") in by
+            more(f"{ham}, K = {steps}, n = {n:,}", row, by[ham, n, steps, grad], unit, samples="repeats")
+            for (ham, n, steps, each), row in by.items()
+            if each == "bptt" and (ham, n, steps, grad) in by
         ]
         if findings:
             trials.append(Trial(str(rows[0]["hardware"]), tuple(findings)))
     return combined(trials)
 
 
-def flat(results: Results) -> Verdict:
-    """Peak memory at the most sweeps over that at the fewest: about 1 for one-step, and as K for BPTT."""
+def flat(results: Results, *, short: str) -> Verdict:
+    """Peak memory at the most sweeps over that at the fewest: about 1 for the short gradient, and as K for BPTT."""
     trials = []
     for rows in results.beginning("gradients_").values():
         findings = []
         few, many = min(row["steps"] for row in rows), max(row["steps"] for row in rows)
         for ham, n, grad in dict.fromkeys((row["ham"], row["n"], row["grad"]) for row in rows):
             had = {row["steps"]: row["mb"] for row in rows if (row["ham"], row["n"], row["grad"]) == (ham, n, grad)}
-            if grad not in GROWTH or few == many or not {few, many} <= set(had):
+            if grad not in (short, "bptt") or few == many or not {few, many} <= set(had):
                 continue
             ratio = had[many] / had[few]
-            limit = FLAT if grad == "one-step" else GROWN
-            holds = ratio <= limit if grad == "one-step" else ratio >= limit
+            limit = FLAT if grad == short else GROWN
+            holds = ratio <= limit if grad == short else ratio >= limit
             what, word = f"{ham} {grad}, K = {many} / K = {few}", CONFIRMED if holds else NOT_CONFIRMED
-            about = {"against": grad == "one-step", "counted": "measurement", "limit": limit}
+            about = {"against": grad == short, "counted": "measurement", "limit": limit}
             findings.append(Finding(what, ratio, None, 1, word, "times", "{:.2f}", **about))
         if findings:
             trials.append(Trial(str(rows[0]["hardware"]), tuple(findings)))
@@ -149,6 +149,45 @@ def _one_run(rows: list[Row], dtype: str) -> list[Row]:
 
 def _of(rows: list[Row], module: str, dtype: str) -> list[Row]:
     return [row for row in rows if row["module"] == module and row["dtype"] == dtype]
+
+
+def of_gradients(reading: Reading) -> tuple[Claim, ...]:
+    said, each = reading.said[0].upper() + reading.said[1:], "above 1 for each ham, K and n"
+    return (
+        Claim(
+            id=reading.id("cost-gradient-memory"),
+            family="cost",
+            statement=f"{said} needs less memory than BPTT.",
+            reference="section 2.3, after Eq. 13",
+            paper="orders alone: O(1) against O(t)",
+            test=f"peak memory of forward and backward of the ham alone, BPTT over {reading.grad}, {each}",
+            command=GRADIENTS,
+            judge=partial(sweeps, unit="mb", grad=reading.grad),
+        ),
+        Claim(
+            id=reading.id("cost-gradient-growth"),
+            family="cost",
+            statement=f"Memory does not grow with the sweeps by {reading.said}, by BPTT it does.",
+            reference="section 2.3, after Eq. 13",
+            paper="orders alone: O(1) against O(t)",
+            test=(
+                f"peak memory at the most sweeps over that at the fewest: {reading.grad} up to {FLAT:g}, "
+                f"BPTT from {GROWN:g} on"
+            ),
+            command=GRADIENTS,
+            judge=partial(flat, short=reading.grad),
+        ),
+        Claim(
+            id=reading.id("cost-gradient-time"),
+            family="cost",
+            statement=f"{said} takes less time than BPTT.",
+            reference="section 2.3, after Eq. 13",
+            paper="orders alone: O(1) against O(t); the sweeps themselves are made either way",
+            test=f"time of forward and backward of the ham alone, BPTT over {reading.grad}, {each}",
+            command=GRADIENTS,
+            judge=partial(sweeps, unit="ms", grad=reading.grad),
+        ),
+    )
 
 
 CLAIMS = (
@@ -212,34 +251,5 @@ CLAIMS = (
         command=COMMAND,
         judge=partial(over, rival="sa-flash", unit="ms", dtypes=("bfloat16",), hams=HAMS),
     ),
-    Claim(
-        id="cost-gradient-memory",
-        family="cost",
-        statement="The one-step gradient needs less memory than BPTT.",
-        reference="section 2.3, after Eq. 13",
-        paper="orders alone: O(1) against O(t)",
-        test="peak memory of forward and backward of the ham alone, BPTT over one-step, above 1 for each ham, K and n",
-        command=GRADIENTS,
-        judge=partial(sweeps, unit="mb"),
-    ),
-    Claim(
-        id="cost-gradient-growth",
-        family="cost",
-        statement="Its memory does not grow with the sweeps, that of BPTT does.",
-        reference="section 2.3, after Eq. 13",
-        paper="orders alone: O(1) against O(t)",
-        test=f"peak memory at the most sweeps over that at the fewest: one-step up to {FLAT:g}, BPTT from {GROWN:g} on",
-        command=GRADIENTS,
-        judge=flat,
-    ),
-    Claim(
-        id="cost-gradient-time",
-        family="cost",
-        statement="The one-step gradient takes less time than BPTT.",
-        reference="section 2.3, after Eq. 13",
-        paper="orders alone: O(1) against O(t); the sweeps themselves are made either way",
-        test="time of forward and backward of the ham alone, BPTT over one-step, above 1 for each ham, K and n",
-        command=GRADIENTS,
-        judge=partial(sweeps, unit="ms"),
-    ),
+    *(claim for reading in READINGS for claim in of_gradients(reading)),
 )

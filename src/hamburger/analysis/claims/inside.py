@@ -9,6 +9,7 @@ from functools import partial
 from hamburger.analysis.claims.base import Claim, Verdict
 from hamburger.analysis.claims.commands import ablate
 from hamburger.analysis.claims.method import TIMES, Case, Series, Shown, exceeds, judge
+from hamburger.analysis.claims.readings import READINGS
 from hamburger.analysis.claims.results import Results, Row
 from hamburger.analysis.report.statistics import Difference, paired
 
@@ -29,8 +30,9 @@ def silenced(row: Row) -> float | None:
     return None if row.get("silent_after") is None else 100 * (row["silent_after"] - row["silent_before"])
 
 
-def cosine(row: Row) -> float | None:
-    return row.get("cosine_one_step")
+def cosine(row: Row, strategy: str) -> float | None:
+    """Of a gradient to BPTT's."""
+    return row.get(f"cosine_{strategy}")
 
 
 def logarithm(field: str) -> Value:
@@ -109,15 +111,26 @@ CLAIMS = (
             shown=Shown("%", "{:+.2f}"),
         ),
     ),
-    Claim(
-        id="inside-direction",
-        family="inside",
-        statement="In a trained network the one-step gradient points about where BPTT points.",
-        reference="section 2.3, after Eq. 13",
-        paper="an argument, no numbers given",
-        test="cosine of the two gradients of the ham's input under the network's own loss, above 0.5 for each ham",
-        command=COMMAND,
-        judge=partial(above, find=partial(each_ham, value=cosine, what="cosine"), limit=0.5, shown=Shown("", "{:.2f}")),
+    *(
+        Claim(
+            id=reading.id("inside-direction"),
+            family="inside",
+            statement=f"In a trained network {reading.said} points about where BPTT points.",
+            reference="section 2.3, after Eq. 13",
+            paper="an argument, no numbers given",
+            test=(
+                f"cosine of {reading.grad} and BPTT, gradients of the ham's input under the network's own loss, "
+                "above 0.5 for each ham"
+            ),
+            command=COMMAND,
+            judge=partial(
+                above,
+                find=partial(each_ham, value=partial(cosine, strategy=reading.field), what="cosine"),
+                limit=0.5,
+                shown=Shown("", "{:.2f}"),
+            ),
+        )
+        for reading in READINGS
     ),
     Claim(
         id="inside-attention-rank",

@@ -16,6 +16,7 @@ from hamburger.analysis.claims.base import (
     Verdict,
     combined,
 )
+from hamburger.analysis.claims.readings import READINGS
 from hamburger.analysis.claims.results import Results, Row
 from hamburger.analysis.report.statistics import paired
 
@@ -153,11 +154,14 @@ CLAIMS = (
         "terms of Eq. 12 decay (q < 1)",
         "an exponential envelope of the terms' norms with factor below 1",
     ),
-    claim(
-        "propositions-direction",
-        "The one-step gradient points about where the gradient of all sweeps points.",
-        "section 2.3, after Eq. 13",
-        "one-step within 60 degrees of BPTT, K=6",
-        "angle to BPTT below 60 degrees at K = 6",
+    *(
+        claim(
+            reading.id("propositions-direction"),
+            f"{reading.said[0].upper()}{reading.said[1:]} points about where the gradient of all sweeps points.",
+            "section 2.3, after Eq. 13",
+            f"{reading.grad} within 60 degrees of BPTT, K=6",
+            f"angle of {reading.grad} to BPTT below 60 degrees at K = 6",
+        )
+        for reading in READINGS
     ),
 )
