@@ -387,3 +387,21 @@ def test_more_terms_are_more_than_the_first():
     assert seen == {f"{ham}-truncated1 - {ham}-truncated2" for ham in ("nmf", "vq", "cd")}
     better = {f"{ham}-truncated1": 54.0 for ham in ("nmf", "vq", "cd")}
     assert claim.judge(rows_of(claim, better)).word == CONFIRMED  # better than one-step, and no more terms
+
+
+def test_a_flat_time_is_no_evidence_of_linear_growth():
+    """Launches alone cost the same at any n: an exponent of 0.2 says nothing about what comes after."""
+
+    def judged_with(last):
+        rows = [
+            {"module": module, "dtype": "float32", "n": n, "hardware": "H", "infer_ms": ms, "train_ms": ms}
+            for module in ("nmf", "vq", "cd")
+            for n, ms in ((1024, 1.0), (16384, 1.0), (65536, last))
+        ]
+        return next(c for c in CLAIMS if c.id == "cost-linear-time").judge(Results({"table3_h200": rows}))
+
+    assert judged_with(3.1).word == CONFIRMED and "flat" not in judged_with(3.1).here
+    assert judged_with(2.9).word == INCONCLUSIVE
+    assert "still flat, less than 3 times" in judged_with(2.9).here
+    assert "nmf infer float32 up to n = 65,536" in judged_with(2.9).here
+    assert judged_with(9.0).word == NOT_CONFIRMED
