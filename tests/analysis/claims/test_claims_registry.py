@@ -291,7 +291,8 @@ def test_growth_is_not_read_between_two_runs():
     """Another commit's kernels may be ten times as slow: that is no exponent."""
     figures = [("new", 16384, 1.0), ("new", 65536, 4.0), ("old", 262144, 160.0)]
     rows = [
-        {"module": "nmf", "dtype": "float32", "n": n, "hardware": "H", "commit": commit, "infer_ms": ms, "train_ms": ms}
+        {"module": ham, "dtype": "float32", "n": n, "hardware": "H", "commit": commit, "infer_ms": ms, "train_ms": ms}
+        for ham in ("nmf", "vq", "cd")
         for commit, n, ms in figures
     ]
     claim = next(claim for claim in CLAIMS if claim.id == "cost-linear-time")
@@ -405,3 +406,32 @@ def test_a_flat_time_is_no_evidence_of_linear_growth():
     assert "still flat, less than 3 times" in judged_with(2.9).here
     assert "nmf infer float32 up to n = 65,536" in judged_with(2.9).here
     assert judged_with(9.0).word == NOT_CONFIRMED
+
+
+def test_measurements_that_were_cut_off_confirm_nothing():
+    whole = gradient_rows(one_step=(10, 40, 20, 20), bptt=(20, 80, 30, 90))
+    cut = [row for row in whole if (row["ham"], row["steps"]) != ("cd", 24)]
+    card = [row | {"device": "cuda", "n": 4096} for row in whole]  # the other size of the command has no row
+    for name in ("cost-gradient-memory", "cost-gradient-growth", "cost-gradient-time"):
+        claim = next(claim for claim in CLAIMS if claim.id == name)
+        assert claim.judge(Results({"gradients_x": whole})).word == CONFIRMED
+        for rows, missing in ((cut, "cd"), (card, "16,384")):
+            found = claim.judge(Results({"gradients_x": rows}))
+            assert found.word == INCONCLUSIVE and missing in found.here.partition("not run: ")[2]
+    growth = next(claim for claim in CLAIMS if claim.id == "cost-gradient-growth")
+    assert "nmf bptt, n = 64, K = 24 / K = 6" in {
+        f.what for f in growth.judge(Results({"gradients_x": whole})).trials[0].findings
+    }
+
+
+@pytest.mark.parametrize("name", ["cost-linear-memory", "cost-memory"])
+def test_a_ham_without_rows_of_table_3_is_told(name):
+    rows = [
+        {"module": module, "dtype": "float32", "n": n, "hardware": "H", "infer_mb": mb, "train_mb": mb}
+        for module, scale in (("sa-materialised", 9.0), ("nmf", 1.0), ("vq", 1.0), ("cd", 1.0))
+        for n, mb in ((4096, scale), (16384, 4 * scale))
+    ]
+    claim = next(claim for claim in CLAIMS if claim.id == name)
+    assert claim.judge(Results({"table3_h200": rows})).word == CONFIRMED
+    without = claim.judge(Results({"table3_h200": [row for row in rows if row["module"] != "vq"]}))
+    assert without.word == INCONCLUSIVE and "vq" in without.here.partition("not run: ")[2]

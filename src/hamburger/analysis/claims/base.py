@@ -74,7 +74,7 @@ class Trial:
         n = sorted({finding.n for finding in self.findings})
         counted = self.findings[0].counted if self.findings else "seed"
         seeds = " to ".join(map(str, dict.fromkeys((n[0], n[-1])))) if n else "no"
-        notes = [self.note, f"not run: {', '.join(self.missing)}" if self.missing else ""]
+        notes = [self.note, f"not run: {'; '.join(self.missing)}" if self.missing else ""]
         return "; ".join([f"{self.where}: {said} ({seeds} {counted}{'s' * (n != [1])})", *filter(None, notes)])
 
 

@@ -33,7 +33,11 @@ COMMAND = (
 )
 LINEAR, QUADRATIC = 1.1, 1.8  # exponents that still count as n, and as n squared
 WORK = 3.0  # times the smallest n's time: below that the largest n is still launches, and a small exponent no evidence
-GRADIENTS = "ham bench gradients --device cuda --sizes 4096,16384 --steps 6,24 --json results/gradients_h200.jsonl"
+SIZES, SWEEPS = (4096, 16384), (6, 24)
+GRADIENTS = (
+    f"ham bench gradients --device cuda --sizes {','.join(map(str, SIZES))} --steps {','.join(map(str, SWEEPS))} "
+    "--json results/gradients_h200.jsonl"
+)
 FLAT, GROWN = 1.05, 1.5  # memory at four times the sweeps: what still counts as the same, and what as growing with them
 
 
@@ -46,6 +50,7 @@ def growth(
         findings: list[Finding] = []
         others: list[str] = []
         idle: list[str] = []
+        missing: list[str] = []
         for dtype, module, mode in product(dict.fromkeys(row["dtype"] for row in rows), modules, MODES):
             field = f"{mode}_{unit}"
             had = {row["n"]: row[field] for row in _of(_one_run(rows, dtype), module, dtype) if row[field]}
@@ -53,6 +58,7 @@ def growth(
             others += [f"{module} {dtype} n = {n:,}" for n in sorted(every - had.keys())]
             ends = sorted(had)[-2:]
             if len(ends) < 2:
+                missing.append(f"{module} {mode} {dtype}")
                 continue
             p = exponent(ends, [had[n] for n in ends])
             holds = (most is None or p <= most) and (least is None or p >= least)
@@ -68,7 +74,8 @@ def growth(
             if idle:
                 rise = f"less than {WORK:g} times the time of the smallest n, so that the exponent says nothing"
                 notes.append(f"still flat, {rise}: {', '.join(idle)}")
-            trials.append(Trial(str(rows[0]["hardware"]), tuple(findings), note="; ".join(notes)))
+            card, note = str(rows[0]["hardware"]), "; ".join(notes)
+            trials.append(Trial(card, tuple(findings), missing=tuple(missing), note=note))
     return combined(trials)
 
 
@@ -77,7 +84,7 @@ def over(results: Results, rival: str, unit: str, dtypes: tuple[str, ...], hams:
     trials = []
     for rows in results.beginning("table3_h").values():
         for dtype in dtypes:
-            findings = []
+            findings, missing = [], []
             for ham in hams:
                 for mode in MODES:
                     field = f"{mode}_{unit}"
@@ -85,13 +92,16 @@ def over(results: Results, rival: str, unit: str, dtypes: tuple[str, ...], hams:
                         next((row for row in _of(rows, name, dtype) if row["n"] == SIZE and row[field]), None)
                         for name in (ham, rival)
                     )
+                    what, samples = f"{rival} / {ham}, {mode}", f"{mode}_repeats"
                     if ours and theirs:
-                        what, samples = f"{rival} / {ham}, {mode}", f"{mode}_repeats"
                         findings.append(more(what, theirs, ours, field, samples=samples))
+                    else:
+                        missing.append(what)
             if findings:
                 backends = sorted({row["backend"] for ham in hams for row in _of(rows, ham, dtype) if "backend" in row})
                 solved = f", our hams by backend {' and '.join(backends)}" if backends else ""
-                trials.append(Trial(f"{rows[0]['hardware']}, {dtype}, n = {SIZE:,}{solved}", tuple(findings)))
+                where = f"{rows[0]['hardware']}, {dtype}, n = {SIZE:,}{solved}"
+                trials.append(Trial(where, tuple(findings), missing=tuple(missing)))
     return combined(trials)
 
 
@@ -118,13 +128,16 @@ def sweeps(results: Results, *, unit: str, grad: str) -> Verdict:
     trials = []
     for rows in results.beginning("gradients_").values():
         by = {(row["ham"], row["n"], row["steps"], row["grad"]): row for row in rows}
-        findings = [
-            more(f"{ham}, K = {steps}, n = {n:,}", row, by[ham, n, steps, grad], unit, samples="repeats")
-            for (ham, n, steps, each), row in by.items()
-            if each == "bptt" and (ham, n, steps, grad) in by
-        ]
+        findings, missing = [], []
+        sizes, counts = expected(rows)
+        for n, ham, steps in product(sizes, HAMS, counts):
+            what, two = f"{ham}, K = {steps}, n = {n:,}", [by.get((ham, n, steps, each)) for each in ("bptt", grad)]
+            if two[0] and two[1]:
+                findings.append(more(what, two[0], two[1], unit, samples="repeats"))
+            else:
+                missing.append(what)
         if findings:
-            trials.append(Trial(str(rows[0]["hardware"]), tuple(findings)))
+            trials.append(Trial(str(rows[0]["hardware"]), tuple(findings), missing=tuple(missing)))
     return combined(trials)
 
 
@@ -132,21 +145,33 @@ def flat(results: Results, *, short: str) -> Verdict:
     """Peak memory at the most sweeps over that at the fewest: about 1 for the short gradient, and as K for BPTT."""
     trials = []
     for rows in results.beginning("gradients_").values():
-        findings = []
-        few, many = min(row["steps"] for row in rows), max(row["steps"] for row in rows)
-        for ham, n, grad in dict.fromkeys((row["ham"], row["n"], row["grad"]) for row in rows):
-            had = {row["steps"]: row["mb"] for row in rows if (row["ham"], row["n"], row["grad"]) == (ham, n, grad)}
-            if grad not in (short, "bptt") or few == many or not {few, many} <= set(had):
+        by = {(row["ham"], row["n"], row["grad"], row["steps"]): row["mb"] for row in rows}
+        findings, missing = [], []
+        sizes, counts = expected(rows)
+        few, many = counts[0], counts[-1]
+        for n, ham, grad in product(sizes, HAMS, (short, "bptt")):
+            what, two = (
+                f"{ham} {grad}, n = {n:,}, K = {many} / K = {few}",
+                [by.get((ham, n, grad, k)) for k in (few, many)],
+            )
+            if few == many or two[0] is None or two[1] is None:
+                missing.append(what)
                 continue
-            ratio = had[many] / had[few]
+            ratio = two[1] / two[0]
             limit = FLAT if grad == short else GROWN
-            holds = ratio <= limit if grad == short else ratio >= limit
-            what, word = f"{ham} {grad}, K = {many} / K = {few}", CONFIRMED if holds else NOT_CONFIRMED
-            about = {"against": grad == short, "counted": "measurement", "limit": limit}
-            findings.append(Finding(what, ratio, None, 1, word, "times", "{:.2f}", **about))
+            word = CONFIRMED if (ratio <= limit if grad == short else ratio >= limit) else NOT_CONFIRMED
+            shown = ("times", "{:.2f}", grad == short, "measurement", limit)
+            findings.append(Finding(what, ratio, None, 1, word, *shown))
         if findings:
-            trials.append(Trial(str(rows[0]["hardware"]), tuple(findings)))
+            trials.append(Trial(str(rows[0]["hardware"]), tuple(findings), missing=tuple(missing)))
     return combined(trials)
+
+
+def expected(rows: list[Row]) -> tuple[list[int], list[int]]:
+    """Sizes and sweeps that a file should have: those it has anything of, and on a card those of the command."""
+    card = rows[0].get("device") == "cuda"
+    sizes, counts = ({row[key] for row in rows} for key in ("n", "steps"))
+    return sorted(sizes | {*SIZES} if card else sizes), sorted(counts | {*SWEEPS} if card else counts)
 
 
 def _one_run(rows: list[Row], dtype: str) -> list[Row]:
