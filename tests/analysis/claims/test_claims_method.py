@@ -124,10 +124,33 @@ def test_sets_that_contradict_each_other_decide_nothing():
     assert found.word == INCONCLUSIVE and "contradict" in found.here
 
 
-def test_two_files_of_one_recipe_count_once_and_the_larger_one_does():
+def test_the_same_runs_in_two_files_count_once_and_the_larger_file_does():
     small, large = rows(a=[52, 52, 52], b=[50] * 3), rows(a=[48, 48, 48, 48], b=[50] * 4)
     found = judge(beats, small=small, large=large)
     assert len(found.trials) == 1 and found.telling.n == 4 and found.word == NOT_CONFIRMED
+
+
+def test_a_grid_and_a_comparison_of_contexts_are_one_evidence():
+    """What they were told is written in two ways, and how often they evaluated changes no score."""
+    made = rows(a=[52.0, 52.1, 51.9], b=[50] * 3)
+    grid = [row | {"settings": ["steps=9", "model.pretrained=x"], "overrides": ["keep=last"]} for row in made]
+    told = ["model.pretrained=x", "steps=9", "eval_every=9", "model.context=a"]
+    compared = [row | {"context": row["cell"], "overrides": told} for row in made]
+    sources = [SOURCE, Source("segmentation_", SOURCE.pairs, "context")]
+    assert len(compare(Results({"ablation_toy_x": grid, "segmentation_x": compared}), sources, beats).trials) == 1
+    other = [row | {"overrides": ["optim.lr=1", *told]} for row in compared]
+    found = compare(Results({"ablation_toy_x": grid, "segmentation_x": other}), sources, beats)
+    assert [trial.where.partition(", ")[0] for trial in found.trials] == [
+        "voc-animals (model.pretrained=x)",
+        "voc-animals (model.pretrained=x optim.lr=1)",
+    ]
+
+
+def test_other_steps_are_other_runs():
+    short, long = (rows(a=[52.0, 52.1, 51.9], b=[50] * 3), [*rows(a=[48.0, 48.1, 47.9], b=[50] * 3)])
+    found = judge(beats, short=short, long=[row | {"steps": 90} for row in long])
+    assert [trial.word for trial in found.trials] == [CONFIRMED, NOT_CONFIRMED]
+    assert found.word == INCONCLUSIVE and "contradict" in found.here
 
 
 def test_all_comparisons_of_a_claim_must_hold():

@@ -435,3 +435,22 @@ def test_a_ham_without_rows_of_table_3_is_told(name):
     assert claim.judge(Results({"table3_h200": rows})).word == CONFIRMED
     without = claim.judge(Results({"table3_h200": [row for row in rows if row["module"] != "vq"]}))
     assert without.word == INCONCLUSIVE and "vq" in without.here.partition("not run: ")[2]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"steps": 90, "cell": "baseline"}, "mixes numbers of steps: 9 and 90"),
+        ({"recipe": "camvid", "cell": "baseline"}, "mixes recipes: planes and camvid"),
+        ({"settings": ["optim.lr=1"], "cell": "baseline"}, "mixes settings: none and optim.lr=1"),
+        ({"recipe_hash": "b"}, r"has whole, seed 0 twice, of two recipes \(a and b\)"),
+    ],
+)
+def test_a_file_holds_one_experiment(tmp_path, change, said):
+    row = {"cell": "whole", "seed": 0, "recipe": "planes", "steps": 9, "hardware": "H", "recipe_hash": "a"}
+    path = tmp_path / "ablation_parts_x.jsonl"
+    path.write_text(json.dumps(row) + "\n" + json.dumps(row | {"settings": ["eval_every=3"]}) + "\n")
+    Results.of(tmp_path)
+    path.write_text(json.dumps(row) + "\n" + json.dumps(row | change) + "\n")
+    with pytest.raises(DataError, match=f"claims: .*ablation_parts_x.jsonl {said}"):
+        Results.of(tmp_path)

@@ -12,8 +12,9 @@ no more; but one of them alone refutes it, so that this one is held to 1 - 5 % /
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from hamburger.analysis.claims.base import (
@@ -25,7 +26,7 @@ from hamburger.analysis.claims.base import (
     Verdict,
     combined,
 )
-from hamburger.analysis.claims.results import Results, Row, by_seed
+from hamburger.analysis.claims.results import Results, Row, by_seed, settings
 from hamburger.analysis.report.statistics import LEVEL, Difference, paired, t_quantile
 
 MARGIN = 0.5
@@ -79,6 +80,13 @@ class Case:
 
     rows: Sequence[Row]
     found: dict[str, Difference | None]
+    told_apart: bool = False  # by its settings, where another set has the same recipe and as many steps
+
+    @property
+    def key(self) -> tuple[str, int, tuple[str, ...]]:
+        """What makes runs of the same seeds the same runs."""
+        first = self.rows[0]
+        return str(first["recipe"]), first["steps"], settings(first)
 
     @property
     def decides(self) -> bool:
@@ -88,7 +96,8 @@ class Case:
     def where(self) -> str:
         first = self.rows[0]
         hardware = " and ".join(dict.fromkeys(str(row["hardware"]) for row in self.rows))
-        return f"{first['recipe']}, {first['steps']} steps, {hardware}"
+        told = f" ({' '.join(self.key[2]) or 'as the recipe says'})" if self.told_apart else ""
+        return f"{first['recipe']}{told}, {first['steps']} steps, {hardware}"
 
     @property
     def told(self) -> list[Difference]:
@@ -112,6 +121,19 @@ class Shown:
 TIMES = Shown("times", "{:.2f}", math.exp)
 
 
+def once(cases: Sequence[Case]) -> list[Case]:
+    """Each experiment once: of files with one recipe, steps and settings that with more comparisons, then seeds.
+
+    Runs of the same seeds twice, in a grid and in a comparison of contexts, are no new evidence.
+    """
+    best: dict[tuple[str, int, tuple[str, ...]], Case] = {}
+    for case in (case for case in cases if case.told):
+        if case.key not in best or case.weight > best[case.key].weight:
+            best[case.key] = case
+    alike = Counter(key[:2] for key in best)
+    return [replace(case, told_apart=alike[key[:2]] > 1) for key, case in best.items()]
+
+
 def judge(
     cases: Sequence[Case],
     rule: Rule,
@@ -120,7 +142,7 @@ def judge(
     limit: float = 0.0,
 ) -> Verdict:
     """One trial for every set of runs that has anything to say, and a word for all. `limit` is what figures mark."""
-    cases = [case for case in cases if case.told]
+    cases = once(cases)
     trials = []
     for case in cases:
         sets = sum(other.decides == case.decides for other in cases)
@@ -178,18 +200,8 @@ class Source:
 
 
 def compare(results: Results, sources: Sequence[Source], rule: Rule) -> Verdict:
-    """mIoU of every pair on every set of runs.
-
-    Where two files speak of one recipe, the one with more findings counts, then the one with more seeds: runs of the
-    same seeds twice are no new evidence.
-    """
-    best: dict[str, Case] = {}
-    for source in sources:
-        for case in source.cases(results, points):
-            recipe = case.rows[0]["recipe"]
-            if case.told and (recipe not in best or case.weight > best[recipe].weight):
-                best[recipe] = case
-    return judge(list(best.values()), rule)
+    """mIoU of every pair on every set of runs."""
+    return judge([case for source in sources for case in source.cases(results, points)], rule)
 
 
 def ratios(results: Results, sources: Sequence[Source], *, field: str, device: str) -> Verdict:
