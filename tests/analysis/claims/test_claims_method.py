@@ -15,7 +15,18 @@ from hamburger.analysis.claims.base import (
     Trial,
     combined,
 )
-from hamburger.analysis.claims.method import Pair, Source, at_least, beats, compare, level, ratios, widened
+from hamburger.analysis.claims.method import (
+    Pair,
+    Source,
+    at_least,
+    beating,
+    beats,
+    compare,
+    keeping,
+    level,
+    ratios,
+    widened,
+)
 from hamburger.analysis.claims.results import Results
 from hamburger.analysis.report.statistics import paired
 
@@ -68,6 +79,23 @@ def test_the_interval_of_one_of_several_comparisons_is_wider():
     ],
 )
 def test_words(rule, scores, word):
+    assert judge(rule, x=rows(a=scores, b=[50.0] * len(scores))).word == word
+
+
+@pytest.mark.parametrize(
+    ("rule", "scores", "word"),
+    [
+        (beating(0.2), [50.2, 50.1, 50.0], INCONCLUSIVE),  # 0.1 +- 0.25 holds 0.2, and ends below half a point
+        (beats, [50.2, 50.1, 50.0], NOT_CONFIRMED),
+        (beating(0.2), [49.8, 49.7, 49.6], NOT_CONFIRMED),
+        (beating(2.0), [50.2, 50.1, 50.0], NOT_CONFIRMED),  # more is not asked for than what matters
+        (keeping(-0.2), [49.3, 49.5, 49.7], INCONCLUSIVE),  # -0.5 +- 0.5 holds -0.2
+        (at_least, [49.3, 49.4, 49.5], NOT_CONFIRMED),
+        (keeping(-0.2), [49.3, 49.4, 49.5], NOT_CONFIRMED),
+        (keeping(0.3), [49.3, 49.4, 49.5], NOT_CONFIRMED),
+    ],
+)
+def test_an_effect_of_the_paper_refutes_nothing(rule, scores, word):
     assert judge(rule, x=rows(a=scores, b=[50.0] * len(scores))).word == word
 
 

@@ -6,12 +6,13 @@ from functools import partial
 
 from hamburger.analysis.claims.base import Claim
 from hamburger.analysis.claims.commands import ablate
-from hamburger.analysis.claims.method import Pair, Source, at_least, beats, compare, level, ratios
+from hamburger.analysis.claims.method import Pair, Source, at_least, beating, compare, level, ratios
 from hamburger.analysis.claims.readings import CODE, EQUATION, READINGS, Reading
 
 HAMS = ("nmf", "vq", "cd")
 FILES = "ablation_gradient_"
 COMMAND = ablate("gradient")
+GAINS = {"nmf": 0.8, "vq": 1.1, "cd": 2.9}
 PRINTED = {
     "nmf": "one-step 77.8, BPTT 77.0 (means of 5 runs; best 78.3, 77.4)",
     "vq": "one-step 77.4, BPTT 76.3 (means of 5 runs; best 77.7, 76.6)",
@@ -38,7 +39,7 @@ CLAIMS = (
             paper=PRINTED[ham],
             test=f"mIoU, {reading.grad} minus BPTT, paired by seed, above 0",
             command=COMMAND,
-            judge=partial(compare, sources=[against(reading, "bptt", hams=(ham,))], rule=beats),
+            judge=partial(compare, sources=[against(reading, "bptt", hams=(ham,))], rule=beating(GAINS[ham])),
         )
         for reading in READINGS
         for ham in HAMS

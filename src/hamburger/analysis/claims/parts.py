@@ -6,7 +6,7 @@ from functools import partial
 
 from hamburger.analysis.claims.base import Claim
 from hamburger.analysis.claims.commands import ablate
-from hamburger.analysis.claims.method import Pair, Source, at_least, beats, compare
+from hamburger.analysis.claims.method import Pair, Source, at_least, beating, compare
 
 COMMAND = ablate("parts")
 
@@ -30,7 +30,7 @@ CLAIMS = (
         paper="with 77.8, without 75.7 (means of 5 runs; best 78.3, 75.9)",
         test="mIoU, whole minus baseline, paired by seed, above 0",
         command=COMMAND,
-        judge=partial(compare, sources=[parts("whole", "baseline"), *contexts("nmf", "baseline")], rule=beats),
+        judge=partial(compare, sources=[parts("whole", "baseline"), *contexts("nmf", "baseline")], rule=beating(2.1)),
     ),
     Claim(
         id="parts-ham",
@@ -40,7 +40,7 @@ CLAIMS = (
         paper="with 77.8, without the ham 75.6 (means; best 78.3, 75.8)",
         test="mIoU, whole minus breads alone, paired by seed, above 0",
         command=COMMAND,
-        judge=partial(compare, sources=[parts("whole", "without-ham"), *contexts("nmf", "breads")], rule=beats),
+        judge=partial(compare, sources=[parts("whole", "without-ham"), *contexts("nmf", "breads")], rule=beating(2.2)),
     ),
     Claim(
         id="parts-breads-alone",
@@ -62,7 +62,7 @@ CLAIMS = (
         paper="with 77.8, without the upper bread 76.8 (means; best 78.3, 77.0)",
         test="mIoU, whole minus without-upper, paired by seed, above 0",
         command=COMMAND,
-        judge=partial(compare, sources=[parts("whole", "without-upper")], rule=beats),
+        judge=partial(compare, sources=[parts("whole", "without-upper")], rule=beating(1.0)),
     ),
     Claim(
         id="parts-lower",
@@ -72,7 +72,7 @@ CLAIMS = (
         paper="with 77.8, without the lower bread 77.2 (means; best 78.3, 77.3)",
         test="mIoU, whole minus without-lower, paired by seed, above 0",
         command=COMMAND,
-        judge=partial(compare, sources=[parts("whole", "without-lower")], rule=beats),
+        judge=partial(compare, sources=[parts("whole", "without-lower")], rule=beating(0.6)),
     ),
     Claim(
         id="parts-only-ham",
@@ -82,6 +82,6 @@ CLAIMS = (
         paper="only the ham 76.8, baseline 75.7 (means; best 77.0, 75.9)",
         test="mIoU, only-ham minus baseline, paired by seed, above 0",
         command=COMMAND,
-        judge=partial(compare, sources=[parts("only-ham", "baseline")], rule=beats),
+        judge=partial(compare, sources=[parts("only-ham", "baseline")], rule=beating(1.1)),
     ),
 )

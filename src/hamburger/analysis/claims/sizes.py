@@ -6,7 +6,7 @@ from functools import partial
 
 from hamburger.analysis.claims.base import Claim, Verdict
 from hamburger.analysis.claims.commands import ablate
-from hamburger.analysis.claims.method import Case, Pair, Source, at_least, beats, compare, judge, points
+from hamburger.analysis.claims.method import Case, Pair, Source, at_least, beating, beats, compare, judge, points
 from hamburger.analysis.claims.results import Results
 
 TEMPERATURE = ablate("temperature")
@@ -41,7 +41,7 @@ CLAIMS = (
         paper="T = 1: 77.0, T = 0.1: 77.5 (means; best 77.1, 78.2)",
         test="mIoU of CD, T = 0.1 minus T = 1, above 0",
         command=TEMPERATURE,
-        judge=partial(compare, sources=[colder("cd", "0.1", "1")], rule=beats),
+        judge=partial(compare, sources=[colder("cd", "0.1", "1")], rule=beating(0.5)),
     ),
     Claim(
         id="temperature-lower",
