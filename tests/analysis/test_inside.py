@@ -90,7 +90,7 @@ def test_the_rank_of_attention_is_that_of_its_matrix(name, options, heads):
     assert found["numerical_attention"] == np.linalg.matrix_rank(matrices, tol=None, rtol=36 * 2.0**-23).mean()
     assert found["spectrum_attention"][COUNTS.index(4)] == pytest.approx(shares[:, :4].sum(1).mean(), abs=1e-5)
     assert found["spectrum_attention"][-1] == pytest.approx(1, abs=1e-6)
-    assert found["positions"] == 36 and "rank_ham" not in found
+    assert (found["positions"], found["channels"]) == (36, 8) and "rank_ham" not in found
     common = matrices.mean(1, keepdims=True)  # what every position takes
     left = np.linalg.svd(matrices - common, compute_uv=False) ** 2
     left_shares = left / left.sum(1, keepdims=True)

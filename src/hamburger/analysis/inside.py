@@ -38,8 +38,8 @@ def look_inside(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *, lay
     rank), `rank90_*` (singular values for 90 % of the energy), `numerical_*` (those that float32 can tell from zero),
     `spectrum_*` (shares of the energy in the COUNTS largest). Further: `silent_*` (share of channels next to zero),
     `common_attention` (share of the matrix's energy in that common row: attention that looks at nothing in particular
-    has all of it there, and rank 1), `bound` (the ham's r), `positions` (n); `cosine_*` and `norm_*` of each gradient
-    of the ham, at the cotangent of the cross-entropy, to and over BPTT.
+    has all of it there, and rank 1), `bound` (the ham's r), `positions` (n), `channels`; `cosine_*` and `norm_*` of
+    each gradient of the ham, at the cotangent of the cross-entropy, to and over BPTT.
     """
     found: dict[str, list[Tensor]] = {}
 
@@ -66,7 +66,8 @@ def look_inside(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *, lay
             add(f"rank90_{part}", rank_for(shares, 0.9))
             add(f"numerical_{part}", numerical_rank(shares, max(matrix.flatten(2).shape[1:])))
             add(f"spectrum_{part}", shares_at(shares, COUNTS))
-        add("positions", torch.full((len(images),), float(matrices["before"].flatten(2).shape[2])))
+        for key, size in zip(("channels", "positions"), matrices["before"].flatten(2).shape[1:], strict=True):
+            add(key, torch.full((len(images),), float(size)))
         if only is not None:
             add("bound", torch.full((len(images),), float(hams[only].ham.rank)))
             for key, value in gradients(net, images, labels, only).items():

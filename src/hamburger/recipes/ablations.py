@@ -100,7 +100,7 @@ def temperature(recipe: SupervisedTraining) -> Grid:
 @ablations.register("latent")
 def latent(recipe: SupervisedTraining) -> Grid:
     """Fig. 3: inner width d and rank r, in parts of the head's width, so that a small network has such a grid too."""
-    width = int(_head(recipe, "latent").get("width", WIDTH))
+    width = head_width(recipe, "latent")
     if width % 64:
         raise OptionError(f"ablate: 'latent' divides the head's width by up to 64, got {width}; take a multiple of 64")
     across = [(width, width // part) for part in (64, 32, 16, 8, 4)]
@@ -153,6 +153,11 @@ def inside(recipe: SupervisedTraining) -> Grid:
         grid[name] = Variant(overrides)
         grid[f"{name}-inside"] = Variant(weights=name, evaluation=("--inside", str(LOOKED_AT)))
     return grid
+
+
+def head_width(recipe: SupervisedTraining, grid: str) -> int:
+    """Channels that the context of a segmentation network takes."""
+    return int(_head(recipe, grid).get("width", WIDTH))
 
 
 def _head(recipe: SupervisedTraining, grid: str) -> dict[str, Any]:

@@ -107,10 +107,13 @@ def test_committed_verdicts_are_those_of_the_committed_rows(committed):
         assert (row["effect"] is None) == (row["n_seeds"] == 0) == (row["verdict"] == NOT_RUN)
 
 
+BESIDE = ("inside-spectrum-ham", "inside-spectrum-attention")  # both sides are measured in the same way
+
+
 @pytest.mark.parametrize("family", ["inside", "angles"])
 def test_measures_on_the_claims_side_confirm_and_on_the_other_refute(family):
     """Each measure turned into its opposite: what was large is small, and the other way round."""
-    for claim in (claim for claim in ABLATED if claim.family == family and claim.id != "inside-spectrum-ham"):
+    for claim in (claim for claim in ABLATED if claim.family == family and claim.id not in BESIDE):
         for word, turned in ((CONFIRMED, False), (NOT_CONFIRMED, True)):
             (rows,) = rows_of(claim, {}).files.values()
             made = [row | turn(row) if turned else row for row in rows]
@@ -139,6 +142,39 @@ def test_the_ham_must_do_more_than_its_breads():
 
     assert judged_with(2.0).word == CONFIRMED and judged_with(2.0).telling.effect == pytest.approx(2.0)
     assert judged_with(0.5).word == NOT_CONFIRMED
+
+
+def test_the_ham_must_do_more_than_each_attention():
+    claim = next(claim for claim in ABLATED if claim.id == "inside-spectrum-attention")
+    (rows,) = rows_of(claim, {}).files.values()
+
+    def judged_with(rank, *names):
+        made = [row | {"rank_after": rank} if row["cell"] in names else row for row in rows]
+        return claim.judge(Results({"ablation_inside_x": made}))
+
+    names = [f"{name}-inside" for name in ("sa-flash", "da", "nonlocal")]
+    assert judged_with(2.0, *names).word == CONFIRMED and len(judged_with(2.0, *names).trials[0].findings) == 9
+    assert judged_with(2.0, *names[:2]).word == NOT_CONFIRMED
+
+
+def test_a_ratio_next_to_one_and_a_part_of_a_channel_count_for_nothing():
+    found = {claim.id: claim for claim in ABLATED}
+    (rows,) = rows_of(found["inside-spectrum"], {}).files.values()
+
+    def words(name, **change):
+        return found[name].judge(Results({"ablation_inside_x": [row | change for row in rows]})).word
+
+    assert words("inside-spectrum", rank_before=1.001, rank_after=1.0) == NOT_CONFIRMED
+    assert words("inside-spectrum", rank_before=1.06, rank_after=1.0) == CONFIRMED
+    # 512 channels in the recipe, unless the row says how many
+    assert words("inside-silent", silent_before=0.0, silent_after=0.9 / 512) == NOT_CONFIRMED
+    assert words("inside-silent", silent_before=0.0, silent_after=1.1 / 512) == CONFIRMED
+    assert words("inside-silent", silent_before=0.0, silent_after=1.1 / 512, channels=64.0) == NOT_CONFIRMED
+    assert words("inside-silent", recipe="of my own") == NOT_RUN
+    assert words("gradient-memory") == NOT_RUN
+    (rows,) = rows_of(found["gradient-memory"], {}).files.values()
+    made = [row | {"peak_mb": 1.001 if row["cell"].endswith("bptt") else 1.0} for row in rows]
+    assert found["gradient-memory"].judge(Results({"ablation_gradient_x": made})).word == NOT_CONFIRMED
 
 
 def gradient_rows(**figures):
@@ -314,7 +350,9 @@ def test_figures_show_what_an_effect_is_held_against(committed, text):
     limits = {claim.id: {f.limit for t in verdict.trials for f in t.findings} for claim, verdict in judged(committed)}
     assert all(None not in found for found in limits.values())
     assert limits["angles-input"] == {0.5}
-    assert limits["inside-spectrum"] == limits["cost-time"] == limits["propositions-1"] == {1.0}
+    assert limits["cost-time"] == limits["propositions-1"] == limits["inside-attention-rank"] == {1.0}
+    assert [*limits["inside-spectrum"]] == [pytest.approx(1.05)]
+    assert limits["inside-silent"] == {1.0}
     assert limits["cost-linear-time"] == {1.1}
     assert limits["cost-gradient-growth"] == {1.05, 1.5}
     drawn = {name: text.partition(f'data-figure="{name}"')[2].partition("</svg>")[0] for name in limits}

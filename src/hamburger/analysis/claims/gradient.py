@@ -6,7 +6,7 @@ from functools import partial
 
 from hamburger.analysis.claims.base import Claim
 from hamburger.analysis.claims.commands import ablate
-from hamburger.analysis.claims.method import Pair, Source, at_least, beating, compare, level, ratios
+from hamburger.analysis.claims.method import COUNTS, Pair, Source, at_least, beating, compare, level, ratios
 from hamburger.analysis.claims.readings import CODE, EQUATION, READINGS, Reading
 
 HAMS = ("nmf", "vq", "cd")
@@ -84,7 +84,7 @@ CLAIMS = (
             statement=f"Training by {reading.said} needs less memory than by BPTT, which keeps a graph of all sweeps.",
             reference="section 2.3: O(1) against O(K)",
             paper="orders alone, no numbers given",
-            test=f"peak memory of the card over the whole training, BPTT over {reading.grad}, above 1 for each ham",
+            test=f"peak memory of the card over a training, BPTT over {reading.grad}, above {COUNTS:g} for each ham",
             command=COMMAND,
             judge=partial(ratios, sources=[memory(reading)], field="peak_mb", device="cuda"),
         )

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
 from hamburger.analysis.claims.base import Claim, Verdict
 from hamburger.analysis.claims.commands import ablate
-from hamburger.analysis.claims.method import TIMES, Case, Series, Shown, exceeds, judge
+from hamburger.analysis.claims.method import COUNTS, TIMES, Case, Series, Shown, exceeds, judge
 from hamburger.analysis.claims.readings import READINGS
 from hamburger.analysis.claims.results import Results, Row
 from hamburger.analysis.report.statistics import Difference, paired
+from hamburger.errors import HamburgerError
+from hamburger.recipes.ablations import head_width
+from hamburger.recipes.find import find_training
 
 HAMS = ("nmf", "vq", "cd")
 ATTENTIONS = ("sa-flash", "da", "nonlocal")
 COMMAND = ablate("inside")
+FEWER = math.log(COUNTS)  # of ranks
+ONE = 1.0  # channel: below that no channel of a typical image was silenced
 Value = Callable[[Row], float | None]
 Found = dict[str, Difference | None]
 
@@ -26,8 +31,18 @@ def concentration(row: Row) -> float | None:
 
 
 def silenced(row: Row) -> float | None:
-    """Share of channels next to zero after the context minus that before it, in percent."""
-    return None if row.get("silent_after") is None else 100 * (row["silent_after"] - row["silent_before"])
+    """Channels next to zero after the context minus those before it, mean over images."""
+    width = row.get("channels") or _width(str(row["recipe"]))
+    return width * (row["silent_after"] - row["silent_before"]) if width and "silent_after" in row else None
+
+
+@cache
+def _width(recipe: str) -> int | None:
+    """Channels of the context of a recipe: older rows do not say it. None for a recipe that is not known here."""
+    try:
+        return head_width(find_training(recipe), "inside")
+    except HamburgerError:
+        return None
 
 
 def cosine(row: Row, strategy: str) -> float | None:
@@ -47,6 +62,15 @@ def each_ham(rows: list[Row], value: Value, what: str, than: str | None = None) 
         theirs = dict.fromkeys(ours, 0.0) if than is None else _by_seed(rows, than, value)
         found[f"{ham}, {what}" if than is None else f"{ham} / {than}, {what}"] = paired(ours, theirs)
     return found
+
+
+def each_pair(rows: list[Row], value: Value, what: str) -> Found:
+    """The value for each ham over that for each attention, as logarithms."""
+    return {
+        f"{ham} / {name}, {what}": paired(_by_seed(rows, ham, value), _by_seed(rows, name, value))
+        for ham in HAMS
+        for name in ATTENTIONS
+    }
 
 
 def each_attention(rows: list[Row], ours: Value, ham: Value, what: str, *, over_ham: bool) -> Found:
@@ -75,10 +99,10 @@ CLAIMS = (
         statement="A Hamburger concentrates the spectrum of its feature map.",
         reference="Fig. 5",
         paper="a figure without numbers",
-        test="effective rank of the context's input over that of its output, above 1 for each ham",
+        test=f"effective rank of the context's input over that of its output, above {COUNTS:g} for each ham",
         command=COMMAND,
         judge=partial(
-            above, find=partial(each_ham, value=concentration, what="rank before / after"), limit=0.0, shown=TIMES
+            above, find=partial(each_ham, value=concentration, what="rank before / after"), limit=FEWER, shown=TIMES
         ),
     ),
     Claim(
@@ -87,13 +111,28 @@ CLAIMS = (
         statement="It is the ham that concentrates the spectrum, more than the breads do without it.",
         reference="Fig. 5, with a control that the paper does not have",
         paper="not examined",
-        test="the same ratio, that of each ham over that of the breads alone, paired by seed, above 1",
+        test=f"the same ratio, that of each ham over that of the breads alone, paired by seed, above {COUNTS:g}",
         command=COMMAND,
         judge=partial(
             above,
             find=partial(each_ham, value=concentration, what="rank before / after", than="breads"),
-            limit=0.0,
+            limit=FEWER,
             shown=TIMES,
+        ),
+    ),
+    Claim(
+        id="inside-spectrum-attention",
+        family="inside",
+        statement="A Hamburger concentrates the spectrum of its feature map more than attention does.",
+        reference="our question beside Fig. 5",
+        paper="not examined",
+        test=(
+            "the same ratio, that of each ham over that of self-attention, DANet's module and the non-local block, "
+            f"paired by seed, above {COUNTS:g}"
+        ),
+        command=COMMAND,
+        judge=partial(
+            above, find=partial(each_pair, value=concentration, what="rank before / after"), limit=FEWER, shown=TIMES
         ),
     ),
     Claim(
@@ -102,13 +141,13 @@ CLAIMS = (
         statement="A Hamburger silences channels that say nothing.",
         reference="Fig. 6",
         paper="pictures without numbers",
-        test="share of channels below 1 % of the mean channel, after minus before, above 0 for each ham",
+        test="channels below 1 % of the mean channel, after minus before, one or more for each ham",
         command=COMMAND,
         judge=partial(
             above,
             find=partial(each_ham, value=silenced, what="silent channels"),
-            limit=0.0,
-            shown=Shown("%", "{:+.2f}"),
+            limit=ONE,
+            shown=Shown("(channels)", "{:+.2f}"),
         ),
     ),
     *(
@@ -149,7 +188,7 @@ CLAIMS = (
                 what="r of the ham / values for 90 %",
                 over_ham=False,
             ),
-            limit=0.0,
+            limit=0.0,  # whether r holds it is exact: no margin
             shown=TIMES,
         ),
     ),
@@ -159,7 +198,10 @@ CLAIMS = (
         statement="What a ham hands on is spread over fewer directions than the matrix of an attention.",
         reference="beside Fig. 5: rank of attention maps, for comparison",
         paper="not examined",
-        test="effective rank of each attention's matrix over that of D C of the NMF ham, paired by seed, above 1",
+        test=(
+            "effective rank of each attention's matrix over that of D C of the NMF ham, paired by seed, "
+            f"above {COUNTS:g}"
+        ),
         command=COMMAND,
         judge=partial(
             above,
@@ -170,7 +212,7 @@ CLAIMS = (
                 what="rank of A / of D C",
                 over_ham=True,
             ),
-            limit=0.0,
+            limit=FEWER,
             shown=TIMES,
         ),
     ),

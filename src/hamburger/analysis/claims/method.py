@@ -8,7 +8,8 @@ refuted only by an interval that leaves out that effect.
 MARGIN and the rules were written before any score of the ablations was seen. They were revised after the ablations on
 generated scenes, made on a processor, and before any ablation on a card, in this: propositions are held to solves that
 meet their assumption; Eq. 13 is read in two ways; flat times and missing measurements confirm nothing; runs are told
-apart by steps and settings; the paper's effect is the least that is asked for where it is below MARGIN.
+apart by steps and settings; the paper's effect is the least that is asked for where it is below MARGIN; a ratio
+counts from COUNTS on, silent channels from one on.
 
 Chances to be wrong add up, and are paid for: where a claim has s data sets, any of which may confirm or refute it, each
 is held to a level of 1 - 5 % / s. Where it asks for m comparisons at once, all of them must be confirmed, which needs
@@ -36,6 +37,7 @@ from hamburger.analysis.claims.results import Results, Row, by_seed, settings
 from hamburger.analysis.report.statistics import LEVEL, Difference, paired, t_quantile
 
 MARGIN = 0.5
+COUNTS = 1.05  # a ratio below is next to none, however sure
 GENERATED = "patchwork"  # recipes that begin so are scenes of our own
 
 Interval = tuple[float, float] | None
@@ -221,9 +223,11 @@ def compare(results: Results, sources: Sequence[Source], rule: Rule) -> Verdict:
 
 
 def ratios(results: Results, sources: Sequence[Source], *, field: str, device: str) -> Verdict:
-    """Ours over theirs is above 1, in files of that device."""
+    """Ours over theirs is above 1 by what counts, in files of that device."""
     cases = [case for source in sources for case in source.cases(results, partial(_logarithms, field=field), "/")]
-    return judge([case for case in cases if case.rows[0]["device"] == device], partial(exceeds, limit=0.0), TIMES)
+    limit = math.log(COUNTS)
+    here = [case for case in cases if case.rows[0]["device"] == device]
+    return judge(here, partial(exceeds, limit=limit), TIMES, limit=limit)
 
 
 def points(rows: list[Row], key: str, name: str) -> Series:

@@ -7,7 +7,7 @@ from typing import Any
 
 from hamburger.analysis.claims import figures, pictures
 from hamburger.analysis.claims.base import CONFIRMED, INCONCLUSIVE, NOT_CONFIRMED, NOT_RUN, Claim, Finding, Verdict
-from hamburger.analysis.claims.method import GENERATED, MARGIN
+from hamburger.analysis.claims.method import COUNTS, GENERATED, MARGIN
 from hamburger.analysis.claims.registry import CLAIMS, FAMILIES
 from hamburger.analysis.claims.results import Results, by_seed
 from hamburger.analysis.claims.tables import PRINTED, Judged, counts, effect, files, judged, sheets
@@ -32,8 +32,8 @@ METHOD = (
     "held to a level of 1 - 5 % / m, so that an interval at 95 % may leave out 0 while the verdict is inconclusive.",
     "The rules were revised after the ablations on generated scenes, made on a processor, and before any ablation on a "
     "card: propositions are held to solves that meet their assumption, Eq. 13 is read in two ways, flat times and "
-    "measurements that are missing confirm nothing, runs are told apart by steps and settings, and an effect that the "
-    "paper itself found refutes nothing.",
+    "measurements that are missing confirm nothing, runs are told apart by steps and settings, an effect that the "
+    f"paper itself found refutes nothing, and a ratio counts from {COUNTS:g} on, silent channels from one on.",
     "Over several data sets a claim is confirmed where one set confirms it and none refutes it, and not confirmed the "
     "other way round; otherwise it is inconclusive. Each of s sets that may decide is held to a level of 1 - 5 % / s. "
     "Photographs decide; generated scenes stand beside them, and decide only where there is nothing else. The effect "
