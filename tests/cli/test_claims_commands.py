@@ -72,6 +72,13 @@ def test_several_ways_to_solve_have_a_file_each(tmp_path):
 def test_one_claim_in_full_and_mistakes(tmp_path):
     told = CliRunner().invoke(app, ["claims", "--results", str(tmp_path), "--only", "parts-ham"])
     assert told.exit_code == 0 and "command: ham ablate parts" in told.stdout
+    row = {"recipe": "patchwork", "steps": 9, "hardware": "H"}
+    scores = {"whole": (0.51, 0.52, 0.53), "without-ham": (0.5, 0.5, 0.5)}
+    made = [row | {"cell": c, "seed": i, "miou": s} for c, own in scores.items() for i, s in enumerate(own)]
+    (tmp_path / "ablation_parts_x.jsonl").write_text("".join(json.dumps(one) + "\n" for one in made))
+    told = CliRunner().invoke(app, ["claims", "--results", str(tmp_path), "--only", "parts-ham"])
+    assert "could tell: 2.48 points, of whole - without-ham" in told.stdout
+    assert "could tell" in CliRunner().invoke(app, ["claims", "--results", str(tmp_path)]).stdout
     wrong = CliRunner().invoke(app, ["claims", "--results", str(tmp_path), "--only", "part-ham"])
     assert "did you mean 'parts-ham'" in str(wrong.exception)
     nowhere = CliRunner().invoke(app, ["claims", "--results", str(tmp_path / "none")])

@@ -26,7 +26,7 @@ def claims(
     from rich.table import Table
 
     from hamburger.analysis.claims import Results
-    from hamburger.analysis.claims.tables import as_json, counts, effect, judged
+    from hamburger.analysis.claims.tables import as_json, counts, effect, judged, power
     from hamburger.cli.lists import words
     from hamburger.files import check_writable, write_atomically
 
@@ -42,12 +42,12 @@ def claims(
         _in_full(found, words(only))
     else:
         table = Table(title=f"{len(found)} claims: {counts(found)}")
-        for heading in ("claim", "effect", "seeds", "verdict"):
-            table.add_column(heading, justify="right" if heading == "seeds" else "left")
+        for heading in ("claim", "effect", "could tell", "seeds", "verdict"):
+            table.add_column(heading, justify="right" if heading in ("could tell", "seeds") else "left")
         for claim, verdict in found:
             seeds = str(verdict.seeds or "")
             word = f"[{COLOURS[verdict.word]}]{verdict.word}[/]{'*' * bool(verdict.basis)}"
-            table.add_row(claim.id, effect(verdict).replace("[", r"\["), seeds, word)
+            table.add_row(claim.id, effect(verdict).replace("[", r"\["), power(verdict), seeds, word)
         if any(verdict.basis for _, verdict in found):
             table.caption = "* on generated scenes alone"
         console.print(table)
@@ -74,4 +74,7 @@ def _in_full(found: Judged, names: tuple[str, ...]) -> None:
         typer.echo(f"  test: {claim.test}")
         for trial in verdict.trials:
             typer.echo(f"  here: {trial.text}: {trial.word}{'' if trial.decides else ' (beside)'}")
+        telling = verdict.telling
+        if telling is not None and telling.power:
+            typer.echo(f"  could tell: {f'{telling.power} {telling.unit}'.strip()}, of {telling.what}")
         typer.echo(f"  command: {claim.command}")

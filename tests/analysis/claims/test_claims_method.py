@@ -54,6 +54,18 @@ def test_the_interval_is_students_worked_out_by_hand():
     assert found.n == 3
 
 
+def test_power_is_half_the_interval_that_decides():
+    # mean 2, deviation 1: t(0.975, 2) = 4.302653 confirms or leaves open; one of two that refutes has t(0.9875, 2)
+    lone = judge(beats, x=rows(a=[51, 52, 53], b=[50, 50, 50])).telling
+    assert lone.word == INCONCLUSIVE and lone.tells == pytest.approx(4.302653 / math.sqrt(3), abs=1e-5)
+    assert lone.power == "2.48"
+    source = Source("ablation_toy_", (Pair("a", "b"), Pair("a", "c")))
+    made = rows(a=[31, 32, 33], b=[50, 50, 50], c=[32, 32, 32])
+    two = compare(Results({"ablation_toy_x": made}), [source], beats)
+    assert two.telling.what == "a - b" and two.telling.tells == pytest.approx(6.205347 / math.sqrt(3), abs=1e-5)
+    assert judge(beats, x=rows(a=[52, 52], b=[50, 50])).telling.power == ""
+
+
 def test_the_interval_of_one_of_several_comparisons_is_wider():
     # t(0.9875, 2) = 6.205347
     found = paired({0: 1.0, 1: 2.0, 2: 3.0}, dict.fromkeys(range(3), 0.0))
@@ -203,6 +215,7 @@ def test_ratios_by_hand():
     assert loose.word == INCONCLUSIVE and loose.telling.effect == pytest.approx(2)
     reach = math.exp(4.302653 * math.log(2) / math.sqrt(3))
     assert loose.telling.interval == pytest.approx((2 / reach, 2 * reach), rel=1e-5)
+    assert loose.telling.tells == pytest.approx(reach, rel=1e-5)  # times
 
 
 def test_the_finding_shown_speaks_least_for_the_claim():

@@ -243,6 +243,14 @@ def test_growth_is_judged_by_its_exponent():
     assert words[2.0]["cost-linear-time"].telling.effect == pytest.approx(2.0)
 
 
+def test_power_stands_beside_each_verdict_over_seeds(committed, text):
+    rows = as_rows(judged(committed))
+    assert all((row["could_tell"] is not None) == (row["ci"] is not None) for row in rows if row["unit"] == "points")
+    row = next(row for row in rows if row["id"] == "gradient-cd")
+    assert row["could_tell"] == pytest.approx((row["ci"][1] - row["ci"][0]) / 2, rel=1e-2)
+    assert "could tell" in markdown(committed) and "could tell" in text
+
+
 def test_markdown_and_commands(committed):
     text = markdown(committed)
     assert all(claim.statement in text for claim in CLAIMS)

@@ -27,11 +27,17 @@ class Finding:
     counted: str = "seed"  # what `n` counts
     limit: float | None = None  # what the effect is held against, for figures
     short: str = ""  # for figures, where `what` is too long
+    tells: float | None = None  # half the width of the interval that decides: the smallest effect it could have told
 
     @property
     def support(self) -> float:
         """What orders findings from the one that speaks least for the claim."""
         return -self.effect if self.against else self.effect
+
+    @property
+    def power(self) -> str:
+        """What these seeds could have told, as a size without sign; empty where no interval decides."""
+        return "" if self.tells is None else self.shown.format(self.tells).lstrip("+")
 
     @property
     def text(self) -> str:

@@ -10,7 +10,7 @@ from hamburger.analysis.claims.base import CONFIRMED, INCONCLUSIVE, NOT_CONFIRME
 from hamburger.analysis.claims.method import COUNTS, GENERATED, MARGIN
 from hamburger.analysis.claims.registry import CLAIMS, FAMILIES
 from hamburger.analysis.claims.results import Results, by_seed
-from hamburger.analysis.claims.tables import PRINTED, Judged, counts, effect, files, judged, sheets
+from hamburger.analysis.claims.tables import PRINTED, Judged, counts, effect, files, judged, power, sheets
 from hamburger.analysis.report.drawing import svg
 from hamburger.analysis.report.html import Cell, Markup, document, figure, folded, paragraph, section, table
 from hamburger.analysis.report.statistics import LEVEL, summarise, t_quantile
@@ -37,7 +37,9 @@ METHOD = (
     "Over several data sets a claim is confirmed where one set confirms it and none refutes it, and not confirmed the "
     "other way round; otherwise it is inconclusive. Each of s sets that may decide is held to a level of 1 - 5 % / s. "
     "Photographs decide; generated scenes stand beside them, and decide only where there is nothing else. The effect "
-    "in the table is that of the comparison that speaks least for the claim among those that share its verdict.",
+    "in the table is that of the comparison that speaks least for the claim among those that share its verdict. “Could "
+    "tell” is half the width of the interval that decided about it (that of a confirmation where nothing was decided), "
+    "at the deviation that was seen: the smallest effect that these seeds could have told from none; of ratios, times.",
     "Times are medians of repeated calls: one is called shorter where its upper quartile lies below the other's lower "
     "one. Memory is counted, and has no spread. A claim about section 2.3 is confirmed where it holds in every solve, "
     "and not confirmed where some case (input, ham, temperature) fails with every seed; a proposition on solves that "
@@ -53,6 +55,7 @@ def page(results: Results) -> str:
             Markup(f'<a href="#{claim.id}">{claim.id}</a><br><span>{_plain(claim.statement)}</span>'),
             Markup(f'<span class="whole">{badge(verdict.word)}{"<br>" * bool(verdict.basis)}{verdict.basis}</span>'),
             _effect(verdict),
+            power(verdict) or None,
             str(verdict.seeds) if verdict.seeds else None,
         ]
         for claim, verdict in found
@@ -64,7 +67,9 @@ def page(results: Results) -> str:
         + caution(found)
         + f"<nav>{links}</nav>"
         + folded("How a verdict is found", "".join(paragraph(words) for words in METHOD))
-        + table(["claim", "verdict", "effect, 95 % interval", "seeds"], rows, name="summary", kind="cards")
+        + table(
+            ["claim", "verdict", "effect, 95 % interval", "could tell", "seeds"], rows, name="summary", kind="cards"
+        )
     )
     parts = []
     for family, title in FAMILIES.items():

@@ -64,6 +64,7 @@ def as_rows(found: Judged) -> list[dict[str, Any]]:
                 "here": verdict.here or "not run",
                 "effect": None if telling is None else rounded(telling.effect),
                 "ci": None if telling is None or telling.interval is None else [rounded(x) for x in telling.interval],
+                "could_tell": None if telling is None or telling.tells is None else rounded(telling.tells),
                 "n_seeds": 1 if verdict.seeds is None else verdict.seeds,
                 "verdict": verdict.word,
                 "basis": verdict.basis or None,
@@ -97,6 +98,11 @@ def effect(verdict: Verdict) -> str:
     return said
 
 
+def power(verdict: Verdict) -> str:
+    """The smallest effect that the seeds of the telling comparison could have told."""
+    return "" if verdict.telling is None else verdict.telling.power
+
+
 def worded(verdict: Verdict) -> str:
     return f"**{verdict.word}**" + (f", {verdict.basis}" if verdict.basis else "")
 
@@ -111,8 +117,8 @@ def markdown(results: Results) -> str:
             if claim.family == family:
                 said = "<br>".join(trial.text for trial in verdict.trials) or "-"
                 what = f"{claim.statement} ({claim.reference})"
-                lines.append([what, claim.paper, said, effect(verdict), worded(verdict)])
-        parts += [f"### {title}", markdown_table(["claim", "paper", "here", "effect", "verdict"], lines)]
+                lines.append([what, claim.paper, said, effect(verdict), power(verdict), worded(verdict)])
+        parts += [f"### {title}", markdown_table(["claim", "paper", "here", "effect", "could tell", "verdict"], lines)]
         for sheet in sheets(results, family):
             parts += [sheet.title] * bool(sheet.title) + [markdown_table(sheet.header, sheet.lines)]
     return "\n\n".join(parts)
