@@ -44,6 +44,13 @@ class Variant:
 
 _COMMON = {overrides: name for name, overrides in variants(("baseline", "breads", *HAMS, *ATTENTIONS)).items()}
 Grid = dict[str, Variant]
+
+
+def common(overrides: Sequence[str]) -> str | None:
+    """The name under which several grids know a training with these settings of its context; None for any other."""
+    return _COMMON.get(tuple(one for one in overrides if one.startswith("model.context")))
+
+
 # functions of the recipe that return a grid
 ablations: Registry[Grid] = Registry("ablation")
 

@@ -14,7 +14,7 @@ from hamburger.analysis.claims import CLAIMS, Results
 from hamburger.analysis.claims.base import CONFIRMED, INCONCLUSIVE, NOT_CONFIRMED, NOT_RUN, WORDS
 from hamburger.analysis.claims.page import page
 from hamburger.analysis.claims.registry import FAMILIES
-from hamburger.analysis.claims.tables import PRINTED, as_json, as_rows, commands, judged, markdown
+from hamburger.analysis.claims.tables import PRINTED, as_json, as_rows, commands, judged, markdown, shared
 from hamburger.analysis.inside import COUNTS
 from hamburger.errors import DataError
 from hamburger.recipes.ablations import ablations
@@ -249,6 +249,18 @@ def test_power_stands_beside_each_verdict_over_seeds(committed, text):
     row = next(row for row in rows if row["id"] == "gradient-cd")
     assert row["could_tell"] == pytest.approx((row["ci"][1] - row["ci"][0]) / 2, rel=1e-2)
     assert "could tell" in markdown(committed) and "could tell" in text
+
+
+def test_verdicts_on_the_same_runs_are_told(committed, text):
+    found = shared(judged(committed))
+    cells, claims = found["nmf of patchwork, 400 steps"]
+    assert {"whole", "nmf-one-step", "nmf-random", "d64-r8", "nmf-k6", "nmf"} <= set(cells)
+    assert {"gradient-nmf", "parts-upper", "init-random", "latent-eightfold", "steps-six"} <= set(claims)
+    assert "parts-whole" not in claims  # photographs decide there
+    assert "parts-whole" in found[next(name for name in found if name.startswith("nmf of voc-animals, 1000"))][1]
+    article = text.partition('<article id="parts-upper">')[2].partition("</article>")[0]
+    assert "nmf of patchwork, 400 steps, as in" in article and 'href="#gradient-nmf"' in article
+    assert "Verdicts that rest on the same runs" in markdown(committed)
 
 
 def test_markdown_and_commands(committed):

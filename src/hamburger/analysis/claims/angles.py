@@ -46,7 +46,7 @@ def over_training(results: Results, value: Value, what: str, limit: float, shown
             own = [row for row in rows if row["cell"] == f"{ham}-angles" and row.get("angles")]
             values = {row["seed"]: seen for row in own if (seen := value(row["angles"])) is not None}
             found[f"{ham}, {what}"] = paired(values, dict.fromkeys(values, 0.0))
-        cases.append(Case(rows, found))
+        cases.append(Case(rows, found, tuple(f"{ham}-angles" for ham in HAMS)))
     return judge(cases, partial(exceeds, limit=limit), shown, limit=limit)
 
 

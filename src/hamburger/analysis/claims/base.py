@@ -60,6 +60,7 @@ class Trial:
     decides: bool = True
     missing: tuple[str, ...] = ()
     note: str = ""
+    rests: tuple[tuple[str, str], ...] = ()  # trainings that several grids know, each with its cell here
 
     @property
     def word(self) -> str:

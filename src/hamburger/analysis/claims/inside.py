@@ -84,7 +84,8 @@ def each_attention(rows: list[Row], ours: Value, ham: Value, what: str, *, over_
 
 
 def above(results: Results, find: Callable[[list[Row]], Found], limit: float, shown: Shown) -> Verdict:
-    cases = [Case(rows, find(rows)) for rows in results.beginning("ablation_inside_").values()]
+    cells = tuple(f"{ham}-inside" for ham in HAMS)
+    cases = [Case(rows, find(rows), cells) for rows in results.beginning("ablation_inside_").values()]
     return judge(cases, partial(exceeds, limit=limit), shown, limit=limit)
 
 

@@ -35,6 +35,7 @@ from hamburger.analysis.claims.base import (
 )
 from hamburger.analysis.claims.results import Results, Row, by_seed, settings
 from hamburger.analysis.report.statistics import LEVEL, Difference, paired, t_quantile
+from hamburger.recipes.ablations import common
 
 MARGIN = 0.5
 COUNTS = 1.05  # a ratio below is next to none, however sure
@@ -98,6 +99,7 @@ class Case:
 
     rows: Sequence[Row]
     found: dict[str, Difference | None]
+    cells: tuple[str, ...] = ()  # that the comparisons are of
     told_apart: bool = False  # by its settings, where another set has the same recipe and as many steps
 
     @property
@@ -116,6 +118,15 @@ class Case:
         hardware = " and ".join(dict.fromkeys(str(row["hardware"]) for row in self.rows))
         told = f" ({' '.join(self.key[2]) or 'as the recipe says'})" if self.told_apart else ""
         return f"{first['recipe']}{told}, {first['steps']} steps, {hardware}"
+
+    @property
+    def rests(self) -> tuple[tuple[str, str], ...]:
+        """Trainings that several grids know under one name, with the names they have here."""
+        recipe, steps, told = self.key
+        where = ", ".join((recipe, f"{steps} steps", *told))
+        cells = [(row.get("cell", row.get("context")), common(row.get("overrides") or ())) for row in self.rows]
+        used = dict.fromkeys((f"{name} of {where}", str(cell)) for cell, name in cells if name and cell in self.cells)
+        return tuple(used)
 
     @property
     def told(self) -> list[Difference]:
@@ -179,7 +190,9 @@ def judge(
         seeds = len({row["seed"] for row in case.rows})
         fewer = sum(found.n < seeds for found in case.told)
         note = f"{fewer} of {len(case.told)} lack a seed that other cells have" if fewer else ""
-        trials.append(Trial(case.where, tuple(findings), decides=case.decides, missing=missing, note=note))
+        trials.append(
+            Trial(case.where, tuple(findings), decides=case.decides, missing=missing, note=note, rests=case.rests)
+        )
     return combined(trials)
 
 
@@ -216,7 +229,7 @@ class Source:
                 f"{ours} {sign} {theirs}": paired(read(rows, self.key, ours), read(rows, self.key, theirs))
                 for ours, theirs in names
             }
-            made.append(Case(rows, found))
+            made.append(Case(rows, found, tuple(dict.fromkeys(name for pair in names for name in pair))))
         return made
 
 

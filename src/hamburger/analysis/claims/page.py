@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hamburger.analysis.claims import figures, pictures
@@ -10,7 +10,7 @@ from hamburger.analysis.claims.base import CONFIRMED, INCONCLUSIVE, NOT_CONFIRME
 from hamburger.analysis.claims.method import COUNTS, GENERATED, MARGIN
 from hamburger.analysis.claims.registry import CLAIMS, FAMILIES
 from hamburger.analysis.claims.results import Results, by_seed
-from hamburger.analysis.claims.tables import PRINTED, Judged, counts, effect, files, judged, power, sheets
+from hamburger.analysis.claims.tables import PRINTED, Judged, counts, effect, files, judged, power, shared, sheets
 from hamburger.analysis.report.drawing import svg
 from hamburger.analysis.report.html import Cell, Markup, document, figure, folded, paragraph, section, table
 from hamburger.analysis.report.statistics import LEVEL, summarise, t_quantile
@@ -44,6 +44,9 @@ METHOD = (
     "one. Memory is counted, and has no spread. A claim about section 2.3 is confirmed where it holds in every solve, "
     "and not confirmed where some case (input, ham, temperature) fails with every seed; a proposition on solves that "
     "meet its assumption, L_h < 1.",
+    "Grids share trainings: `whole`, `nmf-one-step`, `nmf-random`, `nmf-k6`, `nmf` and `latent`'s default, `d64-r8` in "
+    "a head of 64 channels, are the same runs under six names. Verdicts that rest on them fall together; each claim "
+    "says with which others it shares its runs.",
     f"{len(CLAIMS)} claims at 95 % mean that {round(0.05 * len(CLAIMS))} or so may be wrong by chance.",
 )
 
@@ -74,7 +77,7 @@ def page(results: Results) -> str:
     parts = []
     for family, title in FAMILIES.items():
         own = [(claim, verdict) for claim, verdict in found if claim.family == family]
-        content = [one_claim(claim, verdict) for claim, verdict in own]
+        content = [one_claim(claim, verdict, others(found, claim.id)) for claim, verdict in own]
         parts.append(section(family, title, tables(results, family), *content))
     return document("The paper's claims, tested", head + "".join(parts))
 
@@ -97,10 +100,18 @@ def badge(word: str) -> Markup:
     return Markup(f'<span class="badge" style="--tone:{COLOURS[word]}">{word}</span>')
 
 
-def one_claim(claim: Claim, verdict: Verdict) -> Markup:
+def others(found: Judged, own: str) -> dict[str, list[str]]:
+    """Trainings that this claim shares with others, and those claims."""
+    return {label: [name for name in ids if name != own] for label, (_, ids) in shared(found).items() if own in ids}
+
+
+def one_claim(claim: Claim, verdict: Verdict, falls_with: Mapping[str, Sequence[str]]) -> Markup:
     rows: list[list[Cell]] = [["the paper", f"{claim.paper} ({claim.reference})"], ["the test", claim.test]]
     rows += [["here", Markup(f"{_plain(trial.text)}: {badge(trial.word)}")] for trial in verdict.trials]
     rows += [["here", "not run"]] if not verdict.trials else []
+    for label, names in falls_with.items():
+        links = ", ".join(f'<a href="#{name}">{name}</a>' for name in names)
+        rows.append(["same runs", Markup(f"{_plain(label)}, as in {links}")])
     return Markup(
         f'<article id="{claim.id}"><h3>{_plain(claim.statement)} {badge(verdict.word)} {verdict.basis}</h3>'
         + table(["", ""], rows, name=f"{claim.id}-table", kind="words")

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from hamburger.analysis.claims import measures
-from hamburger.analysis.claims.base import NOT_RUN, WORDS, Claim, Verdict
+from hamburger.analysis.claims.base import NOT_RUN, WORDS, Claim, Verdict, deciding
 from hamburger.analysis.claims.measures import Sheet
 from hamburger.analysis.claims.registry import CLAIMS, FAMILIES
 from hamburger.analysis.claims.results import Results, Row, by_seed
@@ -103,6 +103,26 @@ def power(verdict: Verdict) -> str:
     return "" if verdict.telling is None else verdict.telling.power
 
 
+def shared(found: Judged) -> dict[str, tuple[list[str], list[str]]]:
+    """Trainings on which several verdicts rest: the names of their cells, and the claims that fall together."""
+    cells: dict[str, dict[str, None]] = {}
+    claims: dict[str, dict[str, None]] = {}
+    for claim, verdict in found:
+        for label, cell in (one for trial in deciding(verdict.trials) for one in trial.rests):
+            cells.setdefault(label, {})[cell] = None
+            claims.setdefault(label, {})[claim.id] = None
+    return {label: ([*cells[label]], [*ids]) for label, ids in claims.items() if len(ids) > 1}
+
+
+def together(found: Judged) -> str:
+    """The same as a table."""
+    lines = [
+        [label, ", ".join(f"`{cell}`" for cell in cells), ", ".join(ids)]
+        for label, (cells, ids) in shared(found).items()
+    ]
+    return markdown_table(["trainings", "cells that are these runs", "verdicts that fall together"], lines)
+
+
 def worded(verdict: Verdict) -> str:
     return f"**{verdict.word}**" + (f", {verdict.basis}" if verdict.basis else "")
 
@@ -121,6 +141,7 @@ def markdown(results: Results) -> str:
         parts += [f"### {title}", markdown_table(["claim", "paper", "here", "effect", "could tell", "verdict"], lines)]
         for sheet in sheets(results, family):
             parts += [sheet.title] * bool(sheet.title) + [markdown_table(sheet.header, sheet.lines)]
+    parts += ["### Verdicts that rest on the same runs", together(found)] if shared(found) else []
     return "\n\n".join(parts)
 
 
