@@ -12,7 +12,7 @@ import pytest
 
 from hamburger.analysis.claims import CLAIMS, Results
 from hamburger.analysis.claims.base import CONFIRMED, INCONCLUSIVE, NOT_CONFIRMED, NOT_RUN, WORDS
-from hamburger.analysis.claims.page import page
+from hamburger.analysis.claims.page import page, telling
 from hamburger.analysis.claims.registry import FAMILIES
 from hamburger.analysis.claims.tables import PRINTED, as_json, as_rows, commands, judged, markdown, shared
 from hamburger.analysis.inside import COUNTS
@@ -261,6 +261,30 @@ def test_verdicts_on_the_same_runs_are_told(committed, text):
     article = text.partition('<article id="parts-upper">')[2].partition("</article>")[0]
     assert "nmf of patchwork, 400 steps, as in" in article and 'href="#gradient-nmf"' in article
     assert "Verdicts that rest on the same runs" in markdown(committed)
+
+
+def test_a_figure_without_room_draws_the_least_of_every_ham(committed, text):
+    verdict = next(verdict for claim, verdict in judged(committed) if claim.id == "steps-same")
+    every = [("here", finding) for finding in verdict.trials[0].findings]
+    drawn = telling(every)
+    assert len(every) == 36 and len(drawn) == 24
+    for ham in ("nmf", "vq", "cd"):
+        own = sorted((f for _, f in every if f.what.startswith(ham)), key=lambda f: f.support)
+        kept = [f for _, f in drawn if f.what.startswith(ham)]
+        assert kept == own[: len(kept)] and len(kept) == 8
+    assert [f.support for _, f in drawn] == sorted(f.support for _, f in drawn)
+    figure = text.partition('data-figure="steps-same"')[2].partition("</svg>")[0]
+    assert all(f">{ham}-k" in figure for ham in ("nmf", "vq", "cd"))
+
+
+def test_figures_draw_the_interval_that_decides(committed, text):
+    found = {claim.id: verdict for claim, verdict in judged(committed)}
+    worst = found["gradient-more-terms-code"].telling
+    assert worst.wide[0] < worst.interval[0] and worst.wide[1] > worst.interval[1]
+    assert worst.tells == pytest.approx((worst.wide[1] - worst.wide[0]) / 2)  # it refutes
+    figure = text.partition('data-figure="gradient-more-terms-code"')[2].partition("</figure>")[0]
+    assert figure.count("stroke-width: 0.9") == len(found["gradient-more-terms-code"].trials[0].findings)
+    assert "one that reaches the edge goes on" in figure
 
 
 def test_markdown_and_commands(committed):

@@ -27,6 +27,7 @@ class Finding:
     counted: str = "seed"  # what `n` counts
     limit: float | None = None  # what the effect is held against, for figures
     short: str = ""  # for figures, where `what` is too long
+    wide: tuple[float, float] | None = None  # the interval that may refute, of several comparisons and data sets
     tells: float | None = None  # half the width of the interval that decides: the smallest effect it could have told
 
     @property

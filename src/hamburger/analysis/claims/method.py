@@ -182,10 +182,11 @@ def judge(
             usual, wide = widened(found, sets), widened(found, sets * len(case.found))
             word = rule(usual, wide)
             decides = wide if word == NOT_CONFIRMED else usual
+            far = None if wide is None else (shown.value(wide[0]), shown.value(wide[1]))
             tells = None if decides is None else shown.value((decides[1] - decides[0]) / 2)
             ends = None if found.interval is None else (shown.value(found.interval[0]), shown.value(found.interval[1]))
             about = (shown.value(found.mean), ends, found.n, word, shown.unit, shown.form)
-            findings.append(Finding(what, *about, limit=shown.value(limit), tells=tells))
+            findings.append(Finding(what, *about, limit=shown.value(limit), wide=far, tells=tells))
         missing = tuple(what for what, found in case.found.items() if found is None)
         seeds = len({row["seed"] for row in case.rows})
         fewer = sum(found.n < seeds for found in case.told)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from hamburger.analysis.claims import figures, pictures
@@ -129,7 +131,7 @@ def forest(claim: Claim, verdict: Verdict) -> Markup:
     if not drawn:
         return Markup()
     left_out = len(drawn) - MOST_DRAWN
-    drawn = drawn[:MOST_DRAWN]
+    drawn = telling(drawn)
     first = drawn[0][1]
     unit = first.unit
     measured = {"points": "mIoU, points", "times": "ratio"}.get(unit, unit.strip("()"))
@@ -141,6 +143,8 @@ def forest(claim: Claim, verdict: Verdict) -> Markup:
             colour = COLOURS[finding.word]
             if finding.limit is not None:
                 axes.plot([finding.limit] * 2, [place - 0.5, place + 0.5], color="#8A8A8A", linewidth=1)
+            if finding.wide is not None:
+                axes.plot(finding.wide, [place, place], color=colour, linewidth=0.9)
             if finding.interval is not None:
                 axes.plot(finding.interval, [place, place], color=colour, linewidth=2)
             axes.plot([finding.effect], [place], "o", color=colour, markersize=6)
@@ -149,10 +153,35 @@ def forest(claim: Claim, verdict: Verdict) -> Markup:
         axes.set(xlabel=measured or first.short or first.what.partition(", ")[2])
         axes.set_ylim(len(drawn) - 0.4, -0.6)
         axes.grid(visible=False, axis="y")
+        if any(finding.wide for _, finding in drawn):  # whose ends may be far: the figure is for the others
+            ends = [end for _, f in drawn for end in (f.effect, *(f.interval or ()), f.limit) if end is not None]
+            all_ends = [*ends, *(end for _, f in drawn for end in f.wide or ())]
+            span = max(ends) - min(ends) or 1.0
+            low, high = max(min(all_ends), min(ends) - 0.5 * span), min(max(all_ends), max(ends) + 0.5 * span)
+            axes.set_xlim(low - 0.05 * span, high + 0.05 * span)
 
     alt = f"{claim.id}: effects and their 95 % intervals"
-    caption = f"{left_out} comparisons more are not drawn." if left_out > 0 else ""
+    notes = []
+    if any(finding.wide for _, finding in drawn):
+        notes.append(
+            "Thick: the interval at 95 %. Thin: the one that must leave out what the claim says to refute it, wider "
+            "where there are several comparisons or data sets; one that reaches the edge goes on."
+        )
+    if left_out > 0:
+        notes.append(f"{left_out} comparisons that speak more for the claim, some of each ham, are not drawn.")
+    caption = " ".join(notes)
     return figure(svg(claim.id, draw, alt=alt, height=0.7 + 0.36 * len(drawn)), caption)
+
+
+def telling(drawn: list[tuple[str, Finding]]) -> list[tuple[str, Finding]]:
+    """Those that speak least for the claim, by turns of every ham and set of runs where there is no room for all."""
+    if len(drawn) <= MOST_DRAWN:
+        return drawn
+    groups: dict[tuple[str, str], list[tuple[str, Finding]]] = {}
+    for where, finding in sorted(drawn, key=lambda one: one[1].support):
+        groups.setdefault((where, re.split("[-, /]", finding.what)[0]), []).append((where, finding))
+    turns = [one for turn in zip_longest(*groups.values()) for one in turn if one is not None]
+    return sorted(turns[:MOST_DRAWN], key=lambda one: one[1].support)
 
 
 CURVES: dict[str, Callable[[Results], Markup]] = {
