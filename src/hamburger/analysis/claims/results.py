@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,19 @@ from hamburger.files import read_json_lines
 
 Row = dict[str, Any]
 SCORED = {"recipe", "seed", "steps", "hardware"}
-NEEDED = {"ablation_": SCORED | {"cell"}, "segmentation_": SCORED | {"context"}}
+SCORES = {"ablation_": SCORED | {"cell"}, "segmentation_": SCORED | {"context"}}
+COSTS = {
+    "gradients_": {"ham", "grad", "n", "steps", "hardware", "ms", "ms_iqr", "mb", "refused", "repeats"}
+    | {"d", "r", "b", "dtype"},
+    "table3_h": {"module", "dtype", "n", "hardware", "infer_ms", "train_ms", "infer_mb", "train_mb"},
+}
+NEEDED = SCORES | COSTS
+WRITERS = {"gradients_": "`ham bench gradients` writes", "table3_h": "`ham bench table3` writes"}
+# what is reckoned with: nothing may stand there for a number but null
+NUMBERS = {"miou", "seed", "steps", "step", "n", "ms", "ms_iqr", "mb", "peak_mb", "parameters", "repeats"}
+FAMILIES = ("rank", "numerical_", "silent_", "cosine_", "norm_", "spectrum_", "bound", "positions", "channels")
+MEASURED = ("infer_ms", "train_ms", "infer_mb", "train_mb")  # and their quartiles
+STUDY = {"input", "ham", "temperature", "seed", "L_h", "L_G", "bound", "through sweeps", "settled at", "rate", "dy/dh0"}
 # what a run may be told without another score at its last step, and what is read from the row itself
 SILENT = ("steps=", "keep=", "eval_every=", "checkpoint_every=", "model.context=", "model.context_options.")
 
@@ -29,20 +42,54 @@ class Results:
         lines = {path.stem: read_json_lines(path, "claims") for path in sorted(folder.glob("*.jsonl"))}
         for name, rows in lines.items():
             path = folder / f"{name}.jsonl"
-            needed = next((keys for prefix, keys in NEEDED.items() if name.startswith(prefix)), set())
+            kind = next((prefix for prefix in NEEDED if name.startswith(prefix)), None)
+            if kind is None:
+                continue
             for number, row in enumerate(rows, start=1):
-                if missing := needed - row.keys():
+                if missing := NEEDED[kind] - row.keys():
+                    writer = WRITERS.get(kind, "`ham ablate` and `ham compare` write")
                     raise DataError(
                         f"claims: line {number} of {path} has no {', '.join(sorted(missing))}; "
-                        f"`ham ablate` and `ham compare` write such rows, other files need another name"
+                        f"{writer} such rows, other files need another name"
                     )
-            if needed:
+                all_numbers(row, f"line {number} of {path}")
+            if kind in SCORES:
                 one_experiment(rows, path)
         studies = [path for path in sorted(folder.glob("*.json")) if path.stem != "claims"]
-        return cls(lines, {path.stem: json.loads(path.read_text()) for path in studies})
+        return cls(lines, {path.stem: read_study(path) for path in studies})
 
     def beginning(self, prefix: str) -> dict[str, list[Row]]:
         return {name: rows for name, rows in self.files.items() if name.startswith(prefix) and rows}
+
+
+def all_numbers(row: Row, where: str) -> None:
+    """Refuse words, NaN and infinities where a number is reckoned with."""
+    for name, value in row.items():
+        if name == "angles":
+            for one in value or ():
+                all_numbers(one, where)
+        if name not in NUMBERS and not name.startswith((*FAMILIES, *MEASURED)):
+            continue
+        for one in value if isinstance(value, list) else [value]:
+            number = isinstance(one, (int, float)) and not isinstance(one, bool)
+            if one is not None and not (number and math.isfinite(one)):
+                raise DataError(f"claims: {where}: {name} is {one!r}, not a number; mend the row or make it again")
+
+
+def read_study(path: Path) -> Row:
+    """One object; a study of the propositions has what its claims ask for."""
+    try:
+        study = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise DataError(f"claims: {path} is no JSON; make it again, or take it away") from None
+    if path.stem.startswith("propositions_"):
+        rows = study.get("rows") if isinstance(study, dict) else None
+        if not isinstance(rows, list) or "hardware" not in study.get("environment", {}):
+            raise DataError(f"claims: {path} is no study of `ham propositions`; other files need another name")
+        for number, row in enumerate(rows, start=1):
+            if missing := STUDY - set(row):
+                raise DataError(f"claims: row {number} of {path} has no {', '.join(sorted(missing))}; make it again")
+    return dict(study) if isinstance(study, dict) else {}
 
 
 def settings(row: Row) -> tuple[str, ...]:
