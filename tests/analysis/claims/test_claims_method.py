@@ -28,6 +28,7 @@ from hamburger.analysis.claims.method import (
     widened,
 )
 from hamburger.analysis.claims.results import Results
+from hamburger.analysis.claims.sizes import spread_ratio
 from hamburger.analysis.report.statistics import paired
 
 SOURCE = Source("ablation_toy_", (Pair("a", "b"),))
@@ -191,6 +192,28 @@ def test_other_steps_are_other_runs():
     found = judge(beats, short=short, long=[row | {"steps": 90} for row in long])
     assert [trial.word for trial in found.trials] == [CONFIRMED, NOT_CONFIRMED]
     assert found.word == INCONCLUSIVE and "contradict" in found.here
+
+
+def test_parameters_stand_beside_scores_where_they_differ():
+    made = rows(a=[52.0, 52.1, 51.9], b=[50] * 3)
+    sized = [row | {"parameters": 34_400_000 + 1_000_000 * (row["cell"] == "b")} for row in made]
+    assert "parameters: a 34.40M, b 35.40M" in judge(beats, x=sized).here
+    assert "parameters" not in judge(beats, x=[row | {"parameters": 5} for row in made]).here
+
+
+def test_the_ratio_of_paired_spreads_by_hand():
+    """Uncorrelated series, deviations in the ratio 2, n = 5: k = 1 + 2 t^2 / 3 with t(0.975, 3) = 3.182446."""
+    first, second = [-2.0, -1.0, 0.0, 1.0, 2.0], [1.0, -0.5, -1.0, -0.5, 1.0]
+    ratio, interval = spread_ratio([2 * x for x in second], first, 0.975)
+    expected = 2 * math.sqrt(3.5 / 10)
+    k = 1 + 2 * 3.182446**2 / 3
+    reach = math.sqrt(k + math.sqrt(k * k - 1))
+    assert ratio == pytest.approx(expected)
+    assert interval == pytest.approx((expected / reach, expected * reach), rel=1e-5)
+    same = spread_ratio([2 * x for x in first], first, 0.975)  # seeds that move together tell the ratio exactly
+    assert same[0] == pytest.approx(2) and same[1] == pytest.approx((2, 2), rel=1e-6)
+    assert spread_ratio([1.0, 1.0, 1.0], [1.0, 1.0, 1.0], 0.975) == (1.0, None)
+    assert spread_ratio([1.0, 2.0, 3.0], [1.0, 1.0, 1.0], 0.975) is None
 
 
 def test_all_comparisons_of_a_claim_must_hold():

@@ -589,3 +589,25 @@ def test_what_the_paper_prints_never_refutes():
         noise = {cell: [-0.002, -0.001, 0.001, 0.002] for cell, *_ in pairs}
         made = [row | {"miou": row["miou"] + noise.get(row["cell"], [0.0] * 4)[row["seed"]]} for row in rows]
         assert claim.judge(Results({f"ablation_{name}_x": made})).word != NOT_CONFIRMED, claim.id
+
+
+def test_a_lower_temperature_scatters_more():
+    claim = next(claim for claim in ABLATED if claim.id == "temperature-variance")
+    (rows,) = rows_of(claim, {}).files.values()
+
+    def judged_with(**scales):
+        scatter = {"cd-t0.01": scales["cold"], "cd-t0.1": scales["warm"]}
+        made = [row | {"miou": row["miou"] + 0.01 * scatter.get(row["cell"], 0) * row["seed"]} for row in rows]
+        return claim.judge(Results({"ablation_temperature_x": made}))
+
+    assert judged_with(cold=3, warm=1).word == CONFIRMED
+    assert judged_with(cold=1, warm=3).word == NOT_CONFIRMED
+    assert judged_with(cold=0, warm=0).word == INCONCLUSIVE
+    assert claim.judge(Results({"ablation_temperature_x": rows[:4]})).word == NOT_RUN
+
+
+def test_the_ham_must_be_the_part_that_costs_most():
+    claim = next(claim for claim in ABLATED if claim.id == "parts-ham-most")
+    printed = {cell: mean for cell, (_, mean) in PRINTED["parts"].items()}
+    assert claim.judge(rows_of(claim, printed)).word == CONFIRMED
+    assert claim.judge(rows_of(claim, printed | {"without-lower": 70.0})).word == NOT_CONFIRMED

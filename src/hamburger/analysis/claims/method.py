@@ -9,7 +9,7 @@ MARGIN and the rules were written before any score of the ablations was seen. Th
 generated scenes, made on a processor, and before any ablation on a card, in this: propositions are held to solves that
 meet their assumption; Eq. 13 is read in two ways; flat times and missing measurements confirm nothing; runs are told
 apart by steps and settings; the paper's effect is the least that is asked for where it is below MARGIN; a ratio
-counts from COUNTS on, silent channels from one on.
+counts from COUNTS on, silent channels from one on. Claims added then were written with those rows known.
 
 Chances to be wrong add up, and are paid for: where a claim has s data sets, any of which may confirm or refute it, each
 is held to a level of 1 - 5 % / s. Where it asks for m comparisons at once, all of them must be confirmed, which needs
@@ -129,6 +129,17 @@ class Case:
         return tuple(used)
 
     @property
+    def sizes(self) -> list[str]:
+        """Parameters of the networks that are compared, where rows tell them and they differ."""
+        rows = [row for row in self.rows if row.get("parameters")]
+        names = {str(row.get("cell", row.get("context"))): row["parameters"] for row in rows}
+        had = {cell: names[cell] for cell in self.cells if cell in names}
+        said = ", ".join(
+            f"{cell} {f'{count / 1e6:.2f}M' if count >= 1e6 else f'{count / 1e3:.1f}k'}" for cell, count in had.items()
+        )
+        return [f"parameters: {said}"] if len(set(had.values())) > 1 else []
+
+    @property
     def told(self) -> list[Difference]:
         return [found for found in self.found.values() if found is not None]
 
@@ -190,7 +201,8 @@ def judge(
         missing = tuple(what for what, found in case.found.items() if found is None)
         seeds = len({row["seed"] for row in case.rows})
         fewer = sum(found.n < seeds for found in case.told)
-        note = f"{fewer} of {len(case.told)} lack a seed that other cells have" if fewer else ""
+        notes = [f"{fewer} of {len(case.told)} lack a seed that other cells have"] if fewer else []
+        note = "; ".join([*notes, *case.sizes])
         trials.append(
             Trial(case.where, tuple(findings), decides=case.decides, missing=missing, note=note, rests=case.rests)
         )

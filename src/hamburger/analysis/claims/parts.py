@@ -9,6 +9,7 @@ from hamburger.analysis.claims.commands import ablate
 from hamburger.analysis.claims.method import Pair, Source, at_least, beating, compare
 
 COMMAND = ablate("parts")
+BREADS = ("upper", "lower")
 
 
 def parts(ours: str, theirs: str) -> Source:
@@ -73,6 +74,30 @@ CLAIMS = (
         test="mIoU, whole minus without-lower, paired by seed, above 0",
         command=COMMAND,
         judge=partial(compare, sources=[parts("whole", "without-lower")], rule=beating(0.6)),
+    ),
+    Claim(
+        id="parts-ham-most",
+        family="parts",
+        statement="Of ham, upper and lower bread the ham is the part whose loss costs most.",
+        reference="section 3.1, on Table 2",
+        paper="without the ham 75.6, without the upper bread 76.8, without the lower 77.2 (means)",
+        test="mIoU, without-upper and without-lower minus without-ham, paired by seed, above 0",
+        command=COMMAND,
+        judge=partial(
+            compare,
+            sources=[Source("ablation_parts_", tuple(Pair(f"without-{part}", "without-ham") for part in BREADS))],
+            rule=beating(1.2),
+        ),
+    ),
+    Claim(
+        id="parts-upper-more",
+        family="parts",
+        statement="The upper bread contributes more than the lower.",
+        reference="section 3.1, on Table 2",
+        paper="without the upper bread 76.8, without the lower 77.2 (means)",
+        test="mIoU, without-lower minus without-upper, paired by seed, above 0",
+        command=COMMAND,
+        judge=partial(compare, sources=[parts("without-lower", "without-upper")], rule=beating(0.4)),
     ),
     Claim(
         id="parts-only-ham",

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from functools import partial
 
-from hamburger.analysis.claims.base import Claim, Verdict
+from hamburger.analysis.claims.base import Claim, Finding, Trial, Verdict, combined
 from hamburger.analysis.claims.commands import ablate
-from hamburger.analysis.claims.method import Case, Pair, Source, at_least, beating, beats, compare, judge, points
+from hamburger.analysis.claims.method import (
+    COUNTS,
+    Case,
+    Interval,
+    Pair,
+    Source,
+    at_least,
+    beating,
+    beats,
+    compare,
+    exceeds,
+    judge,
+    once,
+    points,
+)
 from hamburger.analysis.claims.results import Results
+from hamburger.analysis.report.statistics import LEVEL, Difference, paired, summarise, t_quantile
 
 TEMPERATURE = ablate("temperature")
 LATENT = ablate("latent")
@@ -32,6 +49,56 @@ def ranks(results: Results, pairs: tuple[tuple[int, int], ...], *, least: int = 
     return judge(cases, at_least)
 
 
+def spread(results: Results, ours: str, theirs: str) -> Verdict:
+    """The spread of scores over seeds, ours over theirs, above 1 by what counts.
+
+    The interval is that of Pitman and Morgan, which knows that seeds are paired.
+    """
+    what = f"{ours} / {theirs}, spread over seeds"
+    cases = []
+    for rows in results.beginning("ablation_temperature_").values():
+        found: dict[str, Difference | None] = {what: paired(points(rows, "cell", ours), points(rows, "cell", theirs))}
+        cases.append(Case(rows, found, (ours, theirs)))
+    trials = []
+    cases = once(cases)
+    for case in cases:
+        sets = sum(each.decides == case.decides for each in cases)
+        first, second = (points(list(case.rows), "cell", name) for name in (ours, theirs))
+        seeds = sorted(first.keys() & second.keys())
+        one, other = [first[seed] for seed in seeds], [second[seed] for seed in seeds]
+        usual, decides = (spread_ratio(one, other, 1 - (1 - LEVEL) / chances / 2) for chances in (1, sets))
+        if usual is None or decides is None:
+            trials.append(Trial(case.where, (), decides=case.decides, missing=(what,)))
+            continue
+        ratio, interval = usual
+        word = exceeds(decides[1], decides[1], limit=COUNTS)
+        tells = None if decides[1] is None else math.sqrt(decides[1][1] / decides[1][0])
+        about = (ratio, interval, len(seeds), word, "times", "{:.2f}")
+        finding = Finding(what, *about, limit=COUNTS, wide=decides[1], tells=tells)
+        trials.append(Trial(case.where, (finding,), decides=case.decides, rests=case.rests))
+    return combined(trials)
+
+
+def spread_ratio(ours: list[float], theirs: list[float], share: float) -> tuple[float, Interval] | None:
+    """Ratio of two paired deviations, and its interval from three pairs on; None where only one of them has any.
+
+    With F the ratio of variances and r the correlation, the ends are F (k -+ sqrt(k^2 - 1)) where
+    k = 1 + 2 (1 - r^2) t^2 / (n - 2), and t Student's of n - 2 degrees of freedom.
+    """
+    n = len(ours)
+    a, b = (summarise(values).deviation for values in (ours, theirs))
+    if not a or not b:
+        return (1.0, None) if n > 1 and not a and not b else None
+    if n < 3:
+        return a / b, None
+    means = statistics.fmean(ours), statistics.fmean(theirs)
+    product = math.fsum((x - means[0]) * (y - means[1]) for x, y in zip(ours, theirs, strict=True))
+    r = product / ((n - 1) * a * b)
+    k = 1 + 2 * max(0.0, 1 - r * r) * t_quantile(share, n - 2) ** 2 / (n - 2)
+    reach = math.sqrt(k + math.sqrt(k * k - 1))  # of deviations; the other end is its reciprocal
+    return a / b, (a / b / reach, a / b * reach)
+
+
 CLAIMS = (
     Claim(
         id="temperature-low",
@@ -52,6 +119,19 @@ CLAIMS = (
         test="mIoU of CD, T = 0.1 minus T = 0.01: no loss of half a point or more",
         command=TEMPERATURE,
         judge=partial(compare, sources=[colder("cd", "0.1", "0.01")], rule=at_least),
+    ),
+    Claim(
+        id="temperature-variance",
+        family="temperature",
+        statement="Below 0.1 the scores of CD scatter more.",
+        reference="Table 9's text, appendix F",
+        paper="said to increase the variance during training, no numbers given",
+        test=(
+            "standard deviation of mIoU over seeds, T = 0.01 over T = 0.1, above "
+            f"{COUNTS:g}: rows hold no scores of the midst of a training"
+        ),
+        command=TEMPERATURE,
+        judge=partial(spread, ours="cd-t0.01", theirs="cd-t0.1"),
     ),
     Claim(
         id="temperature-vq",
