@@ -40,7 +40,7 @@ ABLATED = [claim for claim in CLAIMS if claim.command.startswith("ham ablate")]
 INSIDE = {
     **{"rank_before": 2.0, "rank_after": 1.0, "silent_before": 0.0, "silent_after": 0.1},
     **{"cosine_one_step": 0.6, "cosine_truncated1": 0.6},
-    **{"rank_ham": 3.0, "bound": 8.0, "rank_attention": 4.0, "rank90_attention": 5.0},
+    **{"rank_ham": 3.0, "bound": 8.0, "rank_attention": 4.0, "rank90_attention": 1.0, "rank90_centred": 5.0},
     "angles": [
         {f"{kind}_{place}_{name}": 0.6 for kind in ("norm", "cosine") for place in PLACES for name in NAMES}
         | {"step": step, **{f"norm_{place}_bptt": 1.0 + step for place in PLACES}}
@@ -129,7 +129,13 @@ def turn(row):
     ]
     swapped = {"rank_before": 1.0, "rank_after": 2.0, "silent_before": 0.1, "silent_after": 0.0}
     swapped |= {"cosine_one_step": 0.1, "cosine_truncated1": 0.1}
-    return swapped | {"rank_ham": 4.0, "rank_attention": 3.0, "rank90_attention": 9.0, "angles": series}
+    return swapped | {
+        "rank_ham": 4.0,
+        "rank_attention": 3.0,
+        "rank90_attention": 1.0,
+        "rank90_centred": 9.0,
+        "angles": series,
+    }
 
 
 def test_the_ham_must_do_more_than_its_breads():

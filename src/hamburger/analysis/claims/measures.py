@@ -42,6 +42,7 @@ def inside(results: Results) -> list[Sheet]:
         "of D C": lambda row: row.get("rank_ham"),
         "of A": lambda row: row.get("rank_attention"),
         "A: values for 90 %": lambda row: row.get("rank90_attention"),
+        "less the common row": lambda row: row.get("rank90_centred"),
         "A: numerical rank": lambda row: row.get("numerical_attention"),
         "n": lambda row: row.get("positions"),
         "silent before, %": lambda row: 100 * row["silent_before"],
