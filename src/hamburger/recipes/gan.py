@@ -106,7 +106,7 @@ def tiny_imagenet() -> GanRecipe:
 
 @gan_recipes.register("figures")
 def figures() -> GanRecipe:
-    """The embedded default: coloured figures of 32 x 32, some minutes on two cores."""
+    """The embedded default: coloured figures of 32 x 32, two minutes on two idle cores."""
     return GanRecipe(
         name="figures",
         model=Networks(
