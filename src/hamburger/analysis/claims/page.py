@@ -113,16 +113,26 @@ def one_claim(claim: Claim, verdict: Verdict, falls_with: Mapping[str, Sequence[
     rows: list[list[Cell]] = [["the paper", f"{claim.paper} ({claim.reference})"], ["the test", claim.test]]
     rows += [["here", Markup(f"{_plain(trial.text)}: {badge(trial.word)}")] for trial in verdict.trials]
     rows += [["here", "not run"]] if not verdict.trials else []
-    for label, names in falls_with.items():
-        links = ", ".join(f'<a href="#{name}">{name}</a>' for name in names)
-        rows.append(["same runs", Markup(f"{_plain(label)}, as in {links}")])
     return Markup(
         f'<article id="{claim.id}"><h3>{_plain(claim.statement)} {badge(verdict.word)} {verdict.basis}</h3>'
         + table(["", ""], rows, name=f"{claim.id}-table", kind="words")
         + forest(claim, verdict)
+        + same_runs(falls_with)
         + folded("The command that makes these rows", f"<pre>{_plain(claim.command)}</pre>")
         + "</article>"
     )
+
+
+def same_runs(falls_with: Mapping[str, Sequence[str]]) -> Markup:
+    """Folded, since a claim may have twenty neighbours."""
+    if not falls_with:
+        return Markup()
+    lines = ""
+    for label, names in falls_with.items():
+        links = ", ".join(f'<a href="#{name}">{name}</a>' for name in names)
+        lines += f"<p>{_plain(label)}, as in {links}</p>"
+    count = len({name for names in falls_with.values() for name in names})
+    return folded(f"Rests on the same runs as {count} other claim{'s' * (count > 1)}", lines)
 
 
 def forest(claim: Claim, verdict: Verdict) -> Markup:
