@@ -91,6 +91,19 @@ def test_images_do_not_depend_on_the_batches(name):
     assert not torch.allclose(whole[0], whole[1])
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["sagan", "ylg", "hamgan"])
+def test_nor_do_they_on_a_card(name):
+    generator = open_gates(small(name).generator).cuda()
+    whole = sample(generator, 37, seed=1)
+    assert torch.equal(sample(generator, 37, seed=1), whole)
+    for size in (1, 5, 16, 64):
+        assert torch.equal(sample(generator, 37, seed=1, batch_size=size), whole)
+    assert torch.equal(sample(generator, 9, seed=1, start=20), whole[20:29])
+    # convolutions may run in TF32 there, one behind the other
+    assert_close(whole, sample(generator.cpu(), 37, seed=1), dtype=torch.float16, slack=8)
+
+
 def test_labels():
     generator = small("sngan").generator
     labels = torch.tensor([0, 4, 2])
