@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -203,7 +204,8 @@ def test_grids_share_the_trainings_they_have_in_common():
     recipes = {}
     for cell in trainings:
         assert recipes.setdefault(cell.name, cell.resolved()) == cell.resolved()
-    assert len(recipes) < len(trainings)
+    said = (Path(__file__).parents[2] / "docs" / "claims.md").read_text().split()
+    assert f"of {len(trainings)} cells that are trained, {len(recipes)} differ." in " ".join(said)
     same = {"nmf": {"whole", "nmf-one-step", "nmf-random", "nmf-k6", "d512-r64"}, "breads": {"without-ham"}}
     same |= {name: {f"{name}-one-step", f"{name}-random", f"{name}-k6", f"{name}-t0.01"} for name in ("vq", "cd")}
     for name, variants in same.items():

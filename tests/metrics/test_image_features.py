@@ -219,6 +219,21 @@ def test_same_images_same_features():
     assert isinstance(extractor, Extractor)
 
 
+def test_the_layout_changes_rounding_alone_and_a_persons_network_keeps_its_own(inception_file):
+    x = images(2, 75)
+    ours = fid_inception(inception_file, other_weights=True)
+    plain = FidInception().eval()
+    plain.load_state_dict(torch.load(inception_file, weights_only=True))
+    with torch.no_grad():
+        assert_close(ours(x), plain(ours.prepare(x)))
+
+    class Views(Small):
+        def forward(self, x):
+            return self.norm(self.conv(x)).view(x.shape[0], -1)  # not of channels-last
+
+    module_extractor(Views(), "views", size=8)(x)
+
+
 def test_a_label_follows_name_weights_size_and_resizer():
     net = Small()
     label = module_extractor(net, "small", size=12).label

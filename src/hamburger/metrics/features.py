@@ -59,7 +59,14 @@ class NetworkExtractor:
     """
 
     def __init__(
-        self, network: nn.Module, name: str, *, size: int, resizer: str = "bilinear-antialias", digest: str
+        self,
+        network: nn.Module,
+        name: str,
+        *,
+        size: int,
+        resizer: str = "bilinear-antialias",
+        digest: str,
+        layout: torch.memory_format = torch.contiguous_format,
     ) -> None:
         check_count(type(self).__name__, "size", size, least=1)
         check_choice(type(self).__name__, "resizer", resizer, RESIZERS)
@@ -67,7 +74,8 @@ class NetworkExtractor:
             raise OptionError(f"{type(self).__name__}: a name has letters, digits and _ . + - only, got {name!r}")
         if not re.fullmatch(r"[0-9a-f]{64}", digest):
             raise OptionError(f"{type(self).__name__}: digest must be a SHA-256 in 64 hex digits, got {digest!r}")
-        self.network = network.eval().requires_grad_(False)
+        self.layout = layout  # of the images; the weights have the same. A stranger's network may have views of them
+        self.network = network.eval().requires_grad_(False).to(memory_format=layout)
         self.name, self.size, self.resizer, self.digest = name, size, resizer, digest
 
     @property
@@ -84,7 +92,7 @@ class NetworkExtractor:
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
-        x = self.prepare(images)
+        x = self.prepare(images).contiguous(memory_format=self.layout)
         self.network.eval()
         with full_precision(x.device.type), _exact(x.device.type):
             features = self.network(x)
@@ -111,7 +119,9 @@ def fid_inception(
         )
     name = OFFICIAL if digest == OFFICIAL_SHA256 else f"{OFFICIAL}-other-weights"
     network = load_network(FidInception(), path)
-    return NetworkExtractor(network, name, size=OFFICIAL_SIZE, resizer=resizer, digest=digest)
+    return NetworkExtractor(
+        network, name, size=OFFICIAL_SIZE, resizer=resizer, digest=digest, layout=torch.channels_last
+    )
 
 
 def efficientnet_lite0(
@@ -119,7 +129,10 @@ def efficientnet_lite0(
 ) -> NetworkExtractor:
     """EfficientNet-Lite0 up to its pooling, 1280 features, from a file with the names of efficientnet_lite_pytorch."""
     network = load_network(EfficientNetLite0(), path)
-    return NetworkExtractor(network, "efficientnet_lite0", size=size, resizer=resizer, digest=file_digest(path))
+    digest = file_digest(path)
+    return NetworkExtractor(
+        network, "efficientnet_lite0", size=size, resizer=resizer, digest=digest, layout=torch.channels_last
+    )
 
 
 def module_extractor(

@@ -13,6 +13,7 @@ from hamburger.registry import Registry
 
 HAMS = ("nmf", "vq", "cd")
 GRADIENTS = ("one-step", "bptt", "truncated:1", "truncated:2")
+CLIP = 1  # of the gradient of all weights, whose norm is about that by the one-step gradient
 INITS = ("random", "fixed", "learned", "online")
 TEMPERATURES = (1, 0.1, 0.01)
 TRAINED_STEPS = (1, 3, 6)
@@ -46,8 +47,13 @@ _COMMON = {overrides: name for name, overrides in variants(("baseline", "breads"
 Grid = dict[str, Variant]
 
 
-def common(overrides: Sequence[str]) -> str | None:
-    """The name under which several grids know a training with these settings of its context; None for any other."""
+def common(overrides: Sequence[str], settings: Sequence[str] | None = None) -> str | None:
+    """The name under which several grids know a training with these settings of its context; None for any other.
+
+    `settings` are those that all cells of the grid have; a cell with an optimiser of its own is no other grid's.
+    """
+    if settings is not None and any(one.startswith("optim.") for one in overrides if one not in settings):
+        return None
     return _COMMON.get(tuple(one for one in overrides if one.startswith("model.context")))
 
 
@@ -68,6 +74,16 @@ def ham(recipe: SupervisedTraining, name: str, **options: object) -> Variant:
 def gradient(recipe: SupervisedTraining) -> Grid:
     """Table 1: what is differentiated, for each ham."""
     return {f"{name}-{grad.replace(':', '')}": ham(recipe, name, grad=grad) for name in HAMS for grad in GRADIENTS}
+
+
+@ablations.register("clip")
+def clip(recipe: SupervisedTraining) -> Grid:
+    """Table 1 with the norm of the gradient held at 1: whether BPTT fails by its scale or by its direction."""
+    return {
+        f"{name}-{grad}-clip": Variant((*ham(recipe, name, grad=grad).overrides, f"optim.clip={CLIP}"))
+        for name in HAMS
+        for grad in ("one-step", "bptt")
+    }
 
 
 @ablations.register("angles")

@@ -55,6 +55,32 @@ def test_the_interval_is_students_worked_out_by_hand():
     assert found.n == 3
 
 
+def test_networks_that_answer_one_class_alone_are_named_beside_the_difference_they_make():
+    made = rows(a=[60, 61, 62], b=[10, 10, 40])
+    for row in made:
+        whole = row["miou"] > 0.2
+        row["per_class"] = {"ground": 0.7, "cat": 0.5 if whole else 0.09, "dog": None}
+    found = judge(beats, x=made)
+    assert found.word == CONFIRMED and "b answers one class alone with 2 of 3 seeds" in found.here
+    assert "a answers" not in found.here
+    made[3]["per_class"]["cat"] = 0.1
+    assert "with 1 of 3 seeds" in judge(beats, x=made).here
+    assert "answers" not in judge(beats, x=rows(a=[60, 61, 62], b=[10, 10, 40])).here
+
+
+def test_a_training_with_an_optimiser_of_its_own_is_not_the_run_of_another_grid():
+    alone = [*rows(a=[60, 61, 62]), *rows(b=[10, 10, 40])]
+    for row in alone:
+        row |= {"settings": ["optim.lr=1"], "overrides": ["optim.lr=1", "model.context=nmf"]}
+    alone[3]["overrides"].append("optim.clip=1")
+    (trial,) = judge(beats, x=alone).trials
+    assert [cell for _, cell in trial.rests] == ["a", "b"]
+    for row in alone[3:]:
+        row["overrides"] = ["optim.lr=1", "model.context=nmf", "optim.clip=1"]
+    (trial,) = judge(beats, x=alone).trials
+    assert [cell for _, cell in trial.rests] == ["a"]
+
+
 def test_power_is_half_the_interval_that_decides():
     # mean 2, deviation 1: t(0.975, 2) = 4.302653 confirms or leaves open; one of two that refutes has t(0.9875, 2)
     lone = judge(beats, x=rows(a=[51, 52, 53], b=[50, 50, 50])).telling

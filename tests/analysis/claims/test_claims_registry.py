@@ -259,14 +259,23 @@ def test_power_stands_beside_each_verdict_over_seeds(committed, text):
 
 def test_verdicts_on_the_same_runs_are_told(committed, text):
     found = shared(judged(committed))
+    label = next(name for name in found if name.startswith("nmf of voc-animals, 400"))
+    cells, claims = found[label]
+    assert {"whole", "nmf-one-step", "nmf-random"} <= set(cells)
+    assert {"gradient-nmf", "parts-upper", "init-random"} <= set(claims)
+    article = text.partition('<article id="parts-upper">')[2].partition("</article>")[0]
+    assert f"{label}, as in" in article and 'href="#gradient-nmf"' in article
+    assert "Verdicts that rest on the same runs" in markdown(committed)
+
+
+def test_without_ablations_on_photographs_verdicts_rest_on_generated_scenes(committed):
+    kept = {name: rows for name, rows in committed.files.items() if not name.startswith("ablation_") or "cpu" in name}
+    found = shared(judged(Results(kept, committed.studies)))
     cells, claims = found["nmf of patchwork, 400 steps"]
     assert {"whole", "nmf-one-step", "nmf-random", "d64-r8", "nmf-k6", "nmf"} <= set(cells)
     assert {"gradient-nmf", "parts-upper", "init-random", "latent-eightfold", "steps-six"} <= set(claims)
     assert "parts-whole" not in claims  # photographs decide there
     assert "parts-whole" in found[next(name for name in found if name.startswith("nmf of voc-animals, 1000"))][1]
-    article = text.partition('<article id="parts-upper">')[2].partition("</article>")[0]
-    assert "nmf of patchwork, 400 steps, as in" in article and 'href="#gradient-nmf"' in article
-    assert "Verdicts that rest on the same runs" in markdown(committed)
 
 
 def test_a_figure_without_room_draws_the_least_of_every_ham(committed, text):
@@ -289,7 +298,8 @@ def test_figures_draw_the_interval_that_decides(committed, text):
     assert worst.wide[0] < worst.interval[0] and worst.wide[1] > worst.interval[1]
     assert worst.tells == pytest.approx((worst.wide[1] - worst.wide[0]) / 2)  # it refutes
     figure = text.partition('data-figure="gradient-more-terms-code"')[2].partition("</figure>")[0]
-    assert figure.count("stroke-width: 0.9") == len(found["gradient-more-terms-code"].trials[0].findings)
+    drawn = sum(len(trial.findings) for trial in found["gradient-more-terms-code"].trials)
+    assert figure.count("stroke-width: 0.9") == drawn
     assert "one that reaches the edge goes on" in figure
 
 

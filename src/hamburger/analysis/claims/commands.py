@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-ANIMALS = "--recipe voc-animals --data VOC --set steps=600 --set model.pretrained=resnet50_v1_imagenet_int8.safetensors"
+ANIMALS = (
+    "--recipe voc-animals --data VOC --set model.pretrained=resnet50_v1_imagenet_int8.safetensors --set steps=400 "
+    "--set eval_every=400 --set checkpoint_every=400 --set data.crop=257"
+)
 
 
 def ablate(name: str) -> str:
     """On photographs, with a ResNet-50 that has seen ImageNet. Grids in one folder share the trainings of both."""
     return (
-        f"ham ablate {name} {ANIMALS} --seeds 0,1,2,3,4 --jobs 8 --out runs/grids "
+        f"ham ablate {name} {ANIMALS} --seeds 0,1,2,3,4 --jobs 12 --out runs/grids "
         f"--json results/ablation_{name}_voc-animals_h200.jsonl"
     )

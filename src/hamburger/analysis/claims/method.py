@@ -33,7 +33,7 @@ from hamburger.analysis.claims.base import (
     Verdict,
     combined,
 )
-from hamburger.analysis.claims.results import Results, Row, by_seed, settings
+from hamburger.analysis.claims.results import Results, Row, by_seed, collapsed, settings
 from hamburger.analysis.report.statistics import LEVEL, Difference, paired, t_quantile
 from hamburger.recipes.ablations import common
 
@@ -124,7 +124,10 @@ class Case:
         """Trainings that several grids know under one name, with the names they have here."""
         recipe, steps, told = self.key
         where = ", ".join((recipe, f"{steps} steps", *told))
-        cells = [(row.get("cell", row.get("context")), common(row.get("overrides") or ())) for row in self.rows]
+        cells = [
+            (row.get("cell", row.get("context")), common(row.get("overrides") or (), row.get("settings")))
+            for row in self.rows
+        ]
         used = dict.fromkeys((f"{name} of {where}", str(cell)) for cell, name in cells if name and cell in self.cells)
         return tuple(used)
 
@@ -138,6 +141,15 @@ class Case:
             f"{cell} {f'{count / 1e6:.2f}M' if count >= 1e6 else f'{count / 1e3:.1f}k'}" for cell, count in had.items()
         )
         return [f"parameters: {said}"] if len(set(had.values())) > 1 else []
+
+    @property
+    def collapses(self) -> list[str]:
+        """Cells whose networks answer one class alone: what they lose is not the size of an effect."""
+        said = []
+        for cell in self.cells:
+            had = [collapsed(row) for row in self.rows if row.get("cell", row.get("context")) == cell]
+            said += [f"{cell} answers one class alone with {sum(had)} of {len(had)} seeds"] * any(had)
+        return said
 
     @property
     def told(self) -> list[Difference]:
@@ -202,7 +214,7 @@ def judge(
         seeds = len({row["seed"] for row in case.rows})
         fewer = sum(found.n < seeds for found in case.told)
         notes = [f"{fewer} of {len(case.told)} lack a seed that other cells have"] if fewer else []
-        note = "; ".join([*notes, *case.sizes])
+        note = "; ".join([*notes, *case.collapses, *case.sizes])
         trials.append(
             Trial(case.where, tuple(findings), decides=case.decides, missing=missing, note=note, rests=case.rests)
         )

@@ -98,6 +98,12 @@ def settings(row: Row) -> tuple[str, ...]:
     return tuple(sorted(one for one in map(str, told) if not one.startswith(SILENT)))
 
 
+def collapsed(row: Row) -> bool:
+    """Whether a network answers one class alone: no other reaches a tenth."""
+    scores = (row.get("per_class") or {}).values()
+    return len(scores) > 1 and sum(score is not None and score >= 0.1 for score in scores) <= 1
+
+
 def one_experiment(rows: list[Row], path: Path) -> None:
     """Refuse rows that no comparison may mix: other recipes, steps or settings, or one cell and seed of two recipes."""
     for what, read in MIXED.items():

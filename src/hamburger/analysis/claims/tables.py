@@ -10,7 +10,7 @@ from hamburger.analysis.claims import measures
 from hamburger.analysis.claims.base import NOT_RUN, WORDS, Claim, Verdict, deciding
 from hamburger.analysis.claims.measures import Sheet
 from hamburger.analysis.claims.registry import CLAIMS, FAMILIES
-from hamburger.analysis.claims.results import Results, Row, by_seed
+from hamburger.analysis.claims.results import Results, Row, by_seed, collapsed
 from hamburger.analysis.core_page import markdown_table
 from hamburger.analysis.report.statistics import summarise
 
@@ -41,6 +41,9 @@ TITLES = {
     **{"gradient": "Table 1", "parts": "Table 2", "init": "Table 8", "temperature": "Table 9"},
     "accuracy": "Tables 4 and 5: VOC test; PASCAL-Context",
 }
+
+
+CLIPPED = "With the norm of the gradient held at 1:"
 
 
 def judged(results: Results) -> Judged:
@@ -161,6 +164,8 @@ def sheets(results: Results, family: str) -> list[Sheet]:
     """The tables under a heading: what was measured, or the cells of the ablation of that name."""
     if family == "cost":
         return [*measures.table3(results), *measures.gradients(results)]
+    if family == "gradient":
+        return [*side_by_side(results, family), *side_by_side(results, "clip", CLIPPED)]
     own = {"inside": measures.inside, "angles": measures.angles}
     return own[family](results) if family in own else side_by_side(results, family)
 
@@ -172,7 +177,7 @@ def files(results: Results, family: str) -> dict[str, tuple[str, list[Row]]]:
     return {name: (key, rows) for prefix, key in found.items() for name, rows in results.beginning(prefix).items()}
 
 
-def side_by_side(results: Results, family: str) -> list[Sheet]:
+def side_by_side(results: Results, family: str, title: str = "") -> list[Sheet]:
     """Cells: what the paper prints, and mean, spread and number of seeds of every file of ours."""
     found = files(results, family)
     if not found:
@@ -191,7 +196,9 @@ def side_by_side(results: Results, family: str) -> list[Sheet]:
                 continue
             score = summarise(had)
             spread = "" if score.deviation is None else f" ± {score.deviation:.1f}"
-            line.append(f"{score.mean:.1f}{spread} (best {max(had):.1f}, {score.n} seed{'s' * (score.n > 1)})")
+            lost = sum(collapsed(row) for row in rows if row[key] == cell)
+            said = f"best {max(had):.1f}, {score.n} seed{'s' * (score.n > 1)}" + f"; {lost} collapsed" * bool(lost)
+            line.append(f"{score.mean:.1f}{spread} ({said})")
         lines.append(line)
     names = [measures.place(rows) for _, rows in found.values()]
-    return [Sheet("", ["cell", f"the paper{', ' + TITLES[family] if family in TITLES else ''}", *names], lines)]
+    return [Sheet(title, ["cell", f"the paper{', ' + TITLES[family] if family in TITLES else ''}", *names], lines)]
