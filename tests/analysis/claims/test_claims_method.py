@@ -62,10 +62,13 @@ def test_networks_that_answer_one_class_alone_are_named_beside_the_difference_th
         row["per_class"] = {"ground": 0.7, "cat": 0.5 if whole else 0.09, "dog": None}
     found = judge(beats, x=made)
     assert found.word == CONFIRMED and "b answers one class alone with 2 of 3 seeds" in found.here
-    assert "a answers" not in found.here
+    assert "a answers" not in found.here and found.basis == "some trainings collapsed"
     made[3]["per_class"]["cat"] = 0.1
     assert "with 1 of 3 seeds" in judge(beats, x=made).here
-    assert "answers" not in judge(beats, x=rows(a=[60, 61, 62], b=[10, 10, 40])).here
+    sound = judge(beats, x=rows(a=[60, 61, 62], b=[10, 10, 40]))
+    assert "answers" not in sound.here and not sound.basis
+    beside = judge(beats, x=made, y=rows("patchwork", a=[60, 61, 62], b=[10, 10, 40]))
+    assert beside.basis == "some trainings collapsed" and not beside.generated
 
 
 def test_a_training_with_an_optimiser_of_its_own_is_not_the_run_of_another_grid():

@@ -399,7 +399,7 @@ def test_growth_is_not_read_between_two_runs():
 
 def test_the_page_begins_with_what_was_not_tested(committed, text):
     head = text.partition("<nav>")[0]
-    weak = sum(bool(verdict.basis) for _, verdict in judged(committed))
+    weak = sum(verdict.generated for _, verdict in judged(committed))
     assert f"{weak} of these verdicts rest on generated scenes alone" in head and "weak test" in head
     for claim, verdict in judged(committed):
         assert (f'href="#{claim.id}"' in head) == (verdict.word == NOT_RUN)

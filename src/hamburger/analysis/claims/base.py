@@ -62,6 +62,7 @@ class Trial:
     missing: tuple[str, ...] = ()
     note: str = ""
     rests: tuple[tuple[str, str], ...] = ()  # trainings that several grids know, each with its cell here
+    collapsed: bool = False  # some of the networks that are compared answer one class alone
 
     @property
     def word(self) -> str:
@@ -107,10 +108,16 @@ class Verdict:
         return 0 if telling is None else telling.n if telling.counted == "seed" else None
 
     @property
+    def generated(self) -> bool:
+        """Whether no photograph had a say."""
+        run = [trial for trial in self.trials if trial.findings]
+        return bool(run) and not any(trial.decides for trial in run)
+
+    @property
     def basis(self) -> str:
         """What a reader must know beside the word."""
-        run = [trial for trial in self.trials if trial.findings]
-        return "generated scenes alone" if run and not any(trial.decides for trial in run) else ""
+        lost = any(trial.collapsed for trial in deciding(self.trials))
+        return ", ".join(["generated scenes alone"] * self.generated + ["some trainings collapsed"] * lost)
 
     @property
     def here(self) -> str:

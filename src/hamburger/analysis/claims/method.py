@@ -214,9 +214,17 @@ def judge(
         seeds = len({row["seed"] for row in case.rows})
         fewer = sum(found.n < seeds for found in case.told)
         notes = [f"{fewer} of {len(case.told)} lack a seed that other cells have"] if fewer else []
-        note = "; ".join([*notes, *case.collapses, *case.sizes])
+        collapses = case.collapses if shown.unit == "points" else []  # a score; memory is the same
         trials.append(
-            Trial(case.where, tuple(findings), decides=case.decides, missing=missing, note=note, rests=case.rests)
+            Trial(
+                case.where,
+                tuple(findings),
+                decides=case.decides,
+                missing=missing,
+                note="; ".join([*notes, *collapses, *case.sizes]),
+                rests=case.rests,
+                collapsed=bool(collapses),
+            )
         )
     return combined(trials)
 

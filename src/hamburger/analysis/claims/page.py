@@ -88,7 +88,7 @@ def page(results: Results) -> str:
 
 def caution(found: Judged) -> Markup:
     """What a reader must know before the first verdict: how weak a test is, and what was not tested."""
-    weak = sum(bool(verdict.basis) for _, verdict in found)
+    weak = sum(verdict.generated for _, verdict in found)
     left = [claim.id for claim, verdict in found if verdict.word == NOT_RUN]
     links = ", ".join(f'<a href="#{name}">{name}</a>' for name in left)
     said = (
