@@ -138,6 +138,11 @@ def test_a_grid_trains_measures_and_appends(ham, tmp_path, monkeypatch):
     status, _, err = ham(*words)  # nothing is trained again
     assert status == 0, err
     assert len(rows.read_text().splitlines()) == 2
+    weights = tmp_path / "runs" / "none-seed0" / "generator.safetensors"
+    kept = weights.rename(tmp_path / "kept")  # its row is in the file, so that nothing needs it but the pictures
+    status, out, err = ham(*words)
+    assert status == 0 and "ylg" in out and "from the top: ylg" in " ".join(err.split()), err
+    kept.rename(weights)
     other = [*words[:-1], tmp_path / "other.jsonl"]
     changed = MODULE.replace("(x, 2)", "(x * x, 2)")  # the same label: a network without weights has no other
     (tmp_path / "my_means.py").write_text(changed)

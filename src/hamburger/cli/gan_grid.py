@@ -43,6 +43,7 @@ def measured_grid(
     """
     from hamburger.cli.notes import image_bar, note, warnings_as_notes
     from hamburger.data.generation.load import load_images, open_source
+    from hamburger.engine.gan.loop import GENERATOR
     from hamburger.errors import OptionError
     from hamburger.files import check_writable
     from hamburger.gan.sheets import write_png
@@ -90,8 +91,8 @@ def measured_grid(
             note_row(cell)
     with grid_bar(len(waiting)) as progress:
         run_grid(waiting, out, data=data, jobs=jobs, progress=progress, done=note_row, call="gan grid")
-    # of the first seed; a run whose row came with the file has no folder here
-    first = [cell for cell in planned if cell.seed == planned[0].seed and finished(cell, out)]
+    # of the first seed; a run whose row came with the file may have no weights here
+    first = [cell for cell in planned if cell.seed == planned[0].seed and (out / cell.name / GENERATOR).is_file()]
     if first:
         write_png(out / SAMPLES, beside([out / cell.name for cell in first], device=device))
         note(f"wrote {out / SAMPLES}, from the top: {', '.join(cell.variant for cell in first)}")
