@@ -43,6 +43,8 @@ class Variant:
         return None if self.weights is not None else _COMMON.get(self.overrides)
 
 
+# what a cell of its own may say and still be the same training, but for its context, which is looked up
+HARMLESS = ("model.context", "keep=", "angles_every=")
 _COMMON = {overrides: name for name, overrides in variants(("baseline", "breads", *HAMS, *ATTENTIONS)).items()}
 Grid = dict[str, Variant]
 
@@ -50,9 +52,10 @@ Grid = dict[str, Variant]
 def common(overrides: Sequence[str], settings: Sequence[str] | None = None) -> str | None:
     """The name under which several grids know a training with these settings of its context; None for any other.
 
-    `settings` are those that all cells of the grid have; a cell with an optimiser of its own is no other grid's.
+    `settings` are those that all cells of the grid have; a cell that changes anything else in its training is no other
+    grid's.
     """
-    if settings is not None and any(one.startswith("optim.") for one in overrides if one not in settings):
+    if settings is not None and any(not one.startswith(HARMLESS) for one in overrides if one not in settings):
         return None
     return _COMMON.get(tuple(one for one in overrides if one.startswith("model.context")))
 

@@ -33,7 +33,7 @@ from hamburger.analysis.claims.base import (
     Verdict,
     combined,
 )
-from hamburger.analysis.claims.results import Results, Row, by_seed, collapsed, settings
+from hamburger.analysis.claims.results import Results, Row, by_seed, cell_of, collapsed, settings
 from hamburger.analysis.report.statistics import LEVEL, Difference, paired, t_quantile
 from hamburger.recipes.ablations import common
 
@@ -124,18 +124,15 @@ class Case:
         """Trainings that several grids know under one name, with the names they have here."""
         recipe, steps, told = self.key
         where = ", ".join((recipe, f"{steps} steps", *told))
-        cells = [
-            (row.get("cell", row.get("context")), common(row.get("overrides") or (), row.get("settings")))
-            for row in self.rows
-        ]
-        used = dict.fromkeys((f"{name} of {where}", str(cell)) for cell, name in cells if name and cell in self.cells)
+        cells = [(cell_of(row), common(row.get("overrides") or (), row.get("settings"))) for row in self.rows]
+        used = dict.fromkeys((f"{name} of {where}", cell) for cell, name in cells if name and cell in self.cells)
         return tuple(used)
 
     @property
     def sizes(self) -> list[str]:
         """Parameters of the networks that are compared, where rows tell them and they differ."""
         rows = [row for row in self.rows if row.get("parameters")]
-        names = {str(row.get("cell", row.get("context"))): row["parameters"] for row in rows}
+        names = {cell_of(row): row["parameters"] for row in rows}
         had = {cell: names[cell] for cell in self.cells if cell in names}
         said = ", ".join(
             f"{cell} {f'{count / 1e6:.2f}M' if count >= 1e6 else f'{count / 1e3:.1f}k'}" for cell, count in had.items()
@@ -147,7 +144,7 @@ class Case:
         """Cells whose networks answer one class alone: what they lose is not the size of an effect."""
         said = []
         for cell in self.cells:
-            had = [collapsed(row) for row in self.rows if row.get("cell", row.get("context")) == cell]
+            had = [collapsed(row) for row in self.rows if cell_of(row) == cell]
             said += [f"{cell} answers one class alone with {sum(had)} of {len(had)} seeds"] * any(had)
         return said
 

@@ -98,6 +98,11 @@ def settings(row: Row) -> tuple[str, ...]:
     return tuple(sorted(one for one in map(str, told) if not one.startswith(SILENT)))
 
 
+def cell_of(row: Row) -> str:
+    """The name of what was run: grids call it a cell, comparisons of contexts a context."""
+    return str(row.get("cell", row.get("context")))
+
+
 def collapsed(row: Row) -> bool:
     """Whether a network answers one class alone: no other reaches a tenth."""
     scores = (row.get("per_class") or {}).values()
@@ -112,7 +117,7 @@ def one_experiment(rows: list[Row], path: Path) -> None:
             raise DataError(f"claims: {path} mixes {what}: {kinds[0]} and {kinds[1]}; a file holds runs of one kind")
     hashes: dict[tuple[str, Any], Any] = {}
     for row in rows:
-        cell = str(row.get("cell", row.get("context"))), row["seed"]
+        cell = cell_of(row), row["seed"]
         if hashes.setdefault(cell, row.get("recipe_hash")) != row.get("recipe_hash"):
             raise DataError(
                 f"claims: {path} has {cell[0]}, seed {cell[1]} twice, of two recipes ({hashes[cell]} and "

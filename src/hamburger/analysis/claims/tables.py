@@ -41,8 +41,6 @@ TITLES = {
     **{"gradient": "Table 1", "parts": "Table 2", "init": "Table 8", "temperature": "Table 9"},
     "accuracy": "Tables 4 and 5: VOC test; PASCAL-Context",
 }
-
-
 CLIPPED = "With the norm of the gradient held at 1:"
 
 
