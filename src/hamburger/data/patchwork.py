@@ -63,11 +63,16 @@ def cut(draws: Draws, *, size: int, pieces: int, families: int, present: int) ->
     order = draws.below(present, pieces)
     order[:present] = np.arange(present)
     axis = np.arange(size, dtype=np.int32)[:, None]
-    squares = (axis - centres.T[:, None].astype(np.int32)) ** 2  # 2 size pieces
-    rows, columns = squares[0].T, squares[1].T
-    # the piece's number in the low digits: one minimum finds the nearest centre and settles ties
-    keyed = (rows[:, :, None] + columns[:, None]) * np.int32(pieces) + np.arange(pieces, dtype=np.int32)[:, None, None]
-    return Layout((keyed.min(0) % pieces).astype(np.int64), centres, here[order], draws.below(2, families))
+    squares = (axis - centres.T[:, None].astype(np.int32)) ** 2 * np.int32(pieces)  # 2 size pieces
+    rows, columns = np.ascontiguousarray(squares.swapaxes(1, 2))
+    # the piece's number in the low digits: one minimum finds the nearest centre and settles ties; piece by piece, since
+    # two maps stay in the cache and one of all distances does not
+    nearest = rows[0][:, None] + columns[0]
+    other = np.empty_like(nearest)
+    for piece in range(1, pieces):
+        np.add((rows[piece] + np.int32(piece))[:, None], columns[piece], out=other)
+        np.minimum(nearest, other, out=nearest)
+    return Layout((nearest % pieces).astype(np.int64), centres, here[order], draws.below(2, families))
 
 
 class Patchwork(SegmentationSet):
