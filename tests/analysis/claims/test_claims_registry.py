@@ -14,7 +14,7 @@ from hamburger.analysis.claims import CLAIMS, Results
 from hamburger.analysis.claims.base import CONFIRMED, INCONCLUSIVE, NOT_CONFIRMED, NOT_RUN, WORDS
 from hamburger.analysis.claims.page import page, telling
 from hamburger.analysis.claims.registry import FAMILIES
-from hamburger.analysis.claims.tables import PRINTED, as_json, as_rows, commands, judged, markdown, shared
+from hamburger.analysis.claims.tables import PRINTED, as_json, as_rows, commands, judged, markdown, shared, sheets
 from hamburger.analysis.inside import COUNTS
 from hamburger.errors import DataError
 from hamburger.recipes.ablations import ablations
@@ -627,3 +627,43 @@ def test_the_ham_must_be_the_part_that_costs_most():
     printed = {cell: mean for cell, (_, mean) in PRINTED["parts"].items()}
     assert claim.judge(rows_of(claim, printed)).word == CONFIRMED
     assert claim.judge(rows_of(claim, printed | {"without-lower": 70.0})).word == NOT_CONFIRMED
+
+
+def two_sets(name, cells, *, here=lambda cell: cell):
+    """The same scores on photographs and on generated scenes, whose file comes first by its name."""
+    about = {"patchwork": ("CPU", lambda cell: cell), "voc-animals": ("H200", here)}
+    return Results(
+        {
+            f"ablation_{name}_{recipe}_x": [
+                {"recipe": recipe, "steps": 9, "hardware": hardware, "cell": called(cell), "seed": seed, "miou": 0.5}
+                for cell in cells
+                for seed in range(3)
+            ]
+            for recipe, (hardware, called) in about.items()
+        }
+    )
+
+
+def test_photographs_stand_before_generated_scenes():
+    (sheet,) = sheets(two_sets("parts", ("whole", "without-ham")), "parts")
+    assert sheet.header == ["cell", "the paper, Table 2", "voc-animals, 9 steps, H200", "patchwork, 9 steps, CPU"]
+    (sheet,) = sheets(two_sets("dictionary", ("nmf", "nmf-drawn1")), "dictionary")
+    assert sheet.header[1].startswith("voc-animals")  # no column for a paper that has no table of it
+
+
+def test_sizes_in_heads_of_two_widths_are_no_lines_of_one_table():
+    found = sheets(
+        two_sets("latent", ("d64-r8", "d8-r1"), here=lambda cell: {"d64-r8": "d512-r64"}.get(cell, "d64-r8")), "latent"
+    )
+    assert [[line[0] for line in sheet.lines] for sheet in found] == [["d512-r64", "d64-r8"], ["d64-r8", "d8-r1"]]
+    assert [sheet.title.partition(",")[0] for sheet in found] == ["voc-animals", "patchwork"]
+
+
+def test_sweeps_of_training_and_evaluation_are_lines_and_columns():
+    first, second = sheets(two_sets("steps", ("nmf-k6", "nmf-k6-at50", "nmf-k8")), "steps")
+    assert first.header == ["trained with", "K = 6", "K = 8", "K = 50", "seeds"]
+    assert first.lines == [
+        ["nmf, K = 6", "50.0 ± 0.0", "", "50.0 ± 0.0", "3"],
+        ["nmf, K = 8", "", "50.0 ± 0.0", "", "3"],
+    ]
+    assert (first.title.split(",")[0], second.title.split(",")[0]) == ("voc-animals", "patchwork")

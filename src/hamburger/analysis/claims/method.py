@@ -33,13 +33,12 @@ from hamburger.analysis.claims.base import (
     Verdict,
     combined,
 )
-from hamburger.analysis.claims.results import Results, Row, by_seed, cell_of, collapsed, settings
+from hamburger.analysis.claims.results import Results, Row, by_seed, cell_of, collapsed, generated, settings
 from hamburger.analysis.report.statistics import LEVEL, Difference, paired, t_quantile
 from hamburger.recipes.ablations import common
 
 MARGIN = 0.5
 COUNTS = 1.05  # a ratio below is next to none, however sure
-GENERATED = "patchwork"  # recipes that begin so are scenes of our own
 
 Interval = tuple[float, float] | None
 # of the interval that confirms, and of the wider one, which refutes
@@ -110,7 +109,7 @@ class Case:
 
     @property
     def decides(self) -> bool:
-        return not str(self.rows[0]["recipe"]).startswith(GENERATED)
+        return not generated(self.rows[0])
 
     @property
     def where(self) -> str:

@@ -9,9 +9,9 @@ from typing import Any
 
 from hamburger.analysis.claims import figures, pictures
 from hamburger.analysis.claims.base import CONFIRMED, INCONCLUSIVE, NOT_CONFIRMED, NOT_RUN, Claim, Finding, Verdict
-from hamburger.analysis.claims.method import COUNTS, GENERATED, MARGIN
+from hamburger.analysis.claims.method import COUNTS, MARGIN
 from hamburger.analysis.claims.registry import CLAIMS, FAMILIES
-from hamburger.analysis.claims.results import Results, by_seed
+from hamburger.analysis.claims.results import Results, by_seed, generated
 from hamburger.analysis.claims.tables import PRINTED, Judged, counts, effect, files, judged, power, shared, sheets
 from hamburger.analysis.report.drawing import svg
 from hamburger.analysis.report.html import Cell, Markup, document, figure, folded, paragraph, section, table
@@ -226,7 +226,7 @@ def bars(family: str, name: str, key: str, rows: Sequence[dict[str, Any]]) -> Ma
     if not cells:  # a training of another task
         return Markup()
     # beside generated scenes the paper's percentages would say nothing
-    printed = {} if rows[0]["recipe"].startswith(GENERATED) else PRINTED.get(family, {})
+    printed = {} if generated(rows[0]) else PRINTED.get(family, {})
 
     def draw(axes: Any) -> None:
         for place, cell in enumerate(cells):
