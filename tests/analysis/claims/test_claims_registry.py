@@ -14,6 +14,8 @@ from hamburger.analysis.claims import CLAIMS, Results
 from hamburger.analysis.claims.base import CONFIRMED, INCONCLUSIVE, NOT_CONFIRMED, NOT_RUN, WORDS
 from hamburger.analysis.claims.page import page, telling
 from hamburger.analysis.claims.registry import FAMILIES
+from hamburger.analysis.claims.summary import PLACES as IN_PAPER
+from hamburger.analysis.claims.summary import SIGNS
 from hamburger.analysis.claims.tables import PRINTED, as_json, as_rows, commands, judged, markdown, shared, sheets
 from hamburger.analysis.inside import COUNTS
 from hamburger.errors import DataError
@@ -398,7 +400,7 @@ def test_growth_is_not_read_between_two_runs():
 
 
 def test_the_page_begins_with_what_was_not_tested(committed, text):
-    head = text.partition("<nav>")[0]
+    head = text.partition("<nav")[0]
     weak = sum(verdict.generated for _, verdict in judged(committed))
     assert f"{weak} of these verdicts rest on generated scenes alone" in head and "weak test" in head
     for claim, verdict in judged(committed):
@@ -667,3 +669,53 @@ def test_sweeps_of_training_and_evaluation_are_lines_and_columns():
         ["nmf, K = 8", "", "50.0 ± 0.0", "", "3"],
     ]
     assert (first.title.split(",")[0], second.title.split(",")[0]) == ("voc-animals", "patchwork")
+
+
+def test_the_page_begins_with_a_mark_for_every_claim(committed, text):
+    head = text.partition('id="summary"')[0]
+    for claim, verdict in judged(committed):
+        link = re.search(
+            rf'<a class="mark([^"]*)" href="#{claim.id}" title="([^"]*)" aria-label="([^"]*)">(.)</a>', head
+        )
+        assert link, claim.id
+        assert link[1].split()[-1] == verdict.word.replace(" ", "-") and link[4] == SIGNS[verdict.word]
+        assert ("weak" in link[1]) == verdict.generated
+        assert link[2] == link[3] and link[3].startswith(f"{claim.id}: {verdict.word}")
+    assert list(IN_PAPER) == list(FAMILIES)
+    assert text.count('class="group"') == len(FAMILIES)
+
+
+def test_what_decides_nothing_says_so_beside_its_word():
+    results = two_sets("parts", ("whole", "without-ham"))
+    article = page(results).partition('<article id="parts-ham">')[2].partition("</article>")[0]
+    photographs, scenes = (line for line in article.split("<tr>") if "9 steps" in line)
+    assert "decides nothing" in scenes and "decides nothing" not in photographs
+    alone = Results({name: rows for name, rows in results.files.items() if "patchwork" in name})
+    assert "decides nothing" not in page(alone).partition('<article id="parts-ham">')[2].partition("</article>")[0]
+
+
+def test_figures_tell_runs_of_one_recipe_apart():
+    results = two_sets("parts", ("whole", "without-ham"))
+    longer = [row | {"steps": 99} for row in results.files["ablation_parts_voc-animals_x"]]
+    text = page(Results(results.files | {"ablation_parts_voc-animals_y": longer}))
+    drawn = text.partition('data-figure="parts-ham"')[2].partition("</svg>")[0]
+    assert "voc-animals, 9 steps" in drawn and "voc-animals, 99 steps" in drawn
+
+
+def luminance(colour):
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = (x / 12.92 if x <= 0.03928 else ((x + 0.055) / 1.055) ** 2.4 for x in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_small_words_are_read_by_people_who_see_little(text, scheme):
+    """Contrast of at least 4.5, as WCAG asks of text of that size."""
+    block = re.findall(r":root \{(.*?)\}", text, flags=re.DOTALL)[scheme]
+    colours = dict(re.findall(r"--([a-z]+): (#[0-9a-f]{6})", block))
+    for name in ("ink", "soft", "accent", "yes", "no", "open"):
+        for below in ("page", "card"):
+            dark, light = sorted((luminance(colours[name]), luminance(colours[below])))
+            assert (light + 0.05) / (dark + 0.05) >= 4.5, (name, below)
+    for word in WORDS:
+        assert re.search(rf"\.{word.replace(' ', '-')}\b[^{{]*\{{ --tone: var\(--(yes|no|open)\)", text)

@@ -8,16 +8,27 @@ from itertools import zip_longest
 from typing import Any
 
 from hamburger.analysis.claims import figures, pictures
-from hamburger.analysis.claims.base import CONFIRMED, INCONCLUSIVE, NOT_CONFIRMED, NOT_RUN, Claim, Finding, Verdict
+from hamburger.analysis.claims.base import Claim, Finding, Verdict
 from hamburger.analysis.claims.method import COUNTS, MARGIN
 from hamburger.analysis.claims.registry import CLAIMS, FAMILIES
 from hamburger.analysis.claims.results import Results, by_seed, generated
-from hamburger.analysis.claims.tables import PRINTED, Judged, counts, effect, files, judged, power, shared, sheets
+from hamburger.analysis.claims.summary import COLOURS, badge, caution, overview, summary
+from hamburger.analysis.claims.tables import PRINTED, Judged, counts, files, judged, shared, sheets
 from hamburger.analysis.report.drawing import svg
-from hamburger.analysis.report.html import Cell, Markup, document, figure, folded, paragraph, section, table
+from hamburger.analysis.report.html import (
+    Cell,
+    Markup,
+    document,
+    figure,
+    folded,
+    paragraph,
+    section,
+    side_by_side,
+    table,
+    text,
+)
 from hamburger.analysis.report.statistics import LEVEL, summarise, t_quantile
 
-COLOURS = {CONFIRMED: "#009E73", NOT_CONFIRMED: "#D55E00", INCONCLUSIVE: "#8A8A8A", NOT_RUN: "#8A8A8A"}
 MOST_DRAWN = 24  # comparisons of one figure: a phone has no room for more
 
 METHOD = (
@@ -57,51 +68,21 @@ METHOD = (
 
 def page(results: Results) -> str:
     found = judged(results)
-    rows: list[list[Cell]] = [
-        [
-            Markup(f'<a href="#{claim.id}">{claim.id}</a><br><span>{_plain(claim.statement)}</span>'),
-            Markup(f'<span class="whole">{badge(verdict.word)}{"<br>" * bool(verdict.basis)}{verdict.basis}</span>'),
-            _effect(verdict),
-            power(verdict) or None,
-            str(verdict.seeds) if verdict.seeds else None,
-        ]
-        for claim, verdict in found
-    ]
-    links = "".join(f'<a href="#{family}">{title}</a>' for family, title in FAMILIES.items())
     head = (
-        "<h1>The paper's claims, tested</h1>"
+        '<h1 id="top">The paper\'s claims, tested</h1>'
         + paragraph(f"{len(found)} claims of “Is Attention Better Than Matrix Decomposition?”: {counts(found)}.")
         + caution(found)
-        + f"<nav>{links}</nav>"
+        + overview(found)
         + folded("How a verdict is found", "".join(paragraph(words) for words in METHOD))
-        + table(
-            ["claim", "verdict", "effect, 95 % interval", "could tell", "seeds"], rows, name="summary", kind="cards"
-        )
+        + summary(found)
     )
+    back = paragraph(Markup('<a href="#top">Back to the overview</a>'), kind="soft")
     parts = []
     for family, title in FAMILIES.items():
         own = [(claim, verdict) for claim, verdict in found if claim.family == family]
         content = [one_claim(claim, verdict, others(found, claim.id)) for claim, verdict in own]
-        parts.append(section(family, title, tables(results, family), *content))
+        parts.append(section(family, title, tables(results, family), *content, back))
     return document("The paper's claims, tested", head + "".join(parts))
-
-
-def caution(found: Judged) -> Markup:
-    """What a reader must know before the first verdict: how weak a test is, and what was not tested."""
-    weak = sum(verdict.generated for _, verdict in found)
-    left = [claim.id for claim, verdict in found if verdict.word == NOT_RUN]
-    links = ", ".join(f'<a href="#{name}">{name}</a>' for name in left)
-    said = (
-        f"{weak} of these verdicts rest on generated scenes alone, and say so: tiny networks, a few hundred steps, "
-        "scenes of 64 x 64 pixels whose difficulty was set by looking at the scores of the hams. That is a weak "
-        "test of what the paper says of photographs, in either direction. "
-    )
-    not_run = f"Not run: {links}; the command stands under each. " if left else ""
-    return paragraph(Markup((said if weak else "") + not_run), kind="note") if weak or left else Markup()
-
-
-def badge(word: str) -> Markup:
-    return Markup(f'<span class="badge" style="--tone:{COLOURS[word]}">{word}</span>')
 
 
 def others(found: Judged, own: str) -> dict[str, list[str]]:
@@ -111,14 +92,18 @@ def others(found: Judged, own: str) -> dict[str, list[str]]:
 
 def one_claim(claim: Claim, verdict: Verdict, falls_with: Mapping[str, Sequence[str]]) -> Markup:
     rows: list[list[Cell]] = [["the paper", f"{claim.paper} ({claim.reference})"], ["the test", claim.test]]
-    rows += [["here", Markup(f"{_plain(trial.text)}: {badge(trial.word)}")] for trial in verdict.trials]
+    heard = any(trial.decides for trial in verdict.trials)
+    for trial in verdict.trials:
+        beside = " beside photographs, decides nothing" if heard and not trial.decides else ""
+        rows.append(["here", Markup(f"{text(trial.text)}: {badge(trial.word)}{beside}")])
     rows += [["here", "not run"]] if not verdict.trials else []
     return Markup(
-        f'<article id="{claim.id}"><h3>{_plain(claim.statement)} {badge(verdict.word)} {verdict.basis}</h3>'
+        f'<article id="{claim.id}"><h3>{text(claim.statement)} {badge(verdict.word)} '
+        f'<span class="soft">{text(verdict.basis)}</span></h3>'
         + table(["", ""], rows, name=f"{claim.id}-table", kind="words")
         + forest(claim, verdict)
         + same_runs(falls_with)
-        + folded("The command that makes these rows", f"<pre>{_plain(claim.command)}</pre>")
+        + folded("The command that makes these rows", f"<pre>{text(claim.command)}</pre>")
         + "</article>"
     )
 
@@ -130,15 +115,18 @@ def same_runs(falls_with: Mapping[str, Sequence[str]]) -> Markup:
     lines = ""
     for label, names in falls_with.items():
         links = ", ".join(f'<a href="#{name}">{name}</a>' for name in names)
-        lines += f"<p>{_plain(label)}, as in {links}</p>"
+        lines += f"<p>{text(label)}, as in {links}</p>"
     count = len({name for names in falls_with.values() for name in names})
     return folded(f"Rests on the same runs as {count} other claim{'s' * (count > 1)}", lines)
 
 
 def forest(claim: Claim, verdict: Verdict) -> Markup:
     """Every comparison with its interval; the line is what it is held against, the band what would not matter."""
+    names = [trial.where.partition(",")[0] for trial in verdict.trials]
+    if len(set(names)) < len(names):  # one recipe with other steps or settings
+        names = [trial.where.rpartition(", ")[0] or trial.where for trial in verdict.trials]
     drawn: list[tuple[str, Finding]] = [
-        (trial.where.partition(",")[0], finding) for trial in verdict.trials for finding in trial.findings
+        (name, finding) for name, trial in zip(names, verdict.trials, strict=True) for finding in trial.findings
     ]
     if not drawn:
         return Markup()
@@ -214,7 +202,8 @@ def tables(results: Results, family: str) -> Markup:
     if family in CURVES:
         made.append(CURVES[family](results))
     else:
-        made += [bars(family, name, key, rows) for name, (key, rows) in files(results, family).items()]
+        drawn = [bars(family, name, key, rows) for name, (key, rows) in files(results, family).items()]
+        made.append(side_by_side(*filter(None, drawn)))
     if family == "inside":
         made += [pictures.shown(study) for name, study in results.studies.items() if name.startswith("pictures_")]
     return Markup("".join(made))
@@ -258,24 +247,7 @@ def _short(finding: Finding) -> str:
     return finding.short or (finding.what if len(finding.what) <= 34 else finding.what.replace(", ", ",\n", 1))
 
 
-def _effect(verdict: Verdict) -> Cell:
-    """The effect, below it its interval, and its unit where that is not points of mIoU."""
-    telling = verdict.telling
-    if telling is None:
-        return None
-    value, _, interval = effect(verdict).partition(" ")
-    unit = "" if telling.unit == "points" else telling.unit.strip("()")
-    lines = "<br>".join(f'<span class="whole">{_plain(line)}</span>' for line in (value, interval, unit) if line)
-    return Markup(f"<span>{lines}</span>")
-
-
-def _score(text: str) -> Cell:
+def _score(words: str) -> Cell:
     """Mean and spread, and below them what else is said of a cell."""
-    score, bracket, rest = text.partition(" (best")
-    return Markup(f'{_plain(score)}<br><span class="soft">(best{_plain(rest)}</span>') if bracket else text
-
-
-def _plain(words: str) -> Markup:
-    from hamburger.analysis.report.html import text
-
-    return text(words)
+    score, bracket, rest = words.partition(" (best")
+    return Markup(f'{text(score)}<br><span class="soft">(best{text(rest)}</span>') if bracket else words
