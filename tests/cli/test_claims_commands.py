@@ -32,6 +32,11 @@ def test_a_grid_runs_resumes_and_is_judged(tmp_path):
         listed = list(csv.DictReader(file))
     assert [row["cell"] for row in listed] == ["nmf", "nmf-drawn1"]
     assert [float(row["miou"]) for row in listed] == [row["miou"] for row in made]
+    # what tells runs apart, and who collapsed, also from the table alone
+    assert [json.loads(listed[0][name]) for name in ("settings", "per_class")] == [
+        made[0]["settings"],
+        made[0]["per_class"],
+    ]
     assert again.exit_code == 0 and (out / "nmf-seed0" / "result.json").stat().st_mtime_ns == stamp
     both = CliRunner().invoke(app, ["ablate", "parts,init", "--out", str(tmp_path / "both"), "--csv", str(table)])
     assert both.exit_code and "put {grid} where the name belongs" in str(both.exception)
