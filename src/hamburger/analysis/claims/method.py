@@ -27,6 +27,7 @@ from functools import partial
 from hamburger.analysis.claims.base import (
     CONFIRMED,
     INCONCLUSIVE,
+    MOST,
     NOT_CONFIRMED,
     Finding,
     Trial,
@@ -133,10 +134,12 @@ class Case:
         rows = [row for row in self.rows if row.get("parameters")]
         names = {cell_of(row): row["parameters"] for row in rows}
         had = {cell: names[cell] for cell in self.cells if cell in names}
-        said = ", ".join(
-            f"{cell} {f'{count / 1e6:.2f}M' if count >= 1e6 else f'{count / 1e3:.1f}k'}" for cell, count in had.items()
-        )
-        return [f"parameters: {said}"] if len(set(had.values())) > 1 else []
+        if len(set(had.values())) < 2:
+            return []
+        usual, times = Counter(had.values()).most_common(1)[0]
+        few = {cell: count for cell, count in had.items() if times <= MOST or count != usual}
+        said = [*(f"{cell} {_millions(count)}" for cell, count in few.items())]
+        return [f"parameters: {', '.join(said + [f'the others {_millions(usual)}'] * (len(few) < len(had)))}"]
 
     @property
     def collapses(self) -> list[str]:
@@ -155,6 +158,10 @@ class Case:
     def weight(self) -> tuple[int, int]:
         """How much evidence it is: comparisons that have rows, then seeds."""
         return len(self.told), min(found.n for found in self.told)
+
+
+def _millions(count: int) -> str:
+    return f"{count / 1e6:.2f}M" if count >= 1e6 else f"{count / 1e3:.1f}k"
 
 
 @dataclass(frozen=True)
