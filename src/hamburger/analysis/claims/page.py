@@ -48,7 +48,9 @@ METHOD = (
     "measurements that are missing confirm nothing, runs are told apart by steps and settings, an effect that the "
     f"paper itself found refutes nothing, and a ratio counts from {COUNTS:g} on, silent channels from one on. "
     "Claims that were added then (-equation, -beyond, -code, the bound of Proposition 3, spectra beside attention, "
-    "which part costs most, upper against lower bread, scatter by temperature) were written with those rows known.",
+    "which part costs most, upper against lower bread, scatter by temperature) were written with those rows known. "
+    "After the rows of Tables 1, 2 and 8 on photographs BPTT with a clipped gradient was asked about, and those of "
+    "Table 1 were added to the question which ham is best.",
     "Over several data sets a claim is confirmed where one set confirms it and none refutes it, and not confirmed the "
     "other way round; otherwise it is inconclusive. Each of s sets that may decide is held to a level of 1 - 5 % / s. "
     "Photographs decide; generated scenes stand beside them, and decide only where there is nothing else. The effect "
@@ -103,7 +105,7 @@ def one_claim(claim: Claim, verdict: Verdict, falls_with: Mapping[str, Sequence[
         + table(["", ""], rows, name=f"{claim.id}-table", kind="words")
         + forest(claim, verdict)
         + same_runs(falls_with)
-        + folded("The command that makes these rows", f"<pre>{text(claim.command)}</pre>")
+        + folded("The command that makes such rows", f"<pre>{text(claim.command)}</pre>")
         + "</article>"
     )
 
