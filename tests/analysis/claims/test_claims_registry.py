@@ -735,3 +735,11 @@ def test_the_rows_of_table_1_tell_which_ham_is_best():
     ]
     again = [row | {"cell": row["cell"].removesuffix("-one-step")} for row in ours]
     assert len(claim.judge(Results({"ablation_gradient_x": ours, "ablation_contexts_x": again})).trials) == 1
+
+
+@pytest.mark.parametrize(("gain", "word"), [(0.0, CONFIRMED), (9.0, NOT_CONFIRMED)])
+def test_a_narrow_ham_wants_no_larger_rank(gain, word):
+    claim = next(claim for claim in CLAIMS if claim.id == "latent-eightfold-narrow")
+    verdict = claim.judge(rows_of(claim, {"d128-r64": 50 + gain}))
+    assert [one.what for one in verdict.trials[0].findings] == ["d256-r32 - d256-r64", "d128-r16 - d128-r64"]
+    assert verdict.word == word

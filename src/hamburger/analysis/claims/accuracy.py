@@ -17,7 +17,7 @@ def against(*rivals: str | tuple[str, ...]) -> list[Source]:
     return [Source("segmentation_", pairs, "context"), Source("ablation_contexts_", pairs)]
 
 
-# Table 1, which the claim is about: the same trainings as the three hams among the contexts, under the names of its grid
+# Table 1, which the claim quotes: the trainings of the three hams among the contexts, under the names of its grid
 TABLE_1 = Source("ablation_gradient_", tuple(Pair("nmf-one-step", f"{ham}-one-step") for ham in ("vq", "cd")))
 
 CLAIMS = (

@@ -48,7 +48,8 @@ METHOD = (
     "measurements that are missing confirm nothing, runs are told apart by steps and settings, an effect that the "
     f"paper itself found refutes nothing, and a ratio counts from {COUNTS:g} on, silent channels from one on. "
     "Claims that were added then (-equation, -beyond, -code, the bound of Proposition 3, spectra beside attention, "
-    "which part costs most, upper against lower bread, scatter by temperature) were written with those rows known. "
+    "which part costs most, upper against lower bread, scatter by temperature, ranks of narrow "
+    "hams) were written with those rows known. "
     "After the rows of Tables 1, 2 and 8 on photographs BPTT with a clipped gradient was asked about, and those of "
     "Table 1 were added to the question which ham is best.",
     "Over several data sets a claim is confirmed where one set confirms it and none refutes it, and not confirmed the "
