@@ -83,6 +83,7 @@ def test_one_claim_in_full_and_mistakes(tmp_path):
     (tmp_path / "ablation_parts_x.jsonl").write_text("".join(json.dumps(one) + "\n" for one in made))
     told = CliRunner().invoke(app, ["claims", "--results", str(tmp_path), "--only", "parts-ham"])
     assert "could tell: 2.48 points, of whole - without-ham" in told.stdout
+    assert "(beside" not in told.stdout  # there is nothing else, so these scenes decide
     wide = CliRunner().invoke(app, ["claims", "--results", str(tmp_path)], env={"COLUMNS": "120"})
     assert "could tell" in wide.stdout
     wrong = CliRunner().invoke(app, ["claims", "--results", str(tmp_path), "--only", "part-ham"])

@@ -72,6 +72,8 @@ def claims(
 
 
 def _in_full(found: Judged, names: tuple[str, ...]) -> None:
+    from hamburger.analysis.claims.base import deciding
+
     known = {claim.id: (claim, verdict) for claim, verdict in found}
     for name in names:
         if name not in known:
@@ -83,7 +85,8 @@ def _in_full(found: Judged, names: tuple[str, ...]) -> None:
         )
         typer.echo(f"  test: {claim.test}")
         for trial in verdict.trials:
-            typer.echo(f"  here: {trial.text}: {trial.word}{'' if trial.decides else ' (beside)'}")
+            beside = "" if trial in deciding(verdict.trials) else " (beside photographs, decides nothing)"
+            typer.echo(f"  here: {trial.text}: {trial.word}{beside}")
         telling = verdict.telling
         if telling is not None and telling.power:
             typer.echo(f"  could tell: {f'{telling.power} {telling.unit}'.strip()}, of {telling.what}")

@@ -152,7 +152,7 @@ def forest(claim: Claim, verdict: Verdict) -> Markup:
                 axes.plot(finding.interval, [place, place], color=colour, linewidth=2)
             axes.plot([finding.effect], [place], "o", color=colour, markersize=6)
         axes.set_yticks(range(len(drawn)), [f"{_short(finding)}\n{where}" for where, finding in drawn])
-        axes.tick_params(axis="y", labelsize=7.5)
+        axes.tick_params(axis="y", labelsize=8.5)  # 9 pixels on a phone
         axes.set(xlabel=measured or first.short or first.what.partition(", ")[2])
         axes.set_ylim(len(drawn) - 0.4, -0.6)
         axes.grid(visible=False, axis="y")

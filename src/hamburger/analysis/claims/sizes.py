@@ -35,7 +35,7 @@ def colder(ham: str, ours: str, theirs: str) -> Source:
 
 
 def ranks(results: Results, pairs: tuple[tuple[int, int, int], ...], *, least: int = 1) -> Verdict:
-    """r = d / a minus r = d / b for every (part, a, b), d being that part of the head's width, whatever it is in a file.
+    """r = d / a minus r = d / b for every (part, a, b), d being that part of the width of the head of a file.
 
     A narrow network whose r would be below `least` says nothing: the paper's r of 8 is no r of 1.
     """
