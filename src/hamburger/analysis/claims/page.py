@@ -54,7 +54,9 @@ METHOD = (
     "Table 1 were added to the question which ham is best.",
     "Over several data sets a claim is confirmed where one set confirms it and none refutes it, and not confirmed the "
     "other way round; otherwise it is inconclusive. Each of s sets that may decide is held to a level of 1 - 5 % / s. "
-    "Photographs decide; generated scenes stand beside them, and decide only where there is nothing else. The effect "
+    "Photographs decide; generated scenes stand beside them, and decide only where there is nothing else. Figures draw "
+    "the interval at 95 % thick, and thin the one that must leave out what a claim says to refute it, which is wider "
+    "where there are several comparisons or data sets; a grey band is what would not matter. The effect "
     "in the table is that of the comparison that speaks least for the claim among those that share its verdict. “Could "
     "tell” is half the width of the interval that decided about it (that of a confirmation where nothing was decided), "
     "at the deviation that was seen: the smallest effect that these seeds could have told from none; of ratios, times.",
@@ -166,10 +168,7 @@ def forest(claim: Claim, verdict: Verdict) -> Markup:
     alt = f"{claim.id}: effects and their 95 % intervals"
     notes = []
     if any(finding.wide for _, finding in drawn):
-        notes.append(
-            "Thick: the interval at 95 %. Thin: the one that must leave out what the claim says to refute it, wider "
-            "where there are several comparisons or data sets; one that reaches the edge goes on."
-        )
+        notes.append("Thick: the interval at 95 %. Thin: the one that may refute; one that reaches the edge goes on.")
     if left_out > 0:
         notes.append(f"{left_out} comparisons that speak more for the claim, some of each ham, are not drawn.")
     caption = " ".join(notes)
