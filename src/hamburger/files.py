@@ -103,14 +103,14 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A line a row, with the fields of all of them; lists and tables inside a row have no place in one."""
-    fields = dict.fromkeys(
-        name for row in rows for name, value in row.items() if not isinstance(value, (list, tuple, dict))
-    )
+    """A line a row, with the fields of all of them; lists and tables inside a row are JSON, so that nothing is lost."""
+    fields = dict.fromkeys(name for row in rows for name in row)
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(fields), lineterminator="\n", extrasaction="ignore")
+    writer = csv.DictWriter(text, fieldnames=list(fields), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    for row in rows:
+        nested = {name: json.dumps(value) for name, value in row.items() if isinstance(value, (list, tuple, dict))}
+        writer.writerow({**row, **nested})
     return text.getvalue()
 
 

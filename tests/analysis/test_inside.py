@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import hamburger as hb
+from hamburger.analysis import inside
 from hamburger.analysis.attention import attention_layers, attention_maps
 from hamburger.analysis.inside import COUNTS, gradients, look_inside, silent
 from hamburger.analysis.spectrum import cumulative_energy, effective_rank
@@ -62,6 +63,13 @@ def test_one_sweep_kept_is_bptt_where_there_is_one_sweep():
     assert found["cosine_truncated1"] == pytest.approx(1.0, abs=1e-6)
     assert found["norm_truncated1"] == pytest.approx(1.0, abs=1e-6)
     assert found["cosine_one_step"] < 1
+
+
+def test_an_exploded_bptt_leaves_no_nan_behind(monkeypatch):
+    torch.manual_seed(0)
+    pulled = inside._pulled
+    monkeypatch.setattr(inside, "_pulled", lambda *a: pulled(*a) * (float("inf") if a[-1] == "bptt" else 1.0))
+    assert gradients(Net("cd"), torch.rand(1, 3, 6, 6), torch.randint(0, 4, (1, 6, 6)), "head.context.ham") == {}
 
 
 class Attending(Net):

@@ -32,6 +32,11 @@ def test_a_grid_runs_resumes_and_is_judged(tmp_path):
         listed = list(csv.DictReader(file))
     assert [row["cell"] for row in listed] == ["nmf", "nmf-drawn1"]
     assert [float(row["miou"]) for row in listed] == [row["miou"] for row in made]
+    # what tells runs apart, and who collapsed, also from the table alone
+    assert [json.loads(listed[0][name]) for name in ("settings", "per_class")] == [
+        made[0]["settings"],
+        made[0]["per_class"],
+    ]
     assert again.exit_code == 0 and (out / "nmf-seed0" / "result.json").stat().st_mtime_ns == stamp
     both = CliRunner().invoke(app, ["ablate", "parts,init", "--out", str(tmp_path / "both"), "--csv", str(table)])
     assert both.exit_code and "put {grid} where the name belongs" in str(both.exception)
@@ -78,8 +83,27 @@ def test_one_claim_in_full_and_mistakes(tmp_path):
     (tmp_path / "ablation_parts_x.jsonl").write_text("".join(json.dumps(one) + "\n" for one in made))
     told = CliRunner().invoke(app, ["claims", "--results", str(tmp_path), "--only", "parts-ham"])
     assert "could tell: 2.48 points, of whole - without-ham" in told.stdout
-    assert "could tell" in CliRunner().invoke(app, ["claims", "--results", str(tmp_path)]).stdout
+    assert "(beside" not in told.stdout  # there is nothing else, so these scenes decide
+    wide = CliRunner().invoke(app, ["claims", "--results", str(tmp_path)], env={"COLUMNS": "120"})
+    assert "could tell" in wide.stdout
     wrong = CliRunner().invoke(app, ["claims", "--results", str(tmp_path), "--only", "part-ham"])
     assert "did you mean 'parts-ham'" in str(wrong.exception)
     nowhere = CliRunner().invoke(app, ["claims", "--results", str(tmp_path / "none")])
     assert "name one that holds *.jsonl files" in str(nowhere.exception)
+
+
+def test_the_table_gives_names_in_full_and_says_what_its_marks_stand_for(tmp_path):
+    row = {"recipe": "voc-animals", "steps": 9, "hardware": "H"}
+    lost = {"per_class": {"sky": 0.5, "road": 0.0}}  # one class alone is answered
+    scores = {"whole": ({}, 0.5), "without-ham": (lost, 0.1), "without-upper": ({}, 0.4)}
+    made = [
+        row | extra | {"cell": c, "seed": i, "miou": s + i / 1000} for c, (extra, s) in scores.items() for i in range(3)
+    ]
+    (tmp_path / "ablation_parts_x.jsonl").write_text("".join(json.dumps(one) + "\n" for one in made))
+    said = CliRunner().invoke(app, ["claims", "--results", str(tmp_path)], env={"COLUMNS": "80"}).stdout
+    assert "propositions-direction-equation" in said
+    assert "† some trainings collapsed" in said and "generated scenes" not in said
+    marked = {line.split()[0]: "†" in line for line in said.splitlines() if "parts-" in line}
+    assert marked["parts-ham"] and not marked["parts-upper"]
+    told = CliRunner().invoke(app, ["claims", "--results", str(tmp_path), "--only", "parts-ham"]).stdout
+    assert told.startswith("parts-ham: confirmed (some trainings collapsed)")

@@ -5,6 +5,7 @@ All are means over labelled images.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -85,7 +86,10 @@ def silent(maps: Tensor) -> Tensor:
 
 
 def gradients(net: nn.Module, images: Tensor, labels: Tensor, name: str) -> dict[str, float]:
-    """Cosine to BPTT and norm over BPTT's, of dL/dX by each strategy; nothing where BPTT vanishes.   images: b 3 h w"""
+    """Cosine to BPTT and norm over BPTT's, of dL/dX by each strategy.   images: b 3 h w
+
+    Nothing where BPTT vanishes or is not finite: a NaN would make the row of a whole network unreadable.
+    """
     layer = net.get_submodule(name)
     assert isinstance(layer, HamLayer)
     if layer.axis != "spatial":
@@ -105,7 +109,7 @@ def gradients(net: nn.Module, images: Tensor, labels: Tensor, name: str) -> dict
     finally:
         handle.remove()
     reference = pulled.pop("bptt").flatten().double()
-    if not reference.norm() > 0:
+    if not 0 < float(reference.norm()) < math.inf:
         return {}
     made = {}
     for grad, value in pulled.items():

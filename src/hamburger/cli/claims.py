@@ -22,6 +22,7 @@ def claims(
     html: Annotated[Path | None, typer.Option(help="write one self-contained page here")] = None,
 ) -> None:
     """Verdicts on the paper's claims, computed from result files: a table, and a page with figures."""
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
@@ -41,15 +42,21 @@ def claims(
     if only:
         _in_full(found, words(only))
     else:
-        table = Table(title=f"{len(found)} claims: {counts(found)}")
-        for heading in ("claim", "effect", "could tell", "seeds", "verdict"):
-            table.add_column(heading, justify="right" if heading in ("could tell", "seeds") else "left")
+        # names and verdicts in full also where a terminal is narrow: --only asks for the name
+        table = Table(title=f"{len(found)} claims: {counts(found)}", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        table.add_column("claim", no_wrap=True)
+        for heading in ("effect", "could tell", "seeds"):
+            table.add_column(heading, justify="left" if heading == "effect" else "right")
+        table.add_column("verdict", no_wrap=True)
         for claim, verdict in found:
             seeds = str(verdict.seeds or "")
-            word = f"[{COLOURS[verdict.word]}]{verdict.word}[/]{'*' * bool(verdict.basis)}"
+            word = f"[{COLOURS[verdict.word]}]{verdict.word}[/]{'*' * verdict.generated}{'†' * verdict.collapsed}"
             table.add_row(claim.id, effect(verdict).replace("[", r"\["), power(verdict), seeds, word)
-        if any(verdict.basis for _, verdict in found):
-            table.caption = "* on generated scenes alone"
+        notes = {
+            "* on generated scenes alone": any(verdict.generated for _, verdict in found),
+            "† some trainings collapsed": any(verdict.collapsed for _, verdict in found),
+        }
+        table.caption = "; ".join(note for note, said in notes.items() if said) or None
         console.print(table)
         console.print(
             "`ham claims --only ID` says what was compared, and the command that makes its rows", markup=False
@@ -65,15 +72,21 @@ def claims(
 
 
 def _in_full(found: Judged, names: tuple[str, ...]) -> None:
+    from hamburger.analysis.claims.base import deciding
+
     known = {claim.id: (claim, verdict) for claim, verdict in found}
     for name in names:
         if name not in known:
             raise UnknownNameError(f"claims: no claim '{name}'{did_you_mean(name, known)}")
         claim, verdict = known[name]
-        typer.echo(f"{claim.id}: {verdict.word}\n  {claim.statement} ({claim.reference})\n  paper: {claim.paper}")
+        basis = f" ({verdict.basis})" if verdict.basis else ""
+        typer.echo(
+            f"{claim.id}: {verdict.word}{basis}\n  {claim.statement} ({claim.reference})\n  paper: {claim.paper}"
+        )
         typer.echo(f"  test: {claim.test}")
         for trial in verdict.trials:
-            typer.echo(f"  here: {trial.text}: {trial.word}{'' if trial.decides else ' (beside)'}")
+            beside = "" if trial in deciding(verdict.trials) else " (beside photographs, decides nothing)"
+            typer.echo(f"  here: {trial.text}: {trial.word}{beside}")
         telling = verdict.telling
         if telling is not None and telling.power:
             typer.echo(f"  could tell: {f'{telling.power} {telling.unit}'.strip()}, of {telling.what}")

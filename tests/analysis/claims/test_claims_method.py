@@ -230,6 +230,14 @@ def test_parameters_stand_beside_scores_where_they_differ():
     assert "parameters" not in judge(beats, x=[row | {"parameters": 5} for row in made]).here
 
 
+def test_of_many_networks_only_those_of_another_size_are_named():
+    made = rows(**{cell: [50] * 3 for cell in "abcdef"})
+    sized = [row | {"parameters": 1_000_000 + 500_000 * (row["cell"] == "f")} for row in made]
+    pairs = tuple(Pair("a", cell) for cell in "bcdef")
+    found = compare(Results({"ablation_toy_x": sized}), [Source("ablation_toy_", pairs)], beats)
+    assert "parameters: f 1.50M, the others 1.00M" in found.here
+
+
 def test_the_ratio_of_paired_spreads_by_hand():
     """Uncorrelated series, deviations in the ratio 2, n = 5: k = 1 + 2 t^2 / 3 with t(0.975, 3) = 3.182446."""
     first, second = [-2.0, -1.0, 0.0, 1.0, 2.0], [1.0, -0.5, -1.0, -0.5, 1.0]

@@ -14,7 +14,9 @@ from hamburger.analysis.claims import CLAIMS, Results
 from hamburger.analysis.claims.base import CONFIRMED, INCONCLUSIVE, NOT_CONFIRMED, NOT_RUN, WORDS
 from hamburger.analysis.claims.page import page, telling
 from hamburger.analysis.claims.registry import FAMILIES
-from hamburger.analysis.claims.tables import PRINTED, as_json, as_rows, commands, judged, markdown, shared
+from hamburger.analysis.claims.summary import PLACES as IN_PAPER
+from hamburger.analysis.claims.summary import SIGNS
+from hamburger.analysis.claims.tables import PRINTED, as_json, as_rows, commands, judged, markdown, shared, sheets
 from hamburger.analysis.inside import COUNTS
 from hamburger.errors import DataError
 from hamburger.recipes.ablations import ablations
@@ -398,7 +400,7 @@ def test_growth_is_not_read_between_two_runs():
 
 
 def test_the_page_begins_with_what_was_not_tested(committed, text):
-    head = text.partition("<nav>")[0]
+    head = text.partition("<nav")[0]
     weak = sum(verdict.generated for _, verdict in judged(committed))
     assert f"{weak} of these verdicts rest on generated scenes alone" in head and "weak test" in head
     for claim, verdict in judged(committed):
@@ -627,3 +629,117 @@ def test_the_ham_must_be_the_part_that_costs_most():
     printed = {cell: mean for cell, (_, mean) in PRINTED["parts"].items()}
     assert claim.judge(rows_of(claim, printed)).word == CONFIRMED
     assert claim.judge(rows_of(claim, printed | {"without-lower": 70.0})).word == NOT_CONFIRMED
+
+
+def two_sets(name, cells, *, here=lambda cell: cell):
+    """The same scores on photographs and on generated scenes, whose file comes first by its name."""
+    about = {"patchwork": ("CPU", lambda cell: cell), "voc-animals": ("H200", here)}
+    return Results(
+        {
+            f"ablation_{name}_{recipe}_x": [
+                {"recipe": recipe, "steps": 9, "hardware": hardware, "cell": called(cell), "seed": seed, "miou": 0.5}
+                for cell in cells
+                for seed in range(3)
+            ]
+            for recipe, (hardware, called) in about.items()
+        }
+    )
+
+
+def test_photographs_stand_before_generated_scenes():
+    (sheet,) = sheets(two_sets("parts", ("whole", "without-ham")), "parts")
+    assert sheet.header == ["cell", "the paper, Table 2", "voc-animals, 9 steps, H200", "patchwork, 9 steps, CPU"]
+    (sheet,) = sheets(two_sets("dictionary", ("nmf", "nmf-drawn1")), "dictionary")
+    assert sheet.header[1].startswith("voc-animals")  # no column for a paper that has no table of it
+
+
+def test_sizes_in_heads_of_two_widths_are_no_lines_of_one_table():
+    found = sheets(
+        two_sets("latent", ("d64-r8", "d8-r1"), here=lambda cell: {"d64-r8": "d512-r64"}.get(cell, "d64-r8")), "latent"
+    )
+    assert [[line[0] for line in sheet.lines] for sheet in found] == [["d512-r64", "d64-r8"], ["d64-r8", "d8-r1"]]
+    assert [sheet.title.partition(",")[0] for sheet in found] == ["voc-animals", "patchwork"]
+
+
+def test_sweeps_of_training_and_evaluation_are_lines_and_columns():
+    first, second = sheets(two_sets("steps", ("nmf-k6", "nmf-k6-at50", "nmf-k8")), "steps")
+    assert first.header == ["trained with", "K = 6", "K = 8", "K = 50", "seeds"]
+    assert first.lines == [
+        ["nmf, K = 6", "50.0 ± 0.0", "", "50.0 ± 0.0", "3"],
+        ["nmf, K = 8", "", "50.0 ± 0.0", "", "3"],
+    ]
+    assert (first.title.split(",")[0], second.title.split(",")[0]) == ("voc-animals", "patchwork")
+
+
+def test_the_page_begins_with_a_mark_for_every_claim(committed, text):
+    head = text.partition('id="summary"')[0]
+    for claim, verdict in judged(committed):
+        link = re.search(
+            rf'<a class="mark([^"]*)" href="#{claim.id}" title="([^"]*)" aria-label="([^"]*)">(.)</a>', head
+        )
+        assert link, claim.id
+        assert link[1].split()[-1] == verdict.word.replace(" ", "-") and link[4] == SIGNS[verdict.word]
+        assert ("weak" in link[1]) == verdict.generated
+        assert link[2] == link[3] and link[3].startswith(f"{claim.id}: {verdict.word}")
+    assert list(IN_PAPER) == list(FAMILIES)
+    assert text.count('class="group"') == len(FAMILIES)
+
+
+def test_what_decides_nothing_says_so_beside_its_word():
+    results = two_sets("parts", ("whole", "without-ham"))
+    article = page(results).partition('<article id="parts-ham">')[2].partition("</article>")[0]
+    photographs, scenes = (line for line in article.split("<tr>") if "9 steps" in line)
+    assert "decides nothing" in scenes and "decides nothing" not in photographs
+    alone = Results({name: rows for name, rows in results.files.items() if "patchwork" in name})
+    assert "decides nothing" not in page(alone).partition('<article id="parts-ham">')[2].partition("</article>")[0]
+
+
+def test_figures_tell_runs_of_one_recipe_apart():
+    results = two_sets("parts", ("whole", "without-ham"))
+    longer = [row | {"steps": 99} for row in results.files["ablation_parts_voc-animals_x"]]
+    text = page(Results(results.files | {"ablation_parts_voc-animals_y": longer}))
+    drawn = text.partition('data-figure="parts-ham"')[2].partition("</svg>")[0]
+    assert "voc-animals, 9 steps" in drawn and "voc-animals, 99 steps" in drawn
+
+
+def luminance(colour):
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = (x / 12.92 if x <= 0.03928 else ((x + 0.055) / 1.055) ** 2.4 for x in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_small_words_are_read_by_people_who_see_little(text, scheme):
+    """Contrast of at least 4.5, as WCAG asks of text of that size."""
+    block = re.findall(r":root \{(.*?)\}", text, flags=re.DOTALL)[scheme]
+    colours = dict(re.findall(r"--([a-z]+): (#[0-9a-f]{6})", block))
+    for name in ("ink", "soft", "accent", "yes", "no", "open"):
+        for below in ("page", "card"):
+            dark, light = sorted((luminance(colours[name]), luminance(colours[below])))
+            assert (light + 0.05) / (dark + 0.05) >= 4.5, (name, below)
+    for word in WORDS:
+        assert re.search(rf"\.{word.replace(' ', '-')}\b[^{{]*\{{ --tone: var\(--(yes|no|open)\)", text)
+
+
+def test_the_rows_of_table_1_tell_which_ham_is_best():
+    """They are the trainings of the three hams among the contexts, under other names: one evidence, once."""
+    claim = next(claim for claim in CLAIMS if claim.id == "accuracy-nmf")
+    (ours,) = (
+        two_sets("gradient", ("nmf-one-step", "vq-one-step", "cd-one-step")).beginning("ablation_gradient_voc").values()
+    )
+    verdict = claim.judge(Results({"ablation_gradient_x": ours}))
+    assert verdict.word == CONFIRMED
+    assert [finding.what for finding in verdict.trials[0].findings] == [
+        "nmf-one-step - vq-one-step",
+        "nmf-one-step - cd-one-step",
+    ]
+    again = [row | {"cell": row["cell"].removesuffix("-one-step")} for row in ours]
+    assert len(claim.judge(Results({"ablation_gradient_x": ours, "ablation_contexts_x": again})).trials) == 1
+
+
+@pytest.mark.parametrize(("gain", "word"), [(0.0, CONFIRMED), (9.0, NOT_CONFIRMED)])
+def test_a_narrow_ham_wants_no_larger_rank(gain, word):
+    claim = next(claim for claim in CLAIMS if claim.id == "latent-eightfold-narrow")
+    verdict = claim.judge(rows_of(claim, {"d128-r64": 50 + gain}))
+    assert [one.what for one in verdict.trials[0].findings] == ["d256-r32 - d256-r64", "d128-r16 - d128-r64"]
+    assert verdict.word == word

@@ -17,6 +17,9 @@ def against(*rivals: str | tuple[str, ...]) -> list[Source]:
     return [Source("segmentation_", pairs, "context"), Source("ablation_contexts_", pairs)]
 
 
+# Table 1, which the claim quotes: the trainings of the three hams among the contexts, under the names of its grid
+TABLE_1 = Source("ablation_gradient_", tuple(Pair("nmf-one-step", f"{ham}-one-step") for ham in ("vq", "cd")))
+
 CLAIMS = (
     Claim(
         id="accuracy-nmf",
@@ -26,7 +29,7 @@ CLAIMS = (
         paper="NMF 77.8, CD 77.5, VQ 77.4 (means of 5 runs)",
         test="mIoU, NMF minus VQ and CD: no loss of half a point or more",
         command=COMMAND,
-        judge=partial(compare, sources=against("vq", "cd"), rule=at_least),
+        judge=partial(compare, sources=[*against("vq", "cd"), TABLE_1], rule=at_least),
     ),
     Claim(
         id="accuracy-self-attention",

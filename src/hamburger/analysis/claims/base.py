@@ -114,10 +114,14 @@ class Verdict:
         return bool(run) and not any(trial.decides for trial in run)
 
     @property
+    def collapsed(self) -> bool:
+        """Whether some networks that had a say answer one class alone."""
+        return any(trial.collapsed for trial in deciding(self.trials))
+
+    @property
     def basis(self) -> str:
         """What a reader must know beside the word."""
-        lost = any(trial.collapsed for trial in deciding(self.trials))
-        return ", ".join(["generated scenes alone"] * self.generated + ["some trainings collapsed"] * lost)
+        return ", ".join(["generated scenes alone"] * self.generated + ["some trainings collapsed"] * self.collapsed)
 
     @property
     def here(self) -> str:

@@ -260,7 +260,7 @@ CLAIMS = (
     Claim(
         id="cost-memory",
         family="cost",
-        statement="At the size of Table 3 a Hamburger needs far less memory than self-attention.",
+        statement="At the size of Table 3 a Hamburger needs less memory than self-attention.",
         reference="Table 3",
         paper="SA over NMF: 21.9 in inference, 26.0 in training",
         test="peak memory of self-attention with scores in memory over that of each ham, float32, above 1",

@@ -126,6 +126,8 @@ def _over_steps(
                     line(axes, list(by_step), list(by_step.values()), **look, log=log)
         axes.axhline(limit, color=BASELINE, linewidth=1)
         axes.set(title=title, xlabel="step", **({"yscale": "log"} if log else {}))
+        if not log:
+            axes.set_ylim(bottom=max(axes.get_ylim()[0], -1.02), top=1.02)  # of a cosine: Student's knows no ends
         axes.legend()
 
     return draw

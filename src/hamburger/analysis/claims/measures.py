@@ -81,6 +81,27 @@ def angles(results: Results) -> list[Sheet]:
     return sheets
 
 
+def sweeps(results: Results) -> list[Sheet]:
+    """mIoU by the sweeps of training and of evaluation (Figs. 4 and 7 to 9): one line a training."""
+    sheets = []
+    for rows in results.beginning("ablation_steps_").values():
+        scores: dict[tuple[str, int], dict[int, list[float]]] = {}
+        for row in (row for row in rows if row.get("miou") is not None):
+            ham, _, rest = str(row["cell"]).partition("-k")
+            own_k, _, other_k = rest.partition("-at")
+            found = scores.setdefault((ham, int(own_k)), {})
+            found.setdefault(int(other_k or own_k), []).append(100 * row["miou"])
+        ks = sorted({k for found in scores.values() for k in found})
+        lines = []
+        for (ham, trained), found in scores.items():
+            seeds = sorted({len(values) for values in found.values()})
+            line = [f"{ham}, K = {trained}", *(spread(found.get(k, ()), "{:.1f}") for k in ks)]
+            lines.append([*line, " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))])
+        title = f"{place(rows)}: mIoU, in lines the K of the training, in columns that of the evaluation"
+        sheets.append(Sheet(title, ["trained with", *(f"K = {k}" for k in ks), "seeds"], lines))
+    return sheets
+
+
 def table3(results: Results) -> list[Sheet]:
     """Table 3 at its own size: ours, and in brackets what the paper prints."""
     sheets = []

@@ -27,19 +27,19 @@ from functools import partial
 from hamburger.analysis.claims.base import (
     CONFIRMED,
     INCONCLUSIVE,
+    MOST,
     NOT_CONFIRMED,
     Finding,
     Trial,
     Verdict,
     combined,
 )
-from hamburger.analysis.claims.results import Results, Row, by_seed, cell_of, collapsed, settings
+from hamburger.analysis.claims.results import Results, Row, by_seed, cell_of, collapsed, generated, settings
 from hamburger.analysis.report.statistics import LEVEL, Difference, paired, t_quantile
 from hamburger.recipes.ablations import common
 
 MARGIN = 0.5
 COUNTS = 1.05  # a ratio below is next to none, however sure
-GENERATED = "patchwork"  # recipes that begin so are scenes of our own
 
 Interval = tuple[float, float] | None
 # of the interval that confirms, and of the wider one, which refutes
@@ -110,7 +110,7 @@ class Case:
 
     @property
     def decides(self) -> bool:
-        return not str(self.rows[0]["recipe"]).startswith(GENERATED)
+        return not generated(self.rows[0])
 
     @property
     def where(self) -> str:
@@ -134,10 +134,12 @@ class Case:
         rows = [row for row in self.rows if row.get("parameters")]
         names = {cell_of(row): row["parameters"] for row in rows}
         had = {cell: names[cell] for cell in self.cells if cell in names}
-        said = ", ".join(
-            f"{cell} {f'{count / 1e6:.2f}M' if count >= 1e6 else f'{count / 1e3:.1f}k'}" for cell, count in had.items()
-        )
-        return [f"parameters: {said}"] if len(set(had.values())) > 1 else []
+        if len(set(had.values())) < 2:
+            return []
+        usual, times = Counter(had.values()).most_common(1)[0]
+        few = {cell: count for cell, count in had.items() if times <= MOST or count != usual}
+        said = [*(f"{cell} {_millions(count)}" for cell, count in few.items())]
+        return [f"parameters: {', '.join(said + [f'the others {_millions(usual)}'] * (len(few) < len(had)))}"]
 
     @property
     def collapses(self) -> list[str]:
@@ -156,6 +158,10 @@ class Case:
     def weight(self) -> tuple[int, int]:
         """How much evidence it is: comparisons that have rows, then seeds."""
         return len(self.told), min(found.n for found in self.told)
+
+
+def _millions(count: int) -> str:
+    return f"{count / 1e6:.2f}M" if count >= 1e6 else f"{count / 1e3:.1f}k"
 
 
 @dataclass(frozen=True)

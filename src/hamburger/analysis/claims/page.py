@@ -8,16 +8,27 @@ from itertools import zip_longest
 from typing import Any
 
 from hamburger.analysis.claims import figures, pictures
-from hamburger.analysis.claims.base import CONFIRMED, INCONCLUSIVE, NOT_CONFIRMED, NOT_RUN, Claim, Finding, Verdict
-from hamburger.analysis.claims.method import COUNTS, GENERATED, MARGIN
+from hamburger.analysis.claims.base import Claim, Finding, Verdict
+from hamburger.analysis.claims.method import COUNTS, MARGIN
 from hamburger.analysis.claims.registry import CLAIMS, FAMILIES
-from hamburger.analysis.claims.results import Results, by_seed
-from hamburger.analysis.claims.tables import PRINTED, Judged, counts, effect, files, judged, power, shared, sheets
+from hamburger.analysis.claims.results import Results, by_seed, generated
+from hamburger.analysis.claims.summary import COLOURS, badge, caution, overview, summary
+from hamburger.analysis.claims.tables import PRINTED, Judged, counts, files, judged, shared, sheets
 from hamburger.analysis.report.drawing import svg
-from hamburger.analysis.report.html import Cell, Markup, document, figure, folded, paragraph, section, table
+from hamburger.analysis.report.html import (
+    Cell,
+    Markup,
+    document,
+    figure,
+    folded,
+    paragraph,
+    section,
+    side_by_side,
+    table,
+    text,
+)
 from hamburger.analysis.report.statistics import LEVEL, summarise, t_quantile
 
-COLOURS = {CONFIRMED: "#009E73", NOT_CONFIRMED: "#D55E00", INCONCLUSIVE: "#8A8A8A", NOT_RUN: "#8A8A8A"}
 MOST_DRAWN = 24  # comparisons of one figure: a phone has no room for more
 
 METHOD = (
@@ -37,10 +48,15 @@ METHOD = (
     "measurements that are missing confirm nothing, runs are told apart by steps and settings, an effect that the "
     f"paper itself found refutes nothing, and a ratio counts from {COUNTS:g} on, silent channels from one on. "
     "Claims that were added then (-equation, -beyond, -code, the bound of Proposition 3, spectra beside attention, "
-    "which part costs most, upper against lower bread, scatter by temperature) were written with those rows known.",
+    "which part costs most, upper against lower bread, scatter by temperature, ranks of narrow "
+    "hams) were written with those rows known. "
+    "After the rows of Tables 1, 2 and 8 on photographs BPTT with a clipped gradient was asked about, and those of "
+    "Table 1 were added to the question which ham is best.",
     "Over several data sets a claim is confirmed where one set confirms it and none refutes it, and not confirmed the "
     "other way round; otherwise it is inconclusive. Each of s sets that may decide is held to a level of 1 - 5 % / s. "
-    "Photographs decide; generated scenes stand beside them, and decide only where there is nothing else. The effect "
+    "Photographs decide; generated scenes stand beside them, and decide only where there is nothing else. Figures draw "
+    "the interval at 95 % thick, and thin the one that must leave out what a claim says to refute it, which is wider "
+    "where there are several comparisons or data sets; a grey band is what would not matter. The effect "
     "in the table is that of the comparison that speaks least for the claim among those that share its verdict. “Could "
     "tell” is half the width of the interval that decided about it (that of a confirmation where nothing was decided), "
     "at the deviation that was seen: the smallest effect that these seeds could have told from none; of ratios, times.",
@@ -57,51 +73,21 @@ METHOD = (
 
 def page(results: Results) -> str:
     found = judged(results)
-    rows: list[list[Cell]] = [
-        [
-            Markup(f'<a href="#{claim.id}">{claim.id}</a><br><span>{_plain(claim.statement)}</span>'),
-            Markup(f'<span class="whole">{badge(verdict.word)}{"<br>" * bool(verdict.basis)}{verdict.basis}</span>'),
-            _effect(verdict),
-            power(verdict) or None,
-            str(verdict.seeds) if verdict.seeds else None,
-        ]
-        for claim, verdict in found
-    ]
-    links = "".join(f'<a href="#{family}">{title}</a>' for family, title in FAMILIES.items())
     head = (
-        "<h1>The paper's claims, tested</h1>"
+        '<h1 id="top">The paper\'s claims, tested</h1>'
         + paragraph(f"{len(found)} claims of “Is Attention Better Than Matrix Decomposition?”: {counts(found)}.")
         + caution(found)
-        + f"<nav>{links}</nav>"
+        + overview(found)
         + folded("How a verdict is found", "".join(paragraph(words) for words in METHOD))
-        + table(
-            ["claim", "verdict", "effect, 95 % interval", "could tell", "seeds"], rows, name="summary", kind="cards"
-        )
+        + summary(found)
     )
+    back = paragraph(Markup('<a href="#top">Back to the overview</a>'), kind="soft")
     parts = []
     for family, title in FAMILIES.items():
         own = [(claim, verdict) for claim, verdict in found if claim.family == family]
         content = [one_claim(claim, verdict, others(found, claim.id)) for claim, verdict in own]
-        parts.append(section(family, title, tables(results, family), *content))
+        parts.append(section(family, title, tables(results, family), *content, back))
     return document("The paper's claims, tested", head + "".join(parts))
-
-
-def caution(found: Judged) -> Markup:
-    """What a reader must know before the first verdict: how weak a test is, and what was not tested."""
-    weak = sum(verdict.generated for _, verdict in found)
-    left = [claim.id for claim, verdict in found if verdict.word == NOT_RUN]
-    links = ", ".join(f'<a href="#{name}">{name}</a>' for name in left)
-    said = (
-        f"{weak} of these verdicts rest on generated scenes alone, and say so: tiny networks, a few hundred steps, "
-        "scenes of 64 x 64 pixels whose difficulty was set by looking at the scores of the hams. That is a weak "
-        "test of what the paper says of photographs, in either direction. "
-    )
-    not_run = f"Not run: {links}; the command stands under each. " if left else ""
-    return paragraph(Markup((said if weak else "") + not_run), kind="note") if weak or left else Markup()
-
-
-def badge(word: str) -> Markup:
-    return Markup(f'<span class="badge" style="--tone:{COLOURS[word]}">{word}</span>')
 
 
 def others(found: Judged, own: str) -> dict[str, list[str]]:
@@ -111,14 +97,18 @@ def others(found: Judged, own: str) -> dict[str, list[str]]:
 
 def one_claim(claim: Claim, verdict: Verdict, falls_with: Mapping[str, Sequence[str]]) -> Markup:
     rows: list[list[Cell]] = [["the paper", f"{claim.paper} ({claim.reference})"], ["the test", claim.test]]
-    rows += [["here", Markup(f"{_plain(trial.text)}: {badge(trial.word)}")] for trial in verdict.trials]
+    heard = any(trial.decides for trial in verdict.trials)
+    for trial in verdict.trials:
+        beside = " beside photographs, decides nothing" if heard and not trial.decides else ""
+        rows.append(["here", Markup(f"{text(trial.text)}: {badge(trial.word)}{beside}")])
     rows += [["here", "not run"]] if not verdict.trials else []
     return Markup(
-        f'<article id="{claim.id}"><h3>{_plain(claim.statement)} {badge(verdict.word)} {verdict.basis}</h3>'
+        f'<article id="{claim.id}"><h3>{text(claim.statement)} {badge(verdict.word)} '
+        f'<span class="soft">{text(verdict.basis)}</span></h3>'
         + table(["", ""], rows, name=f"{claim.id}-table", kind="words")
         + forest(claim, verdict)
         + same_runs(falls_with)
-        + folded("The command that makes these rows", f"<pre>{_plain(claim.command)}</pre>")
+        + folded("The command that makes such rows", f"<pre>{text(claim.command)}</pre>")
         + "</article>"
     )
 
@@ -130,15 +120,18 @@ def same_runs(falls_with: Mapping[str, Sequence[str]]) -> Markup:
     lines = ""
     for label, names in falls_with.items():
         links = ", ".join(f'<a href="#{name}">{name}</a>' for name in names)
-        lines += f"<p>{_plain(label)}, as in {links}</p>"
+        lines += f"<p>{text(label)}, as in {links}</p>"
     count = len({name for names in falls_with.values() for name in names})
     return folded(f"Rests on the same runs as {count} other claim{'s' * (count > 1)}", lines)
 
 
 def forest(claim: Claim, verdict: Verdict) -> Markup:
     """Every comparison with its interval; the line is what it is held against, the band what would not matter."""
+    names = [trial.where.partition(",")[0] for trial in verdict.trials]
+    if len(set(names)) < len(names):  # one recipe with other steps or settings
+        names = [trial.where.rpartition(", ")[0] or trial.where for trial in verdict.trials]
     drawn: list[tuple[str, Finding]] = [
-        (trial.where.partition(",")[0], finding) for trial in verdict.trials for finding in trial.findings
+        (name, finding) for name, trial in zip(names, verdict.trials, strict=True) for finding in trial.findings
     ]
     if not drawn:
         return Markup()
@@ -161,7 +154,7 @@ def forest(claim: Claim, verdict: Verdict) -> Markup:
                 axes.plot(finding.interval, [place, place], color=colour, linewidth=2)
             axes.plot([finding.effect], [place], "o", color=colour, markersize=6)
         axes.set_yticks(range(len(drawn)), [f"{_short(finding)}\n{where}" for where, finding in drawn])
-        axes.tick_params(axis="y", labelsize=7.5)
+        axes.tick_params(axis="y", labelsize=8.5)  # 9 pixels on a phone
         axes.set(xlabel=measured or first.short or first.what.partition(", ")[2])
         axes.set_ylim(len(drawn) - 0.4, -0.6)
         axes.grid(visible=False, axis="y")
@@ -175,10 +168,7 @@ def forest(claim: Claim, verdict: Verdict) -> Markup:
     alt = f"{claim.id}: effects and their 95 % intervals"
     notes = []
     if any(finding.wide for _, finding in drawn):
-        notes.append(
-            "Thick: the interval at 95 %. Thin: the one that must leave out what the claim says to refute it, wider "
-            "where there are several comparisons or data sets; one that reaches the edge goes on."
-        )
+        notes.append("Thick: the interval at 95 %. Thin: the one that may refute; one that reaches the edge goes on.")
     if left_out > 0:
         notes.append(f"{left_out} comparisons that speak more for the claim, some of each ham, are not drawn.")
     caption = " ".join(notes)
@@ -214,7 +204,8 @@ def tables(results: Results, family: str) -> Markup:
     if family in CURVES:
         made.append(CURVES[family](results))
     else:
-        made += [bars(family, name, key, rows) for name, (key, rows) in files(results, family).items()]
+        drawn = [bars(family, name, key, rows) for name, (key, rows) in files(results, family).items()]
+        made.append(side_by_side(*filter(None, drawn)))
     if family == "inside":
         made += [pictures.shown(study) for name, study in results.studies.items() if name.startswith("pictures_")]
     return Markup("".join(made))
@@ -226,7 +217,7 @@ def bars(family: str, name: str, key: str, rows: Sequence[dict[str, Any]]) -> Ma
     if not cells:  # a training of another task
         return Markup()
     # beside generated scenes the paper's percentages would say nothing
-    printed = {} if rows[0]["recipe"].startswith(GENERATED) else PRINTED.get(family, {})
+    printed = {} if generated(rows[0]) else PRINTED.get(family, {})
 
     def draw(axes: Any) -> None:
         for place, cell in enumerate(cells):
@@ -258,24 +249,7 @@ def _short(finding: Finding) -> str:
     return finding.short or (finding.what if len(finding.what) <= 34 else finding.what.replace(", ", ",\n", 1))
 
 
-def _effect(verdict: Verdict) -> Cell:
-    """The effect, below it its interval, and its unit where that is not points of mIoU."""
-    telling = verdict.telling
-    if telling is None:
-        return None
-    value, _, interval = effect(verdict).partition(" ")
-    unit = "" if telling.unit == "points" else telling.unit.strip("()")
-    lines = "<br>".join(f'<span class="whole">{_plain(line)}</span>' for line in (value, interval, unit) if line)
-    return Markup(f"<span>{lines}</span>")
-
-
-def _score(text: str) -> Cell:
+def _score(words: str) -> Cell:
     """Mean and spread, and below them what else is said of a cell."""
-    score, bracket, rest = text.partition(" (best")
-    return Markup(f'{_plain(score)}<br><span class="soft">(best{_plain(rest)}</span>') if bracket else text
-
-
-def _plain(words: str) -> Markup:
-    from hamburger.analysis.report.html import text
-
-    return text(words)
+    score, bracket, rest = words.partition(" (best")
+    return Markup(f'{text(score)}<br><span class="soft">(best{text(rest)}</span>') if bracket else words

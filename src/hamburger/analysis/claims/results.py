@@ -12,6 +12,7 @@ from hamburger.errors import DataError
 from hamburger.files import read_json_lines
 
 Row = dict[str, Any]
+GENERATED = "patchwork"  # recipes that begin so are scenes of our own
 SCORED = {"recipe", "seed", "steps", "hardware"}
 SCORES = {"ablation_": SCORED | {"cell"}, "segmentation_": SCORED | {"context"}}
 COSTS = {
@@ -59,7 +60,9 @@ class Results:
         return cls(lines, {path.stem: read_study(path) for path in studies})
 
     def beginning(self, prefix: str) -> dict[str, list[Row]]:
-        return {name: rows for name, rows in self.files.items() if name.startswith(prefix) and rows}
+        """Files of that kind that have rows. Photographs, which decide, come before generated scenes."""
+        had = {name: rows for name, rows in self.files.items() if name.startswith(prefix) and rows}
+        return dict(sorted(had.items(), key=lambda file: generated(file[1][0])))
 
 
 def all_numbers(row: Row, where: str) -> None:
@@ -90,6 +93,11 @@ def read_study(path: Path) -> Row:
             if missing := STUDY - set(row):
                 raise DataError(f"claims: row {number} of {path} has no {', '.join(sorted(missing))}; make it again")
     return dict(study) if isinstance(study, dict) else {}
+
+
+def generated(row: Row) -> bool:
+    """Whether a row is of scenes of our own, which decide nothing beside photographs."""
+    return str(row.get("recipe", "")).startswith(GENERATED)
 
 
 def settings(row: Row) -> tuple[str, ...]:

@@ -164,7 +164,12 @@ def sheets(results: Results, family: str) -> list[Sheet]:
         return [*measures.table3(results), *measures.gradients(results)]
     if family == "gradient":
         return [*side_by_side(results, family), *side_by_side(results, "clip", CLIPPED)]
-    own = {"inside": measures.inside, "angles": measures.angles}
+    if family == "latent":  # whose cells are called by d and r, which mean something else in a head of another width
+        apart = [(name, rows) for name, (_, rows) in files(results, family).items()]
+        return [
+            one for name, rows in apart for one in side_by_side(Results({name: rows}), family, measures.place(rows))
+        ]
+    own = {"inside": measures.inside, "angles": measures.angles, "steps": measures.sweeps}
     return own[family](results) if family in own else side_by_side(results, family)
 
 
@@ -176,17 +181,17 @@ def files(results: Results, family: str) -> dict[str, tuple[str, list[Row]]]:
 
 
 def side_by_side(results: Results, family: str, title: str = "") -> list[Sheet]:
-    """Cells: what the paper prints, and mean, spread and number of seeds of every file of ours."""
+    """Cells: what the paper prints where it does, and mean, spread and number of seeds of every file of ours."""
     found = files(results, family)
     if not found:
         return []
-    printed = PRINTED.get(family, {})
+    printed = (
+        SYSTEMS if family == "accuracy" else {cell: _printed(*own) for cell, own in PRINTED.get(family, {}).items()}
+    )
     cells = list(dict.fromkeys(str(row[key]) for key, rows in found.values() for row in rows))
     lines = []
     for cell in cells:
-        best, mean = printed.get(cell, (None, None))
-        line = [cell, "" if mean is None else f"{mean:.1f} (best {best:.1f})"]
-        line[1] = SYSTEMS.get(cell, "") if family == "accuracy" else line[1]
+        line = [cell, *([printed.get(cell, "")] if printed else [])]
         for key, rows in found.values():
             had = list(by_seed(rows, key, cell, "miou", 100).values())
             if not had:
@@ -199,4 +204,8 @@ def side_by_side(results: Results, family: str, title: str = "") -> list[Sheet]:
             line.append(f"{score.mean:.1f}{spread} ({said})")
         lines.append(line)
     names = [measures.place(rows) for _, rows in found.values()]
-    return [Sheet(title, ["cell", f"the paper{', ' + TITLES[family] if family in TITLES else ''}", *names], lines)]
+    return [Sheet(title, ["cell", *([f"the paper, {TITLES[family]}"] if printed else []), *names], lines)]
+
+
+def _printed(best: float, mean: float) -> str:
+    return f"{mean:.1f} (best {best:.1f})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
@@ -34,13 +34,24 @@ def paragraph(content: Cell, *, kind: str = "") -> Markup:
     return Markup(f'<p class="{kind}">{text(content)}</p>' if kind else f"<p>{text(content)}</p>")
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[Cell]], *, name: str, kind: str = "wide") -> Markup:
+def table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    *,
+    name: str,
+    kind: str = "wide",
+    groups: Mapping[int, str] | None = None,
+) -> Markup:
     """The first column names the row. `kind`: "wide" scrolls inside its frame, "cards" stacks each row on a phone,
-    "words" is for text.
+    "words" is for text. `groups` are headings, by the number of the row that they stand before.
     """
     head = "".join(f'<th scope="col">{text(word)}</th>' for word in header)
     body = []
-    for first, *others in rows:
+    for place, (first, *others) in enumerate(rows):
+        if groups and place in groups:
+            body.append(
+                f'<tr class="group"><th scope="rowgroup" colspan="{len(header)}">{text(groups[place])}</th></tr>'
+            )
         cells = "".join(
             f'<td data-label="{escape(word)}">{text(cell)}</td>' for word, cell in zip(header[1:], others, strict=True)
         )
