@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from hamburger.errors import InputError
+from hamburger.insertion.compiled import uncompiled
 
 SIZES = (224, 32, 64, 128, 256, 28, 384, 512)
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -83,12 +84,13 @@ def _look(model: nn.Module, places: Mapping[str, nn.Module], example: Any) -> di
 
 
 def call_with(model: nn.Module, example: Any) -> None:
-    if isinstance(example, tuple):
-        model(*example)
-    elif isinstance(example, dict):
-        model(**example)
-    else:
-        model(example)
+    with uncompiled():
+        if isinstance(example, tuple):
+            model(*example)
+        elif isinstance(example, dict):
+            model(**example)
+        else:
+            model(example)
 
 
 @contextmanager
