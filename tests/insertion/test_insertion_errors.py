@@ -120,6 +120,7 @@ REFUSED = {
     "in place": ({"conv": nn.ReLU(inplace=True)}, hb.InputError, "changes its input in place"),
     "itself": ({"goes_through": "efficient"}, hb.InputError, "goes through all of its children"),
     "grid": ({"conv": ("psp", {"grid": (99, 99)})}, hb.ShapeError, "more than the 3136 positions"),
+    "grid of a map": ({"conv": ("psp", {"grid": (7, 7)})}, hb.ShapeError, "map of 56 x 56 already; leave out 'grid'"),
     "no grid": ({"conv": ("psp", {"grid": 7})}, hb.OptionError, "grid must be \\(height, width\\)"),
     "layout": ({"conv": ("sa", {"layout": "chanels"})}, hb.OptionError, "did you mean 'channels'"),
 }

@@ -144,6 +144,11 @@ def realise(
         raise ShapeError(
             f"{where}: a grid of {grid} has more than the {positions.numel()} positions of {tuple(x.shape)}"
         )
+    if grid is not None and len(positions) == 2 and grid != tuple(positions):  # rows of a map are no class tokens
+        raise ShapeError(
+            f"{where}: a grid says how tokens lie, and the features {tuple(x.shape)} are a map of "
+            f"{positions[0]} x {positions[1]} already; leave out 'grid', got {grid}"
+        )
     context = wish.what
     if isinstance(context, str):
         options = dict(wish.options)
