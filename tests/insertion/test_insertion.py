@@ -137,6 +137,18 @@ def test_the_dry_run_leaves_no_trace():
     assert same(signature(net), before) and all(p.grad is None for p in net.parameters())
 
 
+def test_the_picture_that_is_made_has_room_for_what_is_quadratic_in_positions():
+    positions = []
+
+    class Looks(nn.Module):
+        def forward(self, x):
+            positions.append(x[0, 0].numel())
+            return x
+
+    hb.insert_context(nn.Sequential(nn.Conv2d(3, 8, 3, padding=1)), {"0": Looks()})
+    assert 4 * max(positions) ** 2 < 2**30
+
+
 @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csc], ids=str)
 @pytest.mark.filterwarnings("ignore:Sparse CSC tensor support is in beta", "ignore:Sparse invariant checks")
 def test_sparse_buffers_are_as_before(layout):

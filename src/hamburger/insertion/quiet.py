@@ -16,7 +16,8 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from hamburger.errors import InputError
 from hamburger.insertion.compiled import uncompiled
 
-SIZES = (224, 32, 64, 128, 256, 28, 384, 512)
+# The first is small: a context that holds a number for each pair of positions has 10 GB of them at 224 x 224.
+SIZES = (112, 224, 32, 64, 128, 256, 28, 384, 512)
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
