@@ -70,7 +70,11 @@ REFUSED = {
     "no name": ({3: "efficient"}, hb.OptionError, "places are names as in .*got 3"),
     "no places": ({}, hb.OptionError, "must be a dict from names"),
     "a list": (["conv"], hb.OptionError, "must be a dict from names"),
-    "unknown context": ({"conv": "eficient"}, hb.UnknownNameError, "did you mean 'efficient'"),
+    "unknown context": (
+        {"conv": "eficient"},
+        hb.UnknownNameError,
+        "insert_context, 'conv': .*did you mean 'efficient'",
+    ),
     "unknown option": ({"conv": ("efficient", {"head": 2})}, hb.OptionError, "'conv'.*no option 'head'.*'heads'"),
     "bad option": ({"conv": ("efficient", {"heads": 3})}, hb.OptionError, "'conv'.*3 heads do not divide"),
     "no context": ({"conv": 3}, hb.OptionError, "'conv' must be given the name of a context"),

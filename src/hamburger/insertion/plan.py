@@ -46,7 +46,10 @@ def wish(call: str, place: str, asked: Any) -> Wish:
             raise OptionError(f"{call}: '{place}' must be given a context, or (context, {{options}}), got {asked!r}")
         what, options = asked[0], dict(asked[1])
     if isinstance(what, str):
-        contexts[what]  # raises with the nearest name
+        try:
+            contexts[what]
+        except HamburgerError as error:  # which has the nearest name
+            raise type(error)(f"{call}, '{place}': {error}") from error
     elif not isinstance(what, nn.Module) and not callable(what):
         raise OptionError(
             f"{call}: '{place}' must be given the name of a context, a module, or a function of the channels that "
