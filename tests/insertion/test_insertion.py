@@ -137,6 +137,34 @@ def test_the_dry_run_leaves_no_trace():
     assert same(signature(net), before) and all(p.grad is None for p in net.parameters())
 
 
+def test_the_picture_that_is_made_has_room_for_what_is_quadratic_in_positions():
+    positions = []
+
+    class Looks(nn.Module):
+        def forward(self, x):
+            positions.append(x[0, 0].numel())
+            return x
+
+    hb.insert_context(nn.Sequential(nn.Conv2d(3, 8, 3, padding=1)), {"0": Looks()})
+    assert 4 * max(positions) ** 2 < 2**30
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csc], ids=str)
+@pytest.mark.filterwarnings("ignore:Sparse CSC tensor support is in beta", "ignore:Sparse invariant checks")
+def test_sparse_buffers_are_as_before(layout):
+    class Graph(Plain):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("edges", torch.eye(3).to_sparse(layout=layout))
+
+        def forward(self, x):
+            self.edges.mul_(2)
+            return super().forward(x)
+
+    net = hb.insert_context(Graph(), {"stem": "efficient"})
+    assert net.edges.layout is layout and torch.equal(net.edges.to_dense(), torch.eye(3))
+
+
 def test_what_a_network_keeps_of_its_weights_is_not_kept_from_the_dry_run():
     class Keeps(Plain):
         """As LeViT does in timm: in evaluation once made from the weights, in training thrown away."""

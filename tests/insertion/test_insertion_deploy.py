@@ -62,6 +62,19 @@ def test_compiled_in_training():
         assert_close(a.grad, b.grad, slack=100)
 
 
+@pytest.mark.parametrize("name", ["0", "_orig_mod.0"])
+def test_put_into_a_network_that_is_compiled_and_has_run(name):
+    net, x = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()).eval(), torch.rand(2, 3, 16, 16)
+    compiled = torch.compile(net, backend="eager")
+    with torch.no_grad():
+        before = compiled(x)
+        hb.insert_context(compiled if "." in name else net, {name: nn.Tanh()}, gate=None, example=x)
+        assert not torch.equal(net(x), before)
+        assert torch.equal(compiled(x), net(x))
+        hb.remove_contexts(compiled)
+        assert torch.equal(compiled(x), before)
+
+
 def test_onnx(tmp_path):
     pytest.importorskip("onnxscript", reason="needs the extra [export]")
     onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra [export]")

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from hamburger.errors import InputError, OptionError, ShapeError, UnknownNameError
 from hamburger.insertion.attention import ReplacedAttention, restore
+from hamburger.insertion.compiled import compile_again
 from hamburger.insertion.hiding import NAME
 from hamburger.insertion.place import GATES, InsertedContext, attach, detach, holds_context
 from hamburger.insertion.plan import Wish, features, missing, realise, wish
@@ -67,6 +68,7 @@ def insert_context(model: Model, places: Mapping[str, Any], *, gate: str | None 
         for place in made:
             detach(modules[place])
         raise
+    compile_again()
     return model
 
 
@@ -96,6 +98,8 @@ def remove_contexts(model: Model, places: Iterable[str] | None = None) -> Model:
             restore(model, place, module)
         elif holds_context(module):  # a module of two names was here before
             detach(module)
+    if chosen:
+        compile_again()
     return model
 
 

@@ -46,7 +46,10 @@ def wish(call: str, place: str, asked: Any) -> Wish:
             raise OptionError(f"{call}: '{place}' must be given a context, or (context, {{options}}), got {asked!r}")
         what, options = asked[0], dict(asked[1])
     if isinstance(what, str):
-        contexts[what]  # raises with the nearest name
+        try:
+            contexts[what]
+        except HamburgerError as error:  # which has the nearest name
+            raise type(error)(f"{call}, '{place}': {error}") from error
     elif not isinstance(what, nn.Module) and not callable(what):
         raise OptionError(
             f"{call}: '{place}' must be given the name of a context, a module, or a function of the channels that "
@@ -143,6 +146,11 @@ def realise(
     if grid is not None and grid[0] * grid[1] > positions.numel():
         raise ShapeError(
             f"{where}: a grid of {grid} has more than the {positions.numel()} positions of {tuple(x.shape)}"
+        )
+    if grid is not None and len(positions) == 2 and grid != tuple(positions):  # rows of a map are no class tokens
+        raise ShapeError(
+            f"{where}: a grid says how tokens lie, and the features {tuple(x.shape)} are a map of "
+            f"{positions[0]} x {positions[1]} already; leave out 'grid', got {grid}"
         )
     context = wish.what
     if isinstance(context, str):

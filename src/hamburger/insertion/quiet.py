@@ -14,8 +14,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from hamburger.errors import InputError
+from hamburger.insertion.compiled import uncompiled
 
-SIZES = (224, 32, 64, 128, 256, 28, 384, 512)
+# The first is small: a context that holds a number for each pair of positions has 10 GB of them at 224 x 224.
+SIZES = (112, 224, 32, 64, 128, 256, 28, 384, 512)
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
@@ -83,12 +85,13 @@ def _look(model: nn.Module, places: Mapping[str, nn.Module], example: Any) -> di
 
 
 def call_with(model: nn.Module, example: Any) -> None:
-    if isinstance(example, tuple):
-        model(*example)
-    elif isinstance(example, dict):
-        model(**example)
-    else:
-        model(example)
+    with uncompiled():
+        if isinstance(example, tuple):
+            model(*example)
+        elif isinstance(example, dict):
+            model(**example)
+        else:
+            model(example)
 
 
 @contextmanager
@@ -118,7 +121,8 @@ def quiet(model: nn.Module, *, training: bool = False) -> Iterator[None]:
             _give_back(module, held)
         with torch.no_grad():
             for buffer, before in buffers:
-                if not buffer.is_meta and not torch.equal(buffer, before):
+                # sparse ones cannot be compared
+                if not buffer.is_meta and not (buffer.layout is torch.strided and torch.equal(buffer, before)):
                     buffer.copy_(before)
 
 

@@ -192,7 +192,7 @@ def once(cases: Sequence[Case]) -> list[Case]:
 def judge(
     cases: Sequence[Case],
     rule: Rule,
-    shown: Shown = Shown(),  # noqa: B008 - a frozen value
+    shown: Shown = Shown(),
     *,
     limit: float = 0.0,
 ) -> Verdict:
