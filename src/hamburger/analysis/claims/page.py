@@ -65,8 +65,8 @@ METHOD = (
     "and not confirmed where some case (input, ham, temperature) fails with every seed; a proposition on solves that "
     "meet its assumption, L_h < 1.",
     "Grids share trainings: `whole`, `nmf-one-step`, `nmf-random`, `nmf-k6`, `nmf` and `latent`'s default, `d64-r8` in "
-    "a head of 64 channels, are the same runs under six names. Verdicts that rest on them fall together; each claim "
-    "says with which others it shares its runs.",
+    "a head of 64 channels, are the same training under six names, run more than once on photographs. Verdicts that "
+    "rest on it fall together; each claim says with which others it shares its trainings.",
     f"{len(CLAIMS)} claims at 95 % mean that {round(0.05 * len(CLAIMS))} or so may be wrong by chance.",
 )
 
@@ -122,7 +122,7 @@ def same_runs(falls_with: Mapping[str, Sequence[str]]) -> Markup:
         links = ", ".join(f'<a href="#{name}">{name}</a>' for name in names)
         lines += f"<p>{text(label)}, as in {links}</p>"
     count = len({name for names in falls_with.values() for name in names})
-    return folded(f"Rests on the same runs as {count} other claim{'s' * (count > 1)}", lines)
+    return folded(f"Rests on the same trainings as {count} other claim{'s' * (count > 1)}", lines)
 
 
 def forest(claim: Claim, verdict: Verdict) -> Markup:

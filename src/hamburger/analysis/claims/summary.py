@@ -10,7 +10,7 @@ from hamburger.analysis.claims.tables import Judged, effect, power
 from hamburger.analysis.report.html import Cell, Markup, paragraph, table, text
 
 COLOURS = {CONFIRMED: "#009E73", NOT_CONFIRMED: "#D55E00", INCONCLUSIVE: "#8A8A8A", NOT_RUN: "#8A8A8A"}  # of figures
-SIGNS = {CONFIRMED: "✓", NOT_CONFIRMED: "✗", INCONCLUSIVE: "?", NOT_RUN: "–"}  # for readers who see no colours
+SIGNS = {CONFIRMED: "✓", NOT_CONFIRMED: "✗", INCONCLUSIVE: "?", NOT_RUN: "-"}  # for readers who see no colours
 PLACES = {  # in the paper
     **{"gradient": "Table 1, section 2.3", "angles": "section 2.3", "parts": "Table 2", "accuracy": "Tables 4 and 5"},
     **{"init": "Table 8", "dictionary": "not in the paper", "temperature": "Table 9", "latent": "Fig. 3"},
@@ -21,7 +21,11 @@ HEADER = ("claim", "verdict", "effect, 95 % interval", "could tell", "seeds")
 
 
 def caution(found: Judged) -> Markup:
-    """What a reader must know before the first verdict: how weak a test is, and what was not tested."""
+    """What a reader must know before the first verdict: of which scale, how weak a test, what was not run."""
+    scale = (
+        "Networks are trained for some hundred steps on some hundred photographs here, for 30,000 steps on VOC in the "
+        "paper: a verdict speaks of this scale, and small effects mostly cannot be told at it. "
+    )
     weak = sum(verdict.generated for _, verdict in found)
     left = [claim.id for claim, verdict in found if verdict.word == NOT_RUN]
     links = ", ".join(f'<a href="#{name}">{name}</a>' for name in left)
@@ -31,7 +35,7 @@ def caution(found: Judged) -> Markup:
         "test of what the paper says of photographs, in either direction. "
     )
     not_run = f"Not run: {links}; the command stands under each. " if left else ""
-    return paragraph(Markup((said if weak else "") + not_run), kind="note") if weak or left else Markup()
+    return paragraph(Markup(scale + (said if weak else "") + not_run), kind="note")
 
 
 def badge(word: str) -> Markup:

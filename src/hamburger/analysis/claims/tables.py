@@ -121,7 +121,7 @@ def together(found: Judged) -> str:
         [label, ", ".join(f"`{cell}`" for cell in cells), ", ".join(ids)]
         for label, (cells, ids) in shared(found).items()
     ]
-    return markdown_table(["trainings", "cells that are these runs", "verdicts that fall together"], lines)
+    return markdown_table(["trainings", "cells of these trainings", "verdicts that fall together"], lines)
 
 
 def worded(verdict: Verdict) -> str:
@@ -142,7 +142,7 @@ def markdown(results: Results) -> str:
         parts += [f"### {title}", markdown_table(["claim", "paper", "here", "effect", "could tell", "verdict"], lines)]
         for sheet in sheets(results, family):
             parts += [sheet.title] * bool(sheet.title) + [markdown_table(sheet.header, sheet.lines)]
-    parts += ["### Verdicts that rest on the same runs", together(found)] if shared(found) else []
+    parts += ["### Verdicts that rest on the same trainings", together(found)] if shared(found) else []
     return "\n\n".join(parts)
 
 
