@@ -91,7 +91,7 @@ def clip(recipe: SupervisedTraining) -> Grid:
 
 @ablations.register("angles")
 def angles(recipe: SupervisedTraining) -> Grid:
-    """Section 2.3 over a training by the one-step gradient: its norm and its angle to BPTT's, at twelve steps."""
+    """Section 2.3 over a training by the one-step gradient: its norm and its angle to BPTT's, every twelfth."""
     _head(recipe, "angles")
     every = max(1, recipe.steps // MEASURED)
     return {f"{name}-angles": Variant((*ham(recipe, name).overrides, f"angles_every={every}")) for name in HAMS}

@@ -51,7 +51,7 @@ def over_training(results: Results, value: Value, what: str, limit: float, shown
 
 
 def about(reading: Reading) -> tuple[Claim, ...]:
-    cosines = f"cosine of {reading.grad} and BPTT over twelve steps of a training, its mean above 0.5 for each ham"
+    cosines = f"cosine of {reading.grad} and BPTT at every twelfth of a training, its mean above 0.5 for each ham"
     return (
         Claim(
             id=reading.id("angles-input"),

@@ -48,10 +48,10 @@ METHOD = (
     "measurements that are missing confirm nothing, runs are told apart by steps and settings, an effect that the "
     f"paper itself found refutes nothing, and a ratio counts from {COUNTS:g} on, silent channels from one on. "
     "Claims that were added then (-equation, -beyond, -code, the bound of Proposition 3, spectra beside attention, "
-    "which part costs most, upper against lower bread, scatter by temperature, ranks of narrow "
-    "hams) were written with those rows known. "
-    "After the rows of Tables 1, 2 and 8 on photographs BPTT with a clipped gradient was asked about, and those of "
-    "Table 1 were added to the question which ham is best.",
+    "which part costs most, upper against lower bread, scatter by temperature) were written with those rows known. "
+    "After the rows of Tables 1, 2 and 8 on photographs BPTT with a clipped gradient and ranks of narrow hams were "
+    "asked about, before there were photographs of either, and those of Table 1 were added to the question which ham "
+    "is best.",
     "Over several data sets a claim is confirmed where one set confirms it and none refutes it, and not confirmed the "
     "other way round; otherwise it is inconclusive. Each of s sets that may decide is held to a level of 1 - 5 % / s. "
     "Photographs decide; generated scenes stand beside them, and decide only where there is nothing else. Figures draw "
