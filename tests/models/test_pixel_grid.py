@@ -100,3 +100,25 @@ def test_half_precision_logits_are_widened_before_they_are_resized():
 
     assert to_pixels(torch.zeros(1, 2, 5, 5, dtype=torch.bfloat16), (65, 65)).dtype == torch.float32
     assert to_pixels(torch.zeros(1, 2, 5, 5, dtype=torch.float64), (65, 65)).dtype == torch.float64
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", [(353, 353), (65, 90)], ids=str)
+def test_resizing_logits_on_a_gpu_matches_interpolate_and_repeats_its_gradient(size):
+    import torch.nn.functional as F
+
+    from hamburger.losses.pixels import to_pixels
+
+    logits = torch.randn(2, 21, 23, 23, device="cuda", requires_grad=True)
+    weights = torch.randn(2, 21, *size, device="cuda")
+    reference = logits.detach().double().requires_grad_()
+    expected = F.interpolate(reference, size=size, mode="bilinear", align_corners=True)
+    (expected * weights).sum().backward()
+    gradients = []
+    for _ in range(2):
+        with torch.autocast("cuda", torch.bfloat16):
+            resized = to_pixels(logits, size)
+        gradients.append(torch.autograd.grad((resized * weights).sum(), logits)[0])
+        torch.testing.assert_close(resized.double(), expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(gradients[-1].double(), reference.grad, rtol=1e-4, atol=1e-4)
+    assert torch.equal(*gradients)

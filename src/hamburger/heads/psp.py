@@ -53,7 +53,7 @@ class PSPNet(Supervised):
 
     def decode(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         pyramid = [
-            grid_resize(branch(grid_mean(x, scale)), like=x)
+            grid_resize(branch(grid_mean(x, scale)), x.shape[2:])
             for scale, branch in zip(self.scales, self.branches, strict=True)
         ]
         return self.bottleneck(torch.cat([x, *pyramid], dim=1)), {}

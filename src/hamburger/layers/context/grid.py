@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -45,13 +45,13 @@ def _kept(make: Callable[..., Any], size: int, length: int, dtype: torch.dtype, 
         return make(size, length, dtype, device)
 
 
-def grid_resize(x: Tensor, like: Tensor) -> Tensor:
-    """A small grid laid over a map, bilinear with aligned corners, as two products.   b c s s, b c h w   ->   b c h w
+def grid_resize(x: Tensor, size: Sequence[int]) -> Tensor:
+    """Bilinear resize with aligned corners, as two matrix products.   b c s t   ->   b c *size
 
     The values of torch's own interpolation. Its CUDA gradient adds h w values into s s cells one after another, which
     takes longer than everything else in a pyramid; a product adds them as a tree.
     """
-    rows, columns = (_made(_weights, x.shape[axis], like.shape[axis], x) for axis in (2, 3))
+    rows, columns = (_made(_weights, x.shape[axis], length, x) for axis, length in zip((2, 3), size, strict=True))
     return rows @ x @ columns.mT
 
 

@@ -50,7 +50,7 @@ class PSP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         check_map("PSP", x, self.channels)
         pyramid = [
-            grid_resize(branch(grid_mean(x, scale)), like=x)
+            grid_resize(branch(grid_mean(x, scale)), x.shape[2:])
             for scale, branch in zip(self.scales, self.branches, strict=True)
         ]
         if self.bottleneck is not None:
