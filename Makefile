@@ -10,10 +10,10 @@ WORKERS ?= 2
 
 setup: $(READY)
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml lab/pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	$(BIN)/python -m pip install --quiet -e '.[dev]' -e lab
 	touch $(READY)
 
 demo: setup
@@ -32,7 +32,7 @@ bench: setup
 	$(BIN)/ham bench core
 
 docs: setup
-	$(BIN)/python -m hamburger.analysis.documents
+	$(BIN)/python -m hamburger_lab.pages.documents
 
 clean:
 	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import hamburger as hb
-from hamburger.analysis.documents import render, runs_of_ablations
+from hamburger_lab.pages.documents import render, runs_of_ablations
 
 ROOT = Path(__file__).parent.parent
 PAGES = [

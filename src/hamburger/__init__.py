@@ -7,7 +7,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from hamburger.checks import debug
+from hamburger.contexts import create_context, list_contexts
+from hamburger.contexts.common import contexts
 from hamburger.errors import (
     CheckpointError,
     DataError,
@@ -23,8 +24,7 @@ from hamburger.errors import (
 )
 from hamburger.insertion import insert_context, remove_contexts, replace_attention
 from hamburger.layers import Hamburger, HamLayer
-from hamburger.layers.context import create_context, list_contexts
-from hamburger.layers.context.base import contexts
+from hamburger.shapes import debug
 from hamburger.solvers import (
     CD,
     NMF,
@@ -41,8 +41,8 @@ from hamburger.solvers import (
 )
 
 if TYPE_CHECKING:
-    from hamburger.gan.create import create_gan
-    from hamburger.models.create import create_model
+    from hamburger.generation.networks.create import create_gan
+    from hamburger.segmentation.model import create_model
 
 __version__ = "0.1.0"
 
@@ -87,11 +87,11 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Whole networks are imported when they are asked for: the layers alone should load at once."""
     if name == "create_model":
-        from hamburger.models.create import create_model
+        from hamburger.segmentation.model import create_model
 
         return create_model
     if name == "create_gan":
-        from hamburger.gan import create_gan
+        from hamburger.generation.networks import create_gan
 
         return create_gan
     raise AttributeError(f"module 'hamburger' has no attribute '{name}'")

@@ -1,11 +1,13 @@
-"""Shape checks in the notation of the docstrings: a tensor and its axes, one letter each."""
+"""Checks of shapes and values. Value checks make a GPU wait, so they run only under `debug()`."""
 
 from __future__ import annotations
+
+from types import TracebackType
 
 import torch
 from torch import Tensor
 
-from hamburger.errors import InputError, ShapeError
+from hamburger.errors import InputError, NotFiniteError, ShapeError
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -35,4 +37,64 @@ def check_tensor(call: str, name: str, tensor: object) -> None:
         raise InputError(
             f"{call}: {name} must hold floating point numbers (float16, bfloat16, float32 or float64), got "
             f"{tensor.dtype}; convert it with .float()"
+        )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Checks that read values. They make a GPU wait for its results, so they run only under `debug()`.
+
+
+_enabled = False
+
+
+class debug:
+    """Turn value checks on: `with hb.debug(): ...` for a block, or a plain `hb.debug()` from here on.
+
+    Inside, an input with NaN or infinity raises `NotFiniteError` and names the first offending sample; a negative
+    input to a non-negative ham raises on every device (on the CPU it always does). A compiled call checks nothing.
+    """
+
+    def __init__(self, enabled: bool = True) -> None:
+        global _enabled
+        self._before, self._wanted = _enabled, enabled
+        _enabled = enabled
+
+    def __enter__(self) -> debug:
+        global _enabled
+        _enabled = self._wanted
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        global _enabled
+        _enabled = self._before
+
+
+def debugging() -> bool:
+    return _enabled
+
+
+def check_finite(call: str, name: str, x: Tensor) -> None:
+    """Raise on the first sample of x (b ...) that is not finite; free outside `debug()`."""
+    if not _enabled or torch.compiler.is_compiling():
+        return
+    good = torch.isfinite(x).flatten(1).all(1)
+    if not good.all():
+        sample = int((~good).nonzero()[0])
+        values = x[sample]
+        raise NotFiniteError(
+            f"{call}: {name} must be finite, but sample {sample} of {x.shape[0]} has {int(values.isnan().sum())} NaN "
+            f"and {int(values.isinf().sum())} infinite of its {values.numel()} values; "
+            f"look at what produced {name} (a loss scale or a learning rate too high is the usual cause)"
+        )
+
+
+def check_nonnegative(call: str, name: str, x: Tensor) -> None:
+    """Raise when x (b ...) has a negative entry. Always on the CPU, under `debug()` elsewhere (reading syncs)."""
+    if torch.compiler.is_compiling() or not (x.device.type == "cpu" or _enabled):
+        return
+    if (x < 0).any():  # NaN is not negative: it propagates
+        raise InputError(
+            f"{call}: this ham needs {name} >= 0, got a minimum of {x.min().item():.4g}; pass {name}.relu()"
         )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
 
 import pytest
 import torch
+from paths import SHARED
 
 from hamburger.backbones import create_backbone, load_backbone
 from hamburger.backbones.weights import dequantised
@@ -15,7 +15,7 @@ from hamburger.testing import assert_close
 
 safetensors = pytest.importorskip("safetensors.torch")
 # beside the checkout, where there is one: 26 MB are too much for the tests to carry
-REAL = Path(__file__).parents[3] / "shared" / "data" / "weights" / "resnet50_v1_imagenet_int8.safetensors"
+REAL = SHARED / "data" / "weights" / "resnet50_v1_imagenet_int8.safetensors"
 
 
 def plain(**options):

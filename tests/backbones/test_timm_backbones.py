@@ -7,7 +7,7 @@ import torch
 
 from hamburger.backbones import create_backbone
 from hamburger.errors import CheckpointError, OptionError, ShapeError, UnknownNameError
-from hamburger.models.create import create_model
+from hamburger.segmentation.model import create_model
 
 timm = pytest.importorskip("timm")
 

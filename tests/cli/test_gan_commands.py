@@ -9,10 +9,9 @@ import sys
 import pytest
 from PIL import Image
 
-from hamburger.cli import gan_grid, main
-from hamburger.engine.gan.grid import GanCell
-from hamburger.engine.grid import GridError
-from hamburger.gan.weights import GeneratorInfo, load_generator, save_generator
+from hamburger.cli import gan_measure, main
+from hamburger.generation.weights import GeneratorInfo, load_generator, save_generator
+from hamburger.tasks.sweep import GanCell, GridError
 
 OPTIONS = '{"generator_multipliers": [8, 8, 8], "discriminator_multipliers": [8, 8], "norm_momentum": 0.1}'
 SMALL = [
@@ -57,7 +56,7 @@ def test_train_sample_measure_and_report(ham, tmp_path, monkeypatch):
         path.name for path in (tmp_path / "made").iterdir()
     }
     assert "note:" not in err
-    monkeypatch.setattr("hamburger.use.gan.samples.ROWS_SHOWN", 2)
+    monkeypatch.setattr("hamburger.generation.samples.ROWS_SHOWN", 2)
     status, out, err = ham("gan", "sample", run, "--out", tmp_path / "made", "--count", 2)
     assert status == 0 and "note: classes.png has the first 2 of 4 classes; --classes names others" in err
     assert len(list((tmp_path / "made" / "images").iterdir())) == 2
@@ -169,7 +168,7 @@ def test_a_grid_trains_measures_and_appends(ham, tmp_path, monkeypatch):
     def asked(waiting, *_, **__):
         raise GridError(f"gan grid: to run: {[cell.name for cell in waiting]}")
 
-    monkeypatch.setattr(gan_grid, "run_grid", asked)
+    monkeypatch.setattr(gan_measure, "run_grid", asked)
     status, _, err = ham(*words)
     assert status == 2 and "to run: ['ylg-seed0']" in err
 

@@ -13,10 +13,10 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
+from hamburger.checkpoints.weights_file import Info
 from hamburger.cli.app import app
-from hamburger.models.create import create_model
-from hamburger.models.info import Info
-from hamburger.models.weights import load_weights, save_weights
+from hamburger.segmentation.model import create_model
+from hamburger.segmentation.weights import load_weights, save_weights
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,7 @@ from torch import nn
 import forked
 import hamburger as hb
 from hamburger.errors import InputError, OptionError
-from hamburger.layers.dropout import Dropout2d
-from hamburger.layers.norm import BatchNorm1d, BatchNorm2d, SyncBatchNorm, convert_sync, set_bn_momentum
+from hamburger.layers.norm import BatchNorm1d, BatchNorm2d, Dropout2d, SyncBatchNorm, convert_sync, set_bn_momentum
 from hamburger.testing import assert_close
 
 

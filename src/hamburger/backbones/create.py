@@ -7,7 +7,7 @@ from typing import Any
 
 from hamburger.backbones.base import Backbone, backbones
 from hamburger.backbones.resnet import ResNet
-from hamburger.backbones.timm_ import PREFIX, Timm, state_of
+from hamburger.backbones.timm_encoder import PREFIX, Timm, state_of
 from hamburger.backbones.weights import load_backbone, load_state
 from hamburger.errors import OptionError, UnknownNameError
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from hamburger.adapters.read import read_checkpoint
-from hamburger.backbones.report import LoadReport
+from hamburger.backbones.base import LoadReport
 from hamburger.backbones.resnet import ResNet
-from hamburger.backbones.timm_ import Timm
+from hamburger.backbones.timm_encoder import Timm
+from hamburger.checkpoints.read import read_checkpoint
 from hamburger.errors import CheckpointError, InputError
 
 LEAST = 0.5  # of the backbone's entries: with fewer the file is of another network

@@ -12,7 +12,6 @@ EXTRAS = {
     **dict.fromkeys(("lightning", "torchvision", "timm", "torchmetrics", "tensorboard", "safetensors"), "train"),
     **dict.fromkeys(("huggingface_hub", "PIL", "scipy", "numpy"), "train"),
     **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "export"),
-    "sklearn": "bench",
 }
 
 
@@ -20,11 +19,13 @@ def main() -> None:
     try:
         import typer
 
-        from hamburger.cli.app import app
+        from hamburger.cli.app import app, needs_lab
     except ModuleNotFoundError as missing:
         if missing.name not in ("typer", "rich", "click"):
             raise
         _stop(f"the command line needs {missing.name}: pip install 'hamburger[cli]'")
+    if len(sys.argv) > 1 and needs_lab(sys.argv[1]):
+        _stop(f"`ham {sys.argv[1]}` is part of hamburger-lab; pip install hamburger-lab (in a clone: -e lab)")
     # click is a package of its own or part of typer, by typer's version
     usage: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
     try:

@@ -37,11 +37,10 @@ def check(
     from rich.console import Console
     from rich.progress import Progress
 
-    from hamburger.data import SegmentationSet, create_dataset
-    from hamburger.data.checks import inspect, shared_images
-    from hamburger.data.detection import detection_sets
-    from hamburger.data.stereo import stereo_sets
-    from hamburger.data.view import heading, summary
+    from hamburger.detection.data import detection_sets
+    from hamburger.segmentation.data import SegmentationSet, create_dataset
+    from hamburger.segmentation.data.checks import heading, inspect, shared_images, summary
+    from hamburger.stereo.data import stereo_sets
 
     options = dict(parsed(text) for text in option or [])
     for sets, of_its_kind in ((detection_sets, check_objects), (stereo_sets, check_pairs)):
@@ -71,9 +70,9 @@ def check(
 
 def check_pairs(name: str, data: Path | None, splits: list[str], options: dict[str, Any], *, fresh: bool) -> None:
     """The same of stereo pairs."""
-    from hamburger.data.stereo import create_stereo_set
-    from hamburger.data.stereo.checks import inspect_stereo
-    from hamburger.data.view import sizes
+    from hamburger.segmentation.data.checks import sizes
+    from hamburger.stereo.data import create_stereo_set
+    from hamburger.stereo.data.checks import inspect_stereo
 
     problems = 0
     for one in splits:
@@ -91,9 +90,9 @@ def check_pairs(name: str, data: Path | None, splits: list[str], options: dict[s
 
 def check_objects(name: str, data: Path | None, splits: list[str], options: dict[str, Any], *, fresh: bool) -> None:
     """The same of scenes with objects."""
-    from hamburger.data.detection import create_detection_set
-    from hamburger.data.detection.checks import inspect_scenes
-    from hamburger.data.view import sizes
+    from hamburger.detection.data import create_detection_set
+    from hamburger.detection.data.checks import inspect_scenes
+    from hamburger.segmentation.data.checks import sizes
 
     problems = 0
     for one in splits:
@@ -126,8 +125,8 @@ def prepare_voc(
     from rich.console import Console
     from rich.progress import Progress
 
-    from hamburger.data.prepare import EXPECTED
-    from hamburger.data.prepare import prepare_voc as build
+    from hamburger.segmentation.data.prepare_voc import EXPECTED
+    from hamburger.segmentation.data.prepare_voc import prepare_voc as build
 
     errors = Console(stderr=True)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:

@@ -19,11 +19,11 @@ def demo(
     jobs: Annotated[int, typer.Option(help="runs at once")] = 2,
 ) -> None:
     """Train HamNet, its baseline and a rival on generated scenes; a table, and a page with pictures."""
-    from hamburger.cli.grid import show_grid
-    from hamburger.cli.lists import numbers, words
-    from hamburger.engine.grid import cells
+    from hamburger.cli.compare import show_grid
+    from hamburger.cli.output import numbers, words
     from hamburger.errors import HamburgerError, check_choice
-    from hamburger.recipes.variants import variants
+    from hamburger.tasks.compare import variants
+    from hamburger.tasks.sweep import cells
 
     check_choice("demo", "recipe", recipe, RECIPES)
     shared = [] if steps is None else [f"steps={steps}"]

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     import torch
     from rich.table import Table
 
-    from hamburger.analysis.inside import Found
-    from hamburger.data import SegmentationSet
-    from hamburger.models.info import Info
-    from hamburger.recipes.kinds import Kind
+    from hamburger.checkpoints.weights_file import Info
+    from hamburger.inspect.network import Found
+    from hamburger.segmentation.data import SegmentationSet
+    from hamburger.training.task import Kind
 
 
 def evaluate(
@@ -45,14 +45,14 @@ def evaluate(
     from rich.progress import Progress
 
     from hamburger.cli.data import parsed
-    from hamburger.cli.lists import decimals
-    from hamburger.engine.probabilities import SINGLE, Protocol
+    from hamburger.cli.output import decimals
     from hamburger.environment import Environment
     from hamburger.files import check_writable, write_atomically
+    from hamburger.inference.locate import find_weights
+    from hamburger.inspect.resolve import ways_to_solve
+    from hamburger.segmentation.predict import pick_device
     from hamburger.tasks import task_of_weights
-    from hamburger.use.predict import pick_device
-    from hamburger.use.solving import ways_to_solve
-    from hamburger.use.source import find_weights
+    from hamburger.training.task import SINGLE, Protocol
 
     check_count("eval", "inside", inside, least=0)
     protocol = Protocol(decimals(scales, "eval"), flip, window)
@@ -126,7 +126,7 @@ class Asked(NamedTuple):
 
     @classmethod
     def of(cls, steps: str, draws: str, json: str | None, inside: int) -> Asked:
-        from hamburger.cli.lists import numbers
+        from hamburger.cli.output import numbers
 
         sweeps = numbers(steps, "eval", "steps") if steps else (None,)
         seeds = numbers(draws, "eval", "draws") if draws else (None,)
@@ -156,8 +156,8 @@ def table(kind: Kind, scores: dict[str, Any], title: str) -> Table:
 
 
 def _inside(net: Any, images: SegmentationSet, info: Info, device: torch.device, count: int) -> Found:
-    from hamburger.analysis.inside import CONTEXT, look_inside
-    from hamburger.data.evaluation import evaluation_batches
+    from hamburger.inspect.network import CONTEXT, look_inside
+    from hamburger.segmentation.data.batches import evaluation_batches
 
     if getattr(net.head, "context", None) is None:
         raise OptionError(

@@ -24,11 +24,11 @@ def export(
     """Write a trained network as ONNX or pt2, after comparing the file's output with torch's."""
     from rich.console import Console
 
-    from hamburger.cli.lists import numbers
+    from hamburger.cli.output import numbers
     from hamburger.errors import OptionError
+    from hamburger.inference.export import export as write
+    from hamburger.inference.locate import find_weights
     from hamburger.tasks import task_of_weights
-    from hamburger.use.export import export as write
-    from hamburger.use.source import find_weights
 
     sides = numbers(size, "export", "the sides of --size") if size is not None else ()
     if len(sides) > 2:

@@ -36,9 +36,9 @@ def train(
 ) -> None:
     """Train a generator and its discriminator; what is stopped, by whatever, goes on with --resume."""
     from hamburger.cli.train import shown
-    from hamburger.engine.gan.train import train_gan
-    from hamburger.recipes.find import find_gan_recipe
-    from hamburger.recipes.overrides import apply
+    from hamburger.generation.train import train_gan
+    from hamburger.tasks.recipes import find_gan_recipe
+    from hamburger.training.recipe_io import apply
 
     wanted = apply(find_gan_recipe(recipe), settings or ())
     wanted = wanted if seed is None else replace(wanted, seed=seed)
@@ -83,13 +83,12 @@ def sample(
     from rich.console import Console
     from rich.progress import Progress
 
-    from hamburger.cli.lists import words
-    from hamburger.cli.notes import note
+    from hamburger.cli.output import note, words
     from hamburger.errors import OptionError
     from hamburger.files import check_writable
-    from hamburger.use.gan.samples import SUMMARY, Wanted, images_asked, row_classes, write_samples
-    from hamburger.use.gan.source import open_generator
-    from hamburger.use.predict import pick_device
+    from hamburger.generation.samples import SUMMARY, Wanted, images_asked, row_classes, write_samples
+    from hamburger.generation.weights import open_generator
+    from hamburger.segmentation.predict import pick_device
 
     wanted = Wanted(count, rows, ways, stops, words(classes), truncation, seed, batch)
     on = pick_device(device)
@@ -118,7 +117,7 @@ def report(
     """One page about a run: curves, samples over time, the atoms of the ham at work on a generated image."""
     from rich.console import Console
 
-    from hamburger.analysis.gan_report import write_gan_report
+    from hamburger.report.gan_page import write_gan_report
 
     page = write_gan_report(run, out or run / "report.html", device=device)
     Console().print(f"wrote {page}", soft_wrap=True, highlight=False)

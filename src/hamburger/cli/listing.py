@@ -1,74 +1,104 @@
-"""`ham list`: what there is, from the registries."""
+"""`ham list`: the names in the registries."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from hamburger.errors import check_choice
 
-KINDS = (
-    *("hams", "contexts", "backbones", "heads", "datasets", "recipes", "ablations"),
-    *("detection-sets", "stereo-sets", "gans", "image-sets", "gan-recipes"),
-)
+
+def _hams() -> list[str]:
+    from hamburger.solvers import hams
+
+    return hams.names()
 
 
-def listing(kind: Annotated[str | None, typer.Argument(help=f"one of: {', '.join(KINDS)}")] = None) -> None:
-    """List the names that the library knows, all kinds or one."""
-    if kind is not None:
-        check_choice("list", "kind", kind, KINDS)
-    for name in KINDS if kind is None else (kind,):
-        prefix = "" if kind else f"{name}: "
-        typer.echo(prefix + " ".join(names_of(name)))
+def _contexts() -> list[str]:
+    from hamburger.contexts import contexts
+
+    return contexts.names()
 
 
-def names_of(kind: str) -> list[str]:
-    """Imported when asked for: data sets and recipes are much to load for a list of hams."""
-    if kind == "hams":
-        from hamburger.solvers import hams
+def _backbones() -> list[str]:
+    from hamburger.backbones import backbones
 
-        return hams.names()
-    if kind == "contexts":
-        from hamburger.layers.context import contexts
+    return [*backbones.names(), "timm:<name>"]
 
-        return contexts.names()
-    if kind == "backbones":
-        from hamburger.backbones import backbones
 
-        return [*backbones.names(), "timm:<name>"]
-    if kind == "heads":
-        from hamburger.models.create import models
+def _heads() -> list[str]:
+    from hamburger.segmentation.model import models
 
-        return models.names()
-    if kind == "datasets":
-        from hamburger.data.base import datasets
+    return models.names()
 
-        return datasets.names()
-    if kind == "detection-sets":
-        from hamburger.data.detection import detection_sets
 
-        return detection_sets.names()
-    if kind == "stereo-sets":
-        from hamburger.data.stereo import stereo_sets
+def _datasets() -> list[str]:
+    from hamburger.segmentation.data import datasets
 
-        return stereo_sets.names()
-    if kind == "gans":
-        from hamburger.gan import list_gans
+    return datasets.names()
 
-        return list_gans()
-    if kind == "image-sets":
-        from hamburger.data.generation import image_sources
 
-        return image_sources.names()
-    if kind == "ablations":
-        from hamburger.recipes.ablations import ablations
-
-        return ablations.names()
-    if kind == "gan-recipes":
-        from hamburger.recipes.gan_base import gan_recipes
-
-        return gan_recipes.names()
-    from hamburger.recipes.find import training_names
+def _recipes() -> list[str]:
+    from hamburger.tasks.recipes import training_names
 
     return training_names()
+
+
+def _detection_sets() -> list[str]:
+    from hamburger.detection.data import detection_sets
+
+    return detection_sets.names()
+
+
+def _stereo_sets() -> list[str]:
+    from hamburger.stereo.data import stereo_sets
+
+    return stereo_sets.names()
+
+
+def _gans() -> list[str]:
+    from hamburger.generation.networks import list_gans
+
+    return list_gans()
+
+
+def _image_sets() -> list[str]:
+    from hamburger.classification.data import image_sources
+
+    return image_sources.names()
+
+
+def _gan_recipes() -> list[str]:
+    from hamburger.generation.recipe import gan_recipes
+
+    return gan_recipes.names()
+
+
+# Each imports its registry when called: data sets and recipes take long to load for a list of hams.
+# Other packages may add entries.
+names: dict[str, Callable[[], list[str]]] = {
+    "hams": _hams,
+    "contexts": _contexts,
+    "backbones": _backbones,
+    "heads": _heads,
+    "datasets": _datasets,
+    "recipes": _recipes,
+    "detection-sets": _detection_sets,
+    "stereo-sets": _stereo_sets,
+    "gans": _gans,
+    "image-sets": _image_sets,
+    "gan-recipes": _gan_recipes,
+}
+
+
+def listing(
+    kind: Annotated[str | None, typer.Argument(help="hams, contexts, recipes, ...; default: all kinds")] = None,
+) -> None:
+    """List the names that the library knows, of all kinds or of one."""
+    if kind is not None:
+        check_choice("list", "kind", kind, tuple(names))
+    for name in names if kind is None else (kind,):
+        prefix = "" if kind else f"{name}: "
+        typer.echo(prefix + " ".join(names[name]()))

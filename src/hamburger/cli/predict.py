@@ -30,15 +30,15 @@ def predict(
     from rich.console import Console
     from rich.progress import Progress
 
-    from hamburger.cli.lists import decimals
+    from hamburger.cli.output import decimals
     from hamburger.errors import OptionError
+    from hamburger.inference import predict_files
+    from hamburger.inference.image_inputs import find_photos
+    from hamburger.inference.locate import find_weights
     from hamburger.registry import options_of
+    from hamburger.segmentation.predict import pick_device
+    from hamburger.stereo.predict import find_pairs
     from hamburger.tasks import task_of_weights
-    from hamburger.use import account, job
-    from hamburger.use.photos import find_photos
-    from hamburger.use.predict import pick_device
-    from hamburger.use.source import find_weights
-    from hamburger.use.stereo.pairs import find_pairs
 
     on = pick_device(device)
     path = find_weights(weights)
@@ -56,17 +56,19 @@ def predict(
     answers = task.answers(net, info, on, **given)
     find = find_pairs if answers.pairs else find_photos
     found = find(images, recursive=recursive, outside=out)
-    photos = job.checked(found.photos, out, answers)
+    photos = predict_files.checked(found.photos, out, answers)
     out.mkdir(parents=True, exist_ok=True)
 
     settings = answers.settings() | ({"files": list(answers.files)} if answers.files else {})
     if photos:
-        job.Summary().write(out / job.SUMMARY, planned=job.targets(photos, answers), **settings)
-    summary = job.Summary(failed=[(str(path), why) for path, why in found.failed])
+        predict_files.Summary().write(
+            out / predict_files.SUMMARY, planned=predict_files.targets(photos, answers), **settings
+        )
+    summary = predict_files.Summary(failed=[(str(path), why) for path, why in found.failed])
     try:
         with Progress(console=Console(stderr=True), transient=True) as progress:
             shown = progress.add_task("predicting", total=len(photos))
-            job.predict_all(
+            predict_files.predict_all(
                 answers,
                 photos,
                 out,
@@ -75,11 +77,11 @@ def predict(
             )
     finally:  # what is interrupted keeps the account of what it has done
         if summary.done or summary.failed:
-            summary.write(out / job.SUMMARY, **settings)
+            summary.write(out / predict_files.SUMMARY, **settings)
     console = Console()
     if summary.done:
-        console.print(account.table(answers, summary))
-    for note in account.notes(answers, found, summary, out):
+        console.print(predict_files.table(answers, summary))
+    for note in predict_files.notes(answers, found, summary, out):
         console.print(note, markup=False, highlight=False, soft_wrap=True)
     for _, why in summary.failed:
         typer.echo(f"ham: {why}", err=True)

@@ -17,7 +17,7 @@ def report(
     """Compare training runs on one page: scores over seeds, curves, predictions, atoms, spectra."""
     from rich.console import Console
 
-    from hamburger.analysis.report.page import write_report
+    from hamburger.report.page import write_report
 
     write_report(runs, out, data, device=device)
     Console().print(f"wrote {out}", soft_wrap=True, highlight=False)

@@ -1,7 +1,7 @@
 """Contexts in networks that were built without them, put in by name and taken out again."""
 
-from hamburger.insertion.attention import ReplacedAttention, replace_attention
 from hamburger.insertion.insert import insert_context, remove_contexts
-from hamburger.insertion.place import InsertedContext
+from hamburger.insertion.inserted import InsertedContext
+from hamburger.insertion.replace_attention import ReplacedAttention, replace_attention
 
 __all__ = ["InsertedContext", "ReplacedAttention", "insert_context", "remove_contexts", "replace_attention"]

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from hamburger.errors import InputError, OptionError, ShapeError, UnknownNameError
-from hamburger.insertion.attention import ReplacedAttention, restore
-from hamburger.insertion.compiled import compile_again
-from hamburger.insertion.hiding import NAME
-from hamburger.insertion.place import GATES, InsertedContext, attach, detach, holds_context
-from hamburger.insertion.plan import Wish, features, missing, realise, wish
-from hamburger.insertion.quiet import Seen, check_bare, check_ready, dtype_of, quiet, watch
+from hamburger.insertion.container_proxy import NAME
+from hamburger.insertion.dry_run import Seen, check_bare, check_ready, compile_again, dtype_of, quiet, watch
+from hamburger.insertion.inserted import GATES, InsertedContext, attach, detach, holds_context
+from hamburger.insertion.placement import Wish, features, missing, realise, wish
+from hamburger.insertion.replace_attention import ReplacedAttention, restore
 
 CALL = "insert_context"
 Model = TypeVar("Model", bound=nn.Module)

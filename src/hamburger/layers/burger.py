@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hamburger.checks import check_finite
 from hamburger.errors import (
     OptionError,
     ShapeError,
@@ -23,7 +22,7 @@ from hamburger.layers.bread import Bread, make_norm
 from hamburger.layers.ham import HamLayer
 from hamburger.precision import widen
 from hamburger.registry import options_of
-from hamburger.shapes import check_tensor
+from hamburger.shapes import check_finite, check_tensor
 from hamburger.solvers.base import Ham, hams
 from hamburger.solvers.decompose import as_ham
 from hamburger.solvers.grad import Gradient

@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hamburger.checks import check_finite, check_nonnegative
 from hamburger.errors import InputError, OptionError, ShapeError, check_count
 from hamburger.precision import full_precision, widen
-from hamburger.shapes import check_shapes, check_tensor
+from hamburger.shapes import check_finite, check_nonnegative, check_shapes, check_tensor
 from hamburger.solvers import fused
 from hamburger.solvers.backend import fuses
 from hamburger.solvers.base import Factors, Ham, hams

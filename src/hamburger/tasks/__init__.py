@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hamburger.engine.result import Result
-from hamburger.engine.task import Task
-from hamburger.engine.train import train as train_task
-from hamburger.models.stored import stored_task
-from hamburger.recipes.base import SupervisedTraining
-from hamburger.recipes.kinds import kind_named, kind_of
-from hamburger.tasks.classes import Classes
-from hamburger.tasks.detection import Detection
-from hamburger.tasks.segmentation import Segmentation
-from hamburger.tasks.stereo import Stereo
+from hamburger.checkpoints.weights_file import stored_task
+from hamburger.classification.task import Classes
+from hamburger.detection.task import Detection
+from hamburger.segmentation.task import Segmentation
+from hamburger.stereo.task import Stereo
+from hamburger.tasks.recipes import kind_named, kind_of
+from hamburger.training.recipe import SupervisedTraining
+from hamburger.training.run_folder import Result
+from hamburger.training.task import Task
+from hamburger.training.train import train as train_task
 
 tasks: dict[str, Task[Any]] = {task.kind.task: task for task in (Segmentation(), Classes(), Detection(), Stereo())}
 

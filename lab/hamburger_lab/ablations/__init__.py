@@ -1,0 +1,1 @@
+"""The paper's ablations as named grids: cells, queue and result rows."""

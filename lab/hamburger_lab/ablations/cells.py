@@ -1,0 +1,118 @@
+"""Cells of a named grid: trainings, and evaluations that use the weights of a training in another way."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from hamburger.errors import OptionError
+from hamburger.tasks.recipes import find_training
+from hamburger.tasks.sweep import Cell
+from hamburger.training.recipe import SupervisedTraining
+from hamburger.training.recipe_io import apply, digest
+from hamburger.training.run_folder import RESULT
+from hamburger_lab.ablations.grids import chosen
+
+# evaluations speak of the weights that the row of their training speaks of: those of the last step
+KEEP = "keep=last"
+JOINED = ("--steps", "--draws")  # options of `ham eval` that take several values
+
+
+@dataclass(frozen=True)
+class AblationCell(Cell):
+    ablation: str = ""
+    settings: tuple[str, ...] = ()  # what the person set for all cells
+    weights: str | None = None  # the variant whose weights are evaluated; None for a training
+    evaluation: tuple[str, ...] = ()  # words for `ham eval`
+    trained: str = ""  # the folder of the training, without its seed: of several grids, where they have it in common
+
+    @property
+    def name(self) -> str:
+        return f"{self.variant if self.weights else self.trained}-seed{self.seed}"
+
+    @property
+    def needs(self) -> str | None:
+        return None if self.weights is None else f"{self.trained}-seed{self.seed}"
+
+    def command(self, out: Path, data: Path | None) -> list[str]:
+        if self.needs is None:
+            return [*super().command(out, data), "--light"]
+        recipe = self.resolved()
+        assert isinstance(recipe, SupervisedTraining)
+        words = [sys.executable, "-m", "hamburger", "eval", str(out / self.needs), *self.evaluation]
+        words += ["--split", recipe.data.val_split, "--json", str(out / self.name / RESULT)]
+        return words if data is None else [*words, "--data", str(data)]
+
+    def row(self, result: dict[str, Any]) -> dict[str, Any]:
+        """One line of `results/ablation_*.jsonl`. Folders are this machine's own, so none is named."""
+        recipe = self.resolved()
+        own = {"ablation": self.ablation, "cell": self.variant, "seed": self.seed, "recipe": self.recipe}
+        own |= {"recipe_hash": digest(recipe), "weights": self.weights, "loss": None}
+        own |= {"settings": list(self.settings), "overrides": list(self.overrides), "steps": recipe.steps}
+        return own | {key: value for key, value in result.items() if key not in ("recipe", "weights", "seed")}
+
+
+@dataclass(frozen=True)
+class Evaluations(AblationCell):
+    """Several evaluations of one network in one process, which share most of their work. Named as the first of them."""
+
+    members: tuple[AblationCell, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(cell.name for cell in self.members)
+
+    def command(self, out: Path, data: Path | None) -> list[str]:
+        option, value = self.evaluation
+        values = ",".join(cell.evaluation[1] for cell in self.members)
+        place = self.name.replace(f"{self.variant}-", f"{self.variant.removesuffix(value)}{{}}-", 1)
+        files = {str(out / self.name / RESULT): str(out / place / RESULT)}
+        words = super().command(out, data)
+        at = words.index(option)
+        words[at + 1] = values
+        return [files.get(word, word) for word in words]
+
+
+def joined(cells: Sequence[AblationCell]) -> list[AblationCell]:
+    """Evaluations of one network that differ in the value of one option become one cell; others stay as they are."""
+    groups: dict[object, list[AblationCell]] = {}
+    for cell in cells:
+        alike = cell.weights is not None and len(cell.evaluation) == 2 and cell.variant.endswith(cell.evaluation[1])
+        key = (cell.needs, cell.evaluation[0]) if alike and cell.evaluation[0] in JOINED else cell.name
+        groups.setdefault(key, []).append(cell)
+    made = []
+    for own in groups.values():
+        first = {field.name: getattr(own[0], field.name) for field in fields(own[0])}
+        made.append(own[0] if len(own) == 1 else Evaluations(**first, members=tuple(own)))
+    return made
+
+
+def ablation_cells(
+    name: str, recipe: str, *, seeds: Sequence[int], settings: Sequence[str] = (), only: Sequence[str] = ()
+) -> list[AblationCell]:
+    """Every cell with every seed, seeds outermost, so that what is cut short still compares all cells."""
+    for option, values in (("seed", list(seeds)), ("cell", list(only))):
+        if len(set(values)) != len(values) or (option == "seed" and not values):
+            raise OptionError(f"ablate: give each {option} once, and at least one seed, got {values}")
+    grid = chosen(name, apply(find_training(recipe), settings), only)
+    made = []
+    for seed in seeds:
+        for variant, found in grid.items():
+            training = variant if found.weights is None else found.weights
+            made.append(
+                AblationCell(
+                    variant,
+                    recipe,
+                    seed,
+                    (KEEP, *settings, *grid[training].overrides),
+                    ablation=name,
+                    settings=tuple(settings),
+                    weights=found.weights,
+                    evaluation=found.evaluation,
+                    trained=grid[training].shared or training,
+                )
+            )
+    return made

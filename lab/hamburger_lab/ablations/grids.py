@@ -1,0 +1,211 @@
+"""The paper's ablations as named grids: what each cell changes in a recipe, or in how trained weights are evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hamburger.errors import OptionError, UnknownNameError, did_you_mean
+from hamburger.registry import Registry
+from hamburger.tasks.compare import variants
+from hamburger.training.recipe import SupervisedTraining
+
+HAMS = ("nmf", "vq", "cd")
+GRADIENTS = ("one-step", "bptt", "truncated:1", "truncated:2")
+CLIP = 1  # of the gradient of all weights, whose norm is about that by the one-step gradient
+INITS = ("random", "fixed", "learned", "online")
+TEMPERATURES = (1, 0.1, 0.01)
+TRAINED_STEPS = (1, 3, 6)
+MOST_STEPS = 8  # the most that the paper trains with; evaluated as trained
+TESTED_STEPS = (1, 3, 6, 12, 50)
+DRAWS = (1, 2, 3)
+ATTENTIONS = ("sa-flash", "da", "nonlocal")  # those with a matrix of n x n
+RIVALS = ("baseline", "breads", *HAMS, "sa-flash", "a2", "ema", "efficient", "da")
+LOOKED_AT = 50  # images
+MEASURED = 12  # times in a training
+WIDTH = 512  # of HamNet's head where a recipe says nothing
+# what a Hamburger has where nothing is said
+DEFAULTS: dict[str, object] = {"grad": "one-step", "init": "random", "steps": 6, "temperature": 0.01}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One cell of a grid: changes to the recipe, or, with `weights`, options of `ham eval` for that cell's weights."""
+
+    overrides: tuple[str, ...] = ()
+    weights: str | None = None
+    evaluation: tuple[str, ...] = ()
+
+    @property
+    def shared(self) -> str | None:
+        """The name under which several grids know this training; None for one of a grid's own."""
+        return None if self.weights is not None else _COMMON.get(self.overrides)
+
+
+# what a cell of its own may say and still be the same training, but for its context, which is looked up
+HARMLESS = ("model.context", "keep=", "angles_every=")
+_COMMON = {overrides: name for name, overrides in variants(("baseline", "breads", *HAMS, *ATTENTIONS)).items()}
+Grid = dict[str, Variant]
+
+
+def common(overrides: Sequence[str], settings: Sequence[str] | None = None) -> str | None:
+    """The name under which several grids know a training with these settings of its context; None for any other.
+
+    `settings` are those that all cells of the grid have; a cell that changes anything else in its training is no other
+    grid's.
+    """
+    if settings is not None and any(not one.startswith(HARMLESS) for one in overrides if one not in settings):
+        return None
+    return _COMMON.get(tuple(one for one in overrides if one.startswith("model.context")))
+
+
+# functions of the recipe that return a grid
+ablations: Registry[Grid] = Registry("ablation")
+
+
+def ham(recipe: SupervisedTraining, name: str, **options: object) -> Variant:
+    """A Hamburger with these options; a default is said only where the recipe has another."""
+    said = _context_options(recipe)
+    needed = {key: value for key, value in options.items() if key in said or DEFAULTS.get(key) != value}
+    return Variant(
+        (f"model.context={name}", *(f"model.context_options.{key}={value}" for key, value in needed.items()))
+    )
+
+
+@ablations.register("gradient")
+def gradient(recipe: SupervisedTraining) -> Grid:
+    """Table 1: what is differentiated, for each ham."""
+    return {f"{name}-{grad.replace(':', '')}": ham(recipe, name, grad=grad) for name in HAMS for grad in GRADIENTS}
+
+
+@ablations.register("clip")
+def clip(recipe: SupervisedTraining) -> Grid:
+    """Table 1 with the norm of the gradient held at 1: whether BPTT fails by its scale or by its direction."""
+    return {
+        f"{name}-{grad}-clip": Variant((*ham(recipe, name, grad=grad).overrides, f"optim.clip={CLIP}"))
+        for name in HAMS
+        for grad in ("one-step", "bptt")
+    }
+
+
+@ablations.register("angles")
+def angles(recipe: SupervisedTraining) -> Grid:
+    """Section 2.3 over a training by the one-step gradient: its norm and its angle to BPTT's, every twelfth."""
+    _head(recipe, "angles")
+    every = max(1, recipe.steps // MEASURED)
+    return {f"{name}-angles": Variant((*ham(recipe, name).overrides, f"angles_every={every}")) for name in HAMS}
+
+
+@ablations.register("parts")
+def parts(recipe: SupervisedTraining) -> Grid:
+    """Table 2: which parts of the burger are there."""
+    return {
+        "baseline": Variant(("model.context=none",)),
+        "whole": ham(recipe, "nmf"),
+        "without-ham": ham(recipe, "nmf", parts="lower,upper"),
+        "without-upper": ham(recipe, "nmf", parts="lower,ham"),
+        "without-lower": ham(recipe, "nmf", parts="ham,upper"),
+        "only-ham": ham(recipe, "nmf", parts="ham"),
+    }
+
+
+@ablations.register("init")
+def init(recipe: SupervisedTraining) -> Grid:
+    """Table 8: where the first dictionary comes from; a learned one is differentiated by BPTT."""
+    return {f"{name}-{start}": ham(recipe, name, init=start) for name in HAMS for start in INITS}
+
+
+@ablations.register("temperature")
+def temperature(recipe: SupervisedTraining) -> Grid:
+    """Table 9: how hard CD and VQ assign."""
+    cells = [(name, value) for name in ("cd", "vq") for value in TEMPERATURES]
+    return {f"{name}-t{value:g}": ham(recipe, name, temperature=value) for name, value in cells}
+
+
+@ablations.register("latent")
+def latent(recipe: SupervisedTraining) -> Grid:
+    """Fig. 3: inner width d and rank r, in parts of the head's width, so that a small network has such a grid too."""
+    width = head_width(recipe, "latent")
+    if width % 64:
+        raise OptionError(f"ablate: 'latent' divides the head's width by up to 64, got {width}; take a multiple of 64")
+    across = [(width, width // part) for part in (64, 32, 16, 8, 4)]
+    along = [(width // part, width // part // 8) for part in (2, 4, 8)]  # d = 8 r
+    narrow = [(width // part, width // 8) for part in (2, 4)]
+    cells = {f"d{d}-r{r}": ham(recipe, "nmf", inner=d, rank=r) for d, r in (*across, *along, *narrow)}
+    if width // 8 >= 8 and not _context_options(recipe):
+        cells[f"d{width}-r{width // 8}"] = ham(recipe, "nmf")  # which it is by default
+    return cells
+
+
+@ablations.register("steps")
+def steps(recipe: SupervisedTraining) -> Grid:
+    """Figs. 4, 7 to 9: sweeps K in training, and each of these networks evaluated with other K."""
+    grid: Grid = {}
+    for name in HAMS:
+        for trained in TRAINED_STEPS:
+            own = f"{name}-k{trained}"
+            grid[own] = ham(recipe, name, steps=trained)
+            for tested in TESTED_STEPS:
+                if tested != trained:
+                    grid[f"{own}-at{tested}"] = Variant(weights=own, evaluation=("--steps", str(tested)))
+        grid[f"{name}-k{MOST_STEPS}"] = ham(recipe, name, steps=MOST_STEPS)
+    return grid
+
+
+@ablations.register("dictionary")
+def dictionary(recipe: SupervisedTraining) -> Grid:
+    """One stored dictionary in evaluation, always the same bits, against one drawn for every image."""
+    grid: Grid = {}
+    for name in HAMS:
+        grid[name] = ham(recipe, name)
+        for draw in DRAWS:
+            grid[f"{name}-drawn{draw}"] = Variant(weights=name, evaluation=("--draws", str(draw)))
+    return grid
+
+
+@ablations.register("contexts")
+def contexts(recipe: SupervisedTraining) -> Grid:
+    """Tables 4 and 5 at a small scale: hams against attention."""
+    return {name: Variant(overrides) for name, overrides in variants(RIVALS).items()}
+
+
+@ablations.register("inside")
+def inside(recipe: SupervisedTraining) -> Grid:
+    """Figs. 5 and 6: spectra before and after the context, ranks of attention maps, angles of gradients."""
+    _head(recipe, "inside")
+    grid: Grid = {}
+    for name, overrides in variants(("breads", *HAMS, *ATTENTIONS)).items():
+        grid[name] = Variant(overrides)
+        grid[f"{name}-inside"] = Variant(weights=name, evaluation=("--inside", str(LOOKED_AT)))
+    return grid
+
+
+def head_width(recipe: SupervisedTraining, grid: str) -> int:
+    """Channels that the context of a segmentation network takes."""
+    return int(_head(recipe, grid).get("width", WIDTH))
+
+
+def _head(recipe: SupervisedTraining, grid: str) -> dict[str, Any]:
+    """The options of a segmentation network's head; other tasks have none."""
+    if not hasattr(recipe.model, "head_options"):
+        raise OptionError(
+            f"ablate: '{grid}' is about the head of a segmentation network, which '{recipe.name}' has not"
+        )
+    return dict(recipe.model.head_options)
+
+
+def _context_options(recipe: SupervisedTraining) -> dict[str, Any]:
+    """Those that the recipe itself gives to its context."""
+    return dict(getattr(recipe.model, "context_options", {}))
+
+
+def chosen(name: str, recipe: SupervisedTraining, cells: Sequence[str] = ()) -> Grid:
+    """A named grid, or the named cells of it; the weights that an evaluation needs come along."""
+    grid = ablations.create(name, recipe)
+    for cell in cells:
+        if cell not in grid:
+            raise UnknownNameError(f"ablate: '{name}' has no cell '{cell}'{did_you_mean(cell, grid)}")
+    wanted = set(cells or grid)
+    wanted |= {weights for cell in wanted if (weights := grid[cell].weights) is not None}
+    return {cell: variant for cell, variant in grid.items() if cell in wanted}

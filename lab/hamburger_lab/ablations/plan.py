@@ -1,0 +1,165 @@
+"""One or several grids in one queue: what is left to run, and the files of their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hamburger.errors import OptionError
+from hamburger.files import check_writable, read_json_lines, write_json_lines
+from hamburger.tasks.sweep import Cell, check_grid, finished, rows
+from hamburger.training.recipe_io import digest
+from hamburger.training.run_folder import BEST, RESULT
+from hamburger_lab.ablations.cells import AblationCell, ablation_cells, joined
+
+PLACE = "{grid}"
+
+
+class Part(NamedTuple):
+    """One grid: all its cells, those that have no row yet, and the file of its rows."""
+
+    cells: list[AblationCell]
+    left: list[AblationCell]
+    path: Path | None
+
+    def join(self, found: Sequence[Row]) -> None:
+        if self.path is not None and found:
+            join_rows(self.path, found, list(dict.fromkeys(cell.variant for cell in self.cells)))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Trainings that several grids have in common are run once."""
+
+    parts: list[Part]
+    out: Path
+
+    @classmethod
+    def of(
+        cls,
+        names: Sequence[str],
+        recipe: str,
+        out: Path,
+        *,
+        seeds: Sequence[int],
+        settings: Sequence[str] = (),
+        only: Sequence[str] = (),
+        json: str | None = None,
+    ) -> Plan:
+        """All checked, nothing written. `json` is the file of the rows, `{grid}` in it the name of the grid."""
+        if not names or len(set(names)) != len(names):
+            raise OptionError(f"ablate: give each grid once, and at least one, got {list(names)}")
+        if len(names) > 1 and only:
+            raise OptionError("ablate: cells are named for one grid; leave out --cells, or name one grid")
+        if len(names) > 1 and json is not None and PLACE not in json:
+            raise OptionError(
+                f"ablate: several grids have a file of rows each, got --json {json}; put {PLACE} where the name belongs"
+            )
+        parts = []
+        for name in names:
+            grid = ablation_cells(name, recipe, seeds=seeds, settings=settings, only=only)
+            check_grid(grid, out, call="ablate")
+            path = None if json is None else Path(json.replace(PLACE, name))
+            if path is not None:
+                check_rows(path, grid)
+            parts.append(Part(grid, grid if path is None else still_to_run(path, grid, out), path))
+        return cls(parts, out)
+
+    @property
+    def left(self) -> list[AblationCell]:
+        """What is to be run: seeds outermost, so that what is cut short compares all cells; each folder once."""
+        cells = [cell for part in self.parts for cell in part.left]
+        seeds = list(dict.fromkeys(cell.seed for cell in cells))
+        ordered = sorted(cells, key=lambda cell: seeds.index(cell.seed))
+        return list({cell.name: cell for cell in ordered}.values())
+
+    @property
+    def queue(self) -> list[AblationCell]:
+        """The same as processes to start: evaluations of one network together."""
+        return joined([cell for cell in self.left if not finished(cell, self.out)])
+
+    def states(self) -> Iterator[tuple[AblationCell, bool]]:
+        """Every cell once, and whether it is finished."""
+        left = {cell.name for cell in self.left}
+        cells = {cell.name: cell for part in self.parts for cell in part.cells}
+        for cell in cells.values():
+            yield cell, cell.name not in left or finished(cell, self.out)
+
+    def begin(self) -> None:
+        """Rows of what another call has finished; then only what runs adds some."""
+        for part in self.parts:
+            if part.path is not None:
+                check_writable(part.path)
+        forget_results_without_weights(self.left, self.out)
+        for part in self.parts:
+            part.join(rows(part.left, self.out))
+
+    def note(self, cell: Cell) -> None:
+        """A run is finished: its rows go into the file of every grid that has it, at once."""
+        for part in self.parts:
+            part.join(rows([own for own in part.left if own.name in cell.names], self.out))
+
+    def rows(self) -> list[list[Row]]:
+        """All there are, grid by grid."""
+        return [rows(part.cells, self.out) if part.path is None else read_rows(part.path) for part in self.parts]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The file of an ablation's rows: one line per run, joined over calls, of one kind of training only.
+
+
+Row = dict[str, Any]
+KEYS = {"ablation", "recipe", "settings", "cell", "seed", "recipe_hash"}
+
+
+def read_rows(path: Path) -> list[Row]:
+    return read_json_lines(path, "ablate")
+
+
+def check_rows(path: Path, grid: Sequence[AblationCell]) -> None:
+    """Before any work: cells of other settings are no neighbours in a table."""
+    cell = grid[0]
+    wanted = (cell.ablation, cell.recipe, list(cell.settings))
+    for row in read_rows(path):
+        if not row.keys() >= KEYS:
+            raise OptionError(
+                f"ablate: {path} holds rows that are none of an ablation (no {', '.join(sorted(KEYS - row.keys()))}); "
+                f"name another file with --json"
+            )
+        found = (row["ablation"], row["recipe"], row["settings"])
+        if found != wanted:
+            raise OptionError(
+                f"ablate: {path} holds rows of '{found[0]}' from recipe '{found[1]}' with {found[2]}, these would be "
+                f"'{wanted[0]}' from '{wanted[1]}' with {wanted[2]}; give the same, or name another file with --json"
+            )
+
+
+def still_to_run(path: Path, grid: Sequence[AblationCell], out: Path) -> list[AblationCell]:
+    """Cells that have no row yet, so that a grid can go on where its run folders are gone.
+
+    An evaluation needs weights: where those are gone too, their training is run again with all its evaluations, since
+    rows of one training should speak of the same weights.
+    """
+    had = {(row["cell"], row["seed"], row["recipe_hash"]) for row in read_rows(path)}
+    missing = {cell for cell in grid if (cell.variant, cell.seed, digest(cell.resolved())) not in had}
+    weights = {cell.needs for cell in missing if cell.needs is not None and not (out / cell.needs / BEST).exists()}
+    return [cell for cell in grid if cell in missing or cell.name in weights or cell.needs in weights]
+
+
+def forget_results_without_weights(grid: Sequence[AblationCell], out: Path) -> None:
+    """Where a result is there and its weights are gone, whoever needs them has it made again."""
+    for needed in {cell.needs for cell in grid if cell.needs is not None and not (out / cell.name / RESULT).exists()}:
+        if not (out / needed / BEST).exists():
+            (out / needed / RESULT).unlink(missing_ok=True)
+
+
+def join_rows(path: Path, rows: Sequence[Row], order: Sequence[str] = ()) -> None:
+    """Put these beside what is there, in place of older ones of the same cell and seed.
+
+    In order of seed, then of cell: as `order` has them, then as they came.
+    """
+    joined = {(row["seed"], row["cell"]): row for row in (*read_rows(path), *rows)}
+    place = {cell: at for at, cell in enumerate(dict.fromkeys((*order, *(cell for _, cell in joined))))}
+    write_json_lines(path, [joined[key] for key in sorted(joined, key=lambda key: (key[0], place[key[1]]))])

@@ -1,0 +1,198 @@
+"""`ham bench core`: the hams alone, against the authors' way, scikit-learn and self-attention, as n grows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hamburger.environment import Environment
+from hamburger.errors import OptionError, check_choice, check_count, check_seed
+from hamburger_lab.bench import authors_reference, backend, rivals
+from hamburger_lab.bench.gate import GateError
+from hamburger_lab.bench.rivals import HEADS, MODES, Problem, Solver
+from hamburger_lab.bench.timing import Contender, race
+
+OURS, AUTHORS, SKLEARN, ATTENTION = "hamburger", "authors-eager", "sklearn", "sdpa"
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+# Relative distance of two results in the norm. Sweeps at a low temperature amplify rounding, gradients even more.
+TOLERANCE = {"float32": 5e-3, "float64": 1e-9}
+
+
+@dataclass(frozen=True)
+class CorePlan:
+    """What to measure. `hams` times (b d n) problems of every size, in inference and in training."""
+
+    sizes: tuple[int, ...] = (1024, 2048, 4096, 8192, 16384)
+    dim: int = 512
+    rank: int = 64
+    steps: int = 6
+    batch: int = 1
+    dtype: str = "float32"
+    repeats: int = 15
+    device: str = "cpu"
+    hams: tuple[str, ...] = ("nmf", "vq", "cd")
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.sizes or not self.hams:
+            raise OptionError("bench core: give at least one size and one ham")
+        for n in self.sizes:
+            check_count("bench core", "a size", n, least=2)
+        for option, least in (("dim", HEADS), ("rank", 1), ("steps", 1), ("batch", 1), ("repeats", 1)):
+            check_count("bench core", option, getattr(self, option), least=least)
+        if self.dim % HEADS:
+            raise OptionError(f"bench core: dim must be a multiple of the {HEADS} attention heads, got {self.dim}")
+        for ham in self.hams:
+            check_choice("bench core", "ham", ham, authors_reference.SOLVERS)
+        check_seed("bench core", self.seed)
+        check_choice("bench core", "dtype", self.dtype, DTYPES)
+        check_choice("bench core", "device", self.device, ("cpu", "cuda"))
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise OptionError("bench core: there is no CUDA device here; take --device cpu")
+
+    @property
+    def rounds(self) -> int:
+        return len(self.sizes) * len(MODES) * (self.repeats + WARMUP)
+
+
+WARMUP = 2
+
+
+@dataclass(frozen=True)
+class CoreRow:
+    """One line of the result file. `ratio` is this contender's time over that of the library."""
+
+    ham: str
+    contender: str
+    backend: str  # of the library: what HAM_BACKEND said
+    b: int
+    d: int
+    n: int
+    r: int
+    steps: int
+    dtype: str
+    mode: str
+    ms: float
+    ms_iqr: float
+    ratio: float
+    repeats: int
+    seed: int
+    device: str
+    hardware: str
+    torch: str
+    threads: int
+    commit: str | None
+    date: str
+
+
+def problems(plan: CorePlan, n: int) -> Iterator[dict[str, Problem]]:
+    """Endless fresh inputs, one problem per ham: normal, its absolute value for a ham that needs x >= 0."""
+    generator = torch.Generator(plan.device).manual_seed(plan.seed + n)
+    shape = (plan.batch, plan.dim, n)
+
+    def normal() -> Tensor:
+        return torch.randn(shape, generator=generator, device=plan.device, dtype=DTYPES[plan.dtype])
+
+    while True:
+        signed, grad, made = normal(), normal(), {}
+        for name in plan.hams:
+            ham = rivals.authors_ham(name, plan.rank)
+            x = signed.abs() if ham.nonnegative else signed
+            made[name] = Problem(x, ham.draw(plan.batch, plan.dim, like=x, generator=generator), grad)
+        yield made
+
+
+def check_equal(ham: str, mode: str, ours: Tensor, theirs: Tensor, dtype: str) -> None:
+    """The gate: raise unless both results agree up to rounding."""
+    error = float((ours - theirs).norm() / theirs.norm())
+    if not error <= TOLERANCE[dtype]:  # NaN must not pass
+        raise GateError(
+            f"bench core: {ham} ({mode}) differs from the authors' way by {error:.2g} relative, more than "
+            f"{TOLERANCE[dtype]:g} in {dtype}; no time is reported for programs that disagree"
+        )
+
+
+def gate(plan: CorePlan, ours: Mapping[str, Solver], theirs: Mapping[str, Solver]) -> None:
+    """Values and gradients of every ham, at the smallest and the largest size."""
+    for n in sorted({min(plan.sizes), max(plan.sizes)}):
+        inputs = next(problems(plan, n))
+        for ham in plan.hams:
+            for mode, evaluate in MODES.items():
+                found, expected = (evaluate(inputs[ham], solvers[ham]) for solvers in (ours, theirs))
+                check_equal(ham, mode, found, expected, plan.dtype)
+
+
+def measure(plan: CorePlan, after_round: Callable[[], object] = lambda: None) -> list[CoreRow]:
+    """Pass the gate, then race. All hams and rivals of one size and mode run interleaved."""
+    ours = {ham: rivals.library(ham, plan.rank, plan.steps) for ham in plan.hams}
+    theirs = {ham: rivals.authors(ham, plan.steps) for ham in plan.hams}
+    gate(plan, ours, theirs)
+    environment = asdict(Environment.here(plan.device))
+    rows: list[CoreRow] = []
+    for n in plan.sizes:
+        for mode in MODES:
+            fresh = problems(plan, n)
+            timings = race(
+                _starters(plan, mode, ours, theirs),
+                lambda fresh=fresh: next(fresh),  # type: ignore[misc]
+                repeats=plan.repeats,
+                warmup=WARMUP,
+                device=plan.device,
+                after_round=after_round,
+            )
+            for ham in plan.hams:
+                for (entered_for, name), timing in timings.items():
+                    if entered_for not in (ham, ANY):
+                        continue
+                    rows.append(
+                        CoreRow(
+                            ham=ham,
+                            contender=name,
+                            backend=backend.asked(),
+                            b=plan.batch,
+                            d=plan.dim,
+                            n=n,
+                            r=plan.rank,
+                            steps=plan.steps,
+                            dtype=plan.dtype,
+                            mode=mode,
+                            ms=round(timing.ms, 4),
+                            ms_iqr=round(timing.ms_iqr, 4),
+                            ratio=round(timing.ms / timings[ham, OURS].ms, 4),
+                            repeats=plan.repeats,
+                            seed=plan.seed,
+                            **environment,
+                        )
+                    )
+    return rows
+
+
+ANY = "any"  # attention is no ham: one measurement is compared with each of them
+
+
+def _starters(
+    plan: CorePlan, mode: str, ours: Mapping[str, Solver], theirs: Mapping[str, Solver]
+) -> dict[tuple[str, str], Contender]:
+    """Contenders by (ham, name), each picking its ham's problem."""
+
+    def of(ham: str, contender: Contender) -> Contender:
+        def prepare(inputs: dict[str, Problem]) -> tuple[Any, ...]:
+            return contender.prepare(inputs[ham])
+
+        return Contender(prepare, contender.run)
+
+    starters: dict[tuple[str, str], Contender] = {}
+    for ham in plan.hams:
+        starters[ham, OURS] = of(ham, rivals.contender(ours[ham], mode))
+        starters[ham, AUTHORS] = of(ham, rivals.contender(theirs[ham], mode))
+        # part of an extra of its own: without it the race is run without it
+        if ham == "nmf" and mode == "infer" and plan.device == "cpu" and find_spec("sklearn"):
+            starters[ham, SKLEARN] = of(ham, rivals.sklearn_nmf(plan.steps))
+    if mode == "infer":
+        starters[ANY, ATTENTION] = of(plan.hams[0], rivals.attention())
+    return starters

@@ -1,0 +1,64 @@
+"""`ham bench detect`: a training step of Mask R-CNN with each context, at several sizes of the image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from torch import nn
+
+from hamburger_lab.bench import size_sweep
+from hamburger_lab.bench.network import TrainingStep
+from hamburger_lab.bench.size_sweep import SizeSweepRow
+
+
+@dataclass(frozen=True)
+class DetectorPlan(size_sweep.SizeSweepPlan):
+    """`variants`: context options of `create_detector` by the name of the row.   `options`: its other ones"""
+
+    call: ClassVar[str] = "bench detect"
+    least: ClassVar[int] = 64
+
+    sizes: tuple[int, ...] = (256, 512, 768, 1024)
+    backbone: str = "resnet50"
+    after: str = "p3"
+    batch: int = 4
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def measure(plan: DetectorPlan, progress: Callable[[str], object] = lambda _: None) -> Iterator[SizeSweepRow]:
+    """A row per size and context."""
+    return size_sweep.measure(plan, Detectors, progress, steady=False)
+
+
+class Detectors(size_sweep.SizedContest):
+    """On generated scenes of one size."""
+
+    def __init__(self, plan: DetectorPlan, size: int) -> None:
+        from hamburger.detection.data.batches import SceneBatches
+        from hamburger.detection.data.shapes import Shapes
+
+        super().__init__(plan, size)
+        scenes = Shapes("train", size=size, length=plan.batch, seed=plan.seed)
+        [self.batch] = SceneBatches(scenes, batch=plan.batch, crop=size, device=plan.device, resident="no").at(0)
+        self.classes = len(scenes.classes)
+
+    def create(self, context: str) -> nn.Module:
+        from hamburger.detection.model import create_detector, places
+
+        plan = self.plan
+        net = create_detector(
+            plan.backbone,
+            num_classes=self.classes,
+            after=plan.after,
+            size=self.size,
+            max_size=self.size,
+            **plan.variants[context],
+            **plan.options,
+        )
+        self.watch(context, net.net, places(plan.after)[0])
+        return net
+
+    def step(self, net: nn.Module) -> TrainingStep:
+        return TrainingStep(self.plan, net, self.batch.images, self.batch.targets, channels_last=False)

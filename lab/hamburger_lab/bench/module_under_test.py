@@ -1,0 +1,114 @@
+"""One module of a sweep and all of it that no row changes: its weights, its counts, its answer in float64."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from hamburger.errors import HamburgerError
+from hamburger_lab.bench import footprint
+from hamburger_lab.bench.case import FORMATS, Setting, agree
+from hamburger_lab.bench.gate import GateError
+from hamburger_lab.bench.table3_names import COMPILED, builders
+
+GATE_SIZE = 16  # h and w of the gate's image
+REFUSALS = (HamburgerError, GateError, RuntimeError)  # what makes a row a dash and not the sweep an end
+
+
+def reason(error: Exception) -> str:
+    if isinstance(error, torch.OutOfMemoryError):
+        return "out of memory"
+    first, *_ = str(error).splitlines() or [type(error).__name__]
+    return f"refused: {first}"
+
+
+@dataclass(frozen=True)
+class Counts:
+    """None where they could not be counted."""
+
+    params: int | None = None
+    macs: int | None = None
+    refused: str = ""
+
+
+class Subject:
+    """Built once, counted once a size, gated once a dtype."""
+
+    def __init__(self, name: str, channels: int, device: str, seed: int) -> None:
+        self.name, self.channels, self.device, self.seed = name, channels, device, seed
+        self.compiled = name.endswith(COMPILED)
+        self._counts: dict[tuple[int, ...], Counts] = {}
+        self._refusals: dict[str, str] = {}
+
+    @functools.cached_property
+    def ways(self) -> dict[str, Callable[[], nn.Module]]:
+        """Each gives a fresh copy: to draw ten million weights takes a CPU longer than many a row is timed."""
+        return {note: functools.partial(copy.deepcopy, module) for note, module in self._originals().items()}
+
+    def _originals(self) -> dict[str, nn.Module]:
+        made = {}
+        for note, build in builders(self.name, self.channels).items():
+            torch.manual_seed(self.seed)
+            made[note] = build().to(self.device)
+        return made
+
+    @functools.cached_property
+    def references(self) -> list[Reference]:
+        return [Reference(build().eval(), self.channels, self.device, self.seed) for build in self.ways.values()]
+
+    def counts(self, shape: tuple[int, ...]) -> Counts:
+        """Of the first way; all ways have the same."""
+        if shape not in self._counts:
+            build = next(iter(builders(self.name, self.channels).values()))
+            try:
+                self._counts[shape] = Counts(*footprint.counts(build, shape))
+            except REFUSALS as error:
+                self._counts[shape] = Counts(refused=reason(error))
+        return self._counts[shape]
+
+    def refusal(self, setting: Setting, formats: Sequence[str]) -> str:
+        """Why it is not run in a dtype: these options cannot build it, or the gate keeps it out. Empty where it is."""
+        if setting.dtype not in self._refusals:
+            try:
+                for reference in self.references:
+                    reference.gate(setting, formats)
+                self._refusals[setting.dtype] = ""
+            except REFUSALS as error:
+                self._refusals[setting.dtype] = reason(error)
+        return self._refusals[setting.dtype]
+
+
+class Reference:
+    """What a module adds to its input, zero gates opened, in float64 on a small image.
+
+    Its gate shows that this device, precision and memory format compute the formula; that the formula is its paper's,
+    the tests show.
+    """
+
+    def __init__(self, module: nn.Module, channels: int, device: str, seed: int) -> None:
+        for name, parameter in module.named_parameters():
+            if not parameter.any() and not name.endswith("bias"):
+                nn.init.constant_(parameter, 0.5)
+        self.module, self.seed = module, seed
+        drawn = torch.randn(2, channels, GATE_SIZE, GATE_SIZE, generator=torch.Generator().manual_seed(seed))
+        self.x = drawn.to(device)
+        module.double()
+        self.expected = self.added(self.x.double())
+        module.float()
+
+    def added(self, x: Tensor) -> Tensor:
+        torch.manual_seed(self.seed)  # for the one that draws its dictionary in every call
+        with torch.no_grad():
+            return (self.module(x) - x).double()
+
+    def gate(self, setting: Setting, formats: Sequence[str]) -> None:
+        for name in formats:
+            self.module.to(memory_format=FORMATS[name])
+            with setting.autocast():
+                found = self.added(self.x.contiguous(memory_format=FORMATS[name]))
+            agree(setting, found, self.expected, f"{name} differs from float64")

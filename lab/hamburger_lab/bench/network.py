@@ -1,0 +1,305 @@
+"""`ham bench network`: a training step of a whole segmentation network with each context, in rounds."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import random
+import statistics
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from hamburger.environment import Environment
+from hamburger.errors import OptionError, check_choice, check_count, check_seed
+from hamburger_lab.bench import backend, footprint
+from hamburger_lab.bench.timing import Timing, clock
+
+DTYPES = ("float32", "bfloat16")
+WARMUP = 3  # steps of each network before anything is measured: handles, workspaces, algorithms
+FIGURES = ("train_ms", "train_ms_iqr", "images_per_s", "ratio", "peak_mb")
+
+
+@dataclass(frozen=True)
+class NetworkPlan:
+    """`variants`: options of `create_model` by the name of the row."""
+
+    variants: dict[str, dict[str, Any]]
+    backbone: str = "resnet50"
+    output_stride: int = 16
+    num_classes: int = 21
+    crop: int = 513
+    batch: int = 16
+    device: str = "cpu"
+    dtype: str = "float32"
+    repeats: int = 20
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for option in ("num_classes", "crop"):
+            check_count("bench network", option, getattr(self, option), least=1)
+        check_race("bench network", self)
+
+    @property
+    def stages(self) -> int:
+        """How often `measure` reports: once a network, then once a round, the first of them untimed."""
+        return len(self.variants) + 1 + self.repeats
+
+
+class Race(Protocol):
+    """What a race needs to know of its plan."""
+
+    @property
+    def variants(self) -> dict[str, dict[str, Any]]: ...
+    @property
+    def batch(self) -> int: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def repeats(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
+
+
+def check_race(call: str, plan: Race) -> None:
+    if not plan.variants:
+        raise OptionError(f"{call}: give at least one context")
+    check_count(call, "batch", plan.batch, least=1)
+    check_count(call, "repeats", plan.repeats, least=1)
+    check_seed(call, plan.seed)
+    check_choice(call, "device", plan.device, ("cpu", "cuda"))
+    check_choice(call, "dtype", plan.dtype, DTYPES)
+    if plan.device == "cuda" and not torch.cuda.is_available():
+        raise OptionError(f"{call}: there is no CUDA device here; take --device cpu")
+
+
+def random_batch(plan: Race, side: int, classes: int, labels: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Images b 3 side side, channels last, and labels of that shape."""
+    generator = torch.Generator(plan.device).manual_seed(plan.seed)
+    images = torch.randn((plan.batch, 3, side, side), generator=generator, device=plan.device)
+    drawn = torch.randint(classes, labels, generator=generator, device=plan.device)
+    return images.contiguous(memory_format=torch.channels_last), drawn
+
+
+@dataclass(frozen=True)
+class NetworkRow:
+    """One line of the result file: median of a whole training step (forward, backward, SGD), and its peak memory."""
+
+    context: str
+    backend: str  # of our hams: what HAM_BACKEND said
+    backbone: str
+    output_stride: int
+    crop: int
+    batch: int
+    dtype: str
+    tf32: str  # which float32 operations run in TF32
+    cudnn_benchmark: bool
+    params: int
+    train_ms: float | None
+    train_ms_iqr: float | None
+    images_per_s: float | None
+    ratio: float | None  # median over the rounds of this step's time over that of `ratio_to` in the same round
+    ratio_to: str
+    peak_mb: float | None
+    note: str
+    repeats: int
+    seed: int
+    device: str
+    hardware: str
+    torch: str
+    threads: int
+    commit: str | None
+    date: str
+
+
+@contextlib.contextmanager
+def flags_of_training(device: str, *, steady: bool = True) -> Iterator[None]:
+    """What `ham train` sets for the device, put back afterwards. It leaves TF32 as torch has it; rows say how."""
+    before = torch.backends.cudnn.benchmark
+    if device == "cuda":
+        torch.backends.cudnn.benchmark = steady
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+def tf32(device: str) -> str:
+    flags = {"products": torch.backends.cuda.matmul.allow_tf32, "convolutions": torch.backends.cudnn.allow_tf32}
+    return " and ".join(name for name, allowed in flags.items() if allowed and device == "cuda") or "off"
+
+
+class TrainingStep:
+    """Forward, backward and an SGD step on the same images again, as training runs them: autocast, and as a rule
+    channels last."""
+
+    def __init__(self, plan: Race, net: nn.Module, images: Any, labels: Any, *, channels_last: bool = True) -> None:
+        self.images, self.labels = images, labels
+        layout = torch.channels_last if channels_last else torch.preserve_format
+        self.net = net.train().to(plan.device, memory_format=layout)  # type: ignore[call-overload]
+        self.optimizer = torch.optim.SGD(net.parameters(), lr=1e-3, momentum=0.9, weight_decay=1e-4)
+        enabled = plan.dtype == "bfloat16"
+        self.autocast: Callable[[], contextlib.AbstractContextManager[object]] = lambda: torch.autocast(
+            plan.device, torch.bfloat16, enabled=enabled
+        )
+
+    def __call__(self) -> Tensor:
+        with self.autocast():
+            terms = self.net(self.images, self.labels)
+        loss: Tensor = torch.stack(list(terms.values())).sum()
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)  # at the end: a network that waits its turn holds no gradients
+        return loss.detach()
+
+    def resident(self) -> list[Tensor]:
+        momenta = [state["momentum_buffer"] for state in self.optimizer.state.values()]
+        inputs = [each for each in tree_leaves((self.images, self.labels)) if isinstance(each, Tensor)]
+        return [*self.net.parameters(), *self.net.buffers(), *inputs, *momenta]
+
+
+def measure(plan: NetworkPlan, progress: Callable[[str], object] = lambda _: None) -> list[NetworkRow]:
+    """A row per context. All networks stay on the device, and every round steps each of them once, in shuffled order:
+    a busy neighbour or a warming chip then slows all of them. Their peak memory is measured before, one by one.
+    """
+    with flags_of_training(plan.device):
+        field = Field(plan)
+        return field.rows(field.measured(progress))
+
+
+class Contest(ABC):
+    """The networks of one measurement, and what became of each."""
+
+    def __init__(self, plan: Race) -> None:
+        self.plan: Any = plan
+        self.steps: dict[str, TrainingStep] = {}
+        self.params: dict[str, int] = {}
+        self.peaks: dict[str, float] = {}
+        self.notes: dict[str, str] = {}
+
+    @abstractmethod
+    def create(self, context: str) -> nn.Module:
+        """The network of that row."""
+
+    @abstractmethod
+    def step(self, net: nn.Module) -> TrainingStep: ...
+
+    def measured(self, progress: Callable[[str], object]) -> dict[str, list[float]]:
+        """Milliseconds of every network that ran, by round."""
+        for context in self.plan.variants:
+            progress(context)
+            self.enter(context)
+        return self.race(progress)
+
+    def enter(self, context: str) -> None:
+        """Build a network, warm it up, look at its loss and measure its peak."""
+        plan = self.plan
+        torch.manual_seed(plan.seed)
+        net = self.create(context)
+        self.params[context] = sum(p.numel() for p in net.parameters())
+        try:
+            step = self.step(net)
+            for _ in range(WARMUP):
+                loss = step()
+            if not torch.isfinite(loss):
+                self.notes[context] = f"refused: the loss is {loss.item()}"
+                return
+            self.peaks[context] = footprint.peak_mib(step, step.resident(), plan.device)
+            self.steps[context] = step
+        except torch.OutOfMemoryError:
+            self.full(context)
+
+    def full(self, context: str) -> None:
+        others = len(self.steps.keys() - {context})
+        self.notes[context] = "out of memory" + (f" beside {others} other networks; try it alone" if others else "")
+        self.steps.pop(context, None)
+        torch.cuda.empty_cache()
+
+    def race(self, progress: Callable[[str], object]) -> dict[str, list[float]]:
+        """Milliseconds by context and round. The first round is not counted: the allocator settles among them all."""
+        shuffle = random.Random(self.plan.seed).shuffle
+        samples: dict[str, list[float]] = {context: [] for context in self.steps}
+        gc.disable()  # it would fall on whoever is timed then
+        try:
+            for turn in range(1 + self.plan.repeats):
+                progress(f"round {turn} of {self.plan.repeats}")
+                gc.collect()
+                order = list(self.steps)
+                shuffle(order)
+                for context in order:
+                    try:
+                        elapsed = clock(self.steps[context], (), self.plan.device)
+                    except torch.OutOfMemoryError:
+                        self.full(context)
+                        continue
+                    if turn:
+                        samples[context].append(elapsed)
+        finally:
+            gc.enable()
+        return {context: samples[context] for context in self.steps}
+
+    def about(self, context: str, samples: dict[str, list[float]]) -> dict[str, Any]:
+        """What the row of any such race says."""
+        plan, first = self.plan, next(iter(self.plan.variants))
+        found: dict[str, float | None] = dict.fromkeys(FIGURES)
+        if context in self.peaks:
+            found["peak_mb"] = round(self.peaks[context], 1)
+        if context in samples:
+            timing = Timing.of(samples[context])
+            found["train_ms"] = round(timing.ms, 3)
+            found["train_ms_iqr"] = None if timing.ms_iqr is None else round(timing.ms_iqr, 3)
+            found["images_per_s"] = round(plan.batch / timing.ms * 1e3, 1)
+            if first in samples:
+                pairs = zip(samples[context], samples[first], strict=True)
+                found["ratio"] = round(statistics.median(mine / its for mine, its in pairs), 4)
+        return {
+            "context": context,
+            "backend": backend.asked(),
+            "backbone": plan.backbone,
+            "batch": plan.batch,
+            "dtype": plan.dtype,
+            "tf32": tf32(plan.device),
+            "cudnn_benchmark": torch.backends.cudnn.benchmark,
+            "params": self.params[context],
+            **found,
+            "ratio_to": first,
+            "note": self.notes.get(context, ""),
+            "repeats": plan.repeats,
+            "seed": plan.seed,
+            **asdict(Environment.here(plan.device)),
+        }
+
+
+class Field(Contest):
+    """Segmentation networks."""
+
+    def __init__(self, plan: NetworkPlan) -> None:
+        super().__init__(plan)
+        size = (plan.batch, plan.crop, plan.crop)
+        self.images, self.labels = random_batch(plan, plan.crop, plan.num_classes, size)
+
+    def create(self, context: str) -> nn.Module:
+        from hamburger.segmentation.model import create_model
+
+        plan = self.plan
+        return create_model(
+            "hamnet",
+            backbone=plan.backbone,
+            output_stride=plan.output_stride,
+            num_classes=plan.num_classes,
+            **plan.variants[context],
+        )
+
+    def step(self, net: nn.Module) -> TrainingStep:
+        return TrainingStep(self.plan, net, self.images, self.labels)
+
+    def rows(self, samples: dict[str, list[float]]) -> list[NetworkRow]:
+        own = {"output_stride": self.plan.output_stride, "crop": self.plan.crop}
+        return [NetworkRow(**own, **self.about(context, samples)) for context in self.plan.variants]

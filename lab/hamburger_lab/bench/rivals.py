@@ -1,0 +1,107 @@
+"""What stands at the start of the race: the library, its authors' way, scikit-learn and self-attention.
+
+A contender sees a `Problem`: x (b d n), the initial bases (b d r) and the gradient of the result (b d n). "hamburger"
+is `solvers.decompose.run`, the path that the layer takes. The rivals get every courtesy: scikit-learn finds its arrays
+transposed, its first codes made and no read-out to do; attention finds contiguous heads and no projections to compute.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hamburger.solvers import CD, NMF, VQ, Ham, one_step
+from hamburger.solvers.decompose import run
+from hamburger_lab.bench import authors_reference
+from hamburger_lab.bench.timing import Contender
+
+HEADS = 8  # of the self-attention
+
+
+class Problem(NamedTuple):
+    x: Tensor  # b d n
+    bases: Tensor  # b d r
+    grad: Tensor  # b d n
+
+
+Solver = Callable[[Tensor, Tensor], Tensor]  # x, bases -> D C
+
+
+def authors_ham(name: str, rank: int) -> Ham:
+    """The ham as the authors set it; their VQ holds |x| constant in the gradient."""
+    made: dict[str, Callable[[], Ham]] = {
+        "cd": lambda: CD(rank=rank, temperature=1 / authors_reference.INVERSE_TEMPERATURE, beta=authors_reference.BETA),
+        "nmf": lambda: NMF(rank=rank, eps=authors_reference.EPS),
+        "vq": lambda: VQ(rank=rank, temperature=1 / authors_reference.INVERSE_TEMPERATURE, constant_norms=True),
+    }
+    return made[name]()
+
+
+def library(name: str, rank: int, steps: int) -> Solver:
+    ham = authors_ham(name, rank)
+    return lambda x, bases: run(x, ham, steps=steps, grad=one_step, bases=bases).reconstruction
+
+
+def authors(name: str, steps: int) -> Solver:
+    solve = authors_reference.SOLVERS[name]
+    return lambda x, bases: solve(x, bases, steps).reconstruction
+
+
+def infer(problem: Problem, solver: Solver) -> Tensor:
+    with torch.no_grad():
+        return solver(problem.x, problem.bases)
+
+
+def train(problem: Problem, solver: Solver) -> Tensor:
+    """Forward and backward; the gradient with respect to x."""
+    x = problem.x.detach().requires_grad_()
+    return torch.autograd.grad(solver(x, problem.bases), x, problem.grad)[0]
+
+
+MODES: dict[str, Callable[[Problem, Solver], Tensor]] = {"infer": infer, "train": train}
+
+
+def contender(solver: Solver, mode: str) -> Contender:
+    return Contender(lambda problem: (problem, solver), MODES[mode])
+
+
+def attention() -> Contender:
+    """softmax(Q^T K) V with Q = K = V = X, in `HEADS` heads on the same d."""
+
+    def prepare(problem: Problem) -> tuple[Any, ...]:
+        return (problem.x.unflatten(1, (HEADS, -1)).mT.contiguous(),)  # b heads n d/heads
+
+    def attend(tokens: Tensor) -> Tensor:
+        with torch.no_grad():
+            return F.scaled_dot_product_attention(tokens, tokens, tokens)
+
+    return Contender(prepare, attend)
+
+
+def sklearn_nmf(steps: int) -> Contender:
+    """`steps` multiplicative updates by scikit-learn from the same start, one sample of the batch after the other."""
+
+    def prepare(problem: Problem) -> tuple[Any, ...]:
+        codes = (problem.x.mT @ problem.bases).softmax(dim=2)
+        transposed = (problem.x.mT, codes, problem.bases.mT)
+        # copies: scikit-learn updates the factors in place
+        return ([t.clone(memory_format=torch.contiguous_format).numpy() for t in transposed],)
+
+    def factorise(arrays: list[Any]) -> list[Any]:
+        from sklearn.decomposition import non_negative_factorization
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it says that it has not converged; nobody has
+            return [
+                non_negative_factorization(
+                    x, w, h, n_components=h.shape[0], init="custom", solver="mu", max_iter=steps, tol=0
+                )[1]
+                for x, w, h in zip(*arrays, strict=True)
+            ]
+
+    return Contender(prepare, factorise)

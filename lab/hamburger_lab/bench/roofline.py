@@ -1,0 +1,71 @@
+"""The least time a ham can take: its arithmetic at the rate of a matrix product, or its bytes at that of a copy.
+
+Both rates are measured here, in the same run, not taken from a data sheet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from hamburger_lab.bench.timing import clock
+
+# Edge of the square product and bytes of the copy: large enough to reach the device's rates, no larger.
+EDGE = {"cpu": 1024, "cuda": 8192}
+COPY = {"cpu": 2**27, "cuda": 2**30}
+TRIES = 5
+
+
+@dataclass(frozen=True)
+class Rates:
+    tflops: float  # 10^12 floating point operations a second, two for a multiply-add
+    gbs: float  # 10^9 bytes a second, read and written
+
+    @classmethod
+    def here(cls, device: str, dtype: torch.dtype) -> Rates:
+        """The best of a few tries; TF32 as torch is set."""
+        edge, size = EDGE[device], COPY[device]
+        a, b = (torch.randn(edge, edge, device=device).to(dtype) for _ in range(2))
+        source = torch.zeros(size, dtype=torch.uint8, device=device)
+        target = torch.empty_like(source)
+        product = _best(lambda: a @ b, device)
+        copy = _best(lambda: target.copy_(source), device)
+        return cls(tflops=2 * edge**3 / product / 1e9, gbs=2 * size / copy / 1e6)
+
+
+def _best(run: Callable[[], object], device: str) -> float:
+    """Milliseconds."""
+    return min(clock(run, (), device) for _ in range(TRIES + 1))
+
+
+def multiply_adds(ham: str, mode: str, b: int, d: int, n: int, r: int, steps: int) -> int:
+    """As the README beside each ham counts them; "train" adds the one-step gradient."""
+    main, small = b * n * d * r, b * r * r * (n + d)
+    if ham == "nmf":
+        forward, backward = main * (2 * steps + 3) + small * (2 * steps + 1), 2 * main + small
+    elif ham == "vq":
+        forward, backward = main * (2 * steps + 2), 3 * main  # the codes are made again
+    else:
+        forward, backward = main * (2 * steps + 2) + b * r * r * (d + r), 2 * main
+    return forward + (backward if mode == "train" else 0)
+
+
+def least_bytes(ham: str, mode: str, b: int, d: int, n: int, r: int, itemsize: int) -> int:
+    """X in and D C out once; "train" adds the cotangent in, that of X out, and what had to be kept for it.
+
+    Factors count where they must cross between forward and backward: NMF's codes, written and read in float32. VQ
+    reads X again instead.
+    """
+    x, codes = b * d * n * itemsize, b * r * n * 4
+    if mode != "train":
+        return 2 * x
+    kept = {"nmf": 2 * codes, "vq": x}.get(ham, 0)
+    return 4 * x + kept
+
+
+def floor_ms(ham: str, mode: str, b: int, d: int, n: int, r: int, steps: int, itemsize: int, rates: Rates) -> float:
+    arithmetic = 2 * multiply_adds(ham, mode, b, d, n, r, steps) / rates.tflops / 1e9
+    memory = least_bytes(ham, mode, b, d, n, r, itemsize) / rates.gbs / 1e6
+    return max(arithmetic, memory)

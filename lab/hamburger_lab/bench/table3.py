@@ -1,0 +1,214 @@
+"""`ham bench table3`: every context module at one size or many, as the paper's Table 3 compares them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+
+from hamburger.environment import Environment
+from hamburger.errors import OptionError, check_choice, check_count, check_positive, check_seed
+from hamburger_lab import paper
+from hamburger_lab.bench import autotune, backend
+from hamburger_lab.bench.autotune import Measured
+from hamburger_lab.bench.case import DTYPES, FORMATS, Setting
+from hamburger_lab.bench.module_under_test import REFUSALS, Subject, reason
+from hamburger_lab.bench.table3_names import COMPILED, names
+from hamburger_lab.bench.timing import settle, thawed_afterwards
+
+BEST = "best"  # of the memory formats, for each module and mode
+
+
+@dataclass(frozen=True)
+class Table3Plan:
+    modules: tuple[str, ...]
+    sizes: tuple[int, ...] = (paper.SIZE,)
+    channels: int = paper.CHANNELS
+    batch: int = 1
+    device: str = "cpu"
+    dtypes: tuple[str, ...] = ("float32",)
+    memory_format: str | None = None  # None: best on cuda, contiguous on a CPU
+    repeats: int = 20  # samples of one timing: a call, or a block of short ones
+    seconds: float = 2.0  # spent on one row, both modes and all that is tried, beyond the least samples
+    max_macs: float = math.inf  # of one evaluation; what needs more is counted, not run
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for option in ("modules", "sizes", "dtypes"):
+            _check_list(option, getattr(self, option))
+        for module in self.modules:
+            check_choice("bench table3", "module", module.removesuffix(COMPILED), names())
+        for n in self.sizes:
+            check_count("bench table3", "a size", n, least=16)
+        for dtype in self.dtypes:
+            check_choice("bench table3", "dtype", dtype, DTYPES)
+        for option in ("channels", "batch", "repeats"):
+            check_count("bench table3", option, getattr(self, option), least=1)
+        check_seed("bench table3", self.seed)
+        check_positive("bench table3", "seconds", self.seconds, zero=True)
+        check_choice("bench table3", "device", self.device, ("cpu", "cuda"))
+        if self.memory_format is not None:
+            check_choice("bench table3", "memory format", self.memory_format, (*FORMATS, BEST))
+        if not self.max_macs > 0:
+            raise OptionError(f"bench table3: max_macs must be a number above 0, got {self.max_macs!r}")
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise OptionError("bench table3: there is no CUDA device here; take --device cpu")
+        if self.device == "cpu" and "tf32" in self.dtypes:
+            raise OptionError("bench table3: tf32 is a mode of CUDA devices; take --dtype float32 or bfloat16")
+
+    def formats(self, module: str) -> tuple[str, ...]:
+        """The memory formats to try."""
+        wanted = self.memory_format or (BEST if self.device == "cuda" else "contiguous")
+        if wanted != BEST:
+            return (wanted,)
+        # the compiler lays convolutions out by itself, and one compilation costs more than all other modules
+        return ("contiguous",) if module.endswith(COMPILED) else tuple(FORMATS)
+
+    def shape(self, n: int) -> tuple[int, ...]:
+        return (self.batch, self.channels, *image(n))
+
+    @property
+    def rows(self) -> int:
+        return len(self.modules) * len(self.sizes) * len(self.dtypes)
+
+
+def _check_list(option: str, values: Sequence[object]) -> None:
+    if not values:
+        raise OptionError(f"bench table3: give at least one of the {option}, with commas between")
+    twice = [value for value in dict.fromkeys(values) if values.count(value) > 1]
+    if twice:
+        raise OptionError(f"bench table3: {option} must name each once, got {twice[0]!r} several times; leave one")
+
+
+@dataclass(frozen=True)
+class Table3Row:
+    """One line of the result file. Times are medians in ms, memory is the peak in MiB; None where it did not fit."""
+
+    module: str
+    n: int
+    params: int | None  # None where it could not be built
+    macs: int | None
+    infer_ms: float | None
+    infer_ms_iqr: float | None
+    train_ms: float | None
+    train_ms_iqr: float | None
+    infer_mb: float | None
+    train_mb: float | None
+    note: str
+    memory_format: str | None
+    compiled: bool
+    backend: str  # of our hams: what HAM_BACKEND said
+    dtype: str
+    channels: int
+    batch: int
+    infer_repeats: int | None  # samples behind the median
+    train_repeats: int | None
+    infer_block: int | None  # calls in one sample
+    train_block: int | None
+    max_macs: float | None  # None: without limit
+    row_s: float  # wall time of all that is in this row, and of the module's gate in the first of a dtype
+    seed: int
+    device: str
+    hardware: str
+    torch: str
+    threads: int
+    commit: str | None
+    date: str
+
+
+def measure(plan: Table3Plan, progress: Callable[[str], object] = lambda _: None) -> Iterator[Table3Row]:
+    """One row per dtype, size and module, small sizes first, so that what is cut short has lost the least."""
+    environment = asdict(Environment.here(plan.device))
+    subjects = [Subject(module, plan.channels, plan.device, plan.seed) for module in plan.modules]
+    for subject in subjects:
+        progress(f"counting {subject.name}")
+        for n in plan.sizes:
+            subject.counts(plan.shape(n))
+    with thawed_afterwards():
+        for dtype in plan.dtypes:
+            setting = Setting(plan.device, dtype, plan.seed, plan.repeats, plan.seconds)
+            with setting.precision():
+                for n in sorted(plan.sizes):
+                    for subject in subjects:
+                        progress(f"{subject.name} n={n} {dtype}")
+                        yield _row(plan, setting, subject, n, environment)
+
+
+def image(n: int) -> tuple[int, int]:
+    """The squarest h x w with h * w = n."""
+    h = max(h for h in range(1, int(n**0.5) + 1) if n % h == 0)
+    return h, n // h
+
+
+def _row(plan: Table3Plan, setting: Setting, subject: Subject, n: int, environment: dict[str, object]) -> Table3Row:
+    began = time.perf_counter()
+    counts = subject.counts(plan.shape(n))
+    done, said = _measured(plan, setting, subject, n)
+    printed = subject.name in paper.TABLE3 and (n, plan.channels, plan.batch) == (paper.SIZE, paper.CHANNELS, 1)
+    if printed and counts.params is not None and counts.macs is not None:
+        said = paper.notes(subject.name, counts.params, counts.macs) + said
+    return Table3Row(
+        module=subject.name,
+        n=n,
+        params=counts.params,
+        macs=counts.macs,
+        **_figures(done),  # type: ignore[arg-type]
+        note="; ".join([*filter(None, [_named([one.way for one in done])]), *said]),
+        memory_format=_named([one.memory_format for one in done]) or None,
+        compiled=subject.compiled,
+        backend=backend.asked(),
+        dtype=setting.dtype,
+        channels=plan.channels,
+        batch=plan.batch,
+        max_macs=None if math.isinf(plan.max_macs) else plan.max_macs,
+        seed=plan.seed,
+        row_s=round(time.perf_counter() - began, 3),
+        **environment,  # type: ignore[arg-type]
+    )
+
+
+def _measured(plan: Table3Plan, setting: Setting, subject: Subject, n: int) -> tuple[list[Measured], list[str]]:
+    """The modes that could be measured, and why one is not among them."""
+    counts, formats = subject.counts(plan.shape(n)), plan.formats(subject.name)
+    refused = subject.refusal(setting, formats) or counts.refused
+    if refused:
+        return [], [refused]
+    if counts.macs is not None and counts.macs > plan.max_macs:
+        return [], [f"not run: more than {plan.max_macs:.0e} multiply-adds"]
+    done: list[Measured] = []
+    said = []
+    settle()
+    try:
+        for one in autotune.measure(
+            setting, subject.ways, formats, plan.shape(n), compiled=subject.compiled
+        ):  # one by one: what does not fit in training keeps its inference
+            done.append(one)
+    except REFUSALS as error:
+        said.append(reason(error))
+    if plan.device == "cuda":
+        torch.cuda.empty_cache()  # once a row, not a call: the driver takes milliseconds to give it all again
+    return done, said
+
+
+def _figures(done: Sequence[Measured]) -> dict[str, float | None]:
+    """The fields of both modes, None where one was not measured."""
+    found: dict[str, float | None] = {
+        f"{mode}_{field}": None for mode in autotune.MODES for field in ("ms", "ms_iqr", "mb", "repeats", "block")
+    }
+    for one in done:
+        found[f"{one.mode}_ms"] = round(one.timing.ms, 4)
+        found[f"{one.mode}_ms_iqr"] = None if one.timing.ms_iqr is None else round(one.timing.ms_iqr, 4)
+        found[f"{one.mode}_mb"] = round(one.mb, 2)
+        found[f"{one.mode}_repeats"] = one.repeats
+        found[f"{one.mode}_block"] = one.block
+    return found
+
+
+def _named(chosen: Sequence[str]) -> str:
+    """What was chosen, once for both modes or for each."""
+    if len(set(chosen)) < 2:
+        return "".join(set(chosen))
+    return "inference: {}; training: {}".format(*chosen)

@@ -1,0 +1,45 @@
+"""What `ham bench table3` knows by name: the contexts, and what their defaults do not show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from hamburger.contexts import contexts, create_context
+from hamburger_lab.bench.authors import AuthorsNMF
+
+Build = Callable[[int], nn.Module]  # channels -> module
+
+
+def _context(name: str, **options: Any) -> Build:
+    return lambda channels: create_context(name, channels, **options)
+
+
+def _both(name: str) -> dict[str, Build]:
+    """One wide head shuts out flash kernels, and what is left of fused attention may lose to the plain products."""
+    return {"fused": _context(name), "materialised": _context(name, materialise=True)}
+
+
+# The ways to build one, by the note that tells them apart: the fastest counts, and its row says which it was.
+# First the authors' own layer, attention as the paper ran it, and as one would today.
+VARIANTS: dict[str, dict[str, Build]] = {
+    "authors-nmf": {"": AuthorsNMF},
+    **{f"{name}-materialised": {"": _context(name, materialise=True)} for name in ("sa", "acf", "da", "nonlocal")},
+    # flash kernels take at most 256 channels a head
+    "sa-flash": {f"heads={heads}": _context("sa", heads=heads) for heads in (2, 8)},
+}
+WAYS: dict[str, dict[str, Build]] = {name: _both(name) for name in ("sa", "acf", "da", "nonlocal")}
+COMPILED = "+compile"
+
+
+def names() -> list[str]:
+    return [*contexts.names(), *VARIANTS]
+
+
+def builders(module: str, channels: int) -> dict[str, Callable[[], nn.Module]]:
+    """The ways to build it, by the note that tells them apart."""
+    name = module.removesuffix(COMPILED)
+    ways = VARIANTS.get(name) or WAYS.get(name) or {"": _context(name)}
+    return {note: lambda way=way: way(channels) for note, way in ways.items()}  # type: ignore[misc]

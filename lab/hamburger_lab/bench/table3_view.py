@@ -1,0 +1,139 @@
+"""Rows of `ham bench table3` as a table to read, what the paper prints beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from hamburger_lab.bench.growth import at_the_end
+from hamburger_lab.bench.table3 import Table3Row
+from hamburger_lab.paper import CHANNELS, MEBI, SIZE, TABLE3
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+LEAST_MS = 5.0  # a shorter call is mostly launches, whose time does not grow with n
+FIGURES = {"infer_ms": "infer ms", "train_ms": "train ms", "infer_mb": "infer MiB", "train_mb": "train MiB"}
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Three significant digits, no exponent; a dash for what did not fit."""
+    if value is None:
+        return "-"
+    if value >= 10 ** (digits - 1):
+        return f"{value:,.0f}"
+    return f"{value:.{digits}g}" if value >= 0.001 else f"{value:.1e}" if value else "0"
+
+
+def spread(median: float | None, iqr: float | None) -> str:
+    """The median and, after it, the distance between the quartiles."""
+    return number(median) if iqr is None else f"{number(median)} ±{number(iqr, 2)}"
+
+
+def params(count: int | None) -> str:
+    return "-" if count is None else f"{count / MEBI:.2f}"
+
+
+def macs(count: int | None) -> str:
+    return "-" if count is None else number(count / 1e9)
+
+
+def calls(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What stands behind the medians: `5 to 20 samples of 1 to 100 calls`; `1 to 200 calls` in older files."""
+    samples, blocks = (_range(rows, field) for field in ("repeats", "block"))
+    if blocks:
+        return f"{samples} samples of {blocks} calls"
+    if samples:
+        return f"{samples} calls"
+    # the oldest files hold the most alone
+    return f"up to {rows[0]['repeats']} calls" if "repeats" in rows[0] else "no calls"
+
+
+def _range(rows: Sequence[Mapping[str, Any]], field: str) -> str:
+    counts = [row.get(f"{mode}_{field}") for row in rows for mode in ("infer", "train")]
+    found = sorted({count for count in counts if count is not None})
+    return " to ".join(map(str, dict.fromkeys((found[0], found[-1])))) if found else ""
+
+
+def grown(figures: Mapping[int, float | None], field: str) -> tuple[str, str]:
+    """The exponent p of ~ n^p to read, and the two sizes it is from; both empty below two sizes.
+
+    Of times from the two largest sizes at which a call takes more than LEAST_MS. Where there are no two such, from the
+    two largest, and marked by a ~.
+    """
+    found, work = _found(figures, field)
+    sizes = ends(figures, field)
+    if not sizes:
+        return "", ""
+    p = at_the_end({n: found[n] for n in sizes})
+    return ("" if len(work) > 1 else "~") + p, " to ".join(f"{n:,}" for n in sizes)
+
+
+def ends(figures: Mapping[int, float | None], field: str) -> list[int]:
+    """The two sizes that the exponent is from; none below two sizes."""
+    found, work = _found(figures, field)
+    sizes = list(work if len(work) > 1 else found)[-2:]
+    return sizes if len(sizes) == 2 else []
+
+
+def _found(figures: Mapping[int, float | None], field: str) -> tuple[dict[int, float], dict[int, float]]:
+    """The figures there are, by size, and those of them that are long enough to show how the work grows."""
+    found = {n: figure for n, figure in sorted(figures.items()) if figure}
+    work = {n: figure for n, figure in found.items() if figure > LEAST_MS} if field.endswith("_ms") else found
+    return found, work
+
+
+def table(rows: Sequence[Table3Row]) -> Table:
+    """Rows of one dtype."""
+    from rich.table import Table
+
+    first = rows[0]
+    shown = Table(
+        title=f"b={first.batch} c={first.channels} {first.dtype} on {first.hardware}",
+        caption=f"torch {first.torch}, {first.threads} threads; medians of {calls([asdict(row) for row in rows])} "
+        "± IQR. Parameters in units of 2^20, multiply-adds (MACs) of 10^9, peak MiB. In brackets: printed in the "
+        "paper (TITAN Xp, float32)",
+    )
+    for heading in ("module", "n", "params", "MACs", "infer ms", "train ms", "infer MiB", "train MiB"):
+        shown.add_column(heading, justify="left" if heading == "module" else "right", overflow="fold")
+    for row in rows:
+        printed = TABLE3.get(row.module) if (row.n, row.channels, row.batch) == (SIZE, CHANNELS, 1) else None
+
+        def cell(text: str, field: str, printed: object = printed) -> str:
+            return f"{text} [{getattr(printed, field):g}]" if printed is not None else text
+
+        shown.add_row(
+            row.module,
+            f"{row.n:,}",
+            cell(params(row.params), "params"),
+            cell(macs(row.macs), "macs"),
+            cell(spread(row.infer_ms, row.infer_ms_iqr), "infer_ms"),
+            cell(spread(row.train_ms, row.train_ms_iqr), "train_ms"),
+            cell(number(row.infer_mb), "infer_mb"),
+            cell(number(row.train_mb), "train_mb"),
+        )
+    return shown
+
+
+def growth(rows: Sequence[Table3Row]) -> Table:
+    """p of time ~ n^p and memory ~ n^p, each with the sizes it is from."""
+    from rich.table import Table
+
+    shown = Table(
+        title="growth: p in ~ n^p (between these n)",
+        caption=f"1 is linear in n, 2 quadratic; ~ where one of the calls takes {LEAST_MS:g} ms or less: launches",
+    )
+    for heading in ("module", *FIGURES.values()):
+        shown.add_column(heading, justify="left" if heading == "module" else "right")
+    for module in dict.fromkeys(row.module for row in rows):
+        mine = [row for row in rows if row.module == module]
+        found = (grown({row.n: getattr(row, field) for row in mine}, field) for field in FIGURES)
+        shown.add_row(module, *(f"{p} ({sizes})" if p else "" for p, sizes in found))
+    return shown
+
+
+def notes(rows: Sequence[Table3Row]) -> list[str]:
+    """What a cell cannot hold: why a figure differs from the printed one, or is not there."""
+    return [f"{row.module}, n = {row.n:,}, {row.dtype}: {row.note}" for row in rows if row.note]

@@ -1,0 +1,282 @@
+"""Table 3, its growth with n, and what each gradient of a ham costs.
+
+Medians of repeated calls, not seeds: there is no interval over seeds to give. One time is called shorter than another
+where its upper quartile lies below the other's lower one; memory is counted and has no spread.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from itertools import product
+
+from hamburger_lab.bench.growth import exponent
+from hamburger_lab.claims.base import CONFIRMED, INCONCLUSIVE, NOT_CONFIRMED, Claim, Finding, Trial, Verdict, combined
+from hamburger_lab.claims.readings import READINGS, Reading
+from hamburger_lab.claims.results import Results, Row
+from hamburger_lab.paper import SIZE
+
+HAMS = ("nmf", "vq", "cd")
+MODES = ("infer", "train")
+COMMAND = (
+    "ham bench table3 --device cuda --dtype float32 --sizes 1024,4096,16384,65536,262144 "
+    "--json results/table3_h200.jsonl"
+)
+LINEAR, QUADRATIC = 1.1, 1.8  # exponents that still count as n, and as n squared
+WORK = 3.0  # times the smallest n's time: below that the largest n is still launches, and a small exponent no evidence
+SIZES, SWEEPS = (4096, 16384), (6, 24)
+GRADIENTS = (
+    f"ham bench gradients --device cuda --sizes {','.join(map(str, SIZES))} --steps {','.join(map(str, SWEEPS))} "
+    "--json results/gradients_h200.jsonl"
+)
+FLAT, GROWN = 1.05, 1.5  # memory at four times the sweeps: what still counts as the same, and what as growing with them
+
+
+def growth(
+    results: Results, modules: tuple[str, ...], unit: str, *, most: float | None = None, least: float | None = None
+) -> Verdict:
+    """Exponents between the two largest sizes at which a module ran in one run: small ones are launches, not work."""
+    trials = []
+    for rows in results.beginning("table3_h").values():  # cards alone: two sizes are too few on a processor
+        findings: list[Finding] = []
+        others: list[str] = []
+        idle: list[str] = []
+        missing: list[str] = []
+        for dtype, module, mode in product(dict.fromkeys(row["dtype"] for row in rows), modules, MODES):
+            field = f"{mode}_{unit}"
+            had = {row["n"]: row[field] for row in _of(_one_run(rows, dtype), module, dtype) if row[field]}
+            every = {row["n"] for row in _of(rows, module, dtype) if row[field]}
+            others += [f"{module} {dtype} n = {n:,}" for n in sorted(every - had.keys())]
+            ends = sorted(had)[-2:]
+            if len(ends) < 2:
+                missing.append(f"{module} {mode} {dtype}")
+                continue
+            p = exponent(ends, [had[n] for n in ends])
+            holds = (most is None or p <= most) and (least is None or p >= least)
+            word = CONFIRMED if holds else NOT_CONFIRMED
+            what = f"{module} {mode} {dtype}"
+            if unit == "ms" and most is not None and holds and had[max(had)] < WORK * had[min(had)]:
+                word = INCONCLUSIVE
+                idle.append(f"{what} up to n = {max(had):,}")
+            shown = ("(exponent of n)", "{:.2f}", most is not None, "measurement of each n")
+            findings.append(Finding(what, p, None, 1, word, *shown, limit=least if most is None else most))
+        if findings:
+            notes = [f"left out, of other commits: {', '.join(dict.fromkeys(others))}"] if others else []
+            if idle:
+                rise = f"less than {WORK:g} times the time of the smallest n, so that the exponent says nothing"
+                notes.append(f"still flat, {rise}: {', '.join(idle)}")
+            card, note = str(rows[0]["hardware"]), "; ".join(notes)
+            trials.append(Trial(card, tuple(findings), missing=tuple(missing), note=note))
+    return combined(trials)
+
+
+def over(results: Results, rival: str, unit: str, dtypes: tuple[str, ...], hams: tuple[str, ...]) -> Verdict:
+    """The rival's figure over ours at the size of Table 3."""
+    trials = []
+    for rows in results.beginning("table3_h").values():
+        for dtype in dtypes:
+            findings, missing = [], []
+            for ham in hams:
+                for mode in MODES:
+                    field = f"{mode}_{unit}"
+                    ours, theirs = (
+                        next((row for row in _of(rows, name, dtype) if row["n"] == SIZE and row[field]), None)
+                        for name in (ham, rival)
+                    )
+                    what, samples = f"{rival} / {ham}, {mode}", f"{mode}_repeats"
+                    if ours and theirs:
+                        findings.append(more(what, theirs, ours, field, samples=samples))
+                    else:
+                        missing.append(what)
+            if findings:
+                backends = sorted({row["backend"] for ham in hams for row in _of(rows, ham, dtype) if "backend" in row})
+                solved = f", our hams by backend {' and '.join(backends)}" if backends else ""
+                where = f"{rows[0]['hardware']}, {dtype}, n = {SIZE:,}{solved}"
+                trials.append(Trial(where, tuple(findings), missing=tuple(missing)))
+    return combined(trials)
+
+
+def more(what: str, theirs: Row, ours: Row, field: str, *, samples: str) -> Finding:
+    """Theirs over ours, above 1 by more than the spread of the samples where there are any."""
+    low, high = ({side: _quartile(row, field, way) for side, way in SIDES.items()} for row in (theirs, ours))
+    word = (
+        CONFIRMED if low["lower"] > high["upper"] else NOT_CONFIRMED if low["upper"] <= high["lower"] else INCONCLUSIVE
+    )
+    times = f"{field}_iqr" in ours
+    n, counted = (min(row.get(samples) or 1 for row in (ours, theirs)), "sample") if times else (1, "measurement")
+    return Finding(what, theirs[field] / ours[field], None, n, word, "times", "{:.2f}", counted=counted, limit=1.0)
+
+
+SIDES = {"lower": -0.5, "upper": 0.5}
+
+
+def _quartile(row: Row, field: str, way: float) -> float:
+    return float(row[field] + way * (row.get(f"{field}_iqr") or 0.0))
+
+
+def sweeps(results: Results, *, unit: str, grad: str) -> Verdict:
+    """BPTT over a one-step gradient for each ham, at every number of sweeps that was measured."""
+    trials = []
+    for rows in results.beginning("gradients_").values():
+        by = {(row["ham"], row["n"], row["steps"], row["grad"]): row for row in rows}
+        findings, missing = [], []
+        sizes, counts = expected(rows)
+        for n, ham, steps in product(sizes, HAMS, counts):
+            what, two = f"{ham}, K = {steps}, n = {n:,}", [by.get((ham, n, steps, each)) for each in ("bptt", grad)]
+            if two[0] and two[1]:
+                findings.append(more(what, two[0], two[1], unit, samples="repeats"))
+            else:
+                missing.append(what)
+        if findings:
+            trials.append(Trial(str(rows[0]["hardware"]), tuple(findings), missing=tuple(missing)))
+    return combined(trials)
+
+
+def flat(results: Results, *, short: str) -> Verdict:
+    """Peak memory at the most sweeps over that at the fewest: about 1 for the short gradient, and as K for BPTT."""
+    trials = []
+    for rows in results.beginning("gradients_").values():
+        by = {(row["ham"], row["n"], row["grad"], row["steps"]): row["mb"] for row in rows}
+        findings, missing = [], []
+        sizes, counts = expected(rows)
+        few, many = counts[0], counts[-1]
+        for n, ham, grad in product(sizes, HAMS, (short, "bptt")):
+            what, two = (
+                f"{ham} {grad}, n = {n:,}, K = {many} / K = {few}",
+                [by.get((ham, n, grad, k)) for k in (few, many)],
+            )
+            if few == many or two[0] is None or two[1] is None:
+                missing.append(what)
+                continue
+            ratio = two[1] / two[0]
+            limit = FLAT if grad == short else GROWN
+            word = CONFIRMED if (ratio <= limit if grad == short else ratio >= limit) else NOT_CONFIRMED
+            shown = ("times", "{:.2f}", grad == short, "measurement", limit)
+            findings.append(Finding(what, ratio, None, 1, word, *shown))
+        if findings:
+            trials.append(Trial(str(rows[0]["hardware"]), tuple(findings), missing=tuple(missing)))
+    return combined(trials)
+
+
+def expected(rows: list[Row]) -> tuple[list[int], list[int]]:
+    """Sizes and sweeps that a file should have: those it has anything of, and on a card those of the command."""
+    card = rows[0].get("device") == "cuda"
+    sizes, counts = ({row[key] for row in rows} for key in ("n", "steps"))
+    return sorted(sizes | {*SIZES} if card else sizes), sorted(counts | {*SWEEPS} if card else counts)
+
+
+def _one_run(rows: list[Row], dtype: str) -> list[Row]:
+    """Of the commit that most rows of that dtype are of: another one's kernels, or protocol, may be others."""
+    commits = Counter(row.get("commit") for row in rows if row["dtype"] == dtype)
+    return [row for row in rows if row.get("commit") == commits.most_common(1)[0][0]]
+
+
+def _of(rows: list[Row], module: str, dtype: str) -> list[Row]:
+    return [row for row in rows if row["module"] == module and row["dtype"] == dtype]
+
+
+def of_gradients(reading: Reading) -> tuple[Claim, ...]:
+    said, each = reading.said[0].upper() + reading.said[1:], "above 1 for each ham, K and n"
+    return (
+        Claim(
+            id=reading.id("cost-gradient-memory"),
+            family="cost",
+            statement=f"{said} needs less memory than BPTT.",
+            reference="section 2.3, after Eq. 13",
+            paper="orders alone: O(1) against O(t)",
+            test=f"peak memory of forward and backward of the ham alone, BPTT over {reading.grad}, {each}",
+            command=GRADIENTS,
+            judge=partial(sweeps, unit="mb", grad=reading.grad),
+        ),
+        Claim(
+            id=reading.id("cost-gradient-growth"),
+            family="cost",
+            statement=f"Memory does not grow with the sweeps by {reading.said}, by BPTT it does.",
+            reference="section 2.3, after Eq. 13",
+            paper="orders alone: O(1) against O(t)",
+            test=(
+                f"peak memory at the most sweeps over that at the fewest: {reading.grad} up to {FLAT:g}, "
+                f"BPTT from {GROWN:g} on"
+            ),
+            command=GRADIENTS,
+            judge=partial(flat, short=reading.grad),
+        ),
+        Claim(
+            id=reading.id("cost-gradient-time"),
+            family="cost",
+            statement=f"{said} takes less time than BPTT.",
+            reference="section 2.3, after Eq. 13",
+            paper="orders alone: O(1) against O(t); the sweeps themselves are made either way",
+            test=f"time of forward and backward of the ham alone, BPTT over {reading.grad}, {each}",
+            command=GRADIENTS,
+            judge=partial(sweeps, unit="ms", grad=reading.grad),
+        ),
+    )
+
+
+CLAIMS = (
+    Claim(
+        id="cost-linear-time",
+        family="cost",
+        statement="The time of a Hamburger grows no faster than linearly with the number of positions n.",
+        reference="section 2.2, Table 3",
+        paper="O(n) by construction; 7.7 ms at n = 16,384 (NMF, inference, TITAN Xp)",
+        test=(
+            f"exponent of time between the two largest n, at most {LINEAR}, for each ham and precision, where the "
+            f"largest takes {WORK:g} times the time of the smallest or more"
+        ),
+        command=COMMAND,
+        judge=partial(growth, modules=HAMS, unit="ms", most=LINEAR),
+    ),
+    Claim(
+        id="cost-linear-memory",
+        family="cost",
+        statement="A Hamburger holds nothing of size n x n: its memory grows no faster than linearly.",
+        reference="section 3.3, Table 3",
+        paper="98 MB in inference, 202 MB in training at n = 16,384 (NMF)",
+        test=f"exponent of peak memory between the two largest n, at most {LINEAR}, for each ham and precision",
+        command=COMMAND,
+        judge=partial(growth, modules=HAMS, unit="mb", most=LINEAR),
+    ),
+    Claim(
+        id="cost-attention-quadratic",
+        family="cost",
+        statement="Self-attention as the paper measures it, with its scores in memory, grows with n squared.",
+        reference="section 3.3, Table 3",
+        paper="2,148 MB in inference, 5,253 MB in training at n = 16,384",
+        test=f"exponent of peak memory between the two largest n, at least {QUADRATIC}, in each precision",
+        command=COMMAND,
+        judge=partial(growth, modules=("sa-materialised",), unit="mb", least=QUADRATIC),
+    ),
+    Claim(
+        id="cost-memory",
+        family="cost",
+        statement="At the size of Table 3 a Hamburger needs less memory than self-attention.",
+        reference="Table 3",
+        paper="SA over NMF: 21.9 in inference, 26.0 in training",
+        test="peak memory of self-attention with scores in memory over that of each ham, float32, above 1",
+        command=COMMAND,
+        judge=partial(over, rival="sa-materialised", unit="mb", dtypes=("float32",), hams=HAMS),
+    ),
+    Claim(
+        id="cost-time",
+        family="cost",
+        statement="At the size of Table 3 a Hamburger is faster than self-attention.",
+        reference="Table 3",
+        paper="SA over NMF: 10.7 in inference, 15.5 in training; over CD 6.3 and 12.1",
+        test="time of self-attention with scores in memory over that of each ham, float32, above 1",
+        command=COMMAND,
+        judge=partial(over, rival="sa-materialised", unit="ms", dtypes=("float32",), hams=HAMS),
+    ),
+    Claim(
+        id="cost-time-fused",
+        family="cost",
+        statement="It is also faster than self-attention by today's fused kernels, in half precision.",
+        reference="Table 3, read as if it were of today",
+        paper="not examined: such kernels came later",
+        test="time of fused attention over that of each ham as the rows have it, bfloat16, above 1 in both modes",
+        command=COMMAND,
+        judge=partial(over, rival="sa-flash", unit="ms", dtypes=("bfloat16",), hams=HAMS),
+    ),
+    *(claim for reading in READINGS for claim in of_gradients(reading)),
+)

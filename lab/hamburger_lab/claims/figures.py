@@ -1,0 +1,202 @@
+"""Curves of the page, each a mean over seeds with the 95 % interval of that mean."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hamburger.inspect.network import COUNTS
+from hamburger.report.figures import BASELINE, COLOURS, INK, svg
+from hamburger.report.html import Markup, figure, paragraph, side_by_side
+from hamburger.report.statistics import LEVEL, summarise, t_quantile
+from hamburger_lab.ablations.grids import ATTENTIONS, HAMS, TESTED_STEPS, TRAINED_STEPS
+from hamburger_lab.claims.measures import place
+from hamburger_lab.claims.results import Results, Row, by_seed
+
+LOOKS = {"breads": BASELINE, **dict(zip((*HAMS, *ATTENTIONS), COLOURS, strict=False))}
+BAND = "Line: mean over seeds; band: its 95 % interval, from three seeds on."
+Points = Sequence[Sequence[float]]  # of each x, the values of all seeds
+Draw = Callable[[Any], None]  # into axes
+
+
+def line(
+    axes: Any,
+    xs: Sequence[float],
+    values: Points,
+    *,
+    colour: str,
+    dashes: str = "-",
+    label: str = "",
+    log: bool = False,
+) -> None:
+    """The mean, and the interval of the mean where there are three values or more; of logarithms, for ratios."""
+    there, back = (math.log, math.exp) if log else (float, float)
+    found = [summarise([there(value) for value in own]) for own in values]
+    means = [back(each.mean) for each in found]
+    axes.plot(xs, means, dashes, color=colour, label=label or None, marker="o" if len(xs) < 9 else None, markersize=3)
+    if all(each.n > 2 and each.deviation is not None for each in found):
+        reach = [t_quantile((1 + LEVEL) / 2, each.n - 1) * (each.deviation or 0) / math.sqrt(each.n) for each in found]
+        low, high = ([back(each.mean + way * r) for each, r in zip(found, reach, strict=True)] for way in (-1, 1))
+        axes.fill_between(xs, low, high, color=colour, alpha=0.18, linewidth=0)
+
+
+def spectra(results: Results) -> Markup:
+    """Fig. 5: shares of the energy before and after, and those of D C and of attention matrices."""
+    made = []
+    for name, rows in results.beginning("ablation_inside_").items():
+        looked = [row for row in rows if "spectrum_before" in row]
+        if not looked:
+            continue
+        around = _spectra(looked, {"before": ":", "after": "-"}, ("breads", *HAMS), "Feature map around the context")
+        within = _spectra(looked, {"ham": "-", "attention": "-"}, (*HAMS, *ATTENTIONS), "D C of hams, A of attentions")
+        made.append(
+            side_by_side(
+                figure(svg(f"spectra-{name}", around, alt="cumulative spectra before and after the context"), ""),
+                figure(svg(f"ranks-{name}", within, alt="cumulative spectra of D C and of attention matrices"), ""),
+            )
+            + paragraph(f"{place(rows)}. {BAND} Shares of squared singular values, mean over images.", kind="soft")
+        )
+    return Markup("".join(made))
+
+
+def _spectra(rows: list[Row], ends: Mapping[str, str], cells: Sequence[str], title: str) -> Draw:
+    """A curve of each cell for each end that it has; `ends` have dashes."""
+
+    def draw(axes: Any) -> None:
+        for cell in cells:
+            own = [row for row in rows if row["cell"] == f"{cell}-inside"]
+            for end, dashes in ends.items():
+                kept = [row[f"spectrum_{end}"] for row in own if f"spectrum_{end}" in row]
+                if kept:
+                    shares = [[100 * curve[i] for curve in kept] for i in range(len(COUNTS))]
+                    label = cell if dashes == "-" else ""
+                    line(axes, COUNTS, shares, colour=LOOKS[cell], dashes=dashes, label=label)
+        if len(set(ends.values())) > 1:
+            for end, dashes in ends.items():
+                axes.plot([], [], dashes, color=BASELINE, label=end)
+        axes.set(title=title, xlabel="largest singular values", ylabel="share of energy, %", xscale="log")
+        axes.set_ylim(top=101)  # Student's knows nothing of the ends of a share
+        axes.xaxis.set_major_formatter("{x:.0f}")
+        axes.legend(loc="lower right")
+
+    return draw
+
+
+def angles(results: Results) -> Markup:
+    """Cosine of the one-step gradient to BPTT's, and norm over BPTT's, over the steps of a training."""
+    made = []
+    for name, rows in results.beginning("ablation_angles_").items():
+        cosine = _over_steps(rows, lambda row, at: row[f"cosine_{at}_one_step"], "cosine to BPTT", limit=0.5)
+        ratio = _over_steps(rows, _norm_ratio, "norm over BPTT's", limit=1.0, log=True)
+        made.append(
+            side_by_side(
+                figure(svg(f"cosine-{name}", cosine, alt="cosine of one-step gradient to BPTT over training"), ""),
+                figure(svg(f"norm-{name}", ratio, alt="norm of one-step gradient over that of BPTT over training"), ""),
+            )
+            + paragraph(
+                f"{place(rows)}, trained by the one-step gradient; both gradients of the same weights, batch and "
+                f"dictionaries. Solid: gradient of the ham's input X; dashed: of all weights. {BAND}",
+                kind="soft",
+            )
+        )
+    return Markup("".join(made))
+
+
+def _norm_ratio(row: Row, at: str) -> float | None:
+    one, reference = row[f"norm_{at}_one_step"], row[f"norm_{at}_bptt"]
+    return one / reference if one and reference else None
+
+
+def _over_steps(
+    rows: list[Row], read: Callable[[Row, str], float | None], title: str, *, limit: float, log: bool = False
+) -> Draw:
+    def draw(axes: Any) -> None:
+        for ham in HAMS:
+            series = [row["angles"] for row in rows if row["cell"] == f"{ham}-angles"]
+            for at, dashes in (("input", "-"), ("weights", "--")):
+                by_step: dict[int, list[float]] = {}
+                for row in (row for one in series for row in one):
+                    value = read(row, at)
+                    if value is not None:
+                        by_step.setdefault(row["step"], []).append(value)
+                if by_step:
+                    label = ham if at == "input" else ""
+                    look = {"colour": LOOKS[ham], "dashes": dashes, "label": label}
+                    line(axes, list(by_step), list(by_step.values()), **look, log=log)
+        axes.axhline(limit, color=BASELINE, linewidth=1)
+        axes.set(title=title, xlabel="step", **({"yscale": "log"} if log else {}))
+        if not log:
+            axes.set_ylim(bottom=max(axes.get_ylim()[0], -1.02), top=1.02)  # of a cosine: Student's knows no ends
+        axes.legend()
+
+    return draw
+
+
+def sweeps(results: Results) -> Markup:
+    """Figs. 4 and 7 to 9: mIoU by the sweeps of the evaluation, a line for each K of the training."""
+    made = []
+    for name, rows in results.beginning("ablation_steps_").items():
+        drawn = [svg(f"sweeps-{ham}-{name}", _sweeps(rows, ham), alt=f"mIoU of {ham} by sweeps") for ham in HAMS]
+        made.append(side_by_side(*(figure(one, "") for one in drawn)))
+        made.append(paragraph(f"{place(rows)}. {BAND}", kind="soft"))
+    return Markup("".join(made))
+
+
+def _sweeps(rows: list[Row], ham: str) -> Draw:
+    def draw(axes: Any) -> None:
+        for trained, colour in zip(TRAINED_STEPS, COLOURS, strict=False):
+            found: dict[int, list[float]] = {}
+            for tested in TESTED_STEPS:
+                cell = f"{ham}-k{trained}" + (f"-at{tested}" if tested != trained else "")
+                values = list(by_seed(rows, "cell", cell, "miou", 100).values())
+                found |= {tested: values} if values else {}
+            if found:
+                line(axes, list(found), list(found.values()), colour=colour, label=f"trained with K = {trained}")
+        axes.set(title=ham.upper(), xlabel="K in evaluation", ylabel="mIoU, %", xscale="log")
+        axes.xaxis.set_major_formatter("{x:.0f}")
+        if axes.lines:
+            axes.legend()
+
+    return draw
+
+
+def costs(results: Results) -> Markup:
+    """Time and memory of every gradient, at the largest n of each file."""
+    made = []
+    for name, rows in results.beginning("gradients_").items():
+        drawn = [
+            svg(f"{unit}-{name}", _costs(rows, unit, title), alt=f"{title} of every gradient of a ham", height=3.6)
+            for unit, title in (("ms", "time, ms"), ("mb", "peak memory, MiB"))
+        ]
+        made.append(side_by_side(*(figure(one, "") for one in drawn)))
+        made.append(paragraph(f"{rows[0]['hardware']}. Lines on bars of time: quartiles.", kind="soft"))
+    return Markup("".join(made))
+
+
+def _costs(rows: list[Row], unit: str, title: str) -> Draw:
+    n = max(row["n"] for row in rows)
+    by = {(row["ham"], row["steps"], row["grad"]): row for row in rows if row["n"] == n}
+    grads = list(dict.fromkeys(grad for _, _, grad in by))
+    groups = list(dict.fromkeys((ham, steps) for ham, steps, _ in by))
+
+    def draw(axes: Any) -> None:
+        width = 0.8 / len(grads)
+        for at, (grad, colour) in enumerate(zip(grads, COLOURS, strict=False)):
+            own = [(group, by[*key, grad]) for group, key in enumerate(groups) if (*key, grad) in by]
+            axes.barh(
+                [group + (at - (len(grads) - 1) / 2) * width for group, _ in own],
+                [row[unit] for _, row in own],
+                width,
+                xerr=[row["ms_iqr"] / 2 for _, row in own] if unit == "ms" else None,
+                ecolor=INK,
+                color=colour,
+                label=grad,
+            )
+        axes.set_yticks(range(len(groups)), [f"{ham}, K = {steps}" for ham, steps in groups])
+        axes.set(title=f"{title}, n = {n:,}", xscale="log")
+        axes.invert_yaxis()
+        axes.legend(fontsize=7.5)
+        axes.grid(visible=False, axis="y")
+
+    return draw

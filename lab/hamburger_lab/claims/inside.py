@@ -1,0 +1,224 @@
+"""Figs. 5 and 6, and the angle of the one-step gradient, on trained networks: each row is one network over images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache, partial
+
+from hamburger.errors import HamburgerError
+from hamburger.report.statistics import Difference, paired
+from hamburger.tasks.recipes import find_training
+from hamburger_lab.ablations.grids import head_width
+from hamburger_lab.claims.base import Claim, Verdict
+from hamburger_lab.claims.commands import ablate
+from hamburger_lab.claims.method import COUNTS, TIMES, Case, Series, Shown, exceeds, judge
+from hamburger_lab.claims.readings import READINGS
+from hamburger_lab.claims.results import Results, Row
+
+HAMS = ("nmf", "vq", "cd")
+ATTENTIONS = ("sa-flash", "da", "nonlocal")
+COMMAND = ablate("inside")
+FEWER = math.log(COUNTS)  # of ranks
+ONE = 1.0  # channel: below that no channel of a typical image was silenced
+Value = Callable[[Row], float | None]
+Found = dict[str, Difference | None]
+
+
+def concentration(row: Row) -> float | None:
+    """Effective rank before the context over that after it, as a logarithm."""
+    return math.log(row["rank_before"] / row["rank_after"]) if row.get("rank_after") else None
+
+
+def silenced(row: Row) -> float | None:
+    """Channels next to zero after the context minus those before it, mean over images."""
+    width = row.get("channels") or _width(str(row["recipe"]))
+    return width * (row["silent_after"] - row["silent_before"]) if width and "silent_after" in row else None
+
+
+@cache
+def _width(recipe: str) -> int | None:
+    """Channels of the context of a recipe: older rows do not say it. None for a recipe that is not known here."""
+    try:
+        return head_width(find_training(recipe), "inside")
+    except HamburgerError:
+        return None
+
+
+def cosine(row: Row, strategy: str) -> float | None:
+    """Of a gradient to BPTT's."""
+    return row.get(f"cosine_{strategy}")
+
+
+def logarithm(field: str) -> Value:
+    return lambda row: math.log(row[field]) if row.get(field) else None
+
+
+def each_ham(rows: list[Row], value: Value, what: str, than: str | None = None) -> Found:
+    """The value for each ham; with `than`, less that of this cell, seed by seed."""
+    found: Found = {}
+    for ham in HAMS:
+        ours = _by_seed(rows, ham, value)
+        theirs = dict.fromkeys(ours, 0.0) if than is None else _by_seed(rows, than, value)
+        found[f"{ham}, {what}" if than is None else f"{ham} / {than}, {what}"] = paired(ours, theirs)
+    return found
+
+
+def each_pair(rows: list[Row], value: Value, what: str) -> Found:
+    """The value for each ham over that for each attention, as logarithms."""
+    return {
+        f"{ham} / {name}, {what}": paired(_by_seed(rows, ham, value), _by_seed(rows, name, value))
+        for ham in HAMS
+        for name in ATTENTIONS
+    }
+
+
+def each_attention(rows: list[Row], ours: Value, ham: Value, what: str, *, over_ham: bool) -> Found:
+    """A value of each attention's matrix over one of the NMF ham's, or the other way round, as logarithms."""
+    theirs = _by_seed(rows, "nmf", ham)
+    found: Found = {}
+    for name in ATTENTIONS:
+        own = _by_seed(rows, name, ours)
+        found[f"{name}, {what}"] = paired(own, theirs) if over_ham else paired(theirs, own)
+    return found
+
+
+def above(results: Results, find: Callable[[list[Row]], Found], limit: float, shown: Shown) -> Verdict:
+    cells = tuple(f"{ham}-inside" for ham in HAMS)
+    cases = [Case(rows, find(rows), cells) for rows in results.beginning("ablation_inside_").values()]
+    return judge(cases, partial(exceeds, limit=limit), shown, limit=limit)
+
+
+def _by_seed(rows: list[Row], cell: str, value: Value) -> Series:
+    return {row["seed"]: found for row in rows if row["cell"] == f"{cell}-inside" and (found := value(row)) is not None}
+
+
+CLAIMS = (
+    Claim(
+        id="inside-spectrum",
+        family="inside",
+        statement="A Hamburger concentrates the spectrum of its feature map.",
+        reference="Fig. 5",
+        paper="a figure without numbers",
+        test=f"effective rank of the context's input over that of its output, above {COUNTS:g} for each ham",
+        command=COMMAND,
+        judge=partial(
+            above, find=partial(each_ham, value=concentration, what="rank before / after"), limit=FEWER, shown=TIMES
+        ),
+    ),
+    Claim(
+        id="inside-spectrum-ham",
+        family="inside",
+        statement="It is the ham that concentrates the spectrum, more than the breads do without it.",
+        reference="Fig. 5, with a control that the paper does not have",
+        paper="not examined",
+        test=f"the same ratio, that of each ham over that of the breads alone, paired by seed, above {COUNTS:g}",
+        command=COMMAND,
+        judge=partial(
+            above,
+            find=partial(each_ham, value=concentration, what="rank before / after", than="breads"),
+            limit=FEWER,
+            shown=TIMES,
+        ),
+    ),
+    Claim(
+        id="inside-spectrum-attention",
+        family="inside",
+        statement="A Hamburger concentrates the spectrum of its feature map more than attention does.",
+        reference="our question beside Fig. 5",
+        paper="not examined",
+        test=(
+            "the same ratio, that of each ham over that of self-attention, DANet's module and the non-local block, "
+            f"paired by seed, above {COUNTS:g}"
+        ),
+        command=COMMAND,
+        judge=partial(
+            above, find=partial(each_pair, value=concentration, what="rank before / after"), limit=FEWER, shown=TIMES
+        ),
+    ),
+    Claim(
+        id="inside-silent",
+        family="inside",
+        statement="A Hamburger silences channels that say nothing.",
+        reference="Fig. 6",
+        paper="pictures without numbers",
+        test="channels below 1 % of the mean channel, after minus before, one or more for each ham",
+        command=COMMAND,
+        judge=partial(
+            above,
+            find=partial(each_ham, value=silenced, what="silent channels"),
+            limit=ONE,
+            shown=Shown("(channels)", "{:+.2f}"),
+        ),
+    ),
+    *(
+        Claim(
+            id=reading.id("inside-direction"),
+            family="inside",
+            statement=f"In a trained network {reading.said} points about where BPTT points.",
+            reference="section 2.3, after Eq. 13",
+            paper="an argument, no numbers given",
+            test=(
+                f"cosine of {reading.grad} and BPTT, gradients of the ham's input under the network's own loss, "
+                "above 0.5 for each ham"
+            ),
+            command=COMMAND,
+            judge=partial(
+                above,
+                find=partial(each_ham, value=partial(cosine, strategy=reading.field), what="cosine"),
+                limit=0.5,
+                shown=Shown("", "{:.2f}"),
+            ),
+        )
+        for reading in READINGS
+    ),
+    Claim(
+        id="inside-attention-rank",
+        family="inside",
+        statement="The n x n matrices of attention are of low rank too: a ham's r would hold most of their energy.",
+        reference="section 4 on efficient attention; beside Fig. 5",
+        paper="said of others' work, no numbers given",
+        # a matrix whose rows are alike has rank one whatever it was trained for, so that part is taken out
+        test=(
+            "r of the ham over the singular values that hold 90 % of the energy of the matrix less the row that all "
+            "positions have in common, above 1 for each attention"
+        ),
+        command=COMMAND,
+        judge=partial(
+            above,
+            find=partial(
+                each_attention,
+                ours=logarithm("rank90_centred"),
+                ham=logarithm("bound"),
+                what="r of the ham / values for 90 %",
+                over_ham=False,
+            ),
+            limit=0.0,  # whether r holds it is exact: no margin
+            shown=TIMES,
+        ),
+    ),
+    Claim(
+        id="inside-attention-ham",
+        family="inside",
+        statement="What a ham hands on is spread over fewer directions than the matrix of an attention.",
+        reference="beside Fig. 5: rank of attention maps, for comparison",
+        paper="not examined",
+        test=(
+            "effective rank of each attention's matrix over that of D C of the NMF ham, paired by seed, "
+            f"above {COUNTS:g}"
+        ),
+        command=COMMAND,
+        judge=partial(
+            above,
+            find=partial(
+                each_attention,
+                ours=logarithm("rank_attention"),
+                ham=logarithm("rank_ham"),
+                what="rank of A / of D C",
+                over_ham=True,
+            ),
+            limit=FEWER,
+            shown=TIMES,
+        ),
+    ),
+)

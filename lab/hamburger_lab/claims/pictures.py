@@ -1,0 +1,110 @@
+"""Feature maps before and after the context (Fig. 6) and atoms of the ham, as a file that the page can show.
+
+Channels and atoms are chosen by rules, not by eye. Photographs are not ours to copy: of them only maps are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hamburger.environment import Environment
+from hamburger.errors import OptionError
+from hamburger.inference.locate import find_weights
+from hamburger.inspect.atoms import code_maps, ham_layers
+from hamburger.inspect.hooks import look
+from hamburger.inspect.network import CONTEXT
+from hamburger.registry import options_of
+from hamburger.report.figures import heat, picture, shrink
+from hamburger.report.html import Markup, heading, paragraph, tiles
+from hamburger.segmentation.data import create_dataset, datasets
+from hamburger.segmentation.weights import load_weights
+from hamburger.training.image_files import normalise
+
+SEED = 0  # of the draw of images
+IMAGES, CHANNELS, ATOMS = 2, 6, 6
+Study = dict[str, Any]
+
+
+def make(runs: Sequence[Path], data: Path | None = None, *, images: int = IMAGES) -> Study:
+    """One entry for each network and image, from the validation split that the networks know, ready for JSON."""
+    entries: list[dict[str, Any]] = []
+    name = ""
+    for run in runs:
+        net, info = load_weights(find_weights(run))
+        if CONTEXT not in dict(net.named_modules()):
+            raise OptionError(f"pictures: the network of {run} has no context to look at; leave it out")
+        name = info.extra["data"]
+        split = create_dataset(name, "val", data, **info.extra.get("data_options", {}))
+        order = torch.randperm(len(split), generator=torch.Generator().manual_seed(SEED)).tolist()
+        for index in order[:images]:
+            sample = split[index]
+            x = normalise(sample.image, info.mean, info.std)[None]
+            entry = {"run": run.name, "image": split.ids[index], "pixels": None, "channels": [], "atoms": []}
+            if "root" not in options_of(datasets[name]):
+                entry["pixels"] = picture(shrink(sample.image))
+            seen = look("pictures", net, x, [CONTEXT])[CONTEXT]
+            entry["channels"] = channels(seen.before[0], seen.after[0])
+            if len(ham_layers(net)) == 1:
+                entry["atoms"] = atoms(net, x)
+            entries.append(entry)
+    return {"data": name, "environment": asdict(Environment.here("cpu")), "entries": entries}
+
+
+def channels(before: Tensor, after: Tensor) -> list[dict[str, Any]]:
+    """Evenly spaced in the order of their energy before, from the strongest to the weakest.   c h w, c h w"""
+    order = before.square().sum((1, 2)).argsort(descending=True, stable=True)
+    places = torch.linspace(0, len(order) - 1, min(CHANNELS, len(order))).round().long()
+    found = []
+    for at, channel in zip(places.tolist(), order[places].tolist(), strict=True):
+        pair = before[channel], after[channel]
+        sizes = [float(one.square().mean().sqrt()) for one in pair]
+        found.append({"place": at + 1, "of": len(order), "sizes": sizes, "maps": _drawn(*pair)})
+    return found
+
+
+def atoms(net: torch.nn.Module, x: Tensor) -> list[dict[str, Any]]:
+    """The strongest, each with its share of the energy of all."""
+    found = code_maps(net, x)
+    maps, energies = found.maps[0].flatten(0, 1), found.energies[0].flatten()
+    energies, order = energies.sort(descending=True, stable=True)
+    shares = energies / energies.sum().clamp_min(1e-12)
+    return [{"share": float(shares[i]), "map": _drawn(maps[order[i]])} for i in range(min(ATOMS, len(order)))]
+
+
+def _drawn(*maps: Tensor) -> str:
+    """Side by side with a white gap, each in its own scale.   h w each"""
+    parts: list[Tensor] = []
+    for values in (one.detach().float() for one in maps):
+        parts += [torch.ones(3, values.shape[0], 1)] * bool(parts)
+        parts.append(shrink(heat(values, signed=bool((values < 0).any()))))
+    return picture((255 * torch.cat(parts, dim=2)).round().to(torch.uint8))
+
+
+def shown(study: Study) -> Markup:
+    """The pictures of one file."""
+    first = study["entries"][0]["channels"][0]["of"]
+    parts = [
+        heading(f"Feature maps and atoms: {study['data']}"),
+        paragraph(
+            f"Images are drawn by lot (seed {SEED}). Of {first} channels those are shown that stand evenly spaced in "
+            "the order of their energy before the context, the strongest first: left before, right after the context, "
+            "with the size (root mean square) of both. Each map is scaled to its own largest value, so that a channel "
+            "that is silenced keeps its picture and loses its size. Atoms are rows of C, strongest first, with their "
+            "share of the energy. Where values have signs, orange is above zero, purple below."
+        ),
+    ]
+    for entry in study["entries"]:
+        parts.append(heading(f"{entry['run']}, image {entry['image']}"))
+        sizes = ["before {:.2g}, after {:.2g}".format(*one["sizes"]) for one in entry["channels"]]
+        maps = [(one["maps"], f"{one['place']}: {size}") for one, size in zip(entry["channels"], sizes, strict=True)]
+        parts.append(tiles(maps))
+        row = [(entry["pixels"], "the image")] if entry["pixels"] else []
+        row += [(one["map"], f"atom: {100 * one['share']:.1f} %") for one in entry["atoms"]]
+        parts.append(tiles(row) if row else Markup())
+    return Markup("".join(parts))

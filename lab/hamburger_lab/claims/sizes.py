@@ -1,0 +1,180 @@
+"""Table 9 and Fig. 3: temperature, inner width and rank."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from functools import partial
+
+from hamburger.report.statistics import LEVEL, Difference, paired, summarise, t_quantile
+from hamburger_lab.claims.base import Claim, Finding, Trial, Verdict, combined
+from hamburger_lab.claims.commands import ablate
+from hamburger_lab.claims.method import (
+    COUNTS,
+    Case,
+    Interval,
+    Pair,
+    Source,
+    at_least,
+    beating,
+    beats,
+    compare,
+    exceeds,
+    judge,
+    once,
+    points,
+)
+from hamburger_lab.claims.results import Results
+
+TEMPERATURE = ablate("temperature")
+LATENT = ablate("latent")
+
+
+def colder(ham: str, ours: str, theirs: str) -> Source:
+    return Source("ablation_temperature_", (Pair(f"{ham}-t{ours}", f"{ham}-t{theirs}"),))
+
+
+def ranks(results: Results, pairs: tuple[tuple[int, int, int], ...], *, least: int = 1) -> Verdict:
+    """r = d / a minus r = d / b for every (part, a, b), d being that part of the width of the head of a file.
+
+    A narrow network whose r would be below `least` says nothing: the paper's r of 8 is no r of 1.
+    """
+    cases: list[Case] = []
+    for name, rows in results.beginning("ablation_latent_").items():
+        full = max(int(row["cell"][1:].partition("-")[0]) for row in rows)
+        asked = [(full // part, ours, theirs) for part, ours, theirs in pairs]
+        if any(d // ours < least for d, ours, _ in asked):
+            continue
+        made = tuple(Pair(f"d{d}-r{d // ours}", f"d{d}-r{d // theirs}") for d, ours, theirs in asked)
+        cases += Source(name, made).cases(Results({name: rows}), points)
+    return judge(cases, at_least)
+
+
+def spread(results: Results, ours: str, theirs: str) -> Verdict:
+    """The spread of scores over seeds, ours over theirs, above 1 by what counts.
+
+    The interval is that of Pitman and Morgan, which knows that seeds are paired.
+    """
+    what = f"{ours} / {theirs}, spread over seeds"
+    cases = []
+    for rows in results.beginning("ablation_temperature_").values():
+        found: dict[str, Difference | None] = {what: paired(points(rows, "cell", ours), points(rows, "cell", theirs))}
+        cases.append(Case(rows, found, (ours, theirs)))
+    trials = []
+    cases = once(cases)
+    for case in cases:
+        sets = sum(each.decides == case.decides for each in cases)
+        first, second = (points(list(case.rows), "cell", name) for name in (ours, theirs))
+        seeds = sorted(first.keys() & second.keys())
+        one, other = [first[seed] for seed in seeds], [second[seed] for seed in seeds]
+        usual, decides = (spread_ratio(one, other, 1 - (1 - LEVEL) / chances / 2) for chances in (1, sets))
+        if usual is None or decides is None:
+            trials.append(Trial(case.where, (), decides=case.decides, missing=(what,)))
+            continue
+        ratio, interval = usual
+        word = exceeds(decides[1], decides[1], limit=COUNTS)
+        tells = None if decides[1] is None else math.sqrt(decides[1][1] / decides[1][0])
+        about = (ratio, interval, len(seeds), word, "times", "{:.2f}")
+        finding = Finding(what, *about, limit=COUNTS, wide=decides[1], tells=tells)
+        trials.append(Trial(case.where, (finding,), decides=case.decides, rests=case.rests))
+    return combined(trials)
+
+
+def spread_ratio(ours: list[float], theirs: list[float], share: float) -> tuple[float, Interval] | None:
+    """Ratio of two paired deviations, and its interval from three pairs on; None where only one of them has any.
+
+    With F the ratio of variances and r the correlation, the ends are F (k -+ sqrt(k^2 - 1)) where
+    k = 1 + 2 (1 - r^2) t^2 / (n - 2), and t Student's of n - 2 degrees of freedom.
+    """
+    n = len(ours)
+    a, b = (summarise(values).deviation for values in (ours, theirs))
+    if not a or not b:
+        return (1.0, None) if n > 1 and not a and not b else None
+    if n < 3:
+        return a / b, None
+    means = statistics.fmean(ours), statistics.fmean(theirs)
+    product = math.fsum((x - means[0]) * (y - means[1]) for x, y in zip(ours, theirs, strict=True))
+    r = product / ((n - 1) * a * b)
+    k = 1 + 2 * max(0.0, 1 - r * r) * t_quantile(share, n - 2) ** 2 / (n - 2)
+    reach = math.sqrt(k + math.sqrt(k * k - 1))  # of deviations; the other end is its reciprocal
+    return a / b, (a / b / reach, a / b * reach)
+
+
+CLAIMS = (
+    Claim(
+        id="temperature-low",
+        family="temperature",
+        statement="CD wants a low temperature: 0.1 scores higher than 1.",
+        reference="Table 9, appendix F",
+        paper="T = 1: 77.0, T = 0.1: 77.5 (means; best 77.1, 78.2)",
+        test="mIoU of CD, T = 0.1 minus T = 1, above 0",
+        command=TEMPERATURE,
+        judge=partial(compare, sources=[colder("cd", "0.1", "1")], rule=beating(0.5)),
+    ),
+    Claim(
+        id="temperature-lower",
+        family="temperature",
+        statement="Below 0.1 CD gains nothing more.",
+        reference="Table 9, appendix F",
+        paper="T = 0.1: 77.5, T = 0.01: 77.5 (means; best 78.2, 78.1)",
+        test="mIoU of CD, T = 0.1 minus T = 0.01: no loss of half a point or more",
+        command=TEMPERATURE,
+        judge=partial(compare, sources=[colder("cd", "0.1", "0.01")], rule=at_least),
+    ),
+    Claim(
+        id="temperature-variance",
+        family="temperature",
+        statement="Below 0.1 the scores of CD scatter more.",
+        reference="Table 9's text, appendix F",
+        paper="said to increase the variance during training, no numbers given",
+        test=(
+            "standard deviation of mIoU over seeds, T = 0.01 over T = 0.1, above "
+            f"{COUNTS:g}: rows hold no scores of the midst of a training"
+        ),
+        command=TEMPERATURE,
+        judge=partial(spread, ours="cd-t0.01", theirs="cd-t0.1"),
+    ),
+    Claim(
+        id="temperature-vq",
+        family="temperature",
+        statement="VQ wants a low temperature too.",
+        reference="appendix F, in words",
+        paper="no numbers given",
+        test="mIoU of VQ, T = 0.1 minus T = 1, above 0",
+        command=TEMPERATURE,
+        judge=partial(compare, sources=[colder("vq", "0.1", "1")], rule=beats),
+    ),
+    Claim(
+        id="latent-eightfold",
+        family="latent",
+        statement="An inner width of eight times the rank is a good choice: no other rank is better.",
+        reference="Fig. 3",
+        paper="a figure without numbers; d = 512, r = 64 is used throughout",
+        test="mIoU, r = d / 8 minus r = d / 64, d / 32, d / 16 and d / 4: no loss of half a point or more",
+        command=LATENT,
+        judge=partial(ranks, pairs=((1, 8, 64), (1, 8, 32), (1, 8, 16), (1, 8, 4))),
+    ),
+    Claim(
+        id="latent-eightfold-narrow",
+        family="latent",
+        statement="So it is where the inner width is a half or a quarter of the head's: no larger rank is better.",
+        reference="Fig. 3",
+        paper="a figure without numbers; said not to be a simple linear relation of d and r",
+        test=(
+            "mIoU, r = d / 8 minus r = d / 4 where d is half the head's width, and minus r = d / 2 where it is a "
+            "quarter: no loss of half a point or more"
+        ),
+        command=LATENT,
+        judge=partial(ranks, pairs=((2, 8, 4), (4, 8, 2))),
+    ),
+    Claim(
+        id="latent-small-rank",
+        family="latent",
+        statement="A very small rank, 8 for 512 channels, already does well.",
+        reference="Fig. 3",
+        paper="a figure without numbers",
+        test="mIoU, r = d / 64 minus r = d / 8, in networks where d / 64 is 8 or more: no loss of half a point or more",
+        command=LATENT,
+        judge=partial(ranks, pairs=((1, 64, 8),), least=8),
+    ),
+)

@@ -1,0 +1,158 @@
+"""Section 2.3: what the propositions assume and conclude, on small solves whose Jacobians are known in full."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from hamburger.report.statistics import paired
+from hamburger_lab.claims.base import CONFIRMED, INCONCLUSIVE, NOT_CONFIRMED, Claim, Finding, Trial, Verdict, combined
+from hamburger_lab.claims.readings import READINGS
+from hamburger_lab.claims.results import Results, Row
+from hamburger_lab.propositions import report
+
+Side = Callable[[Row], bool]
+COMMAND = (
+    "ham propositions --out runs/propositions && cp runs/propositions/propositions.json results/propositions_cpu.json"
+)
+
+
+def assumed(row: Row) -> bool:
+    """What the propositions take for granted: a sweep is a contraction all along the path."""
+    return bool(row["L_h"] < 1)
+
+
+def beyond(row: Row) -> bool:
+    return not assumed(row)
+
+
+SIDES: dict[Side, str] = {assumed: "L_h < 1", beyond: "L_h >= 1"}
+
+
+def holds(results: Results, name: str, side: Side | None = None) -> Verdict:
+    """The share of solves in which it holds, and its interval over seeds; of those on one `side` of L_h = 1, or of all.
+
+    Confirmed where it holds in every solve; refuted where some case (input, ham, temperature) fails with all seeds.
+    """
+    trials = []
+    for stem, study in results.studies.items():
+        if not stem.startswith("propositions_"):
+            continue
+        says = report.CLAIMS[name]
+        asked = [row for row in study["rows"] if side is None or side(row)]
+        answers: list[tuple[Row, bool]] = [(row, answer) for row in asked if (answer := says(row)) is not None]
+        if not answers:
+            continue
+        seeds = sorted({row["seed"] for row, _ in answers})
+        shares = {seed: _share([answer for row, answer in answers if row["seed"] == seed]) for seed in seeds}
+        cases = [had for had in report.verdicts(study | {"rows": asked})[name].values() if had[1]]
+        never = sum(held == 0 for held, _ in cases)
+        word = CONFIRMED if all(answer for _, answer in answers) else NOT_CONFIRMED if never else INCONCLUSIVE
+        found = paired(shares, dict.fromkeys(shares, 0.0))
+        interval = None
+        if found is not None and found.interval is not None:
+            low, high = found.interval
+            interval = max(0.0, low), min(1.0, high)  # Student's knows nothing of the ends of a share
+        held = sum(answer for _, answer in answers)
+        of = f"{SIDES[side]} in {len(asked)} of {len(study['rows'])} solves, " if side else ""
+        what = (
+            f"{of}holds in {held} of {len(answers)}{'' if side else ' solves'}, never in {never} of {len(cases)} cases;"
+        )
+        about = (held / len(answers), interval, len(seeds), word, "", "{:.2f}")
+        finding = Finding(f"{what} share", *about, limit=1.0, short="share of solves")
+        trials.append(Trial(f"float64, {study['environment']['hardware']}", (finding,)))
+    return combined(trials)
+
+
+def _share(answers: list[bool]) -> float:
+    return sum(answers) / len(answers)
+
+
+def claim(
+    id: str,
+    statement: str,
+    reference: str,
+    name: str,
+    test: str,
+    side: Side | None = None,
+    paper: str = "an assumption or a proof, no numbers given",
+) -> Claim:
+    where = f" where {SIDES[side]}" if side else ""
+    return Claim(
+        id=id,
+        family="propositions",
+        statement=statement,
+        reference=reference,
+        paper=paper,
+        test=f"{test}, over inputs, hams, temperatures and seeds{where}",
+        command=COMMAND,
+        judge=partial(holds, name=name, side=side),
+    )
+
+
+def both(id: str, statement: str, reference: str, name: str, test: str) -> tuple[Claim, Claim]:
+    """What the paper proves for contractions, and our question whether it needs them."""
+    ours = f"Also where a sweep is no contraction: {statement[0].lower()}{statement[1:]}"
+    return (
+        claim(
+            id, f"Where a sweep is a contraction: {statement[0].lower()}{statement[1:]}", reference, name, test, assumed
+        ),
+        claim(f"{id}-beyond", ours, f"our question beside {reference}", name, test, beyond, paper="not claimed"),
+    )
+
+
+CLAIMS = (
+    claim(
+        "propositions-contraction",
+        "A sweep is a contraction: its Lipschitz constant in the factors is below 1.",
+        "section 2.3, the assumption",
+        "L_h < 1 on the path",
+        "largest operator norm of dF/dh along the path below 1",
+    ),
+    *both(
+        "propositions-1",
+        "The sweeps converge linearly.",
+        "Proposition 1",
+        "Prop. 1: linear convergence",
+        "the moves shrink by a factor below 1 until they are 1e-10 of the factors",
+    ),
+    *both(
+        "propositions-2",
+        "The gradient of many sweeps reaches that of the implicit function theorem.",
+        "Proposition 2",
+        "Prop. 2: BPTT reaches the implicit gradient",
+        "distance of the two, relative, at most 0.1 % at the settled K",
+    ),
+    *both(
+        "propositions-3",
+        "The influence of the first factors on the output dies out.",
+        "Proposition 3",
+        "Prop. 3: dy/dh0 -> 0",
+        "norm of dy/dh0 at most 0.1 % of that of the read-out after 50 sweeps",
+    ),
+    claim(
+        "propositions-3-bound",
+        "Where a sweep is a contraction: what the sweeps add to the gradient stays below L_G L_x / (1 - L_h).",
+        "Proposition 3",
+        "Prop. 3: bound, where L_h < 1",
+        "norm of the part of dy/dx that goes through the sweeps at most the bound",
+        assumed,
+    ),
+    *both(
+        "propositions-terms",
+        "The terms of the gradient series shrink geometrically, so that the first ones dominate.",
+        "section 2.3, before Eq. 13",
+        "terms of Eq. 12 decay (q < 1)",
+        "an exponential envelope of the terms' norms with factor below 1",
+    ),
+    *(
+        claim(
+            reading.id("propositions-direction"),
+            f"{reading.said[0].upper()}{reading.said[1:]} points about where the gradient of all sweeps points.",
+            "section 2.3, after Eq. 13",
+            f"{reading.grad} within 60 degrees of BPTT, K=6",
+            f"angle of {reading.grad} to BPTT below 60 degrees at K = 6",
+        )
+        for reading in READINGS
+    ),
+)

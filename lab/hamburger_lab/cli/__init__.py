@@ -1,0 +1,20 @@
+"""Commands that the lab adds to `ham`."""
+
+from __future__ import annotations
+
+import typer
+
+from hamburger.cli import listing
+from hamburger_lab.ablations.grids import ablations
+from hamburger_lab.cli import ablate, bench, claims, pictures, propositions, recover
+
+
+def register(app: typer.Typer) -> None:
+    """Add the lab's commands; `ham` calls this through the entry point group `hamburger.commands`."""
+    app.command("ablate")(ablate.ablate)
+    app.command("claims")(claims.claims)
+    app.command("pictures")(pictures.pictures)
+    app.command("recover")(recover.recover)
+    app.command("propositions")(propositions.propositions)
+    app.add_typer(bench.app, name="bench")
+    listing.names["ablations"] = ablations.names

@@ -1,0 +1,114 @@
+"""`ham ablate`: one of the paper's grids from a recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def ablate(
+    name: Annotated[str, typer.Argument(help="a name of `ham list ablations`, or several with commas")],
+    out: Annotated[
+        Path, typer.Option(help="a folder for the runs and their logs; grids that share it share trainings")
+    ],
+    recipe: Annotated[str, typer.Option(help="a name of `ham list recipes`")] = "patchwork",
+    data: Annotated[Path | None, typer.Option(help="the data folder; embedded sets need none")] = None,
+    seeds: Annotated[str, typer.Option(help="with commas")] = "0,1,2",
+    cells: Annotated[str, typer.Option(help="only these cells, with commas; default: all")] = "",
+    jobs: Annotated[int, typer.Option(help="processes side by side on one device")] = 1,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="an override for all cells")] = None,
+    json: Annotated[
+        str | None,
+        typer.Option(
+            help="rows, one JSON object per line, each as soon as its run has ended; "
+            "results/ablation_{grid}_<data>_<hardware>.jsonl, where {grid} becomes the name"
+        ),
+    ] = None,
+    csv: Annotated[
+        str | None, typer.Option(help="all rows at the end, as a table with commas; {grid} as above")
+    ] = None,
+    warm: Annotated[
+        bool | None,
+        typer.Option(
+            "--warm/--fresh", help="processes that take one run after another, or one for each; default: warm on cuda"
+        ),
+    ] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="print the cells and their commands, run nothing")] = False,
+) -> None:
+    """Train and evaluate every cell with every seed; skip what is finished, resume what broke off."""
+    from rich.console import Console
+
+    from hamburger.cli.compare import grid_bar
+    from hamburger.cli.output import numbers, words
+    from hamburger.errors import OptionError
+    from hamburger.files import check_writable, write_csv
+    from hamburger.tasks.sweep import run_grid
+    from hamburger_lab.ablations.plan import PLACE, Plan
+
+    asked = Plan.of(
+        words(name),
+        recipe,
+        out,
+        seeds=numbers(seeds, "ablate", "seeds"),
+        settings=settings or (),
+        only=words(cells),
+        json=json,
+    )
+    if plan:
+        import shlex
+
+        for cell, done in asked.states():
+            typer.echo(f"{cell.name}: {'finished' if done else shlex.join(['ham', *cell.command(out, data)[3:]])}")
+        return
+    tables = {grid: Path(csv.replace(PLACE, grid)) for grid in words(name)} if csv is not None else {}
+    if len(set(tables.values())) < len(tables):
+        raise OptionError(
+            f"ablate: several grids have a table each, got --csv {csv}; put {PLACE} where the name belongs"
+        )
+    for path in tables.values():
+        check_writable(path)
+    asked.begin()
+    queue = asked.queue
+    with grid_bar(len(queue)) as progress:
+        run_grid(queue, out, data=data, jobs=jobs, progress=progress, done=asked.note, warm=warm, call="ablate")
+    for grid, rows in zip(words(name), asked.rows(), strict=True):
+        Console().print(table(rows))
+        if grid in tables:
+            write_csv(tables[grid], rows)
+
+
+def table(rows: list[dict[str, Any]]) -> Table:
+    """The score of the task over the seeds of each cell, in the order of the grid."""
+    from rich.table import Table
+
+    from hamburger.report.statistics import summarise
+    from hamburger.tasks.recipes import kind_named
+
+    first = rows[0]
+    scored = kind_named(first.get("task"), "ablate: a row").score
+    made = Table(
+        title=f"{first['ablation']} from {first['recipe']}: validation {scored.words}, {first['protocol']}",
+        caption=f"{first['hardware']}, torch {first['torch']}, {first['steps']} steps; spread over seeds",
+    )
+    made.add_column("cell")
+    for heading in (scored.heading, "spread", "loss", "seconds", "seeds"):
+        made.add_column(heading, justify="right")
+    for cell in dict.fromkeys(row["cell"] for row in rows):
+        own = [row for row in rows if row["cell"] == cell]
+        score = summarise([scored.scale * row[scored.name] for row in own])
+        losses = [row["loss"] for row in own if row["loss"] is not None]
+        seconds = summarise([row["seconds"] for row in own])
+        made.add_row(
+            cell,
+            f"{score.mean:.2f}",
+            "" if score.deviation is None else f"{score.deviation:.2f}",
+            f"{summarise(losses).mean:.3f}" if losses else "",
+            f"{seconds.mean:.0f}",
+            str(score.n),
+        )
+    return made

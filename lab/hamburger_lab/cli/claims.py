@@ -1,0 +1,93 @@
+"""`ham claims`: what the paper says, and what the committed results say about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hamburger.errors import InputError, UnknownNameError, did_you_mean
+
+if TYPE_CHECKING:
+    from hamburger_lab.claims.tables import Judged
+
+COLOURS = {"confirmed": "green", "not confirmed": "red", "inconclusive": "yellow", "not run": "dim"}
+
+
+def claims(
+    results: Annotated[Path, typer.Option(help="the folder of result files")] = Path("results"),
+    only: Annotated[str, typer.Option(help="claims by their id, with commas, in full; default: all")] = "",
+    json: Annotated[Path | None, typer.Option(help="write the verdicts here, such as results/claims.json")] = None,
+    html: Annotated[Path | None, typer.Option(help="write one self-contained page here")] = None,
+) -> None:
+    """Verdicts on the paper's claims, computed from result files: a table, and a page with figures."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    from hamburger.cli.output import words
+    from hamburger.files import check_writable, write_atomically
+    from hamburger_lab.claims import Results
+    from hamburger_lab.claims.tables import as_json, counts, effect, judged, power
+
+    for target in (json, html):
+        if target is not None:
+            check_writable(target)
+    if not results.is_dir():
+        raise InputError(f"claims: there is no folder {results}; name one that holds *.jsonl files with --results")
+    rows = Results.of(results)
+    found = judged(rows)
+    console = Console()
+    if only:
+        _in_full(found, words(only))
+    else:
+        # names and verdicts in full also where a terminal is narrow: --only asks for the name
+        table = Table(title=f"{len(found)} claims: {counts(found)}", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        table.add_column("claim", no_wrap=True)
+        for heading in ("effect", "could tell", "seeds"):
+            table.add_column(heading, justify="left" if heading == "effect" else "right")
+        table.add_column("verdict", no_wrap=True)
+        for claim, verdict in found:
+            seeds = str(verdict.seeds or "")
+            word = f"[{COLOURS[verdict.word]}]{verdict.word}[/]{'*' * verdict.generated}{'†' * verdict.collapsed}"
+            table.add_row(claim.id, effect(verdict).replace("[", r"\["), power(verdict), seeds, word)
+        notes = {
+            "* on generated scenes alone": any(verdict.generated for _, verdict in found),
+            "† some trainings collapsed": any(verdict.collapsed for _, verdict in found),
+        }
+        table.caption = "; ".join(note for note, said in notes.items() if said) or None
+        console.print(table)
+        console.print(
+            "`ham claims --only ID` says what was compared, and the command that makes its rows", markup=False
+        )
+    if json is not None:
+        write_atomically(json, as_json(found).encode())
+        console.print(f"wrote {json}", soft_wrap=True, highlight=False)
+    if html is not None:
+        from hamburger_lab.claims.page import page
+
+        write_atomically(html, page(rows).encode())
+        console.print(f"wrote {html}", soft_wrap=True, highlight=False)
+
+
+def _in_full(found: Judged, names: tuple[str, ...]) -> None:
+    from hamburger_lab.claims.base import deciding
+
+    known = {claim.id: (claim, verdict) for claim, verdict in found}
+    for name in names:
+        if name not in known:
+            raise UnknownNameError(f"claims: no claim '{name}'{did_you_mean(name, known)}")
+        claim, verdict = known[name]
+        basis = f" ({verdict.basis})" if verdict.basis else ""
+        typer.echo(
+            f"{claim.id}: {verdict.word}{basis}\n  {claim.statement} ({claim.reference})\n  paper: {claim.paper}"
+        )
+        typer.echo(f"  test: {claim.test}")
+        for trial in verdict.trials:
+            beside = "" if trial in deciding(verdict.trials) else " (beside photographs, decides nothing)"
+            typer.echo(f"  here: {trial.text}: {trial.word}{beside}")
+        telling = verdict.telling
+        if telling is not None and telling.power:
+            typer.echo(f"  could tell: {f'{telling.power} {telling.unit}'.strip()}, of {telling.what}")
+        typer.echo(f"  command: {claim.command}")

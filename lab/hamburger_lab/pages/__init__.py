@@ -1,0 +1,1 @@
+"""Result files to the tables and figures of the documents."""

@@ -1,0 +1,75 @@
+"""Contexts over seeds, against one of them: the columns that every table of trained networks begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hamburger.report.statistics import paired, summarise
+
+Row = dict[str, Any]
+REFERENCES = ("none", "baseline")
+COLUMNS = ("spread", "over none", "95 % interval")  # behind the score's own
+
+
+def by_context(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    own: dict[str, list[Row]] = {}
+    for row in rows:
+        own.setdefault(row["context"] or "none", []).append(row)
+    return own
+
+
+def scores_of(rows: Sequence[Row], score: Callable[[Row], float]) -> dict[str, dict[int, float]]:
+    """context -> seed -> score"""
+    return {context: {row["seed"]: score(row) for row in own} for context, own in by_context(rows).items()}
+
+
+def ranked(
+    scores: Mapping[str, Mapping[int, float]], digits: int, *, lower_is_better: bool = False
+) -> dict[str, list[str]]:
+    """Best first, context -> mean, standard deviation, and the difference to the reference with its interval.
+
+    Differences are paired by seed. The reference is the network without a context, where there is one.
+    """
+    reference = next((name for name in REFERENCES if name in scores), None)
+    means = {context: summarise(list(own.values())) for context, own in scores.items()}
+    best_first = sorted(means, key=lambda name: means[name].mean if lower_is_better else -means[name].mean)
+    cells = {}
+    for context in best_first:
+        found = means[context]
+        gain = None if reference in (None, context) else paired(scores[context], scores[str(reference)])
+        ends = gain.interval if gain is not None and gain.interval is not None else ()
+        cells[context] = [
+            f"{found.mean:.{digits}f}",
+            "" if found.deviation is None else f"{found.deviation:.{digits}f}",
+            "" if gain is None else f"{gain.mean:+z.{digits}f}",
+            " ... ".join(f"{end:+z.{digits}f}" for end in ends),
+        ]
+    return cells
+
+
+def each_seed(scores: Mapping[int, float], digits: int) -> str:
+    return ", ".join(f"{value:.{digits}f}" for _, value in sorted(scores.items()))
+
+
+def mean_of(rows: Sequence[Row], field: str, form: str) -> str:
+    """Over those that have it; nothing where none has."""
+    had = [row[field] for row in rows if row.get(field) is not None]
+    return format(summarise(had).mean, form) if had else ""
+
+
+def cell(row: Row, field: str, form: str) -> str:
+    """What was measured, or why it was not."""
+    return row["note"] or "" if row[field] is None else format(row[field], form)
+
+
+def seeds_of(rows: Sequence[Row]) -> str:
+    return ", ".join(str(seed) for seed in sorted({row["seed"] for row in rows}))
+
+
+def commits_of(rows: Sequence[Row]) -> str:
+    return ", ".join(sorted({str(row["commit"]) for row in rows}))
+
+
+def where(rows: Sequence[Row]) -> str:
+    return f"{rows[0]['hardware']}, torch {rows[0]['torch']}, commit {commits_of(rows)}."

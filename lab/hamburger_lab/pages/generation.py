@@ -1,0 +1,90 @@
+"""Rows of `ham gan grid` and `ham bench gan` -> the tables of docs/gan.md."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from hamburger_lab.pages.comparison import COLUMNS, Row, by_context, commits_of, each_seed, ranked, scores_of
+from hamburger_lab.pages.core import markdown_table
+
+BASE = "none"
+PAPER = {"none": 1.65, "ylg": 1.31, "hamgan": 1.54}  # section 3.5: steps a second
+
+
+def paper_added(context: str) -> float:
+    """Seconds that a context adds to a step, by the paper's numbers."""
+    return 1 / PAPER[context] - 1 / PAPER[BASE]
+
+
+def distances(rows: Sequence[Row]) -> str:
+    """Every context over its seeds, best first, and its difference to the networks without one, paired by seed."""
+    if not rows:
+        return "No rows yet."
+    first = rows[0]
+    mixed = [name for name in ("extractor", "steps", "batch", "data_sha256") if len({str(r[name]) for r in rows}) > 1]
+    if mixed:
+        raise ValueError(f"gan page: these rows differ in {', '.join(mixed)}, so they cannot stand in one table")
+    own, scores = by_context(rows), scores_of(rows, lambda row: row["frechet"])
+    lines = [
+        [
+            context,
+            *cells,
+            each_seed(scores[context], 2),
+            f"{1000 * _mean(own[context], 'kid'):.2f}",
+            f"{_mean(own[context], 'precision'):.3f}",
+            f"{_mean(own[context], 'recall'):.3f}",
+            _milliseconds(own[context]),
+            f"{max(row['peak_mb'] for row in own[context]):,.0f}",
+        ]
+        for context, cells in ranked(scores, 2, lower_is_better=True).items()
+    ]
+    header = [
+        *("context", first["name"], *COLUMNS, "each seed", "kernel x 1000"),
+        *("precision", "recall", "ms a step", "peak MiB"),
+    ]
+    note = (
+        f"Lower is better for the two distances. {first['hardware']}, torch {first['torch']}, {first['steps']:,} steps "
+        f"of {first['batch']}, precision {first['dtype']}; {first['fake_images']:,} generated against "
+        f"{first['real_images']:,} real images, precision and recall of {first['compared_images']:,} each; by "
+        f"{first['extractor']}; "
+        f"commit {commits_of(rows)}. Times are medians over the seeds, those of {first['jobs']} runs at once."
+    )
+    return f"{markdown_table(header, lines)}\n\n{note}"
+
+
+def speed(rows: Sequence[Row]) -> str:
+    """Whole steps, what a context adds to them, and modules alone, over YLG as published."""
+    if not rows:
+        return "No rows yet."
+    first = rows[0]
+    fields = ("step_ms", "step_of_ylg", "added_ms", "added_of_ylg", "generator_ms", "discriminator_ms", "module_of_ylg")
+    lines = [[row["context"], *(_shown(row[name]) for name in fields), _shown(row["peak_mb"], 0)] for row in rows]
+    header = [
+        *("context", "step, ms", "over ylg", "added to the step, ms", "over ylg"),
+        *("module in G, ms", "in D, ms", "both over ylg", "peak MiB"),
+    ]
+    note = (
+        f"{first['hardware']}, torch {first['torch']}, {first['resolution']} x {first['resolution']}, batch "
+        f"{first['batch']}, {first['dtype']}, hams by {first['backend']}"
+        f"{', replayed as CUDA graphs' if first.get('graph') else ''}; medians of {first['repeats']} shuffled "
+        f"rounds, commit {first['commit']} (`ham bench gan`). The first `over ylg` is the median of each "
+        f"round's ratio, so that it need not be the ratio of the medians beside it; the others are ratios of medians. "
+        f"The paper's HamGAN, on TPUs: a step "
+        f"{PAPER['ylg'] / PAPER['hamgan']:.2f} of YLG's, what it adds {paper_added('hamgan') / paper_added('ylg'):.2f}."
+    )
+    return f"{markdown_table(header, lines)}\n\n{note}"
+
+
+def _milliseconds(rows: Sequence[Row]) -> str:
+    """The median of a step: a run that went on when others had ended, or in parts, is much faster than its like."""
+    times = [1000 * row["seconds_per_step"] for row in rows if row["seconds_per_step"]]
+    return f"{statistics.median(times):.1f}" if times else ""
+
+
+def _mean(rows: Sequence[Row], name: str) -> float:
+    return statistics.mean(row[name] for row in rows)
+
+
+def _shown(value: float | None, digits: int = 2) -> str:
+    return "" if value is None else f"{value:,.{digits}f}"

@@ -1,0 +1,83 @@
+"""Rows of `ham compare` and `ham bench network` -> the tables of README and docs."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from hamburger.report.statistics import paired, summarise
+from hamburger_lab.pages.comparison import Row, each_seed, ranked, scores_of, seeds_of, where
+from hamburger_lab.pages.core import markdown_table
+
+
+def accuracy(rows: Sequence[Row]) -> str:
+    """mIoU of every context over its seeds, and its paired difference to the baseline, best first."""
+    scores = scores_of(rows, lambda row: 100 * row["miou"])
+    lines = [[context, *cells, each_seed(scores[context], 1)] for context, cells in ranked(scores, 1).items()]
+    header = ["context", "mIoU", "spread", "over the baseline", "95 % interval", "each seed"]
+    return f"{markdown_table(header, lines)}\n\n{_protocol(rows)}"
+
+
+def classes(rows: Sequence[Row]) -> str:
+    """IoU of every class: the baseline's mean and spread, and what each context adds to it."""
+    scores: dict[str, dict[str, dict[int, float]]] = {}
+    for row in rows:
+        for name, iou in row["per_class"].items():
+            scores.setdefault(name, {}).setdefault(row["context"], {})[row["seed"]] = 100 * iou
+    contexts = [name for name in dict.fromkeys(row["context"] for row in rows) if name != "baseline"]
+    lines = []
+    for name, own in scores.items():
+        base = summarise(list(own["baseline"].values()))
+        spread = "" if base.deviation is None else f" ({base.deviation:.1f})"
+        found = [paired(own[context], own["baseline"]) for context in contexts]
+        gains = ["" if one is None else f"{one.mean:+z.1f}" for one in found]
+        lines.append([name, f"{base.mean:.1f}{spread}", *gains])
+    note = "IoU in percent: the mean of the baseline with its spread over seeds, and mean differences to it."
+    return f"{markdown_table(['class', 'baseline', *contexts], lines)}\n\n{note}"
+
+
+def _protocol(rows: Sequence[Row]) -> str:
+    first = rows[0]
+    return (
+        f"Recipe `{first['recipe']}`, {first['steps']} steps of {first['batch']} images, precision "
+        f"{first['precision']}, validation mIoU of the last step in percent ({first['protocol']}), seeds "
+        f"{seeds_of(rows)}; spread is the standard deviation over seeds, differences are paired by seed. {where(rows)}"
+    )
+
+
+def speed(rows: Sequence[Row]) -> str:
+    """Training step of the whole network with each context."""
+    slowest = max(row["train_ms"] for row in rows if row["train_ms"])
+    lines = [
+        [
+            row["context"],
+            f"{row['params'] / 1e6:.2f}",
+            _step(row),
+            f"{row['images_per_s']:.0f}" if row["images_per_s"] else "",
+            f"{row['peak_mb']:,.0f}" if row["peak_mb"] else "",
+        ]
+        for row in sorted(rows, key=lambda row: row["train_ms"] or slowest + 1)
+    ]
+    first = rows[0]
+    spreads = [row["train_ms_iqr"] / row["train_ms"] for row in rows if row["train_ms_iqr"] is not None]
+    jitter = (
+        f" with quartile distance (typically {100 * statistics.median(spreads):.0f} % of the median: smaller "
+        "differences mean nothing)"
+        if spreads
+        else ""
+    )
+    # files of earlier versions: one network after the other
+    order = f"networks in shuffled rounds, TF32 {first['tf32']}" if "ratio" in first else "one network at a time"
+    note = (
+        f"Forward, backward and SGD step of {first['backbone']} at stride {first['output_stride']}, "
+        f"{first['batch']} x 3 x {first['crop']} x {first['crop']}, {first['dtype']}, channels last, {order}, "
+        f"medians of {first['repeats']} steps{jitter}. {first['hardware']}, torch {first['torch']}, "
+        f"commit {first['commit']} (`ham bench network`)."
+    )
+    return f"{markdown_table(['context', 'parameters, 10^6', 'ms', 'images/s', 'peak MiB'], lines)}\n\n{note}"
+
+
+def _step(row: Row) -> str:
+    if not row["train_ms"]:
+        return str(row["note"])
+    return f"{row['train_ms']:.1f}" + ("" if row["train_ms_iqr"] is None else f" ({row['train_ms_iqr']:.1f})")

@@ -1,0 +1,1 @@
+"""Section 2.3 of the paper, measured on small decompositions."""

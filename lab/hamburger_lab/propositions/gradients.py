@@ -1,0 +1,107 @@
+"""The gradients that the library offers, beside each other and beside Proposition 2 solved densely."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+from hamburger.errors import ImplicitGradientError, OptionError
+from hamburger.inspect.convergence import ROUND_OFF, Flow, jacobians
+from hamburger.solvers.base import Ham
+from hamburger.solvers.decompose import decompose
+
+REFERENCE = "bptt"
+DENSE = "proposition-2"  # the formula solved densely, and never refused
+STRATEGIES = ("one-step", "truncated:1", REFERENCE, "implicit")
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """What the implicit gradient said instead of a value."""
+
+    message: str
+    residual: float  # relative residual of its linear system
+    drift: float  # its distance from the fixed point
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """u^T dy/dx by each strategy at one K and T. A strategy that refused, or whose value is not finite, is absent."""
+
+    steps: int
+    temperature: float | None  # None for hams without one
+    norms: dict[str, float]
+    cosines: dict[str, float | None]  # of the angle to BPTT; None for a gradient that is zero up to round-off
+    distances: dict[str, float]  # |g - g_bptt| / |g_bptt|
+    refusal: Refusal | None
+
+
+def compare_gradients(
+    x: Tensor,
+    ham: Ham,
+    bases: Tensor,
+    steps_list: Sequence[int],
+    temperatures: Sequence[float] = (),
+    *,
+    cotangent: Tensor,
+) -> list[Gradients]:
+    """Norms and angles for every K and T (T of the ham itself where none is given).   x, cotangent u: 1 d n"""
+    if temperatures and "temperature" not in {field.name for field in fields(ham)}:
+        raise OptionError(f"compare_gradients: {type(ham).__name__} has no temperature; leave temperatures out")
+    variants = [replace(ham, temperature=value) for value in temperatures] or [ham]  # type: ignore[call-arg]
+    return [_compare(x, variant, bases, steps, cotangent) for variant in variants for steps in steps_list]
+
+
+def _compare(x: Tensor, ham: Ham, bases: Tensor, steps: int, cotangent: Tensor) -> Gradients:
+    found: dict[str, Tensor] = {}
+    refusal = None
+    for name in STRATEGIES:
+        try:
+            found[name] = pulled(x, ham, bases, steps, name, cotangent)
+        except ImplicitGradientError as error:
+            refusal = Refusal(str(error), error.findings["residual"], error.findings["drift"])
+    found[DENSE] = fixed_point_gradient(x, ham, bases, steps, cotangent)
+    found = {name: g for name, g in found.items() if torch.isfinite(g).all()}
+    reference = found[REFERENCE]
+    return Gradients(
+        steps=steps,
+        temperature=getattr(ham, "temperature", None),
+        norms={name: float(g.norm()) for name, g in found.items()},
+        cosines={name: _cosine(g, reference) for name, g in found.items()},
+        distances={name: float((g - reference).norm() / reference.norm()) for name, g in found.items()},
+        refusal=refusal,
+    )
+
+
+def pulled(x: Tensor, ham: Ham, bases: Tensor, steps: int, grad: str, cotangent: Tensor) -> Tensor:
+    """u^T dy/dx as `decompose` gives it.   x, cotangent u: 1 d n   ->   dn"""
+    x = x.detach().requires_grad_()
+    y = decompose(x, ham, steps=steps, grad=grad, bases=bases).reconstruction
+    if not y.requires_grad:  # a read-out that does not look at x, under one-step
+        return torch.zeros_like(x).flatten()
+    return torch.autograd.grad(y, x, cotangent)[0].flatten()
+
+
+def fixed_point_gradient(x: Tensor, ham: Ham, bases: Tensor, steps: int, cotangent: Tensor) -> Tensor:
+    """u^T (G_x + G_h (I - F_h)^-1 F_x) at h^K, Proposition 2 with the direct term.   x, cotangent: 1 d n   ->   dn
+
+    Columns are fixed to unit length where scale can be traded, else I - F_h has no inverse. Other free directions
+    of a factorisation do not change y, so the least-norm solution is as good as any.
+    """
+    flow = Flow(x, ham, bases, unit_columns=ham.scale_free)
+    h = flow.path(steps)[-1]
+    output_h, output_x = jacobians(flow.output, h, flow.x)
+    sweep_h, sweep_x = jacobians(flow.sweep, h, flow.x)
+    u = cotangent.flatten()
+    system = torch.eye(len(h), dtype=h.dtype) - sweep_h.mT
+    v = torch.linalg.lstsq(system, (u @ output_h)[:, None], driver="gelsd").solution.squeeze(1)
+    return u @ output_x + v @ sweep_x
+
+
+def _cosine(a: Tensor, b: Tensor) -> float | None:
+    if a.norm() <= ROUND_OFF * b.norm():
+        return None
+    return float(a @ b / (a.norm() * b.norm()))

@@ -1,0 +1,214 @@
+"""Section 2.3 of the paper over inputs, hams, temperatures and seeds: run the measurements, return rows of numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hamburger.environment import Environment
+from hamburger.inspect.convergence import Contraction, Terms, contraction, spectrum, terms
+from hamburger.solvers import CD, NMF, VQ, Ham
+from hamburger_lab.propositions.gradients import DENSE, REFERENCE, Gradients, compare_gradients
+
+
+def low_rank(seed: int, *, d: int = 16, n: int = 64, rank: int = 4, noise: float = 0.05) -> Tensor:
+    """Non-negative parts, each position a mix of a few, plus |normal| noise.   ->   1 d n, float64"""
+    draw = torch.Generator().manual_seed(seed)
+    # an exponent thins the factors out, as parts of real features are: most entries small, a few large
+    parts = torch.rand(1, d, rank, generator=draw, dtype=torch.float64) ** 3
+    mix = torch.rand(1, rank, n, generator=draw, dtype=torch.float64) ** 3
+    spread = torch.randn(1, d, n, generator=draw, dtype=torch.float64).abs()
+    return parts @ mix + noise * spread
+
+
+def feature_map(seed: int, *, d: int = 16, side: int = 8) -> Tensor:
+    """ReLU features of a drawn image under a fixed random conv net.   ->   1 d (side * side), float64
+
+    Two strided convolutions with per-channel standardisation, as batch norm makes it, then ReLU: about half the
+    entries are zero and neighbouring positions agree, which is what a Hamburger meets inside a network.
+    """
+    weights = torch.Generator().manual_seed(2**16)  # the same net for every image
+    z = drawn_image(seed, side=4 * side)
+    for channels in (d, d):
+        fan_in = 9 * z.shape[1]
+        kernel = torch.randn(channels, z.shape[1], 3, 3, generator=weights, dtype=z.dtype) * (2 / fan_in) ** 0.5
+        z = F.conv2d(z, kernel, stride=2, padding=1)
+        z = ((z - z.mean((2, 3), keepdim=True)) / z.std((2, 3), keepdim=True)).relu()
+    return z.flatten(2)
+
+
+def drawn_image(seed: int, *, side: int) -> Tensor:
+    """A shaded background, overlapping coloured disks and stripes, a little grain.   ->   1 3 side side, in [0, 1]"""
+    draw = torch.Generator().manual_seed(seed)
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(*shape, generator=draw, dtype=torch.float64)
+
+    axis = torch.linspace(0, 1, side, dtype=torch.float64)
+    down, across = torch.meshgrid(axis, axis, indexing="ij")
+    tilt = uniform(3, 2, 1, 1)
+    image = 0.5 * (tilt[:, 0] * down + tilt[:, 1] * across)
+    for _ in range(5):
+        middle, radius, colour = uniform(2), 0.1 + 0.2 * uniform(1), uniform(3, 1, 1)
+        inside = (down - middle[0]) ** 2 + (across - middle[1]) ** 2 < radius**2
+        image = torch.where(inside, colour, image)
+    frequency, phase, left = 6 + 6 * uniform(1), 6.28 * uniform(1), 0.6 * uniform(1)
+    stripes = 0.5 + 0.5 * torch.sin(6.28 * frequency * down + phase)
+    image = torch.where((across > left) & (across < left + 0.25), stripes * uniform(3, 1, 1), image)
+    return (image + 0.02 * uniform(3, side, side)).clamp(0, 1)[None]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Section 2.3 over inputs, hams, temperatures and seeds: runs the measurements and returns rows of plain numbers.
+#
+# A row is one solve: its case (input, ham, temperature, seed) and named measures; None stands for "does not apply".
+
+
+INPUTS: dict[str, Callable[[int], Tensor]] = {"low-rank": low_rank, "feature map": feature_map}
+RANK = 4
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What is run. The last entry of `steps` is each ham's "settled" K: NMF needs far more sweeps than VQ and CD."""
+
+    seeds: int = 5
+    temperatures: tuple[float, ...] = (1.0, 0.1, 0.01)
+    steps: tuple[int, ...] = (1, 6, 50, 200)
+    settled_nmf: int = 2000
+    settled_soft: int = 400  # VQ and CD
+    term_steps: int = 50
+    settled_tol: float = 1e-10  # a path has settled when a sweep moves h by less than this fraction of |h|
+    one_tol: float = 1e-6  # an eigenvalue is "at 1" within this; NMF's eps = 1e-6 moves them by about 1e-7
+
+    def settled(self, ham: Ham) -> int:
+        return self.settled_nmf if ham.scale_free else self.settled_soft
+
+    def hams(self) -> list[Ham]:
+        soft = [kind(RANK, temperature=t) for kind in (VQ, CD) for t in self.temperatures]
+        return [NMF(RANK), *soft]
+
+
+QUICK = Protocol(seeds=1, temperatures=(1.0, 0.01), steps=(1, 6), settled_nmf=30, settled_soft=20, term_steps=6)
+
+
+def study(protocol: Protocol, progress: Callable[[int, int], None] = lambda done, total: None) -> dict[str, Any]:
+    """All cases of the protocol: {"protocol", "environment", "rows", "curves"}, ready for JSON."""
+    cases = [(name, ham, seed) for name in INPUTS for ham in protocol.hams() for seed in range(protocol.seeds)]
+    rows, curves = [], []
+    for done, (name, ham, seed) in enumerate(cases):
+        progress(done, len(cases))
+        row, curve = measure(INPUTS[name](seed), ham, seed, protocol)
+        case = {
+            "input": name,
+            "ham": type(ham).__name__,
+            "temperature": getattr(ham, "temperature", None),
+            "seed": seed,
+        }
+        rows.append(case | row)
+        curves.append(case | curve)
+    progress(len(cases), len(cases))
+    sizes = {"rank": RANK, "shape": list(low_rank(0).shape), "dtype": "float64"}
+    return _rounded(
+        {
+            "protocol": asdict(protocol) | sizes,
+            "environment": asdict(Environment.here("cpu")),
+            "rows": rows,
+            "curves": curves,
+        }
+    )
+
+
+def measure(x: Tensor, ham: Ham, seed: int, protocol: Protocol) -> tuple[dict[str, Any], dict[str, Any]]:
+    """One solve: its measures, and the curves of the figure.   x: 1 d n"""
+    draw = torch.Generator().manual_seed(seed)
+    bases = ham.draw(1, x.shape[1], like=x, generator=draw)
+    cotangent = torch.randn(x.shape, generator=draw, dtype=x.dtype)
+    cotangent = cotangent / cotangent.norm()
+    settled = protocol.settled(ham)
+    free = ham.scale_free
+
+    moves = contraction(x, ham, bases, settled, unit_columns=free)
+    parts = terms(x, ham, bases, protocol.term_steps)
+    row = dict(_contraction(moves, protocol)) | dict(_terms(parts))
+    for label, steps in (("early", min(6, settled)), ("settled", settled)):
+        here = spectrum(x, ham, bases, steps)
+        row |= {f"radius {label}": here.radius, f"norm {label}": here.operator_norm}
+    row["at one"] = here.at_one(protocol.one_tol)
+    if free:
+        row["radius unit columns"] = spectrum(x, ham, bases, settled, unit_columns=True).radius
+        row["rate raw"] = contraction(x, ham, bases, settled).rate
+    with torch.no_grad():
+        found = ham.solve(x, ham.init(x, bases), settled).bases
+    row["rank of bases"] = int(torch.linalg.matrix_rank(found, rtol=1e-6))
+    grid = [*(k for k in protocol.steps if k < settled), settled]
+    compared = compare_gradients(x, ham, bases, grid, cotangent=cotangent)
+    for at in compared:
+        row |= dict(_gradients("settled" if at.steps == settled else str(at.steps), at))
+    curve = {
+        "moves": [move / moves.size for move in moves.moves[:120]],
+        "terms": list(parts.norms),
+        "steps": grid,
+        "one-step": [at.cosines["one-step"] for at in compared],
+        "truncated:1": [at.cosines["truncated:1"] for at in compared],
+    }
+    return row, curve
+
+
+def _contraction(moves: Contraction, protocol: Protocol) -> Iterator[tuple[str, Any]]:
+    yield "rate", moves.rate
+    yield "worst ratio", max(moves.ratios, default=None)
+    yield "settled at", moves.settled(protocol.settled_tol)
+    yield "last move", moves.moves[-1] / moves.size
+
+
+def _terms(parts: Terms) -> Iterator[tuple[str, Any]]:
+    l_h, l_x, l_g = parts.lipschitz
+    yield from (("L_h", l_h), ("L_x", l_x), ("L_G", l_g))
+    yield "bound", parts.bound
+    yield "through sweeps", parts.through_sweeps
+    yield "dy/dh0", parts.by_start
+    yield "direct", parts.direct
+    yield "start", parts.start
+    yield "first term", parts.norms[0]
+    yield "largest term at", parts.norms.index(max(parts.norms))
+    yield "last over first", parts.norms[-1] / parts.norms[0]
+    yield "envelope", parts.envelope
+
+
+def _gradients(label: str, at: Gradients) -> Iterator[tuple[str, Any]]:
+    reference = at.norms[REFERENCE]
+    yield f"bptt norm K={label}", reference
+    for name in ("one-step", "truncated:1", "implicit", DENSE):
+        yield f"{name} cosine K={label}", at.cosines.get(name)
+        yield f"{name} norm K={label}", at.norms[name] / reference if name in at.norms else None
+        yield f"{name} distance K={label}", at.distances.get(name)
+    yield f"implicit refused K={label}", at.refusal.message if at.refusal else None
+    yield f"implicit drift K={label}", at.refusal.drift if at.refusal else None
+
+
+def as_json(result: dict[str, Any]) -> str:
+    """One line for each row and curve: small enough to commit, and a diff shows which solve changed."""
+    head = [f"{json.dumps(key)}: {json.dumps(result[key])}" for key in ("protocol", "environment")]
+    lists = [
+        f"{json.dumps(key)}: [\n" + ",\n".join(json.dumps(entry) for entry in result[key]) + "\n]"
+        for key in ("rows", "curves")
+    ]
+    return "{\n" + ",\n".join(head + lists) + "\n}\n"
+
+
+def _rounded(value: Any) -> Any:
+    """Five digits are more than the spread over seeds can use, and keep the file readable."""
+    if isinstance(value, float):
+        return float(f"{value:.5g}") if abs(value - 1) > 1e-3 else round(value, 9)
+    if isinstance(value, dict):
+        return {key: _rounded(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_rounded(entry) for entry in value]
+    return value

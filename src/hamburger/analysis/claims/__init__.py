@@ -1,7 +1,0 @@
-"""The paper's claims, each with its numbers, the experiment that tests it here, and a verdict from committed rows."""
-
-from hamburger.analysis.claims.base import Claim, Finding, Trial, Verdict
-from hamburger.analysis.claims.registry import CLAIMS
-from hamburger.analysis.claims.results import Results
-
-__all__ = ["CLAIMS", "Claim", "Finding", "Results", "Trial", "Verdict"]

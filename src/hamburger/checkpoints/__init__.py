@@ -1,0 +1,16 @@
+"""Weights of other people's Hamburgers, under our names.
+
+>>> from hamburger.checkpoints import infer_options, load_hamburger, read_checkpoint
+>>> state = read_checkpoint("hamnet.pth")
+>>> layer = hb.Hamburger(**infer_options(state), rank=64)
+>>> print(load_hamburger(layer, state))
+
+Sources: "hamnet", the authors' burgers V1, V2 and V2+; "lightham", the authors' head in SegNeXt; "mmseg", the same head
+in mmsegmentation, with the same keys. Tensors do not tell rank, steps and gradient; see `infer_options`. In particular
+LightHam was trained with grad="bptt" and evaluated with eval_steps=7, in SegNeXt and in mmsegmentation alike.
+"""
+
+from hamburger.checkpoints.foreign_burger import infer_options, load_hamburger
+from hamburger.checkpoints.read import CheckpointError, Report, read_checkpoint
+
+__all__ = ["CheckpointError", "Report", "infer_options", "load_hamburger", "read_checkpoint"]

@@ -1,0 +1,101 @@
+"""`folder` and `imagenet`: one directory per class, as people sort their pictures and as ImageNet is unpacked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hamburger.classification.data.base import Piece, Source, file_stamp, image_sources
+from hamburger.errors import DataError, check_count
+from hamburger.training.image_files import SUFFIXES, read_square
+
+SQUARE = "central square, triangle filter"
+IMAGENET_CLASSES = 1000
+SPLITS = ("train", "val", "valid", "validation", "test")
+
+
+@image_sources.register("folder")
+class ClassFolders(Source):
+    """Classes are the directories of `root/SPLIT`, or of `root` where there is no such directory, by name.
+
+    Images lie in them at any depth: the `images` of Tiny-ImageNet's directories too. All are cut to the largest square
+    in the middle and resized.
+    """
+
+    name = "folder"
+
+    def __init__(self, split: str = "train", *, root: Path, size: int) -> None:
+        check_count(self.name, "size", size, least=4)
+        self.split, self.size, self.root = split, size, Path(root)
+        if not self.root.is_dir():
+            raise DataError(f"{self.name}: there is no folder {self.root}; name one that holds a directory per class")
+        place = self._place()
+        folders = sorted(entry for entry in place.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+        self.files: list[tuple[Path, int]] = []
+        empty = []
+        for label, folder in enumerate(folders):
+            found = sorted(
+                path
+                for path in folder.rglob("*")
+                if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
+            )
+            self.files += [(path, label) for path in found]
+            if not found:
+                empty.append(f"{folder}: no JPEG, PNG or WebP file")
+        if not folders or not self.files:
+            raise DataError(
+                f"{self.name}: {place} holds no directory with images; it takes one directory per class, such as "
+                f"{place / 'cats' / 'first.jpg'}"
+            )
+        if empty:
+            raise DataError(f"{self.name}: a class without images: {'; '.join(empty)}; fill or remove it", empty)
+        self.classes = tuple(folder.name for folder in folders)
+
+    def _place(self) -> Path:
+        """A folder without splits is one of images to train on, and of nothing else."""
+        if (self.root / self.split).is_dir():
+            return self.root / self.split
+        others = [name for name in SPLITS if any(entry.is_dir() for entry in (self.root / name).glob("*"))]
+        if others or self.split != SPLITS[0]:
+            has = f"it has {', '.join(others)}" if others else f"its classes are the split '{SPLITS[0]}'"
+            raise DataError(f"{self.name}: there is no split '{self.split}' in {self.root}; {has}")
+        return self.root
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def read(self, index: int) -> Piece:
+        path, label = self.files[index]
+        return Piece(read_square(path, self.size)[None], np.array([label], np.int64))
+
+    def origin(self) -> Any:
+        return [[*file_stamp(path, self.root), label] for path, label in self.files]
+
+    def transform(self) -> str:
+        return f"{SQUARE} to {self.size}"
+
+
+@image_sources.register("imagenet")
+class ImageNet(ClassFolders):
+    """The training or validation folders of ILSVRC 2012 as unpacked: n01440764 ... n15075141, 1,000 of them.
+
+    `any_classes` takes what is there: part of it, or a small tree in the same form.
+    """
+
+    name = "imagenet"
+
+    def __init__(self, split: str = "train", *, root: Path, size: int = 128, any_classes: bool = False) -> None:
+        super().__init__(split, root=root, size=size)
+        foreign = [name for name in self.classes if not (name[0] == "n" and name[1:].isdigit())]
+        if foreign:
+            raise DataError(
+                f"imagenet: {self.root} has directories that are no WordNet ids (n01440764, ...): "
+                f"{', '.join(foreign[:5])}; for pictures of your own take --set data.name=folder"
+            )
+        if not any_classes and len(self.classes) != IMAGENET_CLASSES:
+            raise DataError(
+                f"imagenet: {self.root} has {len(self.classes)} of the {IMAGENET_CLASSES} classes; complete it, or "
+                f"take what is there with --set data.options.any_classes=true"
+            )

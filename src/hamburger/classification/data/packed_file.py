@@ -1,0 +1,120 @@
+"""Images of one size in one file that is mapped into memory: written once, whole or not there, with a checksum.
+
+    n images of 3 size size bytes | n labels, int32 | a description in JSON | its length, 8 bytes | 8 letters
+
+The description has the key of what was packed and how, so that the file of anything else is never taken for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from hamburger.classification.data.base import Piece
+from hamburger.errors import DataError
+from hamburger.files import sync_folder
+from hamburger.training.image_files import Bytes
+
+MAGIC = b"HAMPACK1"
+TAIL = 8 + len(MAGIC)
+BLOCK = 2**24
+LABEL = np.dtype("<i4")
+
+
+class Unusable(DataError):
+    """A packed file that is damaged, or of something else; it can be made again."""
+
+
+class Packed(NamedTuple):
+    """`images`: n 3 size size, uint8, not in memory but in the file.   `labels`: n.   `digest`: of both"""
+
+    images: Bytes
+    labels: npt.NDArray[np.int64]
+    digest: str
+
+
+def write_packed(path: Path, key: dict[str, Any], size: int, pieces: Iterable[Piece]) -> None:
+    """Written aside, put on the disk, renamed: a kill at any moment leaves the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # a name that no other process takes, of this machine or of another that shares the folder
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
+    partial = Path(name)
+    digest, labels, count = hashlib.sha256(), [], 0
+    try:
+        with os.fdopen(handle, "wb") as file:
+            for piece in pieces:
+                content = np.ascontiguousarray(piece.images).tobytes()
+                file.write(content)
+                digest.update(content)
+                labels.append(piece.labels)
+                count += len(piece.labels)
+            content = np.concatenate(labels).astype(LABEL).tobytes() if labels else b""
+            file.write(content)
+            digest.update(content)
+            description = {"key": key, "count": count, "size": size, "sha256": digest.hexdigest()}
+            text = json.dumps(description).encode()
+            file.write(text + len(text).to_bytes(8, "little") + MAGIC)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.chmod(0o644)  # mkstemp's own mode shuts out every other reader
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def read_packed(
+    path: Path, key: dict[str, Any], *, verify: bool = True, after: Callable[[int], object] = lambda read: None
+) -> Packed:
+    """The images of that key, or Unusable with the reason. `verify` reads all of it once and compares its checksum."""
+    description = _description(path)
+    if description["key"] != key:
+        raise Unusable(f"{path} is of other images, or of another way to prepare them")
+    count, size = int(description["count"]), int(description["size"])
+    pixels = count * 3 * size * size
+    if path.stat().st_size != pixels + LABEL.itemsize * count + description["tail"]:
+        raise Unusable(f"{path} has not the length that it was written with")
+    if verify and _digest(path, pixels + LABEL.itemsize * count, after) != description["sha256"]:
+        raise Unusable(f"{path} has not the checksum that it was written with")
+    images = np.memmap(path, np.uint8, "r", 0, (count, 3, size, size))
+    labels = np.fromfile(path, LABEL, count, offset=pixels).astype(np.int64)
+    return Packed(images, labels, str(description["sha256"]))
+
+
+def _description(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            length = file.seek(0, os.SEEK_END)
+            file.seek(max(0, length - TAIL))
+            tail = file.read()
+            stated = int.from_bytes(tail[:8], "little")
+            if len(tail) != TAIL or tail[8:] != MAGIC or stated > length - TAIL:
+                raise Unusable(f"{path} is cut short, or no packed file")
+            file.seek(length - TAIL - stated)
+            found = json.loads(file.read(stated))
+        if not {"key", "count", "size", "sha256"} <= found.keys():
+            raise Unusable(f"{path} does not say what it holds")
+        return {**found, "tail": stated + TAIL}
+    except (ValueError, AttributeError) as broken:
+        if isinstance(broken, Unusable):
+            raise
+        raise Unusable(f"{path} does not say what it holds ({broken})") from None
+
+
+def _digest(path: Path, length: int, after: Callable[[int], object]) -> str:
+    digest, left = hashlib.sha256(), length
+    with path.open("rb") as file:
+        while left and (block := file.read(min(BLOCK, left))):
+            digest.update(block)
+            left -= len(block)
+            after(len(block))
+    return digest.hexdigest()

@@ -1,0 +1,99 @@
+"""A classifier of timm with a context put into it, and its weights in a file that says how to build it again."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from hamburger.checkpoints.weights_file import Info, read_stored, write_stored
+from hamburger.errors import OptionError, check_choice, check_count
+from hamburger.insertion import insert_context
+
+TASK = "classes"
+STEMS = ("timm", "small")
+# images are in [-1, 1]
+MEAN = STD = (0.5, 0.5, 0.5)
+
+
+class Classifier(nn.Module):
+    """b 3 h w   ->   logits b k.   `config` holds the keywords of `create_classifier`."""
+
+    def __init__(self, net: nn.Module, config: dict[str, Any]) -> None:
+        super().__init__()
+        self.net, self.config = net, config
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.net(images)
+        return logits
+
+
+def create_classifier(
+    backbone: str = "resnet18",
+    *,
+    num_classes: int,
+    context: str | None = None,
+    context_options: dict[str, Any] | None = None,
+    after: str = "layer3",
+    gate: str | None = "zero",
+    stem: str = "timm",
+    size: int = 32,
+    backbone_options: dict[str, Any] | None = None,
+    pretrained: bool = False,
+) -> Classifier:
+    """The named network of timm for images of `size`, with a context behind its submodule `after`.
+
+    `stem="small"` gives a ResNet the first layer that is usual for images of 32 or 64 pixels: 3 x 3, without stride or
+    pool.
+    """
+    import timm
+
+    config = {key: value for key, value in locals().items() if key != "timm"}
+    check_choice("create_classifier", "stem", stem, STEMS)
+    check_count("create_classifier", "num_classes", num_classes, least=2)
+    try:
+        net = timm.create_model(backbone, num_classes=num_classes, pretrained=pretrained, **(backbone_options or {}))
+    except (RuntimeError, TypeError) as error:
+        close = [] if timm.is_model(backbone) else difflib.get_close_matches(backbone, timm.list_models(), n=3)
+        hint = f"; did you mean {' or '.join(close)}?" if close else ""
+        if timm.is_model(backbone) and backbone_options:
+            hint = f"; backbone_options are {backbone_options}, which belong to another network or are none of its"
+        raise OptionError(f"create_classifier: timm cannot build '{backbone}': {error}{hint}") from error
+    if stem == "small":
+        _shrink_stem(backbone, net)
+    if context is not None:
+        chosen = (context, dict(context_options or {}))
+        insert_context(net, {after: chosen}, gate=gate, example=torch.zeros(1, 3, size, size))
+    return Classifier(net, config)
+
+
+def _shrink_stem(backbone: str, net: nn.Module) -> None:
+    first = net._modules.get("conv1")
+    if not isinstance(first, nn.Conv2d) or "maxpool" not in net._modules:
+        raise OptionError(
+            f"create_classifier: stem='small' is for ResNets with one convolution and a pool, such as resnet18, not "
+            f"for '{backbone}'; leave it at 'timm'"
+        )
+    small = nn.Conv2d(first.in_channels, first.out_channels, 3, padding=1, bias=first.bias is not None)
+    nn.init.kaiming_normal_(small.weight, mode="fan_out", nonlinearity="relu")
+    net.conv1, net.maxpool = small, nn.Identity()
+
+
+def save_classifier(path: str | os.PathLike[str], net: Classifier, info: Info, *, durable: bool = True) -> None:
+    """Write the network to a file that is either complete or not there."""
+    model = {"task": TASK, **net.config, "pretrained": False}
+    write_stored(path, net, replace(info, model=model, mean=MEAN, std=STD), durable=durable)
+
+
+def load_classifier(path: str | os.PathLike[str]) -> tuple[Classifier, Info]:
+    """The classifier of a file, on the CPU and in evaluation mode, and what its classes are called."""
+    info, tensors = read_stored("load_classifier", path, TASK)
+    options = {key: value for key, value in info.model.items() if key != "task"}
+    with torch.random.fork_rng(devices=[]):  # what is drawn here is overwritten: leave the caller's draws alone
+        net = create_classifier(**options)
+    net.load_state_dict(tensors)
+    return net.eval(), info

@@ -1,0 +1,31 @@
+"""A photograph's class, and how probable the network holds each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hamburger.classification.evaluate import as_input
+from hamburger.inference.image_inputs import read_square
+from hamburger.training.task import Answer, Answers
+
+PROTOCOL = "the largest square in the middle, {size} x {size}"
+
+
+class ClassAnswers(Answers):
+    columns = ("image", "class", "probability", "then")
+
+    @torch.inference_mode()
+    def __call__(self, *paths: Path) -> Answer:
+        (path,) = paths
+        pixels = read_square(path, self.info.extra["size"])
+        chances = self.net(as_input(pixels[None].to(self.device)))[0].float().softmax(0).tolist()
+        ranked = sorted(zip(self.info.classes, chances, strict=True), key=lambda item: -item[1])
+        (name, chance), *others = ranked
+        row = {"class": name, "probability": chance, "probabilities": dict(ranked)}
+        return Answer(row, (name, f"{chance:.1%}", ", ".join(f"{each} {value:.1%}" for each, value in others[:2])))
+
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), "protocol": PROTOCOL.format(size=self.info.extra["size"])}

@@ -1,0 +1,157 @@
+"""Classification recipes: a timm network with a context inserted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hamburger.classification.model import STEMS
+from hamburger.errors import check_choice, check_count, check_flag
+from hamburger.registry import Registry
+from hamburger.training.recipe import (
+    KEEP,
+    RESIDENT,
+    Optim,
+    SupervisedTraining,
+    check_optim,
+    check_training,
+    check_two_at_once,
+)
+from hamburger.training.scores import Score
+from hamburger.training.task import Kind
+
+
+@dataclass(frozen=True)
+class ClassifierModel:
+    """Keywords of `create_classifier`: a network of timm, and the context that is put into it."""
+
+    backbone: str = "resnet18"
+    backbone_options: dict[str, Any] = field(default_factory=dict)
+    context: str | None = "nmf"
+    context_options: dict[str, Any] = field(default_factory=dict)
+    after: str = "layer3"  # the submodule that the context follows
+    gate: str | None = "zero"
+    stem: str = "timm"  # or "small": the first stride of 4 taken out, for images of 32 or 64 pixels
+    pretrained: bool = False  # timm's weights
+
+
+@dataclass(frozen=True)
+class ClassificationData:
+    """An image set with a class each: those that generators are trained on."""
+
+    name: str = "figures"
+    options: dict[str, Any] = field(default_factory=dict)
+    train_split: str = "train"
+    val_split: str = "val"
+    size: int = 32
+    flip: bool = True  # mirror half of the images
+    workers: int = 4
+    resident: str = "auto"  # keep the whole set on the device: "auto", "yes" or "no"
+
+
+@dataclass(frozen=True)
+class ClassificationRecipe(SupervisedTraining):
+    """A classifier."""
+
+    task: str = "classes"  # by which a recipe.json is known
+    model: ClassifierModel = field(default_factory=ClassifierModel)
+    data: ClassificationData = field(default_factory=ClassificationData)
+    optim: Optim = field(default_factory=Optim)
+    eval_every: int = 1_000
+    keep: str = "best"  # which weights become best.safetensors: the best on the validation split, or the last
+
+
+# functions without arguments that return a ClassRecipe
+classification_recipes: Registry[ClassificationRecipe] = Registry("classification recipe")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Classification with a ResNet of timm and a context put into it: the post on decomposed attention names this task.
+
+
+@classification_recipes.register("figures-classes")
+def figures_classes() -> ClassificationRecipe:
+    """The embedded default: four generated forms of 32 x 32, seconds on two cores; the context sees 8 x 8 positions."""
+    return ClassificationRecipe(
+        name="figures-classes",
+        model=ClassifierModel(
+            backbone="resnet10t",
+            backbone_options={"stem_width": 8, "channels": [32, 32, 64, 64]},
+            after="layer1",  # 32 channels; layer3 would leave 2 x 2 positions, fewer than a ham has atoms
+        ),
+        data=ClassificationData(name="figures", options={"length": 512}, flip=False, workers=0),
+        optim=Optim(lr=0.05, weight_decay=1e-4, bias_lr=1.0, warmup=5),
+        batch=32,
+        steps=120,
+        eval_every=40,
+        checkpoint_every=40,
+    )
+
+
+@classification_recipes.register("cifar10-classes")
+def cifar10_classes() -> ClassificationRecipe:
+    """CIFAR-10, ResNet-18 with a small stem, 30 epochs; the context sees 8 x 8 positions."""
+    return ClassificationRecipe(
+        name="cifar10-classes",
+        model=ClassifierModel(
+            backbone="resnet18", stem="small"
+        ),  # the usual one would leave 2 x 2 positions to the context
+        data=ClassificationData(name="cifar10", val_split="test"),
+        optim=Optim(lr=0.1, weight_decay=5e-4, bias_lr=1.0, warmup=200),
+        batch=128,
+        steps=11_700,
+        precision="bf16",
+        channels_last=True,
+        eval_every=1_170,
+        checkpoint_every=1_170,
+    )
+
+
+@classification_recipes.register("tiny-imagenet-classes")
+def tiny_imagenet_classes() -> ClassificationRecipe:
+    """Tiny-ImageNet, or some classes of it, at 64 pixels; the context sees 16 x 16 positions."""
+    return replace(
+        cifar10_classes(),
+        name="tiny-imagenet-classes",
+        data=ClassificationData(name="tiny-imagenet", size=64),
+        steps=4_000,
+        eval_every=400,
+        checkpoint_every=400,
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Whether a classification recipe can be run at all, asked before any work is done.
+
+
+def check_class_recipe(recipe: ClassificationRecipe, *, processes: int = 1) -> None:
+    """Raise OptionError on the first field whose value cannot be; `processes` share the batch."""
+    call = f"recipe '{recipe.name}'"
+    check_training(recipe, processes=processes)
+    check_choice(call, "task", recipe.task, ("classes",))
+    check_count(call, "eval_every", recipe.eval_every, least=1)
+    check_choice(call, "keep", recipe.keep, KEEP)
+    check_two_at_once(recipe, processes=processes)
+    check_choice(call, "model.stem", recipe.model.stem, STEMS)
+    check_flag(call, "model.pretrained", recipe.model.pretrained)
+    check_count(call, "data.size", recipe.data.size, least=1)
+    check_count(call, "data.workers", recipe.data.workers, least=0)
+    check_flag(call, "data.flip", recipe.data.flip)
+    check_choice(call, "data.resident", recipe.data.resident, RESIDENT)
+    check_optim(call, recipe.optim)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The kinds of recipe that `ham train` takes, one for each task, and the scores that their runs are judged by.
+
+
+CLASSES = Kind(
+    task="classes",
+    networks="Classifiers",
+    recipe=ClassificationRecipe,
+    named=classification_recipes,
+    check=check_class_recipe,
+    scores=(Score("accuracy", "accuracy"),),
+    pooled="the share of the images of the validation split that are named rightly",
+    each=Score("per_class", "accuracy"),
+)

@@ -1,0 +1,61 @@
+"""Double attention (Chen, Kalantidis, Li, Yan and Feng, "A²-Nets: Double attention networks", NeurIPS 2018).
+
+Checked against the paper's formula and widely used ports; where the batch norms stand is uncertain (see `norm`).
+One popular port leaves out the softmax axes, which torch then takes to be the batch, and the residual: not so here.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from hamburger.contexts.common import check_map, contexts, conv, softmax32
+from hamburger.errors import check_choice, check_count
+from hamburger.layers.norm import BatchNorm2d
+
+NORMS = ("all", "out", "none")
+
+
+@contexts.register("a2")
+class DoubleAttention(nn.Module):
+    """Gather k descriptors of the whole map, then give each position its mix of them.   b c h w   ->   b c h w
+
+        A, B, V = Wa X, Wb X, Wv X                      m n, k n, k n
+        G = A softmax over pixels of B, transposed      m k      gather
+        Z = G softmax over k of V                       m n      distribute
+        Y = X + Wr Z
+
+    It is one head of efficient attention with values A, keys B and queries V. O(n (m + k) c), nothing is n x n.
+
+    - `inner`: m, the width of what is gathered. `maps`: k, how many descriptors. Both are the channels by default, as
+      Table 3 of the Hamburger paper needs; the A² paper works narrower, at about a quarter.
+    - `norm`: batch norm after every convolution ("all"), after the last ("out"), or nowhere ("none"). Four of them make
+      the 1.01M parameters that Table 3 prints; the A² paper's residual use shows the last alone.
+    """
+
+    def __init__(self, channels: int, *, inner: int | None = None, maps: int | None = None, norm: str = "all") -> None:
+        super().__init__()
+        inner = channels if inner is None else inner
+        maps = channels if maps is None else maps
+        check_count("a2", "channels", channels, least=1)
+        check_count("a2", "inner", inner, least=1)
+        check_count("a2", "maps", maps, least=1)
+        check_choice("a2", "norm", norm, NORMS)
+        self.channels = channels
+
+        def linear(in_channels: int, out_channels: int, normed: bool) -> nn.Sequential:
+            layer = conv(in_channels, out_channels, bias=True)
+            return nn.Sequential(layer, BatchNorm2d(out_channels) if normed else nn.Identity())
+
+        self.features = linear(channels, inner, norm == "all")
+        self.gather = linear(channels, maps, norm == "all")
+        self.distribute = linear(channels, maps, norm == "all")
+        self.out = linear(inner, channels, norm != "none")
+
+    def forward(self, x: Tensor) -> Tensor:
+        check_map("a2", x, self.channels)
+        features = self.features(x).flatten(2)
+        over_pixels = softmax32(self.gather(x).flatten(2), dim=2)
+        over_maps = softmax32(self.distribute(x).flatten(2), dim=1)
+        descriptors = features @ over_pixels.mT  # b m k
+        y = descriptors @ over_maps
+        return x + self.out(y.unflatten(2, x.shape[2:]))

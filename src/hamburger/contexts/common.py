@@ -1,0 +1,171 @@
+"""The registry of context modules and the building blocks that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hamburger.errors import OptionError, ShapeError, check_count
+from hamburger.layers.norm import BatchNorm2d
+from hamburger.precision import HALF, full_precision, widen
+from hamburger.registry import Registry
+from hamburger.shapes import check_tensor
+
+contexts: Registry[nn.Module] = Registry("context")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The pieces that context modules share, so that each of their files holds only its own idea.
+
+
+def check_map(call: str, x: Tensor, channels: int) -> None:
+    """What a context is called with: before its first convolution would speak of weights and groups instead."""
+    check_tensor(call, "the input", x)
+    if x.dim() != 4 or x.shape[1] != channels:
+        hint = f"; build it with channels={x.shape[1]}" if x.dim() == 4 else ""
+        raise ShapeError(f"{call}: built for maps b c h w of {channels} channels, got {tuple(x.shape)}{hint}")
+
+
+def check_counts(call: str, option: str, values: object, *, example: Sequence[int]) -> None:
+    """At least one whole number above zero, in a list or tuple."""
+    if not isinstance(values, Sequence) or isinstance(values, str) or not values:
+        raise OptionError(f"{call}: {option} must name at least one size, such as {tuple(example)}, got {values!r}")
+    for value in values:
+        check_count(call, f"each of the {option}", value, least=1)
+
+
+def check_dropout(call: str, value: object) -> None:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not (number and 0 <= value < 1):  # type: ignore[operator]
+        raise OptionError(f"{call}: dropout must be a number of at least 0 and below 1, got {value!r}")
+
+
+def conv(in_channels: int, out_channels: int, kernel: int = 1, *, bias: bool) -> nn.Conv2d:
+    """A convolution that keeps the size of the map."""
+    return nn.Conv2d(in_channels, out_channels, kernel, padding=kernel // 2, bias=bias)
+
+
+def conv_norm_relu(
+    in_channels: int, out_channels: int, kernel: int = 1, *, bias: bool = False, relu: bool = True
+) -> nn.Sequential:
+    """Convolution, batch norm and, unless told otherwise, ReLU."""
+    layers: list[nn.Module] = [conv(in_channels, out_channels, kernel, bias=bias), BatchNorm2d(out_channels)]
+    return nn.Sequential(*layers, nn.ReLU()) if relu else nn.Sequential(*layers)
+
+
+def resize(x: Tensor, like: Tensor) -> Tensor:
+    """Bilinear to the height and width of `like`, corners aligned as the original networks have it."""
+    if x.shape[2:] == like.shape[2:]:
+        return x
+    return F.interpolate(x, size=like.shape[2:], mode="bilinear", align_corners=True)
+
+
+def softmax32(scores: Tensor, dim: int) -> Tensor:
+    """Softmax in float32: unscaled scores overflow half precision before they are normalised."""
+    if scores.dtype not in HALF:
+        return scores.softmax(dim)
+    return scores.softmax(dim, dtype=torch.float32).to(scores.dtype)  # read and widened in one pass
+
+
+def materialised(queries: Tensor, keys: Tensor, values: Tensor, *, scale: float, dropout: float = 0.0) -> Tensor:
+    """Softmax attention with its weights held in memory.   ... n d, ... m d, ... m e   ->   ... n e"""
+    weights = attention_weights(queries, keys, scale=scale).to(values.dtype)
+    return (F.dropout(weights, dropout) if dropout else weights) @ values
+
+
+def attention_weights(queries: Tensor, keys: Tensor, *, scale: float) -> Tensor:
+    """The matrix A of softmax attention, its rows sums of 1.   ... n d, ... m d   ->   ... n m
+
+    Scaled before the product, so that half precision never sees the larger unscaled scores; where there is no scale,
+    the scores are float32.
+    """
+    if scale == 1:
+        with full_precision(queries.device.type):
+            return (widen(queries) @ widen(keys).mT).softmax(dim=-1)
+    return softmax32((queries * scale) @ keys.mT, dim=-1)
+
+
+def fold(branches: Sequence[Tensor], channels: int) -> Tensor:
+    """Branches of d channels, laid end to end, cut into pieces of c channels and averaged.   b d h w   ->   b c h w
+
+    Piece by piece where widths allow: laying them end to end would copy all of them.
+    """
+    width = branches[0].shape[1]
+    pieces = len(branches) * width // channels
+    if channels % width and width % channels:
+        return torch.cat(list(branches), dim=1).unflatten(1, (pieces, channels)).mean(1)
+    wide = [piece for y in branches for piece in y.split(min(channels, width), dim=1)]
+    per = len(wide) // pieces  # narrow branches that make one piece together
+    groups = [torch.cat(wide[i : i + per], dim=1) if per > 1 else wide[i] for i in range(0, len(wide), per)]
+    total = groups[0]
+    for piece in groups[1:]:
+        total = total + piece
+    return total / pieces
+
+
+# torch 2.6 cannot tell an export from a compilation; what is done for an export is right in both
+exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Means over the cells of a grid, and a grid laid over a map: how every pyramid begins and ends.
+
+
+def grid_mean(x: Tensor, size: int) -> Tensor:
+    """Adaptive average pooling to size x size, as two products.   b c h w   ->   b c size size
+
+    The same cells as torch's own pooling, overlapping where `size` does not divide h or w. Its ONNX export is right
+    only for the size it was traced with, and its CUDA gradient adds in no fixed order; a product has neither trouble.
+    """
+    if size == 1:
+        return x.mean((2, 3), keepdim=True)
+    (rows, per_row), (columns, per_column) = (_made(_cells, size, x.shape[axis], x) for axis in (2, 3))
+    # sums of ones and zeros first, which are exact in any precision, then one division
+    return rows @ (x @ columns.mT) / (per_row * per_column.mT).to(x.dtype)
+
+
+def _cells(size: int, length: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Row i has ones from floor(i length / size) up to ceil((i + 1) length / size).   ->   size length, size 1"""
+    cell = torch.arange(size, device=device)[:, None]
+    position = torch.arange(length, device=device)
+    first, end = cell * length // size, ((cell + 1) * length + size - 1) // size
+    inside = (position >= first) & (position < end)
+    return inside.to(dtype), inside.sum(1, keepdim=True).to(torch.float32)
+
+
+def _made(make: Callable[..., Any], size: int, length: int, like: Tensor) -> Any:
+    """The matrices of one grid and one length: made once, and not at every call by a dozen small launches."""
+    if torch.compiler.is_compiling():  # a graph has them as constants, or makes them for sizes known at run time
+        return make(size, length, like.dtype, like.device)
+    return _kept(make, size, length, like.dtype, like.device)
+
+
+@lru_cache(maxsize=256)
+def _kept(make: Callable[..., Any], size: int, length: int, dtype: torch.dtype, device: torch.device) -> Any:
+    with torch.inference_mode(False):  # else what a first call under inference_mode keeps could not be trained with
+        return make(size, length, dtype, device)
+
+
+def grid_resize(x: Tensor, size: Sequence[int]) -> Tensor:
+    """Bilinear resize with aligned corners, as two matrix products.   b c s t   ->   b c *size
+
+    The values of torch's own interpolation. Its CUDA gradient adds h w values into s s cells one after another, which
+    takes longer than everything else in a pyramid; a product adds them as a tree.
+    """
+    rows, columns = (_made(_weights, x.shape[axis], length, x) for axis, length in zip((2, 3), size, strict=True))
+    return rows @ x @ columns.mT
+
+
+def _weights(size: int, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Row i holds the weights of the cells at position i (size - 1) / (length - 1).   ->   length size"""
+    # whole numbers until the last division: position i lies i (size - 1) steps of 1 / (length - 1) from the first cell
+    steps = max(length - 1, 1)
+    at = torch.arange(length, device=device)[:, None] * (size - 1)
+    away = (at - torch.arange(size, device=device) * steps).abs()
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    return ((steps - away).clamp_min(0).to(wide) / steps).to(dtype)

@@ -1,0 +1,136 @@
+"""Dual attention (Fu et al., "Dual attention network for scene segmentation", CVPR 2019).
+
+Checked against the authors' code, which differs from the paper in the channel branch: see `ChannelAttention`.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hamburger.contexts.common import attention_weights, check_map, contexts, conv, conv_norm_relu
+from hamburger.errors import OptionError, check_choice, check_count, check_flag
+from hamburger.precision import HALF, full_precision, widen
+
+CONVS = ("in", "out", "both")
+
+
+def fused(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Unscaled softmax attention without its n x n matrix.   b n d, b n d, b n c   ->   b n c
+
+    Flash kernels take only heads as wide in values as in queries, and half precision. There the values are cut into
+    pieces of d channels under the same weights: the scores are computed c/d times, and it is still faster than the
+    kernel that takes a wide head, most of all in training. In float32 that kernel is the better one. On a CPU torch
+    has none for values wider than queries and holds the scores after all, which is the faster way there.
+    """
+    pieces = values.shape[2] // queries.shape[2]
+    if values.dtype not in HALF or pieces * queries.shape[2] != values.shape[2]:
+        pieces = 1
+    q, k = (t.unsqueeze(1).expand(-1, pieces, -1, -1) for t in (queries, keys))
+    v = values.unflatten(2, (pieces, -1)).transpose(1, 2)
+    return F.scaled_dot_product_attention(q, k, v, scale=1.0).transpose(1, 2).flatten(2)
+
+
+class PositionAttention(nn.Module):
+    """PAM: attention over positions, unscaled, behind a gate that starts at zero.   b c h w   ->   b c h w
+
+        Q, K: inner n    V: c n    A = softmax over keys of Qᵀ K, n n    Y = X + gate V Aᵀ
+
+    With `materialise` A is held in memory, as the original does, in float32: unscaled scores overflow half precision.
+    Without it torch's fused attention gives the same values.
+    """
+
+    def __init__(self, channels: int, *, inner: int, materialise: bool = False) -> None:
+        super().__init__()
+        self.materialise = materialise
+        self.queries = conv(channels, inner, bias=True)
+        self.keys = conv(channels, inner, bias=True)
+        self.values = conv(channels, channels, bias=True)
+        self.gate = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        queries, keys, values = (layer(x).flatten(2) for layer in (self.queries, self.keys, self.values))
+        if self.materialise:
+            y = values @ attention_weights(queries.mT, keys.mT, scale=1).to(values.dtype).mT
+        else:
+            y = fused(*(t.mT.contiguous() for t in (queries, keys, values))).mT
+        return self.gate * y.unflatten(2, x.shape[2:]) + x
+
+    def attention(self, x: Tensor) -> Tensor:
+        """A, which `forward` holds only where it is told to.   b c h w   ->   b 1 n n"""
+        queries, keys = (layer(x).flatten(2) for layer in (self.queries, self.keys))
+        return attention_weights(queries.mT, keys.mT, scale=1).unsqueeze(1)
+
+
+class ChannelAttention(nn.Module):
+    """CAM: attention over channels, without weights, behind a gate that starts at zero.   b c h w   ->   b c h w
+
+        E = X Xᵀ, c c    A = softmax over columns of -E (the authors' code) or E (their paper)    Y = X + gate A X
+
+    The code takes max(E) - E of every row, which a softmax cannot tell from -E: the channels least alike weigh most.
+    `invert=False` is the paper's formula, where the most alike do.
+    """
+
+    def __init__(self, *, invert: bool = True) -> None:
+        super().__init__()
+        self.invert = invert
+        self.gate = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.flatten(2)
+        with full_precision(x.device.type):  # sums of n squares: half precision has neither the range nor the digits
+            gram = widen(rows) @ widen(rows).mT
+            attention = (-gram if self.invert else gram).softmax(dim=-1)
+        y = attention.to(rows.dtype) @ rows
+        return self.gate * y.unflatten(2, x.shape[2:]) + x
+
+    def extra_repr(self) -> str:
+        return f"invert={self.invert}"
+
+
+@contexts.register("da")
+class DualAttention(nn.Module):
+    """The sum of a position branch and a channel branch.   b c h w   ->   b c h w
+
+        Y = PAM(CBR(X)) + CAM(CBR(X)),  each CBR a 3 x 3 convolution of its own with batch norm and ReLU
+
+    - `convs`: that one convolution stands "in" front of the attention, or after it ("out"); DANet's head has "both".
+      The Hamburger paper's Table 3 counts one per branch.
+    - `inner`: the width of PAM's queries and keys, by default channels / 8 (a known port fixes it at 64).
+    - `cam_invert`: the authors' code (True) or their paper (False).
+    - `materialise`: PAM's n x n matrix in memory, as the original has it.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        *,
+        inner: int | None = None,
+        cam_invert: bool = True,
+        convs: str = "in",
+        materialise: bool = False,
+    ) -> None:
+        super().__init__()
+        check_count("da", "channels", channels, least=1)
+        check_choice("da", "convs", convs, CONVS)
+        check_flag("da", "cam_invert", cam_invert)
+        check_flag("da", "materialise", materialise)
+        self.channels = channels
+        if inner is None:
+            inner = channels // 8
+            if inner == 0:
+                raise OptionError(f"da: an eighth of {channels} channels is no width at all; set inner")
+        check_count("da", "inner", inner, least=1)
+
+        def branch(attention: nn.Module) -> nn.Sequential:
+            before = conv_norm_relu(channels, channels, 3) if convs in ("in", "both") else nn.Identity()
+            after = conv_norm_relu(channels, channels, 3) if convs in ("out", "both") else nn.Identity()
+            return nn.Sequential(before, attention, after)
+
+        self.position = branch(PositionAttention(channels, inner=inner, materialise=materialise))
+        self.channel = branch(ChannelAttention(invert=cam_invert))
+
+    def forward(self, x: Tensor) -> Tensor:
+        check_map("da", x, self.channels)
+        return self.position(x) + self.channel(x)

@@ -1,0 +1,121 @@
+"""Dynamic multi-scale filters: DMNet (He, Deng, Qiao, ICCV 2019).
+
+Checked against a widely used port.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hamburger.contexts.common import (
+    check_counts,
+    check_map,
+    contexts,
+    conv,
+    conv_norm_relu,
+    exporting,
+    fold,
+    grid_mean,
+)
+from hamburger.errors import OptionError, check_choice, check_count, check_flag
+from hamburger.layers.norm import BatchNorm2d
+
+JOINS = ("residual", "bottleneck")
+
+
+class DynamicFilter(nn.Module):
+    """One filter size: the image, pooled to k x k, is the kernel it is filtered with.   b c h w   ->   b d h w"""
+
+    def __init__(self, channels: int, width: int, size: int, *, fusion: bool) -> None:
+        super().__init__()
+        self.size = size
+        self.kernel = conv(channels, width, bias=True)
+        self.reduce = conv_norm_relu(channels, width)
+        self.norm = BatchNorm2d(width)
+        self.fusion = conv_norm_relu(width, width) if fusion else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        kernel = self.kernel(grid_mean(x, self.size))  # b d k k
+        y: Tensor = self.fusion(torch.relu(self.norm(depthwise(self.reduce(x), kernel))))
+        return y
+
+
+def depthwise(u: Tensor, kernel: Tensor) -> Tensor:
+    """Every channel of every image with its own kernel, zeros outside.   b d h w, b d k k   ->   b d h w"""
+    size = kernel.shape[-1]
+    before, after = size // 2, (size - 1) // 2  # an even kernel reaches further to the left
+    if exporting():  # in an exported graph the groups would fix the batch: one tap at a time instead
+        padded, (h, w) = F.pad(u, (before, after, before, after)), u.shape[2:]
+        taps = [
+            padded[:, :, i : i + h, j : j + w] * kernel[:, :, i : i + 1, j : j + 1]
+            for i in range(size)
+            for j in range(size)
+        ]
+        return torch.stack(taps).sum(0)
+    images = u.flatten(0, 1)  # one image of b d channels: a grouped convolution has one kernel per group
+    if before != after:
+        images = F.pad(images, (before, after, before, after))
+    y = F.conv2d(
+        images[None],
+        kernel.flatten(0, 1)[:, None],
+        padding=before if before == after else 0,
+        groups=images.shape[0],
+    )
+    return y[0].unflatten(0, u.shape[:2])
+
+
+@contexts.register("dm")
+class DM(nn.Module):
+    """Depthwise filters that are made of the image they filter.   b c h w   ->   b c h w
+
+        g = W grid(x, k) + bias                          b d k k, d = `width`: one kernel per image and channel
+        u = CBR(x)                                       b d h w
+        o_k = CBR(relu(BN(g ∗ u)))                       b d h w, for each k of `sizes`; g is not normalised
+        out = x + mean of the o, folded to c channels
+
+    The paper concatenates x and the o_k and reduces them by a 3 x 3 convolution of its segmentation head, which Table 3
+    leaves out. So that the layer keeps its shape and has exactly the parameters counted there, the o_k are laid end to
+    end, cut into pieces of c channels and averaged, and added to x: at d = c, the mean of the four. That join is this
+    library's choice.
+
+    - `fusion`: the last CBR of each size, which Table 3 has and the port leaves out unless asked.
+    - `join`: "residual" as above, or "bottleneck": CBR 3 x 3 of (x, o_1, ...) to c channels, as in the paper's head.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        *,
+        width: int | None = None,
+        sizes: Sequence[int] = (1, 3, 5, 7),
+        fusion: bool = True,
+        join: str = "residual",
+    ) -> None:
+        super().__init__()
+        check_count("DM", "channels", channels, least=1)
+        width = channels if width is None else width
+        check_count("DM", "width", width, least=1)
+        check_choice("DM", "join", join, JOINS)
+        check_counts("DM", "sizes", sizes, example=(1, 3, 5, 7))
+        check_flag("DM", "fusion", fusion)
+        total = len(sizes) * width
+        if join == "residual" and total % channels:
+            raise OptionError(
+                f"DM: {len(sizes)} filters of width {width} do not fold onto {channels} channels; "
+                "choose a width that makes a multiple of them, or join='bottleneck'"
+            )
+        self.channels = channels
+        self.filters = nn.ModuleList(DynamicFilter(channels, width, size, fusion=fusion) for size in sizes)
+        self.bottleneck = conv_norm_relu(channels + total, channels, 3) if join == "bottleneck" else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        check_map("DM", x, self.channels)
+        branches = [branch(x) for branch in self.filters]
+        if self.bottleneck is not None:
+            y: Tensor = self.bottleneck(torch.cat([x, *branches], dim=1))
+            return y
+        return x + fold(branches, self.channels)

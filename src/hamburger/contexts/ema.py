@@ -1,0 +1,107 @@
+"""The EM attention unit of EMANet (Li, Zhong, Wu, Yang, Lin and Liu, ICCV 2019). Checked against the authors' code."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from hamburger.contexts.common import check_map, contexts, conv, conv_norm_relu
+from hamburger.errors import check_count, check_flag, check_positive, check_seed
+from hamburger.precision import full_precision, widen
+
+EPS = 1e-6
+
+
+@contexts.register("ema")
+class EMAU(nn.Module):
+    """Pixels rebuilt from r bases that expectation-maximisation finds in them.   b c h w   ->   b c h w
+
+        F = W_l x + bias                              c x n
+        E-step   Z  = softmax_over_r(F^T mu)          n x r
+        M-step   mu = columns of F Z diag(1 / sum_over_pixels Z), scaled to length 1          c x r
+        out = ReLU(x + BN(W_u ReLU(mu Z^T)))
+
+    `steps` rounds of E and M start from the stored bases. What is rebuilt has the last mu but the Z of the last
+    E-step, which came from the mu before it. All of this is a constant to autograd: the convolution W_l is never
+    trained (so it is frozen here, which DDP needs) and the input gets its gradient over the skip alone.
+
+    - `rank`: the number r of bases.
+    - `momentum`: in training the stored bases become momentum * bases + (1 - momentum) * mean of mu over the samples of
+      all processes; 0.9 is the authors' value, and other ports call the same thing 0.1.
+    - `renormalize`: scale that mean back to unit columns before it is mixed in, as mmsegmentation does.
+    - `seed`: of the first bases, which are the same in every process and are saved with the weights.
+    """
+
+    bases: Tensor
+
+    def __init__(
+        self,
+        channels: int,
+        *,
+        rank: int = 64,
+        steps: int = 3,
+        momentum: float = 0.9,
+        renormalize: bool = False,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        check_count("EMAU", "channels", channels, least=1)
+        check_count("EMAU", "rank", rank, least=1)
+        check_count("EMAU", "steps", steps, least=1)
+        check_positive("EMAU", "momentum, the share of the old bases that stays,", momentum, zero=True, most=1.0)
+        check_flag("EMAU", "renormalize", renormalize)
+        check_seed("EMAU", seed)
+        self.channels = channels
+        self.steps, self.momentum, self.renormalize = steps, momentum, renormalize
+        self.lower = conv(channels, channels, bias=True).requires_grad_(False)
+        self.upper = conv_norm_relu(channels, channels, relu=False)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.normal_(module.weight, std=math.sqrt(2 / channels))
+        # the columns are scaled to length 1, so the spread of the draw does not matter
+        drawn = torch.randn(1, channels, rank, generator=torch.Generator().manual_seed(seed))
+        self.register_buffer("bases", unit_columns(drawn))
+
+    def forward(self, x: Tensor) -> Tensor:
+        check_map("EMAU", x, self.channels)
+        with torch.no_grad():
+            features = self.lower(x)
+            rebuilt, bases = self.attend(features.flatten(2))
+            if self.training:
+                self._update(bases)
+        y = self.upper(torch.relu(rebuilt).unflatten(2, x.shape[2:]).to(features.dtype))
+        return torch.relu(x + y)
+
+    def attend(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """mu Z^T and mu.   b c n   ->   b c n,  b c r"""
+        wide = widen(features)
+        bases = self.bases.to(wide.dtype).expand(wide.shape[0], -1, -1)
+        # float32 under autocast: weights of 1 / n are below what float16 can hold
+        with full_precision(wide.device.type):
+            for _ in range(self.steps):
+                weights = (wide.mT @ bases).softmax(dim=2)  # b n r
+                shares = weights / (EPS + weights.sum(dim=1, keepdim=True))
+                bases = unit_columns(wide @ shares)
+            return bases @ weights.mT, bases
+
+    def _update(self, bases: Tensor) -> None:
+        total, count = bases.sum(0, keepdim=True), bases.new_tensor(float(bases.shape[0]))
+        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+            # sums and counts, not means: processes may hold batches of different sizes
+            packed = torch.cat([total.flatten(), count[None]])
+            dist.all_reduce(packed)
+            total, count = packed[:-1].view_as(total), packed[-1]
+        mean = total / count
+        mean = unit_columns(mean) if self.renormalize else mean
+        self.bases.copy_(torch.lerp(mean, self.bases.to(mean.dtype), self.momentum))
+
+    def extra_repr(self) -> str:
+        return f"rank={self.bases.shape[2]}, steps={self.steps}, momentum={self.momentum}"
+
+
+def unit_columns(bases: Tensor) -> Tensor:
+    """b c r   ->   b c r"""
+    return bases / (EPS + torch.linalg.vector_norm(bases, dim=1, keepdim=True))

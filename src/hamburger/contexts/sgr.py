@@ -1,0 +1,133 @@
+"""Symbolic graph reasoning, SGR (Liang, Hu, Zhang, Lin and Xing, NeurIPS 2018).
+
+Rebuilt from the paper's equations as others report them and one port: details are uncertain, among them biases, norms
+and the number of nodes, which in the paper are the concepts of a data set.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hamburger.contexts.common import check_map, contexts, conv, softmax32
+from hamburger.errors import OptionError, check_choice, check_count, check_seed
+from hamburger.precision import full_precision, widen
+
+MAPPINGS = ("paper", "vote")
+ADJACENCIES = ("identity", "learnable")
+WORDS = 300  # the width of fastText vectors
+
+
+@contexts.register("sgr")
+class SGR(nn.Module):
+    """Pixels vote for symbols, symbols reason along a graph, pixels get the answer back.   b c h w   ->   b c h w
+
+        vote     a = softmax_over_nodes(W_a x)                             m x n
+                 V = ReLU(a X^T W_ps)                                      m x d
+        reason   G = Q^-1/2 (A + I) Q^-1/2,   Q the row sums of A + I      m x m
+                 H = ReLU(G [V, S] W_g)                                    m x d      S: words, m x 300
+        map      out = x + ReLU((b^T H W_sp)^T)                            b: m x n
+
+    - `mapping`: "vote" takes b = a. "paper" takes the published b = softmax_over_pixels(w . [H_m; x_i]), divided by its
+      sum over nodes. That score is a term of the node plus a term of the pixel, of which the softmax cancels the first
+      and the division the second: every weight is 1 / m, every pixel gets the same vector, and w is not trained.
+    - `embeddings`: S, one row per node; by default random unit vectors, fixed by `seed` and saved with the weights.
+    - `adjacency`: A as a non-negative m x m tensor, "learnable" (symmetric, in (0, 1), at first 1 / m each), or
+      "identity": no edges, so that every node reasons alone.
+    - `nodes`: m, where neither of the tensors says it; 64 by default, which is ours.
+    - `inner`: the width d, by default the channels, as in the paper.
+    """
+
+    embeddings: Tensor
+
+    def __init__(
+        self,
+        channels: int,
+        *,
+        inner: int | None = None,
+        nodes: int | None = None,
+        mapping: str = "vote",
+        embeddings: Tensor | None = None,
+        adjacency: str | Tensor = "learnable",
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        inner = channels if inner is None else inner
+        check_count("SGR", "channels", channels, least=1)
+        check_count("SGR", "inner", inner, least=1)
+        check_choice("SGR", "mapping", mapping, MAPPINGS)
+        check_seed("SGR", seed)
+        if embeddings is not None and not isinstance(embeddings, Tensor):
+            raise OptionError(
+                f"SGR: embeddings must be a tensor, one row per node, got {type(embeddings).__name__}; "
+                "make one with torch.tensor(...)"
+            )
+        edges = adjacency if isinstance(adjacency, Tensor) else None
+        nodes = next((len(t) for t in (embeddings, edges) if t is not None), 64) if nodes is None else nodes
+        check_count("SGR", "nodes", nodes, least=1)
+        if embeddings is None:
+            words = torch.randn(nodes, WORDS, generator=torch.Generator().manual_seed(seed))
+            embeddings = F.normalize(words, dim=1)
+        if embeddings.dim() != 2 or len(embeddings) != nodes:
+            raise OptionError(f"SGR: embeddings must have one row for each of {nodes} nodes, got {embeddings.shape}")
+        if edges is not None and (edges.shape != (nodes, nodes) or not (edges >= 0).all()):
+            raise OptionError(f"SGR: adjacency must be non-negative and {nodes} x {nodes}, got {tuple(edges.shape)}")
+
+        self.channels, self.mapping = channels, mapping
+        self.register_buffer("embeddings", embeddings.detach().clone().to(torch.get_default_dtype()))
+        self.vote = conv(channels, nodes, bias=False)
+        self.gather = nn.Linear(channels, inner, bias=False)
+        self.reason = nn.Linear(inner + embeddings.shape[1], inner, bias=False)
+        self.scatter = nn.Linear(inner, channels, bias=False)
+        self.score = nn.Linear(inner + channels, 1, bias=False) if mapping == "paper" else None
+        if edges is not None:
+            self.register_buffer("edges", edges.detach().clone().to(torch.get_default_dtype()))
+        else:
+            check_choice("SGR", "adjacency", adjacency, ADJACENCIES)
+            # sigmoid of this is 1 / m: at first a node hears its neighbours together about as loud as itself
+            start = torch.full((nodes, nodes), -math.log(max(nodes - 1, 1)))
+            self.edges = nn.Parameter(start) if adjacency == "learnable" else None
+
+    def graph(self) -> Tensor:
+        """Q^-1/2 (A + I) Q^-1/2.   ->   m m"""
+        eye = torch.eye(len(self.embeddings), dtype=self.embeddings.dtype, device=self.embeddings.device)
+        if self.edges is None:
+            return eye
+        learnt = isinstance(self.edges, nn.Parameter)
+        linked = eye + (torch.sigmoid((self.edges + self.edges.mT) / 2) if learnt else self.edges)
+        scale = linked.sum(dim=1).rsqrt()
+        return scale[:, None] * linked * scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        check_map("SGR", x, self.channels)
+        votes = softmax32(self.vote(x).flatten(2), dim=1)  # b m n
+        flat = widen(x.flatten(2))  # votes are sums over all pixels: more than float16 can hold
+        with full_precision(x.device.type):
+            y = self._answer(flat, votes.to(flat.dtype))
+        return x + torch.relu(y).unflatten(2, x.shape[2:]).to(x.dtype)
+
+    def _answer(self, flat: Tensor, votes: Tensor) -> Tensor:
+        """flat: b c n   votes: b m n   ->   b c n"""
+        # whatever acts on channels acts on m nodes, not on n pixels: the products are associative
+        v = torch.relu(linear(self.gather, votes @ flat.mT))  # b m d
+        words = self.embeddings.to(flat.dtype).expand(v.shape[0], -1, -1)
+        h = torch.relu(self.graph().to(flat.dtype) @ linear(self.reason, torch.cat([v, words], dim=2)))
+        if self.score is None:
+            weights = votes
+        else:
+            of_node, of_pixel = self.score.weight.to(flat.dtype).split([h.shape[2], flat.shape[1]], dim=1)
+            scores = h @ of_node.mT + of_pixel @ flat  # b m n
+            # softmax over pixels, divided by its sum over nodes; in logarithms, for far pixels underflow to 0 / 0
+            weights = scores.log_softmax(dim=2).softmax(dim=1)
+        return linear(self.scatter, h).mT @ weights
+
+    def extra_repr(self) -> str:
+        return f"nodes={len(self.embeddings)}, mapping={self.mapping}"
+
+
+def linear(layer: nn.Linear, x: Tensor) -> Tensor:
+    """The layer in the precision of x, whatever its own."""
+    return F.linear(x, layer.weight.to(x.dtype))

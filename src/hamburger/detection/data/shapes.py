@@ -1,0 +1,143 @@
+"""`shapes`: overlapping textured shapes with boxes and masks, drawn from a seed; a class tells the light of its scene.
+
+A shape's form (disc, square, triangle, cross, ring) is plain to see. Each form has two twins, warm and cool, and all
+shapes of one image are the same twin. The ground is cut into tiles; every tile and every shape has a tint of its own
+between red and blue (`jitter`), and all of them together are shifted a little to red (warm) or to blue (cool,
+`shift`). One shape says little of it, since its own tint is larger than the shift; the mean over the whole image
+tells. So a detector finds forms by looking closely, and tells twins apart only by looking at everything: what context
+is for, and the low-rank-plus-noise model of the paper's Eq. 1 once more.
+
+Shapes lie over each other, later ones in front. Masks and boxes are of what can be seen, and no shape is hidden by more
+than half. A scene is a function of (seed, split, index) alone, with the same bits on every machine, as in `patchwork`.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import torch
+
+from hamburger.detection.data.base import DetectionSet, Scene, boxes_of, detection_sets
+from hamburger.detection.data.run_lengths import Mask
+from hamburger.errors import OptionError, check_choice, check_count, check_positive, check_seed
+from hamburger.training.generated_scenes import TWINS, WARM, cut, shade
+from hamburger.training.keyed_rng import Draws, Integers
+from hamburger.training.packed_images import Colour
+
+SPLITS = {"train": 2000, "val": 200}
+FORMS: dict[str, Colour] = {
+    "disc": (176, 108, 96),
+    "square": (100, 150, 92),
+    "triangle": (96, 120, 170),
+    "cross": (178, 160, 104),
+    "ring": (140, 96, 150),
+}
+GROUND = np.array([104, 104, 104], np.int64)
+HIDDEN = 2  # a shape of which more than one part in so many would be covered is not covered
+TRIES = 4  # places that are tried for a shape before it is left out
+CONTRAST = 14  # of a texture, to both sides
+
+
+@detection_sets.register("shapes")
+class Shapes(DetectionSet):
+    """`shapes`: the most in one image, at least half as many are tried.   `tiles`: of the ground.
+    `jitter`, `shift`, `noise`: deviations of the tints, their common shift, and of each pixel, of 255."""
+
+    name = "shapes"
+
+    def __init__(
+        self,
+        split: str = "train",
+        *,
+        size: int = 128,
+        shapes: int = 8,
+        tiles: int = 48,
+        jitter: float = 12.0,
+        shift: float = 5.0,
+        noise: float = 16.0,
+        length: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        call = self.name
+        check_choice(call, "split", split, SPLITS)
+        check_count(call, "size", size, least=32)
+        check_count(call, "shapes", shapes, least=1)
+        check_count(call, "tiles", tiles, least=1)
+        for option, value in (("jitter", jitter), ("shift", shift), ("noise", noise)):
+            check_positive(call, option, value, zero=True)
+        check_seed(call, seed)
+        if size > 1024 or tiles > 1024:  # keyed distances stay below 2^31
+            raise OptionError(f"{call}: size and tiles are at most 1024, got {size} and {tiles}")
+        length = SPLITS[split] if length is None else length
+        check_count(call, "length", length, least=1)
+        self.split, self.size, self.shapes, self.tiles, self.seed = split, size, shapes, tiles, seed
+        self.jitter, self.shift, self.noise = float(jitter), float(shift), float(noise)
+        self.ids = [f"{split}-{i:05d}" for i in range(length)]
+        self.classes = tuple(f"{form}-{twin}" for form, twin in product(FORMS, TWINS))
+        self.palette = tuple(shade(FORMS[form], twin) for form, twin in product(FORMS, TWINS))
+        self.colours = np.array(list(FORMS.values()), np.int64)
+
+    def __getitem__(self, index: int) -> Scene:
+        if not 0 <= index < len(self):  # also what ends a plain for loop
+            raise IndexError(f"{self.name}: there are {len(self)} scenes, index {index} is none of them")
+        draws = Draws(self.seed, list(SPLITS).index(self.split), index)
+        twin = int(draws.below(2, 1)[0])
+        ground = cut(draws, size=self.size, pieces=self.tiles, families=1, present=1).piece
+        forms, seen = self.place(draws)
+        tints = np.rint(self.jitter * draws.noise(self.tiles + len(forms)) + (1 - 2 * twin) * self.shift)
+        tint = tints.astype(np.int64)[:, None] * WARM  # pieces 3
+        image = GROUND + tint[: self.tiles][ground]  # size size 3
+        for form, own, mask in zip(forms, tint[self.tiles :], seen, strict=True):
+            image[mask] = self.colours[form] + own + weave(draws, self.size)[mask][:, None]
+        masks = torch.from_numpy(seen)
+        noisy = np.moveaxis(image, -1, 0) + self.noise * draws.noise(3, self.size, self.size)
+        pixels = torch.from_numpy(np.rint(noisy).clip(0, 255).astype(np.uint8))
+        labels = torch.tensor(forms) * 2 + twin
+        areas = torch.from_numpy(seen.sum((1, 2)).astype(np.float64))
+        return Scene(pixels, boxes_of(masks), labels, masks, areas, torch.zeros(len(forms), dtype=torch.bool))
+
+    def place(self, draws: Draws) -> tuple[list[int], Mask]:
+        """Forms, and what can be seen of each shape.   m, m size size"""
+        wanted = self.shapes - int(draws.below(self.shapes // 2 + 1, 1)[0])
+        forms: list[int] = []
+        whole: list[int] = []  # pixels of each shape alone
+        seen = np.zeros((0, self.size, self.size), np.bool_)
+        for _ in range(wanted):
+            form = int(draws.below(len(FORMS), 1)[0])
+            for _ in range(TRIES):
+                mask = drawn(list(FORMS)[form], draws, self.size)
+                left = seen & ~mask
+                if (HIDDEN * left.sum((1, 2)) >= whole).all():
+                    forms, whole = [*forms, form], [*whole, int(mask.sum())]
+                    seen = np.concatenate([left, mask[None]])
+                    break
+        return forms, seen
+
+
+def drawn(form: str, draws: Draws, size: int) -> Mask:
+    """One shape somewhere in the frame, in whole numbers only.   size size"""
+    least, most = size // 12, size // 6
+    radius = least + int(draws.below(most - least + 1, 1)[0])
+    top, left = draws.below(size - 2 * radius, 2).tolist()
+    y = np.arange(size)[:, None] - top - radius
+    x = np.arange(size)[None] - left - radius
+    square = (abs(y) <= radius) & (abs(x) <= radius)
+    far = y * y + x * x
+    if form == "disc":
+        return far <= radius * radius
+    if form == "ring":
+        return (far <= radius * radius) & (4 * far >= radius * radius)
+    if form == "triangle":  # upright: as wide as it is high at the bottom
+        return square & (2 * abs(x) <= y + radius)
+    if form == "cross":
+        return square & (3 * np.minimum(abs(y), abs(x)) <= radius)
+    return square
+
+
+def weave(draws: Draws, size: int) -> Integers:
+    """Plain, stripes or checks, light and dark.   size size"""
+    kind, period = int(draws.below(4, 1)[0]), 2 + int(draws.below(4, 1)[0])
+    y, x = (np.arange(size) // period)[:, None], (np.arange(size) // period)[None]
+    parity = ((0 * y + 0 * x), y + 0 * x, 0 * y + x, y + x)[kind] % 2
+    return CONTRAST * (2 * parity - 1) * (kind > 0)

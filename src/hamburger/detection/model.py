@@ -1,0 +1,251 @@
+"""torchvision's Mask R-CNN with a context in its encoder or on its feature pyramid."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torchvision.models import resnet
+from torchvision.models.detection import MaskRCNN
+from torchvision.models.detection.anchor_utils import AnchorGenerator
+from torchvision.models.detection.backbone_utils import BackboneWithFPN
+from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
+from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
+from torchvision.models.detection.roi_heads import paste_masks_in_image
+from torchvision.models.detection.rpn import RPNHead
+from torchvision.models.detection.transform import GeneralizedRCNNTransform, resize_boxes
+from torchvision.ops import FrozenBatchNorm2d
+from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
+
+from hamburger.backbones.weights import load_backbone
+from hamburger.checkpoints.weights_file import Info, read_stored, write_stored
+from hamburger.errors import OptionError, UnknownNameError, check_choice, check_count
+from hamburger.insertion import insert_context
+from hamburger.layers.norm import BatchNorm2d
+
+TASK = "detection"
+
+POOL = 7  # side of a box's features
+RATIOS = (0.5, 1.0, 2.0)  # of the anchors
+TRIED = 128  # pixels of the image that a context is tried on
+LEAST = 0.5  # probability from which on a pixel is in a mask
+PASTED = 2**26  # probabilities that are held at once, in pixels of the image
+
+Objects = dict[str, Tensor]
+
+
+class Detector(nn.Module):
+    """Images 3 h w in [0, 1], of any sizes. `config` holds the keywords of `create_detector`.
+
+    With targets (`boxes` m 4, `labels` m from 1 on, `masks` m h w) the answer is the loss: its terms by name, to be
+    summed. Without, in evaluation: for each image its `boxes`, `labels` 0 ... k - 1, `scores`, the highest first, and
+    `masks` m h w, bool, in pixels of that image.
+    """
+
+    def __init__(self, net: MaskRCNN, config: dict[str, Any]) -> None:
+        super().__init__()
+        self.net, self.config = net, config
+
+    def forward(self, images: Sequence[Tensor], targets: Sequence[Objects] | None = None) -> Any:
+        if targets is not None:
+            terms: Objects = self.net(list(images), list(targets))
+            return {name.removeprefix("loss_"): value for name, value in terms.items()}
+        found: list[Objects] = self.net(list(images))
+        return [each | {"labels": each["labels"] - 1} for each in found]
+
+
+class Resized(GeneralizedRCNNTransform):  # type: ignore[misc] # torchvision has no types
+    """Masks as bits, some at a time: torchvision holds the probabilities of all of them twice, in each pixel of the
+    image, which is 20 GB for 100 objects in a photograph of 24 megapixels."""
+
+    def postprocess(
+        self, result: list[Objects], image_shapes: list[tuple[int, int]], original_image_sizes: list[tuple[int, int]]
+    ) -> list[Objects]:
+        if not self.training:
+            for found, seen, (h, w) in zip(result, image_shapes, original_image_sizes, strict=True):
+                found["boxes"] = resize_boxes(found["boxes"], seen, (h, w))
+                parts = [each.split(max(1, PASTED // (h * w))) for each in (found["masks"], found["boxes"])]
+                pasted = (paste_masks_in_image(*part, (h, w))[:, 0] >= LEAST for part in zip(*parts, strict=True))
+                found["masks"] = torch.cat(list(pasted))
+        return result
+
+
+def create_detector(
+    backbone: str = "resnet50",
+    *,
+    num_classes: int,
+    context: str | None = None,
+    context_options: Mapping[str, Any] | None = None,
+    after: str = "p3",
+    gate: str | None = "zero",
+    size: int = 800,
+    max_size: int = 1333,
+    anchor: int = 32,
+    channels: int = 256,
+    hidden: int = 1024,
+    sampled: int = 512,
+    proposals: int = 1000,
+    norm: str = "batch",
+    frozen: int = 0,
+    pretrained: str | os.PathLike[str] | None = None,
+) -> Detector:
+    """Mask R-CNN for k classes beside the ground.
+
+    - `backbone`: a ResNet of torchvision, or "tiny", which two CPU cores can train
+    - `context`, `context_options`, `gate`: what `insert_context` puts behind `after`: "layer1" ... "layer4" of the
+      encoder, a level "p2" ... "p5" of the pyramid, or any submodule by its whole name; several with commas
+    - `size`, `max_size`: images are resized until the shorter side has `size` pixels, or the longer one `max_size`
+    - `anchor`: side of the smallest anchor, doubled from level to level
+    - `channels`, `hidden`: width of pyramid and mask head, and of the box head
+    - `sampled`, `proposals`: boxes of an image that are trained on, and that are looked at
+    - `norm`, `frozen`: "batch" trains its norms, "frozen" leaves them as the pretrained weights have them; the first
+      `frozen` parts of the encoder (stem, layer1, ...) are not trained
+    - `pretrained`: a file of torchvision's weights for the encoder
+    """
+    call = "create_detector"
+    config = {key: value for key, value in locals().items() if key != "call"}
+    counts = {"num_classes": num_classes, "size": size, "max_size": max_size, "anchor": anchor, "channels": channels}
+    counts |= {"hidden": hidden, "sampled": sampled, "proposals": proposals}
+    for option, value in counts.items():
+        check_count(call, option, value, least=1)
+    if max_size < size:
+        raise OptionError(f"{call}: max_size ({max_size}) must be at least size ({size})")
+    encoder = create_pyramid(backbone, channels=channels, norm=norm, frozen=frozen)
+    if pretrained is not None:
+        encoder.report = load_backbone(encoder.body, pretrained)
+    anchors = AnchorGenerator(tuple((anchor * 2**i,) for i in range(LEVELS)), (RATIOS,) * LEVELS)
+    net = MaskRCNN(
+        encoder,
+        min_size=size,
+        max_size=max_size,
+        rpn_anchor_generator=anchors,
+        rpn_head=RPNHead(channels, len(RATIOS)),
+        rpn_pre_nms_top_n_train=2 * proposals,
+        rpn_post_nms_top_n_train=proposals,
+        rpn_pre_nms_top_n_test=proposals,
+        rpn_post_nms_top_n_test=proposals,
+        box_head=TwoMLPHead(channels * POOL**2, hidden),
+        box_predictor=FastRCNNPredictor(hidden, num_classes + 1),
+        box_batch_size_per_image=sampled,
+        mask_head=MaskRCNNHeads(channels, (channels,) * 4, 1),
+        mask_predictor=MaskRCNNPredictor(channels, channels, num_classes + 1),
+    )
+    net.transform = Resized(size, max_size, net.transform.image_mean, net.transform.image_std)
+    for module in (net.backbone, net.rpn.head, net.roi_heads.box_predictor):
+        module.register_forward_hook(in_float32)
+    if context is not None:
+        wish = (context, dict(context_options or {}))
+        # tried out on a small image: at full size attention may hold more than the main memory
+        net.transform.min_size, net.transform.max_size = (TRIED,), TRIED
+        example = ([torch.zeros(3, TRIED, TRIED)],)
+        insert_context(net, dict.fromkeys(places(after), wish), gate=gate, example=example)
+        net.transform.min_size, net.transform.max_size = (size,), max_size
+    config["pretrained"] = None  # what was loaded is in the weights
+    config["context_options"] = dict(context_options or {})
+    return Detector(net, config)
+
+
+def places(after: str) -> list[str]:
+    """`layer3`, `p3` or whole names, with commas   ->   names of submodules"""
+    named = []
+    for word in (part.strip() for part in after.split(",")):
+        if word in STAGES:
+            named.append(f"backbone.body.{word}")
+        elif re.fullmatch("p[2-5]", word):
+            named.append(f"backbone.fpn.layer_blocks.{int(word[1]) - 2}")
+        elif re.fullmatch(r"(p|layer)\d+", word):
+            raise UnknownNameError(
+                f"create_detector: there is no submodule '{word}' for after; take one of {', '.join(STAGES)}, p2 ... p5"
+            )
+        else:
+            named.append(word)
+    return named
+
+
+def in_float32(module: nn.Module, args: Any, output: Any) -> Any:
+    """A hook that widens what autocast narrowed.
+
+    torchvision gives anchors and boxes the type of maps and shifts, and in bfloat16 a corner beyond pixel 256 is off by
+    up to a pixel.
+    """
+    if isinstance(output, Tensor):
+        return output.float()
+    if isinstance(output, dict):
+        return OrderedDict((name, each.float()) for name, each in output.items())
+    return type(output)(in_float32(module, args, each) for each in output)
+
+
+def save_detector(path: str | os.PathLike[str], net: Detector, info: Info, *, durable: bool = True) -> None:
+    """Write the network to a file that is either complete or not there."""
+    write_stored(path, net, replace(info, model={"task": TASK, **net.config}), durable=durable)
+
+
+def load_detector(path: str | os.PathLike[str]) -> tuple[Detector, Info]:
+    """The detector of a file, on the CPU and in evaluation mode, and what its classes are called."""
+    info, tensors = read_stored("load_detector", path, TASK)
+    with torch.random.fork_rng(devices=[]):  # what is drawn here is overwritten: leave the caller's draws alone
+        net = create_detector(**{key: value for key, value in info.model.items() if key != "task"})
+    net.load_state_dict(tensors)
+    return net.eval(), info
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A ResNet of torchvision, or a tiny encoder, with a feature pyramid behind it.
+
+
+TINY = "tiny"
+ENCODERS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", TINY)
+NORMS: dict[str, Callable[[int], nn.Module]] = {"batch": BatchNorm2d, "frozen": FrozenBatchNorm2d}
+STEM = ("conv1", "bn1")
+STAGES = ("layer1", "layer2", "layer3", "layer4")
+LEVELS = len(STAGES) + 1  # of the pyramid: one more by a stride
+
+
+def create_pyramid(backbone: str, *, channels: int, norm: str = "batch", frozen: int = 0) -> Any:
+    """Maps of strides 4, 8, 16, 32 and 64, each of `channels`.   b 3 h w   ->   {"0": b c h/4 w/4, ..., "pool": ...}
+
+    `frozen`: how many parts of the encoder, of stem, layer1, ... layer4, are not trained.
+    """
+    call = "create_pyramid"
+    check_choice(call, "backbone", backbone, ENCODERS)
+    check_choice(call, "norm", norm, NORMS)
+    if frozen not in range(LEVELS + 1):
+        raise OptionError(f"{call}: frozen counts the stem and four layers, 0 ... {LEVELS}, got {frozen!r}")
+    if backbone == TINY:
+        encoder, widths = tiny(NORMS[norm]), list(TINY_WIDTHS)
+    else:
+        encoder = getattr(resnet, backbone)(weights=None, norm_layer=NORMS[norm])
+        widths = [encoder.fc.in_features // 2**i for i in (3, 2, 1, 0)]
+    for part in (STEM, *((stage,) for stage in STAGES))[:frozen]:
+        for name in part:
+            encoder.get_submodule(name).requires_grad_(False)
+    returned = {stage: str(i) for i, stage in enumerate(STAGES)}
+    return BackboneWithFPN(encoder, returned, widths, channels, extra_blocks=LastLevelMaxPool())
+
+
+TINY_WIDTHS = (16, 24, 32, 48)
+
+
+def tiny(norm: Callable[[int], nn.Module]) -> nn.Sequential:
+    """One convolution a stage, under the names of a ResNet: seconds on a CPU."""
+    parts: list[tuple[str, nn.Module]] = [
+        ("conv1", nn.Conv2d(3, TINY_WIDTHS[0], 3, stride=2, padding=1, bias=False)),
+        ("bn1", norm(TINY_WIDTHS[0])),
+        ("relu", nn.ReLU(inplace=True)),
+    ]
+    inner = TINY_WIDTHS[0]
+    for stage, width in zip(STAGES, TINY_WIDTHS, strict=True):
+        convolution = nn.Conv2d(inner, width, 3, stride=2, padding=1, bias=False)
+        parts.append((stage, nn.Sequential(convolution, norm(width), nn.ReLU(inplace=True))))
+        inner = width
+    encoder = nn.Sequential(OrderedDict(parts))
+    for module in encoder.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+    return encoder

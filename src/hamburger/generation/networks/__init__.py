@@ -1,0 +1,28 @@
+"""HamGAN and its rivals: generators and discriminators by the name of their paper."""
+
+# importing a module registers what it holds
+from hamburger.generation.networks import (
+    hamgan,  # noqa: F401
+    sagan,  # noqa: F401
+    sngan,  # noqa: F401
+    ylg,  # noqa: F401
+)
+from hamburger.generation.networks.create import Gan, Settings, create_gan, list_gans, paper_settings
+from hamburger.generation.networks.discriminator import Discriminator, discriminator_hinge, generator_hinge
+from hamburger.generation.networks.generator import Generator
+from hamburger.generation.sampling import latents, sample, samples
+
+__all__ = [
+    "Discriminator",
+    "Gan",
+    "Generator",
+    "Settings",
+    "create_gan",
+    "discriminator_hinge",
+    "generator_hinge",
+    "latents",
+    "list_gans",
+    "paper_settings",
+    "sample",
+    "samples",
+]

@@ -1,0 +1,125 @@
+"""Train a GAN recipe into a run folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hamburger import distributed
+from hamburger.classification.data.base import Source
+from hamburger.classification.data.feed import Feed
+from hamburger.classification.data.load import ImageSet, load_images, open_source
+from hamburger.errors import DataError, OptionError
+from hamburger.generation.gan_steps import Players, assemble
+from hamburger.generation.recipe import GanRecipe, check_gan_recipe
+from hamburger.generation.trainer import GanLoop
+from hamburger.training.accelerator import Accelerator
+from hamburger.training.interrupt import StopRequest
+from hamburger.training.metrics_log import Listener, Note
+from hamburger.training.run_folder import Result, RunFolder, measured
+from hamburger.training.train import begin, in_folder, ready
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
+
+def train_gan(
+    recipe: GanRecipe,
+    run: Path | str,
+    *,
+    data: Path | str | None = None,
+    devices: int = 1,
+    nodes: int = 1,
+    accelerator: str = "auto",
+    resume: bool = False,
+    on_event: Listener = lambda event: None,
+) -> Result:
+    """Train `recipe` into the folder `run`, or go on with it; everything is as in `engine.train.train`."""
+    machine = Accelerator.choose(accelerator=accelerator, devices=devices, nodes=nodes)
+    check_gan_recipe(recipe, processes=machine.processes)
+    if recipe.graph and machine.accelerator == "cpu":
+        raise OptionError(
+            f"recipe '{recipe.name}': graph records a step on a CUDA device, not on a CPU; --set graph=false"
+        )
+
+    def open_data(first: bool) -> tuple[Source, ImageSet]:
+        listen: Listener = on_event if first else lambda event: None
+        source = open_source(
+            recipe.data.name, recipe.data.split, size=recipe.model.resolution, root=data, **recipe.data.options
+        )
+        images = load_images(source, verify=first, note=lambda text: listen(Note(text)))
+        if len(images) < 2:
+            raise DataError(
+                f"gan train: {images.name}, split '{images.split}', has 1 image; there is nothing to learn from one "
+                f"alone, so give at least 2"
+            )
+        return source, images
+
+    def work(fabric: Fabric, folder: RunFolder, opened: tuple[Source, ImageSet], listen: Listener) -> Result:
+        source, images = opened
+        if distributed.rank():
+            # the first has read all of the packed file by now, and made it again if it was damaged
+            images = load_images(source, verify=False)
+        return _train(recipe, machine, fabric, folder, images, resume, listen)
+
+    return in_folder(recipe, run, machine, resume=resume, on_event=on_event, open_data=open_data, work=work)
+
+
+def _train(
+    recipe: GanRecipe,
+    machine: Accelerator,
+    fabric: Fabric,
+    folder: RunFolder,
+    images: ImageSet,
+    resume: bool,
+    listen: Listener,
+) -> Result:
+    ready(machine, fabric)
+    players = assemble(recipe, fabric, len(images.classes))
+    feed = Feed(
+        images,
+        batch=recipe.batch,
+        flip=recipe.data.flip,
+        seed=recipe.seed,
+        device=fabric.device,
+        rank=distributed.rank(),
+        world=distributed.world(),
+        accumulate=recipe.accumulate,
+        workers=recipe.data.workers,
+        resident=recipe.data.resident,
+    )
+    with StopRequest() as stop:
+        loop = GanLoop(recipe, fabric, folder, players, feed, stop, listen)
+        begin(loop, resume, sum(_count(player.net) for player in players), len(images), None)
+        loop.run()
+    return _finish(recipe, folder, loop, players)
+
+
+def _finish(recipe: GanRecipe, folder: RunFolder, loop: GanLoop, players: Players) -> Result:
+    speed = loop.clock.images_per_s
+    values: dict[str, Any] = {
+        "recipe": recipe.name,
+        "model": recipe.model.name,
+        "context": players.generator.net.config["context"],
+        "data": recipe.data.name,
+        "split": recipe.data.split,
+        "data_sha256": loop.data_digest(),
+        "resolution": recipe.model.resolution,
+        "seed": recipe.seed,
+        "steps": recipe.steps,
+        "batch": recipe.batch,
+        "precision": recipe.precision,
+        **loop.progress.terms,
+        "generator_parameters": _count(players.generator.net),
+        "discriminator_parameters": _count(players.discriminator.net),
+        **measured(loop.clock, loop.device),
+        "seconds_per_step": None if speed is None else round(recipe.batch / speed, 6),
+    }
+    loop.conclude(values)
+    return Result(folder.path, values)
+
+
+def _count(net: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in net.parameters())

@@ -1,0 +1,271 @@
+"""Export a trained network as ONNX or pt2, compared with torch before the file gets its name."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.export import Dim
+
+from hamburger.errors import ExportError, HamburgerError, OptionError, check_choice, check_count, check_positive
+from hamburger.files import check_writable
+from hamburger.inference.image_inputs import read_image
+from hamburger.training.image_files import normalise
+from hamburger.training.task import PIXELS, Graph, Outputs
+
+if TYPE_CHECKING:
+    from hamburger.checkpoints.weights_file import Info
+
+
+FREEDOMS = (("batch", "height", "width"), ("batch",), ())  # tried in this order, as far as the graph allows them
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """A graph beside torch, over every input tried."""
+
+    max_abs_difference: float
+    largest_logit: float
+    labels: float  # share of answers that are the same
+    graph: Graph = PIXELS
+
+    def within(self, tolerance: float) -> bool:
+        return self.max_abs_difference <= tolerance * self.largest_logit and self.labels >= self.graph.least
+
+    def __str__(self) -> str:
+        return (
+            f"{self.graph.differ} differ by at most {self.max_abs_difference:.2g} (the largest is "
+            f"{self.largest_logit:.3g}), {self.graph.alike} in {self.labels:.3%} of the {self.graph.answer}"
+        )
+
+
+@dataclass(frozen=True)
+class Exported:
+    path: Path
+    dynamic: tuple[str, ...]  # which of batch, height and width may be any
+    size: tuple[int, int]
+    agreement: Agreement
+    refusals: tuple[str, ...]  # why not more of them
+
+
+@torch.no_grad()  # a graph that switches gradients off in its middle cannot be saved
+def export(
+    net: nn.Module,
+    info: Info,
+    path: Path,
+    *,
+    format: str,
+    size: int | tuple[int, int] | None = None,
+    image: Path | None = None,
+    tolerance: float = 1e-3,
+    graph: Graph = PIXELS,
+) -> Exported:
+    """Write `path`: from normalised images, `image` b 3 h w, to `logits`, b k h w, float32; or as `graph` says.
+
+    `size`: height and width in pixels, or one number for both. The file is compared with torch on a photograph (or a
+    generated picture) before it gets its name: logits may differ by `tolerance` times the largest logit, labels in one
+    pixel of a thousand. Classes, mean and std lie inside.
+    """
+    size = graph.size if size is None else (size, size) if isinstance(size, int) else size
+    check_choice("export", "format", format, WRITERS)
+    for side in size:
+        check_count("export", "size", side, least=16)
+    check_positive("export", "tolerance", tolerance)
+    check_writable(path)
+    net = net.cpu().float().eval()
+    picture = scene(*size) if image is None else _resized(read_image(image), size)
+    x = normalise(picture, info.mean, info.std)
+    tensors = len(graph.inputs)
+    written = graph.written(net).eval()
+    refusals = [graph.fixed] if graph.fixed else []
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+        partial = Path(folder) / f"model.{format}"
+        for dynamic in (freedom for freedom in FREEDOMS if set(freedom) <= set(graph.free)):
+            # an example of one would be taken to mean that the batch is always one
+            example = torch.stack([x, x.flip(-1)]) if "batch" in dynamic else x[None]
+            try:
+                with _silence():
+                    run = WRITERS[format](written, _several(example, tensors), info, partial, dynamic, graph)
+                    agreement = compare(net, run, [_several(z, tensors) for z in _inputs(x, dynamic)], graph)
+            except HamburgerError:
+                raise
+            except Exception as refusal:  # exporters and runtimes have many kinds of their own
+                refusals.append(_in_one_line(refusal))
+                continue
+            if agreement.within(tolerance):
+                _publish(partial, path)
+                return Exported(path, dynamic, size, agreement, tuple(refusals))
+            refusals.append(str(agreement))
+    raise ExportError(
+        f"export: no {format} file was left at {path}, since {refusals[-1]}; "
+        f"try another --format, or another context when training"
+    )
+
+
+@torch.no_grad()
+def compare(net: nn.Module, run: Run, inputs: list[tuple[Tensor, ...]], graph: Graph = PIXELS) -> Agreement:
+    judged = [graph.judge(outputs(graph.asked(net, *xs)), run(*xs)) for xs in inputs]
+    differences = [each.difference for each in judged]
+    worst = math.nan if any(map(math.isnan, differences)) else max(differences)  # max() may pass over a NaN
+    same = torch.cat([each.same.flatten() for each in judged])
+    if not len(same):
+        raise ExportError(
+            f"export: neither torch nor the file find any {graph.answer} in the picture, so that nothing could be "
+            "compared; give a photograph that has some by --image"
+        )
+    return Agreement(worst, max(each.largest for each in judged), float(same.double().mean()), graph)
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """The exporters talk of their own progress and deprecations."""
+    with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _inputs(x: Tensor, dynamic: tuple[str, ...]) -> list[Tensor]:
+    """The picture itself, others, and what must work too if the axes are as free as they are said to be."""
+    inputs = [x[None], torch.stack([x, x.flip(-2), x.flip(-1)]) if "batch" in dynamic else x.flip(-1)[None]]
+    if "height" in dynamic:
+        inputs.append(x[None, :, : -(-x.shape[1] * 3 // 4), : -(-x.shape[2] * 7 // 8)])
+    return inputs
+
+
+def _several(x: Tensor, count: int) -> tuple[Tensor, ...]:
+    """As many images as the network takes: the same one, moved a little further to the left each time."""
+    return tuple(x.roll(-4 * i, -1) for i in range(count))
+
+
+def _resized(image: Tensor, size: tuple[int, int]) -> Tensor:
+    """3 h w uint8   ->   3 *size"""
+    return F.interpolate(image[None], size=size, mode="bilinear", antialias=True)[0]
+
+
+def _publish(partial: Path, path: Path) -> None:
+    with partial.open("rb") as file:
+        os.fsync(file.fileno())
+    partial.chmod(0o644)
+    partial.replace(path)
+
+
+def _in_one_line(refusal: Exception) -> str:
+    """Exporters write pages; the cause stands at the end of the chain, in its first line."""
+    cause: BaseException = refusal
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    return f"{type(cause).__name__}: {lines[0][:200]}" if lines else type(cause).__name__
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Networks written as graphs, and read back as functions: ONNX by onnxruntime, pt2 by torch.export.
+
+
+Run = Callable[..., Outputs]
+Write = Callable[..., Run]
+AXES = {"batch": 0, "height": 2, "width": 3}
+INFO = "info.json"  # the metadata inside a pt2 file
+
+
+def metadata(info: Info) -> dict[str, str]:
+    """What a user of the file needs beside it; values are JSON, for formats that hold strings only."""
+    values: dict[str, Any] = {
+        "classes": list(info.classes),
+        "palette": [list(colour) for colour in info.palette],
+        "mean": list(info.mean),
+        "std": list(info.std),
+        "input": "RGB / 255, minus mean, divided by std; b 3 h w float32",
+    }
+    return {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}
+
+
+def write_onnx(
+    net: nn.Module, xs: tuple[Tensor, ...], info: Info, path: Path, dynamic: tuple[str, ...], graph: Graph
+) -> Run:
+    """xs: the example, each b 3 h w. The module itself is exported: only then do its layers know it is for ONNX."""
+    onnx, onnxruntime = _onnx()
+    x = xs[0]
+    # below the least size feature maps of one position would make a graph of their own
+    least = {"batch": 1, "height": min(64, x.shape[2]), "width": min(64, x.shape[3])}
+    shapes = {AXES[name]: Dim(name, min=least[name], max=8192) for name in dynamic}
+    torch.onnx.export(
+        net,
+        xs,
+        path,
+        dynamo=True,
+        dynamic_shapes=(shapes,) * len(xs) if shapes else None,
+        input_names=list(graph.inputs),
+        output_names=list(graph.outputs),
+        external_data=False,
+        verbose=False,
+    )
+    model = onnx.load(path)
+    onnx.helper.set_model_props(model, metadata(info))
+    onnx.checker.check_model(model)
+    onnx.save(model, path)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+    def run(*zs: Tensor) -> Outputs:
+        named = {name: z.numpy() for name, z in zip(graph.inputs, zs, strict=True)}
+        return tuple(torch.from_numpy(each) for each in session.run(list(graph.outputs), named))
+
+    return run
+
+
+def write_pt2(
+    net: nn.Module, xs: tuple[Tensor, ...], info: Info, path: Path, dynamic: tuple[str, ...], graph: Graph
+) -> Run:
+    """xs: the example, each b 3 h w."""
+    shapes = {AXES[name]: Dim.DYNAMIC for name in dynamic}
+    program = torch.export.export(net, xs, dynamic_shapes=(shapes,) * len(xs) if shapes else None)
+    torch.export.save(program, path, extra_files={INFO: json.dumps(metadata(info))})
+    module = torch.export.load(path).module()
+    return lambda *zs: outputs(module(*zs))
+
+
+def outputs(answer: Tensor | Outputs) -> Outputs:
+    return (answer,) if isinstance(answer, Tensor) else answer
+
+
+def _onnx() -> tuple[Any, Any]:
+    try:
+        import onnx
+        import onnxruntime
+        import onnxscript  # noqa: F401  (torch's exporter needs it)
+    except ModuleNotFoundError as missing:
+        raise OptionError(f"export: ONNX needs {missing.name}: pip install 'hamburger[export]'") from None
+    return onnx, onnxruntime
+
+
+WRITERS: dict[str, Write] = {"onnx": write_onnx, "pt2": write_pt2}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A small picture made from nothing, to try a network on when no photograph is at hand.
+
+
+def scene(height: int, width: int, *, seed: int = 0) -> Tensor:
+    """Coloured discs over a gradient, with grain: edges, flat parts and texture.   ->   3 h w uint8"""
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.linspace(0, 1, height).view(-1, 1)
+    x = torch.linspace(0, 1, width).view(1, -1)
+    picture = torch.stack([y + 0 * x, 0 * y + x, 1 - (x + y) / 2])
+    for _ in range(12):
+        cy, cx, radius, *colour = torch.rand(6, generator=generator).tolist()
+        inside = (y - cy) ** 2 + (x - cx) ** 2 < (0.05 + radius / 5) ** 2
+        picture = torch.where(inside, torch.tensor(colour).view(3, 1, 1), picture)
+    grain = 0.03 * torch.randn(3, height, width, generator=generator)
+    return ((picture + grain).clamp(0, 1) * 255).round().to(torch.uint8)

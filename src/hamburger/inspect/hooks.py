@@ -1,0 +1,131 @@
+"""Record what a named layer of any model receives and returns; attention matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from hamburger.errors import InputError, ShapeError, UnknownNameError, did_you_mean
+from hamburger.shapes import check_tensor
+
+
+class Seen(NamedTuple):
+    """The first tensor that a layer received, and the first that it returned, in one call of the model."""
+
+    before: Tensor
+    after: Tensor
+
+
+def module_named(call: str, model: nn.Module, layer: str) -> nn.Module:
+    """The module of that dotted name; the model itself under the empty name."""
+    modules = dict(model.named_modules())
+    if layer not in modules:
+        known = [name for name in modules if name]
+        raise UnknownNameError(f"{call}: the model has no layer '{layer}'{did_you_mean(layer, known)}")
+    return modules[layer]
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients; each module's own mode comes back afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def look(
+    call: str, model: nn.Module, images: Tensor, layers: Sequence[str], *, beside: Sequence[str] = ()
+) -> dict[str, Seen]:
+    """Run the model once; what it showed at the named layers.   images: b 3 h w, as the model takes them
+
+    A layer that is called several times shows its last call. Those in `beside` may also show nothing: a container that
+    is never called, a module that returns no tensor.
+    """
+    check_tensor(call, "the images", images)
+    if images.dim() < 2:
+        raise ShapeError(f"{call}: the images must have a batch axis, got {tuple(images.shape)}; add it with [None]")
+    if not bool(torch.isfinite(images).all()):
+        raise InputError(f"{call}: the images hold values that are not finite; mend them first")
+    received: dict[str, Tensor] = {}
+    found: dict[str, Seen] = {}
+
+    # copies both: the layer itself and those after it may work in place
+    def on_entry(name: str) -> Any:
+        def record(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            tensor = _first_tensor((*args, *kwargs.values()))
+            if tensor is not None:
+                received[name] = tensor.detach().clone()
+
+        return record
+
+    def on_exit(name: str) -> Any:
+        def record(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
+            tensor = _first_tensor(output)
+            if tensor is not None and name in received:
+                found[name] = Seen(received[name], tensor.detach().clone())
+
+        return record
+
+    handles = []
+    try:
+        for name in (*layers, *beside):
+            module = module_named(call, model, name)
+            handles.append(module.register_forward_pre_hook(on_entry(name), with_kwargs=True))
+            handles.append(module.register_forward_hook(on_exit(name)))
+        with evaluating(model):
+            model(images)
+    finally:
+        for handle in handles:
+            handle.remove()
+    for name in layers:
+        if name not in found:
+            raise InputError(f"{call}: layer '{name}' was not called on these images, or takes or returns no tensor")
+        for what, tensor in zip(("receives", "returns"), found[name], strict=True):
+            if not bool(torch.isfinite(tensor).all()):
+                raise InputError(
+                    f"{call}: layer '{name}' {what} values that are not finite, of finite images; look at the "
+                    f"model's weights"
+                )
+    return found
+
+
+def _first_tensor(value: Any) -> Tensor | None:
+    """Modules take and return tensors, sequences of them, or mappings: the first tensor there is."""
+    if isinstance(value, Tensor):
+        return value
+    entries = value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ()
+    return next((tensor for entry in entries if (tensor := _first_tensor(entry)) is not None), None)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The n x n matrices of attention layers, of any model by the layer's name: a ham has factors in their place.
+
+
+def attention_layers(model: nn.Module) -> list[str]:
+    """Names of the layers that can show their matrix: those with a method `attention`, such as `sa` and `nonlocal`."""
+    return [name for name, module in model.named_modules() if callable(getattr(module, "attention", None))]
+
+
+def attention_maps(model: nn.Module, images: Tensor, layer: str) -> Tensor:
+    """A of the named layer on these images.   images: b 3 h w, as the model takes them   ->   b heads n m
+
+    `layer` has such a matrix, or holds one layer that has. Row i says what position i takes from every other.
+    """
+    module_named("attention_maps", model, layer)
+    inside = [name for name in attention_layers(model) if not layer or name == layer or name.startswith(f"{layer}.")]
+    if len(inside) != 1:
+        known = f"; there are: {', '.join(inside)}" if inside else ": it has no attention that can be shown"
+        raise InputError(f"attention_maps: layer '{layer}' must hold one attention{known}")
+    seen = look("attention_maps", model, images, inside)[inside[0]]
+    with evaluating(model):
+        maps: Tensor = module_named("attention_maps", model, inside[0]).attention(seen.before)  # type: ignore[operator]
+    return maps

@@ -1,1 +1,0 @@
-"""What training minimises; pixels labelled 255 count nowhere."""

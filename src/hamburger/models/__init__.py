@@ -1,1 +1,0 @@
-"""Whole segmentation networks: built by name, kept in files."""

@@ -1,1 +1,0 @@
-"""A small demonstration: low-rank recovery of a noisy matrix."""

@@ -1,0 +1,207 @@
+"""Figures of a report: matplotlib as inline SVG or embedded pictures; scores and learning curves."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hamburger.report.html import Markup, figure, paragraph, side_by_side
+from hamburger.report.study import Group, Study
+
+# Okabe and Ito's palette, which colour-blind readers can tell apart, without its yellow and black, which a white or a
+# dark page would swallow; then three of Tol's
+COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#AA4499", "#999933", "#44AA99")
+BASELINE = "#8A8A8A"
+DASHES = ("-", "--", "-.")
+INK = "#123456"  # stands for the colour of the text until the figure is in the page
+WIDTH, HEIGHT = 4.6, 3.0  # inches: 331 points, so that a point is a pixel on a narrow phone
+MOST = 360  # pixels of the longer side of an embedded picture
+
+
+def line(study: Study, group: Group) -> dict[str, Any]:
+    """Colour and dashes of a group, the same in every figure: the baseline is grey, then 27 that differ."""
+    others = [other for other in study.groups if other.kind != "baseline"]
+    if group not in others:
+        return {"color": BASELINE, "linestyle": "-"}
+    place = others.index(group)
+    return {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place // len(COLOURS) % len(DASHES)]}
+
+
+def svg(name: str, draw: Callable[[Any], None], *, alt: str, height: float = HEIGHT) -> str:
+    """One pair of axes as inline SVG. `name` keeps the ids of several figures on a page apart."""
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    settings: Any = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": name,
+        "font.size": 9,
+        "font.family": "sans-serif",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.titlesize": 10,
+        "axes.titlelocation": "left",
+        "lines.linewidth": 1.8,
+        "legend.frameon": False,
+        "legend.fontsize": 8.5,
+        **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
+    }
+    with matplotlib.rc_context(settings):
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        FigureCanvasSVG(figure)  # no display, no global state of pyplot
+        axes = figure.subplots()
+        axes.grid(color=INK, alpha=0.12, linewidth=0.7)
+        axes.set_axisbelow(True)
+        draw(axes)
+        file = io.StringIO()
+        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    return _inline(file.getvalue(), name, alt)
+
+
+def _inline(text: str, name: str, alt: str) -> str:
+    """Only the drawing: a page needs no XML header, no name spaces, no note of its maker, and no fixed size."""
+    body = text[text.index("<svg") :]
+    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    box = re.search(r'viewBox="[^"]*"', body)
+    assert box
+    inside = body[body.index(">") + 1 :]
+    inside = re.sub(r"font: (?:[^;\"]*? )?([\d.]+px) [^;\"]*", r"font-size: \1", inside)
+    inside = inside.replace(INK, "currentColor")
+    # ids that matplotlib counts (figure_1, axes_1 ...) would repeat on the page, and nothing refers to them
+    inside = re.sub(r'<g id="[^"]*">', "<g>", inside)
+    return f'<svg role="img" aria-label="{alt}" data-figure="{name}" {box[0]}>{inside}'
+
+
+def picture(image: Tensor, *, photo: bool = False) -> str:
+    """A data URI.   3 h w or h w 3, uint8; large ones are shrunk to a phone's width"""
+    from matplotlib import image as files
+
+    pixels = image.movedim(0, 2) if image.shape[0] == 3 and image.shape[2] != 3 else image
+    file = io.BytesIO()
+    form = "jpeg" if photo else "png"
+    # matplotlib's own note of its version would be larger than some of these pictures
+    extra: dict[str, Any] = {"pil_kwargs": {"quality": 85}} if photo else {"metadata": {"Software": None}}
+    files.imsave(file, pixels.cpu().contiguous().numpy(), format=form, **extra)
+    return f"data:image/{form};base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def is_photo(image: Tensor) -> bool:
+    """Whether it is shown large, and as JPEG: small images are shown pixel by pixel."""
+    return max(image.shape) > 128
+
+
+def shrink(image: Tensor, *, labels: bool = False) -> Tensor:
+    """... h w to at most MOST pixels a side: by the mean over what a pixel covers, or for labels by picking."""
+    h, w = image.shape[-2:]
+    if max(h, w) <= MOST:
+        return image
+    size = (max(1, round(h * MOST / max(h, w))), max(1, round(w * MOST / max(h, w))))
+    stack = image.reshape(1, -1, h, w).float()
+    if labels:
+        small = torch.nn.functional.interpolate(stack, size=size, mode="nearest-exact")
+    else:
+        small = torch.nn.functional.interpolate(stack, size=size, mode="bilinear", antialias=True).round().clamp(0, 255)
+    return small.reshape(*image.shape[:-2], *size).to(image.dtype)
+
+
+def heat(values: Tensor, *, signed: bool) -> Tensor:
+    """A map in colours whose order also colour-blind and grey-scale readers see.   h w   ->   3 h w, 0 ... 1
+
+    Signed maps are white at zero and as dark on either side; others run from dark at zero to bright at their largest.
+    """
+    from matplotlib import colormaps
+
+    largest = values.abs().max().clamp_min(1e-12)
+    level = values / largest / 2 + 0.5 if signed else values / largest
+    colours = colormaps["PuOr_r" if signed else "cividis"](level.double().cpu().numpy())[..., :3]
+    return torch.from_numpy(colours).movedim(2, 0).float()
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Scores and learning curves as figures, one line per group, with what the seeds span.
+
+
+MOST_LINES = 12
+
+
+def dots(study: Study) -> Markup:
+    """Each seed a dot, the mean a bar: the spread as it is."""
+    scored = [group for group in study.groups if group.scores]
+    if not scored:
+        return Markup()
+
+    score = study.kind.score
+
+    def draw(axes: Any) -> None:
+        for place, group in enumerate(scored):
+            look = line(study, group)["color"]
+            values = [score.scale * value for value in group.scores.values()]
+            axes.plot(values, [place] * len(values), "o", color=look, alpha=0.75, markersize=6, markeredgewidth=0)
+            axes.plot([sum(values) / len(values)] * 2, [place - 0.3, place + 0.3], color=look, linewidth=2.5)
+        axes.set_yticks(range(len(scored)), [group.name for group in scored])
+        axes.set(xlabel=score.heading, ylim=(len(scored) - 0.4, -0.6))
+        axes.grid(visible=False, axis="y")
+
+    alt = f"{score.words} of every run, by context"
+    drawn = svg("scores", draw, alt=alt, height=0.75 + 0.3 * len(scored))
+    return figure(drawn, "Each dot is one run, that is one seed; the bar is the mean. The axis does not begin at zero.")
+
+
+def curves(study: Study) -> Markup:
+    """Loss and validation score over steps."""
+    score = study.kind.score
+    made = [
+        _curve(study, "loss", "Training loss", "loss", 1),
+        _curve(study, score.name, f"Validation {score.words}", score.heading, score.scale),
+    ]
+    drawn = [drawing for drawing in made if drawing]
+    if not drawn:
+        return paragraph("No run has written a learning curve (metrics.jsonl).", kind="soft")
+    left_out = len(study.groups) - MOST_LINES
+    note = f" The first {MOST_LINES} groups of {len(study.groups)} are drawn." if left_out > 0 else ""
+    caption = (
+        "Line: mean over seeds. Band: from the lowest to the highest seed. Steps at which only some of the seeds have "
+        "a value are left out. The loss is that of the training batches as logged, with every auxiliary term, and "
+        f"unsmoothed; heads with different terms are not comparable by it.{note}"
+    )
+    return Markup(side_by_side(*drawn) + paragraph(caption, kind="soft"))
+
+
+def band(group: Group, field: str) -> list[tuple[int, float, float, float]]:
+    """(step, mean, lowest, highest) at the steps that all runs with such a curve share."""
+    found = [dict(curve) for run in group.runs if (curve := run.curve(field))]
+    if not found:
+        return []
+    shared = sorted(set.intersection(*(set(curve) for curve in found)))
+    rows = []
+    for step in shared:
+        values = [curve[step] for curve in found]
+        rows.append((step, sum(values) / len(values), min(values), max(values)))
+    return rows
+
+
+def _curve(study: Study, field: str, title: str, unit: str, scale: int) -> str:
+    bands = {place: band(group, field) for place, group in enumerate(study.groups[:MOST_LINES])}
+    bands = {place: rows for place, rows in bands.items() if rows}
+    if not bands:
+        return ""
+
+    def draw(axes: Any) -> None:
+        for place, rows in bands.items():
+            steps, mean, low, high = ([row[i] for row in rows] for i in range(4))
+            mean, low, high = ([scale * value for value in values] for values in (mean, low, high))
+            look = line(study, study.groups[place])
+            marker = "o" if len(steps) < 12 else None
+            axes.plot(steps, mean, label=study.groups[place].name, marker=marker, markersize=3, **look)
+            axes.fill_between(steps, low, high, color=look["color"], alpha=0.18, linewidth=0)
+        axes.set(title=title, xlabel="step", ylabel=unit)
+        axes.legend(ncols=2 if len(bands) > 5 else 1)
+
+    return figure(svg(f"curve-{field}", draw, alt=f"{title} over steps, by context"), "")

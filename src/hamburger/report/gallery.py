@@ -1,0 +1,165 @@
+"""Validation images next to the predictions of the trained networks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hamburger.checkpoints.weights_file import Info
+from hamburger.registry import options_of
+from hamburger.report.figures import is_photo, picture, shrink
+from hamburger.report.html import Markup, heading, legend, paragraph, tiles
+from hamburger.report.study import Group, Run, Study
+from hamburger.segmentation.predict import pick_device
+from hamburger.tasks import tasks
+from hamburger.training.task import Showing
+
+SEED = 0  # of the draw of images
+CANDIDATES = 32
+
+
+@dataclass(frozen=True, eq=False)  # each is itself
+class Exhibit:
+    """One trained network on the device, under the name of its group."""
+
+    group: Group
+    run: Run
+    net: nn.Module
+    info: Info
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """`indices` are drawn from the validation split by a fixed seed."""
+
+    showing: Showing
+    indices: tuple[int, ...]
+    exhibits: tuple[Exhibit, ...]  # the reference first, where it has weights
+    device: torch.device
+
+    def exhibit(self, group: Group | None) -> Exhibit | None:
+        return next((exhibit for exhibit in self.exhibits if exhibit.group is group), None)
+
+    def answers(self, exhibit: Exhibit) -> dict[int, Any]:
+        return {i: self.showing.answer(exhibit.net, exhibit.info, self.device, i) for i in self.indices}
+
+    def inputs(self, exhibit: Exhibit, count: int) -> dict[int, Tensor]:
+        """What the network takes of the first images; nothing where the task has no such tensor."""
+        found = {i: self.showing.input(i, exhibit.info, self.device) for i in self.indices[:count]}
+        return {i: x for i, x in found.items() if x is not None}
+
+
+def open_gallery(study: Study, data_root: Path | None, *, device: str = "auto") -> Gallery | str:
+    """The gallery, or the reason why there is none."""
+    task = tasks[study.kind.task]
+    if task.showing is None:
+        return f"The task '{study.kind.task}' has no pictures to show."
+    exhibited = list(_choose(study))
+    if not exhibited:
+        return "No run has weights (best.safetensors) yet."
+    recipe = exhibited[0][1].recipe["data"]
+    name, split = recipe["name"], recipe.get("val_split", "val")
+    if data_root is None and "root" in options_of(task.sets[name]):
+        return f"They need the images: the data set '{name}' lies in files, and no folder was given (--data DIR)."
+    on = pick_device(device)
+    exhibits = []
+    data: Any = None
+    for group, run in exhibited:
+        assert run.weights
+        net, info = task.load(run.weights)
+        if data is None:
+            data = task.split(info, name, split, data_root, recipe.get("options") or {}, whole=False)
+        task.fits(f"report: {run.weights}", info, data)
+        exhibits.append(Exhibit(group, run, net.to(on).eval(), info))
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(SEED)).tolist()
+    return Gallery(task.showing(data), tuple(order[:CANDIDATES]), tuple(exhibits), on)
+
+
+def _choose(study: Study) -> Iterator[tuple[Group, Run]]:
+    """A run of each group on the reference's data: with the lowest seed that all of them have, else with its lowest."""
+    groups = [group for group in study.groups if any(run.weights for run in group.runs)]
+    groups = [group for group in groups if _data(group) == _data(groups[0])]
+    seeds = [{run.seed for run in group.runs if run.weights} for group in groups]
+    shared = sorted(set.intersection(*seeds)) if seeds else []
+    for group in groups:
+        having = [run for run in group.runs if run.weights]
+        yield group, next((run for run in having if shared and run.seed == shared[0]), having[0])
+
+
+def _data(group: Group) -> tuple[object, ...]:
+    data = group.runs[0].recipe["data"]
+    return data.get("name"), data.get("options"), data.get("val_split")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Images and what networks make of them, side by side.
+
+
+Answers = dict[str, dict[int, Any]]  # by the name of the group, then by index
+
+
+def pictures(study: Study, gallery: Gallery) -> Markup:
+    """Some images drawn by lot, some where the context gains most, some where it loses most."""
+    showing = gallery.showing
+    shown = _shown(study, gallery)
+    answers = {exhibit.group.name: gallery.answers(exhibit) for exhibit in shown}
+    parts = [heading(f"Drawn by lot (seed {SEED})"), _rows(gallery, answers, gallery.indices[: showing.each])]
+    if len(shown) > 1:
+        first, second = shown[0].group.name, shown[1].group.name
+        gains = {i: showing.judge(i, answers[second][i]) - showing.judge(i, answers[first][i]) for i in gallery.indices}
+        sign = 1 if showing.score.higher else -1
+        ranked = sorted(gains, key=lambda i: (-sign * gains[i], i))
+        for words, found in (
+            (f"Where {second} gains most over {first}", [i for i in ranked[: showing.each] if sign * gains[i] > 0]),
+            (
+                f"Where {second} loses most to {first}",
+                [i for i in ranked[: -showing.each - 1 : -1] if sign * gains[i] < 0],
+            ),
+        ):
+            parts.append(heading(words))
+            parts.append(_rows(gallery, answers, found, gains))
+            if not found:
+                parts.append(paragraph("On none of the images that were looked at.", kind="soft"))
+    legends = "".join(legend(entries) for entries in showing.legends(gallery.indices))
+    return Markup(paragraph(_caption(gallery, shown)) + legends + "".join(parts))
+
+
+def _shown(study: Study, gallery: Gallery) -> list[Exhibit]:
+    """The reference, the best ham and the best rival, as far as they have weights; at least something."""
+    wanted = [study.reference, study.best("ham"), study.best("rival") or study.best("breads")]
+    found = [exhibit for group in wanted if group is not None and (exhibit := gallery.exhibit(group))]
+    return list(dict.fromkeys(found)) or list(gallery.exhibits[:1])
+
+
+def _caption(gallery: Gallery, shown: Sequence[Exhibit]) -> str:
+    showing = gallery.showing
+    names = ", ".join(f"{exhibit.group.name} (seed {exhibit.run.seed})" for exhibit in shown)
+    return (
+        f"{len(gallery.indices)} images of the {showing.split.split} split of {showing.split.name}, drawn by a fixed "
+        f"seed, were shown to {names}: best weights of each run, {showing.images}. Gains and losses are in "
+        f"{showing.score.words}; they are the extremes of these images and not typical."
+    )
+
+
+def _rows(gallery: Gallery, answers: Answers, indices: Sequence[int], gains: dict[int, float] | None = None) -> Markup:
+    """A row of tiles for each image; where a task has one tile for an image, all of them in one."""
+    showing = gallery.showing
+    rows = []
+    for index in indices:
+        gain = "" if gains is None else f", {showing.score.signed(gains[index])} {showing.score.points}"
+        first, *others = showing.row(index, {name: had[index] for name, had in answers.items()}, gain)
+        photo = is_photo(first.pixels)
+        entries = [(picture(shrink(first.pixels), photo=photo), first.words)]
+        entries += [
+            (picture(shrink(each.pixels, labels=each.drawn), photo=photo and not each.drawn), each.words)
+            for each in others
+        ]
+        rows.append((entries, photo))
+    if all(len(entries) == 1 for entries, _ in rows):
+        return tiles([entries[0] for entries, _ in rows], large=any(photo for _, photo in rows)) if rows else Markup()
+    return Markup("".join(tiles(entries, large=photo) for entries, photo in rows))

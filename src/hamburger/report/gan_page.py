@@ -1,0 +1,195 @@
+"""A run of `ham gan train` -> one page: curves, samples over time, and the atoms of the ham on a generated image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hamburger.files import check_writable, write_atomically
+from hamburger.generation.image_sheets import sheet, to_bytes
+from hamburger.generation.networks.generator import Generator
+from hamburger.generation.sampling import latents
+from hamburger.generation.trainer import SAMPLE_SEED, class_rows
+from hamburger.generation.weights import GENERATOR, SAMPLES, load_generator
+from hamburger.inspect.atoms import code_maps, ham_layers
+from hamburger.report.atoms_and_spectra import over
+from hamburger.report.figures import COLOURS, picture, svg
+from hamburger.report.html import Markup, document, figure, heading, paragraph, section, side_by_side, table, tiles
+from hamburger.report.study import RunError, read_object, read_rows
+from hamburger.segmentation.predict import pick_device
+from hamburger.training.image_files import read_image
+
+SHEETS = 8  # over time, spread evenly
+ATOMS, IMAGES = 7, 3
+TOLD = (
+    *("context", "data", "resolution", "steps", "batch", "seed", "precision", "generator_parameters"),
+    *("discriminator_parameters", "images_per_s", "seconds_per_step", "peak_mb", "hardware", "torch", "commit", "date"),
+)
+
+
+@dataclass(frozen=True)
+class GanRun:
+    path: Path
+    recipe: dict[str, Any]
+    result: dict[str, Any]
+    rows: tuple[dict[str, Any], ...]
+    sheets: dict[int, Path]
+
+
+def read_gan_run(path: Path) -> GanRun:
+    if not (path / "recipe.json").is_file():
+        raise RunError(f"gan report: {path} has no recipe.json, so it is no run; name what `ham gan train --run` wrote")
+    recipe = read_object(path / "recipe.json")
+    if not isinstance(recipe.get("optim"), dict) or "discriminator_lr" not in recipe["optim"]:
+        raise RunError(f"gan report: {path} is no run of a GAN; `ham report` is for segmentation networks")
+    result = read_object(path / "result.json") if (path / "result.json").is_file() else {}
+    drawn = {file.stem.removeprefix("step-"): file for file in sorted((path / SAMPLES).glob("step-*.png"))}
+    sheets = {int(step): file for step, file in drawn.items() if step.isdecimal()}  # others are not of the training
+    return GanRun(path, recipe, result, tuple(read_rows(path / "metrics.jsonl")), sheets)
+
+
+def write_gan_report(run: Path, out: Path, *, device: str = "auto") -> Path:
+    found = read_gan_run(Path(run))
+    check_writable(out)
+    generator: Generator | None = None
+    classes: tuple[str, ...] = ()
+    if (found.path / GENERATOR).is_file():
+        generator, info = load_generator(found.path / GENERATOR)
+        generator, classes = generator.to(pick_device(device)), info.classes
+    write_atomically(out, page(found, generator, classes).encode())
+    return out
+
+
+def page(run: GanRun, generator: Generator | None, classes: Sequence[str] = ()) -> str:
+    title = f"{run.recipe['name']}: {run.recipe['model']['name']} on {run.recipe['data']['name']}"
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    last = run.rows[-1]["step"] if run.rows else 0
+    state = "finished" if run.result else f"at step {last} of {run.recipe['steps']}"
+    body = (
+        Markup(f"<h1>{heading(title)[4:-5]}</h1>")
+        + paragraph(f"{run.path}, {state}. Written {now}.", kind="soft")
+        + section("curves", "The game", _curves(run))
+        + section("samples", "Samples over time", _samples(run, generator))
+        + section("atoms", "Atoms of the ham on generated images", _atoms(generator, classes))
+        + section("measured", "How it was made", _facts(run))
+    )
+    return document(title, body)
+
+
+def _curves(run: GanRun) -> Markup:
+    if not run.rows:
+        return paragraph("No line of metrics.jsonl yet.", kind="soft")
+    drawn = [
+        _figure(run, "losses", "Hinge losses", {"discriminator": "discriminator", "generator": "generator"}),
+        _figure(run, "answers", "Answers of the discriminator", {"real": "to real images", "made": "to made images"}),
+        _figure(run, "spread", "Variety of made images, real = 1", {"spread": "made over real"}),
+    ]
+    words = (
+        "Means between two lines of the log. The discriminator's loss lies between 0 (it is always sure and right) and "
+        "2 and more (it guesses, or errs); neither loss says how good the images are. Variety: the standard deviation "
+        "over a batch, mean over pixels; near 0 all made images are one."
+    )
+    return Markup(side_by_side(*drawn) + paragraph(words, kind="soft"))
+
+
+def _figure(run: GanRun, name: str, title: str, fields: dict[str, str]) -> str:
+    def draw(axes: Any) -> None:
+        for colour, (field, words) in zip(COLOURS, fields.items(), strict=False):
+            points = [(row["step"], row[field]) for row in run.rows if field in row]
+            axes.plot([step for step, _ in points], [value for _, value in points], label=words, color=colour)
+        axes.set(title=title, xlabel="step")
+        axes.legend()
+
+    return figure(svg(f"gan-{name}", draw, alt=f"{title} over steps"), "")
+
+
+def _samples(run: GanRun, generator: Generator | None) -> Markup:
+    steps = list(run.sheets)
+    if not steps:
+        return paragraph("No sheet of samples yet.", kind="soft")
+    kept = sorted({steps[round(i * (len(steps) - 1) / (SHEETS - 1))] for i in range(SHEETS)})
+    entries = [(_embedded(run.sheets[step]), f"step {step:,}") for step in kept]
+    words = "The same latents each time; each row is a class, in their order."
+    parts = [paragraph(words), tiles(entries, large=True)]
+    if generator is not None:
+        made = sheet(class_rows(generator), columns=10)
+        parts += [heading("As the saved generator makes them"), tiles([(picture(made), "now")], large=True)]
+    return Markup("".join(parts))
+
+
+def _embedded(path: Path) -> str:
+    import base64
+
+    read_image(path)  # a broken one is told here, and not drawn as a hole in the page
+    return f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}"
+
+
+class OfClass(nn.Module):
+    """A generator of one class each: latents alone go in, as `code_maps` calls a model."""
+
+    def __init__(self, generator: Generator, y: Tensor) -> None:
+        super().__init__()
+        self.generator, self.y = generator, y
+
+    def forward(self, z: Tensor) -> Tensor:
+        out: Tensor = self.generator(z, self.y)
+        return out
+
+
+def _atoms(generator: Generator | None, classes: Sequence[str]) -> Markup:
+    if generator is None:
+        return paragraph(f"No {GENERATOR} yet.", kind="soft")
+    if not ham_layers(generator):
+        return paragraph("This generator has no ham: there are no atoms to show.", kind="soft")
+    device = generator.project.bias.device
+    count = min(IMAGES, generator.num_classes)
+    z, y = latents(
+        count,
+        seed=SAMPLE_SEED,
+        latent=generator.latent,
+        num_classes=generator.num_classes,
+        labels=torch.arange(count),
+    )
+    bound = OfClass(generator, y.to(device))
+    found = code_maps(bound, z.to(device))
+    with torch.no_grad():
+        images = to_bytes(bound.eval()(z.to(device))).cpu()
+    assert generator.context is not None
+    gate = float(generator.context.gate.detach())
+    parts = [
+        paragraph(
+            "The ham writes the generator's map as D C. Shown is how much of each atom every position holds (a row of "
+            "C), over the image that the map becomes, for the atoms whose part has most energy, with its share. The "
+            f"gate that lets the ham's answer through stands at {gate:.4f}; at 0, where it starts, the ham changes "
+            "nothing."
+        )
+    ]
+    for index in range(count):
+        maps, energies = found.maps[index].flatten(0, 1).float().cpu(), found.energies[index].flatten().cpu()
+        shares = energies / energies.sum().clamp_min(1e-12)
+        large = enlarged(images[index])
+        entries = [(picture(large), classes[int(y[index])] if classes else f"class {int(y[index])}")]
+        for place in range(min(ATOMS, len(maps))):
+            drawn = over(large, maps[place])
+            entries.append((picture(drawn), f"atom {place + 1}: {100 * float(shares[place]):.1f} %"))
+        parts.append(tiles(entries))
+    return Markup("".join(parts))
+
+
+def enlarged(image: Tensor, least: int = 128) -> Tensor:
+    """By a whole factor, pixel by pixel.   3 h w   ->   3 kh kw"""
+    factor = max(1, least // image.shape[1])
+    return image.repeat_interleave(factor, 1).repeat_interleave(factor, 2)
+
+
+def _facts(run: GanRun) -> Markup:
+    if not run.result:
+        return paragraph("The run is not finished, so it has no result.json.", kind="soft")
+    rows = [(name, str(run.result[name])) for name in TOLD if run.result.get(name) is not None]
+    return table(("what", "value"), rows, name="facts", kind="words")

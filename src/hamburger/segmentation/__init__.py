@@ -1,0 +1,1 @@
+"""Semantic segmentation: data, networks, training, evaluation and prediction."""

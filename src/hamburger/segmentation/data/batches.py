@@ -1,0 +1,130 @@
+"""Training batches and evaluation batches of images and labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from hamburger.errors import check_count
+from hamburger.segmentation.data.base import SegmentationSet
+from hamburger.training.augment import check_augmentation, draw_view, render
+from hamburger.training.image_files import MEAN, STD, normalise
+from hamburger.training.keyed_rng import Draws
+from hamburger.training.loader import ahead
+from hamburger.training.packed_images import Gathered, Packed, Pixels, Sample, to_pixels
+
+
+class Batch(NamedTuple):
+    """`images`: b 3 crop crop, float32, normalised.   `labels`: b crop crop, int64, 255 where unlabelled.   `ids`: b"""
+
+    images: Tensor
+    labels: Tensor
+    ids: list[str]
+
+
+class Batches(Gathered[SegmentationSet, Batch]):
+    def __init__(
+        self,
+        dataset: SegmentationSet,
+        *,
+        batch: int,
+        crop: int,
+        scales: Sequence[float] = (0.5, 2.0),
+        flip: bool = True,
+        photometric: float = 0.0,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        rank: int = 0,
+        world: int = 1,
+        accumulate: int = 1,
+        workers: int = 0,
+        resident: str = "auto",
+        mean: Sequence[float] = MEAN,
+        std: Sequence[float] = STD,
+        loaded: Callable[[], object] | None = None,
+    ) -> None:
+        check_augmentation("Batches", crop, scales, flip, photometric)
+        self.crop, self.scales = crop, (float(scales[0]), float(scales[1]))
+        self.flip, self.photometric = flip, float(photometric)
+        self.mean, self.std = tuple(mean), tuple(std)
+        super().__init__(
+            dataset,
+            batch=batch,
+            seed=seed,
+            device=device,
+            rank=rank,
+            world=world,
+            accumulate=accumulate,
+            workers=workers,
+            resident=resident,
+            loaded=loaded,
+        )
+
+    def read(self, index: int) -> Pixels:
+        return to_pixels(self.dataset[index])
+
+    def cut(self, packed: Packed, indices: Sequence[int], draws: Sequence[Draws], ids: list[str]) -> Batch:
+        views = [
+            draw_view(
+                each,
+                packed.sizes[i],
+                crop=self.crop,
+                scales=self.scales,
+                flip=self.flip,
+                photometric=self.photometric,
+            )
+            for i, each in zip(indices, draws, strict=True)
+        ]
+        images, labels = render(packed, indices, views, crop=self.crop, mean=self.mean, std=self.std)
+        return Batch(images, labels, ids)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A split for evaluation: every image once, in its own size, normalised, with its label.
+
+
+WAITING = 2**27  # bytes: some two hundred images of VOC, more of which hardly save a batch, and few large photographs
+
+
+def evaluation_batches(
+    dataset: SegmentationSet,
+    *,
+    batch: int = 1,
+    device: torch.device | str = "cpu",
+    rank: int = 0,
+    world: int = 1,
+    workers: int = 0,
+    mean: Sequence[float] = MEAN,
+    std: Sequence[float] = STD,
+) -> Iterator[Batch]:
+    """Batches of one size, at most `batch` images: images b 3 h w, labels b h w, ids.
+
+    An image waits for others of its size, while no more than WAITING bytes wait in all; of the sizes that wait, the
+    one with most images goes when there are more. What goes together depends on the images alone, never on time. Of
+    several processes each gets every `world`-th image from `rank` on; together they get each exactly once.
+    """
+    check_count("evaluation_batches", "batch", batch, least=1)
+    check_count("evaluation_batches", "workers", workers, least=0)
+    own = range(rank, len(dataset), world)
+    waiting: dict[torch.Size, list[tuple[int, Sample]]] = {}  # by size, in the order of their first images
+
+    def joined(size: torch.Size) -> Batch:
+        members = waiting.pop(size)
+        images = torch.stack([sample.image for _, sample in members]).to(device)
+        labels = torch.stack([sample.label for _, sample in members]).to(device)
+        return Batch(normalise(images, mean, std), labels.long(), [dataset.ids[index] for index, _ in members])
+
+    with closing(ahead(dataset.__getitem__, own, workers=workers, depth=2 * max(batch, workers))) as samples:
+        for index, sample in zip(own, samples, strict=True):
+            size = sample.label.shape
+            waiting.setdefault(size, []).append((index, sample))
+            if len(waiting[size]) == batch:
+                yield joined(size)
+            elif sum(sample.nbytes for members in waiting.values() for _, sample in members) > WAITING:
+                yield joined(max(waiting, key=lambda size: len(waiting[size])))
+        for size in list(waiting):
+            yield joined(size)

@@ -1,0 +1,66 @@
+"""`camvid`: street scenes in 11 classes, the split of SegNet (367 train, 101 val, 233 test); label value 11 is void.
+
+Two layouts are read: `<split>/<id>.png` with `<split>annot/<id>.png`, as SegNet has it (`root` or `root/CamVid`), and
+`images/<split>/<id>.*` with `labels/<split>/<id>.png`. Where a `<split>.txt` lies beside, it names the images and gives
+their order; otherwise all images of the folder are taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from hamburger.errors import DataError, check_choice
+from hamburger.segmentation.data.base import datasets
+from hamburger.segmentation.data.image_label_dataset import Images, Pair, PairSet, image_ids, read_list
+from hamburger.training.datasets import check_root, chosen, table_of
+from hamburger.training.packed_images import Colour
+
+CLASSES: dict[str, Colour] = {
+    "sky": (128, 128, 128),
+    "building": (128, 0, 0),
+    "pole": (192, 192, 128),
+    "road": (128, 64, 128),
+    "pavement": (60, 40, 222),
+    "tree": (128, 128, 0),
+    "sign": (192, 128, 128),
+    "fence": (64, 64, 128),
+    "car": (64, 0, 128),
+    "pedestrian": (64, 64, 0),
+    "bicyclist": (0, 128, 192),
+}
+VOID = 11
+SPLITS = ("train", "val", "test")
+LAYOUTS = "<split>/ and <split>annot/, or images/<split>/ and labels/<split>/"
+
+
+@datasets.register("camvid")
+class CamVid(PairSet):
+    """`classes`: names or numbers to score; pixels of all others become 255."""
+
+    def __init__(self, split: str = "train", *, root: Path, classes: Sequence[str | int] | str | None = None) -> None:
+        check_choice("camvid", "split", split, SPLITS)
+        names = list(CLASSES)
+        ids = chosen("camvid", names, classes)
+        super().__init__(
+            "camvid",
+            split,
+            pairs(check_root("camvid", Path(root), LAYOUTS), split),
+            classes=[names[i] for i in ids],
+            palette=[CLASSES[names[i]] for i in ids],
+            table=table_of(ids, ignored=(VOID, *(i for i in range(len(names)) if i not in ids))),
+        )
+
+
+def pairs(root: Path, split: str) -> list[Pair]:
+    for tree in (root, root / "CamVid"):
+        for images, labels in (
+            (tree / split, tree / f"{split}annot"),
+            (tree / "images" / split, tree / "labels" / split),
+        ):
+            if images.is_dir() and labels.is_dir():
+                listed = tree / f"{split}.txt"
+                found = Images(images)
+                ids = read_list(listed, found) if listed.is_file() else image_ids(images)
+                return [found.pair(i, labels) for i in ids]
+    raise DataError(f"camvid: {root} has no split '{split}'; it should hold {LAYOUTS}")

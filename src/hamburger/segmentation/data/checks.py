@@ -1,0 +1,176 @@
+"""Find everything that is wrong with a data set before training, and list it at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hamburger.errors import DataError
+from hamburger.segmentation.data.base import SegmentationSet
+from hamburger.segmentation.data.image_label_dataset import Pair, PairSet
+from hamburger.training.datasets import OUTSIDE, listing, remembered, stamp
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+NO_LABELS = (".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+
+
+@dataclass
+class Findings:
+    """`pixels`: how many each class has, the last entry is unlabelled.   `sizes`: how many images are h x w."""
+
+    problems: list[str]
+    pixels: list[int]
+    sizes: dict[tuple[int, int], int] = field(default_factory=dict)
+
+
+def check(data: SegmentationSet, *, cache: bool = True, after: Callable[[], object] | None = None) -> Findings:
+    """Findings of a sound set; a DataError with all problems, the first 20 in its message, of any other."""
+    findings = inspect(data, cache=cache, after=after)
+    if findings.problems:
+        raise DataError(listing(data, findings.problems), findings.problems)
+    return findings
+
+
+def find_problems(data: PairSet) -> list[str]:
+    return inspect(data).problems
+
+
+def inspect(data: SegmentationSet, *, cache: bool = True, after: Callable[[], object] | None = None) -> Findings:
+    """Problems, pixels of each class and sizes of images. `after` is called once per sample, for progress."""
+    if not len(data):
+        return Findings([f"{data.name}: split '{data.split}' is empty"], [0] * (len(data.classes) + 1))
+    if isinstance(data, PairSet):
+        if not data.labelled:
+            return Findings([_unlabelled(data)], [0] * (len(data.classes) + 1))
+        return _inspect_files(data, cache, after)
+    return _merge(data, [_generated(data, i, after) for i in range(len(data))], data.problems())
+
+
+def _inspect_files(data: PairSet, cache: bool, after: Callable[[], object] | None) -> Findings:
+    # findings of one set, split and choice of classes; those of another meaning are not these
+    key = f"{data.pairs[0].image.parent.absolute()} {data.meaning()}" if cache else None
+    stamps = [stamp((pair.image, pair.label)) for pair in data.pairs]
+    found = remembered(lambda index: _one(data, index), stamps, key=key, after=after)
+    twice = [f"{id}: listed {n} times in split '{data.split}'" for id, n in Counter(data.ids).items() if n > 1]
+    return _merge(data, found, twice + [_ambiguous(pair) for pair in data.pairs if pair.rivals])
+
+
+def _one(data: PairSet, index: int) -> dict[str, Any]:
+    """One sample's row: {problem, h, w, pixels}."""
+    row: dict[str, Any] = {"problem": None}
+    problems: list[str] = []
+    size = shape = None
+    try:
+        size = tuple(data.read_image(index).shape[-2:])
+    except DataError as broken:
+        problems.append(str(broken))
+    try:
+        _check_suffix(data.label_path(index))
+        raw = data.read_raw(index)
+        shape = raw.shape
+        label = data.table[raw]
+        if (label == OUTSIDE).any():
+            problems.append(data.outside(index, raw))
+        row["pixels"] = _count(label, len(data.classes))
+    except DataError as broken:
+        problems.append(str(broken))
+    if size and shape and size != shape:
+        problems.append(data.mismatch(index, size, shape))
+    if problems:
+        row["problem"] = "\n".join(problems)
+    if size:
+        row["h"], row["w"] = size
+    return row
+
+
+def _check_suffix(label: Path) -> None:
+    if label.is_file():
+        return
+    for other in (label.with_name(f"{label.stem}{suffix}") for suffix in NO_LABELS):
+        if other.is_file():
+            raise DataError(
+                f"{label}: missing, but there is {other.name}; labels must be PNG, which keeps every value as it is"
+            )
+
+
+def _ambiguous(pair: Pair) -> str:
+    others = ", ".join(path.name for path in pair.rivals)
+    return f"{pair.image}: has the same id as {others}; keep one of them, or give them different names"
+
+
+def shared_images(one: SegmentationSet, other: SegmentationSet) -> int:
+    """How many image files are in both."""
+    if not (isinstance(one, PairSet) and isinstance(other, PairSet)):
+        return 0
+    return len(set(one.image_paths()) & set(other.image_paths()))
+
+
+def _generated(data: SegmentationSet, index: int, after: Callable[[], object] | None) -> dict[str, Any]:
+    image, label = data[index]
+    if after is not None:
+        after()
+    h, w = image.shape[-2:]
+    return {"problem": None, "h": h, "w": w, "pixels": _count(label.numpy(), len(data.classes))}
+
+
+def _count(label: Any, k: int) -> list[int]:
+    counts = np.bincount(label.ravel(), minlength=256)
+    return [*counts[:k].tolist(), int(counts[255])]
+
+
+def _merge(data: SegmentationSet, rows: list[dict[str, Any]], problems: list[str]) -> Findings:
+    found = [line for row in rows if row["problem"] for line in row["problem"].split("\n")]
+    pixels = np.array([row.get("pixels", [0] * (len(data.classes) + 1)) for row in rows]).sum(0).tolist()
+    if not found and not sum(pixels[:-1]):
+        found.append(f"{data.name}: no pixel of split '{data.split}' belongs to any of its {len(data.classes)} classes")
+    return Findings(problems + found, pixels, dict(Counter((row["h"], row["w"]) for row in rows if "h" in row)))
+
+
+def _unlabelled(data: PairSet) -> str:
+    missing = next(i for i, pair in enumerate(data.pairs) if pair.label is None)
+    try:
+        data.label_path(missing)
+    except DataError as said:
+        return str(said)
+    raise AssertionError("a pair without a label has no label path")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What was found in a data set, as a table for a terminal.
+
+
+def summary(data: SegmentationSet, found: Findings) -> Table:
+    """Classes with their share of all pixels."""
+    from rich.table import Table
+
+    table = Table()
+    for heading in ("class", "name", "share"):
+        table.add_column(heading, justify="left" if heading == "name" else "right")
+    total = max(1, sum(found.pixels))
+    for i, (name, pixels) in enumerate(zip(data.classes, found.pixels, strict=False)):
+        table.add_row(str(i), name, f"{pixels / total:.2%}" if pixels else "none")
+    table.add_row("255", "unlabelled", f"{found.pixels[-1] / total:.2%}")
+    return table
+
+
+def heading(data: SegmentationSet, found: Findings) -> str:
+    return f"{data.name}, {data.split}: {len(data):,} images, {sizes(found.sizes)}"
+
+
+def sizes(found: Mapping[tuple[int, int], int]) -> str:
+    """`480 x 360`, or the range where sizes differ; width first, as people say it."""
+    if not found:
+        return "no size known"
+    if len(found) == 1:
+        ((h, w),) = found
+        return f"{w} x {h}"
+    heights, widths = zip(*found, strict=True)
+    return f"{min(widths)} ... {max(widths)} x {min(heights)} ... {max(heights)}, {len(found)} sizes"

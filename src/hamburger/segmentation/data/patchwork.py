@@ -1,0 +1,167 @@
+"""`patchwork` and `patchwork-glyphs`: scenes drawn from a seed, whose classes show only in the whole image.
+
+A scene is cut into many scattered pieces. Every piece belongs to a family, whose colour is plain to see. Each family
+has two twins, warm and cool, and all pieces of one family in one image are the same twin. What tells the twins
+apart differs:
+
+patchwork          every pixel of the family is shifted a little to red (warm) or to blue (cool), under noise many times
+                   as strong. One piece holds too few pixels to see it; all pieces together show it: the low-rank-plus-
+                   noise model of the paper's Eq. 1.
+patchwork-glyphs   nothing, but for one glyph on one piece of that family: a bright plus (warm) or a dark disc (cool).
+                   Every other piece must be matched to it by colour, which attention does and averages do not.
+
+A scene is a function of (seed, split, index) alone. Only raw integers of PCG64 are drawn, whose stream is fixed, and
+each pixel takes one rounded product, so that the bits are the same on every machine.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from hamburger.errors import OptionError, check_choice, check_count, check_positive, check_seed
+from hamburger.segmentation.data.base import SegmentationSet, datasets
+from hamburger.training.generated_scenes import TWINS, WARM, Layout, cut, shade
+from hamburger.training.keyed_rng import Draws
+from hamburger.training.packed_images import Colour, Sample
+
+SPLITS = {"train": 2000, "val": 200}
+FAMILIES: dict[str, Colour] = {
+    "brick": (176, 84, 76),
+    "moss": (92, 150, 72),
+    "sea": (68, 112, 178),
+    "sand": (190, 166, 92),
+    "plum": (146, 84, 160),
+    "slate": (118, 124, 130),
+}
+PLUS = ("..###..", "..###..", "#######", "#######", "#######", "..###..", "..###..")
+DISC = (".#####.", "#######", "#######", "#######", "#######", "#######", ".#####.")
+GLYPHS = {  # twin: its shape and its ink
+    "warm": (np.array([list(row) for row in PLUS]) == "#", 250),
+    "cool": (np.array([list(row) for row in DISC]) == "#", 5),
+}
+
+Colours = npt.NDArray[np.float64]
+
+
+class Patchwork(SegmentationSet):
+    """What both variants share: options, names, layout. A variant paints what tells twins apart."""
+
+    def __init__(
+        self,
+        split: str,
+        *,
+        size: int,
+        families: int,
+        present: int,
+        pieces: int,
+        noise: float,
+        length: int | None,
+        seed: int,
+    ) -> None:
+        call = self.name
+        check_choice(call, "split", split, SPLITS)
+        check_count(call, "size", size, least=16)
+        check_count(call, "families", families, least=1)
+        check_count(call, "present", present, least=1)
+        check_count(call, "pieces", pieces, least=present)
+        check_positive(call, "noise", noise, zero=True)
+        check_seed(call, seed)
+        if not present <= families <= len(FAMILIES):
+            raise OptionError(
+                f"{call}: there are {len(FAMILIES)} families; families={families} of them with present={present} in an "
+                f"image do not fit: present <= families <= {len(FAMILIES)}"
+            )
+        if size > 1024 or pieces > 1024:  # keyed distances stay below 2^31
+            raise OptionError(f"{call}: size and pieces are at most 1024, got {size} and {pieces}")
+        length = SPLITS[split] if length is None else length
+        check_count(call, "length", length, least=1)
+        self.split, self.size, self.families, self.present, self.pieces = split, size, families, present, pieces
+        self.noise, self.seed = float(noise), seed
+        self.ids = [f"{split}-{i:05d}" for i in range(length)]
+        names = list(FAMILIES)[:families]
+        self.classes = tuple(f"{family}-{twin}" for family in names for twin in TWINS)
+        self.palette = tuple(shade(FAMILIES[family], twin) for family in names for twin in TWINS)
+        self.colours = np.array([FAMILIES[family] for family in names], np.float64)
+
+    def __getitem__(self, index: int) -> Sample:
+        """Scene number `index`: 3 size size and size size."""
+        if not 0 <= index < len(self):  # also what ends a plain for loop
+            raise IndexError(f"{self.name}: there are {len(self)} scenes, index {index} is none of them")
+        draws = Draws(self.seed, list(SPLITS).index(self.split), index)
+        layout = cut(draws, size=self.size, pieces=self.pieces, families=self.families, present=self.present)
+        noise = self.noise * draws.noise(3, self.size, self.size)
+        image = np.rint(self.paint(layout, noise)).clip(0, 255).astype(np.uint8)
+        label = (2 * layout.families + layout.twins[layout.families])[layout.piece].astype(np.uint8)
+        return Sample(torch.from_numpy(image), torch.from_numpy(label))
+
+    def paint(self, layout: Layout, noise: Colours) -> Colours:
+        """3 size size, not yet rounded."""
+        raise NotImplementedError
+
+
+@datasets.register("patchwork")
+class PatchworkShift(Patchwork):
+    name = "patchwork"
+
+    def __init__(
+        self,
+        split: str = "train",
+        *,
+        size: int = 64,
+        families: int = 5,
+        present: int = 3,
+        pieces: int = 20,
+        noise: float = 40.0,
+        shift: float = 3.0,
+        length: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            split, size=size, families=families, present=present, pieces=pieces, noise=noise, length=length, seed=seed
+        )
+        check_positive(self.name, "shift", shift, zero=True)
+        self.shift = float(shift)
+
+    def paint(self, layout: Layout, noise: Colours) -> Colours:
+        signs = 1 - 2 * layout.twins  # warm is +1, cool is -1
+        shifted = self.colours + self.shift * signs[:, None] * WARM
+        return np.moveaxis(shifted[layout.families][layout.piece], -1, 0) + noise
+
+
+@datasets.register("patchwork-glyphs")
+class PatchworkGlyphs(Patchwork):
+    """`glyphs`: how many each family has in an image, where it has as many pieces."""
+
+    name = "patchwork-glyphs"
+
+    def __init__(
+        self,
+        split: str = "train",
+        *,
+        size: int = 64,
+        families: int = 5,
+        present: int = 3,
+        pieces: int = 20,
+        noise: float = 10.0,
+        glyphs: int = 1,
+        length: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            split, size=size, families=families, present=present, pieces=pieces, noise=noise, length=length, seed=seed
+        )
+        check_count(self.name, "glyphs", glyphs, least=0)
+        self.glyphs = glyphs
+
+    def paint(self, layout: Layout, noise: Colours) -> Colours:
+        painted = np.moveaxis(self.colours[layout.families][layout.piece], -1, 0) + noise
+        for family in np.unique(layout.families):
+            shape, ink = GLYPHS[TWINS[layout.twins[family]]]
+            reach = len(shape) // 2
+            for piece in np.flatnonzero(layout.families == family)[: self.glyphs]:
+                y, x = layout.centres[piece].clip(reach, self.size - 1 - reach)  # inside the frame
+                spot = painted[:, y - reach : y + reach + 1, x - reach : x + reach + 1]
+                spot[:, shape] = ink
+        return painted

@@ -1,0 +1,68 @@
+"""`voc`: PASCAL VOC 2012 segmentation, 20 classes and background; label value 255 is the void border.
+
+Two layouts are read. The official tree, where `root` is `VOC2012` or a folder above it (`VOCdevkit`, or its parent):
+
+    JPEGImages/<id>.jpg                   SegmentationClass/<id>.png
+    ImageSets/Segmentation/<split>.txt    SegmentationClassAug/<id>.png    (for trainaug: `ham data prepare voc`)
+
+and a flat one, for parts of VOC: `images/<id>.*`, `labels/<id>.png` and `<split>.txt`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from hamburger.errors import DataError, OptionError, check_choice
+from hamburger.segmentation.data.base import datasets
+from hamburger.segmentation.data.image_label_dataset import Images, Pair, PairSet, read_list
+from hamburger.training.datasets import check_root, chosen, table_of, voc_palette
+
+CLASSES = (
+    *("background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
+    *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
+)
+SPLITS = ("train", "val", "trainval", "trainaug", "test")
+LAYOUTS = "JPEGImages/, SegmentationClass/ and ImageSets/Segmentation/ (or images/, labels/ and <split>.txt)"
+
+
+@datasets.register("voc")
+class VOC(PairSet):
+    """`classes`: names or VOC ids to score; pixels of all others become 255."""
+
+    def __init__(self, split: str = "train", *, root: Path, classes: Sequence[str | int] | str | None = None) -> None:
+        check_choice("voc", "split", split, SPLITS)
+        ids = chosen("voc", CLASSES, classes)
+        palette = voc_palette(len(CLASSES))
+        super().__init__(
+            "voc",
+            split,
+            pairs(find_tree(check_root("voc", Path(root), LAYOUTS)), split),
+            classes=[CLASSES[i] for i in ids],
+            palette=[palette[i] for i in ids],
+            table=table_of(ids, ignored=(i for i in range(len(CLASSES)) if i not in ids)),
+        )
+
+
+def find_tree(root: Path) -> Path:
+    """The folder that holds JPEGImages (or images), at `root` or in the usual places below."""
+    below = ("", "VOC2012", "VOCdevkit/VOC2012", "VOCtrainval_11-May-2012/VOCdevkit/VOC2012")
+    for tree in (root / part for part in below):
+        if (tree / "JPEGImages").is_dir() or (tree / "images").is_dir():
+            return tree
+    raise DataError(f"voc: {root} holds no VOC 2012; it should hold {LAYOUTS}")
+
+
+def pairs(tree: Path, split: str) -> list[Pair]:
+    if not (tree / "JPEGImages").is_dir():
+        images = Images(tree / "images")
+        return [images.pair(i, tree / "labels") for i in read_list(tree / f"{split}.txt", images)]
+    listed = tree / "ImageSets" / "Segmentation" / f"{split}.txt"
+    if split == "trainaug" and not listed.exists():
+        raise OptionError(
+            f"voc: {listed} is missing; build the augmented set from SBD with `ham data prepare voc --root {tree}`"
+        )
+    ids = read_list(listed, Images(tree / "JPEGImages"))
+    folder = tree / ("SegmentationClassAug" if split == "trainaug" else "SegmentationClass")
+    labels = [None if split == "test" else folder / f"{i}.png" for i in ids]
+    return [Pair(i, tree / "JPEGImages" / f"{i}.jpg", label) for i, label in zip(ids, labels, strict=True)]

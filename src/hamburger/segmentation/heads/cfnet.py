@@ -1,0 +1,74 @@
+"""CFNet (Zhang, Zhang, Wang and Xie, "Co-occurrent features in semantic segmentation", CVPR 2019).
+
+The parts were checked against the authors' code; the auxiliary loss and its weight are those of the library they build
+on, and whether the published numbers were trained with the encoding module is uncertain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from hamburger.contexts.acf import ACF
+from hamburger.contexts.common import conv_norm_relu
+from hamburger.contexts.enc import Enc
+from hamburger.errors import check_count, check_flag
+from hamburger.segmentation.heads.base import Classifier, Supervised, heads
+from hamburger.segmentation.losses import labelled_images, presence
+
+SE_WEIGHT = 0.2
+
+
+@heads.register("cfnet")
+class CFNet(Supervised):
+    """Aggregated co-occurrent features beside the mean of the image.   [..., b c h w]   ->   logits b k h w
+
+        u = CBR3(x)                                      c -> `width`
+        v = (ACF(u), CBR(mean over positions of u))      2 `width`; the mean stands at every position
+        logits = W dropout(v)
+
+    `attention_heads` and `mixtures` are those of ACF; the authors' default is 8 and 1. `encoding` puts EncNet's module
+    between v and the classifier.
+
+    Loss: cross-entropy "ce"; `aux_weight` times that of an FCN head on the map before, "aux"; with `encoding` also 0.2
+    times the semantic encoding loss "se".
+    """
+
+    def __init__(
+        self,
+        channels: Sequence[int],
+        num_classes: int,
+        *,
+        width: int = 512,
+        attention_heads: int = 8,
+        mixtures: int = 1,
+        encoding: bool = False,
+        dropout: float = 0.1,
+        aux_weight: float = 0.2,
+        aux_width: int = 256,
+    ) -> None:
+        super().__init__(channels, num_classes, aux_weight=aux_weight, aux_width=aux_width, dropout=dropout)
+        check_count("CFNet", "width", width, least=1)
+        check_flag("CFNet", "encoding", encoding)
+        self.terms["se"] = (SE_WEIGHT, presence)
+        self.reduce = conv_norm_relu(self.channels[-1], width, 3)
+        self.acf = ACF(width, heads=attention_heads, mixtures=mixtures)
+        self.whole = conv_norm_relu(width, width)
+        self.encode = Enc(2 * width, num_classes=num_classes) if encoding else None
+        self.classifier = Classifier(2 * width, num_classes, dropout=dropout)
+
+    def decode(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        u = self.reduce(x)
+        whole = self.whole(u.mean((2, 3), keepdim=True))
+        v = torch.cat([self.acf(u), whole.expand_as(u)], dim=1)
+        if self.encode is None:
+            return v, {}
+        if self.training:
+            y, se = self.encode(v, return_se=True)
+            return y, {"se": se}
+        return self.encode(v), {}
+
+    def counts(self, target: Tensor) -> dict[str, Tensor]:
+        return {"se": labelled_images(target).sum()}

@@ -1,0 +1,141 @@
+"""DFN (Yu, Wang, Peng, Gao, Yu and Sang, "Learning a discriminative feature network", CVPR 2018).
+
+Both networks were checked against the authors' code. The border target is not theirs: `losses.focal` says how it is
+made and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from hamburger.contexts.common import conv, conv_norm_relu, resize
+from hamburger.contexts.dfn import CAB, RRB
+from hamburger.errors import check_count, check_positive
+from hamburger.segmentation.heads.base import Head, Outputs, check_channels, check_features, heads
+from hamburger.segmentation.losses import IGNORE, borders, cross_entropy, focal
+
+STAGES = (2, 3, 4, 5)  # the paper's numbers of the four maps
+
+
+def scorer(width: int, outputs: int) -> nn.Sequential:
+    """A refinement block of nine channels per output, and a linear map.   b c h w   ->   b outputs h w"""
+    return nn.Sequential(RRB(width, 9 * outputs, relu=False), conv(9 * outputs, outputs, bias=True))
+
+
+class SmoothNet(nn.Module):
+    """From deep to shallow; each map chooses channels of the next.   [b c_i h_i w_i] * 4   ->   the same, c wide
+
+    s = CBR(mean over positions of map 5);   for i = 5, 4, 3, 2:   s = RRB(CAB(RRB(map i), s resized to it))
+    """
+
+    def __init__(self, channels: Sequence[int], width: int) -> None:
+        super().__init__()
+        self.whole = conv_norm_relu(channels[-1], width)
+        self.before = nn.ModuleList(RRB(c, width) for c in channels)
+        self.attention = nn.ModuleList(CAB(width) for _ in channels)
+        self.after = nn.ModuleList(RRB(width, width) for _ in channels)
+
+    def forward(self, features: Sequence[Tensor]) -> list[Tensor]:
+        y = self.whole(features[-1].mean((2, 3), keepdim=True))
+        maps = []
+        stages = list(zip(features, self.before, self.attention, self.after, strict=True))
+        for depth, (x, before, attention, after) in enumerate(reversed(stages)):
+            low = before(x)
+            y = after(attention(low, resize(y, low) if depth else y))  # the mean is the same at every position
+            maps.append(y)
+        return maps[::-1]
+
+
+class BorderNet(nn.Module):
+    """From shallow to deep, at the size of the first.   [b c_i h_i w_i] * 4   ->   [b width h_2 w_2] * 4
+
+    t = RRB(map 2);   for i = 3, 4, 5:   t = RRB(t + RRB(map i) resized)
+    """
+
+    def __init__(self, channels: Sequence[int], width: int) -> None:
+        super().__init__()
+        self.before = nn.ModuleList(RRB(c, width) for c in channels)
+        self.after = nn.ModuleList(RRB(width, width) for _ in channels[1:])
+
+    def forward(self, features: Sequence[Tensor]) -> list[Tensor]:
+        first, *rest = (before(x) for before, x in zip(self.before, features, strict=True))
+        maps = [first]
+        for y, after in zip(rest, self.after, strict=True):
+            maps.append(after(maps[-1] + resize(y, first)))
+        return maps
+
+
+@heads.register("dfn")
+class DFN(Head):
+    """A smooth network for what belongs together, a border network for what does not.   four maps   ->   b k h_2 w_2
+
+    Each stage of each network has a scorer of its own: k channels in the smooth one, one in the border one. The
+    prediction is that of the smooth network at its shallowest stage. The border network, and the scorers of the deeper
+    stages, run in training only: they shape the features of the backbone.
+
+    - `width`, `border_width`: of the two networks.
+    - `border_weight`: of the border network's loss; 0 leaves that network out.
+    - `radius`: how far from another class a pixel still counts as border.
+
+    Loss: cross-entropy "ce" of the prediction; "smooth", the sum of the cross-entropies of the other three stages; and
+    "border", 0.1 times the sum of four focal losses (gamma 2, alpha 0.25).
+    """
+
+    def __init__(
+        self,
+        channels: Sequence[int],
+        num_classes: int,
+        *,
+        width: int = 512,
+        border_width: int = 21,
+        border_weight: float = 0.1,
+        radius: int = 3,
+    ) -> None:
+        super().__init__()
+        use = "one for each of its stages, shallow to deep"
+        self.channels = check_channels("DFN", channels, least=len(STAGES), use=use)
+        check_count("DFN", "num_classes", num_classes, least=1)
+        check_count("DFN", "width", width, least=1)
+        check_count("DFN", "border_width", border_width, least=1)
+        check_count("DFN", "radius", radius, least=1)
+        check_positive("DFN", "border_weight", border_weight, zero=True)
+        self.border_weight, self.radius = border_weight, radius
+        used = self.channels[-len(STAGES) :]
+        self.smooth = SmoothNet(used, width)
+        self.smooth_scorers = nn.ModuleList(scorer(width, num_classes) for _ in STAGES)
+        self.border = BorderNet(used, border_width) if border_weight else None
+        self.border_scorers = nn.ModuleList(scorer(border_width, 1) for _ in STAGES if border_weight)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+
+    def forward(self, features: Sequence[Tensor]) -> Outputs:
+        check_features("DFN", features, self.channels)
+        used = features[-len(STAGES) :]
+        maps = self.smooth(used)
+        logits = self.smooth_scorers[0](maps[0])
+        aux: dict[str, Tensor] = {}
+        if self.training:
+            deeper = zip(STAGES[1:], self.smooth_scorers[1:], maps[1:], strict=True)
+            aux |= {f"smooth{stage}": score(y) for stage, score, y in deeper}
+        if self.training and self.border is not None:
+            edges = zip(STAGES, self.border_scorers, self.border(used), strict=True)
+            aux |= {f"border{stage}": score(y) for stage, score, y in edges}
+        return Outputs(logits, aux)
+
+    def loss(self, outputs: Outputs, target: Tensor) -> dict[str, Tensor]:
+        terms = super().loss(outputs, target)
+        smooth = [cross_entropy(y, target) for name, y in outputs.aux.items() if name.startswith("smooth")]
+        if smooth:
+            terms["smooth"] = torch.stack(smooth).sum()
+        edges = [y for name, y in outputs.aux.items() if name.startswith("border")]
+        if edges:
+            border = borders(target, radius=self.radius)
+            terms["border"] = self.border_weight * torch.stack([focal(y, border) for y in edges]).sum()
+        return terms
+
+    def counts(self, target: Tensor) -> dict[str, Tensor]:
+        return {"border": (borders(target, radius=self.radius) != IGNORE).sum()}

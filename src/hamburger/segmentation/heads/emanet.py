@@ -1,0 +1,56 @@
+"""EMANet (Li, Zhong, Wu, Yang, Lin and Liu, "Expectation-maximization attention networks", ICCV 2019).
+
+Checked against the authors' code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from hamburger.contexts.common import conv_norm_relu
+from hamburger.contexts.ema import EMAU
+from hamburger.errors import check_count
+from hamburger.segmentation.heads.base import Classifier, Supervised, heads
+
+
+@heads.register("emanet")
+class EMANet(Supervised):
+    """Pixels rebuilt from a few bases, between two 3 x 3 convolutions.   [..., b c h w]   ->   logits b k h w
+
+        logits = W dropout(CBR3(EMAU(CBR3(x))))          c -> `width` -> `out_width` -> k
+
+    HamNet has the same frame, which makes the two a fair pair. `rank`, `steps` and `momentum` are those of the unit,
+    `layers.context.ema`; its first convolution is frozen, for its paper sends it no gradient.
+    The 3 x 3 convolutions start from N(0, 2 / (9 out)), the classifier as torch starts it.
+
+    Loss: cross-entropy "ce" alone; some ports add an FCN head on the map before: `aux_weight=0.4`.
+    """
+
+    def __init__(
+        self,
+        channels: Sequence[int],
+        num_classes: int,
+        *,
+        width: int = 512,
+        out_width: int = 256,
+        rank: int = 64,
+        steps: int = 3,
+        momentum: float = 0.9,
+        dropout: float = 0.1,
+        aux_weight: float = 0.0,
+        aux_width: int = 256,
+    ) -> None:
+        super().__init__(channels, num_classes, aux_weight=aux_weight, aux_width=aux_width, dropout=dropout)
+        check_count("EMANet", "width", width, least=1)
+        check_count("EMANet", "out_width", out_width, least=1)
+        before, after = conv_norm_relu(self.channels[-1], width, 3), conv_norm_relu(width, out_width, 3)
+        self.frame = nn.Sequential(before, EMAU(width, rank=rank, steps=steps, momentum=momentum), after)
+        self.classifier = Classifier(out_width, num_classes, dropout=dropout)
+        for block, out in ((before, width), (after, out_width)):
+            nn.init.normal_(block.get_parameter("0.weight"), std=math.sqrt(2 / (9 * out)))
+
+    def decode(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        return self.frame(x), {}

@@ -1,0 +1,74 @@
+"""HamNet's head (Geng et al., ICLR 2021, section 3.1), with any context of the zoo where the Hamburger stands.
+
+Checked against the authors' code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from hamburger.contexts import create_context
+from hamburger.contexts.common import conv_norm_relu
+from hamburger.errors import OptionError, check_count
+from hamburger.segmentation.heads.base import Classifier, Head, Outputs, check_channels, check_features, heads
+
+
+@heads.register("hamnet")
+class HamNet(Head):
+    """[..., b c h w]   ->   logits b k h w
+
+        z = CBR3(x)                                      b `width` h w
+        y = context(z)                                   b `width` h w
+        logits = W dropout(CBR3(y)) + bias               `width` -> `width` / 2 -> k
+
+    - `context`: a name of the zoo with `context_options`, a module b c h w -> b c h w that is ready, or None: the
+      paper's baseline.
+    - `dropout`: the share of channels dropped before the classifier, in training.
+
+    The 3 x 3 convolutions start from N(0, 2 / (9 out)), the classifier as torch starts it.
+    """
+
+    def __init__(
+        self,
+        channels: Sequence[int],
+        num_classes: int,
+        *,
+        width: int = 512,
+        context: str | nn.Module | None = "nmf",
+        context_options: Mapping[str, Any] | None = None,
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__()
+        check_count("HamNet", "num_classes", num_classes, least=1)
+        check_count("HamNet", "width", width, least=2)
+        self.channels = check_channels("HamNet", channels, least=1, use="the deepest to decode")
+        self.squeeze = conv_norm_relu(self.channels[-1], width, 3)
+        self.context = as_context(context, width, context_options or {})
+        self.align = conv_norm_relu(width, width // 2, 3)
+        self.classifier = Classifier(width // 2, num_classes, dropout=dropout)
+        for module in (*self.squeeze, *self.align):
+            if isinstance(module, nn.Conv2d):
+                nn.init.normal_(module.weight, std=math.sqrt(2 / (9 * module.out_channels)))
+
+    def forward(self, features: Sequence[Tensor]) -> Outputs:
+        check_features("HamNet", features, self.channels)
+        y = self.context(self.squeeze(features[-1]))
+        return Outputs(self.classifier(self.align(y)), {})
+
+
+def as_context(context: str | nn.Module | None, channels: int, options: Mapping[str, Any]) -> nn.Module:
+    """The module that stands between the two convolutions: nothing, a named one, or the one given."""
+    if isinstance(context, str):
+        return create_context(context, channels, **options)
+    if options:
+        what = "no context" if context is None else f"a ready {type(context).__name__}"
+        raise OptionError(f"HamNet: context_options {sorted(options)} mean nothing beside {what}; leave them out")
+    if context is None:
+        return nn.Identity()
+    if not isinstance(context, nn.Module):
+        raise OptionError(f"HamNet: context must be a name, a torch module or None, got {context!r}")
+    return context

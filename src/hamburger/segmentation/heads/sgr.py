@@ -1,0 +1,59 @@
+"""SGR (Liang, Hu, Zhang, Lin and Xing, "Symbolic graph reasoning meets convolutions", NeurIPS 2018).
+
+Rebuilt from the paper's equations as others report them and one port: uncertain are biases, norms, the convolution in
+front, and the auxiliary loss, of which no trace was found. The paper's nodes are the concepts of its data sets with
+word vectors and a knowledge graph; here they are the classes, with random words and learnt edges, unless given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from hamburger.contexts.common import conv_norm_relu
+from hamburger.contexts.sgr import SGR
+from hamburger.errors import check_count
+from hamburger.segmentation.heads.base import Classifier, Supervised, heads
+
+
+@heads.register("sgr")
+class SGRNet(Supervised):
+    """Pixels vote for classes, classes reason along a graph.   [..., b c h w]   ->   logits b k h w
+
+        logits = W dropout(SGR(CBR3(x)))                 c -> `width` -> k
+
+    `nodes` is the number of symbols, by default the rows of `embeddings` or `adjacency` where given, else the classes.
+    `mapping`, `embeddings`, `adjacency` and `seed` are those of the unit, `layers.context.sgr`, which tells why its
+    default is not the published mapping: that one sends every pixel the same vector.
+
+    Loss: cross-entropy "ce"; `aux_weight` adds an FCN head on the map before, "aux".
+    """
+
+    def __init__(
+        self,
+        channels: Sequence[int],
+        num_classes: int,
+        *,
+        width: int = 256,
+        nodes: int | None = None,
+        mapping: str = "vote",
+        embeddings: Tensor | None = None,
+        adjacency: str | Tensor = "learnable",
+        seed: int = 0,
+        dropout: float = 0.1,
+        aux_weight: float = 0.0,
+        aux_width: int = 256,
+    ) -> None:
+        super().__init__(channels, num_classes, aux_weight=aux_weight, aux_width=aux_width, dropout=dropout)
+        check_count("SGRNet", "width", width, least=1)
+        if nodes is None and embeddings is None and not isinstance(adjacency, Tensor):
+            nodes = num_classes
+        self.reason = nn.Sequential(
+            conv_norm_relu(self.channels[-1], width, 3),
+            SGR(width, nodes=nodes, mapping=mapping, embeddings=embeddings, adjacency=adjacency, seed=seed),
+        )
+        self.classifier = Classifier(width, num_classes, dropout=dropout)
+
+    def decode(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        return self.reason(x), {}

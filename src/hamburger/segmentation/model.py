@@ -1,0 +1,218 @@
+"""Segmentation networks: backbone, head, and logits at the size of the image."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple, overload
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hamburger.backbones import create_backbone
+from hamburger.backbones.base import Backbone
+from hamburger.checkpoints.weights_file import Info, plain
+from hamburger.contexts.common import exporting
+from hamburger.errors import InputError, OptionError, ShapeError, check_count
+from hamburger.registry import options_of
+from hamburger.segmentation.heads import base
+from hamburger.segmentation.heads.base import Head
+from hamburger.segmentation.losses import IGNORE, to_pixels
+from hamburger.shapes import check_tensor
+
+
+class Segmenter(nn.Module):
+    """b 3 h w   ->   logits b k h w, for any h and w.
+
+    With labels (b h w, 255 where unlabelled) the answer is the loss instead: its terms by name, to be summed. Loss and
+    logits share one `forward`, so that DDP and `torch.compile` see both. Images are padded by a few pixels of zeros, to
+    the right and below, so that feature maps meet the pixels they were made from: see `models.grid`.
+
+    `config` holds the keywords of `create_model` that build this network again, `info` what its classes mean; networks
+    put together by hand have neither.
+    """
+
+    config: dict[str, Any] | None
+    info: Info | None
+
+    def __init__(
+        self, backbone: Backbone, head: Head, *, num_classes: int, config: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__()
+        self.backbone, self.head, self.num_classes = backbone, head, num_classes
+        self.config, self.info = config, None
+
+    @overload
+    def forward(self, x: Tensor) -> Tensor: ...
+    @overload
+    def forward(self, x: Tensor, target: Tensor) -> dict[str, Tensor]: ...
+    def forward(self, x: Tensor, target: Tensor | None = None) -> Tensor | dict[str, Tensor]:
+        _check(x, target)
+        h, w = x.shape[-2:]
+        grid = Grid.of(self.backbone, h, w)
+        outputs = self.head(self.backbone(grid.fit(x)))
+        if target is not None:
+            return self.head.loss(outputs, F.pad(target, (0, grid.width - w, 0, grid.height - h), value=IGNORE))
+        return grid.cut(to_pixels(outputs.logits, (grid.height, grid.width)))
+
+    def save_pretrained(self, folder: str | os.PathLike[str], *, info: Info | None = None) -> None:
+        """Write `config.json`, `model.safetensors` and a `README.md`, which `from_pretrained` reads."""
+        from hamburger.segmentation.weights import save_pretrained
+
+        save_pretrained(self, folder, info=info)
+
+    @classmethod
+    def from_pretrained(cls, name: str | os.PathLike[str], **options: Any) -> Segmenter:
+        """The network in a folder, or in a repository on the hub, in evaluation mode; its `info` comes with it.
+
+        `options` are those of huggingface_hub: revision, token, cache_dir, local_files_only, force_download.
+        """
+        from hamburger.segmentation.weights import from_pretrained
+
+        return from_pretrained(name, **options)
+
+    def push_to_hub(self, repo_id: str, *, info: Info | None = None, **options: Any) -> str:
+        """Upload what `save_pretrained` writes; the address of the commit. `options` are those of huggingface_hub."""
+        from hamburger.segmentation.weights import push_to_hub
+
+        return push_to_hub(self, repo_id, info=info, **options)
+
+
+def _check(x: Tensor, target: Tensor | None) -> None:
+    check_tensor("Segmenter", "the images", x)
+    if x.dim() != 4 or x.shape[1] != 3 or 0 in x.shape:
+        raise ShapeError(f"Segmenter: the images must be (b, 3, h, w), got {tuple(x.shape)}; for one, pass image[None]")
+    if target is None:
+        return
+    if target.shape != (x.shape[0], *x.shape[2:]):
+        raise ShapeError(
+            f"Segmenter: the labels must be (b, h, w) of the images {tuple(x.shape)}, got {tuple(target.shape)}"
+        )
+    if target.is_floating_point():
+        raise InputError(f"Segmenter: the labels must be whole numbers, got {target.dtype}; pass labels.long()")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A whole network by the names of its parts.
+
+
+DEFAULT_CONTEXT = "nmf"
+models = base.heads  # a model is named by its head
+
+
+def create_model(
+    name: str = "hamnet",
+    *,
+    num_classes: int,
+    backbone: str = "resnet50",
+    output_stride: int = 16,
+    context: str | nn.Module | None = DEFAULT_CONTEXT,
+    context_options: Mapping[str, Any] | None = None,
+    backbone_options: Mapping[str, Any] | None = None,
+    head_options: Mapping[str, Any] | None = None,
+    pretrained: str | os.PathLike[str] | None = None,
+) -> Segmenter:
+    """b 3 h w   ->   logits b k h w, for any h and w.
+
+    >>> net = create_model("hamnet", backbone="resnet50", num_classes=21, context="nmf")
+
+    - `name`: a head: "hamnet", "lightham", or one of the full systems such as "pspnet"
+    - `backbone`, `output_stride`, `backbone_options`: those of `create_backbone`; `timm:<name>` is any encoder of timm
+    - `context`, `context_options`: what stands in HamNet's head: a name of the zoo, a ready module, or None for the
+      paper's baseline. Heads that are whole systems have their own context and take neither.
+    - `head_options`: further options of the head
+    - `pretrained`: weights for the backbone: a file, or "timm" to download them
+    """
+    call = f"create_model('{name}')"
+    constructor = models[name]
+    check_count(call, "num_classes", num_classes, least=1)
+    options = _mapping(call, "head_options", head_options)
+    for option in ("context", "context_options"):
+        if option in options:
+            raise OptionError(f"{call}: give {option} itself, not inside head_options")
+    given = _mapping(call, "context_options", context_options)
+    if "context" in options_of(constructor):
+        options |= {"context": context, "context_options": given}
+    elif given or context not in (None, DEFAULT_CONTEXT):
+        raise OptionError(
+            f"{call}: this head has its own context and takes neither context nor context_options; leave them out, "
+            f"or put the context into 'hamnet'"
+        )
+    encoder = create_backbone(
+        backbone,
+        output_stride=output_stride,
+        pretrained=pretrained,
+        **_mapping(call, "backbone_options", backbone_options),
+    )
+    config = {
+        "name": name,
+        "num_classes": num_classes,
+        "backbone": backbone,
+        "output_stride": output_stride,
+        "context": {"module": type(context).__name__} if isinstance(context, nn.Module) else context,
+        "context_options": plain(given),
+        "backbone_options": plain(backbone_options or {}),
+        "head_options": plain(head_options or {}),
+    }
+    head = models.create(name, encoder.channels, num_classes, **options)
+    return Segmenter(encoder, head, num_classes=num_classes, config=config)
+
+
+def _mapping(call: str, option: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
+    if value is not None and not isinstance(value, Mapping):
+        raise OptionError(f"{call}: {option} must be a mapping such as {{'rank': 64}}, got {value!r}")
+    return dict(value or {})
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Pixels and feature maps on one grid: what an image must be padded to before its logits can be drawn over it.
+#
+# Where convolutions are padded on both sides, position j of a map of stride s was made around pixel s j. Resizing a map
+# of f positions with its corners aligned puts position j on pixel j (h - 1) / (f - 1). Both agree where h is
+# s (f - 1) + 1, as in the crops of 321 and 513 pixels that such networks are trained on; at any other size the
+# prediction
+# would be stretched, by up to s - 1 pixels at the right edge. So images are padded to the next size that fits, and the
+# logits are cut back.
+
+
+class Grid(NamedTuple):
+    """`height` x `width`: the size that fits an image of h x w; logits are drawn on it with their corners aligned."""
+
+    h: int
+    w: int
+    height: int
+    width: int
+    stride: int
+    before: int = 0  # zeros above and to the left
+    after: int = 0  # zeros below and to the right, beyond the fitting size
+
+    @classmethod
+    def of(cls, backbone: Backbone, h: int, w: int) -> Grid:
+        stride = max(backbone.strides)
+        if backbone.corners is None:  # an encoder of one size: nothing can be added
+            return cls(h, w, h, w, stride)
+        height, width = h + (1 - h) % stride, w + (1 - w) % stride
+        if backbone.corners:
+            return cls(h, w, height, width, stride)
+        # Patches: half a stride before the image moves their middles onto the corners, to half a pixel, and one patch
+        # more at the end covers the last corner.
+        before = stride // 2
+        return cls(h, w, height, width, stride, before, stride - 1 - before)
+
+    def fit(self, x: Tensor) -> Tensor:
+        """Zeros around the image: the mean colour, once normalised.   b 3 h w   ->   b 3 h' w'"""
+        before, after = self.before, self.after
+        right, bottom = after + self.width - self.w, after + self.height - self.h
+        if exporting():
+            # A graph for all sizes must not ask whether there is anything to pad or to cut: here there always is.
+            padded = F.pad(x, (before, after + self.stride, before, after + self.stride))
+            return padded[..., : self.h + before + bottom, : self.w + before + right]
+        if not (before or right or bottom):
+            return x
+        return F.pad(x, (before, right, before, bottom))
+
+    def cut(self, logits: Tensor) -> Tensor:
+        """b k height width   ->   b k h w"""
+        if exporting():
+            logits = F.pad(logits, (0, 1, 0, 1))
+        return logits[..., : self.h, : self.w]

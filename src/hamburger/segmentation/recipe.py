@@ -1,0 +1,269 @@
+"""Segmentation recipes: the paper's, and short ones for small machines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hamburger.errors import OptionError, check_choice, check_count, check_positive
+from hamburger.registry import Registry
+from hamburger.training.recipe import KEEP, LATE, Optim, SupervisedTraining, check_optim, check_training, check_views
+from hamburger.training.scores import Score
+from hamburger.training.task import Kind
+
+
+@dataclass(frozen=True)
+class SegmentationModel:
+    """Keywords of `create_model`."""
+
+    name: str = "hamnet"
+    backbone: str = "resnet50"
+    backbone_options: dict[str, Any] = field(default_factory=dict)
+    output_stride: int = 16
+    context: str | None = "nmf"
+    context_options: dict[str, Any] = field(default_factory=dict)
+    head_options: dict[str, Any] = field(default_factory=dict)
+    pretrained: str | None = None  # a file for the backbone, or "timm"
+
+
+@dataclass(frozen=True)
+class SegmentationData:
+    name: str = "patchwork"
+    options: dict[str, Any] = field(default_factory=dict)
+    train_split: str = "train"
+    val_split: str = "val"
+    crop: int = 513
+    scales: tuple[float, float] = (0.5, 2.0)
+    flip: bool = True
+    workers: int = 4
+    resident: str = "auto"  # keep the whole set on the device: "auto", "yes" or "no"
+
+
+@dataclass(frozen=True)
+class SegmentationRecipe(SupervisedTraining):
+    """A segmentation network."""
+
+    model: SegmentationModel = field(default_factory=SegmentationModel)
+    data: SegmentationData = field(default_factory=SegmentationData)
+    optim: Optim = field(default_factory=Optim)
+    bn_momentum: float = 3e-4
+    eval_every: int = 2_000
+    start: str | None = None  # a run or weights to begin from
+    keep: str = "best"  # which weights become best.safetensors: the best on the validation split, or the last
+    # compare the gradients of the hams by several strategies every so many steps; 0: never. It changes no weight
+    angles_every: int = field(default=0, metadata={LATE: True})
+
+
+# functions without arguments that return a Recipe
+segmentation_recipes: Registry[SegmentationRecipe] = Registry("recipe")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The paper's segmentation recipes, and short ones for sets that fit a small machine.
+
+
+ANIMALS = ["background", "cat", "cow", "dog", "horse", "person", "sheep"]
+PLAIN = {"stem": "plain", "stride_in": "1x1"}  # the ResNet v1 of the widely copied ImageNet weights
+SHORT_BN = 0.1  # 2,000 steps of 3e-4 leave more than half of the running statistics at their first value
+
+
+@segmentation_recipes.register("voc-ablation")
+def voc_ablation() -> SegmentationRecipe:
+    """Tables 1, 2 and 8 to 12: ResNet-50 at stride 16, 30,000 steps of 12 images."""
+    return SegmentationRecipe(
+        name="voc-ablation",
+        model=SegmentationModel(backbone="resnet50", output_stride=16, pretrained="timm"),
+        data=SegmentationData(name="voc", train_split="trainaug", crop=513),
+        optim=Optim(lr=9e-3),
+        batch=12,
+        steps=30_000,
+        precision="bf16",
+        channels_last=True,
+        eval_every=5_000,
+    )
+
+
+@segmentation_recipes.register("voc")
+def voc() -> SegmentationRecipe:
+    """Table 4, first half: ResNet-101 at stride 8, 60,000 steps of 16 images of the augmented set."""
+    return replace(
+        voc_ablation(),
+        name="voc",
+        model=SegmentationModel(backbone="resnet101", output_stride=8, pretrained="timm"),
+        batch=16,
+        steps=60_000,
+    )
+
+
+@segmentation_recipes.register("voc-trainval")
+def voc_trainval() -> SegmentationRecipe:
+    """Table 4, second half: 20,000 steps more on trainval at a tenth of the rate, from the run of `voc`."""
+    base = voc()
+    return replace(
+        base,
+        name="voc-trainval",
+        model=replace(base.model, pretrained=None),  # all weights come from `start`
+        data=replace(base.data, train_split="trainval"),
+        optim=replace(base.optim, lr=base.optim.lr / 10),
+        steps=20_000,
+        start="runs/voc",
+        keep="last",  # the validation split is part of what it trains on, so it cannot choose
+    )
+
+
+@segmentation_recipes.register("context")
+def context() -> SegmentationRecipe:
+    """Table 5: PASCAL-Context, ResNet-101 at stride 8, 25,000 steps."""
+    base = voc()
+    return replace(
+        base,
+        name="context",
+        data=SegmentationData(name="context", crop=513),
+        optim=replace(base.optim, lr=2e-3),
+        steps=25_000,
+    )
+
+
+@segmentation_recipes.register("camvid")
+def camvid() -> SegmentationRecipe:
+    """Street scenes of 480 x 360 at the ablation's settings; the paper has no such row."""
+    return replace(
+        voc_ablation(),
+        name="camvid",
+        data=SegmentationData(name="camvid", crop=353),
+        batch=16,
+        steps=10_000,
+        bn_momentum=SHORT_BN,
+        eval_every=2_000,
+    )
+
+
+@segmentation_recipes.register("voc-animals")
+def voc_animals() -> SegmentationRecipe:
+    """Seven classes of VOC, minutes on one GPU; give the ResNet-50 with `--set model.pretrained=FILE`."""
+    return replace(
+        voc_ablation(),
+        name="voc-animals",
+        model=SegmentationModel(backbone="resnet50", backbone_options=dict(PLAIN), output_stride=16),
+        data=SegmentationData(name="voc", options={"classes": list(ANIMALS)}, crop=321),
+        batch=16,
+        steps=2_000,
+        bn_momentum=SHORT_BN,
+        eval_every=1_000,
+        checkpoint_every=1_000,
+    )
+
+
+@segmentation_recipes.register("voc-352")
+def voc_352() -> SegmentationRecipe:
+    """The ablation recipe on all of VOC at a longest side of 352 pixels: 22,500 steps of 16 images, 360,000 samples.
+
+    `--data` names a folder with images/, labels/, train_aug.txt, val.txt and classes.txt; give the ResNet-50 with
+    `--set model.pretrained=FILE`. Validates at ten points.
+    """
+    return replace(
+        voc_ablation(),
+        name="voc-352",
+        model=SegmentationModel(backbone="resnet50", backbone_options=dict(PLAIN), output_stride=16),
+        data=SegmentationData(name="folder", train_split="train_aug", crop=353),
+        batch=16,
+        steps=22_500,
+        eval_every=2_250,
+        checkpoint_every=2_250,
+        keep="last",  # the best of ten points on the validation split would flatter every row
+    )
+
+
+@segmentation_recipes.register("camvid-short")
+def camvid_short() -> SegmentationRecipe:
+    """CamVid in minutes on one GPU; give the ResNet-50 with `--set model.pretrained=FILE`."""
+    return replace(voc_animals(), name="camvid-short", data=SegmentationData(name="camvid", crop=321))
+
+
+@segmentation_recipes.register("patchwork")
+def patchwork() -> SegmentationRecipe:
+    """The embedded default: generated scenes of 64 x 64, half a minute on two cores."""
+    return SegmentationRecipe(
+        name="patchwork",
+        model=SegmentationModel(
+            backbone="tiny",
+            output_stride=4,
+            context_options={},
+            head_options={"width": 64},
+        ),
+        data=SegmentationData(name="patchwork", crop=64, scales=(1.0, 1.0), flip=False, workers=0),
+        optim=Optim(lr=0.2, warmup=20),  # the best of 0.02 ... 0.6 for the baseline and the contexts taken together
+        batch=16,
+        steps=400,
+        bn_momentum=SHORT_BN,
+        eval_every=100,
+        checkpoint_every=100,
+    )
+
+
+@segmentation_recipes.register("patchwork-glyphs")
+def patchwork_glyphs() -> SegmentationRecipe:
+    """The variant in which pieces must be matched to rare glyphs: attention's own game."""
+    base = patchwork()
+    return replace(
+        base,
+        name="patchwork-glyphs",
+        data=replace(base.data, name="patchwork-glyphs"),
+        optim=replace(base.optim, lr=0.05),  # rare glyphs want a gentler rate than colours do
+        steps=1_000,  # and more time
+        eval_every=250,
+        checkpoint_every=250,
+    )
+
+
+@segmentation_recipes.register("folder")
+def folder() -> SegmentationRecipe:
+    """A person's own images and label PNGs."""
+    return replace(
+        voc_animals(),
+        name="folder",
+        data=SegmentationData(name="folder", crop=321),
+        steps=4_000,
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Whether a recipe can be run at all, asked before any work is done.
+
+
+def check_recipe(recipe: SegmentationRecipe, *, processes: int = 1) -> None:
+    """Raise OptionError on the first field whose value cannot be; `processes` share the batch."""
+    call = f"recipe '{recipe.name}'"
+    check_training(recipe, processes=processes)
+    check_count(call, "eval_every", recipe.eval_every, least=1)
+    check_count(call, "angles_every", recipe.angles_every, least=0)
+    check_choice(call, "keep", recipe.keep, KEEP)
+    check_positive(call, "bn_momentum", recipe.bn_momentum, most=1)
+    _check_model(call, recipe)
+    check_views(call, recipe.data)
+    check_optim(call, recipe.optim)
+
+
+def _check_model(call: str, recipe: SegmentationRecipe) -> None:
+    check_count(call, "model.output_stride", recipe.model.output_stride, least=1)
+    if recipe.start is not None and recipe.model.pretrained is not None:
+        raise OptionError(
+            f"{call}: start ({recipe.start}) replaces every weight, so model.pretrained ({recipe.model.pretrained}) "
+            f"would be lost; --set one of them to none"
+        )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The kinds of recipe that `ham train` takes, one for each task, and the scores that their runs are judged by.
+
+
+SEGMENTATION = Kind(
+    task="segmentation",
+    networks="HamNet",
+    recipe=SegmentationRecipe,
+    named=segmentation_recipes,
+    check=check_recipe,
+    scores=(Score("miou", "mIoU"), Score("pixel_accuracy", "pixel accuracy")),
+    pooled="pooled over the whole validation split; pixels without a label do not count",
+    each=Score("per_class", "IoU"),
+)

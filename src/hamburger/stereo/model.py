@@ -1,0 +1,309 @@
+"""A compact cost-volume network: shared features, a cost volume, 3-D aggregation, soft-argmin."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, overload
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hamburger.checkpoints.weights_file import Info, plain, read_stored, write_stored
+from hamburger.errors import CheckpointError, HamburgerError, OptionError, ShapeError, check_choice, check_count
+from hamburger.insertion import insert_context
+from hamburger.layers.norm import BatchNorm2d
+from hamburger.precision import widen
+from hamburger.shapes import check_tensor
+from hamburger.training.loss_weighting import global_mean
+
+
+def known(target: Tensor, most: float) -> Tensor:
+    """Pixels that can be trained on: with a known disparity, which the network can reach.   b h w   ->   b h w, bool"""
+    return (target > 0) & (target < most)
+
+
+def smooth_l1(disparity: Tensor, target: Tensor, *, most: float) -> Tensor:
+    """Mean over the known pixels of all processes.   disparity: b h w    target: b h w, 0 where unknown
+
+    Square below one pixel, straight above. A batch without a known pixel gives zero rather than NaN.
+    """
+    counted = known(target, most)
+    each = F.smooth_l1_loss(widen(disparity), target, reduction="none")
+    return global_mean((each * counted).sum(), counted.sum())
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A compact cost-volume network: shared features, a volume, 3-D aggregation, soft-argmin.
+#
+# The parts are those of GC-Net (soft-argmin), PSMNet (hourglass) and GwcNet (correlation by groups), each in its
+# smallest
+# form; disparities are found at a quarter of the resolution, and each pixel chooses among its coarse neighbours.
+
+
+STRIDE = 4  # of the features and of the volume
+COARSEST = 16  # stride at the bottom of the hourglass: sizes and disparities are multiples of it
+DILATIONS = (1, 1, 2, 4)
+JOINED = 8  # channels of either side in a volume by concatenation
+
+
+class Block(nn.Module):
+    """Two convolutions and a skip."""
+
+    def __init__(self, width: int, dilation: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(*plane(width, width, dilation=dilation), *plane(width, width, dilation=dilation)[:-1])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x + self.body(x)).relu()
+
+
+def plane(c: int, d: int, *, stride: int = 1, dilation: int = 1) -> list[nn.Module]:
+    """3 x 3, norm, ReLU."""
+    conv = nn.Conv2d(c, d, 3, stride=stride, padding=dilation, dilation=dilation, bias=False)
+    return [conv, BatchNorm2d(d), nn.ReLU()]
+
+
+def solid(c: int, d: int, *, stride: int = 1) -> nn.Sequential:
+    """3 x 3 x 3, norm, ReLU."""
+    return nn.Sequential(nn.Conv3d(c, d, 3, stride=stride, padding=1, bias=False), nn.BatchNorm3d(d), nn.ReLU())
+
+
+def finer(c: int, d: int) -> nn.Sequential:
+    """Twice as fine in all three directions, norm."""
+    return nn.Sequential(
+        nn.ConvTranspose3d(c, d, 3, stride=2, padding=1, output_padding=1, bias=False), nn.BatchNorm3d(d)
+    )
+
+
+class Features(nn.Module):
+    """b 3 h w   ->   b c h/4 w/4.   A context in the features follows `body`."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        half = max(8, width // 2)
+        self.stem = nn.Sequential(*plane(3, half, stride=2), *plane(half, half), *plane(half, width, stride=2))
+        self.body = nn.Sequential(*(Block(width, dilation) for dilation in DILATIONS))
+        self.out = nn.Conv2d(width, width, 1, bias=False)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Features to be matched, and those before their last layer."""
+        y = self.body(self.stem(x))
+        return self.out(y), y
+
+
+class Aggregation(nn.Module):
+    """A small hourglass over the volume.   b c d h w   ->   costs b d h w.   A context in it follows `coarse`."""
+
+    def __init__(self, channels: int, width: int) -> None:
+        super().__init__()
+        self.first = nn.Sequential(solid(channels, width), solid(width, width))
+        self.coarse = nn.Sequential(solid(width, 2 * width, stride=2), solid(2 * width, 2 * width))
+        self.coarsest = nn.Sequential(solid(2 * width, 2 * width, stride=2), solid(2 * width, 2 * width))
+        self.to_coarse, self.to_fine = finer(2 * width, 2 * width), finer(2 * width, width)
+        self.out = nn.Sequential(solid(width, width), nn.Conv3d(width, 1, 3, padding=1, bias=False))
+
+    def forward(self, volume: Tensor) -> Tensor:
+        fine = self.first(volume)
+        coarse = self.coarse(fine)
+        coarse = (coarse + self.to_coarse(self.coarsest(coarse))).relu()
+        return self.out((fine + self.to_fine(coarse)).relu()).squeeze(1)
+
+
+class StereoNet(nn.Module):
+    """left b 3 h w, right b 3 h w   ->   disparity b h w in pixels, for any h and w.
+
+    With the true disparity (b h w, 0 where unknown) the answer is the loss instead, by name. Images are padded to the
+    right and below, inside. `config` holds the keywords of `create_stereo`, `info` what its weights file says.
+    """
+
+    config: dict[str, Any] | None
+    info: Info | None
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        volume: str,
+        groups: int,
+        volume_width: int,
+        max_disparity: int,
+        config: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.volume, self.groups, self.max_disparity = volume, groups, max_disparity
+        self.features = Features(width)
+        self.join = nn.Conv2d(width, JOINED, 1, bias=False) if volume == "concatenation" else None
+        self.aggregation = Aggregation(groups if self.join is None else 2 * JOINED, volume_width)
+        self.fineness = nn.Sequential(*plane(width, width), nn.Conv2d(width, 9 * STRIDE**2, 1))
+        self.config, self.info = config, None
+
+    @overload
+    def forward(self, left: Tensor, right: Tensor) -> Tensor: ...
+    @overload
+    def forward(self, left: Tensor, right: Tensor, target: Tensor) -> dict[str, Tensor]: ...
+    def forward(self, left: Tensor, right: Tensor, target: Tensor | None = None) -> Tensor | dict[str, Tensor]:
+        _check(left, right, target)
+        h, w = left.shape[-2:]
+        # as one batch: whatever is put into the features then sees both images in one call
+        matched, seen = self.features(F.pad(torch.cat([left, right]), (0, -w % COARSEST, 0, -h % COARSEST)))
+        # not by chunk(), for which an exporter would have to know that b is not odd, or 0
+        costs = self.aggregation(self._volume(*matched.unflatten(0, (2, -1))))
+        scores = self.fineness(seen.unflatten(0, (2, -1))[0])
+        disparity = upsampled(STRIDE * soft_argmin(costs), scores, STRIDE)[..., :h, :w]
+        if target is None:
+            return disparity
+        return {"smooth_l1": smooth_l1(disparity, target, most=self.max_disparity)}
+
+    def _volume(self, left: Tensor, right: Tensor) -> Tensor:
+        steps = self.max_disparity // STRIDE
+        if self.join is None:
+            return correlation(left, right, disparities=steps, groups=self.groups)
+        return concatenation(self.join(left), self.join(right), disparities=steps)
+
+
+def _check(left: Tensor, right: Tensor, target: Tensor | None) -> None:
+    for name, image in (("left", left), ("right", right)):
+        check_tensor("StereoNet", f"the {name} images", image)
+        if image.dim() != 4 or image.shape[1] != 3 or 0 in image.shape:
+            raise ShapeError(f"StereoNet: the {name} images must be (b, 3, h, w), got {tuple(image.shape)}")
+    if left.shape != right.shape:
+        raise ShapeError(
+            f"StereoNet: left {tuple(left.shape)} and right {tuple(right.shape)} must have one size, as rectified "
+            "pairs have"
+        )
+    if target is not None and target.shape != (left.shape[0], *left.shape[2:]):
+        raise ShapeError(
+            f"StereoNet: the disparities must be (b, h, w) of the images {tuple(left.shape)}, got {tuple(target.shape)}"
+        )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Left features against right features at every disparity: the cost volume, and the disparity that is read from it.
+
+
+def shifted(right: Tensor, disparities: int) -> Tensor:
+    """Right features as each left position meets them, zeros beyond the frame.   b c h w   ->   b c d h w, a view
+
+    Entry d at x is the feature at x - d. Windows over the padded rows hold them in the opposite order, so the largest
+    disparity comes first: what is made of them is turned round once it is small.
+    """
+    w = right.shape[-1]
+    return F.pad(right, (disparities - 1, 0)).unfold(3, w, 1).movedim(3, 2)
+
+
+def correlation(left: Tensor, right: Tensor, *, disparities: int, groups: int) -> Tensor:
+    """Mean products of left and right features, group by group.   b c h w, b c h w   ->   b groups d h w"""
+    products = left.unsqueeze(2) * shifted(right, disparities)
+    return products.unflatten(1, (groups, -1)).mean(2).flip(2)
+
+
+def concatenation(left: Tensor, right: Tensor, *, disparities: int) -> Tensor:
+    """Both features side by side; left ones too are zero where nothing is met.   b c h w, b c h w   ->   b 2c d h w"""
+    met = torch.arange(disparities, device=left.device)[:, None] <= torch.arange(left.shape[-1], device=left.device)
+    lefts = left.unsqueeze(2) * met.to(left.dtype)[:, None]
+    return torch.cat([lefts, shifted(right, disparities).flip(2)], dim=1)
+
+
+def soft_argmin(costs: Tensor) -> Tensor:
+    """The mean disparity under softmax(-costs), in steps of the volume.   b d h w   ->   b h w, at least float32"""
+    weights = (-widen(costs)).softmax(1)
+    steps = torch.arange(weights.shape[1], device=weights.device, dtype=weights.dtype)
+    return (weights * steps[:, None, None]).sum(1)
+
+
+def upsampled(disparity: Tensor, scores: Tensor, factor: int) -> Tensor:
+    """Each fine pixel a weighted mean of the 3 x 3 coarse ones around it: edges need not blur.
+
+    disparity: b h w    scores: b 9 * factor^2 h w, before their softmax over the nine    ->    b factor*h factor*w
+    """
+    around = F.unfold(F.pad(disparity.unsqueeze(1), (1, 1, 1, 1), mode="replicate"), 3)
+    around = around.unflatten(2, disparity.shape[1:]).unsqueeze(2)  # b 9 1 h w
+    weights = widen(scores).unflatten(1, (9, factor * factor)).softmax(1)
+    return F.pixel_shuffle((weights * around).sum(1), factor).squeeze(1)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A stereo network by the names of its parts, and its weights in a file that says how to build it again.
+
+
+TASK = "stereo"
+VOLUMES = ("correlation", "concatenation")
+PLACES = {"features": "features.body", "volume": "aggregation.coarse"}
+EXAMPLE = (64, 128)  # pixels by which channels and positions are found
+
+
+def create_stereo(
+    *,
+    width: int = 32,
+    volume: str = "correlation",
+    groups: int = 8,
+    volume_width: int = 16,
+    max_disparity: int = 128,
+    context: str | None = None,
+    context_options: Mapping[str, Any] | None = None,
+    place: str = "features",
+    gate: str | None = "zero",
+) -> StereoNet:
+    """left b 3 h w, right b 3 h w   ->   disparity b h w in pixels, for any h and w.
+
+    - `width`: channels of the features, which both images share
+    - `volume`: "correlation" of `groups` groups of channels, or "concatenation"; `volume_width` channels are aggregated
+    - `max_disparity`: a multiple of 16; what lies beyond is neither found nor trained on
+    - `context`, `context_options`, `gate`: a name of the zoo, put in by `insert_context`
+    - `place`: "features", a map at a quarter of the resolution, for any context; or "volume", where every (disparity,
+      y, x) of the volume at an eighth is one position, for contexts that look at no neighbours
+    """
+    config = {key: plain(value) for key, value in locals().items()}
+    own: dict[str, Any] = {"width": width, "volume": volume, "groups": groups, "volume_width": volume_width}
+    check_network("create_stereo", **own, max_disparity=max_disparity, place=place)
+    net = StereoNet(**own, max_disparity=max_disparity, config=config)
+    if context is not None:
+        example = tuple(torch.zeros(1, 3, *EXAMPLE) for _ in range(2))
+        wanted = (context, {**(context_options or {}), "layout": "channels"})
+        insert_context(net, {PLACES[place]: wanted}, gate=gate, example=example)
+    return net
+
+
+def check_network(
+    call: str, *, width: int, volume: str, groups: int, volume_width: int, max_disparity: int, place: str
+) -> None:
+    """Everything that can be wrong without a context."""
+    check_choice(call, "volume", volume, VOLUMES)
+    check_choice(call, "place", place, PLACES)
+    for option, value in (("width", width), ("groups", groups), ("volume_width", volume_width)):
+        check_count(call, option, value, least=1)
+    check_count(call, "max_disparity", max_disparity, least=COARSEST)
+    if max_disparity % COARSEST:
+        raise OptionError(
+            f"{call}: max_disparity must be a multiple of {COARSEST}, got {max_disparity}; take "
+            f"{-(-max_disparity // COARSEST) * COARSEST}"
+        )
+    if width % groups:
+        raise OptionError(f"{call}: {groups} groups do not divide width {width}; choose either to fit")
+
+
+def save_stereo(path: str | os.PathLike[str], net: StereoNet, info: Info, *, durable: bool = True) -> None:
+    """Write the network to a file that is either complete or not there."""
+    if net.config is None:
+        raise CheckpointError(
+            "save_stereo: this network was put together by hand, and nothing says how to build it again; build it with "
+            "create_stereo, or save its state_dict() yourself"
+        )
+    write_stored(path, net, replace(info, model={"task": TASK, **net.config}), durable=durable)
+
+
+def load_stereo(path: str | os.PathLike[str]) -> tuple[StereoNet, Info]:
+    """The network of a file, on the CPU and in evaluation mode, and what it was trained on."""
+    info, tensors = read_stored("load_stereo", path, TASK)
+    options = {key: value for key, value in info.model.items() if key != "task"}
+    try:
+        with torch.random.fork_rng(devices=[]):  # what is drawn here is overwritten: leave the caller's draws alone
+            net = create_stereo(**options)
+        net.load_state_dict(tensors)
+    except (HamburgerError, TypeError, RuntimeError) as error:
+        raise CheckpointError(f"load_stereo: {path} is of a network that cannot be built here: {error}") from error
+    net.info = info
+    return net.eval(), info

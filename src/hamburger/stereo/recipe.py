@@ -1,0 +1,182 @@
+"""Stereo recipes: depth from two images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hamburger.errors import OptionError, check_choice, check_count, check_flag, check_positive
+from hamburger.insertion.inserted import GATES
+from hamburger.insertion.placement import POSITION_BLIND
+from hamburger.registry import Registry
+from hamburger.stereo.model import check_network
+from hamburger.training.recipe import KEEP, RESIDENT, AdamOptim, SupervisedTraining, check_adam, check_training
+from hamburger.training.scores import Score
+from hamburger.training.task import Kind
+
+
+@dataclass(frozen=True)
+class StereoModel:
+    """Keywords of `create_stereo`."""
+
+    width: int = 32
+    volume: str = "correlation"  # or "concatenation"
+    groups: int = 8
+    volume_width: int = 16
+    max_disparity: int = 128
+    context: str | None = "nmf"
+    context_options: dict[str, Any] = field(default_factory=dict)
+    place: str = "features"  # or "volume"
+    gate: str | None = "zero"
+
+
+@dataclass(frozen=True)
+class StereoData:
+    name: str = "planes"
+    options: dict[str, Any] = field(default_factory=dict)
+    train_split: str = "train"
+    val_split: str = "val"
+    crop: tuple[int, int] = (256, 512)  # height, width
+    flip: bool = False  # upside down, half of the pairs
+    photometric: float = 0.0  # both images alike
+    workers: int = 4
+    resident: str = "auto"  # keep the whole set on the device: "auto", "yes" or "no"
+
+
+@dataclass(frozen=True)
+class StereoRecipe(SupervisedTraining):
+    """A stereo network."""
+
+    task: str = "stereo"  # by which a recipe.json is known
+    model: StereoModel = field(default_factory=StereoModel)
+    data: StereoData = field(default_factory=StereoData)
+    optim: AdamOptim = field(default_factory=AdamOptim)
+    eval_every: int = 1_000
+    keep: str = "best"  # which weights become best.safetensors: the best on the validation split, or the last
+
+
+# functions without arguments that return a StereoRecipe
+stereo_recipes: Registry[StereoRecipe] = Registry("stereo recipe")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Depth from two images: the post on decomposed attention names this task.
+
+
+@stereo_recipes.register("planes-tiny")
+def planes_tiny() -> StereoRecipe:
+    """The embedded default: generated planes of 64 x 128, seconds on two cores."""
+    return StereoRecipe(
+        name="planes-tiny",
+        model=StereoModel(width=16, groups=4, volume_width=8, max_disparity=32),
+        # what the network answers ends one step of its volume, 4 pixels, before its largest disparity
+        data=StereoData(options={"max_disparity": 28, "length": 64}, crop=(64, 128), workers=0),
+        optim=AdamOptim(lr=3e-3, warmup=10),
+        batch=4,
+        steps=150,
+        eval_every=50,
+        checkpoint_every=50,
+    )
+
+
+@stereo_recipes.register("planes")
+def planes() -> StereoRecipe:
+    """Generated planes in crops of 256 x 512, minutes on one GPU; the features have 64 x 128 positions."""
+    return StereoRecipe(
+        name="planes",
+        model=StereoModel(width=64),
+        data=StereoData(
+            options={"height": 288, "width": 576, "planes": 8, "max_disparity": 124}, flip=True, photometric=0.2
+        ),
+        optim=AdamOptim(warmup=100),
+        batch=16,
+        steps=2_000,
+        precision="bf16",
+        eval_every=1_000,
+        checkpoint_every=500,
+    )
+
+
+@stereo_recipes.register("sceneflow")
+def sceneflow() -> StereoRecipe:
+    """SceneFlow as cost-volume networks are usually trained on it: 10 epochs, 12 crops at once, a constant rate."""
+    base = planes()
+    return replace(
+        base,
+        name="sceneflow",
+        model=replace(base.model, volume_width=32, max_disparity=192),
+        data=StereoData(name="sceneflow"),
+        optim=AdamOptim(power=0.0),
+        batch=12,
+        steps=29_500,
+        eval_every=5_900,
+        checkpoint_every=1_000,
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Whether a stereo recipe can be run at all, asked before any work is done.
+
+
+def check_stereo_recipe(recipe: StereoRecipe, *, processes: int = 1) -> None:
+    """Raise OptionError on the first field whose value cannot be; `processes` share the batch."""
+    call = f"recipe '{recipe.name}'"
+    check_training(recipe, processes=processes)
+    check_choice(call, "task", recipe.task, ("stereo",))
+    check_count(call, "eval_every", recipe.eval_every, least=1)
+    check_choice(call, "keep", recipe.keep, KEEP)
+    if recipe.channels_last:
+        raise OptionError(f"{call}: volumes have five axes, which channels_last has no order for; leave it false")
+    _check_model(call, recipe)
+    for side in recipe.data.crop:
+        check_count(call, "data.crop", side, least=1)
+    check_flag(call, "data.flip", recipe.data.flip)
+    check_positive(call, "data.photometric", recipe.data.photometric, zero=True, most=0.9)
+    check_count(call, "data.workers", recipe.data.workers, least=0)
+    check_choice(call, "data.resident", recipe.data.resident, RESIDENT)
+    check_adam(call, recipe.optim)
+
+
+def _check_model(call: str, recipe: StereoRecipe) -> None:
+    model = recipe.model
+    check_network(
+        call,
+        width=model.width,
+        volume=model.volume,
+        groups=model.groups,
+        volume_width=model.volume_width,
+        max_disparity=model.max_disparity,
+        place=model.place,
+    )
+    if model.gate is not None:
+        check_choice(call, "model.gate", model.gate, GATES)
+    if model.place == "volume" and model.context is not None and model.context not in POSITION_BLIND:
+        raise OptionError(
+            f"{call}: '{model.context}' looks at neighbours in a map, and a volume is none; --set "
+            f"model.place=features, or a context of {', '.join(sorted(POSITION_BLIND))}"
+        )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The kinds of recipe that `ham train` takes, one for each task, and the scores that their runs are judged by.
+
+
+STEREO = Kind(
+    task="stereo",
+    networks="Stereo networks",
+    recipe=StereoRecipe,
+    named=stereo_recipes,
+    check=check_stereo_recipe,
+    scores=(
+        Score("epe", "EPE", "px", higher=False),
+        Score("over_3", "above 3 px", higher=False),
+        Score("over_1", "above 1 px", higher=False),
+        Score("epe_pair_mean", "EPE mean over pairs", "px", higher=False),
+        Score("epe_seen", "EPE seen by both", "px", higher=False, among="images_seen"),
+        Score("over_3_seen", "above 3 px seen by both", higher=False, among="images_seen"),
+    ),
+    pooled="the mean distance from the true disparity, over all pixels of the validation split where it is known",
+    each=Score("per_pair", "EPE", "px", higher=False),
+    member="pair",
+    absent="no disparity of the pair is known",
+)

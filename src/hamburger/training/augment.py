@@ -1,0 +1,129 @@
+"""Random scale, crop and flip of a whole batch, straight from packed bytes, on whatever device they lie.
+
+What is computed is: resize image and label to `round(h * scale)` by `round(w * scale)`, the scale uniform in `scales`;
+mirror; cut a square of `crop` pixels at a uniform place; normalise. Where the resized image is
+smaller than the crop, it lies at a uniform place inside, on a ground of zeros (the mean colour) and of label 255.
+
+All of it is one affine map per sample, and one gather from the bytes instead of a chain of images: bilinear for images,
+nearest for labels, pixel centres at half numbers (`align_corners=False`), edges repeated. It is written out rather than
+given to `grid_sample`, whose coordinates in -1 ... 1 round: here a crop at scale 1 is the image's own bytes. Shrinking
+is not smoothed beyond the two pixels of bilinear, as in the usual pipelines; down to 0.5 no pixel is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from hamburger.errors import OptionError, check_count, check_flag, check_positive
+from hamburger.training.image_files import MEAN, STD, normalise
+from hamburger.training.keyed_rng import Draws
+from hamburger.training.loader import upload
+from hamburger.training.packed_images import IGNORE, Packed
+
+
+class View(NamedTuple):
+    """How one sample is seen: resized to `h` x `w`, mirrored or not, and cut at `top`, `left` (negative: ground)."""
+
+    h: int
+    w: int
+    top: int
+    left: int
+    flip: bool
+    brightness: float = 0.0  # added, as a share of white
+    contrast: float = 1.0
+    saturation: float = 1.0
+
+
+def check_augmentation(call: str, crop: int, scales: Sequence[float], flip: bool, photometric: float) -> None:
+    check_count(call, "crop", crop, least=1)
+    check_flag(call, "flip", flip)
+    check_positive(call, "photometric", photometric, zero=True, most=0.9)
+    if len(scales) != 2 or not 0 < scales[0] <= scales[1]:
+        raise OptionError(f"{call}: scales must be the smallest and the largest, above 0, got {tuple(scales)!r}")
+
+
+def draw_view(
+    draws: Draws,
+    size: tuple[int, int],
+    *,
+    crop: int,
+    scales: Sequence[float],
+    flip: bool,
+    photometric: float = 0.0,
+) -> View:
+    """One sample's view. Seven numbers are drawn whatever the options, so that one option does not shift another."""
+    u = [draws.uniform() for _ in range(7)]
+    scale = scales[0] + (scales[1] - scales[0]) * u[0]
+    h, w = (max(1, round(side * scale)) for side in size)
+    top, left = (place(extent - crop, v) for extent, v in ((h, u[1]), (w, u[2])))
+    jitter = [photometric * (2 * v - 1) for v in u[4:]]
+    return View(h, w, top, left, flip and u[3] < 0.5, jitter[0], 1 + jitter[1], 1 + jitter[2])
+
+
+def place(spare: int, u: float) -> int:
+    """A whole number from 0 to `spare`, or from `spare` to 0 where the crop is the larger."""
+    return min(0, spare) + int(u * (abs(spare) + 1))
+
+
+def render(
+    packed: Packed,
+    indices: Sequence[int],
+    views: Sequence[View],
+    *,
+    crop: int,
+    mean: Sequence[float] = MEAN,
+    std: Sequence[float] = STD,
+) -> tuple[Tensor, Tensor]:
+    """b samples, each in its view   ->   images b 3 crop crop, float32, and labels b crop crop, int64"""
+    device = packed.pixels.device
+    rows = [
+        (packed.starts[i], *packed.sizes[i], v.h, v.w, v.top, v.left, v.flip)
+        for i, v in zip(indices, views, strict=True)
+    ]
+    start, h, w, h_new, w_new, top, left, flip = upload(rows, device).T.unsqueeze(-1)  # each b 1
+    along = torch.arange(crop, device=device)
+    # mirrored after resizing: counted from the other side
+    y = along + top
+    x = along + left
+    x = torch.where(flip.bool(), w_new - 1 - x, x)
+    inside = ((y >= 0) & (y < h_new))[:, :, None] & ((x >= 0) & (x < w_new))[:, None]
+    y_near, y_low, y_high, y_share = taps(y, h, h_new)
+    x_near, x_low, x_high, x_share = taps(x, w, w_new)
+
+    def bytes_at(rows: Tensor, columns: Tensor) -> Tensor:
+        """b crop crop 4"""
+        where = (start + rows * w)[:, :, None] + columns[:, None]
+        return packed.pixels[where].unsqueeze(-1).view(torch.uint8)
+
+    labels = bytes_at(y_near, x_near)[..., 3].long()
+    across = x_share[:, None, :, None]
+    upper = torch.lerp(bytes_at(y_low, x_low)[..., :3].float(), bytes_at(y_low, x_high)[..., :3].float(), across)
+    lower = torch.lerp(bytes_at(y_high, x_low)[..., :3].float(), bytes_at(y_high, x_high)[..., :3].float(), across)
+    colours = torch.lerp(upper, lower, y_share[:, :, None, None]).movedim(-1, 1)
+    if any((v.brightness, v.contrast, v.saturation) != (0.0, 1.0, 1.0) for v in views):
+        colours = tint(colours, views)
+    images = normalise(colours.contiguous(), mean, std) * inside[:, None]
+    return images, labels.masked_fill_(~inside, IGNORE)
+
+
+def taps(position: Tensor, size: Tensor, resized: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Positions in the resized image, b crop   ->   nearest, lower, upper neighbour in the file; the upper's share"""
+    last = size - 1
+    centre = (position + 0.5) * (size / resized)
+    nearest = centre.floor().long().clamp_min(0).minimum(last)
+    exact = (centre - 0.5).clamp_min(0).minimum(last)
+    lower = exact.floor().long()
+    return nearest, lower, (lower + 1).minimum(last), (exact - lower).float()
+
+
+def tint(colours: Tensor, views: Sequence[View]) -> Tensor:
+    """Saturation about each pixel's grey, contrast about middle grey, then brightness.   b 3 h w, 0 ... 255"""
+    factors = upload([(v.brightness, v.contrast, v.saturation) for v in views], colours.device)
+    brightness, contrast, saturation = factors.float().T[..., None, None, None]
+    grey = colours.mean(1, keepdim=True)
+    colours = grey + (colours - grey) * saturation
+    return ((colours - 127.5) * contrast + 127.5 + 255 * brightness).clamp(0, 255)

@@ -1,0 +1,162 @@
+"""Image and label files to tensors, and ImageNet normalisation."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from hamburger.errors import DataError
+from hamburger.training.loader import upload
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
+FORMATS = ("JPEG", "PNG", "WEBP")  # JPEG opens MPO too, which many telephones write into a .jpg
+DECODERS = threading.Lock()
+
+Bytes = npt.NDArray[np.uint8]
+
+
+def read_image(path: Path) -> Tensor:
+    """3 h w, uint8, RGB, upright."""
+    with _opened(path) as image:
+        # a copy always: of a single pixel numpy would hand on the image's own memory, which may not be written
+        return torch.from_numpy(np.array(_rgb(_upright(image)).transpose(2, 0, 1), order="C"))
+
+
+def read_square(path: Path, size: int, content: bytes | None = None) -> Bytes:
+    """The largest square in the middle, resized with a triangle filter that averages where it shrinks.   3 size size
+
+    `content` is the file where it lies inside an archive; `path` is then only its name.
+    """
+    from PIL import Image
+
+    with _opened(path, content=content) as image:
+        pixels = Image.fromarray(_rgb(_upright(image)))
+        side = min(pixels.size)
+        left, top = (pixels.width - side) // 2, (pixels.height - side) // 2
+        if (side, side) != pixels.size:
+            pixels = pixels.crop((left, top, left + side, top + side))
+        if side != size:
+            pixels = pixels.resize((size, size), Image.Resampling.BILINEAR)
+        return np.array(np.asarray(pixels).transpose(2, 0, 1), order="C")
+
+
+def read_indices(path: Path) -> Bytes:
+    """h w, the values of an index map: grey levels, or the indices of a palette. Colours raise."""
+    with _opened(path) as image:
+        if image.mode in ("L", "P"):
+            return np.array(image, np.uint8)
+        if image.mode == "1":
+            return np.array(image, np.uint8)  # 0 and 1
+        if image.mode.startswith("I"):
+            values = np.array(image, np.int64)
+            if values.min() >= 0 and values.max() <= 255:
+                return values.astype(np.uint8)
+            raise DataError(f"{path}: 16-bit label with values up to {values.max()}; class indices are 0 ... 255")
+        raise DataError(
+            f"{path}: a label must be an index map (PNG of mode L or P), this one has mode {image.mode}; save it with "
+            f"one channel, or give every class its colour in classes.txt (data set 'folder')"
+        )
+
+
+def read_grey(path: Path) -> npt.NDArray[np.int64]:
+    """h w, whole numbers of 8 or 16 bits as the file has them: measurements, no colours. Colours raise."""
+    with _opened(path) as image:
+        if image.mode == "L" or image.mode.startswith("I"):
+            return np.array(image, np.int64)
+        raise DataError(f"{path}: has mode {image.mode}; numbers need one grey channel of 8 or 16 bits")
+
+
+def read_mode(path: Path) -> str:
+    """Pillow's name of the pixel format, from the header: L, P, RGB, ..."""
+    with _opened(path, load=False) as image:
+        return str(image.mode)
+
+
+def read_colours(path: Path) -> Bytes:
+    """h w 3, the colours of a label file; a palette is applied."""
+    with _opened(path) as image:
+        return np.array(image.convert("RGB"), np.uint8)
+
+
+@contextmanager
+def _opened(path: Path, *, load: bool = True, content: bytes | None = None) -> Iterator[Any]:
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        _load_decoders()
+        with Image.open(path if content is None else io.BytesIO(content), formats=FORMATS) as image:
+            if load:
+                image.load()
+            yield image
+    except DataError:
+        raise
+    except FileNotFoundError:
+        raise DataError(f"{path}: missing") from None
+    except IsADirectoryError:
+        raise DataError(f"{path}: is a folder, not an image") from None
+    except PermissionError:
+        raise DataError(f"{path}: may not be read; check its permissions") from None
+    except UnidentifiedImageError:
+        length = path.stat().st_size if content is None else len(content)
+        what = "empty file" if length == 0 else "no JPEG, PNG or WebP image"
+        raise DataError(f"{path}: {what}") from None
+    except MemoryError:
+        raise DataError(f"{path}: does not fit into memory") from None
+    except Exception as broken:  # a decoder meets a damaged file with any exception there is
+        raise DataError(f"{path}: damaged or incomplete ({broken})") from broken
+
+
+def _load_decoders() -> None:
+    """Pillow loads them at the first file, and threads that come second would not find them yet."""
+    from PIL import Image
+
+    with DECODERS:
+        Image.init()
+
+
+def _upright(image: Any) -> Any:
+    from PIL import ImageOps
+
+    if image.format == "JPEG" and not {"exif", "xmp"} & image.info.keys():  # the usual case, without a copy
+        return image
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:  # unreadable metadata say nothing of a rotation, and the image itself has been decoded
+        return image
+
+
+def _rgb(image: Any) -> Bytes:
+    from PIL import Image
+
+    if image.mode.startswith("I"):  # Pillow's own conversion would cut at 255 and leave white
+        values = np.array(image, np.int64).clip(0, 65535)
+        grey = ((values * 255 + 32767) // 65535).astype(np.uint8)
+        return np.repeat(grey[..., None], 3, axis=-1)
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, (255, 255, 255, 255)), image)
+    # every copy here holds Python's lock, which is what bounds reading threads
+    return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# From bytes to what a network pretrained on ImageNet expects.
+
+
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
+
+
+def normalise(image: Tensor, mean: Sequence[float] = MEAN, std: Sequence[float] = STD) -> Tensor:
+    """... 3 h w, 0 ... 255   ->   the same shape, float32, (x / 255 - mean) / std"""
+    centre, spread = (upload(values, image.device).view(3, 1, 1) for values in (mean, std))
+    return (image.float() / 255 - centre) / spread

@@ -1,0 +1,62 @@
+"""Random numbers as a function of (seed, step, position) alone, and the sample order made from them."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+Integers = npt.NDArray[np.int64]
+
+
+class Draws:
+    """A stream of its own for every key, such as (seed, step, position)."""
+
+    def __init__(self, *key: int) -> None:
+        self.bits = np.random.PCG64(np.random.SeedSequence(key))
+
+    def below(self, most: int, count: int) -> Integers:
+        """`count` numbers 0 ... most - 1. The modulo's bias is below 2^-50 here."""
+        return (self.bits.random_raw(count) % np.uint64(most)).astype(np.int64)
+
+    def uniform(self) -> float:
+        """In [0, 1)."""
+        return int(self.bits.random_raw() >> 11) * 2.0**-53
+
+    def shuffled(self, n: int) -> Integers:
+        return np.argsort(self.bits.random_raw(n), kind="stable")
+
+    def noise(self, *shape: int) -> npt.NDArray[np.float64]:
+        """Nearly normal, mean 0 and deviation 1: the sum of four bytes, shifted and scaled."""
+        n = int(np.prod(shape))
+        drawn = self.bits.random_raw(-(-n // 2)).astype("<u8").view(np.uint8)[: 4 * n].reshape(4, *shape)
+        summed = drawn.sum(0, dtype=np.int64)
+        return (summed - 510) * (1 / np.sqrt(4 * (256**2 - 1) / 12))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Which sample stands where: a function of (seed, step) alone, so that resuming needs no state.
+
+
+ORDER = 1  # keys of what is drawn for the order never meet those of the views
+VIEW = 2
+
+
+@lru_cache(maxsize=4)
+def permutation(seed: int, epoch: int, n: int) -> Integers:
+    return Draws(seed, ORDER, epoch).shuffled(n)
+
+
+def samples_of(seed: int, step: int, *, n: int, batch: int) -> list[int]:
+    """The samples of a step's whole batch, over all processes and parts.
+
+    Epoch after epoch, every sample once in an order of the epoch's own; a batch may reach from one into the next.
+    """
+    first = step * batch
+    return [int(permutation(seed, place // n, n)[place % n]) for place in range(first, first + batch)]
+
+
+def view_draws(seed: int, step: int, position: int) -> Draws:
+    """For the view of the sample that stands at `position` of the whole batch."""
+    return Draws(seed, VIEW, step, position)

@@ -1,0 +1,88 @@
+"""Images of any size in one block of memory: what a batch is built from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Generic, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hamburger.training.loader import Part, Set, Stream
+
+IGNORE = 255
+
+
+Colour = tuple[int, int, int]
+
+
+class Sample(NamedTuple):
+    """`image`: 3 h w, uint8, RGB.    `label`: h w, uint8, 0 ... k - 1, and 255 where unlabelled."""
+
+    image: Tensor
+    label: Tensor
+
+    @property
+    def nbytes(self) -> int:
+        return self.image.nbytes + self.label.nbytes
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Images of any sizes in one block of memory, image and label side by side: what a batch is gathered from.
+
+
+class Pixels(NamedTuple):
+    """One sample. `pixels`: h*w (and perhaps more axes), int32; of an image the bytes red, green, blue, label."""
+
+    pixels: Tensor
+    size: tuple[int, int]  # h, w
+
+    @property
+    def nbytes(self) -> int:
+        return self.pixels.nbytes
+
+    def to(self, device: torch.device) -> Pixels:
+        return Pixels(self.pixels.to(device), self.size)
+
+
+class Packed(NamedTuple):
+    """Many samples. `pixels`: total ..., int32, one sample after another.   `starts`, `sizes`: where each lies."""
+
+    pixels: Tensor
+    starts: tuple[int, ...]
+    sizes: tuple[tuple[int, int], ...]
+
+
+def to_pixels(sample: Sample) -> Pixels:
+    """In numpy, since this runs in reading threads: each torch call there would wake a pool of threads of its own."""
+    h, w = sample.label.shape
+    together = np.empty((h, w, 4), np.uint8)
+    for channel, plane in enumerate((*sample.image.numpy(), sample.label.numpy())):
+        together[..., channel] = plane
+    return Pixels(torch.from_numpy(together).view(torch.int32).flatten(), (h, w))
+
+
+def join(samples: Iterable[Pixels]) -> Packed:
+    samples = list(samples)
+    starts, total = [], 0
+    for sample in samples:
+        starts.append(total)
+        total += len(sample.pixels)
+    return Packed(torch.cat([s.pixels for s in samples]), tuple(starts), tuple(s.size for s in samples))
+
+
+def on_device(packed: Packed, device: torch.device) -> Packed:
+    """Copied without waiting where the device is a GPU."""
+    if device.type != "cuda" or packed.pixels.is_cuda:
+        return packed._replace(pixels=packed.pixels.to(device))
+    return packed._replace(pixels=packed.pixels.pin_memory().to(device, non_blocking=True))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Training batches that are gathered from one block of pixels, whatever the sizes of the images in it.
+
+
+class Gathered(Stream[Set, Pixels, Packed, Part], Generic[Set, Part]):
+    def hold(self, samples: Iterable[Pixels]) -> Packed:
+        return on_device(join(samples), self.device)

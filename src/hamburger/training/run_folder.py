@@ -1,0 +1,188 @@
+"""A run folder: its files, its lock, its log and its result."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+from hamburger import distributed
+from hamburger.environment import Environment
+from hamburger.errors import CheckpointError, OptionError, TrainingError
+from hamburger.files import write_durably
+from hamburger.solvers.backend import VARIABLE
+from hamburger.training import checkpoint
+from hamburger.training.metrics_log import Clock
+from hamburger.training.recipe import Training
+from hamburger.training.recipe_io import differences, read_recipe, to_json
+
+LOCK = ".lock"
+RECIPE, METRICS, TIMINGS, RESULT, BEST = (
+    "recipe.json",
+    "metrics.jsonl",
+    "timings.jsonl",
+    "result.json",
+    "best.safetensors",
+)
+ANGLES = "angles"  # the key of lines of the metrics that compare gradients
+
+
+def in_use(path: Path) -> bool:
+    """Whether another process is training in this folder now.
+
+    Not for who trains there itself: to close the file again would give up its own lock, as POSIX has it.
+    """
+    try:
+        import fcntl
+
+        with (path / LOCK).open("r+b") as lock:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except (ImportError, OSError):  # no such run, or no locks here
+        return False
+    return False
+
+
+class RunFolder:
+    """`recipe.json`, `metrics.jsonl`, `timings.jsonl`, `last.ckpt`, `previous.ckpt`, `best.safetensors`, `result.json`.
+
+    The metrics of two equal runs are equal to the last bit, whatever stopped them in between; so nothing that a clock
+    says is in there, but in the timings.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: IO[bytes] | None = None
+
+    def claim(self, recipe: Training, *, resume: bool) -> None:
+        """Make the folder this process's own, or say why it cannot be."""
+        if self.path.exists() and not self.path.is_dir():
+            raise OptionError(f"train: --run {self.path} is a file; name a folder")
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._take_lock()
+        stored = self.path / RECIPE
+        if not resume and (stored.exists() or (self.path / checkpoint.LAST).exists()):
+            raise OptionError(
+                f"train: {self.path} already holds a run; go on with it by --resume, or name another folder"
+            )
+        if stored.exists():
+            try:
+                changed = differences(recipe, read_recipe(stored.read_text(), type(recipe)))
+            except OptionError as misfit:
+                raise CheckpointError(
+                    f"train: the run in {self.path} was started with a recipe of another kind than '{recipe.name}' "
+                    f"({misfit}); name another folder"
+                ) from None
+            if changed:
+                raise CheckpointError(
+                    f"train: the run in {self.path} was started with another recipe ({'; '.join(changed)}); "
+                    f"give the same settings to go on with it, or name another folder"
+                )
+
+    def begin(self, recipe: Training) -> None:
+        """From here on the folder holds a run; called when nothing is left that a typing mistake could stop."""
+        if not (self.path / RECIPE).exists():
+            write_durably(self.path / RECIPE, to_json(recipe).encode())
+
+    def release(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _take_lock(self) -> None:
+        """One writer at a time. The lock belongs to the process, not to its children, and dies with it."""
+        try:
+            import fcntl
+        except ImportError:  # not on this system
+            return
+        self._lock = (self.path / LOCK).open("wb")
+        try:
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.release()
+            raise OptionError(
+                f"train: another process is training in {self.path}; wait for it, or name another folder"
+            ) from None
+        except OSError:  # a file system without locks
+            self.release()
+
+    def result(self) -> dict[str, Any] | None:
+        """What a finished run wrote; None where it is not finished."""
+        path = self.path / RESULT
+        if not path.exists():
+            return None
+        try:
+            return dict(json.loads(path.read_text()))
+        except (ValueError, TypeError):
+            raise TrainingError(f"train: {path} cannot be read; remove it and --resume to write it again") from None
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        write_durably(self.path / RESULT, (json.dumps(result, indent=2, allow_nan=False) + "\n").encode())
+
+    def drop_checkpoints(self) -> None:
+        """Of a finished run, which is only read from now on."""
+        for name in (checkpoint.LAST, checkpoint.PREVIOUS):
+            (self.path / name).unlink(missing_ok=True)
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        self._append(METRICS, row)
+
+    def angles(self) -> list[dict[str, Any]]:
+        """The comparisons of gradients in the metrics, each with the number of steps made before it."""
+        lines = [json.loads(line) for line in (self.path / METRICS).read_text().splitlines()]
+        return [{"step": line["step"], **line[ANGLES]} for line in lines if ANGLES in line]
+
+    def log_timing(self, row: Mapping[str, Any]) -> None:
+        self._append(TIMINGS, row)
+
+    def _append(self, name: str, row: Mapping[str, Any]) -> None:
+        with (self.path / name).open("ab") as file:  # unbuffered in effect: a killed run keeps its lines
+            file.write((json.dumps(row, allow_nan=False) + "\n").encode())
+
+    def sync_log(self) -> int:
+        """Put the metrics on the disk; their length in bytes, which a checkpoint remembers."""
+        with (self.path / METRICS).open("ab") as file:
+            os.fsync(file.fileno())
+            return file.tell()
+
+    def cut_log(self, length: int) -> None:
+        """Forget the metrics of steps after the checkpoint: they are about to be made again."""
+        with (self.path / METRICS).open("ab") as file:
+            if file.tell() > length:
+                file.truncate(length)
+                os.fsync(file.fileno())
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a finished run has to say, in one file.
+
+
+# What two equal runs may differ in.
+MEASURED = ("images_per_s", "peak_mb", "data_wait", "seconds", "date")
+
+
+@dataclass(frozen=True)
+class Result:
+    """`values` is `result.json`; its scores are those of the last step, not of the best one."""
+
+    run: Path
+    values: dict[str, Any]
+
+
+def measured(clock: Clock, device: torch.device) -> dict[str, Any]:
+    """What it cost, and on what."""
+    return {
+        "processes": distributed.world(),
+        **asdict(Environment.here(device.type)),
+        "backend": os.environ.get(VARIABLE, "auto"),  # which program the hams were told to take
+        "images_per_s": None if clock.images_per_s is None else round(clock.images_per_s, 2),
+        "peak_mb": round(clock.peak_mb(device), 1),
+        "data_wait": round(clock.data_wait, 4),
+        "seconds": round(clock.seconds, 2),
+    }

@@ -1,1 +1,0 @@
-"""Classifiers on a person's photographs and in a report."""

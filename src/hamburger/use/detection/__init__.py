@@ -1,1 +1,0 @@
-"""Objects in a person's photographs and in a report."""

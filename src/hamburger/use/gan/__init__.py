@@ -1,1 +1,0 @@
-"""What a trained generator is for: samples, distances to real images, comparisons."""

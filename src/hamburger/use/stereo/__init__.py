@@ -1,1 +1,0 @@
-"""Disparities of a person's stereo pairs, and in a report."""

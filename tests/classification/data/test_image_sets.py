@@ -1,0 +1,321 @@
+"""Image sets in the layouts that people have, and what is said of broken ones."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import pickle
+import shutil
+import subprocess
+import tarfile
+
+import image_trees as trees
+import numpy as np
+import pytest
+from PIL import Image
+
+from hamburger.classification.data.load import load_images, open_source
+from hamburger.classification.data.safe_pickle import read_batch
+from hamburger.errors import DataError, OptionError, UnknownNameError
+
+
+def load(name, root, tmp_path, *, size, split="train", **options):
+    return load_images(open_source(name, split, size=size, root=root, **options), cache=tmp_path / "cache")
+
+
+def test_a_directory_is_a_class(tmp_path):
+    root = trees.folders(tmp_path / "data")
+    found = load("folder", root, tmp_path, size=16)
+    assert found.classes == ("cats", "dogs")
+    assert found.images.shape == (6, 3, 16, 16)
+    assert found.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    path = root / "train" / "dogs" / "1.png"
+    middle = Image.open(path).crop((5, 0, 25, 20)).resize((16, 16), Image.Resampling.BILINEAR)
+    np.testing.assert_array_equal(found.images[4], np.asarray(middle).transpose(2, 0, 1))
+    bare = load("folder", root / "train", tmp_path, size=16)
+    np.testing.assert_array_equal(bare.images, found.images)
+
+
+def test_a_split_that_is_not_there_is_not_the_folder_above(tmp_path):
+    root = trees.folders(tmp_path / "data")
+    trees.folders(root, split="val")
+    with pytest.raises(DataError, match=r"no split 'test' in .*; it has train, val"):
+        open_source("folder", "test", size=16, root=root)
+    with pytest.raises(DataError, match=r"no split 'val' in .*; its classes are the split 'train'"):
+        open_source("folder", "val", size=16, root=root / "train")
+    vehicles = trees.folders(tmp_path / "vehicles", split="", classes=("car", "test"))
+    assert open_source("folder", "train", size=16, root=vehicles).classes == ("car", "test")
+
+
+def test_imagenet_wants_its_thousand_classes(tmp_path):
+    root = trees.folders(tmp_path / "data", classes=("n01440764", "n01443537"), suffix=".jpeg")
+    with pytest.raises(DataError, match="2 of the 1000 classes"):
+        open_source("imagenet", "train", size=128, root=root)
+    found = load("imagenet", root, tmp_path, size=32, any_classes=True)
+    assert found.images.shape == (6, 3, 32, 32)
+    trees.folders(root, classes=("cats",))
+    with pytest.raises(DataError, match="no WordNet ids"):
+        open_source("imagenet", "train", size=128, root=root)
+
+
+def test_python_batches_and_sheets(tmp_path):
+    found = load("cifar10", trees.cifar_batches(tmp_path / "a"), tmp_path, size=32)
+    assert found.images.shape == (20, 3, 32, 32)
+    assert found.labels[:6].tolist() == [0, 1, 2, 3, 1, 2]
+    first = np.random.default_rng(0).integers(0, 256, (4, 3072), dtype=np.uint8)
+    np.testing.assert_array_equal(found.images[:4], first.reshape(4, 3, 32, 32))
+    assert len(load("cifar10", tmp_path / "a", tmp_path, size=32, split="test")) == 4
+
+    root = trees.cifar_sheets(tmp_path / "b", count=2400)
+    found = load("cifar10", root, tmp_path, size=32)
+    sheet = np.array(Image.open(root / "train_00.jpg"))
+    assert len(found) == 2400
+    np.testing.assert_array_equal(found.images[51], sheet[32:64, 32:64].transpose(2, 0, 1))
+    assert found.labels[51] == 1
+
+
+def test_only_the_last_sheet_may_be_partial(tmp_path):
+    root = trees.cifar_sheets(tmp_path / "a", sheets=2, count=2501)
+    assert len(load("cifar10", root, tmp_path, size=32)) == 2501
+    trees.cifar_sheets(root, sheets=0, count=2493)
+    with pytest.raises(DataError, match=r"train_labels\.npy: has 2493 labels.* at least 2501: 8 are missing"):
+        open_source("cifar10", "train", size=32, root=root)
+    trees.cifar_sheets(root, sheets=0, count=5001)
+    with pytest.raises(DataError, match="at most 5000 tiles"):
+        open_source("cifar10", "train", size=32, root=root)
+
+
+def saved(save, *values, **named):
+    file = io.BytesIO()
+    save(file, *values, **named)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"", "no array of labels"),
+        (b"\x93NUMPY", "no array of labels"),
+        (saved(np.savez, labels=np.zeros(2500, np.uint8)), "no array of labels"),
+        (saved(np.save, np.array([None] * 2500)), "no array of labels"),
+        (saved(np.save, np.full(2500, -5)), r"must lie in 0 \.\.\. 9, got -5 \.\.\. -5"),
+        (saved(np.save, np.array([2] * 2499 + [2**63 + 1], np.uint64)), r"got 2 \.\.\. 9223372036854775809"),
+        (None, "No such file"),
+    ],
+    ids=["empty", "cut", "an archive", "objects", "negative", "too large", "not there"],
+)
+def test_labels_of_sheets_that_cannot_be_used_are_named(tmp_path, content, complaint):
+    path = trees.cifar_sheets(tmp_path / "a") / "train_labels.npy"
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(DataError, match=rf"train_labels\.npy: .*{complaint}"):
+        open_source("cifar10", "train", size=32, root=tmp_path / "a")
+
+
+@pytest.mark.parametrize(("label", "said"), [(-5, r"-5 \.\.\. 2"), (2**70, rf"1 \.\.\. {2**70}")])
+def test_labels_of_a_batch_outside_of_the_classes_are_named(tmp_path, label, said):
+    path = trees.cifar_batches(tmp_path / "a") / "cifar-10-batches-py" / "data_batch_2"
+    found = {b"data": np.zeros((3, 3072), np.uint8), b"labels": [1, label, 2]}
+    path.write_bytes(pickle.dumps(found, protocol=2))
+    with pytest.raises(DataError, match=rf"data_batch_2: labels must lie in 0 \.\.\. 9, got {said}"):
+        load("cifar10", tmp_path / "a", tmp_path, size=32)
+
+
+def test_a_batch_file_runs_nothing(tmp_path):
+    root = trees.cifar_batches(tmp_path / "a")
+    marker = tmp_path / "ran"
+
+    class Evil:
+        def __reduce__(self):
+            return (type(marker).touch, (marker,))
+
+    for name in ("data_batch_2", "data_batch_4"):
+        path = root / "cifar-10-batches-py" / name
+        path.write_bytes(pickle.dumps({b"data": Evil()}, protocol=2))
+    with pytest.raises(DataError, match="2 files cannot be used") as told:
+        load("cifar10", root, tmp_path, size=32)
+    assert "data_batch_2" in str(told.value) and "data_batch_4" in str(told.value)
+    assert "which no batch of CIFAR holds" in str(told.value)
+    assert not marker.exists()
+
+
+class Call:
+    """What a stream would like to have called."""
+
+    def __init__(self, *what):
+        self.what = what
+
+    def __reduce__(self):
+        return self.what
+
+
+_reconstruct = np.empty(0).__reduce__()[0]
+FORGED = b"A" * 32  # bytes that would be taken for addresses of objects
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        Call(np.ndarray, ((4,), "O", FORGED)),
+        Call(np.ndarray, ((4,), [("a", "O")], FORGED)),
+        Call(np.ndarray, ((4,), "u1", FORGED, 0, (-4096,))),
+        Call(_reconstruct, (np.ndarray, (0,), b"b"), (1, (4,), np.dtype("O"), False, FORGED)),
+        Call(_reconstruct, (np.ndarray, (0,), b"b"), (1, (4096,), np.dtype("u1"), False, FORGED)),
+        Call(_reconstruct, (dict, (0,), b"b")),
+        Call(_reconstruct, (np.ndarray, (0,), b"b")),
+        Call(codecs.encode, ("x", "idna")),
+        np.arange(4),
+    ],
+    ids=[
+        "objects",
+        "a record",
+        "strides",
+        "filled with objects",
+        "too short",
+        "a dict",
+        "never filled",
+        "text",
+        "int64",
+    ],
+)
+def test_a_batch_file_makes_nothing_but_arrays_of_bytes(tmp_path, data):
+    """numpy's own ndarray, called by a stream, takes bytes for objects: that ends the process, or worse."""
+    path = tmp_path / "batch"
+    path.write_bytes(pickle.dumps({b"data": data}, protocol=2))
+    try:
+        assert read_batch(path)["data"] is None
+    except DataError as told:
+        assert "no batch of CIFAR" in str(told)
+
+
+def test_tiny_imagenet_from_a_tar_is_that_of_the_folder(tmp_path):
+    tree = trees.folders(tmp_path / "tree", classes=("n01", "n02"), size=(64, 64), suffix=".jpeg")
+    (tree / "train" / "n01" / "._0.jpeg").write_bytes(b"what some systems put beside a file")
+    trees.archive(tmp_path / "tiny_imagenet10.tar", tree)
+    by_name = load("tiny-imagenet", tmp_path / "tiny_imagenet10.tar", tmp_path, size=64)
+    by_place = load("tiny-imagenet", tmp_path, tmp_path, size=64)
+    unpacked = load("tiny-imagenet", tree, tmp_path, size=64)
+    for found in (by_place, unpacked):
+        np.testing.assert_array_equal(found.images, by_name.images)
+        assert found.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    with pytest.raises(DataError, match="neither a tar nor a folder"):
+        open_source("tiny-imagenet", "test", size=64, root=tree)
+
+
+def test_a_tar_that_is_cut_anywhere_is_noticed(tmp_path):
+    """At a member's boundary, or inside a header, tarfile itself sees nothing: the classes behind would be missing."""
+    tree = trees.folders(tmp_path / "tree", classes=("n01", "n02"), each=2, size=(8, 8), suffix=".jpeg")
+    whole = trees.archive(tmp_path / "whole.tar", tree)
+    with tarfile.open(whole) as opened:
+        images = [member for member in opened if member.isreg()]
+    content, cut = whole.read_bytes(), tmp_path / "cut.tar"
+    last = images[-1].offset
+    for place, count in {last: 3, last + 100: 3, images[-1].offset_data + 10: 3, images[2].offset: 2}.items():
+        cut.write_bytes(content[:place])
+        with pytest.raises(DataError, match=rf"cut\.tar: ends in the middle, after {count} images; copy it again"):
+            open_source("tiny-imagenet", "train", size=64, root=cut)
+    harmed = bytearray(content)
+    harmed[last : last + 8] = b"harmed!!"
+    cut.write_bytes(harmed)
+    with pytest.raises(DataError, match="is damaged after 3 images; copy it again"):
+        open_source("tiny-imagenet", "train", size=64, root=cut)
+    end = len(content.rstrip(b"\0")) + 511 & ~511
+    cut.write_bytes(content[: end + 1024])  # the mark alone, without the rest of a record
+    assert len(open_source("tiny-imagenet", "train", size=64, root=cut)) == 4
+
+
+@pytest.mark.parametrize("form", ["ustar", "gnu", "pax", "tar"])
+def test_whole_tars_of_every_writer_pass(tmp_path, form):
+    tree = trees.folders(tmp_path / "tree", classes=("n01", "n02"), size=(8, 8), suffix=".jpeg")
+    path = tmp_path / "whole.tar"
+    if form == "tar":
+        if shutil.which("tar") is None:
+            pytest.skip("there is no tar here")
+        subprocess.run(["tar", "-cf", path, "-C", tree, "train"], check=True)
+    else:
+        code = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}[form]
+        with tarfile.open(path, "w", format=code) as made:
+            made.add(tree / "train", "train")
+    assert len(open_source("tiny-imagenet", "train", size=64, root=path)) == 6
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["folder", "tar"])
+def test_the_official_val_of_tiny_imagenet_has_the_classes_of_train(tmp_path, packed):
+    tree = trees.folders(tmp_path / "tree", classes=("n01", "n02", "n03"), size=(64, 64), suffix=".JPEG")
+    trees.official_val(tree, classes=("n03", "n02"))
+
+    def load_val():
+        root = trees.archive(tmp_path / "tiny-imagenet-200.tar", tree) if packed else tree
+        return load("tiny-imagenet", root, tmp_path, size=64, split="val")
+
+    found = load_val()
+    assert found.classes == ("n01", "n02", "n03")
+    assert found.labels.tolist() == [1, 1, 2, 2]
+    for image, name in zip(found.images, ("val_0", "val_2", "val_1", "val_3"), strict=True):
+        pixels = np.asarray(Image.open(tree / "val" / "images" / f"{name}.JPEG"))
+        np.testing.assert_array_equal(image, pixels.transpose(2, 0, 1))
+    text = tree / "val" / "val_annotations.txt"
+    whole = text.read_text()
+    for said, complaint in {
+        "": r"val_0.JPEG has no line.*unpack the archive again",
+        whole + "val_9.JPEG\tn02\n": "val_9.JPEG has a line and no file",
+        whole + "val_0.JPEG\n": "line 5 has no class",
+        whole + "val_0.JPEG\tn03\n": "line 5 gives val_0.JPEG the class n03, another line n02",
+        whole.replace("n03", "n07"): r"1 of its 2 classes have no folder in train \(n07\)",
+    }.items():
+        text.write_text(said)
+        with pytest.raises(DataError, match=complaint):
+            load_val()
+    text.unlink()
+    with pytest.raises(DataError, match=r"no val/val_annotations.txt.*'test' is published without"):
+        load_val()
+
+
+def test_val_alone_brings_its_own_classes(tmp_path):
+    found = load("tiny-imagenet", trees.official_val(tmp_path / "tree"), tmp_path, size=64, split="val")
+    assert found.classes == ("n01", "n02") and found.labels.tolist() == [0, 0, 1, 1]
+
+
+def test_all_broken_files_are_listed_at_once(tmp_path):
+    root = trees.folders(tmp_path / "data", each=30)
+    for i in range(25):
+        (root / "train" / "cats" / f"{i}.png").write_bytes(b"" if i else b"not an image")
+    with pytest.raises(DataError, match="25 files cannot be used") as told:
+        load("folder", root, tmp_path, size=16)
+    assert len(told.value.problems) == 25
+    assert "0.png: no JPEG, PNG or WebP image" in str(told.value)
+    assert "... and 5 more" in str(told.value)
+    assert not list((tmp_path / "cache").glob("*.images")), "nothing half-made is kept"
+    assert not list((tmp_path / "cache").glob("*.partial"))
+
+
+def test_mistakes_are_told(tmp_path):
+    with pytest.raises(UnknownNameError, match="did you mean 'cifar10'"):
+        open_source("cifar", "train", size=32)
+    with pytest.raises(OptionError, match="--data DIR"):
+        open_source("cifar10", "train", size=32)
+    with pytest.raises(OptionError, match="generated"):
+        open_source("figures", "train", size=32, root=tmp_path)
+    with pytest.raises(OptionError, match="32 pixels, not 64"):
+        open_source("cifar10", "train", size=64, root=tmp_path)
+    with pytest.raises(DataError, match="neither data_batch_1"):
+        open_source("cifar10", "train", size=32, root=tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="one directory per class"):
+        open_source("folder", "train", size=32, root=tmp_path / "empty")
+    root = trees.cifar_batches(tmp_path / "a")
+    (root / "cifar-10-batches-py" / "data_batch_3").unlink()
+    with pytest.raises(DataError, match=r"missing: .*data_batch_3"):
+        open_source("cifar10", "train", size=32, root=root)
+
+
+def test_figures_are_the_same_everywhere():
+    found = load_images(open_source("figures", "train", size=32, length=40))
+    assert found.images.shape == (40, 3, 32, 32)
+    assert found.classes == ("disc", "square", "cross", "ring")
+    assert found.labels.tolist() == [i % 4 for i in range(40)]
+    again = load_images(open_source("figures", "train", size=32, length=40))
+    assert again.digest == found.digest == "3148652474b62c0f702163a36ae40b16ca83eb995cf0cbdb2b8692ed74e86272"
+    other = load_images(open_source("figures", "train", size=32, length=40, seed=1))
+    assert other.digest != found.digest
+    flat = found.images.reshape(40, -1)
+    assert len(np.unique(flat, axis=0)) == 40

@@ -1,0 +1,238 @@
+"""The packed cache: whole or not there, never of anything else; and what is fed from it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import image_trees as trees
+import numpy as np
+import pytest
+import torch
+
+from hamburger.classification.data.feed import Feed
+from hamburger.classification.data.load import load_images, open_source, packed_key
+from hamburger.classification.data.packed_file import Unusable, read_packed
+from hamburger.errors import DataError, OptionError
+
+
+@pytest.fixture
+def tree(tmp_path):
+    return trees.folders(tmp_path / "data")
+
+
+def source(tree, size=16):
+    return open_source("folder", "train", size=size, root=tree)
+
+
+def files(folder):
+    """All but locks, which stay."""
+    return [path for path in folder.iterdir() if path.suffix != ".lock"]
+
+
+def only(folder):
+    (path,) = files(folder)
+    return path
+
+
+HOLD = """
+import fcntl, sys
+lock = open(sys.argv[1], "ab")
+fcntl.lockf(lock, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def another_packs(lock):
+    """A process in the middle of packing, which goes on until it is killed."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout.readline() == "held\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_files_are_read_once(tree, tmp_path):
+    cache = tmp_path / "cache"
+    first = load_images(source(tree), cache=cache)
+    packed = only(cache)
+    made = packed.stat().st_mtime_ns
+    opened = source(tree)
+    opened.read = lambda index: pytest.fail("it was read again")
+    again = load_images(opened, cache=cache)
+    assert isinstance(again.images, np.memmap)
+    assert packed.stat().st_mtime_ns == made
+    assert again.digest == first.digest
+    np.testing.assert_array_equal(again.images, first.images)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda content: content[:-1],
+        lambda content: content[:100],
+        lambda content: b"",
+        lambda content: content[:50] + bytes([content[50] ^ 1]) + content[51:],
+        lambda content: content[: 6 * 768] + b"\7" + content[6 * 768 + 1 :],
+        lambda content: content + b"more",
+    ],
+    ids=["cut by one", "cut short", "empty", "a pixel", "a label", "longer"],
+)
+def test_a_damaged_file_is_noticed_and_made_again(tree, tmp_path, harm):
+    cache = tmp_path / "cache"
+    whole = load_images(source(tree), cache=cache)
+    packed = only(cache)
+    content = packed.read_bytes()
+    packed.write_bytes(harm(content))
+    with pytest.raises(Unusable):
+        read_packed(packed, packed_key(source(tree)))
+    notes = []
+    again = load_images(source(tree), cache=cache, note=notes.append)
+    assert len(notes) == 1 and "making it again" in notes[0]
+    assert again.digest == whole.digest
+    assert packed.read_bytes() == content
+
+
+def test_changed_files_and_other_sizes_are_other_keys(tree, tmp_path):
+    cache = tmp_path / "cache"
+    first = load_images(source(tree), cache=cache)
+    load_images(source(tree, size=8), cache=cache)
+    assert len(files(cache)) == 2
+    trees.folders(tree, classes=("cats",), each=2)  # the same names written again: other times
+    changed = tree / "train" / "cats" / "0.png"
+    changed.write_bytes((tree / "train" / "dogs" / "0.png").read_bytes())
+    new = load_images(source(tree), cache=cache)
+    assert new.digest != first.digest
+    np.testing.assert_array_equal(new.images[0], new.images[3])
+    old = next(path for path in files(cache) if path.stat().st_size > 4000)
+    with pytest.raises(Unusable, match="other images"):
+        read_packed(old, {})
+
+
+def test_a_place_that_cannot_be_written_is_told(tree, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match=r"file: images cannot be packed into it.*XDG_CACHE_HOME"):
+        load_images(source(tree), cache=tmp_path / "file")
+
+
+def test_a_folder_in_the_place_of_the_packed_file_is_told(tree, tmp_path):
+    cache = tmp_path / "cache"
+    load_images(source(tree), cache=cache)
+    packed = only(cache)
+    packed.unlink()
+    packed.mkdir()
+    with pytest.raises(DataError, match=r"\.images: packed images cannot be read.*; remove it, or .*XDG_CACHE_HOME"):
+        load_images(source(tree), cache=cache)
+
+
+def test_processes_that_pack_at_once_do_not_meet(tree, tmp_path, monkeypatch):
+    """On two machines that share the folder they may even have one number."""
+    monkeypatch.setattr("os.getpid", lambda: 1)
+    cache, slow = tmp_path / "cache", source(tree)
+    read, inner = slow.read, []
+
+    def reading(index):
+        if index == 3 and not inner:
+            inner.append(load_images(source(tree), cache=cache).digest)
+        return read(index)
+
+    slow.read = reading
+    assert load_images(slow, cache=cache).digest == inner[0]
+    assert read_packed(only(cache), packed_key(source(tree))).digest == inner[0]
+    assert only(cache).stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="locks and kills as Linux has them")
+@pytest.mark.parametrize("crashed", [False, True], ids=["it finishes", "it is killed"])
+def test_who_comes_second_waits_and_reads_what_the_first_packed(tree, tmp_path, crashed):
+    whole = load_images(source(tree), cache=tmp_path / "other")
+    packed = only(tmp_path / "other")
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    opened, reads, noted = source(tree), [], threading.Event()
+    read = opened.read
+    opened.read = lambda index: (reads.append(index), read(index))[1]
+    with another_packs(cache / f".{packed.name}.lock") as process, ThreadPoolExecutor(1) as second:
+        try:
+            waiting = second.submit(load_images, opened, cache=cache, note=lambda text: noted.set())
+            assert noted.wait(60) and not reads and not waiting.done()
+            if not crashed:
+                (cache / packed.name).write_bytes(packed.read_bytes())
+        finally:
+            process.kill()
+        assert waiting.result(60).digest == whole.digest
+    assert sorted(reads) == (list(range(6)) if crashed else [])
+
+
+def test_a_cache_that_is_only_read_needs_no_lock(tree, tmp_path, monkeypatch):
+    cache = tmp_path / "cache"
+    digest = load_images(source(tree), cache=cache).digest
+    for path in cache.glob(".*.lock"):
+        path.unlink()
+    monkeypatch.setattr("hamburger.classification.data.load.one_at_a_time", lambda *_: pytest.fail("locked"))
+    assert load_images(source(tree), cache=cache).digest == digest
+
+
+def test_batches_of_one_length_and_time_are_known_by_their_content(tmp_path):
+    roots = [trees.cifar_batches(tmp_path / name) for name in ("a", "b")]
+    changed = roots[1] / "cifar-10-batches-py" / "data_batch_1"
+    other = bytearray(changed.read_bytes())
+    other[other.index(b"data") + 200] ^= 1
+    changed.write_bytes(other)
+    for path in tmp_path.rglob("*_batch*"):
+        os.utime(path, (0, 0))
+    one, two = (packed_key(open_source("cifar10", "train", size=32, root=root)) for root in roots)
+    assert one != two
+
+
+def test_a_kill_while_packing_leaves_nothing_that_counts(tree, tmp_path):
+    cache = tmp_path / "cache"
+    broken = source(tree)
+    read = broken.read
+    broken.read = lambda index: read(index) if index < 4 else (_ for _ in ()).throw(KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        load_images(broken, cache=cache)
+    assert not files(cache)
+
+
+def test_batches_depend_on_their_number_alone():
+    images = load_images(open_source("figures", "train", size=16, length=22))
+    feed = Feed(images, batch=8, flip=True, seed=3)
+    run = [parts[0] for parts in feed.run(0, 6)]
+    (later,) = next(iter(feed.run(4, 5)))
+    torch.testing.assert_close(run[4].images, later.images, rtol=0, atol=0)
+    seen = np.concatenate([feed.indices(number) for number in range(11)])
+    for epoch in range(4):
+        assert sorted(seen[22 * epoch : 22 * (epoch + 1)]) == list(range(22))
+    assert run[0].images.min() >= -1 and run[0].images.max() <= 1
+    whole = torch.from_numpy(images.images[feed.indices(2)]).float() / 127.5 - 1
+    same = (run[2].images == whole).flatten(1).all(1)
+    mirrored = (run[2].images == whole.flip(3)).flatten(1).all(1)
+    assert (same | mirrored).all() and same.any() and mirrored.any()
+    assert run[2].labels.tolist() == images.labels[feed.indices(2)].tolist()
+
+
+@pytest.mark.parametrize("resident", ["yes", "no"])
+def test_processes_and_parts_share_one_batch(tree, tmp_path, resident):
+    images = load_images(source(tree), cache=tmp_path / "cache")
+    options = {"batch": 8, "flip": True, "seed": 1, "resident": resident, "workers": 2}
+    (whole,) = next(iter(Feed(images, **options).run(5, 6)))
+    shares = []
+    for rank in range(2):
+        feed = Feed(images, rank=rank, world=2, accumulate=2, **options)
+        assert (feed.kept is None) == (resident == "no")
+        shares.append(next(iter(feed.run(5, 6))))
+    joined = torch.cat([shares[rank][part].images for part in range(2) for rank in range(2)])
+    torch.testing.assert_close(joined, whole.images, rtol=0, atol=0)
+    with pytest.raises(OptionError, match="multiple of 3"):
+        Feed(images, batch=8, world=3)

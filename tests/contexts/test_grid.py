@@ -1,0 +1,39 @@
+"""Means over grids, against torch's own pooling."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from hamburger.contexts.common import grid_mean
+from hamburger.testing import assert_close
+
+
+@pytest.mark.parametrize("shape", [(12, 12), (13, 9), (5, 7), (1, 3), (65, 33)], ids=str)
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 6, 7])
+def test_values_and_gradients_are_those_of_adaptive_pooling(shape, size):
+    x = torch.randn(2, 3, *shape, dtype=torch.float64, requires_grad=True)
+    ours, theirs = grid_mean(x, size), F.adaptive_avg_pool2d(x, size)
+    assert_close(ours, theirs)
+    g = torch.randn_like(ours)
+    assert_close(torch.autograd.grad(ours, x, g)[0], torch.autograd.grad(theirs, x, g)[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_the_dtype_is_kept_and_a_constant_stays_constant(dtype):
+    y = grid_mean(torch.full((1, 2, 13, 9), 3.0, dtype=dtype), 6)
+    assert y.dtype == dtype
+    assert_close(y, torch.full((1, 2, 6, 6), 3.0))
+
+
+def test_an_exported_program_pools_every_size():
+    class Pool(torch.nn.Module):
+        def forward(self, x):
+            return grid_mean(x, 3)
+
+    h, w = (torch.export.Dim(name, min=2, max=64) for name in "hw")
+    program = torch.export.export(Pool(), (torch.randn(1, 2, 12, 10),), dynamic_shapes={"x": {2: h, 3: w}})
+    for shape in ((15, 10), (7, 8), (12, 12)):
+        x = torch.randn(1, 2, *shape)
+        assert_close(program.module()(x), F.adaptive_avg_pool2d(x, 3))

@@ -1,0 +1,154 @@
+"""Mask R-CNN with a context: torchvision's own network otherwise, its losses, its answers, its files."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torchvision.models.detection.roi_heads import paste_masks_in_image
+
+from hamburger.detection.data.batches import SceneBatches
+from hamburger.detection.data.shapes import Shapes
+from hamburger.detection.model import create_detector, places
+from hamburger.errors import OptionError, UnknownNameError
+from hamburger.insertion import InsertedContext
+
+SMALL = {"size": 64, "max_size": 64, "anchor": 12, "channels": 16, "hidden": 32, "sampled": 32, "proposals": 60}
+
+
+def small(**options):
+    return create_detector("tiny", **{"num_classes": 10, **SMALL, **options})
+
+
+@pytest.fixture(scope="module")
+def batch():
+    return SceneBatches(Shapes("train", size=64, length=4), batch=2, crop=64).at(0)[0]
+
+
+def test_without_a_context_it_is_torchvisions_network():
+    from torchvision.models.detection import MaskRCNN
+    from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
+
+    name = "resnet18"
+    ours = create_detector(name, num_classes=4, size=64, max_size=64, proposals=20)
+    ours.net.roi_heads.detections_per_img = 5  # to be quick
+    theirs = MaskRCNN(
+        resnet_fpn_backbone(backbone_name=name, weights=None, norm_layer=torch.nn.BatchNorm2d),
+        num_classes=5,
+        min_size=64,
+        max_size=64,
+        box_detections_per_img=5,
+        rpn_pre_nms_top_n_test=20,
+        rpn_post_nms_top_n_test=20,
+    )
+    theirs.load_state_dict(ours.net.state_dict())
+    images = [torch.rand(3, 64, 48), torch.rand(3, 50, 64)]
+    with torch.no_grad():
+        for mine, other in zip(ours.eval()(images), theirs.eval()(images), strict=True):
+            assert torch.equal(mine["boxes"], other["boxes"]) and torch.equal(mine["scores"], other["scores"])
+            assert torch.equal(mine["labels"], other["labels"] - 1)
+            assert torch.equal(mine["masks"], other["masks"][:, 0] >= 0.5)
+
+
+def test_masks_of_many_pixels_are_never_held_all_at_once(monkeypatch):
+    net, image = small().eval(), torch.rand(3, 48, 64)
+    net.net.roi_heads.score_thresh = 0.0
+    at_once: list[int] = []
+
+    def paste(masks, boxes, size):
+        at_once.append(len(masks))
+        return paste_masks_in_image(masks, boxes, size)
+
+    monkeypatch.setattr("hamburger.detection.model.paste_masks_in_image", paste)
+    with torch.no_grad():
+        (whole,) = net([image])
+        monkeypatch.setattr("hamburger.detection.model.PASTED", 2 * 48 * 64)
+        (parts,) = net([image])
+        net.net.roi_heads.score_thresh = 2.0
+        (nothing,) = net([image])
+    assert len(whole["masks"]) > 2 and at_once[0] == len(whole["masks"]) and max(at_once[1:]) == 2
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    assert nothing["masks"].shape == (0, 48, 64) and nothing["masks"].dtype == torch.bool
+
+
+def test_losses_and_answers(batch):
+    net = small(context="efficient").train()
+    terms = net(batch.images, batch.targets)
+    assert set(terms) == {"classifier", "box_reg", "mask", "objectness", "rpn_box_reg"}
+    torch.stack(list(terms.values())).sum().backward()
+    assert all(parameter.grad is not None for name, parameter in net.named_parameters())
+    with torch.no_grad():
+        found = net.eval()([torch.rand(3, 40, 64)])
+    assert found[0]["masks"].shape[1:] == (40, 64) and found[0]["masks"].dtype == torch.bool
+    assert found[0]["labels"].min() >= 0 and found[0]["labels"].max() < 10
+
+
+@pytest.mark.parametrize(("after", "count"), [("layer3", 1), ("p2,p4", 2), ("backbone.fpn.inner_blocks.1", 1)])
+def test_a_context_behind_the_zero_gate_changes_nothing(after, count):
+    torch.manual_seed(3)
+    bare = small().eval()
+    torch.manual_seed(3)
+    net = small(context="nmf", context_options={"rank": 4}, after=after).eval()
+    inserted = {name: each for name, each in net.net.named_modules() if isinstance(each, InsertedContext)}
+    assert list(inserted) == [f"{place}.inserted_context" for place in places(after)] and len(inserted) == count
+    net.load_state_dict(bare.state_dict(), strict=False)
+    image = [torch.rand(3, 64, 64)]
+    with torch.no_grad():
+        before, now = bare(image)[0], net(image)[0]
+    assert all(torch.equal(before[name], now[name]) for name in before)
+
+
+def test_boxes_keep_their_precision_under_autocast(batch):
+    """In bfloat16 numbers beyond 256 are even: proposals must not be."""
+    net = small(size=512, max_size=512).train()
+    seen = []
+    net.net.rpn.register_forward_hook(lambda module, args, output: seen.extend(output[0]))
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        net(batch.images, batch.targets)
+    assert all(boxes.dtype == torch.float32 for boxes in seen)
+    large = torch.cat([boxes[boxes > 256] for boxes in seen])
+    assert len(large) and (large.bfloat16().float() != large).float().mean() > 0.5
+
+
+def test_weights_of_a_file_and_what_is_frozen(tmp_path):
+    from safetensors.torch import save_file
+    from torchvision.models import resnet18
+
+    torch.manual_seed(5)
+    source = resnet18(weights=None)
+    save_file(source.state_dict(), tmp_path / "r18.safetensors")
+    net = create_detector(
+        "resnet18", num_classes=2, norm="frozen", frozen=2, pretrained=tmp_path / "r18.safetensors", size=64
+    )
+    body = net.net.backbone.body.state_dict()
+    for name, value in source.state_dict().items():
+        if not name.startswith("fc.") and not name.endswith("num_batches_tracked"):
+            assert torch.equal(body[name], value), name
+    still = {name.split(".")[3] for name, each in net.named_parameters() if not each.requires_grad}
+    assert still == {"conv1", "layer1"}  # frozen norms have no parameters
+    assert net.config["pretrained"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "complaint"),
+    [
+        ({"context": "efficient", "after": "layer9"}, UnknownNameError, "no submodule 'layer9'.*layer4, p2"),
+        ({"context": "efficient", "after": "p6"}, UnknownNameError, "no submodule 'p6'.*layer4, p2"),
+        ({"context": "eficient"}, UnknownNameError, "did you mean 'efficient'"),
+        ({"norm": "group"}, OptionError, "norm"),
+        ({"frozen": 9}, OptionError, "0 ... 5"),
+        ({"max_size": 32}, OptionError, "at least size"),
+        ({"num_classes": 0}, OptionError, "num_classes"),
+    ],
+    ids=str,
+)
+def test_mistakes_name_the_rule(options, kind, complaint):
+    with pytest.raises(kind, match=complaint):
+        small(**options)
+    with pytest.raises(OptionError, match="did you mean 'resnet18'"):
+        create_detector("resnet81", num_classes=2)
+
+
+def test_a_context_is_tried_out_on_a_small_image():
+    """At 4,096 pixels the matrix of attention on p2 would hold 2^40 numbers."""
+    net = small(context="sa", context_options={"materialise": True}, after="p2", size=4096, max_size=4096)
+    assert (net.net.transform.min_size, net.net.transform.max_size) == ((4096,), 4096)

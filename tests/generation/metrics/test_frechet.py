@@ -1,0 +1,231 @@
+"""Moments in pieces against moments at once; distances against closed forms and three other implementations."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import forked
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hamburger.errors import InputError, NotFiniteError, OptionError, ShapeError
+from hamburger.generation.metrics.frechet import FewSamplesWarning, Gaussian, Moments, frechet_distance, gaussian
+
+ENOUGH = 10**6
+
+
+def covariance(d, rank=None, scale=1.0):
+    x = torch.randn(d, rank or d, dtype=torch.float64)
+    return scale * x @ x.mT / (rank or d)
+
+
+def normal(mean, cov, count=ENOUGH):
+    return Gaussian(count, torch.as_tensor(mean, dtype=torch.float64), torch.as_tensor(cov, dtype=torch.float64))
+
+
+def by_numpy(a, b):
+    """Roots of the eigenvalues of the plain product A B, which is not symmetric: another way to the same trace."""
+    roots = np.sqrt(np.linalg.eigvals(a.covariance.numpy() @ b.covariance.numpy()).astype(complex)).real
+    shift = a.mean.numpy() - b.mean.numpy()
+    return shift @ shift + np.trace(a.covariance.numpy()) + np.trace(b.covariance.numpy()) - 2 * roots.sum()
+
+
+def test_one_dimension_in_closed_form():
+    a, b = normal([1.0], [[4.0]]), normal([3.5], [[9.0]])
+    assert frechet_distance(a, b) == pytest.approx(2.5**2 + (2 - 3) ** 2, rel=1e-14)
+
+
+def test_commuting_covariances_in_closed_form():
+    """In a common basis the distance is a sum over axes of (root of a - root of b) squared."""
+    d = 20
+    basis = torch.linalg.qr(torch.randn(d, d, dtype=torch.float64)).Q
+    p, q = torch.rand(2, d, dtype=torch.float64) * 10
+    m, n = torch.randn(2, d, dtype=torch.float64)
+    a, b = normal(m, basis @ p.diag() @ basis.mT), normal(n, basis @ q.diag() @ basis.mT)
+    expected = float(((m - n) ** 2).sum() + ((p.sqrt() - q.sqrt()) ** 2).sum())
+    assert frechet_distance(a, b) == pytest.approx(expected, rel=1e-12)
+
+
+def test_two_by_two_that_do_not_commute_in_closed_form():
+    """For 2 x 2, tr sqrt(M) = sqrt(tr M + 2 sqrt(det M)) with M = A B."""
+    a, b = torch.tensor([[2.0, 0.9], [0.9, 1.0]]).double(), torch.tensor([[1.0, -0.7], [-0.7, 3.0]]).double()
+    assert not torch.allclose(a @ b, b @ a)
+    trace, det = (a @ b).trace(), torch.linalg.det(a @ b)
+    expected = float(a.trace() + b.trace() - 2 * (trace + 2 * det.sqrt()).sqrt())
+    assert frechet_distance(normal([0.0, 0.0], a), normal([0.0, 0.0], b)) == pytest.approx(expected, rel=1e-13)
+
+
+@given(st.integers(1, 24), st.integers(0, 10**6), st.sampled_from([1e-6, 1.0, 1e6]))
+def test_numpy_and_the_laws_of_a_distance(d, seed, scale):
+    torch.manual_seed(seed)
+    a = normal(torch.randn(d) * scale**0.5, covariance(d, scale=scale))
+    b = normal(torch.randn(d) * scale**0.5, covariance(d, scale=scale))
+    distance = frechet_distance(a, b)
+    size = float(a.covariance.trace() + b.covariance.trace())
+    assert distance == pytest.approx(by_numpy(a, b), rel=1e-6, abs=1e-6 * size)
+    assert distance == pytest.approx(frechet_distance(b, a), rel=1e-10)
+    assert 0 <= frechet_distance(a, a) <= 1e-12 * size
+
+
+def test_scipy():
+    linalg = pytest.importorskip("scipy.linalg")
+    d = 64
+    a, b = normal(torch.randn(d), covariance(d)), normal(torch.randn(d), covariance(d))
+    root = linalg.sqrtm(a.covariance.numpy() @ b.covariance.numpy()).real
+    shift = (a.mean - b.mean).numpy()
+    expected = shift @ shift + np.trace(a.covariance.numpy() + b.covariance.numpy() - 2 * root)
+    assert frechet_distance(a, b) == pytest.approx(expected, rel=1e-8)
+
+
+def test_torchmetrics():
+    fid = pytest.importorskip("torchmetrics.image.fid")
+
+    class Pixels(torch.nn.Module):
+        num_features = 12
+
+        def forward(self, x):
+            return x.flatten(1).double()
+
+    real, fake = torch.rand(2, 200, 3, 2, 2, dtype=torch.float64)
+    theirs = fid.FrechetInceptionDistance(feature=Pixels(), normalize=True, input_img_size=(3, 2, 2))
+    theirs.set_dtype(torch.float64)
+    theirs.update(real, real=True)
+    theirs.update(fake, real=False)
+    ours = frechet_distance(gaussian(real.flatten(1)), gaussian(fake.flatten(1)))
+    assert ours == pytest.approx(float(theirs.compute()), rel=1e-6)
+
+
+@pytest.mark.parametrize("rank", [1, 5, 19])
+def test_singular_covariances_lose_no_digits(rank):
+    """Of the same flat Gaussian the distance is 0; of orthogonal ones it is the sum of their traces."""
+    d = 40
+    flat = covariance(d, rank)
+    assert frechet_distance(normal(torch.zeros(d), flat), normal(torch.zeros(d), flat)) < 1e-12 * float(flat.trace())
+    left, right = torch.zeros(2, d, d, dtype=torch.float64)
+    left[:20, :20], right[20:, 20:] = covariance(20, rank), covariance(20, rank)
+    turn = torch.linalg.qr(torch.randn(d, d, dtype=torch.float64)).Q
+    a, b = turn @ left @ turn.mT, turn @ right @ turn.mT
+    a, b = (a + a.mT) / 2, (b + b.mT) / 2
+    expected = float(a.trace() + b.trace())
+    assert frechet_distance(normal(torch.zeros(d), a), normal(torch.zeros(d), b)) == pytest.approx(expected, rel=1e-10)
+
+
+def test_all_samples_equal():
+    point = gaussian(torch.ones(10, 3))
+    assert frechet_distance(point, point) == 0
+    assert frechet_distance(point, gaussian(torch.full((10, 3), 3.0))) == pytest.approx(12)
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=8), st.integers(0, 10**6), st.sampled_from([0.0, 1e3, 1e6]))
+def test_any_split_gives_the_moments_of_the_whole(cuts, seed, offset):
+    torch.manual_seed(seed)
+    cuts = [*cuts, 2]
+    x = torch.randn(sum(cuts), 5, dtype=torch.float64) + offset
+    moments = Moments(5)
+    for part in x.split(cuts):
+        moments.update(part)
+    got, noise = moments.gaussian(), 1e-12 + 1e-15 * offset
+    assert got.count == x.shape[0]
+    assert got.mean.numpy() == pytest.approx(x.numpy().mean(0), rel=1e-14, abs=1e-14)
+    assert got.covariance.numpy() == pytest.approx(np.cov(x.numpy().T), rel=noise * 100, abs=noise * 100)
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=5), st.integers(0, 10**6))
+def test_merging_is_feeding(cuts, seed):
+    torch.manual_seed(seed)
+    x = torch.randn(sum(cuts) + 2, 4) * 3 + 100
+    whole = Moments(4)
+    whole.update(x)
+    merged = Moments(4)
+    for part in x.split([*cuts, 2]):
+        one = Moments(4)
+        one.update(part)
+        merged.merge(one)
+    assert merged.count == whole.count
+    torch.testing.assert_close(merged.mean, whole.mean, rtol=1e-13, atol=0)
+    torch.testing.assert_close(merged.scatter, whole.scatter, rtol=1e-9, atol=1e-9)
+
+
+def test_float32_features_far_from_zero_keep_their_spread():
+    """Sums of squares in float32 would have no correct digit left here."""
+    x = (4096 + torch.randn(1000, 3) * 0.01).float()
+    got = gaussian(x).covariance
+    assert got.numpy() == pytest.approx(np.cov(x.double().numpy().T), rel=1e-9, abs=1e-15)
+
+
+def _share(rank, path, results):
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=3)
+    x = torch.randn(50, 4, generator=torch.Generator().manual_seed(1)) + 50
+    moments = Moments(4)
+    if rank < 2:  # the third has no images at all
+        moments.update(x[:13] if rank == 0 else x[13:])
+    moments.gather()
+    results.put((rank, moments.count, moments.mean.tolist(), moments.scatter.tolist()))
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_processes_behave_as_one(tmp_path):
+    context = forked.context()
+    results = context.Queue()
+    workers = [context.Process(target=_share, args=(r, str(tmp_path / "store"), results)) for r in range(3)]
+    for worker in workers:
+        worker.start()
+    found = [results.get(timeout=120) for _ in workers]
+    for worker in workers:
+        worker.join()
+    whole = Moments(4)
+    whole.update(torch.randn(50, 4, generator=torch.Generator().manual_seed(1)) + 50)
+    for _, count, mean, scatter in found:
+        assert count == 50
+        assert mean == pytest.approx(whole.mean.tolist(), rel=1e-14)
+        assert np.array(scatter) == pytest.approx(whole.scatter.numpy(), rel=1e-9, abs=1e-10)
+
+
+def test_alone_gathering_changes_nothing():
+    moments = Moments(2)
+    moments.update(torch.rand(5, 2))
+    before = moments.scatter.clone()
+    moments.gather()
+    assert moments.count == 5
+    assert torch.equal(moments.scatter, before)
+
+
+def test_too_few_samples_are_said():
+    few, many = gaussian(torch.randn(8, 8)), gaussian(torch.randn(90, 8))
+    with pytest.warns(FewSamplesWarning, match="8 samples of 8 features"):
+        assert math.isfinite(frechet_distance(few, many))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        frechet_distance(many, many)
+    with pytest.raises(InputError, match="at least 2 samples, got 1"):
+        gaussian(torch.randn(1, 4))
+    with pytest.raises(InputError, match="got 0"):
+        Moments(3).gaussian()
+
+
+def test_mistakes_are_named():
+    with pytest.raises(NotFiniteError, match="sample 2"):
+        gaussian(torch.tensor([[1.0], [2.0], [math.nan]]))
+    with pytest.raises(ShapeError, match="different extractors"):
+        frechet_distance(normal(torch.zeros(2), torch.eye(2)), normal(torch.zeros(3), torch.eye(3)))
+    with pytest.raises(ShapeError):
+        Moments(3).update(torch.rand(4, 2))
+    with pytest.raises(ShapeError):
+        Moments(3).merge(Moments(2))
+    with pytest.raises(InputError, match="symmetric"):
+        normal(torch.zeros(2), [[1.0, 0.5], [0.0, 1.0]])
+    with pytest.raises(InputError, match="eigenvalue"):
+        frechet_distance(normal(torch.zeros(2), torch.tensor([1.0, -1.0]).diag()), normal(torch.zeros(2), torch.eye(2)))
+    with pytest.raises(ShapeError):
+        normal(torch.zeros(2), torch.eye(3))
+    with pytest.raises(OptionError):
+        Moments(0)
+    with pytest.raises(InputError):
+        gaussian(torch.zeros(4, 2, dtype=torch.int64))

@@ -1,0 +1,318 @@
+"""Extractors: the same features every time, weights that are what they say, and labels that end up in results."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from paths import SHARED
+from torch import nn
+
+from hamburger.errors import CheckpointError, InputError, OptionError, ShapeError
+from hamburger.generation.metrics import features
+from hamburger.generation.metrics.efficientnet_lite import STAGES, EfficientNetLite0
+from hamburger.generation.metrics.features import (
+    OFFICIAL_SHA256,
+    Extractor,
+    distance_name,
+    efficientnet_lite0,
+    features_of,
+    fid_inception,
+    gaussian_of,
+    module_extractor,
+    state_digest,
+)
+from hamburger.generation.metrics.frechet import gaussian
+from hamburger.generation.metrics.image_sets import compare_images
+from hamburger.generation.metrics.inception import FidInception
+from hamburger.generation.metrics.resize import RESIZERS
+from hamburger.testing import assert_close
+
+LITE0 = SHARED / "data" / "weights" / "efficientnet_lite0_imagenet_fp16.safetensors"
+needs_lite0 = pytest.mark.skipif(not LITE0.is_file(), reason="the weights of EfficientNet-Lite0 are not here")
+
+
+def images(b=4, size=16):
+    return torch.randint(256, (b, 3, size, size), dtype=torch.uint8)
+
+
+def lively(network):
+    """Random weights and statistics under which every layer carries a signal."""
+    for name, value in network.state_dict().items():
+        if name.endswith("running_var") or (value.dim() == 1 and name.endswith("weight")):
+            value.uniform_(0.5, 1.5)
+        elif value.dim() > 1:
+            value.normal_(0, (2 / value[0].numel()) ** 0.5)
+        elif value.is_floating_point():
+            value.normal_(0, 0.1)
+    return network.eval()
+
+
+class Small(nn.Module):
+    def __init__(self, d=6):
+        super().__init__()
+        self.conv = nn.Conv2d(3, d, 3)
+        self.norm = nn.BatchNorm2d(d)
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x):
+        return self.drop(self.norm(self.conv(x))).mean((2, 3))
+
+
+@pytest.fixture(scope="module")
+def inception_file(tmp_path_factory):
+    torch.manual_seed(3)
+    path = tmp_path_factory.mktemp("weights") / "inception.pth"
+    torch.save(lively(FidInception()).state_dict(), path)
+    return path
+
+
+def test_inception_is_torchvisions_but_for_its_pools(monkeypatch):
+    """Names, shapes and values, with torchvision's blocks made to pool as the network of 2015 does."""
+    theirs = pytest.importorskip("torchvision.models.inception")
+    ours = lively(FidInception())
+    net = theirs.Inception3(num_classes=1008, aux_logits=False, init_weights=False).eval()
+    assert {k: v.shape for k, v in net.state_dict().items()} == {k: v.shape for k, v in ours.state_dict().items()}
+    net.load_state_dict(ours.state_dict())
+    net.fc = nn.Identity()
+
+    def average(x, kernel_size, stride, padding):
+        return F.avg_pool2d(x, kernel_size, stride, padding, count_include_pad=False)
+
+    kept = SimpleNamespace(avg_pool2d=average, max_pool2d=F.max_pool2d, relu=F.relu)
+    last = SimpleNamespace(avg_pool2d=F.max_pool2d, relu=F.relu)
+    monkeypatch.setattr(theirs, "F", kept)
+    net.Mixed_7c.register_forward_pre_hook(lambda *_: monkeypatch.setattr(theirs, "F", last))
+    x = torch.rand(2, 3, 147, 139)
+    with torch.no_grad():
+        expected, got = net(2 * x - 1), ours(x)
+    assert got.shape == (2, 2048)
+    assert got.std() > 0.01
+    assert_close(got, expected, slack=5)
+
+
+def test_official_weights_are_known_by_their_hash():
+    assert OFFICIAL_SHA256 == "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"
+
+
+def test_other_weights_are_refused_or_labelled(inception_file):
+    with pytest.raises(CheckpointError, match="6726825d0af5f729"):
+        fid_inception(inception_file)
+    other = fid_inception(inception_file, other_weights=True)
+    digest = hashlib.sha256(inception_file.read_bytes()).hexdigest()
+    assert other.label == f"fid_inception-other-weights@299 bilinear-antialias sha256:{digest[:16]}"
+    assert distance_name(other.label) == "frechet[fid_inception-other-weights@299]"
+    assert "FID" not in distance_name(other.label)
+
+
+def test_only_the_official_weights_are_called_fid(inception_file, monkeypatch):
+    monkeypatch.setattr(features, "OFFICIAL_SHA256", hashlib.sha256(inception_file.read_bytes()).hexdigest())
+    official = fid_inception(inception_file, resizer="bilinear-tf1")
+    assert distance_name(official.label) == "FID"
+    assert distance_name(official.label, "kernel") == "KID"
+    assert " bilinear-tf1 " in official.label
+    for resizer in ("bilinear", "bilinear-antialias"):
+        label = fid_inception(inception_file, resizer=resizer).label
+        assert distance_name(label) == f"FID[{resizer}]" and distance_name(label, "kernel") == f"KID[{resizer}]"
+    x = images(1)
+    assert official(x).shape == (1, 2048)
+    assert torch.equal(official(x), official(x))
+    monkeypatch.undo()
+    assert distance_name(official.label) != "FID"
+
+
+def test_safetensors_too(inception_file, tmp_path):
+    save = pytest.importorskip("safetensors.torch").save_file
+    state = torch.load(inception_file, weights_only=True)
+    save(state, tmp_path / "w.safetensors")
+    a = fid_inception(inception_file, other_weights=True)
+    b = fid_inception(tmp_path / "w.safetensors", other_weights=True)
+    assert a.label != b.label
+    assert all(torch.equal(v, b.network.state_dict()[k]) for k, v in a.network.state_dict().items())
+
+
+def test_files_that_do_not_fit_are_reported(tmp_path):
+    state = FidInception().state_dict()
+    renamed = {("fc2.bias" if k == "fc.bias" else k): v for k, v in state.items()}
+    torch.save(renamed, tmp_path / "renamed.pth")
+    with pytest.raises(CheckpointError, match=r"1 missing: fc\.bias; 1 unexpected: fc2\.bias"):
+        fid_inception(tmp_path / "renamed.pth", other_weights=True)
+    torch.save(state | {"fc.bias": torch.zeros(1000)}, tmp_path / "shape.pth")
+    with pytest.raises(CheckpointError, match=r"fc.bias \(1000,\) instead of \(1008,\)"):
+        fid_inception(tmp_path / "shape.pth", other_weights=True)
+    torch.save(state | {"fc.bias": torch.full((1008,), float("nan"))}, tmp_path / "nan.pth")
+    with pytest.raises(CheckpointError, match=r"not finite: fc\.bias"):
+        fid_inception(tmp_path / "nan.pth", other_weights=True)
+    torch.save({k: v for k, v in state.items() if "num_batches" not in k}, tmp_path / "old.pth")
+    fid_inception(tmp_path / "old.pth", other_weights=True)
+    (tmp_path / "noise.pth").write_bytes(b"\x00\x01" * 500)
+    with pytest.raises(CheckpointError, match="not a readable checkpoint"):
+        fid_inception(tmp_path / "noise.pth", other_weights=True)
+    with pytest.raises(CheckpointError, match="no file"):
+        fid_inception(tmp_path / "nothing.pth")
+
+
+class Harm:
+    def __reduce__(self):
+        return (print, ("run",))
+
+
+def test_pickled_code_is_not_run(tmp_path, capsys):
+    torch.save({"fc.bias": Harm()}, tmp_path / "harm.pth")
+    with pytest.raises(CheckpointError, match="refused"):
+        fid_inception(tmp_path / "harm.pth", other_weights=True)
+    assert capsys.readouterr().out == ""
+
+
+def test_lite0_is_timms():
+    """timm's tf_efficientnet_lite0 pads as TensorFlow does and has the same eps; only its names differ."""
+    timm = pytest.importorskip("timm")
+    ours, theirs = lively(EfficientNetLite0()), timm.create_model("tf_efficientnet_lite0", pretrained=False).eval()
+    names = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2", "_fc": "classifier"}
+    full = {"_expand_conv": "conv_pw", "_bn0": "bn1", "_depthwise_conv": "conv_dw", "_bn1": "bn2"}
+    full |= {"_project_conv": "conv_pwl", "_bn2": "bn3"}
+    first = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
+    places = [(s, i) for s, stage in enumerate(STAGES) for i in range(stage[-1])]
+    for block, (stage, i) in enumerate(places):
+        for here, there in (first if block == 0 else full).items():
+            names[f"_blocks.{block}.{here}"] = f"blocks.{stage}.{i}.{there}"
+    state = {f"{names[k.rpartition('.')[0]]}.{k.rpartition('.')[2]}": v for k, v in ours.state_dict().items()}
+    theirs.load_state_dict(state)
+    for size in (96, 75):
+        x = torch.rand(2, 3, size, size)
+        with torch.no_grad():
+            expected = theirs.forward_head(theirs.forward_features((255 * x - 127) / 128), pre_logits=True)
+            assert_close(ours(x), expected, slack=5)
+
+
+@needs_lite0
+def test_lite0_with_its_weights():
+    pytest.importorskip("safetensors")
+    lite = efficientnet_lite0(LITE0)
+    assert lite.label.startswith("efficientnet_lite0@224 bilinear-antialias sha256:")
+    assert distance_name(lite.label) == "frechet[efficientnet_lite0@224]"
+    x = images(3, 64)
+    out = lite(x)
+    assert out.shape == (3, 1280)
+    assert torch.equal(out, lite(x))
+    assert out.min() >= 0  # after a ReLU6
+    assert out.max() <= 6
+    assert_close(torch.cat([lite(x[:1]), lite(x[1:])]), out)
+    assert efficientnet_lite0(LITE0, size=128).label != lite.label
+
+
+def test_same_images_same_features():
+    extractor = module_extractor(Small(), "small", size=12)
+    x = images()
+    first = extractor(x)
+    extractor.network.train()  # dropout and batch statistics would show
+    assert torch.equal(extractor(x), first)
+    assert_close(torch.cat([extractor(part) for part in x.split(1)]), first)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(extractor(x), first)
+    assert first.dtype == torch.float32
+    assert not first.requires_grad
+    assert isinstance(extractor, Extractor)
+
+
+def test_the_layout_changes_rounding_alone_and_a_persons_network_keeps_its_own(inception_file):
+    x = images(2, 75)
+    ours = fid_inception(inception_file, other_weights=True)
+    plain = FidInception().eval()
+    plain.load_state_dict(torch.load(inception_file, weights_only=True))
+    with torch.no_grad():
+        assert_close(ours(x), plain(ours.prepare(x)))
+
+    class Views(Small):
+        def forward(self, x):
+            return self.norm(self.conv(x)).view(x.shape[0], -1)  # not of channels-last
+
+    module_extractor(Views(), "views", size=8)(x)
+
+
+def test_a_label_follows_name_weights_size_and_resizer():
+    net = Small()
+    label = module_extractor(net, "small", size=12).label
+    assert label == module_extractor(net, "small", size=12).label
+    assert label == f"small@12 bilinear-antialias sha256:{state_digest(net)[:16]}"
+    others = {
+        module_extractor(net, "tiny", size=12).label,
+        module_extractor(net, "small", size=13).label,
+        module_extractor(net, "small", size=12, resizer="bilinear").label,
+    }
+    kept = module_extractor(net, "small", size=12)
+    before = kept(x := images())
+    with torch.no_grad():
+        net.norm.running_mean[0] += 1e-3
+    others.add(module_extractor(net, "small", size=12).label)
+    assert label not in others
+    assert len(others) == 4
+    assert torch.equal(kept(x), before)
+    assert kept.label == label
+
+
+def test_a_resizer_that_is_not_the_extractors_own_is_part_of_the_name():
+    names = {resizer: module_extractor(Small(), "small", size=12, resizer=resizer).label for resizer in RESIZERS}
+    assert {resizer: distance_name(label) for resizer, label in names.items()} == {
+        "bilinear-antialias": "frechet[small@12]",
+        "bilinear": "frechet[small@12 bilinear]",
+        "bilinear-tf1": "frechet[small@12 bilinear-tf1]",
+    }
+
+
+def test_names_that_could_mislead_are_refused():
+    with pytest.raises(OptionError, match="reserved"):
+        module_extractor(Small(), "fid_inception", size=12)
+    with pytest.raises(OptionError, match="letters"):
+        module_extractor(Small(), "FID @299", size=12)
+    assert distance_name("FID") == "frechet[FID]"
+    assert distance_name("my own") == "frechet[my own]"
+
+
+def test_a_network_must_return_rows():
+    with pytest.raises(ShapeError, match="'b d'"):
+        module_extractor(nn.Conv2d(3, 4, 1), "maps", size=8)(images())
+
+
+def test_streaming_statistics_are_those_of_all_features():
+    extractor = module_extractor(Small(), "small", size=12)
+    x = images(20)
+    whole = gaussian(features_of([x], extractor))
+    for split in (1, 7, 20):
+        got = gaussian_of(x.split(split), extractor)
+        torch.testing.assert_close(got.mean, whole.mean, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(got.covariance, whole.covariance, rtol=1e-4, atol=1e-6)
+    with pytest.raises(InputError):
+        gaussian_of([], extractor)
+    with pytest.raises(InputError):
+        features_of([], extractor)
+
+
+def test_a_result_names_its_extractor():
+    extractor = module_extractor(Small(), "small", size=12)
+    real, fake = images(40), images(30) // 2
+
+    def result(seed):
+        generator = torch.Generator().manual_seed(seed)
+        return compare_images(real.split(9), fake.split(8), extractor, generator=generator, subsets=5, subset_size=20)
+
+    got = result(0)
+    row = got.row()
+    assert got.name == row["name"] == "frechet[small@12]"
+    assert row["extractor"] == extractor.label
+    assert extractor.label in str(got)
+    assert "FID" not in str(got)
+    assert row["frechet"] > 0
+    assert row["kid_subset_std"] == pytest.approx(row["kid_standard_error"] * math.sqrt(5)) and "+-" not in str(got)
+    assert f"{row['kid']:.5f} (subsets of 20 vary by {row['kid_subset_std']:.5f}), precision" in str(got)
+    assert (row["real_images"], row["fake_images"], row["kid_subset_size"], row["neighbours"]) == (40, 30, 20, 3)
+    assert result(0) == got
+    assert result(1).kernel != got.kernel
+    same = compare_images([real], [real], extractor, generator=torch.Generator(), subsets=2)
+    assert same.frechet < 1e-10
+    assert same.kernel.subset_size == 40
+    assert (same.neighbours.precision, same.neighbours.recall) == (1, 1)

@@ -1,0 +1,85 @@
+"""YLG's masks against a slow construction from the paper's words, and the counts of the authors' code."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hamburger.errors import OptionError
+from hamburger.generation.networks.ylg import HEADS, enumeration, masks, pattern
+
+
+def slow_ranks(height, width):
+    """Walk the anti-diagonals from the top left, each from its topmost cell down."""
+    ranks, rank = {}, 0
+    for distance in range(height + width - 1):
+        for i in range(height):
+            j = distance - i
+            if 0 <= j < width:
+                ranks[i, j] = rank
+                rank += 1
+    return ranks
+
+
+def slow_sees(name, a, b, s):
+    """Whether rank a sees rank b, from stretches of s ranks."""
+    same = a // s == b // s
+    return {
+        "ltr-1": same and b <= a,
+        "rtl-1": same and b >= a,
+        "ltr-2": a == b or (b + 1) % s == 0,
+        "rtl-2": a == b or b % s == 0,
+    }[name]
+
+
+@pytest.mark.parametrize(("height", "width"), [(8, 8), (16, 16), (8, 12)])
+@pytest.mark.parametrize("align", ["tile", "nearest"])
+def test_masks_against_a_slow_construction(height, width, align):
+    rows, columns = height // 2, width // 2
+    ranks = slow_ranks(rows, columns)
+    cells = [(i, j) for i in range(rows) for j in range(columns)]
+    s = int(len(cells) ** 0.5)
+    got = masks(height, width, align=align)
+    assert got.shape == (8, height * width, len(cells))
+    for head, name in enumerate(HEADS):
+        for i in range(height):
+            for j in range(width):
+                query = i * width + j
+                own = (i // 2, j // 2) if align == "nearest" else cells[query % len(cells)]
+                row = torch.tensor([slow_sees(name, ranks[own], ranks[cell], s) for cell in cells])
+                assert torch.equal(got[head, query], row), (name, i, j)
+
+
+def test_enumeration_of_a_small_grid():
+    assert enumeration(3, 3).tolist() == [0, 1, 3, 2, 4, 6, 5, 7, 8]
+
+
+@pytest.mark.parametrize("align", ["tile", "nearest"])
+def test_counts_at_32_pixels(align):
+    got = masks(32, 32, align=align)
+    assert got.shape == (8, 1024, 256)
+    for name, mask in zip(HEADS, got, strict=True):
+        per_query = mask.sum(1)
+        assert mask.sum() == (8_704 if name.endswith("1") else 17_344)
+        low, high = (1, 16) if name.endswith("1") else (16, 17)
+        assert (per_query.min(), per_query.max()) == (low, high)
+
+
+def test_tiled_rows_are_those_of_another_place():
+    """Query (y, x) takes the row of the key (2 (y mod 8) + [x >= 16], x mod 16)."""
+    tiled, near = masks(32, 32), masks(32, 32, align="nearest")
+    for y, x in ((0, 0), (9, 20), (31, 31), (17, 3)):
+        i, j = 2 * (y % 8) + (x >= 16), x % 16
+        assert torch.equal(tiled[:, 32 * y + x], near[:, 32 * 2 * i + 2 * j])
+
+
+@pytest.mark.parametrize("way", ["ltr", "rtl"])
+def test_full_information_needs_the_second_pattern_after_the_first(way):
+    first, second = (pattern(f"{way}-{i}", 256).long() for i in (1, 2))
+    assert (second @ first > 0).all()
+    assert not (first @ second > 0).all()
+
+
+def test_an_unknown_alignment():
+    with pytest.raises(OptionError, match="masks: no align 'tiled'; did you mean 'tile'"):
+        masks(8, 8, align="tiled")

@@ -1,0 +1,89 @@
+"""GAN recipes: the paper's numbers, and what cannot be run."""
+
+from __future__ import annotations
+
+import pytest
+
+from hamburger.errors import OptionError, UnknownNameError
+from hamburger.generation.gan_steps import build
+from hamburger.generation.recipe import GanRecipe, check_gan_recipe, gan_recipes, gan_variants
+from hamburger.tasks.recipes import find_gan_recipe
+from hamburger.training.recipe_io import apply, digest, read_recipe, to_json
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "steps"),
+    [("hamgan-baby", 256, 2_000_000), ("hamgan-strong", 1024, 10**6), ("sagan", 256, 10**6), ("ylg", 1024, 10**6)],
+)
+def test_the_papers(name, batch, steps):
+    recipe = find_gan_recipe(name)
+    assert (recipe.batch, recipe.made_batch, recipe.steps) == (batch, None, steps)
+    assert (recipe.optim.generator_lr, recipe.optim.discriminator_lr) == (1e-4, 4e-4)
+    assert (recipe.optim.beta1, recipe.optim.beta2, recipe.optim.discriminator_steps) == (0.0, 0.999, 1)
+    assert recipe.optim.decay_from is None
+    assert (recipe.model.name, recipe.model.resolution, recipe.model.latent, recipe.model.width) == (name, 128, 128, 64)
+    assert (recipe.average, recipe.data.flip, recipe.data.name) == (None, False, "imagenet")
+
+
+def test_sngan_has_its_own_schedule():
+    recipe = find_gan_recipe("sngan")
+    assert (recipe.batch, recipe.made_batch, recipe.steps) == (64, 128, 450_000)
+    assert (recipe.optim.generator_lr, recipe.optim.discriminator_lr) == (2e-4, 2e-4)
+    assert (recipe.optim.beta1, recipe.optim.beta2, recipe.optim.discriminator_steps) == (0.0, 0.9, 5)
+    assert recipe.optim.decay_from == 400_000
+    assert (recipe.model.name, recipe.model.context, recipe.data.name) == ("sngan", "own", "imagenet")
+
+
+def test_recipes_without_a_batch_for_the_generator_keep_their_digest():
+    """Runs that were begun before there was one go on."""
+    assert digest(find_gan_recipe("hamgan-baby")) == "a91a9d0a733d9eef"
+    assert digest(apply(find_gan_recipe("hamgan-baby"), ["made_batch=512"])) != "a91a9d0a733d9eef"
+
+
+@pytest.mark.parametrize("name", gan_recipes.names())
+def test_every_recipe_can_be_run_and_stored(name):
+    recipe = gan_recipes.create(name)
+    check_gan_recipe(recipe)
+    assert recipe.name == name
+    assert 0 < recipe.collapse.patience < recipe.steps, "else a game that is over would never be stopped"
+    assert read_recipe(to_json(recipe), GanRecipe) == recipe
+
+
+@pytest.mark.parametrize(
+    ("setting", "complaint"),
+    [
+        ("model.name=hamgn", "did you mean 'hamgan'"),
+        ("model.options.norm_momentun=1", "did you mean 'norm_momentum'"),
+        ("model.options.width=1", "has a field of its own"),
+        ("optim.discriminator_steps=0", "at least 1"),
+        ("optim.decay_from=400", "behind the last of 400 steps"),
+        ("optim.generator_lr=0", "above 0"),
+        ("average=2", "at most 1"),
+        ("batch=1", "batch norm needs two"),
+        ("made_batch=1", "--set made_batch=2"),
+        ("precision=8", "precision"),
+        ("collapse.patience=-1", "at least 0"),
+    ],
+)
+def test_mistakes(setting, complaint):
+    with pytest.raises(OptionError, match=complaint):
+        check_gan_recipe(apply(find_gan_recipe("figures"), [setting]))
+
+
+@pytest.mark.parametrize("name", ["figures", "cifar10", "tiny-imagenet"])
+def test_every_rival_fits_the_recipes_that_compare(name):
+    for settings in gan_variants(["none", "sagan", "ylg", "hamgan", "efficient"]).values():
+        build(apply(find_gan_recipe(name), settings), 10)
+
+
+def test_variants_differ_in_their_context_alone():
+    base = find_gan_recipe("cifar10")
+    made = {name: apply(base, settings) for name, settings in gan_variants(["none", "sagan", "efficient"]).items()}
+    assert {name: recipe.model.context for name, recipe in made.items()} == {
+        "none": None,
+        "sagan": "sagan",
+        "efficient": "efficient",
+    }
+    assert len({(recipe.optim, recipe.steps, recipe.batch) for recipe in made.values()}) == 1
+    with pytest.raises(UnknownNameError, match="did you mean 'sagan'"):
+        gan_variants(["sagn"])

@@ -1,0 +1,453 @@
+"""Samples, distances and rows of trained generators."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sys
+import types
+
+import numpy as np
+import pytest
+import torch
+from gan_run import CLASSES, Means, write_run
+from PIL import Image
+
+from hamburger.classification.data.load import load_images, open_source
+from hamburger.errors import CheckpointError, InputError, OptionError
+from hamburger.generation.distances import Measure, find_extractor, look_at_real, measure_generator
+from hamburger.generation.image_sheets import sheet, to_bytes
+from hamburger.generation.metrics.cache import cached_features
+from hamburger.generation.metrics.features import distance_name, module_extractor
+from hamburger.generation.metrics.frechet import frechet_distance, gaussian
+from hamburger.generation.result_rows import append_rows, kept_distances, row
+from hamburger.generation.samples import Wanted, chosen_classes, images_asked, write_samples
+from hamburger.generation.sampling import between, truncated
+from hamburger.generation.weights import load_generator, open_generator, save_generator
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return write_run(tmp_path_factory.mktemp("use") / "run")
+
+
+def pictures(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.png"))}
+
+
+def test_the_same_seed_writes_the_same_files(run, tmp_path):
+    generator, info, _ = open_generator(run)
+    wanted = {"count": 5, "rows": 2, "ways": 2, "stops": 4, "seed": 3}
+    written = write_samples(generator, info.classes, tmp_path / "a", Wanted(**wanted))
+    write_samples(generator, info.classes, tmp_path / "b", Wanted(**wanted, batch=2))
+    one, other = pictures(tmp_path / "a"), pictures(tmp_path / "b")
+    assert one == other and len(one) == len(written) - 1 == 5 + 3
+    for name, size in {"classes": (2 * 16 + 2, 4 * 16 + 3 * 2), "interpolations": (4 * 16 + 3 * 2, 2 * 16 + 2)}.items():
+        with Image.open(tmp_path / "a" / f"{name}.png") as opened:
+            assert opened.size == size
+    account = json.loads((tmp_path / "a" / "samples.json").read_text())
+    assert account["seed"] == 3 and len(account["files"]) == 8
+    write_samples(generator, info.classes, tmp_path / "c", Wanted(**{**wanted, "seed": 4}))
+    assert pictures(tmp_path / "c")["sheet.png"] != one["sheet.png"]
+    write_samples(generator, info.classes, tmp_path / "d", Wanted(count=3, rows=0, ways=0, classes=("cross", "0")))
+    assert [name.rsplit("-", 1)[1] for name in pictures(tmp_path / "d") if "image-" in name] == [
+        *("2.png", "0.png", "2.png")
+    ]
+    write_samples(generator, info.classes, tmp_path / "e", Wanted(count=3, rows=0, ways=0, classes=("cross",) * 4))
+    assert all(name.endswith("-2.png") for name in pictures(tmp_path / "e") if "image-" in name)
+
+
+def test_pictures_of_an_older_call_give_way(run, tmp_path):
+    generator, info, _ = open_generator(run)
+    out, beside = tmp_path / "made", tmp_path / "beside.png"
+    write_samples(generator, info.classes, out, Wanted(count=6, rows=2, ways=0))
+    own = [out / "images" / "mine.png", out / "notes.txt", beside]
+    for path in own:
+        path.touch()
+    account = json.loads((out / "samples.json").read_text())
+    account["files"] += ["../beside.png", "notes.txt", "images/mine.png", str(beside), 7]
+    (out / "samples.json").write_text(json.dumps(account))
+    write_samples(generator, info.classes, out, Wanted(count=3, rows=0, ways=1, classes=("ring",)))
+    listed = json.loads((out / "samples.json").read_text())["files"]
+    assert {*pictures(out)} == {*listed, "images/mine.png"} and len(listed) == 5
+    assert all(path.exists() for path in own)
+    (out / "samples.json").write_text("a person's own")
+    write_samples(generator, info.classes, out, Wanted(count=1, rows=0, ways=0))
+
+    def stopped():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_samples(generator, info.classes, out, Wanted(count=2, rows=0, ways=0, seed=9), after=stopped)
+    assert json.loads((out / "samples.json").read_text())["files"] == [
+        name for name in pictures(out) if name.startswith("images/image-000000")
+    ]
+
+
+def test_rows_are_of_the_first_classes_unless_some_are_named(run, tmp_path, monkeypatch):
+    generator, info, _ = open_generator(run)
+    monkeypatch.setattr("hamburger.generation.samples.ROWS_SHOWN", 3)
+    counted = []
+    wanted = Wanted(count=2, rows=5, ways=2, stops=3)
+    write_samples(generator, info.classes, tmp_path / "a", wanted, after=lambda: counted.append(1))
+    assert len(counted) == images_asked(wanted, info.classes) == 2 + 5 * 3 + 2 * 3
+    with Image.open(tmp_path / "a" / "classes.png") as opened:
+        assert opened.size == (5 * 18 - 2, 3 * 18 - 2)
+        shown = opened.copy()
+    account = json.loads((tmp_path / "a" / "samples.json").read_text())
+    assert account["rows"] == {"0": "disc", "1": "square", "2": "cross"} and len(account["classes"]) == 4
+    named = Wanted(count=0, rows=5, ways=0, classes=("3", "2", "1", "0"))
+    write_samples(generator, info.classes, tmp_path / "b", named)
+    with Image.open(tmp_path / "b" / "classes.png") as opened:
+        assert opened.size == (5 * 18 - 2, 4 * 18 - 2)
+        # a row is the same pictures wherever it stands
+        np.testing.assert_array_equal(np.array(opened)[18 * 3 :], np.array(shown)[:16])
+
+
+def test_classes_by_name_or_number():
+    assert chosen_classes((), CLASSES) == [0, 1, 2, 3]
+    assert chosen_classes(("ring", "1"), CLASSES) == [3, 1]
+    with pytest.raises(OptionError, match="did you mean 'ring'"):
+        chosen_classes(("rin",), CLASSES)
+    for number in ("4", "-1", "\N{SUPERSCRIPT TWO}"):
+        with pytest.raises(OptionError, match=f"no class '{number}'"):
+            chosen_classes((number,), CLASSES)
+    with pytest.raises(OptionError, match="numbers go from 0 to 3"):
+        chosen_classes(("4",), CLASSES)
+    with pytest.raises(OptionError, match="nothing is asked for"):
+        Wanted(count=0, rows=0, ways=0)
+
+
+def test_truncated_draws_are_those_of_a_shorter_normal():
+    z = torch.randn(20_000, generator=torch.Generator().manual_seed(0))
+    short = truncated(z, 1.0)
+    assert short.abs().max() <= 1.0
+    assert torch.equal(short.argsort(), z.argsort())
+    density = math.exp(-0.5) / math.sqrt(2 * math.pi)
+    variance = 1 - 2 * density / math.erf(1 / math.sqrt(2))  # of a normal cut at one deviation
+    assert float(short.var()) == pytest.approx(variance, rel=0.03)
+    torch.testing.assert_close(truncated(z, 30.0), z, rtol=1e-4, atol=1e-5)
+
+
+def test_the_way_keeps_its_ends_and_its_length():
+    a, b = torch.randn(64), torch.randn(64)
+    way = between(a, b, 5)
+    torch.testing.assert_close(way[0], a)
+    torch.testing.assert_close(way[-1], b)
+    low, high = sorted((float(a.norm()), float(b.norm())))
+    assert all(0.9 * low <= float(each.norm()) <= 1.1 * high for each in way)
+    torch.testing.assert_close(between(a, a, 3), a.expand(3, -1))
+
+
+def test_bytes_go_there_and_back():
+    pixels = torch.arange(256, dtype=torch.uint8).expand(1, 3, 4, 256)
+    assert torch.equal(to_bytes(pixels.float() / 127.5 - 1), pixels)
+    made = sheet(torch.zeros(3, 3, 4, 5, dtype=torch.uint8), columns=2)
+    assert made.shape == (3, 10, 12)
+    for value in (math.nan, math.inf):
+        with pytest.raises(InputError, match="to_bytes: images have NaN or infinity"):
+            to_bytes(torch.full((1, 3, 2, 2), value))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_weights_that_are_not_finite_make_no_pictures(run, tmp_path, value):
+    generator, info, _ = open_generator(run)
+    torch.nn.init.constant_(generator.out.bias, value)
+    save_generator(tmp_path / "broken.safetensors", generator, info)
+    with pytest.raises(CheckpointError, match=r"broken\.safetensors has 1 tensors that are not finite \(out\.bias\)"):
+        load_generator(tmp_path / "broken.safetensors")
+
+
+def test_weights_that_are_no_generators(run, tmp_path):
+    with pytest.raises(InputError, match="no run of `ham gan train`"):
+        open_generator(tmp_path)
+    (tmp_path / "recipe.json").write_text("{}")
+    with pytest.raises(InputError, match="first checkpoint"):
+        open_generator(tmp_path)
+    broken = tmp_path / "generator.safetensors"
+    broken.write_bytes((run / "generator.safetensors").read_bytes()[:-7])
+    with pytest.raises(CheckpointError, match="not a readable"):
+        load_generator(broken)
+
+
+@pytest.fixture(scope="module")
+def means():
+    return module_extractor(Means(), "means", size=8)
+
+
+def test_distances_are_those_of_the_features(run, means, tmp_path):
+    generator, _, _ = open_generator(run)
+    images = load_images(open_source("figures", "train", size=16, length=40))
+    measure = Measure(samples=30, choice=20, subsets=4, batch=7)
+    real = look_at_real(images, means, measure, device=CPU, cache=tmp_path)
+    found = measure_generator(generator, real, means, measure, device=CPU)
+    from hamburger.generation.sampling import sample
+
+    theirs = means(torch.from_numpy(np.array(images.images)))
+    ours = means(to_bytes(sample(generator, 30, seed=0)))
+    assert found.frechet == pytest.approx(frechet_distance(gaussian(theirs), gaussian(ours)), rel=1e-4)
+    assert found.name == "frechet[means@8]" and (found.real, found.fake) == (40, 30)
+
+    again = look_at_real(
+        images, means, measure, device=CPU, cache=tmp_path, progress=lambda *_: pytest.fail("read again")
+    )
+    assert torch.equal(again.features, real.features) and len(real.features) == 20
+    other = load_images(open_source("figures", "train", size=16, length=40, seed=1))
+    assert not torch.equal(look_at_real(other, means, measure, device=CPU, cache=tmp_path).features, real.features)
+    larger = load_images(open_source("figures", "train", size=32, length=40))
+    with pytest.raises(OptionError, match="16 pixels, the real ones have 32"):
+        measure_generator(
+            generator, look_at_real(larger, means, measure, device=CPU, cache=tmp_path), means, measure, device=CPU
+        )
+
+
+def test_kept_statistics_of_changed_code_are_made_again(means, tmp_path):
+    """The label has the weights' hash; what a person's module does with them may change under the same one."""
+    images = load_images(open_source("figures", "train", size=16, length=40))
+    measure = Measure(samples=16, choice=20)
+    before = look_at_real(images, means, measure, device=CPU, cache=tmp_path)
+
+    class Changed(Means):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    changed = module_extractor(Changed(), "means", size=8)
+    assert changed.label == means.label
+    after = look_at_real(images, changed, measure, device=CPU, cache=tmp_path)
+    torch.testing.assert_close(after.features, 2 * before.features)
+    torch.testing.assert_close(after.gaussian.mean, 2 * before.gaussian.mean)
+    again = look_at_real(images, changed, measure, device=CPU, cache=tmp_path, progress=lambda *_: pytest.fail("again"))
+    assert torch.equal(again.gaussian.covariance, after.gaussian.covariance)
+    files = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("statistics-*")}
+    look_at_real(images, changed, Measure(samples=16, choice=9), device=CPU, cache=tmp_path)  # of other images
+    assert files == {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("statistics-*")}
+
+
+def test_a_change_too_small_for_the_probe_makes_statistics_again(tmp_path):
+    images = load_images(open_source("figures", "train", size=16, length=40))
+    measure = Measure(samples=16, choice=20)
+
+    def look(factor, **options):
+        net = Means()
+        net.factor = factor
+        net.register_forward_hook(lambda module, given, out: module.factor * out)
+        return look_at_real(images, module_extractor(net, "means", size=8), measure, device=CPU, cache=tmp_path)
+
+    one, other = look(1.0), look(1.0001)
+    torch.testing.assert_close(other.features, 1.0001 * one.features, rtol=1e-6, atol=0)
+    assert one.code != other.code and not torch.equal(one.gaussian.mean, other.gaussian.mean)
+    assert torch.equal(look(1.0).gaussian.mean, one.gaussian.mean)
+
+
+def test_what_the_key_does_not_see_the_probe_does(means, tmp_path, monkeypatch):
+    images = load_images(open_source("figures", "train", size=16, length=40))
+    monkeypatch.setattr("hamburger.generation.distances.code_digest", lambda network: "the same")
+    one = look_at_real(images, means, Measure(samples=16), device=CPU, cache=tmp_path)
+    monkeypatch.setattr(means.network, "forward", lambda x: 1.009 * Means.forward(means.network, x))
+    other = look_at_real(images, means, Measure(samples=16), device=CPU, cache=tmp_path)
+    torch.testing.assert_close(other.gaussian.mean, 1.009 * one.gaussian.mean)
+
+
+def test_nothing_is_kept_of_an_extractor_without_source(tmp_path):
+    images = load_images(open_source("figures", "train", size=16, length=40))
+    named = {"Means": Means, "__name__": "nowhere"}
+    exec("class Typed(Means): pass", named)
+    typed = module_extractor(named["Typed"](), "typed", size=8)
+    read = []
+    for _ in range(2):
+        read.clear()
+        with pytest.warns(UserWarning, match=r"typed@8 .* is not kept .*: the source of Typed is not to be found"):
+            real = look_at_real(
+                images, typed, Measure(samples=16), device=CPU, cache=tmp_path, progress=lambda *_: read.append(1)
+            )
+        assert read and real.code is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_cache_that_cannot_be_written_is_told_before_the_work(means, tmp_path):
+    images = load_images(open_source("figures", "train", size=16, length=40))
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        look_at_real(
+            images,
+            means,
+            Measure(samples=16),
+            device=CPU,
+            cache=tmp_path / "file" / "x",
+            progress=lambda *_: pytest.fail("worked"),
+        )
+
+
+def test_fewer_samples_than_the_choice_still_compare_all_classes(run, means, tmp_path):
+    """Images in folders lie class by class: a part of them from the beginning is of the first classes."""
+    generator, _, _ = open_generator(run)
+    images = load_images(open_source("figures", "train", size=16, length=40))
+    by_class = np.argsort(images.labels, kind="stable")
+    images = dataclasses.replace(images, images=images.images[by_class], labels=images.labels[by_class])
+    measure = Measure(samples=16, choice=40, subsets=4)
+    real = look_at_real(images, means, measure, device=CPU, cache=tmp_path)
+    assert len(real.features) == 16
+    everything = means(torch.from_numpy(np.array(images.images)))
+    places = [int((everything == one).all(1).nonzero()[0]) for one in real.features]
+    assert len({int(images.labels[place]) for place in places}) > 2
+    measure_generator(generator, real, means, measure, device=CPU)
+    with pytest.raises(OptionError, match="looked at for 16 images"):
+        measure_generator(generator, real, means, Measure(samples=14, choice=40, subsets=4), device=CPU)
+
+
+def test_too_few_real_images_are_told_before_the_work(means, tmp_path):
+    images = load_images(open_source("figures", "train", size=16, length=3))
+    with pytest.raises(OptionError, match=r"figures, split 'train', has 3 images; .* at least 4"):
+        look_at_real(
+            images, means, Measure(samples=20), device=CPU, cache=tmp_path, progress=lambda *_: pytest.fail("worked")
+        )
+
+
+def test_what_is_not_a_number_is_not_measured(run, means, tmp_path):
+    generator, _, _ = open_generator(run)
+    images = load_images(open_source("figures", "train", size=16, length=40))
+    measure = Measure(samples=16, choice=8, subsets=2)
+    real = look_at_real(images, means, measure, device=CPU, cache=tmp_path)
+    torch.nn.init.constant_(generator.out.bias, math.nan)
+    with pytest.raises(InputError, match="NaN"):
+        measure_generator(generator, real, means, measure, device=CPU)
+    with pytest.raises(OptionError, match="truncation must be"):
+        Measure(truncation=0.0)
+
+
+def test_kept_features_are_never_of_anything_else(tmp_path):
+    key = {"data": "a", "count": 2}
+    kept = cached_features(tmp_path, key, lambda: torch.ones(2, 3))
+    assert torch.equal(cached_features(tmp_path, key, lambda: pytest.fail("made again")), kept)
+    (path,) = tmp_path.iterdir()
+    content = bytearray(path.read_bytes())
+    content[-2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"damaged.*delete it"):
+        cached_features(tmp_path, key, lambda: torch.ones(2, 3))
+
+
+def test_extractors_by_name(tmp_path):
+    with pytest.raises(OptionError, match=r"needs --weights FILE.*not called FID"):
+        find_extractor("inception")
+    with pytest.raises(OptionError, match="did you mean 'inception'"):
+        find_extractor("inceptio")
+    for name in ("inception", "efficientnet-lite0"):
+        with pytest.raises(OptionError, match=r"gan fid: there is no file --weights .*none\.pth"):
+            find_extractor(name, tmp_path / "none.pth")
+    (tmp_path / "other.pth").write_bytes(b"other weights")
+    with pytest.raises(CheckpointError, match="the weights that FID is defined by"):
+        find_extractor("inception", tmp_path / "other.pth")
+    own = find_extractor("gan_run:Means", size=8)
+    assert own.label.startswith("Means@8 bilinear-antialias sha256:")
+    with pytest.raises(OptionError, match="gan_run:Nothing"):
+        find_extractor("gan_run:Nothing")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "complaint"),
+    [
+        ("torch-fidelity", {"resizer": "bilinear"}, "brings its own resizer; leave --resizer out"),
+        ("torch-fidelity", {"size": 64}, "brings its own size"),
+        ("torch-fidelity", {"weights": "w"}, "brings its own weights"),
+        ("torch-fidelity", {"other_weights": True}, "--other-weights is for --extractor inception alone"),
+        ("efficientnet-lite0", {"weights": "w", "other_weights": True}, "--other-weights is for"),
+        ("gan_run:Means", {"other_weights": True}, "--other-weights is for"),
+        ("gan_run:Means", {"weights": "w"}, "brings its own weights; leave --weights out"),
+        ("inception", {"weights": "w", "size": 64}, "299 pixels"),
+    ],
+)
+def test_options_that_mean_nothing_to_an_extractor_are_refused(name, options, complaint):
+    with pytest.raises(OptionError, match=complaint):
+        find_extractor(name, **options)
+
+
+def test_torch_fidelity_where_it_is_installed(monkeypatch):
+    """With a stand-in: the package is not among what the tests need."""
+    monkeypatch.setitem(sys.modules, "torch_fidelity", None)
+    with pytest.raises(OptionError, match="pip install torch-fidelity"):
+        find_extractor("torch-fidelity")
+
+    class StandIn(torch.nn.Module):
+        def __init__(self, name, features):
+            super().__init__()
+            self.features = features
+
+        def forward(self, images):
+            assert images.dtype == torch.uint8 and self.features == ["2048"]
+            assert not self.training and not torch.is_autocast_enabled("cpu")
+            return (images.float().mean((2, 3)),)
+
+    package = types.ModuleType("torch_fidelity")
+    module = types.ModuleType("torch_fidelity.feature_extractor_inceptionv3")
+    module.FeatureExtractorInceptionV3 = StandIn
+    monkeypatch.setitem(sys.modules, "torch_fidelity", package)
+    monkeypatch.setitem(sys.modules, "torch_fidelity.feature_extractor_inceptionv3", module)
+    extractor = find_extractor("torch-fidelity")
+    extractor.network.train()  # as for every extractor: in evaluation mode, in full precision
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert extractor(torch.full((2, 3, 8, 8), 7, dtype=torch.uint8)).tolist() == [[7.0] * 3] * 2
+    with pytest.raises(InputError, match="torch_fidelity: images must be uint8"):
+        extractor(torch.rand(2, 3, 8, 8))
+    assert extractor.label.startswith("torch-fidelity_inception@299 its-own sha256:")
+    assert distance_name(extractor.label) == "frechet[torch-fidelity_inception@299]"
+
+
+def test_the_real_torch_fidelity():
+    """Its network, behind its own resizer, is FID's: features of one image do not depend on the others."""
+    pytest.importorskip("torch_fidelity")
+    try:
+        extractor = find_extractor("torch-fidelity")
+    except OSError as offline:  # it fetches its weights where it has none
+        pytest.skip(f"its weights are not here ({offline})")
+    images = torch.randint(256, (3, 3, 32, 32), dtype=torch.uint8)
+    extractor.network.train()
+    features = extractor(images)
+    assert features.shape == (3, 2048) and features.dtype == torch.float32 and not features.requires_grad
+    torch.testing.assert_close(extractor(images[:1]), features[:1], rtol=1e-4, atol=1e-4)
+    assert distance_name(extractor.label) == "frechet[torch-fidelity_inception@299]"
+
+
+def test_rows_are_appended_and_newer_ones_replace(run, means, tmp_path):
+    generator, _, _ = open_generator(run)
+    images = load_images(open_source("figures", "train", size=16, length=40))
+    measure = Measure(samples=20, choice=10, subsets=2)
+    real = look_at_real(images, means, measure, device=CPU, cache=tmp_path)
+    found = measure_generator(generator, real, means, measure, device=CPU)
+    trained = {"recipe": "figures", "context": "hamgan", "seed": 0, "steps": 3, "batch": 4, "precision": "bf16"}
+    trained |= {
+        "hardware": "here",
+        "seconds_per_step": 0.5,
+        "peak_mb": 10.0,
+        "torch": "2",
+        "commit": "c",
+        "date": "d",
+        "overrides": [],
+    }
+    one = row(trained, found.row(), real={"data": "figures"}, compared=10)
+    assert list(one)[:9] == [
+        *("recipe", "context", "seed", "frechet", "extractor", "kid", "seconds_per_step", "peak_mb", "steps")
+    ]
+    assert one["dtype"] == "bf16" and one["precision"] == found.neighbours.precision
+    kept = kept_distances(tmp_path, ["a", 1], lambda: found)
+    assert kept_distances(tmp_path, ["a", 1], lambda: pytest.fail("measured again")) == kept == found.row()
+    next(tmp_path.glob("distances-*.json")).write_text("{")
+    assert kept_distances(tmp_path, ["a", 1], lambda: found) == kept
+    path = tmp_path / "rows.jsonl"
+    append_rows(path, [one])
+    append_rows(path, [{**one, "seed": 1}, {**one, "peak_mb": 11.0}])
+    kept = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(each["seed"], each["peak_mb"]) for each in kept] == [(0, 11.0), (1, 10.0)]
+
+
+@pytest.mark.parametrize("field", ["data", "split", "data_sha256", "compared_images"])
+def test_a_row_of_other_images_gives_way_to_none(tmp_path, field):
+    one = {"recipe": "folder", "context": "none", "seed": 0, "data": "folder", "split": "train", "data_sha256": "a"}
+    one |= {"compared_images": 10, "frechet": 1.0}
+    other = {**one, field: "other", "frechet": 2.0}
+    append_rows(tmp_path / "rows.jsonl", [one])
+    append_rows(tmp_path / "rows.jsonl", [other])
+    assert [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()] == [one, other]

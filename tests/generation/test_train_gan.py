@@ -1,0 +1,371 @@
+"""Trainings of a small GAN: what they write, how they stop, and that they go on as if nothing had happened."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import forked
+import killed_gan
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from small_gan import SETTINGS, found, rows, small, train_small
+
+from hamburger.classification.data.feed import Real
+from hamburger.errors import CheckpointError, DataError, Interrupted, OptionError, TrainingError
+from hamburger.generation import trainer
+from hamburger.generation.collapse import counted, verdict
+from hamburger.generation.gan_steps import Running, build, discriminator_move, rate_share
+from hamburger.generation.networks import spectral
+from hamburger.generation.networks.spectral import SpectralNorm, resting
+from hamburger.generation.recipe import Collapse, GanOptim
+from hamburger.generation.sampling import sample
+from hamburger.generation.train import train_gan
+from hamburger.generation.weight_average import Average
+from hamburger.generation.weights import load_generator
+from hamburger.layers.norm import BatchNorm2d
+from hamburger.training.metrics_log import Began, Drawn, Logged, Saved
+
+
+def test_one_image_is_nothing_to_learn_from(tmp_path):
+    with pytest.raises(DataError, match=r"figures, split 'train', has 1 image; .* at least 2"):
+        train_small(tmp_path / "run", "data.options.length=1")
+    assert not (tmp_path / "run" / "recipe.json").exists()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    run = tmp_path_factory.mktemp("gan") / "run"
+    events = []
+    train_small(run, on_event=events.append)
+    return run, events
+
+
+def test_a_run_writes_what_it_promises(finished):
+    run, events = finished
+    names = {path.name for path in run.iterdir()}
+    assert {"recipe.json", "metrics.jsonl", "timings.jsonl", "last.ckpt", "generator.safetensors"} <= names
+    assert [row["step"] for row in rows(run)] == [5, 10, 12]
+    assert {"discriminator", "generator", "real", "made", "spread", "lr", "loss"} <= rows(run)[0].keys()
+    assert [path.name for path in sorted((run / "samples").iterdir())] == ["step-00000006.png", "step-00000012.png"]
+    kinds = [type(event) for event in events]
+    assert kinds[0] is Began and kinds.count(Logged) == 3 and kinds.count(Drawn) == 2 and kinds.count(Saved) == 3
+    logged = next(event for event in events if isinstance(event, Logged))
+    assert logged.images_per_s > 0 and logged.words.startswith("D ")
+    result = found(run)[1]
+    assert (result["context"], result["steps"], result["seed"], result["device"]) == ("hamgan", 12, 0, "cpu")
+
+
+def test_equal_runs_are_equal_to_the_last_bit_and_seeds_differ(finished, tmp_path):
+    train_small(tmp_path / "again")
+    assert found(tmp_path / "again") == found(finished[0])
+    train_small(tmp_path / "other", "seed=1")
+    assert rows(tmp_path / "other") != rows(finished[0])
+
+
+def test_the_kept_generator_makes_the_last_sheet(finished):
+    generator, info = load_generator(finished[0] / "generator.safetensors")
+    assert info.classes == ("disc", "square", "cross", "ring")
+    assert info.extra["step"] == 12 and info.extra["averaged"]
+    again = sample(generator, 5, seed=3)
+    torch.testing.assert_close(again, sample(generator, 5, seed=3, batch_size=2), rtol=1e-4, atol=1e-5)
+
+
+def test_a_stop_request_saves_and_resuming_loses_nothing(finished, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    original = trainer.GanLoop.train_step
+
+    def stop(self, step, draws):
+        if step == 6:
+            os.kill(os.getpid(), signal.SIGINT)
+        original(self, step, draws)
+
+    monkeypatch.setattr(trainer.GanLoop, "train_step", stop)
+    with pytest.raises(Interrupted, match=r"stopped at step 7 of 12.*of step 7: go on with --resume"):
+        train_small(run)
+    monkeypatch.undo()
+    train_small(run, resume=True)
+    assert found(run) == found(finished[0])
+    with pytest.raises(OptionError, match="already holds a run"):
+        train_small(run)
+    with pytest.raises(CheckpointError, match=r"another recipe \(.*steps"):
+        train_small(run, "steps=13", resume=True)
+
+
+def changed_at(path):
+    """0 where there is none, as between the two renames of a checkpoint."""
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="kills by signal")
+def test_kills_change_nothing(tmp_path):
+    settings = ("steps=30", "checkpoint_every=3")
+
+    def start(run):
+        process = forked.context().Process(target=killed_gan.work, args=(run, settings))
+        process.start()
+        return process
+
+    calm = start(tmp_path / "calm")
+    calm.join()
+    assert calm.exitcode == 0
+    draw, kills = random.Random(0), 0
+    run = tmp_path / "run"
+    for _ in range(40):
+        process = start(run)
+        before = changed_at(run / "last.ckpt")
+        while process.is_alive():  # let it get a little further than the last one
+            if changed_at(run / "last.ckpt") not in (before, 0):
+                break
+            time.sleep(0.002)
+        time.sleep(draw.random() * 0.1)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        kills += process.exitcode == -signal.SIGKILL
+        if process.exitcode == 0:
+            break
+    assert process.exitcode == 0 and kills >= 2
+    assert found(run) == found(tmp_path / "calm")
+
+
+def test_two_processes_are_one(tmp_path):
+    # rounding that they differ by grows some thirty times a step: after more of them it looks as a fault would
+    more = ("log_every=1", "steps=3", "checkpoint_every=100", "average=none")
+    train_small(tmp_path / "one", *more)
+    settings = [word for setting in (*SETTINGS, *more) for word in ("--set", setting)]
+    words = [sys.executable, "-m", "hamburger", "gan", "train", "figures", "--run", str(tmp_path / "two")]
+    done = subprocess.run(
+        [*words, "--accelerator", "cpu", "--devices", "2", *settings],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    for name in ("discriminator", "generator", "real", "made"):
+        one, two = ([row[name] for row in rows(tmp_path / run)] for run in ("one", "two"))
+        torch.testing.assert_close(two, one, rtol=1e-3, atol=1e-4)
+
+
+def test_under_torchrun_a_damaged_packed_file_is_made_again_for_all(tmp_path, monkeypatch):
+    """The processes begin together, and only the first reads the whole file before it is used."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    drawn = np.random.default_rng(0).integers(0, 256, (8, 16, 16, 3), dtype=np.uint8)
+    for i, pixels in enumerate(drawn):
+        path = tmp_path / "pictures" / "train" / "cd"[i % 2] / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path)
+    more = ("data.name=folder", "data.options=none", "log_every=1", "steps=3", "checkpoint_every=9", "average=none")
+    train_gan(small(*more), tmp_path / "one", data=tmp_path / "pictures", accelerator="cpu")
+    (packed,) = (tmp_path / "cache" / "hamburger" / "images").glob("*.images")
+    whole = packed.read_bytes()
+    packed.write_bytes(bytes(len(drawn) * 768) + whole[len(drawn) * 768 :])
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "--"]
+    words += [
+        "hamburger",
+        "gan",
+        "train",
+        "figures",
+        "--run",
+        str(tmp_path / "two"),
+        "--data",
+        str(tmp_path / "pictures"),
+    ]
+    words += ["--accelerator", "cpu", *(word for setting in (*SETTINGS, *more) for word in ("--set", setting))]
+    done = subprocess.run(
+        words, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("making it again") == 1 and packed.read_bytes() == whole
+    for name in ("discriminator", "generator", "real", "made"):
+        one, two = ([row[name] for row in rows(tmp_path / run)] for run in ("one", "two"))
+        torch.testing.assert_close(two, one, rtol=1e-3, atol=1e-4)
+
+
+def test_accumulated_parts_and_more_steps_of_the_discriminator(tmp_path):
+    more = ("accumulate=2", "optim.discriminator_steps=2", "log_every=1", "steps=3", "average=none")
+    train_small(tmp_path / "run", *more)
+    assert len(rows(tmp_path / "run")) == 3
+    train_small(tmp_path / "half", "precision=bf16", "channels_last=true", "steps=3", "optim.decay_from=1")
+    assert rows(tmp_path / "half")[-1]["lr"] == pytest.approx(2e-3 / 2)
+
+
+def test_a_batch_of_its_own_for_the_generator(tmp_path, monkeypatch):
+    seen = []
+    move = trainer.generator_move
+    monkeypatch.setattr(
+        trainer, "generator_move", lambda judge, made, y: (seen.append(len(made)), move(judge, made, y))[1]
+    )
+    train_small(tmp_path / "run", "made_batch=12", "accumulate=2", "steps=2", "average=none")
+    assert seen == [6] * 4
+
+
+def test_accumulated_gradients_are_those_of_the_whole_batch():
+    """Of a discriminator, which has no batch norm; a power iteration for each part would change them by percents."""
+    _, judge = build(small("model.context=none", "model.context_options=none"), 4)
+    optimizer = torch.optim.Adam(judge.parameters(), 1e-2)
+    images, made = torch.randn(2, 8, 3, 16, 16).tanh()
+    labels, classes = torch.randint(4, (2, 8))
+    for _ in range(3):  # so that the vectors lag behind their weights
+        discriminator_move(judge, Real(images, labels), made, classes)["discriminator"].backward()
+        optimizer.step()
+
+    def gradients(parts):
+        net = copy.deepcopy(judge)
+        net.zero_grad()
+        cut = zip(*(each.chunk(parts) for each in (images, labels, made, classes)), strict=True)
+        for i, (x, y, z, c) in enumerate(cut):
+            with resting(net) if i else contextlib.nullcontext():
+                (discriminator_move(net, Real(x, y), z, c)["discriminator"] / parts).backward()
+        assert not any(module.resting for module in net.modules() if isinstance(module, SpectralNorm))
+        return torch.cat([parameter.grad.flatten() for parameter in net.parameters()])
+
+    whole = gradients(1)
+    torch.testing.assert_close(gradients(4), whole, rtol=1e-4, atol=1e-5 * float(whole.abs().max()))
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_power_iterations_are_made_once_a_move(tmp_path, monkeypatch, parts):
+    moved, really = Counter(), spectral._iterate
+
+    def noted(norms, times):
+        moved.update({norm: times for norm, _ in norms})
+        really(norms, times)
+
+    monkeypatch.setattr(spectral, "_iterate", noted)
+    train_small(tmp_path / "run", f"accumulate={parts}", "steps=3", "average=none")
+    # two moves in a step, beside the iterations that each begins with and the one of being put in its place
+    assert set(moved.values()) == {spectral.WARM_UP + 1 + 2 * 3}
+
+
+def test_running_statistics_move_once_a_batch():
+    """numpy's means of the parts, and one move towards their mean."""
+    norm = BatchNorm2d(3, momentum=0.2)
+    norm.running_mean.copy_(torch.tensor([1.0, -2.0, 0.5]))
+    x = torch.randn(4, 5, 3, 4, 4, generator=torch.Generator().manual_seed(0)) * 2 + 1
+    running = Running(norm, parts=4)
+    for part in x:
+        norm(part)
+        running.part_done()
+    values = x.double().numpy().transpose(0, 2, 1, 3, 4).reshape(4, 3, -1)
+    mean, var = values.mean((0, 2)), values.var(2, ddof=1).mean(0)
+    np.testing.assert_allclose(norm.running_mean, 0.8 * np.array([1.0, -2.0, 0.5]) + 0.2 * mean, rtol=1e-5)
+    np.testing.assert_allclose(norm.running_var, 0.8 + 0.2 * var, rtol=1e-5)
+
+
+def test_a_run_in_parts_moves_its_running_statistics_once_a_move(tmp_path, monkeypatch):
+    """Of one batch in two parts the statistics are near those of the whole; two moves each would be twice as far."""
+    moved = {}
+    for parts in (1, 2):
+        settings = (f"accumulate={parts}", "batch=16", "steps=1", "average=none", "optim.generator_lr=1e-9")
+        train_small(tmp_path / str(parts), *settings)
+        generator, _ = load_generator(tmp_path / str(parts) / "generator.safetensors")
+        moved[parts] = 1 - float(generator.blocks[0].norm1.norm.running_var.mean())
+    assert moved[2] == pytest.approx(moved[1], rel=0.2)
+
+
+def test_a_step_is_recorded_on_a_card_alone(tmp_path):
+    with pytest.raises(OptionError, match=r"graph records a step on a CUDA device.*--set graph=false"):
+        train_small(tmp_path / "run", "graph=true")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_loss_that_is_not_finite_stops_at_once(tmp_path, monkeypatch):
+    original = trainer.discriminator_move
+
+    def poisoned(judge, real, made, classes):
+        terms = original(judge, real, made, classes)
+        poisoned.calls += 1
+        return {**terms, "discriminator": terms["discriminator"] * (float("nan") if poisoned.calls == 7 else 1)}
+
+    poisoned.calls = 0
+    monkeypatch.setattr(trainer, "discriminator_move", poisoned)
+    with pytest.raises(TrainingError, match=r"not finite at step 7 \(discriminator nan.*of step 4.*usual cures"):
+        train_small(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("rule", "complaint"),
+    [
+        ("collapse.won=9", "tells real from made without effort"),
+        ("collapse.blind=99", "answers the same to real and made"),
+        ("collapse.uniform=99", "makes one image again and again"),
+    ],
+)
+def test_a_game_that_is_over_is_stopped(tmp_path, rule, complaint):
+    quiet = [f"collapse.{name}=0" for name in ("won", "blind", "uniform")]
+    said = rf"stopped at step 10: .*{complaint}.*begin a new run, with .*last.ckpt, of step 8"
+    with pytest.raises(TrainingError, match=said) as stopped:
+        train_small(tmp_path / "run", *quiet, rule, "collapse.patience=10")
+    assert "--resume" not in str(stopped.value)  # it would stop there again, and takes no other settings
+
+
+def test_only_what_lasts_is_a_collapse():
+    rule = Collapse(patience=30)
+    fine = {"discriminator": 1.5, "real": 0.3, "made": -0.3, "spread": 0.8}
+    won = {**fine, "discriminator": 0.0}
+    counts = counted({}, won, rule, 20)
+    assert counts["won"] == 20 and verdict(counts, won, rule) is None
+    assert counted(counts, fine, rule, 20)["won"] == 0
+    counts = counted(counts, won, rule, 20)
+    assert "optim.discriminator_lr" in verdict(counts, won, rule)
+    assert verdict(counts, won, Collapse(patience=0)) is None
+
+
+def test_the_average_follows_the_generator():
+    generator, _ = build(small(), 4)
+    average = Average(generator, 0.9, start=1)
+    with torch.no_grad():
+        generator.out.bias.fill_(1.0)
+    average.update(0)
+    assert average.net.out.bias.tolist() == [1.0] * 3  # until the start it is the generator itself
+    with torch.no_grad():
+        generator.out.bias.fill_(2.0)
+        generator.norm.running_mean.fill_(1.0)
+    average.update(1)
+    torch.testing.assert_close(average.net.out.bias, torch.full((3,), 1.1))
+    torch.testing.assert_close(average.net.norm.running_mean, torch.full_like(generator.norm.running_mean, 0.1))
+    assert not any(parameter.requires_grad for parameter in average.net.parameters())
+
+
+def test_the_mean_of_weights_has_singular_vectors_of_its_own():
+    """With those of the last weights its largest singular value would be above what spectral norm allows."""
+    torch.manual_seed(0)
+    generator, _ = build(small("model.options.generator_spectral=equality"), 4)
+    average = Average(generator, 0.9, start=0)
+    for step in range(3):
+        with torch.no_grad():
+            for parameter in generator.parameters():
+                parameter.copy_(torch.randn_like(parameter))
+        generator(torch.randn(4, 6), torch.arange(4))  # one power iteration
+        average.update(step)
+    net = average.settled()
+    values = [
+        np.linalg.svd(module.weight.detach().double().flatten(1).numpy(), compute_uv=False)[0]
+        for module in net.modules()
+        if isinstance(module, torch.nn.Conv2d | torch.nn.Linear) and hasattr(module, "parametrizations")
+    ]
+    assert len(values) > 5
+    np.testing.assert_allclose(values, 1.0, atol=0.05)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    average.settled()
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+
+
+def test_rates_fall_in_a_line():
+    assert [rate_share(GanOptim(), step, 10) for step in (0, 9)] == [1.0, 1.0]
+    falling = GanOptim(decay_from=5)
+    assert [rate_share(falling, step, 10) for step in (4, 5, 6, 9)] == pytest.approx([1.0, 1.0, 0.8, 0.2])

@@ -1,0 +1,27 @@
+"""A classifier small enough to be run whole in every test, saved as a training would."""
+
+from __future__ import annotations
+
+import torch
+
+from hamburger.checkpoints.weights_file import Info
+from hamburger.classification.model import create_classifier, save_classifier
+
+FORMS = ("disc", "square", "cross", "ring")
+
+
+def save_small(path, context="nmf", *, seed=0, length=40):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        net = create_classifier(
+            "resnet10t",
+            num_classes=4,
+            context=context,
+            context_options={"rank": 3} if context == "nmf" else {},
+            gate="one",
+            backbone_options={"stem_width": 8, "channels": [8, 16, 16, 32]},
+        )
+        torch.nn.init.normal_(net.net.fc.weight)  # timm's own start is near zero: every image would look alike
+    data = {"data": "figures", "data_options": {"length": length}, "val_split": "val", "size": 32}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_classifier(path, net, Info(classes=FORMS, extra={"recipe": "figures-classes", "step": 7, **data}))

@@ -1,0 +1,48 @@
+"""A GAN that is trained in a second: every part that draws or remembers is in it."""
+
+from __future__ import annotations
+
+import json
+
+from hamburger.generation.recipe import gan_recipes
+from hamburger.generation.train import train_gan
+from hamburger.training.recipe_io import apply
+
+SETTINGS = (
+    "model.resolution=16",
+    "model.latent=6",
+    "model.width=8",
+    'model.options={"generator_multipliers": [2, 2, 2], "discriminator_multipliers": [2, 2], "norm_momentum": 0.1}',
+    "model.context_options.steps=2",
+    "data.options.length=24",
+    "data.flip=true",
+    "batch=4",
+    "steps=12",
+    "log_every=5",
+    "sample_every=6",
+    "checkpoint_every=4",
+    "average=0.9",
+    "average_from=3",
+)
+MEASURED = ("images_per_s", "seconds_per_step", "peak_mb", "data_wait", "seconds", "date", "commit")
+
+
+def small(*settings):
+    return apply(gan_recipes.create("figures"), [*SETTINGS, *settings])
+
+
+def train_small(run, *settings, resume=False, on_event=lambda event: None):
+    return train_gan(small(*settings), run, accelerator="cpu", resume=resume, on_event=on_event)
+
+
+def found(run):
+    """Everything that two equal runs share to the last bit."""
+    result = json.loads((run / "result.json").read_text())
+    for name in MEASURED:
+        result.pop(name)
+    sheets = {path.name: path.read_bytes() for path in (run / "samples").iterdir()}
+    return (run / "metrics.jsonl").read_text(), result, (run / "generator.safetensors").read_bytes(), sheets
+
+
+def rows(run):
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

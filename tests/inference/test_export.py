@@ -1,0 +1,123 @@
+"""Exported files give what torch gives, at sizes they were not made with, and nothing is left of those that do not."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from PIL import Image
+from small_segmenter import CLASSES, info, segmenter
+from torch import nn
+
+from hamburger.errors import ExportError, InputError, OptionError
+from hamburger.inference.export import Agreement, compare, export, scene
+from hamburger.testing import relative_error
+
+OTHER = (2, 3, 41, 70)
+
+
+def test_onnx_gives_what_torch_gives(tmp_path):
+    # CD swaps its solve for products here; other contexts are exported one by one beside their own tests
+    net, path = segmenter("cd"), tmp_path / "deep" / "net.onnx"
+    made = export(net, info(), path, format="onnx", size=65)
+    assert made.dynamic == ("batch", "height", "width") and made.agreement.labels > 0.999
+    assert [file.name for file in path.parent.iterdir()] == ["net.onnx"]  # weights inside, nothing left over
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    x = torch.randn(OTHER)
+    [found] = session.run(["logits"], {"image": x.numpy()})
+    assert relative_error(torch.from_numpy(found), net(x)) < 1e-4
+
+
+def test_pt2_gives_what_torch_gives(tmp_path):
+    net, path = segmenter("cd"), tmp_path / "net.pt2"
+    made = export(net, info(), path, format="pt2", size=65)
+    assert made.dynamic == ("batch", "height", "width")
+    extra = {"info.json": ""}
+    program = torch.export.load(path, extra_files=extra)
+    x = torch.randn(OTHER)
+    assert relative_error(program.module()(x), net(x)) < 1e-6
+    assert json.loads(json.loads(extra["info.json"])["classes"]) == list(CLASSES)
+
+
+def test_metadata_lie_inside_an_onnx_file(tmp_path):
+    export(segmenter(None), info(), tmp_path / "net.onnx", format="onnx", size=32)
+    told = {entry.key: json.loads(entry.value) for entry in onnx.load(tmp_path / "net.onnx").metadata_props}
+    assert told["classes"] == list(CLASSES)
+    assert told["mean"] == [0.5, 0.4, 0.3] and told["std"] == [0.2, 0.3, 0.25]
+
+
+def test_a_photograph_is_compared_on_and_a_bad_one_named(tmp_path):
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (30, 90, 3), dtype=np.uint8)).save(tmp_path / "a.png")
+    made = export(segmenter(None), info(), tmp_path / "n.pt2", format="pt2", size=48, image=tmp_path / "a.png")
+    assert made.size == (48, 48)
+    with pytest.raises(InputError, match=r"gone\.png"):
+        export(segmenter(None), info(), tmp_path / "m.pt2", format="pt2", image=tmp_path / "gone.png")
+
+
+class OfOneSize(nn.Module):
+    """Flattens the map: works at the size it was made for and at no other."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Linear(32 * 32, 32 * 32)
+
+    def forward(self, x):
+        return self.mix(x.flatten(2)).unflatten(2, (32, 32))
+
+
+def test_a_network_of_one_size_keeps_a_free_batch(tmp_path):
+    made = export(OfOneSize().eval(), info(), tmp_path / "n.pt2", format="pt2", size=32)
+    assert made.dynamic == ("batch",) and len(made.refusals) == 1
+
+
+class Branching(nn.Module):
+    def forward(self, x):
+        return x if float(x.sum()) > 0 else -x
+
+
+@pytest.mark.parametrize("format", ["onnx", "pt2"])
+def test_what_cannot_be_exported_leaves_one_line_and_no_file(format, tmp_path):
+    with pytest.raises(ExportError, match=r"no .* file was left") as caught:
+        export(Branching(), info(), tmp_path / f"n.{format}", format=format, size=32)
+    assert len(str(caught.value).splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_differs_is_not_handed_over(tmp_path, monkeypatch):
+    from hamburger.inference import export as graphs
+
+    def bent(*given):
+        run = graphs.write_pt2(*given)
+        return lambda z: tuple(each + 0.05 * each.abs().max() for each in run(z))
+
+    monkeypatch.setitem(graphs.WRITERS, "pt2", bent)
+    (tmp_path / "n.pt2").write_bytes(b"the file of yesterday")
+    with pytest.raises(ExportError, match="logits differ"):
+        export(segmenter(None), info(), tmp_path / "n.pt2", format="pt2", size=32)
+    assert (tmp_path / "n.pt2").read_bytes() == b"the file of yesterday"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_nan_never_agrees():
+    net = segmenter(None)
+    agreement = compare(net, lambda x: (net(x) * float("nan"),), [(torch.randn(1, 3, 16, 16),)] * 2)
+    assert not agreement.within(1e9)
+    assert Agreement(0.1, 1.0, 1.0).within(0.2) and not Agreement(0.1, 1.0, 0.99).within(0.2)
+
+
+def test_bad_options(tmp_path):
+    with pytest.raises(OptionError, match="did you mean 'onnx'"):
+        export(segmenter(None), info(), tmp_path / "n", format="onx")
+    with pytest.raises(OptionError, match="size"):
+        export(segmenter(None), info(), tmp_path / "n", format="onnx", size=3)
+
+
+def test_the_generated_picture_has_contrast_and_repeats():
+    picture = scene(50, 70)
+    assert picture.shape == (3, 50, 70) and picture.dtype == torch.uint8
+    assert torch.equal(picture, scene(50, 70)) and not torch.equal(picture, scene(50, 70, seed=1))
+    assert picture.float().std() > 30

@@ -1,0 +1,186 @@
+"""Pictures on disk: labels that read back as labels, overlays with a legend, one bad image that stops no other."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from small_segmenter import CLASSES, PALETTE, ByColour, info
+
+from hamburger.errors import OptionError
+from hamburger.inference.image_inputs import find_photos
+from hamburger.inference.predict_files import Summary, predict_all, targets
+from hamburger.segmentation.overlay import label_png, overlay_jpeg, shares
+from hamburger.segmentation.predict import SegmentAnswers, find_layout
+from hamburger.training.datasets import UNLABELLED, full_palette
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Left half red, right half blue; one broken file between them."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for name, size in (("a.png", (40, 20)), ("c.png", (1, 1)), ("d.jpg", (64, 48))):
+        image = Image.new("RGB", size, (255, 0, 0))
+        image.paste((0, 0, 255), (size[0] // 2, 0, size[0], size[1]))
+        image.save(folder / name, **({"quality": 95} if name.endswith("jpg") else {}))
+    (folder / "b.png").write_bytes((folder / "a.png").read_bytes()[:60])
+    return folder
+
+
+def run(folder, out, name="plain", classes=CLASSES, overlay=True):
+    answers = SegmentAnswers(ByColour(), info(classes), "cpu", layout=name, overlay=overlay)
+    return predict_all(answers, find_photos([folder]).photos, out)
+
+
+def test_labels_read_back_as_labels_in_the_original_size(photos, tmp_path):
+    summary = run(photos, tmp_path / "out")
+    with Image.open(tmp_path / "out" / "a.png") as image:
+        assert image.mode == "P" and image.size == (40, 20)
+        label, palette = np.array(image), image.getpalette()
+    assert (label[:, :20] == 1).all() and (label[:, 20:] == 3).all()
+    assert palette[3:12] == [value for colour in PALETTE[1:] for value in colour]
+    assert tuple(palette[765:]) == UNLABELLED
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        *("a.png", "c.png", "d.png"),
+        *("a_overlay.jpg", "c_overlay.jpg", "d_overlay.jpg"),
+    }
+    assert summary.done[0].row["shares"] == {"cat": 0.5, "person": 0.5}
+
+
+def test_one_bad_image_stops_no_other(photos, tmp_path):
+    summary = run(photos, tmp_path / "out", overlay=False)
+    assert [one.files["label"] for one in summary.done] == ["a.png", "c.png", "d.png"]
+    [(image, why)] = summary.failed
+    assert image.endswith("b.png") and "b.png: " in why
+
+
+def test_running_out_of_memory_costs_one_image(photos, tmp_path):
+    class Hungry(ByColour):
+        def forward(self, x):
+            if x.shape[-1] == 40:
+                raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried ...")
+            return super().forward(x)
+
+    answers = SegmentAnswers(Hungry(), info(), "cpu")
+    summary = predict_all(answers, find_photos([photos]).photos, tmp_path / "o")
+    assert len(summary.done) == 2 and "--max-pixels" in dict(summary.failed)[str(photos / "a.png")]
+
+
+def test_a_bug_is_not_taken_for_a_bad_image(photos, tmp_path):
+    class Broken(ByColour):
+        def forward(self, x):
+            raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    with pytest.raises(RuntimeError, match="mat1"):
+        predict_all(SegmentAnswers(Broken(), info(), "cpu"), find_photos([photos]).photos, tmp_path / "o")
+
+
+def test_the_voc_layout_has_vocs_ids(photos, tmp_path):
+    run(photos, tmp_path / "out", "voc", overlay=False)
+    with Image.open(tmp_path / "out/results/VOC2012/Segmentation/comp6_test_cls/a.png") as image:
+        label, palette = np.array(image), image.getpalette()
+    assert set(np.unique(label)) == {8, 15}  # cat and person, as VOC numbers them
+    assert palette[8 * 3 : 9 * 3] == [64, 0, 0] and palette[15 * 3 : 16 * 3] == [192, 128, 128]
+    with pytest.raises(OptionError, match="unicorn"):
+        run(photos, tmp_path / "out", "voc", classes=("background", "unicorn", "cat", "dog"))
+    with pytest.raises(OptionError, match="no layout"):
+        find_layout("cityscapes", CLASSES)
+
+
+def test_the_voc_layout_refuses_equal_ids(photos, tmp_path):
+    Image.new("RGB", (3, 3)).save(photos / "a.webp")
+    with pytest.raises(OptionError, match="same id"):
+        run(photos, tmp_path / "out", "voc")
+
+
+def test_inputs_are_never_overwritten(photos):
+    before = (photos / "a.png").read_bytes()
+    with pytest.raises(OptionError, match="would overwrite"):
+        run(photos, photos)
+    assert (photos / "a.png").read_bytes() == before
+
+
+def test_strange_files_are_never_overwritten_but_ours_are(photos, tmp_path):
+    """Only what a summary lists is ours, whichever earlier call wrote it."""
+    out = tmp_path / "out"
+    out.mkdir()
+    mine = out / "d.png"
+    mine.write_bytes(b"a picture of mine")
+    with pytest.raises(OptionError, match=r"d\.png would overwrite a file.*--out"):
+        run(photos, out)
+    assert [path.name for path in out.iterdir()] == ["d.png"] and mine.read_bytes() == b"a picture of mine"
+    mine.unlink()
+    for _ in range(2):
+        run(photos, out).write(out / "summary.json")
+    assert "earlier" not in json.loads((out / "summary.json").read_text())
+    other = tmp_path / "other"
+    other.mkdir()
+    Image.new("RGB", (5, 4)).save(other / "e.png")
+    run(other, out).write(out / "summary.json")
+    assert len(json.loads((out / "summary.json").read_text())["earlier"]) == 6
+    run(photos, out)
+    (out / "summary.json").write_text('{"of": "something else"}')
+    with pytest.raises(OptionError, match=r"summary\.json would overwrite|listed in summary\.json"):
+        run(photos, out)
+
+
+def test_a_summary_of_something_else_stays(photos, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "summary.json").write_text('{"of": "something else"}')
+    with pytest.raises(OptionError, match="no summary of predictions"):
+        run(photos, tmp_path / "out")
+
+
+def test_what_was_planned_by_a_killed_call_is_ours(photos, tmp_path):
+    answers, found = SegmentAnswers(ByColour(), info(), "cpu"), find_photos([photos]).photos
+    Summary().write(tmp_path / "out" / "summary.json", planned=targets(found, answers))
+    (tmp_path / "out" / "a.png").write_bytes(b"written before the kill")
+    run(photos, tmp_path / "out").write(tmp_path / "out" / "summary.json")
+    assert "earlier" not in json.loads((tmp_path / "out" / "summary.json").read_text())
+
+
+def test_two_runs_write_the_same_bits(photos, tmp_path):
+    for name in ("one", "two"):
+        run(photos, tmp_path / name).write(tmp_path / name / "summary.json", protocol="single scale")
+    files = sorted(path.name for path in (tmp_path / "one").iterdir())
+    assert len(files) == 7
+    assert all((tmp_path / "one" / n).read_bytes() == (tmp_path / "two" / n).read_bytes() for n in files)
+    told = json.loads((tmp_path / "one" / "summary.json").read_text())
+    assert told["protocol"] == "single scale" and len(told["images"]) == 3 and len(told["failed"]) == 1
+    assert sum(told["images"][2]["shares"].values()) == pytest.approx(1)
+
+
+def test_every_label_value_survives_a_png(tmp_path):
+    label = torch.arange(256, dtype=torch.uint8).view(16, 16)
+    (tmp_path / "a.png").write_bytes(label_png(label, full_palette(PALETTE, 4)))
+    with Image.open(tmp_path / "a.png") as image:
+        assert np.array_equal(np.array(image), label.numpy())
+
+
+@pytest.mark.parametrize("size", [(1, 1), (3, 700), (300, 200)], ids=str)
+def test_an_overlay_shows_the_image_and_the_legend(tmp_path, size):
+    image = torch.full((3, *size), 200, dtype=torch.uint8)
+    label = torch.full(size, 2, dtype=torch.uint8)
+    (tmp_path / "a.jpg").write_bytes(overlay_jpeg(image, label, CLASSES, full_palette(PALETTE, 4)))
+    with Image.open(tmp_path / "a.jpg") as picture:
+        pixels = np.array(picture).astype(int)
+    factor = 256 if size == (1, 1) else 1
+    assert pixels.shape[0] > size[0] * factor and pixels.shape[1] >= size[1] * factor
+    assert np.abs(pixels[0, 0] - [90, 230, 90]).max() < 20  # 45 % grey, 55 % green
+    below = pixels[size[0] * factor + 4 :]
+    assert (below.min(axis=(0, 1)) < 60).all()  # words in black
+    assert ((below - [0, 255, 0]).__abs__().max(axis=2) < 40).any()  # the square of the class
+
+
+def test_shares_ignore_what_is_unlabelled_in_names_but_not_in_the_sum():
+    label = torch.tensor([[0, 1, 1, 255]], dtype=torch.uint8)
+    assert shares(label, CLASSES) == {"background": 0.25, "cat": 0.5}
+
+
+def test_an_empty_summary_is_valid_json(tmp_path):
+    Summary().write(tmp_path / "s.json")
+    assert json.loads((tmp_path / "s.json").read_text()) == {"images": [], "failed": []}

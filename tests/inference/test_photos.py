@@ -1,0 +1,80 @@
+"""Files and folders as named; outputs that never overwrite each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hamburger.inference.image_inputs import find_photos
+
+
+@pytest.fixture
+def tree(tmp_path):
+    for name in ("b.jpg", "a.PNG", "notes.txt", "._b.jpg", "sub/a.webp", "sub/.thumbs/c.jpg", "out/a.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+def names(found):
+    return [photo.name for photo in found.photos]
+
+
+def test_a_folder_is_sorted_and_flat(tree):
+    found = find_photos([tree])
+    assert names(found) == ["a", "b"]
+    assert found.left_out == (tree / "notes.txt",)
+
+
+def test_recursive_keeps_the_folders_and_leaves_the_output_out(tree):
+    found = find_photos([tree], recursive=True, outside=tree / "out")
+    assert names(found) == ["a", "b", "sub/a"]
+
+
+def test_equal_stems_get_different_names(tree):
+    (tree / "b.png").touch()
+    found = find_photos([tree, tree / "sub", tree / "out", tree / "b.webp"])
+    assert names(found) == ["a", "b", "b-png", "a-webp", "a-png", "b-webp"]
+    assert len({name.casefold() for name in names(found)}) == len(found.photos)
+
+
+def test_many_equal_stems(tmp_path):
+    folders = [tmp_path / str(i) for i in range(4)]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "a.jpg").touch()
+    (tmp_path / "a-jpg.jpg").touch()
+    found = find_photos([tmp_path / "a-jpg.jpg", *folders])
+    assert len(set(names(found))) == 5
+
+
+def test_the_same_file_counts_once(tree):
+    found = find_photos([tree / "b.jpg", tree, tree / "sub" / ".." / "b.jpg"])
+    assert names(found) == ["b", "a"]
+    assert len(found.repeated) == 2
+
+
+def test_a_link_that_leads_nowhere_fails(tree):
+    (tree / "gone.jpg").symlink_to(tree / "moved" / "gone.jpg")
+    (tree / "gone.txt").symlink_to("nowhere")
+    (tree / "there.jpg").symlink_to(tree / "sub" / "a.webp")
+    found = find_photos([tree])
+    assert names(found) == ["a", "b", "there"]
+    [(path, why)] = found.failed
+    assert path == tree / "gone.jpg" and "moved/gone.jpg, which is not there" in why
+    (tree / "sub" / "a.webp").unlink()
+    (tree / "sub" / "a.webp").symlink_to("nowhere.webp")
+    assert [path.name for path, _ in find_photos([tree / "sub"]).failed] == ["a.webp"]
+
+
+def test_an_empty_folder_is_said(tmp_path):
+    (tmp_path / "inner").mkdir()
+    found = find_photos([tmp_path])
+    assert not found.photos
+    [(path, why)] = found.failed
+    assert path == tmp_path and "--recursive" in why
+
+
+def test_a_missing_file_stays_in_the_list(tmp_path):
+    assert find_photos([tmp_path / "gone.jpg"]).photos[0].path == Path(tmp_path / "gone.jpg")

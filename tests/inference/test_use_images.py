@@ -1,0 +1,174 @@
+"""Odd files become upright RGB; broken ones are named."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageOps
+
+from hamburger.errors import InputError
+from hamburger.inference.image_inputs import read_image
+
+PICTURE = np.random.default_rng(0).integers(0, 256, (7, 5, 3), dtype=np.uint8)
+
+
+def save(path, image, **options):
+    image.save(path, **options)
+    return read_image(path)
+
+
+def as_array(tensor):
+    assert tensor.dtype == torch.uint8 and tensor.shape[0] == 3
+    return tensor.permute(1, 2, 0).numpy()
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.webp", "A.PNG", "süß 写真.png"])
+def test_lossless_colours_survive(tmp_path, name):
+    options = {"lossless": True} if name.endswith("webp") else {}
+    assert np.array_equal(as_array(save(tmp_path / name, Image.fromarray(PICTURE), **options)), PICTURE)
+
+
+def test_a_jpeg_is_near(tmp_path):
+    flat = Image.new("RGB", (33, 17), (200, 40, 90))
+    found = as_array(save(tmp_path / "a.jpg", flat, quality=95))
+    assert found.shape == (17, 33, 3)
+    assert np.abs(found.astype(int) - (200, 40, 90)).max() < 6
+
+
+def test_a_wrong_suffix_does_not_matter(tmp_path):
+    Image.fromarray(PICTURE).save(tmp_path / "a.jpg", format="PNG")
+    assert np.array_equal(as_array(read_image(tmp_path / "a.jpg")), PICTURE)
+
+
+@pytest.mark.parametrize("bits", [1, 8, 16])
+def test_grey_becomes_three_equal_channels(tmp_path, bits):
+    grey = PICTURE[..., 0]
+    image, expected = {
+        1: (Image.fromarray(grey > 127), np.where(grey > 127, 255, 0)),
+        8: (Image.fromarray(grey), grey),
+        16: (Image.fromarray(grey.astype(np.uint16) * 257), grey),
+    }[bits]
+    found = as_array(save(tmp_path / "a.png", image))
+    assert np.array_equal(found, np.repeat(expected[..., None], 3, axis=2))
+
+
+def test_a_palette_is_looked_up(tmp_path):
+    indices = (np.arange(35) % 3).astype(np.uint8).reshape(7, 5)
+    image = Image.fromarray(indices)
+    image.putpalette([10, 20, 30, 40, 50, 60, 70, 80, 90])
+    found = as_array(save(tmp_path / "a.png", image))
+    assert np.array_equal(found, np.array([[10, 20, 30], [40, 50, 60], [70, 80, 90]])[indices])
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "RGB"])
+def test_transparent_pixels_lie_over_white(tmp_path, mode):
+    options = {}
+    if mode in ("RGBA", "LA"):
+        image = Image.new(mode, (4, 2), (0,) * len(mode))
+        image.paste((90,) * (len(mode) - 1) + (255,), (2, 0, 4, 2))
+    else:
+        image = Image.new(mode, (4, 2), 0 if mode == "P" else (0, 0, 0))
+        if mode == "P":
+            image.putpalette([0, 0, 0, 90, 90, 90])
+        image.paste(1 if mode == "P" else (90, 90, 90), (2, 0, 4, 2))
+        options["transparency"] = 0 if mode == "P" else (0, 0, 0)
+    found = as_array(save(tmp_path / "a.png", image, **options))
+    assert (found[:, :2] == 255).all() and (found[:, 2:] == 90).all()
+
+
+def test_half_transparent_is_half_white(tmp_path):
+    found = as_array(save(tmp_path / "a.png", Image.new("RGBA", (1, 1), (0, 0, 0, 128))))
+    assert np.abs(found.astype(int) - 127).max() <= 1
+
+
+def test_cmyk_becomes_rgb(tmp_path):
+    found = as_array(save(tmp_path / "a.jpg", Image.new("CMYK", (16, 16), (0, 255, 255, 0)), quality=95))
+    assert found[..., 0].min() > 240 and found[..., 1:].max() < 15
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["png", "webp", "jpg"])
+def test_exif_rotation_is_applied(tmp_path, orientation, kind):
+    picture = np.zeros((16, 32, 3), np.uint8)
+    picture[:8, :8] = 255  # one bright corner says which way is up
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    options = {"lossless": True} if kind == "webp" else {}
+    found = as_array(save(tmp_path / f"a.{kind}", Image.fromarray(picture), exif=exif.tobytes(), **options))
+    turned = {1: 0, 2: 1, 3: 1, 4: 0, 5: 0, 6: 1, 7: 1, 8: 0}  # is the corner at the right?
+    down = {1: 0, 2: 0, 3: 1, 4: 1, 5: 0, 6: 0, 7: 1, 8: 1}
+    assert found.shape == ((16, 32, 3) if orientation < 5 else (32, 16, 3))
+    y, x = -4 if down[orientation] else 4, -4 if turned[orientation] else 4
+    assert found[y, x].min() > 200
+    assert found.mean() < 80  # and only that corner
+
+
+def test_garbage_in_exif_is_no_reason_to_fail(tmp_path):
+    Image.fromarray(PICTURE).save(tmp_path / "a.jpg", exif=b"Exif\x00\x00II*\x00\xff\xff\xff\xff garbage")
+    assert read_image(tmp_path / "a.jpg").shape == (3, 7, 5)
+
+
+@pytest.mark.parametrize("kind", ["png", "webp"])
+def test_the_first_frame_of_an_animation(tmp_path, kind):
+    frames = [Image.new("RGB", (8, 8), (value, 0, 0)) for value in (200, 0)]
+    frames[0].save(tmp_path / f"a.{kind}", save_all=True, append_images=frames[1:], lossless=True)
+    assert (read_image(tmp_path / f"a.{kind}")[0] == 200).all()
+
+
+@pytest.mark.parametrize("kind", ["png", "jpg", "webp"])
+@pytest.mark.parametrize("share", [0.9, 0.5, 0.05])
+def test_a_truncated_file_is_named(tmp_path, kind, share):
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8))
+    noise.save(tmp_path / f"whole.{kind}")
+    content = (tmp_path / f"whole.{kind}").read_bytes()
+    (tmp_path / f"half.{kind}").write_bytes(content[: int(len(content) * share)])
+    with pytest.raises(InputError, match=rf"half\.{kind}: "):
+        read_image(tmp_path / f"half.{kind}")
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff\xe0", b"RIFF\0\0\0\0WEBPVP8 "])
+def test_what_is_no_image_is_named(tmp_path, content):
+    (tmp_path / "a.png").write_bytes(content)
+    with pytest.raises(InputError, match=r"a\.png: "):
+        read_image(tmp_path / "a.png")
+
+
+def test_other_formats_are_refused(tmp_path):
+    Image.fromarray(PICTURE).save(tmp_path / "a.png", format="TIFF")
+    with pytest.raises(InputError, match="no JPEG, PNG or WebP"):
+        read_image(tmp_path / "a.png")
+
+
+def test_missing_files_and_folders_are_named(tmp_path):
+    with pytest.raises(InputError, match=r"a\.png: missing"):
+        read_image(tmp_path / "a.png")
+    with pytest.raises(InputError, match="is a folder"):
+        read_image(tmp_path)
+
+
+def test_a_bomb_is_refused_before_it_is_decoded(tmp_path):
+    def chunk(kind, body):
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
+    file = io.BytesIO(b"")
+    file.write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0" * 99)))
+    file.write(chunk(b"IEND", b""))
+    (tmp_path / "bomb.png").write_bytes(file.getvalue())
+    with pytest.raises(InputError, match=r"bomb\.png: .*exceeds limit"):
+        read_image(tmp_path / "bomb.png")
+
+
+def test_orientation_agrees_with_pillow(tmp_path):
+    """The table above is by hand; Pillow knows too."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(PICTURE).save(tmp_path / "a.png", exif=exif.tobytes())
+    with Image.open(tmp_path / "a.png") as image:
+        expected = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+    assert np.array_equal(as_array(read_image(tmp_path / "a.png")), expected)

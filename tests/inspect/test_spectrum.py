@@ -1,0 +1,108 @@
+"""Spectra against numpy, at any layer of any model, which is left as it was."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import hamburger as hb
+from hamburger.errors import InputError, ShapeError, UnknownNameError
+from hamburger.inspect.hooks import look
+from hamburger.inspect.spectrum import cumulative_energy, rank_for, spectrum
+
+
+class InPlace(nn.Module):
+    """Overwrites what it is given, as a careless layer may."""
+
+    def forward(self, x):
+        return x.mul_(0).add_(1.0)
+
+
+@pytest.fixture
+def net():
+    return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), hb.Hamburger(8, ham="nmf", rank=2), nn.Conv2d(8, 5, 1))
+
+
+def by_numpy(x):
+    rows = []
+    for sample in x.flatten(2).double().numpy():
+        energy = np.linalg.svd(sample, compute_uv=False) ** 2
+        rows.append(np.cumsum(energy) / energy.sum())
+    return np.stack(rows)
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 4, 5), (1, 6, 3), (3, 4, 2, 3, 2)], ids=str)
+def test_cumulative_energy_is_numpys(shape):
+    x = torch.randn(shape)
+    np.testing.assert_allclose(cumulative_energy(x).numpy(), by_numpy(x), rtol=1e-9)
+
+
+def test_a_layer_shows_its_own_input_and_output(net):
+    images = torch.rand(2, 3, 6, 7)
+    net.eval()
+    with torch.no_grad():
+        before = net[0](images)
+        after = net[1](before)
+    found = spectrum(net, images, "1")
+    np.testing.assert_allclose(found.before.numpy(), by_numpy(before), rtol=1e-6)
+    np.testing.assert_allclose(found.after.numpy(), by_numpy(after), rtol=1e-6)
+
+
+def test_the_ham_alone_has_the_rank_of_its_dictionary(net):
+    found = spectrum(net, torch.rand(2, 3, 6, 7), "1.ham")
+    assert rank_for(found.after, 1 - 1e-6).max() <= 2
+    assert rank_for(found.before, 1 - 1e-6).min() > 2
+
+
+def test_rank_for_counts_singular_values():
+    x = torch.diag(torch.tensor([3.0, 2.0, 1.0]))[None]  # energies 9, 4, 1 of 14
+    assert rank_for(cumulative_energy(x), 0.5).tolist() == [1]
+    assert rank_for(cumulative_energy(x), 0.9).tolist() == [2]
+    assert rank_for(cumulative_energy(x), 1.0).tolist() == [3]
+
+
+def test_the_model_is_left_as_it_was(net):
+    net.train()
+    net[2].eval()
+    modes = [module.training for module in net.modules()]
+    state = {name: value.clone() for name, value in net.state_dict().items()}
+    spectrum(net, torch.rand(1, 3, 4, 4), "1")
+    assert [module.training for module in net.modules()] == modes
+    assert all(torch.equal(value, state[name]) for name, value in net.state_dict().items())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
+
+
+def test_what_is_overwritten_in_place_is_still_seen():
+    net = nn.Sequential(nn.Identity(), InPlace(), InPlace())
+    images = torch.rand(1, 3, 4, 4)
+    seen = look("test", net, images.clone(), ["1"])["1"]
+    assert torch.equal(seen.before, images)
+    assert torch.equal(seen.after, torch.ones_like(images))
+
+
+def test_a_zero_map_has_no_energy():
+    assert cumulative_energy(torch.zeros(1, 3, 4)).tolist() == [[0.0, 0.0, 0.0]]
+
+
+def test_mistakes_are_named(net):
+    with pytest.raises(UnknownNameError, match=r"no layer '1\.hma'; did you mean '1\.ham'"):
+        spectrum(net, torch.rand(1, 3, 4, 4), "1.hma")
+    with pytest.raises(ShapeError, match=r"needs a map .* \(2, 3\)"):
+        cumulative_energy(torch.rand(2, 3))
+    with pytest.raises(InputError, match="floating point"):
+        spectrum(net, torch.zeros(1, 3, 4, 4, dtype=torch.uint8), "1")
+    with pytest.raises(InputError, match="the images hold values that are not finite"):
+        spectrum(net, torch.full((1, 3, 4, 4), torch.nan), "1")
+    with pytest.raises(ShapeError, match=r"must have a batch axis, got \(3,\)"):
+        spectrum(net, torch.rand(3), "1")
+    broken = nn.Sequential(nn.Conv2d(3, 3, 1), nn.ReLU())
+    nn.init.constant_(broken[0].weight, torch.inf)
+    with pytest.raises(InputError, match="layer '1' receives values that are not finite, of finite images"):
+        spectrum(broken, torch.rand(1, 3, 4, 4), "1")
+    unused = nn.Sequential(nn.Conv2d(3, 3, 1))
+    unused[0].never = nn.ReLU()
+    with pytest.raises(InputError, match=r"'0\.never' was not called"):
+        spectrum(unused, torch.rand(1, 3, 4, 4), "0.never")
+    assert not any(module._forward_hooks for module in unused.modules())

@@ -1,0 +1,147 @@
+"""Training steps of image classifiers: rows, the network of the recipes, refusals, the table of the page."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from dataclasses import asdict
+
+import pytest
+import torch
+from torch import nn
+
+import hamburger as hb
+from hamburger.classification.recipe import cifar10_classes
+from hamburger.errors import OptionError, UnknownNameError
+from hamburger.tasks.compare import model_options
+from hamburger_lab.bench import classes
+from hamburger_lab.cli import bench as commands
+from hamburger_lab.pages import classification
+
+TINY = {"sizes": (16, 32), "batch": 2, "num_classes": 3, "repeats": 1}
+
+
+def plan(*contexts, **options):
+    return classes.ClassifierPlan({name: model_options(name) for name in contexts}, **(TINY | options))
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return list(classes.measure(plan("none", "efficient")))
+
+
+def test_rows_have_the_fields_and_what_they_say_agrees(rows):
+    assert [(row.size, row.context) for row in rows] == [
+        *((16, "none"), (16, "efficient")),
+        *((32, "none"), (32, "efficient")),
+    ]
+    assert [row.n for row in rows] == [16, 16, 64, 64]
+    for row in rows:
+        assert row.train_ms > 0 and row.peak_mb > 4 * row.params / 2**20
+        assert row.images_per_s == pytest.approx(row.batch / row.train_ms * 1e3, rel=0.01)
+        assert (row.note, row.ratio_to, row.after, row.stem) == ("", "none", "layer3", "small")
+    assert rows[0].ratio == 1 and rows[0].context_mb == 0 and rows[1].params > rows[0].params
+    json.dumps([asdict(row) for row in rows], allow_nan=False)
+
+
+def test_network_and_batch_are_those_of_the_recipe():
+    recipe, own = cifar10_classes(), classes.ClassifierPlan({"none": {}})
+    asked = inspect.signature(commands.classes).parameters
+    for option in ("backbone", "stem", "after"):
+        assert getattr(own, option) == asked[option].default == getattr(recipe.model, option)
+    assert own.batch == asked["batch"].default == recipe.batch and own.sizes == (recipe.data.size,)
+    assert own.num_classes == asked["num_classes"].default
+    built = classes.Classifiers(plan("nmf"), 32).create("nmf").net.config
+    assert (built["gate"], built["size"], built["context"]) == (recipe.model.gate, 32, "nmf")
+
+
+def test_a_step_is_one_of_training_channels_last():
+    networks = classes.Classifiers(plan("nmf"), 16)
+    networks.enter("nmf")
+    step = networks.steps["nmf"]
+    assert step.images.is_contiguous(memory_format=torch.channels_last)
+    assert step.net.net.net.conv1.weight.is_contiguous(memory_format=torch.channels_last)
+    before = [p.detach().clone() for p in step.net.parameters()]
+    loss = step()
+    assert loss > 0 and any((p != old).any() for p, old in zip(step.net.parameters(), before, strict=True))
+    assert all(p.grad is None for p in step.net.parameters())
+
+
+class Turned(nn.Module):
+    """A map with its channels last, as the stages of a Swin transformer give them."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 12, 3, stride=2, padding=1), nn.LayerNorm(12)
+        self.shared = nn.Conv2d(12, 12, 1)
+
+    def forward(self, x):
+        y = self.norm(self.conv(x).movedim(1, -1)).movedim(-1, 1)
+        self.shared(y), self.shared(y[..., :2, :2])
+        return y
+
+
+@pytest.mark.parametrize("context", [None, "efficient"])
+def test_positions_are_counted_on_any_layout(context):
+    networks, net = classes.Classifiers(plan("none"), 16), Turned()
+    if context:
+        hb.insert_context(net, {"norm": context, "conv": context})
+    for place in ("norm", "conv", "shared"):
+        networks.watch(place, net, place)
+    net(torch.rand(2, 3, 16, 10))
+    assert networks.positions == {"norm": 8 * 5, "conv": 8 * 5, "shared": None}
+
+
+def test_the_page_shows_every_size_and_what_did_not_fit(rows):
+    found = [asdict(row) for row in rows]
+    found[3] |= {"train_ms": None, "train_ms_iqr": None, "ratio": None, "images_per_s": None, "peak_mb": None}
+    found[3] |= {"note": "out of memory", "n": None}
+    text = classification.speed(found[::-1]).splitlines()
+    assert text[0].startswith("| context | image | parameters, 10^6 | ms | over none | images/s")
+    assert [line.split(" | ")[:2] for line in text[2:6]] == [
+        *(["| efficient", "16 px (n = 16)"], ["| none", "16 px (n = 16)"]),
+        *(["| efficient", "32 px"], ["| none", "32 px (n = 64)"]),
+    ]
+    assert "out of memory" in text[4] and "resnet18 (stem small)" in text[-1] and "3 classes" in text[-1]
+    assert classification.speed([]) == "No rows yet."
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"sizes": ()}, "bench classes: give at least one size"),
+        ({"sizes": (32, 4)}, "size must be a whole number of at least 8, got 4"),
+        ({"batch": 1}, "batch must be a whole number of at least 2, got 1"),
+        ({"num_classes": 1}, "num_classes must be a whole number of at least 2, got 1"),
+        ({"stem": "smal"}, "no stem 'smal'; did you mean 'small'"),
+        ({"dtype": "tf32"}, "no dtype 'tf32'"),
+        ({"device": "gpu"}, "no device 'gpu'"),
+        ({"repeats": 0}, "repeats"),
+        ({"seed": -1}, "seed"),
+    ],
+    ids=str,
+)
+def test_mistakes_name_the_rule(options, complaint):
+    with pytest.raises(OptionError, match=complaint):
+        plan("none", **options)
+    with pytest.raises(OptionError, match="at least one context"):
+        plan()
+
+
+@pytest.mark.parametrize("context", ["none", "efficient"])
+def test_an_unknown_place_is_named(context):
+    with pytest.raises(UnknownNameError, match="the model has no submodule 'layr3'; did you mean 'layer3'"):
+        list(classes.measure(plan(context, after="layr3", sizes=(16,))))
+
+
+def test_the_command_writes_rows_and_a_table(tmp_path, monkeypatch, capsys):
+    from hamburger import cli
+
+    arguments = ["--contexts", "none,nmf", "--sizes", "16", "--batch", "2", "--repeats", "1"]
+    monkeypatch.setattr("sys.argv", ["ham", "bench", "classes", *arguments, "--json", str(tmp_path / "rows.jsonl")])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 0
+    written = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert [(row["context"], row["size"], row["num_classes"]) for row in written] == [("none", 16, 10), ("nmf", 16, 10)]
+    assert "training step of a classifier, resnet18" in capsys.readouterr().out

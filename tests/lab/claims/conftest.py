@@ -1,0 +1,24 @@
+"""The committed results, and the page that is made of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from once import made_once
+
+from hamburger_lab.claims import Results
+from hamburger_lab.claims.page import page
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def committed():
+    return Results.of(ROOT / "results")
+
+
+@pytest.fixture(scope="module")
+def text(committed, tmp_path_factory):
+    """The page of the committed results: a hundred figures."""
+    return made_once(tmp_path_factory, "claims.html", lambda: page(committed))

@@ -1,0 +1,99 @@
+"""Files of results that cannot be read, or hold what no verdict can be found from, are named."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from claim_rows import gradient_rows
+
+from hamburger.errors import DataError
+from hamburger_lab.claims import Results
+from hamburger_lab.claims.base import NOT_RUN
+from hamburger_lab.claims.page import page
+from hamburger_lab.claims.tables import as_rows, judged
+
+
+def test_an_empty_folder_is_not_run_everywhere(tmp_path):
+    assert {row["verdict"] for row in as_rows(judged(Results.of(tmp_path)))} == {NOT_RUN}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"cell": "who', "claims: line 1 of .*ablation_parts_x.jsonl is no row"),
+        ('{"cell": "whole", "seed": 0, "miou": 0.5}', "line 1 of .* has no hardware, recipe, steps"),
+    ],
+)
+def test_files_that_cannot_be_read_are_named(tmp_path, content, said):
+    (tmp_path / "ablation_parts_x.jsonl").write_text(content + "\n")
+    with pytest.raises(DataError, match=said):
+        Results.of(tmp_path)
+
+
+SCORE = {"cell": "whole", "seed": 0, "recipe": "planes", "steps": 9, "hardware": "H"}
+
+
+COST = gradient_rows(one_step=(1, 4, 2, 2))[0] | {"d": 8, "r": 2, "b": 1, "dtype": "float32", "refused": None}
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "said"),
+    [
+        (
+            "ablation_parts_x",
+            SCORE | {"miou": "0.74"},
+            "line 2 of .*ablation_parts_x.jsonl: miou is '0.74', not a number",
+        ),
+        ("ablation_parts_x", SCORE | {"miou": float("nan")}, "line 2 of .*: miou is nan, not a number"),
+        ("ablation_parts_x", SCORE | {"seed": "0"}, "line 2 of .*: seed is '0'"),
+        ("ablation_angles_x", SCORE | {"angles": [{"cosine_input_one_step": float("inf")}]}, "cosine_.* is inf"),
+        ("ablation_inside_x", SCORE | {"spectrum_after": [0.5, float("nan")]}, "spectrum_after is nan"),
+        ("gradients_x", {"module": "nmf"}, "line 2 of .*gradients_x.jsonl has no .*ham.*`ham bench gradients` writes"),
+        ("gradients_x", COST | {"ms": "fast"}, "line 2 of .*: ms is 'fast'"),
+        ("table3_h200", SCORE, "line 1 of .*table3_h200.jsonl has no .*module.*`ham bench table3` writes"),
+    ],
+)
+def test_rows_that_cannot_be_reckoned_with_are_named(tmp_path, name, row, said):
+    first = COST if name.startswith("gradients") else SCORE
+    (tmp_path / f"{name}.jsonl").write_text(json.dumps(first) + "\n" + json.dumps(row) + "\n")
+    with pytest.raises(DataError, match=f"claims: .*{said}"):
+        Results.of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [("{", "is no JSON"), ("[]", "no study"), ('{"rows": []}', "no study"), (None, "row 1 of .* has no L_G")],
+)
+def test_a_study_that_cannot_be_read_is_named(tmp_path, content, said):
+    content = content or json.dumps({"rows": [{"L_h": 1}], "environment": {"hardware": "H"}})
+    (tmp_path / "propositions_x.json").write_text(content)
+    with pytest.raises(DataError, match=f"claims: .*propositions_x.json {said}|{said}"):
+        Results.of(tmp_path)
+
+
+def test_an_ablation_of_another_task_is_no_score_and_no_failure(tmp_path):
+    row = {"cell": "whole", "seed": 0, "recipe": "planes", "steps": 9, "hardware": "H", "error": 2.0}
+    (tmp_path / "ablation_parts_x.jsonl").write_text(json.dumps(row) + "\n")
+    results = Results.of(tmp_path)
+    assert {verdict.word for _, verdict in judged(results)} == {NOT_RUN}
+    assert "bars-ablation" not in page(results)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"steps": 90, "cell": "baseline"}, "mixes numbers of steps: 9 and 90"),
+        ({"recipe": "camvid", "cell": "baseline"}, "mixes recipes: planes and camvid"),
+        ({"settings": ["optim.lr=1"], "cell": "baseline"}, "mixes settings: none and optim.lr=1"),
+        ({"recipe_hash": "b"}, r"has whole, seed 0 twice, of two recipes \(a and b\)"),
+    ],
+)
+def test_a_file_holds_one_experiment(tmp_path, change, said):
+    row = {"cell": "whole", "seed": 0, "recipe": "planes", "steps": 9, "hardware": "H", "recipe_hash": "a"}
+    path = tmp_path / "ablation_parts_x.jsonl"
+    path.write_text(json.dumps(row) + "\n" + json.dumps(row | {"settings": ["eval_every=3"]}) + "\n")
+    Results.of(tmp_path)
+    path.write_text(json.dumps(row) + "\n" + json.dumps(row | change) + "\n")
+    with pytest.raises(DataError, match=f"claims: .*ablation_parts_x.jsonl {said}"):
+        Results.of(tmp_path)

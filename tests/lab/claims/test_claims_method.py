@@ -1,0 +1,264 @@
+"""Rows whose truth is known -> words, with intervals that were worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from hamburger.report.statistics import paired
+from hamburger_lab.claims.base import CONFIRMED, INCONCLUSIVE, NOT_CONFIRMED, NOT_RUN, Finding, Trial, combined
+from hamburger_lab.claims.method import Pair, Source, at_least, beating, beats, compare, keeping, level, ratios, widened
+from hamburger_lab.claims.results import Results
+from hamburger_lab.claims.sizes import spread_ratio
+
+SOURCE = Source("ablation_toy_", (Pair("a", "b"),))
+
+
+def rows(recipe="voc-animals", device="cuda", **cells):
+    """One row per cell and seed; scores in points."""
+    return [
+        {"recipe": recipe, "steps": 9, "hardware": "H", "device": device, "cell": cell, "seed": seed, "miou": s / 100}
+        for cell, scores in cells.items()
+        for seed, s in enumerate(scores)
+    ]
+
+
+def judge(rule, **files):
+    return compare(Results({f"ablation_toy_{name}": own for name, own in files.items()}), [SOURCE], rule)
+
+
+def test_the_interval_is_students_worked_out_by_hand():
+    # differences 1, 2, 3: mean 2, deviation 1, standard error 1 / sqrt 3; t(0.975, 2) = 4.302653 in every table
+    found = judge(beats, x=rows(a=[51, 52, 53], b=[50, 50, 50])).telling
+    assert found.effect == pytest.approx(2)
+    assert found.interval == pytest.approx((2 - 4.302653 / math.sqrt(3), 2 + 4.302653 / math.sqrt(3)), abs=1e-5)
+    assert found.n == 3
+
+
+def test_networks_that_answer_one_class_alone_are_named_beside_the_difference_they_make():
+    made = rows(a=[60, 61, 62], b=[10, 10, 40])
+    for row in made:
+        whole = row["miou"] > 0.2
+        row["per_class"] = {"ground": 0.7, "cat": 0.5 if whole else 0.09, "dog": None}
+    found = judge(beats, x=made)
+    assert found.word == CONFIRMED and "b answers one class alone with 2 of 3 seeds" in found.here
+    assert "a answers" not in found.here and found.basis == "some trainings collapsed"
+    made[3]["per_class"]["cat"] = 0.1
+    assert "with 1 of 3 seeds" in judge(beats, x=made).here
+    sound = judge(beats, x=rows(a=[60, 61, 62], b=[10, 10, 40]))
+    assert "answers" not in sound.here and not sound.basis
+    beside = judge(beats, x=made, y=rows("patchwork", a=[60, 61, 62], b=[10, 10, 40]))
+    assert beside.basis == "some trainings collapsed" and not beside.generated
+
+
+def test_a_training_with_an_optimiser_of_its_own_is_not_the_run_of_another_grid():
+    alone = [*rows(a=[60, 61, 62]), *rows(b=[10, 10, 40])]
+    for row in alone:
+        row |= {"settings": ["optim.lr=1"], "overrides": ["optim.lr=1", "model.context=nmf"]}
+    alone[3]["overrides"].append("optim.clip=1")
+    (trial,) = judge(beats, x=alone).trials
+    assert [cell for _, cell in trial.rests] == ["a", "b"]
+    for row in alone[3:]:
+        row["overrides"] = ["optim.lr=1", "model.context=nmf", "optim.clip=1"]
+    (trial,) = judge(beats, x=alone).trials
+    assert [cell for _, cell in trial.rests] == ["a"]
+
+
+def test_power_is_half_the_interval_that_decides():
+    # mean 2, deviation 1: t(0.975, 2) = 4.302653 confirms or leaves open; one of two that refutes has t(0.9875, 2)
+    lone = judge(beats, x=rows(a=[51, 52, 53], b=[50, 50, 50])).telling
+    assert lone.word == INCONCLUSIVE and lone.tells == pytest.approx(4.302653 / math.sqrt(3), abs=1e-5)
+    assert lone.power == "2.48"
+    source = Source("ablation_toy_", (Pair("a", "b"), Pair("a", "c")))
+    made = rows(a=[31, 32, 33], b=[50, 50, 50], c=[32, 32, 32])
+    two = compare(Results({"ablation_toy_x": made}), [source], beats)
+    assert two.telling.what == "a - b" and two.telling.tells == pytest.approx(6.205347 / math.sqrt(3), abs=1e-5)
+    assert judge(beats, x=rows(a=[52, 52], b=[50, 50])).telling.power == ""
+
+
+def test_the_interval_of_one_of_several_comparisons_is_wider():
+    # t(0.9875, 2) = 6.205347
+    found = paired({0: 1.0, 1: 2.0, 2: 3.0}, dict.fromkeys(range(3), 0.0))
+    assert widened(found, 1) == pytest.approx(found.interval)
+    assert widened(found, 2)[1] == pytest.approx(2 + 6.205347 / math.sqrt(3), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("rule", "scores", "word"),
+    [
+        (beats, [52.0, 52.1, 51.9], CONFIRMED),
+        (beats, [48.0, 48.1, 47.9], NOT_CONFIRMED),
+        (beats, [50.1, 50.0, 49.9], NOT_CONFIRMED),  # a gain of half a point is ruled out
+        (beats, [58.0, 44.0, 52.0], INCONCLUSIVE),
+        (beats, [52.0, 52.1], INCONCLUSIVE),  # two seeds
+        (at_least, [50.1, 50.0, 49.9], CONFIRMED),
+        (at_least, [48.0, 48.1, 47.9], NOT_CONFIRMED),
+        (at_least, [58.0, 44.0, 52.0], INCONCLUSIVE),
+        (level, [50.1, 50.0, 49.9], CONFIRMED),
+        (level, [52.0, 52.1, 51.9], NOT_CONFIRMED),
+        (level, [48.0, 48.1, 47.9], NOT_CONFIRMED),
+        (level, [58.0, 44.0, 52.0], INCONCLUSIVE),
+    ],
+)
+def test_words(rule, scores, word):
+    assert judge(rule, x=rows(a=scores, b=[50.0] * len(scores))).word == word
+
+
+@pytest.mark.parametrize(
+    ("rule", "scores", "word"),
+    [
+        (beating(0.2), [50.2, 50.1, 50.0], INCONCLUSIVE),  # 0.1 +- 0.25 holds 0.2, and ends below half a point
+        (beats, [50.2, 50.1, 50.0], NOT_CONFIRMED),
+        (beating(0.2), [49.8, 49.7, 49.6], NOT_CONFIRMED),
+        (beating(2.0), [50.2, 50.1, 50.0], NOT_CONFIRMED),  # more is not asked for than what matters
+        (keeping(-0.2), [49.3, 49.5, 49.7], INCONCLUSIVE),  # -0.5 +- 0.5 holds -0.2
+        (at_least, [49.3, 49.4, 49.5], NOT_CONFIRMED),
+        (keeping(-0.2), [49.3, 49.4, 49.5], NOT_CONFIRMED),
+        (keeping(0.3), [49.3, 49.4, 49.5], NOT_CONFIRMED),
+    ],
+)
+def test_an_effect_of_the_paper_refutes_nothing(rule, scores, word):
+    assert judge(rule, x=rows(a=scores, b=[50.0] * len(scores))).word == word
+
+
+def test_pairing_removes_what_seeds_share():
+    scatter = [40.0, 50.0, 60.0, 70.0]
+    found = judge(beats, x=rows(a=[value + 1.0 + 0.01 * i for i, value in enumerate(scatter)], b=scatter))
+    assert found.word == CONFIRMED
+    assert found.telling.effect == pytest.approx(1.015)
+
+
+def test_only_shared_seeds_count_and_nothing_is_not_run():
+    found = judge(beats, x=rows(a=[52, 52, 52, 52], b=[50, 50, 50]))
+    assert found.telling.n == 3
+    assert judge(beats).word == NOT_RUN
+    assert judge(beats, x=rows(a=[52, 52, 52])).word == NOT_RUN
+
+
+def test_photographs_decide_and_generated_scenes_stand_beside():
+    win, lose = rows(a=[52.0, 52.1, 51.9], b=[50] * 3), rows("patchwork", a=[48.0, 48.1, 47.9], b=[50] * 3)
+    both = judge(beats, photos=win, scenes=lose)
+    assert both.word == CONFIRMED and both.telling.effect > 0
+    assert [trial.decides for trial in both.trials] == [True, False]
+    assert judge(beats, scenes=lose).word == NOT_CONFIRMED
+    assert (both.basis, judge(beats, scenes=lose).basis) == ("", "generated scenes alone")
+
+
+def test_each_of_several_sets_is_held_to_a_higher_level():
+    """Differences 1.4, 2, 2.6: 2 - 4.302653 x 0.6 / sqrt 3 = 0.51 is above 0, with 6.205347 it is 2 - 2.15 and not."""
+    alone, other = rows(a=[51.4, 52, 52.6], b=[50] * 3), rows("camvid-short", a=[58, 44, 52], b=[50] * 3)
+    assert judge(beats, one=alone).word == CONFIRMED
+    both = judge(beats, one=alone, other=other)
+    assert both.word == INCONCLUSIVE
+    assert [trial.findings[0].interval for trial in both.trials if trial.where.startswith("voc")] == [
+        pytest.approx((2 - 4.302653 * 0.6 / math.sqrt(3), 2 + 4.302653 * 0.6 / math.sqrt(3)), abs=1e-5)
+    ]
+    beside = rows("patchwork", a=[58, 44, 52], b=[50] * 3)
+    assert judge(beats, one=alone, other=beside).word == CONFIRMED  # scenes that do not decide cost nothing
+
+
+def test_a_seed_that_only_some_cells_have_is_told():
+    found = judge(beats, x=rows(a=[52.0, 52.1, 51.9, 52.0], b=[50] * 3))
+    assert "1 of 1 lack a seed that other cells have" in found.here
+    assert "lack" not in judge(beats, x=rows(a=[52, 52, 52], b=[50] * 3)).here
+
+
+def test_rows_of_two_machines_are_told():
+    made = rows(a=[52, 52, 52], b=[50] * 3)
+    assert "9 steps, H and I:" in judge(beats, x=[*made[:3], *(row | {"hardware": "I"} for row in made[3:])]).here
+
+
+def test_sets_that_contradict_each_other_decide_nothing():
+    win, lose = rows(a=[52.0, 52.1, 51.9], b=[50] * 3), rows("camvid-short", a=[48.0, 48.1, 47.9], b=[50] * 3)
+    found = judge(beats, one=win, other=lose)
+    assert found.word == INCONCLUSIVE and "contradict" in found.here
+
+
+def test_the_same_runs_in_two_files_count_once_and_the_larger_file_does():
+    small, large = rows(a=[52, 52, 52], b=[50] * 3), rows(a=[48, 48, 48, 48], b=[50] * 4)
+    found = judge(beats, small=small, large=large)
+    assert len(found.trials) == 1 and found.telling.n == 4 and found.word == NOT_CONFIRMED
+
+
+def test_a_grid_and_a_comparison_of_contexts_are_one_evidence():
+    """What they were told is written in two ways, and how often they evaluated changes no score."""
+    made = rows(a=[52.0, 52.1, 51.9], b=[50] * 3)
+    grid = [row | {"settings": ["steps=9", "model.pretrained=x"], "overrides": ["keep=last"]} for row in made]
+    told = ["model.pretrained=x", "steps=9", "eval_every=9", "model.context=a"]
+    compared = [row | {"context": row["cell"], "overrides": told} for row in made]
+    sources = [SOURCE, Source("segmentation_", SOURCE.pairs, "context")]
+    assert len(compare(Results({"ablation_toy_x": grid, "segmentation_x": compared}), sources, beats).trials) == 1
+    other = [row | {"overrides": ["optim.lr=1", *told]} for row in compared]
+    found = compare(Results({"ablation_toy_x": grid, "segmentation_x": other}), sources, beats)
+    assert [trial.where.partition(", ")[0] for trial in found.trials] == [
+        "voc-animals (model.pretrained=x)",
+        "voc-animals (model.pretrained=x optim.lr=1)",
+    ]
+
+
+def test_other_steps_are_other_runs():
+    short, long = (rows(a=[52.0, 52.1, 51.9], b=[50] * 3), [*rows(a=[48.0, 48.1, 47.9], b=[50] * 3)])
+    found = judge(beats, short=short, long=[row | {"steps": 90} for row in long])
+    assert [trial.word for trial in found.trials] == [CONFIRMED, NOT_CONFIRMED]
+    assert found.word == INCONCLUSIVE and "contradict" in found.here
+
+
+def test_parameters_stand_beside_scores_where_they_differ():
+    made = rows(a=[52.0, 52.1, 51.9], b=[50] * 3)
+    sized = [row | {"parameters": 34_400_000 + 1_000_000 * (row["cell"] == "b")} for row in made]
+    assert "parameters: a 34.40M, b 35.40M" in judge(beats, x=sized).here
+    assert "parameters" not in judge(beats, x=[row | {"parameters": 5} for row in made]).here
+
+
+def test_of_many_networks_only_those_of_another_size_are_named():
+    made = rows(**{cell: [50] * 3 for cell in "abcdef"})
+    sized = [row | {"parameters": 1_000_000 + 500_000 * (row["cell"] == "f")} for row in made]
+    pairs = tuple(Pair("a", cell) for cell in "bcdef")
+    found = compare(Results({"ablation_toy_x": sized}), [Source("ablation_toy_", pairs)], beats)
+    assert "parameters: f 1.50M, the others 1.00M" in found.here
+
+
+def test_the_ratio_of_paired_spreads_by_hand():
+    """Uncorrelated series, deviations in the ratio 2, n = 5: k = 1 + 2 t^2 / 3 with t(0.975, 3) = 3.182446."""
+    first, second = [-2.0, -1.0, 0.0, 1.0, 2.0], [1.0, -0.5, -1.0, -0.5, 1.0]
+    ratio, interval = spread_ratio([2 * x for x in second], first, 0.975)
+    expected = 2 * math.sqrt(3.5 / 10)
+    k = 1 + 2 * 3.182446**2 / 3
+    reach = math.sqrt(k + math.sqrt(k * k - 1))
+    assert ratio == pytest.approx(expected)
+    assert interval == pytest.approx((expected / reach, expected * reach), rel=1e-5)
+    same = spread_ratio([2 * x for x in first], first, 0.975)  # seeds that move together tell the ratio exactly
+    assert same[0] == pytest.approx(2) and same[1] == pytest.approx((2, 2), rel=1e-6)
+    assert spread_ratio([1.0, 1.0, 1.0], [1.0, 1.0, 1.0], 0.975) == (1.0, None)
+    assert spread_ratio([1.0, 2.0, 3.0], [1.0, 1.0, 1.0], 0.975) is None
+
+
+def test_all_comparisons_of_a_claim_must_hold():
+    source = Source("ablation_toy_", (Pair("a", "b"), Pair("a", "c")))
+    fine = rows(a=[52.0, 52.1, 51.9], b=[50] * 3, c=[50] * 3)
+    assert compare(Results({"ablation_toy_x": fine}), [source], beats).word == CONFIRMED
+    half = compare(Results({"ablation_toy_x": fine[:6]}), [source], beats)
+    assert half.word == INCONCLUSIVE and "not run: a - c" in half.here
+    worse = rows(a=[52.0, 52.1, 51.9], b=[50] * 3, c=[54] * 3)
+    refuted = compare(Results({"ablation_toy_x": worse}), [source], beats)
+    assert refuted.word == NOT_CONFIRMED and refuted.telling.what == "a - c"
+
+
+def test_ratios_by_hand():
+    # 2, 2 and 2: no spread; 1, 2 and 4: mean 2, but its interval holds 1
+    def found(ours):
+        made = [row | {"peak_mb": 100 * row["miou"]} for row in rows(a=ours, b=[10, 10, 10])]
+        return ratios(Results({"ablation_toy_x": made}), [SOURCE], field="peak_mb", device="cuda")
+
+    sure, loose = found([20, 20, 20]), found([10, 20, 40])
+    assert sure.word == CONFIRMED and sure.telling.interval == pytest.approx((2, 2))
+    assert loose.word == INCONCLUSIVE and loose.telling.effect == pytest.approx(2)
+    reach = math.exp(4.302653 * math.log(2) / math.sqrt(3))
+    assert loose.telling.interval == pytest.approx((2 / reach, 2 * reach), rel=1e-5)
+    assert loose.telling.tells == pytest.approx(reach, rel=1e-5)  # times
+
+
+def test_the_finding_shown_speaks_least_for_the_claim():
+    cheap = [Finding("x", 0.4, None, 1, CONFIRMED, against=True), Finding("y", 1.0, None, 1, CONFIRMED, against=True)]
+    assert combined([Trial("here", tuple(cheap))]).telling.what == "y"

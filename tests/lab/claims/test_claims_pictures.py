@@ -1,0 +1,64 @@
+"""Pictures of trained networks: chosen by rules, small, and without photographs."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+import hamburger as hb
+from hamburger.cli.app import app
+from hamburger.errors import OptionError
+from hamburger.segmentation.weights import Info, save_weights
+from hamburger_lab.claims.pictures import channels, make, shown
+
+OPTIONS = {"size": 16, "length": 4}
+
+
+def saved(path, context):
+    net = hb.create_model("hamnet", backbone="tiny", output_stride=4, num_classes=10, context=context,
+                          head_options={"width": 16})  # fmt: skip
+    extra = {"data": "patchwork", "data_options": OPTIONS}
+    path.mkdir()
+    save_weights(path / "best.safetensors", net, Info(classes=tuple("abcdefghij"), extra=extra))
+    return path
+
+
+def opened(uri):
+    return Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2])))
+
+
+def test_channels_stand_evenly_in_the_order_of_their_energy():
+    before = torch.arange(11.0)[:, None, None].expand(11, 3, 4)
+    found = channels(before, 2 * before)
+    assert [one["place"] for one in found] == [1, 3, 5, 7, 9, 11]
+    assert [one["sizes"] for one in found] == [[x, 2 * x] for x in (10, 8, 6, 4, 2, 0)]
+    assert opened(found[0]["maps"]).size == (4 + 1 + 4, 3)
+
+
+def test_the_command_writes_what_the_page_shows(tmp_path):
+    runs = [saved(tmp_path / name, name) for name in ("nmf", "sa")]
+    target = tmp_path / "pictures_patchwork_cpu.json"
+    result = CliRunner().invoke(app, ["pictures", *map(str, runs), "--json", str(target), "--images", "2"])
+    assert result.exit_code == 0, result.output
+    study = json.loads(target.read_text())
+    assert [(entry["run"], len(entry["atoms"])) for entry in study["entries"]] == [("nmf", 6)] * 2 + [("sa", 0)] * 2
+    shares = [one["share"] for one in study["entries"][0]["atoms"]]
+    assert shares == sorted(shares, reverse=True) and sum(shares) <= 1 + 1e-6
+    assert opened(study["entries"][0]["pixels"]).size == (16, 16)
+    assert str(tmp_path) not in target.read_text()
+    text = shown(study)
+    assert text.count("<img") == 4 * 7 + 2 * 6
+
+
+def test_a_network_without_a_context_is_refused(tmp_path):
+    run = saved(tmp_path / "pspnet", None)
+    net = hb.create_model("pspnet", backbone="tiny", output_stride=4, num_classes=3)
+    save_weights(run / "best.safetensors", net, Info(classes=tuple("abc"), extra={"data": "patchwork"}))
+    with pytest.raises(OptionError, match="has no context to look at"):
+        make([run])

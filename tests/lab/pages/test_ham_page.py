@@ -1,0 +1,33 @@
+"""The tables of the hams alone, and of rivals beside a ham."""
+
+from __future__ import annotations
+
+from hamburger_lab.pages import ham as ham_page
+from hamburger_lab.pages import table3
+
+
+def ham(backend, n, ms, fraction):
+    row = {"ham": "nmf", "mode": "infer", "backend": backend, "n": n, "ms": ms, "fraction_of_floor": fraction}
+    sizes = {"b": 1, "d": 512, "r": 64, "steps": 6, "repeats": 8, "seed": 0, "tflops": 762.2, "gbs": 4199.0}
+    return row | sizes | {"hardware": "H", "dtype": "bfloat16", "torch": "2", "commit": "abc"}
+
+
+def test_a_row_for_each_backend_and_a_gap_where_nothing_was_measured():
+    text = ham_page.floors([ham("plain", 1024, 0.9, 0.01), ham("fused", 1024, 0.1, 0.2), ham("fused", 4096, 0.3, 0.25)])
+    assert "| nmf | infer | plain | 0.900 (0.01) |  |" in text
+    assert "| nmf | infer | fused | 0.100 (0.20) | 0.300 (0.25) |" in text
+    assert "762 TFLOP/s and copies at 4199 GB/s" in text
+
+
+def timed(module, ms, commit):
+    row = {"module": module, "n": 1024, "dtype": "bfloat16", "infer_ms": ms, "train_ms": 2 * ms, "commit": commit}
+    sizes = {"batch": 1, "channels": 512, "threads": 2, "seed": 0, "infer_mb": 1.0, "train_mb": 1.0}
+    repeats = {"infer_repeats": 5, "train_repeats": 5, "infer_block": 9, "train_block": 9}
+    return row | sizes | repeats | {"hardware": "H", "torch": "2", "note": "", "backend": "auto"}
+
+
+def test_no_ratio_between_rows_of_two_runs():
+    rows = [timed("nmf", 0.5, "new"), timed("a2", 1.0, "new"), timed("a2+compile", 0.8, "old")]
+    text = table3.against_ham(rows)
+    assert "| a2 | inference | 1 (2.00) |" in text
+    assert "| a2+compile | inference | 0.8† |" in text

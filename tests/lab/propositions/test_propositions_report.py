@@ -1,0 +1,78 @@
+"""The committed result, the document made from it, the figure and the command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from hamburger_lab.propositions.figure import draw
+from hamburger_lab.propositions.report import CLAIMS, cases, markdown, summary, verdicts
+from hamburger_lab.propositions.study import INPUTS, Protocol
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def committed():
+    return json.loads((ROOT / "results" / "propositions_cpu.json").read_text())
+
+
+def ham(*arguments):
+    from hamburger import cli
+
+    before, sys.argv = sys.argv, ["ham", *arguments]
+    try:
+        cli.main()
+    finally:
+        sys.argv = before
+
+
+def test_the_result_says_how_it_was_made(committed):
+    assert set(committed["environment"]) == {"device", "hardware", "torch", "threads", "commit", "date"}
+    assert committed["protocol"]["seeds"] == Protocol().seeds
+    assert len(cases(committed)) == len(INPUTS) * len(Protocol().hams())
+    assert all(len(rows) == Protocol().seeds for rows in cases(committed).values())
+
+
+def test_verdicts_count_seeds(committed):
+    found = verdicts(committed)
+    assert set(found) == set(CLAIMS)
+    assert all(0 <= held <= said <= 5 for by_case in found.values() for held, said in by_case.values())
+    broken = {"rows": [row | {"L_h": 0.5 if row["seed"] == 0 else 2.0} for row in committed["rows"]]}
+    assert set(verdicts(broken)["L_h < 1 on the path"].values()) == {(1, 5)}
+
+
+def test_summary_shows_spread_and_gaps():
+    assert summary([1.0, 3.0]) == "2 [1, 3]"
+    assert summary([2.0, None]) == "2 (1 of 2)"
+    assert summary([None]) == "-"
+    assert summary([1 - 1e-7]) == "1-1.0e-07"
+
+
+def test_the_figure_is_written(committed, tmp_path):
+    draw(committed, tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_command_writes_its_files(tmp_path, capsys):
+    with pytest.raises(SystemExit) as left:
+        ham("propositions", "--quick", "--out", str(tmp_path))
+    assert not left.value.code
+    result = json.loads((tmp_path / "propositions.json").read_text())
+    assert result["protocol"]["seeds"] == 1
+    assert {entry.name for entry in tmp_path.iterdir()} == {"propositions.json", "propositions.png"}
+    assert "wrote" in capsys.readouterr().out
+    markdown(result)
+
+
+@pytest.mark.parametrize("arguments", [("--seeds", "0"), ("--out", __file__)], ids=["seeds", "out"])
+def test_a_mistake_is_one_line_and_status_2(arguments, capsys):
+    with pytest.raises(SystemExit) as left:
+        ham("propositions", *arguments)
+    assert left.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("ham: ")
+    assert error.count("\n") == 1

@@ -1,0 +1,71 @@
+"""Grouping over seeds, names, and what the others are compared with."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from hamburger.report.study import RunError, read_runs, study
+from hamburger.segmentation.recipe import SegmentationData
+from hamburger.training.recipe import Optim
+
+
+def studied(*folders):
+    return study(read_runs(folders))
+
+
+def test_seeds_make_one_group_and_the_baseline_comes_first(make_run):
+    found = studied(
+        make_run("nmf", seed=2), make_run("nmf", seed=1), make_run(None, seed=1), make_run("sa", seed=1, miou=0.9)
+    )
+    assert [(group.name, group.kind, len(group.runs)) for group in found.groups] == [
+        ("baseline", "baseline", 1),
+        ("nmf", "ham", 2),
+        ("sa", "rival", 1),
+    ]
+    assert [run.seed for run in found.groups[1].runs] == [1, 2]
+    assert found.reference is found.groups[0]
+    assert found.mixed == ()
+    assert found.best().name == "sa"
+    assert found.best("ham").name == "nmf"
+    assert found.best("breads") is None
+
+
+def test_breads_without_ham_have_their_own_name(make_run):
+    found = studied(make_run("nmf", options={"parts": ["lower", "upper"]}), make_run("nmf", name="whole"))
+    assert {group.name: group.kind for group in found.groups} == {"breads": "breads", "nmf": "ham"}
+
+
+def test_namesakes_are_told_apart_by_what_differs(make_run):
+    found = studied(
+        make_run("nmf", options={"rank": 4}, name="a"), make_run("nmf", options={"rank": 8}, name="b"), make_run(None)
+    )
+    assert [group.name for group in found.groups] == ["baseline", "nmf rank=4", "nmf rank=8"]
+
+
+def test_more_than_the_context_differing_is_noticed(make_run):
+    found = studied(make_run(None), make_run("nmf", optim=Optim(lr=0.5)))
+    assert found.mixed == ("optim.lr",)
+
+
+def test_what_only_feeds_a_run_does_not_split_a_group(make_run):
+    data = SegmentationData(name="patchwork", options={"size": 32, "length": 5})
+    one = make_run("nmf", seed=1, data=data)
+    two = make_run("nmf", seed=2, data=dataclasses.replace(data, workers=9), log_every=7)
+    assert len(studied(one, two).groups) == 1
+
+
+def test_a_seed_counts_once(make_run):
+    with pytest.raises(RunError, match="one recipe and one seed, 5"):
+        studied(make_run("nmf", seed=5, name="a"), make_run("nmf", seed=5, name="b"))
+
+
+def test_whole_systems_are_rivals_by_their_own_name(make_run):
+    from hamburger.segmentation.recipe import SegmentationModel
+
+    folder = make_run("nmf")
+    text = (folder / "recipe.json").read_text().replace('"name": "hamnet"', '"name": "danet"')
+    (folder / "recipe.json").write_text(text)
+    assert SegmentationModel().name == "hamnet"
+    assert [(group.name, group.kind) for group in studied(folder).groups] == [("danet", "rival")]

@@ -1,0 +1,74 @@
+"""Reading run folders: what is missing is missing, what is broken is named."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hamburger.report.study import RunError, read_run, read_runs
+
+
+def test_a_run_is_read_as_written(make_run):
+    run = read_run(make_run("nmf", seed=3, miou=0.625, weights=True))
+    assert (run.seed, run.score, run.recipe["model"]["context"]) == (3, 0.625, "nmf")
+    assert run.curve("miou") == [(20, 0.3125), (40, 0.625)]
+    assert [step for step, _ in run.curve("loss")] == [10, 20, 30, 40]
+    assert run.weights.name == "best.safetensors"
+
+
+def test_an_unfinished_run_has_no_score(make_run):
+    run = read_run(make_run("nmf", finished=False, curves=False))
+    assert (run.score, run.rows, run.weights) == (None, (), None)
+
+
+def test_a_folder_of_runs_stands_for_its_runs(make_run, tmp_path):
+    one, two = make_run("nmf", seed=1), make_run("nmf", seed=2)
+    assert [run.path for run in read_runs([tmp_path / "runs"])] == [one, two]
+    assert len(read_runs([one, tmp_path / "runs", two])) == 2
+
+
+def test_a_line_that_is_being_written_is_left_out(make_run):
+    path = make_run("nmf") / "metrics.jsonl"
+    path.write_text(path.read_text() + '{"step": 50, "lo')
+    assert len(read_run(path.parent).rows) == 6
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "says"),
+    [
+        ("recipe.json", b"{", "recipe.json is no JSON"),
+        ("recipe.json", b"[1]", "must hold a JSON object"),
+        ("recipe.json", b'{"seed": 1}', "names no model and data"),
+        ("recipe.json", b'{"model": {}, "data": {}}', "has no seed"),
+        ("recipe.json", b"\xff\xfe\x00", "is no text"),
+        ("result.json", b'{"seed": 1}', "has no number 'miou'"),
+        ("result.json", b'{"miou": NaN, "seed": 1}', "has no number 'miou'"),
+        ("result.json", b"", "result.json is no JSON"),
+        ("metrics.jsonl", b'{"step": 1}\nxx\n{"step": 2}\n', "metrics.jsonl, line 2"),
+        ("metrics.jsonl", b'{"loss": 1}\n', "metrics.jsonl, line 1"),
+    ],
+)
+def test_a_broken_file_is_named(make_run, file, content, says):
+    run = make_run("nmf")
+    (run / file).write_bytes(content)
+    with pytest.raises(RunError) as caught:
+        read_run(run)
+    assert says in str(caught.value)
+    assert str(run / file) in str(caught.value)
+
+
+def test_no_run_is_said_so(tmp_path):
+    with pytest.raises(RunError, match="is no run folder"):
+        read_runs([tmp_path / "nowhere"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RunError, match=r"has no recipe\.json"):
+        read_runs([tmp_path / "empty"])
+    with pytest.raises(RunError, match="no run folder was given"):
+        read_runs([])
+
+
+def test_numbers_that_are_none_leave_gaps(make_run):
+    path = make_run("nmf") / "metrics.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in [{"step": 1, "loss": None}, {"step": 2, "loss": 1.0}]))
+    assert read_run(path.parent).curve("loss") == [(2, 1.0)]

@@ -1,0 +1,200 @@
+"""Batches: a function of seed and step, the same for any number of processes, workers, and places to keep the data."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+
+import pytest
+import torch
+import trees
+
+from hamburger.errors import DataError, OptionError
+from hamburger.segmentation.data import batches as evaluation
+from hamburger.segmentation.data import create_dataset, datasets
+from hamburger.segmentation.data.base import SegmentationSet
+from hamburger.segmentation.data.batches import Batches, evaluation_batches
+from hamburger.training import loader
+from hamburger.training.image_files import normalise
+from hamburger.training.keyed_rng import samples_of
+from hamburger.training.packed_images import Sample
+
+SCENES = datasets.create("patchwork", "train", length=10, size=32)
+
+
+def batches(data=SCENES, **options):
+    return Batches(data, **{"batch": 4, "crop": 24, "seed": 3} | options)
+
+
+def same(parts, others):
+    return all(
+        torch.equal(a.images, b.images) and torch.equal(a.labels, b.labels) and a.ids == b.ids
+        for a, b in zip(parts, others, strict=True)
+    )
+
+
+def joined(parts):
+    return torch.cat([p.images for p in parts]), torch.cat([p.labels for p in parts]), [i for p in parts for i in p.ids]
+
+
+def test_shapes_and_ids():
+    (part,) = batches().at(0)
+    assert part.images.shape == (4, 3, 24, 24) and part.images.dtype == torch.float32
+    assert part.labels.shape == (4, 24, 24) and part.labels.dtype == torch.int64
+    assert len(part.ids) == 4 and set(part.ids) <= set(SCENES.ids)
+    assert set(part.labels.unique().tolist()) <= {*range(10), 255}
+
+
+@pytest.mark.parametrize(("world", "accumulate"), [(2, 1), (4, 1), (1, 2), (2, 2)])
+def test_processes_and_parts_join_to_the_whole_batch(world, accumulate):
+    whole = joined(batches(batch=8).at(5))
+    ranks = [batches(batch=8, rank=rank, world=world, accumulate=accumulate).at(5) for rank in range(world)]
+    pieces = joined([ranks[rank][part] for part in range(accumulate) for rank in range(world)])
+    assert torch.equal(whole[0], pieces[0]) and torch.equal(whole[1], pieces[1]) and whole[2] == pieces[2]
+
+
+@pytest.mark.parametrize(
+    "options", [{"resident": "no"}, {"resident": "no", "workers": 3}, {"resident": "yes"}], ids=str
+)
+def test_where_the_data_lie_changes_no_bit(options):
+    first, second = batches(), batches(**options)
+    for (step, parts), (same_step, others) in zip(first.run(2, 9), second.run(2, 9), strict=True):
+        assert step == same_step and same(parts, others)
+    assert second.waited > 0
+
+
+def test_a_step_needs_no_history():
+    run = dict(batches().run(0, 12))
+    assert same(run[11], batches().at(11)) and same(run[7], dict(batches().run(7, 8))[7])
+    assert not torch.equal(run[0][0].images, batches(seed=4).at(0)[0].images)
+
+
+def test_an_epoch_has_every_sample_once_in_an_order_of_its_own():
+    epochs = [[i for s in (2 * e, 2 * e + 1) for i in samples_of(0, s, n=10, batch=5)] for e in range(3)]
+    assert all(sorted(epoch) == list(range(10)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+    # a batch that does not divide the set runs on into the next epoch
+    flowing = [i for s in range(5) for i in samples_of(0, s, n=10, batch=4)]
+    assert flowing == epochs[0] + epochs[1]
+    # a set smaller than the batch is seen more than once in it
+    assert sorted(samples_of(0, 0, n=2, batch=4)) == [0, 0, 1, 1]
+
+
+def test_the_same_sample_has_another_view_each_time():
+    data = datasets.create("patchwork", "train", length=1, size=32)
+    (part,) = batches(data, batch=6).at(0)
+    assert len({image.numpy().tobytes() for image in part.images}) == 6
+
+
+def test_without_augmentation_the_image_itself():
+    (part,) = batches(crop=32, scales=(1, 1), flip=False).at(0)
+    for image, label, id in zip(*part, strict=True):
+        expected = SCENES[SCENES.ids.index(id)]
+        assert torch.equal(image, normalise(expected.image)) and torch.equal(label, expected.label.long())
+
+
+def test_auto_keeps_what_fits(monkeypatch):
+    assert batches().kept is not None
+    assert loader.estimated_bytes(batches().read, len(SCENES)) == 10 * 32 * 32 * 4
+    monkeypatch.setattr(loader, "CPU_BYTES", 10 * 32 * 32 * 4)
+    assert batches().kept is None  # not less than the limit
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_vanished_folder_stops_with_a_path_and_no_thread_stays(tmp_path, workers):
+    data = create_dataset("folder", "train", trees.folder(tmp_path / "set", ids=6))
+    run = batches(data, batch=2, resident="no", workers=workers).run(0, 1000)
+    next(run)
+    shutil.rmtree(tmp_path / "set")
+    with pytest.raises(DataError, match=r"changed during training, at step \d+: .*img\d.*missing"):
+        for _ in run:
+            pass
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("hamburger-data")]
+
+
+def test_a_loop_that_ends_early_leaves_no_thread():
+    run = batches(resident="no", workers=3).run(0, 1000)
+    next(run)
+    assert [thread for thread in threading.enumerate() if thread.name.startswith("hamburger-data")]
+    run.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("hamburger-data")]
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"batch": 5, "world": 2}, "multiple of 2"),
+        ({"batch": 6, "world": 2, "accumulate": 2}, "multiple of 4"),
+        ({"scales": (2, 0.5)}, "smallest and the largest"),
+        ({"crop": 0}, "crop"),
+        ({"resident": "maybe"}, "known: auto, no, yes"),
+        ({"flip": 1}, "True or False"),
+    ],
+    ids=str,
+)
+def test_mistakes_name_the_rule(options, complaint):
+    with pytest.raises(OptionError, match=complaint):
+        batches(**options)
+
+
+def test_an_empty_split_cannot_train(tmp_path):
+    trees.folder(tmp_path)
+    (tmp_path / "train.txt").write_text("")
+    with pytest.raises(DataError, match="is empty"):
+        batches(create_dataset("folder", "train", tmp_path))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_evaluation_sees_each_image_once_in_its_own_size(tmp_path, workers, batch):
+    trees.folder(tmp_path, ids=8)
+    for i, size in {2: (20, 22), 3: (20, 22), 6: (9, 40)}.items():
+        trees.write_image(tmp_path / "images" / f"img{i}.png", size)
+        trees.write_label(tmp_path / "labels" / f"img{i}.png", (0, 2), size)
+    data = create_dataset("folder", "train", tmp_path)
+    alone = list(evaluation_batches(data, batch=batch, workers=workers))
+    assert sorted(id for part in alone for id in part.ids) == sorted(data.ids)
+    assert [len(part.ids) for part in alone] == ([1] * 7 if batch == 1 else [3, 2, 1, 1])
+    assert batch > 1 or [id for part in alone for id in part.ids] == data.ids
+    for part in alone:
+        for image, label, id in zip(*part, strict=True):
+            expected = data[data.ids.index(id)]
+            assert torch.equal(image, normalise(expected.image)) and torch.equal(label, expected.label.long())
+    ranks = [[id for p in evaluation_batches(data, batch=batch, rank=r, world=3) for id in p.ids] for r in range(3)]
+    assert sorted(id for ids in ranks for id in ids) == sorted(data.ids)
+
+
+def test_few_images_wait_for_others_of_their_size(monkeypatch):
+    """Sizes that keep coming in turns would else all lie in memory at once; the same images go together each time."""
+    sizes = [(4, 4 + i % 5) for i in range(23)]  # 6 x 4 x 4 bytes on average
+    held = []
+
+    class Turns(SegmentationSet):
+        name, split, ids, classes, palette = "turns", "val", [str(i) for i in range(23)], ("a",), ((0, 0, 0),)
+
+        def __getitem__(self, index):
+            held.append(index)
+            return Sample(
+                torch.zeros(3, *sizes[index], dtype=torch.uint8), torch.zeros(sizes[index], dtype=torch.uint8)
+            )
+
+    monkeypatch.setattr(evaluation, "WAITING", 8 * 4 * 4 * 6)
+    seen, most = [], 0
+    for part in evaluation_batches(Turns(), batch=4):
+        most = max(most, len(held) - sum(map(len, seen)))
+        seen.append(part.ids)
+        assert len({sizes[int(id)] for id in part.ids}) == 1
+    assert sorted(int(id) for ids in seen for id in ids) == list(range(23))
+    assert 8 <= most <= 10, "eight wait, and the one that came"
+    assert seen == [part.ids for part in evaluation_batches(Turns(), batch=4)]
+
+
+@pytest.mark.gpu
+def test_the_gpu_keeps_the_set_and_gives_the_same_batches():
+    here, there = batches(), batches(device="cuda")
+    assert there.kept is not None and there.kept.pixels.is_cuda
+    for (_, (a,)), (_, (b,)), (_, (c,)) in zip(
+        here.run(0, 4), there.run(0, 4), batches(device="cuda", resident="no", workers=2).run(0, 4), strict=True
+    ):
+        assert a.ids == b.ids == c.ids and torch.equal(b.images, c.images) and torch.equal(b.labels, c.labels)
+        torch.testing.assert_close(a.images, b.images.cpu(), atol=1e-3, rtol=0)

@@ -1,0 +1,166 @@
+"""Bad data folders: every defect with its path, all at once, before training."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import trees
+from PIL import Image
+
+from hamburger.errors import DataError
+from hamburger.segmentation.data import checks, create_dataset, datasets
+from hamburger.segmentation.data.checks import check, inspect
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch):
+    home = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home))
+    return home
+
+
+def broken(root):
+    """Nine images, seven of them bad, one listed twice."""
+    trees.folder(root, ids=10)
+    images, labels = root / "images", root / "labels"
+    (images / "img0.png").unlink()
+    (labels / "img1.png").unlink()
+    content = (images / "img2.png").read_bytes()
+    (images / "img2.png").write_bytes(content[: len(content) // 2])
+    (images / "img3.png").write_bytes(b"")
+    trees.write_label(labels / "img4.png", (0, 77, 200))
+    trees.write_label(labels / "img5.png", (0, 1), size=(10, 11))
+    Image.fromarray(np.zeros((*trees.SIZE, 3), np.uint8)).save(labels / "img6.png")
+    with (root / "train.txt").open("a") as file:
+        file.write("img7\n")
+    return create_dataset("folder", "train", root)
+
+
+def test_every_defect_is_listed_with_its_path(tmp_path):
+    data = broken(tmp_path)
+    with pytest.raises(DataError) as said:
+        check(data)
+    problems = said.value.problems
+    for path, what in {
+        "images/img0": "missing",
+        "labels/img1.png": "missing",
+        "images/img2.png": "damaged or incomplete",
+        "images/img3.png": "empty file",
+        "labels/img4.png": "77, 200 are no class",
+        "labels/img5.png": "11 x 10 pixels for an image of 32 x 24",
+        "labels/img6.png": "a label in colours",
+        "img7": "listed 2 times",
+    }.items():
+        assert sum(path in problem and what in problem for problem in problems) == 1, (path, problems)
+    assert len(problems) == 8 and "8 problems" in str(said.value)
+    assert all(problem in str(said.value) for problem in problems)
+    assert data.problems() == list(problems)
+
+
+def test_twenty_are_shown_and_the_rest_counted(tmp_path):
+    trees.folder(tmp_path, ids=26)
+    for path in (tmp_path / "labels").iterdir():
+        path.unlink()
+    with pytest.raises(DataError, match="and 5 more") as said:
+        check(create_dataset("folder", "train", tmp_path))
+    assert len(said.value.problems) == 25 and str(said.value).count("missing") == 20
+
+
+def test_the_rest_is_found_by_a_command_that_works(tmp_path):
+    data = create_dataset("folder", "train", trees.folder(tmp_path))
+    assert "`ham data check folder --data DIR`" in checks.listing(data, ["bad"] * 21)
+    assert "`ham data check patchwork`" in checks.listing(create_dataset("patchwork", "val", length=1), ["bad"] * 21)
+
+
+def test_labels_of_another_format_are_explained(tmp_path):
+    trees.folder(tmp_path, ids=3)
+    (tmp_path / "labels" / "img0.png").rename(tmp_path / "labels" / "img0.jpg")
+    [problem] = inspect(create_dataset("folder", "train", tmp_path)).problems
+    assert "img0.png: missing, but there is img0.jpg; labels must be PNG" in problem
+
+
+def test_two_images_of_one_id_are_ambiguous(tmp_path):
+    trees.folder(tmp_path, ids=3)
+    trees.write_image(tmp_path / "images" / "img0.webp")
+    [problem] = inspect(create_dataset("folder", "train", tmp_path)).problems
+    assert "img0.png: has the same id as img0.webp" in problem
+    for part in ("images", "labels"):
+        (tmp_path / part).rename(tmp_path / "moved")
+        (tmp_path / part).mkdir()
+        (tmp_path / "moved").rename(tmp_path / part / "train")
+    (tmp_path / "train.txt").unlink()  # all images of the folder: still one sample, and still ambiguous
+    data = create_dataset("folder", "train", tmp_path)
+    assert data.ids == ["img0", "img1", "img2"] and len(data.problems()) == 1
+
+
+def test_a_single_pixel_is_sound(tmp_path):
+    trees.folder(tmp_path, ids=2)
+    trees.write_image(tmp_path / "images" / "img0.png", (1, 1))
+    trees.write_label(tmp_path / "labels" / "img0.png", (1,), (1, 1))
+    data = create_dataset("folder", "train", tmp_path)
+    assert data[0].image.add_(1).shape == (3, 1, 1) and data.problems() == []
+
+
+def test_empty_split(tmp_path):
+    trees.folder(tmp_path)
+    (tmp_path / "train.txt").write_text("\n")
+    with pytest.raises(DataError, match="'train' is empty"):
+        check(create_dataset("folder", "train", tmp_path))
+
+
+def test_labels_without_any_class(tmp_path):
+    trees.folder(tmp_path, ids=2)
+    trees.write_label(tmp_path / "labels" / "img0.png", (255,))
+    with pytest.raises(DataError, match="no pixel"):
+        check(create_dataset("folder", "train", tmp_path))
+
+
+def test_a_turned_image_with_an_unturned_label_is_explained(tmp_path):
+    trees.folder(tmp_path, ids=2)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(np.zeros((*trees.SIZE, 3), np.uint8)).save(tmp_path / "images" / "img0.jpg", exif=exif)
+    (tmp_path / "images" / "img0.png").unlink()
+    assert "EXIF" in inspect(create_dataset("folder", "train", tmp_path)).problems[0]
+
+
+def test_what_is_found_is_right(tmp_path):
+    trees.folder(tmp_path, ids=4)
+    found = check(create_dataset("folder", "train", tmp_path))
+    labels = np.stack([np.array(Image.open(tmp_path / "labels" / f"img{i}.png")) for i in range(3)])
+    assert found.pixels == [int((labels == value).sum()) for value in (0, 1, 2, 255)]
+    assert found.sizes == {trees.SIZE: 3}
+
+
+def test_the_second_check_reads_only_what_changed(tmp_path, monkeypatch, own_cache):
+    trees.folder(tmp_path, ids=6)
+    data = create_dataset("folder", "train", tmp_path)
+    first = check(data)
+    read = []
+    real = checks._one
+    monkeypatch.setattr(checks, "_one", lambda data, index: read.append(index) or real(data, index))
+    assert check(data) == first and read == []
+    assert inspect(data, cache=False) == first and len(read) == 5
+    read.clear()
+    trees.write_label(tmp_path / "labels" / "img2.png", (0, 99), size=(5, 5))
+    assert len(inspect(data).problems) == 2 and read == [2]
+    (stored,) = own_cache.rglob("*.json")
+    assert len(json.loads(stored.read_text())) == 4  # what is not sound is not kept
+    stored.write_text("{ no json")
+    assert len(inspect(data).problems) == 2
+
+
+def test_findings_of_other_colours_are_not_taken(tmp_path):
+    trees.folder(tmp_path, ids=2, classes="sky 0 0 255\nroad 0 255 0\n")
+    Image.fromarray(np.full((*trees.SIZE, 3), (0, 0, 255), np.uint8)).save(tmp_path / "labels" / "img0.png")
+    assert check(create_dataset("folder", "train", tmp_path)).pixels == [24 * 32, 0, 0]
+    (tmp_path / "classes.txt").write_text("sky 0 255 0\nroad 0 0 255\n")
+    assert check(create_dataset("folder", "train", tmp_path)).pixels == [0, 24 * 32, 0]
+
+
+@pytest.mark.parametrize("name", [n for n in datasets.names() if n.startswith("patchwork")])
+def test_generated_sets_are_sound(name):
+    found = check(create_dataset(name, "val", length=12))
+    assert sum(found.pixels) == 12 * 64 * 64 and found.pixels[-1] == 0 and found.sizes == {(64, 64): 12}

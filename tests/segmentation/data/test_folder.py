@@ -1,0 +1,122 @@
+"""A person's own images: layouts, label kinds, odd files."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import trees
+from PIL import Image
+
+from hamburger.errors import DataError, OptionError
+from hamburger.segmentation.data import create_dataset
+
+
+@pytest.mark.parametrize("layout", ["lists", "images/split", "split/images"])
+@pytest.mark.parametrize("suffix", [".png", ".webp", ".JPG"])
+def test_layouts_and_formats(tmp_path, layout, suffix):
+    images, labels = {
+        "lists": ("images", "labels"),
+        "images/split": ("images/val", "labels/val"),
+        "split/images": ("val/images", "val/labels"),
+    }[layout]
+    pixels = trees.write_image(tmp_path / images / f"one{suffix}")
+    raw = trees.write_label(tmp_path / labels / "one.png", (0, 1), palette=True)
+    (tmp_path / "classes.txt").write_text("# my classes\nleft side\n\nright side 1 2 3\n")
+    if layout == "lists":
+        trees.write_list(tmp_path / "val.txt", ["one"])
+    data = create_dataset("folder", "val", tmp_path)
+    assert data.ids == ["one"] and data.classes == ("left side", "right side") and data.palette[1] == (1, 2, 3)
+    image, label = data[0]
+    assert np.array_equal(label.numpy(), raw)
+    if suffix != ".JPG":
+        assert np.array_equal(image.numpy(), pixels.transpose(2, 0, 1))
+
+
+def test_labels_in_colours(tmp_path):
+    trees.folder(tmp_path, ids=2, classes="sky 0 0 255\nroad 128 64 128\ntree 0 128 0\n")
+    raw = np.array(Image.open(tmp_path / "labels" / "img0.png"))
+    colours = np.zeros((256, 3), np.uint8)
+    colours[[0, 1, 2, 255]] = [(0, 0, 255), (128, 64, 128), (0, 128, 0), (9, 9, 9)]
+    Image.fromarray(colours[raw]).save(tmp_path / "labels" / "img0.png")
+    data = create_dataset("folder", "train", tmp_path, ignore_colour=[9, 9, 9])
+    assert np.array_equal(data[0].label.numpy(), raw)
+    with pytest.raises(DataError, match=r"img0.png: 1 colours that no class has \(9 9 9\)"):
+        create_dataset("folder", "train", tmp_path)[0]
+    (tmp_path / "classes.txt").write_text("sky\nroad\ntree\n")
+    with pytest.raises(DataError, match="not every class has a colour"):
+        create_dataset("folder", "train", tmp_path)[0]
+
+
+def test_remap_and_ignore(tmp_path):
+    trees.folder(tmp_path, ids=2)
+    raw = trees.write_label(tmp_path / "labels" / "img0.png", (7, 26, 3, 255))
+    data = create_dataset("folder", "train", tmp_path, remap={"7": 1, "26": 0}, ignore=[3], classes=("road", "sky"))
+    expected = np.full_like(raw, 255)
+    expected[raw == 7], expected[raw == 26] = 0, 1
+    assert np.array_equal(data[0].label.numpy(), expected)
+    with pytest.raises(DataError, match="label values 3 are no class"):
+        create_dataset("folder", "train", tmp_path, remap={7: 1, 26: 0})[0]
+    for options, complaint in (({"ignore": 1}, "that are no class"), ({"remap": {7: 3}}, "remap goes from")):
+        with pytest.raises(OptionError, match=complaint):
+            create_dataset("folder", "train", tmp_path, **options)
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("L", lambda grey: np.stack([grey] * 3)),
+        ("RGBA", lambda grey: np.full((3, *grey.shape), 255)),  # fully transparent: the white below
+        ("I;16", lambda grey: np.stack([grey] * 3)),
+    ],
+    ids=["grey", "transparent", "16 bits"],
+)
+def test_odd_images_become_rgb(tmp_path, mode, expected):
+    trees.folder(tmp_path, ids=2)
+    grey = trees.rng("grey").integers(0, 256, trees.SIZE, dtype=np.uint8)
+    image = {
+        "L": Image.fromarray(grey),
+        "RGBA": Image.fromarray(np.dstack([grey, grey, grey, np.zeros_like(grey)])),
+        "I;16": Image.fromarray(grey.astype(np.uint16) * 257),
+    }[mode]
+    image.save(tmp_path / "images" / "img0.png")
+    assert np.array_equal(create_dataset("folder", "train", tmp_path)[0].image.numpy(), expected(grey))
+
+
+def test_exif_rotation_is_applied_to_the_image(tmp_path):
+    """Stored lying (w and h swapped), shown standing: the label was drawn on what is shown."""
+    trees.folder(tmp_path, ids=2)
+    h, w = trees.SIZE
+    shown = np.zeros((h, w, 3), np.uint8)
+    shown[: h // 2] = 255  # the upper half is white
+    exif = Image.Exif()
+    exif[0x0112] = 6  # shown after a quarter turn clockwise
+    Image.fromarray(np.rot90(shown)).save(tmp_path / "images" / "img0.jpg", exif=exif, quality=95)
+    (tmp_path / "images" / "img0.png").unlink()
+    image = create_dataset("folder", "train", tmp_path)[0].image
+    assert image.shape == (3, h, w)
+    assert image[:, : h // 2 - 1].min() > 200 and image[:, h // 2 + 1 :].max() < 50
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (None, "missing; it names the classes"),
+        ("a\na\n", "named twice"),
+        ("a 1 2 300\n", "0 ... 255"),
+        ("# no\n", "found 0"),
+    ],
+    ids=["missing", "twice", "colour", "empty"],
+)
+def test_class_file_mistakes(tmp_path, text, complaint):
+    trees.folder(tmp_path)
+    (tmp_path / "classes.txt").unlink()
+    if text is not None:
+        (tmp_path / "classes.txt").write_text(text)
+    with pytest.raises(DataError, match=complaint):
+        create_dataset("folder", "train", tmp_path)
+
+
+def test_a_split_that_nobody_described(tmp_path):
+    trees.folder(tmp_path)
+    with pytest.raises(DataError, match=r"which images are 'test'.*test\.txt"):
+        create_dataset("folder", "test", tmp_path)

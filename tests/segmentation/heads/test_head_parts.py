@@ -1,0 +1,48 @@
+"""A batch in parts weighs as the whole batch does, for every term of every head."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small_heads import CHANNELS, CLASSES, LABELS, SIZES, build
+
+from hamburger.segmentation.data.batches import Batch
+from hamburger.segmentation.task import Shares
+
+
+def one_by_one(head):
+    """Training, but no image looks at another and nothing is drawn."""
+    head.train()
+    for module in head.modules():
+        if any(word in type(module).__name__ for word in ("Norm", "Dropout", "ACF")):  # the last drops attention
+            module.eval()
+    return head
+
+
+@pytest.mark.parametrize("case", ["encnet", "cfnet-encoding", "dfn", "sanet", "pspnet", "ocrnet"])
+def test_parts_add_up_to_the_batch(case):
+    head = one_by_one(build(case))
+    generator = torch.Generator().manual_seed(1)
+    features = [torch.rand(4, c, *size, generator=generator) for c, size in zip(CHANNELS, SIZES, strict=True)]
+    labels = torch.randint(0, CLASSES, (4, *LABELS), generator=generator)
+    labels[0, :, :40] = 255  # parts that differ in how much of them is labelled
+    labels[1] = 255
+    whole = head.loss(head([f.clone() for f in features]), labels)
+    halves = (slice(0, 2), slice(2, 4))
+    shares = Shares([Batch(torch.empty(0), labels[half], []) for half in halves], head)
+    total = dict.fromkeys(whole, torch.zeros(()))
+    for i, half in enumerate(halves):
+        terms = head.loss(head([f[half] for f in features]), labels[half])
+        for name, value in shares.weighted(terms, i).items():
+            total[name] = total[name] + value
+    for name, expected in whole.items():
+        torch.testing.assert_close(
+            total[name], expected, rtol=1e-4, atol=1e-6, msg=lambda said, name=name: f"{name}: {said}"
+        )
+
+
+def test_one_part_is_the_batch():
+    head = build("encnet")
+    terms = {"ce": torch.tensor(2.0), "se": torch.tensor(3.0)}
+    labels = torch.zeros(2, *LABELS, dtype=torch.long)
+    assert Shares([Batch(torch.empty(0), labels, [])], head).weighted(terms, 0) == terms

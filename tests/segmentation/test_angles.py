@@ -1,0 +1,87 @@
+"""Gradients by several strategies in the midst of a training: right, and without a trace in it."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from small_run import found, rows, small
+
+import hamburger as hb
+from hamburger.errors import OptionError
+from hamburger.segmentation.gradient_angles import STRATEGIES, angles
+from hamburger.tasks import train
+from hamburger.tasks.recipes import find_recipe
+from hamburger.training.recipe_io import digest
+
+
+def by_hand(net, images, strategy, seed):
+    """A new network told to differentiate so, all its gradients in one long vector, and that of the ham's input."""
+    net = hb.create_context(net, 8, grad=strategy, rank=3, steps=4).train()
+    stem = torch.nn.Conv2d(3, 8, 1)
+    torch.manual_seed(7)
+    for parameter in (*stem.parameters(), *net.parameters()):
+        torch.nn.init.normal_(parameter, std=0.3)
+    whole = torch.nn.Sequential(stem, net)
+    given = []
+    net.ham.register_forward_pre_hook(lambda _, args: (args[0].retain_grad(), given.append(args[0]))[0])
+    torch.manual_seed(seed)
+    whole(images).square().sum().backward()
+    return whole, torch.cat([p.grad.flatten() for p in whole.parameters()]), given[0].grad.flatten()
+
+
+@pytest.mark.parametrize("ham", ["nmf", "vq", "cd"])
+def test_norms_and_cosines_are_those_of_each_strategy_by_itself(ham):
+    images = torch.rand(2, 3, 5, 5)
+    alone = {strategy: by_hand(ham, images, strategy, seed=3) for strategy in STRATEGIES}
+    whole = alone["one-step"][0]
+    state = {name: value.clone() for name, value in whole.state_dict().items()}
+    torch.manual_seed(3)
+    draws = torch.get_rng_state()
+    measured = angles(whole, lambda: whole(images).square().sum())
+    assert torch.equal(torch.get_rng_state(), draws)
+    # the pass by hand has moved the norm's statistics of its own network once, this one not at all
+    assert all(torch.equal(value, state[name]) for name, value in whole.state_dict().items())
+    assert whole[1].ham.grad == hb.one_step and whole[1].ham.backend == "auto"
+    for place, at in (("weights", 1), ("input", 2)):
+        reference = alone["bptt"][at].double()
+        for strategy in STRATEGIES:
+            key = f"{place}_{strategy.replace(':', '').replace('-', '_')}"
+            own = alone[strategy][at].double()
+            assert measured[f"norm_{key}"] == pytest.approx(own.norm().item(), rel=1e-4)
+            if strategy != "bptt":
+                expected = torch.nn.functional.cosine_similarity(own, reference, dim=0).item()
+                assert measured[f"cosine_{key}"] == pytest.approx(expected, abs=1e-4)
+    assert measured["cosine_weights_one_step"] < 1 - 1e-6
+
+
+def test_a_training_that_is_measured_is_the_training_that_is_not(tmp_path):
+    train(small(), tmp_path / "plain", accelerator="cpu")
+    train(small("angles_every=5"), tmp_path / "measured", accelerator="cpu")
+    plain, measured = found(tmp_path / "plain"), found(tmp_path / "measured")
+    series = measured[1].pop("angles")
+    assert plain[1:] == measured[1:]
+    assert [row for row in rows(tmp_path / "measured") if "angles" not in row] == rows(tmp_path / "plain")
+    assert [row["step"] for row in series] == [0, 5, 10]
+    assert all(-1 <= row["cosine_input_one_step"] <= 1 and row["norm_weights_bptt"] > 0 for row in series)
+
+
+def test_what_explodes_is_said_to_be_no_number():
+    layer = hb.create_context("nmf", 8, rank=2)
+    measured = angles(layer, lambda: layer(torch.rand(1, 8, 4, 4)).sum() * math.inf)
+    assert set(measured.values()) == {None}
+    json.dumps(measured, allow_nan=False)
+
+
+def test_a_network_without_a_ham_is_refused(tmp_path):
+    with pytest.raises(OptionError, match="this network has none"):
+        train(small("angles_every=5", "model.context=sa", "model.context_options=none"), tmp_path, accelerator="cpu")
+    with pytest.raises(OptionError, match="angles_every"):
+        train(small("angles_every=-1"), tmp_path, accelerator="cpu")
+
+
+def test_the_digest_of_a_recipe_that_does_not_ask_is_what_it_was():
+    assert digest(find_recipe("patchwork")) == "cecd3ab31cf6bed4"
+    assert digest(small("angles_every=5")) != digest(small())

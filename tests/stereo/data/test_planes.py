@@ -1,0 +1,156 @@
+"""Generated planes: their disparity and occlusion are exact, and the same bits come again."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from hamburger.errors import OptionError
+from hamburger.stereo.data import create_stereo_set
+from hamburger.stereo.data.planes import EXPOSURE, Flat, Planes, Repeated, Rough, Surface, look, paint, visible
+
+
+def test_the_same_bits_on_every_machine():
+    digest = hashlib.sha256()
+    for split in ("train", "val"):
+        for sample in Planes(split, length=2):
+            for part in sample:
+                digest.update(part.numpy().tobytes())
+    assert digest.hexdigest()[:16] == "95af253834bd9947"
+
+
+def test_a_scene_is_a_function_of_seed_split_and_index():
+    one, again = Planes("val", seed=3, length=4), Planes("val", seed=3, length=9)
+    assert all((a == b).all() for a, b in zip(one[2], again[2], strict=True))
+    assert (one[2].left != one[1].left).any()
+    assert (one[2].left != Planes("train", seed=3)[2].left).any()
+    assert (one[2].left != Planes("val", seed=4)[2].left).any()
+
+
+def warped(sample):
+    """The right image at x - d, linear between its pixels: the left image, where both cameras see it.   3 h w"""
+    right, d = sample.right.numpy().astype(np.float64), sample.disparity.numpy().astype(np.float64)
+    h, w = d.shape
+    at = (np.arange(w) - d).clip(0, w - 1)
+    low = np.floor(at).astype(int)
+    high, share = np.minimum(low + 1, w - 1), at - low
+    rows = np.arange(h)[:, None]
+    return right[:, rows, low] * (1 - share) + right[:, rows, high] * share
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_right_pixels_are_where_the_disparity_says(index):
+    """To what linear interpolation loses between pixels; by a disparity that is one off, much more is lost."""
+    sample = Planes("train", height=96, width=192, max_disparity=48, noise=0, length=4)[index]
+    left, seen = sample.left.numpy().astype(np.float64), sample.seen.numpy()
+
+    def error(sample):
+        other = warped(sample)
+        gain = np.median((other / left)[:, seen])
+        assert abs(gain - 1) < EXPOSURE
+        return np.mean(np.abs(other / gain - left)[:, seen])
+
+    exact = error(sample)
+    assert exact < 0.4 * error(sample._replace(disparity=sample.disparity + 1))
+    assert exact < 0.4 * error(sample._replace(disparity=sample.disparity - 1))
+
+
+def scene(*boxes):
+    """Upright planes of whole disparities, 1 row high: a ground at 1 and boxes (from, to, disparity)."""
+    colours = np.array([[10.0, 20, 30], [200.0, 210, 220]])
+    rough = Rough((np.random.default_rng(0).random((127, 127)),) * 3)
+    ground = Surface(0, 0, 1, rough, colours)
+    return [
+        ground,
+        *(Surface(0, 0, d, rough, colours + 1, ((a + b) / 2, 0), ((b - a) / 2, 1)) for a, b, d in boxes),
+    ]
+
+
+def test_whole_disparities_repeat_the_very_values():
+    surfaces = scene((6, 9, 4), (14, 20, 7))
+    y, x = np.zeros((1, 24)), np.arange(24.0)[None]
+    nearest, points, disparity = look(surfaces, x, y, right=False)
+    other, points_right, _ = look(surfaces, x, y, right=True)
+    left, right = paint(surfaces, nearest, points, y), paint(surfaces, other, points_right, y)
+    seen = visible(surfaces, nearest, x - disparity, y)
+    assert disparity[0].tolist() == [1] * 6 + [4] * 4 + [1] * 4 + [7] * 7 + [1] * 3
+    # by hand: box 6 ... 9 hides 2 ... 5 of the right view, box 14 ... 20 hides 7 ... 13
+    hidden = {*range(3, 6), *range(10, 14), 0}
+    assert [bool(v) for v in seen[0]] == [x not in hidden for x in range(24)]
+    for column in range(24):
+        if column not in hidden:
+            assert (left[:, 0, column] == right[:, 0, column - int(disparity[0, column])]).all()
+
+
+def test_visibility_is_that_of_the_right_view_itself():
+    """Slanted planes: a left pixel is seen where the right camera, looking at that very place, finds its surface."""
+    data = Planes("train", planes=8, length=3)
+    for index in range(3):
+        sample = data[index]
+        surfaces = data.surfaces(drawn(data, index))
+        y, x = np.meshgrid(np.arange(64.0), np.arange(128.0), indexing="ij")
+        nearest, _, disparity = look(surfaces, x, y, right=False)
+        there = x - disparity
+        found, points, _ = look(surfaces, there, y, right=True)
+        inside = (there >= 0) & (there <= 127)
+        expected = inside & (found == nearest)
+        assert np.mean(expected != sample.seen.numpy()) < 1e-3  # on an edge, rounding decides
+        same = expected & (found == nearest)
+        assert np.abs(points - x)[same].max() < 1e-9
+        assert np.array_equal(sample.disparity.numpy(), disparity.astype(np.float32))
+
+
+@pytest.mark.parametrize("right", [False, True])
+def test_no_surface_reaches_out_of_its_box(right):
+    data = Planes("train", height=48, width=96, planes=12, length=20)
+    y, x = np.meshgrid(np.arange(48.0), np.arange(96.0), indexing="ij")
+    smaller = 0
+    for index in range(20):
+        surfaces = data.surfaces(drawn(data, index))
+        whole = look(surfaces, x, y, right=right)
+        assert all(map(np.array_equal, look(surfaces, x, y, right=right, pixels=True), whole))
+        boxes = (surface.box(48, 96, right=right) for surface in surfaces)
+        smaller += sum((rows.stop - rows.start) * (columns.stop - columns.start) < 48 * 96 for rows, columns in boxes)
+    assert smaller > 200
+
+
+def drawn(data, index):
+    from hamburger.training.keyed_rng import Draws
+
+    return Draws(data.seed, 0, index)
+
+
+def test_disparities_stay_in_their_range_and_all_kinds_occur():
+    data = create_stereo_set("planes", "train", length=30)
+    kinds = set()
+    for index, sample in enumerate(data):
+        assert sample.disparity.min() >= 1 and sample.disparity.max() <= 31
+        assert 0.4 < sample.seen.float().mean() < 1
+        ground, *planes = data.surfaces(drawn(data, index))
+        assert isinstance(ground.texture, Rough)
+        kinds |= {type(plane.texture) for plane in planes}
+    assert kinds == {Rough, Repeated, Flat}
+
+
+def test_a_repeated_texture_repeats_within_the_disparities():
+    texture = Repeated(8.0, 11.0)
+    x, y = np.arange(40.0), np.zeros(40)
+    assert np.allclose(texture(x, y), texture(x + 8, y)) and not np.allclose(texture(x, y), texture(x + 4, y))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"height": 8}, "height"),
+        ({"max_disparity": 65}, "max_disparity <= 64"),
+        ({"noise": -1}, "noise"),
+        ({"length": 0}, "length"),
+        ({"planess": 3}, "did you mean 'planes'"),
+        ({"split": "test"}, "split"),
+    ],
+)
+def test_options_that_cannot_be(options, message):
+    with pytest.raises(OptionError, match=message):
+        create_stereo_set("planes", options.pop("split", "train"), **options)

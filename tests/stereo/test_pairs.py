@@ -1,0 +1,72 @@
+"""Which stereo pairs are meant, and that their files are as safe as those of photographs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import stereo_trees
+import torch
+from PIL import Image
+from torch import nn
+
+import hamburger as hb
+from hamburger.checkpoints.weights_file import Info
+from hamburger.inference.image_inputs import Photo
+from hamburger.inference.predict_files import predict_all
+from hamburger.stereo.predict import find_pairs
+from hamburger.training.task import Answer, Answers
+
+
+@pytest.fixture
+def images(tmp_path):
+    for name in ("left", "right", "other"):
+        Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(tmp_path / f"{name}.png")
+    return tmp_path
+
+
+def test_images_in_twos_and_folders(images):
+    left, right, other = (images / f"{name}.png" for name in ("left", "right", "other"))
+    stereo_trees.middlebury(images / "tree")
+    found = find_pairs([left, right, images / "tree", other, right]).photos
+    assert found[:2] == (Photo(left, "left", right), Photo(other, "other", right))
+    assert [pair.name for pair in found[2:]] == ["aloe", "art", "cones", "motorcycle", "piano"]
+    assert found[4].paths == tuple(images / "tree" / "cones" / name for name in ("im2.png", "im6.png"))
+    without = find_pairs([images / "tree"], outside=images / "tree" / "cones").photos
+    assert [pair.name for pair in without] == ["aloe", "art", "motorcycle", "piano"]
+
+
+@pytest.mark.parametrize(
+    ("names", "recursive", "message"),
+    [
+        (["left", "right", "other"], False, "got 3 images"),
+        (["left", "right", "left", "other"], False, "named twice"),
+        (["left", "right"], True, "leave out --recursive"),
+    ],
+)
+def test_what_is_no_pair(images, names, recursive, message):
+    with pytest.raises(hb.OptionError, match=message):
+        find_pairs([images / f"{name}.png" for name in names], recursive=recursive)
+
+
+def test_pairs_of_one_name(images):
+    for folder in ("a", "b"):
+        stereo_trees.middlebury(images / folder)
+    with pytest.raises(hb.OptionError, match="several pairs are called aloe, art"):
+        find_pairs([images / "a", images / "b"])
+
+
+def test_neither_image_is_written_over(images):
+    class Maps(Answers):
+        columns = ("map",)
+        pairs = True
+        files = {"map": lambda name: images.relative_to(images) / "right.png"}  # noqa: RUF012
+
+        def __call__(self, *paths):
+            return Answer({}, (), {"map": b"abc"})
+
+    with pytest.raises(hb.OptionError, match=r"right\.png would overwrite an image"):
+        predict_all(
+            Maps(nn.Identity(), Info(), torch.device("cpu")),
+            find_pairs([images / "left.png", images / "right.png"]).photos,
+            images,
+        )

@@ -1,0 +1,51 @@
+"""Grids on a card: warm processes that leave nothing to the next run, gradients in the midst of a training."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from small_run import SETTINGS, small
+
+from hamburger.inspect.network import look_inside
+from hamburger.segmentation.model import create_model
+from hamburger.tasks import train
+from hamburger.tasks.sweep import Cell, run_grid
+
+pytestmark = pytest.mark.gpu
+
+
+def test_a_warm_process_counts_the_memory_of_each_run_by_itself(tmp_path):
+    """The same training behind a larger one, and alone."""
+    large = Cell("large", "patchwork", 0, (*SETTINGS, "model.head_options.width=256", "batch=16"))
+    little = Cell("little", "patchwork", 0, SETTINGS)
+    run_grid([large, little], tmp_path / "warm", warm=True)
+    run_grid([little], tmp_path / "fresh")
+    peaks = [
+        json.loads((tmp_path / kind / "little-seed0" / "result.json").read_text())["peak_mb"]
+        for kind in ("warm", "fresh")
+    ]
+    assert peaks[0] == pytest.approx(peaks[1], rel=0.1)
+
+
+@pytest.mark.parametrize("precision", ["32", "bf16"])
+def test_gradients_are_compared_on_the_card_and_change_nothing(precision, tmp_path):
+    measured = train(small("angles_every=5", f"precision={precision}"), tmp_path / "measured", accelerator="cuda")
+    series = measured.values["angles"]
+    assert [row["step"] for row in series] == [0, 5, 10]
+    assert all(-1.001 <= row["cosine_input_one_step"] <= 1.001 and row["norm_weights_bptt"] > 0 for row in series)
+    plain = train(small(f"precision={precision}"), tmp_path / "plain", accelerator="cuda")
+    assert measured.values["loss"] == pytest.approx(plain.values["loss"], rel=0.05)
+
+
+@pytest.mark.parametrize("context", ["nmf", "vq", "cd", "sa", "da", "nonlocal"])
+def test_ranks_on_the_card_are_those_on_the_processor(context):
+    torch.manual_seed(0)
+    net = create_model("hamnet", backbone="tiny", output_stride=4, num_classes=4, context=context).eval()
+    batch = torch.rand(2, 3, 40, 36), torch.randint(0, 4, (2, 40, 36))
+    here = look_inside(net, [batch])
+    there = look_inside(net.cuda(), [tuple(each.cuda() for each in batch)])
+    assert here.keys() == there.keys()
+    for key in (key for key in here if key.startswith(("rank_", "silent", "spectrum", "positions"))):
+        assert there[key] == pytest.approx(here[key], rel=0.05, abs=0.02), key

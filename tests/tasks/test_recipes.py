@@ -1,0 +1,120 @@
+"""Every recipe: stored and read back, checked before work; the paper's numbers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+
+import pytest
+
+from hamburger.errors import InputError, OptionError, UnknownNameError
+from hamburger.segmentation.recipe import SegmentationRecipe, check_recipe, segmentation_recipes
+from hamburger.tasks.recipes import find_recipe, from_json
+from hamburger.training.recipe_io import apply, differences, digest, flat, to_json
+
+
+@pytest.mark.parametrize("name", segmentation_recipes)
+def test_json_brings_the_same_recipe_back(name):
+    recipe = segmentation_recipes.create(name)
+    assert recipe.name == name
+    check_recipe(recipe)
+    again = from_json(to_json(recipe))
+    assert again == recipe
+    assert digest(again) == digest(recipe)
+    assert differences(again, recipe) == []
+
+
+def test_the_paper_s_numbers():
+    ablation, voc, more, context = (
+        segmentation_recipes.create(n) for n in ("voc-ablation", "voc", "voc-trainval", "context")
+    )
+    assert (ablation.model.backbone, ablation.model.output_stride) == ("resnet50", 16)
+    assert (ablation.batch, ablation.steps, ablation.optim.lr, ablation.data.crop) == (12, 30_000, 9e-3, 513)
+    assert (ablation.optim.momentum, ablation.optim.weight_decay, ablation.optim.power) == (0.9, 1e-4, 0.9)
+    assert (ablation.data.scales, ablation.data.flip, ablation.bn_momentum) == ((0.5, 2.0), True, 3e-4)
+    assert (voc.model.backbone, voc.model.output_stride, voc.batch, voc.steps) == ("resnet101", 8, 16, 60_000)
+    assert (more.data.train_split, more.steps, more.optim.lr) == ("trainval", 20_000, pytest.approx(9e-4))
+    assert (context.optim.lr, context.steps, context.data.name) == (2e-3, 25_000, "context")
+
+
+def test_the_digest_sees_every_field():
+    recipe = segmentation_recipes.create("patchwork")
+    seen = {digest(recipe)}
+    for path, value in flat(recipe).items():
+        # text fields that allow anything, numbers moved by a little, flags turned
+        other = not value if isinstance(value, bool) else value + 1 if isinstance(value, int | float) else "other"
+        if path == "optim.clip":
+            other = 1.0  # a number that is not set
+        if isinstance(value, list):
+            other = ",".join(str(v + 1) for v in value)
+        changed = apply(recipe, [f"{path}={other}"])
+        assert differences(recipe, changed) != [], path
+        seen.add(digest(changed))
+    assert len(seen) == 1 + len(flat(recipe))
+
+
+def test_differences_name_fields_as_set_does():
+    recipe = segmentation_recipes.create("patchwork")
+    changed = apply(recipe, ["optim.lr=0.5", "model.context_options.rank=3"])
+    assert differences(recipe, changed) == [
+        "model.context_options.rank: not set here, 3 there",
+        f"optim.lr: {recipe.optim.lr} here, 0.5 there",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("setting", "processes", "said"),
+    [
+        ("batch=0", 1, "batch must be a whole number"),
+        ("batch=15", 2, "--set batch=16"),
+        ("accumulate=3", 1, "--set batch=18"),
+        ("precision=fp8", 1, "no precision 'fp8'"),
+        ("optim.lr=-1", 1, "optim.lr"),
+        ("optim.lr=inf", 1, "optim.lr"),
+        ("optim.lr=nan", 1, "optim.lr"),
+        ("optim.warmup=-1", 1, "optim.warmup"),
+        ("optim.clip=0", 1, "optim.clip"),
+        ("data.scales=2,1", 1, "small to large"),
+        ("data.crop=0", 1, "data.crop"),
+        ("data.resident=maybe", 1, "data.resident"),
+        ("bn_momentum=2", 1, "bn_momentum"),
+        ("seed=-1", 1, "seed"),
+        ("log_every=0", 1, "log_every"),
+    ],
+)
+def test_what_cannot_be_run_is_said_before_any_work(setting, processes, said):
+    with pytest.raises(OptionError, match=said):
+        check_recipe(apply(segmentation_recipes.create("patchwork"), [setting]), processes=processes)
+
+
+def test_start_and_pretrained_exclude_each_other():
+    recipe = apply(segmentation_recipes.create("voc"), ["start=runs/a", "model.pretrained=file.safetensors"])
+    with pytest.raises(OptionError, match=r"start .* replaces every weight"):
+        check_recipe(recipe)
+
+
+def test_foreign_json_is_refused_by_name():
+    stored = json.loads(to_json(segmentation_recipes.create("voc")))
+    with pytest.raises(OptionError, match="did you mean 'batch'"):
+        from_json(json.dumps({**stored, "btach": 3}))
+    with pytest.raises(OptionError, match=r"recipe.steps: takes a whole number, got '3'"):
+        from_json(json.dumps({**stored, "steps": "3"}))
+    with pytest.raises(OptionError, match="no JSON"):
+        from_json("{")
+    with pytest.raises(OptionError, match="name"):
+        from_json("{}")
+
+
+def test_a_recipe_file_stands_for_a_name(tmp_path):
+    recipe = replace(segmentation_recipes.create("voc"), steps=7)
+    (tmp_path / "recipe.json").write_text(to_json(recipe))
+    assert find_recipe(str(tmp_path / "recipe.json")) == recipe
+    with pytest.raises(InputError, match="no recipe file"):
+        find_recipe(str(tmp_path / "none.json"))
+    with pytest.raises(UnknownNameError, match="did you mean 'patchwork'"):
+        find_recipe("pachwork")
+
+
+def test_every_field_has_a_place_in_the_flat_form():
+    names = {path.split(".")[0] for path in flat(segmentation_recipes.create("voc"))}
+    assert names == {field.name for field in fields(SegmentationRecipe)}

@@ -1,0 +1,126 @@
+"""One road for every task: what is known of each, which score is kept, and that no command assumes another's score."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from io import StringIO
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+from small_run import rows
+
+import hamburger as hb
+from hamburger.cli import compare
+from hamburger.generation.recipe import GanRecipe
+from hamburger.report.page import write_report
+from hamburger.tasks import Classes, recipes, task_of, task_of_weights, tasks, train
+from hamburger.tasks.compare import variants
+from hamburger.tasks.recipes import find_training
+from hamburger.tasks.sweep import cells, check_grid
+from hamburger.training.checkpoint import ScoredProgress
+from hamburger.training.recipe_io import apply, to_json
+from hamburger.training.scores import Score
+from hamburger_lab.ablations.cells import ablation_cells
+from hamburger_lab.cli import ablate
+
+ERROR = Score("epe", "EPE", "px", higher=False)
+SMALL = ("data.options.length=32", "batch=8", "steps=6", "eval_every=2", "checkpoint_every=6")
+
+
+@pytest.fixture
+def depth(monkeypatch):
+    """A task that is judged by an error in pixels; its recipes are those of classifiers under another name."""
+    kind = replace(recipes.CLASSES, task="depth", networks="Depth", scores=(ERROR,), pooled="over all", each=None)
+    monkeypatch.setitem(recipes.kinds, "depth", kind)
+    monkeypatch.setitem(tasks, "depth", Classes())
+    return kind
+
+
+def test_every_kind_of_recipe_has_its_task():
+    assert list(tasks) == list(recipes.kinds)
+    for task in tasks.values():
+        for name in task.kind.named:
+            assert task_of(find_training(name)) is task
+    with pytest.raises(hb.InputError, match="no task trains a GanRecipe"):
+        recipes.kind_of(GanRecipe("x"))
+    with pytest.raises(hb.InputError, match=r"'clases'.*did you mean 'classes'"):
+        recipes.kind_named("clases", "here")
+
+
+@pytest.mark.parametrize("name", ["patchwork", "figures-classes", "shapes-detect", "planes-tiny"])
+def test_weights_say_which_split_judged_them(name):
+    """`ham eval` of a run scores that split."""
+    recipe = apply(find_training(name), ["data.val_split=held-out"])
+    some = SimpleNamespace(classes=("a", "b"), palette=None)
+    assert task_of(recipe).info(recipe, SimpleNamespace(train=some, val=some)).extra["val_split"] == "held-out"
+
+
+def test_a_score_says_which_way_is_better():
+    share = Score("miou", "mIoU")
+    assert share.better(0.7, 0.6) and not share.better(0.6, 0.6) and not share.better(0.5, 0.6)
+    assert ERROR.better(0.6, 0.7) and not ERROR.better(0.7, 0.7)
+    assert (share.spoken(0.712), share.heading, share.signed(-0.01)) == ("mIoU 71.20", "mIoU, %", "-1.00")
+    assert (ERROR.spoken(1.25), ERROR.heading, ERROR.signed(0.5)) == ("EPE 1.25 px", "EPE, px", "+0.50")
+
+
+def test_the_lowest_is_kept_where_less_is_better(tmp_path, monkeypatch):
+    less = replace(recipes.CLASSES, scores=(Score("accuracy", "error", "", higher=False),))
+    monkeypatch.setattr(Classes, "kind", less)
+    result = train(apply(find_training("figures-classes"), SMALL), tmp_path / "run", accelerator="cpu").values
+    found = {row["step"]: row["accuracy"] for row in rows(tmp_path / "run") if "accuracy" in row}
+    assert result["best_accuracy"] == min(found.values()) < max(found.values())
+    assert found[result["best_step"]] == result["best_accuracy"]
+    weights = tmp_path / "run" / "best.safetensors"
+    assert task_of_weights(weights).load(weights)[1].extra["accuracy"] == result["best_accuracy"]
+
+
+def test_checkpoints_from_before_the_tasks_are_understood():
+    now = ScoredProgress()
+    now.load({"step": 4, "loss": 1.0, "evaluated": 4, "best_step": 2, "scores": {}, "best_miou": 0.5})
+    assert (now.step, now.best_step, now.best) == (4, 2, 0.5)
+
+
+@pytest.mark.parametrize("name", ["gradient", "parts", "steps", "contexts"])
+def test_grids_of_other_tasks(name, tmp_path):
+    check_grid(ablation_cells(name, "figures-classes", seeds=[0]), tmp_path)
+    check_grid(cells("figures-classes", variants(["baseline", "sa-flash"]), [0], ()), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["latent", "inside"])
+def test_grids_about_the_head_of_segmentation_say_so(name):
+    with pytest.raises(hb.OptionError, match="head of a segmentation network"):
+        ablation_cells(name, "figures-classes", seeds=[0])
+
+
+def lines(table):
+    console = Console(width=200, file=StringIO())
+    console.print(table)
+    return console.file.getvalue().splitlines()
+
+
+def test_tables_take_the_score_from_the_task(depth):
+    about = {"task": "depth", "recipe": "planes", "protocol": "one view", "hardware": "here", "torch": "2", "steps": 5}
+    about |= {"images_per_s": 1.0, "peak_mb": 1.0, "ablation": "parts", "loss": None, "seconds": 1.0}
+    found = [{**about, "context": name, "cell": name, "epe": value} for name, value in (("sa", 1.25), ("nmf", 2.5))]
+    compared = lines(compare.table(found))
+    assert "validation EPE" in compared[0] and "EPE, px" in compared[2]
+    assert [line.split()[1] for line in compared if "sa " in line or "nmf " in line] == ["nmf", "sa"]  # best last
+    assert any("1.250" in line for line in compared)
+    ablated = "\n".join(lines(ablate.table(found)))
+    assert "EPE, px" in ablated and "1.25" in ablated and "125" not in ablated
+
+
+def test_a_page_takes_the_score_from_the_task(depth, tmp_path):
+    for seed in range(3):
+        for context, value in ((None, 2.0 + seed / 10), ("nmf", 1.5)):
+            run = tmp_path / "runs" / f"{context}-{seed}"
+            run.mkdir(parents=True)
+            recipe = apply(find_training("figures-classes"), [f"model.context={context or 'none'}", f"seed={seed}"])
+            (run / "recipe.json").write_text(to_json(replace(recipe, task="depth")))
+            (run / "metrics.jsonl").write_text(json.dumps({"step": 1, "epe": value}) + "\n")
+            (run / "result.json").write_text(json.dumps({"epe": value}))
+    text = write_report([tmp_path / "runs"], tmp_path / "report.html").read_text()
+    assert "The lowest mean EPE is that of nmf: 1.50 px" in text and "nmf minus baseline is -0.60 px" in text
+    assert "Validation EPE" in text and "mIoU" not in text and "<h1>Depth on figures</h1>" in text

@@ -1,0 +1,74 @@
+"""How fast training went and what it took, over all the parts that a run was made in."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small_run import small
+
+from hamburger.errors import Interrupted
+from hamburger.segmentation import task
+from hamburger.tasks import train
+from hamburger.training import checkpoint, trainer
+from hamburger.training.metrics_log import Clock
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def stopped_at_the_end(tmp_path, monkeypatch):
+    """A run that was stopped when all steps were made and its result was not written."""
+    original = task.Loop.after_step
+
+    def after(self):
+        original(self)
+        if self.progress.step == self.recipe.steps:
+            self.saved = None
+            self.interrupt()
+
+    monkeypatch.setattr(task.Loop, "after_step", after)
+    with pytest.raises(Interrupted):
+        train(small(), tmp_path / "run", accelerator="cpu")
+    monkeypatch.undo()
+    return tmp_path / "run"
+
+
+def test_a_run_that_goes_on_counts_on(stopped_at_the_end):
+    before = checkpoint.load(stopped_at_the_end).state["clock"]
+    assert before["images"] == 12 * 4 and before["seconds"] > 0
+    values = train(small(), stopped_at_the_end, accelerator="cpu", resume=True).values
+    assert values["images_per_s"] == round(before["warm_images"] / before["warm_seconds"], 2)
+    assert values["seconds"] == round(before["seconds"], 2)
+
+
+def test_another_machine_does_not_count_on(stopped_at_the_end, monkeypatch):
+    monkeypatch.setattr(trainer, "hardware_name", lambda device: "another")
+    values = train(small(), stopped_at_the_end, accelerator="cpu", resume=True).values
+    assert values["images_per_s"] is None and values["seconds"] == 0.0
+
+
+def test_the_highest_peak_of_all_parts_counts():
+    high, clock = 2.0**30, Clock()
+    clock.load({**Clock().state(CPU, "here"), "peak": high}, "here")
+    assert clock.peak_mb(CPU) == high
+    fresh = Clock()
+    fresh.load({**Clock().state(CPU, "here"), "peak": high}, "there")
+    assert 0 < fresh.peak_mb(CPU) < high
+
+
+def test_the_first_stretch_of_every_part_is_cold():
+    clock = Clock(images=64, seconds=2.0, warm_images=32, warm_seconds=1.0)
+    clock.start()
+    clock.lap(32, 0.0)
+    assert clock.images == 96 and clock.warm_images == 32
+    clock.lap(32, 0.0)
+    assert clock.warm_images == 64
+
+
+def test_a_short_run_has_a_speed_and_an_empty_one_has_none():
+    clock = Clock()
+    clock.start()
+    assert clock.images_per_s is None
+    clock.lap(32, 0.0)
+    clock.lap(0, 0.0)  # before an evaluation
+    assert clock.images_per_s > 0

@@ -1,0 +1,50 @@
+"""What mixed precision rounds, and what it leaves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from hamburger.detection.recipe import detection_recipes
+from hamburger.tasks import train
+from hamburger.training.accelerator import Accelerator
+from hamburger.training.recipe_io import apply
+
+SMALL = (
+    "model.size=64",
+    "model.max_size=64",
+    "data.options.size=64",
+    "data.options.length=8",
+    "data.crop=64",
+    "batch=2",
+)
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+
+    def forward(self, x, boxes):
+        return {"seen": boxes["corners"], "product": self.linear(x)}
+
+
+def test_inputs_arrive_as_they_are_and_products_are_rounded():
+    net = Accelerator.choose(accelerator="cpu").fabric("bf16").setup(Scaled())
+    x, corners = torch.randn(3, 2), torch.tensor([513.0, 1023.5])
+    found = net(x, {"corners": corners})
+    assert torch.equal(found["seen"], corners)
+    exact = net.linear(x)
+    assert found["product"].dtype == torch.float32  # as the loss wants it
+    assert not torch.equal(found["product"], exact)
+    torch.testing.assert_close(found["product"], exact, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("precision", ["32", "bf16"])
+def test_detection_trains_in_mixed_precision_as_in_full(precision, tmp_path):
+    settings = [*SMALL, "steps=2", "log_every=1", "eval_every=2", "checkpoint_every=2", f"precision={precision}"]
+    result = train(
+        apply(detection_recipes.create("shapes-detect"), settings), tmp_path / "run", accelerator="cpu"
+    ).values
+    assert result["precision"] == precision

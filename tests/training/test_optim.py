@@ -1,0 +1,71 @@
+"""The three groups, the schedule, and the update they make."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from hamburger.contexts import create_context, list_contexts
+from hamburger.training.optim import groups, learning_rate, set_rate, sgd
+from hamburger.training.recipe import Optim
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.norm = nn.BatchNorm2d(4)
+        self.linear = nn.Linear(4, 2)
+        self.gate = nn.Parameter(torch.zeros(1))
+        self.wide_gate = nn.Parameter(torch.zeros(1, 1, 1, 1))
+        self.frozen = nn.Parameter(torch.zeros(2, 2), requires_grad=False)
+
+
+def test_every_parameter_has_its_group():
+    net = Net()
+    weights, scales, biases = ({id(p) for p in group["params"]} for group in groups(net, Optim()))
+    assert weights == {id(net.conv.weight), id(net.linear.weight)}
+    assert scales == {id(net.norm.weight), id(net.gate), id(net.wide_gate)}
+    assert biases == {id(net.conv.bias), id(net.norm.bias), id(net.linear.bias)}
+
+
+@pytest.mark.parametrize("name", list_contexts())
+def test_no_parameter_of_a_context_is_left_out_or_taken_twice(name):
+    net = create_context(name, 32)
+    found = [id(p) for group in groups(net, Optim()) for p in group["params"]]
+    assert sorted(found) == sorted(id(p) for p in net.parameters() if p.requires_grad)
+
+
+def test_one_step_by_hand():
+    """Decay on weights alone, biases at twice the rate, then momentum."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 2), nn.LayerNorm(2))
+    optim = Optim(lr=0.1, momentum=0.9, weight_decay=0.01, bias_lr=2.0)
+    expected = {name: p.detach().double().clone() for name, p in net.named_parameters()}
+    velocity = {name: torch.zeros_like(p) for name, p in expected.items()}
+    optimizer = sgd(net, optim)
+    x = torch.randn(5, 3)
+    for rate in (0.1, 0.05):
+        set_rate(optimizer, rate)
+        optimizer.zero_grad()
+        net(x).square().sum().backward()
+        for name, p in net.named_parameters():
+            gradient = p.grad.double() + (0.01 * expected[name] if name == "0.weight" else 0)
+            velocity[name] = gradient if rate == 0.1 else 0.9 * velocity[name] + gradient
+            expected[name] -= rate * (2 if name.endswith("bias") else 1) * velocity[name]
+        optimizer.step()
+    for name, p in net.named_parameters():
+        torch.testing.assert_close(p.detach().double(), expected[name], rtol=1e-5, atol=1e-6)
+
+
+def test_the_rate_is_poly_after_a_rise():
+    optim = Optim(lr=0.009, power=0.9)
+    assert learning_rate(optim, 0, 100) == 0.009
+    assert learning_rate(optim, 50, 100) == pytest.approx(0.009 * 0.5**0.9)
+    assert 0 < learning_rate(optim, 99, 100) < 0.009 * 0.02
+    warm = Optim(lr=1.0, power=1.0, warmup=4)
+    assert [learning_rate(warm, step, 100) for step in range(5)] == pytest.approx(
+        [0.25, 0.5 * 0.99, 0.75 * 0.98, 0.97, 0.96]
+    )
+    assert learning_rate(Optim(lr=1.0, warmup=50), 9, 10) > 0

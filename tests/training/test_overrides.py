@@ -1,0 +1,68 @@
+"""Dotted changes to recipes."""
+
+from __future__ import annotations
+
+import pytest
+
+from hamburger.errors import OptionError
+from hamburger.segmentation.recipe import segmentation_recipes
+from hamburger.training.recipe_io import apply
+
+BASE = segmentation_recipes.create("patchwork")
+
+
+@pytest.mark.parametrize(
+    ("setting", "read", "value"),
+    [
+        ("model.context=vq", lambda r: r.model.context, "vq"),
+        ("model.context=none", lambda r: r.model.context, None),
+        ("optim.lr=1e-2", lambda r: r.optim.lr, 0.01),
+        ("optim.lr=1", lambda r: r.optim.lr, 1.0),
+        ("steps=30_000", lambda r: r.steps, 30_000),
+        ("data.scales=0.5, 2", lambda r: r.data.scales, (0.5, 2.0)),
+        ("data.flip=yes", lambda r: r.data.flip, True),
+        ("precision=32", lambda r: r.precision, "32"),
+        ("start=runs/a=b", lambda r: r.start, "runs/a=b"),
+        ("model.context_options.rank=32", lambda r: r.model.context_options, {"rank": 32}),
+        ("model.context_options.parts=lower,upper", lambda r: r.model.context_options, {"parts": ["lower", "upper"]}),
+        ("model.head_options.dropout=0.5", lambda r: r.model.head_options["dropout"], 0.5),
+        ("model.head_options=none", lambda r: r.model.head_options, {}),
+        ('data.options={"size": 32}', lambda r: r.data.options, {"size": 32}),
+        ("data.options.a.b=true", lambda r: r.data.options, {"a": {"b": True}}),
+    ],
+)
+def test_values_are_read_by_the_type_of_their_field(setting, read, value):
+    found = read(apply(BASE, [setting]))
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_later_settings_win_and_the_recipe_given_stays():
+    changed = apply(BASE, ["steps=3", "steps=4", "model.head_options.a=1", "model.head_options.b=2"])
+    assert changed.steps == 4
+    assert changed.model.head_options == {**BASE.model.head_options, "a": 1, "b": 2}
+    assert "a" not in BASE.model.head_options
+    assert BASE.steps != 4
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("model.contxt=vq", "did you mean 'context'"),
+        ("optm.lr=1", "did you mean 'optim'"),
+        ("optim.lr=fast", "takes a number, got 'fast'"),
+        ("steps=1.5", "takes a whole number"),
+        ("steps=none", "takes a whole number"),
+        ("data.flip=maybe", "true or false"),
+        ("data.scales=1", "2 values with commas"),
+        ("model=hamnet", "'model' is a group"),
+        ("steps.more=1", "has no field 'more'"),
+        ("steps", "path=value"),
+        ("=3", "path=value"),
+        ("data.options=3", "options by name"),
+        ("data.options.a={", "none"),
+    ],
+)
+def test_mistakes_name_the_setting_and_the_rule(setting, said):
+    with pytest.raises(OptionError, match=said):
+        apply(BASE, [setting])

@@ -1,0 +1,354 @@
+"""A whole small run: what lies in its folder, what it refuses, how it ends when something breaks."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+
+import pytest
+import torch
+from small_run import found, rows, small
+
+from hamburger.errors import CheckpointError, DataError, Interrupted, OptionError, TrainingError
+from hamburger.segmentation import task
+from hamburger.segmentation.data.batches import Batches
+from hamburger.segmentation.weights import load_weights
+from hamburger.tasks import train
+from hamburger.tasks.recipes import from_json
+from hamburger.training import checkpoint
+from hamburger.training.metrics_log import Began, Evaluated, Logged, Note, Saved
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """An undisturbed run, and all that it told."""
+    torch.manual_seed(5)  # what the caller has drawn before must not matter
+    run = tmp_path_factory.mktemp("runs") / "undisturbed"
+    told = []
+    return run, told, train(small(), run, accelerator="cpu", on_event=told.append)
+
+
+def test_the_folder_holds_what_it_promises(finished):
+    run, told, result = finished
+    stored = json.loads((run / "result.json").read_text())
+    assert stored == result.values
+    assert (stored["steps"], stored["seed"], stored["context"], stored["protocol"]) == (12, 0, "nmf", "single scale")
+    assert 0 <= stored["miou"] <= stored["best_miou"] <= 1
+    assert stored["images_per_s"] > 0
+    assert from_json((run / "recipe.json").read_text()) == small()
+    assert {"last.ckpt", "previous.ckpt"} <= {path.name for path in run.iterdir()}
+    assert [row["step"] for row in rows(run) if "loss" in row] == [5, 10, 12]
+    assert [row["step"] for row in rows(run) if "miou" in row] == [6, 12]
+    assert [event.step for event in told if isinstance(event, Saved)] == [4, 6, 8, 12]
+    assert isinstance(told[0], Began)
+    assert {Logged, Evaluated} <= {type(event) for event in told}
+    assert not list(run.glob("**/*tensorboard*"))
+
+
+def test_the_best_weights_score_what_the_run_says(finished):
+    run, _, result = finished
+    from hamburger.segmentation.data import create_dataset
+    from hamburger.segmentation.evaluate import evaluate
+
+    net, info = load_weights(run / "best.safetensors")
+    data = create_dataset("patchwork", "val", **info.extra["data_options"])
+    scores = evaluate(net, data, device=torch.device("cpu"), mean=info.mean, std=info.std)
+    assert scores.miou == result.values["best_miou"]
+    assert info.extra["step"] == result.values["best_step"]
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_does_not(finished, tmp_path):
+    torch.manual_seed(77)
+    train(small(), tmp_path / "again", accelerator="cpu")
+    assert found(tmp_path / "again") == found(finished[0])
+    train(small("seed=1", "steps=6"), tmp_path / "other", accelerator="cpu")
+    assert rows(tmp_path / "other")[0]["loss"] != rows(finished[0])[0]["loss"]
+
+
+def test_a_finished_run_is_only_read(finished):
+    run, told, result = finished
+    before = {path: path.stat().st_mtime_ns for path in run.iterdir() if path.name != ".lock"}
+    told = []
+    assert train(small(), run, accelerator="cpu", resume=True, on_event=told.append).values == result.values
+    assert [type(event) for event in told] == [Note]
+    assert {path: path.stat().st_mtime_ns for path in run.iterdir() if path.name != ".lock"} == before
+
+
+def test_a_folder_with_a_run_is_not_overwritten(finished):
+    with pytest.raises(OptionError, match="already holds a run"):
+        train(small(), finished[0], accelerator="cpu")
+    with pytest.raises(CheckpointError, match=r"another recipe \(optim.lr: 0.5 here, 0.2 there\)"):
+        train(small("optim.lr=0.5"), finished[0], accelerator="cpu", resume=True)
+
+
+def test_mistakes_leave_no_run_behind(tmp_path):
+    run = tmp_path / "run"
+    for settings, kind in (("model.context_options.rnk=3",), OptionError), (("data.options.length=0",), OptionError):
+        with pytest.raises(kind):
+            train(small(*settings), run, accelerator="cpu")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OptionError, match="is a file"):
+        train(small(), tmp_path / "file", accelerator="cpu")
+    train(small("steps=2", "optim.warmup=0"), run, accelerator="cpu")
+
+
+def test_two_trainings_never_share_a_folder(tmp_path):
+    import subprocess
+    import sys
+
+    hold = (
+        "import fcntl, sys\nf = open(sys.argv[1], 'wb')\nfcntl.lockf(f, fcntl.LOCK_EX)\nprint(1, flush=True)\ninput()"
+    )
+    command = [sys.executable, "-c", hold, str(tmp_path / ".lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        with pytest.raises(OptionError, match="another process is training"):
+            train(small(), tmp_path, accelerator="cpu")
+        other.communicate(b"\n")
+
+
+class After:
+    """Calls `act` in place of the n-th call of something."""
+
+    def __init__(self, n, act, original):
+        self.left, self.act, self.original = n, act, original
+
+    def __call__(self, *args, **kwargs):
+        self.left -= 1
+        return self.act(*args, **kwargs) if self.left == 0 else self.original(*args, **kwargs)
+
+
+def resumed(run, *settings):
+    train(small(*settings), run, accelerator="cpu", resume=True)
+    return found(run)
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_stop_request_saves_and_says_how_to_go_on(name, finished, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    original = task.Loop.train_step
+
+    def stop(self, step, parts):
+        os.kill(os.getpid(), getattr(signal, name))
+        original(self, step, parts)
+
+    monkeypatch.setattr(
+        task.Loop, "train_step", lambda self, step, parts: (stop if step == 6 else original)(self, step, parts)
+    )
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(Interrupted, match=r"stopped at step 7 of 12.*of step 7: go on with --resume"):
+        train(small(), run, accelerator="cpu")
+    monkeypatch.undo()
+    assert signal.getsignal(signal.SIGINT) is before
+    assert not (run / "result.json").exists()
+    assert resumed(run) == found(finished[0])
+
+
+def test_a_light_run_finds_the_same_and_leaves_no_checkpoint(finished, tmp_path):
+    train(small(), tmp_path / "run", accelerator="cpu", light=True)
+    assert found(tmp_path / "run") == found(finished[0])
+    assert not list((tmp_path / "run").glob("*.ckpt")) and list(finished[0].glob("*.ckpt"))
+    assert train(small(), tmp_path / "run", light=True, resume=True).values["steps"] == small().steps
+
+
+@pytest.mark.parametrize("step", [6, 12])
+def test_a_stop_in_the_midst_of_an_evaluation_loses_nothing(step, finished, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    original = task.evaluate
+
+    seen = []
+
+    def stop(*args, progress, **options):
+        seen.append(0)
+
+        def pressed(done, total):
+            if done == 3 and len(seen) == step // 6:
+                os.kill(os.getpid(), signal.SIGINT)
+            progress(done, total)
+
+        return original(*args, progress=pressed, **options)
+
+    monkeypatch.setattr(task, "evaluate", stop)
+    with pytest.raises(Interrupted, match=f"stopped at step {step}"):
+        train(small(), run, accelerator="cpu", light=True)  # which keeps what can be gone on with
+    monkeypatch.undo()
+    assert [row["step"] for row in rows(run)] == {6: [5], 12: [5, 6, 10, 12]}[step]
+    assert resumed(run) == found(finished[0])
+
+
+def test_a_full_disk_stops_clearly_and_spares_the_last_checkpoint(finished, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", After(10, full, os.fsync))
+    with pytest.raises(
+        TrainingError, match=r"disk of .*No space left on device.*make room.*last.ckpt, of step \d: go on"
+    ):
+        train(small(), run, accelerator="cpu")
+    monkeypatch.undo()
+    assert not list(run.glob("*.partial")) and not list(run.glob(".*.partial"))
+    assert checkpoint.load(run) is not None
+    assert resumed(run) == found(finished[0])
+
+
+def test_vanished_data_stop_clearly_and_save_the_last_step(finished, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+
+    def gone(*_):
+        raise DataError("images/7.jpg is gone", [])
+
+    original = Batches._build
+
+    def build(self, step, stream):
+        return gone() if step == 7 else original(self, step, stream)
+
+    monkeypatch.setattr(Batches, "_build", build)
+    with pytest.raises(TrainingError, match=r"stopped at step 7 of 12: images/7.jpg is gone.*of step 7: go on"):
+        train(small(), run, accelerator="cpu")
+    monkeypatch.undo()
+    assert resumed(run) == found(finished[0])
+
+
+def test_a_loss_that_is_not_finite_names_the_step_and_its_images(tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    original = task.Loop._forward
+    seen = []
+
+    def forward(self, part):
+        terms = original(self, part)
+        seen.append(part.ids)
+        return {**terms, "ce": terms["ce"] * float("nan")} if len(seen) == 8 else terms
+
+    monkeypatch.setattr(task.Loop, "_forward", forward)
+    with pytest.raises(TrainingError, match=r"not finite at step 8 \(ce nan\)") as stopped:
+        train(small(), run, accelerator="cpu")
+    for name in seen[7]:
+        assert name in str(stopped.value)
+    assert "of step 6" in str(stopped.value)
+    state = checkpoint.load(run).state
+    assert state["progress"]["step"] == 6
+    assert all(torch.isfinite(value).all() for value in state["model"].values())
+
+
+def test_the_exact_step_is_known_where_it_is_not_looked_at_each_time(tmp_path, monkeypatch):
+    """As on a GPU: the record is read only when a line of the log is due."""
+    original = task.Loop._forward
+    seen = []
+
+    def forward(self, part):
+        seen.append(part.ids)
+        factor = float("inf") if len(seen) == 3 else 1.0
+        return {name: factor * value for name, value in original(self, part).items()}
+
+    monkeypatch.setattr(task.Loop, "_forward", forward)
+    monkeypatch.setattr(task.Loop, "_alone_on_cpu", False)
+    with pytest.raises(TrainingError, match="not finite at step 3") as stopped:
+        train(small("checkpoint_every=100", "eval_every=100"), tmp_path / "run", accelerator="cpu")
+    assert len(seen) == 5
+    assert seen[2][0] in str(stopped.value)
+    assert "no checkpoint had been written yet" in str(stopped.value)
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(finished, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    original = task.Loop.after_step
+
+    def after(self):
+        original(self)
+        if self.progress.step == 11:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(task.Loop, "after_step", after)
+    with pytest.raises(KeyboardInterrupt):
+        train(small(), run, accelerator="cpu")
+    monkeypatch.undo()
+    last = run / "last.ckpt"
+    last.write_bytes(last.read_bytes()[:5000])
+    told = []
+    train(small(), run, accelerator="cpu", resume=True, on_event=told.append)
+    assert any(isinstance(event, Note) and "last.ckpt is damaged" in event.text for event in told)
+    assert next(event for event in told if isinstance(event, Began)).step == 6
+    assert found(run) == found(finished[0])
+
+
+def test_a_folder_without_a_usable_checkpoint_says_so(tmp_path):
+    for name in ("last.ckpt", "previous.ckpt"):
+        (tmp_path / name).write_bytes(b"not a checkpoint")
+    with pytest.raises(CheckpointError, match="no usable checkpoint is left"):
+        train(small(), tmp_path, accelerator="cpu", resume=True)
+
+
+def test_accumulated_parts_add_up_to_the_batch(tmp_path):
+    """Frozen norms, no dropout, no ham: nothing that looks across samples, or draws. Views have unlabelled borders."""
+    plain = (
+        "model.context=none",
+        "model.context_options=none",
+        "model.head_options.dropout=0",
+        "steps=6",
+        "data.scales=0.3,0.6",
+    )
+    losses = []
+    for parts in (1, 2, 4):
+        run = tmp_path / str(parts)
+        with frozen_norms():
+            train(small(*plain, f"accumulate={parts}"), run, accelerator="cpu")
+        losses.append([row["loss"] for row in rows(run) if "loss" in row])
+    torch.testing.assert_close(losses[1], losses[0], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(losses[2], losses[0], rtol=1e-5, atol=1e-6)
+
+
+class frozen_norms:
+    """Batch norms that use their running statistics in training too."""
+
+    def __enter__(self):
+        from hamburger.layers import norm
+
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(norm.BatchNorm2d, "train", lambda self, mode=True: torch.nn.Module.train(self, False))
+
+    def __exit__(self, *_):
+        self.patch.undo()
+
+
+def test_start_takes_the_weights_of_another_run(finished, tmp_path):
+    run = tmp_path / "run"
+    recipe = small(f"start={finished[0]}", "optim.lr=1e-12", "steps=3", "optim.warmup=0", "bn_momentum=1e-9")
+    result = train(recipe, run, accelerator="cpu")
+    assert result.values["miou"] == pytest.approx(finished[2].values["best_miou"], abs=1e-3)
+    with pytest.raises(CheckpointError, match="nothing to start from"):
+        train(small("start=/nowhere"), tmp_path / "b", accelerator="cpu")
+    with pytest.raises(CheckpointError, match="another network"):
+        train(
+            small(f"start={finished[0]}", "model.context=none", "model.context_options=none"),
+            tmp_path / "c",
+            accelerator="cpu",
+        )
+
+
+def test_tensorboard_gets_the_rows(tmp_path):
+    train(small("tensorboard=true", "steps=5"), tmp_path, accelerator="cpu")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("loss")] == [5]
+    assert events.Scalars("miou")[0].value == pytest.approx(rows(tmp_path)[-1]["miou"])
+
+
+def test_evaluation_has_no_say_in_training(tmp_path, finished):
+    """Scores more often, and the losses are the same to the last bit."""
+    run = tmp_path / "run"
+    train(small("eval_every=1"), run, accelerator="cpu")
+    assert [row for row in rows(run) if "loss" in row] == [row for row in rows(finished[0]) if "loss" in row]
+
+
+@pytest.mark.parametrize("precision", ["bf16"])
+def test_half_precision_trains(precision, tmp_path):
+    result = train(small(f"precision={precision}", "channels_last=true", "steps=4"), tmp_path, accelerator="cpu")
+    assert result.values["loss"] > 0
+    with pytest.raises(OptionError, match="fp16 needs a GPU"):
+        train(small("precision=fp16"), tmp_path / "b", accelerator="cpu")
