@@ -9,7 +9,7 @@ from typing import Any
 from hamburger.inspect.network import COUNTS
 from hamburger.report.figures import BASELINE, COLOURS, INK, svg
 from hamburger.report.html import Markup, figure, paragraph, side_by_side
-from hamburger.report.statistics import LEVEL, summarise, t_quantile
+from hamburger.report.statistics import half_width, summarise
 from hamburger_lab.ablations.grids import ATTENTIONS, HAMS, TESTED_STEPS, TRAINED_STEPS
 from hamburger_lab.claims.measures import place
 from hamburger_lab.claims.results import Results, Row, by_seed
@@ -36,7 +36,7 @@ def line(
     means = [back(each.mean) for each in found]
     axes.plot(xs, means, dashes, color=colour, label=label or None, marker="o" if len(xs) < 9 else None, markersize=3)
     if all(each.n > 2 and each.deviation is not None for each in found):
-        reach = [t_quantile((1 + LEVEL) / 2, each.n - 1) * (each.deviation or 0) / math.sqrt(each.n) for each in found]
+        reach = [half_width(each) for each in found]
         low, high = ([back(each.mean + way * r) for each, r in zip(found, reach, strict=True)] for way in (-1, 1))
         axes.fill_between(xs, low, high, color=colour, alpha=0.18, linewidth=0)
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from hamburger.report.statistics import LEVEL, Difference, paired, t_quantile
+from hamburger.report.statistics import LEVEL, Difference, half_width, paired
 from hamburger_lab.ablations.grids import common
 from hamburger_lab.claims.base import CONFIRMED, INCONCLUSIVE, MOST, NOT_CONFIRMED, Finding, Trial, Verdict, combined
 from hamburger_lab.claims.results import Results, Row, by_seed, cell_of, collapsed, generated, settings
@@ -79,8 +79,7 @@ def widened(found: Difference, chances: int) -> Interval:
     """The interval where so many may err, so that all of them hold their means in 95 of 100 studies."""
     if found.interval is None or found.deviation is None:
         return None
-    share = 1 - (1 - LEVEL) / chances / 2
-    reach = t_quantile(share, found.n - 1) * found.deviation / math.sqrt(found.n)
+    reach = half_width(found, 1 - (1 - LEVEL) / chances)
     return found.mean - reach, found.mean + reach
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from hamburger.report.figures import svg
 from hamburger.report.html import Cell, Markup, document, figure, folded, paragraph, section, side_by_side, table, text
-from hamburger.report.statistics import LEVEL, summarise, t_quantile
+from hamburger.report.statistics import half_width, summarise
 from hamburger_lab.claims import figures, pictures
 from hamburger_lab.claims.base import Claim, Finding, Verdict
 from hamburger_lab.claims.method import COUNTS, MARGIN
@@ -214,7 +214,7 @@ def bars(family: str, name: str, key: str, rows: Sequence[dict[str, Any]]) -> Ma
             score = summarise(had)
             axes.plot(had, [place] * len(had), "o", color="#56B4E9", markersize=4, alpha=0.8)
             if score.deviation is not None and score.n > 2:
-                reach = t_quantile((1 + LEVEL) / 2, score.n - 1) * score.deviation / score.n**0.5
+                reach = half_width(score)
                 axes.plot([score.mean - reach, score.mean + reach], [place, place], color="#0072B2", linewidth=1.6)
             axes.plot([score.mean] * 2, [place - 0.28, place + 0.28], color="#0072B2", linewidth=2.4)
             if cell in printed:

@@ -1,4 +1,4 @@
-"""Mean, spread and Student's interval, in a few lines, so that a report needs no further package."""
+"""Mean, standard deviation and Student's t interval of scores over seeds."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-LEVEL = 0.95
+LEVEL = 0.95  # confidence of every interval that is not asked for at another level
 
 
 @dataclass(frozen=True)
 class Summary:
-    """`deviation` is the sample standard deviation (n - 1), None for one value."""
+    """Mean and sample standard deviation (n - 1) of `n` values; `deviation` is None for one value."""
 
     mean: float
     deviation: float | None
@@ -20,7 +20,10 @@ class Summary:
 
 @dataclass(frozen=True)
 class Difference:
-    """Paired over shared seeds. `interval` holds the true mean in 95 of 100 such studies; None below three pairs."""
+    """Mean difference paired by seed, with its 95 % interval.
+
+    `interval` is None below three pairs: for two, it would reach 12.7 standard errors each way.
+    """
 
     mean: float
     deviation: float | None
@@ -29,11 +32,12 @@ class Difference:
 
     @property
     def clear(self) -> bool:
-        """Whether the interval leaves out zero."""
+        """Whether the interval excludes zero."""
         return self.interval is not None and not self.interval[0] <= 0 <= self.interval[1]
 
 
 def summarise(values: Sequence[float]) -> Summary:
+    """Return mean and sample standard deviation of `values`, which must not be empty."""
     mean = math.fsum(values) / len(values)
     if len(values) == 1:
         return Summary(mean, None, 1)
@@ -42,38 +46,26 @@ def summarise(values: Sequence[float]) -> Summary:
 
 
 def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference | None:
-    """Ours minus theirs over the seeds that both have; None where they share none."""
+    """Return `ours` minus `theirs` (seed to score) over the seeds both have, or None if they share none."""
     seeds = sorted(set(ours) & set(theirs))
     if not seeds:
         return None
-    found = summarise([ours[seed] - theirs[seed] for seed in seeds])
-    if found.n < 3 or found.deviation is None:  # two pairs: 12.7 standard errors each way
-        return Difference(found.mean, found.deviation, found.n, None)
-    reach = t_quantile((1 + LEVEL) / 2, found.n - 1) * found.deviation / math.sqrt(found.n)
-    return Difference(found.mean, found.deviation, found.n, (found.mean - reach, found.mean + reach))
+    summary = summarise([ours[seed] - theirs[seed] for seed in seeds])
+    if summary.n < 3:
+        return Difference(summary.mean, summary.deviation, summary.n, None)
+    reach = half_width(summary)
+    return Difference(summary.mean, summary.deviation, summary.n, (summary.mean - reach, summary.mean + reach))
 
 
-def t_quantile(share: float, freedom: int) -> float:
-    """The value that Student's t stays below with that probability, for 0.5 <= share < 1."""
-    low, high = 0.0, 1.0
-    while t_below(high, freedom) < share:
-        high *= 2
-    for _ in range(200):
-        middle = (low + high) / 2
-        low, high = (middle, high) if t_below(middle, freedom) < share else (low, middle)
-        if low == middle == high:
-            break
-    return (low + high) / 2
+def half_width(summary: Summary | Difference, level: float = LEVEL) -> float:
+    """Return half the width of Student's t interval of the mean at confidence `level`; needs two values or more."""
+    if summary.deviation is None:
+        raise ValueError(f"half_width: needs at least two values (got {summary.n})")
+    return t_quantile((1 + level) / 2, summary.n - 1) * summary.deviation / math.sqrt(summary.n)
 
 
-def t_below(t: float, freedom: int) -> float:
-    """The distribution function for a whole number of degrees of freedom, which is a finite sum of cosines."""
-    angle = math.atan2(t, math.sqrt(freedom))
-    cosine2 = math.cos(angle) ** 2
-    odd = freedom % 2
-    term, total = (math.cos(angle) if odd else 1.0), 0.0
-    for i in range(odd, freedom - 1, 2):
-        total += term
-        term *= cosine2 * (i + 1) / (i + 2)
-    within = math.sin(angle) * total
-    return 0.5 + ((angle + within) / math.pi if odd else within / 2)
+def t_quantile(probability: float, degrees: int) -> float:
+    """Return the quantile of Student's t distribution with `degrees` degrees of freedom."""
+    from scipy.stats import t  # slow to import
+
+    return float(t.ppf(probability, degrees))
