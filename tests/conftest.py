@@ -1,3 +1,9 @@
+"""Settings for every test: one seed, the tiers, and which session runs the tests of Triton's interpreter.
+
+Triton reads TRITON_INTERPRET when it is imported, so interpreted kernels need a session of their own:
+`TRITON_INTERPRET=1 pytest` collects the files `test_*_interpreted.py` and nothing else; `pytest` collects the rest.
+"""
+
 from __future__ import annotations
 
 import os
@@ -6,7 +12,9 @@ import pytest
 import torch
 from hypothesis import settings
 
-# The first example of a strategy may wait for torch to warm up; a deadline would only measure that.
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+# No deadline: the first example of a strategy may include torch's warm-up.
 settings.register_profile("default", deadline=None, max_examples=30, derandomize=True)
 settings.load_profile("default")
 
@@ -19,16 +27,25 @@ def seeded():
 def pytest_configure(config):
     if "OMP_NUM_THREADS" in os.environ:
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    if os.environ.get("TRITON_INTERPRET") == "1":
+    if INTERPRETED:
+        os.environ.pop("HAM_BACKEND", None)  # these tests choose the backend themselves
         import quick_interpreter
 
         quick_interpreter.install()
 
 
+def pytest_ignore_collect(collection_path):
+    """Ignore the files of the other session; None leaves the decision to pytest. A file named as argument is read."""
+    if collection_path.name.startswith("test_") and collection_path.suffix == ".py":
+        return (collection_path.stem.endswith("_interpreted") != INTERPRETED) or None
+    return None
+
+
 def pytest_collection_modifyitems(items):
-    items.sort(key=lambda item: "slow" not in item.keywords)  # first: at the end the other process would wait for them
-    if torch.cuda.is_available():
-        return
+    # Whole-program tests first: a long test that starts last would leave the other processes idle.
+    items.sort(key=lambda item: "full" not in item.keywords)
     for item in items:
-        if "gpu" in item.keywords:
+        if item.path.stem.endswith("_interpreted"):
+            item.add_marker("kernels")
+        if "gpu" in item.keywords and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))

@@ -52,11 +52,18 @@ def test_recover_recovers_the_scene(tmp_path: Path) -> None:
     ],
     ids=["sizes", "zero", "ham", "dtype"],
 )
-def test_a_mistake_is_one_line_and_status_2(arguments: list[str], complaint: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "hamburger", *arguments], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert len(done.stderr.strip().splitlines()) == 1 and complaint in done.stderr
+def test_a_mistake_is_one_line_and_status_2(ham, arguments, complaint):
+    status, out, err = ham(*arguments)
+    assert (status, out) == (2, "")
+    assert len(err.strip().splitlines()) == 1 and complaint in err
+
+
+@pytest.mark.full
+def test_a_mistake_in_a_process_of_its_own():
+    command = [sys.executable, "-m", "hamburger", "bench", "core", "--hams", "nfm"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.strip().splitlines()) == 1 and "did you mean 'nmf'" in done.stderr
 
 
 @pytest.mark.parametrize(

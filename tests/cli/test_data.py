@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import trees
 from typer.testing import CliRunner
 
-import trees
 from hamburger.cli.app import app
 
 

@@ -173,6 +173,7 @@ def test_a_grid_trains_measures_and_appends(ham, tmp_path, monkeypatch):
     assert status == 2 and "to run: ['ylg-seed0']" in err
 
 
+@pytest.mark.full
 def test_a_grid_that_breaks_off_keeps_the_rows_of_what_is_done(ham, tmp_path, monkeypatch):
     rows = tmp_path / "rows.jsonl"
     words = ["gan", "grid", "figures", "--out", tmp_path / "runs", "--contexts", "none,ylg", "--seeds", "0", *SET]

@@ -7,27 +7,11 @@ import sys
 
 import pytest
 
-from hamburger.cli import main
-
 SMALL = [
     *("data.options.size=16", "data.options.length=12", "data.crop=16", "model.backbone_options.width=4"),
     *("model.head_options.width=8", "batch=4", "steps=4", "log_every=2", "eval_every=2", "optim.warmup=0"),
 ]
 SET = [word for setting in SMALL for word in ("--set", setting)]
-
-
-@pytest.fixture
-def ham(monkeypatch, capfd):
-    """Status, output and complaints of a command."""
-
-    def call(*words):
-        monkeypatch.setattr(sys, "argv", ["ham", *map(str, words)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        captured = capfd.readouterr()
-        return end.value.code, captured.out, captured.err
-
-    return call
 
 
 def test_train_evaluate_and_train_again(ham, tmp_path):

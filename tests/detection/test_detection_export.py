@@ -62,7 +62,7 @@ def program(path):
     )
 
 
-@pytest.mark.parametrize("format", ["onnx", "pt2"])
+@pytest.mark.parametrize("format", [pytest.param("onnx", marks=pytest.mark.full), "pt2"])
 def test_a_file_finds_what_torch_finds(format, tmp_path):
     net = detector(context="nmf", context_options={"rank": 4}, after="p3")
     noise = torch.randint(256, (3, *SIZE), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))

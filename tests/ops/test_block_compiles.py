@@ -15,6 +15,7 @@ from hamburger.ops import launch  # noqa: E402
 from hamburger.ops.block import Batch, Norm, back_kernels, kernels, launches, norm_kernels, norm_launches  # noqa: E402
 
 pytestmark = [
+    pytest.mark.kernels,
     pytest.mark.skipif(launch.INTERPRETED, reason="an interpreted kernel is not compiled"),
     pytest.mark.filterwarnings("ignore"),  # Triton's own news
 ]

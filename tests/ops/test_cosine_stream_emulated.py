@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from hamburger.ops import cosine, cosine_stream, launch, wave
+from hamburger.linalg import normalize_columns
+from hamburger.ops import cosine_stream, launch, wave
 from hamburger.ops.cd import fused as cd
 from hamburger.ops.cd import ridge
 from hamburger.ops.stream import Stream
@@ -28,6 +29,7 @@ from test_wave_spoiled import hasty, places, without
 from wave_hams import BETA, TEMPERATURE, error, poisoned_memory
 
 pytestmark = [
+    pytest.mark.kernels,
     pytest.mark.skipif(launch.INTERPRETED, reason="an interpreted kernel is not compiled"),
     pytest.mark.filterwarnings("ignore"),  # Triton's own news
 ]
@@ -118,7 +120,7 @@ def test_the_ridge(d, r, beta):
     start = Emulated()
     with mock.patch.object(ridge, "start", start):
         unit, found = ridge.projector(moved, beta, Stream(512 if d > 256 else 256, 64 if r <= 64 else 128, 1, 2))
-    exact = cosine.normalize(moved.double())
+    exact = normalize_columns(moved.double())
     assert error(unit, exact) < 1e-6
     assert error(found, torch.linalg.solve(exact.mT @ exact + beta * torch.eye(r), exact.mT).mT) < 2e-4
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import hamburger as hb
+from hamburger.linalg import ridge_projector
 from hamburger.ops import cosine_wave, launch, wave
-from hamburger.ops.cd import reference
 from hamburger.ops.wave import cut
 
 if not wave.gluon():
@@ -20,6 +20,7 @@ from emulated import Emulated
 from wave_hams import BETA, H200, HOSTS, NEEDS, SMALL, TEMPERATURE, at_random, error, poisoned_memory, solve
 
 pytestmark = [
+    pytest.mark.kernels,
     pytest.mark.skipif(launch.INTERPRETED, reason="an interpreted kernel is not compiled"),
     pytest.mark.filterwarnings("ignore"),  # Triton's own news
 ]
@@ -36,7 +37,7 @@ def expected(ham, x, bases, steps, beta=BETA):
     more = {"beta": beta} if ham == "cd" else {}
     ham = hb.hams[ham](rank=bases.shape[2], temperature=TEMPERATURE, **more)
     found = hb.decompose(x.double(), ham, steps=steps, bases=bases.double(), backend="plain")
-    return found.bases, found.codes.mT, found.reconstruction, reference.projector(found.bases, beta).mT
+    return found.bases, found.codes.mT, found.reconstruction, ridge_projector(found.bases, beta).mT
 
 
 # the last rank is padded to 128, whose stages are shorter: there are more of them than are asked for in advance

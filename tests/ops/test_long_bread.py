@@ -41,6 +41,7 @@ def test_a_tensor_on_the_cpu():
 
 
 @pytest.mark.skipif(launch.INTERPRETED, reason="an interpreted kernel is not compiled")
+@pytest.mark.kernels
 def test_it_compiles_for_hopper_within_its_shared_memory():
     pytest.importorskip("triton.experimental.gluon")
     from aot import compiled_for_hopper

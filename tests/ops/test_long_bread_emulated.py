@@ -19,6 +19,7 @@ from test_wave_spoiled import hasty, places, without
 from wave_hams import error, poisoned_memory
 
 pytestmark = [
+    pytest.mark.kernels,
     pytest.mark.skipif(launch.INTERPRETED, reason="an interpreted kernel is not compiled"),
     pytest.mark.filterwarnings("ignore"),  # Triton's own news
 ]

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from ptx import Fault, Hang, Memory, Race, Unknown, launch
 
+pytestmark = pytest.mark.kernels
+
 KERNEL = """
 .visible .entry kernel(
     .param .u64 .ptr .global .align 1 kernel_param_0,

@@ -15,6 +15,7 @@ from hamburger.ops.nmf import fused as nmf  # noqa: E402
 from hamburger.solvers.backend import ROOM  # noqa: E402
 
 pytestmark = [
+    pytest.mark.kernels,
     pytest.mark.skipif(launch.INTERPRETED, reason="an interpreted kernel is not compiled"),
     pytest.mark.filterwarnings("ignore"),  # Triton's own news
 ]

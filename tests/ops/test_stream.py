@@ -63,6 +63,7 @@ SIZES = [(512, 64)]  # others, and NMF: `test_stream_emulated.py` and `test_cosi
 
 @pytest.mark.parametrize("READOUT", [False, True])
 @pytest.mark.parametrize("D, R", SIZES)
+@pytest.mark.kernels
 def test_vq_and_cd_compile_for_hopper_within_their_shared_memory(D, R, READOUT):
     pytest.importorskip("triton.experimental.gluon")
     from aot import compiled_for_hopper
@@ -79,6 +80,7 @@ def test_vq_and_cd_compile_for_hopper_within_their_shared_memory(D, R, READOUT):
 
 
 @pytest.mark.parametrize("D, R", SIZES)
+@pytest.mark.kernels
 def test_the_ridge_needs_no_more_than_a_sweep(D, R):
     pytest.importorskip("triton.experimental.gluon")
     from aot import compiled_for_hopper

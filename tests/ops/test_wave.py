@@ -81,6 +81,7 @@ def test_what_the_kernel_of_cd_cannot_do():
 
 
 @pytest.mark.filterwarnings("ignore")  # Triton's own news
+@pytest.mark.kernels
 def test_vq_compiles_for_hopper_within_its_shared_memory():
     """With shares of int16, at the paper's d; the others: `test_wave_emulated.py`, `test_cosine_wave_emulated.py`"""
     pytest.importorskip("triton.experimental.gluon")

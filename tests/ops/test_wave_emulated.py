@@ -15,6 +15,7 @@ from emulated import Emulated
 from wave_hams import EPS, H200, NEEDS, SMALL, at_random, error, poisoned_memory, solve
 
 pytestmark = [
+    pytest.mark.kernels,
     pytest.mark.skipif(launch.INTERPRETED, reason="an interpreted kernel is not compiled"),
     pytest.mark.filterwarnings("ignore"),  # Triton's own news
 ]

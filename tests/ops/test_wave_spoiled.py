@@ -20,6 +20,7 @@ from ptx import Hang, Race
 from wave_hams import poisoned_memory, solve
 
 pytestmark = [
+    pytest.mark.kernels,
     pytest.mark.skipif(launch.INTERPRETED, reason="an interpreted kernel is not compiled"),
     pytest.mark.filterwarnings("ignore"),  # Triton's own news
 ]

@@ -61,7 +61,13 @@ def answer(path, left, right):
 @pytest.mark.parametrize(
     ("name", "format"),
     # the volume as ONNX is below
-    [("none", "pt2"), ("efficient", "onnx"), ("nmf", "onnx"), ("sa-flash", "pt2"), ("volume", "pt2")],
+    [
+        ("none", "pt2"),
+        *(
+            pytest.param(name, format, marks=pytest.mark.full)
+            for name, format in [("efficient", "onnx"), ("nmf", "onnx"), ("sa-flash", "pt2"), ("volume", "pt2")]
+        ),
+    ],
 )
 def test_a_file_gives_what_torch_gives(name, format, tmp_path):
     net, path = network(name), tmp_path / f"net.{format}"

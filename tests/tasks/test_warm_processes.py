@@ -14,6 +14,8 @@ from small_run import SETTINGS, found
 from hamburger.tasks import train
 from hamburger.tasks.sweep import HAM, Cell, Fresh, Warm, run_grid
 
+pytestmark = pytest.mark.full  # each starts processes that import torch
+
 
 def finish(running):
     while (status := running.poll()) is None:

@@ -44,6 +44,7 @@ def wait(process, ready, seconds=60.0):
     return False
 
 
+@pytest.mark.full
 def test_twenty_kills_change_nothing(tmp_path):
     undisturbed = tmp_path / "undisturbed"
     calm = start(undisturbed, slow=False)

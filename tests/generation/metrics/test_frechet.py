@@ -170,7 +170,6 @@ def _share(rank, path, results):
     dist.destroy_process_group()
 
 
-@pytest.mark.slow
 def test_processes_behave_as_one(tmp_path):
     context = forked.context()
     results = context.Queue()

@@ -309,6 +309,7 @@ def compiled(monkeypatch):
     return graphs
 
 
+@pytest.mark.full
 def test_compiled_modules_are_compiled_in_every_row_and_their_rows_say_so(compiled):
     sizes = tuple(range(16, 28))  # more than the compiler takes for one class before it gives up
     plan = table3.Table3Plan(modules=("external+compile", "external"), sizes=sizes, channels=8, repeats=1, seconds=0)

@@ -1,6 +1,6 @@
-"""The block's kernels in Triton's interpreter, each against reference.py in float64. Run by test_interpreted.py.
+"""The block's kernels in Triton's interpreter, each against reference.py in float64.
 
-Not collected by itself: the interpreter must be chosen before triton is imported, which is a process's own decision.
+Collected only with TRITON_INTERPRET=1: Triton reads it when it is imported.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the fused block keeps for its backward pass, in Triton's interpreter. Run by ops/test_interpreted.py."""
+"""What the fused block keeps for its backward pass, in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 import torch
-from fused_block_cases import NAMES, pair, poisoned, taken  # noqa: F401  fixtures
+from test_fused_block_interpreted import NAMES, pair, poisoned, taken  # noqa: F401  fixtures
 
 from hamburger.ops import tape
 from hamburger.ops.bundle import bundled

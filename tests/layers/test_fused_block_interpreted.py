@@ -1,7 +1,6 @@
 """The Hamburger as one fused block in Triton's interpreter, against the plain layer in float64.
 
-Run by ops/test_interpreted.py: the interpreter must be chosen before triton is imported, which is a process's
-own decision.
+Collected only with TRITON_INTERPRET=1: Triton reads it when it is imported.
 """
 
 from __future__ import annotations
