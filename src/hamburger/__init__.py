@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from hamburger.generation.networks.create import create_gan
     from hamburger.segmentation.model import create_model
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "CD",
