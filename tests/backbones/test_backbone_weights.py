@@ -9,7 +9,7 @@ import torch
 from paths import SHARED
 
 from hamburger.backbones import create_backbone, load_backbone
-from hamburger.backbones.weights import dequantised
+from hamburger.backbones.weights import dequantise
 from hamburger.errors import CheckpointError, InputError
 from hamburger.testing import assert_close
 
@@ -66,7 +66,7 @@ def test_eight_bits_and_a_factor_per_channel(tmp_path):
         half_a_step = value.abs().flatten(1).amax(1) / 254 if value.dim() > 1 else torch.zeros(())
         assert (error.flatten(1 if value.dim() > 1 else 0).amax(-1) <= half_a_step * 1.001).all(), name
     with pytest.raises(CheckpointError, match="one factor for each of the 2 output channels"):
-        dequantised({"w": torch.ones(2, 3, dtype=torch.int8), "w.scale": torch.ones(3)})
+        dequantise({"w": torch.ones(2, 3, dtype=torch.int8), "w.scale": torch.ones(3)})
 
 
 def test_names_of_timm_reach_its_feature_extractors(tmp_path):

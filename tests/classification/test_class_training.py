@@ -20,7 +20,7 @@ from hamburger.errors import Interrupted
 from hamburger.segmentation.weights import load_weights
 from hamburger.tasks import train
 from hamburger.tasks.recipes import find_training
-from hamburger.training.metrics_log import Began, Evaluated, Logged, Saved
+from hamburger.training.metrics_log import CheckpointSaved, RunStarted, ScoresEvaluated, StepLogged
 from hamburger.training.recipe_io import apply, read_recipe, to_json
 
 SETTINGS = ("data.options.length=48", "batch=8", "steps=12", "log_every=5", "eval_every=6", "checkpoint_every=4")
@@ -44,8 +44,8 @@ def test_the_folder_holds_what_it_promises(finished):
     assert 0 <= stored["accuracy"] <= stored["best_accuracy"] <= 1
     assert [row["step"] for row in rows(run) if "loss" in row] == [5, 10, 12]
     assert [row["step"] for row in rows(run) if "accuracy" in row] == [6, 12]
-    assert [event.step for event in told if isinstance(event, Saved)] == [4, 6, 8, 12]
-    assert isinstance(told[0], Began) and {Logged, Evaluated} <= {type(event) for event in told}
+    assert [event.step for event in told if isinstance(event, CheckpointSaved)] == [4, 6, 8, 12]
+    assert isinstance(told[0], RunStarted) and {StepLogged, ScoresEvaluated} <= {type(event) for event in told}
     assert (
         read_recipe((run / "recipe.json").read_text(), ClassificationRecipe)
         == find_training(str(run / "recipe.json"))
@@ -59,7 +59,7 @@ def test_the_same_bits_again_also_after_an_interruption(finished, tmp_path):
     assert found(tmp_path / "again") == found(finished[0])
 
     def stop(event):
-        if isinstance(event, Logged) and event.step == 5:
+        if isinstance(event, StepLogged) and event.step == 5:
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(Interrupted, match="stopped at step 5 of 12"):
@@ -96,7 +96,7 @@ def test_weights_describe_themselves(finished):
     net, info = load_classifier(run / "best.safetensors")
     assert info.classes == ("disc", "square", "cross", "ring") and info.extra["step"] == result.values["best_step"]
     assert net(torch.zeros(1, 3, 32, 32)).shape == (1, 4)
-    with pytest.raises(hb.CheckpointError, match="the task 'classes', and this needs a segmentation network"):
+    with pytest.raises(hb.CheckpointError, match="of the task 'segmentation' .got 'classes'"):
         load_weights(run / "best.safetensors")
     with pytest.raises(hb.CheckpointError, match="there is no file"):
         load_classifier(run / "none.safetensors")

@@ -23,11 +23,12 @@ from hamburger.classification.model import load_classifier
 from hamburger.classification.recipe import classification_recipes
 from hamburger.cli.app import app
 from hamburger.inference.export import export
-from hamburger.inference.image_inputs import Photo
+from hamburger.inference.image_inputs import InputImage
 from hamburger.inference.predict_files import Summary, predict_all
 from hamburger.report.page import SECTIONS, write_report
+from hamburger.training.export_spec import ExportSpec, compare_single_output
+from hamburger.training.predictor import FilePrediction, FilePredictor
 from hamburger.training.recipe_io import apply, to_json
-from hamburger.training.task import Answer, Answers, Graph, by_number
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +91,7 @@ def test_options_of_another_task_are_refused_before_any_work(run, photos, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("format", ["onnx", "pt2"])
+@pytest.mark.parametrize("format", [pytest.param("onnx", marks=pytest.mark.full), "pt2"])
 def test_an_exported_classifier_gives_what_torch_gives(run, photos, tmp_path, format):
     path = tmp_path / f"net.{format}"
     result = ham("export", run, "--format", format, "--out", path, "--image", photos / "wide.png")
@@ -117,7 +118,9 @@ def test_a_network_of_two_images_leaves_with_two_inputs(tmp_path):
     def close(ours, theirs):
         return (ours - theirs).abs() < 1e-3
 
-    graph = Graph(size=(32, 40), inputs=("left", "right"), outputs=("disparity",), judge=by_number(close))
+    graph = ExportSpec(
+        size=(32, 40), inputs=("left", "right"), outputs=("disparity",), compare=compare_single_output(close)
+    )
     made = export(Shift().eval(), Info(), tmp_path / "net.onnx", format="onnx", graph=graph)
     assert made.dynamic == ("batch", "height", "width") and made.size == (32, 40)
     session = onnxruntime.InferenceSession(tmp_path / "net.onnx", providers=["CPUExecutionProvider"])
@@ -127,15 +130,15 @@ def test_a_network_of_two_images_leaves_with_two_inputs(tmp_path):
 
 
 def test_files_of_any_kind_are_known_again(tmp_path, photos):
-    class Maps(Answers):
+    class Maps(FilePredictor):
         columns = ("map", "size")
         files = {"map": lambda name: tmp_path.relative_to(tmp_path) / f"{name}.pfm"}  # noqa: RUF012
 
         def __call__(self, path):
-            return Answer({"size": 3}, ("3",), {"map": b"abc"})
+            return FilePrediction({"size": 3}, ("3",), {"map": b"abc"})
 
     maps = Maps(nn.Identity(), Info(), torch.device("cpu"))
-    found = [Photo(photos / "wide.png", "wide")]
+    found = [InputImage(photos / "wide.png", "wide")]
     for _ in range(2):
         predict_all(maps, found, tmp_path).write(tmp_path / "summary.json", files=["map"])
     assert (tmp_path / "wide.pfm").read_bytes() == b"abc"

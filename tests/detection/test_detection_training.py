@@ -30,7 +30,7 @@ from hamburger.tasks import task_of_weights, train
 from hamburger.tasks.compare import variants
 from hamburger.tasks.recipes import find_training
 from hamburger.tasks.sweep import GridError, cells, check_grid
-from hamburger.training.metrics_log import Evaluated, Logged, Note
+from hamburger.training.metrics_log import Note, ScoresEvaluated, StepLogged
 from hamburger.training.recipe_io import apply, to_json
 from hamburger.training.trainer import Supervised
 
@@ -77,7 +77,7 @@ def test_the_folder_holds_what_it_promises(finished):
     assert set(stored["box"]) == set(stored["mask"]) and len(stored["box"]) == 12 and len(stored["per_class"]) == 10
     assert [row["step"] for row in rows(run) if "loss" in row] == [3, 6, 8]
     assert set(rows(run)[0]["terms"]) == {"classifier", "box_reg", "mask", "objectness", "rpn_box_reg"}
-    judged = [event for event in told if isinstance(event, Evaluated)][-1]
+    judged = [event for event in told if isinstance(event, ScoresEvaluated)][-1]
     assert {score.name: value for score, value in judged.scores}["box_map"] == stored["box_map"]
     assert find_training(str(run / "recipe.json")) == small()
 
@@ -105,7 +105,7 @@ def test_the_same_bits_again_after_a_kill_and_after_an_interruption(finished, tm
     assert found(tmp_path / "killed") == found(finished[0])
 
     def stop(event):
-        if isinstance(event, Logged) and event.step == 3:
+        if isinstance(event, StepLogged) and event.step == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(Interrupted, match="stopped at step 3 of 8"):
@@ -221,7 +221,7 @@ def test_weights_describe_themselves(finished):
     assert task_of_weights(weights).kind.task == "detection"
     net, info = load_detector(weights)
     assert info.classes[0] == "disc-warm" and net.config["after"] == "p3" and not net.training
-    with pytest.raises(hb.CheckpointError, match="the task 'detection', and this needs a segmentation network"):
+    with pytest.raises(hb.CheckpointError, match="of the task 'segmentation' .got 'detection'"):
         load_weights(weights)
 
 
@@ -250,7 +250,7 @@ def test_annotations_that_were_edited_are_refused(split, tmp_path):
     run = {"data": tmp_path / "coco", "accelerator": "cpu"}
 
     def stop(event):
-        if isinstance(event, Logged) and event.step == 1:
+        if isinstance(event, StepLogged) and event.step == 1:
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(Interrupted, match="stopped at step 1 of 2"):

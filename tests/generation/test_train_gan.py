@@ -20,7 +20,7 @@ import torch
 from PIL import Image
 from small_gan import SETTINGS, found, rows, small, train_small
 
-from hamburger.classification.data.feed import Real
+from hamburger.classification.data.batches import ImageBatch
 from hamburger.errors import CheckpointError, DataError, Interrupted, OptionError, TrainingError
 from hamburger.generation import trainer
 from hamburger.generation.collapse import counted, verdict
@@ -33,7 +33,7 @@ from hamburger.generation.train import train_gan
 from hamburger.generation.weight_average import Average
 from hamburger.generation.weights import load_generator
 from hamburger.layers.norm import BatchNorm2d
-from hamburger.training.metrics_log import Began, Drawn, Logged, Saved
+from hamburger.training.metrics_log import CheckpointSaved, RunStarted, SamplesDrawn, StepLogged
 
 
 def test_one_image_is_nothing_to_learn_from(tmp_path):
@@ -58,8 +58,13 @@ def test_a_run_writes_what_it_promises(finished):
     assert {"discriminator", "generator", "real", "made", "spread", "lr", "loss"} <= rows(run)[0].keys()
     assert [path.name for path in sorted((run / "samples").iterdir())] == ["step-00000006.png", "step-00000012.png"]
     kinds = [type(event) for event in events]
-    assert kinds[0] is Began and kinds.count(Logged) == 3 and kinds.count(Drawn) == 2 and kinds.count(Saved) == 3
-    logged = next(event for event in events if isinstance(event, Logged))
+    assert (
+        kinds[0] is RunStarted
+        and kinds.count(StepLogged) == 3
+        and kinds.count(SamplesDrawn) == 2
+        and kinds.count(CheckpointSaved) == 3
+    )
+    logged = next(event for event in events if isinstance(event, StepLogged))
     assert logged.images_per_s > 0 and logged.words.startswith("D ")
     result = found(run)[1]
     assert (result["context"], result["steps"], result["seed"], result["device"]) == ("hamgan", 12, 0, "cpu")
@@ -141,6 +146,7 @@ def test_kills_change_nothing(tmp_path):
     assert found(run) == found(tmp_path / "calm")
 
 
+@pytest.mark.full
 def test_two_processes_are_one(tmp_path):
     # rounding that they differ by grows some thirty times a step: after more of them it looks as a fault would
     more = ("log_every=1", "steps=3", "checkpoint_every=100", "average=none")
@@ -160,6 +166,7 @@ def test_two_processes_are_one(tmp_path):
         torch.testing.assert_close(two, one, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.full
 def test_under_torchrun_a_damaged_packed_file_is_made_again_for_all(tmp_path, monkeypatch):
     """The processes begin together, and only the first reads the whole file before it is used."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -220,7 +227,7 @@ def test_accumulated_gradients_are_those_of_the_whole_batch():
     images, made = torch.randn(2, 8, 3, 16, 16).tanh()
     labels, classes = torch.randint(4, (2, 8))
     for _ in range(3):  # so that the vectors lag behind their weights
-        discriminator_move(judge, Real(images, labels), made, classes)["discriminator"].backward()
+        discriminator_move(judge, ImageBatch(images, labels), made, classes)["discriminator"].backward()
         optimizer.step()
 
     def gradients(parts):
@@ -229,7 +236,7 @@ def test_accumulated_gradients_are_those_of_the_whole_batch():
         cut = zip(*(each.chunk(parts) for each in (images, labels, made, classes)), strict=True)
         for i, (x, y, z, c) in enumerate(cut):
             with resting(net) if i else contextlib.nullcontext():
-                (discriminator_move(net, Real(x, y), z, c)["discriminator"] / parts).backward()
+                (discriminator_move(net, ImageBatch(x, y), z, c)["discriminator"] / parts).backward()
         assert not any(module.resting for module in net.modules() if isinstance(module, SpectralNorm))
         return torch.cat([parameter.grad.flatten() for parameter in net.parameters()])
 

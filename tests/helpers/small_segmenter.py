@@ -8,7 +8,7 @@ from torch import nn
 import hamburger as hb
 from hamburger.backbones.base import Backbone
 from hamburger.checkpoints.weights_file import Info
-from hamburger.segmentation.heads.base import Head, Outputs
+from hamburger.segmentation.heads.base import Head, HeadOutputs
 from hamburger.segmentation.model import Segmenter
 
 CLASSES = ("background", "cat", "dog", "person")
@@ -41,7 +41,7 @@ class Plain(Head):
         self.classifier = nn.Conv2d(16, num_classes, 1)
 
     def forward(self, features):
-        return Outputs(self.classifier(self.context(features[-1])), {})
+        return HeadOutputs(self.classifier(self.context(features[-1])), {})
 
 
 def segmenter(context="nmf", classes=4):

@@ -11,9 +11,9 @@ from PIL import Image
 from small_segmenter import CLASSES, PALETTE, ByColour, info
 
 from hamburger.errors import OptionError
-from hamburger.inference.image_inputs import find_photos
-from hamburger.inference.predict_files import Summary, predict_all, targets
-from hamburger.segmentation.overlay import label_png, overlay_jpeg, shares
+from hamburger.inference.image_inputs import find_images
+from hamburger.inference.predict_files import Summary, output_names, predict_all
+from hamburger.segmentation.overlay import draw_overlay_jpeg, encode_label_png, measure_class_shares
 from hamburger.segmentation.predict import SegmentAnswers, find_layout
 from hamburger.training.datasets import UNLABELLED, full_palette
 
@@ -33,7 +33,7 @@ def photos(tmp_path):
 
 def run(folder, out, name="plain", classes=CLASSES, overlay=True):
     answers = SegmentAnswers(ByColour(), info(classes), "cpu", layout=name, overlay=overlay)
-    return predict_all(answers, find_photos([folder]).photos, out)
+    return predict_all(answers, find_images([folder]).photos, out)
 
 
 def test_labels_read_back_as_labels_in_the_original_size(photos, tmp_path):
@@ -66,7 +66,7 @@ def test_running_out_of_memory_costs_one_image(photos, tmp_path):
             return super().forward(x)
 
     answers = SegmentAnswers(Hungry(), info(), "cpu")
-    summary = predict_all(answers, find_photos([photos]).photos, tmp_path / "o")
+    summary = predict_all(answers, find_images([photos]).photos, tmp_path / "o")
     assert len(summary.done) == 2 and "--max-pixels" in dict(summary.failed)[str(photos / "a.png")]
 
 
@@ -76,7 +76,7 @@ def test_a_bug_is_not_taken_for_a_bad_image(photos, tmp_path):
             raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
     with pytest.raises(RuntimeError, match="mat1"):
-        predict_all(SegmentAnswers(Broken(), info(), "cpu"), find_photos([photos]).photos, tmp_path / "o")
+        predict_all(SegmentAnswers(Broken(), info(), "cpu"), find_images([photos]).photos, tmp_path / "o")
 
 
 def test_the_voc_layout_has_vocs_ids(photos, tmp_path):
@@ -136,8 +136,8 @@ def test_a_summary_of_something_else_stays(photos, tmp_path):
 
 
 def test_what_was_planned_by_a_killed_call_is_ours(photos, tmp_path):
-    answers, found = SegmentAnswers(ByColour(), info(), "cpu"), find_photos([photos]).photos
-    Summary().write(tmp_path / "out" / "summary.json", planned=targets(found, answers))
+    answers, found = SegmentAnswers(ByColour(), info(), "cpu"), find_images([photos]).photos
+    Summary().write(tmp_path / "out" / "summary.json", planned=output_names(found, answers))
     (tmp_path / "out" / "a.png").write_bytes(b"written before the kill")
     run(photos, tmp_path / "out").write(tmp_path / "out" / "summary.json")
     assert "earlier" not in json.loads((tmp_path / "out" / "summary.json").read_text())
@@ -156,7 +156,7 @@ def test_two_runs_write_the_same_bits(photos, tmp_path):
 
 def test_every_label_value_survives_a_png(tmp_path):
     label = torch.arange(256, dtype=torch.uint8).view(16, 16)
-    (tmp_path / "a.png").write_bytes(label_png(label, full_palette(PALETTE, 4)))
+    (tmp_path / "a.png").write_bytes(encode_label_png(label, full_palette(PALETTE, 4)))
     with Image.open(tmp_path / "a.png") as image:
         assert np.array_equal(np.array(image), label.numpy())
 
@@ -165,7 +165,7 @@ def test_every_label_value_survives_a_png(tmp_path):
 def test_an_overlay_shows_the_image_and_the_legend(tmp_path, size):
     image = torch.full((3, *size), 200, dtype=torch.uint8)
     label = torch.full(size, 2, dtype=torch.uint8)
-    (tmp_path / "a.jpg").write_bytes(overlay_jpeg(image, label, CLASSES, full_palette(PALETTE, 4)))
+    (tmp_path / "a.jpg").write_bytes(draw_overlay_jpeg(image, label, CLASSES, full_palette(PALETTE, 4)))
     with Image.open(tmp_path / "a.jpg") as picture:
         pixels = np.array(picture).astype(int)
     factor = 256 if size == (1, 1) else 1
@@ -178,7 +178,7 @@ def test_an_overlay_shows_the_image_and_the_legend(tmp_path, size):
 
 def test_shares_ignore_what_is_unlabelled_in_names_but_not_in_the_sum():
     label = torch.tensor([[0, 1, 1, 255]], dtype=torch.uint8)
-    assert shares(label, CLASSES) == {"background": 0.25, "cat": 0.5}
+    assert measure_class_shares(label, CLASSES) == {"background": 0.25, "cat": 0.5}
 
 
 def test_an_empty_summary_is_valid_json(tmp_path):

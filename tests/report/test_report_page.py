@@ -15,7 +15,7 @@ from scipy import stats
 
 from hamburger.errors import HamburgerError
 from hamburger.report.page import SECTIONS, write_report
-from hamburger.segmentation.visualize import errors
+from hamburger.segmentation.visualize import draw_errors
 
 VOID = {"meta", "img", "br", "hr", "path", "use", "rect", "line", "circle", "image", "stop"}
 
@@ -190,7 +190,7 @@ def test_the_same_runs_give_the_same_page(make_run, tmp_path):
 def test_errors_show_right_wrong_and_unlabelled():
     prediction = torch.tensor([[0, 1], [1, 0]], dtype=torch.uint8)
     label = torch.tensor([[0, 0], [255, 0]], dtype=torch.uint8)
-    kinds = errors(prediction, label).flatten(1).mT.tolist()
+    kinds = draw_errors(prediction, label).flatten(1).mT.tolist()
     assert kinds[0] == kinds[3]
     assert len({tuple(kind) for kind in kinds}) == 3
 

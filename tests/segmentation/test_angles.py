@@ -11,7 +11,7 @@ from small_run import found, rows, small
 
 import hamburger as hb
 from hamburger.errors import OptionError
-from hamburger.segmentation.gradient_angles import STRATEGIES, angles
+from hamburger.segmentation.gradient_angles import STRATEGIES, measure_angles
 from hamburger.tasks import train
 from hamburger.tasks.recipes import find_recipe
 from hamburger.training.recipe_io import digest
@@ -40,7 +40,7 @@ def test_norms_and_cosines_are_those_of_each_strategy_by_itself(ham):
     state = {name: value.clone() for name, value in whole.state_dict().items()}
     torch.manual_seed(3)
     draws = torch.get_rng_state()
-    measured = angles(whole, lambda: whole(images).square().sum())
+    measured = measure_angles(whole, lambda: whole(images).square().sum())
     assert torch.equal(torch.get_rng_state(), draws)
     # the pass by hand has moved the norm's statistics of its own network once, this one not at all
     assert all(torch.equal(value, state[name]) for name, value in whole.state_dict().items())
@@ -70,7 +70,7 @@ def test_a_training_that_is_measured_is_the_training_that_is_not(tmp_path):
 
 def test_what_explodes_is_said_to_be_no_number():
     layer = hb.create_context("nmf", 8, rank=2)
-    measured = angles(layer, lambda: layer(torch.rand(1, 8, 4, 4)).sum() * math.inf)
+    measured = measure_angles(layer, lambda: layer(torch.rand(1, 8, 4, 4)).sum() * math.inf)
     assert set(measured.values()) == {None}
     json.dumps(measured, allow_nan=False)
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from hamburger.errors import OptionError, ShapeError
-from hamburger.segmentation.losses import borders, focal
+from hamburger.segmentation.losses import find_borders, focal_loss
 from hamburger.testing import assert_close
 
 
@@ -33,7 +33,7 @@ def borders_by_hand(target, radius):
 @pytest.mark.parametrize("holes", [0.0, 0.4, 0.9])
 def test_a_border_is_where_a_window_holds_two_classes(radius, holes):
     target = labels(holes=holes)
-    found = borders(target, radius=radius)
+    found = find_borders(target, radius=radius)
     assert torch.equal(found, borders_by_hand(target, radius))
     assert found.dtype == target.dtype
     if holes < 0.5:
@@ -43,7 +43,7 @@ def test_a_border_is_where_a_window_holds_two_classes(radius, holes):
 def test_a_band_of_unlabelled_pixels_is_a_border_and_padding_is_none():
     row = torch.tensor([3, 3, 3, 3, 3, 3, 255, 255, 255, 5, 5, 5, 5, 5, 255, 255, 255, 255, 255])
     expected = [0, 0, 0, 0, 0, 0, 255, 1, 255, 0, 0, 0, 0, 0, *[255] * 5]  # of the band, only its middle sees both
-    assert borders(row.repeat(1, 4, 1), radius=2)[0, 1].tolist() == expected
+    assert find_borders(row.repeat(1, 4, 1), radius=2)[0, 1].tolist() == expected
 
 
 def focal_by_hand(logits, target, gamma, alpha):
@@ -59,35 +59,35 @@ def focal_by_hand(logits, target, gamma, alpha):
 
 @pytest.mark.parametrize("gamma, alpha", [(2.0, 0.25), (0.0, 0.5), (1.5, 0.9)])
 def test_the_loss_is_its_definition(gamma, alpha):
-    logits, target = torch.randn(2, 1, 9, 11, dtype=torch.float64) * 3, borders(labels(), radius=1)
-    assert_close(focal(logits, target, gamma=gamma, alpha=alpha), focal_by_hand(logits, target, gamma, alpha))
+    logits, target = torch.randn(2, 1, 9, 11, dtype=torch.float64) * 3, find_borders(labels(), radius=1)
+    assert_close(focal_loss(logits, target, gamma=gamma, alpha=alpha), focal_by_hand(logits, target, gamma, alpha))
 
 
 def test_the_papers_constants_are_the_defaults():
-    logits, target = torch.randn(2, 1, 9, 11, dtype=torch.float64), borders(labels(), radius=1)
-    assert_close(focal(logits, target), focal_by_hand(logits, target, 2.0, 0.25))
+    logits, target = torch.randn(2, 1, 9, 11, dtype=torch.float64), find_borders(labels(), radius=1)
+    assert_close(focal_loss(logits, target), focal_by_hand(logits, target, 2.0, 0.25))
 
 
 def test_logits_are_resized_to_the_labels():
-    logits, target = torch.randn(2, 1, 4, 5, dtype=torch.float64), borders(labels(), radius=1)
+    logits, target = torch.randn(2, 1, 4, 5, dtype=torch.float64), find_borders(labels(), radius=1)
     large = F.interpolate(logits, (9, 11), mode="bilinear", align_corners=True)
-    assert_close(focal(logits, target), focal(large, target))
+    assert_close(focal_loss(logits, target), focal_loss(large, target))
 
 
 def test_extreme_scores_and_no_pixels_stay_finite():
     logits = torch.tensor([[[[300.0, -300.0]]]], requires_grad=True)
-    loss = focal(logits, torch.tensor([[[0, 1]]]))
+    loss = focal_loss(logits, torch.tensor([[[0, 1]]]))
     loss.backward()
     assert_close(loss.detach(), torch.tensor((300 * 0.75 + 300 * 0.25) / 2))
     assert logits.grad.isfinite().all() and logits.grad.all()
-    assert focal(logits, torch.full((1, 1, 2), 255)) == 0
+    assert focal_loss(logits, torch.full((1, 1, 2), 255)) == 0
 
 
 def test_messages():
     target = torch.zeros(1, 4, 4, dtype=torch.long)
     with pytest.raises(OptionError, match="borders: radius must be a whole number of at least 1, got 0"):
-        borders(target, radius=0)
+        find_borders(target, radius=0)
     with pytest.raises(OptionError, match="focal: alpha must be a finite number at least 0 and at most 1"):
-        focal(torch.zeros(1, 1, 4, 4), target, alpha=2)
+        focal_loss(torch.zeros(1, 1, 4, 4), target, alpha=2)
     with pytest.raises(ShapeError, match="focal: b is 2"):
-        focal(torch.zeros(2, 1, 4, 4), target)
+        focal_loss(torch.zeros(2, 1, 4, 4), target)

@@ -7,13 +7,13 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from hamburger.segmentation.losses import borders, cross_entropy, focal, presence
+from hamburger.segmentation.losses import cross_entropy, find_borders, focal_loss, presence_loss
 from hamburger.testing import assert_close
 
 LOSSES = {
     "cross_entropy": (cross_entropy, (5, 9, 9)),
-    "presence": (presence, (5,)),
-    "focal": (lambda logits, target: focal(logits, borders(target)), (1, 9, 9)),
+    "presence": (presence_loss, (5,)),
+    "focal": (lambda logits, target: focal_loss(logits, find_borders(target)), (1, 9, 9)),
 }
 
 

@@ -108,12 +108,12 @@ def test_bad_files_are_named(file, tmp_path, monkeypatch):
         with pytest.raises(CheckpointError, match=f"{cut} bytes. is not a readable"):
             load_weights(file)
     safetensors.save_file({"a": torch.zeros(2)}, tmp_path / "foreign.safetensors")
-    with pytest.raises(CheckpointError, match="does not say which network"):
+    with pytest.raises(CheckpointError, match="has no hamburger metadata"):
         load_weights(tmp_path / "foreign.safetensors")
     for text, message in (
         ("{", "does not describe a network"),
         ("[]", "does not describe a network"),
-        ('{"version": 9}', "of a later form"),
+        ('{"version": 9}', "written by a newer version"),
         (Info(model={"name": "hamnett", "num_classes": 2}).as_json(), "did you mean 'hamnet'"),
         (Info(model={"nam": "x"}).as_json(), "cannot be built here"),
         (Info(model=small().config).as_json(), "are not those of the network"),

@@ -8,8 +8,8 @@ from torch import nn
 
 from hamburger.backbones import create_backbone
 from hamburger.backbones.base import Backbone
-from hamburger.segmentation.heads.base import Head, Outputs
-from hamburger.segmentation.model import Grid, Segmenter, create_model
+from hamburger.segmentation.heads.base import Head, HeadOutputs
+from hamburger.segmentation.model import PixelGrid, Segmenter, create_model
 
 SIZES = [(360, 480), (375, 500), (33, 47), (64, 64), (321, 513), (1, 1), (2, 17)]
 
@@ -28,7 +28,7 @@ class Means(Backbone):
 
 class First(Head):
     def forward(self, features):
-        return Outputs(features[-1][:, :1], {})
+        return HeadOutputs(features[-1][:, :1], {})
 
 
 def ramp(h, w):
@@ -57,7 +57,7 @@ def test_patches_are_within_half_a_pixel(size):
 @pytest.mark.parametrize("corners", [True, False])
 @pytest.mark.parametrize("size", SIZES)
 def test_the_padded_size_fits_and_is_the_next_one(size, corners):
-    grid = Grid.of(Means(16, corners=corners), *size)
+    grid = PixelGrid.of(Means(16, corners=corners), *size)
     x = grid.fit(torch.ones(1, 3, *size))
     assert (grid.height - 1) % 16 == 0 and 0 <= grid.height - size[0] < 16
     assert (grid.width - 1) % 16 == 0 and 0 <= grid.width - size[1] < 16
@@ -66,7 +66,7 @@ def test_the_padded_size_fits_and_is_the_next_one(size, corners):
 
 def test_images_that_fit_are_left_alone():
     x = torch.randn(1, 3, 321, 33)
-    assert Grid.of(Means(16, corners=True), 321, 33).fit(x) is x
+    assert PixelGrid.of(Means(16, corners=True), 321, 33).fit(x) is x
 
 
 def test_padding_is_not_labelled():
@@ -87,17 +87,17 @@ def test_padding_is_not_labelled():
 def test_backbones_know_how_their_maps_lie(name, stride, corners):
     backbone = create_backbone(name, output_stride=stride).eval()
     assert backbone.corners is corners
-    grid = Grid.of(backbone, 70, 90)
+    grid = PixelGrid.of(backbone, 70, 90)
     deepest = backbone(grid.fit(torch.zeros(1, 3, 70, 90)))[-1]
     assert deepest.shape[2:] == ((grid.height - 1) // stride + 1, (grid.width - 1) // stride + 1)
 
 
 def test_half_precision_logits_are_widened_before_they_are_resized():
     """On a GPU the gradient of a resize is summed in the type of its input, over a thousand pixels a position."""
-    from hamburger.segmentation.losses import to_pixels
+    from hamburger.segmentation.losses import resize_logits
 
-    assert to_pixels(torch.zeros(1, 2, 5, 5, dtype=torch.bfloat16), (65, 65)).dtype == torch.float32
-    assert to_pixels(torch.zeros(1, 2, 5, 5, dtype=torch.float64), (65, 65)).dtype == torch.float64
+    assert resize_logits(torch.zeros(1, 2, 5, 5, dtype=torch.bfloat16), (65, 65)).dtype == torch.float32
+    assert resize_logits(torch.zeros(1, 2, 5, 5, dtype=torch.float64), (65, 65)).dtype == torch.float64
 
 
 @pytest.mark.gpu
@@ -105,7 +105,7 @@ def test_half_precision_logits_are_widened_before_they_are_resized():
 def test_resizing_logits_on_a_gpu_matches_interpolate_and_repeats_its_gradient(size):
     import torch.nn.functional as F
 
-    from hamburger.segmentation.losses import to_pixels
+    from hamburger.segmentation.losses import resize_logits
 
     logits = torch.randn(2, 21, 23, 23, device="cuda", requires_grad=True)
     weights = torch.randn(2, 21, *size, device="cuda")
@@ -115,7 +115,7 @@ def test_resizing_logits_on_a_gpu_matches_interpolate_and_repeats_its_gradient(s
     gradients = []
     for _ in range(2):
         with torch.autocast("cuda", torch.bfloat16):
-            resized = to_pixels(logits, size)
+            resized = resize_logits(logits, size)
         gradients.append(torch.autograd.grad((resized * weights).sum(), logits)[0])
         torch.testing.assert_close(resized.double(), expected, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(gradients[-1].double(), reference.grad, rtol=1e-4, atol=1e-4)

@@ -7,7 +7,7 @@ import torch
 from small_segmenter import ByColour, info, segmenter
 
 from hamburger.errors import InputError, OptionError
-from hamburger.segmentation.predict import Predictor, pick_device, tiles
+from hamburger.segmentation.predict import Predictor, pick_device, split_image
 from hamburger.training.image_files import normalise
 
 
@@ -19,7 +19,7 @@ def picture(height, width, seed=0):
 @pytest.mark.parametrize("limit", [4096, 100_000])
 def test_tiles_cover_every_pixel_once_and_stay_small(height, width, limit):
     seen = torch.zeros(height, width, dtype=torch.int)
-    for rows, columns in tiles(height, width, limit):
+    for rows, columns in split_image(height, width, limit):
         assert 0 <= rows.begin <= rows.first < rows.last <= rows.end <= height
         assert 0 <= columns.begin <= columns.first < columns.last <= columns.end <= width
         assert (rows.end - rows.begin) * (columns.end - columns.begin) <= limit

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hamburger.errors import ShapeError
-from hamburger.segmentation.losses import presence, present
+from hamburger.segmentation.losses import find_present_classes, presence_loss
 from hamburger.testing import assert_close
 
 
@@ -33,32 +33,32 @@ def by_hand(logits, target):
 
 def test_present_is_the_set_of_labels_without_255():
     target = labels()
-    found = present(target, 6)
+    found = find_present_classes(target, 6)
     for row, image in zip(found.tolist(), target, strict=True):
         assert {c for c, yes in enumerate(row) if yes} == set(image.unique().tolist()) - {255}
 
 
 def test_the_loss_is_its_definition():
     logits, target = torch.randn(3, 6, dtype=torch.float64) * 3, labels()
-    assert_close(presence(logits, target), by_hand(logits, target))
+    assert_close(presence_loss(logits, target), by_hand(logits, target))
     target[1] = 255  # an image that says nothing
-    assert_close(presence(logits, target), by_hand(logits, target))
+    assert_close(presence_loss(logits, target), by_hand(logits, target))
 
 
 def test_nothing_labelled_is_zero_with_a_gradient_of_zero():
     logits = torch.randn(2, 4, requires_grad=True)
-    loss = presence(logits, torch.full((2, 3, 3), 255))
+    loss = presence_loss(logits, torch.full((2, 3, 3), 255))
     loss.backward()
     assert loss == 0 and not logits.grad.any()
 
 
 def test_half_precision_is_widened():
     logits = torch.full((1, 3), 40.0, dtype=torch.float16)
-    loss = presence(logits, torch.zeros(1, 2, 2, dtype=torch.long))
+    loss = presence_loss(logits, torch.zeros(1, 2, 2, dtype=torch.long))
     assert loss.dtype == torch.float32
     assert_close(loss, torch.tensor(80 / 3))
 
 
 def test_shapes_are_named():
     with pytest.raises(ShapeError, match="presence: b is 2 in logits"):
-        presence(torch.zeros(2, 4), torch.zeros(3, 5, 5, dtype=torch.long))
+        presence_loss(torch.zeros(2, 4), torch.zeros(3, 5, 5, dtype=torch.long))

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from hamburger.errors import OptionError
-from hamburger.segmentation.evaluate import labels, probabilities
-from hamburger.training.task import SINGLE, Protocol
+from hamburger.segmentation.evaluate import predict_labels, predict_probabilities
+from hamburger.training.protocol import SINGLE_SCALE, EvaluationProtocol
 
 
 class Pointwise(nn.Module):
@@ -39,53 +39,58 @@ def softmax(x):
 @pytest.mark.parametrize("size", [(40, 53), (16, 16), (7, 90), (33, 1)])
 def test_a_pointwise_network_is_blind_to_windows_and_flips(size):
     x = torch.randn(2, 3, *size)
-    for protocol in (SINGLE, Protocol(flip=True), Protocol(window=16), Protocol(window=20, flip=True)):
-        torch.testing.assert_close(probabilities(Pointwise(), x, protocol), softmax(x))
-        assert torch.equal(labels(Pointwise(), x, protocol), softmax(x).argmax(1))
+    for protocol in (
+        SINGLE_SCALE,
+        EvaluationProtocol(flip=True),
+        EvaluationProtocol(window=16),
+        EvaluationProtocol(window=20, flip=True),
+    ):
+        torch.testing.assert_close(predict_probabilities(Pointwise(), x, protocol), softmax(x))
+        assert torch.equal(predict_labels(Pointwise(), x, protocol), softmax(x).argmax(1))
 
 
 def test_windows_cover_every_pixel_and_never_leave_the_image():
     net = Pointwise()
-    probabilities(net, torch.randn(1, 3, 70, 41), Protocol(window=32))
+    predict_probabilities(net, torch.randn(1, 3, 70, 41), EvaluationProtocol(window=32))
     assert set(net.sizes) == {(32, 32)}
     assert len(net.sizes) == 3 * 2  # starts 0, 22, 38 and 0, 9
     short = Pointwise()
-    probabilities(short, torch.randn(1, 3, 20, 41), Protocol(window=32))
+    predict_probabilities(short, torch.randn(1, 3, 20, 41), EvaluationProtocol(window=32))
     assert set(short.sizes) == {(20, 32)}
 
 
 def test_overlapping_windows_are_averaged():
     """Two windows of a wide image disagree in the overlap: one calls it right, the other left."""
-    found = probabilities(Column(), torch.zeros(1, 3, 16, 26), Protocol(window=16))[0, 1, 0]
+    found = predict_probabilities(Column(), torch.zeros(1, 3, 16, 26), EvaluationProtocol(window=16))[0, 1, 0]
     # windows start at 0 and 10; 0-7 left, 8-9 right by the first alone, 10-15 right and left, 16-17 left, 18-25 right
     expected = torch.tensor([0.0] * 8 + [1.0] * 2 + [0.5] * 6 + [0.0] * 2 + [1.0] * 8)
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
 
 
 def test_flipping_a_network_that_knows_left_from_right_leaves_it_undecided():
-    found = probabilities(Column(), torch.zeros(1, 3, 4, 8), Protocol(flip=True))
+    found = predict_probabilities(Column(), torch.zeros(1, 3, 4, 8), EvaluationProtocol(flip=True))
     torch.testing.assert_close(found, torch.full_like(found, 0.5))
 
 
 def test_scales_show_the_image_in_those_sizes_and_average():
     net, x = Pointwise(), torch.randn(1, 3, 20, 30)
-    both = probabilities(net, x, Protocol(scales=(0.5, 1.0)))
+    both = predict_probabilities(net, x, EvaluationProtocol(scales=(0.5, 1.0)))
     assert net.sizes == [(10, 15), (20, 30)]
-    half = probabilities(Pointwise(), x, Protocol(scales=(0.5,)))
+    half = predict_probabilities(Pointwise(), x, EvaluationProtocol(scales=(0.5,)))
     torch.testing.assert_close(both, (half + softmax(x)) / 2)
     constant = torch.randn(1, 3, 1, 1).expand(1, 3, 20, 30)
-    several = probabilities(Pointwise(), constant, Protocol(scales=(0.5, 0.75, 1.75), flip=True))
+    several = predict_probabilities(Pointwise(), constant, EvaluationProtocol(scales=(0.5, 0.75, 1.75), flip=True))
     torch.testing.assert_close(several, softmax(constant))
 
 
 def test_the_protocol_says_what_was_done():
-    assert str(SINGLE) == "single scale"
-    assert str(Protocol(scales=(0.5,))) == "scale 0.5"
-    assert str(Protocol((0.5, 0.75, 1.0), flip=True)) == "scales 0.5,0.75,1, flip"
-    assert str(Protocol(window=513)) == "single scale, window 513/342"
+    assert str(SINGLE_SCALE) == "single scale"
+    assert str(EvaluationProtocol(scales=(0.5,))) == "scale 0.5"
+    assert str(EvaluationProtocol((0.5, 0.75, 1.0), flip=True)) == "scales 0.5,0.75,1, flip"
+    assert str(EvaluationProtocol(window=513)) == "single scale, window 513/342"
 
 
 @pytest.mark.parametrize("wrong", [{"scales": ()}, {"scales": (0.0,)}, {"scales": (99.0,)}, {"window": 3}, {"flip": 1}])
 def test_senseless_protocols_are_refused(wrong):
     with pytest.raises(OptionError):
-        Protocol(**wrong)
+        EvaluationProtocol(**wrong)

@@ -35,7 +35,7 @@ from hamburger.tasks import task_of_weights, tasks, train
 from hamburger.tasks.compare import variants
 from hamburger.tasks.recipes import find_training
 from hamburger.tasks.sweep import cells
-from hamburger.training.metrics_log import Evaluated, Logged
+from hamburger.training.metrics_log import ScoresEvaluated, StepLogged
 from hamburger.training.recipe_io import apply, to_json
 
 SETTINGS = (
@@ -71,7 +71,7 @@ def test_the_folder_holds_what_it_promises(finished):
     assert stored["epe_seen"] is not None and stored["beyond_reach"] == 0 and len(stored["per_pair"]) == 8
     assert [row["step"] for row in rows(run) if "loss" in row] == [3, 6, 8]
     assert [row["step"] for row in rows(run) if "epe" in row] == [4, 8]
-    judged = [event for event in told if isinstance(event, Evaluated)][-1]
+    judged = [event for event in told if isinstance(event, ScoresEvaluated)][-1]
     assert {score.name: value for score, value in judged.scores}["epe"] == stored["epe"]
     assert find_training(str(run / "recipe.json")) == small()
 
@@ -125,7 +125,7 @@ def test_the_same_bits_again_after_a_kill_and_after_an_interruption(finished, tm
     assert found(tmp_path / "killed") == found(finished[0])
 
     def stop(event):
-        if isinstance(event, Logged) and event.step == 3:
+        if isinstance(event, StepLogged) and event.step == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
     torch.manual_seed(77)
@@ -298,7 +298,7 @@ def test_weights_describe_themselves(finished):
     assert info.extra["step"] == result.values["best_step"] and info.extra["epe"] == result.values["best_epe"]
     assert net.config == create_stereo(**asdict(small().model)).config
     assert task_of_weights(run / "best.safetensors").kind.task == "stereo"
-    with pytest.raises(hb.CheckpointError, match="of the task 'stereo', and this needs a segmentation network"):
+    with pytest.raises(hb.CheckpointError, match="of the task 'segmentation' .got 'stereo'"):
         load_weights(run / "best.safetensors")
     with pytest.raises(hb.CheckpointError, match="there is no file"):
         load_stereo(run / "none.safetensors")

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hamburger.classification.data.feed import Real
+from hamburger.classification.data.batches import ImageBatch
 from hamburger.environment import Environment
 from hamburger.errors import (
     OptionError,
@@ -143,7 +143,7 @@ class Game:
         labels = torch.randint(plan.num_classes, (plan.batch,), generator=random_numbers, device=plan.device)
         if plan.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
-        self.real = Real(images, labels)
+        self.real = ImageBatch(images, labels)
 
     def _laid(self, net: nn.Module) -> nn.Module:
         return net.to(memory_format=torch.channels_last) if self.plan.channels_last else net

@@ -85,7 +85,7 @@ STRIDES = (2, 1, 2, 1)
 
 
 @backbones.register("tiny")
-class Tiny(Backbone):
+class TinyBackbone(Backbone):
     """b 3 h w   ->   maps of 1/2, 1/2, 1/4 and 1/4, with w, w, 2w and 2w channels; w is `width`.
 
     Each layer is a 3x3 convolution, batch norm and ReLU. A position of the last map sees 19 x 19 pixels, by design.

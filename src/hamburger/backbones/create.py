@@ -7,8 +7,8 @@ from typing import Any
 
 from hamburger.backbones.base import Backbone, backbones
 from hamburger.backbones.resnet import ResNet
-from hamburger.backbones.timm_encoder import PREFIX, Timm, state_of
-from hamburger.backbones.weights import load_backbone, load_state
+from hamburger.backbones.timm_encoder import PREFIX, TimmBackbone, load_timm_state
+from hamburger.backbones.weights import load_backbone, load_backbone_state
 from hamburger.errors import OptionError, UnknownNameError
 
 DOWNLOAD = "timm"
@@ -30,7 +30,7 @@ def create_backbone(
         raise OptionError(f"create_backbone: the name must be a string such as 'resnet50', got {name!r}")
     download = pretrained == DOWNLOAD
     if name.startswith(PREFIX):
-        backbone: Backbone = Timm(
+        backbone: Backbone = TimmBackbone(
             name.removeprefix(PREFIX), output_stride=output_stride, pretrained=download, **options
         )
     else:
@@ -41,8 +41,8 @@ def create_backbone(
         if download:
             if not isinstance(backbone, ResNet):
                 raise OptionError(f"pretrained='timm': timm has no weights for '{name}'; leave pretrained out")
-            source, state = state_of(name, stem=backbone.stem, stride_in=backbone.stride_in)
-            backbone.report = load_state(backbone, state, source=f"{PREFIX}{source}")
+            source, state = load_timm_state(name, stem=backbone.stem, stride_in=backbone.stride_in)
+            backbone.report = load_backbone_state(backbone, state, source=f"{PREFIX}{source}")
     if pretrained is not None and not download:
         backbone.report = load_backbone(backbone, pretrained)
     return backbone

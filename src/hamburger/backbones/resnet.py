@@ -21,17 +21,17 @@ STRIDES_IN = ("3x3", "1x1")
 LAST_STAGES = {8: ((1, 2), (1, 4)), 16: ((2, 1), (1, 2)), 32: ((2, 1), (2, 1))}
 
 
-class Basic(nn.Module):
+class BasicBlock(nn.Module):
     """Two 3x3 convolutions and a skip.   b a h w   ->   b c h' w'"""
 
     expansion = 1
 
     def __init__(self, a: int, c: int, *, stride: int, dilation: int, stride_in: str) -> None:
         super().__init__()
-        self.conv1, self.bn1 = convolve(a, c, 3, stride, dilation), BatchNorm2d(c)
-        self.conv2, self.bn2 = convolve(c, c, 3, 1, dilation), BatchNorm2d(c)
+        self.conv1, self.bn1 = make_conv(a, c, 3, stride, dilation), BatchNorm2d(c)
+        self.conv2, self.bn2 = make_conv(c, c, 3, 1, dilation), BatchNorm2d(c)
         self.relu = nn.ReLU(inplace=True)
-        self.downsample = shortcut(a, c, stride)
+        self.downsample = make_shortcut(a, c, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.relu(self.bn1(self.conv1(x)))
@@ -41,7 +41,7 @@ class Basic(nn.Module):
         return out
 
 
-class Bottleneck(nn.Module):
+class BottleneckBlock(nn.Module):
     """1x1 down to a quarter of the width, 3x3, 1x1 up again, and a skip.   b a h w   ->   b c h' w'"""
 
     expansion = 4
@@ -50,11 +50,11 @@ class Bottleneck(nn.Module):
         super().__init__()
         d = c // self.expansion
         first, second = (stride, 1) if stride_in == "1x1" else (1, stride)
-        self.conv1, self.bn1 = convolve(a, d, 1, first), BatchNorm2d(d)
-        self.conv2, self.bn2 = convolve(d, d, 3, second, dilation), BatchNorm2d(d)
-        self.conv3, self.bn3 = convolve(d, c, 1), BatchNorm2d(c)
+        self.conv1, self.bn1 = make_conv(a, d, 1, first), BatchNorm2d(d)
+        self.conv2, self.bn2 = make_conv(d, d, 3, second, dilation), BatchNorm2d(d)
+        self.conv3, self.bn3 = make_conv(d, c, 1), BatchNorm2d(c)
         self.relu = nn.ReLU(inplace=True)
-        self.downsample = shortcut(a, c, stride)
+        self.downsample = make_shortcut(a, c, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.relu(self.bn1(self.conv1(x)))
@@ -80,7 +80,7 @@ class ResNet(Backbone):
 
     def __init__(
         self,
-        block: type[Basic] | type[Bottleneck],
+        block: type[BasicBlock] | type[BottleneckBlock],
         units: Sequence[int],
         *,
         output_stride: int = 16,
@@ -104,13 +104,13 @@ class ResNet(Backbone):
         if stem == "deep":
             width = 128
             self.conv1: nn.Module = nn.Sequential(
-                *(convolve(3, 64, 3, 2), BatchNorm2d(64), nn.ReLU(inplace=True)),
-                *(convolve(64, 64, 3), BatchNorm2d(64), nn.ReLU(inplace=True)),
-                convolve(64, width, 3),
+                *(make_conv(3, 64, 3, 2), BatchNorm2d(64), nn.ReLU(inplace=True)),
+                *(make_conv(64, 64, 3), BatchNorm2d(64), nn.ReLU(inplace=True)),
+                make_conv(64, width, 3),
             )
         else:
             width = 64
-            self.conv1 = convolve(3, width, 7, 2)
+            self.conv1 = make_conv(3, width, 7, 2)
         self.bn1, self.relu = BatchNorm2d(width), nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
         self.channels = tuple(width * block.expansion for width in (64, 128, 256, 512))
@@ -146,22 +146,22 @@ class ResNet(Backbone):
         return maps
 
 
-def convolve(a: int, c: int, k: int, stride: int = 1, dilation: int = 1) -> nn.Conv2d:
+def make_conv(a: int, c: int, k: int, stride: int = 1, dilation: int = 1) -> nn.Conv2d:
     """Padded so that a stride divides the size, rounding up."""
     return nn.Conv2d(a, c, k, stride, padding=dilation * (k // 2), dilation=dilation, bias=False)
 
 
-def shortcut(a: int, c: int, stride: int) -> nn.Sequential | None:
+def make_shortcut(a: int, c: int, stride: int) -> nn.Sequential | None:
     if stride == 1 and a == c:
         return None
-    return nn.Sequential(convolve(a, c, 1, stride), BatchNorm2d(c))
+    return nn.Sequential(make_conv(a, c, 1, stride), BatchNorm2d(c))
 
 
-UNITS: dict[str, tuple[type[Basic] | type[Bottleneck], tuple[int, int, int, int]]] = {
-    "resnet18": (Basic, (2, 2, 2, 2)),
-    "resnet34": (Basic, (3, 4, 6, 3)),
-    "resnet50": (Bottleneck, (3, 4, 6, 3)),
-    "resnet101": (Bottleneck, (3, 4, 23, 3)),
+UNITS: dict[str, tuple[type[BasicBlock] | type[BottleneckBlock], tuple[int, int, int, int]]] = {
+    "resnet18": (BasicBlock, (2, 2, 2, 2)),
+    "resnet34": (BasicBlock, (3, 4, 6, 3)),
+    "resnet50": (BottleneckBlock, (3, 4, 6, 3)),
+    "resnet101": (BottleneckBlock, (3, 4, 23, 3)),
 }
 
 

@@ -24,7 +24,7 @@ SAME_NETWORK = {
 }
 
 
-class Timm(Backbone):
+class TimmBackbone(Backbone):
     """b 3 h w   ->   the deepest feature maps of a timm encoder, four or as many as it has.
 
     `options` go to `timm.create_model`. `output_stride` must be one that the encoder has or can be dilated to.
@@ -33,10 +33,10 @@ class Timm(Backbone):
     def __init__(self, name: str, *, output_stride: int, pretrained: bool = False, **options: Any) -> None:
         super().__init__()
         call = f"{PREFIX}{name}"
-        check_name(name)
+        check_timm_name(name)
         # without output_stride it has one stride only; whether that is the one asked for: below
         wishes = {"output_stride": output_stride, **ANY_SIZE}
-        self.net = create_with(
+        self.net = create_with_supported(
             {name: value for name, value in wishes.items() if name not in options},
             call,
             name,
@@ -97,7 +97,7 @@ def require_timm(call: str) -> ModuleType:
     return module
 
 
-def check_name(name: str) -> None:
+def check_timm_name(name: str) -> None:
     timm = require_timm(f"backbone '{PREFIX}{name}'")
     if name.startswith(("hf-hub:", "hf_hub:")) or timm.is_model(name):
         return
@@ -106,18 +106,20 @@ def check_name(name: str) -> None:
     raise UnknownNameError(f"timm has no model '{name}'{hint}; `timm.list_models()` has them all")
 
 
-def create_with(wishes: dict[str, Any], call: str, name: str, **options: Any) -> Any:
+def create_with_supported(wishes: dict[str, Any], call: str, name: str, **options: Any) -> Any:
     """`create` with those wishes that the encoder takes."""
     try:
-        return create(call, name, **wishes, **options)
+        return create_timm_model(call, name, **wishes, **options)
     except TypeError as error:
         refused = next((wish for wish in wishes if wish in str(error)), None)
         if refused is None:
             raise OptionError(f"backbone '{call}': {error}; its options are those of timm.create_model") from error
-    return create_with({wish: value for wish, value in wishes.items() if wish != refused}, call, name, **options)
+    return create_with_supported(
+        {wish: value for wish, value in wishes.items() if wish != refused}, call, name, **options
+    )
 
 
-def create(call: str, name: str, *, pretrained: bool, **options: Any) -> Any:
+def create_timm_model(call: str, name: str, *, pretrained: bool, **options: Any) -> Any:
     """`timm.create_model`, with what a user can do about its failures."""
     timm = require_timm(call)
     try:
@@ -136,7 +138,7 @@ def create(call: str, name: str, *, pretrained: bool, **options: Any) -> Any:
         ) from error
 
 
-def state_of(name: str, *, stem: str, stride_in: str) -> tuple[str, dict[str, Tensor]]:
+def load_timm_state(name: str, *, stem: str, stride_in: str) -> tuple[str, dict[str, Tensor]]:
     """The name in timm of one of our ResNets, and the weights of it."""
     tag = SAME_NETWORK.get((name, stem))
     if tag is None:
@@ -146,4 +148,4 @@ def state_of(name: str, *, stem: str, stride_in: str) -> tuple[str, dict[str, Te
             f"pretrained='timm': the weights in timm have their strides in the 3x3 convolutions, and the network was "
             f"asked for stride_in='{stride_in}'; leave stride_in at '3x3', or pass a file of v1 weights"
         )
-    return tag, create(name, tag, pretrained=True).state_dict()
+    return tag, create_timm_model(name, tag, pretrained=True).state_dict()

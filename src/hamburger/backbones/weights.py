@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from hamburger.backbones.base import LoadReport
 from hamburger.backbones.resnet import ResNet
-from hamburger.backbones.timm_encoder import Timm
+from hamburger.backbones.timm_encoder import TimmBackbone
 from hamburger.checkpoints.read import read_checkpoint
 from hamburger.errors import CheckpointError, InputError
 
-LEAST = 0.5  # of the backbone's entries: with fewer the file is of another network
+MIN_SHARE = 0.5  # of the backbone's entries: with fewer the file is of another network
 SCALE = ".scale"
 COUNTER = "num_batches_tracked"
 CLASSIFIERS = ("fc.", "classifier.", "head.", "head_fc.", "last_linear.")
@@ -36,17 +36,17 @@ def load_backbone(backbone: nn.Module, path: str | os.PathLike[str]) -> LoadRepo
         raise InputError(
             f"pretrained: there is no file '{path}'; give the path of a .safetensors or .pth file, or 'timm'"
         )
-    return load_state(backbone, read_checkpoint(path), source=str(path), metadata=_metadata(path))
+    return load_backbone_state(backbone, read_checkpoint(path), source=str(path), metadata=_metadata(path))
 
 
-def load_state(
+def load_backbone_state(
     backbone: nn.Module, state: Mapping[str, Tensor], *, source: str, metadata: Mapping[str, str] | None = None
 ) -> LoadReport:
     """`load_backbone`, of weights that are in memory already."""
-    net: nn.Module = backbone.net if isinstance(backbone, Timm) else backbone
-    report, values = match(net.state_dict(), dequantised(state), source)
+    net: nn.Module = backbone.net if isinstance(backbone, TimmBackbone) else backbone
+    report, values = match_entries(net.state_dict(), dequantise(state), source)
     _explain(report, backbone, (metadata or {}).get("arch", ""))
-    if report.share < LEAST:
+    if report.share < MIN_SHARE:
         raise CheckpointError(
             f"pretrained: the file fills {report.share:.0%} of the {type(backbone).__name__} backbone, so it is of "
             f"another network; nothing was loaded\n{report}"
@@ -60,7 +60,7 @@ def load_state(
     return report
 
 
-def dequantised(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def dequantise(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """int8 entries times their `.scale`, one factor per output channel; others as they are."""
     found = {}
     for name, value in state.items():
@@ -77,7 +77,7 @@ def dequantised(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def match(
+def match_entries(
     wanted: Mapping[str, Tensor], state: Mapping[str, Tensor], source: str
 ) -> tuple[LoadReport, dict[str, Tensor]]:
     """Sort every name of both into a report; with it what can be loaded, under the backbone's names."""

@@ -1,4 +1,4 @@
-"""Weights of other people's Hamburgers, under our names.
+"""Weights files: our own format, and Hamburger weights of other implementations under our names.
 
 >>> from hamburger.checkpoints import infer_options, load_hamburger, read_checkpoint
 >>> state = read_checkpoint("hamnet.pth")
@@ -6,8 +6,8 @@
 >>> print(load_hamburger(layer, state))
 
 Sources: "hamnet", the authors' burgers V1, V2 and V2+; "lightham", the authors' head in SegNeXt; "mmseg", the same head
-in mmsegmentation, with the same keys. Tensors do not tell rank, steps and gradient; see `infer_options`. In particular
-LightHam was trained with grad="bptt" and evaluated with eval_steps=7, in SegNeXt and in mmsegmentation alike.
+in mmsegmentation, with the same keys. Rank, steps and gradient cannot be read from the tensors; see `infer_options`.
+LightHam was trained with grad="bptt" and evaluated with eval_steps=7, both in SegNeXt and in mmsegmentation.
 """
 
 from hamburger.checkpoints.foreign_burger import infer_options, load_hamburger

@@ -1,4 +1,4 @@
-"""Load the Hamburger weights of other implementations: all of them, or none and the reasons."""
+"""Load Hamburger weights of other implementations: everything fits, or nothing is loaded and a report says why."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from hamburger.checkpoints.foreign_names import TABLES, Burger, find_burger
+from hamburger.checkpoints.foreign_names import NAME_TABLES, ForeignBurger, find_burger
 from hamburger.checkpoints.read import CheckpointError, Report, unwrap
 from hamburger.errors import OptionError
 from hamburger.layers import Hamburger, HamLayer
 
-# the options that each axis of our tensors follows from: what to look at when a shape does not fit
+# our tensors -> the options that decide the length of each axis; named in the report when a shape does not fit
 AXES = {
     "lower.weight": ("inner or dual", "channels"),
     "lower.bias": ("inner or dual",),
@@ -36,71 +36,74 @@ def load_hamburger(
     strict: bool = True,
     prefix: str | None = None,
 ) -> Report:
-    """Fill `layer` from the burger in a checkpoint of HamNet, LightHam (SegNeXt) or mmsegmentation.
+    """Load the burger of a HamNet, LightHam (SegNeXt) or mmsegmentation checkpoint into `layer`.
 
-    `state` is what `read_checkpoint` returns. `source` is "auto", "hamnet", "lightham" or "mmseg"; the last two have
-    the same keys, and "auto" calls both "lightham". Where there are several burgers, `prefix` names the one to take, as
-    in "decode_head.hamburger".
+    - `state`: what `read_checkpoint` returns.
+    - `source`: "auto", "hamnet", "lightham" or "mmseg". The last two have the same keys; "auto" calls both "lightham".
+    - `prefix`: selects one of several burgers, for example "decode_head.hamburger".
+    - `strict`: if anything is missing, unexpected, of another shape or built differently, raise CheckpointError with
+      the whole report and leave the layer unchanged. With strict=False, load what fits and warn with the report.
 
-    With `strict` anything missing, unexpected, misshapen or built differently raises CheckpointError with the whole
-    report, and the layer is as before. Otherwise what fits is loaded and the report is a warning. Keys outside the
-    burger never count, and neither do the bases that evaluation starts from: the published weights draw theirs anew at
-    every call and store none, so the layer keeps its own.
+    Keys outside the burger never count as errors. Neither do the bases that evaluation starts from: the published
+    weights draw new bases at every call and store none, so the layer keeps its own.
 
-    The tensors hold neither rank, steps nor gradient; `infer_options` says what the published weights were made with.
-    LightHam's (SegNeXt, mmsegmentation) take version="v1", norm="group", eval_steps=7 and, to train on, grad="bptt".
+    Rank, steps and gradient are not in the tensors; `infer_options` lists the values of the published weights.
+    LightHam (SegNeXt, mmsegmentation) needs version="v1", norm="group", eval_steps=7 and, for training, grad="bptt".
     """
     if not isinstance(layer, Hamburger):
         raise OptionError(f"load_hamburger: the layer must be a hamburger.Hamburger, got a {type(layer).__name__}")
     burger = find_burger(unwrap(state), source, prefix)
     report = Report(burger.source if source == "auto" else source, burger.prefix)
-    report.skipped.update({key: _outside(key, burger.prefix) for key in burger.outside})
-    report.conflicts.update(_conflicts(layer, burger))
-    values = _match(layer, burger, report)
+    report.skipped.update({key: _describe_outside(key, burger.prefix) for key in burger.outside})
+    report.conflicts.update(_find_conflicts(layer, burger))
+    values = _match_keys(layer, burger, report)
     if strict and not report.ok:
         report = replace(report, loaded={}, held_back=report.loaded)
-        raise CheckpointError("load_hamburger: the checkpoint does not fit the layer, nothing was loaded", report)
-    # every shape was checked above, so this cannot stop half-way
+        raise CheckpointError("load_hamburger: the checkpoint does not fit the layer; nothing was loaded", report)
+    # every shape was checked above, so this cannot fail half-way
     layer.load_state_dict(values, strict=False)
     if not report.ok:
-        warnings.warn(f"load_hamburger: loaded in part\n{report}", stacklevel=2)
+        warnings.warn(f"load_hamburger: only part of the checkpoint was loaded\n{report}", stacklevel=2)
     return report
 
 
-def _match(layer: Hamburger, burger: Burger, report: Report) -> dict[str, Tensor]:
-    """Sort every key of the burger and of the layer into the report; return what can be loaded, under our names."""
+def _match_keys(layer: Hamburger, burger: ForeignBurger, report: Report) -> dict[str, Tensor]:
+    """Return the tensors that can be loaded, under our names; file every key of both sides in the report."""
     wanted = layer.state_dict()
     values: dict[str, Tensor] = {}
     for name, tensor in burger.tensors.items():
-        theirs, ours = burger.prefix + name, TABLES[burger.source].get(name)
+        theirs, ours = burger.prefix + name, NAME_TABLES[burger.source].get(name)
         if name == "ham_2.bases" and layer.channel_ham is not None:
-            report.skipped[theirs] = "bases for one image size; along channels the layer makes its own for any size"
+            report.skipped[theirs] = "bases for one image size; the layer makes its own for any size"
         elif ours is None:
             report.unexpected[theirs] = f"no such name in a {burger.source} burger"
         elif ours not in wanted and name.endswith(COUNTER):
-            report.skipped[theirs] = "a counter that the layer's norm does not keep"
+            report.skipped[theirs] = "a counter that the layer's norm does not have"
         elif ours not in wanted:
             report.unexpected[theirs] = f"the layer has no '{ours}'"
         elif ours in report.loaded or ours in report.mismatched:
             report.unexpected[theirs] = f"a second source for '{ours}'"
-        elif misfit := _misfit(ours, tensor, wanted[ours]):
+        elif misfit := _explain_misfit(ours, tensor, wanted[ours]):
             report.mismatched[ours] = f"from '{theirs}': {misfit}"
         else:
             report.loaded[ours] = theirs
             values[ours] = tensor.reshape(wanted[ours].shape)
     for ours in wanted:
         if ours not in report.loaded and ours not in report.mismatched:
-            why = _kept(layer, ours)
+            why = _explain_kept(layer, ours)
             target = report.missing if why is None else report.kept
-            target[ours] = why or _missing(ours, burger)
+            target[ours] = why or _explain_missing(ours, burger)
     return values
 
 
-def _misfit(ours: str, theirs: Tensor, wanted: Tensor) -> str | None:
-    """Why this tensor cannot go there, if it cannot. A 1x1 kernel and a vector of one only have axes too many."""
+def _explain_misfit(ours: str, theirs: Tensor, wanted: Tensor) -> str | None:
+    """Return why the tensor does not fit, None if it fits.
+
+    Trailing axes of length 1 are dropped first: a 1x1 convolution kernel fits a matrix, a vector of one a scalar.
+    """
     shape, want = tuple(theirs.shape), tuple(wanted.shape)
     if theirs.is_floating_point() != wanted.is_floating_point():
-        return f"it holds {theirs.dtype}, the layer's is {wanted.dtype}; likely a quantised checkpoint"
+        return f"its dtype is {theirs.dtype}, the layer's is {wanted.dtype}; likely a quantised checkpoint"
     trimmed = shape
     while len(trimmed) > len(want) and trimmed[-1] == 1:
         trimmed = trimmed[:-1]
@@ -115,75 +118,74 @@ def _misfit(ours: str, theirs: Tensor, wanted: Tensor) -> str | None:
     return f"{both}; likely another {', '.join(differ) or 'layer'}"
 
 
-def _conflicts(layer: Hamburger, burger: Burger) -> dict[str, str]:
-    """Differences that could pass by the keys: a GN's weights would fit a BN, and a ReLU has none at all."""
-    found = {}
+def _find_conflicts(layer: Hamburger, burger: ForeignBurger) -> dict[str, str]:
+    """Return differences that the keys do not show: GN weights fit a BN, and a ReLU has no weights at all."""
+    conflicts = {}
     if burger.version != layer.version:
-        found["version"] = f"the checkpoint's burger is '{burger.version}', the layer '{layer.version}'"
-    norm = _norm_of(layer)
+        conflicts["version"] = f"the checkpoint's burger is '{burger.version}', the layer '{layer.version}'"
+    norm = _find_norm(layer)
     if norm is not None and burger.norm != norm:
-        found["norm"] = f"the checkpoint's is '{burger.norm}', the layer's '{norm}'"
+        conflicts["norm"] = f"the checkpoint's is '{burger.norm}', the layer's '{norm}'"
     if burger.rectify not in (None, layer.rectify):
         theirs, ours = ("a" if there else "no" for there in (burger.rectify, layer.rectify))
-        found["ham"] = (
+        conflicts["ham"] = (
             f"the checkpoint has {theirs} ReLU before its ham, the layer {ours}: NMF has one, CD and VQ have none"
         )
-    return found
+    return conflicts
 
 
-def _norm_of(layer: Hamburger) -> str | None:
-    """The name of the layer's norm, None for one of the caller's own."""
+def _find_norm(layer: Hamburger) -> str | None:
+    """Return the name of the layer's norm, None for a custom module."""
     norm = layer.cheese[1] if isinstance(layer.cheese, nn.Sequential) else layer.norm
     kinds = {"batch": _BatchNorm, "group": nn.GroupNorm, "none": nn.Identity}
     return next((name for name, kind in kinds.items() if isinstance(norm, kind)), None)
 
 
-def _kept(layer: Hamburger, ours: str) -> str | None:
-    """Why the layer may keep its own value of a key that no source has; None where it may not."""
+def _explain_kept(layer: Hamburger, ours: str) -> str | None:
+    """Return why the layer may keep its own value of a key that the checkpoint lacks, None if it may not."""
     if ours == "ham.dictionary.bases" and isinstance(layer.ham, HamLayer):
         if layer.ham.dictionary.init in ("random", "fixed"):
-            return "stored only by sources with bases that are not random; evaluation starts from the layer's own"
+            return "random bases are never stored; evaluation starts from the layer's own"
     elif ours == "channel_ham.dictionary.multipliers":
-        return "ours alone; evaluation starts from the layer's own bases along channels"
+        return "only this library stores it; evaluation starts from the layer's own bases along channels"
     elif ours.endswith(COUNTER):
-        return "a counter, without effect on the values"
+        return "a counter without effect on the output"
     return None
 
 
-def _missing(ours: str, burger: Burger) -> str:
+def _explain_missing(ours: str, burger: ForeignBurger) -> str:
     if ours == "ham.dictionary.bases":
-        return "no bases in the checkpoint, and a learned or online dictionary cannot do without; try init='random'"
-    known = [burger.prefix + theirs for theirs, name in TABLES[burger.source].items() if name == ours]
-    return f"not there as {' or '.join(known)}" if known else f"a {burger.source} burger has nothing like it"
+        return "no bases in the checkpoint, but a learned or online dictionary needs them; try init='random'"
+    known = [burger.prefix + theirs for theirs, name in NAME_TABLES[burger.source].items() if name == ours]
+    return f"the checkpoint has no {' or '.join(known)}" if known else f"a {burger.source} burger has no such tensor"
 
 
-def _outside(key: str, prefix: str) -> str:
-    """The part a key belongs to: the first level of its name that is not also one of the burger's."""
+def _describe_outside(key: str, prefix: str) -> str:
+    """Return the part a key belongs to: the first level of its name that differs from the burger's prefix."""
     levels = zip(key.split("."), prefix.split("."), strict=False)
     part = next((theirs for theirs, level in levels if theirs != level), key)
     return f"outside the burger, in {part}"
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The constructor options that show in the tensors.
+# -- options -----------------------------------------------------------------------------------------------------------
 
 
 def infer_options(
     state: Mapping[str, Any], source: str = "auto", *, prefix: str | None = None, dual: bool | None = None
 ) -> dict[str, Any]:
-    """Options for `hb.Hamburger` that rebuild the checkpoint's burger as far as its tensors tell.
+    """Return the options of `hb.Hamburger` that can be read from the checkpoint's tensors.
 
-    Always channels, inner, version, norm and dual; cheese_factor where there is cheese; ham where it must be NMF;
-    heads, rank and init where bases are stored. Not in any tensor, so yours to give:
+    Always channels, inner, version, norm and dual; cheese_factor if there is cheese; ham if it must be NMF; heads, rank
+    and init if bases are stored. The following are in no tensor, so you have to pass them:
 
     - HamNet: one-step gradients (our default), steps=6; rank 64 in the published V2, 512 in V2+; norm_momentum=3e-4.
     - LightHam, in SegNeXt and in mmsegmentation: trained with full back-propagation, grad="bptt", and by default
       steps=6, eval_steps=7, rank=64. SegNeXt's T and S have rank 16, B and L 64; mmsegmentation's configurations of B
-      and L inherit 16, so look into the one that came with the file.
-    - VQ and CD cannot be told apart: give ham="vq" or ham="cd".
+      and L inherit 16, so check the configuration that came with the file.
+    - VQ and CD have the same tensors: pass ham="vq" or ham="cd".
     - heads, unless bases are stored; the groups of a group norm (32 in all published configurations).
 
-    `dual` settles the one ambiguity: cheese of V2+ that halves the width is that of a dual burger, or cheese_factor=2.
+    `dual` resolves the one ambiguity: V2+ cheese that halves the width means a dual burger or cheese_factor=2.
     """
     burger = find_burger(unwrap(state), source, prefix)
     inner, channels = _sizes(burger, "lower.weight", 2)
@@ -193,11 +195,11 @@ def infer_options(
         slim = _sizes(burger, "cheese.0.weight", 1)[0]
         if slim == 0 or inner % slim:
             raise CheckpointError(
-                f"infer_options: the cheese's width {slim} does not divide the lower bread's, {inner}"
+                f"infer_options: the lower bread's width {inner} must be a multiple of the cheese's (got {slim})"
             )
         factor = inner // slim
     if dual is None:
-        dual = _dual(burger, factor)
+        dual = _guess_dual(burger, factor)
     elif dual and (burger.version != "v2+" or factor % 2):
         raise OptionError(f"infer_options: a '{burger.version}' burger of width {inner} / {factor} cannot be dual")
     if burger.version in ("v2", "v2+"):
@@ -206,22 +208,27 @@ def infer_options(
     if burger.rectify:
         options["ham"] = "nmf"
     else:
-        warnings.warn("infer_options: this lower bread is that of VQ or CD: add ham='vq' or ham='cd'", stacklevel=2)
+        warnings.warn(
+            "infer_options: no ReLU after the lower bread, so the ham is VQ or CD: add ham='vq' or ham='cd'",
+            stacklevel=2,
+        )
     if "ham.bases" in burger.tensors or "ham_1.bases" in burger.tensors:
         heads, _, rank = _sizes(burger, "ham.dictionary.bases", 3)
         options |= {"heads": heads, "rank": rank, "init": "fixed"}
     return options
 
 
-def _sizes(burger: Burger, ours: str, count: int) -> tuple[int, ...]:
+def _sizes(burger: ForeignBurger, ours: str, count: int) -> tuple[int, ...]:
     shape = tuple(burger.find(ours).shape)
     if len(shape) < count:
-        raise CheckpointError(f"infer_options: what stands for '{ours}' must have {count} axes or more, got {shape}")
+        raise CheckpointError(
+            f"infer_options: the tensor of '{ours}' must have at least {count} axes (got shape {shape})"
+        )
     return shape[:count]
 
 
-def _dual(burger: Burger, factor: int) -> bool:
-    """A dual burger doubles what the cheese eats, so its factor is even; so may be that of a single one."""
+def _guess_dual(burger: ForeignBurger, factor: int) -> bool:
+    """Guess whether the burger is dual. A dual burger's factor is even, but so may be that of a single one."""
     if burger.version != "v2+" or factor % 2:
         return False
     if "ham_1.bases" in burger.tensors or "ham_2.bases" in burger.tensors:
@@ -229,8 +236,8 @@ def _dual(burger: Burger, factor: int) -> bool:
     if "ham.bases" in burger.tensors:
         return False
     warnings.warn(
-        f"infer_options: the widths of this V2+ burger are those of dual=True, cheese_factor={factor // 2} and of "
-        f"dual=False, cheese_factor={factor}; taking the first, the authors' default: pass dual= to say which",
+        f"infer_options: the widths of this V2+ burger fit dual=True, cheese_factor={factor // 2} and dual=False, "
+        f"cheese_factor={factor}; assuming the first, the authors' default; pass dual= to choose",
         stacklevel=3,
     )
     return True

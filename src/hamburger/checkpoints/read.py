@@ -19,29 +19,30 @@ from torch import Tensor
 from hamburger import errors
 
 WRAPPERS = ("net", "state_dict", "model", "module")  # HamNet; mmcv and mmengine; common training scripts; DeepSpeed
-NO_PICKLE = ("Unsupported operand", "String is too long")  # torch, on bytes that are no pickle of its own
-PARALLEL = "module."  # what (Distributed)DataParallel puts before every key
+NOT_A_PICKLE = ("Unsupported operand", "String is too long")  # in torch's error for bytes that are not a torch pickle
+PARALLEL = "module."  # the prefix that (Distributed)DataParallel puts before every key
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """The state dict in a .pth or .safetensors file, on the CPU, without wrappers and without `module.` prefixes.
+    """Return the state dict in a .pth or .safetensors file, on the CPU, without wrappers or `module.` prefixes.
 
-    Pickled objects other than tensors and plain containers are refused, not run: `torch.load(weights_only=True)`.
+    Pickled objects other than tensors and plain containers are refused and never executed: the file is read with
+    `torch.load(weights_only=True)`.
     """
     path = Path(path)
     if path.is_dir():
-        raise IsADirectoryError(f"read_checkpoint: {path} is a folder; name the file in it")
+        raise IsADirectoryError(f"read_checkpoint: {path} is a folder; pass the file in it")
     if not path.exists():
         raise FileNotFoundError(f"read_checkpoint: there is no file {path}")
     return unwrap(_read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path), str(path))
 
 
 def unwrap(checkpoint: object, name: str = "the checkpoint") -> dict[str, Tensor]:
-    """The tensors in a checkpoint, out of {"net": ...}, {"state_dict": ...} and the like; a bare state dict stays."""
+    """Return the tensors in a checkpoint, out of {"net": ...}, {"state_dict": ...} and the like."""
     while isinstance(checkpoint, Mapping):
         inside = [key for key in WRAPPERS if isinstance(checkpoint.get(key), Mapping)]
         if len(inside) > 1:
-            raise CheckpointError(f"{name} holds several state dicts, {inside}; pass the one you mean, not all of it")
+            raise CheckpointError(f"{name} holds several state dicts, {inside}; pass one of them")
         if not inside:
             break
         checkpoint = checkpoint[inside[0]]
@@ -54,7 +55,7 @@ def unwrap(checkpoint: object, name: str = "the checkpoint") -> dict[str, Tensor
             f"{name} holds no tensors; its keys: {others[:12]}, known wrappers: {', '.join(WRAPPERS)}"
         )
     if others:
-        warnings.warn(f"{name}: left out {len(others)} entries that are not tensors: {others}", stacklevel=3)
+        warnings.warn(f"{name}: ignored {len(others)} entries that are not tensors: {others}", stacklevel=3)
     if all(key.startswith(PARALLEL) for key in tensors):
         return {key.removeprefix(PARALLEL): value for key, value in tensors.items()}
     return tensors
@@ -64,28 +65,28 @@ def _read_torch(path: Path) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        # torch's own text goes on to recommend weights_only=False, so it is not shown
-        if any(words in str(error) for words in NO_PICKLE):
-            raise _corrupt(path, "it is no torch file, or one of objects instead of tensors") from None
+        # torch's message goes on to recommend weights_only=False, so it is not shown
+        if any(words in str(error) for words in NOT_A_PICKLE):
+            raise _corrupt(path, "not a torch file, or one that holds objects instead of tensors") from None
         name = re.search(r"GLOBAL ([\w.]+)", str(error))
         raise CheckpointError(
-            f"read_checkpoint: {path} holds more than tensors: reading all of it would call "
-            f"'{name[1] if name else 'an object'}', so it was refused: a pickle can run any code. If you trust its "
-            f"author, allow that one name, `with torch.serialization.safe_globals([...]): read_checkpoint(path)`; or "
-            f"use torch.load(path, weights_only=False) where it can do no harm, and save its tensors alone"
+            f"read_checkpoint: {path} holds more than tensors: loading it would call "
+            f"'{name[1] if name else 'an object'}'. It was refused, since a pickle can run any code. If you trust its "
+            f"author, allow that name: `with torch.serialization.safe_globals([...]): read_checkpoint(path)`; or run "
+            f"torch.load(path, weights_only=False) in a sandbox and save only the tensors"
         ) from None
-    except Exception as error:  # a damaged pickle fails in as many ways as it has bytes
+    except Exception as error:  # a damaged pickle can raise any exception
         if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno != errno.EINVAL):
-            raise  # the machine's doing, not the file's; EINVAL is what a zip cut short ends in
+            raise  # not the file's fault; a truncated zip ends in EINVAL
         raise _corrupt(path, f"{type(error).__name__} {error}".rstrip()) from error
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    try:  # here, not above: an optional dependency
+    try:  # an optional dependency
         from safetensors import SafetensorError
         from safetensors.torch import load_file
     except ImportError as error:
-        raise ImportError(f"read_checkpoint: {path} needs the package safetensors: pip install safetensors") from error
+        raise ImportError(f"read_checkpoint: {path} needs the package safetensors; pip install safetensors") from error
     try:
         return load_file(path)
     except SafetensorError as error:
@@ -99,23 +100,23 @@ def _corrupt(path: Path, why: str) -> CheckpointError:
     )
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What became of every key, and the error that carries it.
+# -- report ------------------------------------------------------------------------------------------------------------
 
 
-SHOWN = 8  # keys printed per reason for skipping: a backbone has hundreds, and the object holds them all
+SHOWN = 8  # keys printed per reason for skipping; the report itself holds them all
 
 
 @dataclass(frozen=True)
 class Report:
-    """The outcome of one load. Every key of the checkpoint and of the layer is in exactly one of the mappings.
+    """What happened to every key of a load: each key of the checkpoint and of the layer is in exactly one mapping.
 
-    - `loaded`: our key -> the checkpoint's key that filled it
-    - `held_back`: the same for keys that fit, where others did not and strict=True left the layer as it was
-    - `missing`: our key -> why nothing fills it        - `kept`: our key that no source has, and that needs none -> why
-    - `mismatched`: our key -> the key meant for it, both shapes and the likely cause
-    - `unexpected`: key inside the burger -> why it found no place
-    - `skipped`: key outside the burger, or of no use here -> why
+    - `loaded`: our key -> the checkpoint's key
+    - `held_back`: the same for keys that fit, if others did not and strict=True left the layer unchanged
+    - `missing`: our key -> why the checkpoint has no value for it
+    - `kept`: our key that the checkpoint lacks and that keeps its value -> why
+    - `mismatched`: our key -> the checkpoint's key, both shapes and the likely cause
+    - `unexpected`: key inside the burger -> why it was not used
+    - `skipped`: key outside the burger, or without use here -> why
     - `conflicts`: option -> how the checkpoint's burger differs from the layer although the keys may fit
     """
 
@@ -132,7 +133,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether the layer is the checkpoint's burger. Kept and skipped keys do not count against it."""
+        """Whether the layer matches the checkpoint's burger; kept and skipped keys do not count."""
         return not (self.missing or self.mismatched or self.unexpected or self.conflicts)
 
     def __str__(self) -> str:
@@ -142,7 +143,7 @@ class Report:
             entries: dict[str, str] = getattr(self, title)
             lines += [f"  {title}:"] * bool(entries) + [f"    {key}: {why}" for key, why in entries.items()]
         if self.skipped:
-            lines += ["  skipped:", *_by_reason(self.skipped)]
+            lines += ["  skipped:", *_group_by_reason(self.skipped)]
         for title, pairs in (("loaded", self.loaded), ("held back", self.held_back)):
             lines += [f"  {title}:"] * bool(pairs) + [f"    {ours} <- {theirs}" for ours, theirs in pairs.items()]
         return "\n".join(lines)
@@ -152,7 +153,7 @@ class Report:
         return ", ".join(f"{len(getattr(self, title))} {title}" for title in titles)
 
 
-def _by_reason(skipped: dict[str, str]) -> list[str]:
+def _group_by_reason(skipped: dict[str, str]) -> list[str]:
     groups: defaultdict[str, list[str]] = defaultdict(list)
     for key, why in skipped.items():
         groups[why].append(key)
@@ -164,7 +165,7 @@ def _by_reason(skipped: dict[str, str]) -> list[str]:
 
 
 class CheckpointError(errors.CheckpointError, ValueError):
-    """A checkpoint that cannot be read, or does not fit the layer; then `report` says which keys and why."""
+    """A checkpoint cannot be read or does not fit the layer; in the second case `report` lists the keys and reasons."""
 
     def __init__(self, message: str, report: Report | None = None) -> None:
         super().__init__(message if report is None else f"{message}\n{report}")

@@ -1,4 +1,4 @@
-"""One .safetensors file per network: tensors, and in the metadata how to build it and what its classes mean."""
+"""Our weights format: one .safetensors file per network, with its constructor keywords and classes as metadata."""
 
 from __future__ import annotations
 
@@ -16,30 +16,29 @@ from hamburger.errors import CheckpointError
 from hamburger.files import write_atomically, write_durably
 
 
-def plain(value: Any) -> Any:
-    """As JSON has it: lists for tuples and sets; what JSON cannot hold stays, and is refused when it is saved."""
+def to_plain_json(value: Any) -> Any:
+    """Convert tuples and sets to lists, recursively; values JSON cannot hold stay and are refused when saved."""
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): to_plain_json(item) for key, item in value.items()}
     if isinstance(value, (set, frozenset)):
-        return sorted(plain(item) for item in value)
+        return sorted(to_plain_json(item) for item in value)
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [to_plain_json(item) for item in value]
     return value
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What weights need beside them to be of use: how to build their network, and what its classes mean.
-
-
-VERSION = 1  # of this form; a reader refuses a later one
+VERSION = 1  # of the metadata; a reader refuses newer ones
+KEY = "hamburger"  # of the metadata in the file
 Colour = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
 class Info:
-    """- `model`: the keywords of `create_model`; a saved file has those of the saved network
+    """What weights need to be useful: how to build their network and what its outputs mean.
+
+    - `model`: the keywords that build the network, for example those of `create_model`
     - `classes`, `palette`: a name and a colour per class, in the order of the logits
-    - `mean`, `std`: of the images in [0, 1], RGB, that the network was trained on
+    - `mean`, `std`: normalisation of RGB images in [0, 1]
     - `extra`: anything else that JSON can hold
     """
 
@@ -56,17 +55,19 @@ class Info:
     @classmethod
     def from_json(cls, text: str, source: str) -> Info:
         try:
-            found = json.loads(text)
-            version = found.pop("version")
+            fields = json.loads(text)
+            version = fields.pop("version")
             if version > VERSION:
-                raise CheckpointError(f"{source} is of a later form ({version}); install a newer hamburger")
+                raise CheckpointError(
+                    f"{source} was written by a newer version of hamburger (format {version}); upgrade to read it"
+                )
             return cls(
-                model=dict(found["model"]),
-                classes=tuple(str(name) for name in found["classes"]),
-                palette=tuple((int(r), int(g), int(b)) for r, g, b in found["palette"]),
-                mean=_three(found["mean"]),
-                std=_three(found["std"]),
-                extra=dict(found["extra"]),
+                model=dict(fields["model"]),
+                classes=tuple(str(name) for name in fields["classes"]),
+                palette=tuple((int(r), int(g), int(b)) for r, g, b in fields["palette"]),
+                mean=_read_rgb(fields["mean"]),
+                std=_read_rgb(fields["std"]),
+                extra=dict(fields["extra"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(
@@ -75,22 +76,15 @@ class Info:
             ) from error
 
 
-def _three(values: Any) -> tuple[float, float, float]:
+def _read_rgb(values: Any) -> tuple[float, float, float]:
     red, green, blue = (float(value) for value in values)
     return red, green, blue
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# One .safetensors file for a network of any task: its tensors, and in the metadata how to build and to use it.
+def write_weights(path: str | os.PathLike[str], net: nn.Module, info: Info, *, durable: bool = True) -> None:
+    """Write the network and `info` to a file atomically, and flush it to disk.
 
-
-KEY = "hamburger"  # of the metadata
-
-
-def write_stored(path: str | os.PathLike[str], net: nn.Module, info: Info, *, durable: bool = True) -> None:
-    """A file that is either complete or not there, and on the disk when this returns.
-
-    Without `durable` the disk is not waited for, and a loss of power may lose the file.
+    With durable=False the flush is skipped, so a power failure may lose the file.
     """
     from safetensors.torch import save
 
@@ -99,8 +93,8 @@ def write_stored(path: str | os.PathLike[str], net: nn.Module, info: Info, *, du
     write(Path(path), save(tensors, metadata={KEY: info.as_json()}))
 
 
-def read_stored(call: str, path: str | os.PathLike[str], task: str | None = None) -> tuple[Info, dict[str, Tensor]]:
-    """What `write_stored` wrote of a network for that task, which `info.model` names. Runs nothing in the file."""
+def read_weights(call: str, path: str | os.PathLike[str], task: str | None = None) -> tuple[Info, dict[str, Tensor]]:
+    """Return info and tensors that `write_weights` wrote; refuse a file of another task. Executes nothing in it."""
     from safetensors import SafetensorError, safe_open
 
     path = Path(path)
@@ -109,35 +103,35 @@ def read_stored(call: str, path: str | os.PathLike[str], task: str | None = None
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
     except (SafetensorError, OSError) as error:
         raise CheckpointError(
             f"{call}: {path} ({path.stat().st_size} bytes) is not a readable .safetensors file: {error}"
         ) from error
     if KEY not in metadata:
         raise CheckpointError(
-            f"{call}: {path} does not say which network it is of; it was not written by save_weights. Weights "
-            f"of an encoder alone go into create_model(..., pretrained='{path}')"
+            f"{call}: {path} has no hamburger metadata, so it was not written by save_weights; pass weights of a "
+            f"backbone to create_model(..., pretrained='{path}')"
         )
     info = Info.from_json(metadata[KEY], f"{call}: {path}")
-    found = info.model.get("task")
-    if found != task:
-        spoken = ["a segmentation network" if each is None else f"the task '{each}'" for each in (found, task)]
+    file_task = info.model.get("task")
+    if file_task != task:
+        got, expected = (name or "segmentation" for name in (file_task, task))
         raise CheckpointError(
-            f"{call}: {path} is of {spoken[0]}, and this needs {spoken[1]}; the commands choose by the file, and so "
-            f"does hamburger.tasks.task_of_weights"
+            f"{call}: expected weights of the task '{expected}' (got '{got}' in {path}); "
+            f"hamburger.tasks.task_of_weights finds the task of a file"
         )
     return info, tensors
 
 
-def stored_task(path: str | os.PathLike[str]) -> object:
-    """What a weights file says under "task": None for segmentation, and where loading it will fail."""
+def read_task_name(path: str | os.PathLike[str]) -> object:
+    """Return the "task" entry of a weights file: None for segmentation, and for files that cannot be loaded."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, "pt") as file:
-            said = json.loads((file.metadata() or {}).get(KEY, "{}"))
+            metadata = json.loads((file.metadata() or {}).get(KEY, "{}"))
     except (SafetensorError, OSError, ValueError):
         return None
-    model = said.get("model") if isinstance(said, dict) else None
+    model = metadata.get("model") if isinstance(metadata, dict) else None
     return model.get("task") if isinstance(model, dict) else None

@@ -25,7 +25,7 @@ class ClassScores:
     images: int
 
 
-def as_input(pixels: Tensor) -> Tensor:
+def to_model_input(pixels: Tensor) -> Tensor:
     """What a classifier takes, as it was trained.   b 3 h w uint8   ->   the same in [-1, 1]"""
     return pixels.float() / 127.5 - 1
 
@@ -48,7 +48,7 @@ def evaluate_classes(
         mine = torch.arange(distributed.rank(), len(images), distributed.world())
         for place, some in enumerate(mine.split(batch)):
             progress(batch * place, len(mine))
-            x = as_input(torch.from_numpy(images.images[some.numpy()]).to(device))
+            x = to_model_input(torch.from_numpy(images.images[some.numpy()]).to(device))
             x = x.contiguous(memory_format=torch.channels_last) if channels_last else x
             counts.update(net(x).argmax(1).cpu(), torch.from_numpy(images.labels[some.numpy()]))
     finally:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hamburger.checkpoints.weights_file import Info, read_stored, write_stored
+from hamburger.checkpoints.weights_file import Info, read_weights, write_weights
 from hamburger.errors import OptionError, check_choice, check_count
 from hamburger.insertion import insert_context
 
@@ -86,12 +86,12 @@ def _shrink_stem(backbone: str, net: nn.Module) -> None:
 def save_classifier(path: str | os.PathLike[str], net: Classifier, info: Info, *, durable: bool = True) -> None:
     """Write the network to a file that is either complete or not there."""
     model = {"task": TASK, **net.config, "pretrained": False}
-    write_stored(path, net, replace(info, model=model, mean=MEAN, std=STD), durable=durable)
+    write_weights(path, net, replace(info, model=model, mean=MEAN, std=STD), durable=durable)
 
 
 def load_classifier(path: str | os.PathLike[str]) -> tuple[Classifier, Info]:
     """The classifier of a file, on the CPU and in evaluation mode, and what its classes are called."""
-    info, tensors = read_stored("load_classifier", path, TASK)
+    info, tensors = read_weights("load_classifier", path, TASK)
     options = {key: value for key, value in info.model.items() if key != "task"}
     with torch.random.fork_rng(devices=[]):  # what is drawn here is overwritten: leave the caller's draws alone
         net = create_classifier(**options)

@@ -7,25 +7,27 @@ from typing import Any
 
 import torch
 
-from hamburger.classification.evaluate import as_input
+from hamburger.classification.evaluate import to_model_input
 from hamburger.inference.image_inputs import read_square
-from hamburger.training.task import Answer, Answers
+from hamburger.training.predictor import FilePrediction, FilePredictor
 
 PROTOCOL = "the largest square in the middle, {size} x {size}"
 
 
-class ClassAnswers(Answers):
+class ClassAnswers(FilePredictor):
     columns = ("image", "class", "probability", "then")
 
     @torch.inference_mode()
-    def __call__(self, *paths: Path) -> Answer:
+    def __call__(self, *paths: Path) -> FilePrediction:
         (path,) = paths
         pixels = read_square(path, self.info.extra["size"])
-        chances = self.net(as_input(pixels[None].to(self.device)))[0].float().softmax(0).tolist()
+        chances = self.net(to_model_input(pixels[None].to(self.device)))[0].float().softmax(0).tolist()
         ranked = sorted(zip(self.info.classes, chances, strict=True), key=lambda item: -item[1])
         (name, chance), *others = ranked
         row = {"class": name, "probability": chance, "probabilities": dict(ranked)}
-        return Answer(row, (name, f"{chance:.1%}", ", ".join(f"{each} {value:.1%}" for each, value in others[:2])))
+        return FilePrediction(
+            row, (name, f"{chance:.1%}", ", ".join(f"{each} {value:.1%}" for each, value in others[:2]))
+        )
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "protocol": PROTOCOL.format(size=self.info.extra["size"])}

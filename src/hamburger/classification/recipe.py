@@ -71,7 +71,10 @@ classification_recipes: Registry[ClassificationRecipe] = Registry("classificatio
 
 @classification_recipes.register("figures-classes")
 def figures_classes() -> ClassificationRecipe:
-    """The embedded default: four generated forms of 32 x 32, seconds on two cores; the context sees 8 x 8 positions."""
+    """The embedded default: four generated forms of 32 x 32, seconds on two cores; the context sees 8 x 8 positions.
+
+    Device: CPU. Duration: seconds.
+    """
     return ClassificationRecipe(
         name="figures-classes",
         model=ClassifierModel(
@@ -90,7 +93,10 @@ def figures_classes() -> ClassificationRecipe:
 
 @classification_recipes.register("cifar10-classes")
 def cifar10_classes() -> ClassificationRecipe:
-    """CIFAR-10, ResNet-18 with a small stem, 30 epochs; the context sees 8 x 8 positions."""
+    """CIFAR-10, ResNet-18 with a small stem, 30 epochs; the context sees 8 x 8 positions.
+
+    Device: GPU. Duration: minutes.
+    """
     return ClassificationRecipe(
         name="cifar10-classes",
         model=ClassifierModel(
@@ -109,7 +115,10 @@ def cifar10_classes() -> ClassificationRecipe:
 
 @classification_recipes.register("tiny-imagenet-classes")
 def tiny_imagenet_classes() -> ClassificationRecipe:
-    """Tiny-ImageNet, or some classes of it, at 64 pixels; the context sees 16 x 16 positions."""
+    """Tiny-ImageNet, or some classes of it, at 64 pixels; the context sees 16 x 16 positions.
+
+    Device: GPU. Duration: minutes.
+    """
     return replace(
         cifar10_classes(),
         name="tiny-imagenet-classes",

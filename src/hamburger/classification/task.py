@@ -14,15 +14,17 @@ from torch import Tensor
 
 from hamburger.checkpoints.weights_file import Info
 from hamburger.classification.data import image_sources
-from hamburger.classification.data.feed import Feed, Real
+from hamburger.classification.data.batches import Feed, ImageBatch
 from hamburger.classification.data.load import ImageSet, load_images, open_source
 from hamburger.classification.evaluate import ClassScores, evaluate_classes
 from hamburger.classification.model import Classifier, create_classifier, load_classifier, save_classifier
 from hamburger.classification.predict import ClassAnswers
 from hamburger.classification.recipe import CLASSES, ClassificationRecipe
 from hamburger.classification.visualize import ClassShowing
-from hamburger.training.builders import check_alike, shared
-from hamburger.training.task import SINGLE, Graph, Protocol, Task
+from hamburger.training.builders import batch_options, check_same_classes
+from hamburger.training.export_spec import ExportSpec
+from hamburger.training.protocol import SINGLE_SCALE, EvaluationProtocol
+from hamburger.training.task import Task
 from hamburger.training.trainer import Supervised
 
 
@@ -40,7 +42,7 @@ class Splits(NamedTuple):
             for split in (asked.train_split, asked.val_split)
         ]
         train, val = (load_images(source, verify=verify, note=note) for source in sources)
-        check_alike(asked, train.classes, val.classes)
+        check_same_classes(asked, train.classes, val.classes)
         return cls(train, val)
 
     def digest(self) -> str:
@@ -52,15 +54,15 @@ class Splits(NamedTuple):
 
 
 class ClassLoop(Supervised[ClassificationRecipe]):
-    def feed(self, start: int, stop: int) -> Iterator[tuple[int, Sequence[Real]]]:
+    def feed(self, start: int, stop: int) -> Iterator[tuple[int, Sequence[ImageBatch]]]:
         batches: Any = self.batches.run(start, stop)
         with closing(batches):
             yield from enumerate(batches, start=start)
 
-    def losses(self, parts: Sequence[Real]) -> Callable[[int], dict[str, Tensor]]:
+    def losses(self, parts: Sequence[ImageBatch]) -> Callable[[int], dict[str, Tensor]]:
         return lambda i: {"cross_entropy": self._cross_entropy(parts[i]) / len(parts)}
 
-    def _cross_entropy(self, part: Real) -> Tensor:
+    def _cross_entropy(self, part: ImageBatch) -> Tensor:
         return F.cross_entropy(self.model(self.laid(part.images)).float(), part.labels)
 
 
@@ -89,7 +91,7 @@ class Classes(Task[ClassificationRecipe]):
         return Feed(
             data.train,
             flip=recipe.data.flip,
-            **shared(recipe, device),
+            **batch_options(recipe, device),
         )
 
     def info(self, recipe: ClassificationRecipe, data: Splits) -> Info:
@@ -128,12 +130,12 @@ class Classes(Task[ClassificationRecipe]):
         batch: int = 128,
         workers: int = 4,
         channels_last: bool = False,
-        protocol: Protocol = SINGLE,
+        protocol: EvaluationProtocol = SINGLE_SCALE,
         progress: Callable[[int, int], Any] = lambda done, total: None,
     ) -> ClassScores:
         return evaluate_classes(net, split, device=device, batch=batch, channels_last=channels_last, progress=progress)
 
     # -- use -----------------------------------------------------------------------------------------------------
 
-    def graph(self, info: Info) -> Graph:
-        return Graph(size=(info.extra["size"],) * 2, answer="images")
+    def graph(self, info: Info) -> ExportSpec:
+        return ExportSpec(size=(info.extra["size"],) * 2, answer="images")

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from hamburger.classification.evaluate import as_input
+from hamburger.classification.evaluate import to_model_input
 from hamburger.insertion.inserted import InsertedContext
 from hamburger.training.scores import Score
-from hamburger.training.task import Picture, Showing
+from hamburger.training.visualizer import CaptionedImage, Visualizer
 
 if TYPE_CHECKING:
     from hamburger.checkpoints.weights_file import Info
 
 
-class ClassShowing(Showing):
+class ClassShowing(Visualizer):
     score = Score("probability", "the probability of the true class")
     each = 12
     images = "one view"
@@ -29,7 +29,7 @@ class ClassShowing(Showing):
         return torch.tensor(self.split.images[index])
 
     def input(self, index: int, info: Info, device: torch.device) -> Tensor:
-        return as_input(self.image(index)[None].to(device))
+        return to_model_input(self.image(index)[None].to(device))
 
     @torch.no_grad()
     def answer(self, net: nn.Module, info: Info, device: torch.device, index: int) -> list[float]:
@@ -40,12 +40,12 @@ class ClassShowing(Showing):
     def judge(self, index: int, answer: list[float]) -> float:
         return answer[int(self.split.labels[index])]
 
-    def row(self, index: int, answers: Mapping[str, list[float]], note: str = "") -> list[Picture]:
+    def row(self, index: int, answers: Mapping[str, list[float]], note: str = "") -> list[CaptionedImage]:
         said = [f"true: {self.name(index)}{note}"]
         for name, chances in answers.items():
             taken = max(range(len(chances)), key=chances.__getitem__)
             said.append(f"{name}: {self.split.classes[taken]} {chances[taken]:.0%}")
-        return [Picture(self.image(index), "\n".join(said))]
+        return [CaptionedImage(self.image(index), "\n".join(said))]
 
     def context(self, net: nn.Module) -> str | None:
         return next((name for name, module in net.named_modules() if isinstance(module, InsertedContext)), None)

@@ -39,7 +39,12 @@ def check(
 
     from hamburger.detection.data import detection_sets
     from hamburger.segmentation.data import SegmentationSet, create_dataset
-    from hamburger.segmentation.data.checks import heading, inspect, shared_images, summary
+    from hamburger.segmentation.data.checks import (
+        build_class_table,
+        count_shared_images,
+        format_heading,
+        inspect_dataset,
+    )
     from hamburger.stereo.data import stereo_sets
 
     options = dict(parsed(text) for text in option or [])
@@ -53,11 +58,11 @@ def check(
         dataset = create_dataset(name, one, data, **options)
         with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
             task = progress.add_task(f"reading {one}", total=len(dataset))
-            found = inspect(dataset, cache=not fresh, after=lambda task=task: progress.advance(task))  # type: ignore[misc]
-        console.print(heading(dataset, found), markup=False, highlight=False)
-        console.print(summary(dataset, found))
+            found = inspect_dataset(dataset, cache=not fresh, after=lambda task=task: progress.advance(task))  # type: ignore[misc]
+        console.print(format_heading(dataset, found), markup=False, highlight=False)
+        console.print(build_class_table(dataset, found))
         for seen in before:
-            shared = shared_images(seen, dataset)
+            shared = count_shared_images(seen, dataset)
             if shared:
                 what = "1 image is" if shared == 1 else f"{shared:,} images are"
                 console.print(f"note: {what} in both {seen.split} and {one}", markup=False, highlight=False)
@@ -70,7 +75,7 @@ def check(
 
 def check_pairs(name: str, data: Path | None, splits: list[str], options: dict[str, Any], *, fresh: bool) -> None:
     """The same of stereo pairs."""
-    from hamburger.segmentation.data.checks import sizes
+    from hamburger.segmentation.data.checks import format_sizes
     from hamburger.stereo.data import create_stereo_set
     from hamburger.stereo.data.checks import inspect_stereo
 
@@ -79,7 +84,7 @@ def check_pairs(name: str, data: Path | None, splits: list[str], options: dict[s
         pairs = create_stereo_set(name, one, data, **options)
         found = inspect_stereo(pairs, cache=not fresh)
         typer.echo(
-            f"{name}, {one}: {len(pairs):,} pairs, {sizes(found.sizes)}, disparities up to {found.largest:g} px, "
+            f"{name}, {one}: {len(pairs):,} pairs, {format_sizes(found.sizes)}, disparities up to {found.largest:g} px, "
             f"known in {found.known:.2%} of the pixels"
         )
         problems += len(found.problems)
@@ -92,7 +97,7 @@ def check_objects(name: str, data: Path | None, splits: list[str], options: dict
     """The same of scenes with objects."""
     from hamburger.detection.data import create_detection_set
     from hamburger.detection.data.checks import inspect_scenes
-    from hamburger.segmentation.data.checks import sizes
+    from hamburger.segmentation.data.checks import format_sizes
 
     problems = 0
     for one in splits:
@@ -100,7 +105,7 @@ def check_objects(name: str, data: Path | None, splits: list[str], options: dict
         found = inspect_scenes(scenes, cache=not fresh)
         counted = zip(scenes.classes, found.objects, strict=True)
         typer.echo(
-            f"{name}, {one}: {len(scenes):,} images, {sizes(found.sizes)}, {sum(found.objects):,} objects: "
+            f"{name}, {one}: {len(scenes):,} images, {format_sizes(found.sizes)}, {sum(found.objects):,} objects: "
             + ", ".join(f"{each} {count:,}" for each, count in counted)
         )
         problems += len(found.problems)

@@ -24,7 +24,7 @@ from torchvision.ops import FrozenBatchNorm2d
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
 from hamburger.backbones.weights import load_backbone
-from hamburger.checkpoints.weights_file import Info, read_stored, write_stored
+from hamburger.checkpoints.weights_file import Info, read_weights, write_weights
 from hamburger.errors import OptionError, UnknownNameError, check_choice, check_count
 from hamburger.insertion import insert_context
 from hamburger.layers.norm import BatchNorm2d
@@ -183,12 +183,12 @@ def in_float32(module: nn.Module, args: Any, output: Any) -> Any:
 
 def save_detector(path: str | os.PathLike[str], net: Detector, info: Info, *, durable: bool = True) -> None:
     """Write the network to a file that is either complete or not there."""
-    write_stored(path, net, replace(info, model={"task": TASK, **net.config}), durable=durable)
+    write_weights(path, net, replace(info, model={"task": TASK, **net.config}), durable=durable)
 
 
 def load_detector(path: str | os.PathLike[str]) -> tuple[Detector, Info]:
     """The detector of a file, on the CPU and in evaluation mode, and what its classes are called."""
-    info, tensors = read_stored("load_detector", path, TASK)
+    info, tensors = read_weights("load_detector", path, TASK)
     with torch.random.fork_rng(devices=[]):  # what is drawn here is overwritten: leave the caller's draws alone
         net = create_detector(**{key: value for key, value in info.model.items() if key != "task"})
     net.load_state_dict(tensors)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import sys
 import warnings
@@ -14,10 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hamburger.classification.data.load import ImageSet, cache_folder
+from hamburger.classification.data.load import ImageSet, find_cache_folder
 from hamburger.errors import OptionError, check_count, check_positive, check_seed, did_you_mean
 from hamburger.generation.metrics.cache import StatisticsKey, cached_features, cached_statistics
-from hamburger.generation.metrics.code_digest import NoSource, code_digest
 from hamburger.generation.metrics.features import (
     NetworkExtractor,
     efficientnet_lite0,
@@ -25,7 +23,6 @@ from hamburger.generation.metrics.features import (
     fid_inception,
     gaussian_of,
     module_extractor,
-    tensor_bytes,
 )
 from hamburger.generation.metrics.frechet import Gaussian, Moments, frechet_distance
 from hamburger.generation.metrics.image_sets import Distances
@@ -34,9 +31,8 @@ from hamburger.generation.metrics.precision_recall import precision_recall
 from hamburger.generation.metrics.resize import as_bytes
 from hamburger.generation.networks.generator import Generator
 from hamburger.generation.sampling import samples
-from hamburger.training.keyed_rng import Draws, Integers
+from hamburger.training.keyed_rng import Integers, KeyedRng
 
-PROBED = 4  # real images whose features are made each time, to know kept ones of changed code
 CHOICE_SEED = 0  # of the real images whose features are kept: always the same ones
 Progress = Callable[[str, int], object]  # what is being read, and how many images of it
 
@@ -77,12 +73,6 @@ class RealSide:
     split: str
     size: int
     digest: str
-    code: str | None = None  # of the extractor, besides its weights; none where nothing may be kept
-
-    @property
-    def seen(self) -> str:
-        """Of the features: what `code` does not see may make others, and the label stays."""
-        return hashlib.sha256(tensor_bytes(self.features)).hexdigest()
 
 
 def look_at_real(
@@ -94,15 +84,15 @@ def look_at_real(
     cache: Path | None = None,
     progress: Progress = lambda what, count: None,
 ) -> RealSide:
-    """From the cache where these very images, this size and this extractor, weights and code, are in it. What an
-    extractor without readable code makes is not kept, with a warning.
+    """Statistics and features of the real images, from the cache where these images, this size and this extractor are
+    in it. An extractor without a version is not cached, with a warning.
     """
     if len(images) <= measure.neighbours:
         raise OptionError(
             f"gan fid: {images.name}, split '{images.split}', has {len(images)} images; a covariance and "
             f"{measure.neighbours} neighbours need at least {measure.neighbours + 1}"
         )
-    folder = cache or cache_folder().parent / "statistics"
+    folder = cache or find_cache_folder().parent / "statistics"
     size = (images.size, images.size)
     extractor.to(device)
 
@@ -112,43 +102,33 @@ def look_at_real(
             progress("real images", len(few))
             yield torch.from_numpy(np.array(images.images[few])).to(device)
 
-    def probe(indices: Integers) -> Tensor:
-        return extractor(torch.from_numpy(np.array(images.images[indices[:PROBED]])).to(device))
-
     order = np.arange(len(images))
 
     # as many as will be compared: a part of sorted ones would be of the first classes alone
     count = min(measure.choice, measure.samples, len(images))
-    chosen = np.sort(Draws(CHOICE_SEED, len(images)).shuffled(len(images))[:count])
-    code = _code(extractor)
-    if code is None:
-        gaussian = gaussian_of(batches(order), extractor, device=device)
-        features = features_of(batches(chosen), extractor)
-    else:
-        key = StatisticsKey.of(images.digest, size, extractor, code)
-        gaussian = cached_statistics(
-            folder, key, lambda: gaussian_of(batches(order), extractor, device=device), probe(order)
-        )
-        own = {"extractor": extractor.label, "code": code}
-        features = cached_features(
-            folder,
-            {"data": images.digest, "size": images.size, **own, "count": count, "seed": CHOICE_SEED},
-            lambda: features_of(batches(chosen), extractor),
-            probe(chosen),
-        )
-    return RealSide(gaussian, features, images.name, images.split, images.size, images.digest, code)
+    chosen = np.sort(KeyedRng(CHOICE_SEED, len(images)).shuffled(len(images))[:count])
 
+    def statistics() -> Gaussian:
+        return gaussian_of(batches(order), extractor, device=device)
 
-def _code(extractor: NetworkExtractor) -> str | None:
-    try:
-        return code_digest(extractor.network)
-    except NoSource as why:
+    def chosen_features() -> Tensor:
+        return features_of(batches(chosen), extractor)
+
+    if extractor.version is None:
         warnings.warn(
-            f"{extractor.label}: what it makes of real images is not kept for the next time, since a change of its "
-            f"code would go unnoticed: {why}",
-            stacklevel=3,
+            f"{extractor.label}: statistics of the real images are not cached, since a change of its code would go "
+            f'unnoticed; to cache them, declare a version (features_version = "1" in the module, or version=)',
+            stacklevel=2,
         )
-        return None
+        gaussian, features = statistics(), chosen_features()
+    else:
+        gaussian = cached_statistics(
+            folder, StatisticsKey.of(images.digest, size, extractor, extractor.version), statistics
+        )
+        key = {"data": images.digest, "size": images.size, "extractor": extractor.label}
+        key |= {"extractor_version": extractor.version, "count": count, "seed": CHOICE_SEED}
+        features = cached_features(folder, key, chosen_features)
+    return RealSide(gaussian, features, images.name, images.split, images.size, images.digest)
 
 
 def measure_generator(
@@ -223,8 +203,9 @@ def find_extractor(
 ) -> NetworkExtractor:
     """`inception` (FID's own), `efficientnet-lite0`, `torch-fidelity` (the package's), or `package.module:name`.
 
-    The last is a person's own: called without arguments, it returns a module that maps b 3 size size in [0, 1] to b d.
-    An option that means nothing to the chosen one is an error; None is the extractor's own.
+    The last is your own: called without arguments, it returns a module that maps b 3 size size in [0, 1] to b d. Its
+    features are cached if it has an attribute `features_version`, a string; change that whenever the code changes.
+    An option that means nothing to the chosen extractor is an error; None is the extractor's default.
     """
     own = ":" in name
     if not own and name not in NAMES:
@@ -270,4 +251,7 @@ def _own(name: str, *, size: int | None, resizer: str) -> NetworkExtractor:
         raise OptionError(f"gan fid: --extractor {name}: {mistake}; give package.module:function") from None
     if not isinstance(made, nn.Module):
         raise OptionError(f"gan fid: --extractor {name} must return a torch module, got {type(made).__name__}")
-    return module_extractor(made, attribute, size=224 if size is None else size, resizer=resizer)
+    version = getattr(made, "features_version", None)
+    if version is not None and not isinstance(version, str):
+        raise OptionError(f"gan fid: --extractor {name}: features_version must be a string, got {version!r}")
+    return module_extractor(made, attribute, size=224 if size is None else size, resizer=resizer, version=version)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hamburger import distributed
-from hamburger.classification.data.feed import Real
+from hamburger.classification.data.batches import ImageBatch
 from hamburger.generation.networks.create import create_gan
 from hamburger.generation.networks.discriminator import Discriminator, discriminator_hinge, generator_hinge
 from hamburger.generation.networks.generator import Generator
@@ -100,7 +100,7 @@ def rate_share(optim: GanOptim, step: int, steps: int) -> float:
     return (steps - step) / (steps - optim.decay_from)
 
 
-def discriminator_move(judge: Judge, real: Real, made: Tensor, classes: Tensor) -> dict[str, Tensor]:
+def discriminator_move(judge: Judge, real: ImageBatch, made: Tensor, classes: Tensor) -> dict[str, Tensor]:
     """The hinge loss (`discriminator`), the mean answers to both kinds, and how varied made images are.
 
     Real and made images go through in pairs, in one call: half the launches, one power iteration, and the rows of

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from hamburger.classification.data.feed import Real
+from hamburger.classification.data.batches import ImageBatch
 
 WARMUP = 11  # as many steps are made one by one first: kernels are chosen, compiled and their workspaces allocated
 
-Draws = Sequence[list[Real]]
+Draws = Sequence[list[ImageBatch]]
 
 
 class Replayed:
@@ -26,7 +26,7 @@ class Replayed:
         self.calls = 0
         self.stream = torch.cuda.Stream()
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.inputs: list[list[Real]] = []
+        self.inputs: list[list[ImageBatch]] = []
         self.terms: dict[str, Tensor] = {}
 
     def __call__(self, draws: Draws) -> dict[str, Tensor]:
@@ -52,7 +52,7 @@ class Replayed:
         return terms
 
     def _record(self, draws: Draws) -> None:
-        self.inputs = [[Real(part.images.clone(), part.labels.clone()) for part in parts] for parts in draws]
+        self.inputs = [[ImageBatch(part.images.clone(), part.labels.clone()) for part in parts] for parts in draws]
         torch.cuda.synchronize()
         self.graph = torch.cuda.CUDAGraph()
         # threads that read images ahead may pin memory meanwhile, which is no part of the recording

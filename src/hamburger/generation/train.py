@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hamburger import distributed
-from hamburger.classification.data.base import Source
-from hamburger.classification.data.feed import Feed
+from hamburger.classification.data.base import ImageSource
+from hamburger.classification.data.batches import Feed
 from hamburger.classification.data.load import ImageSet, load_images, open_source
 from hamburger.errors import DataError, OptionError
 from hamburger.generation.gan_steps import Players, assemble
 from hamburger.generation.recipe import GanRecipe, check_gan_recipe
 from hamburger.generation.trainer import GanLoop
 from hamburger.training.accelerator import Accelerator
-from hamburger.training.interrupt import StopRequest
+from hamburger.training.interrupt import StopSignal
 from hamburger.training.metrics_log import Listener, Note
-from hamburger.training.run_folder import Result, RunFolder, measured
-from hamburger.training.train import begin, in_folder, ready
+from hamburger.training.run_folder import Result, RunFolder, measurements
+from hamburger.training.train import prepare_device, run_in_folder, start_or_resume
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -44,7 +44,7 @@ def train_gan(
             f"recipe '{recipe.name}': graph records a step on a CUDA device, not on a CPU; --set graph=false"
         )
 
-    def open_data(first: bool) -> tuple[Source, ImageSet]:
+    def open_data(first: bool) -> tuple[ImageSource, ImageSet]:
         listen: Listener = on_event if first else lambda event: None
         source = open_source(
             recipe.data.name, recipe.data.split, size=recipe.model.resolution, root=data, **recipe.data.options
@@ -57,14 +57,14 @@ def train_gan(
             )
         return source, images
 
-    def work(fabric: Fabric, folder: RunFolder, opened: tuple[Source, ImageSet], listen: Listener) -> Result:
+    def work(fabric: Fabric, folder: RunFolder, opened: tuple[ImageSource, ImageSet], listen: Listener) -> Result:
         source, images = opened
         if distributed.rank():
             # the first has read all of the packed file by now, and made it again if it was damaged
             images = load_images(source, verify=False)
         return _train(recipe, machine, fabric, folder, images, resume, listen)
 
-    return in_folder(recipe, run, machine, resume=resume, on_event=on_event, open_data=open_data, work=work)
+    return run_in_folder(recipe, run, machine, resume=resume, on_event=on_event, open_data=open_data, work=work)
 
 
 def _train(
@@ -76,7 +76,7 @@ def _train(
     resume: bool,
     listen: Listener,
 ) -> Result:
-    ready(machine, fabric)
+    prepare_device(machine, fabric)
     players = assemble(recipe, fabric, len(images.classes))
     feed = Feed(
         images,
@@ -90,9 +90,9 @@ def _train(
         workers=recipe.data.workers,
         resident=recipe.data.resident,
     )
-    with StopRequest() as stop:
+    with StopSignal() as stop:
         loop = GanLoop(recipe, fabric, folder, players, feed, stop, listen)
-        begin(loop, resume, sum(_count(player.net) for player in players), len(images), None)
+        start_or_resume(loop, resume, sum(_count(player.net) for player in players), len(images), None)
         loop.run()
     return _finish(recipe, folder, loop, players)
 
@@ -114,7 +114,7 @@ def _finish(recipe: GanRecipe, folder: RunFolder, loop: GanLoop, players: Player
         **loop.progress.terms,
         "generator_parameters": _count(players.generator.net),
         "discriminator_parameters": _count(players.discriminator.net),
-        **measured(loop.clock, loop.device),
+        **measurements(loop.clock, loop.device),
         "seconds_per_step": None if speed is None else round(recipe.batch / speed, 6),
     }
     loop.conclude(values)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hamburger import distributed
-from hamburger.classification.data.feed import Feed, Real
+from hamburger.classification.data.batches import Feed, ImageBatch
 from hamburger.errors import TrainingError
 from hamburger.generation.collapse import counted, verdict
 from hamburger.generation.gan_steps import (
@@ -33,10 +33,10 @@ from hamburger.generation.sampling import sample
 from hamburger.generation.weight_average import Average
 from hamburger.generation.weights import GeneratorInfo, save_generator
 from hamburger.training.checkpoint import Progress
-from hamburger.training.interrupt import StopRequest
-from hamburger.training.metrics_log import Drawn, Listener
+from hamburger.training.interrupt import StopSignal
+from hamburger.training.metrics_log import Listener, SamplesDrawn
 from hamburger.training.run_folder import RunFolder
-from hamburger.training.trainer import Run
+from hamburger.training.run_lifecycle import Run
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -63,13 +63,13 @@ class GanLoop(Run[GanRecipe, GanProgress]):
         folder: RunFolder,
         players: Players,
         feed: Feed,
-        stop: StopRequest,
+        stop: StopSignal,
         listen: Listener,
     ) -> None:
         super().__init__(recipe, fabric, folder, stop, listen, GanProgress())
         self.generator, self.discriminator = players
         self.feed, self.classes = feed, feed.set.classes
-        self.moves: Callable[[Sequence[list[Real]]], dict[str, Tensor]] = self.both_move
+        self.moves: Callable[[Sequence[list[ImageBatch]]], dict[str, Tensor]] = self.both_move
         if recipe.graph:
             self.moves = Replayed(self.both_move)
         self.average: Average | None = None
@@ -108,7 +108,7 @@ class GanLoop(Run[GanRecipe, GanProgress]):
 
     # -- one step ------------------------------------------------------------------------------------------------
 
-    def train_step(self, step: int, draws: Sequence[list[Real]]) -> None:
+    def train_step(self, step: int, draws: Sequence[list[ImageBatch]]) -> None:
         """Moves of the discriminator, one for each draw of real images, then one of the generator."""
         optim = self.recipe.optim
         share = rate_share(optim, step, self.recipe.steps)
@@ -119,7 +119,7 @@ class GanLoop(Run[GanRecipe, GanProgress]):
             self.average.update(step)
         self.done(step, terms, [])
 
-    def both_move(self, draws: Sequence[list[Real]]) -> dict[str, Tensor]:
+    def both_move(self, draws: Sequence[list[ImageBatch]]) -> dict[str, Tensor]:
         for parts in draws:
             terms = self.move_discriminator(parts)
         count, b = len(draws[0]), len(draws[0][0].labels)
@@ -127,7 +127,7 @@ class GanLoop(Run[GanRecipe, GanProgress]):
             b = self.recipe.made_batch // (distributed.world() * count)
         return terms | self.move_generator(count, b)
 
-    def move_discriminator(self, parts: Sequence[Real]) -> dict[str, Tensor]:
+    def move_discriminator(self, parts: Sequence[ImageBatch]) -> dict[str, Tensor]:
         seen: dict[str, Tensor] = {}
         player = self.discriminator
         player.optimizer.zero_grad(set_to_none=True)
@@ -187,7 +187,7 @@ class GanLoop(Run[GanRecipe, GanProgress]):
         with resting(*nets):
             yield
 
-    def _laid(self, part: Real) -> Real:
+    def _laid(self, part: ImageBatch) -> ImageBatch:
         if not self.recipe.channels_last:
             return part
         return part._replace(images=part.images.contiguous(memory_format=torch.channels_last))
@@ -222,7 +222,7 @@ class GanLoop(Run[GanRecipe, GanProgress]):
         made = sheet(class_rows(self.maker), columns=COLUMNS)
         path = self.folder.path / SAMPLES / f"step-{self.progress.step:08d}.png"
         write_png(path, made)
-        self.listen(Drawn(self.progress.step, path))
+        self.listen(SamplesDrawn(self.progress.step, path))
 
     # -- what is kept --------------------------------------------------------------------------------------------
 
@@ -289,7 +289,7 @@ def _set_rate(player: Player, rate: float) -> None:
             group["lr"] = rate
 
 
-def _grouped(feed: Iterator[list[Real]], each: int) -> Iterator[list[list[Real]]]:
+def _grouped(feed: Iterator[list[ImageBatch]], each: int) -> Iterator[list[list[ImageBatch]]]:
     """As many draws as a step takes."""
     while draws := list(islice(feed, each)):
         yield draws

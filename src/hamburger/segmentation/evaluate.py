@@ -16,10 +16,10 @@ from hamburger import distributed
 from hamburger.segmentation.data.base import SegmentationSet
 from hamburger.segmentation.data.batches import evaluation_batches
 from hamburger.training.confusion import Confusion, iou, miou, pixel_accuracy
-from hamburger.training.task import SINGLE, Protocol
+from hamburger.training.protocol import SINGLE_SCALE, EvaluationProtocol
 
 
-def probabilities(net: nn.Module, x: Tensor, protocol: Protocol = SINGLE) -> Tensor:
+def predict_probabilities(net: nn.Module, x: Tensor, protocol: EvaluationProtocol = SINGLE_SCALE) -> Tensor:
     """Mean of the softmax over all views.   x: b 3 h w, normalised   ->   b k h w, float32"""
     h, w = x.shape[-2:]
     total: Tensor | None = None
@@ -37,14 +37,14 @@ def probabilities(net: nn.Module, x: Tensor, protocol: Protocol = SINGLE) -> Ten
     return total / (len(protocol.scales) * (2 if protocol.flip else 1))
 
 
-def labels(net: nn.Module, x: Tensor, protocol: Protocol = SINGLE) -> Tensor:
+def predict_labels(net: nn.Module, x: Tensor, protocol: EvaluationProtocol = SINGLE_SCALE) -> Tensor:
     """The likeliest class of each pixel.   b 3 h w   ->   b h w, int64"""
-    if protocol == SINGLE:  # the softmax keeps the order
+    if protocol == SINGLE_SCALE:  # the softmax keeps the order
         return net(x).argmax(1)
-    return probabilities(net, x, protocol).argmax(1)
+    return predict_probabilities(net, x, protocol).argmax(1)
 
 
-def _windows(net: nn.Module, x: Tensor, protocol: Protocol) -> Tensor:
+def _windows(net: nn.Module, x: Tensor, protocol: EvaluationProtocol) -> Tensor:
     """b 3 h w   ->   b k h w: all at once, or the mean over the windows that see a pixel."""
     window, stride = protocol.window, protocol.stride
     h, w = x.shape[-2:]
@@ -86,7 +86,7 @@ class Scores:
     images: int
 
     @classmethod
-    def of(cls, counts: Confusion, dataset: SegmentationSet, protocol: Protocol) -> Scores:
+    def of(cls, counts: Confusion, dataset: SegmentationSet, protocol: EvaluationProtocol) -> Scores:
         each = iou(counts.matrix).tolist()
         return cls(
             miou=miou(counts.matrix),
@@ -106,7 +106,7 @@ def evaluate(
     device: torch.device,
     mean: tuple[float, float, float],
     std: tuple[float, float, float],
-    protocol: Protocol = SINGLE,
+    protocol: EvaluationProtocol = SINGLE_SCALE,
     channels_last: bool = False,
     batch: int = 1,
     workers: int = 0,
@@ -143,7 +143,7 @@ def evaluate_ways(
     device: torch.device,
     mean: tuple[float, float, float],
     std: tuple[float, float, float],
-    protocol: Protocol = SINGLE,
+    protocol: EvaluationProtocol = SINGLE_SCALE,
     channels_last: bool = False,
     batch: int = 1,
     workers: int = 0,
@@ -172,7 +172,7 @@ def evaluate_ways(
                 for way, count in zip(ways, counts, strict=True):
                     way()
                     again()
-                    count.update(labels(net, x, protocol), truth)
+                    count.update(predict_labels(net, x, protocol), truth)
             done += len(ids)
     finally:
         torch.backends.cudnn.benchmark = tuning

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from hamburger.errors import OptionError
+from hamburger.hams.gradients import as_gradient
 from hamburger.layers.ham import HamLayer
-from hamburger.solvers.grad import as_gradient
 
 REFERENCE = "bptt"
 STRATEGIES = ("one-step", "truncated:1", "truncated:2", REFERENCE)
-Measures = dict[str, float | None]
+AngleRow = dict[str, float | None]
 
 
-def angles(net: nn.Module, loss: Callable[[], Tensor]) -> Measures:
+def measure_angles(net: nn.Module, loss: Callable[[], Tensor]) -> AngleRow:
     """Norms, and cosines to BPTT, of the gradients of `loss` by each strategy; nothing else is changed by it.
 
     `norm_weights_*` and `cosine_weights_*` are of all weights of the network at once, as an optimiser would get them;
@@ -34,7 +34,7 @@ def angles(net: nn.Module, loss: Callable[[], Tensor]) -> Measures:
             found = torch.autograd.grad(value, [*given, *weights], allow_unused=True)
         own = [torch.zeros_like(x) if g is None else g for x, g in zip((*given, *weights), found, strict=True)]
         pulled[strategy] = {"weights": own[len(given) :]} | ({"input": own[: len(given)]} if len(given) == 1 else {})
-    made: Measures = {}
+    made: AngleRow = {}
     for place, reference in pulled[REFERENCE].items():
         for strategy, gradients in pulled.items():
             key = f"{place}_{strategy.replace(':', '').replace('-', '_')}"
@@ -44,7 +44,7 @@ def angles(net: nn.Module, loss: Callable[[], Tensor]) -> Measures:
     return made
 
 
-def check_hams(net: nn.Module) -> None:
+def check_has_ham(net: nn.Module) -> None:
     if not any(isinstance(module, HamLayer) for module in net.modules()):
         raise OptionError(
             "train: angles_every compares the gradients of a ham, and this network has none; --set angles_every=0"

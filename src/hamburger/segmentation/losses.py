@@ -15,7 +15,7 @@ from hamburger.training.loss_weighting import global_mean
 IGNORE = 255
 
 
-def to_pixels(logits: Tensor, size: tuple[int, int]) -> Tensor:
+def resize_logits(logits: Tensor, size: tuple[int, int]) -> Tensor:
     """Bilinear, corners aligned, as the original networks have it.   b k h w   ->   b k H W, at least float32
 
     Widened first: a gradient that comes back is the sum over some thousand pixels, which half precision cannot hold.
@@ -43,7 +43,7 @@ def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     would compute.
     """
     height, width = target.shape[-2:]
-    summed = F.cross_entropy(to_pixels(logits, (height, width)), target, ignore_index=IGNORE, reduction="sum")
+    summed = F.cross_entropy(resize_logits(logits, (height, width)), target, ignore_index=IGNORE, reduction="sum")
     return global_mean(summed, (target != IGNORE).sum())
 
 
@@ -51,19 +51,19 @@ def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
 # Which classes are in the image: the semantic encoding loss of EncNet, the category loss of SANet.
 
 
-def present(target: Tensor, num_classes: int) -> Tensor:
+def find_present_classes(target: Tensor, num_classes: int) -> Tensor:
     """1 where a class has at least one pixel of the image; 255 is no class.   b h w   ->   b k, bool"""
     labels = torch.where(target == IGNORE, num_classes, target).flatten(1)
     found = torch.zeros(len(target), num_classes + 1, dtype=torch.bool, device=target.device)
     return found.scatter(1, labels, True)[:, :num_classes]
 
 
-def labelled_images(target: Tensor) -> Tensor:
+def find_labelled_images(target: Tensor) -> Tensor:
     """b h w   ->   b, whether an image has any label"""
     return (target != IGNORE).flatten(1).any(1)
 
 
-def presence(logits: Tensor, target: Tensor) -> Tensor:
+def presence_loss(logits: Tensor, target: Tensor) -> Tensor:
     """Binary cross-entropy, the mean over classes and over the images of all processes.   logits: b k   target: b h w
 
     An image without a single labelled pixel says nothing about what it shows, and counts nowhere. (The authors of
@@ -71,9 +71,11 @@ def presence(logits: Tensor, target: Tensor) -> Tensor:
     """
     check_shapes("presence", logits=(logits, "b k"), target=(target, "b h w"))
     k = logits.shape[1]
-    labelled = labelled_images(target)
+    labelled = find_labelled_images(target)
     wide = widen(logits)
-    loss = F.binary_cross_entropy_with_logits(wide, present(target, k).to(wide.dtype), reduction="none").mean(1)
+    loss = F.binary_cross_entropy_with_logits(
+        wide, find_present_classes(target, k).to(wide.dtype), reduction="none"
+    ).mean(1)
     return global_mean((loss * labelled).sum(), labelled.sum())
 
 
@@ -81,7 +83,7 @@ def presence(logits: Tensor, target: Tensor) -> Tensor:
 # Where one class ends and another begins, and the focal loss for so rare a thing: the border network of DFN.
 
 
-def borders(target: Tensor, *, radius: int = 3) -> Tensor:
+def find_borders(target: Tensor, *, radius: int = 3) -> Tensor:
     """1 on the border between classes, 0 off it, 255 where that cannot be known.   b h w   ->   b h w, as target
 
     A pixel is on the border if the labelled pixels in the square of 2 `radius` + 1 around it hold two classes or more.
@@ -101,7 +103,7 @@ def borders(target: Tensor, *, radius: int = 3) -> Tensor:
     return torch.where(unknown & ~border, IGNORE, border.to(target.dtype))
 
 
-def focal(logits: Tensor, target: Tensor, *, gamma: float = 2.0, alpha: float = 0.25) -> Tensor:
+def focal_loss(logits: Tensor, target: Tensor, *, gamma: float = 2.0, alpha: float = 0.25) -> Tensor:
     """Mean over the pixels of all processes that are 0 or 1.   logits: b 1 h w   target: b H W, 0, 1, or 255 for none
 
         p = sigmoid(logits);   -alpha (1 - p)^gamma log(p) where target is 1,   -(1 - alpha) p^gamma log(1 - p) where 0
@@ -111,7 +113,7 @@ def focal(logits: Tensor, target: Tensor, *, gamma: float = 2.0, alpha: float = 
     check_positive("focal", "gamma", gamma, zero=True)
     check_positive("focal", "alpha", alpha, zero=True, most=1)
     height, width = target.shape[-2:]
-    wide = to_pixels(logits, (height, width))[:, 0]
+    wide = resize_logits(logits, (height, width))[:, 0]
     check_shapes("focal", logits=(wide, "b h w"), target=(target, "b h w"))
     known, positive = target != IGNORE, target == 1
     # the logit of the true answer: both cases are then one, and no logarithm meets a zero

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from hamburger.backbones import create_backbone
 from hamburger.backbones.base import Backbone
-from hamburger.checkpoints.weights_file import Info, plain
+from hamburger.checkpoints.weights_file import Info, to_plain_json
 from hamburger.contexts.common import exporting
 from hamburger.errors import InputError, OptionError, ShapeError, check_count
 from hamburger.registry import options_of
 from hamburger.segmentation.heads import base
 from hamburger.segmentation.heads.base import Head
-from hamburger.segmentation.losses import IGNORE, to_pixels
+from hamburger.segmentation.losses import IGNORE, resize_logits
 from hamburger.shapes import check_tensor
 
 
@@ -49,11 +49,11 @@ class Segmenter(nn.Module):
     def forward(self, x: Tensor, target: Tensor | None = None) -> Tensor | dict[str, Tensor]:
         _check(x, target)
         h, w = x.shape[-2:]
-        grid = Grid.of(self.backbone, h, w)
+        grid = PixelGrid.of(self.backbone, h, w)
         outputs = self.head(self.backbone(grid.fit(x)))
         if target is not None:
             return self.head.loss(outputs, F.pad(target, (0, grid.width - w, 0, grid.height - h), value=IGNORE))
-        return grid.cut(to_pixels(outputs.logits, (grid.height, grid.width)))
+        return grid.cut(resize_logits(outputs.logits, (grid.height, grid.width)))
 
     def save_pretrained(self, folder: str | os.PathLike[str], *, info: Info | None = None) -> None:
         """Write `config.json`, `model.safetensors` and a `README.md`, which `from_pretrained` reads."""
@@ -150,9 +150,9 @@ def create_model(
         "backbone": backbone,
         "output_stride": output_stride,
         "context": {"module": type(context).__name__} if isinstance(context, nn.Module) else context,
-        "context_options": plain(given),
-        "backbone_options": plain(backbone_options or {}),
-        "head_options": plain(head_options or {}),
+        "context_options": to_plain_json(given),
+        "backbone_options": to_plain_json(backbone_options or {}),
+        "head_options": to_plain_json(head_options or {}),
     }
     head = models.create(name, encoder.channels, num_classes, **options)
     return Segmenter(encoder, head, num_classes=num_classes, config=config)
@@ -175,7 +175,7 @@ def _mapping(call: str, option: str, value: Mapping[str, Any] | None) -> dict[st
 # logits are cut back.
 
 
-class Grid(NamedTuple):
+class PixelGrid(NamedTuple):
     """`height` x `width`: the size that fits an image of h x w; logits are drawn on it with their corners aligned."""
 
     h: int
@@ -187,7 +187,7 @@ class Grid(NamedTuple):
     after: int = 0  # zeros below and to the right, beyond the fitting size
 
     @classmethod
-    def of(cls, backbone: Backbone, h: int, w: int) -> Grid:
+    def of(cls, backbone: Backbone, h: int, w: int) -> PixelGrid:
         stride = max(backbone.strides)
         if backbone.corners is None:  # an encoder of one size: nothing can be added
             return cls(h, w, h, w, stride)

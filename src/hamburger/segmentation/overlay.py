@@ -19,7 +19,7 @@ SMALLEST, LARGEST = 256, 8192  # the longer side of an overlay
 LINE = 22  # height of a line of the legend
 
 
-def label_png(label: Tensor, palette: Sequence[Colour]) -> bytes:
+def encode_label_png(label: Tensor, palette: Sequence[Colour]) -> bytes:
     """h w uint8   ->   a PNG whose pixel values are the labels themselves; the palette only colours them."""
     from PIL import Image
 
@@ -30,14 +30,14 @@ def label_png(label: Tensor, palette: Sequence[Colour]) -> bytes:
     return buffer.getvalue()
 
 
-def shares(label: Tensor, classes: Sequence[str]) -> dict[str, float]:
+def measure_class_shares(label: Tensor, classes: Sequence[str]) -> dict[str, float]:
     """Which part of the pixels each class has; classes without any are left out."""
     counted = [torch.bincount(band.flatten(), minlength=256) for band in label.split(256)]
     counts = torch.stack(counted).sum(0).tolist()
     return {name: counts[i] / label.numel() for i, name in enumerate(classes) if counts[i]}
 
 
-def overlay_jpeg(image: Tensor, label: Tensor, classes: Sequence[str], palette: Sequence[Colour]) -> bytes:
+def draw_overlay_jpeg(image: Tensor, label: Tensor, classes: Sequence[str], palette: Sequence[Colour]) -> bytes:
     """The photograph under its labels, and below it the classes found, largest first.   3 h w and h w, both uint8
 
     Small pictures are enlarged by a whole factor, very large ones reduced: this one is for looking at.
@@ -45,7 +45,7 @@ def overlay_jpeg(image: Tensor, label: Tensor, classes: Sequence[str], palette: 
     from PIL import Image
 
     picture = _viewable(Image.fromarray(_mixed(image, label, palette).numpy()))
-    found = sorted(shares(label, classes).items(), key=lambda item: -item[1])
+    found = sorted(measure_class_shares(label, classes).items(), key=lambda item: -item[1])
     legend = _legend(
         [(palette[classes.index(name)], f"{name}  {_percent(share)}") for name, share in found], picture.width
     )

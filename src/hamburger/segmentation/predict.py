@@ -14,11 +14,12 @@ from torch import Tensor, nn
 
 from hamburger.errors import InputError, OptionError, check_count
 from hamburger.inference.image_inputs import read_image
-from hamburger.segmentation.evaluate import labels
-from hamburger.segmentation.overlay import label_png, overlay_jpeg, shares
+from hamburger.segmentation.evaluate import predict_labels
+from hamburger.segmentation.overlay import draw_overlay_jpeg, encode_label_png, measure_class_shares
 from hamburger.training.datasets import full_palette
 from hamburger.training.image_files import normalise
-from hamburger.training.task import Answer, Answers, Protocol
+from hamburger.training.predictor import FilePrediction, FilePredictor
+from hamburger.training.protocol import EvaluationProtocol
 
 if TYPE_CHECKING:
     from hamburger.checkpoints.weights_file import Info
@@ -63,7 +64,7 @@ class Predictor:
         if len(info.classes) > 255:
             raise InputError(f"Predictor: a label PNG holds 255 classes, these weights know {len(info.classes)}")
         self.info, self.max_pixels = info, max_pixels
-        self.protocol = Protocol(tuple(scales), flip, window)
+        self.protocol = EvaluationProtocol(tuple(scales), flip, window)
         self.device = device if isinstance(device, torch.device) else pick_device(device)
         self.net = net.to(self.device).eval()
 
@@ -87,14 +88,14 @@ class Predictor:
             kept.copy_(found[: kept.shape[0], : kept.shape[1]])
         return label
 
-    def _tiles(self, height: int, width: int) -> Iterator[tuple[Span, Span]]:
+    def _tiles(self, height: int, width: int) -> Iterator[tuple[TileSpan, TileSpan]]:
         largest = max(1.0, *self.protocol.scales)
-        return tiles(height, width, max(64 * 64, int(self.max_pixels / largest**2)))
+        return split_image(height, width, max(64 * 64, int(self.max_pixels / largest**2)))
 
     def _label(self, image: Tensor) -> Tensor:
         """3 h w uint8   ->   h w: one tile, or a whole image, through the network."""
         x = normalise(image.to(self.device), self.info.mean, self.info.std)[None]
-        return labels(self.net, x, self.protocol)[0].to("cpu", torch.uint8)
+        return predict_labels(self.net, x, self.protocol)[0].to("cpu", torch.uint8)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -106,7 +107,7 @@ VOC_FOLDER = Path("results/VOC2012/Segmentation/comp6_test_cls")
 
 
 @dataclass(frozen=True)
-class Layout:
+class OutputLayout:
     """Where the pictures of a photograph go, and which value a class has in its label."""
 
     label: Callable[[str], Path]
@@ -115,9 +116,9 @@ class Layout:
     by_id: bool = False  # files are found by the stem of the photograph, which must be its own
 
 
-def find_layout(name: str, classes: Sequence[str]) -> Layout:
+def find_layout(name: str, classes: Sequence[str]) -> OutputLayout:
     if name == "plain":
-        return Layout(lambda of: Path(f"{of}.png"), lambda of: Path(f"{of}_overlay.jpg"))
+        return OutputLayout(lambda of: Path(f"{of}.png"), lambda of: Path(f"{of}_overlay.jpg"))
     if name != "voc":
         raise OptionError(f"predict: no layout {name!r}; there are: {', '.join(LAYOUTS)}")
     from hamburger.segmentation.data.voc import CLASSES
@@ -129,10 +130,12 @@ def find_layout(name: str, classes: Sequence[str]) -> Layout:
             f"take --layout plain"
         )
     values = tuple(CLASSES.index(one) for one in classes)
-    return Layout(lambda of: VOC_FOLDER / f"{of}.png", lambda of: Path("overlays") / f"{of}.jpg", values, by_id=True)
+    return OutputLayout(
+        lambda of: VOC_FOLDER / f"{of}.png", lambda of: Path("overlays") / f"{of}.jpg", values, by_id=True
+    )
 
 
-class SegmentAnswers(Answers):
+class SegmentAnswers(FilePredictor):
     """Options beside those of `Predictor`: the `layout` of the files, and whether there is an `overlay`: by default
     not for a layout that a server reads.
     """
@@ -161,25 +164,25 @@ class SegmentAnswers(Answers):
         self.files = {"label": self.layout.label} | ({"overlay": self.layout.overlay} if self.overlay else {})
         self.palette = full_palette(info.palette, len(info.classes))
 
-    def __call__(self, *paths: Path) -> Answer:
+    def __call__(self, *paths: Path) -> FilePrediction:
         (path,) = paths
         image = read_image(path)
         label = self.predictor(image)
         height, width = label.shape
-        had = shares(label, self.info.classes)
+        had = measure_class_shares(label, self.info.classes)
         row = {"height": height, "width": width, "tiles": self.predictor.cuts(height, width), "shares": had}
         largest = sorted(had.items(), key=lambda item: -item[1])[:3]
         words = ", ".join(f"{name} {share:.0%}" for name, share in largest)
         files = {"label": self._label_png(label)}
         if self.overlay:
-            files["overlay"] = overlay_jpeg(image, label, self.info.classes, self.palette)
-        return Answer(row if self.overlay else {"overlay": None, **row}, (f"{width} x {height}", words), files)
+            files["overlay"] = draw_overlay_jpeg(image, label, self.info.classes, self.palette)
+        return FilePrediction(row if self.overlay else {"overlay": None, **row}, (f"{width} x {height}", words), files)
 
     def _label_png(self, label: Tensor) -> bytes:
         if self.layout.values is None:
-            return label_png(label, self.palette)
+            return encode_label_png(label, self.palette)
         values = torch.tensor(self.layout.values, dtype=torch.uint8)
-        return label_png(values[label.int()], full_palette((), 0))  # VOC's ids in VOC's colours
+        return encode_label_png(values[label.int()], full_palette((), 0))  # VOC's ids in VOC's colours
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "protocol": str(self.predictor.protocol)}
@@ -194,7 +197,7 @@ class SegmentAnswers(Answers):
 # Cut a large image into overlapping tiles, so that memory is bounded by the tile and not by the photograph.
 
 
-class Span(NamedTuple):
+class TileSpan(NamedTuple):
     """One tile along one axis: read `begin:end`, keep `first:last`."""
 
     begin: int
@@ -203,28 +206,28 @@ class Span(NamedTuple):
     last: int
 
 
-def spans(length: int, tile: int, margin: int) -> list[Span]:
+def split_axis(length: int, tile: int, margin: int) -> list[TileSpan]:
     """Tiles of one axis: the kept parts cover it once and differ by at most one position.
 
     Each is read with `margin` more on both sides, where the image goes on, and is at most `tile` long in all.
     """
     if length <= tile:
-        return [Span(0, length, 0, length)]
+        return [TileSpan(0, length, 0, length)]
     count = math.ceil(length / (tile - 2 * margin))
     cuts = [length * i // count for i in range(count + 1)]
-    return [Span(max(0, first - margin), min(length, last + margin), first, last) for first, last in pairwise(cuts)]
+    return [TileSpan(max(0, first - margin), min(length, last + margin), first, last) for first, last in pairwise(cuts)]
 
 
-def tiles(height: int, width: int, max_pixels: int) -> Iterator[tuple[Span, Span]]:
+def split_image(height: int, width: int, max_pixels: int) -> Iterator[tuple[TileSpan, TileSpan]]:
     """(rows, columns) of every tile of at most `max_pixels`; one tile where the whole image is no larger."""
     if height * width <= max_pixels:
-        yield Span(0, height, 0, height), Span(0, width, 0, width)
+        yield TileSpan(0, height, 0, height), TileSpan(0, width, 0, width)
         return
     side = math.isqrt(max_pixels)
     if height <= side or width <= side:  # a strip: as long as the area allows, not a row of squares
         short = min(height, width)
         side = max(side, max_pixels // short)
     margin = min(96, side // 8)
-    for rows in spans(height, side, margin):
-        for columns in spans(width, side, margin):
+    for rows in split_axis(height, side, margin):
+        for columns in split_axis(width, side, margin):
             yield rows, columns

@@ -69,7 +69,10 @@ SHORT_BN = 0.1  # 2,000 steps of 3e-4 leave more than half of the running statis
 
 @segmentation_recipes.register("voc-ablation")
 def voc_ablation() -> SegmentationRecipe:
-    """Tables 1, 2 and 8 to 12: ResNet-50 at stride 16, 30,000 steps of 12 images."""
+    """Tables 1, 2 and 8 to 12: ResNet-50 at stride 16, 30,000 steps of 12 images.
+
+    Device: GPU.
+    """
     return SegmentationRecipe(
         name="voc-ablation",
         model=SegmentationModel(backbone="resnet50", output_stride=16, pretrained="timm"),
@@ -85,7 +88,10 @@ def voc_ablation() -> SegmentationRecipe:
 
 @segmentation_recipes.register("voc")
 def voc() -> SegmentationRecipe:
-    """Table 4, first half: ResNet-101 at stride 8, 60,000 steps of 16 images of the augmented set."""
+    """Table 4, first half: ResNet-101 at stride 8, 60,000 steps of 16 images of the augmented set.
+
+    Device: GPU.
+    """
     return replace(
         voc_ablation(),
         name="voc",
@@ -97,7 +103,10 @@ def voc() -> SegmentationRecipe:
 
 @segmentation_recipes.register("voc-trainval")
 def voc_trainval() -> SegmentationRecipe:
-    """Table 4, second half: 20,000 steps more on trainval at a tenth of the rate, from the run of `voc`."""
+    """Table 4, second half: 20,000 steps more on trainval at a tenth of the rate, from the run of `voc`.
+
+    Device: GPU.
+    """
     base = voc()
     return replace(
         base,
@@ -113,7 +122,10 @@ def voc_trainval() -> SegmentationRecipe:
 
 @segmentation_recipes.register("context")
 def context() -> SegmentationRecipe:
-    """Table 5: PASCAL-Context, ResNet-101 at stride 8, 25,000 steps."""
+    """Table 5: PASCAL-Context, ResNet-101 at stride 8, 25,000 steps.
+
+    Device: GPU.
+    """
     base = voc()
     return replace(
         base,
@@ -126,7 +138,10 @@ def context() -> SegmentationRecipe:
 
 @segmentation_recipes.register("camvid")
 def camvid() -> SegmentationRecipe:
-    """Street scenes of 480 x 360 at the ablation's settings; the paper has no such row."""
+    """Street scenes of 480 x 360 at the ablation's settings; the paper has no such row.
+
+    Device: GPU.
+    """
     return replace(
         voc_ablation(),
         name="camvid",
@@ -140,7 +155,10 @@ def camvid() -> SegmentationRecipe:
 
 @segmentation_recipes.register("voc-animals")
 def voc_animals() -> SegmentationRecipe:
-    """Seven classes of VOC, minutes on one GPU; give the ResNet-50 with `--set model.pretrained=FILE`."""
+    """Seven classes of VOC, minutes on one GPU; give the ResNet-50 with `--set model.pretrained=FILE`.
+
+    Device: GPU. Duration: minutes.
+    """
     return replace(
         voc_ablation(),
         name="voc-animals",
@@ -160,6 +178,8 @@ def voc_352() -> SegmentationRecipe:
 
     `--data` names a folder with images/, labels/, train_aug.txt, val.txt and classes.txt; give the ResNet-50 with
     `--set model.pretrained=FILE`. Validates at ten points.
+
+    Device: GPU.
     """
     return replace(
         voc_ablation(),
@@ -176,13 +196,19 @@ def voc_352() -> SegmentationRecipe:
 
 @segmentation_recipes.register("camvid-short")
 def camvid_short() -> SegmentationRecipe:
-    """CamVid in minutes on one GPU; give the ResNet-50 with `--set model.pretrained=FILE`."""
+    """CamVid in minutes on one GPU; give the ResNet-50 with `--set model.pretrained=FILE`.
+
+    Device: GPU. Duration: minutes.
+    """
     return replace(voc_animals(), name="camvid-short", data=SegmentationData(name="camvid", crop=321))
 
 
 @segmentation_recipes.register("patchwork")
 def patchwork() -> SegmentationRecipe:
-    """The embedded default: generated scenes of 64 x 64, half a minute on two cores."""
+    """The embedded default: generated scenes of 64 x 64, half a minute on two cores.
+
+    Device: CPU. Duration: 0.5 to 2 min.
+    """
     return SegmentationRecipe(
         name="patchwork",
         model=SegmentationModel(
@@ -203,7 +229,10 @@ def patchwork() -> SegmentationRecipe:
 
 @segmentation_recipes.register("patchwork-glyphs")
 def patchwork_glyphs() -> SegmentationRecipe:
-    """The variant in which pieces must be matched to rare glyphs: attention's own game."""
+    """The variant in which pieces must be matched to rare glyphs: attention's own game.
+
+    Device: CPU. Duration: 1 to 2 min.
+    """
     base = patchwork()
     return replace(
         base,
@@ -218,7 +247,10 @@ def patchwork_glyphs() -> SegmentationRecipe:
 
 @segmentation_recipes.register("folder")
 def folder() -> SegmentationRecipe:
-    """A person's own images and label PNGs."""
+    """A person's own images and label PNGs.
+
+    Device: GPU.
+    """
     return replace(
         voc_animals(),
         name="folder",

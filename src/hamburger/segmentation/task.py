@@ -19,7 +19,7 @@ from hamburger.registry import options_of
 from hamburger.segmentation.data import create_dataset, datasets
 from hamburger.segmentation.data.base import SegmentationSet
 from hamburger.segmentation.evaluate import Scores, evaluate, evaluate_ways
-from hamburger.segmentation.gradient_angles import angles, check_hams
+from hamburger.segmentation.gradient_angles import check_has_ham, measure_angles
 from hamburger.segmentation.heads.base import Head, heads
 from hamburger.segmentation.losses import IGNORE
 from hamburger.segmentation.model import Segmenter
@@ -27,10 +27,12 @@ from hamburger.segmentation.predict import SegmentAnswers
 from hamburger.segmentation.recipe import SEGMENTATION, SegmentationRecipe
 from hamburger.segmentation.visualize import SegmentShowing
 from hamburger.segmentation.weights import load_weights, save_weights
-from hamburger.training.builders import check_classes, check_each, digest_of, shared
+from hamburger.training.builders import batch_options, check_classes, check_each, digest_splits
+from hamburger.training.export_spec import SEGMENTATION_EXPORT, ExportSpec
 from hamburger.training.loss_weighting import LABELLED_PIXELS
+from hamburger.training.protocol import SINGLE_SCALE, EvaluationProtocol
 from hamburger.training.run_folder import ANGLES, BEST
-from hamburger.training.task import PIXELS, SINGLE, Graph, Protocol, Task
+from hamburger.training.task import Task
 from hamburger.training.trainer import Equipment, Supervised
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ class Sets(NamedTuple):
         check_each(self, check)
 
     def digest(self) -> str:
-        return digest_of(self)
+        return digest_splits(self)
 
 
 def build(recipe: SegmentationRecipe, k: int) -> Segmenter:
@@ -95,7 +97,7 @@ def feed(recipe: SegmentationRecipe, device: torch.device, dataset: Segmentation
         flip=recipe.data.flip,
         mean=info.mean,
         std=info.std,
-        **shared(recipe, device),
+        **batch_options(recipe, device),
     )
 
 
@@ -132,7 +134,7 @@ class Loop(Supervised[SegmentationRecipe]):
     ) -> None:
         super().__init__(task, recipe, data, equipment)
         if recipe.angles_every:
-            check_hams(self.net)
+            check_has_ham(self.net)
 
     def losses(self, parts: Sequence[Batch]) -> Callable[[int], dict[str, Tensor]]:
         shares = Shares(parts, self.net.head)
@@ -154,7 +156,7 @@ class Loop(Supervised[SegmentationRecipe]):
             with self.fabric.autocast():
                 return torch.stack(list(self.net(self.laid(first.images), first.labels).values())).sum()
 
-        found = angles(self.net, loss)
+        found = measure_angles(self.net, loss)
         if self.first:
             self.write({"step": step, ANGLES: found})
         self.clock.start()
@@ -253,7 +255,7 @@ class Segmentation(Task[SegmentationRecipe]):
         batch: int = 128,
         workers: int = 4,
         channels_last: bool = False,
-        protocol: Protocol = SINGLE,
+        protocol: EvaluationProtocol = SINGLE_SCALE,
         progress: Callable[[int, int], Any] = lambda done, total: None,
     ) -> Scores:
         """One by one whatever `batch` says: then nothing but the image decides."""
@@ -276,5 +278,5 @@ class Segmentation(Task[SegmentationRecipe]):
 
     # -- use -----------------------------------------------------------------------------------------------------
 
-    def graph(self, info: Info) -> Graph:
-        return PIXELS
+    def graph(self, info: Info) -> ExportSpec:
+        return SEGMENTATION_EXPORT

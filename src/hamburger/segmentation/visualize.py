@@ -12,7 +12,7 @@ from hamburger.segmentation.data import IGNORE, Sample
 from hamburger.segmentation.predict import Predictor
 from hamburger.training.image_files import normalise
 from hamburger.training.scores import Score
-from hamburger.training.task import Legend, Picture, Showing
+from hamburger.training.visualizer import CaptionedImage, Legend, Visualizer
 
 if TYPE_CHECKING:
     from hamburger.checkpoints.weights_file import Info
@@ -21,7 +21,7 @@ RIGHT, WRONG, UNLABELLED_COLOUR = (222, 222, 216), (213, 94, 0), (150, 150, 150)
 CONTEXT = "head.context"
 
 
-class SegmentShowing(Showing):
+class SegmentShowing(Visualizer):
     score = Score("right", "the share of labelled pixels that are right")
     images = "single scale, whole image"
     sample: Callable[[int], Sample]
@@ -36,16 +36,16 @@ class SegmentShowing(Showing):
         return Predictor(net, info, device)(self.image(index))
 
     def judge(self, index: int, answer: Tensor) -> float:
-        return accuracy(answer, self.sample(index).label)
+        return measure_accuracy(answer, self.sample(index).label)
 
-    def row(self, index: int, answers: Mapping[str, Tensor], note: str = "") -> list[Picture]:
+    def row(self, index: int, answers: Mapping[str, Tensor], note: str = "") -> list[CaptionedImage]:
         label = self.sample(index).label
-        first = Picture(self.image(index), self.name(index) + note)
-        made = [first, Picture(self._colour(label), "label", drawn=True)]
+        first = CaptionedImage(self.image(index), self.name(index) + note)
+        made = [first, CaptionedImage(self._colour(label), "label", drawn=True)]
         for name, found in answers.items():
-            made.append(Picture(self._colour(found), name, drawn=True))
-            words = f"errors, {100 * accuracy(found, label):.1f} % right"
-            made.append(Picture(errors(found, label), words, drawn=True))
+            made.append(CaptionedImage(self._colour(found), name, drawn=True))
+            words = f"errors, {100 * measure_accuracy(found, label):.1f} % right"
+            made.append(CaptionedImage(draw_errors(found, label), words, drawn=True))
         return made
 
     def _colour(self, label: Tensor) -> Tensor:
@@ -63,14 +63,14 @@ class SegmentShowing(Showing):
         return CONTEXT if CONTEXT in dict(net.named_modules()) else None
 
 
-def accuracy(prediction: Tensor, label: Tensor) -> float:
+def measure_accuracy(prediction: Tensor, label: Tensor) -> float:
     """Share of the labelled pixels that are right; 1 where none is labelled, for then none is wrong."""
     labelled = label != IGNORE
     right = (prediction == label) & labelled
     return float(right.sum() / labelled.sum()) if labelled.any() else 1.0
 
 
-def errors(prediction: Tensor, label: Tensor) -> Tensor:
+def draw_errors(prediction: Tensor, label: Tensor) -> Tensor:
     """h w, h w   ->   3 h w"""
     kind = torch.where(label == IGNORE, 2, (prediction != label).long())
     return torch.tensor([RIGHT, WRONG, UNLABELLED_COLOUR], dtype=torch.uint8)[kind].movedim(2, 0)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from huggingface_hub import ModelHubMixin, hf_hub_download
 
-from hamburger.checkpoints.weights_file import Info, read_stored, write_stored
+from hamburger.checkpoints.weights_file import Info, read_weights, write_weights
 from hamburger.errors import CheckpointError, HamburgerError, InputError
 from hamburger.files import write_atomically
 from hamburger.segmentation.model import Segmenter, create_model
@@ -27,10 +27,10 @@ def save_weights(
     `info` is that of the network by default; its `model` is always the network's own `config`. Without `durable` the
     disk is not waited for, and a loss of power may lose the file.
     """
-    write_stored(path, net, describe(net, info), durable=durable)
+    write_weights(path, net, describe_network(net, info), durable=durable)
 
 
-def describe(net: Segmenter, info: Info | None = None) -> Info:
+def describe_network(net: Segmenter, info: Info | None = None) -> Info:
     """What is saved with the network; raises where it could not be built again from that."""
     if not isinstance(net, Segmenter):
         raise InputError(
@@ -65,11 +65,11 @@ def describe(net: Segmenter, info: Info | None = None) -> Info:
 
 def load_weights(path: str | os.PathLike[str]) -> tuple[Segmenter, Info]:
     """The network of a file, on the CPU and in evaluation mode, and what its classes mean. Runs nothing in the file."""
-    info, tensors = read_stored("load_weights", path)
-    return rebuild(info, tensors, str(path)), info
+    info, tensors = read_weights("load_weights", path)
+    return rebuild_network(info, tensors, str(path)), info
 
 
-def rebuild(info: Info, tensors: dict[str, torch.Tensor], source: str) -> Segmenter:
+def rebuild_network(info: Info, tensors: dict[str, torch.Tensor], source: str) -> Segmenter:
     try:
         with torch.random.fork_rng(devices=[]):  # what is drawn here is overwritten: leave the caller's draws alone
             net = create_model(**info.model)
@@ -93,7 +93,7 @@ def rebuild(info: Info, tensors: dict[str, torch.Tensor], source: str) -> Segmen
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 
 
-class Shared(ModelHubMixin):
+class HubModel(ModelHubMixin):
     """A network and its description, in the form that the hub's mixin uploads and downloads.
 
     The mixin stays off `Segmenter` itself, so that building a network needs no huggingface_hub.
@@ -106,17 +106,17 @@ class Shared(ModelHubMixin):
         save_weights(save_directory / WEIGHTS, self.net, self.info)
         write_atomically(save_directory / CONFIG, (self.info.as_json(indent=2) + "\n").encode())
         if not (save_directory / CARD).exists():
-            write_atomically(save_directory / CARD, card(self.info).encode())
+            write_atomically(save_directory / CARD, write_model_card(self.info).encode())
 
     @classmethod
-    def _from_pretrained(cls, *, model_id: str, **options: Any) -> Shared:
+    def _from_pretrained(cls, *, model_id: str, **options: Any) -> HubModel:
         if Path(model_id).is_dir():
             return cls(*load_weights(Path(model_id) / WEIGHTS))
         return cls(*load_weights(hf_hub_download(model_id, WEIGHTS, **options)))
 
 
 def save_pretrained(net: Segmenter, folder: str | os.PathLike[str], *, info: Info | None) -> None:
-    Shared(net, describe(net, info)).save_pretrained(Path(folder))
+    HubModel(net, describe_network(net, info)).save_pretrained(Path(folder))
 
 
 def from_pretrained(name: str | os.PathLike[str], **options: Any) -> Segmenter:
@@ -127,7 +127,7 @@ def from_pretrained(name: str | os.PathLike[str], **options: Any) -> Segmenter:
     if Path(name).is_file():
         raise CheckpointError(f"from_pretrained: {name} is a file; name its folder, or use load_weights")
     try:
-        return Shared.from_pretrained(str(name), **options).net
+        return HubModel.from_pretrained(str(name), **options).net
     except CheckpointError:
         raise
     except Exception as error:  # a download fails in as many ways as there are networks
@@ -139,10 +139,10 @@ def from_pretrained(name: str | os.PathLike[str], **options: Any) -> Segmenter:
 
 
 def push_to_hub(net: Segmenter, repo_id: str, *, info: Info | None, **options: Any) -> str:
-    return str(Shared(net, describe(net, info)).push_to_hub(repo_id, **options))
+    return str(HubModel(net, describe_network(net, info)).push_to_hub(repo_id, **options))
 
 
-def card(info: Info) -> str:
+def write_model_card(info: Info) -> str:
     """The page that the hub shows."""
     model = info.model
     context = f", context `{model['context']}`" if model["context"] else ""

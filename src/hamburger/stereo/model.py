@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hamburger.checkpoints.weights_file import Info, plain, read_stored, write_stored
+from hamburger.checkpoints.weights_file import Info, read_weights, to_plain_json, write_weights
 from hamburger.errors import CheckpointError, HamburgerError, OptionError, ShapeError, check_choice, check_count
 from hamburger.insertion import insert_context
 from hamburger.layers.norm import BatchNorm2d
@@ -256,7 +256,7 @@ def create_stereo(
     - `place`: "features", a map at a quarter of the resolution, for any context; or "volume", where every (disparity,
       y, x) of the volume at an eighth is one position, for contexts that look at no neighbours
     """
-    config = {key: plain(value) for key, value in locals().items()}
+    config = {key: to_plain_json(value) for key, value in locals().items()}
     own: dict[str, Any] = {"width": width, "volume": volume, "groups": groups, "volume_width": volume_width}
     check_network("create_stereo", **own, max_disparity=max_disparity, place=place)
     net = StereoNet(**own, max_disparity=max_disparity, config=config)
@@ -292,12 +292,12 @@ def save_stereo(path: str | os.PathLike[str], net: StereoNet, info: Info, *, dur
             "save_stereo: this network was put together by hand, and nothing says how to build it again; build it with "
             "create_stereo, or save its state_dict() yourself"
         )
-    write_stored(path, net, replace(info, model={"task": TASK, **net.config}), durable=durable)
+    write_weights(path, net, replace(info, model={"task": TASK, **net.config}), durable=durable)
 
 
 def load_stereo(path: str | os.PathLike[str]) -> tuple[StereoNet, Info]:
     """The network of a file, on the CPU and in evaluation mode, and what it was trained on."""
-    info, tensors = read_stored("load_stereo", path, TASK)
+    info, tensors = read_weights("load_stereo", path, TASK)
     options = {key: value for key, value in info.model.items() if key != "task"}
     try:
         with torch.random.fork_rng(devices=[]):  # what is drawn here is overwritten: leave the caller's draws alone

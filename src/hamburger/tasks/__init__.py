@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hamburger.checkpoints.weights_file import stored_task
+from hamburger.checkpoints.weights_file import read_task_name
 from hamburger.classification.task import Classes
 from hamburger.detection.task import Detection
 from hamburger.segmentation.task import Segmentation
@@ -25,7 +25,7 @@ def task_of(recipe: SupervisedTraining) -> Task[Any]:
 
 def task_of_weights(path: Path) -> Task[Any]:
     """By what the file says; one that cannot be read is taken for a segmentation network, and loading it complains."""
-    return tasks[kind_named(stored_task(path), f"weights: {path}").task]
+    return tasks[kind_named(read_task_name(path), f"weights: {path}").task]
 
 
 def train(recipe: SupervisedTraining, run: Path | str, **options: Any) -> Result:

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import torch
 
-from hamburger.classification.data.feed import Feed
-from hamburger.classification.data.load import load_images, open_source, packed_key
-from hamburger.classification.data.packed_file import Unusable, read_packed
+from hamburger.classification.data.batches import Feed
+from hamburger.classification.data.load import build_key, load_images, open_source
+from hamburger.classification.data.packed_file import PackedFileError, read_packed
 from hamburger.errors import DataError, OptionError
 
 
@@ -94,8 +94,8 @@ def test_a_damaged_file_is_noticed_and_made_again(tree, tmp_path, harm):
     packed = only(cache)
     content = packed.read_bytes()
     packed.write_bytes(harm(content))
-    with pytest.raises(Unusable):
-        read_packed(packed, packed_key(source(tree)))
+    with pytest.raises(PackedFileError):
+        read_packed(packed, build_key(source(tree)))
     notes = []
     again = load_images(source(tree), cache=cache, note=notes.append)
     assert len(notes) == 1 and "making it again" in notes[0]
@@ -115,7 +115,7 @@ def test_changed_files_and_other_sizes_are_other_keys(tree, tmp_path):
     assert new.digest != first.digest
     np.testing.assert_array_equal(new.images[0], new.images[3])
     old = next(path for path in files(cache) if path.stat().st_size > 4000)
-    with pytest.raises(Unusable, match="other images"):
+    with pytest.raises(PackedFileError, match="other images"):
         read_packed(old, {})
 
 
@@ -148,7 +148,7 @@ def test_processes_that_pack_at_once_do_not_meet(tree, tmp_path, monkeypatch):
 
     slow.read = reading
     assert load_images(slow, cache=cache).digest == inner[0]
-    assert read_packed(only(cache), packed_key(source(tree))).digest == inner[0]
+    assert read_packed(only(cache), build_key(source(tree))).digest == inner[0]
     assert only(cache).stat().st_mode & 0o777 == 0o644
 
 
@@ -191,7 +191,7 @@ def test_batches_of_one_length_and_time_are_known_by_their_content(tmp_path):
     changed.write_bytes(other)
     for path in tmp_path.rglob("*_batch*"):
         os.utime(path, (0, 0))
-    one, two = (packed_key(open_source("cifar10", "train", size=32, root=root)) for root in roots)
+    one, two = (build_key(open_source("cifar10", "train", size=32, root=root)) for root in roots)
     assert one != two
 
 

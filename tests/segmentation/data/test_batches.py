@@ -178,7 +178,7 @@ def test_few_images_wait_for_others_of_their_size(monkeypatch):
                 torch.zeros(3, *sizes[index], dtype=torch.uint8), torch.zeros(sizes[index], dtype=torch.uint8)
             )
 
-    monkeypatch.setattr(evaluation, "WAITING", 8 * 4 * 4 * 6)
+    monkeypatch.setattr(evaluation, "MAX_WAITING_BYTES", 8 * 4 * 4 * 6)
     seen, most = [], 0
     for part in evaluation_batches(Turns(), batch=4):
         most = max(most, len(held) - sum(map(len, seen)))

@@ -11,7 +11,7 @@ from PIL import Image
 
 from hamburger.errors import DataError
 from hamburger.segmentation.data import checks, create_dataset, datasets
-from hamburger.segmentation.data.checks import check, inspect
+from hamburger.segmentation.data.checks import check, inspect_dataset
 
 
 @pytest.fixture(autouse=True)
@@ -77,14 +77,14 @@ def test_the_rest_is_found_by_a_command_that_works(tmp_path):
 def test_labels_of_another_format_are_explained(tmp_path):
     trees.folder(tmp_path, ids=3)
     (tmp_path / "labels" / "img0.png").rename(tmp_path / "labels" / "img0.jpg")
-    [problem] = inspect(create_dataset("folder", "train", tmp_path)).problems
+    [problem] = inspect_dataset(create_dataset("folder", "train", tmp_path)).problems
     assert "img0.png: missing, but there is img0.jpg; labels must be PNG" in problem
 
 
 def test_two_images_of_one_id_are_ambiguous(tmp_path):
     trees.folder(tmp_path, ids=3)
     trees.write_image(tmp_path / "images" / "img0.webp")
-    [problem] = inspect(create_dataset("folder", "train", tmp_path)).problems
+    [problem] = inspect_dataset(create_dataset("folder", "train", tmp_path)).problems
     assert "img0.png: has the same id as img0.webp" in problem
     for part in ("images", "labels"):
         (tmp_path / part).rename(tmp_path / "moved")
@@ -123,7 +123,7 @@ def test_a_turned_image_with_an_unturned_label_is_explained(tmp_path):
     exif[0x0112] = 6
     Image.fromarray(np.zeros((*trees.SIZE, 3), np.uint8)).save(tmp_path / "images" / "img0.jpg", exif=exif)
     (tmp_path / "images" / "img0.png").unlink()
-    assert "EXIF" in inspect(create_dataset("folder", "train", tmp_path)).problems[0]
+    assert "EXIF" in inspect_dataset(create_dataset("folder", "train", tmp_path)).problems[0]
 
 
 def test_what_is_found_is_right(tmp_path):
@@ -142,14 +142,14 @@ def test_the_second_check_reads_only_what_changed(tmp_path, monkeypatch, own_cac
     real = checks._one
     monkeypatch.setattr(checks, "_one", lambda data, index: read.append(index) or real(data, index))
     assert check(data) == first and read == []
-    assert inspect(data, cache=False) == first and len(read) == 5
+    assert inspect_dataset(data, cache=False) == first and len(read) == 5
     read.clear()
     trees.write_label(tmp_path / "labels" / "img2.png", (0, 99), size=(5, 5))
-    assert len(inspect(data).problems) == 2 and read == [2]
+    assert len(inspect_dataset(data).problems) == 2 and read == [2]
     (stored,) = own_cache.rglob("*.json")
     assert len(json.loads(stored.read_text())) == 4  # what is not sound is not kept
     stored.write_text("{ no json")
-    assert len(inspect(data).problems) == 2
+    assert len(inspect_dataset(data).problems) == 2
 
 
 def test_findings_of_other_colours_are_not_taken(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 import trees
 
 from hamburger.segmentation.data import create_dataset
-from hamburger.segmentation.data.image_label_dataset import Images, read_list
+from hamburger.segmentation.data.image_label_dataset import ImageIndex, read_ids
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ def images(tmp_path):
     for name in ("a.jpg", "b.png", "my photo 1.jpg", "my.jpg", "x.v2.webp", "A/0001.png", "B/0001.png", "B/c d.png"):
         (tmp_path / "images" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "images" / name).touch()
-    return Images(tmp_path / "images")
+    return ImageIndex(tmp_path / "images")
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def images(tmp_path):
 )
 def test_a_line_means_the_image_that_is_there(images, tmp_path, line, id):
     trees.write_list(tmp_path / "train.txt", ["", line, " "])
-    assert read_list(tmp_path / "train.txt", images) == [id]
+    assert read_ids(tmp_path / "train.txt", images) == [id]
 
 
 @pytest.mark.parametrize(
@@ -57,14 +57,14 @@ def test_a_line_means_the_image_that_is_there(images, tmp_path, line, id):
 )
 def test_without_images_the_name_alone(tmp_path, line, id):
     trees.write_list(tmp_path / "train.txt", [line])
-    assert read_list(tmp_path / "train.txt") == [id]
+    assert read_ids(tmp_path / "train.txt") == [id]
 
 
 @pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"], ids=["plain", "byte order mark"])
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"], ids=["unix", "windows"])
 def test_editors_of_windows(images, tmp_path, start, end):
     (tmp_path / "train.txt").write_bytes(start + end.join([b"a", b"my photo 1", b"B/0001", b""]))
-    assert read_list(tmp_path / "train.txt", images) == ["a", "my photo 1", "B/0001"]
+    assert read_ids(tmp_path / "train.txt", images) == ["a", "my photo 1", "B/0001"]
 
 
 def test_equal_names_in_different_folders_are_different_samples(tmp_path):

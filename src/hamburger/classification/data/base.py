@@ -12,14 +12,14 @@ from hamburger.registry import Registry
 from hamburger.training.image_files import Bytes
 
 
-class Piece(NamedTuple):
+class ImageChunk(NamedTuple):
     """Some images, in their order.   `images`: m 3 size size, uint8, RGB.   `labels`: m, 0 ... k - 1"""
 
     images: Bytes
     labels: npt.NDArray[np.int64]
 
 
-class Source:
+class ImageSource:
     """One split of one set at one size. Piece i is the same bits each time, whoever reads it, from whatever thread."""
 
     name: str
@@ -32,7 +32,7 @@ class Source:
         """How many pieces."""
         raise NotImplementedError
 
-    def read(self, index: int) -> Piece:
+    def read(self, index: int) -> ImageChunk:
         """A DataError that names the file where it cannot be read."""
         raise NotImplementedError
 
@@ -46,9 +46,9 @@ class Source:
 
 
 # constructors take (split, size=..., root=..., **options); embedded sets take no root
-image_sources: Registry[Source] = Registry("image set")
+image_sources: Registry[ImageSource] = Registry("image set")
 
 
-def file_stamp(path: Path, root: Path) -> list[Any]:
+def describe_file(path: Path, root: Path) -> list[Any]:
     stat = path.stat()
     return [str(path.relative_to(root)), stat.st_size, stat.st_mtime_ns]

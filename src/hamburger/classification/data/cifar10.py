@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hamburger.classification.data.base import Piece, Source, image_sources
+from hamburger.classification.data.base import ImageChunk, ImageSource, image_sources
 from hamburger.classification.data.safe_pickle import read_batch
 from hamburger.errors import DataError, OptionError, check_choice
 from hamburger.training.image_files import read_image
@@ -24,7 +24,7 @@ PLACES = ("", "cifar-10-batches-py", "cifar10")
 
 
 @image_sources.register("cifar10")
-class Cifar10(Source):
+class CIFAR10(ImageSource):
     """`root` is either form's folder, or the folder above it."""
 
     name = "cifar10"
@@ -65,10 +65,10 @@ class Cifar10(Source):
     def __len__(self) -> int:
         return len(self.files)
 
-    def read(self, index: int) -> Piece:
+    def read(self, index: int) -> ImageChunk:
         return self._sheet(index) if self.sheets else self._batch(index)
 
-    def _sheet(self, index: int) -> Piece:
+    def _sheet(self, index: int) -> ImageChunk:
         path = self.files[index]
         sheet = read_image(path).numpy()
         if sheet.shape != (3, TILES * SIZE, TILES * SIZE):
@@ -76,9 +76,9 @@ class Cifar10(Source):
         tiles = sheet.reshape(3, TILES, SIZE, TILES, SIZE).transpose(1, 3, 0, 2, 4).reshape(-1, 3, SIZE, SIZE)
         assert self._labels is not None
         labels = self._labels[index * TILES**2 : (index + 1) * TILES**2]
-        return Piece(tiles[: len(labels)], labels)
+        return ImageChunk(tiles[: len(labels)], labels)
 
-    def _batch(self, index: int) -> Piece:
+    def _batch(self, index: int) -> ImageChunk:
         path = self.files[index]
         found = read_batch(path)
         data, labels = found.get("data"), found.get("labels")
@@ -88,7 +88,7 @@ class Cifar10(Source):
             raise DataError(f"{path}: no batch of CIFAR-10 (it has no label for each of its {len(data)} images)")
         if labels:
             _check_range(path, min(labels), max(labels))
-        return Piece(data.reshape(-1, 3, SIZE, SIZE), np.array(labels, np.int64))
+        return ImageChunk(data.reshape(-1, 3, SIZE, SIZE), np.array(labels, np.int64))
 
     def origin(self) -> Any:
         labels = [self.root / f"{self.split}_labels.npy"] if self.sheets else []

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hamburger.classification.data.base import Piece, Source, image_sources
+from hamburger.classification.data.base import ImageChunk, ImageSource, image_sources
 from hamburger.errors import check_choice, check_count, check_seed
-from hamburger.training.keyed_rng import Draws
+from hamburger.training.keyed_rng import KeyedRng
 
 SPLITS = {"train": 4096, "val": 1024}
 FORMS = ("disc", "square", "cross", "ring")
@@ -22,7 +22,7 @@ FINE = 4  # an edge pixel is the mean over so many by so many points
 
 
 @image_sources.register("figures")
-class Figures(Source):
+class Figures(ImageSource):
     name = "figures"
     embedded = True
 
@@ -38,8 +38,8 @@ class Figures(Source):
     def __len__(self) -> int:
         return self.length
 
-    def read(self, index: int) -> Piece:
-        draws = Draws(self.seed, list(SPLITS).index(self.split), index)
+    def read(self, index: int) -> ImageChunk:
+        draws = KeyedRng(self.seed, list(SPLITS).index(self.split), index)
         label = index % len(FORMS)
         hue, place_y, place_x, reach, ground = (draws.uniform() for _ in range(5))
         radius = self.size * (0.2 + 0.12 * reach)
@@ -49,7 +49,7 @@ class Figures(Source):
         ink = np.array(colorsys.hsv_to_rgb(hue, 0.85, 1.0))
         paper = np.array(colorsys.hsv_to_rgb((hue + 0.5) % 1, 0.4, 0.15 + 0.2 * ground))
         image = 255 * (inside * ink[:, None, None] + (1 - inside) * paper[:, None, None])
-        return Piece(np.rint(image).astype(np.uint8)[None], np.array([label], np.int64))
+        return ImageChunk(np.rint(image).astype(np.uint8)[None], np.array([label], np.int64))
 
     def origin(self) -> Any:
         return {"seed": self.seed, "length": self.length}

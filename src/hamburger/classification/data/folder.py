@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hamburger.classification.data.base import Piece, Source, file_stamp, image_sources
+from hamburger.classification.data.base import ImageChunk, ImageSource, describe_file, image_sources
 from hamburger.errors import DataError, check_count
 from hamburger.training.image_files import SUFFIXES, read_square
 
@@ -17,7 +17,7 @@ SPLITS = ("train", "val", "valid", "validation", "test")
 
 
 @image_sources.register("folder")
-class ClassFolders(Source):
+class ClassFolders(ImageSource):
     """Classes are the directories of `root/SPLIT`, or of `root` where there is no such directory, by name.
 
     Images lie in them at any depth: the `images` of Tiny-ImageNet's directories too. All are cut to the largest square
@@ -66,12 +66,12 @@ class ClassFolders(Source):
     def __len__(self) -> int:
         return len(self.files)
 
-    def read(self, index: int) -> Piece:
+    def read(self, index: int) -> ImageChunk:
         path, label = self.files[index]
-        return Piece(read_square(path, self.size)[None], np.array([label], np.int64))
+        return ImageChunk(read_square(path, self.size)[None], np.array([label], np.int64))
 
     def origin(self) -> Any:
-        return [[*file_stamp(path, self.root), label] for path, label in self.files]
+        return [[*describe_file(path, self.root), label] for path, label in self.files]
 
     def transform(self) -> str:
         return f"{SQUARE} to {self.size}"

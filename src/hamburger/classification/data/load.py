@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hamburger.classification.data.base import Piece, Source, image_sources
-from hamburger.classification.data.packed_file import Packed, Unusable, read_packed, write_packed
+from hamburger.classification.data.base import ImageChunk, ImageSource, image_sources
+from hamburger.classification.data.packed_file import PackedFile, PackedFileError, read_packed, write_packed
 from hamburger.errors import DataError, OptionError
 from hamburger.files import one_at_a_time
 from hamburger.registry import options_of
 from hamburger.training.image_files import Bytes
-from hamburger.training.loader import ahead
+from hamburger.training.loader import prefetch
 
 SHOWN = 20
 VERSION = 1  # of the way from a file to pixels; a change makes every packed file anew
@@ -44,12 +44,12 @@ class ImageSet:
         return int(self.images.shape[2])
 
 
-def cache_folder() -> Path:
+def find_cache_folder() -> Path:
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return base / "hamburger" / "images"
 
 
-def open_source(name: str, split: str, *, size: int, root: str | Path | None = None, **options: Any) -> Source:
+def open_source(name: str, split: str, *, size: int, root: str | Path | None = None, **options: Any) -> ImageSource:
     """The named set's split. `root` is the folder of a set that lies in files; an embedded set takes none."""
     if "root" not in options_of(image_sources[name]):
         if root is not None:
@@ -63,7 +63,7 @@ def open_source(name: str, split: str, *, size: int, root: str | Path | None = N
 
 
 def load_images(
-    source: Source,
+    source: ImageSource,
     *,
     cache: Path | None = None,
     verify: bool = True,
@@ -75,8 +75,8 @@ def load_images(
     """
     if source.embedded:
         return _made(source)
-    key = packed_key(source)
-    path = (cache or cache_folder()) / f"{source.name}-{source.split}-{_short(key)}.images"
+    key = build_key(source)
+    path = (cache or find_cache_folder()) / f"{source.name}-{source.split}-{_short(key)}.images"
     kept = _kept(source, path, key, verify)
     if kept is not None:
         return kept
@@ -88,7 +88,7 @@ def load_images(
             kept = _kept(source, path, key, verify, note)
             if kept is not None:
                 return kept
-            write_packed(path, key, source.size, checked_pieces(source, after))
+            write_packed(path, key, source.size, read_chunks(source, after))
     except OSError as closed:
         raise DataError(
             f"{path.parent}: images cannot be packed into it ({closed.strerror or closed}); XDG_CACHE_HOME=DIR names "
@@ -98,14 +98,18 @@ def load_images(
 
 
 def _kept(
-    source: Source, path: Path, key: dict[str, Any], verify: bool, note: Callable[[str], object] = lambda text: None
+    source: ImageSource,
+    path: Path,
+    key: dict[str, Any],
+    verify: bool,
+    note: Callable[[str], object] = lambda text: None,
 ) -> ImageSet | None:
     """From the packed file; None where there is none that can be used, with a `note` why."""
     if not path.exists():
         return None
     try:
         return _as_set(source, read_packed(path, key, verify=verify))
-    except Unusable as damage:
+    except PackedFileError as damage:
         note(f"{damage}: making it again")
         return None
     except OSError as closed:  # a folder of that name, or another person's file
@@ -115,7 +119,7 @@ def _kept(
         ) from closed
 
 
-def packed_key(source: Source) -> dict[str, Any]:
+def build_key(source: ImageSource) -> dict[str, Any]:
     """All that the pixels depend on; files by a digest of their names, sizes and times of change."""
     origin = hashlib.sha256(json.dumps(source.origin(), sort_keys=True).encode()).hexdigest()
     return {
@@ -129,7 +133,7 @@ def packed_key(source: Source) -> dict[str, Any]:
     }
 
 
-def checked_pieces(source: Source, after: Callable[[], object] = lambda: None) -> Iterator[Piece]:
+def read_chunks(source: ImageSource, after: Callable[[], object] = lambda: None) -> Iterator[ImageChunk]:
     """Every piece in order; where some cannot be read, all of them are tried, and one error lists those."""
     problems: list[str] = []
     for found in _tried(source):
@@ -146,25 +150,25 @@ def checked_pieces(source: Source, after: Callable[[], object] = lambda: None) -
         raise DataError("\n".join(lines), problems)
 
 
-def _tried(source: Source) -> Generator[Piece | str]:
-    def one(index: int) -> Piece | str:
+def _tried(source: ImageSource) -> Generator[ImageChunk | str]:
+    def one(index: int) -> ImageChunk | str:
         try:
             return source.read(index)
         except DataError as broken:
             return str(broken)
 
     threads = min(16, os.cpu_count() or 1)
-    yield from ahead(one, range(len(source)), workers=threads, depth=4 * threads)
+    yield from prefetch(one, range(len(source)), workers=threads, depth=4 * threads)
 
 
-def _made(source: Source) -> ImageSet:
+def _made(source: ImageSource) -> ImageSet:
     pieces = [source.read(index) for index in range(len(source))]
     images, labels = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
     digest = hashlib.sha256(images.tobytes() + labels.astype("<i8").tobytes()).hexdigest()
     return ImageSet(source.name, source.split, source.classes, images, labels, digest)
 
 
-def _as_set(source: Source, packed: Packed) -> ImageSet:
+def _as_set(source: ImageSource, packed: PackedFile) -> ImageSet:
     if not len(packed.labels):
         raise DataError(f"{source.name}: split '{source.split}' is empty")
     return ImageSet(source.name, source.split, source.classes, *packed)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hamburger.classification.data.base import Piece
+from hamburger.classification.data.base import ImageChunk
 from hamburger.errors import DataError
 from hamburger.files import sync_folder
 from hamburger.training.image_files import Bytes
@@ -29,11 +29,11 @@ BLOCK = 2**24
 LABEL = np.dtype("<i4")
 
 
-class Unusable(DataError):
+class PackedFileError(DataError):
     """A packed file that is damaged, or of something else; it can be made again."""
 
 
-class Packed(NamedTuple):
+class PackedFile(NamedTuple):
     """`images`: n 3 size size, uint8, not in memory but in the file.   `labels`: n.   `digest`: of both"""
 
     images: Bytes
@@ -41,7 +41,7 @@ class Packed(NamedTuple):
     digest: str
 
 
-def write_packed(path: Path, key: dict[str, Any], size: int, pieces: Iterable[Piece]) -> None:
+def write_packed(path: Path, key: dict[str, Any], size: int, pieces: Iterable[ImageChunk]) -> None:
     """Written aside, put on the disk, renamed: a kill at any moment leaves the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # a name that no other process takes, of this machine or of another that shares the folder
@@ -74,20 +74,20 @@ def write_packed(path: Path, key: dict[str, Any], size: int, pieces: Iterable[Pi
 
 def read_packed(
     path: Path, key: dict[str, Any], *, verify: bool = True, after: Callable[[int], object] = lambda read: None
-) -> Packed:
+) -> PackedFile:
     """The images of that key, or Unusable with the reason. `verify` reads all of it once and compares its checksum."""
     description = _description(path)
     if description["key"] != key:
-        raise Unusable(f"{path} is of other images, or of another way to prepare them")
+        raise PackedFileError(f"{path} is of other images, or of another way to prepare them")
     count, size = int(description["count"]), int(description["size"])
     pixels = count * 3 * size * size
     if path.stat().st_size != pixels + LABEL.itemsize * count + description["tail"]:
-        raise Unusable(f"{path} has not the length that it was written with")
+        raise PackedFileError(f"{path} has not the length that it was written with")
     if verify and _digest(path, pixels + LABEL.itemsize * count, after) != description["sha256"]:
-        raise Unusable(f"{path} has not the checksum that it was written with")
+        raise PackedFileError(f"{path} has not the checksum that it was written with")
     images = np.memmap(path, np.uint8, "r", 0, (count, 3, size, size))
     labels = np.fromfile(path, LABEL, count, offset=pixels).astype(np.int64)
-    return Packed(images, labels, str(description["sha256"]))
+    return PackedFile(images, labels, str(description["sha256"]))
 
 
 def _description(path: Path) -> dict[str, Any]:
@@ -98,16 +98,16 @@ def _description(path: Path) -> dict[str, Any]:
             tail = file.read()
             stated = int.from_bytes(tail[:8], "little")
             if len(tail) != TAIL or tail[8:] != MAGIC or stated > length - TAIL:
-                raise Unusable(f"{path} is cut short, or no packed file")
+                raise PackedFileError(f"{path} is cut short, or no packed file")
             file.seek(length - TAIL - stated)
             found = json.loads(file.read(stated))
         if not {"key", "count", "size", "sha256"} <= found.keys():
-            raise Unusable(f"{path} does not say what it holds")
+            raise PackedFileError(f"{path} does not say what it holds")
         return {**found, "tail": stated + TAIL}
     except (ValueError, AttributeError) as broken:
-        if isinstance(broken, Unusable):
+        if isinstance(broken, PackedFileError):
             raise
-        raise Unusable(f"{path} does not say what it holds ({broken})") from None
+        raise PackedFileError(f"{path} does not say what it holds ({broken})") from None
 
 
 def _digest(path: Path, length: int, after: Callable[[int], object]) -> str:

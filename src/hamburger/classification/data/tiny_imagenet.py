@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hamburger.classification.data.base import Piece, Source, image_sources
+from hamburger.classification.data.base import ImageChunk, ImageSource, image_sources
 from hamburger.classification.data.folder import SQUARE, ClassFolders
 from hamburger.errors import DataError, check_count
 from hamburger.training.image_files import SUFFIXES, read_square
@@ -25,7 +25,7 @@ def _unlabelled(root: Path, split: str) -> DataError:
     )
 
 
-class AnnotatedFolder(ClassFolders):
+class AnnotatedImages(ClassFolders):
     """`root/SPLIT/images` with the text that names the classes, as the official 'val' is unpacked."""
 
     name = NAME
@@ -39,7 +39,7 @@ class AnnotatedFolder(ClassFolders):
         found = read_annotations(text, text.read_bytes(), [path.name for path in images])
         trained = root / "train"
         folders = sorted(entry.name for entry in trained.iterdir() if entry.is_dir()) if trained.is_dir() else []
-        self.classes = classes_of(text, found, [name for name in folders if not name.startswith(".")])
+        self.classes = order_classes(text, found, [name for name in folders if not name.startswith(".")])
         # class by class, as from a tar or from folders
         self.files = sorted(((p, self.classes.index(found[p.name])) for p in images), key=lambda entry: entry[1])
 
@@ -57,7 +57,7 @@ def _images(folder: Path) -> list[Path]:
     )
 
 
-class ArchivedFolders(Source):
+class TarFolders(ImageSource):
     """Class directories inside an uncompressed tar: `.../SPLIT/CLASS/...`, read where they lie; or 'val' as it is
     published, with the text that names the classes.
     """
@@ -80,7 +80,7 @@ class ArchivedFolders(Source):
             )
             found = [(named[PurePosixPath(entry[1]).name], *entry[1:]) for entry in found]
             trained = sorted({entry[0] for entry in _entries(members, "train")})
-            self.classes = classes_of(root / text[0], named, trained)
+            self.classes = order_classes(root / text[0], named, trained)
         else:
             self.classes = tuple(sorted({entry[0] for entry in found}))
         self.files = sorted(found)
@@ -88,10 +88,10 @@ class ArchivedFolders(Source):
     def __len__(self) -> int:
         return len(self.files)
 
-    def read(self, index: int) -> Piece:
+    def read(self, index: int) -> ImageChunk:
         kind, name, offset, length = self.files[index]
         image = read_square(self.root / name, self.size, self._content(offset, length))
-        return Piece(image[None], np.array([self.classes.index(kind)], np.int64))
+        return ImageChunk(image[None], np.array([self.classes.index(kind)], np.int64))
 
     def _content(self, offset: int, length: int) -> bytes:
         with self.root.open("rb") as file:  # one handle each: threads do not share a place in the file
@@ -155,17 +155,17 @@ def _entries(members: list[tuple[str, int, int]], split: str) -> list[tuple[str,
 
 
 @image_sources.register(NAME)
-def tiny_imagenet(split: str = "train", *, root: Path, size: int = SIZE) -> Source:
+def tiny_imagenet(split: str = "train", *, root: Path, size: int = SIZE) -> ImageSource:
     """`root` is the tar, the folder that holds train/, or a folder with either of them. 'val' may lie in class
     directories, or as it is published: `val/images` and `val/val_annotations.txt`.
     """
     root = Path(root)
     for place in (root, *(root / name for name in PLACES)):
         if place.is_file():
-            return ArchivedFolders(split, root=place, size=size)
+            return TarFolders(split, root=place, size=size)
         if (place / split).is_dir():
             inside = [e.name for e in (place / split).iterdir() if e.is_dir() and not e.name.startswith(".")]
-            kind = AnnotatedFolder if inside == [FOLDER] else TinyFolders
+            kind = AnnotatedImages if inside == [FOLDER] else TinyFolders
             return kind(split, root=place, size=size)
     raise DataError(f"{NAME}: {root} is neither a tar nor a folder with {split}/CLASS/IMAGE, nor holds one")
 
@@ -207,7 +207,7 @@ def read_annotations(path: Path | str, content: bytes, images: Collection[str]) 
     return found
 
 
-def classes_of(path: Path | str, annotated: dict[str, str], trained: Sequence[str]) -> tuple[str, ...]:
+def order_classes(path: Path | str, annotated: dict[str, str], trained: Sequence[str]) -> tuple[str, ...]:
     """Those of the training folders where they are there, so that a number means the same class in both splits."""
     own = sorted(set(annotated.values()))
     foreign = [name for name in own if name not in trained] if trained else []

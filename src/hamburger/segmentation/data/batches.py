@@ -13,9 +13,9 @@ from hamburger.errors import check_count
 from hamburger.segmentation.data.base import SegmentationSet
 from hamburger.training.augment import check_augmentation, draw_view, render
 from hamburger.training.image_files import MEAN, STD, normalise
-from hamburger.training.keyed_rng import Draws
-from hamburger.training.loader import ahead
-from hamburger.training.packed_images import Gathered, Packed, Pixels, Sample, to_pixels
+from hamburger.training.keyed_rng import KeyedRng
+from hamburger.training.loader import prefetch
+from hamburger.training.packed_images import PackedImageLoader, PackedImages, PackedSample, Sample, to_pixels
 
 
 class Batch(NamedTuple):
@@ -26,7 +26,7 @@ class Batch(NamedTuple):
     ids: list[str]
 
 
-class Batches(Gathered[SegmentationSet, Batch]):
+class Batches(PackedImageLoader[SegmentationSet, Batch]):
     def __init__(
         self,
         dataset: SegmentationSet,
@@ -64,10 +64,10 @@ class Batches(Gathered[SegmentationSet, Batch]):
             loaded=loaded,
         )
 
-    def read(self, index: int) -> Pixels:
+    def read(self, index: int) -> PackedSample:
         return to_pixels(self.dataset[index])
 
-    def cut(self, packed: Packed, indices: Sequence[int], draws: Sequence[Draws], ids: list[str]) -> Batch:
+    def cut(self, packed: PackedImages, indices: Sequence[int], draws: Sequence[KeyedRng], ids: list[str]) -> Batch:
         views = [
             draw_view(
                 each,
@@ -87,7 +87,9 @@ class Batches(Gathered[SegmentationSet, Batch]):
 # A split for evaluation: every image once, in its own size, normalised, with its label.
 
 
-WAITING = 2**27  # bytes: some two hundred images of VOC, more of which hardly save a batch, and few large photographs
+MAX_WAITING_BYTES = (
+    2**27
+)  # bytes: some two hundred images of VOC, more of which hardly save a batch, and few large photographs
 
 
 def evaluation_batches(
@@ -118,13 +120,13 @@ def evaluation_batches(
         labels = torch.stack([sample.label for _, sample in members]).to(device)
         return Batch(normalise(images, mean, std), labels.long(), [dataset.ids[index] for index, _ in members])
 
-    with closing(ahead(dataset.__getitem__, own, workers=workers, depth=2 * max(batch, workers))) as samples:
+    with closing(prefetch(dataset.__getitem__, own, workers=workers, depth=2 * max(batch, workers))) as samples:
         for index, sample in zip(own, samples, strict=True):
             size = sample.label.shape
             waiting.setdefault(size, []).append((index, sample))
             if len(waiting[size]) == batch:
                 yield joined(size)
-            elif sum(sample.nbytes for members in waiting.values() for _, sample in members) > WAITING:
+            elif sum(sample.nbytes for members in waiting.values() for _, sample in members) > MAX_WAITING_BYTES:
                 yield joined(max(waiting, key=lambda size: len(waiting[size])))
         for size in list(waiting):
             yield joined(size)

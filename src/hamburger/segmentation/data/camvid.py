@@ -12,7 +12,13 @@ from pathlib import Path
 
 from hamburger.errors import DataError, check_choice
 from hamburger.segmentation.data.base import datasets
-from hamburger.segmentation.data.image_label_dataset import Images, Pair, PairSet, image_ids, read_list
+from hamburger.segmentation.data.image_label_dataset import (
+    ImageIndex,
+    ImageLabelPair,
+    ImageLabelSet,
+    list_ids,
+    read_ids,
+)
 from hamburger.training.datasets import check_root, chosen, table_of
 from hamburger.training.packed_images import Colour
 
@@ -35,7 +41,7 @@ LAYOUTS = "<split>/ and <split>annot/, or images/<split>/ and labels/<split>/"
 
 
 @datasets.register("camvid")
-class CamVid(PairSet):
+class CamVid(ImageLabelSet):
     """`classes`: names or numbers to score; pixels of all others become 255."""
 
     def __init__(self, split: str = "train", *, root: Path, classes: Sequence[str | int] | str | None = None) -> None:
@@ -45,14 +51,14 @@ class CamVid(PairSet):
         super().__init__(
             "camvid",
             split,
-            pairs(check_root("camvid", Path(root), LAYOUTS), split),
+            find_pairs(check_root("camvid", Path(root), LAYOUTS), split),
             classes=[names[i] for i in ids],
             palette=[CLASSES[names[i]] for i in ids],
             table=table_of(ids, ignored=(VOID, *(i for i in range(len(names)) if i not in ids))),
         )
 
 
-def pairs(root: Path, split: str) -> list[Pair]:
+def find_pairs(root: Path, split: str) -> list[ImageLabelPair]:
     for tree in (root, root / "CamVid"):
         for images, labels in (
             (tree / split, tree / f"{split}annot"),
@@ -60,7 +66,7 @@ def pairs(root: Path, split: str) -> list[Pair]:
         ):
             if images.is_dir() and labels.is_dir():
                 listed = tree / f"{split}.txt"
-                found = Images(images)
-                ids = read_list(listed, found) if listed.is_file() else image_ids(images)
+                found = ImageIndex(images)
+                ids = read_ids(listed, found) if listed.is_file() else list_ids(images)
                 return [found.pair(i, labels) for i in ids]
     raise DataError(f"camvid: {root} has no split '{split}'; it should hold {LAYOUTS}")

@@ -12,18 +12,18 @@ import numpy as np
 
 from hamburger.errors import DataError
 from hamburger.segmentation.data.base import SegmentationSet
-from hamburger.segmentation.data.image_label_dataset import Pair, PairSet
+from hamburger.segmentation.data.image_label_dataset import ImageLabelPair, ImageLabelSet
 from hamburger.training.datasets import OUTSIDE, listing, remembered, stamp
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 
-NO_LABELS = (".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+LOSSY_SUFFIXES = (".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
 
 @dataclass
-class Findings:
+class SegmentationFindings:
     """`pixels`: how many each class has, the last entry is unlabelled.   `sizes`: how many images are h x w."""
 
     problems: list[str]
@@ -31,30 +31,34 @@ class Findings:
     sizes: dict[tuple[int, int], int] = field(default_factory=dict)
 
 
-def check(data: SegmentationSet, *, cache: bool = True, after: Callable[[], object] | None = None) -> Findings:
+def check(
+    data: SegmentationSet, *, cache: bool = True, after: Callable[[], object] | None = None
+) -> SegmentationFindings:
     """Findings of a sound set; a DataError with all problems, the first 20 in its message, of any other."""
-    findings = inspect(data, cache=cache, after=after)
+    findings = inspect_dataset(data, cache=cache, after=after)
     if findings.problems:
         raise DataError(listing(data, findings.problems), findings.problems)
     return findings
 
 
-def find_problems(data: PairSet) -> list[str]:
-    return inspect(data).problems
+def find_problems(data: ImageLabelSet) -> list[str]:
+    return inspect_dataset(data).problems
 
 
-def inspect(data: SegmentationSet, *, cache: bool = True, after: Callable[[], object] | None = None) -> Findings:
+def inspect_dataset(
+    data: SegmentationSet, *, cache: bool = True, after: Callable[[], object] | None = None
+) -> SegmentationFindings:
     """Problems, pixels of each class and sizes of images. `after` is called once per sample, for progress."""
     if not len(data):
-        return Findings([f"{data.name}: split '{data.split}' is empty"], [0] * (len(data.classes) + 1))
-    if isinstance(data, PairSet):
+        return SegmentationFindings([f"{data.name}: split '{data.split}' is empty"], [0] * (len(data.classes) + 1))
+    if isinstance(data, ImageLabelSet):
         if not data.labelled:
-            return Findings([_unlabelled(data)], [0] * (len(data.classes) + 1))
+            return SegmentationFindings([_unlabelled(data)], [0] * (len(data.classes) + 1))
         return _inspect_files(data, cache, after)
     return _merge(data, [_generated(data, i, after) for i in range(len(data))], data.problems())
 
 
-def _inspect_files(data: PairSet, cache: bool, after: Callable[[], object] | None) -> Findings:
+def _inspect_files(data: ImageLabelSet, cache: bool, after: Callable[[], object] | None) -> SegmentationFindings:
     # findings of one set, split and choice of classes; those of another meaning are not these
     key = f"{data.pairs[0].image.parent.absolute()} {data.meaning()}" if cache else None
     stamps = [stamp((pair.image, pair.label)) for pair in data.pairs]
@@ -63,7 +67,7 @@ def _inspect_files(data: PairSet, cache: bool, after: Callable[[], object] | Non
     return _merge(data, found, twice + [_ambiguous(pair) for pair in data.pairs if pair.rivals])
 
 
-def _one(data: PairSet, index: int) -> dict[str, Any]:
+def _one(data: ImageLabelSet, index: int) -> dict[str, Any]:
     """One sample's row: {problem, h, w, pixels}."""
     row: dict[str, Any] = {"problem": None}
     problems: list[str] = []
@@ -94,21 +98,21 @@ def _one(data: PairSet, index: int) -> dict[str, Any]:
 def _check_suffix(label: Path) -> None:
     if label.is_file():
         return
-    for other in (label.with_name(f"{label.stem}{suffix}") for suffix in NO_LABELS):
+    for other in (label.with_name(f"{label.stem}{suffix}") for suffix in LOSSY_SUFFIXES):
         if other.is_file():
             raise DataError(
                 f"{label}: missing, but there is {other.name}; labels must be PNG, which keeps every value as it is"
             )
 
 
-def _ambiguous(pair: Pair) -> str:
+def _ambiguous(pair: ImageLabelPair) -> str:
     others = ", ".join(path.name for path in pair.rivals)
     return f"{pair.image}: has the same id as {others}; keep one of them, or give them different names"
 
 
-def shared_images(one: SegmentationSet, other: SegmentationSet) -> int:
+def count_shared_images(one: SegmentationSet, other: SegmentationSet) -> int:
     """How many image files are in both."""
-    if not (isinstance(one, PairSet) and isinstance(other, PairSet)):
+    if not (isinstance(one, ImageLabelSet) and isinstance(other, ImageLabelSet)):
         return 0
     return len(set(one.image_paths()) & set(other.image_paths()))
 
@@ -126,15 +130,17 @@ def _count(label: Any, k: int) -> list[int]:
     return [*counts[:k].tolist(), int(counts[255])]
 
 
-def _merge(data: SegmentationSet, rows: list[dict[str, Any]], problems: list[str]) -> Findings:
+def _merge(data: SegmentationSet, rows: list[dict[str, Any]], problems: list[str]) -> SegmentationFindings:
     found = [line for row in rows if row["problem"] for line in row["problem"].split("\n")]
     pixels = np.array([row.get("pixels", [0] * (len(data.classes) + 1)) for row in rows]).sum(0).tolist()
     if not found and not sum(pixels[:-1]):
         found.append(f"{data.name}: no pixel of split '{data.split}' belongs to any of its {len(data.classes)} classes")
-    return Findings(problems + found, pixels, dict(Counter((row["h"], row["w"]) for row in rows if "h" in row)))
+    return SegmentationFindings(
+        problems + found, pixels, dict(Counter((row["h"], row["w"]) for row in rows if "h" in row))
+    )
 
 
-def _unlabelled(data: PairSet) -> str:
+def _unlabelled(data: ImageLabelSet) -> str:
     missing = next(i for i, pair in enumerate(data.pairs) if pair.label is None)
     try:
         data.label_path(missing)
@@ -147,7 +153,7 @@ def _unlabelled(data: PairSet) -> str:
 # What was found in a data set, as a table for a terminal.
 
 
-def summary(data: SegmentationSet, found: Findings) -> Table:
+def build_class_table(data: SegmentationSet, found: SegmentationFindings) -> Table:
     """Classes with their share of all pixels."""
     from rich.table import Table
 
@@ -161,11 +167,11 @@ def summary(data: SegmentationSet, found: Findings) -> Table:
     return table
 
 
-def heading(data: SegmentationSet, found: Findings) -> str:
-    return f"{data.name}, {data.split}: {len(data):,} images, {sizes(found.sizes)}"
+def format_heading(data: SegmentationSet, found: SegmentationFindings) -> str:
+    return f"{data.name}, {data.split}: {len(data):,} images, {format_sizes(found.sizes)}"
 
 
-def sizes(found: Mapping[tuple[int, int], int]) -> str:
+def format_sizes(found: Mapping[tuple[int, int], int]) -> str:
     """`480 x 360`, or the range where sizes differ; width first, as people say it."""
     if not found:
         return "no size known"

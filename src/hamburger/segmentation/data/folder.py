@@ -19,7 +19,14 @@ import numpy as np
 
 from hamburger.errors import DataError, OptionError
 from hamburger.segmentation.data.base import datasets
-from hamburger.segmentation.data.image_label_dataset import Images, Pair, PairSet, image_ids, read_classes, read_list
+from hamburger.segmentation.data.image_label_dataset import (
+    ImageIndex,
+    ImageLabelPair,
+    ImageLabelSet,
+    list_ids,
+    read_classes,
+    read_ids,
+)
 from hamburger.training.datasets import OUTSIDE, check_root, chosen, table_of, voc_palette
 from hamburger.training.image_files import Bytes, read_colours, read_indices, read_mode
 from hamburger.training.packed_images import IGNORE, Colour
@@ -28,7 +35,7 @@ LAYOUTS = "classes.txt, images/ and labels/ (both with a folder a split, or trai
 
 
 @datasets.register("folder")
-class Folder(PairSet):
+class LabelFolder(ImageLabelSet):
     """`classes`: names or numbers to score, the rest is 255.   `ignore`: further label value(s) that mean unlabelled.
 
     `remap`: from values in index maps to class numbers (255: unlabelled), where the files do not count 0 ... k - 1;
@@ -51,10 +58,10 @@ class Folder(PairSet):
         default = voc_palette(len(names))
         palette = [colours[name] or default[i] for i, name in enumerate(names)]
         table = table_of(ids, ignored=(i for i in range(len(names)) if i not in ids))
-        self.colours = colour_table([colours[name] for name in names], ignore_colour)
+        self.colours = build_colour_table([colours[name] for name in names], ignore_colour)
         self.remapped = remap is not None
         if remap is not None:
-            table = table[remap_table(remap, len(names))]
+            table = table[build_remap_table(remap, len(names))]
         for value in [ignore] if isinstance(ignore, int) else ignore:
             if not 0 <= value <= IGNORE or table[value] < OUTSIDE:
                 raise OptionError(
@@ -65,7 +72,7 @@ class Folder(PairSet):
         super().__init__(
             "folder",
             split,
-            pairs(root, split),
+            find_pairs(root, split),
             classes=[names[i] for i in ids],
             palette=[palette[i] for i in ids],
             table=table,
@@ -85,13 +92,13 @@ class Folder(PairSet):
                 f"{path}: a label in colours, but not every class has a colour in classes.txt; add them as "
                 f"`name red green blue`, or save the label as an index map"
             )
-        return from_colours(path, self.colours)
+        return read_colour_label(path, self.colours)
 
 
-def pairs(root: Path, split: str) -> list[Pair]:
+def find_pairs(root: Path, split: str) -> list[ImageLabelPair]:
     images, labels, listed = find_folders(root, split)
-    found = Images(images)
-    ids = read_list(listed, found) if listed.is_file() else image_ids(images)
+    found = ImageIndex(images)
+    ids = read_ids(listed, found) if listed.is_file() else list_ids(images)
     return [found.pair(i, labels) for i in ids]
 
 
@@ -117,7 +124,7 @@ def find_folders(root: Path, split: str) -> tuple[Path, Path, Path]:
     return root / "images", root / "labels", listed
 
 
-def remap_table(remap: Mapping[int | str, int], k: int) -> Bytes:
+def build_remap_table(remap: Mapping[int | str, int], k: int) -> Bytes:
     """256 entries, from file value to class number; JSON makes keys strings, so that both are taken."""
     table = np.full(256, OUTSIDE, np.uint8)
     table[IGNORE] = IGNORE
@@ -134,27 +141,27 @@ def remap_table(remap: Mapping[int | str, int], k: int) -> Bytes:
     return table
 
 
-def colour_table(colours: Sequence[Colour | None], ignored: Sequence[int] | None) -> dict[int, int] | None:
+def build_colour_table(colours: Sequence[Colour | None], ignored: Sequence[int] | None) -> dict[int, int] | None:
     """From packed colour to class number, where all classes have a colour."""
     known = [colour for colour in colours if colour is not None]
     if len(known) < len(colours):
         return None
-    table = {pack(colour): i for i, colour in enumerate(known)}
+    table = {pack_colour(colour): i for i, colour in enumerate(known)}
     if len(table) < len(known):
         raise DataError("folder: two classes of classes.txt have the same colour")
     if ignored is not None:
-        if len(ignored) != 3 or pack(ignored) in table:
+        if len(ignored) != 3 or pack_colour(ignored) in table:
             raise OptionError(f"folder: ignore_colour must be three numbers and no class's colour, got {ignored!r}")
-        table[pack(ignored)] = IGNORE
+        table[pack_colour(ignored)] = IGNORE
     return table
 
 
-def pack(colour: Sequence[int]) -> int:
+def pack_colour(colour: Sequence[int]) -> int:
     r, g, b = colour
     return (r << 16) | (g << 8) | b
 
 
-def from_colours(path: Path, table: Mapping[int, int]) -> Bytes:
+def read_colour_label(path: Path, table: Mapping[int, int]) -> Bytes:
     """h w, class numbers of a label in colours."""
     rgb = read_colours(path).astype(np.int64)
     packed = (rgb[..., 0] << 16) | (rgb[..., 1] << 8) | rgb[..., 2]

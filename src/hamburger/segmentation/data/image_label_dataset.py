@@ -55,21 +55,21 @@ def read_classes(path: Path) -> tuple[list[str], dict[str, Colour | None]]:
 # What all data sets in files share: pairs of image and label, and a table from file values to classes.
 
 
-class Pair(NamedTuple):
+class ImageLabelPair(NamedTuple):
     id: str
     image: Path
     label: Path | None  # None where a split has no public labels
     rivals: tuple[Path, ...] = ()  # other images that could as well be meant: a.jpg and a.webp
 
 
-class PairSet(SegmentationSet):
+class ImageLabelSet(SegmentationSet):
     """Images and label files.   `table`: 256 values, from what the file says to class, 255 or OUTSIDE"""
 
     def __init__(
         self,
         name: str,
         split: str,
-        pairs: Sequence[Pair],
+        pairs: Sequence[ImageLabelPair],
         *,
         classes: Sequence[str],
         palette: Sequence[Colour],
@@ -134,7 +134,7 @@ class PairSet(SegmentationSet):
         values = np.unique(raw[self.table[raw] == OUTSIDE]).tolist()
         known = np.flatnonzero((self.table != OUTSIDE) & (np.arange(256) != IGNORE)).tolist()
         return (
-            f"{self.pairs[index].label}: label values {shorten(values)} are no class; known are "
+            f"{self.pairs[index].label}: label values {format_values(values)} are no class; known are "
             f"{known[0]} ... {known[-1]} and {IGNORE} for unlabelled"
         )
 
@@ -144,12 +144,12 @@ class PairSet(SegmentationSet):
         return find_problems(self)
 
 
-def shorten(values: Sequence[int], most: int = 8) -> str:
+def format_values(values: Sequence[int], most: int = 8) -> str:
     text = ", ".join(map(str, values[:most]))
     return f"{text} ... ({len(values)} of them)" if len(values) > most else text
 
 
-class Images:
+class ImageIndex:
     """The images below a folder by their ids, `a` or `sub/a`; each folder is listed once."""
 
     def __init__(self, folder: Path) -> None:
@@ -160,16 +160,16 @@ class Images:
         """All images of that id, those of the commonest format first."""
         inner, _, stem = id.rpartition("/")
         if inner not in self.listed:
-            self.listed[inner] = images_in(self.folder / inner)
+            self.listed[inner] = list_images(self.folder / inner)
         return self.listed[inner].get(stem, [])
 
-    def pair(self, id: str, labels: Path) -> Pair:
+    def pair(self, id: str, labels: Path) -> ImageLabelPair:
         """Where there is no image, with the first path that it should have had."""
         first, *others = self.paths(id) or [self.folder / f"{id}{SUFFIXES[0]}"]
-        return Pair(id, first, labels / f"{id}.png", tuple(others))
+        return ImageLabelPair(id, first, labels / f"{id}.png", tuple(others))
 
 
-def images_in(folder: Path) -> dict[str, list[Path]]:
+def list_images(folder: Path) -> dict[str, list[Path]]:
     """From stem to paths."""
     found: dict[str, list[Path]] = {}
     try:
@@ -182,7 +182,7 @@ def images_in(folder: Path) -> dict[str, list[Path]]:
     return found
 
 
-def read_list(path: Path, images: Images | None = None) -> list[str]:
+def read_ids(path: Path, images: ImageIndex | None = None) -> list[str]:
     """The ids of a split, from lines such as `a`, `a.jpg`, `my photo 1`, `sub/a`, `a -1`, `images/a.jpg labels/a.png`.
 
     A line may hold more than its id, and an id may hold spaces and folders: the longest reading of which there is an
@@ -194,20 +194,20 @@ def read_list(path: Path, images: Images | None = None) -> list[str]:
         raise DataError(f"{path}: missing; it lists the images of the split, one a line") from None
     except (OSError, UnicodeDecodeError) as broken:
         raise DataError(f"{path}: no readable list ({broken})") from None
-    return [read_line(line.strip(), images) for line in lines if line.strip()]
+    return [resolve_line(line.strip(), images) for line in lines if line.strip()]
 
 
-def read_line(line: str, images: Images | None) -> str:
-    for id in readings(line) if images is not None else ():
+def resolve_line(line: str, images: ImageIndex | None) -> str:
+    for id in candidate_ids(line) if images is not None else ():
         if images is not None and images.paths(id):
             return id
     # none is there: the one that a person would look for
-    likely = without_suffix(line.split()[0] if _has_more(line) else line)
+    likely = strip_suffix(line.split()[0] if _has_more(line) else line)
     inner, _, name = likely.rpartition("/")
     return likely if images is not None and inner and (images.folder / inner).is_dir() else name
 
 
-def readings(line: str) -> Iterator[str]:
+def candidate_ids(line: str) -> Iterator[str]:
     """What a line may mean: all of it, then its first word; each as it is, then without its leading folders."""
     word, *rest = line.split()
     # a missing `my photo 1` must not become the image `my`
@@ -215,10 +215,10 @@ def readings(line: str) -> Iterator[str]:
         for folders in range(word.count("/") + 1):
             inner = text.split("/", folders)[-1]
             if not {"", ".", ".."} & set(inner.split("/")):
-                yield without_suffix(inner)
+                yield strip_suffix(inner)
 
 
-def without_suffix(name: str) -> str:
+def strip_suffix(name: str) -> str:
     stem, dot, suffix = name.rpartition(".")
     return stem if stem and f"{dot}{suffix}".lower() in SUFFIXES else name
 
@@ -226,9 +226,9 @@ def without_suffix(name: str) -> str:
 def _has_more(line: str) -> bool:
     """Whether the words after the first are flags or paths of labels, so that they belong to no name."""
     first, *rest = line.split()
-    flags, files = ("-1", "0", "1", first), without_suffix(first) != first
-    return bool(rest) and all(word in flags or "/" in word or (files and without_suffix(word) != word) for word in rest)
+    flags, files = ("-1", "0", "1", first), strip_suffix(first) != first
+    return bool(rest) and all(word in flags or "/" in word or (files and strip_suffix(word) != word) for word in rest)
 
 
-def image_ids(folder: Path) -> list[str]:
+def list_ids(folder: Path) -> list[str]:
     return sorted({path.stem for path in folder.iterdir() if path.suffix.lower() in SUFFIXES})

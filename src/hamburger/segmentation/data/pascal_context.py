@@ -16,7 +16,7 @@ from pathlib import Path
 
 from hamburger.errors import DataError, check_choice, check_flag
 from hamburger.segmentation.data.base import datasets
-from hamburger.segmentation.data.image_label_dataset import Images, Pair, PairSet, read_list
+from hamburger.segmentation.data.image_label_dataset import ImageIndex, ImageLabelPair, ImageLabelSet, read_ids
 from hamburger.training.datasets import check_root, chosen, table_of, voc_palette
 
 CLASSES = (
@@ -34,7 +34,7 @@ LAYOUTS = (
 
 
 @datasets.register("context")
-class Context(PairSet):
+class PascalContext(ImageLabelSet):
     """`background=False` leaves the background out (255), the protocol with 59 classes; with it there are 60.
 
     `classes`: names, or numbers among the 60, to score instead; pixels of all others become 255.
@@ -55,7 +55,7 @@ class Context(PairSet):
         super().__init__(
             "context",
             split,
-            pairs(find_tree(check_root("context", Path(root), LAYOUTS)), split),
+            find_pairs(find_tree(check_root("context", Path(root), LAYOUTS)), split),
             classes=[CLASSES[i] for i in ids],
             palette=[palette[i] for i in ids],
             table=table_of(ids, ignored=(i for i in range(len(CLASSES)) if i not in ids)),
@@ -69,10 +69,10 @@ def find_tree(root: Path) -> Path:
     raise DataError(f"context: {root} holds no PASCAL-Context; it should hold {LAYOUTS}")
 
 
-def pairs(tree: Path, split: str) -> list[Pair]:
+def find_pairs(tree: Path, split: str) -> list[ImageLabelPair]:
     if (tree / "SegmentationClassContext").is_dir():
-        ids = read_list(tree / "ImageSets" / "SegmentationContext" / f"{split}.txt", Images(tree / "JPEGImages"))
+        ids = read_ids(tree / "ImageSets" / "SegmentationContext" / f"{split}.txt", ImageIndex(tree / "JPEGImages"))
         labels = tree / "SegmentationClassContext"
-        return [Pair(i, tree / "JPEGImages" / f"{i}.jpg", labels / f"{i}.png") for i in ids]
-    images = Images(tree / "images")
-    return [images.pair(i, tree / "labels") for i in read_list(tree / f"{split}.txt", images)]
+        return [ImageLabelPair(i, tree / "JPEGImages" / f"{i}.jpg", labels / f"{i}.png") for i in ids]
+    images = ImageIndex(tree / "images")
+    return [images.pair(i, tree / "labels") for i in read_ids(tree / f"{split}.txt", images)]

@@ -23,7 +23,7 @@ import torch
 from hamburger.errors import OptionError, check_choice, check_count, check_positive, check_seed
 from hamburger.segmentation.data.base import SegmentationSet, datasets
 from hamburger.training.generated_scenes import TWINS, WARM, Layout, cut, shade
-from hamburger.training.keyed_rng import Draws
+from hamburger.training.keyed_rng import KeyedRng
 from hamburger.training.packed_images import Colour, Sample
 
 SPLITS = {"train": 2000, "val": 200}
@@ -89,7 +89,7 @@ class Patchwork(SegmentationSet):
         """Scene number `index`: 3 size size and size size."""
         if not 0 <= index < len(self):  # also what ends a plain for loop
             raise IndexError(f"{self.name}: there are {len(self)} scenes, index {index} is none of them")
-        draws = Draws(self.seed, list(SPLITS).index(self.split), index)
+        draws = KeyedRng(self.seed, list(SPLITS).index(self.split), index)
         layout = cut(draws, size=self.size, pieces=self.pieces, families=self.families, present=self.present)
         noise = self.noise * draws.noise(3, self.size, self.size)
         image = np.rint(self.paint(layout, noise)).clip(0, 255).astype(np.uint8)

@@ -19,11 +19,11 @@ import numpy as np
 
 from hamburger.errors import DataError
 from hamburger.files import write_atomically
-from hamburger.segmentation.data.image_label_dataset import read_list
+from hamburger.segmentation.data.image_label_dataset import read_ids
 from hamburger.segmentation.data.voc import CLASSES, find_tree
 from hamburger.training.datasets import voc_palette
 from hamburger.training.image_files import Bytes
-from hamburger.training.loader import ahead
+from hamburger.training.loader import prefetch
 
 EXPECTED: Mapping[str, int] = MappingProxyType({"trainaug": 10_582, "val": 1_449, "test": 1_456})
 SBD_PLACES = ("", "dataset", "benchmark_RELEASE/dataset", "SBD", "sbd", "SBD/dataset", "SBD/benchmark_RELEASE/dataset")
@@ -31,7 +31,7 @@ SHOWN = 20
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedVOC:
     """`counts`: images a list, None where VOC's list is not there.   `notes`: what a person should know."""
 
     tree: Path
@@ -49,7 +49,7 @@ def prepare_voc(
     expected: Mapping[str, int] | None = EXPECTED,
     after: Callable[[int], object] | None = None,
     workers: int | None = None,
-) -> Prepared:
+) -> PreparedVOC:
     """Build SegmentationClassAug and trainaug.txt in the tree at `root`, from SBD at `sbd` (or near `root`).
 
     `expected` are the counts to insist on, None to take what is there. `after` is called with the number of labels to
@@ -57,10 +57,10 @@ def prepare_voc(
     """
     tree, source = find_tree(Path(root)), find_sbd(Path(root), sbd)
     lists = tree / "ImageSets" / "Segmentation"
-    train, val = read_list(lists / "train.txt"), set(read_list(lists / "val.txt"))
-    ids = sorted(({*read_list(source / "train.txt"), *read_list(source / "val.txt"), *train}) - val)
+    train, val = read_ids(lists / "train.txt"), set(read_ids(lists / "val.txt"))
+    ids = sorted(({*read_ids(source / "train.txt"), *read_ids(source / "val.txt"), *train}) - val)
     test = lists / "test.txt"
-    counts = {"trainaug": len(ids), "val": len(val), "test": len(read_list(test)) if test.is_file() else None}
+    counts = {"trainaug": len(ids), "val": len(val), "test": len(read_ids(test)) if test.is_file() else None}
     notes = check_counts(counts, expected)
     own, target = tree / "SegmentationClass", tree / "SegmentationClassAug"
     labels = {i: own / f"{i}.png" if (own / f"{i}.png").is_file() else source / "cls" / f"{i}.mat" for i in ids}
@@ -68,12 +68,12 @@ def prepare_voc(
     missing = [i for i in ids if not (target / f"{i}.png").is_file()]
     convert = partial(write_label, labels, target)
     threads = min(16, os.cpu_count() or 1) if workers is None else workers
-    for _ in ahead(convert, missing, workers=threads, depth=4 * max(1, threads)):
+    for _ in prefetch(convert, missing, workers=threads, depth=4 * max(1, threads)):
         if after is not None:
             after(len(missing))
     write_atomically(lists / "trainaug.txt", "".join(f"{i}\n" for i in ids).encode())
     from_voc = sum(path.suffix == ".png" for path in labels.values())
-    return Prepared(tree, counts, from_voc, len(ids) - from_voc, len(ids) - len(missing), notes)
+    return PreparedVOC(tree, counts, from_voc, len(ids) - from_voc, len(ids) - len(missing), notes)
 
 
 def find_sbd(root: Path, sbd: Path | None) -> Path:
@@ -115,7 +115,7 @@ def check_files(paths: list[Path]) -> None:
 
 def write_label(labels: Mapping[str, Path], target: Path, id: str) -> None:
     source = labels[id]
-    content = source.read_bytes() if source.suffix == ".png" else png(read_mat(source))
+    content = source.read_bytes() if source.suffix == ".png" else encode_label(read_mat(source))
     write_atomically(target / f"{id}.png", content)
 
 
@@ -132,7 +132,7 @@ def read_mat(path: Path) -> Bytes:
     return label.astype(np.uint8)
 
 
-def png(label: Bytes) -> bytes:
+def encode_label(label: Bytes) -> bytes:
     """An index map in VOC's colours."""
     from PIL import Image
 

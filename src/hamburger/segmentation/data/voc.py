@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hamburger.errors import DataError, OptionError, check_choice
 from hamburger.segmentation.data.base import datasets
-from hamburger.segmentation.data.image_label_dataset import Images, Pair, PairSet, read_list
+from hamburger.segmentation.data.image_label_dataset import ImageIndex, ImageLabelPair, ImageLabelSet, read_ids
 from hamburger.training.datasets import check_root, chosen, table_of, voc_palette
 
 CLASSES = (
@@ -27,7 +27,7 @@ LAYOUTS = "JPEGImages/, SegmentationClass/ and ImageSets/Segmentation/ (or image
 
 
 @datasets.register("voc")
-class VOC(PairSet):
+class VOC(ImageLabelSet):
     """`classes`: names or VOC ids to score; pixels of all others become 255."""
 
     def __init__(self, split: str = "train", *, root: Path, classes: Sequence[str | int] | str | None = None) -> None:
@@ -37,7 +37,7 @@ class VOC(PairSet):
         super().__init__(
             "voc",
             split,
-            pairs(find_tree(check_root("voc", Path(root), LAYOUTS)), split),
+            find_pairs(find_tree(check_root("voc", Path(root), LAYOUTS)), split),
             classes=[CLASSES[i] for i in ids],
             palette=[palette[i] for i in ids],
             table=table_of(ids, ignored=(i for i in range(len(CLASSES)) if i not in ids)),
@@ -53,16 +53,16 @@ def find_tree(root: Path) -> Path:
     raise DataError(f"voc: {root} holds no VOC 2012; it should hold {LAYOUTS}")
 
 
-def pairs(tree: Path, split: str) -> list[Pair]:
+def find_pairs(tree: Path, split: str) -> list[ImageLabelPair]:
     if not (tree / "JPEGImages").is_dir():
-        images = Images(tree / "images")
-        return [images.pair(i, tree / "labels") for i in read_list(tree / f"{split}.txt", images)]
+        images = ImageIndex(tree / "images")
+        return [images.pair(i, tree / "labels") for i in read_ids(tree / f"{split}.txt", images)]
     listed = tree / "ImageSets" / "Segmentation" / f"{split}.txt"
     if split == "trainaug" and not listed.exists():
         raise OptionError(
             f"voc: {listed} is missing; build the augmented set from SBD with `ham data prepare voc --root {tree}`"
         )
-    ids = read_list(listed, Images(tree / "JPEGImages"))
+    ids = read_ids(listed, ImageIndex(tree / "JPEGImages"))
     folder = tree / ("SegmentationClassAug" if split == "trainaug" else "SegmentationClass")
     labels = [None if split == "test" else folder / f"{i}.png" for i in ids]
-    return [Pair(i, tree / "JPEGImages" / f"{i}.jpg", label) for i, label in zip(ids, labels, strict=True)]
+    return [ImageLabelPair(i, tree / "JPEGImages" / f"{i}.jpg", label) for i, label in zip(ids, labels, strict=True)]

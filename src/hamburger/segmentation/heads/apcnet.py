@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from hamburger.contexts.apc import AdaptiveContext
 from hamburger.contexts.common import check_counts, conv_norm_relu
 from hamburger.errors import check_count, check_flag
-from hamburger.segmentation.heads.base import Classifier, Supervised, heads
+from hamburger.segmentation.heads.base import AuxiliaryHead, PixelClassifier, heads
 
 
 @heads.register("apcnet")
-class APCNet(Supervised):
+class APCNet(AuxiliaryHead):
     """Pyramids whose cells every position weighs for itself.   [..., b c h w]   ->   logits b k h w
 
         o_s = the adaptive context of an s x s grid      b d h w, d = `width`, for each s of `scales`
@@ -51,7 +51,7 @@ class APCNet(Supervised):
             AdaptiveContext(c, width, scale, global_info="reduced", fusion=fusion, bias=False) for scale in scales
         )
         self.bottleneck = conv_norm_relu(c + len(scales) * width, width, 3)
-        self.classifier = Classifier(width, num_classes, dropout=dropout)
+        self.classifier = PixelClassifier(width, num_classes, dropout=dropout)
 
     def decode(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         mean = x.mean((2, 3), keepdim=True)

@@ -14,7 +14,7 @@ from hamburger.registry import Registry
 from hamburger.segmentation.losses import cross_entropy
 
 
-class Outputs(NamedTuple):
+class HeadOutputs(NamedTuple):
     """`logits` (b k h' w') are the prediction; `aux` is what only the loss needs, empty in evaluation."""
 
     logits: Tensor
@@ -28,10 +28,10 @@ class Head(nn.Module):
     by keyword.
     """
 
-    def forward(self, features: Sequence[Tensor]) -> Outputs:
+    def forward(self, features: Sequence[Tensor]) -> HeadOutputs:
         raise NotImplementedError
 
-    def loss(self, outputs: Outputs, target: Tensor) -> dict[str, Tensor]:
+    def loss(self, outputs: HeadOutputs, target: Tensor) -> dict[str, Tensor]:
         """Terms by name, already weighted: training minimises their sum.   target: b h w, 255 where unlabelled"""
         return {"ce": cross_entropy(outputs.logits, target)}
 
@@ -81,28 +81,28 @@ def check_features(call: str, features: Sequence[Tensor], channels: Sequence[int
 # The small heads that others share: a linear classifier, and the FCN head on an earlier map.
 
 
-class Classifier(nn.Sequential):
+class PixelClassifier(nn.Sequential):
     """Dropout of whole channels, then a linear map at every position.   b c h w   ->   b k h w"""
 
     def __init__(self, channels: int, num_classes: int, *, dropout: float) -> None:
         super().__init__(Dropout2d(dropout), conv(channels, num_classes, bias=True))
 
 
-class FCN(nn.Sequential):
+class FCNHead(nn.Sequential):
     """3 x 3 convolution, batch norm, ReLU, classifier.   b c h w   ->   b k h w"""
 
     def __init__(self, channels: int, width: int, num_classes: int, *, dropout: float) -> None:
-        super().__init__(conv_norm_relu(channels, width, 3), Classifier(width, num_classes, dropout=dropout))
+        super().__init__(conv_norm_relu(channels, width, 3), PixelClassifier(width, num_classes, dropout=dropout))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What most heads share: they decode the deepest map, and an FCN head on the map before it is trained beside them.
 
 
-Loss = Callable[[Tensor, Tensor], Tensor]  # of what a head gave, and the target b h w
+LossFunction = Callable[[Tensor, Tensor], Tensor]  # of what a head gave, and the target b h w
 
 
-class Supervised(Head):
+class AuxiliaryHead(Head):
     """[..., b c' h' w', b c h w]   ->   Outputs, with logits b k h w.
 
     A head sets `classifier` and says in `decode` what comes before it. Each name in `aux` has its weight and its loss
@@ -121,22 +121,22 @@ class Supervised(Head):
         check_count(self.call, "aux_width", aux_width, least=1)
         use = "the deepest to decode, the one before it for the auxiliary loss (aux_weight=0 does without)"
         self.channels = check_channels(self.call, channels, least=2 if aux_weight else 1, use=use)
-        self.terms: dict[str, tuple[float, Loss]] = {"aux": (aux_weight, cross_entropy)}
-        self.auxiliary = FCN(self.channels[-2], aux_width, num_classes, dropout=dropout) if aux_weight else None
+        self.terms: dict[str, tuple[float, LossFunction]] = {"aux": (aux_weight, cross_entropy)}
+        self.auxiliary = FCNHead(self.channels[-2], aux_width, num_classes, dropout=dropout) if aux_weight else None
 
     def decode(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The deepest map, ready for the classifier; in training also what only the loss needs, by names of `terms`."""
         raise NotImplementedError
 
-    def forward(self, features: Sequence[Tensor]) -> Outputs:
+    def forward(self, features: Sequence[Tensor]) -> HeadOutputs:
         check_features(self.call, features, self.channels)
         y, aux = self.decode(features[-1])
         logits = self.classifier(y)
         if self.training and self.auxiliary is not None:
             aux["aux"] = self.auxiliary(features[-2])
-        return Outputs(logits, aux)
+        return HeadOutputs(logits, aux)
 
-    def loss(self, outputs: Outputs, target: Tensor) -> dict[str, Tensor]:
+    def loss(self, outputs: HeadOutputs, target: Tensor) -> dict[str, Tensor]:
         terms = super().loss(outputs, target)
         for name, value in outputs.aux.items():
             weight, measure = self.terms[name]

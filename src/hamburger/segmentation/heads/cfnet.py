@@ -15,14 +15,14 @@ from hamburger.contexts.acf import ACF
 from hamburger.contexts.common import conv_norm_relu
 from hamburger.contexts.enc import Enc
 from hamburger.errors import check_count, check_flag
-from hamburger.segmentation.heads.base import Classifier, Supervised, heads
-from hamburger.segmentation.losses import labelled_images, presence
+from hamburger.segmentation.heads.base import AuxiliaryHead, PixelClassifier, heads
+from hamburger.segmentation.losses import find_labelled_images, presence_loss
 
 SE_WEIGHT = 0.2
 
 
 @heads.register("cfnet")
-class CFNet(Supervised):
+class CFNet(AuxiliaryHead):
     """Aggregated co-occurrent features beside the mean of the image.   [..., b c h w]   ->   logits b k h w
 
         u = CBR3(x)                                      c -> `width`
@@ -52,12 +52,12 @@ class CFNet(Supervised):
         super().__init__(channels, num_classes, aux_weight=aux_weight, aux_width=aux_width, dropout=dropout)
         check_count("CFNet", "width", width, least=1)
         check_flag("CFNet", "encoding", encoding)
-        self.terms["se"] = (SE_WEIGHT, presence)
+        self.terms["se"] = (SE_WEIGHT, presence_loss)
         self.reduce = conv_norm_relu(self.channels[-1], width, 3)
         self.acf = ACF(width, heads=attention_heads, mixtures=mixtures)
         self.whole = conv_norm_relu(width, width)
         self.encode = Enc(2 * width, num_classes=num_classes) if encoding else None
-        self.classifier = Classifier(2 * width, num_classes, dropout=dropout)
+        self.classifier = PixelClassifier(2 * width, num_classes, dropout=dropout)
 
     def decode(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         u = self.reduce(x)
@@ -71,4 +71,4 @@ class CFNet(Supervised):
         return self.encode(v), {}
 
     def counts(self, target: Tensor) -> dict[str, Tensor]:
-        return {"se": labelled_images(target).sum()}
+        return {"se": find_labelled_images(target).sum()}

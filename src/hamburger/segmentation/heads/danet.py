@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from hamburger.contexts.common import conv_norm_relu
 from hamburger.contexts.da import ChannelAttention, PositionAttention
 from hamburger.errors import OptionError, check_count, check_flag
-from hamburger.segmentation.heads.base import Classifier, Supervised, heads
+from hamburger.segmentation.heads.base import AuxiliaryHead, PixelClassifier, heads
 from hamburger.segmentation.losses import cross_entropy
 
 
 @heads.register("danet")
-class DANet(Supervised):
+class DANet(AuxiliaryHead):
     """Attention over positions beside attention over channels.   [..., b c h w]   ->   logits b k h w
 
         p = CBR3(PAM(CBR3(x))),   q = CBR3(CAM(CBR3(x)))              c -> `width` -> `width`
@@ -59,7 +59,7 @@ class DANet(Supervised):
         self.position = branch(PositionAttention(width, inner=inner))
         self.channel = branch(ChannelAttention(invert=cam_invert))
         self.classifier, self.position_classifier, self.channel_classifier = (
-            Classifier(width, num_classes, dropout=dropout) for _ in range(3)
+            PixelClassifier(width, num_classes, dropout=dropout) for _ in range(3)
         )
 
     def decode(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:

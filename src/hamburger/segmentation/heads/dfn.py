@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from hamburger.contexts.common import conv, conv_norm_relu, resize
 from hamburger.contexts.dfn import CAB, RRB
 from hamburger.errors import check_count, check_positive
-from hamburger.segmentation.heads.base import Head, Outputs, check_channels, check_features, heads
-from hamburger.segmentation.losses import IGNORE, borders, cross_entropy, focal
+from hamburger.segmentation.heads.base import Head, HeadOutputs, check_channels, check_features, heads
+from hamburger.segmentation.losses import IGNORE, cross_entropy, find_borders, focal_loss
 
 STAGES = (2, 3, 4, 5)  # the paper's numbers of the four maps
 
 
-def scorer(width: int, outputs: int) -> nn.Sequential:
+def make_scorer(width: int, outputs: int) -> nn.Sequential:
     """A refinement block of nine channels per output, and a linear map.   b c h w   ->   b outputs h w"""
     return nn.Sequential(RRB(width, 9 * outputs, relu=False), conv(9 * outputs, outputs, bias=True))
 
@@ -69,7 +69,7 @@ class BorderNet(nn.Module):
 
 
 @heads.register("dfn")
-class DFN(Head):
+class DFNHead(Head):
     """A smooth network for what belongs together, a border network for what does not.   four maps   ->   b k h_2 w_2
 
     Each stage of each network has a scorer of its own: k channels in the smooth one, one in the border one. The
@@ -105,14 +105,14 @@ class DFN(Head):
         self.border_weight, self.radius = border_weight, radius
         used = self.channels[-len(STAGES) :]
         self.smooth = SmoothNet(used, width)
-        self.smooth_scorers = nn.ModuleList(scorer(width, num_classes) for _ in STAGES)
+        self.smooth_scorers = nn.ModuleList(make_scorer(width, num_classes) for _ in STAGES)
         self.border = BorderNet(used, border_width) if border_weight else None
-        self.border_scorers = nn.ModuleList(scorer(border_width, 1) for _ in STAGES if border_weight)
+        self.border_scorers = nn.ModuleList(make_scorer(border_width, 1) for _ in STAGES if border_weight)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
 
-    def forward(self, features: Sequence[Tensor]) -> Outputs:
+    def forward(self, features: Sequence[Tensor]) -> HeadOutputs:
         check_features("DFN", features, self.channels)
         used = features[-len(STAGES) :]
         maps = self.smooth(used)
@@ -124,18 +124,18 @@ class DFN(Head):
         if self.training and self.border is not None:
             edges = zip(STAGES, self.border_scorers, self.border(used), strict=True)
             aux |= {f"border{stage}": score(y) for stage, score, y in edges}
-        return Outputs(logits, aux)
+        return HeadOutputs(logits, aux)
 
-    def loss(self, outputs: Outputs, target: Tensor) -> dict[str, Tensor]:
+    def loss(self, outputs: HeadOutputs, target: Tensor) -> dict[str, Tensor]:
         terms = super().loss(outputs, target)
         smooth = [cross_entropy(y, target) for name, y in outputs.aux.items() if name.startswith("smooth")]
         if smooth:
             terms["smooth"] = torch.stack(smooth).sum()
         edges = [y for name, y in outputs.aux.items() if name.startswith("border")]
         if edges:
-            border = borders(target, radius=self.radius)
-            terms["border"] = self.border_weight * torch.stack([focal(y, border) for y in edges]).sum()
+            border = find_borders(target, radius=self.radius)
+            terms["border"] = self.border_weight * torch.stack([focal_loss(y, border) for y in edges]).sum()
         return terms
 
     def counts(self, target: Tensor) -> dict[str, Tensor]:
-        return {"border": (borders(target, radius=self.radius) != IGNORE).sum()}
+        return {"border": (find_borders(target, radius=self.radius) != IGNORE).sum()}

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from hamburger.contexts.common import check_counts, conv_norm_relu
 from hamburger.contexts.dm import DynamicFilter
 from hamburger.errors import check_count, check_flag
-from hamburger.segmentation.heads.base import Classifier, Supervised, heads
+from hamburger.segmentation.heads.base import AuxiliaryHead, PixelClassifier, heads
 
 
 @heads.register("dmnet")
-class DMNet(Supervised):
+class DMNet(AuxiliaryHead):
     """Depthwise filters that are made of the image they filter.   [..., b c h w]   ->   logits b k h w
 
         o_k = x, pooled to k x k, as a filter for x      b d h w, d = `width`, for each k of `sizes`
@@ -48,7 +48,7 @@ class DMNet(Supervised):
         c = self.channels[-1]
         self.filters = nn.ModuleList(DynamicFilter(c, width, size, fusion=fusion) for size in sizes)
         self.bottleneck = conv_norm_relu(c + len(sizes) * width, width, 3)
-        self.classifier = Classifier(width, num_classes, dropout=dropout)
+        self.classifier = PixelClassifier(width, num_classes, dropout=dropout)
 
     def decode(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         return self.bottleneck(torch.cat([x, *(branch(x) for branch in self.filters)], dim=1)), {}

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from hamburger.contexts.common import conv_norm_relu
 from hamburger.contexts.ema import EMAU
 from hamburger.errors import check_count
-from hamburger.segmentation.heads.base import Classifier, Supervised, heads
+from hamburger.segmentation.heads.base import AuxiliaryHead, PixelClassifier, heads
 
 
 @heads.register("emanet")
-class EMANet(Supervised):
+class EMANet(AuxiliaryHead):
     """Pixels rebuilt from a few bases, between two 3 x 3 convolutions.   [..., b c h w]   ->   logits b k h w
 
         logits = W dropout(CBR3(EMAU(CBR3(x))))          c -> `width` -> `out_width` -> k
@@ -48,7 +48,7 @@ class EMANet(Supervised):
         check_count("EMANet", "out_width", out_width, least=1)
         before, after = conv_norm_relu(self.channels[-1], width, 3), conv_norm_relu(width, out_width, 3)
         self.frame = nn.Sequential(before, EMAU(width, rank=rank, steps=steps, momentum=momentum), after)
-        self.classifier = Classifier(out_width, num_classes, dropout=dropout)
+        self.classifier = PixelClassifier(out_width, num_classes, dropout=dropout)
         for block, out in ((before, width), (after, out_width)):
             nn.init.normal_(block.get_parameter("0.weight"), std=math.sqrt(2 / (9 * out)))
 

@@ -12,12 +12,12 @@ from torch import Tensor
 from hamburger.contexts.common import conv_norm_relu
 from hamburger.contexts.enc import Enc
 from hamburger.errors import check_count, check_positive
-from hamburger.segmentation.heads.base import Classifier, Supervised, heads
-from hamburger.segmentation.losses import labelled_images, presence
+from hamburger.segmentation.heads.base import AuxiliaryHead, PixelClassifier, heads
+from hamburger.segmentation.losses import find_labelled_images, presence_loss
 
 
 @heads.register("encnet")
-class EncNet(Supervised):
+class EncNet(AuxiliaryHead):
     """A gate on channels from a soft codebook of the image.   [..., b c h w]   ->   logits b k h w
 
         logits = W dropout(Enc(CBR3(x)))                 c -> `width` -> k
@@ -41,12 +41,12 @@ class EncNet(Supervised):
         super().__init__(channels, num_classes, aux_weight=aux_weight, aux_width=aux_width, dropout=dropout)
         check_count("EncNet", "width", width, least=1)
         check_positive("EncNet", "se_weight", se_weight, zero=True)
-        self.terms["se"] = (se_weight, presence)
+        self.terms["se"] = (se_weight, presence_loss)
         self.supervise = se_weight > 0
         self.reduce = conv_norm_relu(self.channels[-1], width, 3)
         # without its loss the head of the classes would never be trained, which DDP takes for a mistake
         self.encode = Enc(width, codewords=codewords, num_classes=num_classes if self.supervise else None)
-        self.classifier = Classifier(width, num_classes, dropout=dropout)
+        self.classifier = PixelClassifier(width, num_classes, dropout=dropout)
 
     def decode(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         x = self.reduce(x)
@@ -56,4 +56,4 @@ class EncNet(Supervised):
         return self.encode(x), {}
 
     def counts(self, target: Tensor) -> dict[str, Tensor]:
-        return {"se": labelled_images(target).sum()}
+        return {"se": find_labelled_images(target).sum()}

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from hamburger.contexts import create_context
 from hamburger.contexts.common import conv_norm_relu
+from hamburger.contexts.hamburgers import with_authors_version
 from hamburger.errors import OptionError, check_count
-from hamburger.segmentation.heads.base import Classifier, Head, Outputs, check_channels, check_features, heads
+from hamburger.segmentation.heads.base import Head, HeadOutputs, PixelClassifier, check_channels, check_features, heads
 
 
 @heads.register("hamnet")
@@ -26,7 +27,7 @@ class HamNet(Head):
         logits = W dropout(CBR3(y)) + bias               `width` -> `width` / 2 -> k
 
     - `context`: a name of the zoo with `context_options`, a module b c h w -> b c h w that is ready, or None: the
-      paper's baseline.
+      paper's baseline. A Hamburger by name is the authors' (`version="v1"`) unless `context_options` say otherwise.
     - `dropout`: the share of channels dropped before the classifier, in training.
 
     The 3 x 3 convolutions start from N(0, 2 / (9 out)), the classifier as torch starts it.
@@ -47,23 +48,23 @@ class HamNet(Head):
         check_count("HamNet", "width", width, least=2)
         self.channels = check_channels("HamNet", channels, least=1, use="the deepest to decode")
         self.squeeze = conv_norm_relu(self.channels[-1], width, 3)
-        self.context = as_context(context, width, context_options or {})
+        self.context = make_context(context, width, context_options or {})
         self.align = conv_norm_relu(width, width // 2, 3)
-        self.classifier = Classifier(width // 2, num_classes, dropout=dropout)
+        self.classifier = PixelClassifier(width // 2, num_classes, dropout=dropout)
         for module in (*self.squeeze, *self.align):
             if isinstance(module, nn.Conv2d):
                 nn.init.normal_(module.weight, std=math.sqrt(2 / (9 * module.out_channels)))
 
-    def forward(self, features: Sequence[Tensor]) -> Outputs:
+    def forward(self, features: Sequence[Tensor]) -> HeadOutputs:
         check_features("HamNet", features, self.channels)
         y = self.context(self.squeeze(features[-1]))
-        return Outputs(self.classifier(self.align(y)), {})
+        return HeadOutputs(self.classifier(self.align(y)), {})
 
 
-def as_context(context: str | nn.Module | None, channels: int, options: Mapping[str, Any]) -> nn.Module:
+def make_context(context: str | nn.Module | None, channels: int, options: Mapping[str, Any]) -> nn.Module:
     """The module that stands between the two convolutions: nothing, a named one, or the one given."""
     if isinstance(context, str):
-        return create_context(context, channels, **options)
+        return create_context(context, channels, **with_authors_version(context, options))
     if options:
         what = "no context" if context is None else f"a ready {type(context).__name__}"
         raise OptionError(f"HamNet: context_options {sorted(options)} mean nothing beside {what}; leave them out")

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from hamburger.contexts.lightham import LightHam as Unit
 from hamburger.errors import check_count
-from hamburger.segmentation.heads.base import Classifier, Head, Outputs, check_channels, check_features, heads
-from hamburger.solvers.grad import Gradient
+from hamburger.hams.gradients import Gradient
+from hamburger.segmentation.heads.base import Head, HeadOutputs, PixelClassifier, check_channels, check_features, heads
 
 
 @heads.register("lightham")
-class LightHam(Head):
+class LightHamHead(Head):
     """[..., b c_1 h w, b c_2 h/2 w/2, b c_3 h/4 w/4]   ->   logits b k h w
 
     The last `maps` maps, resized to the first of them and laid together, then
@@ -61,8 +61,8 @@ class LightHam(Head):
             groups=groups,
             seed=seed,
         )
-        self.classifier = Classifier(width, num_classes, dropout=dropout)
+        self.classifier = PixelClassifier(width, num_classes, dropout=dropout)
 
-    def forward(self, features: Sequence[Tensor]) -> Outputs:
+    def forward(self, features: Sequence[Tensor]) -> HeadOutputs:
         check_features("LightHam", features, self.channels)
-        return Outputs(self.classifier(self.decoder(features[-self.maps :])), {})
+        return HeadOutputs(self.classifier(self.decoder(features[-self.maps :])), {})

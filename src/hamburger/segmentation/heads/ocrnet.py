@@ -13,7 +13,15 @@ from torch import Tensor
 from hamburger.contexts.common import conv_norm_relu, resize
 from hamburger.contexts.ocr import OCR
 from hamburger.errors import check_count, check_positive
-from hamburger.segmentation.heads.base import FCN, Classifier, Head, Outputs, check_channels, check_features, heads
+from hamburger.segmentation.heads.base import (
+    FCNHead,
+    Head,
+    HeadOutputs,
+    PixelClassifier,
+    check_channels,
+    check_features,
+    heads,
+)
 from hamburger.segmentation.losses import cross_entropy
 
 
@@ -49,18 +57,18 @@ class OCRNet(Head):
         check_count("OCRNet", "aux_width", aux_width, least=1)
         check_positive("OCRNet", "aux_weight", aux_weight, zero=True)
         self.aux_weight = aux_weight
-        self.coarse = FCN(self.channels[-2], aux_width, num_classes, dropout=dropout)
+        self.coarse = FCNHead(self.channels[-2], aux_width, num_classes, dropout=dropout)
         self.reduce = conv_norm_relu(self.channels[-1], width, 3)
         self.ocr = OCR(width, width=key_width)
-        self.classifier = Classifier(width, num_classes, dropout=dropout)
+        self.classifier = PixelClassifier(width, num_classes, dropout=dropout)
 
-    def forward(self, features: Sequence[Tensor]) -> Outputs:
+    def forward(self, features: Sequence[Tensor]) -> HeadOutputs:
         check_features("OCRNet", features, self.channels)
         coarse, x = self.coarse(features[-2]), self.reduce(features[-1])
         logits = self.classifier(self.ocr(x, resize(coarse, x)))
-        return Outputs(logits, {"aux": coarse} if self.training else {})
+        return HeadOutputs(logits, {"aux": coarse} if self.training else {})
 
-    def loss(self, outputs: Outputs, target: Tensor) -> dict[str, Tensor]:
+    def loss(self, outputs: HeadOutputs, target: Tensor) -> dict[str, Tensor]:
         terms = super().loss(outputs, target)
         if "aux" in outputs.aux:
             terms["aux"] = self.aux_weight * cross_entropy(outputs.aux["aux"], target)

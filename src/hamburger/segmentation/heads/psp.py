@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from hamburger.contexts.common import check_counts, conv_norm_relu, grid_mean, grid_resize
 from hamburger.errors import OptionError, check_count
-from hamburger.segmentation.heads.base import Classifier, Supervised, heads
+from hamburger.segmentation.heads.base import AuxiliaryHead, PixelClassifier, heads
 
 
 @heads.register("pspnet")
-class PSPNet(Supervised):
+class PSPNet(AuxiliaryHead):
     """Means over coarser and coarser grids beside the map itself.   [..., b c h w]   ->   logits b k h w
 
         p_s = bilinear(CBR(grid(x, s)))                  b c/4 h w, for each s of `scales`; grid: means over s x s cells
@@ -46,7 +46,7 @@ class PSPNet(Supervised):
         self.scales, share = tuple(scales), c // len(scales)
         self.branches = nn.ModuleList(conv_norm_relu(c, share) for _ in scales)
         self.bottleneck = conv_norm_relu(c + share * len(scales), width, 3)
-        self.classifier = Classifier(width, num_classes, dropout=dropout)
+        self.classifier = PixelClassifier(width, num_classes, dropout=dropout)
 
     def decode(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         pyramid = [

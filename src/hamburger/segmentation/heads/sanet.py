@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from hamburger.contexts.common import conv_norm_relu, resize
 from hamburger.contexts.sanet import SqueezeAttention
 from hamburger.errors import check_count, check_positive
-from hamburger.segmentation.heads.base import Classifier, Head, Outputs, check_channels, check_features, heads
-from hamburger.segmentation.losses import cross_entropy, labelled_images, presence
+from hamburger.segmentation.heads.base import Head, HeadOutputs, PixelClassifier, check_channels, check_features, heads
+from hamburger.segmentation.losses import cross_entropy, find_labelled_images, presence_loss
 
 STAGES = (2, 3, 4, 5)
 
 
 @heads.register("sanet")
-class SANet(Head):
+class SANetHead(Head):
     """A squeeze-and-attention head on each stage, and all of them merged.   four maps   ->   logits b k h_2 w_2
 
         y_i = SA(map i)                                  c_i -> `width`, for stages 2, 3, 4, 5
@@ -59,11 +59,11 @@ class SANet(Head):
             SqueezeAttention(c, width, squash=squash, upsample=upsample) for c in self.channels[-len(STAGES) :]
         )
         self.merge = conv_norm_relu(len(STAGES) * width, width, 3)
-        self.classifier = Classifier(width, num_classes, dropout=dropout)
-        self.masks = nn.ModuleList(Classifier(width, num_classes, dropout=dropout) for _ in STAGES)
+        self.classifier = PixelClassifier(width, num_classes, dropout=dropout)
+        self.masks = nn.ModuleList(PixelClassifier(width, num_classes, dropout=dropout) for _ in STAGES)
         self.categories = nn.Linear(width, num_classes) if cat_weight else None
 
-    def forward(self, features: Sequence[Tensor]) -> Outputs:
+    def forward(self, features: Sequence[Tensor]) -> HeadOutputs:
         check_features("SANet", features, self.channels)
         maps = [stage(x) for stage, x in zip(self.stages, features[-len(STAGES) :], strict=True)]
         logits = self.classifier(self.merge(torch.cat([resize(y, maps[0]) for y in maps], dim=1)))
@@ -72,16 +72,16 @@ class SANet(Head):
             aux |= {f"mask{i}": mask(y) for i, mask, y in zip(STAGES, self.masks, maps, strict=True)}
         if self.training and self.categories is not None:
             aux["cat"] = self.categories(maps[-1].mean((2, 3)))
-        return Outputs(logits, aux)
+        return HeadOutputs(logits, aux)
 
-    def loss(self, outputs: Outputs, target: Tensor) -> dict[str, Tensor]:
+    def loss(self, outputs: HeadOutputs, target: Tensor) -> dict[str, Tensor]:
         terms = {"dense": self.dense_weight * cross_entropy(outputs.logits, target)}
         masks = [cross_entropy(y, target) for name, y in outputs.aux.items() if name.startswith("mask")]
         if masks:
             terms["mask"] = torch.stack(masks).mean()
         if "cat" in outputs.aux:
-            terms["cat"] = self.cat_weight * presence(outputs.aux["cat"], target)
+            terms["cat"] = self.cat_weight * presence_loss(outputs.aux["cat"], target)
         return terms
 
     def counts(self, target: Tensor) -> dict[str, Tensor]:
-        return {"cat": labelled_images(target).sum()}
+        return {"cat": find_labelled_images(target).sum()}

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from hamburger.contexts.common import conv_norm_relu
 from hamburger.contexts.sgr import SGR
 from hamburger.errors import check_count
-from hamburger.segmentation.heads.base import Classifier, Supervised, heads
+from hamburger.segmentation.heads.base import AuxiliaryHead, PixelClassifier, heads
 
 
 @heads.register("sgr")
-class SGRNet(Supervised):
+class SGRNet(AuxiliaryHead):
     """Pixels vote for classes, classes reason along a graph.   [..., b c h w]   ->   logits b k h w
 
         logits = W dropout(SGR(CBR3(x)))                 c -> `width` -> k
@@ -53,7 +53,7 @@ class SGRNet(Supervised):
             conv_norm_relu(self.channels[-1], width, 3),
             SGR(width, nodes=nodes, mapping=mapping, embeddings=embeddings, adjacency=adjacency, seed=seed),
         )
-        self.classifier = Classifier(width, num_classes, dropout=dropout)
+        self.classifier = PixelClassifier(width, num_classes, dropout=dropout)
 
     def decode(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         return self.reason(x), {}

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from hamburger.contexts.common import conv_norm_relu
 from hamburger.contexts.spygr import SpyGR
 from hamburger.errors import check_count
-from hamburger.segmentation.heads.base import Classifier, Supervised, heads
+from hamburger.segmentation.heads.base import AuxiliaryHead, PixelClassifier, heads
 
 
 @heads.register("spygr")
-class SpyGRNet(Supervised):
+class SpyGRNet(AuxiliaryHead):
     """Graph reasoning on a pyramid of the reduced map.   [..., b c h w]   ->   logits b k h w
 
         logits = W dropout(SpyGR(CBR3(x)))               c -> `width` -> k
@@ -45,7 +45,7 @@ class SpyGRNet(Supervised):
         self.reason = nn.Sequential(
             conv_norm_relu(self.channels[-1], width, 3), SpyGR(width, embedding=embedding, scales=scales)
         )
-        self.classifier = Classifier(width, num_classes, dropout=dropout)
+        self.classifier = PixelClassifier(width, num_classes, dropout=dropout)
 
     def decode(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         return self.reason(x), {}

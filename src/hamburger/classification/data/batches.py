@@ -19,15 +19,15 @@ from torch import Tensor
 
 from hamburger.classification.data.load import ImageSet
 from hamburger.errors import OptionError, check_choice, check_count, check_seed
-from hamburger.training.keyed_rng import Integers, permutation, view_draws
-from hamburger.training.loader import ahead
+from hamburger.training.keyed_rng import Integers, permutation, view_rng
+from hamburger.training.loader import prefetch
 
 GPU_SHARE = 0.5  # of free memory that bytes of images may take
 CPU_BYTES = 4 * 2**30
 BATCHES_AHEAD = 4
 
 
-class Real(NamedTuple):
+class ImageBatch(NamedTuple):
     """`images`: b 3 size size in [-1, 1], float32.   `labels`: b"""
 
     images: Tensor
@@ -82,7 +82,7 @@ class Feed:
             return bool(size < GPU_SHARE * torch.cuda.mem_get_info(self.device)[0])
         return size < CPU_BYTES / world
 
-    def run(self, start: int, stop: int) -> Iterator[list[Real]]:
+    def run(self, start: int, stop: int) -> Iterator[list[ImageBatch]]:
         """Batches start ... stop - 1, each in its accumulated parts; closing it ends its threads."""
         with closing(self._read(range(start, stop))) as stream:
             for number in range(start, stop):
@@ -119,7 +119,7 @@ class Feed:
         if self.kept is not None:
             return
         wanted = (self.indices(number)[first : first + self.share] for number in numbers for first in self.firsts)
-        yield from ahead(self._gather, wanted, workers=self.workers, depth=BATCHES_AHEAD * len(self.firsts))
+        yield from prefetch(self._gather, wanted, workers=self.workers, depth=BATCHES_AHEAD * len(self.firsts))
 
     def _gather(self, indices: Integers) -> Tensor:
         order = np.argsort(indices)  # a file is read fastest from its beginning to its end
@@ -128,7 +128,7 @@ class Feed:
         found = torch.from_numpy(pixels)
         return found.pin_memory() if self.device.type == "cuda" else found
 
-    def _part(self, number: int, first: int, stream: Iterator[Tensor]) -> Real:
+    def _part(self, number: int, first: int, stream: Iterator[Tensor]) -> ImageBatch:
         places = self._on_device(number, first)
         if self.kept is not None:
             pixels = self.kept[places]
@@ -139,8 +139,8 @@ class Feed:
         if self.flip:
             mirrored = self._mirrored(number)[first : first + self.share]
             images = torch.where(mirrored[:, None, None, None], images.flip(3), images)
-        return Real(images, self.labels[places])
+        return ImageBatch(images, self.labels[places])
 
     def _mirrored(self, number: int) -> Tensor:
-        drawn = torch.from_numpy(view_draws(self.seed, number, 0).below(2, self.batch) == 1)
+        drawn = torch.from_numpy(view_rng(self.seed, number, 0).below(2, self.batch) == 1)
         return drawn.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else drawn
