@@ -55,7 +55,7 @@ def test_defaults_as_documented():
     assert hb.CD(64) == hb.CD(rank=64, temperature=0.01, beta=0.1)
     assert hb.NMF(64) == hb.NMF(rank=64, eps=1e-6, codes_init="softmax")
     layer = hb.Hamburger(
-        512, ham="nmf", inner=512, rank=64, steps=6, init="random", grad="one-step", heads=1, version="v1"
+        512, ham="nmf", inner=512, rank=64, steps=6, init="random", grad="one-step", heads=1, version="paper"
     )
     assert repr(layer) == repr(hb.Hamburger(512))
     assert hb.hams.names() == ["cd", "nmf", "vq"]

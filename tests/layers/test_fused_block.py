@@ -205,7 +205,7 @@ def test_a_context_of_ones_own_is_called(monkeypatch):
 
     monkeypatch.setattr(fused_block, "finished", lambda *arguments, **options: pytest.fail("passed over"))
     with torch.no_grad():
-        assert torch.equal(Mine(8, rank=3).eval()(X), X.relu())
+        assert torch.equal(Mine(8, rank=3, version="v1").eval()(X), X.relu())
 
 
 def test_a_device_without_kernels_takes_the_modules(monkeypatch):

@@ -58,7 +58,7 @@ def taken(monkeypatch):
 
 
 def build(name="nmf", channels=64, **options):
-    options = {"rank": 8, "init": "fixed", **HAMS[name], **options}
+    options = {"rank": 8, "init": "fixed", "version": "v1", **HAMS[name], **options}
     layer = hb.Hamburger(channels, backend="fused", **options).cuda()
     if isinstance(layer.norm, torch.nn.BatchNorm1d):
         for t in (layer.norm.weight, layer.norm.bias, layer.norm.running_mean, layer.norm.running_var):

@@ -8,13 +8,14 @@ from typing import Any
 from torch import nn
 
 from hamburger.contexts import contexts, create_context
+from hamburger.contexts.hamburgers import with_authors_version
 from hamburger_lab.bench.authors import AuthorsNMF
 
 Build = Callable[[int], nn.Module]  # channels -> module
 
 
 def _context(name: str, **options: Any) -> Build:
-    return lambda channels: create_context(name, channels, **options)
+    return lambda channels: create_context(name, channels, **with_authors_version(name, options))
 
 
 def _both(name: str) -> dict[str, Build]:

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from hamburger.contexts.common import check_counts, contexts, conv
 from hamburger.errors import OptionError, ShapeError, check_count
+from hamburger.hams.gradients import Gradient
 from hamburger.layers.burger import Hamburger
 from hamburger.shapes import check_tensor
-from hamburger.solvers.grad import Gradient
 
 
 @contexts.register("lightham")

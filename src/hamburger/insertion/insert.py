@@ -34,7 +34,7 @@ def insert_context(model: Model, places: Mapping[str, Any], *, gate: str | None 
     - `example`: an input to find channels by: a tensor, a tuple of arguments or a dict of keyword arguments. By default
       one is made for networks on images. The model is run with it twice, in evaluation, and is not changed by that.
 
-    Hams by name are built without their last ReLU (version="paper") unless `version` is given.
+    Hams by name have the defaults of `Hamburger`: no final ReLU, as features need not be positive at the named place.
     """
     check_ready(CALL, model)
     if not (gate is None or (isinstance(gate, str) and gate in GATES)):

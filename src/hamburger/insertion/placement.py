@@ -22,7 +22,6 @@ ALONG = (
     (nn.Conv3d, nn.ConvTranspose3d, nn.BatchNorm3d),
 )
 PLACING = ("layout", "grid", "output")
-HAMS = ("nmf", "vq", "cd")
 # Contexts that treat positions as a set: tokens need no grid for them. A test holds the list to the registry.
 POSITION_BLIND = frozenset(
     ("a2", "cd", "efficient", "ema", "enc", "external", "lightham", "nmf", "nonlocal", "ocr", "sa", "sgr", "vq")
@@ -154,11 +153,8 @@ def realise(
         )
     context = wish.what
     if isinstance(context, str):
-        options = dict(wish.options)
-        if context in HAMS:  # Eq. 6 without the last ReLU: features need not be positive where a context is put in
-            options.setdefault("version", "paper")
         try:
-            context = create_context(context, channels, **options)
+            context = create_context(context, channels, **wish.options)
         except HamburgerError as error:
             raise type(error)(f"{where}: {error}") from error
     elif not isinstance(context, nn.Module):

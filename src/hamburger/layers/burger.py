@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -17,20 +18,26 @@ from hamburger.errors import (
     check_positive,
     did_you_mean,
 )
+from hamburger.hams.base import Ham, hams
+from hamburger.hams.decompose import as_ham
+from hamburger.hams.gradients import Gradient
 from hamburger.layers import fused_block
 from hamburger.layers.bread import Bread, make_norm
 from hamburger.layers.ham import HamLayer
 from hamburger.precision import widen
 from hamburger.registry import options_of
 from hamburger.shapes import check_finite, check_tensor
-from hamburger.solvers.base import Ham, hams
-from hamburger.solvers.decompose import as_ham
-from hamburger.solvers.grad import Gradient
 
 VERSIONS = ("paper", "v1", "v2", "v2+")
 LAYOUTS = ("channels", "tokens")
 PARTS = frozenset({"lower", "ham", "upper"})
 HALF_MAX = torch.finfo(torch.float16).max
+DEFAULT_VERSION = "paper"
+
+
+def default_rank(inner: int) -> int:
+    """The rank where none is given, d = 8 r with r at least 8 (section 3.2): 64 at the 512 channels of Table 3."""
+    return max(8, inner // 8)
 
 
 class Hamburger(nn.Module):
@@ -42,6 +49,11 @@ class Hamburger(nn.Module):
     >>> layer = Hamburger(64, ham="nmf", rank=8)
     >>> layer(torch.randn(2, 64, 16, 16)).shape
     torch.Size([2, 64, 16, 16])
+
+    Two defaults follow the paper's text, here and wherever a Hamburger is built by name (`create_context`,
+    `insert_context`, `replace_attention`): the rank is `max(8, inner // 8)`, and the version is "paper", Eq. 6 without a
+    final ReLU. Networks that follow the authors' code (HamNet, LightHam, the GANs) pass `version="v1"` themselves. A
+    rank that is not below `inner` compresses nothing; it is allowed, with a warning.
 
     - `ham`: "nmf", "vq", "cd", a registered name, or a ready value such as `VQ(rank=32, temperature=0.1)`. For a name,
       `rank` and further keywords (`temperature`, `beta`, `eps`, `codes_init`) are its options.
@@ -69,7 +81,7 @@ class Hamburger(nn.Module):
         init: str = "random",
         grad: str | Gradient | None = None,
         heads: int = 1,
-        version: str = "v1",
+        version: str = DEFAULT_VERSION,
         dual: bool = False,
         parts: Iterable[str] = PARTS,
         layout: str = "channels",
@@ -105,6 +117,8 @@ class Hamburger(nn.Module):
             )
         if rank is not None:
             ham_options["rank"] = rank
+        elif isinstance(ham, str) and "rank" in options_of(hams[ham]):
+            ham_options["rank"] = default_rank(inner)
         if isinstance(ham, str):
             known = options_of(Hamburger) | options_of(hams[ham])
             for option in set(ham_options) - options_of(hams[ham]):
@@ -147,6 +161,13 @@ class Hamburger(nn.Module):
         if version == "v2+":
             self.burger_scale = nn.Parameter(torch.zeros(()))
             self.skip_scale = nn.Parameter(torch.ones(()))
+        if "ham" in parts and value.rank >= inner:
+            warnings.warn(
+                f"Hamburger: rank {value.rank} is not below the inner width {inner}, so the ham compresses nothing; "
+                f"pass a rank below {inner} or a larger inner",
+                UserWarning,
+                stacklevel=2,
+            )
 
     def forward(self, z: Tensor) -> Tensor:
         self._check(z)

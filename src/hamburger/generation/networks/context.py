@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hamburger.contexts import contexts, create_context
+from hamburger.contexts.hamburgers import with_authors_version
 from hamburger.errors import OptionError, UnknownNameError, did_you_mean
 from hamburger.generation.networks.layers import Layers
 from hamburger.generation.networks.spectral import spectral_norm_all
@@ -50,7 +51,7 @@ class FromZoo(Gated):
 
     def __init__(self, channels: int, *, name: str, layers: Layers, options: Mapping[str, Any]) -> None:
         super().__init__()
-        module = open_gates(create_context(name, channels, **options))
+        module = open_gates(create_context(name, channels, **with_authors_version(name, options)))
         self.module = spectral_norm_all(module, layers.context_spectral)
 
     def branch(self, x: Tensor, y: Tensor | None) -> Tensor:
