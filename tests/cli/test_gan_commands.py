@@ -143,7 +143,7 @@ def test_a_grid_trains_measures_and_appends(ham, tmp_path, monkeypatch):
     assert status == 0 and "ylg" in out and "from the top: ylg" in " ".join(err.split()), err
     kept.rename(weights)
     other = [*words[:-1], tmp_path / "other.jsonl"]
-    changed = MODULE.replace("(x, 2)", "(x * x, 2)")  # the same label: a network without weights has no other
+    changed = MODULE.replace("(x, 2)", "(x * x, 2)")  # the same label, but no version, so nothing is cached
     (tmp_path / "my_means.py").write_text(changed)
     monkeypatch.delitem(sys.modules, "my_means")
     assert ham(*other)[0] == 0

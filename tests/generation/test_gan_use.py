@@ -175,7 +175,7 @@ def test_weights_that_are_no_generators(run, tmp_path):
 
 @pytest.fixture(scope="module")
 def means():
-    return module_extractor(Means(), "means", size=8)
+    return module_extractor(Means(), "means", size=8, version="1")
 
 
 def test_distances_are_those_of_the_features(run, means, tmp_path):
@@ -204,8 +204,8 @@ def test_distances_are_those_of_the_features(run, means, tmp_path):
         )
 
 
-def test_kept_statistics_of_changed_code_are_made_again(means, tmp_path):
-    """The label has the weights' hash; what a person's module does with them may change under the same one."""
+def test_features_of_another_version_are_computed_again(means, tmp_path):
+    """The label has a hash of the weights; what a module computes from them may change under the same label."""
     images = load_images(open_source("figures", "train", size=16, length=40))
     measure = Measure(samples=16, choice=20)
     before = look_at_real(images, means, measure, device=CPU, cache=tmp_path)
@@ -214,56 +214,32 @@ def test_kept_statistics_of_changed_code_are_made_again(means, tmp_path):
         def forward(self, x):
             return 2 * super().forward(x)
 
-    changed = module_extractor(Changed(), "means", size=8)
+    changed = module_extractor(Changed(), "means", size=8, version="2")
     assert changed.label == means.label
     after = look_at_real(images, changed, measure, device=CPU, cache=tmp_path)
     torch.testing.assert_close(after.features, 2 * before.features)
     torch.testing.assert_close(after.gaussian.mean, 2 * before.gaussian.mean)
-    again = look_at_real(images, changed, measure, device=CPU, cache=tmp_path, progress=lambda *_: pytest.fail("again"))
-    assert torch.equal(again.gaussian.covariance, after.gaussian.covariance)
+    for extractor, first in ((means, before), (changed, after)):
+        again = look_at_real(
+            images, extractor, measure, device=CPU, cache=tmp_path, progress=lambda *_: pytest.fail("read again")
+        )
+        assert torch.equal(again.gaussian.covariance, first.gaussian.covariance)
     files = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("statistics-*")}
-    look_at_real(images, changed, Measure(samples=16, choice=9), device=CPU, cache=tmp_path)  # of other images
+    look_at_real(images, changed, Measure(samples=16, choice=9), device=CPU, cache=tmp_path)  # features of fewer images
     assert files == {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("statistics-*")}
 
 
-def test_a_change_too_small_for_the_probe_makes_statistics_again(tmp_path):
+def test_an_extractor_without_a_version_is_not_cached(tmp_path):
     images = load_images(open_source("figures", "train", size=16, length=40))
-    measure = Measure(samples=16, choice=20)
-
-    def look(factor, **options):
-        net = Means()
-        net.factor = factor
-        net.register_forward_hook(lambda module, given, out: module.factor * out)
-        return look_at_real(images, module_extractor(net, "means", size=8), measure, device=CPU, cache=tmp_path)
-
-    one, other = look(1.0), look(1.0001)
-    torch.testing.assert_close(other.features, 1.0001 * one.features, rtol=1e-6, atol=0)
-    assert one.code != other.code and not torch.equal(one.gaussian.mean, other.gaussian.mean)
-    assert torch.equal(look(1.0).gaussian.mean, one.gaussian.mean)
-
-
-def test_what_the_key_does_not_see_the_probe_does(means, tmp_path, monkeypatch):
-    images = load_images(open_source("figures", "train", size=16, length=40))
-    monkeypatch.setattr("hamburger.generation.distances.code_digest", lambda network: "the same")
-    one = look_at_real(images, means, Measure(samples=16), device=CPU, cache=tmp_path)
-    monkeypatch.setattr(means.network, "forward", lambda x: 1.009 * Means.forward(means.network, x))
-    other = look_at_real(images, means, Measure(samples=16), device=CPU, cache=tmp_path)
-    torch.testing.assert_close(other.gaussian.mean, 1.009 * one.gaussian.mean)
-
-
-def test_nothing_is_kept_of_an_extractor_without_source(tmp_path):
-    images = load_images(open_source("figures", "train", size=16, length=40))
-    named = {"Means": Means, "__name__": "nowhere"}
-    exec("class Typed(Means): pass", named)
-    typed = module_extractor(named["Typed"](), "typed", size=8)
+    plain = module_extractor(Means(), "plain", size=8)
     read = []
     for _ in range(2):
         read.clear()
-        with pytest.warns(UserWarning, match=r"typed@8 .* is not kept .*: the source of Typed is not to be found"):
-            real = look_at_real(
-                images, typed, Measure(samples=16), device=CPU, cache=tmp_path, progress=lambda *_: read.append(1)
+        with pytest.warns(UserWarning, match=r"plain@8 .* are not cached.*features_version"):
+            look_at_real(
+                images, plain, Measure(samples=16), device=CPU, cache=tmp_path, progress=lambda *_: read.append(1)
             )
-        assert read and real.code is None
+        assert read
     assert not list(tmp_path.iterdir())
 
 
@@ -343,8 +319,17 @@ def test_extractors_by_name(tmp_path):
         find_extractor("inception", tmp_path / "other.pth")
     own = find_extractor("gan_run:Means", size=8)
     assert own.label.startswith("Means@8 bilinear-antialias sha256:")
+    assert own.version is None
     with pytest.raises(OptionError, match="gan_run:Nothing"):
         find_extractor("gan_run:Nothing")
+
+
+def test_a_module_declares_the_version_of_its_features(monkeypatch):
+    monkeypatch.setattr(Means, "features_version", "3", raising=False)
+    assert find_extractor("gan_run:Means", size=8).version == "3"
+    monkeypatch.setattr(Means, "features_version", 3)
+    with pytest.raises(OptionError, match="features_version must be a string, got 3"):
+        find_extractor("gan_run:Means", size=8)
 
 
 @pytest.mark.parametrize(
@@ -382,6 +367,7 @@ def test_torch_fidelity_where_it_is_installed(monkeypatch):
             return (images.float().mean((2, 3)),)
 
     package = types.ModuleType("torch_fidelity")
+    package.__version__ = "0.4.0"
     module = types.ModuleType("torch_fidelity.feature_extractor_inceptionv3")
     module.FeatureExtractorInceptionV3 = StandIn
     monkeypatch.setitem(sys.modules, "torch_fidelity", package)
@@ -393,6 +379,7 @@ def test_torch_fidelity_where_it_is_installed(monkeypatch):
     with pytest.raises(InputError, match="torch_fidelity: images must be uint8"):
         extractor(torch.rand(2, 3, 8, 8))
     assert extractor.label.startswith("torch-fidelity_inception@299 its-own sha256:")
+    assert extractor.version == "0.4.0"
     assert distance_name(extractor.label) == "frechet[torch-fidelity_inception@299]"
 
 

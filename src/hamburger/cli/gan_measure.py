@@ -195,16 +195,16 @@ def measured_grid(
     found = {} if json is None else known(planned, read_rows(json), measured)
     with warnings_as_notes(), image_bar() as bar:
         real = look_at_real(images, extractor, measure, device=device, progress=bar)
-    seen = real.seen
 
     def note_row(cell: Cell) -> None:
         (result,) = results([cell], out)
         generator, _, weights = open_generator(out / cell.name)
-        key = (file_digest(weights), images.digest, extractor.label, real.code, seen, asdict(measure), device.type)
+        key = (file_digest(weights), images.digest, extractor.label, extractor.version, asdict(measure), device.type)
         find = partial(measure_generator, generator, real, extractor, measure, device=device)
         with warnings_as_notes():
-            # what cannot be known again when its code changes is not kept
-            distances = dict(find().row()) if real.code is None else kept_distances(out / cell.name, key, find)
+            # without a version, a change of the extractor's code would go unnoticed
+            cached = extractor.version is not None
+            distances = kept_distances(out / cell.name, key, find) if cached else dict(find().row())
         found[cell.name] = row(result, distances, real=about, compared=compared)
         append_rows(json or results_file(images.name, result), [found[cell.name]])
 

@@ -131,31 +131,45 @@ def _paper(name: str) -> GanRecipe:
 def sngan() -> GanRecipe:
     """Miyato & Koyama: ImageNet at 128 pixels, 450,000 steps, five of the discriminator (64 real, 64 made) to one of
     the generator (128 made). Without a context.
+
+    Device: GPU.
     """
     return _paper("sngan")
 
 
 @gan_recipes.register("sagan")
 def sagan() -> GanRecipe:
-    """Zhang et al.: 1,000,000 steps of 256 images, attention at 32 x 32."""
+    """Zhang et al.: 1,000,000 steps of 256 images, attention at 32 x 32.
+
+    Device: GPU.
+    """
     return _paper("sagan")
 
 
 @gan_recipes.register("ylg")
 def ylg() -> GanRecipe:
-    """Daras et al.: 1,000,000 steps of 1,024 images, sparse attention at 32 x 32; its batch is inferred."""
+    """Daras et al.: 1,000,000 steps of 1,024 images, sparse attention at 32 x 32; its batch is inferred.
+
+    Device: GPU.
+    """
     return _paper("ylg")
 
 
 @gan_recipes.register("hamgan-baby")
 def hamgan_baby() -> GanRecipe:
-    """Table 6: ImageNet at 128 pixels, 2,000,000 steps of 256 images, as SAGAN was trained."""
+    """Table 6: ImageNet at 128 pixels, 2,000,000 steps of 256 images, as SAGAN was trained.
+
+    Device: GPU.
+    """
     return _paper("hamgan-baby")
 
 
 @gan_recipes.register("hamgan-strong")
 def hamgan_strong() -> GanRecipe:
-    """Table 6: 1,000,000 steps of 1,024 images, as YLG was trained; on few GPUs with --set accumulate=..."""
+    """Table 6: 1,000,000 steps of 1,024 images, as YLG was trained; on few GPUs with --set accumulate=...
+
+    Device: GPU.
+    """
     return _paper("hamgan-strong")
 
 
@@ -163,6 +177,8 @@ def hamgan_strong() -> GanRecipe:
 def cifar10() -> GanRecipe:
     """CIFAR-10 at 32 pixels, minutes on one GPU; the paper has no such row. SAGAN's rates, SNGAN's betas: at equal
     rates, one step to one, the discriminator cannot tell real from made after some thousand steps.
+
+    Device: GPU. Duration: minutes.
     """
     return GanRecipe(
         name="cifar10",
@@ -183,7 +199,10 @@ def cifar10() -> GanRecipe:
 
 @gan_recipes.register("tiny-imagenet")
 def tiny_imagenet() -> GanRecipe:
-    """Classes of Tiny-ImageNet at 64 pixels, on one GPU. With 5,000 images a discriminator soon knows them by heart."""
+    """Classes of Tiny-ImageNet at 64 pixels, on one GPU. With 5,000 images a discriminator soon knows them by heart.
+
+    Device: GPU. Duration: minutes.
+    """
     return replace(
         cifar10(),
         name="tiny-imagenet",
@@ -195,7 +214,10 @@ def tiny_imagenet() -> GanRecipe:
 
 @gan_recipes.register("figures")
 def figures() -> GanRecipe:
-    """The embedded default: coloured figures of 32 x 32, two minutes on two idle cores."""
+    """The embedded default: coloured figures of 32 x 32, two minutes on two idle cores.
+
+    Device: CPU. Duration: 2 min.
+    """
     return GanRecipe(
         name="figures",
         model=GanModel(
@@ -225,7 +247,10 @@ def figures() -> GanRecipe:
 
 @gan_recipes.register("folder")
 def folder() -> GanRecipe:
-    """A person's own pictures, one directory per class, at 64 pixels."""
+    """A person's own pictures, one directory per class, at 64 pixels.
+
+    Device: GPU.
+    """
     return replace(tiny_imagenet(), name="folder", data=GanData(name="folder", flip=True))
 
 

@@ -32,6 +32,7 @@ OTHERS = [
     dataclasses.replace(KEY, extractor="small@12 bilinear-antialias sha256:0011223344556677"),
     dataclasses.replace(KEY, extractor="small@13 bilinear sha256:0011223344556677"),
     dataclasses.replace(KEY, extractor="small@12 bilinear sha256:1011223344556677"),
+    dataclasses.replace(KEY, version="2"),
 ]
 
 

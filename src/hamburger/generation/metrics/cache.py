@@ -26,18 +26,18 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class StatisticsKey:
-    """All that the statistics depend on.
+    """Everything that the statistics depend on.
 
     `data`: digest of the images (`images_digest`, or any other hash of their source and preparation); `height` and
     `width`: of the images before the extractor resizes them; `extractor`: its label, which names weights and resizer;
-    `code`: a hash of what it does with them (`code_digest`).
+    `version`: that of the extractor's code.
     """
 
     data: str
     height: int
     width: int
     extractor: str
-    code: str = ""
+    version: str = ""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w.:+-]{8,}", self.data):
@@ -48,8 +48,8 @@ class StatisticsKey:
             raise OptionError("StatisticsKey: extractor must be the label of an extractor")
 
     @classmethod
-    def of(cls, data: str, size: tuple[int, int], extractor: Extractor, code: str = "") -> StatisticsKey:
-        return cls(data, size[0], size[1], extractor.label, code)
+    def of(cls, data: str, size: tuple[int, int], extractor: Extractor, version: str = "") -> StatisticsKey:
+        return cls(data, size[0], size[1], extractor.label, version)
 
     @property
     def file_name(self) -> str:
@@ -69,10 +69,8 @@ def images_digest(batches: Iterable[Tensor]) -> str:
     return digest.hexdigest()
 
 
-def save_statistics(
-    path: str | os.PathLike[str], key: StatisticsKey, statistics: Gaussian, probe: Tensor | None = None
-) -> None:
-    """Write a file that is either complete or not there. `probe`: see `cached_statistics`."""
+def save_statistics(path: str | os.PathLike[str], key: StatisticsKey, statistics: Gaussian) -> None:
+    """Write the statistics to a file that is either complete or not there."""
     from safetensors.torch import save
 
     tensors = {
@@ -80,18 +78,12 @@ def save_statistics(
         "mean": statistics.mean.contiguous(),
         "covariance": statistics.covariance.contiguous(),
     }
-    if probe is not None:
-        tensors["probe"] = probe.detach().float().cpu().contiguous()
     entry = {"version": VERSION, "key": dataclasses.asdict(key), "content": _content_digest(tensors)}
     write_atomically(Path(path), save(tensors, metadata={ENTRY: json.dumps(entry)}))
 
 
-class Stale(CheckpointError):
-    """Kept numbers whose extractor no longer makes the features that it made: its code has changed."""
-
-
-def load_statistics(path: str | os.PathLike[str], key: StatisticsKey, probe: Tensor | None = None) -> Gaussian:
-    """The statistics in a file; a CheckpointError where they are damaged, or of another key or probe than this one."""
+def load_statistics(path: str | os.PathLike[str], key: StatisticsKey) -> Gaussian:
+    """The statistics in a file; raises CheckpointError if the file is damaged or was written for another key."""
     from safetensors import SafetensorError, safe_open
 
     path = Path(path)
@@ -121,47 +113,29 @@ def load_statistics(path: str | os.PathLike[str], key: StatisticsKey, probe: Ten
             if found.get(name) != wanted.get(name)
         ]
         raise CheckpointError(f"load_statistics: {path} is of something else: {'; '.join(differences)}")
-    if tensors.keys() - {"probe"} != {"count", "mean", "covariance"} or content != _content_digest(tensors):
+    if tensors.keys() != {"count", "mean", "covariance"} or content != _content_digest(tensors):
         raise _damaged(path, "its numbers are not those that were written")
-    if probe is not None and not same_features(tensors.get("probe"), probe):
-        raise Stale(f"load_statistics: {path} was made by other code than that of {key.extractor} here")
     try:
         return Gaussian(int(tensors["count"]), tensors["mean"], tensors["covariance"])
     except (HamburgerError, RuntimeError) as error:
         raise _damaged(path, str(error)) from error
 
 
-def cached_statistics(
-    folder: str | os.PathLike[str], key: StatisticsKey, compute: Callable[[], Gaussian], probe: Tensor | None = None
-) -> Gaussian:
-    """The statistics of `key` from the folder, or from `compute`, whose result is then kept there.
+def cached_statistics(folder: str | os.PathLike[str], key: StatisticsKey, compute: Callable[[], Gaussian]) -> Gaussian:
+    """The statistics of `key` from the folder, or from `compute`, whose result is then saved there.
 
-    Each key has a file of its own. One that is damaged, or holds another key, raises: delete it to compute again.
-    Of several processes the first writes; `compute` must give all of them the same.
-
-    A label has the hash of weights, not that of code, which is the key's `code`. `probe` holds features of a few
-    images, as made now: where those kept with the statistics are others, they are computed again.
+    Each key has its own file. A file that is damaged or holds another key raises: delete it to compute again. Rank 0
+    writes; `compute` must return the same on every rank.
     """
     path = Path(folder) / key.file_name
     if path.exists():
-        try:
-            return load_statistics(path, key, probe)
-        except Stale:
-            pass
+        return load_statistics(path, key)
     if distributed.rank() == 0:
-        check_writable(path)  # now, and not when the work is done
+        check_writable(path)  # before the work, not after it
     statistics = compute()
     if distributed.rank() == 0:
-        save_statistics(path, key, statistics, probe)
+        save_statistics(path, key, statistics)
     return statistics
-
-
-def same_features(kept: Tensor | None, now: Tensor) -> bool:
-    """Equal up to the rounding of another device or batch.   m d, m d"""
-    if kept is None or kept.shape != now.shape:
-        return False
-    now = now.detach().float().cpu()
-    return torch.allclose(kept, now, rtol=1e-3, atol=1e-4 * float(now.abs().max()))
 
 
 def _content_digest(tensors: dict[str, Tensor]) -> str:
@@ -184,23 +158,18 @@ def _damaged(path: Path, why: str) -> CheckpointError:
 
 
 FEATURE_ENTRY, FEATURE_VERSION = "hamburger.features", 1
-Key = dict[str, str | int]
+FeaturesKey = dict[str, str | int]
 
 
-def cached_features(
-    folder: str | os.PathLike[str], key: Key, compute: Callable[[], Tensor], probe: Tensor | None = None
-) -> Tensor:
-    """The features (n d, float32) of `key` from the folder, or from `compute`, whose result is then kept there.
+def cached_features(folder: str | os.PathLike[str], key: FeaturesKey, compute: Callable[[], Tensor]) -> Tensor:
+    """The features (n d, float32) of `key` from the folder, or from `compute`, whose result is then saved there.
 
-    The key is in the file: one that holds another, or whose numbers are not those that were written, raises. `probe`
-    holds the first rows as the extractor makes them now: where the kept ones are others, all are computed again.
+    The file holds its key. A file that is damaged or holds another key raises: delete it to compute again.
     """
     text = json.dumps({"version": FEATURE_VERSION, **key}, sort_keys=True)
     path = Path(folder) / f"features-{hashlib.sha256(text.encode()).hexdigest()[:32]}.safetensors"
     if path.exists():
-        kept = _read(path, text)
-        if probe is None or same_features(kept[: len(probe)], probe):
-            return kept
+        return _read(path, text)
     check_writable(path)
     features = compute().detach().float().cpu().contiguous()
     from safetensors.torch import save

@@ -33,6 +33,7 @@ OFFICIAL = "fid_inception"
 OFFICIAL_SIZE = 299
 OFFICIAL_RESIZER = "bilinear-tf1"  # that of the network's own graph, which the published numbers are by
 UNSAID_RESIZERS = ("bilinear-antialias", "its-own")  # an extractor's own, which its name stands for
+BUILT_IN_VERSION = "1"  # of our own networks and resizers; raise it when they compute other features
 SHOWN_DIGITS = 16  # of a hash, in a label
 COUNTER = "num_batches_tracked"  # counts training steps; no feature depends on it
 LABEL = re.compile(r"(?P<name>[\w.+-]+)@(?P<size>\d+) (?P<resizer>\S+) sha256:(?P<digest>[0-9a-f]{16})")
@@ -56,6 +57,9 @@ class NetworkExtractor:
     The network gets float32 images in [0, 1], `b 3 size size`, and does its own normalisation; it returns b d. It is
     always in evaluation mode, without gradients, autocast, TF32 or benchmarking, so that the same images give the same
     features. `digest` identifies the weights: the SHA-256 of their file, or of the state dict (`state_digest`).
+
+    `version` identifies the code, which no hash covers: change it whenever the network computes other features from the
+    same weights. Features are cached under label and version; without a version nothing is cached.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class NetworkExtractor:
         size: int,
         resizer: str = "bilinear-antialias",
         digest: str,
+        version: str | None = None,
         layout: torch.memory_format = torch.contiguous_format,
     ) -> None:
         check_count(type(self).__name__, "size", size, least=1)
@@ -76,7 +81,7 @@ class NetworkExtractor:
             raise OptionError(f"{type(self).__name__}: digest must be a SHA-256 in 64 hex digits, got {digest!r}")
         self.layout = layout  # of the images; the weights have the same. A stranger's network may have views of them
         self.network = network.eval().requires_grad_(False).to(memory_format=layout)
-        self.name, self.size, self.resizer, self.digest = name, size, resizer, digest
+        self.name, self.size, self.resizer, self.digest, self.version = name, size, resizer, digest, version
 
     @property
     def label(self) -> str:
@@ -120,7 +125,13 @@ def fid_inception(
     name = OFFICIAL if digest == OFFICIAL_SHA256 else f"{OFFICIAL}-other-weights"
     network = load_network(FidInception(), path)
     return NetworkExtractor(
-        network, name, size=OFFICIAL_SIZE, resizer=resizer, digest=digest, layout=torch.channels_last
+        network,
+        name,
+        size=OFFICIAL_SIZE,
+        resizer=resizer,
+        digest=digest,
+        version=BUILT_IN_VERSION,
+        layout=torch.channels_last,
     )
 
 
@@ -131,22 +142,28 @@ def efficientnet_lite0(
     network = load_network(EfficientNetLite0(), path)
     digest = file_digest(path)
     return NetworkExtractor(
-        network, "efficientnet_lite0", size=size, resizer=resizer, digest=digest, layout=torch.channels_last
+        network,
+        "efficientnet_lite0",
+        size=size,
+        resizer=resizer,
+        digest=digest,
+        version=BUILT_IN_VERSION,
+        layout=torch.channels_last,
     )
 
 
 def module_extractor(
-    network: nn.Module, name: str, *, size: int, resizer: str = "bilinear-antialias"
+    network: nn.Module, name: str, *, size: int, resizer: str = "bilinear-antialias", version: str | None = None
 ) -> NetworkExtractor:
-    """Any module, float32 `b 3 size size` in [0, 1] to b d, under a name of your own.
+    """An extractor from any module that maps float32 `b 3 size size` in [0, 1] to b d, under a name of your choice.
 
-    It is copied, so that training it on does not change what the label stands for. The label holds a hash of its
-    parameters and buffers; its code is the name's business, and for kept statistics that of `code_digest`.
+    The module is copied, so that further training does not change what the label stands for. The label holds a hash of
+    its parameters and buffers, not of its code: give a `version` to have its features cached (see `NetworkExtractor`).
     """
     if name.startswith(OFFICIAL):
         raise OptionError(f"module_extractor: names that begin with '{OFFICIAL}' are reserved, got '{name}'")
     network = copy.deepcopy(network)
-    return NetworkExtractor(network, name, size=size, resizer=resizer, digest=state_digest(network))
+    return NetworkExtractor(network, name, size=size, resizer=resizer, digest=state_digest(network), version=version)
 
 
 def distance_name(label: str, distance: str = "frechet") -> str:

@@ -41,6 +41,7 @@ class FidelityExtractor(NetworkExtractor):
 
 def torch_fidelity() -> FidelityExtractor:
     try:
+        import torch_fidelity as package  # type: ignore
         from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3  # type: ignore
     except ImportError:
         raise OptionError(
@@ -49,4 +50,10 @@ def torch_fidelity() -> FidelityExtractor:
         ) from None
     made: Any = FeatureExtractorInceptionV3(NAME, [FIDELITY_FEATURES])
     network = _Bytes(made)
-    return FidelityExtractor(network, "torch-fidelity_inception", size=SIZE, digest=state_digest(network))
+    return FidelityExtractor(
+        network,
+        "torch-fidelity_inception",
+        size=SIZE,
+        digest=state_digest(network),
+        version=getattr(package, "__version__", None),
+    )

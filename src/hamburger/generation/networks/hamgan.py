@@ -12,13 +12,13 @@ from hamburger import distributed
 from hamburger.errors import OptionError, check_count, check_flag
 from hamburger.generation.networks.context import Gated, blocks
 from hamburger.generation.networks.layers import Layers, Style, gans
+from hamburger.hams.base import Ham
+from hamburger.hams.decompose import as_ham
+from hamburger.hams.gradients import Gradient
+from hamburger.hams.nmf import NMF
 from hamburger.layers.dictionary import Dictionary
 from hamburger.layers.ham import HamLayer
 from hamburger.precision import widen
-from hamburger.solvers.base import Ham
-from hamburger.solvers.decompose import as_ham
-from hamburger.solvers.grad import Gradient
-from hamburger.solvers.nmf import NMF
 
 
 class UniformDictionary(Dictionary):
