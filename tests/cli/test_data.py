@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import fake_datasets
 import pytest
-import trees
 from typer.testing import CliRunner
 
 from hamburger.cli.app import app
@@ -15,7 +15,7 @@ def own_cache(tmp_path_factory, monkeypatch):
 
 
 def test_check_prints_classes_shares_and_sizes(tmp_path):
-    trees.folder(tmp_path, ids=4)
+    fake_datasets.folder(tmp_path, ids=4)
     result = CliRunner().invoke(app, ["data", "check", "folder", "--data", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert "folder, train: 3 images, 32 x 24" in result.stdout and "folder, val: 1 images" in result.stdout
@@ -23,16 +23,16 @@ def test_check_prints_classes_shares_and_sizes(tmp_path):
 
 
 def test_check_notes_images_of_two_splits(tmp_path):
-    trees.folder(tmp_path, ids=4)
+    fake_datasets.folder(tmp_path, ids=4)
     arguments = ["data", "check", "folder", "--data", str(tmp_path)]
     assert "in both" not in CliRunner().invoke(app, arguments).output
-    trees.write_list(tmp_path / "val.txt", ["img1", "img2", "img3"])
+    fake_datasets.write_list(tmp_path / "val.txt", ["img1", "img2", "img3"])
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0 and "2 images are in both train and val" in result.stdout
 
 
 def test_check_lists_every_problem_and_ends_with_status_2(tmp_path):
-    trees.folder(tmp_path, ids=30)
+    fake_datasets.folder(tmp_path, ids=30)
     for path in (tmp_path / "labels").iterdir():
         path.unlink()
     result = CliRunner().invoke(app, ["data", "check", "folder", "--data", str(tmp_path), "--split", "train"])
@@ -41,7 +41,7 @@ def test_check_lists_every_problem_and_ends_with_status_2(tmp_path):
 
 
 def test_options_reach_the_set(tmp_path):
-    trees.folder(tmp_path, ids=4)
+    fake_datasets.folder(tmp_path, ids=4)
     arguments = ["data", "check", "folder", "--data", str(tmp_path), "--option", "classes=road,tree"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0 and "sky" not in result.stdout
@@ -49,8 +49,8 @@ def test_options_reach_the_set(tmp_path):
 
 
 def test_prepare_voc(tmp_path):
-    trees.voc(tmp_path)
-    trees.sbd(tmp_path)
+    fake_datasets.voc(tmp_path)
+    fake_datasets.sbd(tmp_path)
     arguments = ["data", "prepare", "voc", "--root", str(tmp_path)]
     refused = CliRunner().invoke(app, arguments)
     assert refused.exit_code != 0 and "10,582" in str(refused.exception)

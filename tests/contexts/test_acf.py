@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from plain import count, norm, randomise
+from reference_layers import count, norm, randomise
 
 from hamburger.contexts.acf import ACF
 from hamburger.testing import assert_close

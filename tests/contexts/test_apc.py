@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from plain import cbr, count, norm, randomise
+from reference_layers import cbr, count, norm, randomise
 
 from hamburger.contexts.apc import APC
 from hamburger.testing import assert_close

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from plain import cbr, count, randomise
+from reference_layers import cbr, count, randomise
 
 from hamburger.contexts.enc import Enc
 from hamburger.testing import assert_close, relative_error

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from plain import cbr, count, randomise
+from reference_layers import cbr, count, randomise
 
 from hamburger.contexts.ocr import OCR
 from hamburger.testing import assert_close

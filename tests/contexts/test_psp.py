@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from plain import cbr, count, norm, randomise
+from reference_layers import cbr, count, norm, randomise
 
 from hamburger.contexts.psp import PSP
 from hamburger.testing import assert_close

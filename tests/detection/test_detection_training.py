@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from coco_trees import coco, write
+from fake_coco import coco, write
 from PIL import Image
 from small_run import found, rows
 from typer.testing import CliRunner

@@ -12,7 +12,7 @@ import sys
 import time
 from collections import Counter
 
-import forked
+import forkserver
 import killed_gan
 import numpy as np
 import pytest
@@ -119,7 +119,7 @@ def test_kills_change_nothing(tmp_path):
     settings = ("steps=30", "checkpoint_every=3")
 
     def start(run):
-        process = forked.context().Process(target=killed_gan.work, args=(run, settings))
+        process = forkserver.context().Process(target=killed_gan.work, args=(run, settings))
         process.start()
         return process
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+import forkserver
 import numpy as np
 import pytest
 import torch
@@ -14,7 +15,6 @@ from small_networks import NETWORKS, Plain
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import forked
 import hamburger as hb
 from hamburger.testing import assert_close
 
@@ -114,7 +114,7 @@ def worker(rank, x, folder):
 
 def test_two_processes_equal_one(tmp_path):
     x = torch.rand(2, 3, 16, 16)
-    forked.run(worker, x, str(tmp_path))
+    forkserver.run(worker, x, str(tmp_path))
     net = build()
     step(net, x, share=1.0)
     for rank in range(2):

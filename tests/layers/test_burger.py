@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from reference_layers import count
 
 import hamburger as hb
 from hamburger.testing import assert_close
-from plain import count
 
 NAMES = ["nmf", "vq", "cd"]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
+import forkserver
 import pytest
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-import forked
 import hamburger as hb
 from hamburger.testing import assert_close
 
@@ -63,7 +63,7 @@ def trained(tmp_path_factory):
     """The batches, and where two processes left what they made of them: to start them takes longest."""
     folder = tmp_path_factory.mktemp("processes")
     batches = list(torch.randn(2, 3, 32, 40, generator=torch.Generator().manual_seed(0)))
-    forked.run(worker, batches, str(folder))
+    forkserver.run(worker, batches, str(folder))
     return batches, folder
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 
+import forkserver
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 
-import forked
 import hamburger as hb
 from hamburger.errors import InputError, OptionError
 from hamburger.layers.norm import BatchNorm1d, BatchNorm2d, Dropout2d, SyncBatchNorm, convert_sync, set_bn_momentum
@@ -90,7 +90,7 @@ def worker(rank, folder):
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("joined")
-    forked.run(worker, str(folder))
+    forkserver.run(worker, str(folder))
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from plain import count
+from reference_layers import count
 from torch import nn
 
 import hamburger as hb

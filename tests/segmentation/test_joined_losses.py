@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import forked
+import forkserver
 import pytest
 import torch
 import torch.distributed as dist
@@ -44,7 +44,7 @@ def worker(rank, folder):
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("joined")
-    forked.run(worker, str(folder))
+    forkserver.run(worker, str(folder))
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
 
 

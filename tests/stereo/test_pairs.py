@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import fake_stereo
 import numpy as np
 import pytest
-import stereo_trees
 import torch
 from PIL import Image
 from torch import nn
@@ -26,7 +26,7 @@ def images(tmp_path):
 
 def test_images_in_twos_and_folders(images):
     left, right, other = (images / f"{name}.png" for name in ("left", "right", "other"))
-    stereo_trees.middlebury(images / "tree")
+    fake_stereo.middlebury(images / "tree")
     found = find_pairs([left, right, images / "tree", other, right]).photos
     assert found[:2] == (Photo(left, "left", right), Photo(other, "other", right))
     assert [pair.name for pair in found[2:]] == ["aloe", "art", "cones", "motorcycle", "piano"]
@@ -50,7 +50,7 @@ def test_what_is_no_pair(images, names, recursive, message):
 
 def test_pairs_of_one_name(images):
     for folder in ("a", "b"):
-        stereo_trees.middlebury(images / folder)
+        fake_stereo.middlebury(images / folder)
     with pytest.raises(hb.OptionError, match="several pairs are called aloe, art"):
         find_pairs([images / "a", images / "b"])
 

@@ -9,9 +9,9 @@ import subprocess
 import sys
 from dataclasses import asdict
 
+import fake_stereo
 import numpy as np
 import pytest
-import stereo_trees
 import torch
 from paths import SHARED
 from PIL import Image
@@ -165,7 +165,7 @@ def test_the_commands_go_by_the_task(finished, tmp_path):
 
 def test_a_folder_means_real_pairs(finished, tmp_path):
     run, _, _ = finished
-    stereo_trees.middlebury(tmp_path / "pairs")
+    fake_stereo.middlebury(tmp_path / "pairs")
     json_file = tmp_path / "scores.json"
     words = ["eval", str(run), "--data", str(tmp_path / "pairs"), "--json", str(json_file), "--device", "cpu"]
     done = CliRunner().invoke(app, words)
@@ -180,15 +180,15 @@ def test_a_folder_means_real_pairs(finished, tmp_path):
     assert again["epe"] != scores["epe"] and again["shrink"] == 2 and "full size" not in again["protocol"]
     (tmp_path / "pairs" / "cones" / "im6.png").unlink()
     assert "im6.png: missing" in str(CliRunner().invoke(app, words).exception)
-    stereo_trees.sceneflow(tmp_path / "flow")
+    fake_stereo.sceneflow(tmp_path / "flow")
     done = CliRunner().invoke(app, [*words[:3], str(tmp_path / "flow"), *words[4:]])
     assert done.exit_code == 0 and json.loads(json_file.read_text())["data"] == "sceneflow"
 
 
 def test_what_both_cameras_see_says_of_how_many_pairs(finished, tmp_path):
-    truths = stereo_trees.middlebury(tmp_path / "pairs")
-    stereo_trees.write_png(tmp_path / "pairs" / "cones" / "disp6.png", truths["cones"], scale=4)
-    stereo_trees.write_png(tmp_path / "pairs" / "piano" / "mask0nocc.png", np.full_like(truths["piano"], 255))
+    truths = fake_stereo.middlebury(tmp_path / "pairs")
+    fake_stereo.write_png(tmp_path / "pairs" / "cones" / "disp6.png", truths["cones"], scale=4)
+    fake_stereo.write_png(tmp_path / "pairs" / "piano" / "mask0nocc.png", np.full_like(truths["piano"], 255))
     json_file = tmp_path / "scores.json"
     words = ["eval", str(finished[0]), "--data", str(tmp_path / "pairs"), "--json", str(json_file), "--device", "cpu"]
     done = CliRunner().invoke(app, words)
@@ -204,7 +204,7 @@ def test_what_both_cameras_see_says_of_how_many_pairs(finished, tmp_path):
 
 
 def test_checking_pairs_from_the_command_line(tmp_path):
-    stereo_trees.middlebury(tmp_path)
+    fake_stereo.middlebury(tmp_path)
     words = ["data", "check", "middlebury", "--data", str(tmp_path), "--split", "val"]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0 and "5 pairs, 32 x 24, disparities up to 8 px" in done.output
@@ -214,15 +214,15 @@ def test_checking_pairs_from_the_command_line(tmp_path):
 
 
 def test_training_on_files(tmp_path):
-    tree = stereo_trees.sceneflow(tmp_path / "tree")
+    tree = fake_stereo.sceneflow(tmp_path / "tree")
     settings = ("data.name=sceneflow", "data.options=none", "steps=2", "eval_every=2", "data.workers=2")
     result = train(small(*settings), tmp_path / "run", data=tree, accelerator="cpu")
     assert result.values["data"] == "sceneflow" and result.values["images"] == 2
     heard: list[str] = []
     reach = small(*settings).model.max_disparity
-    stereo_trees.write_pfm(
+    fake_stereo.write_pfm(
         tree / "disparity" / "TRAIN/A/0000" / "left" / "0001.pfm",
-        np.full((stereo_trees.H, stereo_trees.W), reach + 8, np.float32),
+        np.full((fake_stereo.H, fake_stereo.W), reach + 8, np.float32),
     )
     for option, said in ((), 1), (("data.options.shrink=2",), 0):
         recipe = small("data.name=sceneflow", "data.options=none", *option)
@@ -239,7 +239,7 @@ def test_training_on_files(tmp_path):
 
 def test_predicting_pairs(finished, tmp_path):
     run, _, _ = finished
-    stereo_trees.middlebury(tmp_path / "pairs")
+    fake_stereo.middlebury(tmp_path / "pairs")
     left, right = (tmp_path / "pairs" / "cones" / name for name in ("im2.png", "im6.png"))
     words = ["predict", str(run), str(left), str(right), "--out", str(tmp_path / "out"), "--device", "cpu"]
     done = CliRunner().invoke(app, words)
@@ -285,7 +285,7 @@ class Only(StereoSet):
 
 
 def test_one_bad_pair_costs_only_itself(finished, tmp_path):
-    stereo_trees.middlebury(tmp_path / "pairs")
+    fake_stereo.middlebury(tmp_path / "pairs")
     (tmp_path / "pairs" / "cones" / "im6.png").write_bytes(b"")
     words = ["predict", str(finished[0]), str(tmp_path / "pairs"), "--out", str(tmp_path / "out"), "--device", "cpu"]
     done = CliRunner().invoke(app, words)

@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 
-import forked
+import forkserver
 import killed_run
 import pytest
 from small_run import found
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills by signal
 
 
 def start(run, *, slow):
-    process = forked.context().Process(target=killed_run.work, args=(run, STEPS, slow))
+    process = forkserver.context().Process(target=killed_run.work, args=(run, STEPS, slow))
     process.start()
     return process
 

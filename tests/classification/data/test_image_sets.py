@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import tarfile
 
-import image_trees as trees
+import fake_image_folders
 import numpy as np
 import pytest
 from PIL import Image
@@ -24,7 +24,7 @@ def load(name, root, tmp_path, *, size, split="train", **options):
 
 
 def test_a_directory_is_a_class(tmp_path):
-    root = trees.folders(tmp_path / "data")
+    root = fake_image_folders.folders(tmp_path / "data")
     found = load("folder", root, tmp_path, size=16)
     assert found.classes == ("cats", "dogs")
     assert found.images.shape == (6, 3, 16, 16)
@@ -37,36 +37,36 @@ def test_a_directory_is_a_class(tmp_path):
 
 
 def test_a_split_that_is_not_there_is_not_the_folder_above(tmp_path):
-    root = trees.folders(tmp_path / "data")
-    trees.folders(root, split="val")
+    root = fake_image_folders.folders(tmp_path / "data")
+    fake_image_folders.folders(root, split="val")
     with pytest.raises(DataError, match=r"no split 'test' in .*; it has train, val"):
         open_source("folder", "test", size=16, root=root)
     with pytest.raises(DataError, match=r"no split 'val' in .*; its classes are the split 'train'"):
         open_source("folder", "val", size=16, root=root / "train")
-    vehicles = trees.folders(tmp_path / "vehicles", split="", classes=("car", "test"))
+    vehicles = fake_image_folders.folders(tmp_path / "vehicles", split="", classes=("car", "test"))
     assert open_source("folder", "train", size=16, root=vehicles).classes == ("car", "test")
 
 
 def test_imagenet_wants_its_thousand_classes(tmp_path):
-    root = trees.folders(tmp_path / "data", classes=("n01440764", "n01443537"), suffix=".jpeg")
+    root = fake_image_folders.folders(tmp_path / "data", classes=("n01440764", "n01443537"), suffix=".jpeg")
     with pytest.raises(DataError, match="2 of the 1000 classes"):
         open_source("imagenet", "train", size=128, root=root)
     found = load("imagenet", root, tmp_path, size=32, any_classes=True)
     assert found.images.shape == (6, 3, 32, 32)
-    trees.folders(root, classes=("cats",))
+    fake_image_folders.folders(root, classes=("cats",))
     with pytest.raises(DataError, match="no WordNet ids"):
         open_source("imagenet", "train", size=128, root=root)
 
 
 def test_python_batches_and_sheets(tmp_path):
-    found = load("cifar10", trees.cifar_batches(tmp_path / "a"), tmp_path, size=32)
+    found = load("cifar10", fake_image_folders.cifar_batches(tmp_path / "a"), tmp_path, size=32)
     assert found.images.shape == (20, 3, 32, 32)
     assert found.labels[:6].tolist() == [0, 1, 2, 3, 1, 2]
     first = np.random.default_rng(0).integers(0, 256, (4, 3072), dtype=np.uint8)
     np.testing.assert_array_equal(found.images[:4], first.reshape(4, 3, 32, 32))
     assert len(load("cifar10", tmp_path / "a", tmp_path, size=32, split="test")) == 4
 
-    root = trees.cifar_sheets(tmp_path / "b", count=2400)
+    root = fake_image_folders.cifar_sheets(tmp_path / "b", count=2400)
     found = load("cifar10", root, tmp_path, size=32)
     sheet = np.array(Image.open(root / "train_00.jpg"))
     assert len(found) == 2400
@@ -75,12 +75,12 @@ def test_python_batches_and_sheets(tmp_path):
 
 
 def test_only_the_last_sheet_may_be_partial(tmp_path):
-    root = trees.cifar_sheets(tmp_path / "a", sheets=2, count=2501)
+    root = fake_image_folders.cifar_sheets(tmp_path / "a", sheets=2, count=2501)
     assert len(load("cifar10", root, tmp_path, size=32)) == 2501
-    trees.cifar_sheets(root, sheets=0, count=2493)
+    fake_image_folders.cifar_sheets(root, sheets=0, count=2493)
     with pytest.raises(DataError, match=r"train_labels\.npy: has 2493 labels.* at least 2501: 8 are missing"):
         open_source("cifar10", "train", size=32, root=root)
-    trees.cifar_sheets(root, sheets=0, count=5001)
+    fake_image_folders.cifar_sheets(root, sheets=0, count=5001)
     with pytest.raises(DataError, match="at most 5000 tiles"):
         open_source("cifar10", "train", size=32, root=root)
 
@@ -105,7 +105,7 @@ def saved(save, *values, **named):
     ids=["empty", "cut", "an archive", "objects", "negative", "too large", "not there"],
 )
 def test_labels_of_sheets_that_cannot_be_used_are_named(tmp_path, content, complaint):
-    path = trees.cifar_sheets(tmp_path / "a") / "train_labels.npy"
+    path = fake_image_folders.cifar_sheets(tmp_path / "a") / "train_labels.npy"
     path.unlink() if content is None else path.write_bytes(content)
     with pytest.raises(DataError, match=rf"train_labels\.npy: .*{complaint}"):
         open_source("cifar10", "train", size=32, root=tmp_path / "a")
@@ -113,7 +113,7 @@ def test_labels_of_sheets_that_cannot_be_used_are_named(tmp_path, content, compl
 
 @pytest.mark.parametrize(("label", "said"), [(-5, r"-5 \.\.\. 2"), (2**70, rf"1 \.\.\. {2**70}")])
 def test_labels_of_a_batch_outside_of_the_classes_are_named(tmp_path, label, said):
-    path = trees.cifar_batches(tmp_path / "a") / "cifar-10-batches-py" / "data_batch_2"
+    path = fake_image_folders.cifar_batches(tmp_path / "a") / "cifar-10-batches-py" / "data_batch_2"
     found = {b"data": np.zeros((3, 3072), np.uint8), b"labels": [1, label, 2]}
     path.write_bytes(pickle.dumps(found, protocol=2))
     with pytest.raises(DataError, match=rf"data_batch_2: labels must lie in 0 \.\.\. 9, got {said}"):
@@ -121,7 +121,7 @@ def test_labels_of_a_batch_outside_of_the_classes_are_named(tmp_path, label, sai
 
 
 def test_a_batch_file_runs_nothing(tmp_path):
-    root = trees.cifar_batches(tmp_path / "a")
+    root = fake_image_folders.cifar_batches(tmp_path / "a")
     marker = tmp_path / "ran"
 
     class Evil:
@@ -188,9 +188,9 @@ def test_a_batch_file_makes_nothing_but_arrays_of_bytes(tmp_path, data):
 
 
 def test_tiny_imagenet_from_a_tar_is_that_of_the_folder(tmp_path):
-    tree = trees.folders(tmp_path / "tree", classes=("n01", "n02"), size=(64, 64), suffix=".jpeg")
+    tree = fake_image_folders.folders(tmp_path / "tree", classes=("n01", "n02"), size=(64, 64), suffix=".jpeg")
     (tree / "train" / "n01" / "._0.jpeg").write_bytes(b"what some systems put beside a file")
-    trees.archive(tmp_path / "tiny_imagenet10.tar", tree)
+    fake_image_folders.archive(tmp_path / "tiny_imagenet10.tar", tree)
     by_name = load("tiny-imagenet", tmp_path / "tiny_imagenet10.tar", tmp_path, size=64)
     by_place = load("tiny-imagenet", tmp_path, tmp_path, size=64)
     unpacked = load("tiny-imagenet", tree, tmp_path, size=64)
@@ -203,8 +203,8 @@ def test_tiny_imagenet_from_a_tar_is_that_of_the_folder(tmp_path):
 
 def test_a_tar_that_is_cut_anywhere_is_noticed(tmp_path):
     """At a member's boundary, or inside a header, tarfile itself sees nothing: the classes behind would be missing."""
-    tree = trees.folders(tmp_path / "tree", classes=("n01", "n02"), each=2, size=(8, 8), suffix=".jpeg")
-    whole = trees.archive(tmp_path / "whole.tar", tree)
+    tree = fake_image_folders.folders(tmp_path / "tree", classes=("n01", "n02"), each=2, size=(8, 8), suffix=".jpeg")
+    whole = fake_image_folders.archive(tmp_path / "whole.tar", tree)
     with tarfile.open(whole) as opened:
         images = [member for member in opened if member.isreg()]
     content, cut = whole.read_bytes(), tmp_path / "cut.tar"
@@ -225,7 +225,7 @@ def test_a_tar_that_is_cut_anywhere_is_noticed(tmp_path):
 
 @pytest.mark.parametrize("form", ["ustar", "gnu", "pax", "tar"])
 def test_whole_tars_of_every_writer_pass(tmp_path, form):
-    tree = trees.folders(tmp_path / "tree", classes=("n01", "n02"), size=(8, 8), suffix=".jpeg")
+    tree = fake_image_folders.folders(tmp_path / "tree", classes=("n01", "n02"), size=(8, 8), suffix=".jpeg")
     path = tmp_path / "whole.tar"
     if form == "tar":
         if shutil.which("tar") is None:
@@ -240,11 +240,11 @@ def test_whole_tars_of_every_writer_pass(tmp_path, form):
 
 @pytest.mark.parametrize("packed", [False, True], ids=["folder", "tar"])
 def test_the_official_val_of_tiny_imagenet_has_the_classes_of_train(tmp_path, packed):
-    tree = trees.folders(tmp_path / "tree", classes=("n01", "n02", "n03"), size=(64, 64), suffix=".JPEG")
-    trees.official_val(tree, classes=("n03", "n02"))
+    tree = fake_image_folders.folders(tmp_path / "tree", classes=("n01", "n02", "n03"), size=(64, 64), suffix=".JPEG")
+    fake_image_folders.official_val(tree, classes=("n03", "n02"))
 
     def load_val():
-        root = trees.archive(tmp_path / "tiny-imagenet-200.tar", tree) if packed else tree
+        root = fake_image_folders.archive(tmp_path / "tiny-imagenet-200.tar", tree) if packed else tree
         return load("tiny-imagenet", root, tmp_path, size=64, split="val")
 
     found = load_val()
@@ -271,12 +271,12 @@ def test_the_official_val_of_tiny_imagenet_has_the_classes_of_train(tmp_path, pa
 
 
 def test_val_alone_brings_its_own_classes(tmp_path):
-    found = load("tiny-imagenet", trees.official_val(tmp_path / "tree"), tmp_path, size=64, split="val")
+    found = load("tiny-imagenet", fake_image_folders.official_val(tmp_path / "tree"), tmp_path, size=64, split="val")
     assert found.classes == ("n01", "n02") and found.labels.tolist() == [0, 0, 1, 1]
 
 
 def test_all_broken_files_are_listed_at_once(tmp_path):
-    root = trees.folders(tmp_path / "data", each=30)
+    root = fake_image_folders.folders(tmp_path / "data", each=30)
     for i in range(25):
         (root / "train" / "cats" / f"{i}.png").write_bytes(b"" if i else b"not an image")
     with pytest.raises(DataError, match="25 files cannot be used") as told:
@@ -302,7 +302,7 @@ def test_mistakes_are_told(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="one directory per class"):
         open_source("folder", "train", size=32, root=tmp_path / "empty")
-    root = trees.cifar_batches(tmp_path / "a")
+    root = fake_image_folders.cifar_batches(tmp_path / "a")
     (root / "cifar-10-batches-py" / "data_batch_3").unlink()
     with pytest.raises(DataError, match=r"missing: .*data_batch_3"):
         open_source("cifar10", "train", size=32, root=root)

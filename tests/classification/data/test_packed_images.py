@@ -9,7 +9,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import image_trees as trees
+import fake_image_folders
 import numpy as np
 import pytest
 import torch
@@ -22,7 +22,7 @@ from hamburger.errors import DataError, OptionError
 
 @pytest.fixture
 def tree(tmp_path):
-    return trees.folders(tmp_path / "data")
+    return fake_image_folders.folders(tmp_path / "data")
 
 
 def source(tree, size=16):
@@ -108,7 +108,7 @@ def test_changed_files_and_other_sizes_are_other_keys(tree, tmp_path):
     first = load_images(source(tree), cache=cache)
     load_images(source(tree, size=8), cache=cache)
     assert len(files(cache)) == 2
-    trees.folders(tree, classes=("cats",), each=2)  # the same names written again: other times
+    fake_image_folders.folders(tree, classes=("cats",), each=2)  # the same names written again: other times
     changed = tree / "train" / "cats" / "0.png"
     changed.write_bytes((tree / "train" / "dogs" / "0.png").read_bytes())
     new = load_images(source(tree), cache=cache)
@@ -184,7 +184,7 @@ def test_a_cache_that_is_only_read_needs_no_lock(tree, tmp_path, monkeypatch):
 
 
 def test_batches_of_one_length_and_time_are_known_by_their_content(tmp_path):
-    roots = [trees.cifar_batches(tmp_path / name) for name in ("a", "b")]
+    roots = [fake_image_folders.cifar_batches(tmp_path / name) for name in ("a", "b")]
     changed = roots[1] / "cifar-10-batches-py" / "data_batch_1"
     other = bytearray(changed.read_bytes())
     other[other.index(b"data") + 200] ^= 1

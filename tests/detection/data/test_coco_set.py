@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 
+import fake_datasets
 import numpy as np
 import pytest
 import torch
-import trees
-from coco_trees import SIZE, coco, note, write
+from fake_coco import SIZE, coco, note, write
 
 from hamburger.detection.data import create_detection_set, run_lengths
 from hamburger.errors import DataError, OptionError
@@ -35,7 +35,7 @@ def test_a_scene_is_what_the_file_says(tmp_path):
     data = opened(tmp_path)
     assert data.classes == ("square", "triangle") and data.ids == ["10", "11", "12", "13"] and data.problems() == []
     scene = data[0]
-    expected = torch.from_numpy(trees.write_image(tmp_path / "train2017" / "000.png", SIZE)).movedim(-1, 0)
+    expected = torch.from_numpy(fake_datasets.write_image(tmp_path / "train2017" / "000.png", SIZE)).movedim(-1, 0)
     assert torch.equal(scene.image, expected)
     assert scene.labels.tolist() == [0, 1, 0] and scene.crowd.tolist() == [False, False, True]
     assert scene.boxes.tolist() == [[4, 5, 14, 15], [20, 10, 30, 20], [0, 0, 8, 6]]
@@ -66,7 +66,7 @@ def test_some_of_the_classes(tmp_path):
 def broken(root):
     content = coco(root, images=9)
     (root / "train2017" / "000.png").unlink()
-    trees.write_image(root / "train2017" / "001.png", (7, 8))
+    fake_datasets.write_image(root / "train2017" / "001.png", (7, 8))
     (root / "train2017" / "002.png").write_bytes(b"")
     good = [[4, 5, 14, 5, 14, 15, 4, 15]]
     bad = {

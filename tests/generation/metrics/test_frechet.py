@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 
-import forked
+import forkserver
 import numpy as np
 import pytest
 import torch
@@ -171,7 +171,7 @@ def _share(rank, path, results):
 
 
 def test_processes_behave_as_one(tmp_path):
-    context = forked.context()
+    context = forkserver.context()
     results = context.Queue()
     workers = [context.Process(target=_share, args=(r, str(tmp_path / "store"), results)) for r in range(3)]
     for worker in workers:

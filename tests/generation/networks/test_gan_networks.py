@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 import torch
 from gan_cases import CLASSES, NAMES, batch, open_gates, small
-from plain import count
+from reference_layers import count
 
 import hamburger as hb
 from hamburger.errors import HamburgerError, InputError, ShapeError, UnknownNameError

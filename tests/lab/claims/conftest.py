@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from once import made_once
+from xdist_cache import make_once
 
 from hamburger_lab.claims import Results
 from hamburger_lab.claims.page import page
@@ -21,4 +21,4 @@ def committed():
 @pytest.fixture(scope="module")
 def text(committed, tmp_path_factory):
     """The page of the committed results: a hundred figures."""
-    return made_once(tmp_path_factory, "claims.html", lambda: page(committed))
+    return make_once(tmp_path_factory, "claims.html", lambda: page(committed))

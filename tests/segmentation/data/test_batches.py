@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 import threading
 
+import fake_datasets
 import pytest
 import torch
-import trees
 
 from hamburger.errors import DataError, OptionError
 from hamburger.segmentation.data import batches as evaluation
@@ -102,7 +102,7 @@ def test_auto_keeps_what_fits(monkeypatch):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_vanished_folder_stops_with_a_path_and_no_thread_stays(tmp_path, workers):
-    data = create_dataset("folder", "train", trees.folder(tmp_path / "set", ids=6))
+    data = create_dataset("folder", "train", fake_datasets.folder(tmp_path / "set", ids=6))
     run = batches(data, batch=2, resident="no", workers=workers).run(0, 1000)
     next(run)
     shutil.rmtree(tmp_path / "set")
@@ -138,7 +138,7 @@ def test_mistakes_name_the_rule(options, complaint):
 
 
 def test_an_empty_split_cannot_train(tmp_path):
-    trees.folder(tmp_path)
+    fake_datasets.folder(tmp_path)
     (tmp_path / "train.txt").write_text("")
     with pytest.raises(DataError, match="is empty"):
         batches(create_dataset("folder", "train", tmp_path))
@@ -147,10 +147,10 @@ def test_an_empty_split_cannot_train(tmp_path):
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_evaluation_sees_each_image_once_in_its_own_size(tmp_path, workers, batch):
-    trees.folder(tmp_path, ids=8)
+    fake_datasets.folder(tmp_path, ids=8)
     for i, size in {2: (20, 22), 3: (20, 22), 6: (9, 40)}.items():
-        trees.write_image(tmp_path / "images" / f"img{i}.png", size)
-        trees.write_label(tmp_path / "labels" / f"img{i}.png", (0, 2), size)
+        fake_datasets.write_image(tmp_path / "images" / f"img{i}.png", size)
+        fake_datasets.write_label(tmp_path / "labels" / f"img{i}.png", (0, 2), size)
     data = create_dataset("folder", "train", tmp_path)
     alone = list(evaluation_batches(data, batch=batch, workers=workers))
     assert sorted(id for part in alone for id in part.ids) == sorted(data.ids)

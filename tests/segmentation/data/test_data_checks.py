@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
+import fake_datasets
 import numpy as np
 import pytest
-import trees
 from PIL import Image
 
 from hamburger.errors import DataError
@@ -23,16 +23,16 @@ def own_cache(tmp_path_factory, monkeypatch):
 
 def broken(root):
     """Nine images, seven of them bad, one listed twice."""
-    trees.folder(root, ids=10)
+    fake_datasets.folder(root, ids=10)
     images, labels = root / "images", root / "labels"
     (images / "img0.png").unlink()
     (labels / "img1.png").unlink()
     content = (images / "img2.png").read_bytes()
     (images / "img2.png").write_bytes(content[: len(content) // 2])
     (images / "img3.png").write_bytes(b"")
-    trees.write_label(labels / "img4.png", (0, 77, 200))
-    trees.write_label(labels / "img5.png", (0, 1), size=(10, 11))
-    Image.fromarray(np.zeros((*trees.SIZE, 3), np.uint8)).save(labels / "img6.png")
+    fake_datasets.write_label(labels / "img4.png", (0, 77, 200))
+    fake_datasets.write_label(labels / "img5.png", (0, 1), size=(10, 11))
+    Image.fromarray(np.zeros((*fake_datasets.SIZE, 3), np.uint8)).save(labels / "img6.png")
     with (root / "train.txt").open("a") as file:
         file.write("img7\n")
     return create_dataset("folder", "train", root)
@@ -60,7 +60,7 @@ def test_every_defect_is_listed_with_its_path(tmp_path):
 
 
 def test_twenty_are_shown_and_the_rest_counted(tmp_path):
-    trees.folder(tmp_path, ids=26)
+    fake_datasets.folder(tmp_path, ids=26)
     for path in (tmp_path / "labels").iterdir():
         path.unlink()
     with pytest.raises(DataError, match="and 5 more") as said:
@@ -69,21 +69,21 @@ def test_twenty_are_shown_and_the_rest_counted(tmp_path):
 
 
 def test_the_rest_is_found_by_a_command_that_works(tmp_path):
-    data = create_dataset("folder", "train", trees.folder(tmp_path))
+    data = create_dataset("folder", "train", fake_datasets.folder(tmp_path))
     assert "`ham data check folder --data DIR`" in checks.listing(data, ["bad"] * 21)
     assert "`ham data check patchwork`" in checks.listing(create_dataset("patchwork", "val", length=1), ["bad"] * 21)
 
 
 def test_labels_of_another_format_are_explained(tmp_path):
-    trees.folder(tmp_path, ids=3)
+    fake_datasets.folder(tmp_path, ids=3)
     (tmp_path / "labels" / "img0.png").rename(tmp_path / "labels" / "img0.jpg")
     [problem] = inspect_dataset(create_dataset("folder", "train", tmp_path)).problems
     assert "img0.png: missing, but there is img0.jpg; labels must be PNG" in problem
 
 
 def test_two_images_of_one_id_are_ambiguous(tmp_path):
-    trees.folder(tmp_path, ids=3)
-    trees.write_image(tmp_path / "images" / "img0.webp")
+    fake_datasets.folder(tmp_path, ids=3)
+    fake_datasets.write_image(tmp_path / "images" / "img0.webp")
     [problem] = inspect_dataset(create_dataset("folder", "train", tmp_path)).problems
     assert "img0.png: has the same id as img0.webp" in problem
     for part in ("images", "labels"):
@@ -96,46 +96,46 @@ def test_two_images_of_one_id_are_ambiguous(tmp_path):
 
 
 def test_a_single_pixel_is_sound(tmp_path):
-    trees.folder(tmp_path, ids=2)
-    trees.write_image(tmp_path / "images" / "img0.png", (1, 1))
-    trees.write_label(tmp_path / "labels" / "img0.png", (1,), (1, 1))
+    fake_datasets.folder(tmp_path, ids=2)
+    fake_datasets.write_image(tmp_path / "images" / "img0.png", (1, 1))
+    fake_datasets.write_label(tmp_path / "labels" / "img0.png", (1,), (1, 1))
     data = create_dataset("folder", "train", tmp_path)
     assert data[0].image.add_(1).shape == (3, 1, 1) and data.problems() == []
 
 
 def test_empty_split(tmp_path):
-    trees.folder(tmp_path)
+    fake_datasets.folder(tmp_path)
     (tmp_path / "train.txt").write_text("\n")
     with pytest.raises(DataError, match="'train' is empty"):
         check(create_dataset("folder", "train", tmp_path))
 
 
 def test_labels_without_any_class(tmp_path):
-    trees.folder(tmp_path, ids=2)
-    trees.write_label(tmp_path / "labels" / "img0.png", (255,))
+    fake_datasets.folder(tmp_path, ids=2)
+    fake_datasets.write_label(tmp_path / "labels" / "img0.png", (255,))
     with pytest.raises(DataError, match="no pixel"):
         check(create_dataset("folder", "train", tmp_path))
 
 
 def test_a_turned_image_with_an_unturned_label_is_explained(tmp_path):
-    trees.folder(tmp_path, ids=2)
+    fake_datasets.folder(tmp_path, ids=2)
     exif = Image.Exif()
     exif[0x0112] = 6
-    Image.fromarray(np.zeros((*trees.SIZE, 3), np.uint8)).save(tmp_path / "images" / "img0.jpg", exif=exif)
+    Image.fromarray(np.zeros((*fake_datasets.SIZE, 3), np.uint8)).save(tmp_path / "images" / "img0.jpg", exif=exif)
     (tmp_path / "images" / "img0.png").unlink()
     assert "EXIF" in inspect_dataset(create_dataset("folder", "train", tmp_path)).problems[0]
 
 
 def test_what_is_found_is_right(tmp_path):
-    trees.folder(tmp_path, ids=4)
+    fake_datasets.folder(tmp_path, ids=4)
     found = check(create_dataset("folder", "train", tmp_path))
     labels = np.stack([np.array(Image.open(tmp_path / "labels" / f"img{i}.png")) for i in range(3)])
     assert found.pixels == [int((labels == value).sum()) for value in (0, 1, 2, 255)]
-    assert found.sizes == {trees.SIZE: 3}
+    assert found.sizes == {fake_datasets.SIZE: 3}
 
 
 def test_the_second_check_reads_only_what_changed(tmp_path, monkeypatch, own_cache):
-    trees.folder(tmp_path, ids=6)
+    fake_datasets.folder(tmp_path, ids=6)
     data = create_dataset("folder", "train", tmp_path)
     first = check(data)
     read = []
@@ -144,7 +144,7 @@ def test_the_second_check_reads_only_what_changed(tmp_path, monkeypatch, own_cac
     assert check(data) == first and read == []
     assert inspect_dataset(data, cache=False) == first and len(read) == 5
     read.clear()
-    trees.write_label(tmp_path / "labels" / "img2.png", (0, 99), size=(5, 5))
+    fake_datasets.write_label(tmp_path / "labels" / "img2.png", (0, 99), size=(5, 5))
     assert len(inspect_dataset(data).problems) == 2 and read == [2]
     (stored,) = own_cache.rglob("*.json")
     assert len(json.loads(stored.read_text())) == 4  # what is not sound is not kept
@@ -153,8 +153,8 @@ def test_the_second_check_reads_only_what_changed(tmp_path, monkeypatch, own_cac
 
 
 def test_findings_of_other_colours_are_not_taken(tmp_path):
-    trees.folder(tmp_path, ids=2, classes="sky 0 0 255\nroad 0 255 0\n")
-    Image.fromarray(np.full((*trees.SIZE, 3), (0, 0, 255), np.uint8)).save(tmp_path / "labels" / "img0.png")
+    fake_datasets.folder(tmp_path, ids=2, classes="sky 0 0 255\nroad 0 255 0\n")
+    Image.fromarray(np.full((*fake_datasets.SIZE, 3), (0, 0, 255), np.uint8)).save(tmp_path / "labels" / "img0.png")
     assert check(create_dataset("folder", "train", tmp_path)).pixels == [24 * 32, 0, 0]
     (tmp_path / "classes.txt").write_text("sky 0 255 0\nroad 0 0 255\n")
     assert check(create_dataset("folder", "train", tmp_path)).pixels == [0, 24 * 32, 0]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import fake_datasets
 import numpy as np
 import pytest
-import trees
 from PIL import Image
 
 from hamburger.errors import DataError, OptionError
@@ -19,11 +19,11 @@ def test_layouts_and_formats(tmp_path, layout, suffix):
         "images/split": ("images/val", "labels/val"),
         "split/images": ("val/images", "val/labels"),
     }[layout]
-    pixels = trees.write_image(tmp_path / images / f"one{suffix}")
-    raw = trees.write_label(tmp_path / labels / "one.png", (0, 1), palette=True)
+    pixels = fake_datasets.write_image(tmp_path / images / f"one{suffix}")
+    raw = fake_datasets.write_label(tmp_path / labels / "one.png", (0, 1), palette=True)
     (tmp_path / "classes.txt").write_text("# my classes\nleft side\n\nright side 1 2 3\n")
     if layout == "lists":
-        trees.write_list(tmp_path / "val.txt", ["one"])
+        fake_datasets.write_list(tmp_path / "val.txt", ["one"])
     data = create_dataset("folder", "val", tmp_path)
     assert data.ids == ["one"] and data.classes == ("left side", "right side") and data.palette[1] == (1, 2, 3)
     image, label = data[0]
@@ -33,7 +33,7 @@ def test_layouts_and_formats(tmp_path, layout, suffix):
 
 
 def test_labels_in_colours(tmp_path):
-    trees.folder(tmp_path, ids=2, classes="sky 0 0 255\nroad 128 64 128\ntree 0 128 0\n")
+    fake_datasets.folder(tmp_path, ids=2, classes="sky 0 0 255\nroad 128 64 128\ntree 0 128 0\n")
     raw = np.array(Image.open(tmp_path / "labels" / "img0.png"))
     colours = np.zeros((256, 3), np.uint8)
     colours[[0, 1, 2, 255]] = [(0, 0, 255), (128, 64, 128), (0, 128, 0), (9, 9, 9)]
@@ -48,8 +48,8 @@ def test_labels_in_colours(tmp_path):
 
 
 def test_remap_and_ignore(tmp_path):
-    trees.folder(tmp_path, ids=2)
-    raw = trees.write_label(tmp_path / "labels" / "img0.png", (7, 26, 3, 255))
+    fake_datasets.folder(tmp_path, ids=2)
+    raw = fake_datasets.write_label(tmp_path / "labels" / "img0.png", (7, 26, 3, 255))
     data = create_dataset("folder", "train", tmp_path, remap={"7": 1, "26": 0}, ignore=[3], classes=("road", "sky"))
     expected = np.full_like(raw, 255)
     expected[raw == 7], expected[raw == 26] = 0, 1
@@ -71,8 +71,8 @@ def test_remap_and_ignore(tmp_path):
     ids=["grey", "transparent", "16 bits"],
 )
 def test_odd_images_become_rgb(tmp_path, mode, expected):
-    trees.folder(tmp_path, ids=2)
-    grey = trees.rng("grey").integers(0, 256, trees.SIZE, dtype=np.uint8)
+    fake_datasets.folder(tmp_path, ids=2)
+    grey = fake_datasets.rng("grey").integers(0, 256, fake_datasets.SIZE, dtype=np.uint8)
     image = {
         "L": Image.fromarray(grey),
         "RGBA": Image.fromarray(np.dstack([grey, grey, grey, np.zeros_like(grey)])),
@@ -84,8 +84,8 @@ def test_odd_images_become_rgb(tmp_path, mode, expected):
 
 def test_exif_rotation_is_applied_to_the_image(tmp_path):
     """Stored lying (w and h swapped), shown standing: the label was drawn on what is shown."""
-    trees.folder(tmp_path, ids=2)
-    h, w = trees.SIZE
+    fake_datasets.folder(tmp_path, ids=2)
+    h, w = fake_datasets.SIZE
     shown = np.zeros((h, w, 3), np.uint8)
     shown[: h // 2] = 255  # the upper half is white
     exif = Image.Exif()
@@ -108,7 +108,7 @@ def test_exif_rotation_is_applied_to_the_image(tmp_path):
     ids=["missing", "twice", "colour", "empty"],
 )
 def test_class_file_mistakes(tmp_path, text, complaint):
-    trees.folder(tmp_path)
+    fake_datasets.folder(tmp_path)
     (tmp_path / "classes.txt").unlink()
     if text is not None:
         (tmp_path / "classes.txt").write_text(text)
@@ -117,6 +117,6 @@ def test_class_file_mistakes(tmp_path, text, complaint):
 
 
 def test_a_split_that_nobody_described(tmp_path):
-    trees.folder(tmp_path)
+    fake_datasets.folder(tmp_path)
     with pytest.raises(DataError, match=r"which images are 'test'.*test\.txt"):
         create_dataset("folder", "test", tmp_path)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import fake_datasets
 import pytest
-import trees
 
 from hamburger.segmentation.data import create_dataset
 from hamburger.segmentation.data.image_label_dataset import ImageIndex, read_ids
@@ -48,7 +48,7 @@ def images(tmp_path):
     ],
 )
 def test_a_line_means_the_image_that_is_there(images, tmp_path, line, id):
-    trees.write_list(tmp_path / "train.txt", ["", line, " "])
+    fake_datasets.write_list(tmp_path / "train.txt", ["", line, " "])
     assert read_ids(tmp_path / "train.txt", images) == [id]
 
 
@@ -56,7 +56,7 @@ def test_a_line_means_the_image_that_is_there(images, tmp_path, line, id):
     ("line", "id"), [("a -1", "a"), ("/x/a.jpg /y/a.png", "a"), ("x/a.jpg", "a"), ("a b c", "a b c")]
 )
 def test_without_images_the_name_alone(tmp_path, line, id):
-    trees.write_list(tmp_path / "train.txt", [line])
+    fake_datasets.write_list(tmp_path / "train.txt", [line])
     assert read_ids(tmp_path / "train.txt") == [id]
 
 
@@ -71,9 +71,9 @@ def test_equal_names_in_different_folders_are_different_samples(tmp_path):
     (tmp_path / "classes.txt").write_text("sky\nroad\n")
     sizes = {"A/0001": (5, 6), "B/0001": (7, 8)}
     for id, size in sizes.items():
-        trees.write_image(tmp_path / "images" / f"{id}.png", size)
-        trees.write_label(tmp_path / "labels" / f"{id}.png", (0, 1), size)
-    trees.write_list(tmp_path / "train.txt", list(sizes))
+        fake_datasets.write_image(tmp_path / "images" / f"{id}.png", size)
+        fake_datasets.write_label(tmp_path / "labels" / f"{id}.png", (0, 1), size)
+    fake_datasets.write_list(tmp_path / "train.txt", list(sizes))
     data = create_dataset("folder", "train", tmp_path)
     assert data.ids == list(sizes) and [tuple(sample.label.shape) for sample in data] == list(sizes.values())
     assert data.problems() == []

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import fake_datasets
 import numpy as np
 import pytest
-import trees
 from PIL import Image
 from scipy.io import loadmat
 
@@ -17,7 +17,7 @@ SMALL = {"trainaug": 4, "val": 1, "test": 1}
 
 
 def test_the_union_without_val_with_vocs_own_labels_first(tmp_path):
-    tree, sbd = trees.voc(tmp_path), trees.sbd(tmp_path)
+    tree, sbd = fake_datasets.voc(tmp_path), fake_datasets.sbd(tmp_path)
     seen = []
     done = prepare_voc(tmp_path, expected=SMALL, after=seen.append)
     assert (tree / "ImageSets/Segmentation/trainaug.txt").read_text().split() == ["a", "b", "d", "e"]
@@ -35,8 +35,8 @@ def test_the_union_without_val_with_vocs_own_labels_first(tmp_path):
 
 
 def test_a_stopped_run_goes_on(tmp_path, monkeypatch):
-    tree = trees.voc(tmp_path)
-    trees.sbd(tmp_path)
+    tree = fake_datasets.voc(tmp_path)
+    fake_datasets.sbd(tmp_path)
     real, written = prepare.write_label, []
 
     def stops(labels, target, id):
@@ -55,8 +55,8 @@ def test_a_stopped_run_goes_on(tmp_path, monkeypatch):
 
 
 def test_counts_that_differ_are_named_and_nothing_is_written(tmp_path):
-    tree = trees.voc(tmp_path)
-    trees.sbd(tmp_path)
+    tree = fake_datasets.voc(tmp_path)
+    fake_datasets.sbd(tmp_path)
     with pytest.raises(DataError, match=r"trainaug has 4 images, not 10,582; val has 1 images, not 1,449; test has 1"):
         prepare_voc(tmp_path)
     assert not (tree / "SegmentationClassAug").exists()
@@ -66,21 +66,21 @@ def test_counts_that_differ_are_named_and_nothing_is_written(tmp_path):
 
 
 def test_missing_and_broken_files_are_named(tmp_path):
-    tree, sbd = trees.voc(tmp_path), trees.sbd(tmp_path)
+    tree, sbd = fake_datasets.voc(tmp_path), fake_datasets.sbd(tmp_path)
     content = (sbd / "cls" / "d.mat").read_bytes()
     (sbd / "cls" / "d.mat").unlink()
     (tree / "JPEGImages" / "e.jpg").unlink()
     with pytest.raises(DataError, match="2 files are missing") as said:
         prepare_voc(tmp_path, sbd, expected=None)
     assert [problem.split("/")[-1] for problem in said.value.problems] == ["d.mat: missing", "e.jpg: missing"]
-    trees.write_image(tree / "JPEGImages" / "e.jpg")
+    fake_datasets.write_image(tree / "JPEGImages" / "e.jpg")
     (sbd / "cls" / "d.mat").write_bytes(content[:100])
     with pytest.raises(DataError, match=r"d\.mat: no label of SBD"):
         prepare_voc(tmp_path, sbd, expected=None)
 
 
 def test_no_sbd(tmp_path):
-    trees.voc(tmp_path)
+    fake_datasets.voc(tmp_path)
     with pytest.raises(DataError, match="--sbd"):
         prepare_voc(tmp_path)
     with pytest.raises(DataError, match="no SBD in"):

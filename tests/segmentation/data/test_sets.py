@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import fake_datasets
 import numpy as np
 import pytest
 import torch
-import trees
 from paths import SHARED
 from PIL import Image
 
@@ -39,7 +39,7 @@ def test_an_unknown_set_finds_the_one_meant():
 
 @pytest.mark.parametrize("below", ["", "VOCdevkit", "VOCdevkit/VOC2012"])
 def test_voc_reads_the_official_tree_from_any_height(tmp_path, below):
-    tree = trees.voc(tmp_path)
+    tree = fake_datasets.voc(tmp_path)
     data = create_dataset("voc", "train", tmp_path / below)
     assert data.ids == ["a", "b"] and len(data.classes) == len(data.palette) == 21
     image, label = data[1]
@@ -50,7 +50,7 @@ def test_voc_reads_the_official_tree_from_any_height(tmp_path, below):
 
 @pytest.mark.parametrize("classes", [("background", "person", "cat"), (0, 15, 8), "background,person,8"], ids=str)
 def test_a_subset_of_classes_leaves_the_rest_unlabelled(tmp_path, classes):
-    tree = trees.voc(tmp_path)
+    tree = fake_datasets.voc(tmp_path)
     data = create_dataset("voc", "train", tmp_path, classes=classes)
     assert data.classes == ("background", "person", "cat") and data.palette[1] == voc_palette(21)[15]
     raw = np.array(Image.open(tree / "SegmentationClass" / "a.png"))
@@ -61,7 +61,7 @@ def test_a_subset_of_classes_leaves_the_rest_unlabelled(tmp_path, classes):
 
 
 def test_subset_mistakes(tmp_path):
-    trees.voc(tmp_path)
+    fake_datasets.voc(tmp_path)
     for classes, complaint in (
         (("cta",), "did you mean 'cat'"),
         ((0, 0), "different"),
@@ -78,7 +78,7 @@ def test_voc_palette_is_the_known_one():
 
 
 def test_a_split_without_labels_is_for_prediction_only(tmp_path):
-    tree = trees.voc(tmp_path)
+    tree = fake_datasets.voc(tmp_path)
     data = create_dataset("voc", "test", tmp_path)
     assert data.image_paths() == [tree / "JPEGImages" / "t.jpg"] and not data.labelled
     with pytest.raises(DataError, match=r"has no labels.*ham predict"):
@@ -87,7 +87,7 @@ def test_a_split_without_labels_is_for_prediction_only(tmp_path):
 
 
 def test_trainaug_says_how_it_is_made(tmp_path):
-    trees.voc(tmp_path)
+    fake_datasets.voc(tmp_path)
     with pytest.raises(OptionError, match="ham data prepare voc"):
         create_dataset("voc", "trainaug", tmp_path)
 
@@ -97,9 +97,9 @@ def test_context_has_59_classes_and_background(tmp_path, flat):
     images, labels, lists = ("images", "labels", "") if flat else ("JPEGImages", "SegmentationClassContext", "")
     tree = tmp_path if flat else tmp_path / "VOCdevkit" / "VOC2010"
     lists = tree if flat else tree / "ImageSets" / "SegmentationContext"
-    trees.write_image(tree / images / "x.jpg")
-    raw = trees.write_label(tree / labels / "x.png", (0, 1, 59))
-    trees.write_list(lists / "val.txt", ["x"])
+    fake_datasets.write_image(tree / images / "x.jpg")
+    raw = fake_datasets.write_label(tree / labels / "x.png", (0, 1, 59))
+    fake_datasets.write_list(lists / "val.txt", ["x"])
     data = create_dataset("context", "val", tmp_path)
     assert len(data.classes) == 60 and np.array_equal(data[0].label.numpy(), raw)
     without = create_dataset("context", "val", tmp_path, background=False)
@@ -114,11 +114,11 @@ def test_camvid_layouts(tmp_path, layout, listed):
     image, label = ("CamVid/train", "CamVid/trainannot") if layout == "segnet" else ("images/train", "labels/train")
     raws = {}
     for name in ("f2", "f1"):
-        trees.write_image(tmp_path / image / f"{name}.png")
-        raws[name] = trees.write_label(tmp_path / label / f"{name}.png", (0, 10, 11))
+        fake_datasets.write_image(tmp_path / image / f"{name}.png")
+        raws[name] = fake_datasets.write_label(tmp_path / label / f"{name}.png", (0, 10, 11))
     if listed:  # SegNet's lists name both files with folders of their machine
         place = tmp_path / ("CamVid" if layout == "segnet" else "")
-        trees.write_list(
+        fake_datasets.write_list(
             place / "train.txt", [f"/SegNet/train/{n}.png /SegNet/trainannot/{n}.png" for n in ("f2", "f1")]
         )
     data = create_dataset("camvid", "train", tmp_path)

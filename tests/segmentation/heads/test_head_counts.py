@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from plain import count
+from reference_layers import count
 from small_heads import CASES
 
 from hamburger.segmentation.heads.base import heads

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from plain import norm, randomise
+from reference_layers import norm, randomise
 from small_heads import CHANNELS, CLASSES, SIZES, build, maps
 
 from hamburger.testing import assert_close, relative_error

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import fake_stereo
 import numpy as np
 import pytest
-import stereo_trees as trees
+from fake_datasets import write_image
 from paths import SHARED
 from PIL import Image
-from trees import write_image
 
 from hamburger.errors import DataError, OptionError, UnknownNameError
 from hamburger.stereo.data import create_stereo_set, stereo_sets
@@ -26,7 +26,7 @@ def own_cache(tmp_path, monkeypatch):
 def test_a_pfm_of_either_order_is_read_from_the_top(tmp_path, big):
     values = np.arange(15, dtype=np.float32).reshape(3, 5) / 3
     values[0, 2] = np.inf
-    trees.write_pfm(tmp_path / "a.pfm", values, big=big)
+    fake_stereo.write_pfm(tmp_path / "a.pfm", values, big=big)
     assert np.array_equal(read_pfm(tmp_path / "a.pfm"), values)
     (tmp_path / "ours.pfm").write_bytes(pfm(values))
     assert np.array_equal(read_pfm(tmp_path / "ours.pfm"), values)
@@ -63,22 +63,22 @@ def test_sixteen_bit_png_and_scale(tmp_path):
 
 
 def test_every_middlebury_layout(tmp_path):
-    truths = trees.middlebury(tmp_path)
+    truths = fake_stereo.middlebury(tmp_path)
     data = create_stereo_set("middlebury", "val", tmp_path)
     assert list(data.ids) == sorted(truths)
     for id, sample in zip(data.ids, data, strict=True):
-        assert sample.left.shape == sample.right.shape == (3, trees.H, trees.W)
+        assert sample.left.shape == sample.right.shape == (3, fake_stereo.H, fake_stereo.W)
         assert np.array_equal(sample.disparity.numpy(), truths[id]), id
         assert not np.array_equal(sample.left.numpy(), sample.right.numpy())
         assert sample.seen is None
     found = check_stereo(data)
-    assert found.sizes == {(trees.H, trees.W): 5} and found.largest == 8
+    assert found.sizes == {(fake_stereo.H, fake_stereo.W): 5} and found.largest == 8
     assert found.known == pytest.approx(np.mean([values > 0 for values in truths.values()]))
     assert create_stereo_set("middlebury", "val", tmp_path, scale=2)[1].disparity.max() == 4  # art
 
 
 def test_a_list_chooses_pairs_and_none_means_no_training(tmp_path):
-    trees.middlebury(tmp_path)
+    fake_stereo.middlebury(tmp_path)
     with pytest.raises(DataError, match=r"which of its 5 pairs are 'train'.*train\.txt"):
         create_stereo_set("middlebury", "train", tmp_path)
     (tmp_path / "train.txt").write_text("piano\naloe\n")
@@ -90,20 +90,20 @@ def test_a_list_chooses_pairs_and_none_means_no_training(tmp_path):
 
 @pytest.mark.parametrize("suffix", [".png", ".webp"])
 def test_sceneflow(tmp_path, suffix):
-    trees.sceneflow(tmp_path, suffix=suffix)
+    fake_stereo.sceneflow(tmp_path, suffix=suffix)
     train = create_stereo_set("sceneflow", "train", tmp_path)
     assert train.ids == ["TRAIN/A/0000/0000", "TRAIN/A/0000/0001"]
     assert create_stereo_set("sceneflow", "val", tmp_path).ids == ["TEST/A/0000/0000", "TEST/A/0000/0001"]
     for frame, sample in enumerate(train):
-        assert np.array_equal(sample.disparity.numpy(), trees.truth(f"TRAIN/A/0000{frame}", unknown=False))
+        assert np.array_equal(sample.disparity.numpy(), fake_stereo.truth(f"TRAIN/A/0000{frame}", unknown=False))
     assert check_stereo(train).known == 1
 
 
 def test_several_sceneflow_trees_and_the_right_disparity(tmp_path):
-    trees.sceneflow(tmp_path / "Monkaa", scenes=("forest",), frames=1)
-    values = np.full((trees.H, trees.W), 2, np.float32)
+    fake_stereo.sceneflow(tmp_path / "Monkaa", scenes=("forest",), frames=1)
+    values = np.full((fake_stereo.H, fake_stereo.W), 2, np.float32)
     for side in ("left", "right"):
-        trees.write_pfm(tmp_path / "Monkaa" / "disparity" / "forest" / side / "0000.pfm", values)
+        fake_stereo.write_pfm(tmp_path / "Monkaa" / "disparity" / "forest" / side / "0000.pfm", values)
     data = create_stereo_set("sceneflow", "train", tmp_path)
     assert data.ids == ["Monkaa/forest/0000"]
     seen = data[0].seen.numpy()
@@ -120,8 +120,8 @@ def test_a_pair_at_half_its_size(tmp_path):
     values = np.array(
         [[8, 8, 4, 9, 0, 8], [8, 9, 4, 4, 8, 8], [2, 2, 3, 3, 6, 6], [2, 2, 3, 3, 6, 7], [1, 1, 1, 1, 1, 1]]
     )
-    trees.write_png(root / "disp2.png", values, scale=4)
-    trees.write_png(root / "disp6.png", np.full((5, 6), 2), scale=4)
+    fake_stereo.write_png(root / "disp2.png", values, scale=4)
+    fake_stereo.write_png(root / "disp6.png", np.full((5, 6), 2), scale=4)
     whole, half = (create_stereo_set("middlebury", "val", tmp_path, shrink=factor)[0] for factor in (1, 2))
     # an edge of 5 pixels and an unknown pixel make their blocks unknown
     assert half.disparity.tolist() == [[8.25 / 2, 0, 0], [1, 1.5, 6.25 / 2]]
@@ -134,8 +134,8 @@ def test_a_pair_at_half_its_size(tmp_path):
 
 
 def test_a_mask_tells_what_both_cameras_see(tmp_path):
-    trees.middlebury(tmp_path)
-    mask = trees.rng("mask").choice(np.array([0, 128, 255], np.uint8), (trees.H, trees.W))
+    fake_stereo.middlebury(tmp_path)
+    mask = fake_stereo.rng("mask").choice(np.array([0, 128, 255], np.uint8), (fake_stereo.H, fake_stereo.W))
     Image.fromarray(mask).save(tmp_path / "piano" / "mask0nocc.png")
     data = create_stereo_set("middlebury", "val", tmp_path)
     assert np.array_equal(data[data.ids.index("piano")].seen.numpy(), mask == 255)
@@ -155,16 +155,16 @@ def test_both_disparities_tell_what_both_cameras_see():
 
 
 def test_all_that_is_wrong_is_listed_with_its_path(tmp_path):
-    trees.middlebury(tmp_path)
+    fake_stereo.middlebury(tmp_path)
     (tmp_path / "cones" / "im6.png").unlink()
     (tmp_path / "art" / "view1.png").unlink()  # the right half alone is half of a pair, too
-    write_image(tmp_path / "aloe" / "aloeR.jpg", (trees.H, trees.W + 1))
-    trees.write_png(tmp_path / "aloe" / "aloeGT.png", np.zeros((trees.H, trees.W)))
-    bad = trees.truth("bad")
+    write_image(tmp_path / "aloe" / "aloeR.jpg", (fake_stereo.H, fake_stereo.W + 1))
+    fake_stereo.write_png(tmp_path / "aloe" / "aloeGT.png", np.zeros((fake_stereo.H, fake_stereo.W)))
+    bad = fake_stereo.truth("bad")
     bad[0, :3] = np.nan
-    trees.write_pfm(tmp_path / "piano" / "disp0GT.pfm", bad)
+    fake_stereo.write_pfm(tmp_path / "piano" / "disp0GT.pfm", bad)
     (tmp_path / "piano" / "calib.txt").write_text("width=10\nheight=12\n")
-    np.savez(tmp_path / "motorcycle" / "motorcycle_disp.npz", -trees.truth("motorcycle"))
+    np.savez(tmp_path / "motorcycle" / "motorcycle_disp.npz", -fake_stereo.truth("motorcycle"))
     data = create_stereo_set("middlebury", "val", tmp_path)
     with pytest.raises(DataError, match="middlebury, split 'val': 7 problems") as error:
         check_stereo(data)
@@ -172,7 +172,7 @@ def test_all_that_is_wrong_is_listed_with_its_path(tmp_path):
     for path, what in {
         "cones/im6.png": "missing",
         "art/view1.png": "missing",
-        "aloe/aloeR.jpg": f"{trees.W + 1} x {trees.H} pixels, but the left image",
+        "aloe/aloeR.jpg": f"{fake_stereo.W + 1} x {fake_stereo.H} pixels, but the left image",
         "aloe/aloeGT.png": "no pixel has a known disparity",
         "piano/disp0GT.pfm": "3 pixels are NaN",
         "piano/calib.txt": "10 x 12 pixels",
@@ -185,7 +185,7 @@ def test_all_that_is_wrong_is_listed_with_its_path(tmp_path):
 
 
 def test_what_is_sound_is_not_read_again(tmp_path, monkeypatch):
-    trees.sceneflow(tmp_path / "tree")
+    fake_stereo.sceneflow(tmp_path / "tree")
     data = create_stereo_set("sceneflow", "train", tmp_path / "tree")
     first = inspect_stereo(data)
     monkeypatch.setattr("hamburger.stereo.data.checks.read_image", lambda path: pytest.fail("read again"))
@@ -196,7 +196,7 @@ def test_what_is_sound_is_not_read_again(tmp_path, monkeypatch):
 
 
 def test_disparities_without_their_image_are_no_known_pixels(tmp_path):
-    trees.middlebury(tmp_path)
+    fake_stereo.middlebury(tmp_path)
     (tmp_path / "art" / "view1.png").unlink()
     (tmp_path / "one.txt").write_text("piano\n")
     (tmp_path / "two.txt").write_text("piano\nart\n")
@@ -205,7 +205,7 @@ def test_disparities_without_their_image_are_no_known_pixels(tmp_path):
 
 
 def test_a_list_that_is_no_text(tmp_path):
-    trees.sceneflow(tmp_path)
+    fake_stereo.sceneflow(tmp_path)
     (tmp_path / "train.txt").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DataError, match=r"train\.txt: no readable list"):
         create_stereo_set("sceneflow", "train", tmp_path)

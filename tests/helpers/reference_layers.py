@@ -1,4 +1,4 @@
-"""Plain versions of the small layers that context modules are made of, by their definitions, for evaluation."""
+"""Batch norm and conv-norm-ReLU written from their definitions, to compare context modules with in evaluation."""
 
 from __future__ import annotations
 

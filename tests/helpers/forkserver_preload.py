@@ -1,4 +1,4 @@
-"""What the server of `forked.py` imports, once, before any process is forked from it."""
+"""What the server of `forkserver.py` imports before any process is forked from it."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ import struct
 from pathlib import Path
 
 import numpy as np
+from fake_datasets import SIZE, rng, write_image
 from PIL import Image
-from trees import SIZE, rng, write_image
 
 H, W = SIZE
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-import trees
+import fake_datasets
 
 SIZE = (30, 40)  # h, w
 
@@ -13,7 +13,7 @@ def coco(root, split="train2017", images=4):
     """Every image has a square of category 3 and a triangle of category 7; categories are not in order of their ids."""
     entries, annotations = [], []
     for i in range(images):
-        trees.write_image(root / split / f"{i:03d}.png", SIZE)
+        fake_datasets.write_image(root / split / f"{i:03d}.png", SIZE)
         entries.append({"id": 10 + i, "file_name": f"{i:03d}.png", "height": SIZE[0], "width": SIZE[1]})
         square = [4, 5, 14, 5, 14, 15, 4, 15]
         annotations.append(note(2 * i, 10 + i, 3, [4, 5, 10, 10], [square]))
