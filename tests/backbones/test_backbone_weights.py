@@ -14,7 +14,7 @@ from hamburger.errors import CheckpointError, InputError
 from hamburger.testing import assert_close
 
 safetensors = pytest.importorskip("safetensors.torch")
-# beside the checkout, where there is one: 26 MB are too much for the tests to carry
+# 26 MB, too large for the repository: used if the file is next to the checkout
 REAL = SHARED / "data" / "weights" / "resnet50_v1_imagenet_int8.safetensors"
 
 
@@ -35,7 +35,7 @@ def quantised(state):
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "pth", "wrapped", "whole"])
-def test_every_form_of_file_loads_all_of_it(kind, tmp_path):
+def test_every_file_format_loads_completely(kind, tmp_path):
     source = plain()
     state = {**source.state_dict(), "fc.weight": torch.zeros(10, 512), "fc.bias": torch.zeros(10)}
     path = tmp_path / ("w.pth" if kind in ("pth", "wrapped") else "w.safetensors")
@@ -56,7 +56,7 @@ def test_every_form_of_file_loads_all_of_it(kind, tmp_path):
     assert sorted(report.ignored) == (["head.classifier.weight"] if kind == "whole" else ["fc.bias", "fc.weight"])
 
 
-def test_eight_bits_and_a_factor_per_channel(tmp_path):
+def test_int8_weights_with_a_factor_per_channel_are_dequantised(tmp_path):
     source = plain()
     safetensors.save_file(quantised(source.state_dict()), tmp_path / "w.safetensors")
     backbone = plain(pretrained=tmp_path / "w.safetensors")
@@ -69,7 +69,7 @@ def test_eight_bits_and_a_factor_per_channel(tmp_path):
         dequantise({"w": torch.ones(2, 3, dtype=torch.int8), "w.scale": torch.ones(3)})
 
 
-def test_names_of_timm_reach_its_feature_extractors(tmp_path):
+def test_timm_names_map_to_its_feature_extractors(tmp_path):
     timm = pytest.importorskip("timm")
     source = timm.create_model("convnext_atto", num_classes=2)
     safetensors.save_file(source.state_dict(), tmp_path / "w.safetensors")
@@ -78,7 +78,7 @@ def test_names_of_timm_reach_its_feature_extractors(tmp_path):
     assert torch.equal(backbone.net.stages_2.blocks[1].mlp.fc1.weight, source.stages[2].blocks[1].mlp.fc1.weight)
 
 
-def test_a_plain_stem_in_a_deep_network_is_a_warning_that_says_so(tmp_path):
+def test_a_plain_stem_in_a_deep_network_warns(tmp_path):
     torch.save(plain().state_dict(), tmp_path / "w.pth")
     backbone = create_backbone("resnet18")
     with pytest.warns(UserWarning, match=r"the stem was not loaded.*pass stem='plain'"):
@@ -88,19 +88,19 @@ def test_a_plain_stem_in_a_deep_network_is_a_warning_that_says_so(tmp_path):
     assert "(64,) in the file, (128,) in the network" in str(report)
 
 
-def test_a_file_that_says_v1_warns_a_network_of_v15(tmp_path):
+def test_a_v1_file_in_a_v15_network_warns(tmp_path):
     metadata = {"arch": "ResNet-18 v1 (stride in the first 1x1)"}
     safetensors.save_file(plain().state_dict(), tmp_path / "w.safetensors", metadata=metadata)
-    with pytest.warns(UserWarning, match=r"says it is v1, the network is v1\.5; change stride_in"):
+    with pytest.warns(UserWarning, match=r"the file states v1, the network is v1\.5; change stride_in"):
         plain(pretrained=tmp_path / "w.safetensors")
     assert plain(stride_in="1x1", pretrained=tmp_path / "w.safetensors").report.complete
 
 
-def test_what_cannot_be_loaded_leaves_the_network_as_it_was(tmp_path):
+def test_a_refused_file_leaves_the_network_unchanged(tmp_path):
     backbone = plain()
     before = {name: value.clone() for name, value in backbone.state_dict().items()}
     torch.save({"a.weight": torch.zeros(3)}, tmp_path / "other.pth")
-    with pytest.raises(CheckpointError, match=r"fills 0% .* of another network"):
+    with pytest.raises(CheckpointError, match=r"fills only 0% .* another network"):
         load_backbone(backbone, tmp_path / "other.pth")
     broken = {**before, "bn1.bias": torch.full((64,), float("nan"))}
     torch.save(broken, tmp_path / "nan.pth")
@@ -141,7 +141,7 @@ def test_the_real_weights_give_torchvisions_logits():
 
 
 @pytest.mark.skipif(not REAL.is_file(), reason="needs the ResNet-50 weights")
-def test_the_real_weights_in_hamnets_own_backbone_warn_of_stem_and_strides():
+def test_the_real_weights_in_hamnets_backbone_warn_about_stem_and_strides():
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         create_backbone("resnet50", pretrained=REAL)

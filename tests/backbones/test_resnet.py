@@ -15,7 +15,7 @@ def strides_of(name):
 
 
 @pytest.mark.parametrize("name", backbones.names())
-def test_maps_have_the_promised_channels_and_sizes_for_odd_images(name):
+def test_maps_have_the_declared_channels_and_sizes_for_odd_images(name):
     for stride in strides_of(name):
         with torch.device("meta"):  # shapes without the arithmetic
             backbone = create_backbone(name, output_stride=stride)
@@ -29,7 +29,7 @@ def dilations(stage):
     return [unit.conv2.dilation[0] for unit in stage]
 
 
-def test_the_last_stages_dilate_as_the_authors_have_it():
+def test_the_last_stages_dilate_as_in_the_authors_code():
     """First unit of a dilated stage: half the dilation. Last stage: times (1, 2, 4)."""
     with torch.device("meta"):
         at16, at8, at32 = (create_backbone("resnet50", output_stride=s) for s in (16, 8, 32))
@@ -50,7 +50,7 @@ def test_the_3x3_strides_in_v15_and_the_first_1x1_in_v1():
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet50"])
 @pytest.mark.parametrize("stride", [8, 32])
-def test_values_are_torchvisions(name, stride):
+def test_values_match_torchvision(name, stride):
     """With a plain stem and no multigrid it is torchvision's network; its dilated form halves the first unit too."""
     if name == "resnet18" and stride == 8:
         pytest.skip("torchvision does not dilate basic blocks")
@@ -107,11 +107,11 @@ def test_tiny_sees_19_pixels():
         ("tiny", {"output_stride": 4, "width": 0}, "at least 1"),
     ],
 )
-def test_mistakes_are_named(name, options, message):
+def test_invalid_options_are_named(name, options, message):
     with pytest.raises(OptionError, match=message):
         create_backbone(name, **options)
 
 
-def test_unknown_names_offer_the_nearest_and_timm():
+def test_unknown_names_suggest_the_nearest_and_timm():
     with pytest.raises(UnknownNameError, match=r"did you mean 'resnet50'.*timm:<name>"):
         create_backbone("resnet5o")

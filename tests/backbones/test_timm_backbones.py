@@ -16,7 +16,7 @@ timm = pytest.importorskip("timm")
     ("name", "stride", "size"),
     [("resnet18", 16, (65, 47)), ("convnext_atto", 16, (64, 96)), ("mobilenetv3_small_050", 32, (65, 47))],
 )
-def test_maps_have_the_promised_channels_and_strides(name, stride, size):
+def test_maps_have_the_declared_channels_and_strides(name, stride, size):
     backbone = create_backbone(f"timm:{name}", output_stride=stride).eval()
     with torch.no_grad():
         maps = backbone(torch.randn(1, 3, *size))
@@ -25,7 +25,7 @@ def test_maps_have_the_promised_channels_and_strides(name, stride, size):
     assert [tuple(m.shape[2:]) for m in maps] == [tuple(-(-n // s) for n in size) for s in backbone.strides]
 
 
-def test_encoders_that_end_in_channels_are_turned():
+def test_channels_last_encoders_are_permuted():
     name = "timm:swin_tiny_patch4_window7_224"
     options = {"output_stride": 32, "embed_dim": 12, "depths": (1, 1, 1, 1), "num_heads": (1, 1, 1, 1)}
     backbone = create_backbone(name, **options).eval()
@@ -52,7 +52,7 @@ def test_transformers_take_images_of_any_size(name, stride, options):
     with torch.no_grad():
         for size in ((33, 47), (64, 64), (1, 1)):
             assert net(torch.randn(1, 3, *size)).shape == (1, 3, *size)
-    # and those of their own size as ever
+    # their native size still works
     plain = timm.create_model(name, features_only=True, **options).eval()
     plain.load_state_dict(net.backbone.net.state_dict())
     x = torch.randn(1, 3, 224, 224)
@@ -61,7 +61,7 @@ def test_transformers_take_images_of_any_size(name, stride, options):
             torch.testing.assert_close(found, expected)
 
 
-def test_an_encoder_of_one_size_stays_so():
+def test_a_fixed_size_encoder_reports_unknown_corners():
     options = {"embed_dim": 24, "depth": 3, "dynamic_img_size": False, "img_size": 32}
     backbone = create_backbone("timm:vit_tiny_patch16_224", output_stride=16, **options)
     assert backbone.corners is None and len(backbone(torch.randn(1, 3, 32, 32))) == 3
@@ -69,25 +69,25 @@ def test_an_encoder_of_one_size_stays_so():
         backbone(torch.randn(1, 3, 64, 64))
 
 
-def test_mistakes_are_named():
+def test_invalid_options_are_named():
     with pytest.raises(UnknownNameError, match="did you mean 'resnet50'"):
         create_backbone("timm:resnt50")
     with pytest.raises(OptionError, match=r"timm\.create_model"):
         create_backbone("timm:resnet18", no_such_option=1)
 
 
-def test_without_a_network_the_message_says_what_to_do(monkeypatch):
+def test_offline_the_message_says_what_to_do(monkeypatch):
     def offline(name, **options):
         assert options["pretrained"]
         raise OSError("no route to host")
 
     monkeypatch.setattr(timm, "create_model", offline)
     for name in ("resnet50", "timm:resnet18"):
-        with pytest.raises(CheckpointError, match=r"no route to host; without a network, pass the path"):
+        with pytest.raises(CheckpointError, match=r"no route to host; offline, pass the path"):
             create_backbone(name, pretrained="timm")
 
 
-def test_weights_of_timm_fit_both_stems(monkeypatch):
+def test_timm_weights_fit_both_stems(monkeypatch):
     """The names that stand for the downloads are in timm, and have our parameters."""
     real = timm.create_model
     monkeypatch.setattr(timm, "create_model", lambda name, pretrained, **rest: real(name, pretrained=False, **rest))

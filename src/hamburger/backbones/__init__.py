@@ -1,6 +1,6 @@
-"""Encoders: images to feature maps, by name."""
+"""Backbones: encoders from images to feature maps, created by name."""
 
-# importing a module registers what it holds
+# importing a module registers its backbones
 from hamburger.backbones import (
     base,  # noqa: F401
     resnet,  # noqa: F401

@@ -1,4 +1,4 @@
-"""A backbone by name."""
+"""Create a backbone by name, with pretrained weights."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def create_backbone(
     pretrained: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Backbone:
-    """A registered encoder, or `timm:<name>` for any of timm's.
+    """Return a registered backbone, or any timm encoder as `timm:<name>`.
 
-    `pretrained` is the path of a file of weights, or "timm" to download them. How the loading went is kept as
-    `backbone.report`, and is a warning where something did not fit.
+    `pretrained` is the path of a weights file, or "timm" to download the weights. `backbone.report` says what was
+    loaded; entries that do not fit also raise a warning.
     """
     if not isinstance(name, str):
-        raise OptionError(f"create_backbone: the name must be a string such as 'resnet50', got {name!r}")
+        raise OptionError(f"create_backbone: the name must be a string such as 'resnet50' (got {name!r})")
     download = pretrained == DOWNLOAD
     if name.startswith(PREFIX):
         backbone: Backbone = TimmBackbone(
@@ -37,10 +37,12 @@ def create_backbone(
         try:
             backbone = backbones.create(name, output_stride=output_stride, **options)
         except UnknownNameError as error:
-            raise UnknownNameError(f"{error}, and {PREFIX}<name> for any encoder of timm") from None
+            raise UnknownNameError(f"{error}, and {PREFIX}<name> for any timm encoder") from None
         if download:
             if not isinstance(backbone, ResNet):
-                raise OptionError(f"pretrained='timm': timm has no weights for '{name}'; leave pretrained out")
+                raise OptionError(
+                    f"create_backbone: timm has no weights for '{name}' (got pretrained='timm'); omit pretrained"
+                )
             source, state = load_timm_state(name, stem=backbone.stem, stride_in=backbone.stride_in)
             backbone.report = load_backbone_state(backbone, state, source=f"{PREFIX}{source}")
     if pretrained is not None and not download:

@@ -1,7 +1,7 @@
 """Dilated ResNets (He et al., CVPR 2016) as HamNet and EMANet use them. Checked against those authors' code.
 
-Names of parameters are torchvision's, so its files, timm's and the authors' fit; the deep stem is that of timm's
-`resnet50s`, a sequence of three convolutions under `conv1`.
+Parameters have torchvision's names, so weights files of torchvision, timm and the authors fit. The deep stem is that of
+timm's `resnet50s`: three convolutions in a sequence named `conv1`.
 """
 
 from __future__ import annotations
@@ -66,16 +66,16 @@ class BottleneckBlock(nn.Module):
 
 
 class ResNet(Backbone):
-    """b 3 h w   ->   four maps, of 1/4, 1/8 and twice the output stride, or as much of that as it leaves.
+    """b 3 h w   ->   four maps of strides 4, 8, 16 and 32, none above `output_stride`.
 
-    - `output_stride` 8, 16 or 32: where a stage would stride beyond it, it dilates instead. As in the authors' code the
-      first unit of such a stage has half the dilation of the others: it still reads the denser map.
-    - `multigrid`: factors on the dilations of the last stage, one per unit. (1, 2, 4) gives 1, 4, 8 at stride 16 and
-      2, 8, 16 at stride 8. Factors beyond the number of units are not used.
+    - `output_stride`: 8, 16 or 32. A stage that would exceed it dilates instead. As in the authors' code, the first
+      unit of such a stage has half the dilation of the others, since it still reads the denser map.
+    - `multigrid`: factors on the dilations of the last stage, one per unit. (1, 2, 4) gives dilations 1, 4, 8 at stride
+      16 and 2, 8, 16 at stride 8. Surplus factors are ignored.
     - `stem`: "deep", three 3x3 convolutions of 64, 64 and 128 channels as in HamNet; "plain", one 7x7 of 64.
-    - `stride_in`: the convolution of a bottleneck that strides: "3x3" (v1.5: torchvision, timm) or "1x1" (v1: the
-      original Caffe and Keras weights). The weights of both have the same names and shapes and no file tells them
-      apart by its tensors; with the wrong one a network still runs, worse.
+    - `stride_in`: the strided convolution of a bottleneck: "3x3" (v1.5: torchvision, timm) or "1x1" (v1: the original
+      Caffe and Keras weights). Both kinds of weights have the same names and shapes. With the wrong one a network still
+      runs, but worse.
     """
 
     def __init__(
@@ -90,13 +90,13 @@ class ResNet(Backbone):
     ) -> None:
         super().__init__()
         if output_stride not in LAST_STAGES:
-            raise OptionError(f"ResNet: output_stride must be 8, 16 or 32, got {output_stride!r}")
+            raise OptionError(f"ResNet: output_stride must be 8, 16 or 32 (got {output_stride!r})")
         check_choice("ResNet", "stem", stem, STEMS)
         check_choice("ResNet", "stride_in", stride_in, STRIDES_IN)
         if not isinstance(multigrid, (tuple, list)) or len(multigrid) < units[-1]:
             raise OptionError(
-                f"ResNet: multigrid needs a factor for each of the {units[-1]} units of the last stage, such as "
-                f"{(1, 2, 4)[: units[-1]]}; (1, 1, 1) is none. Got {multigrid!r}"
+                f"ResNet: multigrid needs a factor for each of the {units[-1]} units of the last stage (got "
+                f"{multigrid!r}); pass for example {(1, 2, 4)[: units[-1]]}, or ones for no multigrid"
             )
         for factor in multigrid:
             check_count("ResNet", "each factor of multigrid", factor, least=1)
@@ -114,15 +114,15 @@ class ResNet(Backbone):
         self.bn1, self.relu = BatchNorm2d(width), nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
         self.channels = tuple(width * block.expansion for width in (64, 128, 256, 512))
-        plans = ((1, 1), (2, 1), *LAST_STAGES[output_stride])
+        stride_dilation = ((1, 1), (2, 1), *LAST_STAGES[output_stride])
         stages, strides, a = [], [4], width
-        for i, (c, n, (stride, dilation)) in enumerate(zip(self.channels, units, plans, strict=True)):
+        for i, (c, n, (stride, dilation)) in enumerate(zip(self.channels, units, stride_dilation, strict=True)):
             grid = multigrid if i == 3 else (1,) * n
             stage = nn.Sequential()
             for j in range(n):
                 first = j == 0
-                reach = (max(dilation // 2, 1) if first else dilation) * grid[j]
-                stage.append(block(a, c, stride=stride if first else 1, dilation=reach, stride_in=stride_in))
+                unit_dilation = (max(dilation // 2, 1) if first else dilation) * grid[j]
+                stage.append(block(a, c, stride=stride if first else 1, dilation=unit_dilation, stride_in=stride_in))
                 a = c
             stages.append(stage)
             strides.append(strides[-1] * stride)
@@ -131,7 +131,7 @@ class ResNet(Backbone):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Convolutions N(0, 2 / (k k out)), as in the authors' code; norms stay at 1 and 0."""
+        """Draw convolutions from N(0, 2 / (k k out)), as in the authors' code; norms stay at 1 and 0."""
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 k, _ = module.kernel_size
@@ -147,7 +147,7 @@ class ResNet(Backbone):
 
 
 def make_conv(a: int, c: int, k: int, stride: int = 1, dilation: int = 1) -> nn.Conv2d:
-    """Padded so that a stride divides the size, rounding up."""
+    """Return a convolution padded so that a stride divides the size, rounding up."""
     return nn.Conv2d(a, c, k, stride, padding=dilation * (k // 2), dilation=dilation, bias=False)
 
 

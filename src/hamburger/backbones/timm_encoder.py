@@ -1,4 +1,4 @@
-"""Any encoder of timm that gives feature maps, as `timm:<name>`."""
+"""Any timm encoder with feature maps as a backbone, `timm:<name>`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hamburger.backbones.base import Backbone
 from hamburger.errors import CheckpointError, OptionError, ShapeError, UnknownNameError, did_you_mean
 
 PREFIX = "timm:"
-MAPS = 4  # the deepest ones; where there are more, the shallowest is of stride 2 and no head wants it
-# how Swin and ViT take images of other sizes than they were made for
+MAPS = 4  # keep the deepest maps; encoders with five also have one of stride 2, which no head uses
+# options that make Swin and ViT accept images of any size
 ANY_SIZE = {"strict_img_size": False, "dynamic_img_size": True}
-# our ResNets -> the weights in timm of the same network
+# our ResNets (name, stem) -> the timm weights of the same network
 SAME_NETWORK = {
     **{(name, "plain"): f"{name}.tv_in1k" for name in ("resnet18", "resnet34", "resnet50", "resnet101")},
     ("resnet50", "deep"): "resnet50s.gluon_in1k",
@@ -27,17 +27,17 @@ SAME_NETWORK = {
 class TimmBackbone(Backbone):
     """b 3 h w   ->   the deepest feature maps of a timm encoder, four or as many as it has.
 
-    `options` go to `timm.create_model`. `output_stride` must be one that the encoder has or can be dilated to.
+    `options` are passed to `timm.create_model`. The encoder must have `output_stride` or support dilation to it.
     """
 
     def __init__(self, name: str, *, output_stride: int, pretrained: bool = False, **options: Any) -> None:
         super().__init__()
         call = f"{PREFIX}{name}"
         check_timm_name(name)
-        # without output_stride it has one stride only; whether that is the one asked for: below
-        wishes = {"output_stride": output_stride, **ANY_SIZE}
+        # an encoder that does not take output_stride has a fixed stride, which is checked below
+        optional = {"output_stride": output_stride, **ANY_SIZE}
         self.net = create_with_supported(
-            {name: value for name, value in wishes.items() if name not in options},
+            {name: value for name, value in optional.items() if name not in options},
             call,
             name,
             features_only=True,
@@ -48,27 +48,29 @@ class TimmBackbone(Backbone):
         self.channels, self.strides = tuple(info.channels()[-MAPS:]), tuple(info.reduction()[-MAPS:])
         if self.strides[-1] != output_stride:
             raise OptionError(
-                f"backbone '{call}' has an output stride of {self.strides[-1]} and cannot be dilated to "
+                f"backbone '{call}': the output stride is {self.strides[-1]} and cannot be dilated to "
                 f"{output_stride}; pass output_stride={self.strides[-1]}"
             )
         layout = getattr(self.net, "output_fmt", "NCHW")
         self.channels_first = str(getattr(layout, "value", layout)) == "NCHW"
-        self.corners = self._corners()
+        self.corners = self._find_corners()
 
     @torch.no_grad()
-    def _corners(self) -> bool | None:
-        """Found by trying: 2 s + 1 pixels are three corners of stride s, but two patches and a rest.
+    def _find_corners(self) -> bool | None:
+        """Return `corners` (see `Backbone`), found by running the encoder on small images.
 
-        Transformers refuse the rest, but take whole patches of any number, or are of one size.
+        2 s + 1 pixels give three positions for padded convolutions of stride s, but two patches and a remainder.
+        Transformers refuse the remainder; they take any whole number of patches, or images of one size only.
         """
         stride = max(self.strides)
-        last = self._positions(2 * stride + 1)
-        if last is not None:
-            return last == 3
-        return False if (self._positions(2 * stride), self._positions(3 * stride)) == (2, 3) else None
+        positions = self._count_positions(2 * stride + 1)
+        if positions is not None:
+            return positions == 3
+        patches = (self._count_positions(2 * stride), self._count_positions(3 * stride))
+        return False if patches == (2, 3) else None
 
-    def _positions(self, side: int) -> int | None:
-        """On a side of the deepest map of an image of that side; None where it is not taken."""
+    def _count_positions(self, side: int) -> int | None:
+        """Return the width of the deepest map for an image of that side, None if the encoder refuses the image."""
         training = self.training
         try:
             return int(self.eval().forward(torch.zeros(1, 3, side, side))[-1].shape[-1])
@@ -80,72 +82,71 @@ class TimmBackbone(Backbone):
     def forward(self, x: Tensor) -> list[Tensor]:
         try:
             maps = self.net(x)[-MAPS:]
-        except AssertionError as error:  # how encoders of a fixed image size refuse another
+        except AssertionError as error:  # raised by encoders of a fixed image size
             raise ShapeError(
-                f"backbone '{type(self.net).__name__}' of timm does not take images of {tuple(x.shape[2:])}: {error}; "
-                f"crop to its size, or pass backbone_options={{'img_size': ...}} where it has that option"
+                f"timm backbone '{type(self.net).__name__}': does not accept images of {tuple(x.shape[2:])}: {error}; "
+                f"crop to its size, or pass backbone_options={{'img_size': ...}} if it has that option"
             ) from error
         return list(maps) if self.channels_first else [y.movedim(-1, 1) for y in maps]
 
 
-def require_timm(call: str) -> ModuleType:
+def import_timm(call: str) -> ModuleType:
     try:
         import timm
     except ImportError as error:
-        raise OptionError(f"{call} needs the package timm: pip install 'hamburger[train]'") from error
+        raise OptionError(f"{call} needs the package timm; pip install 'hamburger[train]'") from error
     module: ModuleType = timm
     return module
 
 
 def check_timm_name(name: str) -> None:
-    timm = require_timm(f"backbone '{PREFIX}{name}'")
+    timm = import_timm(f"backbone '{PREFIX}{name}'")
     if name.startswith(("hf-hub:", "hf_hub:")) or timm.is_model(name):
         return
     near = difflib.get_close_matches(name, timm.list_models(), n=3, cutoff=0.4)
     hint = did_you_mean(name, near) if near else ""
-    raise UnknownNameError(f"timm has no model '{name}'{hint}; `timm.list_models()` has them all")
+    raise UnknownNameError(f"timm has no model '{name}'{hint}; `timm.list_models()` lists them all")
 
 
-def create_with_supported(wishes: dict[str, Any], call: str, name: str, **options: Any) -> Any:
-    """`create` with those wishes that the encoder takes."""
+def create_with_supported(optional: dict[str, Any], call: str, name: str, **options: Any) -> Any:
+    """Create the timm model with those of the `optional` options that it accepts."""
     try:
-        return create_timm_model(call, name, **wishes, **options)
+        return create_timm_model(call, name, **optional, **options)
     except TypeError as error:
-        refused = next((wish for wish in wishes if wish in str(error)), None)
+        refused = next((option for option in optional if option in str(error)), None)
         if refused is None:
             raise OptionError(f"backbone '{call}': {error}; its options are those of timm.create_model") from error
-    return create_with_supported(
-        {wish: value for wish, value in wishes.items() if wish != refused}, call, name, **options
-    )
+    accepted = {option: value for option, value in optional.items() if option != refused}
+    return create_with_supported(accepted, call, name, **options)
 
 
 def create_timm_model(call: str, name: str, *, pretrained: bool, **options: Any) -> Any:
-    """`timm.create_model`, with what a user can do about its failures."""
-    timm = require_timm(call)
+    """Call `timm.create_model`; its failures become errors that say what to do."""
+    timm = import_timm(call)
     try:
         return timm.create_model(name, pretrained=pretrained, **options)
     except TypeError:
         raise
-    except Exception as error:  # a download fails in as many ways as there are networks
+    except Exception as error:  # a download can fail with any exception
         why = (str(error).strip().splitlines() or [""])[0]
         if "features_only" in why:
-            raise OptionError(f"backbone '{call}' gives no feature maps: {why}; choose another encoder") from error
+            raise OptionError(f"backbone '{call}': has no feature maps: {why}; choose another encoder") from error
         if not pretrained:
-            raise OptionError(f"backbone '{call}' could not be built: {type(error).__name__}: {why}") from error
+            raise OptionError(f"backbone '{call}': could not be built: {type(error).__name__}: {why}") from error
         raise CheckpointError(
-            f"pretrained='timm': the weights of '{name}' could not be had: {type(error).__name__}: {why}; without a "
-            f"network, pass the path of a .safetensors or .pth file instead"
+            f"pretrained='timm': the weights of '{name}' could not be downloaded: {type(error).__name__}: {why}; "
+            f"offline, pass the path of a .safetensors or .pth file instead"
         ) from error
 
 
 def load_timm_state(name: str, *, stem: str, stride_in: str) -> tuple[str, dict[str, Tensor]]:
-    """The name in timm of one of our ResNets, and the weights of it."""
+    """Return the timm name and the state dict of the weights for one of our ResNets."""
     tag = SAME_NETWORK.get((name, stem))
     if tag is None:
         raise OptionError(f"pretrained='timm': timm has no {name} with stem='{stem}'; pass stem='plain', or a file")
     if stride_in != "3x3":
         raise OptionError(
-            f"pretrained='timm': the weights in timm have their strides in the 3x3 convolutions, and the network was "
-            f"asked for stride_in='{stride_in}'; leave stride_in at '3x3', or pass a file of v1 weights"
+            f"pretrained='timm': timm's weights stride in the 3x3 convolutions (got stride_in='{stride_in}'); leave "
+            f"stride_in at '3x3', or pass a file of v1 weights"
         )
     return tag, create_timm_model(name, tag, pretrained=True).state_dict()
