@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from hamburger.solvers import decompose, hams
+from hamburger.hams import decompose, hams
 
 if TYPE_CHECKING:
     from rich.table import Table

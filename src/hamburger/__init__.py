@@ -22,10 +22,7 @@ from hamburger.errors import (
     TrainingError,
     UnknownNameError,
 )
-from hamburger.insertion import insert_context, remove_contexts, replace_attention
-from hamburger.layers import Hamburger, HamLayer
-from hamburger.shapes import debug
-from hamburger.solvers import (
+from hamburger.hams import (
     CD,
     NMF,
     VQ,
@@ -39,6 +36,9 @@ from hamburger.solvers import (
     hams,
     one_step,
 )
+from hamburger.insertion import insert_context, remove_contexts, replace_attention
+from hamburger.layers import Hamburger, HamLayer
+from hamburger.shapes import debug
 
 if TYPE_CHECKING:
     from hamburger.generation.networks.create import create_gan

@@ -9,10 +9,10 @@ triton = pytest.importorskip("triton")
 
 from test_block_compiles import Compiler  # noqa: E402
 
+from hamburger.hams.fused import ROOM  # noqa: F401
 from hamburger.ops import launch  # noqa: E402
 from hamburger.ops.cd import fused as cd  # noqa: E402
 from hamburger.ops.nmf import fused as nmf  # noqa: E402
-from hamburger.solvers.backend import ROOM  # noqa: E402
 
 pytestmark = [
     pytest.mark.kernels,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from hamburger.solvers.backend import VARIABLE
+from hamburger.hams.fused import VARIABLE
 
 
 def asked() -> str:

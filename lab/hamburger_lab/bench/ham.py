@@ -13,9 +13,9 @@ from torch import Tensor
 
 from hamburger.environment import Environment
 from hamburger.errors import OptionError, check_choice, check_count, check_seed
-from hamburger.solvers import Ham, hams, one_step
-from hamburger.solvers.backend import why_not
-from hamburger.solvers.decompose import run
+from hamburger.hams import Ham, hams, one_step
+from hamburger.hams.decompose import run
+from hamburger.hams.fused import why_not
 from hamburger_lab.bench.case import TOLERANCE, block
 from hamburger_lab.bench.gate import GateError
 from hamburger_lab.bench.roofline import Rates, floor_ms

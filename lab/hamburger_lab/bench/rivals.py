@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hamburger.solvers import CD, NMF, VQ, Ham, one_step
-from hamburger.solvers.decompose import run
+from hamburger.hams import CD, NMF, VQ, Ham, one_step
+from hamburger.hams.decompose import run
 from hamburger_lab.bench import authors_reference
 from hamburger_lab.bench.timing import Contender
 

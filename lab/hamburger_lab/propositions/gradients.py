@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from hamburger.errors import ImplicitGradientError, OptionError
+from hamburger.hams.base import Ham
+from hamburger.hams.decompose import decompose
 from hamburger.inspect.convergence import ROUND_OFF, Flow, jacobians
-from hamburger.solvers.base import Ham
-from hamburger.solvers.decompose import decompose
 
 REFERENCE = "bptt"
 DENSE = "proposition-2"  # the formula solved densely, and never refused

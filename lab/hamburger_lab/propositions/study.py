@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hamburger.environment import Environment
+from hamburger.hams import CD, NMF, VQ, Ham
 from hamburger.inspect.convergence import Contraction, Terms, contraction, spectrum, terms
-from hamburger.solvers import CD, NMF, VQ, Ham
 from hamburger_lab.propositions.gradients import DENSE, REFERENCE, Gradients, compare_gradients
 
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from hamburger.errors import InputError, OptionError, ShapeError
+from hamburger.hams.decompose import Decomposition, run
 from hamburger.inspect.hooks import Seen, look, module_named
 from hamburger.layers.ham import HamLayer
-from hamburger.solvers.decompose import Decomposition, run
 
 
 class CodeMaps(NamedTuple):

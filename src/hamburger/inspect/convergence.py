@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from hamburger.errors import OptionError, ShapeError, check_count
-from hamburger.solvers.base import Factors, Ham
+from hamburger.hams.base import Factors, Ham
 
 # Below this fraction of |h|, a move is the round-off of float64 and its ratio to the last one means nothing.
 ROUND_OFF = 1e-12

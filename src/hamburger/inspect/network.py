@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hamburger.errors import InputError
+from hamburger.hams.decompose import run
+from hamburger.hams.gradients import as_gradient
 from hamburger.inspect.atoms import ham_layers
 from hamburger.inspect.hooks import attention_layers, attention_maps, evaluating, look
 from hamburger.inspect.spectrum import cumulative_energy, effective_rank, numerical_rank, rank_for, shares_at
 from hamburger.layers.ham import HamLayer
-from hamburger.solvers.decompose import run
-from hamburger.solvers.grad import as_gradient
 
 CONTEXT = "head.context"
 SILENT = 0.01  # a channel below this share of the mean channel's size says nothing

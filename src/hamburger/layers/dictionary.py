@@ -7,10 +7,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from hamburger.errors import OptionError, check_choice, check_positive
-from hamburger.ops import cosine
-from hamburger.ops.weyl import weyl_multipliers, weyl_uniform
+from hamburger.hams.base import Ham, weyl_multipliers, weyl_uniform
+from hamburger.linalg import normalize_columns
 from hamburger.precision import HALF
-from hamburger.solvers.base import Ham
 
 INITS = ("random", "fixed", "learned", "online")
 
@@ -59,7 +58,7 @@ class Dictionary(nn.Module):
             dist.all_reduce(packed)
             total, count = packed[:-1].view_as(total), packed[-1]
         mean = (total / count).to(self.bases.dtype)
-        moved = cosine.normalize(torch.lerp(self.bases, mean, self.momentum))
+        moved = normalize_columns(torch.lerp(self.bases, mean, self.momentum))
         # one batch with NaN must not poison the average for good; decided on the device, without waiting for it
         self.bases.copy_(torch.where(torch.isfinite(moved).all(), moved, self.bases))
 
@@ -91,7 +90,7 @@ class PositionDictionary(nn.Module):
             return None
         dtype = torch.float32 if x.dtype in HALF else x.dtype
         u = weyl_uniform(self.multipliers, x.shape[1], dtype=dtype)
-        return cosine.normalize((u if self.ham.nonnegative else u - 0.5).mT[None])
+        return normalize_columns((u if self.ham.nonnegative else u - 0.5).mT[None])
 
     def update(self, bases: Tensor) -> None:
         """Nothing to keep."""

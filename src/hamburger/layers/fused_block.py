@@ -10,18 +10,18 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.module import _has_any_global_hook
 
 from hamburger import distributed
+from hamburger.hams.base import Ham
+from hamburger.hams.cd import CD
+from hamburger.hams.fused import DTYPES, exporting, fuses
+from hamburger.hams.gradients import one_step
+from hamburger.hams.nmf import NMF
+from hamburger.hams.vq import VQ
 from hamburger.layers import norm as norms
 from hamburger.layers.bread import Bread
 from hamburger.layers.dictionary import Dictionary
 from hamburger.layers.ham import HamLayer
 from hamburger.ops.block import Batch, Norm, Plan, Weights
 from hamburger.precision import autocast_dtype
-from hamburger.solvers.backend import DTYPES, exporting, fuses
-from hamburger.solvers.base import Ham
-from hamburger.solvers.cd import CD
-from hamburger.solvers.grad import one_step
-from hamburger.solvers.nmf import NMF
-from hamburger.solvers.vq import VQ
 
 if TYPE_CHECKING:
     from hamburger.layers.burger import Hamburger

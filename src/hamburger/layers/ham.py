@@ -6,12 +6,12 @@ from torch import Tensor, nn
 
 from hamburger import distributed
 from hamburger.errors import OptionError, ShapeError, check_choice, check_count, check_seed
+from hamburger.hams.base import Ham
+from hamburger.hams.decompose import as_ham, run
+from hamburger.hams.fused import BACKENDS
+from hamburger.hams.gradients import BPTT, Gradient, as_gradient, bptt, one_step
 from hamburger.layers.dictionary import Dictionary, PositionDictionary
 from hamburger.precision import widen
-from hamburger.solvers.backend import BACKENDS
-from hamburger.solvers.base import Ham
-from hamburger.solvers.decompose import as_ham, run
-from hamburger.solvers.grad import BPTT, Gradient, as_gradient, bptt, one_step
 
 AXES = ("spatial", "channel")
 

@@ -13,12 +13,12 @@ import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
 
-from hamburger.ops import cosine
+from hamburger import linalg
 from hamburger.ops.layouts import SWIZZLED, product_layout, row_layout, tile_layout
 from hamburger.ops.stream_kernels import load_bases_at_once
 from hamburger.ops.wave_kernels import ready, threads_meet
 
-EPS = gl.constexpr(cosine.EPS)
+EPS = gl.constexpr(linalg.EPS)
 TINY = gl.constexpr(1.1754943508222875e-38)  # the least normal float32
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hamburger.ops import cosine, launch
+from hamburger.linalg import EPS
+from hamburger.ops import launch
 from hamburger.ops.cosine_kernels import assign_kernel, centroids_kernel
 from hamburger.ops.start import start
 from hamburger.ops.tiles import Blocks, cdiv, power_of_two
@@ -37,7 +38,7 @@ def centroids(sums: Tensor, t: Blocks) -> Tensor:
     start(
         # tiles of d on the first axis: the others end at 65,535, and d is all positions where channels are decomposed
         centroids_kernel, (b * cdiv(d, t.FD), cdiv(r, t.FR)),
-        sums, bases, d, r, parts, EPS=cosine.EPS, FD=t.FD, FR=t.FR, FP=min(t.FP, power_of_two(parts)), num_warps=4,
+        sums, bases, d, r, parts, EPS=EPS, FD=t.FD, FR=t.FR, FP=min(t.FP, power_of_two(parts)), num_warps=4,
     )  # fmt: skip
     return bases
 
@@ -60,6 +61,6 @@ def assign(
     start(
         assign_kernel, (b * cdiv(n, t.BN),),
         x, bases, scale, codes, out, d, n, r, *x.stride(), *out.stride(), temperature,
-        FIRST=first, CENTROIDS=centroids, EXPAND=y is not None, EPS=cosine.EPS, TINY=TINY,
+        FIRST=first, CENTROIDS=centroids, EXPAND=y is not None, EPS=EPS, TINY=TINY,
         KIND=launch.kind(x.dtype, fine=True), COARSE=launch.kind(x.dtype), R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,
     )  # fmt: skip

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hamburger.errors import HamburgerError
+from hamburger.hams.base import hams
 from hamburger.report.statistics import Difference, Summary, paired, summarise
-from hamburger.solvers.base import hams
 from hamburger.tasks.recipes import kind_named
 from hamburger.training.task import Kind
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from hamburger.cli.app import app
 from hamburger.errors import OptionError
-from hamburger.solvers.decompose import decompose
+from hamburger.hams.decompose import decompose
 from hamburger_lab.bench import gradients as bench
 
 SMALL = {"sizes": (60,), "dim": 16, "rank": 4, "repeats": 5}

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hamburger.ops import cosine, launch
+from hamburger.linalg import EPS
+from hamburger.ops import launch
 from hamburger.ops.block import Norm, back_kernels, kernels, long_bread
 from hamburger.ops.start import start
 from hamburger.ops.tiles import PROGRAMS, Blocks, blocks, cdiv, power_of_two, split
@@ -52,7 +53,7 @@ def prepare(lower: Tensor, initial: Tensor, b: int, dtype: torch.dtype, *, unit:
     start(
         kernels.prepare_kernel, (max(1, grid),),
         lower, rounded, initial, made, counts, lower.numel(), d, r, counts.numel(), d * r if samples == b else 0,
-        cosine.EPS, ROUND=rounds, MAKE=makes, UNIT=unit, BLOCK=block, D=power_of_two(d), FR=width, num_warps=8,
+        EPS, ROUND=rounds, MAKE=makes, UNIT=unit, BLOCK=block, D=power_of_two(d), FR=width, num_warps=8,
     )  # fmt: skip
     return Ready(rounded, made, counts)
 

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hamburger.ops import cosine, cosine_fused, cosine_stream, launch
-from hamburger.ops.cd import reference, ridge, wave
+from hamburger.linalg import normalize_columns, ridge_projector
+from hamburger.ops import cosine_fused, cosine_stream, launch
+from hamburger.ops.cd import ridge, wave
 from hamburger.ops.cd.kernels import readout_kernel
 from hamburger.ops.start import device_of, start
 from hamburger.ops.stream import stream_of
@@ -98,10 +99,10 @@ def _sweeps(
     if streamed is not None and wave.fits(steps, beta):
         found, projector = ridge.projector(moved, beta, streamed)
     else:
-        found = cosine.normalize(moved) if steps else bases.clone()
+        found = normalize_columns(moved) if steps else bases.clone()
         with full_precision(x.device.type):
             # r x d does not grow with n: torch's solve will do
-            projector = reference.projector(found, beta).mT.contiguous()
+            projector = ridge_projector(found, beta).mT.contiguous()
     codes = x.new_empty(b, n, r, dtype=dtype)
     y = torch.empty_like(x) if product else None
     _launch(x, projector, found, None, codes, y)

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hamburger.ops import cosine, cosine_fused, cosine_stream, cosine_wave, launch
+from hamburger.linalg import EPS
+from hamburger.ops import cosine_fused, cosine_stream, cosine_wave, launch
 from hamburger.ops.start import device_of, start
 from hamburger.ops.stream import Stream, stream_of
 from hamburger.ops.tape import Outputs, taped
@@ -138,7 +139,7 @@ def input_cotangent(
         x, of_y, bases, of_c, dx, bases if sums is None else sums, d, n, r,
         *x.stride(), *of_y.stride(), *dx.stride(), temperature,
         OF_Y=dy is not None, OF_C=dc is not None, SUMS=sums is not None,
-        CONSTANT=constant_norms, EPS=cosine.EPS, TINY=cosine_fused.TINY,
+        CONSTANT=constant_norms, EPS=EPS, TINY=cosine_fused.TINY,
         KIND=launch.kind(x.dtype, fine=True), COARSE=launch.kind(x.dtype),
         R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""X (b d n) -> bases, codes and their product, for any ham and any gradient."""
+"""`decompose`: X (b d n) to bases, codes and their product, with any ham and any gradient strategy."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from hamburger.errors import InputError, OptionError, ShapeError, check_count
+from hamburger.hams import fused
+from hamburger.hams.base import Factors, Ham, hams
+from hamburger.hams.fused import fuses
+from hamburger.hams.gradients import Gradient, as_gradient, one_step
 from hamburger.precision import full_precision, widen
 from hamburger.shapes import check_finite, check_nonnegative, check_shapes, check_tensor
-from hamburger.solvers import fused
-from hamburger.solvers.backend import fuses
-from hamburger.solvers.base import Factors, Ham, hams
-from hamburger.solvers.grad import Gradient, as_gradient, one_step
 
 
 class Decomposition(NamedTuple):
@@ -25,14 +25,14 @@ class Decomposition(NamedTuple):
 
 
 def as_ham(ham: str | Ham, **options: Any) -> Ham:
-    """A ham from its name and options; a ready one is passed through and takes no further options."""
+    """A ham from its name and options; a ham value is returned as it is and takes no further options."""
     if isinstance(ham, str):
         return hams.create(ham, **options)
     if not isinstance(ham, Ham):
         raise OptionError(f"a ham is a name or an instance of hamburger.Ham, got {ham!r}; names: {hams.names()}")
     if options:
         raise OptionError(
-            f"{', '.join(options)} cannot be set beside a ready ham; give it when building {type(ham).__name__}(...)"
+            f"{', '.join(options)} cannot be combined with a ham value; pass it to {type(ham).__name__}(...)"
         )
     return ham
 
@@ -50,11 +50,11 @@ def decompose(
 ) -> Decomposition:
     """Low-rank factors of x: b d n, and their product D C.
 
-    `steps` sweeps of the ham's optimiser, then one read-out of the codes under the bases found. The start is `bases`
-    ((b or 1) d r), which makes the call deterministic, or is drawn from `generator` (torch's default without one).
-    `grad` says what is differentiated and never changes the value. `backend` is "plain" (torch), "fused" (kernels for
-    CUDA, one-step gradient; raises where they cannot) or "auto", which the variable HAM_BACKEND can settle. Other
-    keywords are options of a ham given by name.
+    Runs `steps` steps of the ham's optimiser, then one read-out of the codes under the final bases. The initial bases
+    are `bases` ((b or 1) d r), which makes the call deterministic, or drawn from `generator` (default: torch's).
+    `grad` sets what is differentiated and never changes the value. `backend` is "plain" (torch), "fused" (CUDA
+    kernels with the one-step gradient; raises where they do not apply) or "auto", which the environment variable
+    HAM_BACKEND can override. Other keywords are options of a ham given by name.
 
     >>> out = decompose(torch.rand(2, 32, 100), "nmf", rank=4, steps=6)
     >>> out.bases.shape, out.codes.shape, out.reconstruction.shape
@@ -92,7 +92,7 @@ def run(
     generator: torch.Generator | None = None,
     backend: str = "auto",
 ) -> Decomposition:
-    """`decompose` without its checks, for layers that have made them."""
+    """`decompose` without its checks, for layers that have already made them."""
     with full_precision(x.device.type):
         if fuses(backend, x, ham, grad, bases):
             return Decomposition(*fused.solve(x, ham, steps=steps, bases=bases, generator=generator))

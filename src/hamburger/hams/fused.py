@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from hamburger.errors import OptionError, check_choice
+from hamburger.hams.base import Ham
+from hamburger.hams.cd import CD
+from hamburger.hams.gradients import Gradient, one_step
+from hamburger.hams.nmf import NMF
+from hamburger.hams.vq import VQ
 from hamburger.ops.tiles import MOST_RANK
-from hamburger.solvers.base import Ham
-from hamburger.solvers.cd import CD
-from hamburger.solvers.grad import Gradient, one_step
-from hamburger.solvers.nmf import NMF
-from hamburger.solvers.vq import VQ
+from hamburger.precision import widen
 
 BACKENDS = ("auto", "plain", "fused")
 VARIABLE = "HAM_BACKEND"  # what "auto" means, for a whole process
@@ -53,6 +54,8 @@ def why_not(x: Tensor, ham: Ham, grad: Gradient, bases: Tensor | None) -> str | 
     """Why the fused kernels cannot solve this; None where they can."""
     if type(ham) not in FUSED:  # a subclass may change any step
         return f"there are kernels for {', '.join(kind.__name__ for kind in FUSED)}, not for {type(ham).__name__}"
+    if not ham.readout_updates:
+        return "the kernels end with a final update of the codes, which final_update=False leaves out"
     if isinstance(ham, NMF) and ham.codes_init != "softmax":
         return f"the kernels start from codes_init='softmax', not from {ham.codes_init!r}"
     if ham.rank > MOST_RANK:
@@ -102,3 +105,31 @@ def why_too_small(shared: int, rank: int) -> str | None:
     if shared >= needed:
         return None
     return f"a rank of {rank} needs {needed:,} bytes of shared memory in a program, and this card has {shared:,}"
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A ham's sweeps, read-out and product by the fused kernels: triton is imported when the first is run.
+
+
+def solve(
+    x: Tensor, ham: Ham, *, steps: int, bases: Tensor | None, generator: torch.Generator | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """x: b d n   bases: (b or 1) d r   ->   bases: b d r,  codes: b r n,  D C: b d n"""
+    with torch.no_grad():
+        if bases is None:
+            start = ham.draw(x.shape[0], x.shape[1], like=widen(x[:0]), generator=generator)
+        else:
+            start = bases.float().expand(x.shape[0], -1, -1)
+    if isinstance(ham, NMF):
+        from hamburger.ops.nmf import fused as nmf
+
+        return nmf.decompose(x, start, steps=steps, eps=ham.eps)
+    if isinstance(ham, VQ):
+        from hamburger.ops.vq import fused as vq
+
+        return vq.decompose(x, start, steps=steps, temperature=ham.temperature, constant_norms=ham.constant_norms)
+    if isinstance(ham, CD):
+        from hamburger.ops.cd import fused as cd
+
+        return cd.decompose(x, start, steps=steps, temperature=ham.temperature, beta=ham.beta)
+    raise OptionError(f"decompose: backend 'fused' has no kernels for {type(ham).__name__}; take backend='plain'")

@@ -7,7 +7,7 @@ import torch
 from torch.autograd import gradcheck
 
 import hamburger as hb
-from hamburger.solvers import as_gradient
+from hamburger.hams import as_gradient
 from hamburger.testing import assert_close
 
 # Temperatures at which six sweeps are smooth enough for finite differences.
@@ -255,7 +255,7 @@ def test_implicit_refuses_an_unstable_fixed_point():
 
 
 def test_gmres_keeps_its_residual_in_float32():
-    from hamburger.solvers.gmres import gmres
+    from hamburger.hams.implicit import gmres
 
     g = torch.Generator().manual_seed(0)
     q = torch.linalg.qr(torch.randn(40, 40, generator=g))[0]

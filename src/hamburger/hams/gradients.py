@@ -1,7 +1,7 @@
-"""How a solve is differentiated: an axis of its own. A strategy changes the gradient, never the value.
+"""Gradient strategies: how a solve is differentiated. A strategy changes the gradient, never the value.
 
-Each strategy runs K sweeps from a start and decides what autograd sees of them; `readout` follows outside and always
-carries gradient.
+Each strategy runs K steps from initial factors and decides which of them autograd records. `readout` follows outside
+and always carries gradient.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ import torch
 from torch import Tensor
 
 from hamburger.errors import OptionError, check_count, did_you_mean
-from hamburger.solvers.base import Factors, Ham
+from hamburger.hams.base import Factors, Ham
 
 
 class Gradient(Protocol):
-    """`start()` makes the first factors from x; the strategy calls it inside or outside the graph."""
+    """A strategy. `start()` makes the initial factors from x; the strategy calls it inside or outside the graph."""
 
     def __call__(self, ham: Ham, x: Tensor, start: Callable[[], Factors], steps: int) -> Factors: ...
 
 
 @dataclass(frozen=True)
 class Truncated:
-    """Keep the graph of the last `keep` sweeps; the start and the sweeps before them are constants.
+    """Keep the graph of the last `keep` steps; the initial factors and the earlier steps are constants.
 
     `keep=1` is Eq. 13 read literally on (D, C); `keep=0`, named `one_step`, is what the authors' code does: only the
-    read-out of the codes carries gradient. Memory does not grow with the number of sweeps.
+    read-out of the codes carries gradient. Memory does not grow with the number of steps.
     """
 
     keep: int
@@ -37,7 +37,7 @@ class Truncated:
         check_count("Truncated", "keep", self.keep, least=0)
 
     def __call__(self, ham: Ham, x: Tensor, start: Callable[[], Factors], steps: int) -> Factors:
-        keep = min(self.keep, steps)
+        keep = min(self.keep if ham.readout_updates else max(1, self.keep), steps)
         with torch.no_grad():
             factors = ham.solve(x, start(), steps - keep)
         return ham.solve(x, factors, keep) if keep else factors
@@ -48,7 +48,7 @@ class Truncated:
 
 @dataclass(frozen=True)
 class BPTT:
-    """Back-propagation through all sweeps, the initial codes and given bases included (Eq. 12)."""
+    """Back-propagation through all steps, including the initial codes and given bases (Eq. 12)."""
 
     def __call__(self, ham: Ham, x: Tensor, start: Callable[[], Factors], steps: int) -> Factors:
         return ham.solve(x, start(), steps)
@@ -62,8 +62,8 @@ bptt = BPTT()
 
 
 def as_gradient(grad: str | Gradient) -> Gradient:
-    """A strategy from its name: "one-step", "bptt", "truncated:2", "implicit"; a ready one is passed through."""
-    from hamburger.solvers.implicit import Implicit
+    """A strategy from its name: "one-step", "bptt", "truncated:2", "implicit"; a strategy is returned as it is."""
+    from hamburger.hams.implicit import Implicit
 
     if isinstance(grad, (Truncated, BPTT, Implicit)) or (callable(grad) and not isinstance(grad, (str, type))):
         return grad

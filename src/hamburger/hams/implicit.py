@@ -1,9 +1,9 @@
-"""Implicit differentiation of a solve (Proposition 2), with a residual that is checked before anything is returned.
+"""Implicit differentiation of a solve (Proposition 2), with a residual check before anything is returned.
 
-At a fixed point h = F(h, x) the gradient is v^T dF/dx with (I - dF/dh)^T v = g, g being what arrives at h. The series
-v = g + J^T g + ... that defines v diverges as soon as J has an eigenvalue outside the unit circle, and NMF's J has r
-of them at 1: bases and codes trade scale. So the trade is taken out of the state (unit columns), the system is solved
-by GMRES, one system per sample, and a solution that does not solve it, or is out of all proportion, raises.
+At a fixed point h = F(h, x) the gradient is v^T dF/dx with (I - dF/dh)^T v = g, where g is the gradient that arrives
+at h. The series v = g + J^T g + ... that defines v diverges as soon as J has an eigenvalue outside the unit circle,
+and NMF's J has r of them at 1: bases and codes trade scale. So the state is normalised to unit columns, the system is
+solved by GMRES, one system per sample, and an inaccurate or implausibly large solution raises.
 """
 
 from __future__ import annotations
@@ -17,19 +17,18 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hamburger.errors import ImplicitGradientError, check_count, check_positive
-from hamburger.solvers.base import Factors, Ham
-from hamburger.solvers.gmres import gmres
+from hamburger.hams.base import Factors, Ham
 
 
 @dataclass(frozen=True)
 class Implicit:
-    """Gradient of the fixed point that the sweeps approach.
+    """Gradient of the fixed point that the steps approach.
 
     - `tol`: largest relative residual of the linear system that is accepted.
-    - `iterations`: GMRES steps, each one backward pass through one sweep.
+    - `iterations`: GMRES iterations; each is one backward pass through one step.
     - `max_growth`: largest |v| / |g| that is accepted; the paper's bound on it is 1 / (1 - L_h).
     - `max_drift`: Proposition 2 holds at a fixed point, so this bounds the relative distance to it, as one Newton step
-      estimates it. It must also be stable: moves that get longer from sweep to sweep are refused.
+      estimates it. It must also be stable: updates that grow from step to step are rejected.
     """
 
     tol: float = 1e-3
@@ -73,16 +72,16 @@ class _FixedPoint(torch.autograd.Function):
         with torch.enable_grad():
             x = x.detach().requires_grad_()
             state = [t.detach().requires_grad_() for t in state]
-            swept = [t for t in ham.step(x, Factors(*state)) if t is not None]
-            after, _ = _fix_scale(ham, swept, cotangents)
+            after_step = [t for t in ham.step(x, Factors(*state)) if t is not None]
+            after, _ = _fix_scale(ham, after_step, cotangents)
 
         def pull(v: Tensor, to: list[Tensor]) -> list[Tensor]:
-            """v^T times the Jacobian of one sweep.   v: b m"""
+            """v^T times the Jacobian of one step.   v: b m"""
             pulled = torch.autograd.grad(after, to, _split(v, after), retain_graph=True, allow_unused=True)
             return [torch.zeros_like(t) if p is None else p for p, t in zip(pulled, to, strict=True)]
 
         def push(w: Tensor) -> Tensor:
-            """The Jacobian of one sweep times w: what pulling back a cotangent does, seen from the other side."""
+            """The Jacobian of one step times w, as the derivative of `pull` in its cotangent."""
             return _join(list(torch.autograd.grad(pulled, probe, _split(w, state), retain_graph=True)))
 
         options: Implicit = ctx.options
@@ -94,14 +93,14 @@ class _FixedPoint(torch.autograd.Function):
             pulled = torch.autograd.grad(
                 after, state, probe, create_graph=True, allow_unused=True, materialize_grads=True
             )
-        # one Newton step from here: the best estimate of how far away the fixed point is
+        # one Newton step from here: the best estimate of the distance to the fixed point
         newton, newton_residual = gmres(lambda w: w - push(w), next_ - here, options.iterations, tol=0.01)
         with torch.no_grad():
             again, _ = _fix_scale(ham, [t for t in ham.step(x, Factors(*after)) if t is not None], cotangents)
-        _accept(
+        _check_accepted(
             options,
             type(ham).__name__,
-            _Findings.of(g, v, residual, here, next_, _join(again), newton, newton_residual),
+            _Diagnostics.of(g, v, residual, here, next_, _join(again), newton, newton_residual),
         )
         return pull(v, [x])[0], *([None] * (2 + len(saved)))
 
@@ -128,41 +127,79 @@ def _split(v: Tensor, like: list[Tensor]) -> list[Tensor]:
 
 
 @dataclass(frozen=True)
-class _Findings:
-    """What decides whether a gradient is trusted, one value per sample."""
+class _Diagnostics:
+    """The quantities that decide whether a gradient is accepted, one value per sample."""
 
     residual: Tensor  # of the linear system, relative
     growth: Tensor  # |v| / |g|
     drift: Tensor  # distance to the fixed point, relative
-    expansion: Tensor  # how much longer the next move is than this one; below 1 on the way to a stable point
+    expansion: Tensor  # length of the next update over this one; below 1 near a stable point
 
     @staticmethod
     def of(
         g: Tensor, v: Tensor, residual: Tensor, h0: Tensor, h1: Tensor, h2: Tensor, newton: Tensor, unsolved: Tensor
-    ) -> _Findings:
+    ) -> _Diagnostics:
         def norm(t: Tensor) -> Tensor:
             return torch.linalg.vector_norm(t, dim=1)
 
         tiny = torch.finfo(g.dtype).tiny
         first, second = norm(h1 - h0), norm(h2 - h1)
-        settled = first <= 1e4 * torch.finfo(g.dtype).eps * norm(h0)  # both moves are round-off
-        drift = torch.where(settled, first, norm(newton) / (1 - unsolved).clamp_min(tiny)) / norm(h0).clamp_min(tiny)
-        expansion = torch.where(settled, 0.0, second / first.clamp_min(tiny))
-        return _Findings(residual, norm(v) / norm(g).clamp_min(tiny), drift, expansion)
+        converged = first <= 1e4 * torch.finfo(g.dtype).eps * norm(h0)  # both updates are round-off
+        drift = torch.where(converged, first, norm(newton) / (1 - unsolved).clamp_min(tiny)) / norm(h0).clamp_min(tiny)
+        expansion = torch.where(converged, 0.0, second / first.clamp_min(tiny))
+        return _Diagnostics(residual, norm(v) / norm(g).clamp_min(tiny), drift, expansion)
 
 
-def _accept(options: Implicit, ham: str, found: _Findings) -> None:
-    """Raise unless every sample's system is solved, in proportion, and posed near a stable fixed point."""
+def _check_accepted(options: Implicit, ham: str, found: _Diagnostics) -> None:
+    """Raise unless every sample is near a stable fixed point and its system is solved with moderate growth."""
     limits = {"residual": options.tol, "growth": options.max_growth, "drift": options.max_drift, "expansion": 1.0}
-    # written so that NaN is refused too
-    refused = ~torch.stack([getattr(found, name) <= limit for name, limit in limits.items()]).all(0)
-    if refused.any():
-        broken = refused & ~torch.isfinite(found.drift)  # NaN in one sample stops the solve of all: name that one
-        sample = int((broken if broken.any() else refused).nonzero()[0])
+    # written so that NaN is rejected too
+    rejected = ~torch.stack([getattr(found, name) <= limit for name, limit in limits.items()]).all(0)
+    if rejected.any():
+        broken = rejected & ~torch.isfinite(
+            found.drift
+        )  # NaN in one sample stops the solve of all samples: report that one
+        sample = int((broken if broken.any() else rejected).nonzero()[0])
         measured = {name: getattr(found, name)[sample].item() for name in limits}
         values = ", ".join(f"{name} {measured[name]:.3g} (at most {limit:g})" for name, limit in limits.items())
         raise ImplicitGradientError(
-            f"implicit gradient of {ham}, sample {sample} of {len(refused)}: {values}. Proposition 2 needs a stable "
+            f"implicit gradient of {ham}, sample {sample} of {len(rejected)}: {values}. Proposition 2 needs a stable "
             f"fixed point, and this solve is not near one: take more steps, a higher temperature, or grad='one-step'",
             measured,
         )
+
+
+# -- linear solver -----------------------------------------------------------------------------------------------------
+# GMRES for a batch of independent linear systems, each given as a function that applies its matrix.
+
+
+def gmres(apply: Callable[[Tensor], Tensor], g: Tensor, iterations: int, tol: float) -> tuple[Tensor, Tensor]:
+    """Solve apply(v) = g for each sample by GMRES from zero.   g: b m   ->   v: b m, relative residuals: b"""
+    norm = torch.linalg.vector_norm(g, dim=1, keepdim=True)  # b 1
+    safe = torch.where(norm == 0, 1.0, norm)
+    krylov = [g / safe]
+    hessenberg = g.new_zeros(g.shape[0], iterations + 1, iterations)
+    target = g.new_zeros(g.shape[0], iterations + 1, 1)
+    target[:, 0] = norm
+    v, residual = torch.zeros_like(g), (norm != 0).to(g.dtype).squeeze(1)
+    for k in range(iterations):
+        w = apply(krylov[k])
+        for _ in range(2):  # a second pass keeps the basis orthogonal in float32
+            for i, q in enumerate(krylov):
+                along = (q * w).sum(1)
+                hessenberg[:, i, k] += along
+                w = w - along[:, None] * q
+        left = torch.linalg.vector_norm(w, dim=1, keepdim=True)
+        hessenberg[:, k + 1, k] = left[:, 0]
+        krylov.append(w / torch.where(left == 0, 1.0, left))
+        small = hessenberg[:, : k + 2, : k + 1]
+        if not bool(torch.isfinite(small).all()):
+            break  # v stays zero and solves nothing: the residual says so
+        y = torch.linalg.pinv(small) @ target[:, : k + 2]  # least squares that survives a singular system
+        residual = torch.linalg.vector_norm(small @ y - target[:, : k + 2], dim=(1, 2)) / safe[:, 0]
+        if bool((residual <= tol).all()) or k == iterations - 1:
+            v = (torch.stack(krylov[: k + 1], dim=2) @ y).squeeze(2)
+            break
+    # the recurrence's residual drifts from the true one in low precision: report the true one
+    true = torch.linalg.vector_norm(g - apply(v), dim=1) / safe[:, 0]
+    return v, torch.where(norm[:, 0] == 0, 0.0, true)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import oracles
 import pytest
 import torch
 from hypothesis import given
@@ -10,7 +11,6 @@ from hypothesis import strategies as st
 from sklearn.decomposition import non_negative_factorization
 
 import hamburger as hb
-import oracles
 from hamburger.testing import RELATIVE, assert_close, relative_error
 
 NAMES = ["nmf", "vq", "cd"]
@@ -221,10 +221,9 @@ def test_one_dictionary_serves_a_whole_batch():
 @pytest.mark.parametrize("name", NAMES)
 def test_positions_split_in_two_and_summed_give_the_same_sweep(name, monkeypatch):
     """All that couples positions goes through `sums_over_positions`: its parts can live on different machines."""
-    from hamburger.ops import cosine
-    from hamburger.ops.nmf import reference
+    from hamburger.hams import cosine, nmf
 
-    module = reference if name == "nmf" else cosine
+    module = nmf if name == "nmf" else cosine
     whole = module.sums_over_positions
     x, bases = torch.rand(2, 16, 40, dtype=torch.float64), start(name, 2, 16, 5)
     expected = hb.decompose(x, name, rank=5, bases=bases).reconstruction
@@ -238,3 +237,43 @@ def test_positions_split_in_two_and_summed_give_the_same_sweep(name, monkeypatch
     monkeypatch.setattr(module, "sums_over_positions", split)
     assert_close(hb.decompose(x, name, rank=5, bases=bases).reconstruction, expected, slack=100)
     assert len(calls) == 6
+
+
+@pytest.mark.parametrize("steps", [1, 2, 6])
+@pytest.mark.parametrize("name", ["nmf", "vq"])
+def test_algorithms_1_and_2_as_printed_output_the_product_of_the_last_step(name, steps):
+    x, bases = torch.rand(2, 13, 37, dtype=torch.float64), start(name, 2, 13, 5)
+    out = hb.decompose(x, name, rank=5, steps=steps, bases=bases, final_update=False)
+    for ours, theirs in zip(out, oracle(name, x, bases, steps, as_printed=True), strict=True):
+        assert_close(ours, theirs, slack=100)
+    usual = hb.decompose(x, name, rank=5, steps=steps, bases=bases)
+    assert relative_error(out.codes, usual.codes) > 1e-4  # the extra update is what the option leaves out
+
+
+@pytest.mark.parametrize("name", ["nmf", "vq"])
+def test_without_the_final_update_the_one_step_gradient_is_that_of_the_last_step(name):
+    x, bases = torch.rand(1, 9, 20, dtype=torch.float64, requires_grad=True), start(name, 1, 9, 3)
+    options = {"rank": 3, "bases": bases, "final_update": False}
+    if name == "vq":
+        options["temperature"] = 0.5
+    gradients = [
+        torch.autograd.grad(hb.decompose(x, name, grad=grad, **options).reconstruction.square().sum(), x)[0]
+        for grad in ("one-step", "truncated:1")
+    ]
+    assert torch.equal(*gradients) and gradients[0].abs().max() > 0
+
+    # Eq. 13: the last step alone, from factors that are constants
+    with torch.no_grad():
+        before = hb.decompose(x, name, steps=5, **options)
+    ham = hb.hams.create(name, **{k: v for k, v in options.items() if k not in ("bases",)})
+    after = ham.step(x, hb.Factors(before.bases, before.codes))
+    (expected,) = torch.autograd.grad((after.bases @ after.codes).square().sum(), x)
+    assert_close(gradients[0], expected, slack=100)
+
+
+@pytest.mark.parametrize("temperature", [0.1, 1.0])
+def test_cosine_codes_of_nmf_take_the_temperature_of_the_paper(temperature):
+    x, bases = torch.rand(2, 12, 40, dtype=torch.float64), start("nmf", 2, 12, 4)
+    out = hb.decompose(x, "nmf", rank=4, bases=bases, codes_init="cosine", codes_temperature=temperature)
+    theirs = oracle("nmf", x, bases, 6, codes_init="cosine", codes_temperature=temperature)
+    assert_close(out.reconstruction, theirs[2], slack=100)

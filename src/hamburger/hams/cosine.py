@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, bmm
 
-# Added to a sum or a norm that may be zero: a cluster that nobody chose becomes the zero column, in every dtype.
-EPS = 1e-6
+from hamburger.linalg import EPS, normalize_columns
 
-# Rows of X that are squared at a time: few enough for a core's cache at the sizes of images.
+# Rows of X that are squared at a time: few enough for the cache of a CPU core at usual image sizes.
 ROWS = 32
 
 
@@ -33,20 +32,15 @@ def squared_norms(x: Tensor) -> Tensor:
     return squares.sum(dim=1, keepdim=True)
 
 
-def normalize(bases: Tensor) -> Tensor:
-    """Columns of unit L2 length; the zero column stays zero.   b d r   ->   b d r"""
-    return torch.nn.functional.normalize(bases, dim=1, eps=EPS)
-
-
 def assign(x: Tensor, scale: Tensor, bases: Tensor, temperature: float) -> Tensor:
     """softmax over r of cosine(D, X) / T.   x: b d n   scale = inverse_norms(x): b 1 n   bases: b d r   ->   b r n"""
     # The norms of X scale r x n similarities here rather than d x n entries of X: no normalised copy of X is made.
     # The softmax runs over r, so the codes lie n x r in memory, each position's in a row, behind a transposed view.
-    return (bmm(x.mT, normalize(bases)) * (scale / temperature).mT).softmax(dim=2).mT
+    return (bmm(x.mT, normalize_columns(bases)) * (scale / temperature).mT).softmax(dim=2).mT
 
 
 def sums_over_positions(x: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
-    """X C^T and C 1, the only places where positions meet.   x: b d n   codes: b r n   ->   b d r,  b 1 r"""
+    """X C^T and C 1, the only sums over positions.   x: b d n   codes: b r n   ->   b d r,  b 1 r"""
     return bmm(x, codes.mT), codes.sum(dim=2).unsqueeze(1)
 
 

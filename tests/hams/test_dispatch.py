@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import hamburger as hb
-from hamburger.solvers import backend
+from hamburger.hams import fused
 
 X = torch.rand(2, 8, 15)
 
@@ -22,7 +22,7 @@ class Mine(hb.NMF):
 
 @pytest.fixture(autouse=True)
 def no_variable(monkeypatch):
-    monkeypatch.delenv(backend.VARIABLE, raising=False)
+    monkeypatch.delenv(fused.VARIABLE, raising=False)
 
 
 def test_auto_is_plain_on_a_cpu():
@@ -49,17 +49,17 @@ def test_fused_by_name_says_why_it_cannot(ham, x, grad, reason):
 
 
 def test_the_variable_settles_what_auto_means(monkeypatch):
-    monkeypatch.setenv(backend.VARIABLE, "fused")
+    monkeypatch.setenv(fused.VARIABLE, "fused")
     with pytest.raises(hb.OptionError, match="'fused' cannot"):
         hb.decompose(X, "nmf", rank=3)
     hb.decompose(X, "nmf", rank=3, backend="plain")
-    monkeypatch.setenv(backend.VARIABLE, "plane")
+    monkeypatch.setenv(fused.VARIABLE, "plane")
     with pytest.raises(hb.OptionError, match=r"HAM_BACKEND: no backend 'plane'; did you mean 'plain'\?"):
         hb.decompose(X, "nmf", rank=3)
 
 
 def test_auto_falls_back_without_a_word(monkeypatch):
-    monkeypatch.setattr(backend, "fused_by_default", lambda x: True)
+    monkeypatch.setattr(fused, "fused_by_default", lambda x: True)
     hb.decompose(X, "nmf", rank=3)
 
 
@@ -82,23 +82,23 @@ def test_the_core_does_not_load_triton():
     ("shared", "most"), [(101_376, 0), (166_912, 256), (232_448, 512)], ids=["L40", "A100", "H200"]
 )
 def test_a_card_without_room_for_the_tiles_is_told_by_its_memory(shared, most):
-    fits = [rank for rank in (8, 256, 257, 512) if backend.why_too_small(shared, rank) is None]
+    fits = [rank for rank in (8, 256, 257, 512) if fused.why_too_small(shared, rank) is None]
     assert fits == [rank for rank in (8, 256, 257, 512) if rank <= most]
     if most < 512:
-        assert backend.why_too_small(shared, 512) == (
+        assert fused.why_too_small(shared, 512) == (
             f"a rank of 512 needs 170,000 bytes of shared memory in a program, and this card has {shared:,}"
         )
 
 
 def test_derivatives_that_kernels_have_no_rule_for(monkeypatch):
     """As on a card: torch.func and forward mode take plain torch, and the kernels asked for by name say why not."""
-    monkeypatch.setattr(backend, "TRITON", True)
-    monkeypatch.setattr(backend, "fused_by_default", lambda x: True)
-    monkeypatch.setattr(backend, "why_not_there", lambda device, rank: None)
+    monkeypatch.setattr(fused, "TRITON", True)
+    monkeypatch.setattr(fused, "fused_by_default", lambda x: True)
+    monkeypatch.setattr(fused, "why_not_there", lambda device, rank: None)
     asked = []
 
     def ask(x, name="auto"):
-        asked.append(backend.fuses(name, x, hb.NMF(3), hb.one_step, None))
+        asked.append(fused.fuses(name, x, hb.NMF(3), hb.one_step, None))
         return x.sum()
 
     ask(X)

@@ -1,0 +1,112 @@
+"""The base class of hams: a decomposition as a frozen value with the methods init, step and readout."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from hamburger.errors import check_count
+from hamburger.linalg import normalize_columns
+from hamburger.registry import Registry
+
+
+class Factors(NamedTuple):
+    """The state between steps. A ham that recomputes its codes from the bases carries none."""
+
+    bases: Tensor  # b d r, the paper's D
+    codes: Tensor | None = None  # b r n, the paper's C
+
+
+@dataclass(frozen=True)
+class Ham(ABC):
+    """Base of all hams: X (b d n) ~ D C. It holds no tensors and knows nothing of heads, images or gradients.
+
+    A new ham defines `step` and `readout`, and `init` if its steps start from codes. `nonnegative` hams need x >= 0
+    and start from bases >= 0; in `scale_free` hams (D S, S^-1 C) is as good a solution as (D, C).
+    """
+
+    rank: int = 64
+
+    nonnegative: ClassVar[bool] = False
+    scale_free: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_count(type(self).__name__, "rank", self.rank, least=1)
+
+    @property
+    def readout_updates(self) -> bool:
+        """Whether `readout` computes new codes from x. If not, a one-step gradient has to keep the last step."""
+        return True
+
+    def check(self, d: int, n: int) -> None:  # noqa: B027 - most hams accept every size
+        """Raise where the maths does not allow this rank for a d x n matrix."""
+
+    def draw(self, b: int, d: int, *, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Random bases with unit columns: uniform(0, 1) where non-negative, else normal.   ->   b d r"""
+        return normalize_columns(self.sample(b, d, like=like, generator=generator))
+
+    def sample(self, b: int, d: int, *, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Random bases before `draw` normalises them.   ->   b d r"""
+        uniform_or_normal = torch.rand if self.nonnegative else torch.randn
+        # a generator belongs to one device; its numbers may be needed on another
+        device = like.device if generator is None else generator.device
+        return uniform_or_normal(b, d, self.rank, generator=generator, dtype=like.dtype, device=device).to(like.device)
+
+    def init(self, x: Tensor, bases: Tensor | None = None, generator: torch.Generator | None = None) -> Factors:
+        """Start from the given bases, or from random ones.   x: b d n   bases: b d r"""
+        return Factors(self.draw(x.shape[0], x.shape[1], like=x, generator=generator) if bases is None else bases)
+
+    @abstractmethod
+    def step(self, x: Tensor, factors: Factors) -> Factors:
+        """Run one step: update the codes and the bases once."""
+
+    @abstractmethod
+    def readout(self, x: Tensor, factors: Factors) -> Tensor:
+        """The codes of x under the final bases.   ->   b r n"""
+
+    def solve(self, x: Tensor, factors: Factors, steps: int) -> Factors:
+        """Run K steps. Hams override it to share work between steps; the value is that of K calls of `step`."""
+        for _ in range(steps):
+            factors = self.step(x, factors)
+        return factors
+
+
+hams: Registry[Ham] = Registry("ham")
+
+
+# -- Weyl sequences ----------------------------------------------------------------------------------------------------
+# Numbers that look uniform and are a pure function of their indices: equal on every device and in every call.
+
+
+MODULUS = 2**24  # the integers that float32 holds exactly
+
+
+def weyl_multipliers(r: int, seed: int = 0) -> list[list[int]]:
+    """A multiplier and an offset below 2^24 for each of r sequences: two rows of r.
+
+    Plain integers mixed by the splitmix64 finaliser: a generator object cannot be traced into an exported graph.
+    """
+
+    def mix(i: int) -> int:
+        z = ((seed * 2 * r + i + 1) * 0x9E3779B97F4A7C15) % 2**64
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) % 2**64
+        return (z ^ (z >> 31)) % MODULUS
+
+    return [[mix(k) | 1 for k in range(r)], [mix(r + k) for k in range(r)]]  # odd multipliers have the full period
+
+
+def weyl_uniform(multipliers: Tensor, n: int, *, dtype: torch.dtype) -> Tensor:
+    """r sequences of length n, equidistributed on (0, 1).   multipliers: 2 r (int64)   ->   r n
+
+    The Weyl sequence v = j a_k + b_k, then v (2 v + 1), which permutes the integers modulo a power of two and breaks
+    the lattice that two Weyl sequences form together. Any n without a stored table, no random number generator in an
+    exported graph, and integer arithmetic, so that two devices agree to the bit.
+    """
+    a, b = multipliers[:, :, None]
+    v = (a * torch.arange(n, device=multipliers.device) + b).remainder(MODULUS)
+    return ((v * (2 * v + 1)).remainder(MODULUS).to(dtype) + 0.5) / MODULUS

@@ -1,0 +1,145 @@
+"""NMF by multiplicative updates: Algorithm 2 of the paper (Lee & Seung, 2001).
+
+Minimise f(D, C) = 1/2 |X - D C|^2 over D, C >= 0, where X >= 0 is d x n, D is d x r and C is r x n.
+
+The gradient in C is D^T D C - D^T X: a positive part minus a positive part. A gradient step with the entry-wise step
+size C / (D^T D C) becomes a product, which cannot leave the non-negative orthant:
+
+    C <- C - C / (D^T D C) * (D^T D C - D^T X)  =  C * (D^T X) / (D^T D C)
+
+and likewise D <- D * (X C^T) / (D C C^T). Lee and Seung show that no half-step raises f: it minimises a quadratic that
+touches f at the current point and lies above it elsewhere. `eps` in both denominators prevents 0/0 and shrinks the
+result by about eps over the denominator. A zero stays zero, so neither factor should start near it: D is uniform with
+unit columns, C a softmax at temperature 1.
+
+Cost of one step in multiply-adds: D^T X and X C^T, n d r each; D^T D and D (C C^T), d r^2 each; (D^T D) C and C C^T,
+n r^2 each. D C, which would cost n d r again, is never formed. With K steps, the first codes, the read-out and the
+product at the end: n d r (2K + 3) + r^2 (n + d) (2K + 1). At n = 16,384, d = 512, r = 64, K = 6 that is 8.95e9, and
+with both breads (2 n d^2) 17.54e9; the 17.6 G of the paper's Table 3 also count element-wise products.
+
+Scale: for any positive diagonal S, (D S, S^-1 C) has the same product, and a step commutes with the exchange. So the
+Jacobian of a step has r eigenvalues at 1 (but for `eps`), which is why the implicit gradient works in coordinates with
+unit columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, bmm
+
+from hamburger.errors import check_choice, check_flag, check_positive
+from hamburger.hams import cosine
+from hamburger.hams.base import Factors, Ham, hams, weyl_multipliers, weyl_uniform
+from hamburger.shapes import check_shapes
+
+CODES_INIT = ("softmax", "cosine", "uniform")
+
+
+@hams.register("nmf")
+@dataclass(frozen=True)
+class NMF(Ham):
+    """X ~ D C with D, C >= 0. Needs x >= 0, so the lower bread ends in a ReLU.
+
+    - `codes_init`: the first codes: "softmax" over r of D^T X (the authors' code), "cosine" (the paper's text: softmax
+      of cosine(D, X) / `codes_temperature`), or "uniform" on (0, 1).
+    - `final_update`: after the last step update the codes once more for the final bases, as the authors' code does.
+      False gives Algorithm 2 as printed: D_K C_K; the one-step gradient is then that of the last step (Eq. 13).
+    - `eps` is added to both denominators; with 0 a zero row or column gives NaN.
+    """
+
+    eps: float = 1e-6
+    codes_init: str = "softmax"
+    codes_temperature: float = 1.0
+    final_update: bool = True
+
+    nonnegative: ClassVar[bool] = True
+    scale_free: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive("NMF", "eps", self.eps, zero=True)
+        check_choice("NMF", "codes_init", self.codes_init, CODES_INIT)
+        check_positive("NMF", "codes_temperature", self.codes_temperature)
+        check_flag("NMF", "final_update", self.final_update)
+
+    def init(self, x: Tensor, bases: Tensor | None = None, generator: torch.Generator | None = None) -> Factors:
+        random = bases is None  # given bases make the whole call a function of its inputs
+        bases = super().init(x, bases, generator).bases
+        if self.codes_init == "softmax":
+            check_shapes("NMF.init", x=(x, "b d n"), bases=(bases, "b d r"))
+            codes = first_codes(x, bases)
+        elif self.codes_init == "cosine":
+            codes = cosine.assign(x, cosine.inverse_norms(x), bases, temperature=self.codes_temperature)
+        elif random:
+            device = x.device if generator is None else generator.device
+            shape = (x.shape[0], self.rank, x.shape[2])
+            codes = torch.rand(shape, generator=generator, dtype=x.dtype, device=device).to(x.device)
+        else:
+            multipliers = torch.tensor(weyl_multipliers(self.rank), device=x.device)
+            codes = weyl_uniform(multipliers, x.shape[2], dtype=x.dtype).expand(x.shape[0], -1, -1)
+        return Factors(bases, codes)
+
+    @property
+    def readout_updates(self) -> bool:
+        return self.final_update
+
+    def step(self, x: Tensor, factors: Factors) -> Factors:
+        return self.solve(x, factors, 1)
+
+    def solve(self, x: Tensor, factors: Factors, steps: int) -> Factors:
+        bases, codes = factors
+        assert codes is not None
+        check_shapes("NMF.solve", x=(x, "b d n"), bases=(bases, "b d r"), codes=(codes, "b r n"))
+        return Factors(*solve(x, bases, codes, steps, self.eps))
+
+    def readout(self, x: Tensor, factors: Factors) -> Tensor:
+        bases, codes = factors
+        assert codes is not None
+        if not self.final_update:
+            return codes
+        check_shapes("NMF.readout", x=(x, "b d n"), bases=(bases, "b d r"), codes=(codes, "b r n"))
+        return update_codes(x, bases, codes, self.eps)
+
+
+# -- the maths ---------------------------------------------------------------------------------------------------------
+# Codes are b r n to the caller and lie n x r in memory, behind a transposed view: the products with X then run along
+# its rows and its columns as they lie in memory, which a CPU does faster when n is large.
+
+
+def first_codes(x: Tensor, bases: Tensor) -> Tensor:
+    """softmax over r of D^T X, as in the authors' code.   x: b d n   bases: b d r   ->   b r n"""
+    return bmm(x.mT, bases).softmax(dim=2).mT
+
+
+def solve(x: Tensor, bases: Tensor, codes: Tensor, steps: int, eps: float) -> tuple[Tensor, Tensor]:
+    """Run `steps` steps; each updates the codes and then, with the new codes, the bases."""
+    for _ in range(steps):
+        codes = update_codes(x, bases, codes, eps)
+        bases = update_bases(bases, *sums_over_positions(x, codes), eps)
+    return bases, codes
+
+
+def update_codes(x: Tensor, bases: Tensor, codes: Tensor, eps: float) -> Tensor:
+    """C <- C * (D^T X) / (D^T D C + eps).   x: b d n   bases: b d r   codes: b r n   ->   b r n"""
+    # D^T D first: it is r x r, where D C would be as large as X
+    return multiply(codes.mT, bmm(x.mT, bases), bmm(codes.mT, bmm(bases.mT, bases)), eps).mT
+
+
+def sums_over_positions(x: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
+    """X C^T and C C^T, the only sums over positions.   x: b d n   codes: b r n   ->   b d r,  b r r"""
+    return bmm(x, codes.mT), bmm(codes, codes.mT)
+
+
+def update_bases(bases: Tensor, xc: Tensor, cc: Tensor, eps: float) -> Tensor:
+    """D <- D * (X C^T) / (D C C^T + eps).   bases, xc: b d r   cc: b r r   ->   b d r"""
+    return multiply(bases, xc, bmm(bases, cc), eps)
+
+
+def multiply(factor: Tensor, numerator: Tensor, denominator: Tensor, eps: float) -> Tensor:
+    """factor * numerator / (denominator + eps); without a graph, in the memory of the two new products."""
+    if torch.is_grad_enabled():
+        return factor * numerator / (denominator + eps)
+    return numerator.mul_(factor).div_(denominator.add_(eps))

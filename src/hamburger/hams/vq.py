@@ -1,0 +1,82 @@
+"""Soft vector quantisation: Algorithm 1 of the paper (Gray & Neuhoff, 1998).
+
+K-means with cosine similarity, softened so that it can be differentiated:
+
+    C = softmax over r of cosine(D, X) / T        every column of C sums to 1
+    D = X C^T diag(C 1)^-1                        every basis moves to the mean of its columns
+
+T -> 0 gives hard assignments. The norms of X do not change during a solve, so they are computed once; they scale the
+r x n similarities instead of the d x n entries of X, and no normalised copy of X is made. An empty cluster has mass
+near 0; 1e-6 in the denominator makes it the zero column, whose cosine with everything is 0. The codes of a step are
+computed from D alone, so the state between steps is D and no first codes are needed.
+
+Cost in multiply-adds: per step n d r for D^T X and n d r for X C^T; read-out n d r and product n d r: n d r (2K + 2).
+The authors' code computes unused first codes (n d r more) and normalises X in every step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from hamburger.errors import check_flag, check_positive
+from hamburger.hams import cosine
+from hamburger.hams.base import Factors, Ham, hams
+from hamburger.shapes import check_shapes
+
+
+@hams.register("vq")
+@dataclass(frozen=True)
+class VQ(Ham):
+    """Each column of X becomes a soft mixture of r cluster means; temperature -> 0 is k-means by cosine.
+
+    The gradient of the read-out is that of the cosine, |x| included. The authors' code holds |x| constant there:
+    `constant_norms=True` reproduces that. The value is the same.
+
+    `final_update`: after the last step compute the codes once more for the final bases, as the authors' code does.
+    False gives Algorithm 1 as printed: D_K C_K; the one-step gradient is then that of the last step (Eq. 13).
+    """
+
+    temperature: float = 0.01
+    constant_norms: bool = False
+    final_update: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive("VQ", "temperature", self.temperature)
+        check_flag("VQ", "constant_norms", self.constant_norms)
+        check_flag("VQ", "final_update", self.final_update)
+
+    @property
+    def readout_updates(self) -> bool:
+        return self.final_update
+
+    def step(self, x: Tensor, factors: Factors) -> Factors:
+        return self.solve(x, factors, 1)
+
+    def solve(self, x: Tensor, factors: Factors, steps: int) -> Factors:
+        if steps == 0:
+            return factors
+        check_shapes("VQ.solve", x=(x, "b d n"), bases=(factors.bases, "b d r"))
+        bases, codes = solve(x, factors.bases, steps, self.temperature)
+        return Factors(bases) if self.final_update else Factors(bases, codes)
+
+    def readout(self, x: Tensor, factors: Factors) -> Tensor:
+        if factors.codes is not None:  # final_update=False
+            return factors.codes
+        check_shapes("VQ.readout", x=(x, "b d n"), bases=(factors.bases, "b d r"))
+        scale = cosine.inverse_norms(x.detach() if self.constant_norms else x)
+        return cosine.assign(x, scale, factors.bases, self.temperature)
+
+
+def solve(x: Tensor, bases: Tensor, steps: int, temperature: float) -> tuple[Tensor, Tensor]:
+    """Run `steps` >= 1 steps: assign every column, then move each basis to the mean of its columns.
+
+    x: b d n   bases: b d r   ->   bases: b d r, and the codes they are the means of: b r n
+    """
+    scale = cosine.inverse_norms(x)
+    for _ in range(steps):
+        codes = cosine.assign(x, scale, bases, temperature)
+        bases = cosine.centroids(*cosine.sums_over_positions(x, codes))
+    return bases, codes
