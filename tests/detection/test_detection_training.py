@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 
 import hamburger as hb
 from hamburger.cli.app import app
-from hamburger.detection.data import create_detection_set, run_lengths
+from hamburger.detection.data import create_detection_set
+from hamburger.detection.data.masks import read_mask
 from hamburger.detection.evaluate import evaluate_detector
 from hamburger.detection.model import load_detector
 from hamburger.detection.recipe import check_detection_recipe, detection_recipes
@@ -135,7 +136,6 @@ def answers(scenes, shift):
 
 
 def test_scores_are_those_of_torchmetrics():
-    pytest.importorskip("pycocotools")
     from torchmetrics.detection import MeanAveragePrecision
 
     scenes = create_detection_set("shapes", "val", size=64, length=8)
@@ -185,7 +185,7 @@ def test_predictions_are_files_for_machines_and_for_eyes(finished, tmp_path):
         objects, *(said[name][kept] for name in ("labels", "boxes", "masks")), strict=True
     ):
         assert entry["class"] == info.classes[label] and entry["box"] == box.tolist()
-        assert np.array_equal(run_lengths.read(entry["mask"], (40, 64)), mask.numpy())
+        assert np.array_equal(read_mask(entry["mask"], (40, 64)), mask.numpy())
     with Image.open(tmp_path / "out" / "a_overlay.jpg") as picture:
         assert picture.size == (256, 160)
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())

@@ -10,7 +10,7 @@ from hamburger.errors import HamburgerError
 # what the commands import beyond the command line itself, and the extra that brings it
 EXTRAS = {
     **dict.fromkeys(("lightning", "torchvision", "timm", "torchmetrics", "tensorboard", "safetensors"), "train"),
-    **dict.fromkeys(("huggingface_hub", "PIL", "scipy", "numpy"), "train"),
+    **dict.fromkeys(("huggingface_hub", "PIL", "scipy", "numpy", "pycocotools"), "train"),
     **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "export"),
 }
 

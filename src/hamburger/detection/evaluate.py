@@ -1,35 +1,33 @@
-"""Average precision of a detector on a split, of boxes and of masks."""
+"""Average precision of a detector on a split, for boxes and for masks, computed by pycocotools."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from contextlib import closing
+import contextlib
+import io
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from hamburger import distributed
-from hamburger.detection.average_precision import (
-    MOST,
-    AveragePrecision,
-    Found,
-    Truth,
-    box_areas,
-    box_overlaps,
-    mask_overlaps,
-)
 from hamburger.detection.data.base import DetectionSet, Scene
-from hamburger.training.loader import ahead
+from hamburger.detection.data.masks import encode_masks
+from hamburger.training.loader import prefetch
 
-PROTOCOL = f"COCO, at most {MOST[-1]} objects an image"
+PROTOCOL = "COCO, at most 100 objects an image"
+# the twelve numbers of COCO's summary, in its order
+SUMMARY = ("map", "map_50", "map_75", "map_small", "map_medium", "map_large")
+SUMMARY += ("mar_1", "mar_10", "mar_100", "mar_small", "mar_medium", "mar_large")
+
+Entry = dict[str, Any]  # an annotation or a detection, in the terms of COCO files
 
 
 @dataclass(frozen=True)
 class DetectionScores:
-    """Between 0 and 1, None where no object decides; `per_class` is the mask mAP of each class.
+    """Scores between 0 and 1, None where no object decides. `per_class` is the mask mAP of each class.
 
     `box` and `mask` hold all twelve numbers of COCO's summary: `map`, `map_50`, `map_75`, by size, and recalls.
     """
@@ -43,7 +41,16 @@ class DetectionScores:
     images: int
 
 
-@torch.no_grad()  # not inference mode: modules may keep what they make here, and train with it later
+class ScoredImage(NamedTuple):
+    """One image's objects and detections, small enough to keep: masks are RLEs."""
+
+    index: int
+    size: tuple[int, int]
+    truth: list[Entry]
+    detections: list[Entry]
+
+
+@torch.no_grad()  # not inference mode: modules may keep tensors made here and train with them later
 def evaluate_detector(
     net: nn.Module,
     dataset: DetectionSet,
@@ -52,53 +59,95 @@ def evaluate_detector(
     workers: int = 0,
     progress: Callable[[int, int], Any] = lambda done, total: None,
 ) -> DetectionScores:
-    """Every image once and alone, shared among the processes. `net` is left in the mode it came in."""
-    boxes, masks = (AveragePrecision(len(dataset.classes)) for _ in range(2))
+    """Scores of `net` on every image, one at a time, shared among the processes. The mode of `net` is restored."""
     training = net.training
     net.eval()
     own = range(distributed.rank(), len(dataset), distributed.world())
+    images = []
     try:
-        with closing(ahead(dataset.__getitem__, own, workers=workers, depth=2 * max(1, workers))) as scenes:
-            for done, (index, scene) in enumerate(zip(own, scenes, strict=True)):
-                progress(done, len(own))
-                image = scene.image.to(device).float() / 255
-                compare(index, net([image])[0], scene, device, boxes, masks)
+        with contextlib.closing(
+            prefetch(dataset.__getitem__, own, workers=workers, depth=2 * max(1, workers))
+        ) as scenes:
+            for index, scene in zip(own, scenes, strict=True):
+                progress(len(images), len(own))
+                [detections] = net([scene.image.to(device).float() / 255])
+                images.append(describe_image(index, scene, detections))
     finally:
         net.train(training)
     progress(len(own), len(own))
-    for each in (boxes, masks):
-        each.gather()
-    return summary(boxes.scores(), masks.scores(), dataset)
+    return score_images(gather_images(images), dataset.classes)
 
 
-def compare(
-    index: int,
-    found: dict[str, Tensor],
-    scene: Scene,
-    device: torch.device,
-    boxes: AveragePrecision,
-    masks: AveragePrecision,
-) -> None:
-    """One image's objects and what was found of them."""
-    crowd = scene.crowd.to(device)
-    labels, scores = found["labels"].cpu().numpy(), found["scores"].cpu().numpy()
-    truth = Truth(scene.labels.numpy(), scene.areas.numpy(), scene.crowd.numpy())
-    overlaps = box_overlaps(found["boxes"], scene.boxes.to(device), crowd)
-    boxes.update(index, Found(labels, scores, box_areas(found["boxes"]).cpu().numpy()), truth, overlaps)
-    overlaps = mask_overlaps(found["masks"], scene.masks.to(device), crowd)
-    areas = found["masks"].flatten(1).sum(1).double().cpu().numpy()
-    masks.update(index, Found(labels, scores, areas), truth, overlaps)
+def describe_image(index: int, scene: Scene, detections: dict[str, Tensor]) -> ScoredImage:
+    """The objects of one image and a detector's output for it, in the terms of COCO files."""
+    truth = _entries(scene.boxes, scene.masks, category_id=scene.labels, area=scene.areas, iscrowd=scene.crowd.int())
+    found = _entries(
+        detections["boxes"], detections["masks"], category_id=detections["labels"], score=detections["scores"]
+    )
+    return ScoredImage(index, (scene.image.shape[1], scene.image.shape[2]), truth, found)
 
 
-def summary(boxes: dict[str, Any], masks: dict[str, Any], dataset: DetectionSet) -> DetectionScores:
-    boxes, masks = ({name: known(value) for name, value in each.items()} for each in (boxes, masks))
-    per_class = dict(zip(dataset.classes, masks.pop("per_class"), strict=True))
-    del boxes["per_class"]
-    return DetectionScores(masks["map"], boxes["map"], per_class, masks, boxes, PROTOCOL, len(dataset))
+def _entries(boxes: Tensor, masks: Tensor, **columns: Tensor) -> list[Entry]:
+    boxes = boxes.double()
+    columns["bbox"] = torch.cat([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], 1)  # left, top, width, height
+    rows = zip(*(column.tolist() for column in columns.values()), encode_masks(masks), strict=True)
+    return [dict(zip((*columns, "segmentation"), row, strict=True)) for row in rows]
 
 
-def known(value: Any) -> Any:
-    """JSON has no NaN."""
-    if isinstance(value, list):
-        return [known(each) for each in value]
-    return None if math.isnan(value) else value
+def gather_images(images: list[ScoredImage]) -> list[ScoredImage]:
+    """The images of all processes in the order of the set; all processes must call this together."""
+    if distributed.world() > 1:
+        parts: list[Any] = [None] * distributed.world()
+        dist.all_gather_object(parts, images)
+        images = [image for part in parts for image in part]
+    return sorted(images, key=lambda image: image.index)
+
+
+def score_images(images: Sequence[ScoredImage], classes: Sequence[str]) -> DetectionScores:
+    """Box and mask scores of all images together."""
+    box, _ = average_precision(images, len(classes), "bbox")
+    mask, per_class = average_precision(images, len(classes), "segm")
+    named = dict(zip(classes, per_class, strict=True))
+    return DetectionScores(mask["map"], box["map"], named, mask, box, PROTOCOL, len(images))
+
+
+def average_precision(
+    images: Sequence[ScoredImage], classes: int, kind: str
+) -> tuple[dict[str, float | None], list[float | None]]:
+    """COCO's summary by name and the `map` of each class, by "bbox" or "segm"; None where there are no objects."""
+    from pycocotools import mask as coco_masks
+    from pycocotools.coco import COCO
+    from pycocotools.cocoeval import COCOeval
+
+    def as_coco(entries_by_image: Sequence[list[Entry]]) -> Any:
+        annotations = []
+        for image, entries in zip(images, entries_by_image, strict=True):
+            for entry in entries:
+                width, height = entry["bbox"][2:]
+                area = width * height if kind == "bbox" else float(coco_masks.area(entry["segmentation"]))
+                # ids count from 1, since COCOeval takes a match with id 0 for none
+                own = {"id": len(annotations) + 1, "image_id": image.index}
+                annotations.append({"area": area, "iscrowd": 0, **entry, **own})
+        index = COCO()
+        index.dataset = {
+            "images": [{"id": image.index, "height": image.size[0], "width": image.size[1]} for image in images],
+            "categories": [{"id": label} for label in range(classes)],
+            "annotations": annotations,
+        }
+        index.createIndex()
+        return index
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        truth, detections = as_coco([image.truth for image in images]), as_coco([image.detections for image in images])
+        evaluation = COCOeval(truth, detections, kind)
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    summary = {name: _or_none(value) for name, value in zip(SUMMARY, evaluation.stats, strict=True)}
+    precision = evaluation.eval["precision"][..., 0, -1]  # thresholds recalls classes, for all sizes, 100 detections
+    return summary, [_or_none(precision[..., label].mean()) for label in range(classes)]
+
+
+def _or_none(value: float) -> float | None:
+    """COCO writes -1 where no object decides."""
+    return None if value < 0 else float(value)

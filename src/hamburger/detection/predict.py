@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hamburger.detection.data import run_lengths
+from hamburger.detection.data.masks import encode_masks
 from hamburger.errors import check_positive
 from hamburger.inference.image_inputs import read_image
 from hamburger.training.datasets import full_palette
 from hamburger.training.packed_images import Colour
-from hamburger.training.task import Answer, Answers
+from hamburger.training.predictor import FilePrediction, FilePredictor
 
 if TYPE_CHECKING:
     from hamburger.checkpoints.weights_file import Info
@@ -82,7 +82,7 @@ def objects_in(net: nn.Module, device: torch.device, image: Tensor, score: float
     return {name: value[kept].cpu() for name, value in found.items()}
 
 
-class ObjectAnswers(Answers):
+class ObjectAnswers(FilePredictor):
     """Options: from which `score` on, and whether there is an `overlay`."""
 
     columns = ("objects", "size", "found")
@@ -97,7 +97,7 @@ class ObjectAnswers(Answers):
         if overlay:
             self.files["overlay"] = lambda name: Path(f"{name}_overlay.jpg")
 
-    def __call__(self, *paths: Path) -> Answer:
+    def __call__(self, *paths: Path) -> FilePrediction:
         (path,) = paths
         image, classes = read_image(path), self.info.classes
         found = objects_in(self.net, self.device, image, self.score)
@@ -108,7 +108,7 @@ class ObjectAnswers(Answers):
         height, width = image.shape[1:]
         words = ", ".join(f"{name} x {n}" for name, n in counted.most_common(3)) or "nothing"
         row = {"height": height, "width": width, "objects": dict(counted)}
-        return Answer(row, (f"{width} x {height}", words), files)
+        return FilePrediction(row, (f"{width} x {height}", words), files)
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "protocol": PROTOCOL.format(self.score)}
@@ -116,9 +116,7 @@ class ObjectAnswers(Answers):
 
 def as_json(found: Objects, classes: Sequence[str]) -> bytes:
     """One entry for each object: class, score, box (left, top, right, bottom), and the mask as COCO's run lengths."""
-    parts = zip(*(found[name].tolist() for name in ("labels", "scores", "boxes")), found["masks"].numpy(), strict=True)
-    rows = [
-        {"class": classes[label], "score": score, "box": box, "mask": run_lengths.written(mask)}
-        for label, score, box, mask in parts
-    ]
-    return (json.dumps({"objects": rows}, indent=1) + "\n").encode()
+    columns = [found[name].tolist() for name in ("labels", "scores", "boxes")]
+    rows = zip(*columns, encode_masks(found["masks"]), strict=True)
+    objects = [{"class": classes[label], "score": score, "box": box, "mask": mask} for label, score, box, mask in rows]
+    return (json.dumps({"objects": objects}, indent=1) + "\n").encode()

@@ -11,7 +11,8 @@ import pytest
 import torch
 from fake_coco import SIZE, coco, note, write
 
-from hamburger.detection.data import create_detection_set, run_lengths
+from hamburger.detection.data import create_detection_set
+from hamburger.detection.data.masks import encode_masks
 from hamburger.errors import DataError, OptionError
 
 TAKEN = "empty=keep takes images without objects as they are"
@@ -22,6 +23,10 @@ def own_cache(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
 
 
+def encode(mask):
+    return encode_masks(torch.from_numpy(mask)[None])[0]
+
+
 def opened(root, split="train2017", **options):
     return create_detection_set("coco", split, root, **options)
 
@@ -30,7 +35,7 @@ def test_a_scene_is_what_the_file_says(tmp_path):
     content = coco(tmp_path)
     group = np.zeros(SIZE, bool)
     group[:6, :8] = True
-    content["annotations"].append(note(99, 10, 3, [0, 0, 8, 6], run_lengths.written(group), iscrowd=1, area=47.5))
+    content["annotations"].append(note(99, 10, 3, [0, 0, 8, 6], encode(group), iscrowd=1, area=47.5))
     write(tmp_path, "train2017", content)
     data = opened(tmp_path)
     assert data.classes == ("square", "triangle") and data.ids == ["10", "11", "12", "13"] and data.problems() == []
@@ -109,7 +114,7 @@ def test_every_defect_is_listed_with_its_path_or_id(tmp_path):
         "annotation 107": "empty or neither",
         "annotation 108 (no image)": "image_id [14]",
         "annotation 109": "category_id [3]",
-        "annotation 110": "go from 4 to 1e+12",
+        "annotation 110": "got 4 to 1e+12",
         "annotation 111": "area must be a number",
         "annotation 112": "iscrowd must be 0 or 1, got '0'",
         "annotation 0 (000.png)": "is listed twice",
@@ -122,11 +127,11 @@ def test_every_defect_is_listed_with_its_path_or_id(tmp_path):
 @pytest.mark.parametrize(
     ("segmentation", "said"),
     [
-        ({"size": list(SIZE), "counts": [SIZE[0] * SIZE[1]]}, "run lengths have no pixel of the object"),
-        ({"size": list(SIZE), "counts": run_lengths.pack([600, 0, 600])}, "run lengths have no pixel of the object"),
-        ([[4, 5, 4, 5, 4, 5]], "polygons have no extent"),
-        ([[4, 5, 14, 5, 9, 5], [4, 5, 14, 15, 9, 10]], "polygons have no extent"),
-        ([[4.1, 5.1, 4.2, 5.2, 4.3, 5.3, 4.4, 5.4]], "polygons have no extent"),
+        ({"size": list(SIZE), "counts": [SIZE[0] * SIZE[1]]}, "the RLE has no pixel of the object"),
+        ({"size": list(SIZE), "counts": [600, 0, 600]}, "the RLE has no pixel of the object"),
+        ([[4, 5, 4, 5, 4, 5]], "polygons have no area"),
+        ([[4, 5, 14, 5, 9, 5], [4, 5, 14, 15, 9, 10]], "polygons have no area"),
+        ([[4.1, 5.1, 4.2, 5.2, 4.3, 5.3, 4.4, 5.4]], "polygons have no area"),
         ([[44, 5, 54, 5, 54, 15]], "polygons lie outside the image of 40 x 30"),
         ([[4, -9, 14, -9, 14, 0], [4, 30, 14, 30, 9, 35]], "polygons lie outside the image of 40 x 30"),
     ],
@@ -156,7 +161,7 @@ def test_a_box_of_something_else_is_a_defect(tmp_path, box, said, kind):
     if kind == "run lengths":
         mask = np.zeros(SIZE, bool)
         mask[5:15, 4:14] = True
-        content["annotations"][0]["segmentation"] = run_lengths.written(mask)
+        content["annotations"][0]["segmentation"] = encode(mask)
     write(tmp_path, "train2017", content)
     (problem,) = opened(tmp_path).problems()
     assert "annotation 0 (000.png)" in problem and re.search(said, problem)
@@ -291,7 +296,7 @@ def edits():
     yield "box", annotation(bbox=[4, 5, 10, 9.5])
     yield "corner", annotation(segmentation=[[4, 5, 14, 5, 14, 15, 4, 14]])
     yield "cut", annotation(segmentation=[[4, 5, 14, 5, 14, 15], [4, 15, 4, 5, 14, 15]])
-    yield "run lengths", annotation(segmentation=run_lengths.written(mask))
+    yield "run lengths", annotation(segmentation=encode(mask))
     yield "counts", annotation(segmentation={"size": list(SIZE), "counts": [130, 7, 83, 100, 880]})
     yield "class", annotation(category_id=7)
     yield "area", annotation(area=99)

@@ -11,7 +11,7 @@ from hamburger.detection.data.base import Scene, boxes_of
 from hamburger.detection.data.batches import SceneBatches, see
 from hamburger.detection.data.shapes import Shapes
 from hamburger.errors import OptionError
-from hamburger.training.augment import View
+from hamburger.training.augment import AugmentedView
 
 SCENES = Shapes("train", size=64, length=10)
 
@@ -26,7 +26,7 @@ def equal(one, other):
 
 def test_the_whole_image_is_seen_as_it_is():
     scene = SCENES[0]
-    seen = see(scene, View(64, 64, 0, 0, False), crop=64)
+    seen = see(scene, AugmentedView(64, 64, 0, 0, False), crop=64)
     assert torch.equal(seen.image, scene.image.float() / 255)
     assert torch.equal(seen.boxes, scene.boxes) and torch.equal(seen.masks, scene.masks)
     assert torch.equal(seen.labels, scene.labels)
@@ -34,7 +34,7 @@ def test_the_whole_image_is_seen_as_it_is():
 
 def test_mirrored():
     scene = SCENES[0]
-    seen = see(scene, View(64, 64, 0, 0, True), crop=64)
+    seen = see(scene, AugmentedView(64, 64, 0, 0, True), crop=64)
     assert torch.equal(seen.image, scene.image.flip(2).float() / 255)
     assert torch.equal(seen.masks, scene.masks.flip(2))
     assert torch.equal(seen.boxes[:, [0, 2]], 64 - scene.boxes[:, [2, 0]])
@@ -42,7 +42,7 @@ def test_mirrored():
 
 def test_resized_and_cut_like_torch():
     scene = SCENES[1]
-    seen = see(scene, View(96, 96, 10, 20, False), crop=48)
+    seen = see(scene, AugmentedView(96, 96, 10, 20, False), crop=48)
     image = F.interpolate(scene.image[None].float() / 255, (96, 96), mode="bilinear")[0, :, 10:58, 20:68]
     assert torch.allclose(seen.image, image, atol=1e-5)
     masks = F.interpolate(scene.masks[None].byte(), (96, 96), mode="nearest-exact")[0, :, 10:58, 20:68].bool()
@@ -55,7 +55,7 @@ def test_beyond_the_image_lies_ground_and_groups_are_left_out():
     scene = SCENES[2]
     crowd = torch.zeros_like(scene.crowd)
     crowd[0] = True
-    seen = see(scene._replace(crowd=crowd), View(64, 64, -8, 0, False), crop=80, ground=(0.1, 0.2, 0.3))
+    seen = see(scene._replace(crowd=crowd), AugmentedView(64, 64, -8, 0, False), crop=80, ground=(0.1, 0.2, 0.3))
     assert seen.image[:, 0, 0].tolist() == pytest.approx([0.1, 0.2, 0.3])
     assert not seen.masks[:, :8].any() and len(seen.labels) == len(scene.labels) - 1
     assert torch.equal(seen.boxes, scene.boxes[1:] + torch.tensor([0.0, 8, 0, 8]))
@@ -65,7 +65,7 @@ def test_a_scene_without_objects():
     image = torch.zeros(3, 20, 30, dtype=torch.uint8)
     none = torch.zeros(0)
     scene = Scene(image, torch.zeros(0, 4), none.long(), torch.zeros(0, 20, 30).bool(), none.double(), none.bool())
-    seen = see(scene, View(20, 30, 0, 0, False), crop=32)
+    seen = see(scene, AugmentedView(20, 30, 0, 0, False), crop=32)
     assert seen.boxes.shape == (0, 4) and seen.masks.shape == (0, 32, 32)
 
 

@@ -58,11 +58,11 @@ def test_shapes_overlap_and_none_is_hidden_by_more_than_half():
 
 
 def test_every_form_is_whole_inside_the_frame():
-    from hamburger.training.keyed_rng import Draws
+    from hamburger.training.keyed_rng import KeyedRng
 
     for number in range(50):
         for form in FORMS:
-            mask = drawn(form, Draws(number), 64)
+            mask = drawn(form, KeyedRng(number), 64)
             rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
             height, width = rows[-1] - rows[0] + 1, columns[-1] - columns[0] + 1
             assert height % 2 and abs(height - width) <= 1 and 64 // 12 * 2 + 1 <= height <= 64 // 6 * 2 + 1

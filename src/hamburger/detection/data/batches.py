@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from hamburger.detection.data.base import DetectionSet, Scene, boxes_of
-from hamburger.training.augment import View, check_augmentation, draw_view, taps
+from hamburger.training.augment import AugmentedView, check_augmentation, draw_view, interpolation_taps
 from hamburger.training.image_files import MEAN
-from hamburger.training.keyed_rng import Draws
-from hamburger.training.loader import Stream, upload
+from hamburger.training.keyed_rng import KeyedRng
+from hamburger.training.loader import BatchLoader, upload
 
 
 class SceneBatch(NamedTuple):
@@ -23,7 +23,7 @@ class SceneBatch(NamedTuple):
     ids: list[str]
 
 
-class SceneBatches(Stream[DetectionSet, Scene, list[Scene], SceneBatch]):
+class SceneBatches(BatchLoader[DetectionSet, Scene, list[Scene], SceneBatch]):
     def __init__(
         self,
         dataset: DetectionSet,
@@ -61,7 +61,7 @@ class SceneBatches(Stream[DetectionSet, Scene, list[Scene], SceneBatch]):
     def hold(self, samples: Iterable[Scene]) -> list[Scene]:
         return [scene.to(self.device) for scene in samples]
 
-    def cut(self, held: list[Scene], indices: Sequence[int], draws: Sequence[Draws], ids: list[str]) -> SceneBatch:
+    def cut(self, held: list[Scene], indices: Sequence[int], draws: Sequence[KeyedRng], ids: list[str]) -> SceneBatch:
         images, targets = [], []
         for i, each in zip(indices, draws, strict=True):
             h, w = held[i].image.shape[-2:]
@@ -88,7 +88,7 @@ class Seen(NamedTuple):
     masks: Tensor
 
 
-def see(scene: Scene, view: View, *, crop: int, pad: bool = True, ground: Sequence[float] = MEAN) -> Seen:
+def see(scene: Scene, view: AugmentedView, *, crop: int, pad: bool = True, ground: Sequence[float] = MEAN) -> Seen:
     """Images are bilinear and masks the nearest pixel; groups, and objects of which nothing is left, are left out.
 
     Boxes are those of the masks that are seen. Beyond the image lies the colour `ground`, or nothing without `pad`.
@@ -102,8 +102,8 @@ def see(scene: Scene, view: View, *, crop: int, pad: bool = True, ground: Sequen
         x = view.w - 1 - x
     inside = ((y >= 0) & (y < view.h))[:, None] & ((x >= 0) & (x < view.w))
     sizes = upload([h, view.h, w, view.w], device)
-    y_near, y_low, y_high, y_share = taps(y, sizes[0], sizes[1])
-    x_near, x_low, x_high, x_share = taps(x, sizes[2], sizes[3])
+    y_near, y_low, y_high, y_share = interpolation_taps(y, sizes[0], sizes[1])
+    x_near, x_low, x_high, x_share = interpolation_taps(x, sizes[2], sizes[3])
     upper, lower = scene.image[:, y_low].float(), scene.image[:, y_high].float()  # 3 crop w
     upper, lower = (torch.lerp(line[..., x_low], line[..., x_high], x_share) for line in (upper, lower))
     colours = torch.lerp(upper, lower, y_share[:, None]) / 255

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from hamburger.detection.data import polygons, run_lengths
 from hamburger.detection.data.base import DetectionSet, Scene, detection_sets
+from hamburger.detection.data.masks import Extent, find_extent, read_mask
 from hamburger.errors import DataError, InputError, check_choice
 from hamburger.training.datasets import Row, check_root, chosen, remembered, stamp, voc_palette
 from hamburger.training.image_files import read_image
@@ -135,7 +135,7 @@ class Coco(DetectionSet):
         masks = np.zeros((len(here), *size), np.bool_)
         boxes = np.zeros((len(here), 4), np.float32)
         for i, annotation in enumerate(here):
-            masks[i] = mask_of(annotation["segmentation"], size)
+            masks[i] = read_mask(annotation["segmentation"], size)
             x, y, w, h = annotation["bbox"]
             boxes[i] = np.clip([x, y, x + w, y + h], 0, [size[1], size[0]] * 2)
         told = [annotation.get("area") for annotation in here]
@@ -187,10 +187,6 @@ def size_of(image: Entry) -> tuple[int, int]:
     return int(image["height"]), int(image["width"])
 
 
-def mask_of(segmentation: Any, size: tuple[int, int]) -> run_lengths.Mask:
-    return run_lengths.read(segmentation, size) if isinstance(segmentation, dict) else polygons.fill(segmentation, size)
-
-
 def fault_of(annotation: Entry, images: dict[Any, Entry], categories: set[Any]) -> str | None:
     """What is wrong with an annotation, told without drawing it; None where nothing is."""
     if not _among(annotation.get("image_id"), images):
@@ -213,13 +209,13 @@ def fault_of(annotation: Entry, images: dict[Any, Entry], categories: set[Any]) 
     if crowd is not None and not (isinstance(crowd, (int, float)) and crowd in (0, 1)):  # "0" would be true
         return f"iscrowd must be 0 or 1, got {crowd!r}"
     try:
-        extent = extent_of(annotation.get("segmentation"), (h, w))
+        extent = find_extent(annotation.get("segmentation"), (h, w))
     except InputError as said:
         return str(said)
     return _apart(box, extent)
 
 
-def _apart(box: Sequence[float], extent: run_lengths.Extent) -> str | None:
+def _apart(box: Sequence[float], extent: Extent) -> str | None:
     """Whether a box is of something else than its mask: training takes the box of the mask, scores take `bbox`."""
     left, top, width, height = box
     overlap = _overlap((left, top, left + width, top + height), extent)
@@ -230,7 +226,7 @@ def _apart(box: Sequence[float], extent: run_lengths.Extent) -> str | None:
     return f"bbox {box} hardly meets its segmentation, which goes from {sides}" + (f"; {CORNERS}" if corners else "")
 
 
-def _overlap(a: run_lengths.Extent, b: run_lengths.Extent) -> float:
+def _overlap(a: Extent, b: Extent) -> float:
     """Shared area over joint area, each a pixel wider on every side: small ones are rounded too."""
     sides = [(min(a[i + 2], b[i + 2]) - max(a[i], b[i]) + 2 * OUTSIDE) for i in (0, 1)]
     shared = max(0.0, sides[0]) * max(0.0, sides[1])
@@ -246,13 +242,6 @@ def _once(file: Path, what: str, values: Sequence[Any], remedy: str) -> None:
     twice = [value for value, n in Counter(values).items() if n > 1]
     if twice:
         raise DataError(f"{file}: the {what} {twice[0]!r} stands for several categories; {remedy}")
-
-
-def extent_of(segmentation: Any, size: tuple[int, int]) -> run_lengths.Extent:
-    """Where an object lies in an image of (h, w), told without drawing it; what is broken or draws nothing raises."""
-    if isinstance(segmentation, dict):
-        return run_lengths.extent_of(run_lengths.counts_of(segmentation, size), size)
-    return polygons.extent_of(segmentation, size)
 
 
 def _first(root: Path, split: str, patterns: Sequence[str]) -> Path:

@@ -19,10 +19,10 @@ import numpy as np
 import torch
 
 from hamburger.detection.data.base import DetectionSet, Scene, boxes_of, detection_sets
-from hamburger.detection.data.run_lengths import Mask
+from hamburger.detection.data.masks import Mask
 from hamburger.errors import OptionError, check_choice, check_count, check_positive, check_seed
 from hamburger.training.generated_scenes import TWINS, WARM, cut, shade
-from hamburger.training.keyed_rng import Draws, Integers
+from hamburger.training.keyed_rng import Integers, KeyedRng
 from hamburger.training.packed_images import Colour
 
 SPLITS = {"train": 2000, "val": 200}
@@ -81,7 +81,7 @@ class Shapes(DetectionSet):
     def __getitem__(self, index: int) -> Scene:
         if not 0 <= index < len(self):  # also what ends a plain for loop
             raise IndexError(f"{self.name}: there are {len(self)} scenes, index {index} is none of them")
-        draws = Draws(self.seed, list(SPLITS).index(self.split), index)
+        draws = KeyedRng(self.seed, list(SPLITS).index(self.split), index)
         twin = int(draws.below(2, 1)[0])
         ground = cut(draws, size=self.size, pieces=self.tiles, families=1, present=1).piece
         forms, seen = self.place(draws)
@@ -97,7 +97,7 @@ class Shapes(DetectionSet):
         areas = torch.from_numpy(seen.sum((1, 2)).astype(np.float64))
         return Scene(pixels, boxes_of(masks), labels, masks, areas, torch.zeros(len(forms), dtype=torch.bool))
 
-    def place(self, draws: Draws) -> tuple[list[int], Mask]:
+    def place(self, draws: KeyedRng) -> tuple[list[int], Mask]:
         """Forms, and what can be seen of each shape.   m, m size size"""
         wanted = self.shapes - int(draws.below(self.shapes // 2 + 1, 1)[0])
         forms: list[int] = []
@@ -115,7 +115,7 @@ class Shapes(DetectionSet):
         return forms, seen
 
 
-def drawn(form: str, draws: Draws, size: int) -> Mask:
+def drawn(form: str, draws: KeyedRng, size: int) -> Mask:
     """One shape somewhere in the frame, in whole numbers only.   size size"""
     least, most = size // 12, size // 6
     radius = least + int(draws.below(most - least + 1, 1)[0])
@@ -135,7 +135,7 @@ def drawn(form: str, draws: Draws, size: int) -> Mask:
     return square
 
 
-def weave(draws: Draws, size: int) -> Integers:
+def weave(draws: KeyedRng, size: int) -> Integers:
     """Plain, stripes or checks, light and dark.   size size"""
     kind, period = int(draws.below(4, 1)[0]), 2 + int(draws.below(4, 1)[0])
     y, x = (np.arange(size) // period)[:, None], (np.arange(size) // period)[None]
