@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+from typing import get_args
 
 import torch
 
 import hamburger as hb
+from hamburger import literals
 
 NAMES = (
     *("NMF", "VQ", "CD", "hams", "Ham", "Factors", "Decomposition", "decompose"),
@@ -82,3 +84,9 @@ def test_the_version_is_the_same_in_both_places():
 
     project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
     assert project["version"] == hb.__version__
+
+
+def test_the_literal_types_list_the_registered_names():
+    for names, registry in ((literals.ContextName, hb.contexts), (literals.HamName, hb.hams)):
+        ours = {name for name, constructor in registry.items() if constructor.__module__.startswith("hamburger.")}
+        assert set(get_args(names)) == ours

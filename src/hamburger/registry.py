@@ -1,25 +1,27 @@
-"""One registry per axis: a name, a constructor, and an error that finds the name a person meant."""
+"""Registries from names to constructors, and errors that suggest the nearest known name."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from hamburger.errors import OptionError, UnknownNameError, did_you_mean
 
 T = TypeVar("T")
 Constructor = TypeVar("Constructor", bound=Callable[..., Any])
+Parameters = ParamSpec("Parameters")
 
 
 def options_of(constructor: Callable[..., Any]) -> set[str]:
-    """The keywords that a constructor names."""
+    """Return the names of the keywords that a constructor takes."""
     parameters = inspect.signature(constructor).parameters.values()
     return {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
 
 
 def check_options(call: str, constructor: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Raise on an option that the constructor does not name; one that takes ** checks what it passes on itself."""
+    """Raise on an option that the constructor does not take. One with `**options` checks them itself."""
     if any(p.kind is p.VAR_KEYWORD for p in inspect.signature(constructor).parameters.values()):
         return
     known = options_of(constructor)
@@ -28,8 +30,26 @@ def check_options(call: str, constructor: Callable[..., Any], options: Mapping[s
             raise OptionError(f"{call} has no option '{option}'{did_you_mean(option, known)}")
 
 
+def suggest_options(call: str) -> Callable[[Callable[Parameters, T]], Callable[Parameters, T]]:
+    """Decorator: an unknown keyword raises an `OptionError` with the nearest known one. It keeps the signature."""
+
+    def decorate(function: Callable[Parameters, T]) -> Callable[Parameters, T]:
+        known = options_of(function) - {"self"}
+
+        @wraps(function)
+        def checked(*args: Parameters.args, **options: Parameters.kwargs) -> T:
+            for option in options:
+                if option not in known:
+                    raise OptionError(f"{call} has no option '{option}'{did_you_mean(option, known)}")
+            return function(*args, **options)
+
+        return checked
+
+    return decorate
+
+
 class Registry(Mapping[str, Callable[..., T]]):
-    """Names to constructors of one kind of thing. A name is given once and never changes its meaning."""
+    """A mapping from names to the constructors of one kind of thing. A name cannot be registered twice."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -40,19 +60,22 @@ class Registry(Mapping[str, Callable[..., T]]):
 
         def add(constructor: Constructor) -> Constructor:
             if name in self._entries:
-                raise ValueError(f"there is already a {self.kind} '{name}': {self._entries[name]!r}")
+                raise ValueError(
+                    f"there is already a {self.kind} '{name}': {self._entries[name]!r}; choose another name"
+                )
             self._entries[name] = constructor
             return constructor
 
         return add
 
     def create(self, name: str, *args: Any, **options: Any) -> T:
-        """Build the named thing; an option it does not have raises with the nearest one it has."""
+        """Build the named thing. An unknown option raises an error that suggests the nearest known one."""
         constructor = self[name]
         check_options(f"{self.kind} '{name}'", constructor, options)
         return constructor(*args, **options)
 
     def names(self) -> list[str]:
+        """Return all registered names, sorted."""
         return sorted(self._entries)
 
     def __getitem__(self, name: str) -> Callable[..., T]:
@@ -66,5 +89,5 @@ class Registry(Mapping[str, Callable[..., T]]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __contains__(self, name: object) -> bool:  # Mapping's own would catch our KeyError: same answer, but slower
+    def __contains__(self, name: object) -> bool:  # Mapping's would build the error message of __getitem__ first
         return name in self._entries

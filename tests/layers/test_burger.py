@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from reference_layers import count
 
 import hamburger as hb
+from hamburger.registry import options_of
 from hamburger.testing import assert_close
 
 NAMES = ["nmf", "vq", "cd"]
@@ -198,7 +201,7 @@ def test_gradients_reach_every_parameter():
         (lambda: hb.Hamburger(8, parts={"ham"}, version="v2"), "not of 'v2'"),
         (lambda: hb.Hamburger(8, dual=True), "dual=True belongs to version='v2\\+'"),
         (lambda: hb.Hamburger(8, dual=True, version="v2+", init="online"), "one row per position"),
-        (lambda: hb.Hamburger(8, ham=hb.NMF(), rank=4), "rank cannot be set beside a ready ham"),
+        (lambda: hb.Hamburger(8, ham=hb.NMF(), rank=4), "rank cannot be combined with a ham value"),
         (lambda: hb.Hamburger(8, norm="group"), "multiple of 32"),
         (lambda: hb.Hamburger(8, norm="bacth"), "did you mean 'batch'"),
         (lambda: hb.Hamburger(0), "channels must be a whole number of at least 1"),
@@ -251,3 +254,59 @@ def test_breads_start_as_in_the_authors_code():
         assert abs(bread.weight.mean().item()) < 1e-3
     assert layer.upper.bias is None
     assert layer.lower.bias.abs().max() <= 256**-0.5
+
+
+def test_every_option_of_the_three_hams_is_a_keyword_of_the_layer():
+    known = options_of(hb.Hamburger)
+    for ham in (hb.NMF, hb.VQ, hb.CD):
+        assert {field.name for field in dataclasses.fields(ham)} <= known
+    assert hb.Hamburger(32, ham="vq", temperature=0.1, constant_norms=True).ham.ham == hb.VQ(8, 0.1, True)
+    assert hb.Hamburger(32, ham="cd", beta=0.2).ham.ham == hb.CD(rank=8, beta=0.2)
+    nmf = {"eps": 1e-3, "codes_init": "cosine", "codes_temperature": 0.5, "final_update": False}
+    assert hb.Hamburger(32, **nmf).ham.ham == hb.NMF(rank=8, **nmf)
+
+
+def test_a_ham_option_is_refused_by_the_hams_that_do_not_have_it():
+    with pytest.raises(hb.OptionError, match=r"Hamburger with ham 'nmf' has no option 'beta'.*known: .*eps"):
+        hb.Hamburger(32, beta=0.1)
+    with pytest.raises(hb.OptionError, match="temperature cannot be combined with a ham value"):
+        hb.Hamburger(32, ham=hb.VQ(4), temperature=0.1)
+
+
+def test_ham_options_reach_a_ham_that_somebody_registered(monkeypatch):
+    @dataclasses.dataclass(frozen=True)
+    class Scaled(hb.VQ):
+        factor: float = 1.0
+
+    monkeypatch.setitem(hb.hams._entries, "scaled", Scaled)
+    layer = hb.Hamburger(32, ham="scaled", ham_options={"factor": 2.0}, temperature=0.5)
+    assert layer.ham.ham == Scaled(rank=8, temperature=0.5, factor=2.0)
+    assert "ham=Scaled(rank=8, temperature=0.5, factor=2.0)" in repr(layer)
+    with pytest.raises(hb.OptionError, match="no option 'facter'; did you mean 'factor'"):
+        hb.Hamburger(32, ham="scaled", ham_options={"facter": 2.0})
+    with pytest.raises(hb.OptionError, match="'rank' is given twice"):
+        hb.Hamburger(32, rank=4, ham_options={"rank": 4})
+    with pytest.raises(hb.OptionError, match="ham_options must be a mapping"):
+        hb.Hamburger(32, ham_options=3)
+
+
+def test_a_layer_prints_on_one_line():
+    assert repr(hb.Hamburger(512)) == (
+        "Hamburger(512, ham=NMF(rank=64), steps=6, grad=one-step, init=random, version=paper, parameters=525,824)"
+    )
+    layer = hb.Hamburger(
+        64, ham="cd", beta=0.2, rank=4, inner=32, eval_steps=7, heads=2, version="v2+", dual=True, layout="tokens"
+    )
+    assert repr(layer) == (
+        "Hamburger(64, ham=CD(rank=4, beta=0.2), steps=6, eval_steps=7, grad=one-step, init=random, inner=32, heads=2, "
+        f"version=v2+, dual=True, layout=tokens, parameters={count(layer):,})"
+    )
+    assert "ham=None, version=v1, parts=['lower', 'upper']" in repr(
+        hb.Hamburger(8, version="v1", parts=["lower", "upper"])
+    )
+
+
+def test_the_warning_about_the_rank_points_at_the_caller():
+    with pytest.warns(UserWarning, match="rank 8 is not below the inner width 8") as caught:
+        hb.Hamburger(8)
+    assert caught[0].filename == __file__

@@ -13,6 +13,7 @@ from torch import nn
 from hamburger.checkpoints.weights_file import Info, read_weights, write_weights
 from hamburger.errors import OptionError, check_choice, check_count
 from hamburger.insertion import insert_context
+from hamburger.literals import Gate
 
 TASK = "classes"
 STEMS = ("timm", "small")
@@ -39,7 +40,7 @@ def create_classifier(
     context: str | None = None,
     context_options: dict[str, Any] | None = None,
     after: str = "layer3",
-    gate: str | None = "zero",
+    gate: Gate | None = "zero",
     stem: str = "timm",
     size: int = 32,
     backbone_options: dict[str, Any] | None = None,

@@ -1,4 +1,4 @@
-"""The context zoo: every module by name, all of them b c h w -> b c h w."""
+"""The context modules, by name. All of them map b c h w -> b c h w."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-# importing a module registers what it holds
+# importing a module registers its contexts
 from hamburger.contexts import (
     a2,  # noqa: F401
     acf,  # noqa: F401
@@ -29,15 +29,22 @@ from hamburger.contexts import (
     spygr,  # noqa: F401
 )
 from hamburger.contexts.common import contexts
+from hamburger.literals import ContextName
 
 __all__ = ["contexts", "create_context", "list_contexts"]
 
 
 def list_contexts() -> list[str]:
-    """Every name that `create_context` knows."""
+    """Return every name that `create_context` knows."""
     return contexts.names()
 
 
-def create_context(name: str, channels: int, **options: Any) -> nn.Module:
-    """The named context module for feature maps of that many channels."""
+def create_context(name: ContextName | str, channels: int, **options: Any) -> nn.Module:
+    """Build the named context module for feature maps of that many channels.
+
+    >>> layer = create_context("nmf", 512, rank=32)
+
+    `options` are those of the module: of `Hamburger` for "nmf", "vq" and "cd", else of the class in the file of that
+    name in `hamburger.contexts`.
+    """
     return contexts.create(name, channels, **options)

@@ -16,6 +16,7 @@ from hamburger.contexts.common import check_counts, contexts, conv
 from hamburger.errors import OptionError, ShapeError, check_count
 from hamburger.hams.gradients import Gradient
 from hamburger.layers.burger import Hamburger
+from hamburger.literals import GradientName
 from hamburger.shapes import check_tensor
 
 
@@ -43,7 +44,7 @@ class LightHam(nn.Module):
         rank: int = 64,
         steps: int = 6,
         eval_steps: int = 7,
-        grad: str | Gradient = "bptt",
+        grad: GradientName | Gradient = "bptt",
         groups: int = 32,
         seed: int = 0,
     ) -> None:

@@ -28,6 +28,7 @@ from hamburger.checkpoints.weights_file import Info, read_weights, write_weights
 from hamburger.errors import OptionError, UnknownNameError, check_choice, check_count
 from hamburger.insertion import insert_context
 from hamburger.layers.norm import BatchNorm2d
+from hamburger.literals import Gate
 
 TASK = "detection"
 
@@ -83,7 +84,7 @@ def create_detector(
     context: str | None = None,
     context_options: Mapping[str, Any] | None = None,
     after: str = "p3",
-    gate: str | None = "zero",
+    gate: Gate | None = "zero",
     size: int = 800,
     max_size: int = 1333,
     anchor: int = 32,

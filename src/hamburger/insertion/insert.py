@@ -15,12 +15,15 @@ from hamburger.insertion.dry_run import Seen, check_bare, check_ready, compile_a
 from hamburger.insertion.inserted import GATES, InsertedContext, attach, detach, holds_context
 from hamburger.insertion.placement import Wish, features, missing, realise, wish
 from hamburger.insertion.replace_attention import ReplacedAttention, restore
+from hamburger.literals import Gate
 
 CALL = "insert_context"
 Model = TypeVar("Model", bound=nn.Module)
 
 
-def insert_context(model: Model, places: Mapping[str, Any], *, gate: str | None = "zero", example: Any = None) -> Model:
+def insert_context(
+    model: Model, places: Mapping[str, Any], *, gate: Gate | None = "zero", example: Any = None
+) -> Model:
     """Put contexts after named submodules of any network, in place; the model is returned.
 
     >>> insert_context(resnet, {"layer3": "efficient", "layer4.1": ("nmf", {"rank": 32})})

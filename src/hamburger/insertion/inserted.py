@@ -13,9 +13,10 @@ from torch.utils.hooks import RemovableHandle
 
 from hamburger.errors import InputError, ShapeError
 from hamburger.insertion.container_proxy import NAME, hide_context, show_all
+from hamburger.literals import Gate
 from hamburger.precision import widen
 
-GATES = {"zero": 0.0, "one": 1.0}
+GATES: dict[Gate, float] = {"zero": 0.0, "one": 1.0}
 NESTED = (
     "nested tensors, which nn.TransformerEncoder makes of padded sequences in evaluation; build it with "
     "enable_nested_tensor=False, or set its use_nested_tensor = False"
@@ -81,7 +82,7 @@ class InsertedContext(nn.Module):
     It is a child, `inserted_context`, of the module it follows.
     """
 
-    def __init__(self, context: nn.Module, *, gate: str | None, form: Form) -> None:
+    def __init__(self, context: nn.Module, *, gate: Gate | None, form: Form) -> None:
         super().__init__()
         self.context, self.form = context, form
         self.gate = None if gate is None else nn.Parameter(torch.tensor(GATES[gate]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +13,11 @@ from hamburger.contexts.efficient import EfficientAttention
 from hamburger.errors import HamburgerError, InputError, OptionError, ShapeError, UnknownNameError, did_you_mean
 from hamburger.insertion.dry_run import Seen, call_with, check_ready, dtype_of, quiet, watch
 from hamburger.layers.burger import Hamburger
+from hamburger.literals import Replacement
 
 CALL = "replace_attention"
 MORE = "more than tokens (a mask, sizes, rotated positions), which a decomposition does not take"
-NAMES = ("nmf", "vq", "cd", "efficient")
+NAMES = get_args(Replacement)
 Model = TypeVar("Model", bound=nn.Module)
 
 
@@ -49,7 +50,7 @@ class ReplacedAttention(nn.Module):
 
 def replace_attention(
     model: Model,
-    context: str | nn.Module | Iterable[nn.Module],
+    context: Replacement | nn.Module | Iterable[nn.Module],
     *,
     blocks: Iterable[int] | None = None,
     example: Any = None,

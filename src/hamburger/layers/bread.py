@@ -1,26 +1,28 @@
-"""The linear slices around the ham: a 1x1 convolution on flattened positions, and the norms that follow one."""
+"""The bread: a linear map at every position (a 1x1 convolution), and the norms that follow one."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
 
 from hamburger.errors import OptionError, check_choice
 from hamburger.layers.norm import BatchNorm1d
+from hamburger.literals import Norm
 from hamburger.precision import autocast_dtype, full_precision
 
-NORMS = ("batch", "group", "none")
+NORMS = get_args(Norm)
 GROUPS = 32
 
 
 class Bread(nn.Module):
     """W x (+ bias) at every position.   b c n   ->   b d n
 
-    Under float16 autocast it runs in float32: a feature map at scale 1e4 is an ordinary input to a context layer, and
-    its products do not fit float16. bfloat16 autocast is obeyed.
+    Under float16 autocast it runs in float32: feature maps at scale 1e4 are ordinary inputs to a context layer, and
+    their products overflow float16. Under bfloat16 autocast it runs in bfloat16.
     """
 
     def __init__(self, in_channels: int, out_channels: int, *, bias: bool) -> None:
@@ -30,7 +32,7 @@ class Bread(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """N(0, 2 / out) as in the authors' code; the bias as in torch's convolutions."""
+        """Draw the weight from N(0, 2 / out) as in the authors' code, and the bias as torch's convolutions do."""
         out_channels, in_channels = self.weight.shape
         nn.init.normal_(self.weight, std=math.sqrt(2 / out_channels))
         if self.bias is not None:
@@ -54,8 +56,8 @@ class Bread(nn.Module):
         return f"{in_channels}, {out_channels}, bias={self.bias is not None}"
 
 
-def make_norm(norm: str | Callable[[int], nn.Module], channels: int, momentum: float) -> nn.Module:
-    """The norm on b c n: "batch" (the paper's), "group" (LightHam's), "none", or a function of the channels."""
+def make_norm(norm: Norm | Callable[[int], nn.Module], channels: int, momentum: float) -> nn.Module:
+    """Return a norm for b c n: "batch" (the paper's), "group" (LightHam's), "none", or a function of the channels."""
     if callable(norm):
         return norm(channels)
     check_choice("Hamburger", "norm", norm, NORMS)
@@ -64,8 +66,8 @@ def make_norm(norm: str | Callable[[int], nn.Module], channels: int, momentum: f
     if norm == "group":
         if channels % GROUPS:
             raise OptionError(
-                f"Hamburger: norm='group' uses {GROUPS} groups, so the channels must be a multiple of {GROUPS}, got "
-                f"{channels}; pass norm=lambda c: torch.nn.GroupNorm(groups, c) for another number"
+                f"Hamburger: norm='group' has {GROUPS} groups, so channels must be a multiple of {GROUPS} (got "
+                f"{channels}); pass norm=lambda c: torch.nn.GroupNorm(groups, c) for another number of groups"
             )
         return nn.GroupNorm(GROUPS, channels)
     return nn.Identity()

@@ -1,10 +1,11 @@
-"""The Hamburger: bread, ham, bread, a norm and a skip (Eq. 5 and 6), in the versions that were published."""
+"""The Hamburger layer: bread, ham, bread, norm and skip (Eq. 5 and 6), in all published versions."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -24,24 +25,25 @@ from hamburger.hams.gradients import Gradient
 from hamburger.layers import fused_block
 from hamburger.layers.bread import Bread, make_norm
 from hamburger.layers.ham import HamLayer
+from hamburger.literals import Backend, CodesInit, GradientName, HamName, Init, Layout, Norm, Part, Version
 from hamburger.precision import widen
-from hamburger.registry import options_of
+from hamburger.registry import options_of, suggest_options
 from hamburger.shapes import check_finite, check_tensor
 
-VERSIONS = ("paper", "v1", "v2", "v2+")
-LAYOUTS = ("channels", "tokens")
-PARTS = frozenset({"lower", "ham", "upper"})
+VERSIONS = get_args(Version)
+LAYOUTS = get_args(Layout)
+PARTS: frozenset[Part] = frozenset(get_args(Part))
 HALF_MAX = torch.finfo(torch.float16).max
-DEFAULT_VERSION = "paper"
+DEFAULT_VERSION: Version = "paper"
 
 
 def default_rank(inner: int) -> int:
-    """The rank where none is given, d = 8 r with r at least 8 (section 3.2): 64 at the 512 channels of Table 3."""
+    """Return the rank where none is given: d = 8 r, r at least 8 (section 3.1), so 64 for Table 3's 512 channels."""
     return max(8, inner // 8)
 
 
 class Hamburger(nn.Module):
-    """Global context by matrix decomposition: a layer that keeps the shape of its input.
+    """Global context by matrix decomposition. The output has the shape of the input.
 
         (b, c, *spatial) -> (b, c, *spatial)      one, two or three spatial axes
         (b, n, c)        -> (b, n, c)             with layout="tokens"
@@ -51,47 +53,57 @@ class Hamburger(nn.Module):
     torch.Size([2, 64, 16, 16])
 
     Two defaults follow the paper's text, here and wherever a Hamburger is built by name (`create_context`,
-    `insert_context`, `replace_attention`): the rank is `max(8, inner // 8)`, and the version is "paper", Eq. 6 without a
-    final ReLU. Networks that follow the authors' code (HamNet, LightHam, the GANs) pass `version="v1"` themselves. A
-    rank that is not below `inner` compresses nothing; it is allowed, with a warning.
+    `insert_context`, `replace_attention`): the rank is `max(8, inner // 8)`, and the version is "paper", Eq. 6 without
+    a final ReLU. Networks that follow the authors' code (HamNet, LightHam, GANs) pass `version="v1"` themselves. A rank
+    that is not below `inner` compresses nothing; it is allowed, with a warning.
 
-    - `ham`: "nmf", "vq", "cd", a registered name, or a ready value such as `VQ(rank=32, temperature=0.1)`. For a name,
-      `rank` and further keywords (`temperature`, `beta`, `eps`, `codes_init`) are its options.
+    - `ham`: "nmf", "vq", "cd", a registered name, or a ham such as `VQ(rank=32, temperature=0.1)`.
+    - `rank`, `temperature` (VQ, CD), `constant_norms` (VQ), `beta` (CD), `eps`, `codes_init`, `codes_temperature` (NMF)
+      and `final_update` (NMF, VQ): options of a ham given by name; None is the ham's default. `ham_options` holds
+      further options of a ham that you registered.
     - `version`: "paper" Z + BN(W_u M(W_l Z)); "v1", the authors' code, ReLU of that; "v2" with a slice of cheese
       (linear, BN, ReLU) after the ham and no BN after the upper bread; "v2+" adds two learned scalars, the one on the
       burger zero at first, and allows `dual`: half of a doubled width decomposed along channels.
-    - `inner`: the paper's d, by default the channels. `heads` cut it into sections with a dictionary each.
+    - `inner`: the paper's d, by default the channels. `heads` splits it into sections with one dictionary each.
     - `steps`: the paper's K, in training; `eval_steps` in evaluation, the same by default.
     - `init`: "random", "fixed", "learned" (differentiated by BPTT) or "online": see `layers.dictionary`.
-    - `grad`: "one-step" (default), "truncated:m", "bptt" (default where init="learned"), "implicit", or a strategy.
-    - `parts`: which of {"lower", "ham", "upper"} are there, for the ablations of Table 2. The norm stays.
+    - `grad`: "one-step" (default), "truncated:m", "bptt" (default with init="learned"), "implicit", or a strategy.
+    - `parts`: which of {"lower", "ham", "upper"} to build, for the ablations of Table 2. The norm is always built.
     - `seed`: of the dictionary that evaluation starts from. It is in the state dict: loading weights loads it too.
-    - `backend`: what solves: "auto", "plain" or "fused", as in `decompose`. It changes no value beyond rounding.
+    - `backend`: "auto", "plain" or "fused", as in `decompose`. It changes no value beyond rounding.
     """
 
+    @suggest_options("Hamburger")
     def __init__(
         self,
         channels: int,
         *,
-        ham: str | Ham = "nmf",
+        ham: HamName | str | Ham = "nmf",
         inner: int | None = None,
         rank: int | None = None,
         steps: int = 6,
         eval_steps: int | None = None,
-        init: str = "random",
-        grad: str | Gradient | None = None,
+        init: Init = "random",
+        grad: GradientName | Gradient | None = None,
         heads: int = 1,
-        version: str = DEFAULT_VERSION,
+        version: Version = DEFAULT_VERSION,
         dual: bool = False,
-        parts: Iterable[str] = PARTS,
-        layout: str = "channels",
-        norm: str | Callable[[int], nn.Module] = "batch",
+        parts: Part | Iterable[Part] = PARTS,
+        layout: Layout = "channels",
+        norm: Norm | Callable[[int], nn.Module] = "batch",
         norm_momentum: float = 0.1,
         cheese_factor: int | None = None,
         online_momentum: float = 0.9,
         seed: int = 0,
-        backend: str = "auto",
-        **ham_options: Any,
+        backend: Backend = "auto",
+        temperature: float | None = None,
+        constant_norms: bool | None = None,
+        beta: float | None = None,
+        eps: float | None = None,
+        codes_init: CodesInit | None = None,
+        codes_temperature: float | None = None,
+        final_update: bool | None = None,
+        ham_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         check_count("Hamburger", "channels", channels, least=1)
@@ -115,15 +127,18 @@ class Hamburger(nn.Module):
                 f"Hamburger: without the {' and '.join(missing)} bread the inner width must be that of the input, "
                 f"got inner={inner} for channels={channels}"
             )
-        if rank is not None:
-            ham_options["rank"] = rank
-        elif isinstance(ham, str) and "rank" in options_of(hams[ham]):
-            ham_options["rank"] = default_rank(inner)
-        if isinstance(ham, str):
-            known = options_of(Hamburger) | options_of(hams[ham])
-            for option in set(ham_options) - options_of(hams[ham]):
-                raise OptionError(f"Hamburger with ham '{ham}' has no option '{option}'{did_you_mean(option, known)}")
-        value = as_ham(ham, **ham_options)
+        given = {
+            "rank": rank,
+            "temperature": temperature,
+            "constant_norms": constant_norms,
+            "beta": beta,
+            "eps": eps,
+            "codes_init": codes_init,
+            "codes_temperature": codes_temperature,
+            "final_update": final_update,
+        }
+        given = {name: option for name, option in given.items() if option is not None}
+        value = _build_ham(ham, inner, given, ham_options)
 
         self.channels, self.version, self.layout, self.parts = channels, version, layout, parts
         self.rectify = value.nonnegative
@@ -147,7 +162,7 @@ class Hamburger(nn.Module):
 
         self.ham = slice_of_ham("spatial", seed) if "ham" in parts else None
         self.channel_ham = slice_of_ham("channel", seed + 1) if dual else None
-        self.cheese: nn.Module | None = None
+        self.cheese: nn.Sequential | None = None
         if version in ("v2", "v2+"):
             factor = (heads if version == "v2+" else 1) if cheese_factor is None else cheese_factor
             check_count("Hamburger", "cheese_factor", factor, least=1)
@@ -166,7 +181,7 @@ class Hamburger(nn.Module):
                 f"Hamburger: rank {value.rank} is not below the inner width {inner}, so the ham compresses nothing; "
                 f"pass a rank below {inner} or a larger inner",
                 UserWarning,
-                stacklevel=2,
+                stacklevel=3,  # the decorator is a frame of its own
             )
 
     def forward(self, z: Tensor) -> Tensor:
@@ -189,7 +204,7 @@ class Hamburger(nn.Module):
         return y.to(z.dtype)
 
     def context(self, z: Tensor) -> Tensor:
-        """The layer without its skip.   b c n   ->   b c n"""
+        """Apply the layer without its skip.   b c n   ->   b c n"""
         fused = fused_block.up_to_the_norm(self, z)
         if fused is not None:
             return self.norm(fused)
@@ -223,9 +238,61 @@ class Hamburger(nn.Module):
             raise ShapeError(f"Hamburger: every axis of the input must have at least one entry, got {shape}")
         check_finite("Hamburger", "the input", z)
 
-    def extra_repr(self) -> str:
-        parts = "" if self.parts == PARTS else f", parts={sorted(self.parts)}"
-        return f"{self.channels}, version={self.version}, layout={self.layout}{parts}"
+    def __repr__(self) -> str:
+        """Return one line with the main options, others that differ from their defaults, and the parameter count."""
+        shown = [str(self.channels)]
+        if isinstance(self.ham, HamLayer):
+            layer = self.ham
+            shown.append(f"ham={_describe_ham(layer.ham)}, steps={layer.steps}")
+            if layer.eval_steps != layer.steps:
+                shown.append(f"eval_steps={layer.eval_steps}")
+            shown.append(f"grad={layer.grad}, init={layer.dictionary.init}")
+            if layer.dim != self.channels:
+                shown.append(f"inner={layer.dim}")
+            if layer.heads != 1:
+                shown.append(f"heads={layer.heads}")
+            if layer.backend != "auto":
+                shown.append(f"backend={layer.backend}")
+        else:
+            shown.append(f"ham={None if self.ham is None else type(self.ham).__name__}")
+        shown.append(f"version={self.version}")
+        if self.channel_ham is not None:
+            shown.append("dual=True")
+        if self.parts != PARTS:
+            shown.append(f"parts={sorted(self.parts)}")
+        if self.layout != "channels":
+            shown.append(f"layout={self.layout}")
+        norm = self.norm if self.cheese is None else self.cheese[1]
+        if not isinstance(norm, nn.BatchNorm1d):
+            shown.append(f"norm={type(norm).__name__}")
+        shown.append(f"parameters={sum(p.numel() for p in self.parameters()):,}")
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def _describe_ham(ham: Ham) -> str:
+    """Return the constructor call of a ham: its rank, and the options that differ from their defaults."""
+    options = {field.name: getattr(ham, field.name) for field in fields(ham) if field.repr}
+    defaults = {field.name: field.default for field in fields(ham)}
+    shown = [f"{name}={value!r}" for name, value in options.items() if name == "rank" or value != defaults[name]]
+    return f"{type(ham).__name__}({', '.join(shown)})"
+
+
+def _build_ham(ham: str | Ham, inner: int, given: dict[str, Any], more: Mapping[str, Any] | None) -> Ham:
+    """Return the ham of a layer. `given`: options that were passed by keyword; `more`: those of `ham_options`."""
+    if more is not None and not isinstance(more, Mapping):
+        raise OptionError(f"Hamburger: ham_options must be a mapping such as {{'rank': 8}} (got {more!r})")
+    for name in more or {}:
+        if name in given:
+            raise OptionError(f"Hamburger: '{name}' is given twice; leave it out of ham_options")
+    options = given | dict(more or {})
+    if isinstance(ham, str):
+        known = options_of(hams[ham])
+        for name in options:
+            if name not in known:
+                raise OptionError(f"Hamburger with ham '{ham}' has no option '{name}'{did_you_mean(name, known)}")
+        if "rank" in known:
+            options = {"rank": default_rank(inner), **options}
+    return as_ham(ham, **options)
 
 
 def _check_version(version: str, dual: bool, cheese_factor: int | None, parts: frozenset[str]) -> None:

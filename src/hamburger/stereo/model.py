@@ -15,6 +15,7 @@ from hamburger.checkpoints.weights_file import Info, read_weights, to_plain_json
 from hamburger.errors import CheckpointError, HamburgerError, OptionError, ShapeError, check_choice, check_count
 from hamburger.insertion import insert_context
 from hamburger.layers.norm import BatchNorm2d
+from hamburger.literals import Gate
 from hamburger.precision import widen
 from hamburger.shapes import check_tensor
 from hamburger.training.loss_weighting import global_mean
@@ -245,7 +246,7 @@ def create_stereo(
     context: str | None = None,
     context_options: Mapping[str, Any] | None = None,
     place: str = "features",
-    gate: str | None = "zero",
+    gate: Gate | None = "zero",
 ) -> StereoNet:
     """left b 3 h w, right b 3 h w   ->   disparity b h w in pixels, for any h and w.
 

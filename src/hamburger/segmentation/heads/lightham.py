@@ -1,6 +1,7 @@
 """LightHam, the decoder of SegNeXt (Guo, Lu, Hou, Liu, Cheng and Hu, NeurIPS 2022), for pyramid encoders.
 
-Checked against the authors' code and its ports; `layers.context.lightham` is all of it but dropout and classifier.
+Checked against the authors' code and its ports. `hamburger.contexts.lightham` has everything except dropout and
+classifier.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from torch import Tensor
 from hamburger.contexts.lightham import LightHam as Unit
 from hamburger.errors import check_count
 from hamburger.hams.gradients import Gradient
+from hamburger.literals import GradientName
 from hamburger.segmentation.heads.base import Head, HeadOutputs, PixelClassifier, check_channels, check_features, heads
 
 
@@ -19,14 +21,14 @@ from hamburger.segmentation.heads.base import Head, HeadOutputs, PixelClassifier
 class LightHamHead(Head):
     """[..., b c_1 h w, b c_2 h/2 w/2, b c_3 h/4 w/4]   ->   logits b k h w
 
-    The last `maps` maps, resized to the first of them and laid together, then
+    The last `maps` maps are resized to the first of them and concatenated, then
 
         logits = W dropout(unit(maps)) + bias            c_1 + c_2 + c_3 -> `inner` -> `width` -> k
 
     - `width`, `inner`: 256 for the small encoders of the paper, 512 and 1024 for its larger ones; `inner` is `width` by
       default.
-    - `rank`, `steps`, `eval_steps`, `grad`, `groups`, `seed`: those of the unit; its gradient is back-propagation
-      through all sweeps, as published.
+    - `rank`, `steps`, `eval_steps`, `grad`, `groups`, `seed`: options of the unit; by default its gradient is
+      back-propagation through all steps, as published.
     """
 
     def __init__(
@@ -41,14 +43,14 @@ class LightHamHead(Head):
         rank: int = 64,
         steps: int = 6,
         eval_steps: int = 7,
-        grad: str | Gradient = "bptt",
+        grad: GradientName | Gradient = "bptt",
         groups: int = 32,
         seed: int = 0,
     ) -> None:
         super().__init__()
         check_count("LightHam", "num_classes", num_classes, least=1)
         check_count("LightHam", "maps", maps, least=1)
-        self.channels = check_channels("LightHam", channels, least=maps, use="those it lays together")
+        self.channels = check_channels("LightHam", channels, least=maps, use="which it concatenates")
         self.maps = maps
         self.decoder = Unit(
             width,
