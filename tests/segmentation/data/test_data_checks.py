@@ -40,32 +40,32 @@ def broken(root):
 
 def test_every_defect_is_listed_with_its_path(tmp_path):
     data = broken(tmp_path)
-    with pytest.raises(DataError) as said:
+    with pytest.raises(DataError) as caught:
         check(data)
-    problems = said.value.problems
+    problems = caught.value.problems
     for path, what in {
         "images/img0": "missing",
         "labels/img1.png": "missing",
         "images/img2.png": "damaged or incomplete",
         "images/img3.png": "empty file",
-        "labels/img4.png": "77, 200 are no class",
+        "labels/img4.png": "77, 200 are not a class",
         "labels/img5.png": "11 x 10 pixels for an image of 32 x 24",
-        "labels/img6.png": "a label in colours",
+        "labels/img6.png": "an RGB label",
         "img7": "listed 2 times",
     }.items():
         assert sum(path in problem and what in problem for problem in problems) == 1, (path, problems)
-    assert len(problems) == 8 and "8 problems" in str(said.value)
-    assert all(problem in str(said.value) for problem in problems)
+    assert len(problems) == 8 and "8 problems" in str(caught.value)
+    assert all(problem in str(caught.value) for problem in problems)
     assert data.problems() == list(problems)
 
 
-def test_twenty_are_shown_and_the_rest_counted(tmp_path):
+def test_the_message_shows_twenty_problems_and_counts_the_rest(tmp_path):
     fake_datasets.folder(tmp_path, ids=26)
     for path in (tmp_path / "labels").iterdir():
         path.unlink()
-    with pytest.raises(DataError, match="and 5 more") as said:
+    with pytest.raises(DataError, match="and 5 more") as caught:
         check(create_dataset("folder", "train", tmp_path))
-    assert len(said.value.problems) == 25 and str(said.value).count("missing") == 20
+    assert len(caught.value.problems) == 25 and str(caught.value).count("missing") == 20
 
 
 def test_the_rest_is_found_by_a_command_that_works(tmp_path):
@@ -78,7 +78,7 @@ def test_labels_of_another_format_are_explained(tmp_path):
     fake_datasets.folder(tmp_path, ids=3)
     (tmp_path / "labels" / "img0.png").rename(tmp_path / "labels" / "img0.jpg")
     [problem] = inspect_dataset(create_dataset("folder", "train", tmp_path)).problems
-    assert "img0.png: missing, but there is img0.jpg; labels must be PNG" in problem
+    assert "img0.png: missing, but img0.jpg exists; convert labels to PNG" in problem
 
 
 def test_two_images_of_one_id_are_ambiguous(tmp_path):
@@ -117,7 +117,7 @@ def test_labels_without_any_class(tmp_path):
         check(create_dataset("folder", "train", tmp_path))
 
 
-def test_a_turned_image_with_an_unturned_label_is_explained(tmp_path):
+def test_a_mismatch_by_exif_rotation_is_explained(tmp_path):
     fake_datasets.folder(tmp_path, ids=2)
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -126,7 +126,7 @@ def test_a_turned_image_with_an_unturned_label_is_explained(tmp_path):
     assert "EXIF" in inspect_dataset(create_dataset("folder", "train", tmp_path)).problems[0]
 
 
-def test_what_is_found_is_right(tmp_path):
+def test_findings_count_pixels_and_sizes(tmp_path):
     fake_datasets.folder(tmp_path, ids=4)
     found = check(create_dataset("folder", "train", tmp_path))
     labels = np.stack([np.array(Image.open(tmp_path / "labels" / f"img{i}.png")) for i in range(3)])
@@ -139,8 +139,8 @@ def test_the_second_check_reads_only_what_changed(tmp_path, monkeypatch, own_cac
     data = create_dataset("folder", "train", tmp_path)
     first = check(data)
     read = []
-    real = checks._one
-    monkeypatch.setattr(checks, "_one", lambda data, index: read.append(index) or real(data, index))
+    real = checks._inspect_sample
+    monkeypatch.setattr(checks, "_inspect_sample", lambda data, index: read.append(index) or real(data, index))
     assert check(data) == first and read == []
     assert inspect_dataset(data, cache=False) == first and len(read) == 5
     read.clear()
@@ -152,7 +152,7 @@ def test_the_second_check_reads_only_what_changed(tmp_path, monkeypatch, own_cac
     assert len(inspect_dataset(data).problems) == 2
 
 
-def test_findings_of_other_colours_are_not_taken(tmp_path):
+def test_findings_cached_for_other_colours_are_not_used(tmp_path):
     fake_datasets.folder(tmp_path, ids=2, classes="sky 0 0 255\nroad 0 255 0\n")
     Image.fromarray(np.full((*fake_datasets.SIZE, 3), (0, 0, 255), np.uint8)).save(tmp_path / "labels" / "img0.png")
     assert check(create_dataset("folder", "train", tmp_path)).pixels == [24 * 32, 0, 0]

@@ -40,7 +40,7 @@ def test_labels_in_colours(tmp_path):
     Image.fromarray(colours[raw]).save(tmp_path / "labels" / "img0.png")
     data = create_dataset("folder", "train", tmp_path, ignore_colour=[9, 9, 9])
     assert np.array_equal(data[0].label.numpy(), raw)
-    with pytest.raises(DataError, match=r"img0.png: 1 colours that no class has \(9 9 9\)"):
+    with pytest.raises(DataError, match=r"img0.png: 1 colours without a class \(9 9 9\)"):
         create_dataset("folder", "train", tmp_path)[0]
     (tmp_path / "classes.txt").write_text("sky\nroad\ntree\n")
     with pytest.raises(DataError, match="not every class has a colour"):
@@ -54,9 +54,9 @@ def test_remap_and_ignore(tmp_path):
     expected = np.full_like(raw, 255)
     expected[raw == 7], expected[raw == 26] = 0, 1
     assert np.array_equal(data[0].label.numpy(), expected)
-    with pytest.raises(DataError, match="label values 3 are no class"):
+    with pytest.raises(DataError, match="label values 3 are not a class"):
         create_dataset("folder", "train", tmp_path, remap={7: 1, 26: 0})[0]
-    for options, complaint in (({"ignore": 1}, "that are no class"), ({"remap": {7: 3}}, "remap goes from")):
+    for options, complaint in (({"ignore": 1}, "without a class"), ({"remap": {7: 3}}, "remap must map")):
         with pytest.raises(OptionError, match=complaint):
             create_dataset("folder", "train", tmp_path, **options)
 
@@ -100,10 +100,10 @@ def test_exif_rotation_is_applied_to_the_image(tmp_path):
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        (None, "missing; it names the classes"),
-        ("a\na\n", "named twice"),
+        (None, "missing; it must list the classes"),
+        ("a\na\n", "listed twice"),
         ("a 1 2 300\n", "0 ... 255"),
-        ("# no\n", "found 0"),
+        ("# no\n", "got 0"),
     ],
     ids=["missing", "twice", "colour", "empty"],
 )
@@ -116,7 +116,7 @@ def test_class_file_mistakes(tmp_path, text, complaint):
         create_dataset("folder", "train", tmp_path)
 
 
-def test_a_split_that_nobody_described(tmp_path):
+def test_a_split_without_a_list(tmp_path):
     fake_datasets.folder(tmp_path)
-    with pytest.raises(DataError, match=r"which images are 'test'.*test\.txt"):
+    with pytest.raises(DataError, match=r"the images of 'test'.*test\.txt"):
         create_dataset("folder", "test", tmp_path)

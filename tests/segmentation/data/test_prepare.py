@@ -70,12 +70,12 @@ def test_missing_and_broken_files_are_named(tmp_path):
     content = (sbd / "cls" / "d.mat").read_bytes()
     (sbd / "cls" / "d.mat").unlink()
     (tree / "JPEGImages" / "e.jpg").unlink()
-    with pytest.raises(DataError, match="2 files are missing") as said:
+    with pytest.raises(DataError, match="2 files are missing") as caught:
         prepare_voc(tmp_path, sbd, expected=None)
-    assert [problem.split("/")[-1] for problem in said.value.problems] == ["d.mat: missing", "e.jpg: missing"]
+    assert [problem.split("/")[-1] for problem in caught.value.problems] == ["d.mat: missing", "e.jpg: missing"]
     fake_datasets.write_image(tree / "JPEGImages" / "e.jpg")
     (sbd / "cls" / "d.mat").write_bytes(content[:100])
-    with pytest.raises(DataError, match=r"d\.mat: no label of SBD"):
+    with pytest.raises(DataError, match=r"d\.mat: not an SBD label"):
         prepare_voc(tmp_path, sbd, expected=None)
 
 

@@ -127,7 +127,7 @@ AUXILIARY = ("apcnet", "cfnet", "dmnet", "encnet", "pspnet")  # and those that n
 def test_too_few_maps_are_counted_in_the_message(name):
     least = NEEDS.get(name, 2 if name in AUXILIARY else 1)
     build(name, channels=CHANNELS[-least:])
-    with pytest.raises(OptionError, match=rf"needs at least {least} feature maps, .*; got {least - 1}, of widths"):
+    with pytest.raises(OptionError, match=rf"needs at least {least} feature maps, .* \(got {least - 1}, of widths"):
         build(name, channels=CHANNELS[4 - least + 1 :])
     if name in AUXILIARY:
         build(name, channels=CHANNELS[-1:], aux_weight=0.0)
@@ -136,9 +136,9 @@ def test_too_few_maps_are_counted_in_the_message(name):
 @pytest.mark.parametrize("name", heads.names())
 def test_wrong_maps_and_wrong_options_are_named(name):
     head, features = build(name), maps()
-    with pytest.raises(ShapeError, match="built for maps 'b c h w' of widths"):
+    with pytest.raises(ShapeError, match="expected maps 'b c h w' of widths"):
         head(features[:-1])
-    with pytest.raises(ShapeError, match="build it with the channels of the backbone"):
+    with pytest.raises(ShapeError, match="build the head with the channels of its backbone"):
         head([*features[:-1], torch.randn(2, 3, 5, 4)])
     with pytest.raises(OptionError, match="has no option 'widht'; did you mean 'width'"):
         heads.create(name, CHANNELS, CLASSES, widht=3)

@@ -1,4 +1,4 @@
-"""Data sets, their checks, augmentation and batches. Importing the package registers every data set."""
+"""Segmentation data sets, their checks and batches. Importing the package registers every data set."""
 
 from hamburger.segmentation.data import camvid, folder, pascal_context, patchwork, voc
 from hamburger.segmentation.data.base import SegmentationSet, create_dataset, datasets

@@ -12,7 +12,7 @@ from hamburger.training.packed_images import Colour, Sample
 
 
 class SegmentationSet:
-    """One split of one data set. `data[i]` reads (or generates) the i-th sample; the same i gives the same bits."""
+    """One split of a data set. `data[i]` reads or generates sample i; the same i always gives the same bits."""
 
     name: str
     split: str
@@ -27,18 +27,14 @@ class SegmentationSet:
         raise NotImplementedError
 
     def problems(self) -> list[str]:
-        """Every defect found by reading all of it, each with its path, not hours later in training."""
+        """Read every sample and return one message with its path for each defect."""
         return []
 
 
-# constructors take (split, root=..., **options); embedded sets take no root
+# constructors take (split, root=..., **options); generated sets take no root
 datasets: Registry[SegmentationSet] = Registry("dataset")
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# One call from a name, a split and a folder to a data set.
-
-
 def create_dataset(name: str, split: str, root: str | Path | None = None, **options: Any) -> SegmentationSet:
-    """The named set's split. `root` is the folder of a set that lies in files; an embedded set takes none."""
+    """Return a split of the named data set. `root` is its folder; generated sets take none."""
     return create_from(datasets, name, split, root, **options)

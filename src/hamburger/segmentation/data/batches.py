@@ -1,4 +1,4 @@
-"""Training batches and evaluation batches of images and labels."""
+"""Batches of images and labels: random crops for training, whole images for evaluation."""
 
 from __future__ import annotations
 
@@ -83,13 +83,7 @@ class Batches(PackedImageLoader[SegmentationSet, Batch]):
         return Batch(images, labels, ids)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# A split for evaluation: every image once, in its own size, normalised, with its label.
-
-
-MAX_WAITING_BYTES = (
-    2**27
-)  # bytes: some two hundred images of VOC, more of which hardly save a batch, and few large photographs
+MAX_WAITING_BYTES = 2**27  # about 200 images of VOC; more hardly reduce the number of batches
 
 
 def evaluation_batches(
@@ -103,30 +97,30 @@ def evaluation_batches(
     mean: Sequence[float] = MEAN,
     std: Sequence[float] = STD,
 ) -> Iterator[Batch]:
-    """Batches of one size, at most `batch` images: images b 3 h w, labels b h w, ids.
+    """Yield every image once at its own size, in batches of at most `batch` images of equal size.
 
-    An image waits for others of its size, while no more than WAITING bytes wait in all; of the sizes that wait, the
-    one with most images goes when there are more. What goes together depends on the images alone, never on time. Of
-    several processes each gets every `world`-th image from `rank` on; together they get each exactly once.
+    An image waits for others of its size. When more than MAX_WAITING_BYTES wait in total, the size with the most images
+    is yielded. The batches depend on the images alone, never on timing. With several processes, each gets every
+    `world`-th image from `rank` on.
     """
     check_count("evaluation_batches", "batch", batch, least=1)
     check_count("evaluation_batches", "workers", workers, least=0)
-    own = range(rank, len(dataset), world)
-    waiting: dict[torch.Size, list[tuple[int, Sample]]] = {}  # by size, in the order of their first images
+    indices = range(rank, len(dataset), world)
+    waiting: dict[torch.Size, list[tuple[int, Sample]]] = {}  # by size, in the order of the first image of each size
 
-    def joined(size: torch.Size) -> Batch:
+    def stack(size: torch.Size) -> Batch:
         members = waiting.pop(size)
         images = torch.stack([sample.image for _, sample in members]).to(device)
         labels = torch.stack([sample.label for _, sample in members]).to(device)
         return Batch(normalise(images, mean, std), labels.long(), [dataset.ids[index] for index, _ in members])
 
-    with closing(prefetch(dataset.__getitem__, own, workers=workers, depth=2 * max(batch, workers))) as samples:
-        for index, sample in zip(own, samples, strict=True):
+    with closing(prefetch(dataset.__getitem__, indices, workers=workers, depth=2 * max(batch, workers))) as samples:
+        for index, sample in zip(indices, samples, strict=True):
             size = sample.label.shape
             waiting.setdefault(size, []).append((index, sample))
             if len(waiting[size]) == batch:
-                yield joined(size)
+                yield stack(size)
             elif sum(sample.nbytes for members in waiting.values() for _, sample in members) > MAX_WAITING_BYTES:
-                yield joined(max(waiting, key=lambda size: len(waiting[size])))
+                yield stack(max(waiting, key=lambda size: len(waiting[size])))
         for size in list(waiting):
-            yield joined(size)
+            yield stack(size)

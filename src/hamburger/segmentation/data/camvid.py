@@ -1,8 +1,8 @@
-"""`camvid`: street scenes in 11 classes, the split of SegNet (367 train, 101 val, 233 test); label value 11 is void.
+"""`camvid`: street scenes in 11 classes, SegNet's splits (367 train, 101 val, 233 test); label value 11 is void.
 
-Two layouts are read: `<split>/<id>.png` with `<split>annot/<id>.png`, as SegNet has it (`root` or `root/CamVid`), and
-`images/<split>/<id>.*` with `labels/<split>/<id>.png`. Where a `<split>.txt` lies beside, it names the images and gives
-their order; otherwise all images of the folder are taken.
+Two layouts are read: `<split>/<id>.png` with `<split>annot/<id>.png`, as in SegNet (in `root` or `root/CamVid`), and
+`images/<split>/<id>.*` with `labels/<split>/<id>.png`. A `<split>.txt` next to them lists the images in order; without
+it, all images of the folder are used.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LAYOUTS = "<split>/ and <split>annot/, or images/<split>/ and labels/<split>/"
 
 @datasets.register("camvid")
 class CamVid(ImageLabelSet):
-    """`classes`: names or numbers to score; pixels of all others become 255."""
+    """`classes`: names or numbers of the classes to keep; pixels of all others become 255."""
 
     def __init__(self, split: str = "train", *, root: Path, classes: Sequence[str | int] | str | None = None) -> None:
         check_choice("camvid", "split", split, SPLITS)
@@ -65,8 +65,8 @@ def find_pairs(root: Path, split: str) -> list[ImageLabelPair]:
             (tree / "images" / split, tree / "labels" / split),
         ):
             if images.is_dir() and labels.is_dir():
-                listed = tree / f"{split}.txt"
-                found = ImageIndex(images)
-                ids = read_ids(listed, found) if listed.is_file() else list_ids(images)
-                return [found.pair(i, labels) for i in ids]
-    raise DataError(f"camvid: {root} has no split '{split}'; it should hold {LAYOUTS}")
+                list_file = tree / f"{split}.txt"
+                index = ImageIndex(images)
+                ids = read_ids(list_file, index) if list_file.is_file() else list_ids(images)
+                return [index.pair(i, labels) for i in ids]
+    raise DataError(f"camvid: {root} has no split '{split}'; it must contain {LAYOUTS}")

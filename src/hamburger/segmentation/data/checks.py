@@ -1,4 +1,4 @@
-"""Find everything that is wrong with a data set before training, and list it at once."""
+"""Check a whole data set before training, and list all problems at once."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-LOSSY_SUFFIXES = (".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+OTHER_SUFFIXES = (".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
 
 @dataclass
 class SegmentationFindings:
-    """`pixels`: how many each class has, the last entry is unlabelled.   `sizes`: how many images are h x w."""
+    """`pixels`: pixel count of each class, then of unlabelled pixels.   `sizes`: (h, w) -> number of images"""
 
     problems: list[str]
     pixels: list[int]
@@ -34,41 +34,37 @@ class SegmentationFindings:
 def check(
     data: SegmentationSet, *, cache: bool = True, after: Callable[[], object] | None = None
 ) -> SegmentationFindings:
-    """Findings of a sound set; a DataError with all problems, the first 20 in its message, of any other."""
+    """Return the findings; raise a DataError with all problems if there are any (its message shows the first 20)."""
     findings = inspect_dataset(data, cache=cache, after=after)
     if findings.problems:
         raise DataError(listing(data, findings.problems), findings.problems)
     return findings
 
 
-def find_problems(data: ImageLabelSet) -> list[str]:
-    return inspect_dataset(data).problems
-
-
 def inspect_dataset(
     data: SegmentationSet, *, cache: bool = True, after: Callable[[], object] | None = None
 ) -> SegmentationFindings:
-    """Problems, pixels of each class and sizes of images. `after` is called once per sample, for progress."""
+    """Return problems, pixel counts and image sizes. `after` is called once per sample, for progress."""
     if not len(data):
         return SegmentationFindings([f"{data.name}: split '{data.split}' is empty"], [0] * (len(data.classes) + 1))
     if isinstance(data, ImageLabelSet):
         if not data.labelled:
-            return SegmentationFindings([_unlabelled(data)], [0] * (len(data.classes) + 1))
+            return SegmentationFindings([_explain_unlabelled(data)], [0] * (len(data.classes) + 1))
         return _inspect_files(data, cache, after)
-    return _merge(data, [_generated(data, i, after) for i in range(len(data))], data.problems())
+    return _merge(data, [_inspect_generated(data, i, after) for i in range(len(data))], data.problems())
 
 
 def _inspect_files(data: ImageLabelSet, cache: bool, after: Callable[[], object] | None) -> SegmentationFindings:
-    # findings of one set, split and choice of classes; those of another meaning are not these
+    # cached per set, split and choice of classes
     key = f"{data.pairs[0].image.parent.absolute()} {data.meaning()}" if cache else None
     stamps = [stamp((pair.image, pair.label)) for pair in data.pairs]
-    found = remembered(lambda index: _one(data, index), stamps, key=key, after=after)
-    twice = [f"{id}: listed {n} times in split '{data.split}'" for id, n in Counter(data.ids).items() if n > 1]
-    return _merge(data, found, twice + [_ambiguous(pair) for pair in data.pairs if pair.rivals])
+    rows = remembered(lambda index: _inspect_sample(data, index), stamps, key=key, after=after)
+    repeated = [f"{id}: listed {n} times in split '{data.split}'" for id, n in Counter(data.ids).items() if n > 1]
+    return _merge(data, rows, repeated + [_explain_ambiguous(pair) for pair in data.pairs if pair.rivals])
 
 
-def _one(data: ImageLabelSet, index: int) -> dict[str, Any]:
-    """One sample's row: {problem, h, w, pixels}."""
+def _inspect_sample(data: ImageLabelSet, index: int) -> dict[str, Any]:
+    """Return one sample's row: {problem, h, w, pixels}."""
     row: dict[str, Any] = {"problem": None}
     problems: list[str] = []
     size = shape = None
@@ -82,12 +78,12 @@ def _one(data: ImageLabelSet, index: int) -> dict[str, Any]:
         shape = raw.shape
         label = data.table[raw]
         if (label == OUTSIDE).any():
-            problems.append(data.outside(index, raw))
-        row["pixels"] = _count(label, len(data.classes))
+            problems.append(data.explain_outside(index, raw))
+        row["pixels"] = _count_pixels(label, len(data.classes))
     except DataError as broken:
         problems.append(str(broken))
     if size and shape and size != shape:
-        problems.append(data.mismatch(index, size, shape))
+        problems.append(data.explain_mismatch(index, size, shape))
     if problems:
         row["problem"] = "\n".join(problems)
     if size:
@@ -98,85 +94,83 @@ def _one(data: ImageLabelSet, index: int) -> dict[str, Any]:
 def _check_suffix(label: Path) -> None:
     if label.is_file():
         return
-    for other in (label.with_name(f"{label.stem}{suffix}") for suffix in LOSSY_SUFFIXES):
+    for other in (label.with_name(f"{label.stem}{suffix}") for suffix in OTHER_SUFFIXES):
         if other.is_file():
-            raise DataError(
-                f"{label}: missing, but there is {other.name}; labels must be PNG, which keeps every value as it is"
-            )
+            raise DataError(f"{label}: missing, but {other.name} exists; convert labels to PNG, which is lossless")
 
 
-def _ambiguous(pair: ImageLabelPair) -> str:
+def _explain_ambiguous(pair: ImageLabelPair) -> str:
     others = ", ".join(path.name for path in pair.rivals)
-    return f"{pair.image}: has the same id as {others}; keep one of them, or give them different names"
+    return f"{pair.image}: has the same id as {others}; keep one of them or rename the others"
 
 
 def count_shared_images(one: SegmentationSet, other: SegmentationSet) -> int:
-    """How many image files are in both."""
+    """Return how many image files are in both sets."""
     if not (isinstance(one, ImageLabelSet) and isinstance(other, ImageLabelSet)):
         return 0
     return len(set(one.image_paths()) & set(other.image_paths()))
 
 
-def _generated(data: SegmentationSet, index: int, after: Callable[[], object] | None) -> dict[str, Any]:
+def _inspect_generated(data: SegmentationSet, index: int, after: Callable[[], object] | None) -> dict[str, Any]:
     image, label = data[index]
     if after is not None:
         after()
     h, w = image.shape[-2:]
-    return {"problem": None, "h": h, "w": w, "pixels": _count(label.numpy(), len(data.classes))}
+    return {"problem": None, "h": h, "w": w, "pixels": _count_pixels(label.numpy(), len(data.classes))}
 
 
-def _count(label: Any, k: int) -> list[int]:
+def _count_pixels(label: Any, k: int) -> list[int]:
     counts = np.bincount(label.ravel(), minlength=256)
     return [*counts[:k].tolist(), int(counts[255])]
 
 
 def _merge(data: SegmentationSet, rows: list[dict[str, Any]], problems: list[str]) -> SegmentationFindings:
-    found = [line for row in rows if row["problem"] for line in row["problem"].split("\n")]
+    sample_problems = [line for row in rows if row["problem"] for line in row["problem"].split("\n")]
     pixels = np.array([row.get("pixels", [0] * (len(data.classes) + 1)) for row in rows]).sum(0).tolist()
-    if not found and not sum(pixels[:-1]):
-        found.append(f"{data.name}: no pixel of split '{data.split}' belongs to any of its {len(data.classes)} classes")
-    return SegmentationFindings(
-        problems + found, pixels, dict(Counter((row["h"], row["w"]) for row in rows if "h" in row))
-    )
+    if not sample_problems and not sum(pixels[:-1]):
+        sample_problems.append(
+            f"{data.name}: no pixel of split '{data.split}' belongs to any of its {len(data.classes)} classes"
+        )
+    sizes = dict(Counter((row["h"], row["w"]) for row in rows if "h" in row))
+    return SegmentationFindings(problems + sample_problems, pixels, sizes)
 
 
-def _unlabelled(data: ImageLabelSet) -> str:
+def _explain_unlabelled(data: ImageLabelSet) -> str:
     missing = next(i for i, pair in enumerate(data.pairs) if pair.label is None)
     try:
         data.label_path(missing)
-    except DataError as said:
-        return str(said)
+    except DataError as error:
+        return str(error)
     raise AssertionError("a pair without a label has no label path")
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What was found in a data set, as a table for a terminal.
+# -- printing ----------------------------------------------------------------------------------------------------------
 
 
-def build_class_table(data: SegmentationSet, found: SegmentationFindings) -> Table:
-    """Classes with their share of all pixels."""
+def build_class_table(data: SegmentationSet, findings: SegmentationFindings) -> Table:
+    """Return a table of the classes with their share of all pixels."""
     from rich.table import Table
 
     table = Table()
     for heading in ("class", "name", "share"):
         table.add_column(heading, justify="left" if heading == "name" else "right")
-    total = max(1, sum(found.pixels))
-    for i, (name, pixels) in enumerate(zip(data.classes, found.pixels, strict=False)):
+    total = max(1, sum(findings.pixels))
+    for i, (name, pixels) in enumerate(zip(data.classes, findings.pixels, strict=False)):
         table.add_row(str(i), name, f"{pixels / total:.2%}" if pixels else "none")
-    table.add_row("255", "unlabelled", f"{found.pixels[-1] / total:.2%}")
+    table.add_row("255", "unlabelled", f"{findings.pixels[-1] / total:.2%}")
     return table
 
 
-def format_heading(data: SegmentationSet, found: SegmentationFindings) -> str:
-    return f"{data.name}, {data.split}: {len(data):,} images, {format_sizes(found.sizes)}"
+def format_heading(data: SegmentationSet, findings: SegmentationFindings) -> str:
+    return f"{data.name}, {data.split}: {len(data):,} images, {format_sizes(findings.sizes)}"
 
 
-def format_sizes(found: Mapping[tuple[int, int], int]) -> str:
-    """`480 x 360`, or the range where sizes differ; width first, as people say it."""
-    if not found:
+def format_sizes(sizes: Mapping[tuple[int, int], int]) -> str:
+    """Return `480 x 360`, width first, or the range if sizes differ."""
+    if not sizes:
         return "no size known"
-    if len(found) == 1:
-        ((h, w),) = found
+    if len(sizes) == 1:
+        ((h, w),) = sizes
         return f"{w} x {h}"
-    heights, widths = zip(*found, strict=True)
-    return f"{min(widths)} ... {max(widths)} x {min(heights)} ... {max(heights)}, {len(found)} sizes"
+    heights, widths = zip(*sizes, strict=True)
+    return f"{min(widths)} ... {max(widths)} x {min(heights)} ... {max(heights)}, {len(sizes)} sizes"

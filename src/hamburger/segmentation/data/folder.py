@@ -1,13 +1,14 @@
-"""`folder`: a person's own images and labels.
+"""`folder`: your own images and labels.
 
-    classes.txt                            one class a line, in the order of the label values: `road`, or with a colour
+    classes.txt                            one class per line, in the order of the label values: `road`, or with a
+    colour
                                            `road 128 64 128`; lines that begin with # are skipped
-    images/<id>.jpg|png|webp               labels/<id>.png                and train.txt, val.txt: lists of ids
-    images/<split>/...                     labels/<split>/...             or a folder for each split
-    <split>/images/...                     <split>/labels/...             or the other way round
+    images/<id>.jpg|png|webp               labels/<id>.png                with train.txt, val.txt: lists of ids
+    images/<split>/...                     labels/<split>/...             or one folder per split
+    <split>/images/...                     <split>/labels/...             or the splits on top
 
 Labels are index maps: grey levels or palette indices 0 ... k - 1, and 255 where unlabelled. If every class has a colour
-in classes.txt, labels may also be RGB images in those colours; `ignore_colour` then names the one for unlabelled.
+in classes.txt, labels may also be RGB images in those colours; `ignore_colour` is then the colour of unlabelled pixels.
 """
 
 from __future__ import annotations
@@ -31,15 +32,16 @@ from hamburger.training.datasets import OUTSIDE, check_root, chosen, table_of, v
 from hamburger.training.image_files import Bytes, read_colours, read_indices, read_mode
 from hamburger.training.packed_images import IGNORE, Colour
 
-LAYOUTS = "classes.txt, images/ and labels/ (both with a folder a split, or train.txt and val.txt beside)"
+LAYOUTS = "classes.txt, images/ and labels/ (both with one folder per split, or with train.txt and val.txt)"
 
 
 @datasets.register("folder")
 class LabelFolder(ImageLabelSet):
-    """`classes`: names or numbers to score, the rest is 255.   `ignore`: further label value(s) that mean unlabelled.
-
-    `remap`: from values in index maps to class numbers (255: unlabelled), where the files do not count 0 ... k - 1;
-    values that it does not name are then errors.   `ignore_colour`: red, green, blue of unlabelled, in RGB labels.
+    """- `classes`: names or numbers of the classes to keep; all others become 255
+    - `ignore`: further label value(s) that mean unlabelled
+    - `remap`: from values in index maps to class numbers (255: unlabelled), for files whose values are not 0 ... k - 1;
+      values without an entry are errors
+    - `ignore_colour`: red, green, blue of unlabelled pixels in RGB labels
     """
 
     def __init__(
@@ -65,8 +67,8 @@ class LabelFolder(ImageLabelSet):
         for value in [ignore] if isinstance(ignore, int) else ignore:
             if not 0 <= value <= IGNORE or table[value] < OUTSIDE:
                 raise OptionError(
-                    f"folder: ignore must be label values 0 ... {IGNORE} that are no class, got {value!r}; to leave a "
-                    f"class out, name the others in classes="
+                    f"folder: ignore must be label values 0 ... {IGNORE} without a class (got {value!r}); to leave a "
+                    f"class out, list the others in classes="
                 )
             table[value] = IGNORE
         super().__init__(
@@ -86,25 +88,25 @@ class LabelFolder(ImageLabelSet):
         if read_mode(path) not in ("RGB", "RGBA"):
             return read_indices(path)
         if self.remapped:
-            raise DataError(f"{path}: a label in colours; remap= is for index maps, classes.txt maps colours")
+            raise DataError(f"{path}: an RGB label, but remap= is for index maps; classes.txt maps colours")
         if self.colours is None:
             raise DataError(
-                f"{path}: a label in colours, but not every class has a colour in classes.txt; add them as "
+                f"{path}: an RGB label, but not every class has a colour in classes.txt; add them as "
                 f"`name red green blue`, or save the label as an index map"
             )
         return read_colour_label(path, self.colours)
 
 
 def find_pairs(root: Path, split: str) -> list[ImageLabelPair]:
-    images, labels, listed = find_folders(root, split)
-    found = ImageIndex(images)
-    ids = read_ids(listed, found) if listed.is_file() else list_ids(images)
-    return [found.pair(i, labels) for i in ids]
+    images, labels, list_file = find_folders(root, split)
+    index = ImageIndex(images)
+    ids = read_ids(list_file, index) if list_file.is_file() else list_ids(images)
+    return [index.pair(i, labels) for i in ids]
 
 
 def find_folders(root: Path, split: str) -> tuple[Path, Path, Path]:
-    """Images, labels, and the list of ids, which may be missing where the split has folders of its own."""
-    listed = root / f"{split}.txt"
+    """Return the folders of images and labels, and the list of ids, which need not exist if the split has folders."""
+    list_file = root / f"{split}.txt"
     for images, labels in (
         (root / "images" / split, root / "labels" / split),
         (root / split / "images", root / split / "labels"),
@@ -112,20 +114,20 @@ def find_folders(root: Path, split: str) -> tuple[Path, Path, Path]:
         if images.is_dir():
             if not labels.is_dir():
                 raise DataError(f"folder: there is no folder {labels} for the labels of {images}")
-            return images, labels, listed
+            return images, labels, list_file
     for part in (root / "images", root / "labels"):
         if not part.is_dir():
-            raise DataError(f"folder: there is no folder {part}; {root} should hold {LAYOUTS}")
-    if not listed.is_file():
+            raise DataError(f"folder: there is no folder {part}; {root} must contain {LAYOUTS}")
+    if not list_file.is_file():
         raise DataError(
-            f"folder: {root} does not say which images are '{split}'; put their ids into {listed}, one a line, or move "
-            f"them to {root / 'images' / split} and {root / 'labels' / split}"
+            f"folder: {root} has no list of the images of '{split}'; write their ids to {list_file}, one per line, "
+            f"or move them to {root / 'images' / split} and {root / 'labels' / split}"
         )
-    return root / "images", root / "labels", listed
+    return root / "images", root / "labels", list_file
 
 
 def build_remap_table(remap: Mapping[int | str, int], k: int) -> Bytes:
-    """256 entries, from file value to class number; JSON makes keys strings, so that both are taken."""
+    """Return 256 entries from file value to class number; keys may be strings, since JSON makes them so."""
     table = np.full(256, OUTSIDE, np.uint8)
     table[IGNORE] = IGNORE
     for key, value in remap.items():
@@ -134,24 +136,24 @@ def build_remap_table(remap: Mapping[int | str, int], k: int) -> Bytes:
         )
         if not fits:
             raise OptionError(
-                f"folder: remap goes from label values 0 ... 255 to classes 0 ... {k - 1} or {IGNORE}, "
-                f"got {key!r}: {value!r}"
+                f"folder: remap must map label values 0 ... 255 to classes 0 ... {k - 1} or {IGNORE} "
+                f"(got {key!r}: {value!r})"
             )
         table[int(key)] = value
     return table
 
 
 def build_colour_table(colours: Sequence[Colour | None], ignored: Sequence[int] | None) -> dict[int, int] | None:
-    """From packed colour to class number, where all classes have a colour."""
+    """Return a table from packed colour to class number, None unless every class has a colour."""
     known = [colour for colour in colours if colour is not None]
     if len(known) < len(colours):
         return None
     table = {pack_colour(colour): i for i, colour in enumerate(known)}
     if len(table) < len(known):
-        raise DataError("folder: two classes of classes.txt have the same colour")
+        raise DataError("folder: two classes in classes.txt have the same colour")
     if ignored is not None:
         if len(ignored) != 3 or pack_colour(ignored) in table:
-            raise OptionError(f"folder: ignore_colour must be three numbers and no class's colour, got {ignored!r}")
+            raise OptionError(f"folder: ignore_colour must be three numbers and not a class's colour (got {ignored!r})")
         table[pack_colour(ignored)] = IGNORE
     return table
 
@@ -162,7 +164,7 @@ def pack_colour(colour: Sequence[int]) -> int:
 
 
 def read_colour_label(path: Path, table: Mapping[int, int]) -> Bytes:
-    """h w, class numbers of a label in colours."""
+    """Return the class numbers (h w) of an RGB label."""
     rgb = read_colours(path).astype(np.int64)
     packed = (rgb[..., 0] << 16) | (rgb[..., 1] << 8) | rgb[..., 2]
     colours, where = np.unique(packed, return_inverse=True)
@@ -170,7 +172,7 @@ def read_colour_label(path: Path, table: Mapping[int, int]) -> Bytes:
     if unknown:
         first = ", ".join(f"{c >> 16} {c >> 8 & 255} {c & 255}" for c in unknown[:3])
         raise DataError(
-            f"{path}: {len(unknown)} colours that no class has ({first}); classes.txt gives the colours, "
-            f"ignore_colour= the one that means unlabelled"
+            f"{path}: {len(unknown)} colours without a class ({first}); add them to classes.txt, or pass the colour of "
+            f"unlabelled pixels as ignore_colour="
         )
     return np.array([table[colour] for colour in colours.tolist()], np.uint8)[where].reshape(packed.shape)

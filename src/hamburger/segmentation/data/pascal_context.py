@@ -5,7 +5,7 @@ gives them and as other toolboxes convert them:
 
     JPEGImages/<id>.jpg    SegmentationClassContext/<id>.png    ImageSets/SegmentationContext/{train,val}.txt
 
-`root` is the folder of these (`VOC2010`) or one above it (`VOCdevkit`, or its parent). A flat layout is read too:
+`root` is the folder that contains these (`VOC2010`), `VOCdevkit` or its parent. A flat layout is also read:
 `images/<id>.*`, `labels/<id>.png`, `train.txt`, `val.txt`. The 459-class .mat files are not read.
 """
 
@@ -35,9 +35,9 @@ LAYOUTS = (
 
 @datasets.register("context")
 class PascalContext(ImageLabelSet):
-    """`background=False` leaves the background out (255), the protocol with 59 classes; with it there are 60.
+    """`background=False`: ignore the background (255), the 59-class protocol; otherwise there are 60 classes.
 
-    `classes`: names, or numbers among the 60, to score instead; pixels of all others become 255.
+    `classes`: names, or numbers among the 60, of the classes to keep; pixels of all others become 255.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ def find_tree(root: Path) -> Path:
     for tree in (root / part for part in ("", "VOC2010", "VOCdevkit/VOC2010")):
         if (tree / "SegmentationClassContext").is_dir() or (tree / "images").is_dir():
             return tree
-    raise DataError(f"context: {root} holds no PASCAL-Context; it should hold {LAYOUTS}")
+    raise DataError(f"context: {root} does not contain PASCAL-Context; it must contain {LAYOUTS}")
 
 
 def find_pairs(tree: Path, split: str) -> list[ImageLabelPair]:

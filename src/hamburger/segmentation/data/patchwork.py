@@ -1,17 +1,17 @@
-"""`patchwork` and `patchwork-glyphs`: scenes drawn from a seed, whose classes show only in the whole image.
+"""`patchwork` and `patchwork-glyphs`: generated scenes whose classes can only be told from the whole image.
 
-A scene is cut into many scattered pieces. Every piece belongs to a family, whose colour is plain to see. Each family
-has two twins, warm and cool, and all pieces of one family in one image are the same twin. What tells the twins
-apart differs:
+A scene is cut into many scattered pieces. Every piece belongs to a family, which its colour shows clearly. Each family
+has two twins, warm and cool, and all pieces of one family in one image are the same twin. The variants differ in what
+distinguishes the twins:
 
-patchwork          every pixel of the family is shifted a little to red (warm) or to blue (cool), under noise many times
-                   as strong. One piece holds too few pixels to see it; all pieces together show it: the low-rank-plus-
-                   noise model of the paper's Eq. 1.
-patchwork-glyphs   nothing, but for one glyph on one piece of that family: a bright plus (warm) or a dark disc (cool).
-                   Every other piece must be matched to it by colour, which attention does and averages do not.
+patchwork          Every pixel of the family is shifted slightly to red (warm) or to blue (cool), under noise many times
+                   as strong. One piece has too few pixels to show the shift; all pieces together show it. This is the
+                   low-rank-plus-noise model of the paper's Eq. 1.
+patchwork-glyphs   Only a glyph on one piece of the family: a bright plus (warm) or a dark disc (cool). Every other
+                   piece must be matched to it by colour, which attention can do and averaging cannot.
 
 A scene is a function of (seed, split, index) alone. Only raw integers of PCG64 are drawn, whose stream is fixed, and
-each pixel takes one rounded product, so that the bits are the same on every machine.
+each pixel takes one rounded product, so the bits are the same on every machine.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Colours = npt.NDArray[np.float64]
 
 
 class Patchwork(SegmentationSet):
-    """What both variants share: options, names, layout. A variant paints what tells twins apart."""
+    """Base of both variants: options, classes, layout. Each variant paints what distinguishes the twins."""
 
     def __init__(
         self,
@@ -70,11 +70,10 @@ class Patchwork(SegmentationSet):
         check_seed(call, seed)
         if not present <= families <= len(FAMILIES):
             raise OptionError(
-                f"{call}: there are {len(FAMILIES)} families; families={families} of them with present={present} in an "
-                f"image do not fit: present <= families <= {len(FAMILIES)}"
+                f"{call}: must have present <= families <= {len(FAMILIES)} (got families={families}, present={present})"
             )
         if size > 1024 or pieces > 1024:  # keyed distances stay below 2^31
-            raise OptionError(f"{call}: size and pieces are at most 1024, got {size} and {pieces}")
+            raise OptionError(f"{call}: size and pieces must be at most 1024 (got {size} and {pieces})")
         length = SPLITS[split] if length is None else length
         check_count(call, "length", length, least=1)
         self.split, self.size, self.families, self.present, self.pieces = split, size, families, present, pieces
@@ -86,9 +85,9 @@ class Patchwork(SegmentationSet):
         self.colours = np.array([FAMILIES[family] for family in names], np.float64)
 
     def __getitem__(self, index: int) -> Sample:
-        """Scene number `index`: 3 size size and size size."""
-        if not 0 <= index < len(self):  # also what ends a plain for loop
-            raise IndexError(f"{self.name}: there are {len(self)} scenes, index {index} is none of them")
+        """Return scene number `index`: 3 size size and size size."""
+        if not 0 <= index < len(self):  # IndexError also ends a for loop
+            raise IndexError(f"{self.name}: index out of range (got {index} for {len(self)} scenes)")
         draws = KeyedRng(self.seed, list(SPLITS).index(self.split), index)
         layout = cut(draws, size=self.size, pieces=self.pieces, families=self.families, present=self.present)
         noise = self.noise * draws.noise(3, self.size, self.size)
@@ -97,7 +96,7 @@ class Patchwork(SegmentationSet):
         return Sample(torch.from_numpy(image), torch.from_numpy(label))
 
     def paint(self, layout: Layout, noise: Colours) -> Colours:
-        """3 size size, not yet rounded."""
+        """Return the image before rounding.   3 size size"""
         raise NotImplementedError
 
 
@@ -132,7 +131,7 @@ class PatchworkShift(Patchwork):
 
 @datasets.register("patchwork-glyphs")
 class PatchworkGlyphs(Patchwork):
-    """`glyphs`: how many each family has in an image, where it has as many pieces."""
+    """`glyphs`: number of glyphs per family in an image, at most one per piece."""
 
     name = "patchwork-glyphs"
 

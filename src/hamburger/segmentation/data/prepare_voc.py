@@ -1,8 +1,8 @@
-"""The augmented training set of VOC 2012: labels of SBD for the images that VOC itself has not labelled.
+"""Prepare the augmented training set of VOC 2012: SBD labels for the images that VOC itself does not label.
 
-`trainaug` = (SBD's train and val, and VOC's train) without VOC's val: 10,582 images. Labels go to SegmentationClassAug,
-VOC's own where VOC has them (their borders are void; SBD's have none). The list is written last: where it is, the set
-is complete. A run that was stopped goes on where it stood.
+`trainaug` = (SBD's train and val, and VOC's train) without VOC's val: 10,582 images. Labels are written to
+SegmentationClassAug; VOC's own are preferred (they have void borders, SBD's have none). The list is written last: if it
+exists, the set is complete. An interrupted run resumes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SHOWN = 20
 
 @dataclass(frozen=True)
 class PreparedVOC:
-    """`counts`: images a list, None where VOC's list is not there.   `notes`: what a person should know."""
+    """`counts`: images per list, None if VOC's list is missing.   `notes`: messages for the user"""
 
     tree: Path
     counts: dict[str, int | None]
@@ -52,8 +52,8 @@ def prepare_voc(
 ) -> PreparedVOC:
     """Build SegmentationClassAug and trainaug.txt in the tree at `root`, from SBD at `sbd` (or near `root`).
 
-    `expected` are the counts to insist on, None to take what is there. `after` is called with the number of labels to
-    come, once a label. All that is missing is named before anything is written.
+    `expected` are the required counts; None accepts any. `after` is called once per label with the total number to
+    write. Missing files are all reported before anything is written.
     """
     tree, source = find_tree(Path(root)), find_sbd(Path(root), sbd)
     lists = tree / "ImageSets" / "Segmentation"
@@ -62,8 +62,8 @@ def prepare_voc(
     test = lists / "test.txt"
     counts = {"trainaug": len(ids), "val": len(val), "test": len(read_ids(test)) if test.is_file() else None}
     notes = check_counts(counts, expected)
-    own, target = tree / "SegmentationClass", tree / "SegmentationClassAug"
-    labels = {i: own / f"{i}.png" if (own / f"{i}.png").is_file() else source / "cls" / f"{i}.mat" for i in ids}
+    voc, target = tree / "SegmentationClass", tree / "SegmentationClassAug"
+    labels = {i: voc / f"{i}.png" if (voc / f"{i}.png").is_file() else source / "cls" / f"{i}.mat" for i in ids}
     check_files([*labels.values(), *(tree / "JPEGImages" / f"{i}.jpg" for i in ids)])
     missing = [i for i in ids if not (target / f"{i}.png").is_file()]
     convert = partial(write_label, labels, target)
@@ -77,19 +77,19 @@ def prepare_voc(
 
 
 def find_sbd(root: Path, sbd: Path | None) -> Path:
-    """The folder that holds `cls/` and SBD's lists."""
+    """Return the folder with `cls/` and SBD's lists."""
     starts = [Path(sbd)] if sbd is not None else [root, root.parent, root.parent.parent]
     for place in (start / part for start in starts for part in SBD_PLACES):
         if (place / "cls").is_dir():
             return place
-    where = f"in {sbd}" if sbd is not None else f"near {root}; name its folder with --sbd"
+    where = f"in {sbd}" if sbd is not None else f"near {root}; pass its folder with --sbd"
     raise DataError(
-        f"prepare voc: no SBD {where}: it is the folder (benchmark_RELEASE/dataset) with cls/ and train.txt"
+        f"prepare voc: no SBD {where}; it is the folder (benchmark_RELEASE/dataset) with cls/ and train.txt"
     )
 
 
 def check_counts(counts: Mapping[str, int | None], expected: Mapping[str, int] | None) -> tuple[str, ...]:
-    """Notes on lists that are not there; an error that names every list with a wrong number."""
+    """Return notes on missing lists; raise an error that names every list with a wrong number of images."""
     notes = tuple(f"no {name}.txt: its count was not checked" for name, count in counts.items() if count is None)
     wrong = [
         f"{name} has {counts[name]:,} images, not {number:,}"
@@ -98,8 +98,8 @@ def check_counts(counts: Mapping[str, int | None], expected: Mapping[str, int] |
     ]
     if wrong:
         raise DataError(
-            f"prepare voc: {'; '.join(wrong)}: VOC 2012 or SBD is not complete, or not the official one; nothing was "
-            f"written (--any-counts, or expected=None, takes what is there)",
+            f"prepare voc: {'; '.join(wrong)}; VOC 2012 or SBD is incomplete or not the official one; nothing was "
+            f"written (--any-counts, or expected=None, accepts any number)",
             wrong,
         )
     return notes
@@ -120,20 +120,20 @@ def write_label(labels: Mapping[str, Path], target: Path, id: str) -> None:
 
 
 def read_mat(path: Path) -> Bytes:
-    """h w, the classes of one of SBD's files."""
+    """Return the classes (h w) of an SBD file."""
     from scipy.io import loadmat
 
     try:
         label = np.asarray(loadmat(path)["GTcls"]["Segmentation"][0, 0])
-    except Exception as broken:  # scipy meets a damaged file with any exception there is
-        raise DataError(f"{path}: no label of SBD, damaged or incomplete ({broken}); copy it again") from broken
+    except Exception as broken:  # scipy can raise anything for a damaged file
+        raise DataError(f"{path}: not an SBD label, or damaged ({broken}); copy it again") from broken
     if label.ndim != 2 or not ((label < len(CLASSES)) | (label == 255)).all():
         raise DataError(f"{path}: label of shape {label.shape} with values up to {label.max()}; SBD has h w, 0 ... 20")
     return label.astype(np.uint8)
 
 
 def encode_label(label: Bytes) -> bytes:
-    """An index map in VOC's colours."""
+    """Return an index map as a PNG in VOC's colours."""
     from PIL import Image
 
     image = Image.fromarray(label)

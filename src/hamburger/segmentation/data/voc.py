@@ -1,11 +1,11 @@
 """`voc`: PASCAL VOC 2012 segmentation, 20 classes and background; label value 255 is the void border.
 
-Two layouts are read. The official tree, where `root` is `VOC2012` or a folder above it (`VOCdevkit`, or its parent):
+Two layouts are read. The official tree, where `root` is `VOC2012`, `VOCdevkit` or its parent:
 
     JPEGImages/<id>.jpg                   SegmentationClass/<id>.png
     ImageSets/Segmentation/<split>.txt    SegmentationClassAug/<id>.png    (for trainaug: `ham data prepare voc`)
 
-and a flat one, for parts of VOC: `images/<id>.*`, `labels/<id>.png` and `<split>.txt`.
+and a flat one, for subsets of VOC: `images/<id>.*`, `labels/<id>.png` and `<split>.txt`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LAYOUTS = "JPEGImages/, SegmentationClass/ and ImageSets/Segmentation/ (or image
 
 @datasets.register("voc")
 class VOC(ImageLabelSet):
-    """`classes`: names or VOC ids to score; pixels of all others become 255."""
+    """`classes`: names or VOC ids of the classes to keep; pixels of all others become 255."""
 
     def __init__(self, split: str = "train", *, root: Path, classes: Sequence[str | int] | str | None = None) -> None:
         check_choice("voc", "split", split, SPLITS)
@@ -45,24 +45,24 @@ class VOC(ImageLabelSet):
 
 
 def find_tree(root: Path) -> Path:
-    """The folder that holds JPEGImages (or images), at `root` or in the usual places below."""
+    """Return the folder with JPEGImages (or images): `root` or one of the usual places below."""
     below = ("", "VOC2012", "VOCdevkit/VOC2012", "VOCtrainval_11-May-2012/VOCdevkit/VOC2012")
     for tree in (root / part for part in below):
         if (tree / "JPEGImages").is_dir() or (tree / "images").is_dir():
             return tree
-    raise DataError(f"voc: {root} holds no VOC 2012; it should hold {LAYOUTS}")
+    raise DataError(f"voc: {root} does not contain VOC 2012; it must contain {LAYOUTS}")
 
 
 def find_pairs(tree: Path, split: str) -> list[ImageLabelPair]:
     if not (tree / "JPEGImages").is_dir():
         images = ImageIndex(tree / "images")
         return [images.pair(i, tree / "labels") for i in read_ids(tree / f"{split}.txt", images)]
-    listed = tree / "ImageSets" / "Segmentation" / f"{split}.txt"
-    if split == "trainaug" and not listed.exists():
+    list_file = tree / "ImageSets" / "Segmentation" / f"{split}.txt"
+    if split == "trainaug" and not list_file.exists():
         raise OptionError(
-            f"voc: {listed} is missing; build the augmented set from SBD with `ham data prepare voc --root {tree}`"
+            f"voc: {list_file} is missing; build the augmented set from SBD with `ham data prepare voc --root {tree}`"
         )
-    ids = read_ids(listed, ImageIndex(tree / "JPEGImages"))
+    ids = read_ids(list_file, ImageIndex(tree / "JPEGImages"))
     folder = tree / ("SegmentationClassAug" if split == "trainaug" else "SegmentationClass")
     labels = [None if split == "test" else folder / f"{i}.png" for i in ids]
     return [ImageLabelPair(i, tree / "JPEGImages" / f"{i}.jpg", label) for i, label in zip(ids, labels, strict=True)]

@@ -1,6 +1,6 @@
-"""Decoders: feature maps to logits, with the loss each is trained with."""
+"""Heads: decoders from feature maps to logits, each with its training loss."""
 
-# importing a module registers what it holds
+# importing a module registers its head
 from hamburger.segmentation.heads import (
     apcnet,  # noqa: F401
     cfnet,  # noqa: F401

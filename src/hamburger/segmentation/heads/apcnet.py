@@ -1,7 +1,7 @@
 """APCNet (He, Deng, Zhou, Wang and Qiao, "Adaptive pyramid context network for semantic segmentation", CVPR 2019).
 
-Checked against a widely used port, from which the auxiliary loss and its weight are taken. Whether the paper itself
-squashes the affinity by a sigmoid could not be checked.
+Checked against a widely used port, which is also the source of the auxiliary loss and its weight. Not verified: whether
+the paper itself applies a sigmoid to the affinity.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from hamburger.segmentation.heads.base import AuxiliaryHead, PixelClassifier, he
 
 @heads.register("apcnet")
 class APCNet(AuxiliaryHead):
-    """Pyramids whose cells every position weighs for itself.   [..., b c h w]   ->   logits b k h w
+    """Pyramid pooling with cell weights predicted per position.   [..., b c h w]   ->   logits b k h w
 
         o_s = the adaptive context of an s x s grid      b d h w, d = `width`, for each s of `scales`
         logits = W dropout(CBR3((x, o_1, o_2, o_3, o_6)))             c + 4d -> d -> k
 
-    The formula of o_s stands with the unit, `layers.context.apc`; here its global vector comes from the reduced map, as
-    in the port. `fusion` is the last CBR of each scale.
+    The formula of o_s is in `hamburger.contexts.apc`. Here its global vector comes from the reduced map, as in the
+    port. `fusion`: whether each scale ends in a CBR.
 
-    Loss: cross-entropy "ce", and `aux_weight` times that of an FCN head on the map before, "aux".
+    Loss: cross-entropy "ce", plus `aux_weight` times that of an FCN head on the second-deepest map, "aux".
     """
 
     def __init__(

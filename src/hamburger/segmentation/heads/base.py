@@ -1,4 +1,4 @@
-"""The head interface and registry, and the parts that heads share."""
+"""The head interface and registry, and the modules that heads share."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from hamburger.segmentation.losses import cross_entropy
 
 
 class HeadOutputs(NamedTuple):
-    """`logits` (b k h' w') are the prediction; `aux` is what only the loss needs, empty in evaluation."""
+    """`logits` (b k h' w'): the prediction.   `aux`: tensors that only the loss needs, empty in evaluation"""
 
     logits: Tensor
     aux: dict[str, Tensor]
 
 
 class Head(nn.Module):
-    """[b c_i h_i w_i, ...]   ->   Outputs.
+    """[b c_i h_i w_i, ...]   ->   HeadOutputs.
 
-    The constructor takes `channels`, the widths of the backbone's maps from shallow to deep, `num_classes`, and options
-    by keyword.
+    The constructor takes `channels` (the widths of the backbone's maps from shallow to deep), `num_classes`, and
+    options by keyword.
     """
 
     def forward(self, features: Sequence[Tensor]) -> HeadOutputs:
         raise NotImplementedError
 
     def loss(self, outputs: HeadOutputs, target: Tensor) -> dict[str, Tensor]:
-        """Terms by name, already weighted: training minimises their sum.   target: b h w, 255 where unlabelled"""
+        """Return weighted loss terms by name; training minimises their sum.   target: b h w, 255 where unlabelled"""
         return {"ce": cross_entropy(outputs.logits, target)}
 
     def counts(self, target: Tensor) -> dict[str, Tensor]:
-        """How many things a term averages over, for terms whose things are not the labelled pixels.
+        """Return how many elements each loss term averages over; terms not listed average over the labelled pixels.
 
-        Where a batch is trained on in parts, this is what each part's term weighs.
+        Gradient accumulation weights the terms of each micro-batch by these counts.
         """
         return {}
 
@@ -47,38 +47,30 @@ class Head(nn.Module):
 heads: Registry[Head] = Registry("head")
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What a head asks of the maps of a backbone.
-
-
 def check_channels(call: str, channels: Sequence[int], *, least: int, use: str) -> tuple[int, ...]:
-    """The widths of the maps, shallow to deep; at least so many, where `use` says what for."""
+    """Return the widths of the maps as a tuple; raise if there are fewer than `least`. `use` says what they are for."""
     if isinstance(channels, int) or not all(isinstance(c, int) for c in channels):
         raise OptionError(
-            f"{call}: channels must be the widths of the backbone's maps, as (256, 512), got {channels!r}"
+            f"{call}: channels must be the widths of the backbone's maps, such as (256, 512) (got {channels!r})"
         )
     for c in channels:
         check_count(call, "each of the channels", c, least=1)
     if len(channels) < least:
         raise OptionError(
-            f"{call}: needs at least {least} feature maps, {use}; got {len(channels)}, of widths {tuple(channels)}; "
-            "choose a backbone that gives more stages"
+            f"{call}: needs at least {least} feature maps, {use} (got {len(channels)}, of widths {tuple(channels)}); "
+            "choose a backbone with more stages"
         )
     return tuple(channels)
 
 
 def check_features(call: str, features: Sequence[Tensor], channels: Sequence[int]) -> None:
-    """Maps b c h w of the widths that the head was built for."""
+    """Raise unless the maps are b c h w with the widths that the head was built for."""
     widths = tuple(x.shape[1] if x.dim() == 4 else None for x in features)
     if widths != tuple(channels):
         raise ShapeError(
-            f"{call}: built for maps 'b c h w' of widths {tuple(channels)}, got "
-            f"{[tuple(x.shape) for x in features]}; build it with the channels of the backbone that feeds it"
+            f"{call}: expected maps 'b c h w' of widths {tuple(channels)} (got "
+            f"{[tuple(x.shape) for x in features]}); build the head with the channels of its backbone"
         )
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The small heads that others share: a linear classifier, and the FCN head on an earlier map.
 
 
 class PixelClassifier(nn.Sequential):
@@ -95,18 +87,16 @@ class FCNHead(nn.Sequential):
         super().__init__(conv_norm_relu(channels, width, 3), PixelClassifier(width, num_classes, dropout=dropout))
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What most heads share: they decode the deepest map, and an FCN head on the map before it is trained beside them.
-
-
-LossFunction = Callable[[Tensor, Tensor], Tensor]  # of what a head gave, and the target b h w
+LossFunction = Callable[[Tensor, Tensor], Tensor]  # (auxiliary output, target b h w) -> loss
 
 
 class AuxiliaryHead(Head):
-    """[..., b c' h' w', b c h w]   ->   Outputs, with logits b k h w.
+    """Base of heads that decode the deepest map, with an auxiliary FCN head on the one before.
 
-    A head sets `classifier` and says in `decode` what comes before it. Each name in `aux` has its weight and its loss
-    in `terms`. `aux_weight=0` leaves out the FCN head, and with it the need for a second map.
+    [..., b c' h' w', b c h w]   ->   HeadOutputs, with logits b k h w
+
+    A subclass sets `classifier` and computes its input in `decode`. `terms` maps each name in `aux` to its weight and
+    loss. aux_weight=0 removes the FCN head, so that one map is enough.
     """
 
     classifier: nn.Module
@@ -125,7 +115,7 @@ class AuxiliaryHead(Head):
         self.auxiliary = FCNHead(self.channels[-2], aux_width, num_classes, dropout=dropout) if aux_weight else None
 
     def decode(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The deepest map, ready for the classifier; in training also what only the loss needs, by names of `terms`."""
+        """Return the classifier's input and, in training, tensors for the loss by their names in `terms`."""
         raise NotImplementedError
 
     def forward(self, features: Sequence[Tensor]) -> HeadOutputs:
@@ -139,6 +129,6 @@ class AuxiliaryHead(Head):
     def loss(self, outputs: HeadOutputs, target: Tensor) -> dict[str, Tensor]:
         terms = super().loss(outputs, target)
         for name, value in outputs.aux.items():
-            weight, measure = self.terms[name]
-            terms[name] = weight * measure(value, target)
+            weight, loss = self.terms[name]
+            terms[name] = weight * loss(value, target)
         return terms

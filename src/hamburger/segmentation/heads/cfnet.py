@@ -1,7 +1,7 @@
 """CFNet (Zhang, Zhang, Wang and Xie, "Co-occurrent features in semantic segmentation", CVPR 2019).
 
-The parts were checked against the authors' code; the auxiliary loss and its weight are those of the library they build
-on, and whether the published numbers were trained with the encoding module is uncertain.
+The modules were checked against the authors' code. The auxiliary loss and its weight come from the library that code
+builds on. It is uncertain whether the published numbers were trained with the encoding module.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ SE_WEIGHT = 0.2
 
 @heads.register("cfnet")
 class CFNet(AuxiliaryHead):
-    """Aggregated co-occurrent features beside the mean of the image.   [..., b c h w]   ->   logits b k h w
+    """Aggregated co-occurrent features next to the image mean.   [..., b c h w]   ->   logits b k h w
 
         u = CBR3(x)                                      c -> `width`
-        v = (ACF(u), CBR(mean over positions of u))      2 `width`; the mean stands at every position
+        v = (ACF(u), CBR(mean over positions of u))      2 `width`; the mean is repeated at every position
         logits = W dropout(v)
 
-    `attention_heads` and `mixtures` are those of ACF; the authors' default is 8 and 1. `encoding` puts EncNet's module
-    between v and the classifier.
+    `attention_heads` and `mixtures` are options of ACF; the authors' defaults are 8 and 1. `encoding` inserts EncNet's
+    module between v and the classifier.
 
-    Loss: cross-entropy "ce"; `aux_weight` times that of an FCN head on the map before, "aux"; with `encoding` also 0.2
-    times the semantic encoding loss "se".
+    Loss: cross-entropy "ce"; `aux_weight` times that of an FCN head on the second-deepest map, "aux"; with `encoding`
+    also 0.2 times the semantic encoding loss "se".
     """
 
     def __init__(

@@ -18,16 +18,16 @@ from hamburger.segmentation.losses import cross_entropy
 
 @heads.register("danet")
 class DANet(AuxiliaryHead):
-    """Attention over positions beside attention over channels.   [..., b c h w]   ->   logits b k h w
+    """Attention over positions in parallel with attention over channels.   [..., b c h w]   ->   logits b k h w
 
         p = CBR3(PAM(CBR3(x))),   q = CBR3(CAM(CBR3(x)))              c -> `width` -> `width`
         logits = W dropout(p + q)
 
-    `inner` is the width of PAM's queries and keys, by default `width` / 8; `cam_invert` takes the channel attention of
-    the authors' code (True) or of their paper (False).
+    `inner` is the width of PAM's queries and keys, by default `width` / 8. `cam_invert` selects the channel attention
+    of the authors' code (True) or of their paper (False).
 
-    Loss: cross-entropies of equal weight, "ce" of the sum, and "position" and "channel" of each branch through its own
-    classifier, in training only. An FCN head on the map before is added by `aux_weight`, as some ports do.
+    Loss: three cross-entropies of equal weight: "ce" of the sum, and "position" and "channel" of each branch through
+    its own classifier, in training only. `aux_weight` adds an FCN head on the second-deepest map, as some ports do.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class DANet(AuxiliaryHead):
         check_flag("DANet", "cam_invert", cam_invert)
         inner = width // 8 if inner is None else inner
         if inner == 0:
-            raise OptionError(f"DANet: an eighth of the width {width} is no width at all; set inner")
+            raise OptionError(f"DANet: width / 8 is zero (got width={width}); set inner")
         check_count("DANet", "inner", inner, least=1)
         self.terms |= {"position": (1.0, cross_entropy), "channel": (1.0, cross_entropy)}
 

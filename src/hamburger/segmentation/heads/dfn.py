@@ -1,7 +1,7 @@
 """DFN (Yu, Wang, Peng, Gao, Yu and Sang, "Learning a discriminative feature network", CVPR 2018).
 
-Both networks were checked against the authors' code. The border target is not theirs: `losses.focal` says how it is
-made and why.
+Both networks were checked against the authors' code. The border target is computed differently: see
+`hamburger.segmentation.losses.find_borders`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ STAGES = (2, 3, 4, 5)  # the paper's numbers of the four maps
 
 
 def make_scorer(width: int, outputs: int) -> nn.Sequential:
-    """A refinement block of nine channels per output, and a linear map.   b c h w   ->   b outputs h w"""
+    """Return a refinement block of nine channels per output, then a linear map.   b c h w   ->   b outputs h w"""
     return nn.Sequential(RRB(width, 9 * outputs, relu=False), conv(9 * outputs, outputs, bias=True))
 
 
 class SmoothNet(nn.Module):
-    """From deep to shallow; each map chooses channels of the next.   [b c_i h_i w_i] * 4   ->   the same, c wide
+    """Deep to shallow: each map gates the channels of the next.   [b c_i h_i w_i] * 4   ->   the same, c wide
 
     s = CBR(mean over positions of map 5);   for i = 5, 4, 3, 2:   s = RRB(CAB(RRB(map i), s resized to it))
     """
@@ -50,7 +50,7 @@ class SmoothNet(nn.Module):
 
 
 class BorderNet(nn.Module):
-    """From shallow to deep, at the size of the first.   [b c_i h_i w_i] * 4   ->   [b width h_2 w_2] * 4
+    """Shallow to deep, at the size of the first map.   [b c_i h_i w_i] * 4   ->   [b width h_2 w_2] * 4
 
     t = RRB(map 2);   for i = 3, 4, 5:   t = RRB(t + RRB(map i) resized)
     """
@@ -70,15 +70,15 @@ class BorderNet(nn.Module):
 
 @heads.register("dfn")
 class DFNHead(Head):
-    """A smooth network for what belongs together, a border network for what does not.   four maps   ->   b k h_2 w_2
+    """A smooth network for regions and a border network for their boundaries.   four maps   ->   logits b k h_2 w_2
 
-    Each stage of each network has a scorer of its own: k channels in the smooth one, one in the border one. The
-    prediction is that of the smooth network at its shallowest stage. The border network, and the scorers of the deeper
-    stages, run in training only: they shape the features of the backbone.
+    Each stage of each network has its own scorer, with k channels in the smooth network and one in the border network.
+    The prediction comes from the shallowest stage of the smooth network. The border network and the scorers of deeper
+    stages run in training only; their losses shape the backbone's features.
 
-    - `width`, `border_width`: of the two networks.
-    - `border_weight`: of the border network's loss; 0 leaves that network out.
-    - `radius`: how far from another class a pixel still counts as border.
+    - `width`, `border_width`: channels of the two networks
+    - `border_weight`: weight of the border loss; 0 removes the border network
+    - `radius`: how far from another class a pixel still counts as border
 
     Loss: cross-entropy "ce" of the prediction; "smooth", the sum of the cross-entropies of the other three stages; and
     "border", 0.1 times the sum of four focal losses (gamma 2, alpha 0.25).

@@ -1,6 +1,6 @@
 """DMNet (He, Deng and Qiao, "Dynamic multi-scale filters for semantic segmentation", ICCV 2019).
 
-Checked against a widely used port, from which the auxiliary loss and its weight are taken.
+Checked against a widely used port, which is also the source of the auxiliary loss and its weight.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from hamburger.segmentation.heads.base import AuxiliaryHead, PixelClassifier, he
 
 @heads.register("dmnet")
 class DMNet(AuxiliaryHead):
-    """Depthwise filters that are made of the image they filter.   [..., b c h w]   ->   logits b k h w
+    """Depthwise filters computed from the image they filter.   [..., b c h w]   ->   logits b k h w
 
         o_k = x, pooled to k x k, as a filter for x      b d h w, d = `width`, for each k of `sizes`
         logits = W dropout(CBR3((x, o_1, o_3, o_5, o_7)))             c + 4d -> d -> classes
 
-    The formula of o_k stands with the unit, `layers.context.dm`. `fusion` adds a CBR to each size: off in the port's
-    network, on in the unit that the Hamburger paper counts.
+    The formula of o_k is in `hamburger.contexts.dm`. `fusion` adds a CBR to each size: off in the port's network, on in
+    the module that the Hamburger paper measures.
 
-    Loss: cross-entropy "ce", and `aux_weight` times that of an FCN head on the map before, "aux".
+    Loss: cross-entropy "ce", plus `aux_weight` times that of an FCN head on the second-deepest map, "aux".
     """
 
     def __init__(

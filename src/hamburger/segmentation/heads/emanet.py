@@ -18,15 +18,15 @@ from hamburger.segmentation.heads.base import AuxiliaryHead, PixelClassifier, he
 
 @heads.register("emanet")
 class EMANet(AuxiliaryHead):
-    """Pixels rebuilt from a few bases, between two 3 x 3 convolutions.   [..., b c h w]   ->   logits b k h w
+    """Reconstruct pixels from a few bases, between two 3 x 3 convolutions.   [..., b c h w]   ->   logits b k h w
 
         logits = W dropout(CBR3(EMAU(CBR3(x))))          c -> `width` -> `out_width` -> k
 
-    HamNet has the same frame, which makes the two a fair pair. `rank`, `steps` and `momentum` are those of the unit,
-    `layers.context.ema`; its first convolution is frozen, for its paper sends it no gradient.
-    The 3 x 3 convolutions start from N(0, 2 / (9 out)), the classifier as torch starts it.
+    HamNet has the same frame, so the two can be compared directly. `rank`, `steps` and `momentum` are options of the
+    module `hamburger.contexts.ema`; its first convolution is frozen, since the paper sends it no gradient.
+    The 3 x 3 convolutions are initialised from N(0, 2 / (9 out)), the classifier with torch's default.
 
-    Loss: cross-entropy "ce" alone; some ports add an FCN head on the map before: `aux_weight=0.4`.
+    Loss: cross-entropy "ce" alone; some ports add an FCN head on the second-deepest map: aux_weight=0.4.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """EncNet (Zhang, Dana, Shi, Zhang, Wang, Tyagi and Agrawal, "Context encoding for semantic segmentation", CVPR 2018).
 
-Checked against the authors' code, whose lateral connections to earlier maps, off by default there, are left out.
+Checked against the authors' code, without its lateral connections to earlier maps, which are off by default there.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from hamburger.segmentation.losses import find_labelled_images, presence_loss
 
 @heads.register("encnet")
 class EncNet(AuxiliaryHead):
-    """A gate on channels from a soft codebook of the image.   [..., b c h w]   ->   logits b k h w
+    """Gate channels by a soft codebook encoding of the image.   [..., b c h w]   ->   logits b k h w
 
         logits = W dropout(Enc(CBR3(x)))                 c -> `width` -> k
 
-    Loss: cross-entropy "ce"; `aux_weight` times that of an FCN head on the map before, "aux"; and `se_weight` times the
-    semantic encoding loss "se", a binary cross-entropy per class: is it somewhere in the image?
+    Loss: cross-entropy "ce"; `aux_weight` times that of an FCN head on the second-deepest map, "aux"; and `se_weight`
+    times the semantic encoding loss "se", a binary cross-entropy per class: is it anywhere in the image?
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class EncNet(AuxiliaryHead):
         self.terms["se"] = (se_weight, presence_loss)
         self.supervise = se_weight > 0
         self.reduce = conv_norm_relu(self.channels[-1], width, 3)
-        # without its loss the head of the classes would never be trained, which DDP takes for a mistake
+        # DDP reports parameters that get no gradient, so without the loss there is no class prediction
         self.encode = Enc(width, codewords=codewords, num_classes=num_classes if self.supervise else None)
         self.classifier = PixelClassifier(width, num_classes, dropout=dropout)
 

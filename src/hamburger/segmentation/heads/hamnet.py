@@ -1,4 +1,4 @@
-"""HamNet's head (Geng et al., ICLR 2021, section 3.1), with any context of the zoo where the Hamburger stands.
+"""HamNet's head (Geng et al., ICLR 2021, section 3.1), with any context in place of the Hamburger.
 
 Checked against the authors' code.
 """
@@ -26,11 +26,11 @@ class HamNet(Head):
         y = context(z)                                   b `width` h w
         logits = W dropout(CBR3(y)) + bias               `width` -> `width` / 2 -> k
 
-    - `context`: a name of the zoo with `context_options`, a module b c h w -> b c h w that is ready, or None: the
+    - `context`: the name of a context, built with `context_options`; a module b c h w -> b c h w; or None for the
       paper's baseline. A Hamburger by name is the authors' (`version="v1"`) unless `context_options` say otherwise.
-    - `dropout`: the share of channels dropped before the classifier, in training.
+    - `dropout`: the share of channels dropped before the classifier in training.
 
-    The 3 x 3 convolutions start from N(0, 2 / (9 out)), the classifier as torch starts it.
+    The 3 x 3 convolutions are initialised from N(0, 2 / (9 out)), the classifier with torch's default.
     """
 
     def __init__(
@@ -62,14 +62,14 @@ class HamNet(Head):
 
 
 def make_context(context: str | nn.Module | None, channels: int, options: Mapping[str, Any]) -> nn.Module:
-    """The module that stands between the two convolutions: nothing, a named one, or the one given."""
+    """Return the module between the two convolutions: an identity, a context by name, or the given module."""
     if isinstance(context, str):
         return create_context(context, channels, **with_authors_version(context, options))
     if options:
-        what = "no context" if context is None else f"a ready {type(context).__name__}"
-        raise OptionError(f"HamNet: context_options {sorted(options)} mean nothing beside {what}; leave them out")
+        given = "no context" if context is None else f"a {type(context).__name__} instance"
+        raise OptionError(f"HamNet: context_options {sorted(options)} cannot be used with {given}; omit them")
     if context is None:
         return nn.Identity()
     if not isinstance(context, nn.Module):
-        raise OptionError(f"HamNet: context must be a name, a torch module or None, got {context!r}")
+        raise OptionError(f"HamNet: context must be a name, a torch module or None (got {context!r})")
     return context

@@ -1,7 +1,7 @@
 """OCRNet (Yuan, Chen and Wang, "Object-contextual representations for semantic segmentation", ECCV 2020).
 
-Checked against a widely used port. The rate of the dropout is the original's as remembered; the port has 0.1. The width
-of the coarse head is the port's; 512 is found too.
+Checked against a widely used port. The dropout rate is the original's from memory, not verified; the port has 0.1. The
+width of the coarse head is the port's; other implementations use 512.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from hamburger.segmentation.losses import cross_entropy
 
 @heads.register("ocrnet")
 class OCRNet(Head):
-    """Pixels attend to the mean features of each class.   [..., b c' h' w', b c h w]   ->   logits b k h w
+    """Pixels attend to the mean feature of each class.   [..., b c' h' w', b c h w]   ->   logits b k h w
 
-        coarse = FCN(the map before the deepest)         b k h w: the soft regions, resized where maps differ in size
+        coarse = FCN(second-deepest map)                 b k h w: the soft regions, resized if maps differ in size
         logits = W dropout(OCR(CBR3(x), coarse))         c -> `width` -> k
 
-    `key_width` is the width of queries, keys and values. The coarse logits are part of the prediction, so they are
-    computed in evaluation too; only their loss is left out there.
+    `key_width` is the width of queries, keys and values. The prediction depends on the coarse logits, so they are
+    computed in evaluation too.
 
-    Loss: cross-entropy "ce", and `aux_weight` times that of the coarse logits, "aux".
+    Loss: cross-entropy "ce", plus `aux_weight` times that of the coarse logits, "aux".
     """
 
     def __init__(

@@ -17,13 +17,13 @@ from hamburger.segmentation.heads.base import AuxiliaryHead, PixelClassifier, he
 
 @heads.register("pspnet")
 class PSPNet(AuxiliaryHead):
-    """Means over coarser and coarser grids beside the map itself.   [..., b c h w]   ->   logits b k h w
+    """Concatenate the map with its means over grids of several sizes.   [..., b c h w]   ->   logits b k h w
 
         p_s = bilinear(CBR(grid(x, s)))                  b c/4 h w, for each s of `scales`; grid: means over s x s cells
         logits = W dropout(CBR3((x, p_1, p_2, p_3, p_6)))             c + c -> `width` -> k
 
-    Loss: cross-entropy "ce", and `aux_weight` times that of an FCN head on the map before, "aux". The weight is 0.4 in
-    the paper and 0.2 in a known port.
+    Loss: cross-entropy "ce", plus `aux_weight` times that of an FCN head on the second-deepest map, "aux". The weight
+    is 0.4 in the paper and 0.2 in a known port.
     """
 
     def __init__(
@@ -42,7 +42,9 @@ class PSPNet(AuxiliaryHead):
         c = self.channels[-1]
         check_counts("PSPNet", "scales", scales, example=(1, 2, 3, 6))
         if len(scales) > c:
-            raise OptionError(f"PSPNet: {len(scales)} scales share {c} channels, less than one each; name fewer")
+            raise OptionError(
+                f"PSPNet: more scales than channels (got {len(scales)} scales, {c} channels); pass fewer scales"
+            )
         self.scales, share = tuple(scales), c // len(scales)
         self.branches = nn.ModuleList(conv_norm_relu(c, share) for _ in scales)
         self.bottleneck = conv_norm_relu(c + share * len(scales), width, 3)

@@ -1,8 +1,8 @@
 """SANet (Zhong et al., "Squeeze-and-attention networks for semantic segmentation", CVPR 2020).
 
-Rebuilt from the paper's formula and a community block. Certain are the unit's formula, that each of four stages has a
-head of it, that their outputs are merged, and the weights of the three losses. Uncertain, and chosen here: the width of
-the heads, how outputs are merged, which output each of the three losses is taken of, and where the categories are read.
+Rebuilt from the paper's formula and a community implementation of the block. Certain: the unit's formula, one unit on
+each of four stages, that their outputs are merged, and the weights of the three losses. Uncertain, and chosen here: the
+width of the units, how outputs are merged, which output each loss uses, and where the categories are predicted.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ STAGES = (2, 3, 4, 5)
 
 @heads.register("sanet")
 class SANetHead(Head):
-    """A squeeze-and-attention head on each stage, and all of them merged.   four maps   ->   logits b k h_2 w_2
+    """A squeeze-and-attention unit on each stage, merged.   four maps   ->   logits b k h_2 w_2
 
         y_i = SA(map i)                                  c_i -> `width`, for stages 2, 3, 4, 5
         logits = W dropout(CBR3((y_2, ..., y_5)))        resized to the size of y_2;  4 `width` -> `width` -> k
         masks: W_i dropout(y_i), each a map of logits;   categories: a linear map of the mean of y_5 over positions
 
-    `squash` and `upsample` are those of the unit, `layers.context.sanet`.
+    `squash` and `upsample` are options of the unit, `hamburger.contexts.sanet`.
 
     Loss, L_mask + 0.2 L_cat + 0.8 L_dense: "mask", the mean of the cross-entropies of the four masks; "cat", a binary
-    cross-entropy of which classes are in the image; "dense", the cross-entropy of the prediction.
+    cross-entropy per class on whether it is in the image; "dense", the cross-entropy of the prediction.
     """
 
     def __init__(

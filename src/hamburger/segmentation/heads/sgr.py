@@ -1,8 +1,8 @@
 """SGR (Liang, Hu, Zhang, Lin and Xing, "Symbolic graph reasoning meets convolutions", NeurIPS 2018).
 
-Rebuilt from the paper's equations as others report them and one port: uncertain are biases, norms, the convolution in
-front, and the auxiliary loss, of which no trace was found. The paper's nodes are the concepts of its data sets with
-word vectors and a knowledge graph; here they are the classes, with random words and learnt edges, unless given.
+Rebuilt from the paper's equations, as others report them, and one port. Uncertain: biases, norms, the first convolution
+and the auxiliary loss, for which no source was found. The paper's nodes are the concepts of its data sets, with word
+vectors and a knowledge graph. Here they are the classes, with random embeddings and learned edges, unless given.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class SGRNet(AuxiliaryHead):
 
         logits = W dropout(SGR(CBR3(x)))                 c -> `width` -> k
 
-    `nodes` is the number of symbols, by default the rows of `embeddings` or `adjacency` where given, else the classes.
-    `mapping`, `embeddings`, `adjacency` and `seed` are those of the unit, `layers.context.sgr`, which tells why its
-    default is not the published mapping: that one sends every pixel the same vector.
+    `nodes` is the number of symbols, by default the rows of `embeddings` or `adjacency` if given, else `num_classes`.
+    `mapping`, `embeddings`, `adjacency` and `seed` are options of the unit, `hamburger.contexts.sgr`. Its default is
+    not the published mapping, which sends every pixel the same vector.
 
-    Loss: cross-entropy "ce"; `aux_weight` adds an FCN head on the map before, "aux".
+    Loss: cross-entropy "ce"; `aux_weight` adds an FCN head on the second-deepest map, "aux".
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """SpyGR (Li, Yang, Zhao, Shen, Lin and Liu, "Spatial pyramid based graph reasoning", CVPR 2020).
 
-Rebuilt from the paper's equations and unofficial ports: uncertain are the norm after the graph convolution, the way the
-map is made smaller, the number of scales, what stands between the pyramid and the classifier, and the auxiliary loss,
-of which no trace was found.
+Rebuilt from the paper's equations and unofficial ports. Uncertain: the norm after the graph convolution, how the map is
+downsampled, the number of scales, the layers between pyramid and classifier, and the auxiliary loss, for which no
+source was found.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class SpyGRNet(AuxiliaryHead):
 
         logits = W dropout(SpyGR(CBR3(x)))               c -> `width` -> k
 
-    `embedding` and `scales` are those of the unit, `layers.context.spygr`.
+    `embedding` and `scales` are options of the unit, `hamburger.contexts.spygr`.
 
-    Loss: cross-entropy "ce"; `aux_weight` adds an FCN head on the map before, "aux".
+    Loss: cross-entropy "ce"; `aux_weight` adds an FCN head on the second-deepest map, "aux".
     """
 
     def __init__(
