@@ -13,7 +13,7 @@ SOURCE = Path(hamburger.__file__).parent
 LAB = SOURCE.parents[1] / "lab" / "hamburger_lab"
 # A package may import from itself and from those before it. Files at the top (errors, shapes, ...) are below all.
 ORDER = (
-    *("ops", "solvers", "layers", "contexts", "insertion", "checkpoints", "backbones", "training", "inference"),
+    *("kernels", "hams", "layers", "contexts", "insertion", "checkpoints", "backbones", "training", "inference"),
     *("segmentation", "classification", "detection", "stereo", "generation", "tasks", "inspect", "report", "cli"),
 )
 TASKS = {"segmentation", "classification", "detection", "stereo", "generation"}

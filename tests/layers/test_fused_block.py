@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 import hamburger as hb
+from hamburger.kernels.dispatch import BlockPlan
 from hamburger.layers import fused_block
 from hamburger.layers.norm import convert_sync
-from hamburger.ops.block import Plan
 
 X = torch.randn(2, 8, 15)
 
@@ -32,13 +32,13 @@ def build(**options):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, Plan("nmf", (1e-6,), 6, torch.float32)),
-        ({"steps": 2, "eps": 1e-4}, Plan("nmf", (1e-4,), 2, torch.float32)),
-        ({"ham": "vq", "temperature": 0.5}, Plan("vq", (0.5, 0.0), 6, torch.float32)),
-        ({"ham": "vq", "constant_norms": True}, Plan("vq", (0.01, 1.0), 6, torch.float32)),
-        ({"ham": "cd", "beta": 0.3}, Plan("cd", (0.01, 0.3), 6, torch.float32)),
-        ({"version": "paper", "inner": 4}, Plan("nmf", (1e-6,), 6, torch.float32)),
-        ({"norm": "none", "init": "online", "layout": "tokens"}, Plan("nmf", (1e-6,), 6, torch.float32)),
+        ({}, BlockPlan("nmf", (1e-6,), 6, torch.float32)),
+        ({"steps": 2, "eps": 1e-4}, BlockPlan("nmf", (1e-4,), 2, torch.float32)),
+        ({"ham": "vq", "temperature": 0.5}, BlockPlan("vq", (0.5, 0.0), 6, torch.float32)),
+        ({"ham": "vq", "constant_norms": True}, BlockPlan("vq", (0.01, 1.0), 6, torch.float32)),
+        ({"ham": "cd", "beta": 0.3}, BlockPlan("cd", (0.01, 0.3), 6, torch.float32)),
+        ({"version": "paper", "inner": 4}, BlockPlan("nmf", (1e-6,), 6, torch.float32)),
+        ({"norm": "none", "init": "online", "layout": "tokens"}, BlockPlan("nmf", (1e-6,), 6, torch.float32)),
     ],
 )
 def test_what_fits(options, expected):

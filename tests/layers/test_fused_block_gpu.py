@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import hamburger as hb
+from hamburger.kernels import cuda_graphs, launch_cache
 from hamburger.layers import fused_block
-from hamburger.ops import replay, tape
 from hamburger.testing import RELATIVE, assert_close, relative_error
 
 pytestmark = pytest.mark.gpu
@@ -263,10 +263,10 @@ def test_played_again_as_a_recording(name, b, train, monkeypatch):
     """Calls at equal addresses: first one by one, then recorded, and the same bits; other inputs, other outputs."""
     layer = build(name, 256, rank=32).train(train)
     z = torch.randn(b, 256, 33, 32, device="cuda", dtype=torch.bfloat16)
-    monkeypatch.delenv(replay.VARIABLE, raising=False)
-    monkeypatch.setattr(tape, "_tapes", {})
-    played, original = [], replay.Recordings.play
-    monkeypatch.setattr(replay.Recordings, "play", lambda *a: played.append(original(*a)) or played[-1])
+    monkeypatch.delenv(cuda_graphs.REPLAY_VARIABLE, raising=False)
+    monkeypatch.setattr(launch_cache, "_cache", {})
+    played, original = [], cuda_graphs.GraphCache.play
+    monkeypatch.setattr(cuda_graphs.GraphCache, "play", lambda *a: played.append(original(*a)) or played[-1])
 
     def call():
         if train:
@@ -283,17 +283,17 @@ def test_played_again_as_a_recording(name, b, train, monkeypatch):
     assert any(played) and not all(played)
     z.copy_(z.flip(1))
     assert not torch.equal(call()["y"], first["y"])
-    monkeypatch.setattr(replay.Recordings, "play", lambda *_: False)
+    monkeypatch.setattr(cuda_graphs.GraphCache, "play", lambda *_: False)
     expected = {key: value.clone() for key, value in call().items()}
-    monkeypatch.setattr(replay.Recordings, "play", original)
+    monkeypatch.setattr(cuda_graphs.GraphCache, "play", original)
     found = call()
     assert all(torch.equal(found[key], value) for key, value in expected.items())
 
 
 def test_recordings_beside_a_capture_in_another_thread(monkeypatch):
     """In thread_local mode: while a global one lasts, torch itself may not ask for memory in any thread."""
-    monkeypatch.delenv(replay.VARIABLE, raising=False)
-    monkeypatch.setattr(tape, "_tapes", {})
+    monkeypatch.delenv(cuda_graphs.REPLAY_VARIABLE, raising=False)
+    monkeypatch.setattr(launch_cache, "_cache", {})
     layer = build("nmf", 256, rank=32).eval()
     z = torch.randn(1, 256, 33, 32, device="cuda", dtype=torch.bfloat16)
     begun, over, found = threading.Event(), threading.Event(), []
@@ -329,9 +329,9 @@ def test_recordings_beside_a_capture_in_another_thread(monkeypatch):
 
 def test_recordings_go_while_they_run(monkeypatch):
     """The oldest of too many is dropped, whatever it is doing."""
-    monkeypatch.delenv(replay.VARIABLE, raising=False)
-    monkeypatch.setattr(tape, "_tapes", {})
-    monkeypatch.setattr(replay, "MOST_RECORDED", 2)
+    monkeypatch.delenv(cuda_graphs.REPLAY_VARIABLE, raising=False)
+    monkeypatch.setattr(launch_cache, "_cache", {})
+    monkeypatch.setattr(cuda_graphs, "MAX_GRAPHS", 2)
     layer = build("nmf", 256, rank=32).eval()
     zs = [torch.randn(1, 256, n, device="cuda", dtype=torch.bfloat16) for n in (3_000, 5_000, 7_000, 9_000)]
 
@@ -342,7 +342,7 @@ def test_recordings_go_while_they_run(monkeypatch):
     expected = [y.clone() for y in calls()]
     for _ in range(12):
         assert all(torch.equal(a, b) for a, b in zip(calls(), expected, strict=True))
-    assert len(replay._all) <= 2
+    assert len(cuda_graphs._all_graphs) <= 2
 
 
 @pytest.mark.filterwarnings("ignore")  # inductor's advice

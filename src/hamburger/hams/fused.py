@@ -15,7 +15,7 @@ from hamburger.hams.cd import CD
 from hamburger.hams.gradients import Gradient, one_step
 from hamburger.hams.nmf import NMF
 from hamburger.hams.vq import VQ
-from hamburger.ops.tiles import MOST_RANK
+from hamburger.kernels.tiling import MAX_RANK
 from hamburger.precision import widen
 
 BACKENDS = ("auto", "plain", "fused")
@@ -58,8 +58,8 @@ def why_not(x: Tensor, ham: Ham, grad: Gradient, bases: Tensor | None) -> str | 
         return "the kernels end with a final update of the codes, which final_update=False leaves out"
     if isinstance(ham, NMF) and ham.codes_init != "softmax":
         return f"the kernels start from codes_init='softmax', not from {ham.codes_init!r}"
-    if ham.rank > MOST_RANK:
-        return f"the kernels have room for a rank of at most {MOST_RANK}, not for {ham.rank}"
+    if ham.rank > MAX_RANK:
+        return f"the kernels have room for a rank of at most {MAX_RANK}, not for {ham.rank}"
     if x.dtype not in DTYPES:
         return f"x is {x.dtype}, the kernels take float32, bfloat16 and float16"
     if 0 in x.shape:
@@ -82,7 +82,7 @@ def transformed() -> bool:
 
 def why_not_there(device: torch.device, rank: int) -> str | None:
     """Why no kernel of that rank runs on such a device."""
-    from hamburger.ops.launch import INTERPRETED
+    from hamburger.kernels.launcher import INTERPRETED
 
     if INTERPRETED:
         return None
@@ -121,15 +121,15 @@ def solve(
         else:
             start = bases.float().expand(x.shape[0], -1, -1)
     if isinstance(ham, NMF):
-        from hamburger.ops.nmf import fused as nmf
+        from hamburger.kernels import nmf
 
         return nmf.decompose(x, start, steps=steps, eps=ham.eps)
     if isinstance(ham, VQ):
-        from hamburger.ops.vq import fused as vq
+        from hamburger.kernels import vq
 
         return vq.decompose(x, start, steps=steps, temperature=ham.temperature, constant_norms=ham.constant_norms)
     if isinstance(ham, CD):
-        from hamburger.ops.cd import fused as cd
+        from hamburger.kernels import cd
 
         return cd.decompose(x, start, steps=steps, temperature=ham.temperature, beta=ham.beta)
     raise OptionError(f"decompose: backend 'fused' has no kernels for {type(ham).__name__}; take backend='plain'")

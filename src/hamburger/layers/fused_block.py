@@ -16,11 +16,11 @@ from hamburger.hams.fused import DTYPES, exporting, fuses
 from hamburger.hams.gradients import one_step
 from hamburger.hams.nmf import NMF
 from hamburger.hams.vq import VQ
+from hamburger.kernels.dispatch import BatchNormState, BlockPlan, BreadWeights, NormParameters
 from hamburger.layers import norm as norms
 from hamburger.layers.bread import Bread
 from hamburger.layers.dictionary import Dictionary
 from hamburger.layers.ham import HamLayer
-from hamburger.ops.block import Batch, Norm, Plan, Weights
 from hamburger.precision import autocast_dtype
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Parts(NamedTuple):
     ham: HamLayer
     norm: nn.Module
     dictionary: Dictionary
-    weights: Weights
+    weights: BreadWeights
 
 
 def parts(layer: Hamburger) -> Parts | None:
@@ -57,10 +57,10 @@ def parts(layer: Hamburger) -> Parts | None:
     bias = lower._parameters.get("bias")
     if layer.rectify != ham.ham.nonnegative or not _dense(bias):
         return None
-    return Parts(ham, norm, dictionary, Weights(down, bias, up))
+    return Parts(ham, norm, dictionary, BreadWeights(down, bias, up))
 
 
-def plan(p: Parts, x: Tensor) -> Plan | None:
+def plan(p: Parts, x: Tensor) -> BlockPlan | None:
     """How the fused block would solve it; None where it would not.   x: b c ..."""
     if type(x) is not Tensor:
         return None
@@ -73,7 +73,7 @@ def plan(p: Parts, x: Tensor) -> Plan | None:
         return None
     if not fuses(ham.backend, x, ham.ham, ham.grad, None):
         return None
-    return Plan(*_numbers(ham.ham), ham.steps if ham.training else ham.eval_steps, dtype)
+    return BlockPlan(*_numbers(ham.ham), ham.steps if ham.training else ham.eval_steps, dtype)
 
 
 def _bare(module: nn.Module) -> bool:
@@ -138,10 +138,10 @@ def up_to_the_norm(layer: Hamburger, x: Tensor) -> Tensor | None:
     return None if p is None or how is None else context(p, x, how)
 
 
-def context(p: Parts, x: Tensor, how: Plan) -> Tensor:
-    from hamburger.ops.block import fused
+def context(p: Parts, x: Tensor, how: BlockPlan) -> Tensor:
+    from hamburger.kernels import block
 
-    u, bases = fused.context(x, p.weights, _start(p, x)[0], how)
+    u, bases = block.block_context(x, p.weights, _start(p, x)[0], how)
     _update(p, bases)
     return u
 
@@ -160,12 +160,12 @@ def finishes(norm: nn.Module) -> bool:
     return _dense(kept["running_mean"], kept["running_var"], of["weight"], of["bias"])
 
 
-def finished(p: Parts, z: Tensor, how: Plan, *, rectify: bool) -> Tensor:
+def finished(p: Parts, z: Tensor, how: BlockPlan, *, rectify: bool) -> Tensor:
     """The whole layer without a graph."""
-    from hamburger.ops.block import fused
+    from hamburger.kernels import block
 
     x = z.flatten(2)  # b c n
-    y, bases = fused.finished(x, p.weights, _start(p, x)[0], how, _norm(p.norm), rectify=rectify)
+    y, bases = block.evaluate_block(x, p.weights, _start(p, x)[0], how, _norm(p.norm), rectify=rectify)
     _update(p, bases)
     return y.view(z.shape)
 
@@ -185,22 +185,22 @@ def trains(norm: nn.Module, x: Tensor) -> bool:
     return _dense(kept["running_mean"], kept["running_var"], of["weight"], of["bias"])
 
 
-def trained(p: Parts, x: Tensor, how: Plan, *, rectify: bool) -> Tensor:
+def trained(p: Parts, x: Tensor, how: BlockPlan, *, rectify: bool) -> Tensor:
     """The whole layer in training."""
-    from hamburger.ops.block import train
+    from hamburger.kernels import block_training
 
     norm, (start, unit) = p.norm, _start(p, x, raw=True)
-    batch = Batch(_norm(norm), norm.momentum, norm._buffers["num_batches_tracked"])  # type: ignore[arg-type]
-    y, bases = train.trained(x, p.weights, start, how, batch, rectify=rectify, unit=unit)
+    batch = BatchNormState(_norm(norm), norm.momentum, norm._buffers["num_batches_tracked"])  # type: ignore[arg-type]
+    y, bases = block_training.train_block(x, p.weights, start, how, batch, rectify=rectify, unit=unit)
     _update(p, bases)
     return y
 
 
-def _norm(norm: nn.Module) -> Norm | None:
+def _norm(norm: nn.Module) -> NormParameters | None:
     if isinstance(norm, nn.Identity):
         return None
     of, kept = norm._parameters, norm._buffers
-    return Norm(kept["running_mean"], kept["running_var"], of["weight"], of["bias"], norm.eps)  # type: ignore[arg-type]
+    return NormParameters(kept["running_mean"], kept["running_var"], of["weight"], of["bias"], norm.eps)  # type: ignore[arg-type]
 
 
 def _start(p: Parts, x: Tensor, *, raw: bool = False) -> tuple[Tensor, bool]:

@@ -1,0 +1,390 @@
+"""The ham inside the block: its factors, and how a cotangent of its codes becomes one of its input.
+
+Everything that the block asks of a ham is asked here. Its name and numbers: see `Plan`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from hamburger.kernels import block_launches, cd, launcher, nmf, vq
+from hamburger.kernels.block_launches import NormCorrection
+from hamburger.kernels.dispatch import BlockPlan, BreadWeights, NormParameters
+from hamburger.kernels.launch_cache import Outputs, launch_cached
+from hamburger.kernels.launcher import device_of
+from hamburger.precision import full_precision
+
+
+class SolvedFactors(NamedTuple):
+    """What a solve found: D (b d r, float32) and C (b n r), and what is kept for the gradient of the read-out.
+
+    `slope` is Q = C / (D^T D C + eps) for NMF (b n r) and the ridge projector for CD (transposed: b d r), empty for VQ
+    and where no gradient was asked for.
+    """
+
+    bases: Tensor
+    codes: Tensor
+    slope: Tensor
+
+
+def rectifies(ham: str) -> bool:
+    """Whether the lower bread ends in a ReLU."""
+    return ham == "nmf"
+
+
+def solve_ham(
+    z: Tensor, ham: str, options: Sequence[float], initial: Tensor, steps: int, *, keep: bool, counts: Tensor
+) -> SolvedFactors:
+    """K sweeps from the bases `initial` (b d r, float32), and the read-out.   z: b d n
+
+    counts: b, `launch.COUNTS`, zero: for programs that wait for each other.
+    """
+    dtype = launcher.saved_dtype(z.dtype)
+    if ham == "nmf":
+        bases, codes, _, slope = nmf.solve_factors(
+            z, initial, steps, options[0], keep=keep, product=False, codes=dtype, counts=counts
+        )
+    elif ham == "vq":
+        bases, codes, _ = vq.solve_factors(z, initial, steps, options[0], product=False, codes=dtype, counts=counts)
+        slope = None
+    else:
+        temperature, beta = options
+        bases, codes, _, slope = cd.solve_factors(
+            z, initial, steps, temperature, beta, keep=keep, product=False, codes=dtype, counts=counts
+        )
+    return SolvedFactors(bases, codes, _empty(z) if slope is None else slope)
+
+
+def _empty(z: Tensor) -> Tensor:
+    return z.new_empty(0, dtype=torch.float32)
+
+
+def keeps_input(ham: str) -> bool:
+    """Whether the gradient needs z: NMF's for its ReLU, VQ's to make the codes again. CD's read-out is linear."""
+    return ham != "cd"
+
+
+def pull_back_ham(
+    du: Tensor,
+    fold: Tensor,
+    x: Tensor,
+    z: Tensor,
+    found: SolvedFactors,
+    plan: BlockPlan,
+    taken: NormCorrection | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The cotangent of the lower bread, before its ReLU, from that of u = E C, and its sum over samples and positions.
+
+    du, x: b c n   fold (E = W_u D): b c r   z: b d n, laid out as x   ->   b d n,  d
+    Behind a batch norm in training du is the cotangent of its output, and fold is E': `launches.pull_back`.
+    """
+    if plan.ham == "vq":
+        temperature, constant_norms = plan.options
+        if taken is None:
+            dc = block_launches.project_codes(du, fold, plan.dtype)
+        else:
+            dc = block_launches.codes_cotangent(du, fold, taken, plan.dtype)
+        sums = vq.cotangent_sums(z, found.bases.shape[2])
+        dz = vq.input_cotangent(z, None, dc, found.bases, temperature, bool(constant_norms), sums)
+        return dz, launcher.add_partial_sums(sums[None])[0]
+    if plan.ham == "nmf":
+        dz = torch.empty_like(z)  # its kernel takes one set of strides for both
+        sums = block_launches.pull_back(du, fold, found.bases, found.slope, z, dz, plan.dtype, taken)
+    else:
+        dz = block_launches.empty_like(x, found.bases.shape[1], plan.dtype)
+        sums = block_launches.pull_back(du, fold, found.slope, None, None, dz, plan.dtype, taken)
+    return dz, launcher.add_partial_sums(sums[None])[0]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# From x to u = W_u M(W_l x) in a few launches, and back: the upper bread is folded into the dictionary.
+#
+# W_u (D C) = (W_u D) C = E C, so neither D C nor its product with W_u is made. The gradient is that of the read-out
+# (one-step): D, and with it E's second factor, is a constant.
+
+
+def block_context(x: Tensor, weights: BreadWeights, initial: Tensor, plan: BlockPlan) -> tuple[Tensor, Tensor]:
+    """x: b c n   initial: (b or 1) d r (float32)   ->   u: b c n in plan.dtype,  the bases found: b d r"""
+    differentiated = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, *weights))
+    if torch.compiler.is_compiling():
+        u, bases, *_ = block_op(x, *weights, initial, *plan, differentiated)
+        return u, bases
+    if differentiated:
+        u, bases = _Context.apply(x, *weights, initial, plan)
+        return u, bases
+    u, found, *_ = _forward(x, weights, initial, plan, keep=False)
+    return u, found.bases
+
+
+def evaluate_block(
+    x: Tensor, weights: BreadWeights, initial: Tensor, plan: BlockPlan, norm: NormParameters | None, *, rectify: bool
+) -> tuple[Tensor, Tensor]:
+    """The whole block in evaluation, u never written: the norm of u, + x, then a ReLU. Not differentiated.
+
+    x: b c n   initial: (b or 1) d r (float32)   ->   y: b c n, as x,  the bases found: b d r
+    """
+
+    def solve(x: Tensor, lower: Tensor, bias: Tensor | None, upper: Tensor, initial: Tensor, *of_norm: Any) -> Outputs:
+        found = solve_block(x, BreadWeights(lower, bias, upper), initial, plan, keep=False)
+        y = torch.empty_like(x)
+        folded = None if norm is None else NormParameters._make((*of_norm, norm.eps))
+        block_launches.finish_block(found.fold, found.codes, y, plan.dtype, skip=x, norm=folded, rectify=rectify)
+        return y, found.bases
+
+    given = (x, *weights, initial, *(() if norm is None else norm[:4]))
+    with device_of(x):
+        y, bases = launch_cached(solve, given, "finished", plan, norm and norm.eps, rectify, launcher.tf32_enabled())
+    return y, bases
+
+
+class BlockFactors(NamedTuple):
+    """All that leads to u = E C, and W_l as it was multiplied with."""
+
+    bases: Tensor  # b d r
+    codes: Tensor  # b n r
+    slope: Tensor  # see `hams.Factors`
+    fold: Tensor  # E = W_u D: b c r
+    z: Tensor  # W_l x: b d n
+    lower: Tensor  # d c
+
+
+def solve_block(
+    x: Tensor, weights: BreadWeights, initial: Tensor, plan: BlockPlan, *, keep: bool, unit: bool = False
+) -> BlockFactors:
+    """x: b c n   initial: (b or 1) d r, its columns still to be normalised where `unit`"""
+    dtype = plan.dtype
+    ready = block_launches.prepare_inputs(weights.lower, initial, x.shape[0], dtype, unit=unit)
+    z = block_launches.apply_bread(x, ready.lower, weights.bias, dtype, out=dtype, rectify=rectifies(plan.ham))
+    found = solve_ham(z, plan.ham, plan.options, ready.initial, plan.steps, keep=keep, counts=ready.counts)
+    # E = W_u D is a bread as well, of r columns
+    fold = block_launches.apply_bread(
+        found.bases, weights.upper, None, dtype, out=launcher.saved_dtype(dtype), rectify=False
+    )
+    return BlockFactors(*found, fold, z, ready.lower)
+
+
+def _forward(
+    x: Tensor, weights: BreadWeights, initial: Tensor, plan: BlockPlan, *, keep: bool
+) -> tuple[Tensor, SolvedFactors, Tensor, Tensor]:
+    """->   u: b c n,  the factors,  E: b c r,  z: b d n, empty where a gradient has no use for it"""
+
+    def solve(x: Tensor, lower: Tensor, bias: Tensor | None, upper: Tensor, initial: Tensor) -> Outputs:
+        bases, codes, slope, fold, z, _ = solve_block(x, BreadWeights(lower, bias, upper), initial, plan, keep=keep)
+        u = x.new_empty(x.shape[0], fold.shape[1], x.shape[2], dtype=plan.dtype)  # as norms like it best
+        block_launches.finish_block(fold, codes, u, plan.dtype)
+        if keep and not keeps_input(plan.ham):
+            z = z.new_empty(0)
+        return u, bases, codes, slope, fold, z
+
+    with device_of(x):
+        outputs = launch_cached(solve, (x, *weights, initial), "context", plan, keep, launcher.tf32_enabled())
+    u, bases, codes, slope, fold, z = outputs
+    return u, SolvedFactors(bases, codes, slope), fold, z
+
+
+class SavedContext(NamedTuple):
+    """What the backward pass needs of the forward pass."""
+
+    x: Tensor
+    lower: Tensor
+    upper: Tensor
+    z: Tensor
+    bases: Tensor
+    codes: Tensor
+    slope: Tensor
+    fold: Tensor
+
+
+def gradients(du: Tensor, kept: SavedContext, plan: BlockPlan, needs: Sequence[bool]) -> tuple[Tensor | None, ...]:
+    """The cotangents of x, lower, bias and upper, those that are needed.   du: b c n"""
+    x, lower, upper, z, bases, codes, slope, fold = kept
+    dx = dlower = dbias = dupper = None
+    with torch.no_grad(), device_of(du), full_precision(du.device.type):
+        if any(needs[:3]):
+            dz, total = pull_back_ham(du, fold, x, z, SolvedFactors(bases, codes, slope), plan)
+            if needs[0]:
+                dx = input_gradient(x, lower.to(dz.dtype), dz)
+            if needs[1]:
+                dlower = sum_over_samples(torch.bmm(dz, x.to(dz.dtype).mT), lower.dtype)
+            if needs[2]:
+                dbias = total.to(lower.dtype)
+        if needs[3]:
+            dfold = torch.bmm(du.to(codes.dtype), codes)  # b c r
+            dupper = sum_over_samples(torch.bmm(dfold, bases.to(codes.dtype).mT), upper.dtype)
+    return dx, dlower, dbias, dupper
+
+
+def sum_over_samples(found: Tensor, dtype: torch.dtype) -> Tensor:
+    """Their sum.   b d c   ->   d c"""
+    return found[0].to(dtype) if found.shape[0] == 1 else found.sum(0, dtype=dtype)
+
+
+def input_gradient(x: Tensor, lower: Tensor, dz: Tensor) -> Tensor:
+    """W_l^T dZ, laid out as x, to which the gradient of the skip is added.   lower: d c   dz: b d n   ->   b c n"""
+    weight = lower.expand(dz.shape[0], -1, -1)
+    dx = torch.bmm(dz.mT, weight).mT if x.stride(1) == 1 else torch.bmm(weight.mT, dz)
+    return dx.to(x.dtype)
+
+
+class _Context(torch.autograd.Function):
+    """`context` for eager calls: an operator of torch.library would cost the host more than all its launches."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, lower: Tensor, bias: Tensor | None, upper: Tensor, initial: Tensor, plan: BlockPlan
+    ) -> tuple[Tensor, Tensor]:
+        keep = any(ctx.needs_input_grad[:4])
+        u, found, fold, z = _forward(x, BreadWeights(lower, bias, upper), initial, plan, keep=keep)
+        ctx.plan = plan
+        ctx.save_for_backward(*SavedContext(x, lower, upper, z, *found, fold))
+        ctx.mark_non_differentiable(found.bases)
+        ctx.set_materialize_grads(False)
+        return u, found.bases
+
+    @staticmethod
+    def backward(ctx: Any, du: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+        if du is None:
+            return (None,) * 6
+        kept, needs = SavedContext(*ctx.saved_tensors), ctx.needs_input_grad[:4]
+        if torch.is_grad_enabled():  # create_graph=True
+            return *_FirstDerivative.apply(ctx.plan, needs, du, *kept), None, None
+        return *gradients(du, kept, ctx.plan, needs), None, None
+
+
+class _FirstDerivative(torch.autograd.Function):
+    """`gradients` with a graph that says why there is none."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, plan: BlockPlan, needs: Sequence[bool], du: Tensor, *kept: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        return gradients(du, SavedContext(*kept), plan, needs)
+
+    backward = staticmethod(launcher.refuse_second_derivative)
+
+
+@torch.library.custom_op("hamburger::block_fused", mutates_args=())
+def block_op(
+    x: Tensor,
+    lower: Tensor,
+    bias: Tensor | None,
+    upper: Tensor,
+    initial: Tensor,
+    ham: str,
+    options: Sequence[float],
+    steps: int,
+    dtype: torch.dtype,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """`context` for torch.compile.   ->   u,  bases,  and where `keep` what is kept: z,  codes,  slope,  E"""
+    plan = BlockPlan(ham, tuple(options), steps, dtype)
+    u, found, fold, z = _forward(x, BreadWeights(lower, bias, upper), initial, plan, keep=keep)
+    if keep:
+        return u, found.bases, z, found.codes, found.slope, fold
+    none = [x.new_empty(0) for _ in range(4)]
+    return u, found.bases, none[0], none[1], none[2], none[3]
+
+
+@block_op.register_fake
+def _(
+    x: Tensor,
+    lower: Tensor,
+    bias: Tensor | None,
+    upper: Tensor,
+    initial: Tensor,
+    ham: str,
+    options: Sequence[float],
+    steps: int,
+    dtype: torch.dtype,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    (b, _, n), c, r = x.shape, upper.shape[0], initial.shape[2]
+    u, bases = x.new_empty(b, c, n, dtype=dtype), initial.new_empty(b, *initial.shape[1:])
+    if not keep:
+        none = [x.new_empty(0) for _ in range(4)]
+        return u, bases, none[0], none[1], none[2], none[3]
+    kept = launcher.saved_dtype(dtype)
+    slope = {"nmf": x.new_empty(b, n, r, dtype=kept), "cd": torch.empty_like(bases)}.get(ham)
+    return (
+        u,
+        bases,
+        block_launches.empty_like(x, lower.shape[0], dtype) if keeps_input(ham) else x.new_empty(0, dtype=dtype),
+        x.new_empty(b, n, r, dtype=kept),
+        x.new_empty(0, dtype=torch.float32) if slope is None else slope,
+        x.new_empty(b, c, r, dtype=kept),
+    )
+
+
+@torch.library.custom_op("hamburger::block_fused_backward", mutates_args=())
+def block_backward_op(
+    du: Tensor,
+    x: Tensor,
+    lower: Tensor,
+    upper: Tensor,
+    z: Tensor,
+    bases: Tensor,
+    codes: Tensor,
+    slope: Tensor,
+    fold: Tensor,
+    ham: str,
+    options: Sequence[float],
+    dtype: torch.dtype,
+    needs: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The cotangents of x, lower, bias and upper; empty where they are not needed."""
+    kept = SavedContext(x, lower, upper, z, bases, codes, slope, fold)
+    found = gradients(du, kept, BlockPlan(ham, tuple(options), 0, dtype), needs)
+    dx, dlower, dbias, dupper = (x.new_empty(0) if g is None else g for g in found)
+    return dx, dlower, dbias, dupper
+
+
+@block_backward_op.register_fake
+def _(
+    du: Tensor,
+    x: Tensor,
+    lower: Tensor,
+    upper: Tensor,
+    z: Tensor,
+    bases: Tensor,
+    codes: Tensor,
+    slope: Tensor,
+    fold: Tensor,
+    ham: str,
+    options: Sequence[float],
+    dtype: torch.dtype,
+    needs: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    found = (
+        block_launches.empty_like(x, x.shape[1], x.dtype),
+        torch.empty_like(lower),
+        lower.new_empty(lower.shape[0]),
+        torch.empty_like(upper),
+    )
+    dx, dlower, dbias, dupper = (g if need else x.new_empty(0) for g, need in zip(found, needs, strict=True))
+    return dx, dlower, dbias, dupper
+
+
+block_backward_op.register_autograd(launcher.refuse_second_derivative)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    x, lower, _, upper, _, ctx.ham, ctx.options, _, ctx.dtype, _ = inputs
+    _, bases, z, codes, slope, fold = output
+    ctx.save_for_backward(*SavedContext(x, lower, upper, z, bases, codes, slope, fold))
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx: Any, du: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+    if du is None:
+        return (None,) * 10
+    needs = list(ctx.needs_input_grad[:4])
+    found = block_backward_op(du, *ctx.saved_tensors, ctx.ham, ctx.options, ctx.dtype, needs)
+    return *(g if need else None for g, need in zip(found, needs, strict=True)), *(None,) * 6
+
+
+block_op.register_autograd(_backward, setup_context=_save)

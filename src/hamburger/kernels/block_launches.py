@@ -1,0 +1,327 @@
+"""Launch the block's kernels: tiles, memory, grids. Nothing here is differentiated."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from hamburger.kernels import block_kernels, launcher
+from hamburger.kernels.dispatch import NormParameters
+from hamburger.kernels.launcher import launch
+from hamburger.kernels.tiling import (
+    DRIVER_SHARED_BYTES,
+    HOPPER,
+    TARGET_PROGRAMS,
+    GpuProperties,
+    TileSizes,
+    can_copy_async,
+    cdiv,
+    gpu_properties,
+    has_gluon,
+    power_of_two,
+    split_positions,
+    tile_sizes,
+)
+from hamburger.linalg import EPS
+from hamburger.precision import full_precision
+
+GEMM_ROWS, GEMM_COLUMNS, GEMM_BUFFERS = 128, 64, 3  # as in the kernel
+MAX_GEMM_CHANNELS = 512  # channels of x: a program's rows of W are half of its registers then
+# Tiles for each program: W's way into registers takes as long as four of them. With 8, at c = d = 512 and n = 16,384 on
+# an H200, the other kernel is faster, with 32 this one; in between both times follow the tiles.
+MIN_GEMM_TILES = 12
+
+
+def gemm_grid(x: Tensor, weight: Tensor, more: Tensor | None, z: Tensor) -> tuple[int, int] | None:
+    """Which programs make z = W x (+ more) in bfloat16; None where the other kernel does.
+
+    x: b c n   weight: d c   more, z: b d n
+    """
+    moved = (x, z) if more is None else (x, more, z)
+    if not x.is_cuda or not has_gluon() or any(t.dtype != torch.bfloat16 for t in (weight, *moved)):
+        return None
+    if not all(map(can_copy_async, moved)):
+        return None
+    b, c, n = x.shape
+    return fit_gemm(b, c, n, len(weight), gpu_properties(x.get_device()))
+
+
+def fit_gemm(b: int, c: int, n: int, d: int, card: GpuProperties) -> tuple[int, int] | None:
+    """Tiles of d, and programs for each, about one for a multiprocessor in all; None where each had few tiles."""
+    rows = cdiv(d, GEMM_ROWS)
+    each = card.processors // rows
+    narrow = min(c, d) <= GEMM_ROWS // 2  # most of a tile would be zeros
+    if (
+        card.capability != HOPPER
+        or narrow
+        or c > MAX_GEMM_CHANNELS
+        or gemm_shared_bytes(padded_depth(c)) + DRIVER_SHARED_BYTES > card.shared
+    ):
+        return None
+    return (rows, each) if 0 < MIN_GEMM_TILES * each <= b * cdiv(n, GEMM_COLUMNS) else None
+
+
+def padded_depth(c: int) -> int:
+    return max(128, power_of_two(c))
+
+
+def gemm_shared_bytes(K: int) -> int:
+    """Tiles of X, and two of Z."""
+    return 2 * GEMM_COLUMNS * (GEMM_BUFFERS * K + 2 * GEMM_ROWS)
+
+
+def launch_gemm(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    more: Tensor | None,
+    z: Tensor,
+    grid: tuple[int, int],
+    *,
+    rectify: bool,
+) -> None:
+    """W x (+ bias) (+ more) into z, which may be `more`, then a ReLU. All as in `grid_of`."""
+    from hamburger.kernels.hopper.gemm import gemm_kernel
+
+    (b, c, n), d = x.shape, len(weight)
+    added = z if more is None else more
+    launch(
+        gemm_kernel, grid,
+        x, weight, weight if bias is None else bias, added, z, b, d, n, grid[1],
+        *x.stride(), *weight.stride(), *added.stride(), *z.stride(),
+        BIAS=bias is not None, MORE=more is not None, RECTIFY=rectify, C_FAST=weight.stride(1) == 1,
+        C=c, K=padded_depth(c), num_warps=8,
+    )  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The host's side of the block's kernels: tiles, memory, grids. Nothing here is differentiated.
+
+
+HALF_MAX = torch.finfo(torch.float16).max
+
+# Of a tile of `finish`, which waits for memory more than it multiplies: small ones leave room for several at a time.
+ROWS, COLUMNS = 64, 128
+
+
+def empty_like(x: Tensor, rows: int, dtype: torch.dtype) -> Tensor:
+    """Memory for b rows n, positions or channels next to each other as in x: b c n."""
+    b, _, n = x.shape
+    if x.stride(1) == 1:
+        return x.new_empty(b, n, rows, dtype=dtype).mT
+    return x.new_empty(b, rows, n, dtype=dtype)
+
+
+class PreparedInputs(NamedTuple):
+    """What `prepare` makes: W_l in the dtype of the products, first bases for every sample, counters at zero."""
+
+    lower: Tensor
+    initial: Tensor
+    counts: Tensor
+
+
+def prepare_inputs(lower: Tensor, initial: Tensor, b: int, dtype: torch.dtype, *, unit: bool) -> PreparedInputs:
+    """One launch for what else would be four operations of torch.   lower: d c   initial: (b or 1) d r, float32
+
+    `unit`: the columns of `initial` are drawn, and still to be normalised.
+    """
+    rounds = dtype == torch.bfloat16 and lower.dtype != dtype
+    lower = lower.contiguous()
+    rounded = torch.empty_like(lower, dtype=dtype) if rounds else lower
+    counts = torch.empty(b, launcher.COUNTERS_PER_IMAGE, dtype=torch.int32, device=lower.device)
+    samples, d, r = initial.shape
+    makes = unit or samples < b
+    made = initial.new_empty(b, d, r) if makes else initial
+    block, width = 4096, 8
+    grid = (cdiv(lower.numel(), block) if rounds else 0) + (b * cdiv(r, width) if makes else 0)
+    launch(
+        block_kernels.prepare_kernel, (max(1, grid),),
+        lower, rounded, initial, made, counts, lower.numel(), d, r, counts.numel(), d * r if samples == b else 0,
+        EPS, ROUND=rounds, MAKE=makes, UNIT=unit, BLOCK=block, D=power_of_two(d), FR=width, num_warps=8,
+    )  # fmt: skip
+    return PreparedInputs(rounded, made, counts)
+
+
+def apply_bread(
+    x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, *, out: torch.dtype, rectify: bool
+) -> Tensor:
+    """W x + bias by products of that dtype, then a ReLU.   x: b c n   weight: d c   bias: d   ->   b d n"""
+    if uses_cublas(dtype):
+        return _cublas_bread(x, weight, bias, out, rectify)
+    z = empty_like(x, weight.shape[0], out)
+    _launch_bread(x, weight, bias, None, z, dtype, rectify)
+    return z
+
+
+def bread_backward(ds: Tensor, dz: Tensor, weight: Tensor, dx: Tensor, dtype: torch.dtype) -> None:
+    """dS + W^T dZ into dx, which may be dS.   ds, dx: b c n   dz: b d n   weight: d c"""
+    _launch_bread(dz, weight.mT, None, ds, dx, dtype, rectify=False)
+
+
+def uses_cublas(dtype: torch.dtype) -> bool:
+    """Whether products are exact float32, which cuBLAS makes."""
+    return launcher.product_kind(dtype) == "ieee" and not launcher.INTERPRETED
+
+
+def _launch_bread(
+    x: Tensor, weight: Tensor, bias: Tensor | None, more: Tensor | None, z: Tensor, dtype: torch.dtype, rectify: bool
+) -> None:
+    (b, c, n), d = x.shape, weight.shape[0]
+    kind = launcher.product_kind(dtype)
+    grid = gemm_grid(x, weight, more, z) if kind == "bf16" else None
+    if grid is not None:
+        launch_gemm(x, weight, bias, more, z, grid, rectify=rectify)
+        return
+    side = _tile_side(b, d, n)
+    # float32 takes twice the room on its way in
+    depth = 32 if side == 128 and (x.element_size() == 4 or kind != "bf16") else 64
+    added = z if more is None else more
+    launch(
+        block_kernels.bread_kernel, (b * cdiv(d, side) * cdiv(n, side),),
+        x, weight, weight if bias is None else bias, added, z, c, d, n,
+        *x.stride(), *weight.stride(), *added.stride(), *z.stride(),
+        BIAS=bias is not None, MORE=more is not None, RECTIFY=rectify, KIND=kind, M=side, N=side, K=depth,
+        num_warps=8 if side == 128 else 4, num_stages=3,
+    )  # fmt: skip
+
+
+def weight_backward(dz: Tensor, x: Tensor, out: torch.dtype, dtype: torch.dtype) -> Tensor:
+    """The sum of dZ x^T over samples, by products of that dtype.   dz: b d n   x: b c n   ->   d c"""
+    (b, d, n), c = dz.shape, x.shape[1]
+    side, depth = (
+        64 if launcher.product_kind(dtype) != "bf16" or min(c, d) <= 64 else 128,
+        64 if x.element_size() == 2 else 32,
+    )
+    tiles = cdiv(d, side), cdiv(c, side)
+    length, parts = split_positions(n, 2 * b * tiles[0] * tiles[1], depth)
+    sums = dz.new_empty(1, b * parts, d, c, dtype=torch.float32)
+    launch(
+        block_kernels.weight_kernel, (b * parts, *tiles),
+        dz, x, sums, d, c, n, length, *dz.stride(), *x.stride(),
+        KIND=launcher.product_kind(dtype), M=side, N=side, K=depth, num_warps=8 if side == 128 else 4,
+    )  # fmt: skip
+    return launcher.add_partial_sums(sums, out)[0]
+
+
+def _cublas_bread(x: Tensor, weight: Tensor, bias: Tensor | None, out: torch.dtype, rectify: bool) -> Tensor:
+    """No tensor core multiplies exact float32, and without them cuBLAS is the better program."""
+    weight, bias = weight.float(), None if bias is None else bias.float()
+    with full_precision(x.device.type):
+        if x.stride(1) == 1:
+            z = torch.nn.functional.linear(x.float().mT, weight, bias).mT
+        else:
+            weight = weight.expand(x.shape[0], -1, -1)
+            wide = x.float()
+            z = torch.bmm(weight, wide) if bias is None else torch.baddbmm(bias[:, None], weight, wide)
+        return (z.relu_() if rectify else z).to(out)
+
+
+def _tile_side(b: int, rows: int, n: int) -> int:
+    """Of a square tile: large ones read less, small ones keep a card busy with a small problem."""
+    return next((side for side in (128, 64) if b * cdiv(rows, side) * cdiv(n, side) >= TARGET_PROGRAMS // 4), 32)
+
+
+def finish_block(
+    fold: Tensor,
+    codes: Tensor,
+    y: Tensor,
+    dtype: torch.dtype,
+    *,
+    skip: Tensor | None = None,
+    norm: NormParameters | None = None,
+    rectify: bool = False,
+) -> Tensor:
+    """E C, then the norm, + skip and a ReLU where they are asked for, into y.
+
+    fold (E = W_u D): b c r   codes: b n r   skip, y: b c n
+    """
+    (b, c, r), n = fold.shape, codes.shape[1]
+    kind = launcher.product_kind(dtype)
+    added = y if skip is None else skip
+    mean, var, weight, bias, eps = (fold, fold, None, None, 0.0) if norm is None else norm
+    launch(
+        block_kernels.finish_kernel, (b * cdiv(c, ROWS) * cdiv(n, COLUMNS),),
+        fold, codes, added, mean, var, mean if weight is None else weight, mean if bias is None else bias, y,
+        c, n, r, eps, *added.stride(), *y.stride(),
+        NORM=norm is not None, AFFINE=weight is not None, SKIP=skip is not None, RECTIFY=rectify,
+        LARGEST=HALF_MAX if y.dtype == torch.float16 and skip is not None else None,
+        KIND=kind, M=ROWS, N=COLUMNS, K={"bf16": 64, "ieee": 16}.get(kind, 32), num_warps=4, num_stages=2,
+    )  # fmt: skip
+    return y
+
+
+def project_codes(x: Tensor, factor: Tensor, dtype: torch.dtype, *, fine: bool = False) -> Tensor:
+    """X^T A in float32.   x: b d n   factor: b d r   ->   b n r   (`fine`: see `launch.kind`)"""
+    (b, d, n), r = x.shape, factor.shape[2]
+    t = tile_sizes(d, n, r, dtype)
+    codes = x.new_empty(b, n, r, dtype=torch.float32)
+    launch(
+        block_kernels.codes_kernel, (b * cdiv(n, t.BN),),
+        x, factor, codes, d, n, r, *x.stride(),
+        KIND=launcher.product_kind(dtype, fine=fine), R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,
+    )  # fmt: skip
+    return codes
+
+
+class NormCorrection(NamedTuple):
+    """What a batch norm in training takes off a cotangent of codes: see `norm_back_kernel`."""
+
+    codes: Tensor  # b n r
+    mix: Tensor  # b (r + 1) r: E^T diag(h) E', and E'^T (g - h mean) in the row after it
+
+
+def codes_cotangent(ds: Tensor, scaled: Tensor, taken: NormCorrection, dtype: torch.dtype) -> Tensor:
+    """The cotangent of the codes from that behind the norm.   ds: b c n   scaled (E'): b c r   ->   b n r in float32"""
+    (b, c, n), r = ds.shape, scaled.shape[2]
+    t = tile_sizes(c, n, r, ds.dtype)
+    dc = ds.new_empty(b, n, r, dtype=torch.float32)
+    launch(
+        block_kernels.cotangent_kernel, (b * cdiv(n, t.BN),),
+        ds, scaled, *taken, dc, c, n, r, *ds.stride(), **_product_kinds(dtype, norm=True), **_column_tiles(t),
+    )  # fmt: skip
+    return dc
+
+
+def pull_back(
+    du: Tensor,
+    fold: Tensor,
+    bases: Tensor,
+    ratio: Tensor | None,
+    z: Tensor | None,
+    dz: Tensor,
+    dtype: torch.dtype,
+    taken: NormCorrection | None = None,
+) -> Tensor:
+    """D (E^T dU * Q), zero where z is, into dz (b d n, laid out as z).   ->   what dz sums to, in parts: parts d
+
+    du: b c n   fold: b c r   bases: b d r   ratio: b n r   z: b d n   Behind a norm in training (`taken`) du is the
+    cotangent of its output and fold is E'.
+    """
+    (b, c, n), d, r = du.shape, bases.shape[1], bases.shape[2]
+    t = tile_sizes(max(c, d), n, r, du.dtype)
+    sums = du.new_empty(b * cdiv(n, t.BN), d, dtype=torch.float32)
+    codes, mix = (fold, fold) if taken is None else taken
+    launch(
+        block_kernels.pull_back_kernel, (len(sums),),
+        du, fold, codes, mix, fold if ratio is None else ratio, bases, dz if z is None else z, dz, sums,
+        c, d, n, r, *du.stride(), *dz.stride(),
+        NORM=taken is not None, RATIO=ratio is not None, MASK=z is not None, KIND=launcher.product_kind(dtype),
+        **_product_kinds(dtype, norm=taken is not None), **_column_tiles(t),
+    )  # fmt: skip
+    return sums
+
+
+def _product_kinds(dtype: torch.dtype, *, norm: bool) -> dict[str, str]:
+    """Kinds of E^T dS and of what a norm takes off it: means that cancel nearly all, and what TF32 cuts is left over.
+
+    bfloat16 factors are exact as they are.
+    """
+    kind = launcher.product_kind(dtype)
+    project = "tf32x3" if norm and kind == "tf32" and dtype != torch.bfloat16 else kind
+    return {"PROJECT": project, "FINE": "bf16x2" if kind == "bf16" else project}
+
+
+def _column_tiles(t: TileSizes) -> dict[str, int]:
+    return {"R": t.R, "BN": t.BN, "BD": t.BD, "BK": t.BK, "num_warps": t.warps}

@@ -1,0 +1,196 @@
+"""The whole block in training with batch norm, forward and back: neither u nor its normed self is ever written.
+
+`norm_kernels` has the idea, README.md the formulas. What the norm sees are sums over codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from hamburger.kernels import block, block_launches, block_norm, launcher
+from hamburger.kernels.block import SolvedFactors
+from hamburger.kernels.block_norm import BatchStatistics
+from hamburger.kernels.dispatch import BatchNormState, BlockPlan, BreadWeights, NormParameters
+from hamburger.kernels.launch_cache import Outputs, PackedLayout, PackedTensors, launch_cached, launch_cached_saving
+from hamburger.kernels.launcher import device_of
+from hamburger.precision import full_precision
+
+
+class TrainingPlan(NamedTuple):
+    plan: BlockPlan
+    eps: float  # of the norm
+    momentum: float
+    rectify: bool  # a ReLU at the end
+    unit: bool  # the columns of the first bases are still to be normalised
+
+
+def train_block(
+    x: Tensor,
+    weights: BreadWeights,
+    initial: Tensor,
+    plan: BlockPlan,
+    batch: BatchNormState,
+    *,
+    rectify: bool,
+    unit: bool,
+) -> tuple[Tensor, Tensor]:
+    """x + BN(W_u M(W_l x)), then a ReLU, with a gradient; the norm's running statistics move.
+
+    x: b c and further axes, joined here to save torch two nodes of its graph.   initial: (b or 1) d r (float32)
+    ->   y, as x,  the bases found: b d r
+    """
+    how = TrainingPlan(plan, batch.norm.eps, batch.momentum, rectify, unit)
+    norm = batch.norm
+    y, bases = _TrainBlock.apply(
+        x, *weights, norm.weight, norm.bias, initial, norm.mean, norm.var, batch.tracked, how
+    )  # fmt: skip
+    return y, bases
+
+
+class SavedIntermediates(NamedTuple):
+    """What the backward pass alone looks at."""
+
+    codes: Tensor
+    slope: Tensor
+    fold: Tensor
+    z: Tensor
+    lower: Tensor  # rounded, or empty where it is the parameter itself
+    mean: Tensor
+    var: Tensor
+    total: Tensor
+
+
+def _forward(how: TrainingPlan, *given: Tensor | None) -> tuple[Outputs, PackedTensors]:
+    """->   y and the bases,  what is kept"""
+    plan = how.plan
+
+    def solve(
+        x: Tensor, lower: Tensor, bias: Tensor | None, upper: Tensor, gamma: Tensor, beta: Tensor, initial: Tensor,
+        running_mean: Tensor, running_var: Tensor, tracked: Tensor,
+    ) -> tuple[Outputs, Outputs]:  # fmt: skip
+        flat = x.flatten(2)
+        with full_precision(x.device.type):
+            found = block.solve_block(flat, BreadWeights(lower, bias, upper), initial, plan, keep=True, unit=how.unit)
+        batch = BatchNormState(NormParameters(running_mean, running_var, gamma, beta, how.eps), how.momentum, tracked)
+        statistics = block_norm.batch_statistics(found.fold, found.codes, batch, plan.dtype)
+        # no view of something flat: such an output of a Function could not be changed in place
+        y = torch.empty_like(x) if flat.data_ptr() == x.data_ptr() else x.new_empty(x.shape)
+        norm = NormParameters(statistics.mean, statistics.var, gamma, beta, how.eps)
+        block_launches.finish_block(
+            found.fold, found.codes, y.flatten(2), plan.dtype, skip=flat, norm=norm, rectify=how.rectify
+        )
+        z = found.z if block.keeps_input(plan.ham) else x.new_empty(0)
+        # what is kept is a tape's own
+        rounded = x.new_empty(0) if found.lower.data_ptr() == lower.data_ptr() else found.lower
+        return (y, found.bases), SavedIntermediates(found.codes, found.slope, found.fold, z, rounded, *statistics)
+
+    x = given[0]
+    assert x is not None
+    with device_of(x):
+        return launch_cached_saving(solve, given, "trained", how, launcher.tf32_enabled())
+
+
+class SavedTensors(NamedTuple):
+    """What the forward pass was given and gave, and the backward pass looks at."""
+
+    x: Tensor
+    y: Tensor | None  # where a ReLU made it
+    lower: Tensor
+    upper: Tensor
+    gamma: Tensor
+    bases: Tensor
+
+
+def gradients(
+    dy: Tensor, seen: SavedTensors, kept: PackedTensors, how: TrainingPlan, needs: Sequence[bool]
+) -> tuple[Tensor | None, ...]:
+    """The cotangents of x, lower, bias, upper, gamma and beta, those that are needed.   dy: b c n   ->   x's: b c n"""
+    plan, dtype = how.plan, how.plan.dtype
+
+    def solve(dy: Tensor, x: Tensor, y: Tensor, lower: Tensor, upper: Tensor, gamma: Tensor, bases: Tensor,
+              *of_bundle: Tensor) -> Outputs:  # fmt: skip
+        k, x = SavedIntermediates(*PackedTensors(of_bundle, kept.layout).tensors()), x.flatten(2)
+        norm, found = NormParameters(k.mean, k.var, gamma, None, how.eps), BatchStatistics(k.mean, k.var, k.total)
+        back = block_norm.norm_backward(dy, None if y is None else y.flatten(2), k.fold, k.codes, found, norm, dtype)
+        dupper = block_norm.outer_product(back.dfold, bases, upper, dtype)
+        dz, dbias = block.pull_back_ham(
+            back.ds, back.scaled, x, k.z, SolvedFactors(bases, k.codes, k.slope), plan, back.taken
+        )
+        lower = k.lower if k.lower.numel() else lower
+        dx, dlower = _lower_bread_backward(back.ds, dz, x, lower, dtype, fresh=how.rectify, needs=needs)
+        return dx, dlower, dbias, dupper, back.dgamma, back.dbeta
+
+    with full_precision(dy.device.type), device_of(dy):
+        found = launch_cached(
+            solve, (dy, *seen, *kept.kept), "trained back", how, kept.layout, launcher.tf32_enabled(), *needs
+        )
+    return tuple([g if need else None for g, need in zip(found, needs, strict=True)])
+
+
+def _lower_bread_backward(
+    ds: Tensor, dz: Tensor, x: Tensor, lower: Tensor, dtype: torch.dtype, *, fresh: bool, needs: Sequence[bool]
+) -> tuple[Tensor, Tensor]:
+    """dS + W_l^T dZ, in the place of dS where it is `fresh`, and dZ x^T, summed over samples; what is needed of both.
+
+    ds: b c n   dz: b d n   ->   b c n,  d c
+    """
+    dx, dlower = ds.new_empty(0), ds.new_empty(0)
+    if block_launches.uses_cublas(dtype):
+        if needs[1]:
+            dlower = block.sum_over_samples(torch.bmm(dz, x.to(dz.dtype).mT), lower.dtype)
+        if needs[0]:
+            dx = block.input_gradient(x, lower.to(dz.dtype), dz) + ds
+        return dx, dlower
+    if needs[1]:
+        dlower = block_launches.weight_backward(dz, x, torch.float32, dtype)
+    if needs[0]:
+        dx = ds if fresh else torch.empty_like(x)
+        block_launches.bread_backward(ds, dz, lower, dx, dtype)
+    return dx, dlower
+
+
+class _TrainBlock(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, lower: Tensor, bias: Tensor | None, upper: Tensor, gamma: Tensor, beta: Tensor,
+        initial: Tensor, running_mean: Tensor, running_var: Tensor, tracked: Tensor, how: TrainingPlan,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        given = x, lower, bias, upper, gamma, beta, initial, running_mean, running_var, tracked
+        (y, bases), kept = _forward(how, *given)
+        ctx.how, ctx.layout, ctx.dtypes = how, kept.layout, (lower.dtype, None if bias is None else bias.dtype)
+        ctx.save_for_backward(*SavedTensors(x, y if how.rectify else None, lower, upper, gamma, bases), *kept.kept)
+        ctx.mark_non_differentiable(bases)
+        ctx.set_materialize_grads(False)
+        return y, bases
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+        if dy is None:
+            return (None,) * 11
+        saved, needs, shape, dy = ctx.saved_tensors, ctx.needs_input_grad[:6], dy.shape, dy.flatten(2)
+        seen, kept = SavedTensors(*saved[:6]), PackedTensors(saved[6:], ctx.layout)
+        if torch.is_grad_enabled():  # create_graph=True
+            found = _FirstDerivative.apply(ctx.how, needs, ctx.layout, dy, *saved)
+        else:
+            found = gradients(dy, seen, kept, ctx.how, needs)
+        dx, dlower, dbias, *rest = found
+        dx = None if dx is None else dx.view(shape)
+        dlower = None if dlower is None else dlower.to(ctx.dtypes[0])
+        dbias = None if dbias is None else dbias.to(ctx.dtypes[1])
+        return dx, dlower, dbias, *rest, None, None, None, None, None
+
+
+class _FirstDerivative(torch.autograd.Function):
+    """`gradients` with a graph that says why there is none."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, how: TrainingPlan, needs: Sequence[bool], layout: PackedLayout | None, dy: Tensor, *saved: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        return gradients(dy, SavedTensors(*saved[:6]), PackedTensors(saved[6:], layout), how, needs)
+
+    backward = staticmethod(launcher.refuse_second_derivative)

@@ -1,0 +1,213 @@
+"""Soft CD by Triton kernels: the values of `hams.cd`, in one launch where it fits the GPU, else a few per step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from hamburger.kernels import cosine, cosine_hopper, launcher
+from hamburger.kernels.common import expand, load_codes, own_columns, project, store_codes
+from hamburger.kernels.launch_cache import Outputs, launch_cached
+from hamburger.kernels.launcher import device_of, launch
+from hamburger.kernels.tiling import cdiv, resident_grid, streaming_grid, tile_sizes, try_cooperative
+from hamburger.linalg import normalize_columns, ridge_projector
+from hamburger.precision import full_precision
+
+
+@triton.jit
+def readout_kernel(
+    p_x, p_in, p_out, p_more, p_c, p_y, d, n, r, s_xb, s_xd, s_xn, s_yb, s_yd, s_yn,
+    MORE: tl.constexpr, STORE: tl.constexpr, EXPAND: tl.constexpr,
+    KIND: tl.constexpr, COARSE: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
+):  # fmt: skip
+    """C = A^T X and where EXPAND Y = B C for two dictionaries A (in) and B (out), both b d r. Grid: b * tiles of n.
+
+    A program owns BN columns.   x, y: b d n   more, c: b n r
+    The read-out has A = M^T (the ridge projector) and B = D; its derivative has them exchanged, the cotangent of Y in
+    place of X and that of C added (MORE), with no codes to keep.
+    """
+    i_b, o_n = own_columns(n, BN)
+    b_c = project(p_x + i_b * s_xb, p_in + i_b * d * r, d, n, r, s_xd, s_xn, o_n, KIND, R, BN, BD)
+    if MORE:
+        b_c += load_codes(p_more + i_b * n * r, n, r, o_n, R)
+    if STORE:
+        store_codes(b_c, p_c + i_b * n * r, n, r, o_n, R)
+    if EXPAND:
+        expand(b_c, p_out + i_b * d * r, p_y + i_b * s_yb, d, n, r, s_yd, s_yn, o_n, COARSE, R, BN, BD)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Soft CD by kernels: the values of reference.py, in one launch where it fits the card, else in a few per sweep.
+
+
+def decompose(
+    x: Tensor, bases: Tensor, *, steps: int, temperature: float = 0.01, beta: float = 0.1
+) -> tuple[Tensor, Tensor, Tensor]:
+    """K sweeps, the ridge read-out, and D C.
+
+    x: b d n (float32, bfloat16 or float16)    bases: b d r    ->    bases: b d r, codes: b r n, D C: b d n
+
+    The gradient is that of the read-out (one-step).
+    """
+    keep = torch.is_grad_enabled() and x.requires_grad
+    bases = bases.detach().float().contiguous()
+    if keep or torch.compiler.is_compiling():
+        found, codes, y, _ = cd_op(x, bases, steps, temperature, beta, keep)
+    else:  # an operator of torch.library would cost the host more than all its launches
+
+        def bare(x: Tensor, bases: Tensor) -> Outputs:
+            found, codes, y, _ = solve_factors(x, bases, steps, temperature, beta, keep=False, product=True)
+            assert y is not None
+            return found, codes, y
+
+        with device_of(x):
+            found, codes, y = launch_cached(bare, (x, bases), "cd", steps, temperature, beta, launcher.tf32_enabled())
+    return found, codes.mT, y
+
+
+def solve_factors(
+    x: Tensor,
+    bases: Tensor,
+    steps: int,
+    temperature: float,
+    beta: float,
+    *,
+    keep: bool,
+    product: bool,
+    codes: torch.dtype = torch.float32,
+    counts: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """x: b d n   bases: b d r, float32, contiguous   (counts: see `cosine_wave.memory`)
+
+    ->   bases: b d r, of unit length where they have moved,  codes: b n r of that dtype,  D C: b d n where `product`,
+    and where `keep` all that the gradient needs beside D: the projector, transposed, b d r
+    """
+    with device_of(x):
+        whole = (
+            resident_grid(x, bases.shape[2], cosine_hopper.cd_resident_bytes)
+            if cosine_hopper.has_ridge_kernel(steps, beta)
+            else None
+        )
+        if whole is not None:
+            found = try_cooperative(
+                lambda: cosine_hopper.solve_cd_resident(
+                    x, bases, whole, steps, temperature, beta, keep=keep, product=product, dtype=codes, counts=counts
+                ),
+                x,
+            )  # fmt: skip
+            if found is not None:
+                return found
+        return _solve_by_steps(x, bases, steps, temperature, beta, keep, product, codes, counts)
+
+
+def _solve_by_steps(
+    x: Tensor,
+    bases: Tensor,
+    steps: int,
+    temperature: float,
+    beta: float,
+    keep: bool,
+    product: bool,
+    dtype: torch.dtype,
+    counts: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    (b, d, n), r = x.shape, bases.shape[2]
+    streamed, swept = streaming_grid(x, r, cosine_hopper.streaming_bytes), None
+    if streamed is not None:
+        swept = try_cooperative(
+            lambda: cosine_hopper.run_streaming_steps(x, bases, streamed, steps, temperature, unit=True, counts=counts),
+            x,
+        )
+    if swept is not None:
+        moved, _ = swept
+    else:
+        moved, *_ = cosine.run_steps(x, bases, steps, temperature, tile_sizes(d, n, r, x.dtype), unit=True)
+    if streamed is not None and cosine_hopper.has_ridge_kernel(steps, beta):
+        found, projector = cosine_hopper.launch_ridge_projector(moved, beta, streamed)
+    else:
+        found = normalize_columns(moved) if steps else bases.clone()
+        with full_precision(x.device.type):
+            # r x d does not grow with n: torch's solve will do
+            projector = ridge_projector(found, beta).mT.contiguous()
+    codes = x.new_empty(b, n, r, dtype=dtype)
+    y = torch.empty_like(x) if product else None
+    _launch_readout(x, projector, found, None, codes, y)
+    return found, codes, y, projector if keep else None
+
+
+@torch.library.custom_op("hamburger::cd_fused", mutates_args=())
+def cd_op(
+    x: Tensor, bases: Tensor, steps: int, temperature: float, beta: float, keep: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """->   bases: b d r,  codes: b n r,  D C: b d n,  the projector: b d r where `keep`, else empty"""
+    found, codes, y, projector = solve_factors(x, bases, steps, temperature, beta, keep=keep, product=True)
+    assert y is not None
+    return found, codes, y, found.new_empty(0) if projector is None else projector
+
+
+@cd_op.register_fake
+def _(
+    x: Tensor, bases: Tensor, steps: int, temperature: float, beta: float, keep: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    codes = x.new_empty(x.shape[0], x.shape[2], bases.shape[2], dtype=torch.float32)
+    projector = torch.empty_like(bases) if keep else bases.new_empty(0)
+    return torch.empty_like(bases), codes, torch.empty_like(x), projector
+
+
+@torch.library.custom_op("hamburger::cd_fused_backward", mutates_args=())
+def cd_backward_op(dy: Tensor, dc: Tensor | None, bases: Tensor, projector: Tensor) -> Tensor:
+    """The cotangent of x from those of D C and of the codes.   dy: b d n   dc: b n r   ->   b d n"""
+    dx = torch.empty_like(dy)
+    _launch_readout(dy, bases, projector, None if dc is None else dc.contiguous(), None, dx)
+    return dx
+
+
+@cd_backward_op.register_fake
+def _(dy: Tensor, dc: Tensor | None, bases: Tensor, projector: Tensor) -> Tensor:
+    return torch.empty_like(dy)
+
+
+cd_backward_op.register_autograd(launcher.refuse_second_derivative)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    bases, _, _, projector = output
+    ctx.like = inputs[0].dtype, inputs[0].shape
+    ctx.save_for_backward(bases, projector)
+    ctx.mark_non_differentiable(bases, projector)
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx: Any, _: None, dc: Tensor | None, dy: Tensor | None, __: None) -> tuple[Tensor | None, ...]:
+    bases, projector = ctx.saved_tensors
+    assert projector.numel(), "solved with keep=False"
+    if dy is None and dc is None:
+        return (None,) * 6
+    if dy is None:
+        dtype, shape = ctx.like
+        dy = bases.new_zeros(shape, dtype=dtype)
+    return cd_backward_op(dy, dc, bases, projector), *(None,) * 5
+
+
+cd_op.register_autograd(_backward, setup_context=_save)
+
+
+def _launch_readout(
+    x: Tensor, into: Tensor, out: Tensor, more: Tensor | None, codes: Tensor | None, y: Tensor | None
+) -> None:
+    (b, d, n), r = x.shape, into.shape[2]
+    t = tile_sizes(d, n, r, x.dtype)
+    product = x if y is None else y
+    with device_of(x):
+        launch(
+            readout_kernel, (b * cdiv(n, t.BN),),
+            x, into, out, into if more is None else more, into if codes is None else codes, product,
+            d, n, r, *x.stride(), *product.stride(),
+            MORE=more is not None, STORE=codes is not None, EXPAND=y is not None,
+            KIND=launcher.product_kind(x.dtype, fine=True), COARSE=launcher.product_kind(x.dtype),
+            R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,
+        )  # fmt: skip

@@ -1,0 +1,244 @@
+"""Pieces of Triton that all fused hams share. X is b d n with any strides; in memory D is b d r and C is b n r.
+
+Letters, in all kernels: i_ program index or loop position, o_ offsets, m_ mask, p_ pointer, b_ block, its shape above
+each load; s_ stride; capitals for sizes known at compile time. d, n, r, c are sizes as they are, D and R padded ones,
+BN, BD and the like those of a tile: `tiles.Blocks`. Offsets into d and n are 64 bits wide: d n may exceed 2^31.
+
+What a program, a tile, a part, a share are: docs/kernels.md, with a map of these files. Between programs of one launch
+there is no order here: a program reads what launches before it wrote, and writes what no other one writes.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def rounded_to_tf32(b_value):
+    """To the nearest: a matrix unit would cut the last 13 bits off, to one side in every product of every sweep."""
+    b_value = b_value.to(tl.float32)
+    b_bits = (b_value.to(tl.int32, bitcast=True) + 0x1000) & -0x2000
+    return tl.where(tl.abs(b_value) < float("inf"), b_bits.to(tl.float32, bitcast=True), b_value)
+
+
+@triton.jit
+def product(b_left, b_right, b_sum, KIND: tl.constexpr):
+    """b_sum + b_left b_right, added up in float32. KIND: see `hamburger.kernels.launcher.product_kind`.
+
+    "x2" keeps the digits of a float32 on the right: as a bfloat16 and what is left of it, in two products. X stands on
+    the left, where half precision loses nothing.
+    """
+    if KIND == "bf16":
+        b_sum = tl.dot(b_left.to(tl.bfloat16), b_right.to(tl.bfloat16), b_sum)
+    elif KIND == "bf16x2":
+        b_high = b_right.to(tl.bfloat16)
+        b_low = (b_right - b_high.to(tl.float32)).to(tl.bfloat16)
+        b_sum = tl.dot(b_left.to(tl.bfloat16), b_low, b_sum)
+        b_sum = tl.dot(b_left.to(tl.bfloat16), b_high, b_sum)
+    elif KIND == "tf32x2":
+        b_high = b_right.to(tl.bfloat16).to(tl.float32)
+        b_sum = tl.dot(b_left.to(tl.float32), b_right - b_high, b_sum, input_precision="tf32")
+        b_sum = tl.dot(b_left.to(tl.float32), b_high, b_sum, input_precision="tf32")
+    elif KIND == "tf32":
+        b_sum = tl.dot(rounded_to_tf32(b_left), rounded_to_tf32(b_right), b_sum, input_precision="tf32")
+    else:
+        b_sum = tl.dot(b_left.to(tl.float32), b_right.to(tl.float32), b_sum, input_precision=KIND)
+    return b_sum
+
+
+@triton.jit
+def own_part(n, length):
+    """Of positions, where a sum over them is cut into parts and axis 0 of the grid is b * parts.
+
+    ->   which of all b * parts,  i_b,  its positions: from begin on, below end
+    """
+    i_bs, parts = tl.program_id(0).to(tl.int64), tl.cdiv(n, length)
+    begin = tl.program_id(0) % parts * length
+    return i_bs, i_bs // parts, begin, tl.minimum(begin + length, n)
+
+
+@triton.jit
+def own_columns(n, BN: tl.constexpr):
+    """Which image and which columns are this program's.   ->   i_b, o_n: BN"""
+    i_b, i_n = tl.program_id(0) // tl.cdiv(n, BN), tl.program_id(0) % tl.cdiv(n, BN)
+    return i_b.to(tl.int64), i_n.to(tl.int64) * BN + tl.arange(0, BN)
+
+
+@triton.jit
+def project(
+    p_x, p_d, d, n, r, s_xd, s_xn, o_n,
+    KIND: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
+):  # fmt: skip
+    """X^T D for a tile of columns.   x: d n   d: d r   ->   BN R"""
+    o_r = tl.arange(0, R)
+    b_sum = tl.zeros([BN, R], tl.float32)
+    for i_d in range(0, d, BD):
+        o_d = (i_d + tl.arange(0, BD)).to(tl.int64)
+        # BN BD
+        m_x = (o_n < n)[:, None] & (o_d < d)[None, :]
+        b_x = tl.load(p_x + o_n[:, None] * s_xn + o_d[None, :] * s_xd, mask=m_x, other=0.0)
+        # BD R
+        m_d = (o_d < d)[:, None] & (o_r < r)[None, :]
+        b_d = tl.load(p_d + o_d[:, None] * r + o_r[None, :], mask=m_d, other=0.0)
+        b_sum = product(b_x, b_d, b_sum, KIND)
+    return b_sum
+
+
+@triton.jit
+def expand(
+    b_c, p_d, p_y, d, n, r, s_yd, s_yn, o_n,
+    KIND: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
+):  # fmt: skip
+    """Y = D C for a tile of columns, written out.   b_c: BN R   d: d r   y: d n"""
+    o_r = tl.arange(0, R)
+    for i_d in range(0, d, BD):
+        o_d = (i_d + tl.arange(0, BD)).to(tl.int64)
+        # R BD
+        m_d = (o_r < r)[:, None] & (o_d < d)[None, :]
+        b_d = tl.load(p_d + o_r[:, None] + o_d[None, :] * r, mask=m_d, other=0.0)
+        b_y = product(b_c, b_d, tl.zeros([BN, BD], tl.float32), KIND)
+        m_y = (o_n < n)[:, None] & (o_d < d)[None, :]
+        tl.store(p_y + o_n[:, None] * s_yn + o_d[None, :] * s_yd, b_y.to(p_y.dtype.element_ty), mask=m_y)
+
+
+@triton.jit
+def softmax(b_s, r, R: tl.constexpr):
+    """Over r, which is padded to R.   b_s: BN R   ->   BN R, zero in the padding"""
+    m_r = (tl.arange(0, R) < r)[None, :]
+    b_s = tl.where(m_r, b_s, float("-inf"))
+    b_e = tl.where(m_r, tl.exp(b_s - tl.max(b_s, axis=1)[:, None]), 0.0)
+    return b_e / tl.sum(b_e, axis=1)[:, None]
+
+
+@triton.jit
+def load_codes(p_c, n, r, o_n, R: tl.constexpr):
+    """->   BN R"""
+    o_r = tl.arange(0, R)
+    m_c = (o_n < n)[:, None] & (o_r < r)[None, :]
+    return tl.load(p_c + o_n[:, None] * r + o_r[None, :], mask=m_c, other=0.0)
+
+
+@triton.jit
+def store_codes(b_c, p_c, n, r, o_n, R: tl.constexpr):
+    """b_c: BN R"""
+    o_r = tl.arange(0, R)
+    m_c = (o_n < n)[:, None] & (o_r < r)[None, :]
+    tl.store(p_c + o_n[:, None] * r + o_r[None, :], b_c, mask=m_c)
+
+
+@triton.jit
+def rows_times_codes(
+    p_a, p_c, rows, r, o_a, o_r, s_a, s_n, begin, end,
+    KIND: tl.constexpr, SD: tl.constexpr, SR: tl.constexpr, SN: tl.constexpr,
+):  # fmt: skip
+    """A C^T over the positions from begin to end, in their order.   a: rows n   ->   SD SR"""
+    b_sum = tl.zeros([SD, SR], tl.float32)
+    for i_n in range(begin, end, SN):
+        o_n = (i_n + tl.arange(0, SN)).to(tl.int64)
+        m_n = o_n < end
+        # SD SN
+        m_a = (o_a < rows)[:, None] & m_n[None, :]
+        b_a = tl.load(p_a + o_a[:, None] * s_a + o_n[None, :] * s_n, mask=m_a, other=0.0)
+        # SN SR
+        m_c = m_n[:, None] & (o_r < r)[None, :]
+        b_c = tl.load(p_c + o_n[:, None] * r + o_r[None, :], mask=m_c, other=0.0)
+        b_sum = product(b_a, b_c, b_sum, KIND)
+    return b_sum
+
+
+@triton.jit
+def sums_kernel(
+    p_x, p_c, p_sums, d, n, r, length, s_xb, s_xd, s_xn,
+    GRAM: tl.constexpr, KIND: tl.constexpr, SD: tl.constexpr, SR: tl.constexpr, SN: tl.constexpr,
+):  # fmt: skip
+    """What sums over positions, one partial sum per part of them. Grid: b * parts, tiles of rows, tiles of r.
+
+    A program owns one tile of one partial sum: SD rows, SR columns, `length` positions.
+    x: b d n   c: b n r   sums: b parts (d + e) r. The first d rows are X C^T; the e rows after them are C C^T (GRAM:
+    e = r), or C 1 (e = 1).
+    """
+    i_bs, i_b, begin, end = own_part(n, length)
+    o_r = tl.program_id(2) * SR + tl.arange(0, SR)
+    p_c += i_b * n * r
+    p_sums += i_bs * (d + (r if GRAM else 1)) * r
+
+    i_a = tl.program_id(1) - tl.cdiv(d, SD)  # from 0 on: a tile of the extra rows
+    if i_a < 0:
+        o_a = (tl.program_id(1) * SD + tl.arange(0, SD)).to(tl.int64)
+        b_sum = rows_times_codes(
+            p_x + i_b * s_xb, p_c, d, r, o_a, o_r, s_xd, s_xn, begin, end, KIND, SD, SR, SN
+        )  # fmt: skip
+        m_sum = (o_a < d)[:, None] & (o_r < r)[None, :]
+        tl.store(p_sums + o_a[:, None] * r + o_r[None, :], b_sum, mask=m_sum)
+    elif GRAM:
+        o_a = (i_a * SD + tl.arange(0, SD)).to(tl.int64)
+        b_sum = rows_times_codes(p_c, p_c, r, r, o_a, o_r, 1, r, begin, end, KIND, SD, SR, SN)
+        m_sum = (o_a < r)[:, None] & (o_r < r)[None, :]
+        tl.store(p_sums + (d + o_a[:, None]) * r + o_r[None, :], b_sum, mask=m_sum)
+    else:
+        b_mass = tl.zeros([SR], tl.float32)
+        for i_n in range(begin, end, SN):
+            o_n = (i_n + tl.arange(0, SN)).to(tl.int64)
+            # SN SR
+            m_c = (o_n < end)[:, None] & (o_r < r)[None, :]
+            b_mass += tl.sum(tl.load(p_c + o_n[:, None] * r + o_r[None, :], mask=m_c, other=0.0), axis=0)
+        tl.store(p_sums + d * r + o_r, b_mass, mask=o_r < r)
+
+
+@triton.jit
+def add_parts(
+    p_sums, parts, rows, o_a, below, o_r, r,
+    FA: tl.constexpr, FR: tl.constexpr, FP: tl.constexpr,
+):  # fmt: skip
+    """Rows o_a (those less than `below`) of the sums, their parts added in order.   sums: parts rows r   ->   FA FR
+
+    FP parts are read at once: one after another, their way from memory would be all that an update waits for.
+    """
+    m_sum = (o_a < below)[None, :, None] & (o_r < r)[None, None, :]
+    b_sum = tl.zeros([FA, FR], tl.float32)
+    for i_s in range(0, parts, FP):
+        o_s = i_s + tl.arange(0, FP)
+        o_row = (o_s[:, None] * rows + o_a[None, :]).to(tl.int64)
+        # FP FA FR
+        m_part = (o_s < parts)[:, None, None] & m_sum
+        b_part = tl.load(p_sums + o_row[:, :, None] * r + o_r[None, None, :], mask=m_part, other=0.0)
+        b_sum += tl.sum(b_part, axis=0)
+    return b_sum
+
+
+@triton.jit
+def partial_sums_kernel(p_sums, p_total, parts, size, FP: tl.constexpr, BLOCK: tl.constexpr):
+    """Partial sums, added in order.   sums: b parts size   total: b size   Grid: b * tiles of size."""
+    tiles = tl.cdiv(size, BLOCK)
+    i_b = (tl.program_id(0) // tiles).to(tl.int64)
+    o = tl.program_id(0) % tiles * BLOCK + tl.arange(0, BLOCK)
+    # a part has one row of `size` numbers
+    b_sum = add_parts(p_sums + i_b * parts * size, parts, 1, tl.arange(0, 1), 1, o, size, 1, BLOCK, FP)
+    tl.store(p_total + i_b * size + o, tl.sum(b_sum, axis=0).to(p_total.dtype.element_ty), mask=o < size)
+
+
+@triton.jit
+def clear_kernel(p_counts, size, BLOCK: tl.constexpr):
+    """Counters at zero.   counts: size   Grid: 1."""
+    for i in range(0, size, BLOCK):
+        o = i + tl.arange(0, BLOCK)
+        tl.store(p_counts + o, tl.zeros([BLOCK], tl.int32), mask=o < size)
+
+
+@triton.jit
+def gram_kernel(p_d, p_g, d, r, KIND: tl.constexpr, FD: tl.constexpr, FR: tl.constexpr):
+    """G = D^T D.   d: b d r   g: b r r   Grid: b, tiles of r, tiles of r."""
+    i_b = tl.program_id(0).to(tl.int64)
+    o_i = tl.program_id(1) * FR + tl.arange(0, FR)
+    o_j = tl.program_id(2) * FR + tl.arange(0, FR)
+    p_d += i_b * d * r
+    b_g = tl.zeros([FR, FR], tl.float32)
+    for i_d in range(0, d, FD):
+        o_d = (i_d + tl.arange(0, FD)).to(tl.int64)
+        # FR FD
+        b_i = tl.load(p_d + o_i[:, None] + o_d[None, :] * r, mask=(o_i < r)[:, None] & (o_d < d)[None, :], other=0.0)
+        # FD FR
+        b_j = tl.load(p_d + o_d[:, None] * r + o_j[None, :], mask=(o_d < d)[:, None] & (o_j < r)[None, :], other=0.0)
+        b_g = product(b_i, b_j, b_g, KIND)
+    tl.store(p_g + i_b * r * r + o_i[:, None] * r + o_j[None, :], b_g, mask=(o_i < r)[:, None] & (o_j < r)[None, :])

@@ -1,0 +1,169 @@
+"""Steps of soft k-means by Triton kernels, a few launches each, shared by VQ and CD."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from hamburger.kernels import launcher
+from hamburger.kernels.common import add_parts, expand, own_columns, product, softmax, store_codes
+from hamburger.kernels.launcher import launch
+from hamburger.kernels.tiling import TileSizes, cdiv, power_of_two
+from hamburger.linalg import EPS
+
+
+@triton.jit
+def products_and_squares(
+    p_x, p_d, d, n, r, s_xd, s_xn, o_n,
+    NORMS: tl.constexpr, KIND: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
+):  # fmt: skip
+    """X^T D for a tile of columns, |x|^2 of each (where NORMS), |d|^2 of each basis.
+
+    x: d n   d: d r   ->   BN R,  BN,  R
+    """
+    o_r = tl.arange(0, R)
+    b_sum, b_xx, b_dd = tl.zeros([BN, R], tl.float32), tl.zeros([BN], tl.float32), tl.zeros([R], tl.float32)
+    for i_d in range(0, d, BD):
+        o_d = (i_d + tl.arange(0, BD)).to(tl.int64)
+        # BN BD
+        m_x = (o_n < n)[:, None] & (o_d < d)[None, :]
+        b_x = tl.load(p_x + o_n[:, None] * s_xn + o_d[None, :] * s_xd, mask=m_x, other=0.0)
+        # BD R
+        m_d = (o_d < d)[:, None] & (o_r < r)[None, :]
+        b_d = tl.load(p_d + o_d[:, None] * r + o_r[None, :], mask=m_d, other=0.0)
+        b_sum = product(b_x, b_d, b_sum, KIND)
+        b_dd += tl.sum(b_d * b_d, axis=0)
+        if NORMS:
+            b_xx += tl.sum(b_x.to(tl.float32) * b_x.to(tl.float32), axis=1)
+    return b_sum, b_xx, b_dd
+
+
+@triton.jit
+def inverse_norms(b_xx, TINY: tl.constexpr):
+    """1 / |x|, 0 for a zero column, which has no direction."""
+    m_zero = b_xx < TINY
+    return tl.where(m_zero, 0.0, tl.rsqrt(tl.where(m_zero, 1.0, b_xx)))
+
+
+@triton.jit
+def unit_scales(b_dd, CENTROIDS: tl.constexpr, EPS: tl.constexpr):
+    """What brings bases to unit length.
+
+    CD's bases are centroids of unit length, but only the last are stored so: CENTROIDS scales for both, one after the
+    other, which differs from once where a centroid is all but zero.
+    """
+    b_norm = tl.sqrt(b_dd)
+    b_scale = 1.0 / tl.maximum(b_norm, EPS)
+    if CENTROIDS:
+        b_scale = b_scale / tl.maximum(b_norm * b_scale, EPS)
+    return b_scale
+
+
+@triton.jit
+def assign_kernel(
+    p_x, p_d, p_scale, p_c, p_y, d, n, r, s_xb, s_xd, s_xn, s_yb, s_yd, s_yn, temperature,
+    FIRST: tl.constexpr, CENTROIDS: tl.constexpr, EXPAND: tl.constexpr, EPS: tl.constexpr, TINY: tl.constexpr,
+    KIND: tl.constexpr, COARSE: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
+):  # fmt: skip
+    """Codes: softmax over r of cosine(D, X) / T; with EXPAND also Y = D C. Grid: b * tiles of n.
+
+    x, y: b d n   d: b d r   c: b n r   A program owns BN columns.
+    The norms of X do not change: FIRST leaves their inverses in scale (b n), later calls read them there. Y, which is
+    rounded to the dtype of X at once, needs no more than COARSE products.
+    """
+    i_b, o_n = own_columns(n, BN)
+    p_d, p_scale = p_d + i_b * d * r, p_scale + i_b * n + o_n
+    b_sum, b_xx, b_dd = products_and_squares(
+        p_x + i_b * s_xb, p_d, d, n, r, s_xd, s_xn, o_n, FIRST, KIND, R, BN, BD
+    )  # fmt: skip
+    if FIRST:
+        b_scale = inverse_norms(b_xx, TINY)
+        tl.store(p_scale, b_scale, mask=o_n < n)
+    else:
+        # BN
+        b_scale = tl.load(p_scale, mask=o_n < n, other=0.0)
+    b_unit = unit_scales(b_dd, CENTROIDS, EPS)
+    b_c = softmax(b_sum * b_unit[None, :] * (b_scale / temperature)[:, None], r, R)
+    store_codes(b_c, p_c + i_b * n * r, n, r, o_n, R)
+    if EXPAND:
+        expand(b_c, p_d, p_y + i_b * s_yb, d, n, r, s_yd, s_yn, o_n, COARSE, R, BN, BD)
+
+
+@triton.jit
+def centroids_kernel(
+    p_sums, p_d, d, r, parts,
+    EPS: tl.constexpr, FD: tl.constexpr, FR: tl.constexpr, FP: tl.constexpr,
+):  # fmt: skip
+    """D = X C^T diag(C 1)^-1 from partial sums. Grid: b * tiles of d, tiles of r.
+
+    A program owns a tile of D, FD x FR.   sums: b parts (d + 1) r, as `sums_kernel` leaves them   d: b d r
+    """
+    i_b = (tl.program_id(0) // tl.cdiv(d, FD)).to(tl.int64)
+    o_d = (tl.program_id(0) % tl.cdiv(d, FD) * FD + tl.arange(0, FD)).to(tl.int64)
+    o_r = tl.program_id(1) * FR + tl.arange(0, FR)
+    p_sums += i_b * parts * (d + 1) * r
+    b_xc = add_parts(p_sums, parts, d + 1, o_d, d, o_r, r, FD, FR, FP)
+    b_mass = add_parts(p_sums, parts, d + 1, d + tl.arange(0, 1), d + 1, o_r, r, 1, FR, FP)
+    m_d = (o_d < d)[:, None] & (o_r < r)[None, :]
+    tl.store(p_d + i_b * d * r + o_d[:, None] * r + o_r[None, :], b_xc / (b_mass + EPS), mask=m_d)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Sweeps of soft k-means in a few launches each, shared by VQ and CD.
+
+
+TINY = torch.finfo(torch.float32).tiny
+
+
+def run_steps(
+    x: Tensor, bases: Tensor, steps: int, temperature: float, t: TileSizes, *, unit: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """K times: assign every column, then move each basis to the mean of its columns (as if brought to `unit` length).
+
+    x: b d n   bases: b d r   ->   bases: b d r,  memory for codes: b n r,  1 / |x|: b n, empty memory where steps = 0
+    """
+    (b, _, n), r = x.shape, bases.shape[2]
+    codes, scale = x.new_empty(b, n, r, dtype=torch.float32), x.new_empty(b, n, dtype=torch.float32)
+    for step in range(steps):
+        assign_columns(x, bases, scale, codes, None, temperature, t, first=step == 0, centroids=unit and step > 0)
+        sums = launcher.sum_over_positions(x, codes, t, launcher.product_kind(x.dtype, fine=True), gram=False)
+        bases = move_to_centroids(sums, t)
+    return bases, codes, scale
+
+
+def move_to_centroids(sums: Tensor, t: TileSizes) -> Tensor:
+    """X C^T diag(C 1)^-1.   sums: b parts (d + 1) r, X C^T above C 1   ->   b d r"""
+    b, parts, rows, r = sums.shape
+    d = rows - 1
+    bases = torch.empty(b, d, r, dtype=torch.float32, device=sums.device)
+    launch(
+        # tiles of d on the first axis: the others end at 65,535, and d is all positions where channels are decomposed
+        centroids_kernel, (b * cdiv(d, t.FD), cdiv(r, t.FR)),
+        sums, bases, d, r, parts, EPS=EPS, FD=t.FD, FR=t.FR, FP=min(t.FP, power_of_two(parts)), num_warps=4,
+    )  # fmt: skip
+    return bases
+
+
+def assign_columns(
+    x: Tensor,
+    bases: Tensor,
+    scale: Tensor,
+    codes: Tensor,
+    y: Tensor | None,
+    temperature: float,
+    t: TileSizes,
+    *,
+    first: bool,
+    centroids: bool = False,
+) -> None:
+    """Write the codes, and where there is a y also D C."""
+    (b, d, n), r = x.shape, bases.shape[2]
+    out = x if y is None else y
+    launch(
+        assign_kernel, (b * cdiv(n, t.BN),),
+        x, bases, scale, codes, out, d, n, r, *x.stride(), *out.stride(), temperature,
+        FIRST=first, CENTROIDS=centroids, EXPAND=y is not None, EPS=EPS, TINY=TINY,
+        KIND=launcher.product_kind(x.dtype, fine=True), COARSE=launcher.product_kind(x.dtype), R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,
+    )  # fmt: skip

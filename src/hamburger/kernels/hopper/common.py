@@ -1,0 +1,294 @@
+"""Pieces of a solve in one launch, in Gluon: all programs are on the card at once and wait for each other.
+
+Letters as in `hamburger.kernels.common`; here a b_ may also lie in shared memory. A program holds BN columns of X in
+shared memory for all K sweeps. What sums over positions goes through global memory: in NMF each program writes its
+share in bfloat16, and after a barrier each adds up some units of it, in the order of the programs.
+
+What keeps order: `arrive` and `wait` between programs, by counters in global memory that only ever grow; `threads_meet`
+between the threads of a program; `ready` before the matrix units read shared memory that threads have written. A
+product that is "under way" has been started, and its operands must stay as they are until `warpgroup_mma_wait`.
+
+A matrix whose sum is taken is cut into blocks of 8 x 8 or 8 x 4, one after another: what a warp holds of a product's
+result is then contiguous, and a unit of few columns fills whole sectors of memory.
+"""
+
+from __future__ import annotations
+
+import triton.experimental.gluon.language as gl
+from triton.experimental import gluon
+from triton.experimental.gluon.language.nvidia.ampere import async_copy
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, warpgroup_mma, warpgroup_mma_wait
+
+from hamburger.kernels.hopper.layouts import product_layout, row_layout, tile_layout
+
+# renamed after Triton 3.6, all of them
+threads_meet = gl.thread_barrier if hasattr(gl, "thread_barrier") else gl.barrier
+load_async = async_copy.async_load if hasattr(async_copy, "async_load") else async_copy.async_copy_global_to_shared
+_shared = gl.shared_memory_descriptor
+seen_as = _shared._reinterpret if hasattr(_shared, "_reinterpret") else _shared.reinterpret
+
+
+@gluon.jit
+def arrive(p_count):
+    """Tell the other programs that all this one has written can be read."""
+    threads_meet()
+    gl.atomic_add(p_count, 1, sem="release", scope="gpu")
+
+
+@gluon.jit
+def missing(p_count, target):
+    """Whether fewer than `target` have arrived, the same in all threads, which meet here.
+
+    The first warp alone asks: were it all warps of all programs, arrivals would queue up behind the questions. It reads
+    so that what was written before the counter was raised is seen, by the others after they have met.
+    """
+    return gl.inline_asm_elementwise(
+        """
+        {
+        .reg .pred first, less;
+        .reg .b32 seen;
+        mov.u32 seen, %tid.x;
+        setp.lt.u32 first, seen, 32;
+        mov.b32 seen, $2;
+        @first ld.acquire.gpu.global.b32 seen, [$1];
+        setp.lt.s32 less, seen, $2;
+        bar.red.or.pred less, 0, less;
+        selp.b32 $0, 1, 0, less;
+        }
+        """,
+        "=r,l,r", [p_count, target], dtype=gl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@gluon.jit
+def wait(p_count, target):
+    """Until `target` programs have arrived. All of them run at once: the launch is cooperative, or fails."""
+    while missing(p_count, target) != 0:
+        pass
+
+
+@gluon.jit
+def zero_of(step):
+    """A zero that the compiler cannot see through, to build addresses on.
+
+    Else all addresses would be made once, before the first sweep, and find no registers to stay in. What it does see is
+    that the zero is a multiple of a line, so that addresses stay aligned.
+    """
+    return 128 * gl.inline_asm_elementwise("mov.u32 $0, 0;", "=r,r", [step], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def ready():
+    """What was stored to shared memory can be read by the matrix units."""
+    fence_async_shared()
+    threads_meet()
+
+
+@gluon.jit
+def block_offset(o_row, o_col, R: gl.constexpr, WIDE: gl.constexpr):
+    """Where an element lies in a matrix of R columns that is cut into blocks of 8 x WIDE."""
+    return o_col % WIDE + WIDE * (o_row % 8) + 8 * WIDE * (o_col // WIDE + (R // WIDE) * (o_row // 8))
+
+
+@gluon.jit
+def load_columns(
+    p_x, b_x, d, n, s_xd, s_xn, i_t,
+    D: gl.constexpr, BD: gl.constexpr, XD: gl.constexpr, BN: gl.constexpr, N_FAST: gl.constexpr, W: gl.constexpr,
+):  # fmt: skip
+    """Tile i_t of X, BN of its columns, into shared memory, zeros beyond d and n.   b_x: D/XD XD BN   ->   |x|^2: BN
+
+    BD rows at a time pass through registers.
+    """
+    ld_x: gl.constexpr = tile_layout(BD, BN, N_FAST, W)
+    b_xx = gl.zeros([BD, BN], gl.float32, ld_x)
+    o_n = i_t * BN + gl.arange(0, BN, gl.SliceLayout(0, ld_x)).to(gl.int64)
+    for i in gl.static_range(D // BD):
+        o_d = i * BD + gl.arange(0, BD, gl.SliceLayout(1, ld_x)).to(gl.int64)
+        # BD BN
+        m_x = (o_d < d)[:, None] & (o_n < n)[None, :]
+        x = gl.load(p_x + o_d[:, None] * s_xd + o_n[None, :] * s_xn, mask=m_x, other=0.0)
+        b_x.index(i * BD // XD).slice(i * BD % XD, BD, dim=0).store(x)
+        b_xx += x.to(gl.float32) * x.to(gl.float32)
+    return gl.sum(b_xx, axis=0)
+
+
+@gluon.jit
+def load_columns_async(
+    p_x, b_x, d, n, s_xd, s_xn, i_t, D: gl.constexpr, BN: gl.constexpr, W: gl.constexpr, ABOVE: gl.constexpr = 0
+):  # fmt: skip
+    """As `load_columns`, under way, in one go: the compiler has the threads meet between one copy and another.
+
+    b_x: D BN, the rows of X after the first ABOVE. Eight neighbours in a row go together: s_xn is 1, and n and other
+    strides are known to be multiples of 8.
+    """
+    ld_x: gl.constexpr = row_layout(BN, 8, W)
+    o_d = ABOVE + gl.arange(0, D, gl.SliceLayout(1, ld_x)).to(gl.int64)
+    o_n = i_t * BN + gl.arange(0, BN, gl.SliceLayout(0, ld_x)).to(gl.int64)
+    # D BN
+    m_x = (o_d < d)[:, None] & (o_n < n)[None, :]
+    load_async(b_x, p_x + o_d[:, None] * s_xd + o_n[None, :] * s_xn, mask=m_x)
+    async_copy.commit_group()
+
+
+@gluon.jit
+def softmax(b_s, m_r):
+    """Over r, which is padded.   b_s: BN R   m_r: 1 R   ->   BN R, zero in the padding"""
+    b_s = gl.where(m_r, b_s, float("-inf"))
+    b_e = gl.exp(b_s - gl.max(b_s, axis=1)[:, None])
+    return b_e / gl.sum(b_e, axis=1)[:, None]
+
+
+@gluon.jit
+def write_sums(
+    b_x, b_c, p_own, zero, z,
+    D: gl.constexpr, BD: gl.constexpr, XD: gl.constexpr, R: gl.constexpr, WIDE: gl.constexpr,
+):  # fmt: skip
+    """This program's share of X C^T.   own: D R, in blocks"""
+    mma: gl.constexpr = zero.type.layout
+    o_d = gl.arange(0, BD, gl.SliceLayout(1, mma))
+    o_r = gl.arange(0, R, gl.SliceLayout(0, mma))
+    p_own += z + block_offset(o_d[:, None], o_r[None, :], R, WIDE)
+    b_next = warpgroup_mma(b_x.index(z).slice(0, BD, dim=0), b_c, zero, use_acc=False, is_async=True)
+    for i in gl.static_range(D // BD):
+        b_share = warpgroup_mma_wait(0, deps=[b_next])
+        if i + 1 < D // BD:  # while one is written, the next is made
+            b_rows = b_x.index((i + 1) * BD // XD + z).slice((i + 1) * BD % XD, BD, dim=0)
+            b_next = warpgroup_mma(b_rows, b_c, zero, use_acc=False, is_async=True)
+        gl.store(p_own + i * (BD * R), b_share.to(gl.bfloat16))
+
+
+@gluon.constexpr_function
+def partial_sum_layout(SIZE, W):
+    """For what is added over programs: two or more neighbours in a thread, and all their shares as far as it can be.
+
+    A unit too small for all threads is read by groups of warps, each so many of the shares.
+    """
+    GROUPS = max(1, 64 * W // SIZE)
+    return gl.BlockedLayout([1, max(2, SIZE // (32 * W))], [1, 32], [GROUPS, W // GROUPS], [1, 0])
+
+
+@gluon.jit
+def load_partial_sums(p_unit, i_p, programs, stride, o_unit, AT_ONCE: gl.constexpr, layout: gl.constexpr):
+    """The shares of AT_ONCE programs in a unit of numbers.   ->   AT_ONCE SIZE, in bfloat16"""
+    o_p = i_p + gl.arange(0, AT_ONCE, gl.SliceLayout(1, layout))
+    p_share = p_unit + o_p[:, None] * stride + o_unit[None, :]
+    return gl.load(p_share, mask=(o_p < programs)[:, None], other=0.0, cache_modifier=".cg")
+
+
+@gluon.jit
+def store_rows(b_rows, p_y, o_n, i_d, d, n, s_yd, s_yn, ROWS: gl.constexpr, ld_y: gl.constexpr):
+    """Rows of a tile of Y from shared memory, from row i_d on.   rows: ROWS BN   o_n: BN"""
+    o_d = i_d + gl.arange(0, ROWS, gl.SliceLayout(1, ld_y)).to(gl.int64)
+    # ROWS BN
+    m_y = (o_d < d)[:, None] & (o_n < n)[None, :]
+    gl.store(p_y + o_d[:, None] * s_yd + o_n[None, :] * s_yn, b_rows.load(ld_y), mask=m_y)
+
+
+@gluon.jit
+def write_product(
+    b_d, b_c, b_x, p_y, d, n, s_yd, s_yn, i_t,
+    D: gl.constexpr, XD: gl.constexpr, BN: gl.constexpr, N_FAST: gl.constexpr, W: gl.constexpr,
+):  # fmt: skip
+    """Tile i_t of Y = D C, by way of the shared memory that X no longer needs, so that whole lines are written.
+
+    d: D/64 64 R   c: BN R   x: D/XD XD BN, all in shared memory
+    """
+    ld_y: gl.constexpr = tile_layout(64, BN, N_FAST, W)
+    zero = gl.zeros([64, BN], gl.float32, product_layout(64, BN, W))
+    o_n = i_t * BN + gl.arange(0, BN, gl.SliceLayout(0, ld_y)).to(gl.int64)
+    for i in gl.static_range(D // 64):
+        b_rows = b_x.index(i * 64 // XD).slice(i * 64 % XD, 64, dim=0)
+        b_rows.store(warpgroup_mma(b_d.index(i), b_c.permute([1, 0]), zero, use_acc=False).to(b_x.dtype))
+        threads_meet()
+        store_rows(b_rows, p_y, o_n, i * 64, d, n, s_yd, s_yn, 64, ld_y)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What sweeps in one pass over X are made of, in Gluon. Letters, and more: `hamburger.kernels.hopper.common`.
+#
+# A tile of X, BN columns, lies in shared memory in pieces of ROWS rows: x is D/ROWS ROWS BN everywhere here.
+
+
+ROWS = gl.constexpr(128)  # of X that go together: its tile is copied, multiplied and freed in such pieces
+
+
+@gluon.jit
+def column_range(sweep, i_p, programs, tiles):
+    """Where a sweep begins and how far it is to its next tile: it goes through a program's tiles there or back.
+
+    Back begins with what the card's cache still has of X.   tiles: how many the program owns
+    """
+    back = sweep % 2
+    return i_p + back * (tiles - 1) * programs, programs - 2 * back * programs
+
+
+@gluon.jit
+def tile_at(k, begin, way, tiles):
+    """The k-th tile of a sweep; after its last one come those of the next sweep, which is on its way back.
+
+    k: at most two beyond the last
+    """
+    return begin + way * gl.maximum(gl.minimum(k, 2 * tiles - 1 - k), 0)
+
+
+@gluon.jit
+def load_piece_async(p_x, b_x, d, n, s_xd, s_xn, i_t, i: gl.constexpr, BN: gl.constexpr, W: gl.constexpr):
+    """Piece i of tile i_t of X, under way; zeros behind the last tile."""
+    load_columns_async(p_x, b_x.index(i), d, n, s_xd, s_xn, i_t, ROWS, BN, W, i * ROWS)
+
+
+@gluon.jit
+def load_tile_async(
+    p_x, b_x, d, n, s_xd, s_xn, i_t, PIECES: gl.constexpr, BN: gl.constexpr, W: gl.constexpr
+):  # fmt: skip
+    """All of tile i_t of X, under way, a piece after another."""
+    for i in gl.static_range(PIECES):
+        load_piece_async(p_x, b_x, d, n, s_xd, s_xn, i_t, i, BN, W)
+
+
+@gluon.jit
+def load_bases_at_once(p_d, d, r, s_d, z, D: gl.constexpr, R: gl.constexpr, W: gl.constexpr):
+    """D, zeros beyond d and r: all that memory has to give is asked for at once.   ->   D/64 times 64 R
+
+    Others may have written it: past L1.
+    """
+    ld_d: gl.constexpr = row_layout(R, 8, W)
+    o_r = gl.arange(0, R, gl.SliceLayout(0, ld_d))
+    found = ()
+    for i in gl.static_range(D // 64):
+        o_d = z + i * 64 + gl.arange(0, 64, gl.SliceLayout(1, ld_d))
+        # 64 R
+        m_d = (o_d < d)[:, None] & (o_r < r)[None, :]
+        rows = gl.load(p_d + o_d[:, None] * s_d + o_r[None, :], mask=m_d, other=0.0, cache_modifier=".cg")
+        found = found + (rows,)  # noqa: RUF005  Gluon does not unpack
+    return found
+
+
+@gluon.jit
+def strides_of_tile(s_d, s_n, z, N_FAST: gl.constexpr):
+    """The distances of rows and of columns, the one that is not 1 by a zero of this tile: see `zero_of`.
+
+    Else the addresses of all rows would be kept from tile to tile.
+    """
+    if N_FAST:
+        s_d += z
+    else:
+        s_n += z
+    return s_d, s_n
+
+
+@gluon.jit
+def own_codes(i_t, n, r, BN: gl.constexpr, R: gl.constexpr, mma: gl.constexpr):
+    """Where the codes of a tile lie, and which of them there are.   ->   BN R, twice"""
+    o_n = i_t * BN + gl.arange(0, BN, gl.SliceLayout(1, mma)).to(gl.int64)
+    o_r = gl.arange(0, R, gl.SliceLayout(0, mma))
+    return o_n[:, None] * r + o_r[None, :], (o_n < n)[:, None] & (o_r < r)[None, :]
+
+
+@gluon.jit
+def store_sums(p_own, b_sum, first, d, r):
+    """Rows of a matrix of d r in float32.   b_sum: rows R, the first of them number `first`"""
+    layout: gl.constexpr = b_sum.type.layout
+    o_d = first + gl.arange(0, b_sum.type.shape[0], gl.SliceLayout(1, layout))
+    o_r = gl.arange(0, b_sum.type.shape[1], gl.SliceLayout(0, layout))
+    gl.store(p_own + o_d[:, None] * r + o_r[None, :], b_sum, mask=(o_d < d)[:, None] & (o_r < r)[None, :])

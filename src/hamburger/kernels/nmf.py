@@ -1,0 +1,316 @@
+"""NMF by Triton kernels: the values of `hams.nmf`, in one launch where it fits the GPU, else a few per step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from hamburger.kernels import launcher, nmf_hopper
+from hamburger.kernels.common import add_parts, expand, load_codes, own_columns, product, project, softmax, store_codes
+from hamburger.kernels.launch_cache import Outputs, launch_cached
+from hamburger.kernels.launcher import device_of, launch
+from hamburger.kernels.tiling import (
+    TileSizes,
+    cdiv,
+    power_of_two,
+    resident_grid,
+    streaming_grid,
+    tile_sizes,
+    try_cooperative,
+)
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Multiplicative updates in Triton: two passes over columns and the update of D. Letters: `hamburger.kernels.common`.
+
+
+@triton.jit
+def ratio(
+    p_c, p_g, n, r, o_n, eps,
+    KIND: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """C / (D^T D C + eps) for a tile of columns.   c: n r   g (D^T D): r r   ->   BN R"""
+    o_r = tl.arange(0, R)
+    b_gc = tl.zeros([BN, R], tl.float32)
+    for i_k in range(0, r, BK):
+        o_k = i_k + tl.arange(0, BK)
+        # BN BK
+        b_k = tl.load(p_c + o_n[:, None] * r + o_k[None, :], mask=(o_n < n)[:, None] & (o_k < r)[None, :], other=0.0)
+        # BK R
+        b_g = tl.load(p_g + o_k[:, None] * r + o_r[None, :], mask=(o_k < r)[:, None] & (o_r < r)[None, :], other=0.0)
+        b_gc = product(b_k, b_g, b_gc, KIND)
+    b_ratio = load_codes(p_c, n, r, o_n, R) / (b_gc + eps)
+    return tl.where((o_r < r)[None, :], b_ratio, 0.0)  # with eps = 0 the padding is 0 / 0
+
+
+@triton.jit
+def step_kernel(
+    p_x, p_d, p_g, p_c, d, n, r, s_xb, s_xd, s_xn, eps,
+    FIRST: tl.constexpr, KIND: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """One update of the codes, in place; FIRST makes the codes before it. Grid: b * tiles of n.
+
+    A program owns BN columns.   x: b d n   d: b d r   g (D^T D): b r r   c: b n r
+    """
+    i_b, o_n = own_columns(n, BN)
+    p_d, p_g, p_c = p_d + i_b * d * r, p_g + i_b * r * r, p_c + i_b * n * r
+    b_xd = project(p_x + i_b * s_xb, p_d, d, n, r, s_xd, s_xn, o_n, KIND, R, BN, BD)
+    if FIRST:
+        store_codes(softmax(b_xd, r, R), p_c, n, r, o_n, R)
+        tl.debug_barrier()  # `ratio` reads them back, each thread what others wrote
+    b_c = ratio(p_c, p_g, n, r, o_n, eps, KIND, R, BN, BK) * b_xd
+    tl.debug_barrier()  # nobody overwrites what another thread has still to read
+    store_codes(b_c, p_c, n, r, o_n, R)
+
+
+@triton.jit
+def readout_kernel(
+    p_x, p_d, p_g, p_c, p_last, p_ratio, p_y, d, n, r, s_xb, s_xd, s_xn, s_yb, s_yd, s_yn, eps,
+    FIRST: tl.constexpr, KEEP: tl.constexpr, EXPAND: tl.constexpr,
+    KIND: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """The last update of the codes, into `last`, and where EXPAND Y = D C. Grid: b * tiles of n.
+
+    x, y: b d n   d: b d r   g (D^T D): b r r   c, last, ratio (Q): b n r   A program owns BN columns.
+    It is linear in X: C = Q * D^T X with Q = C / (D^T D C + eps) from before it, all that its gradient needs (KEEP).
+    """
+    i_b, o_n = own_columns(n, BN)
+    p_d, p_g, p_c = p_d + i_b * d * r, p_g + i_b * r * r, p_c + i_b * n * r
+    b_xd = project(p_x + i_b * s_xb, p_d, d, n, r, s_xd, s_xn, o_n, KIND, R, BN, BD)
+    if FIRST:
+        store_codes(softmax(b_xd, r, R), p_c, n, r, o_n, R)
+        tl.debug_barrier()
+    b_ratio = ratio(p_c, p_g, n, r, o_n, eps, KIND, R, BN, BK)
+    if KEEP:
+        store_codes(b_ratio.to(p_ratio.dtype.element_ty), p_ratio + i_b * n * r, n, r, o_n, R)
+    b_c = b_ratio * b_xd
+    tl.debug_barrier()  # `last` may be `c`
+    store_codes(b_c.to(p_last.dtype.element_ty), p_last + i_b * n * r, n, r, o_n, R)
+    if EXPAND:
+        expand(b_c, p_d, p_y + i_b * s_yb, d, n, r, s_yd, s_yn, o_n, KIND, R, BN, BD)
+
+
+@triton.jit
+def pull_back_kernel(
+    p_dy, p_d, p_ratio, p_more, p_dx, d, n, r, s_yb, s_yd, s_yn, s_xb, s_xd, s_xn,
+    MORE: tl.constexpr, KIND: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
+):  # fmt: skip
+    """The cotangent of X: D (Q * (D^T dY + dC)), dC where MORE. Grid: b * tiles of n.
+
+    A program owns BN columns.   dy, dx: b d n   d: b d r   ratio (Q), more (dC): b n r
+    """
+    i_b, o_n = own_columns(n, BN)
+    p_d += i_b * d * r
+    b_dc = project(p_dy + i_b * s_yb, p_d, d, n, r, s_yd, s_yn, o_n, KIND, R, BN, BD)
+    if MORE:
+        b_dc += load_codes(p_more + i_b * n * r, n, r, o_n, R)
+    b_dc *= load_codes(p_ratio + i_b * n * r, n, r, o_n, R).to(tl.float32)
+    expand(b_dc, p_d, p_dx + i_b * s_xb, d, n, r, s_xd, s_xn, o_n, KIND, R, BN, BD)
+
+
+@triton.jit
+def bases_kernel(
+    p_d, p_sums, p_new, d, r, parts, eps,
+    KIND: tl.constexpr, FD: tl.constexpr, FR: tl.constexpr, FK: tl.constexpr, FP: tl.constexpr, FPK: tl.constexpr,
+):  # fmt: skip
+    """D * (X C^T) / (D C C^T + eps) from partial sums. Grid: b * tiles of d, tiles of r.
+
+    A program owns a tile of D, FD x FR.   d, new: b d r   sums: b parts (d + r) r, as `sums_kernel` leaves them
+    """
+    i_b = (tl.program_id(0) // tl.cdiv(d, FD)).to(tl.int64)
+    o_d = (tl.program_id(0) % tl.cdiv(d, FD) * FD + tl.arange(0, FD)).to(tl.int64)
+    o_r = tl.program_id(1) * FR + tl.arange(0, FR)
+    p_d, p_new, p_sums = p_d + i_b * d * r, p_new + i_b * d * r, p_sums + i_b * parts * (d + r) * r
+    b_dcc = tl.zeros([FD, FR], tl.float32)
+    for i_k in range(0, r, FK):
+        o_k = i_k + tl.arange(0, FK)
+        # FD FK
+        b_k = tl.load(p_d + o_d[:, None] * r + o_k[None, :], mask=(o_d < d)[:, None] & (o_k < r)[None, :], other=0.0)
+        b_cc = add_parts(p_sums, parts, d + r, d + o_k, d + r, o_r, r, FK, FR, FPK)
+        b_dcc = product(b_k, b_cc, b_dcc, KIND)
+    b_xc = add_parts(p_sums, parts, d + r, o_d, d, o_r, r, FD, FR, FP)
+    # FD FR
+    m_d = (o_d < d)[:, None] & (o_r < r)[None, :]
+    b_d = tl.load(p_d + o_d[:, None] * r + o_r[None, :], mask=m_d, other=0.0)
+    tl.store(p_new + o_d[:, None] * r + o_r[None, :], b_d * b_xc / (b_dcc + eps), mask=m_d)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The update of D from sums over positions, for all forms that take a launch of their own for it.
+
+
+def update_bases(bases: Tensor, sums: Tensor, dtype: torch.dtype, t: TileSizes, eps: float) -> Tensor:
+    """bases: b d r   sums: b parts (d + r) r, X C^T above C C^T   ->   b d r   (dtype: of x)"""
+    b, d, r = bases.shape
+    new = torch.empty_like(bases)  # not in place: other programs still read the old rows
+    most = power_of_two(sums.shape[1])
+    launch(
+        # tiles of d on the first axis: the others end at 65,535, and d is all positions where channels are decomposed
+        bases_kernel, (b * cdiv(d, t.FD), cdiv(r, t.FR)),
+        bases, sums, new, d, r, sums.shape[1], eps,
+        KIND=launcher.factor_product_kind(dtype), FD=t.FD, FR=t.FR, FK=t.FK, FP=min(t.FP, most), FPK=min(t.FPK, most),
+        num_warps=4,
+    )  # fmt: skip
+    return new
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# NMF by kernels: the same values as reference.py, in one launch where it fits the card, else in a few per sweep.
+
+
+def decompose(x: Tensor, bases: Tensor, *, steps: int, eps: float = 1e-6) -> tuple[Tensor, Tensor, Tensor]:
+    """K sweeps from softmax codes, the read-out, and D C.
+
+    x: b d n (float32, bfloat16 or float16)    bases: b d r    ->    bases: b d r, codes: b r n, D C: b d n
+
+    The gradient is that of the read-out (one-step).
+    """
+    keep = torch.is_grad_enabled() and x.requires_grad
+    bases = bases.detach().float().contiguous()
+    if keep or torch.compiler.is_compiling():
+        found, codes, y, _ = nmf_op(x, bases, steps, eps, keep)
+    else:  # an operator of torch.library would cost the host more than all its launches
+
+        def bare(x: Tensor, bases: Tensor) -> Outputs:
+            found, codes, y, _ = solve_factors(x, bases, steps, eps, keep=False, product=True)
+            assert y is not None
+            return found, codes, y
+
+        with device_of(x):
+            found, codes, y = launch_cached(bare, (x, bases), "nmf", steps, eps, launcher.tf32_enabled())
+    return found, codes.mT, y
+
+
+def solve_factors(
+    x: Tensor,
+    bases: Tensor,
+    steps: int,
+    eps: float,
+    *,
+    keep: bool,
+    product: bool,
+    codes: torch.dtype = torch.float32,
+    counts: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """x: b d n   bases: b d r, float32, contiguous
+
+    ->   bases: b d r,  codes: b n r of that dtype,  D C: b d n where `product`,  and where `keep` all that the gradient
+    needs: Q = C / (D^T D C + eps) from before the read-out, b n r   (counts: see `wave.solve`)
+    """
+    with device_of(x):
+        whole = resident_grid(x, bases.shape[2], nmf_hopper.resident_bytes)
+        if whole is not None:
+            found = try_cooperative(
+                lambda: nmf_hopper.solve_resident(
+                    x, bases, whole, steps, eps, keep=keep, product=product, dtype=codes, counts=counts
+                ),
+                x,
+            )
+            if found is not None:
+                return found
+        streamed = streaming_grid(x, bases.shape[2], nmf_hopper.streaming_bytes)
+        if streamed is not None:
+            found = try_cooperative(
+                lambda: nmf_hopper.solve_streaming(
+                    x, bases, streamed, steps, eps, keep=keep, product=product, dtype=codes, counts=counts
+                ),
+                x,
+            )  # fmt: skip
+            if found is not None:
+                return found
+        return _solve_by_steps(x, bases, steps, eps, keep, product, codes)
+
+
+def _solve_by_steps(
+    x: Tensor, bases: Tensor, steps: int, eps: float, keep: bool, product: bool, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    (b, d, n), r = x.shape, bases.shape[2]
+    t, kind = tile_sizes(d, n, r, x.dtype), launcher.product_kind(x.dtype)
+    codes = x.new_empty(b, n, r, dtype=torch.float32)
+    gram = launcher.gram_matrix(bases, x.dtype, t)
+    for step in range(steps):
+        launch(
+            step_kernel, (b * cdiv(n, t.BN),),
+            x, bases, gram, codes, d, n, r, *x.stride(), eps, FIRST=step == 0, KIND=kind, BK=t.BK, **_column_tiles(t)
+        )  # fmt: skip
+        bases = update_bases(bases, launcher.sum_over_positions(x, codes, t, kind, gram=True), x.dtype, t, eps)
+        gram = launcher.gram_matrix(bases, x.dtype, t)
+    y = torch.empty_like(x) if product else None
+    ratio = torch.empty_like(codes, dtype=launcher.saved_dtype(x.dtype)) if keep else None
+    last = codes if dtype == codes.dtype else torch.empty_like(codes, dtype=dtype)
+    out = x if y is None else y
+    launch(
+        readout_kernel, (b * cdiv(n, t.BN),),
+        x, bases, gram, codes, last, codes if ratio is None else ratio, out, d, n, r, *x.stride(), *out.stride(), eps,
+        FIRST=steps == 0, KEEP=keep, EXPAND=product, KIND=kind, BK=t.BK, **_column_tiles(t),
+    )  # fmt: skip
+    return bases if steps else bases.clone(), last, y, ratio
+
+
+@torch.library.custom_op("hamburger::nmf_fused", mutates_args=())
+def nmf_op(x: Tensor, bases: Tensor, steps: int, eps: float, keep: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """->   bases: b d r,  codes: b n r,  D C: b d n,  Q: b n r where `keep`, else empty"""
+    found, codes, y, ratio = solve_factors(x, bases, steps, eps, keep=keep, product=True)
+    assert y is not None
+    return found, codes, y, x.new_empty(0, dtype=launcher.saved_dtype(x.dtype)) if ratio is None else ratio
+
+
+@nmf_op.register_fake
+def _(x: Tensor, bases: Tensor, steps: int, eps: float, keep: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    b, _, n = x.shape
+    codes = x.new_empty(b, n, bases.shape[2], dtype=torch.float32)
+    dtype = launcher.saved_dtype(x.dtype)
+    ratio = torch.empty_like(codes, dtype=dtype) if keep else x.new_empty(0, dtype=dtype)
+    return torch.empty_like(bases), codes, torch.empty_like(x), ratio
+
+
+@torch.library.custom_op("hamburger::nmf_fused_backward", mutates_args=())
+def nmf_backward_op(dy: Tensor, dc: Tensor | None, bases: Tensor, ratio: Tensor) -> Tensor:
+    """The cotangent of x from those of D C and of the codes.   dy: b d n   dc, ratio: b n r   ->   b d n"""
+    (b, d, n), r = dy.shape, bases.shape[2]
+    t = tile_sizes(d, n, r, dy.dtype)
+    with device_of(dy):
+        dx = torch.empty_like(dy)
+        launch(
+            pull_back_kernel, (b * cdiv(n, t.BN),),
+            dy, bases, ratio, ratio if dc is None else dc.contiguous(), dx, d, n, r, *dy.stride(), *dx.stride(),
+            MORE=dc is not None, KIND=launcher.product_kind(dy.dtype), **_column_tiles(t),
+        )  # fmt: skip
+    return dx
+
+
+@nmf_backward_op.register_fake
+def _(dy: Tensor, dc: Tensor | None, bases: Tensor, ratio: Tensor) -> Tensor:
+    return torch.empty_like(dy)
+
+
+nmf_backward_op.register_autograd(launcher.refuse_second_derivative)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    bases, _, _, ratio = output
+    ctx.like = inputs[0].dtype, inputs[0].shape
+    ctx.save_for_backward(bases, ratio)
+    ctx.mark_non_differentiable(bases, ratio)
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx: Any, _: None, dc: Tensor | None, dy: Tensor | None, __: None) -> tuple[Tensor | None, ...]:
+    bases, ratio = ctx.saved_tensors
+    assert ratio.numel(), "solved with keep=False"
+    if dy is None and dc is None:
+        return (None,) * 5
+    if dy is None:
+        dtype, shape = ctx.like
+        dy = bases.new_zeros(shape, dtype=dtype)
+    return nmf_backward_op(dy, dc, bases, ratio), None, None, None, None
+
+
+nmf_op.register_autograd(_backward, setup_context=_save)
+
+
+def _column_tiles(t: TileSizes) -> dict[str, int]:
+    return {"R": t.R, "BN": t.BN, "BD": t.BD, "num_warps": t.warps}

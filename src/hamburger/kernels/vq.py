@@ -1,0 +1,245 @@
+"""Soft VQ by Triton kernels: the values of `hams.vq`, in one launch where it fits the GPU, else a few per step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from hamburger.kernels import cosine, cosine_hopper, launcher
+from hamburger.kernels.common import load_codes, own_columns, product, project, softmax
+from hamburger.kernels.cosine import inverse_norms, products_and_squares, unit_scales
+from hamburger.kernels.launch_cache import Outputs, launch_cached
+from hamburger.kernels.launcher import device_of, launch
+from hamburger.kernels.tiling import StreamingGrid, cdiv, resident_grid, streaming_grid, tile_sizes, try_cooperative
+from hamburger.linalg import EPS
+
+
+@triton.jit
+def pull_back_kernel(
+    p_x, p_dy, p_d, p_more, p_dx, p_sums, d, n, r,
+    s_xb, s_xd, s_xn, s_yb, s_yd, s_yn, s_gb, s_gd, s_gn, temperature,
+    OF_Y: tl.constexpr, OF_C: tl.constexpr, SUMS: tl.constexpr,
+    CONSTANT: tl.constexpr, EPS: tl.constexpr, TINY: tl.constexpr,
+    KIND: tl.constexpr, COARSE: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
+):  # fmt: skip
+    """The cotangent of X from that of Y = D C (OF_Y), that of C (OF_C), or both. Grid: b * tiles of n.
+
+    A program owns BN columns.   x, dy, dx: b d n   d: b d r   more (dC): b n r
+    The codes are made again from X and D rather than kept. With u = d / |d|, cos = u^T x / |x| and the cotangent a of
+    cos, dx = (sum_r a u - (sum_r a cos) x / |x|) / |x|; CONSTANT norms leave out the second term.
+    sums: b * tiles of n, d gets the sums of dx over each program's columns (SUMS).
+    """
+    i_b, o_n = own_columns(n, BN)
+    p_x, p_d, p_dx = p_x + i_b * s_xb, p_d + i_b * d * r, p_dx + i_b * s_gb
+    b_sum, b_xx, b_dd = products_and_squares(p_x, p_d, d, n, r, s_xd, s_xn, o_n, True, KIND, R, BN, BD)
+    b_scale, b_unit = inverse_norms(b_xx, TINY), unit_scales(b_dd, False, EPS)
+    b_cos = b_sum * b_unit[None, :] * b_scale[:, None]
+    b_c = softmax(b_cos / temperature, r, R)
+    b_dc = tl.zeros([BN, R], tl.float32)
+    if OF_Y:
+        b_dc += project(p_dy + i_b * s_yb, p_d, d, n, r, s_yd, s_yn, o_n, COARSE, R, BN, BD)
+    if OF_C:
+        b_dc += load_codes(p_more + i_b * n * r, n, r, o_n, R)
+    b_a = b_c * (b_dc - tl.sum(b_c * b_dc, axis=1)[:, None]) / temperature
+    b_along = tl.sum(b_a * b_cos, axis=1) * b_scale
+    b_a = b_a * b_unit[None, :]
+
+    o_r = tl.arange(0, R)
+    for i_d in range(0, d, BD):
+        o_d = (i_d + tl.arange(0, BD)).to(tl.int64)
+        m_x = (o_n < n)[:, None] & (o_d < d)[None, :]
+        # R BD
+        m_d = (o_r < r)[:, None] & (o_d < d)[None, :]
+        b_d = tl.load(p_d + o_r[:, None] + o_d[None, :] * r, mask=m_d, other=0.0)
+        b_dx = product(b_a, b_d, tl.zeros([BN, BD], tl.float32), COARSE)
+        if not CONSTANT:
+            # BN BD
+            b_x = tl.load(p_x + o_n[:, None] * s_xn + o_d[None, :] * s_xd, mask=m_x, other=0.0)
+            b_dx -= b_along[:, None] * b_x.to(tl.float32)
+        b_dx = b_dx * b_scale[:, None]
+        tl.store(p_dx + o_n[:, None] * s_gn + o_d[None, :] * s_gd, b_dx.to(p_dx.dtype.element_ty), mask=m_x)
+        if SUMS:
+            b_dx = tl.where(m_x, b_dx, 0.0)
+            tl.store(p_sums + tl.program_id(0).to(tl.int64) * d + o_d, tl.sum(b_dx, axis=0), mask=o_d < d)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Soft VQ by kernels: the values of reference.py, in one launch where it fits the card, else in a few per sweep.
+
+
+def decompose(
+    x: Tensor, bases: Tensor, *, steps: int, temperature: float = 0.01, constant_norms: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """K sweeps, the read-out, and D C.
+
+    x: b d n (float32, bfloat16 or float16)    bases: b d r    ->    bases: b d r, codes: b r n, D C: b d n
+
+    The gradient is that of the read-out (one-step); `constant_norms` leaves |x| out of it.
+    """
+    bases = bases.detach().float().contiguous()
+    if torch.compiler.is_compiling() or (torch.is_grad_enabled() and x.requires_grad):
+        found, codes, y = vq_op(x, bases, steps, temperature, constant_norms)
+    else:  # an operator of torch.library would cost the host more than all its launches
+
+        def bare(x: Tensor, bases: Tensor) -> Outputs:
+            found, codes, y = solve_factors(x, bases, steps, temperature, product=True)
+            assert y is not None
+            return found, codes, y
+
+        with device_of(x):
+            found, codes, y = launch_cached(bare, (x, bases), "vq", steps, temperature, launcher.tf32_enabled())
+    return found, codes.mT, y
+
+
+def solve_factors(
+    x: Tensor,
+    bases: Tensor,
+    steps: int,
+    temperature: float,
+    *,
+    product: bool,
+    codes: torch.dtype = torch.float32,
+    counts: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """x: b d n   bases: b d r, float32, contiguous   (counts: see `cosine_wave.memory`)
+
+    ->   bases: b d r,  codes: b n r of that dtype,  D C: b d n where `product`
+    """
+    with device_of(x):
+        whole = resident_grid(x, bases.shape[2], cosine_hopper.resident_bytes)
+        if whole is not None:
+            found = try_cooperative(
+                lambda: cosine_hopper.solve_vq_resident(
+                    x, bases, whole, steps, temperature, product=product, dtype=codes, counts=counts
+                ),
+                x,
+            )
+            if found is not None:
+                return found
+        streamed = streaming_grid(x, bases.shape[2], cosine_hopper.streaming_bytes)
+        if streamed is not None:
+            found = try_cooperative(
+                lambda: _solve_streaming(x, bases, streamed, steps, temperature, product, codes, counts), x
+            )
+            if found is not None:
+                return found
+        return _solve_by_steps(x, bases, steps, temperature, product, codes)
+
+
+def _solve_streaming(
+    x: Tensor,
+    bases: Tensor,
+    cut: StreamingGrid,
+    steps: int,
+    temperature: float,
+    product: bool,
+    dtype: torch.dtype,
+    counts: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    found, scale = cosine_hopper.run_streaming_steps(x, bases, cut, steps, temperature, unit=False, counts=counts)
+    codes = x.new_empty(*scale.shape, bases.shape[2], dtype=dtype)
+    y = torch.empty_like(x) if product else None
+    cosine_hopper.read_out_streaming(x, found, scale, codes, y, cut, temperature, first=steps == 0)
+    return found, codes, y
+
+
+def _solve_by_steps(
+    x: Tensor, bases: Tensor, steps: int, temperature: float, product: bool, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    _, d, n = x.shape
+    t = tile_sizes(d, n, bases.shape[2], x.dtype)
+    found, codes, scale = cosine.run_steps(x, bases, steps, temperature, t, unit=False)
+    y = torch.empty_like(x) if product else None
+    last = codes if dtype == codes.dtype else torch.empty_like(codes, dtype=dtype)
+    cosine.assign_columns(x, found, scale, last, y, temperature, t, first=steps == 0)
+    return found if steps else bases.clone(), last, y
+
+
+@torch.library.custom_op("hamburger::vq_fused", mutates_args=())
+def vq_op(
+    x: Tensor, bases: Tensor, steps: int, temperature: float, constant_norms: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """->   bases: b d r,  codes: b n r,  D C: b d n"""
+    found, codes, y = solve_factors(x, bases, steps, temperature, product=True)
+    assert y is not None
+    return found, codes, y
+
+
+@vq_op.register_fake
+def _(x: Tensor, bases: Tensor, steps: int, temperature: float, constant_norms: bool) -> tuple[Tensor, Tensor, Tensor]:
+    codes = x.new_empty(x.shape[0], x.shape[2], bases.shape[2], dtype=torch.float32)
+    return torch.empty_like(bases), codes, torch.empty_like(x)
+
+
+def input_cotangent(
+    x: Tensor,
+    dy: Tensor | None,
+    dc: Tensor | None,
+    bases: Tensor,
+    temperature: float,
+    constant_norms: bool,
+    sums: Tensor | None = None,
+) -> Tensor:
+    """The cotangent of x from those of D C and of the codes, or of one of them.   x, dy: b d n   dc: b n r   ->   b d n
+
+    sums: b * parts d, as `sums_of` makes it; gets what it sums to over positions, in parts
+    """
+    (b, d, n), r = x.shape, bases.shape[2]
+    t = tile_sizes(d, n, r, x.dtype)
+    dx = torch.empty_like(x)
+    of_y, of_c = dx if dy is None else dy, bases if dc is None else dc
+    launch(
+        pull_back_kernel, (b * cdiv(n, t.BN),),
+        x, of_y, bases, of_c, dx, bases if sums is None else sums, d, n, r,
+        *x.stride(), *of_y.stride(), *dx.stride(), temperature,
+        OF_Y=dy is not None, OF_C=dc is not None, SUMS=sums is not None,
+        CONSTANT=constant_norms, EPS=EPS, TINY=cosine.TINY,
+        KIND=launcher.product_kind(x.dtype, fine=True), COARSE=launcher.product_kind(x.dtype),
+        R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,
+    )  # fmt: skip
+    return dx
+
+
+def cotangent_sums(x: Tensor, r: int) -> Tensor:
+    """Memory for `input_cotangent`.   x: b d n   ->   b * parts d"""
+    b, d, n = x.shape
+    return x.new_empty(b * cdiv(n, tile_sizes(d, n, r, x.dtype).BN), d, dtype=torch.float32)
+
+
+@torch.library.custom_op("hamburger::vq_fused_backward", mutates_args=())
+def vq_backward_op(
+    x: Tensor, dy: Tensor, dc: Tensor | None, bases: Tensor, temperature: float, constant_norms: bool
+) -> Tensor:
+    """`input_cotangent` for torch.compile and for graphs of torch's own."""
+    with device_of(x):
+        return input_cotangent(x, dy, None if dc is None else dc.contiguous(), bases, temperature, constant_norms)
+
+
+@vq_backward_op.register_fake
+def _(x: Tensor, dy: Tensor, dc: Tensor | None, bases: Tensor, temperature: float, constant_norms: bool) -> Tensor:
+    return torch.empty_like(x)
+
+
+vq_backward_op.register_autograd(launcher.refuse_second_derivative)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    x, _, _, ctx.temperature, ctx.constant_norms = inputs
+    ctx.save_for_backward(x, output[0])
+    ctx.mark_non_differentiable(output[0])
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx: Any, _: None, dc: Tensor | None, dy: Tensor | None) -> tuple[Tensor | None, ...]:
+    x, bases = ctx.saved_tensors
+    if dy is None and dc is None:
+        return (None,) * 5
+    dy = torch.zeros_like(x) if dy is None else dy
+    return vq_backward_op(x, dy, dc, bases, ctx.temperature, ctx.constant_norms), None, None, None, None
+
+
+vq_op.register_autograd(_backward, setup_context=_save)

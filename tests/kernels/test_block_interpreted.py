@@ -1,0 +1,299 @@
+"""The block's kernels in Triton's interpreter, each against reference.py in float64.
+
+Collected only with TRITON_INTERPRET=1: Triton reads it when it is imported.
+"""
+
+from __future__ import annotations
+
+import block_reference as reference
+import pytest
+import torch
+
+import hamburger as hb
+from hamburger.hams import nmf
+from hamburger.kernels import block, block_launches, launcher
+from hamburger.kernels.dispatch import BlockPlan, BreadWeights, NormParameters
+from hamburger.testing import assert_close
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+#         b  c   d   n    r
+SHAPES = [
+    (2, 24, 24, 37, 5),
+    (1, 40, 24, 130, 20),  # more than one tile of each
+    (3, 8, 100, 1, 8),
+    (1, 17, 33, 65, 70),
+    (2, 1, 1, 5, 1),
+]
+WAYS = [  # every layout once, every dtype once
+    (torch.float32, "contiguous"),
+    (torch.float32, "channels last"),
+    (torch.bfloat16, "channels last"),
+    (torch.float16, "contiguous"),
+]
+HAMS = {
+    "nmf": (1e-6,),
+    "vq": (0.1, 0.0),
+    "cd": (0.1, 0.1),
+}
+
+
+@pytest.fixture(autouse=True)
+def poisoned():
+    """Memory that nobody has written holds NaN."""
+    torch.use_deterministic_algorithms(True)
+    assert torch.empty(3).isnan().all()
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def strided(x, kind):
+    """The same values, laid out otherwise."""
+    if kind == "channels last":
+        return x.mT.contiguous().mT
+    if kind == "every second":
+        return torch.stack([x, x * 0], dim=-1)[..., 0]
+    return x
+
+
+def problem(shape, dtype=torch.float32):
+    b, c, d, n, r = shape
+    x = torch.randn(b, c, n).to(dtype)
+    weights = BreadWeights(torch.randn(d, c) / c**0.5, torch.randn(d), torch.randn(c, d) / d**0.5)
+    return x, weights, torch.rand(b, d, r), torch.rand(b, n, r)
+
+
+@pytest.mark.parametrize("dtype, layout", [*WAYS, (torch.bfloat16, "every second")], ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_bread(shape, dtype, layout):
+    x, (weight, bias, _), _, _ = problem(shape, dtype)
+    x = strided(x, layout)
+    for b, rectify in ((bias, True), (None, False)):
+        expected = reference.bread(x.double(), weight.double(), None if b is None else b.double(), rectify=rectify)
+        found = block_launches.apply_bread(x, weight, b, dtype, out=dtype, rectify=rectify)
+        assert_close(found, expected)
+        assert found.dtype == dtype
+
+
+def test_the_layout_of_x_is_that_of_z():
+    x, (weight, bias, _), _, _ = problem(SHAPES[0])
+    for layout in ("contiguous", "channels last"):
+        z = block_launches.apply_bread(strided(x, layout), weight, bias, x.dtype, out=x.dtype, rectify=True)
+        assert z.stride() == strided(torch.empty(2, 24, 37), layout).stride()
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")  # numpy, by which the interpreter computes
+def test_not_a_number_stays_one():
+    x, weights, start, _ = problem(SHAPES[0])
+    x[1, 0, 3] = torch.nan
+    y, _ = block.evaluate_block(x, weights, start, BlockPlan("nmf", HAMS["nmf"], 1, torch.float32), None, rectify=True)
+    assert y[1].isnan().all() and y[0].isfinite().all()
+
+
+def test_bread_rounds_as_it_loads():
+    """float32 input and weights, products in bfloat16: nobody makes a copy."""
+    x, (weight, bias, _), _, _ = problem(SHAPES[0])
+    found = block_launches.apply_bread(x, weight, bias, torch.bfloat16, out=torch.bfloat16, rectify=True)
+    assert_close(found, reference.bread(x.double(), weight.double(), bias.double(), rectify=True))
+
+
+@pytest.mark.parametrize("dtype, layout", WAYS, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_finish(shape, dtype, layout):
+    b, c, _, _, r = shape
+    skip, _, _, codes = problem(shape, dtype)
+    skip, fold = strided(skip, layout), torch.randn(b, c, r)
+    mean, var, weight, bias = torch.randn(c), torch.rand(c) + 0.1, torch.randn(c), torch.randn(c)
+    scale = weight.double() / (var.double() + 1e-5).sqrt()
+    shift = bias.double() - mean.double() * scale
+    bare = 1 / (var.double() + 1e-5).sqrt()
+    cases = [
+        ({}, {}),
+        ({"skip": skip}, {"skip": skip.double()}),
+        (
+            {"skip": skip, "norm": NormParameters(mean, var, weight, bias, 1e-5), "rectify": True},
+            {"skip": skip.double(), "scale": scale, "shift": shift, "rectify": True},
+        ),
+        ({"norm": NormParameters(mean, var, None, None, 1e-5)}, {"scale": bare, "shift": -mean.double() * bare}),
+    ]
+    for options, same in cases:
+        y = torch.empty_like(skip)
+        found = block_launches.finish_block(fold, codes, y, dtype, **options)
+        assert found is y
+        assert_close(found, reference.finish(fold.double(), codes.double(), **same))
+
+
+def test_finish_stays_in_the_range_of_float16():
+    fold, codes = torch.tensor([[[1.0], [-1.0]]]), torch.full((1, 3, 1), 5e4)
+    skip = (fold.expand(1, 2, 3) * 6e4).half()
+    y = block_launches.finish_block(fold, codes, torch.empty_like(skip), torch.float16, skip=skip)
+    assert torch.equal(y, (fold.expand(1, 2, 3) * 65504).half())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_codes_of(shape, dtype):
+    x, _, _, _ = problem(shape, dtype)
+    factor = torch.randn(shape[0], shape[1], shape[4])
+    expected = torch.einsum("bdn,bdr->bnr", x.double(), factor.double())
+    for fine in (False, True):
+        assert_close(block_launches.project_codes(strided(x, "channels last"), factor, dtype, fine=fine), expected)
+
+
+@pytest.mark.parametrize("dtype, layout", WAYS, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_pull_back(shape, dtype, layout):
+    b, c, d, n, r = shape
+    du, _, bases, q = problem(shape, dtype)
+    z, fold = strided(torch.randn(b, d, n).relu().to(dtype), layout), torch.randn(b, c, r)
+    for ratio, mask in ((q, z), (None, None)):
+        dz = torch.empty_like(z)
+        sums = block_launches.pull_back(du, fold, bases, ratio, mask, dz, dtype)
+        wide = (None if t is None else t.double() for t in (ratio, mask))
+        expected = reference.pull_back(du.double(), fold.double(), bases.double(), *wide)
+        assert_close(dz, expected)
+        total = sums.sum(0) - expected.sum((0, 2))
+        assert total.norm() <= 2e-5 * expected.abs().sum()
+
+
+def run(x, weights, start, plan):
+    leaves = [x.detach().requires_grad_(), *(w.detach().requires_grad_() for w in weights)]
+    u, bases = block.block_context(leaves[0], BreadWeights(*leaves[1:]), start, plan)
+    return leaves, u, bases
+
+
+@pytest.mark.parametrize("dtype, layout", WAYS, ids=str)
+@pytest.mark.parametrize("shape", SHAPES[:3], ids=str)
+def test_the_gradient_is_that_of_the_reference(shape, dtype, layout):
+    """NMF, from the bases that the kernels found and the codes of plain float64: x and every weight."""
+    x, weights, start, _ = problem(shape, dtype)
+    x, weights = strided(x, layout), BreadWeights(*(w.to(dtype) for w in weights))
+    plan = BlockPlan("nmf", HAMS["nmf"], 1, dtype)
+    leaves, u, bases = run(x, weights, start, plan)
+    z = block_launches.apply_bread(x, weights.lower, weights.bias, dtype, out=dtype, rectify=True)
+    wide_z, wide_start = z.double(), start.double()
+    before = nmf.solve(wide_z, wide_start, nmf.first_codes(wide_z, wide_start), 1, 1e-6)[1].mT
+    wide = [t.detach().double().requires_grad_() for t in leaves]
+    expected = reference.context(*wide, bases.double(), before.double(), 1e-6)
+    assert_close(u, expected, slack=2)
+    cotangent = torch.randn(u.shape).to(dtype)
+    slopes = torch.autograd.grad(expected, wide, cotangent.double())
+    for found, slope, leaf in zip(torch.autograd.grad(u, leaves, cotangent), slopes, leaves, strict=True):
+        assert found.dtype == leaf.dtype
+        assert_close(found, slope, slack=3)  # a chain of roundings to dtype: u, dz, and each product
+
+
+@pytest.mark.parametrize("ham", HAMS)
+def test_only_what_is_needed(ham):
+    """A frozen bread has no gradient, and nothing is kept where nothing is differentiated."""
+    x, weights, start, _ = problem(SHAPES[0])
+    plan = BlockPlan(ham, HAMS[ham], 1, torch.float32)
+    for trained in range(4):
+        tensors = [x, *weights]
+        leaf = tensors[trained] = tensors[trained].detach().requires_grad_()
+        u, _ = block.block_context(tensors[0], BreadWeights(*tensors[1:]), start, plan)
+        assert torch.autograd.grad(u.sum(), leaf)[0].shape == leaf.shape
+    assert block.block_context(x, weights, start, plan)[0].grad_fn is None
+    with torch.no_grad():
+        assert block.block_context(x.requires_grad_(), weights, start, plan)[0].grad_fn is None
+
+
+@pytest.mark.parametrize("ham", HAMS)
+def test_what_is_found_is_never_what_was_given(ham):
+    x, weights, start, _ = problem(SHAPES[0])
+    bases = block.block_context(x, weights, start, BlockPlan(ham, HAMS[ham], 0, torch.float32))[1]
+    assert torch.equal(bases, start) and bases.data_ptr() != start.data_ptr()
+
+
+@pytest.mark.parametrize("ham", HAMS)
+def test_one_start_serves_all_samples(ham):
+    x, weights, start, _ = problem(SHAPES[0])
+    plan = BlockPlan(ham, HAMS[ham], 1, torch.float32)
+    one, each = (block.block_context(x, weights, s, plan) for s in (start[:1], start[:1].repeat(2, 1, 1)))
+    assert all(torch.equal(a, b) for a, b in zip(one, each, strict=True))
+
+
+@pytest.mark.parametrize("ham", HAMS)
+def test_the_same_bits_twice(ham):
+    x, weights, start, _ = problem(SHAPES[1])
+    plan = BlockPlan(ham, HAMS[ham], 1, torch.float32)
+    first, again = (
+        (u, *torch.autograd.grad(u.square().sum(), leaves))
+        for leaves, u, _ in (run(x, weights, start, plan) for _ in range(2))
+    )
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+
+
+@pytest.mark.parametrize("ham", HAMS)
+def test_a_second_derivative_is_refused(ham):
+    x, weights, start, _ = problem(SHAPES[0])
+    leaves, u, _ = run(x, weights, start, BlockPlan(ham, HAMS[ham], 0, torch.float32))
+    (slope,) = torch.autograd.grad(u.square().sum(), leaves[0], create_graph=True)
+    with pytest.raises(hb.OptionError, match=r"differentiated once.*backend='plain'"):
+        slope.square().sum().backward()
+
+
+def test_what_waits_for_the_backward_pass():
+    """x, z, C and Q, and what does not grow with n: neither D C nor u."""
+    x, weights, start, _ = problem((1, 24, 24, 200, 5), torch.bfloat16)
+    kept = []
+
+    def record(t):
+        kept.append(t)
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(record, lambda t: t):
+        run(x, BreadWeights(*(w.bfloat16() for w in weights)), start, BlockPlan("nmf", HAMS["nmf"], 1, torch.bfloat16))
+    large = [t for t in kept if 200 in t.shape]
+    assert sorted(tuple(t.shape) for t in large) == [(1, 24, 200)] * 2 + [(1, 200, 5)] * 2
+    assert all(t.dtype == torch.bfloat16 for t in large)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch's own check asks for it
+@pytest.mark.parametrize("ham", HAMS)
+def test_the_operator_is_what_it_says(ham):
+    x, weights, start, _ = problem((1, 24, 16, 20, 5))
+    names = BlockPlan(ham, HAMS[ham], 1, torch.float32)
+    torch.library.opcheck(block.block_op, (x, *weights, start, *names, False))
+    leaves = [x.requires_grad_(), *(w.requires_grad_() for w in weights)]
+    torch.library.opcheck(block.block_op, (*leaves, start, *names, True))
+    several = strided(x.detach().repeat(2, 1, 1), "channels last").requires_grad_()
+    torch.library.opcheck(block.block_op, (several, leaves[1], None, leaves[3], start, *names, True))
+
+
+@pytest.mark.parametrize("ham", HAMS)
+def test_the_operator_and_the_eager_call_agree(ham):
+    x, weights, start, _ = problem(SHAPES[0])
+    plan = BlockPlan(ham, HAMS[ham], 1, torch.float32)
+    leaves, u, _ = run(x, weights, start, plan)
+    slopes = torch.autograd.grad(u.square().sum(), leaves)
+    again = block.block_op(*leaves, start, *plan, True)[0]
+    assert torch.equal(again, u)
+    for a, b in zip(torch.autograd.grad(again.square().sum(), leaves), slopes, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_every_ham_says_whether_it_needs_its_input():
+    assert [block.keeps_input(name) for name in HAMS] == [True, True, False]
+    assert [block.rectifies(name) for name in HAMS] == [True, False, False]
+
+
+@pytest.mark.parametrize("b", [1, 3, 132])  # as many as a card has processors
+def test_prepare_clears_every_counter_and_copies_one_start_for_all(b, monkeypatch):
+    made = torch.empty
+
+    def poisoned(*shape, **options):
+        return made(*shape, **options).fill_(-7)
+
+    monkeypatch.setattr(torch, "empty", poisoned)
+    start = torch.rand(1, 8, 11)
+    ready = block_launches.prepare_inputs(torch.randn(8, 8), start, b, torch.float32, unit=False)
+    assert ready.counts.shape[0] == b and not ready.counts.any()
+    assert torch.equal(ready.initial, start.expand(b, -1, -1))
+    unit = block_launches.prepare_inputs(torch.randn(8, 8), start, b, torch.float32, unit=True).initial
+    assert_close(unit, (start.double() / start.double().norm(dim=1, keepdim=True)).expand(b, -1, -1))
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 7), (2, 5, 70, 3), (3, 2, 200)])
+def test_total(shape):
+    sums = torch.randn(shape)
+    assert_close(launcher.add_partial_sums(sums), sums.double().sum(1))

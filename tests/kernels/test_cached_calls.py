@@ -1,0 +1,131 @@
+"""Which calls are launches alone, so that a tape can stand for them. Kernels do nothing here; it is the host's part."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+
+import hamburger as hb
+
+pytest.importorskip("triton")
+from hamburger.kernels import (
+    block,
+    block_training,
+    cd,
+    cosine_hopper,
+    launch_cache,
+    launcher,
+    nmf,
+    nmf_hopper,
+    tiling,
+    vq,
+)
+from hamburger.kernels.tiling import ResidentGrid, StreamingGrid
+from hamburger.layers import fused_block
+
+pytestmark = [
+    pytest.mark.skipif(launcher.INTERPRETED, reason="kernels would run"),
+    pytest.mark.skipif(not tiling.has_gluon(), reason="Triton's Gluon is missing"),
+    pytest.mark.filterwarnings("ignore"),  # of numbers that nobody wrote
+]
+HAMS = {"nmf": nmf, "vq": vq, "cd": cd}
+SOLVE_RESIDENT = {
+    "nmf": (nmf_hopper, "solve_resident"),
+    "vq": (cosine_hopper, "solve_vq_resident"),
+    "cd": (cosine_hopper, "solve_cd_resident"),
+}
+
+
+@pytest.fixture
+def taped(monkeypatch):
+    """What was asked to be taped, and whether it can be."""
+    seen = {}
+
+    def keeping(solve, given, *facts):
+        outputs, kept, made = launch_cache.record_launches(solve, given)
+        seen[facts[0]] = made is not None
+        return outputs, kept
+
+    def watched(solve, given, *facts):
+        return keeping(lambda *given: (solve(*given), ()), given, *facts)[0]
+
+    def pretended(kernel, grid, *args, **options):
+        assert all(size <= 65_535 for size in grid[1:])  # what CUDA allows
+        if launcher.recorder.launches is not None:
+            launcher.recorder.launches.append(launcher.KernelLaunch(object(), grid, args))
+
+    launch = launcher.launch
+    for name, module in list(sys.modules.items()):
+        if name.startswith("hamburger.kernels"):
+            for attribute, value in list(vars(module).items()):
+                if value is launch:
+                    monkeypatch.setattr(module, attribute, pretended)
+    for module in (block, block_training, nmf, vq, cd):
+        monkeypatch.setattr(module, "launch_cached", watched)
+    monkeypatch.setattr(block_training, "launch_cached_saving", keeping)
+    monkeypatch.setattr(fused_block, "fuses", lambda *_: True)
+    return seen
+
+
+WHOLE, STREAMED = ResidentGrid(128, 64, 64, 1), StreamingGrid(128, 64, 1, 2)
+FORMS = {"one launch": (WHOLE, None), "one pass": (None, STREAMED), "several": (None, None)}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("ham", HAMS)
+@pytest.mark.parametrize(("b", "init"), [(1, "random"), (2, "random"), (2, "fixed")])
+def test_launches_alone(ham, form, b, init, taped, monkeypatch):
+    for module in HAMS.values():
+        monkeypatch.setattr(module, "resident_grid", lambda *_: FORMS[form][0])
+        monkeypatch.setattr(module, "streaming_grid", lambda *_: FORMS[form][1])
+    layer = hb.Hamburger(100, ham=ham, rank=20, init=init)
+    z = torch.randn(b, 100, 8, 8).bfloat16().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        layer.train()(z).sum().backward()
+        with torch.no_grad():
+            layer.eval()(z)
+    HAMS[ham].decompose(z.detach().flatten(2), torch.rand(b, 100, 20), steps=2)
+    solved_by_torch = ham == "cd" and form == "several"  # the ridge of its read-out
+    assert taped.pop("trained back")
+    assert set(taped) == {"trained", "finished", ham}
+    assert all(made != solved_by_torch for made in taped.values())
+
+
+def test_a_wide_layer(taped):
+    layer, z = hb.Hamburger(2048, rank=64, steps=1), torch.randn(1, 2048, 4, 4).bfloat16().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        layer.train()(z).sum().backward()
+    assert taped["trained"] and taped["trained back"]
+
+
+@pytest.mark.parametrize("ham", HAMS)
+def test_a_driver_without_room_for_one_launch(ham, taped, monkeypatch):
+    module, tried = HAMS[ham], []
+    monkeypatch.setattr(tiling, "_devices_without_cooperative", set())
+    monkeypatch.setattr(
+        tiling,
+        "resident_grid",
+        lambda x, *_: None if x.get_device() in tiling._devices_without_cooperative else FORMS["one launch"][0],
+    )
+    monkeypatch.setattr(module, "resident_grid", tiling.resident_grid)
+    monkeypatch.setattr(module, "streaming_grid", lambda *_: None)
+
+    def refused(*args, **options):
+        tried.append(ham)
+        raise RuntimeError("Triton Error [CUDA]: too many blocks in cooperative launch")
+
+    monkeypatch.setattr(*SOLVE_RESIDENT[ham], refused)
+    x, bases = torch.randn(1, 100, 64).bfloat16(), torch.rand(1, 100, 20)
+    for _ in range(2):
+        assert module.decompose(x, bases, steps=2)[2].shape == x.shape
+    assert tried == [ham]
+
+    def broken(*args, **options):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(*SOLVE_RESIDENT[ham], broken)
+    monkeypatch.setattr(tiling, "_devices_without_cooperative", set())
+    with pytest.raises(RuntimeError, match="out of memory"):
+        module.decompose(x, bases, steps=2)

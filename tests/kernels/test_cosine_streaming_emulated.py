@@ -1,0 +1,171 @@
+"""VQ and CD in one pass per sweep, as they are compiled for the card, emulated on a CPU: their values, and their races.
+
+At the default temperature, where a softmax asks for more digits than bfloat16 has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from unittest import mock
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from hamburger.kernels import cd, cosine_hopper, launcher, tiling, vq
+from hamburger.kernels.tiling import StreamingGrid
+from hamburger.linalg import normalize_columns
+
+if not tiling.has_gluon():
+    pytest.skip("Triton or its Gluon is missing", allow_module_level=True)
+
+from emulated import Emulated
+from ptx import Race
+from resident_solves import BETA, TEMPERATURE, error, poisoned_memory
+from test_cosine_resident_emulated import expected
+from test_resident_nonfinite import hasty, places, without
+
+pytestmark = [
+    pytest.mark.kernels,
+    pytest.mark.skipif(launcher.INTERPRETED, reason="an interpreted kernel is not compiled"),
+    pytest.mark.filterwarnings("ignore"),  # Triton's own news
+]
+
+
+@pytest.fixture(autouse=True)
+def poisoned():
+    with poisoned_memory():
+        yield
+
+
+def read_out(x, into, out, more, codes, y):
+    """What `readout_kernel` does."""
+    found = x.float().mT @ into
+    codes.copy_(found)
+    if y is not None:
+        y.copy_(out @ found.mT)
+
+
+def solve(
+    ham, b, d, n, r, steps, programs,
+    *, images=None, channels_last=False, dtype=torch.float32, product=True, beta=BETA, spoil=lambda x: None, start=None,
+):  # fmt: skip
+    """->   x, bases, and what came of them: D, C, D C, and for CD what the gradient needs"""
+    start = start or Emulated()
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(b, n, d, generator=draw).mT if channels_last else torch.randn(b, d, n, generator=draw)
+    x, bases = x.bfloat16(), normalize(torch.randn(b, d, r, generator=draw), dim=1)
+    spoil(x)
+    before = x.clone(), bases.clone()
+    cut = StreamingGrid(128 if d <= 128 else 256 if d <= 256 else 512, 64 if r <= 64 else 128, programs, images or b)
+    counts = torch.zeros(b, launcher.COUNTERS_PER_IMAGE, dtype=torch.int32)
+    with contextlib.ExitStack() as stack:
+        for module, name, stand_in in (
+            *((module, "resident_grid", lambda *_: None) for module in (vq, cd)),
+            *((module, "streaming_grid", lambda *_: cut) for module in (vq, cd)),
+            (cosine_hopper, "launch", start),
+            (cd, "_launch_readout", read_out),
+        ):
+            stack.enter_context(mock.patch.object(module, name, stand_in))
+        if ham == "vq":
+            found = (*vq.solve_factors(x, bases, steps, TEMPERATURE, product=product, codes=dtype, counts=counts), None)
+        else:
+            more = {"keep": True, "product": product, "codes": dtype, "counts": counts}
+            found = cd.solve_factors(x, bases, steps, TEMPERATURE, beta, **more)
+    assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip((x, bases), before, strict=True))
+    assert getattr(start, "shared", 0) <= cosine_hopper.streaming_bytes(cut.D, cut.R)
+    return x, bases, found
+
+
+CASES = {
+    "vq, several tiles of a program": ("vq", (1, 128, 320, 64, 2, 2), {}),
+    "vq, no sweep": ("vq", (1, 128, 112, 64, 0, 2), {}),
+    "vq, two images, all padded": ("vq", (2, 100, 208, 20, 2, 2), {}),
+    "vq, channels last, codes in bfloat16": (
+        "vq", (1, 128, 200, 64, 1, 2), {"channels_last": True, "dtype": torch.bfloat16}
+    ),
+    "vq, rank 100": ("vq", (1, 256, 192, 100, 1, 2), {}),
+    "cd, two images, all padded": ("cd", (2, 100, 208, 20, 2, 2), {}),
+    "cd, more parts than an update adds up": ("cd", (1, 128, 400, 64, 1, 6), {"product": False}),
+    "vq, three images, two in a launch, odd n": ("vq", (3, 100, 131, 20, 2, 2), {"images": 2}),
+    "cd, programs with few rows of D": ("cd", (1, 128, 640, 64, 2, 10), {}),
+    "cd, no ridge": ("cd", (1, 128, 112, 8, 1, 1), {"beta": 0.0}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("ham, sizes, more", CASES.values(), ids=CASES)
+def test_values(ham, sizes, more):
+    def spoil(x):
+        x[:, :, 17] = 0  # has no direction
+
+    x, bases, found = solve(ham, *sizes, spoil=spoil, **more)
+    assert found[1].dtype == more.get("dtype", torch.float32)
+    assert (found[2] is None) == (not more.get("product", True)) and (found[3] is None) == (ham == "vq")
+    assert found[2] is None or found[2].stride() == x.stride()
+    rounded = 3e-3 if "dtype" in more else 5e-4
+    wanted = expected(ham, x, bases, sizes[4], more.get("beta", BETA))
+    for value, exact, most in zip(found, wanted, (2e-4, rounded, 4e-3, 2e-4), strict=True):
+        assert value is None or error(value, exact) < most
+
+
+@pytest.mark.parametrize("d, r, beta", [(500, 64, 0.1), (200, 100, 0.01)])
+def test_the_ridge(d, r, beta):
+    """Of bases that all but coincide, one of them zero."""
+    draw = torch.Generator().manual_seed(0)
+    moved = torch.randn(2, d, 1, generator=draw) + 0.3 * torch.randn(2, d, r, generator=draw)
+    moved[:, :, 3] = 0
+    start = Emulated()
+    with mock.patch.object(cosine_hopper, "launch", start):
+        unit, found = cosine_hopper.launch_ridge_projector(
+            moved, beta, StreamingGrid(512 if d > 256 else 256, 64 if r <= 64 else 128, 1, 2)
+        )
+    exact = normalize_columns(moved.double())
+    assert error(unit, exact) < 1e-6
+    assert error(found, torch.linalg.solve(exact.mT @ exact + beta * torch.eye(r), exact.mT).mT) < 2e-4
+
+
+@pytest.mark.parametrize("n, channels_last", [(208, False), (131, False), (131, True)])
+def test_the_same_bits_whatever_the_order_of_the_programs(n, channels_last):
+    def outputs(order):
+        return solve("vq", 2, 100, n, 20, 1, 2, channels_last=channels_last, start=Emulated(order))[2][:3]
+
+    first = outputs(list)
+    for order in (lambda left: left[::-1], hasty()):
+        assert all(torch.equal(a, b) for a, b in zip(outputs(order), first, strict=True))
+
+
+def test_all_but_zero():
+    """Centroids so short that the eps of their length counts, when a sweep begins and when it has ended."""
+    x, bases, found = solve("cd", 1, 128, 112, 20, 2, 1, spoil=lambda x: x.mul_(1e-7))
+    wanted = expected("cd", x, bases, 2, BETA)
+    assert error(found[0], wanted[0]) < 2e-4 and wanted[0].norm(dim=1).min() < 0.5
+
+
+@pytest.mark.parametrize("ham", ["vq", "cd"])
+def test_nan_in_one_column_is_nan_in_all_that_is_found(ham):
+    def spoil(x):
+        x[0, 3, 70] = torch.nan
+
+    found = solve(ham, 2, 128, 112, 20, 1, 1, spoil=spoil)[2]
+    assert all(value is None or (value[0].isnan().all() and value[1].isfinite().all()) for value in found)
+
+
+@pytest.mark.parametrize(
+    "opcode, which, seen",
+    [
+        ("cp.async.wait_group", slice(0, 1), "cp.async that nobody"),
+        ("cp.async.wait_group", slice(1, 2), "cp.async that nobody"),  # the second piece
+        ("fence.proxy.async", slice(0, 1), "not written, fenced"),
+        ("fence.proxy.async", slice(1, None), "not written, fenced"),
+        ("wgmma.wait_group", slice(None), "in flight"),
+    ],
+)
+def test_what_is_missing_in_the_text_is_seen(opcode, which, seen):
+    """Else what the emulator says of the text as it is would mean little."""
+
+    def edit(text):
+        assert places(text, opcode)[which]
+        return without(text, *places(text, opcode)[which])
+
+    with pytest.raises(Race, match=seen):
+        solve("vq", 1, 256, 192, 64, 1, 1, start=Emulated(edit=edit))

@@ -1,0 +1,277 @@
+"""Launches made again with other memory. The programs here are Python's: they write through addresses, like kernels."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+from hamburger.kernels import cuda_graphs, launch_cache, launcher
+from hamburger.kernels.launch_cache import PackedTensors, pack_tensors
+from hamburger.kernels.launcher import KernelLaunch
+
+
+def floats(address, count):
+    return (ctypes.c_float * count).from_address(address)
+
+
+class Adds:
+    """out = left + right, `count` numbers. Arguments are tensors at first, addresses on a tape."""
+
+    def __call__(self, out, left, right, count):
+        out, left, right = (a if isinstance(a, int) else a.data_ptr() for a in (out, left, right))
+        floats(out, count)[:] = [a + b for a, b in zip(floats(left, count), floats(right, count), strict=True)]
+
+
+ADDS = Adds()
+
+
+@pytest.fixture(autouse=True)
+def on_the_cpu(monkeypatch):
+    monkeypatch.setattr(launch_cache, "launch_compiled", lambda program, grid, args, stream: program(*args))
+    monkeypatch.setattr(launch_cache, "current_stream", lambda: 0)
+    monkeypatch.setattr(launch_cache, "_cache", {})
+    monkeypatch.setattr(cuda_graphs, "is_capturing", lambda: False)
+    monkeypatch.setattr(cuda_graphs, "capture", lambda start: None)
+
+
+def launch(*args):
+    ADDS(*args)
+    if launcher.recorder.launches is not None:
+        launcher.recorder.launches.append(KernelLaunch(ADDS, (1, 1, 1), args))
+
+
+def solve(x, y, none):
+    """3 x + 2 y, by way of memory in between, and x + y, transposed."""
+    assert none is None
+    a, b, c = (torch.empty(6) for _ in range(3))
+    both, out = torch.empty(2, 3), torch.empty(8)[2:]
+    launch(both, x, y, 6)
+    launch(a, both, both, 6)
+    launch(b, x, a, 6)
+    launch(c, b, b, 6)  # b and c never need a's place at the same time as a
+    launch(out, b, torch.empty(0), 0)
+    launch(out, b, a, 6)
+    launch(out, b, x.new_empty(6), 6)
+    launch(out, b, a, 0)
+    launch(out, a, x, 6)
+    return out, both.mT
+
+
+def recorded(solve, given):
+    """Of what keeps nothing."""
+    return launch_cache.record_launches(lambda *given: (solve(*given), ()), given)
+
+
+def test_played_with_other_memory():
+    x, y = torch.rand(6), torch.rand(6)
+    found, _, made = recorded(solve, (x, y, None))
+    assert torch.allclose(found[0], 3 * x + 2 * y)
+    x, y = torch.rand(6), torch.rand(6)
+    for _ in range(3):
+        (out, both), _ = made.play((x.data_ptr(), y.data_ptr(), 0), x.device)
+        assert torch.allclose(out, 3 * x + 2 * y)
+        assert torch.allclose(both, (x + y).view(2, 3).T) and both.stride() == (1, 3)
+    assert made.workspace > 0
+
+
+def test_places_are_used_again_but_not_shared():
+    x, first, second, third = torch.rand(200), *(torch.empty(200) for _ in range(3))
+    launches = [
+        KernelLaunch(None, (1, 1, 1), (first, x)),
+        KernelLaunch(None, (1, 1, 1), (second, first)),
+        KernelLaunch(None, (1, 1, 1), (third, second)),
+    ]
+    places, size = launch_cache._pack(launches, {x.data_ptr()})
+    assert places[first.data_ptr()] == places[third.data_ptr()] != places[second.data_ptr()]
+    assert size == 2 * 1024
+
+
+def test_a_place_between_two_others():
+    big, small, other = torch.empty(1000), torch.empty(10), torch.empty(500)
+    together = [KernelLaunch(None, (1, 1, 1), (big, other)), KernelLaunch(None, (1, 1, 1), (other, small))]
+    places, size = launch_cache._pack(together, ())
+    assert len(set(places.values())) == 2 and size == 4096 + 2048
+
+
+def test_work_of_torch_is_noticed():
+    def with_torch(x):
+        out = torch.empty(6)
+        launch(out, x, x * 2, 6)
+        return (out,)
+
+    x = torch.rand(6)
+    (out,), _, made = recorded(with_torch, (x,))
+    assert made is None and torch.allclose(out, 3 * x)
+    assert launcher.recorder.launches is None
+
+
+def test_a_look_into_the_middle_of_something_given():
+    def middle(x):
+        out = torch.empty(3)
+        launch(out, x[3:], x[3:], 3)
+        return (out,)
+
+    assert recorded(middle, (torch.rand(6),))[2] is None
+
+
+def test_an_error_ends_the_record():
+    def fails(x):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        recorded(fails, (torch.rand(6),))
+    assert launcher.recorder.launches is None
+
+
+class OnCard(torch.Tensor):
+    """A tensor that says it is on a card."""
+
+    is_cuda = True
+
+    def get_device(self):
+        return 0
+
+
+def on_card(values):
+    return torch.as_tensor(values, dtype=torch.float32).as_subclass(OnCard)
+
+
+def test_which_calls_are_of_one_kind():
+    calls = []
+
+    def counted(x, y):
+        calls.append(len(x))
+        out = torch.empty(len(x))
+        launch(out, x, y, len(x))
+        return (out,)
+
+    def play(x, y, *facts):
+        (out,) = launch_cache.launch_cached(counted, (x, y), *facts)
+        assert torch.allclose(torch.Tensor(out), torch.Tensor(x + y))
+
+    x, y = on_card(torch.rand(6)), on_card(torch.rand(6))
+    play(x, y, "a")
+    play(x, y, "a")
+    play(on_card(torch.rand(6)), y, "a")
+    assert calls == [6]
+    play(x, y, "b")  # other facts
+    play(on_card(torch.rand(5)), on_card(torch.rand(5)), "a")  # another size
+    assert calls == [6, 6, 5]
+    play(x, x, "a")  # one tensor twice: which address is whose?
+    assert calls == [6, 6, 5, 6]
+    away = on_card(torch.rand(6))
+    away.get_device = lambda: 1
+    play(x, away, "a")  # somebody has moved it
+    assert calls == [6, 6, 5, 6, 6]
+
+
+def test_what_a_kind_is():
+    whole, seen = on_card(torch.rand(4, 6)), []
+    others = whole[:3], whole.mT, on_card(torch.rand(24))[1:7].view(1, 6), whole[1:2]
+
+    def counted(x):
+        seen.append(x)
+        return (torch.empty(1),)
+
+    for x in (whole, *others, on_card(torch.rand(4, 6)), whole):
+        launch_cache.launch_cached(counted, (x,))
+    assert len(seen) == 5
+
+
+def forward(x, y):
+    """x + y, and what `backward` looks at: 2 (x + y), nothing, and 3 x + 2 y, transposed."""
+    out, twice, more = torch.empty(6), torch.empty(6), torch.empty(2, 3)
+    launch(out, x, y, 6)
+    launch(twice, out, out, 6)
+    launch(more, twice, x, 6)
+    return (out,), (twice, torch.empty(0, dtype=torch.bfloat16), more.mT)
+
+
+def test_what_is_kept_is_one_piece_and_goes_on_to_another_tape():
+    calls = []
+
+    def step(x, y):
+        def ahead(x, y):
+            calls.append("forward")
+            return forward(x, y)
+
+        def backward(x, *of_bundle):
+            calls.append("backward")
+            twice, nothing, more = PackedTensors(of_bundle, kept.layout).tensors()
+            assert nothing.shape == (0,) and more.shape == (3, 2) and more.stride() == (1, 3)
+            out = torch.empty(6)
+            launch(out, twice, more, 6)
+            launch(out, out, x, 6)
+            return (out,)
+
+        (out,), kept = launch_cache.launch_cached_saving(ahead, (x, y), "forward")
+        (back,) = launch_cache.launch_cached(
+            backward, (x, *(t.as_subclass(OnCard) for t in kept.kept)), "backward", kept.layout
+        )
+        return torch.Tensor(out), kept, torch.Tensor(back)
+
+    for _ in range(3):
+        x, y = on_card(torch.rand(6)), on_card(torch.rand(6))
+        out, kept, back = step(x, y)
+        assert len(kept.kept) == 1
+        x, y = torch.Tensor(x), torch.Tensor(y)
+        assert torch.allclose(out, x + y)
+        assert torch.allclose(back, 6 * x + 4 * y)
+        twice, _, more = kept.tensors()
+        assert torch.allclose(twice, 2 * out) and torch.allclose(more, (3 * x + 2 * y).view(2, 3).T)
+    assert calls == ["forward", "backward"]
+
+
+def test_a_bundle_that_was_brought_back_into_the_middle_of_something():
+    first = pack_tensors([torch.rand(6), torch.rand(6)])
+    (memory,), layout = first.kept, first.layout
+
+    def backward(dy, memory):
+        left, right = PackedTensors((memory,), layout).tensors()
+        out = torch.empty(6)
+        launch(out, left, right, 6)
+        return (out,)
+
+    staged = torch.zeros(3 * len(memory), dtype=torch.uint8)[512:][: len(memory)].copy_(memory)
+    dy, expected = torch.rand(6), sum(first.tensors())
+    (out,), _, made = recorded(backward, (dy, staged))
+    assert torch.allclose(out, expected)
+    (out,), _ = made.play((dy.data_ptr(), memory.data_ptr()), dy.device)
+    assert torch.allclose(out, expected)
+
+
+def test_two_outputs_in_one_memory_and_one_that_was_given():
+    def shared(x):
+        both = torch.empty(12)
+        launch(both[:6], x, x, 6)
+        launch(both[6:], x, x, 6)
+        return both[:6], both[6:]
+
+    def given(x):
+        launch(x, x, x, 6)
+        return (x.view(2, 3),)
+
+    assert recorded(shared, (torch.rand(6),))[2] is None
+    assert recorded(given, (torch.rand(6),))[2] is None
+
+
+def test_two_that_are_kept_in_one_memory_stay_apart():
+    def shared(x):
+        both = torch.empty(12)
+        launch(both[:6], x, x, 6)
+        launch(both[6:], x, x, 6)
+        return (), (both[:6], both[6:])
+
+    _, kept, made = launch_cache.record_launches(shared, (torch.rand(6),))
+    assert made is None and kept.layout is None and len(kept.tensors()) == 2
+
+
+def test_not_too_many(monkeypatch):
+    monkeypatch.setattr(launch_cache, "MAX_CACHED", 2)
+    for n in range(1, 6):
+        x, y = on_card(torch.rand(n)), on_card(torch.rand(n))
+        launch_cache.launch_cached(lambda x, y: (torch.empty(1),), (x, y))
+    assert len(launch_cache._cache) <= 2

@@ -1,0 +1,79 @@
+"""NMF in one launch, as it is compiled for the card, emulated on a CPU: its values, whatever the order of programs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hamburger.kernels import launcher, tiling
+from hamburger.kernels.tiling import ResidentGrid, fit_resident
+
+if not tiling.has_gluon():
+    pytest.skip("Triton or its Gluon is missing", allow_module_level=True)
+
+from emulated import Emulated
+from resident_solves import EPS, H200, NEEDS, SMALL, at_random, error, poisoned_memory, solve
+
+pytestmark = [
+    pytest.mark.kernels,
+    pytest.mark.skipif(launcher.INTERPRETED, reason="an interpreted kernel is not compiled"),
+    pytest.mark.filterwarnings("ignore"),  # Triton's own news
+]
+
+
+@pytest.fixture(autouse=True)
+def poisoned():
+    with poisoned_memory():
+        yield
+
+
+def reference(x, d, steps, eps=EPS):
+    """float64, one image, by way of the whole of D C.   x: d n   d: d r   ->   D, C, D C, C / (D^T D C + eps)"""
+    x, d = x.double(), d.double()
+    likes = torch.exp(d.T @ x)
+    c = likes / likes.sum(0)
+    for step in range(steps + 1):
+        ratio = c / (d.T @ (d @ c) + eps)
+        c = ratio * (d.T @ x)
+        if step < steps:
+            d = d * (x @ c.T) / (d @ c @ c.T + eps)
+    return d, c, d @ c, ratio
+
+
+CASES = {
+    "plain": ((1, 128, 200, 64, 2), {}),
+    "no sweep": ((1, 128, 200, 64, 0), {}),
+    "two images, all padded": ((2, 100, 130, 20, 2), {}),
+    "odd n, and 0 / 0 beyond it": ((1, 100, 131, 20, 2), {"eps": 0.0}),
+    "channels last, codes in bfloat16": ((1, 128, 200, 64, 1), {"channels_last": True, "dtype": torch.bfloat16}),
+    "a unit of four columns for each of many programs": ((1, 128, 8_200, 64, 1), {"keep": False}),
+    "rank 100": ((1, 256, 300, 100, 1), {}),
+    "the paper's d in 128 columns": ((1, 512, 300, 64, 2), {"card": SMALL}),
+}
+
+
+@pytest.mark.parametrize("sizes, more", CASES.values(), ids=CASES)
+def test_values(sizes, more):
+    start = Emulated()
+    x, bases, (d, c, y, ratio) = solve("nmf", *sizes, start, **more)
+    assert start.compiled.metadata.launch_cooperative_grid  # its programs wait for each other
+    assert y.stride() == x.stride() and c.dtype == more.get("dtype", torch.float32)
+    assert (ratio is None) == (not more.get("keep", True))
+    for i in range(len(x)):
+        wanted = reference(x[i], bases[i], sizes[-1], more.get("eps", EPS))
+        assert max(map(error, (d[i], c[i].T, y[i]), wanted)) < 5e-3
+        assert ratio is None or error(ratio[i].T, wanted[3]) < 5e-3
+
+
+def test_the_cases_are_cut_in_different_ways():
+    cuts = {fit_resident(*sizes[:4], more.get("card", H200), NEEDS["nmf"]) for sizes, more in CASES.values()}
+    assert {ResidentGrid(128, 64, 128, 65), ResidentGrid(256, 128, 64, 5), ResidentGrid(512, 64, 128, 3)} < cuts
+
+
+def test_the_same_bits_whatever_the_order_of_the_programs():
+    def outputs(order):
+        return solve("nmf", 2, 100, 130, 20, 2, Emulated(order))[2]
+
+    first = outputs(list)
+    for order in (lambda left: left[::-1], at_random(0)):
+        assert all(torch.equal(a, b) for a, b in zip(first, outputs(order), strict=True))

@@ -1,0 +1,118 @@
+"""The emulated one-launch kernels the other way round: what is spoiled in the text of PTX must be seen.
+
+Else what the emulator says of the text as it is, in the other tests, would mean little.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+
+from hamburger.kernels import launcher, tiling
+
+if not tiling.has_gluon():
+    pytest.skip("Triton or its Gluon is missing", allow_module_level=True)
+
+from emulated import Emulated, compile_as_triton_would
+from ptx import Hang, Race
+from resident_solves import poisoned_memory, solve
+
+pytestmark = [
+    pytest.mark.kernels,
+    pytest.mark.skipif(launcher.INTERPRETED, reason="an interpreted kernel is not compiled"),
+    pytest.mark.filterwarnings("ignore"),  # Triton's own news
+]
+SIZES = 1, 128, 104, 64, 1  # two programs, each of which updates a part of D
+
+
+@pytest.fixture(autouse=True)
+def poisoned():
+    with poisoned_memory():
+        yield
+
+
+@pytest.fixture(params=["nmf", "vq", "cd"])
+def ham(request):
+    return request.param
+
+
+@pytest.fixture
+def text(ham):
+    found = []
+    solve(ham, *SIZES, lambda kernel, _, *args, **options: found.append(compile_as_triton_would(kernel, args, options)))
+    return found[0][0].asm["ptx"]
+
+
+@pytest.fixture
+def spoiled(ham):
+    """Run another text."""
+    return lambda text: solve(ham, *SIZES, Emulated(edit=lambda _: text))
+
+
+def hasty():
+    """An order of programs in which the first has most of the turns: it goes on where it should wait for others."""
+    rounds = itertools.count()
+    return lambda left: left if next(rounds) % 8 == 7 else left[:1]
+
+
+def places(text, opcode):
+    """The lines of an instruction."""
+    return [i for i, line in enumerate(text.split("\n")) if re.match(rf"\s*(@!?%\w+\s+)?{re.escape(opcode)}\b", line)]
+
+
+def without(text, *lines):
+    return "\n".join(line for i, line in enumerate(text.split("\n")) if i not in lines)
+
+
+def test_nothing_is_wrong_with_the_text_itself(text, spoiled):
+    spoiled(text)
+
+
+def test_every_fence_is_needed(text, spoiled):
+    fences = places(text, "fence.proxy.async")
+    assert len(fences) >= 3
+    for fence in fences:
+        with pytest.raises(Race, match="wgmma reads what was not written, fenced"):
+            spoiled(without(text, fence))
+
+
+def test_every_barrier_behind_a_fence_is_needed(text, spoiled):
+    for fence in places(text, "fence.proxy.async"):
+        product = min(place for place in places(text, "wgmma.mma_async") + places(text, "bra") if place > fence)
+        with pytest.raises(Race, match="wgmma reads what was not written, fenced"):
+            spoiled(without(text, *(place for place in places(text, "bar.sync") if fence < place < product)))
+
+
+def test_what_is_written_comes_before_every_arrival(text, spoiled):
+    for arrival in places(text, "red.global") + places(text, "atom.global"):
+        stored = max(place for place in places(text, "st.global") if place < arrival)
+        with pytest.raises(Race, match=r"bar\.sync"):
+            spoiled(without(text, *(place for place in places(text, "bar.sync") if stored < place < arrival)))
+
+
+def test_an_arrival_has_to_release(text, spoiled):
+    with pytest.raises(Race, match="with no barrier after program"):
+        spoiled(text.replace(".release.", ".relaxed."))
+
+
+def test_a_program_has_to_wait(ham, text, spoiled):
+    polls = [found.span() for found in re.finditer(r"@first ld\.acquire\.gpu\.global\.b32 seen,[^;]*;", text)]
+    assert len(polls) == (3 if ham == "cd" else 2)
+    for first, end in polls:
+        with pytest.raises(Race, match="with no barrier after"):
+            spoiled(text[:first] + "mov.b32 seen, 0x7FFFFFFF;" + text[end:])  # all have come, it seems
+
+
+def test_products_have_to_be_waited_for(text, spoiled):
+    with pytest.raises(Race, match="in flight"):
+        spoiled(without(text, *places(text, "wgmma.wait_group")))
+
+
+def test_a_program_that_never_arrives_is_seen(ham):
+    def one_less(kernel, grid, *args, **options):
+        Emulated()(kernel, (grid[0] - 1, *grid[1:]), *args, **options)
+
+    with pytest.raises(Hang, match=r"programs \[0\] wait for ever"):
+        solve(ham, *SIZES, one_less)

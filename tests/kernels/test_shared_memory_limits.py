@@ -1,0 +1,36 @@
+"""The largest tiles, compiled for a card that is not there, fit the room that `solvers.backend` asks for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+triton = pytest.importorskip("triton")
+
+from test_block_compiles import Compiler  # noqa: E402
+
+from hamburger.hams.fused import ROOM  # noqa: E402
+from hamburger.kernels import (  # noqa: E402
+    cd,
+    launcher,
+    nmf,
+)
+
+pytestmark = [
+    pytest.mark.kernels,
+    pytest.mark.skipif(launcher.INTERPRETED, reason="an interpreted kernel is not compiled"),
+    pytest.mark.filterwarnings("ignore"),  # Triton's own news
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("rank", ROOM)
+def test_the_read_outs_fit(rank, dtype, monkeypatch):
+    x, bases = torch.rand(1, 1024, 64).to(dtype), torch.rand(1, 1024, rank)
+    made = Compiler(nmf.readout_kernel), Compiler(cd.readout_kernel)
+    monkeypatch.setattr(nmf, "readout_kernel", made[0])
+    monkeypatch.setattr(cd, "readout_kernel", made[1])
+    monkeypatch.setattr(launcher, "gram_matrix", lambda bases, dtype, t: torch.empty(1, rank, rank))
+    nmf._solve_by_steps(x, bases, 0, 1e-6, True, True)
+    cd._launch_readout(x, bases, bases, None, torch.empty(1, 64, rank), x)
+    assert all(kernel.compiled.metadata.shared <= ROOM[rank] for kernel in made)

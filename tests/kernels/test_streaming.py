@@ -1,0 +1,94 @@
+"""One pass over X per sweep, as far as a machine without a GPU can tell: its cut, and that it compiles for the card."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+from resident_solves import H200
+
+from hamburger.kernels import cosine_hopper, tiling
+from hamburger.kernels import nmf_hopper as nmf
+from hamburger.kernels.tiling import GpuProperties, StreamingGrid
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Triton's own news
+
+
+@pytest.fixture(params=[nmf.streaming_bytes, cosine_hopper.streaming_bytes], ids=["nmf", "vq and cd"])
+def cut(request):
+    return lambda *sizes: tiling.fit_streaming(*sizes, request.param)
+
+
+def test_programs_are_as_many_as_multiprocessors_and_not_more_than_tiles(cut):
+    assert cut(1, 512, 65_536, 64, H200) == StreamingGrid(D=512, R=64, programs=132, images=1)
+    assert cut(2, 500, 40_001, 50, H200) == StreamingGrid(D=512, R=64, programs=66, images=2)
+    assert cut(9, 256, 100, 128, H200) == StreamingGrid(D=256, R=128, programs=2, images=9)
+    assert cut(16, 512, 4_225, 64, H200) == StreamingGrid(D=512, R=64, programs=8, images=16)
+
+
+@pytest.mark.parametrize("b", [1, 2, 100, 131, 132, 133, 200, 1_000])
+def test_all_programs_of_a_launch_have_room_at_once(cut, b):
+    found = cut(b, 8, 10**6, 8, H200)
+    assert found.programs >= 1 and found.programs * found.images <= H200.processors
+    launches = -(-b // found.images)
+    assert launches == -(-b // H200.processors)
+
+
+@pytest.mark.parametrize("b, d, r", [(1, 513, 64), (1, 512, 100), (1, 512, 129), (70_000, 8, 8)])
+def test_what_does_not_fit(cut, b, d, r):
+    assert cut(b, d, 65_536, r, H200) is None
+
+
+@pytest.mark.parametrize("card", [GpuProperties((8, 0), 108, 166_912), GpuProperties((10, 0), 148, 232_448)])
+def test_other_cards(cut, card):
+    assert cut(1, 512, 65_536, 64, card) is None
+
+
+def test_a_tensor_on_the_cpu():
+    assert tiling.streaming_grid(torch.zeros(1, 512, 64, dtype=torch.bfloat16), 64, nmf.streaming_bytes) is None
+
+
+def test_which_x_can_be_copied_in_the_background():
+    x = torch.zeros(2, 32, 64, dtype=torch.bfloat16)
+    assert (
+        tiling.can_copy_async(x)
+        and tiling.can_copy_async(x[:1].expand(2, -1, -1))
+        and tiling.can_copy_async(x[..., 16:])
+    )
+    odd_rows = torch.zeros(2, 32, 65, dtype=torch.bfloat16)[..., :64]
+    others = x.mT.contiguous().mT, x[..., ::2], x[..., 1:33], x[..., :63], odd_rows
+    assert not any(map(tiling.can_copy_async, others))
+
+
+SIZES = [(512, 64)]  # others, and NMF: `test_streaming_emulated.py` and `test_cosine_streaming_emulated.py`
+
+
+@pytest.mark.parametrize("READOUT", [False, True])
+@pytest.mark.parametrize("D, R", SIZES)
+@pytest.mark.kernels
+def test_vq_and_cd_compile_for_hopper_within_their_shared_memory(D, R, READOUT):
+    pytest.importorskip("triton.experimental.gluon")
+    from aot import compiled_for_hopper
+
+    from hamburger.kernels.hopper.cosine_streaming import cosine_streaming_kernel
+
+    sizes = {"D": D, "R": R, "BN": tiling.BN, "num_warps": 8, "s_xn": 1, "s_yn": 1}
+    flags = {"N_FAST": True, "ASYNC": True, "FIRST": True, "CENTROIDS": False, "READOUT": READOUT, "Y": READOUT}
+    kernel = compiled_for_hopper(
+        cosine_streaming_kernel, sizes | flags, half=("p_x", "p_y"), divisible=("p_x", "n", "s_xb", "s_xd")
+    )
+    assert "wgmma.mma_async" in kernel.asm["ptx"] and "cp.async" in kernel.asm["ptx"]
+    assert kernel.metadata.shared <= cosine_hopper.streaming_bytes(D, R)
+
+
+@pytest.mark.parametrize("D, R", SIZES)
+@pytest.mark.kernels
+def test_the_ridge_needs_no_more_than_a_sweep(D, R):
+    pytest.importorskip("triton.experimental.gluon")
+    from aot import compiled_for_hopper
+
+    from hamburger.kernels.hopper.ridge import ridge_kernel
+
+    kernel = compiled_for_hopper(ridge_kernel, {"D": D, "R": R, "num_warps": 8})
+    assert kernel.metadata.shared <= cosine_hopper.streaming_bytes(D, R)

@@ -1,0 +1,111 @@
+"""NMF with one pass over X per sweep, as it is compiled for the card, emulated on a CPU: its values, and its races."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from hamburger.kernels import launcher, nmf_hopper, tiling
+from hamburger.kernels.tiling import StreamingGrid
+
+if not tiling.has_gluon():
+    pytest.skip("Triton or its Gluon is missing", allow_module_level=True)
+
+from emulated import Emulated
+from ptx import Race
+from resident_solves import EPS, error, poisoned_memory
+from test_resident_emulated import reference
+from test_resident_nonfinite import hasty, places, without
+
+pytestmark = [
+    pytest.mark.kernels,
+    pytest.mark.skipif(launcher.INTERPRETED, reason="an interpreted kernel is not compiled"),
+    pytest.mark.filterwarnings("ignore"),  # Triton's own news
+]
+
+
+@pytest.fixture(autouse=True)
+def poisoned():
+    with poisoned_memory():
+        yield
+
+
+def solve(
+    b, d, n, r, steps, programs,
+    *, images=None, channels_last=False, dtype=torch.float32, keep=True, product=True, emulated=None,
+):  # fmt: skip
+    """->   x, bases, and what came of them: D, C, D C, and what the gradient needs"""
+    emulated = emulated or Emulated()
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(b, n, d, generator=draw).mT if channels_last else torch.randn(b, d, n, generator=draw)
+    x, bases = x.abs().bfloat16(), normalize(torch.randn(b, d, r, generator=draw).abs(), dim=1)
+    before = x.clone(), bases.clone()
+    cut = StreamingGrid(128 if d <= 128 else 256 if d <= 256 else 512, 64 if r <= 64 else 128, programs, images or b)
+    counts = torch.zeros(b, launcher.COUNTERS_PER_IMAGE, dtype=torch.int32)
+    with mock.patch.object(nmf_hopper, "launch", emulated):
+        found = nmf_hopper.solve_streaming(
+            x, bases, cut, steps, EPS, keep=keep, product=product, dtype=dtype, counts=counts
+        )
+    assert torch.equal(x, before[0]) and torch.equal(bases, before[1])
+    assert emulated.shared <= nmf_hopper.streaming_bytes(cut.D, cut.R)
+    assert ("cp.async" in emulated.compiled.asm["ptx"]) == (n % 16 == 0 and not channels_last)
+    return x, bases, found
+
+
+CASES = {
+    "several tiles of a program": ((1, 128, 320, 64, 2, 2), {}),
+    "no sweep": ((1, 128, 100, 64, 0, 2), {}),
+    "two images, all padded": ((2, 100, 208, 20, 2, 2), {}),
+    "channels last, codes in bfloat16": ((1, 128, 200, 64, 1, 2), {"channels_last": True, "dtype": torch.bfloat16}),
+    "more parts than an update adds up": ((1, 128, 400, 64, 1, 6), {"keep": False}),
+    "rank 100": ((1, 256, 192, 100, 1, 2), {}),
+    "three images, two in a launch, odd n": ((3, 100, 131, 20, 3, 2), {"images": 2}),
+    "programs with two units of D and with one": ((1, 128, 640, 64, 2, 10), {}),
+    "the paper's d": ((1, 512, 176, 64, 1, 1), {"product": False}),
+}
+
+
+@pytest.mark.parametrize("sizes, more", CASES.values(), ids=CASES)
+def test_values(sizes, more):
+    x, bases, (d, c, y, ratio) = solve(*sizes, **more)
+    assert c.dtype == more.get("dtype", torch.float32)
+    assert (ratio is None) == (not more.get("keep", True)) and (y is None) == (not more.get("product", True))
+    assert y is None or y.stride() == x.stride()
+    for i in range(len(x)):
+        wanted = reference(x[i], bases[i], sizes[4])
+        assert max(map(error, (d[i], c[i].T), wanted)) < 5e-3
+        assert y is None or error(y[i], wanted[2]) < 5e-3
+        assert ratio is None or error(ratio[i].T, wanted[3]) < 5e-3
+
+
+def test_the_same_bits_whatever_the_order_of_the_programs():
+    def outputs(order):
+        return solve(2, 100, 200, 20, 1, 2, emulated=Emulated(order))[2]
+
+    first = outputs(list)
+    for order in (lambda left: left[::-1], hasty()):
+        assert all(torch.equal(a, b) for a, b in zip(outputs(order), first, strict=True))
+
+
+@pytest.mark.parametrize(
+    "opcode, which, seen",
+    [
+        ("cp.async.wait_group", slice(0, 1), "cp.async that nobody"),
+        ("cp.async.wait_group", slice(1, None), "cp.async that nobody"),
+        ("fence.proxy.async", slice(0, 1), "not written, fenced"),
+        ("fence.proxy.async", slice(1, None), "not written, fenced"),  # newer compilers add some of their own
+        ("wgmma.wait_group", slice(None), "in flight"),
+    ],
+)
+def test_what_is_missing_in_the_text_is_seen(opcode, which, seen):
+    """Else what the emulator says of the text as it is would mean little."""
+
+    def edit(text):
+        assert places(text, opcode)[which]
+        return without(text, *places(text, opcode)[which])
+
+    with pytest.raises(Race, match=seen):
+        solve(1, 128, 192, 64, 2, 1, emulated=Emulated(edit=edit))
