@@ -9,7 +9,7 @@ from torch import nn
 import hamburger as hb
 from hamburger.contexts import create_context
 from hamburger.errors import InputError, OptionError, ShapeError
-from hamburger.inspect.atoms import code_maps, factors, ham_layers
+from hamburger.inspect.atoms import code_maps, list_ham_layers, solve_layer
 from hamburger.layers.ham import HamLayer
 
 IMAGE = (3, 12, 20)
@@ -43,7 +43,7 @@ def test_maps_are_the_codes_of_decompose(name):
 def test_factors_multiply_to_what_the_layer_returns(axis):
     layer = HamLayer(hb.NMF(rank=3), 8, heads=2, axis=axis)
     x = torch.rand(2, 8, 15)
-    found = factors(layer.train(), x)
+    found = solve_layer(layer.train(), x)
     product = found.bases @ found.codes
     product = product if axis == "spatial" else product.mT
     torch.testing.assert_close(product.unflatten(0, (2, 2)).flatten(1, 2), layer.eval()(x))
@@ -61,7 +61,7 @@ def test_heads_and_dual_hams_are_told_apart():
 def test_a_ham_deep_inside_is_found():
     net = network(create_context("lightham", 32, rank=3))
     net[0], net[2] = nn.Conv2d(3, 32, 3, stride=4, padding=1), nn.Conv2d(32, 2, 1)
-    assert list(ham_layers(net)) == ["1.hamburger.ham"]
+    assert list(list_ham_layers(net)) == ["1.hamburger.ham"]
     assert code_maps(net, torch.rand(IMAGE), layer="1").maps.shape == (1, 1, 3, 3, 5)
 
 

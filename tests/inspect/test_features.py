@@ -11,7 +11,7 @@ import hamburger as hb
 from hamburger.errors import OptionError, UnknownNameError
 from hamburger.inspect.plots import plot_convergence, plot_errors, plot_maps, plot_series, plot_spectrum
 from hamburger.inspect.solves import convergence, gradient_series, reconstruction_errors
-from hamburger.inspect.spectrum import feature_maps, spectrum, strongest
+from hamburger.inspect.spectra import feature_maps, spectrum, strongest
 
 IMAGES = torch.rand(2, 3, 6, 5, generator=torch.Generator().manual_seed(1))
 

@@ -10,10 +10,10 @@ from torch import nn
 
 import hamburger as hb
 from hamburger.errors import InputError, UnknownNameError
-from hamburger.inspect import network
+from hamburger.inspect import context_statistics
+from hamburger.inspect.context_statistics import COUNTS, compare_gradients, measure_context, silent_share
 from hamburger.inspect.hooks import attention_layers, attention_maps
-from hamburger.inspect.network import COUNTS, gradients, look_inside, silent
-from hamburger.inspect.spectrum import cumulative_energy, effective_rank
+from hamburger.inspect.spectra import cumulative_energy, effective_rank
 
 
 def test_effective_rank_of_known_spectra():
@@ -27,7 +27,7 @@ def test_effective_rank_of_known_spectra():
 def test_silent_channels_are_counted():
     x = torch.ones(1, 4, 3, 3)
     x[0, 1], x[0, 3] = 0.0, 1e-4
-    assert silent(x).tolist() == [0.5]
+    assert silent_share(x).tolist() == [0.5]
 
 
 class Net(nn.Module):
@@ -47,8 +47,8 @@ def test_every_measure_is_there_and_nothing_is_changed(ham):
     net = Net(ham).train()
     state = {name: value.clone() for name, value in net.state_dict().items()}
     batch = torch.rand(2, 3, 6, 6), torch.randint(0, 4, (2, 6, 6))
-    found = look_inside(net, [batch, batch])
-    assert found == look_inside(net, [batch])
+    found = measure_context(net, [batch, batch])
+    assert found == measure_context(net, [batch])
     assert {"rank_before", "rank90_after", "silent_before", "cosine_one_step", "norm_truncated2"} <= set(found)
     assert 1 <= found["rank_after"] <= 8
     assert net.training and all(parameter.grad is None for parameter in net.parameters())
@@ -59,7 +59,7 @@ def test_one_sweep_kept_is_bptt_where_there_is_one_sweep():
     """VQ's start is no function of x, so that with K = 1 the last sweep is all there is."""
     torch.manual_seed(0)
     net = Net("vq", steps=1, temperature=1.0)
-    found = gradients(net, torch.rand(1, 3, 6, 6), torch.randint(0, 4, (1, 6, 6)), "head.context.ham")
+    found = compare_gradients(net, torch.rand(1, 3, 6, 6), torch.randint(0, 4, (1, 6, 6)), "head.context.ham")
     assert found["cosine_truncated1"] == pytest.approx(1.0, abs=1e-6)
     assert found["norm_truncated1"] == pytest.approx(1.0, abs=1e-6)
     assert found["cosine_one_step"] < 1
@@ -67,9 +67,13 @@ def test_one_sweep_kept_is_bptt_where_there_is_one_sweep():
 
 def test_an_exploded_bptt_leaves_no_nan_behind(monkeypatch):
     torch.manual_seed(0)
-    pulled = network._pulled
-    monkeypatch.setattr(network, "_pulled", lambda *a: pulled(*a) * (float("inf") if a[-1] == "bptt" else 1.0))
-    assert gradients(Net("cd"), torch.rand(1, 3, 6, 6), torch.randint(0, 4, (1, 6, 6)), "head.context.ham") == {}
+    pulled = context_statistics._pulled
+    monkeypatch.setattr(
+        context_statistics, "_pulled", lambda *a: pulled(*a) * (float("inf") if a[-1] == "bptt" else 1.0)
+    )
+    assert (
+        compare_gradients(Net("cd"), torch.rand(1, 3, 6, 6), torch.randint(0, 4, (1, 6, 6)), "head.context.ham") == {}
+    )
 
 
 class Attending(Net):
@@ -90,7 +94,7 @@ def test_the_rank_of_attention_is_that_of_its_matrix(name, options, heads):
     n, m = 36, 9 if options.get("pool") else 36
     assert maps.shape == (2, heads, n, m)
     torch.testing.assert_close(maps.sum(3), torch.ones(2, heads, n))
-    found = look_inside(net, [(images, labels)])
+    found = measure_context(net, [(images, labels)])
     matrices = maps.flatten(0, 1).double().detach().numpy()
     sizes = np.linalg.svd(matrices, compute_uv=False) ** 2
     shares = sizes / sizes.sum(1, keepdims=True)
@@ -109,7 +113,7 @@ def test_the_rank_of_attention_is_that_of_its_matrix(name, options, heads):
 
 def test_a_ham_hands_on_no_more_than_its_rank():
     torch.manual_seed(0)
-    found = look_inside(Net("nmf"), [(torch.rand(2, 3, 6, 6), torch.randint(0, 4, (2, 6, 6)))])
+    found = measure_context(Net("nmf"), [(torch.rand(2, 3, 6, 6), torch.randint(0, 4, (2, 6, 6)))])
     assert found["bound"] == 2 and found["numerical_ham"] <= 2 and 1 <= found["rank_ham"] <= 2
     assert found["spectrum_ham"][1] == pytest.approx(1, abs=1e-6)
     assert "rank_attention" not in found
@@ -128,6 +132,6 @@ def test_attention_layers_are_found_and_missed_by_name():
 
 def test_mistakes_are_named():
     with pytest.raises(UnknownNameError, match=r"did you mean 'head\.context'"):
-        look_inside(Net("nmf"), [(torch.rand(1, 3, 4, 4), torch.zeros(1, 4, 4).long())], layer="head.contxt")
+        measure_context(Net("nmf"), [(torch.rand(1, 3, 4, 4), torch.zeros(1, 4, 4).long())], layer="head.contxt")
     with pytest.raises(InputError, match="no image to look at"):
-        look_inside(Net("nmf"), [])
+        measure_context(Net("nmf"), [])

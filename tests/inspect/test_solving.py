@@ -8,10 +8,10 @@ from torch import nn
 
 import hamburger as hb
 from hamburger.errors import OptionError
-from hamburger.inspect.resolve import solve_with, ways_to_solve
+from hamburger.inspect.solver_overrides import override_solver, solver_variants
 from hamburger.segmentation.data import create_dataset
 from hamburger.segmentation.evaluate import evaluate, evaluate_ways
-from hamburger.training.task import Protocol
+from hamburger.training.protocol import EvaluationProtocol
 
 
 @pytest.fixture(params=["nmf", "vq", "cd"])
@@ -25,18 +25,18 @@ def test_other_sweeps_are_those_of_a_layer_built_for_them(net):
     other = hb.Hamburger(16, ham=net[0].ham.ham, eval_steps=13).eval()
     other.load_state_dict(net[0].state_dict())
     before = net(x)
-    assert torch.equal(solve_with(net, steps=13)(x), other(x))
+    assert torch.equal(override_solver(net, steps=13)(x), other(x))
     assert not torch.equal(net(x), before)
-    assert torch.equal(solve_with(net, steps=6)(x), before)
+    assert torch.equal(override_solver(net, steps=6)(x), before)
 
 
 def test_drawn_dictionaries_differ_by_image_and_repeat_by_seed(net):
     x = torch.rand(1, 16, 5, 5).expand(3, -1, -1, -1)
     before = net(x)
     state = {name: value.clone() for name, value in net.state_dict().items()}
-    first = solve_with(net, draws=1)(x)
-    assert torch.equal(solve_with(net, draws=1)(x), first)
-    assert not torch.equal(solve_with(net, draws=2)(x), first)
+    first = override_solver(net, draws=1)(x)
+    assert torch.equal(override_solver(net, draws=1)(x), first)
+    assert not torch.equal(override_solver(net, draws=2)(x), first)
     assert not torch.equal(first[0], first[1])
     assert not torch.equal(first, before)
     assert all(torch.equal(state[name], value) for name, value in net.state_dict().items())
@@ -45,20 +45,20 @@ def test_drawn_dictionaries_differ_by_image_and_repeat_by_seed(net):
 def test_nothing_asked_nothing_changed(net):
     x = torch.rand(1, 16, 5, 5)
     before = net(x)
-    assert torch.equal(solve_with(net)(x), before)
+    assert torch.equal(override_solver(net)(x), before)
 
 
 def test_a_network_without_a_ham_has_nothing_to_change():
     with pytest.raises(OptionError, match="this network has no ham"):
-        solve_with(nn.Linear(2, 2), steps=3)
+        override_solver(nn.Linear(2, 2), steps=3)
     with pytest.raises(OptionError, match="steps must be a whole number"):
-        solve_with(hb.Hamburger(16, rank=4), steps=-1)
+        override_solver(hb.Hamburger(16, rank=4), steps=-1)
     with pytest.raises(OptionError, match="along channels"):
-        solve_with(hb.Hamburger(16, rank=4, version="v2+", dual=True), draws=1)
+        override_solver(hb.Hamburger(16, rank=4, version="v2+", dual=True), draws=1)
 
 
 @pytest.mark.parametrize("context", ["nmf", "cd"])
-@pytest.mark.parametrize("protocol", [Protocol(), Protocol((0.5, 1.0), flip=True)], ids=str)
+@pytest.mark.parametrize("protocol", [EvaluationProtocol(), EvaluationProtocol((0.5, 1.0), flip=True)], ids=str)
 @pytest.mark.parametrize("asked", [{"steps": (1, 6, 13)}, {"draws": (1, 2)}], ids=str)
 def test_several_ways_at_once_are_each_as_if_it_were_alone(context, protocol, asked):
     """The backbone is asked once for each view of an image; the scores are those of separate evaluations."""
@@ -74,9 +74,9 @@ def test_several_ways_at_once_are_each_as_if_it_were_alone(context, protocol, as
     net, calls = built(), []
     first = next(module for module in net.backbone.modules() if isinstance(module, nn.Conv2d))
     first.register_forward_hook(lambda *_: calls.append(1))
-    found = evaluate_ways(net, images, ways_to_solve(net, **asked), **options)
+    found = evaluate_ways(net, images, solver_variants(net, **asked), **options)
     original, ((name, values),) = type(net.backbone).forward, asked.items()
     assert net.backbone.forward.__func__ is original
-    alone = [evaluate(solve_with(built(), **{name: value}), images, **options) for value in values]
+    alone = [evaluate(override_solver(built(), **{name: value}), images, **options) for value in values]
     assert found == alone and len({scores.miou for scores in alone}) > 1
     assert len(calls) == len(images) * len(protocol.scales) * (1 + protocol.flip)

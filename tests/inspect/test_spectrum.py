@@ -9,8 +9,8 @@ from torch import nn
 
 import hamburger as hb
 from hamburger.errors import InputError, ShapeError, UnknownNameError
-from hamburger.inspect.hooks import look
-from hamburger.inspect.spectrum import cumulative_energy, rank_for, spectrum
+from hamburger.inspect.hooks import record_activations
+from hamburger.inspect.spectra import cumulative_energy, rank_for, spectrum
 
 
 class InPlace(nn.Module):
@@ -77,7 +77,7 @@ def test_the_model_is_left_as_it_was(net):
 def test_what_is_overwritten_in_place_is_still_seen():
     net = nn.Sequential(nn.Identity(), InPlace(), InPlace())
     images = torch.rand(1, 3, 4, 4)
-    seen = look("test", net, images.clone(), ["1"])["1"]
+    seen = record_activations("test", net, images.clone(), ["1"])["1"]
     assert torch.equal(seen.before, images)
     assert torch.equal(seen.after, torch.ones_like(images))
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from PIL import Image
 
-from hamburger.report.atoms_and_spectra import over
-from hamburger.report.figures import BASELINE, INK, heat, line, picture, shrink, svg
-from hamburger.report.study import Group, Study
-from hamburger.segmentation.recipe import SEGMENTATION
+from hamburger.report.atoms_and_spectra import overlay_map
+from hamburger.report.figures import BASELINE, INK, colourise, encode_image, line_style, render_svg, shrink
+from hamburger.report.study import RunGroup, Study
+from hamburger.segmentation.task import SEGMENTATION
 
 
 def opened(uri):
@@ -22,8 +22,8 @@ def opened(uri):
 
 def test_a_picture_keeps_its_pixels():
     image = torch.randint(0, 256, (3, 5, 7), dtype=torch.uint8)
-    assert np.array_equal(opened(picture(image)), image.movedim(0, 2).numpy())
-    assert picture(image, photo=True).startswith("data:image/jpeg;base64,")
+    assert np.array_equal(opened(encode_image(image)), image.movedim(0, 2).numpy())
+    assert encode_image(image, photo=True).startswith("data:image/jpeg;base64,")
 
 
 def test_large_ones_shrink_and_labels_are_never_mixed():
@@ -37,34 +37,34 @@ def test_large_ones_shrink_and_labels_are_never_mixed():
 
 
 def test_heat_brightens_with_the_value():
-    brightness = heat(torch.tensor([[0.0, 1.0, 2.0, 4.0]]), signed=False).mean(0)[0]
+    brightness = colourise(torch.tensor([[0.0, 1.0, 2.0, 4.0]]), signed=False).mean(0)[0]
     assert (brightness.diff() > 0).all()
-    below, zero, above = heat(torch.tensor([[-2.0, 0.0, 2.0]]), signed=True).unbind(2)
+    below, zero, above = colourise(torch.tensor([[-2.0, 0.0, 2.0]]), signed=True).unbind(2)
     assert zero.min() > 0.9
     assert below[2] > below[1] and above[0] > above[2]  # purple, orange
-    assert torch.isfinite(heat(torch.zeros(2, 2), signed=False)).all()
+    assert torch.isfinite(colourise(torch.zeros(2, 2), signed=False)).all()
 
 
 def test_a_map_covers_its_blocks_of_the_image():
-    drawn = over(torch.zeros(3, 8, 8, dtype=torch.uint8), torch.tensor([[0.0, 1.0], [0.0, 0.0]]))
+    drawn = overlay_map(torch.zeros(3, 8, 8, dtype=torch.uint8), torch.tensor([[0.0, 1.0], [0.0, 0.0]]))
     assert drawn.shape == (3, 8, 8)
     bright = drawn.float().mean(0) > drawn.float().mean(0)[0, 0]
     assert bright[:4, 4:].all() and bright.sum() == 16
 
 
 def test_figures_take_the_colour_of_the_text_and_share_no_ids():
-    texts = [svg(name, lambda axes: axes.plot([1, 2], [3, 1], "o-"), alt="a line") for name in ("one", "two")]
+    texts = [render_svg(name, lambda axes: axes.plot([1, 2], [3, 1], "o-"), alt="a line") for name in ("one", "two")]
     ids = [{part.split('"')[0] for part in text.split(' id="')[1:]} for text in texts]
     assert all(ids) and not ids[0] & ids[1]
     for text in texts:
         assert INK not in text and "currentColor" in text and "http" not in text
         assert text.startswith("<svg role") and text.rstrip().endswith("</svg>")
-    assert svg("one", lambda axes: axes.plot([1, 2], [3, 1], "o-"), alt="a line") == texts[0]
+    assert render_svg("one", lambda axes: axes.plot([1, 2], [3, 1], "o-"), alt="a line") == texts[0]
 
 
 @pytest.mark.parametrize("count", [1, 12])
 def test_groups_keep_a_look_of_their_own(count):
-    groups = (Group("baseline", "baseline", ()), *(Group(str(i), "rival", ()) for i in range(count)))
-    looks = [tuple(line(Study(SEGMENTATION, groups, groups[0], ()), group).values()) for group in groups]
+    groups = (RunGroup("baseline", "baseline", ()), *(RunGroup(str(i), "rival", ()) for i in range(count)))
+    looks = [tuple(line_style(Study(SEGMENTATION, groups, groups[0], ()), group).values()) for group in groups]
     assert looks[0][0] == BASELINE
     assert len(set(looks)) == len(groups)

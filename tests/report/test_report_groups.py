@@ -6,13 +6,13 @@ import dataclasses
 
 import pytest
 
-from hamburger.report.study import RunError, read_runs, study
+from hamburger.report.study import RunError, group_runs, read_runs
 from hamburger.segmentation.recipe import SegmentationData
 from hamburger.training.recipe import Optim
 
 
 def studied(*folders):
-    return study(read_runs(folders))
+    return group_runs(read_runs(folders))
 
 
 def test_seeds_make_one_group_and_the_baseline_comes_first(make_run):

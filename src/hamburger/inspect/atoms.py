@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from hamburger.errors import InputError, OptionError, ShapeError
 from hamburger.hams.decompose import Decomposition, run
-from hamburger.inspect.hooks import Seen, look, module_named
+from hamburger.inspect.hooks import LayerActivations, get_layer, record_activations
 from hamburger.layers.ham import HamLayer
 
 
@@ -25,7 +25,7 @@ class CodeMaps(NamedTuple):
     energies: Tensor
 
 
-def ham_layers(model: nn.Module) -> dict[str, HamLayer]:
+def list_ham_layers(model: nn.Module) -> dict[str, HamLayer]:
     """Every ham inside the model, by its dotted name."""
     return {name: module for name, module in model.named_modules() if isinstance(module, HamLayer)}
 
@@ -41,12 +41,12 @@ def code_maps(
     A ham that factorises along the channels holds its maps in D instead of C: then those are `maps`, C is in `bases`.
     """
     name = find_ham(model, layer)
-    module = module_named("code_maps", model, name)
+    module = get_layer("code_maps", model, name)
     assert isinstance(module, HamLayer)
     image = image[None] if isinstance(image, Tensor) and image.dim() == 3 else image
     around = [name[:i] for i in range(len(name)) if name[i] == "."]
-    seen = look("code_maps", model, image, [name], beside=["", *around])
-    found = factors(module, seen[name].before)
+    seen = record_activations("code_maps", model, image, [name], beside=["", *around])
+    found = solve_layer(module, seen[name].before)
     h, w = size or _size(name, seen, [*reversed(around), ""])
 
     heads = module.heads
@@ -67,15 +67,15 @@ def code_maps(
     )
 
 
-def folded(layer: HamLayer, x: Tensor) -> Tensor:
+def fold_heads(layer: HamLayer, x: Tensor) -> Tensor:
     """As the layer factorises it: heads in the batch, along the channels transposed.   b d n   ->   (b s) d n"""
     heads = x.unflatten(1, (layer.heads, -1)).flatten(0, 1)
     return heads if layer.axis == "spatial" else heads.mT
 
 
-def started(layer: HamLayer, x: Tensor) -> tuple[Tensor, Tensor]:
+def prepare_solve(layer: HamLayer, x: Tensor) -> tuple[Tensor, Tensor]:
     """What the layer factorises in evaluation, and its first bases.   b d n   ->   (b s) d n, (b s or 1) d r"""
-    data = folded(layer, x)
+    data = fold_heads(layer, x)
     mode = layer.dictionary.training
     layer.dictionary.eval()  # or it would be drawn
     try:
@@ -87,18 +87,18 @@ def started(layer: HamLayer, x: Tensor) -> tuple[Tensor, Tensor]:
     return data, bases
 
 
-def factors(layer: HamLayer, x: Tensor) -> Decomposition:
+def solve_layer(layer: HamLayer, x: Tensor) -> Decomposition:
     """What the layer finds in evaluation.   b d n   ->   bases (b s) d r, codes (b s) r n: heads fold into the batch"""
-    data, bases = started(layer, x)
+    data, bases = prepare_solve(layer, x)
     with torch.no_grad():
         return run(data, layer.ham, steps=layer.eval_steps, grad=layer.grad, bases=bases)
 
 
 def find_ham(model: nn.Module, layer: str | None = None, *, call: str = "code_maps") -> str:
     """The full name of the ham that `layer` names or holds, or of the model's only one."""
-    hams = ham_layers(model)
+    hams = list_ham_layers(model)
     if layer is not None:
-        module_named(call, model, layer)
+        get_layer(call, model, layer)
         hams = {name: ham for name, ham in hams.items() if name == layer or not layer or name.startswith(f"{layer}.")}
     where = "the model" if not layer else f"layer '{layer}'"
     if not hams:
@@ -112,7 +112,7 @@ def find_ham(model: nn.Module, layer: str | None = None, *, call: str = "code_ma
     return next(iter(hams))
 
 
-def _size(name: str, seen: dict[str, Seen], around: list[str]) -> tuple[int, int]:
+def _size(name: str, seen: dict[str, LayerActivations], around: list[str]) -> tuple[int, int]:
     """(h, w) of the innermost map around the ham that has as many positions as the ham."""
     n = seen[name].before.shape[2]
     for outer in around:

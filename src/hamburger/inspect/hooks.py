@@ -13,14 +13,14 @@ from hamburger.errors import InputError, ShapeError, UnknownNameError, did_you_m
 from hamburger.shapes import check_tensor
 
 
-class Seen(NamedTuple):
+class LayerActivations(NamedTuple):
     """The first tensor that a layer received, and the first that it returned, in one call of the model."""
 
     before: Tensor
     after: Tensor
 
 
-def module_named(call: str, model: nn.Module, layer: str) -> nn.Module:
+def get_layer(call: str, model: nn.Module, layer: str) -> nn.Module:
     """The module of that dotted name; the model itself under the empty name."""
     modules = dict(model.named_modules())
     if layer not in modules:
@@ -30,7 +30,7 @@ def module_named(call: str, model: nn.Module, layer: str) -> nn.Module:
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients; each module's own mode comes back afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
@@ -42,9 +42,9 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def look(
+def record_activations(
     call: str, model: nn.Module, images: Tensor, layers: Sequence[str], *, beside: Sequence[str] = ()
-) -> dict[str, Seen]:
+) -> dict[str, LayerActivations]:
     """Run the model once; what it showed at the named layers.   images: b 3 h w, as the model takes them
 
     A layer that is called several times shows its last call. Those in `beside` may also show nothing: a container that
@@ -56,7 +56,7 @@ def look(
     if not bool(torch.isfinite(images).all()):
         raise InputError(f"{call}: the images hold values that are not finite; mend them first")
     received: dict[str, Tensor] = {}
-    found: dict[str, Seen] = {}
+    found: dict[str, LayerActivations] = {}
 
     # copies both: the layer itself and those after it may work in place
     def on_entry(name: str) -> Any:
@@ -71,17 +71,17 @@ def look(
         def record(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
             tensor = _first_tensor(output)
             if tensor is not None and name in received:
-                found[name] = Seen(received[name], tensor.detach().clone())
+                found[name] = LayerActivations(received[name], tensor.detach().clone())
 
         return record
 
     handles = []
     try:
         for name in (*layers, *beside):
-            module = module_named(call, model, name)
+            module = get_layer(call, model, name)
             handles.append(module.register_forward_pre_hook(on_entry(name), with_kwargs=True))
             handles.append(module.register_forward_hook(on_exit(name)))
-        with evaluating(model):
+        with evaluation_mode(model):
             model(images)
     finally:
         for handle in handles:
@@ -120,12 +120,12 @@ def attention_maps(model: nn.Module, images: Tensor, layer: str) -> Tensor:
 
     `layer` has such a matrix, or holds one layer that has. Row i says what position i takes from every other.
     """
-    module_named("attention_maps", model, layer)
+    get_layer("attention_maps", model, layer)
     inside = [name for name in attention_layers(model) if not layer or name == layer or name.startswith(f"{layer}.")]
     if len(inside) != 1:
         known = f"; there are: {', '.join(inside)}" if inside else ": it has no attention that can be shown"
         raise InputError(f"attention_maps: layer '{layer}' must hold one attention{known}")
-    seen = look("attention_maps", model, images, inside)[inside[0]]
-    with evaluating(model):
-        maps: Tensor = module_named("attention_maps", model, inside[0]).attention(seen.before)  # type: ignore[operator]
+    seen = record_activations("attention_maps", model, images, inside)[inside[0]]
+    with evaluation_mode(model):
+        maps: Tensor = get_layer("attention_maps", model, inside[0]).attention(seen.before)  # type: ignore[operator]
     return maps

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from hamburger.inspect.convergence import Contraction
+from hamburger.inspect.fixed_point import Contraction
 from hamburger.inspect.solves import GradientSeries
-from hamburger.inspect.spectrum import Spectrum
+from hamburger.inspect.spectra import Spectrum
 
 
 def plot_spectrum(axes: Any, found: Spectrum) -> None:

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from hamburger.errors import InputError, check_count
-from hamburger.inspect.atoms import find_ham, folded, started
-from hamburger.inspect.convergence import Contraction, Flow, contraction, term_gradients
-from hamburger.inspect.hooks import evaluating, look, module_named
+from hamburger.inspect.atoms import find_ham, fold_heads, prepare_solve
+from hamburger.inspect.fixed_point import Contraction, FixedPointIteration, measure_contraction, term_gradients
+from hamburger.inspect.hooks import evaluation_mode, get_layer, record_activations
 from hamburger.layers.ham import HamLayer
 
 
@@ -70,7 +70,7 @@ def convergence(
     found, x, bases = _solve("convergence", model, images, layer)
     ham = found.ham
     moved = [
-        contraction(x[[i]], ham, bases[[i]], steps, unit_columns=ham.scale_free)  # one sample at a time
+        measure_contraction(x[[i]], ham, bases[[i]], steps, unit_columns=ham.scale_free)  # one sample at a time
         for i in range(len(x))
     ]
     return [moved[i : i + found.heads] for i in range(0, len(moved), found.heads)]
@@ -85,8 +85,11 @@ def gradient_series(
     """
     found, x, bases = _solve("gradient_series", model, images, layer)
     check_count("gradient_series", "the layer's sweeps", found.eval_steps, least=1)
-    pull = folded(found, _cotangent(model, images, loss, found)).to(x)
-    parts = [term_gradients(Flow(x[[i]], found.ham, bases[[i]]), found.eval_steps, pull[i]) for i in range(len(x))]
+    pull = fold_heads(found, _cotangent(model, images, loss, found)).to(x)
+    parts = [
+        term_gradients(FixedPointIteration(x[[i]], found.ham, bases[[i]]), found.eval_steps, pull[i])
+        for i in range(len(x))
+    ]
     made = (torch.stack(each).unflatten(-1, x.shape[1:]) for each in zip(*parts, strict=True))
     return GradientSeries(*(each.unflatten(0, (-1, found.heads)) for each in made))
 
@@ -94,9 +97,9 @@ def gradient_series(
 def _solve(call: str, model: nn.Module, images: Tensor, layer: str | None) -> tuple[HamLayer, Tensor, Tensor]:
     """The ham, what it receives, and where it starts.   ->   x: (b s) d n   bases: (b s) d r"""
     name = find_ham(model, layer, call=call)
-    found = module_named(call, model, name)
+    found = get_layer(call, model, name)
     assert isinstance(found, HamLayer)
-    x, bases = started(found, look(call, model, images, [name])[name].before.double())
+    x, bases = prepare_solve(found, record_activations(call, model, images, [name])[name].before.double())
     return found, x, bases.to(x).expand(len(x), -1, -1)
 
 
@@ -110,7 +113,7 @@ def _cotangent(model: nn.Module, images: Tensor, loss: Callable[[Any], Tensor], 
 
     handle = layer.register_forward_hook(cut)
     try:
-        with evaluating(model), torch.enable_grad():
+        with evaluation_mode(model), torch.enable_grad():
             value = loss(model(images))
             if not isinstance(value, Tensor) or value.numel() != 1:
                 came = f"a tensor of {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

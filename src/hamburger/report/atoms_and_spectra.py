@@ -9,18 +9,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hamburger.inspect.atoms import code_maps, ham_layers
-from hamburger.inspect.spectrum import rank_for, spectrum
-from hamburger.report.figures import heat, is_photo, line, picture, shrink, svg
-from hamburger.report.gallery import Exhibit, Gallery
-from hamburger.report.html import Cell, Markup, figure, heading, number, paragraph, side_by_side, table, tiles
+from hamburger.inspect.atoms import code_maps, list_ham_layers
+from hamburger.inspect.spectra import rank_for, spectrum
+from hamburger.report.figures import colourise, encode_image, is_photo, line_style, render_svg, shrink
+from hamburger.report.gallery import Gallery, GalleryNetwork
+from hamburger.report.html import CellText, Markup, figure, heading, number, paragraph, side_by_side, table, tiles
 from hamburger.report.study import Study
 
 ATOM_IMAGES, ATOMS = 2, 7
 OPACITY = 0.75
 
 
-def atom_maps(gallery: Gallery) -> Markup:
+def render_atoms(gallery: Gallery) -> Markup:
     """The strongest atoms of every ham on the first images of the gallery."""
     with_ham = [each for each in gallery.exhibits if len(_spatial(each)) == 1 and gallery.inputs(each, 1)]
     if not with_ham:
@@ -40,28 +40,30 @@ def atom_maps(gallery: Gallery) -> Markup:
     return Markup("".join(parts))
 
 
-def _spatial(exhibit: Exhibit) -> list[str]:
-    return [name for name, ham in ham_layers(exhibit.net).items() if ham.axis == "spatial"]
+def _spatial(exhibit: GalleryNetwork) -> list[str]:
+    return [name for name, ham in list_ham_layers(exhibit.net).items() if ham.axis == "spatial"]
 
 
-def _row(gallery: Gallery, exhibit: Exhibit, index: int, x: Tensor) -> Markup:
+def _row(gallery: Gallery, exhibit: GalleryNetwork, index: int, x: Tensor) -> Markup:
     (layer,) = _spatial(exhibit)
     found = code_maps(exhibit.net, x, layer=layer)
     maps, energies = found.maps[0].flatten(0, 1).float().cpu(), found.energies[0].flatten().cpu()
     energies, order = energies.sort(descending=True, stable=True)
     shares = energies / energies.sum().clamp_min(1e-12)
     image = shrink(gallery.showing.image(index))
-    entries = [(picture(image, photo=is_photo(image)), gallery.showing.name(index))]
+    entries = [(encode_image(image, photo=is_photo(image)), gallery.showing.name(index))]
     for place in range(min(ATOMS, len(order))):
-        drawn = over(image, maps[order[place]])
-        entries.append((picture(drawn, photo=is_photo(image)), f"atom {place + 1}: {100 * float(shares[place]):.1f} %"))
+        drawn = overlay_map(image, maps[order[place]])
+        entries.append(
+            (encode_image(drawn, photo=is_photo(image)), f"atom {place + 1}: {100 * float(shares[place]):.1f} %")
+        )
     return tiles(entries, large=is_photo(image))
 
 
-def over(image: Tensor, values: Tensor) -> Tensor:
+def overlay_map(image: Tensor, values: Tensor) -> Tensor:
     """A map of any size over the grey image, every position a block.   3 h w uint8, h' w'   ->   3 h w uint8"""
     grey = image.float().mean(0) / 255
-    colours = heat(values, signed=bool((values < 0).any()))
+    colours = colourise(values, signed=bool((values < 0).any()))
     colours = F.interpolate(colours[None], size=image.shape[1:], mode="nearest-exact")[0]
     mixed = OPACITY * colours + (1 - OPACITY) * grey
     return (255 * mixed).round().clamp(0, 255).to(torch.uint8)
@@ -73,21 +75,21 @@ def over(image: Tensor, values: Tensor) -> Tensor:
 
 SPECTRUM_IMAGES = 8
 SHARE = 0.9
-Mean = tuple[Tensor, Tensor]
+MeanCurves = tuple[Tensor, Tensor]
 
 
-def spectra(study: Study, gallery: Gallery) -> Markup:
+def render_spectra(study: Study, gallery: Gallery) -> Markup:
     """Two figures and a table; a sentence where no network has a context."""
-    whole: dict[str, Mean] = {}
-    inner: dict[str, Mean] = {}
-    counts: list[list[Cell]] = []
+    whole: dict[str, MeanCurves] = {}
+    inner: dict[str, MeanCurves] = {}
+    counts: list[list[CellText]] = []
     for exhibit in gallery.exhibits:
-        context, hams = gallery.showing.context(exhibit.net), list(ham_layers(exhibit.net))
+        context, hams = gallery.showing.context(exhibit.net), list(list_ham_layers(exhibit.net))
         layers = {"context": context} if context is not None and exhibit.group.kind != "baseline" else {}
         layers |= {"ham": hams[0]} if hams else {}
         inputs = list(gallery.inputs(exhibit, SPECTRUM_IMAGES).values())
         for part, layer in layers.items() if inputs else ():
-            before, after, ranks = measure(exhibit, inputs, layer)
+            before, after, ranks = measure_spectra(exhibit, inputs, layer)
             (whole if part == "context" else inner)[exhibit.group.name] = before, after
             name = exhibit.group.name if part == "context" else f"{exhibit.group.name}, ham alone"
             counts.append([name, *(number(value, f"{value:.1f}") for value in ranks)])
@@ -100,7 +102,7 @@ def spectra(study: Study, gallery: Gallery) -> Markup:
         "effective rank. Left: input and output of the whole context module, skip included, as in Fig. 5 of the paper. "
         "Right: the ham alone, X and D C, which has at most rank r by construction."
     )
-    colours = {group.name: line(study, group)["color"] for group in study.groups}
+    colours = {group.name: line_style(study, group)["color"] for group in study.groups}
     drawn = [
         _drawn("spectrum-context", "Context module: input, output", whole, colours),
         _drawn("spectrum-ham", "Ham alone: X, D C", inner, colours),
@@ -109,7 +111,9 @@ def spectra(study: Study, gallery: Gallery) -> Markup:
     return Markup(paragraph(text) + side_by_side(*filter(None, drawn)) + table(header, counts, name="spectrum"))
 
 
-def measure(exhibit: Exhibit, inputs: Sequence[Tensor], layer: str) -> tuple[Tensor, Tensor, tuple[float, float]]:
+def measure_spectra(
+    exhibit: GalleryNetwork, inputs: Sequence[Tensor], layer: str
+) -> tuple[Tensor, Tensor, tuple[float, float]]:
     """Mean curves before and after, as far as all images have them, and the mean counts for 90 %."""
     befores, afters = [], []
     for x in inputs:
@@ -126,7 +130,7 @@ def _mean(rows: list[Tensor]) -> Tensor:
     return torch.stack([row[:length] for row in rows]).mean(0)
 
 
-def _drawn(name: str, title: str, found: dict[str, Mean], colours: dict[str, str]) -> str:
+def _drawn(name: str, title: str, found: dict[str, MeanCurves], colours: dict[str, str]) -> str:
     if not found:
         return ""
 
@@ -141,4 +145,4 @@ def _drawn(name: str, title: str, found: dict[str, Mean], colours: dict[str, str
         axes.xaxis.set_major_formatter("{x:.0f}")
         axes.legend(loc="lower right")
 
-    return figure(svg(name, draw, alt=f"{title}: cumulative share of energy"), "")
+    return figure(render_svg(name, draw, alt=f"{title}: cumulative share of energy"), "")

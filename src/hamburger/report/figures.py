@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hamburger.report.html import Markup, figure, paragraph, side_by_side
-from hamburger.report.study import Group, Study
+from hamburger.report.study import RunGroup, Study
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart, without its yellow and black, which a white or a
 # dark page would swallow; then three of Tol's
@@ -21,10 +21,10 @@ BASELINE = "#8A8A8A"
 DASHES = ("-", "--", "-.")
 INK = "#123456"  # stands for the colour of the text until the figure is in the page
 WIDTH, HEIGHT = 4.6, 3.0  # inches: 331 points, so that a point is a pixel on a narrow phone
-MOST = 360  # pixels of the longer side of an embedded picture
+MAX_SIDE = 360  # pixels of the longer side of an embedded picture
 
 
-def line(study: Study, group: Group) -> dict[str, Any]:
+def line_style(study: Study, group: RunGroup) -> dict[str, Any]:
     """Colour and dashes of a group, the same in every figure: the baseline is grey, then 27 that differ."""
     others = [other for other in study.groups if other.kind != "baseline"]
     if group not in others:
@@ -33,7 +33,7 @@ def line(study: Study, group: Group) -> dict[str, Any]:
     return {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place // len(COLOURS) % len(DASHES)]}
 
 
-def svg(name: str, draw: Callable[[Any], None], *, alt: str, height: float = HEIGHT) -> str:
+def render_svg(name: str, draw: Callable[[Any], None], *, alt: str, height: float = HEIGHT) -> str:
     """One pair of axes as inline SVG. `name` keeps the ids of several figures on a page apart."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -79,7 +79,7 @@ def _inline(text: str, name: str, alt: str) -> str:
     return f'<svg role="img" aria-label="{alt}" data-figure="{name}" {box[0]}>{inside}'
 
 
-def picture(image: Tensor, *, photo: bool = False) -> str:
+def encode_image(image: Tensor, *, photo: bool = False) -> str:
     """A data URI.   3 h w or h w 3, uint8; large ones are shrunk to a phone's width"""
     from matplotlib import image as files
 
@@ -100,9 +100,9 @@ def is_photo(image: Tensor) -> bool:
 def shrink(image: Tensor, *, labels: bool = False) -> Tensor:
     """... h w to at most MOST pixels a side: by the mean over what a pixel covers, or for labels by picking."""
     h, w = image.shape[-2:]
-    if max(h, w) <= MOST:
+    if max(h, w) <= MAX_SIDE:
         return image
-    size = (max(1, round(h * MOST / max(h, w))), max(1, round(w * MOST / max(h, w))))
+    size = (max(1, round(h * MAX_SIDE / max(h, w))), max(1, round(w * MAX_SIDE / max(h, w))))
     stack = image.reshape(1, -1, h, w).float()
     if labels:
         small = torch.nn.functional.interpolate(stack, size=size, mode="nearest-exact")
@@ -111,7 +111,7 @@ def shrink(image: Tensor, *, labels: bool = False) -> Tensor:
     return small.reshape(*image.shape[:-2], *size).to(image.dtype)
 
 
-def heat(values: Tensor, *, signed: bool) -> Tensor:
+def colourise(values: Tensor, *, signed: bool) -> Tensor:
     """A map in colours whose order also colour-blind and grey-scale readers see.   h w   ->   3 h w, 0 ... 1
 
     Signed maps are white at zero and as dark on either side; others run from dark at zero to bright at their largest.
@@ -128,20 +128,20 @@ def heat(values: Tensor, *, signed: bool) -> Tensor:
 # Scores and learning curves as figures, one line per group, with what the seeds span.
 
 
-MOST_LINES = 12
+MAX_LINES = 12
 
 
-def dots(study: Study) -> Markup:
+def plot_scores(study: Study) -> Markup:
     """Each seed a dot, the mean a bar: the spread as it is."""
     scored = [group for group in study.groups if group.scores]
     if not scored:
         return Markup()
 
-    score = study.kind.score
+    score = study.task.score
 
     def draw(axes: Any) -> None:
         for place, group in enumerate(scored):
-            look = line(study, group)["color"]
+            look = line_style(study, group)["color"]
             values = [score.scale * value for value in group.scores.values()]
             axes.plot(values, [place] * len(values), "o", color=look, alpha=0.75, markersize=6, markeredgewidth=0)
             axes.plot([sum(values) / len(values)] * 2, [place - 0.3, place + 0.3], color=look, linewidth=2.5)
@@ -150,13 +150,13 @@ def dots(study: Study) -> Markup:
         axes.grid(visible=False, axis="y")
 
     alt = f"{score.words} of every run, by context"
-    drawn = svg("scores", draw, alt=alt, height=0.75 + 0.3 * len(scored))
+    drawn = render_svg("scores", draw, alt=alt, height=0.75 + 0.3 * len(scored))
     return figure(drawn, "Each dot is one run, that is one seed; the bar is the mean. The axis does not begin at zero.")
 
 
-def curves(study: Study) -> Markup:
+def plot_curves(study: Study) -> Markup:
     """Loss and validation score over steps."""
-    score = study.kind.score
+    score = study.task.score
     made = [
         _curve(study, "loss", "Training loss", "loss", 1),
         _curve(study, score.name, f"Validation {score.words}", score.heading, score.scale),
@@ -164,8 +164,8 @@ def curves(study: Study) -> Markup:
     drawn = [drawing for drawing in made if drawing]
     if not drawn:
         return paragraph("No run has written a learning curve (metrics.jsonl).", kind="soft")
-    left_out = len(study.groups) - MOST_LINES
-    note = f" The first {MOST_LINES} groups of {len(study.groups)} are drawn." if left_out > 0 else ""
+    left_out = len(study.groups) - MAX_LINES
+    note = f" The first {MAX_LINES} groups of {len(study.groups)} are drawn." if left_out > 0 else ""
     caption = (
         "Line: mean over seeds. Band: from the lowest to the highest seed. Steps at which only some of the seeds have "
         "a value are left out. The loss is that of the training batches as logged, with every auxiliary term, and "
@@ -174,7 +174,7 @@ def curves(study: Study) -> Markup:
     return Markup(side_by_side(*drawn) + paragraph(caption, kind="soft"))
 
 
-def band(group: Group, field: str) -> list[tuple[int, float, float, float]]:
+def seed_band(group: RunGroup, field: str) -> list[tuple[int, float, float, float]]:
     """(step, mean, lowest, highest) at the steps that all runs with such a curve share."""
     found = [dict(curve) for run in group.runs if (curve := run.curve(field))]
     if not found:
@@ -188,7 +188,7 @@ def band(group: Group, field: str) -> list[tuple[int, float, float, float]]:
 
 
 def _curve(study: Study, field: str, title: str, unit: str, scale: int) -> str:
-    bands = {place: band(group, field) for place, group in enumerate(study.groups[:MOST_LINES])}
+    bands = {place: seed_band(group, field) for place, group in enumerate(study.groups[:MAX_LINES])}
     bands = {place: rows for place, rows in bands.items() if rows}
     if not bands:
         return ""
@@ -197,11 +197,11 @@ def _curve(study: Study, field: str, title: str, unit: str, scale: int) -> str:
         for place, rows in bands.items():
             steps, mean, low, high = ([row[i] for row in rows] for i in range(4))
             mean, low, high = ([scale * value for value in values] for values in (mean, low, high))
-            look = line(study, study.groups[place])
+            look = line_style(study, study.groups[place])
             marker = "o" if len(steps) < 12 else None
             axes.plot(steps, mean, label=study.groups[place].name, marker=marker, markersize=3, **look)
             axes.fill_between(steps, low, high, color=look["color"], alpha=0.18, linewidth=0)
         axes.set(title=title, xlabel="step", ylabel=unit)
         axes.legend(ncols=2 if len(bands) > 5 else 1)
 
-    return figure(svg(f"curve-{field}", draw, alt=f"{title} over steps, by context"), "")
+    return figure(render_svg(f"curve-{field}", draw, alt=f"{title} over steps, by context"), "")

@@ -12,23 +12,22 @@ from torch import Tensor, nn
 
 from hamburger.checkpoints.weights_file import Info
 from hamburger.registry import options_of
-from hamburger.report.figures import is_photo, picture, shrink
+from hamburger.report.figures import encode_image, is_photo, shrink
 from hamburger.report.html import Markup, heading, legend, paragraph, tiles
-from hamburger.report.study import Group, Run, Study
+from hamburger.report.study import RunGroup, RunRecord, Study
 from hamburger.segmentation.predict import pick_device
-from hamburger.tasks import tasks
-from hamburger.training.task import Showing
+from hamburger.training.visualizer import Visualizer
 
 SEED = 0  # of the draw of images
 CANDIDATES = 32
 
 
 @dataclass(frozen=True, eq=False)  # each is itself
-class Exhibit:
+class GalleryNetwork:
     """One trained network on the device, under the name of its group."""
 
-    group: Group
-    run: Run
+    group: RunGroup
+    run: RunRecord
     net: nn.Module
     info: Info
 
@@ -37,18 +36,18 @@ class Exhibit:
 class Gallery:
     """`indices` are drawn from the validation split by a fixed seed."""
 
-    showing: Showing
+    showing: Visualizer
     indices: tuple[int, ...]
-    exhibits: tuple[Exhibit, ...]  # the reference first, where it has weights
+    exhibits: tuple[GalleryNetwork, ...]  # the reference first, where it has weights
     device: torch.device
 
-    def exhibit(self, group: Group | None) -> Exhibit | None:
+    def exhibit(self, group: RunGroup | None) -> GalleryNetwork | None:
         return next((exhibit for exhibit in self.exhibits if exhibit.group is group), None)
 
-    def answers(self, exhibit: Exhibit) -> dict[int, Any]:
+    def answers(self, exhibit: GalleryNetwork) -> dict[int, Any]:
         return {i: self.showing.answer(exhibit.net, exhibit.info, self.device, i) for i in self.indices}
 
-    def inputs(self, exhibit: Exhibit, count: int) -> dict[int, Tensor]:
+    def inputs(self, exhibit: GalleryNetwork, count: int) -> dict[int, Tensor]:
         """What the network takes of the first images; nothing where the task has no such tensor."""
         found = {i: self.showing.input(i, exhibit.info, self.device) for i in self.indices[:count]}
         return {i: x for i, x in found.items() if x is not None}
@@ -56,15 +55,16 @@ class Gallery:
 
 def open_gallery(study: Study, data_root: Path | None, *, device: str = "auto") -> Gallery | str:
     """The gallery, or the reason why there is none."""
-    task = tasks[study.kind.task]
-    if task.showing is None:
-        return f"The task '{study.kind.task}' has no pictures to show."
+    task = study.task
+    visualizer = task.visualizer()
+    if visualizer is None:
+        return f"The task '{study.task.name}' has no pictures to show."
     exhibited = list(_choose(study))
     if not exhibited:
         return "No run has weights (best.safetensors) yet."
     recipe = exhibited[0][1].recipe["data"]
     name, split = recipe["name"], recipe.get("val_split", "val")
-    if data_root is None and "root" in options_of(task.sets[name]):
+    if data_root is None and "root" in options_of(task.datasets()[name]):
         return f"They need the images: the data set '{name}' lies in files, and no folder was given (--data DIR)."
     on = pick_device(device)
     exhibits = []
@@ -75,12 +75,12 @@ def open_gallery(study: Study, data_root: Path | None, *, device: str = "auto") 
         if data is None:
             data = task.split(info, name, split, data_root, recipe.get("options") or {}, whole=False)
         task.fits(f"report: {run.weights}", info, data)
-        exhibits.append(Exhibit(group, run, net.to(on).eval(), info))
+        exhibits.append(GalleryNetwork(group, run, net.to(on).eval(), info))
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(SEED)).tolist()
-    return Gallery(task.showing(data), tuple(order[:CANDIDATES]), tuple(exhibits), on)
+    return Gallery(visualizer(data), tuple(order[:CANDIDATES]), tuple(exhibits), on)
 
 
-def _choose(study: Study) -> Iterator[tuple[Group, Run]]:
+def _choose(study: Study) -> Iterator[tuple[RunGroup, RunRecord]]:
     """A run of each group on the reference's data: with the lowest seed that all of them have, else with its lowest."""
     groups = [group for group in study.groups if any(run.weights for run in group.runs)]
     groups = [group for group in groups if _data(group) == _data(groups[0])]
@@ -91,7 +91,7 @@ def _choose(study: Study) -> Iterator[tuple[Group, Run]]:
         yield group, next((run for run in having if shared and run.seed == shared[0]), having[0])
 
 
-def _data(group: Group) -> tuple[object, ...]:
+def _data(group: RunGroup) -> tuple[object, ...]:
     data = group.runs[0].recipe["data"]
     return data.get("name"), data.get("options"), data.get("val_split")
 
@@ -100,10 +100,10 @@ def _data(group: Group) -> tuple[object, ...]:
 # Images and what networks make of them, side by side.
 
 
-Answers = dict[str, dict[int, Any]]  # by the name of the group, then by index
+GalleryPredictions = dict[str, dict[int, Any]]  # by the name of the group, then by index
 
 
-def pictures(study: Study, gallery: Gallery) -> Markup:
+def render_predictions(study: Study, gallery: Gallery) -> Markup:
     """Some images drawn by lot, some where the context gains most, some where it loses most."""
     showing = gallery.showing
     shown = _shown(study, gallery)
@@ -129,14 +129,14 @@ def pictures(study: Study, gallery: Gallery) -> Markup:
     return Markup(paragraph(_caption(gallery, shown)) + legends + "".join(parts))
 
 
-def _shown(study: Study, gallery: Gallery) -> list[Exhibit]:
+def _shown(study: Study, gallery: Gallery) -> list[GalleryNetwork]:
     """The reference, the best ham and the best rival, as far as they have weights; at least something."""
     wanted = [study.reference, study.best("ham"), study.best("rival") or study.best("breads")]
     found = [exhibit for group in wanted if group is not None and (exhibit := gallery.exhibit(group))]
     return list(dict.fromkeys(found)) or list(gallery.exhibits[:1])
 
 
-def _caption(gallery: Gallery, shown: Sequence[Exhibit]) -> str:
+def _caption(gallery: Gallery, shown: Sequence[GalleryNetwork]) -> str:
     showing = gallery.showing
     names = ", ".join(f"{exhibit.group.name} (seed {exhibit.run.seed})" for exhibit in shown)
     return (
@@ -146,7 +146,9 @@ def _caption(gallery: Gallery, shown: Sequence[Exhibit]) -> str:
     )
 
 
-def _rows(gallery: Gallery, answers: Answers, indices: Sequence[int], gains: dict[int, float] | None = None) -> Markup:
+def _rows(
+    gallery: Gallery, answers: GalleryPredictions, indices: Sequence[int], gains: dict[int, float] | None = None
+) -> Markup:
     """A row of tiles for each image; where a task has one tile for an image, all of them in one."""
     showing = gallery.showing
     rows = []
@@ -154,9 +156,9 @@ def _rows(gallery: Gallery, answers: Answers, indices: Sequence[int], gains: dic
         gain = "" if gains is None else f", {showing.score.signed(gains[index])} {showing.score.points}"
         first, *others = showing.row(index, {name: had[index] for name, had in answers.items()}, gain)
         photo = is_photo(first.pixels)
-        entries = [(picture(shrink(first.pixels), photo=photo), first.words)]
+        entries = [(encode_image(shrink(first.pixels), photo=photo), first.words)]
         entries += [
-            (picture(shrink(each.pixels, labels=each.drawn), photo=photo and not each.drawn), each.words)
+            (encode_image(shrink(each.pixels, labels=each.drawn), photo=photo and not each.drawn), each.words)
             for each in others
         ]
         rows.append((entries, photo))

@@ -12,22 +12,22 @@ import torch
 from torch import Tensor, nn
 
 from hamburger.files import check_writable, write_atomically
-from hamburger.generation.image_sheets import sheet, to_bytes
+from hamburger.generation.image_grid import tile_images, to_bytes
 from hamburger.generation.networks.generator import Generator
 from hamburger.generation.sampling import latents
-from hamburger.generation.trainer import SAMPLE_SEED, class_rows
+from hamburger.generation.trainer import SAMPLE_SEED, sample_class_rows
 from hamburger.generation.weights import GENERATOR, SAMPLES, load_generator
-from hamburger.inspect.atoms import code_maps, ham_layers
-from hamburger.report.atoms_and_spectra import over
-from hamburger.report.figures import COLOURS, picture, svg
+from hamburger.inspect.atoms import code_maps, list_ham_layers
+from hamburger.report.atoms_and_spectra import overlay_map
+from hamburger.report.figures import COLOURS, encode_image, render_svg
 from hamburger.report.html import Markup, document, figure, heading, paragraph, section, side_by_side, table, tiles
-from hamburger.report.study import RunError, read_object, read_rows
+from hamburger.report.study import RunError, read_json_object, read_rows
 from hamburger.segmentation.predict import pick_device
 from hamburger.training.image_files import read_image
 
 SHEETS = 8  # over time, spread evenly
 ATOMS, IMAGES = 7, 3
-TOLD = (
+RESULT_FIELDS = (
     *("context", "data", "resolution", "steps", "batch", "seed", "precision", "generator_parameters"),
     *("discriminator_parameters", "images_per_s", "seconds_per_step", "peak_mb", "hardware", "torch", "commit", "date"),
 )
@@ -45,10 +45,10 @@ class GanRun:
 def read_gan_run(path: Path) -> GanRun:
     if not (path / "recipe.json").is_file():
         raise RunError(f"gan report: {path} has no recipe.json, so it is no run; name what `ham gan train --run` wrote")
-    recipe = read_object(path / "recipe.json")
+    recipe = read_json_object(path / "recipe.json")
     if not isinstance(recipe.get("optim"), dict) or "discriminator_lr" not in recipe["optim"]:
         raise RunError(f"gan report: {path} is no run of a GAN; `ham report` is for segmentation networks")
-    result = read_object(path / "result.json") if (path / "result.json").is_file() else {}
+    result = read_json_object(path / "result.json") if (path / "result.json").is_file() else {}
     drawn = {file.stem.removeprefix("step-"): file for file in sorted((path / SAMPLES).glob("step-*.png"))}
     sheets = {int(step): file for step, file in drawn.items() if step.isdecimal()}  # others are not of the training
     return GanRun(path, recipe, result, tuple(read_rows(path / "metrics.jsonl")), sheets)
@@ -62,11 +62,11 @@ def write_gan_report(run: Path, out: Path, *, device: str = "auto") -> Path:
     if (found.path / GENERATOR).is_file():
         generator, info = load_generator(found.path / GENERATOR)
         generator, classes = generator.to(pick_device(device)), info.classes
-    write_atomically(out, page(found, generator, classes).encode())
+    write_atomically(out, render_gan_page(found, generator, classes).encode())
     return out
 
 
-def page(run: GanRun, generator: Generator | None, classes: Sequence[str] = ()) -> str:
+def render_gan_page(run: GanRun, generator: Generator | None, classes: Sequence[str] = ()) -> str:
     title = f"{run.recipe['name']}: {run.recipe['model']['name']} on {run.recipe['data']['name']}"
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     last = run.rows[-1]["step"] if run.rows else 0
@@ -106,7 +106,7 @@ def _figure(run: GanRun, name: str, title: str, fields: dict[str, str]) -> str:
         axes.set(title=title, xlabel="step")
         axes.legend()
 
-    return figure(svg(f"gan-{name}", draw, alt=f"{title} over steps"), "")
+    return figure(render_svg(f"gan-{name}", draw, alt=f"{title} over steps"), "")
 
 
 def _samples(run: GanRun, generator: Generator | None) -> Markup:
@@ -118,8 +118,8 @@ def _samples(run: GanRun, generator: Generator | None) -> Markup:
     words = "The same latents each time; each row is a class, in their order."
     parts = [paragraph(words), tiles(entries, large=True)]
     if generator is not None:
-        made = sheet(class_rows(generator), columns=10)
-        parts += [heading("As the saved generator makes them"), tiles([(picture(made), "now")], large=True)]
+        made = tile_images(sample_class_rows(generator), columns=10)
+        parts += [heading("As the saved generator makes them"), tiles([(encode_image(made), "now")], large=True)]
     return Markup("".join(parts))
 
 
@@ -130,7 +130,7 @@ def _embedded(path: Path) -> str:
     return f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}"
 
 
-class OfClass(nn.Module):
+class FixedClassGenerator(nn.Module):
     """A generator of one class each: latents alone go in, as `code_maps` calls a model."""
 
     def __init__(self, generator: Generator, y: Tensor) -> None:
@@ -145,7 +145,7 @@ class OfClass(nn.Module):
 def _atoms(generator: Generator | None, classes: Sequence[str]) -> Markup:
     if generator is None:
         return paragraph(f"No {GENERATOR} yet.", kind="soft")
-    if not ham_layers(generator):
+    if not list_ham_layers(generator):
         return paragraph("This generator has no ham: there are no atoms to show.", kind="soft")
     device = generator.project.bias.device
     count = min(IMAGES, generator.num_classes)
@@ -156,7 +156,7 @@ def _atoms(generator: Generator | None, classes: Sequence[str]) -> Markup:
         num_classes=generator.num_classes,
         labels=torch.arange(count),
     )
-    bound = OfClass(generator, y.to(device))
+    bound = FixedClassGenerator(generator, y.to(device))
     found = code_maps(bound, z.to(device))
     with torch.no_grad():
         images = to_bytes(bound.eval()(z.to(device))).cpu()
@@ -173,16 +173,16 @@ def _atoms(generator: Generator | None, classes: Sequence[str]) -> Markup:
     for index in range(count):
         maps, energies = found.maps[index].flatten(0, 1).float().cpu(), found.energies[index].flatten().cpu()
         shares = energies / energies.sum().clamp_min(1e-12)
-        large = enlarged(images[index])
-        entries = [(picture(large), classes[int(y[index])] if classes else f"class {int(y[index])}")]
+        large = enlarge(images[index])
+        entries = [(encode_image(large), classes[int(y[index])] if classes else f"class {int(y[index])}")]
         for place in range(min(ATOMS, len(maps))):
-            drawn = over(large, maps[place])
-            entries.append((picture(drawn), f"atom {place + 1}: {100 * float(shares[place]):.1f} %"))
+            drawn = overlay_map(large, maps[place])
+            entries.append((encode_image(drawn), f"atom {place + 1}: {100 * float(shares[place]):.1f} %"))
         parts.append(tiles(entries))
     return Markup("".join(parts))
 
 
-def enlarged(image: Tensor, least: int = 128) -> Tensor:
+def enlarge(image: Tensor, least: int = 128) -> Tensor:
     """By a whole factor, pixel by pixel.   3 h w   ->   3 kh kw"""
     factor = max(1, least // image.shape[1])
     return image.repeat_interleave(factor, 1).repeat_interleave(factor, 2)
@@ -191,5 +191,5 @@ def enlarged(image: Tensor, least: int = 128) -> Tensor:
 def _facts(run: GanRun) -> Markup:
     if not run.result:
         return paragraph("The run is not finished, so it has no result.json.", kind="soft")
-    rows = [(name, str(run.result[name])) for name in TOLD if run.result.get(name) is not None]
+    rows = [(name, str(run.result[name])) for name in RESULT_FIELDS if run.result.get(name) is not None]
     return table(("what", "value"), rows, name="facts", kind="words")

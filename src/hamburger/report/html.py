@@ -13,10 +13,10 @@ class Markup(str):
     """Text that is HTML already."""
 
 
-Cell = str | Markup | None
+CellText = str | Markup | None
 
 
-def text(value: Cell) -> Markup:
+def text(value: CellText) -> Markup:
     return value if isinstance(value, Markup) else Markup(escape("-" if value is None else value))
 
 
@@ -30,13 +30,13 @@ def heading(words: str) -> Markup:
     return Markup(f"<h3>{escape(words)}</h3>")
 
 
-def paragraph(content: Cell, *, kind: str = "") -> Markup:
+def paragraph(content: CellText, *, kind: str = "") -> Markup:
     return Markup(f'<p class="{kind}">{text(content)}</p>' if kind else f"<p>{text(content)}</p>")
 
 
 def table(
     header: Sequence[str],
-    rows: Sequence[Sequence[Cell]],
+    rows: Sequence[Sequence[CellText]],
     *,
     name: str,
     kind: str = "wide",
@@ -62,7 +62,7 @@ def table(
     )
 
 
-def figure(content: str, caption: Cell) -> Markup:
+def figure(content: str, caption: CellText) -> Markup:
     below = f"<figcaption>{text(caption)}</figcaption>" if caption else ""
     return Markup(f"<figure>{content}{below}</figure>")
 
@@ -87,7 +87,7 @@ def legend(entries: Sequence[tuple[tuple[int, int, int], str]]) -> Markup:
     return Markup(f'<ul class="legend">{made}</ul>')
 
 
-def folded(summary: str, content: str) -> Markup:
+def collapsible(summary: str, content: str) -> Markup:
     """Shown when asked for; browsers do that without a script."""
     return Markup(f"<details><summary>{escape(summary)}</summary>{content}</details>")
 

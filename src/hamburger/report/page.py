@@ -8,11 +8,11 @@ from pathlib import Path
 
 from hamburger.files import check_writable, write_atomically
 from hamburger.report import tables
-from hamburger.report.atoms_and_spectra import atom_maps, spectra
-from hamburger.report.figures import curves, dots
-from hamburger.report.gallery import Gallery, open_gallery, pictures
+from hamburger.report.atoms_and_spectra import render_atoms, render_spectra
+from hamburger.report.figures import plot_curves, plot_scores
+from hamburger.report.gallery import Gallery, open_gallery, render_predictions
 from hamburger.report.html import Markup, document, paragraph, section
-from hamburger.report.study import Study, read_runs, study
+from hamburger.report.study import Study, group_runs, read_runs
 
 SECTIONS = {
     "results": "Results",
@@ -32,28 +32,28 @@ def write_report(
     `data_root` is the folder of a data set that lies in files; without it such a report has no pictures and says so.
     """
     check_writable(out)
-    found = study(read_runs([Path(folder) for folder in run_folders]))
-    write_atomically(out, page(found, open_gallery(found, data_root, device=device)).encode())
+    found = group_runs(read_runs([Path(folder) for folder in run_folders]))
+    write_atomically(out, render_page(found, open_gallery(found, data_root, device=device)).encode())
     return out
 
 
-def page(found: Study, gallery: Gallery | str) -> str:
-    title = f"{found.kind.networks} on {', '.join(_data_names(found))}"
+def render_page(found: Study, gallery: Gallery | str) -> str:
+    title = f"{found.task.networks} on {', '.join(_data_names(found))}"
     runs = sum(len(group.runs) for group in found.groups)
     contents = {
         "results": _results(found),
-        "curves": curves(found),
-        "predictions": _from(gallery, lambda opened: pictures(found, opened)),
-        "measured": tables.conditions(found) + tables.runs(found),
+        "curves": plot_curves(found),
+        "predictions": _from(gallery, lambda opened: render_predictions(found, opened)),
+        "measured": tables.conditions_table(found) + tables.run_table(found),
     }
     if _one_tensor(gallery):
-        contents["atoms"] = _from(gallery, atom_maps)
-        contents["spectra"] = _from(gallery, lambda opened: spectra(found, opened))
+        contents["atoms"] = _from(gallery, render_atoms)
+        contents["spectra"] = _from(gallery, lambda opened: render_spectra(found, opened))
     shown = {name: words for name, words in SECTIONS.items() if name in contents}
     head = (
         f"<h1>{title}</h1>"
         + paragraph(f"{runs} runs of {len(found.groups)} networks. Written {_now()}.", kind="soft")
-        + f'<div class="verdict">{tables.verdict(found)}</div>'
+        + f'<div class="verdict">{tables.verdict_text(found)}</div>'
         + "<nav>"
         + "".join(f'<a href="#{name}">{words}</a>' for name, words in shown.items())
         + "</nav>"
@@ -72,14 +72,14 @@ def _results(found: Study) -> Markup:
                 kind="note",
             )
         )
-    parts += [tables.scores(found), paragraph(_reading(found), kind="soft"), dots(found)]
-    parts += [tables.others(found), tables.per_seed(found), tables.per_member(found)]
+    parts += [tables.score_table(found), paragraph(_reading(found), kind="soft"), plot_scores(found)]
+    parts += [tables.further_scores(found), tables.per_seed_table(found), tables.per_member_table(found)]
     return Markup("".join(parts))
 
 
 def _reading(found: Study) -> str:
     said = (
-        f"The {found.kind.score.words} is that of the last step, {found.kind.pooled}. "
+        f"The {found.task.score.words} is that of the last step, {found.task.pooled}. "
         "Mean and sample standard deviation are over seeds, which change the start, the order of the data and the "
         "augmentation together. "
     )

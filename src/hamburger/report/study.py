@@ -11,9 +11,9 @@ from typing import Any
 
 from hamburger.errors import HamburgerError
 from hamburger.hams.base import hams
-from hamburger.report.statistics import Difference, Summary, paired, summarise
-from hamburger.tasks.recipes import kind_named
-from hamburger.training.task import Kind
+from hamburger.report.statistics import PairedDifference, SampleSummary, compare_paired, summarise
+from hamburger.tasks import task_named
+from hamburger.training.task import Task
 
 Curve = list[tuple[int, float]]
 
@@ -23,7 +23,7 @@ class RunError(HamburgerError, ValueError):
 
 
 @dataclass(frozen=True)
-class Run:
+class RunRecord:
     """`result` is empty while a run has not finished; `rows` are the lines of metrics.jsonl."""
 
     path: Path
@@ -37,14 +37,13 @@ class Run:
         return int(self.recipe["seed"])
 
     @property
-    def kind(self) -> Kind:
-        """Its task, and the scores that this is judged by."""
-        return kind_named(self.recipe.get("task"), f"report: {self.path}")
+    def task(self) -> Task[Any]:
+        return task_named(self.recipe.get("task"), f"report: {self.path}")
 
     @property
     def score(self) -> float | None:
         """Of the finished run."""
-        return self.result.get(self.kind.score.name)
+        return self.result.get(self.task.score.name)
 
     def curve(self, field: str) -> Curve:
         """(step, value) of the rows that have a finite number under that name, by rising step."""
@@ -56,28 +55,30 @@ class Run:
         return sorted(points.items())
 
 
-def read_run(path: Path) -> Run:
+def read_run(path: Path) -> RunRecord:
     """The run in that folder; a file that is there but cannot be read raises and is named."""
     if not path.is_dir():
         raise RunError(f"report: {path} is no run folder; give what `ham train --run` has written")
     if not (path / "recipe.json").exists():
         raise RunError(f"report: {path} has no recipe.json, so it is no run folder; `ham train --run` writes one")
-    recipe = read_object(path / "recipe.json")
-    result = read_object(path / "result.json") if (path / "result.json").exists() else {}
+    recipe = read_json_object(path / "recipe.json")
+    result = read_json_object(path / "result.json") if (path / "result.json").exists() else {}
     if not isinstance(recipe.get("model"), dict) or not isinstance(recipe.get("data"), dict):
         raise RunError(f"report: {path / 'recipe.json'} names no model and data; it is not the recipe of a run")
     if not isinstance(recipe.get("seed"), int):
         raise RunError(f"report: {path / 'recipe.json'} has no seed; it is not the recipe of a run")
     if "discriminator_lr" in recipe.get("optim", {}):
         raise RunError(f"report: {path} is a run of a GAN; `ham gan report {path}` is for those")
-    name = kind_named(recipe.get("task"), f"report: {path / 'recipe.json'}").score.name
+    name = task_named(recipe.get("task"), f"report: {path / 'recipe.json'}").score.name
     if result and not _is_number(result.get(name)):
         raise RunError(f"report: {path / 'result.json'} has no number '{name}'; it is not the result of a run")
     weights = path / "best.safetensors"
-    return Run(path, recipe, result, tuple(read_rows(path / "metrics.jsonl")), weights if weights.exists() else None)
+    return RunRecord(
+        path, recipe, result, tuple(read_rows(path / "metrics.jsonl")), weights if weights.exists() else None
+    )
 
 
-def read_runs(paths: Sequence[Path]) -> list[Run]:
+def read_runs(paths: Sequence[Path]) -> list[RunRecord]:
     """All of them, each folder once. A folder of run folders stands for those in it."""
     found: dict[Path, Path] = {}
     for path in paths:
@@ -110,7 +111,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def read_object(path: Path) -> dict[str, Any]:
+def read_json_object(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(_text(path))
     except ValueError as broken:
@@ -138,18 +139,18 @@ def _is_number(value: object) -> bool:
 
 
 # what decides how a run is fed and watched, not what it computes
-IRRELEVANT = {"seed", "log_every", "eval_every", "checkpoint_every", "tensorboard", "data.workers", "data.resident"}
+IGNORED_FIELDS = {"seed", "log_every", "eval_every", "checkpoint_every", "tensorboard", "data.workers", "data.resident"}
 KINDS = ("baseline", "breads", "ham", "rival")
-CONTEXT = ("model.context", "model.context_options")
+CONTEXT_FIELDS = ("model.context", "model.context_options")
 
 
 @dataclass(frozen=True, eq=False)  # each is itself
-class Group:
+class RunGroup:
     """One variant over its seeds, by rising seed. `kind` is one of KINDS."""
 
     name: str
     kind: str
-    runs: tuple[Run, ...]
+    runs: tuple[RunRecord, ...]
 
     @property
     def scores(self) -> dict[int, float]:
@@ -157,10 +158,10 @@ class Group:
         return {run.seed: run.score for run in self.runs if run.score is not None}
 
     @property
-    def score(self) -> Summary | None:
+    def score(self) -> SampleSummary | None:
         return summarise(list(self.scores.values())) if self.scores else None
 
-    def value(self, field: str) -> Summary | None:
+    def value(self, field: str) -> SampleSummary | None:
         """A number of result.json over the runs that have it."""
         had = [run.result[field] for run in self.runs if isinstance(run.result.get(field), (int, float))]
         return summarise(had) if had else None
@@ -174,34 +175,34 @@ class Study:
     the context's alone.
     """
 
-    kind: Kind
-    groups: tuple[Group, ...]
-    reference: Group
+    task: Task[Any]
+    groups: tuple[RunGroup, ...]
+    reference: RunGroup
     mixed: tuple[str, ...]
 
-    def difference(self, group: Group) -> Difference | None:
-        return None if group is self.reference else paired(group.scores, self.reference.scores)
+    def difference(self, group: RunGroup) -> PairedDifference | None:
+        return None if group is self.reference else compare_paired(group.scores, self.reference.scores)
 
-    def best(self, *kinds: str) -> Group | None:
+    def best(self, *kinds: str) -> RunGroup | None:
         """The best mean among groups of those kinds, of all without any."""
         means = {group: group.score.mean for group in self.groups if group.score and (not kinds or group.kind in kinds)}
-        pick = max if self.kind.score.higher else min
+        pick = max if self.task.score.higher else min
         return pick(means, key=means.__getitem__, default=None)
 
 
-def study(runs: Sequence[Run]) -> Study:
+def group_runs(runs: Sequence[RunRecord]) -> Study:
     """Groups by kind, the baseline first, and among their kind in the order in which they were given."""
-    tasks = {run.kind.task: run.kind for run in runs}
+    tasks = {run.task.name for run in runs}
     if len(tasks) > 1:
         raise RunError(f"report: these runs are for {' and '.join(sorted(tasks))}; one page is about one task")
-    sorted_out: dict[str, list[Run]] = {}
+    sorted_out: dict[str, list[RunRecord]] = {}
     fields: dict[str, dict[str, Any]] = {}
     for run in runs:
-        flat = {key: value for key, value in flatten(run.recipe).items() if key not in IRRELEVANT}
+        flat = {key: value for key, value in flatten_fields(run.recipe).items() if key not in IGNORED_FIELDS}
         identity = json.dumps(flat, sort_keys=True)
         sorted_out.setdefault(identity, []).append(run)
         fields[identity] = flat
-    mixed = [key for key in _differing(list(fields.values())) if not key.startswith(CONTEXT)]
+    mixed = [key for key in _differing(list(fields.values())) if not key.startswith(CONTEXT_FIELDS)]
     kinds = {identity: _called(members[0].recipe["model"]) for identity, members in sorted_out.items()}
 
     groups = []
@@ -212,9 +213,9 @@ def study(runs: Sequence[Run]) -> Study:
         settings = [
             f"{key.rpartition('.')[2]}={_plain(fields[identity].get(key, 'default'))}" for key in _differing(namesakes)
         ]
-        groups.append(Group(" ".join([name, *settings]), kind, _by_seed(members)))
+        groups.append(RunGroup(" ".join([name, *settings]), kind, _by_seed(members)))
     groups.sort(key=lambda group: KINDS.index(group.kind))
-    return Study(runs[0].kind, tuple(groups), groups[0], tuple(mixed))
+    return Study(runs[0].task, tuple(groups), groups[0], tuple(mixed))
 
 
 def _differing(recipes: Sequence[dict[str, Any]]) -> list[str]:
@@ -222,8 +223,8 @@ def _differing(recipes: Sequence[dict[str, Any]]) -> list[str]:
     return [key for key in known if len({json.dumps(flat.get(key)) for flat in recipes}) > 1]
 
 
-def _by_seed(members: Sequence[Run]) -> tuple[Run, ...]:
-    seeds: dict[int, Run] = {}
+def _by_seed(members: Sequence[RunRecord]) -> tuple[RunRecord, ...]:
+    seeds: dict[int, RunRecord] = {}
     for run in members:
         if run.seed in seeds:
             raise RunError(
@@ -234,13 +235,13 @@ def _by_seed(members: Sequence[Run]) -> tuple[Run, ...]:
     return tuple(seeds[seed] for seed in sorted(seeds))
 
 
-def flatten(value: Any, path: str = "") -> dict[str, Any]:
+def flatten_fields(value: Any, path: str = "") -> dict[str, Any]:
     """Nested objects as one level of dotted names."""
     if not isinstance(value, dict):
         return {path: value}
     found: dict[str, Any] = {}
     for key, entry in value.items():
-        found |= flatten(entry, f"{path}.{key}" if path else key)
+        found |= flatten_fields(entry, f"{path}.{key}" if path else key)
     return found
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hamburger.report.html import Cell, Markup, folded, number, paragraph, table
-from hamburger.report.statistics import Difference, Summary, paired
-from hamburger.report.study import Group, Study
+from hamburger.report.html import CellText, Markup, collapsible, number, paragraph, table
+from hamburger.report.statistics import PairedDifference, SampleSummary, compare_paired
+from hamburger.report.study import RunGroup, Study
 from hamburger.training.scores import Score
 
 # fields of result.json that say how and where a score was made, and what they are called
@@ -22,9 +22,9 @@ CONDITIONS = {
 }
 
 
-def scores(study: Study) -> Markup:
+def score_table(study: Study) -> Markup:
     """One row per group: the score with its spread, the difference to the reference, and what it costs."""
-    score = study.kind.score
+    score = study.task.score
     header = ["context", score.heading, "deviation", "seeds", f"minus {study.reference.name}", "95 % interval"]
     costs: dict[str, tuple[str, Callable[[float], str]]] = {
         "parameters": ("parameters", lambda value: f"{value:,.0f}"),
@@ -35,7 +35,7 @@ def scores(study: Study) -> Markup:
     rows = []
     for group in study.groups:
         found, difference = group.score, study.difference(group)
-        row: list[Cell] = [group.name, number(found.mean, score.shown(found.mean)) if found else "not finished"]
+        row: list[CellText] = [group.name, number(found.mean, score.shown(found.mean)) if found else "not finished"]
         row += [_deviation(score, found), _seeds(group), *_difference(score, difference)]
         for field, (_, shown) in costs.items():
             value = group.value(field)
@@ -44,12 +44,12 @@ def scores(study: Study) -> Markup:
     return table([*header, *(words for words, _ in costs.values())], rows, name="scores", kind="cards")
 
 
-def verdict(study: Study) -> Markup:
+def verdict_text(study: Study) -> Markup:
     """What the numbers allow one to say, and no more; where a rival or the baseline wins, that comes first."""
     best, ham, rival = study.best(), study.best("ham"), study.best("rival")
     if best is None or best.score is None:
         return paragraph("No run has finished yet: there is no score to compare.")
-    score = study.kind.score
+    score = study.task.score
     most = "highest" if score.higher else "lowest"
     said = [f"The {most} mean {score.words} is that of {best.name}: {_spoken(score, best.score)}."]
     if len(study.groups) == 1:
@@ -65,8 +65,8 @@ def verdict(study: Study) -> Markup:
     return Markup("".join(paragraph(sentence) for sentence in said))
 
 
-def _against(score: Score, one: Group, other: Group) -> str:
-    difference = paired(one.scores, other.scores)
+def _against(score: Score, one: RunGroup, other: RunGroup) -> str:
+    difference = compare_paired(one.scores, other.scores)
     if difference is None:
         return f"{one.name} and {other.name} share no seed, so they are not paired."
     points = f"{score.signed(difference.mean)} {score.points} over {difference.n} shared seed{'s' * (difference.n > 1)}"
@@ -78,55 +78,55 @@ def _against(score: Score, one: Group, other: Group) -> str:
     return f"{one.name} minus {other.name} is {points}, {interval}: {weight}."
 
 
-def others(study: Study) -> Markup:
+def further_scores(study: Study) -> Markup:
     """The task's further scores, means over seeds; nothing where no run has any."""
-    names = [score.name for score in study.kind.scores[1:] if any(group.value(score.name) for group in study.groups)]
+    names = [score.name for score in study.task.scores[1:] if any(group.value(score.name) for group in study.groups)]
     if not names:
         return Markup()
     headings: dict[str, dict[str, None]] = {name: {} for name in names}  # one each, unless runs are of other images
     for run in (run for group in study.groups for run in group.runs):
-        for score, _ in study.kind.told(run.result):
+        for score, _ in study.task.present_scores(run.result):
             headings.get(score.name, {})[score.heading] = None
-    shown = {score.name: score.shown for score in study.kind.scores}
-    rows: list[list[Cell]] = []
+    shown = {score.name: score.shown for score in study.task.scores}
+    rows: list[list[CellText]] = []
     for group in study.groups:
         means = [(name, group.value(name)) for name in names]
         rows.append([group.name, *(None if v is None else number(v.mean, shown[name](v.mean)) for name, v in means)])
     made = table(["context", *(" or ".join(headings[name]) for name in names)], rows, name="others")
-    return folded("Further scores", made + paragraph("Means over seeds, of the last step.", kind="soft"))
+    return collapsible("Further scores", made + paragraph("Means over seeds, of the last step.", kind="soft"))
 
 
-def per_seed(study: Study) -> Markup:
+def per_seed_table(study: Study) -> Markup:
     """Every run's own score."""
-    score = study.kind.score
+    score = study.task.score
     seeds = sorted({run.seed for group in study.groups for run in group.runs})
-    rows: list[list[Cell]] = []
+    rows: list[list[CellText]] = []
     for group in study.groups:
         had = group.scores
         rows.append([group.name, *(number(had[s], score.shown(had[s])) if s in had else None for s in seeds)])
     made = table([score.heading, *(f"seed {seed}" for seed in seeds)], rows, name="per-seed")
-    return folded("Every seed", made)
+    return collapsible("Every seed", made)
 
 
-def per_member(study: Study) -> Markup:
+def per_member_table(study: Study) -> Markup:
     """The score of each class, or pair, mean over seeds; nothing where no run says."""
-    each, member = study.kind.each, study.kind.member
+    each, member = study.task.member_score, study.task.member
     if each is None:
         return Markup()
     means = {group.name: _member_means(group, each.name) for group in study.groups}
     members = list(dict.fromkeys(name for had in means.values() for name in had))
     if not members:
         return Markup()
-    rows: list[list[Cell]] = []
+    rows: list[list[CellText]] = []
     for name in members:
         values = [had.get(name) for had in means.values()]
         rows.append([name, *(None if value is None else number(value, each.shown(value)) for value in values)])
     unit = f", {each.unit}" if each.unit else ""
-    note = paragraph(f"Mean over seeds{unit}. A dash: {study.kind.absent}.", kind="soft")
-    return folded(f"{each.words} of each {member}", table([member, *means], rows, name=f"per-{member}") + note)
+    note = paragraph(f"Mean over seeds{unit}. A dash: {study.task.absent}.", kind="soft")
+    return collapsible(f"{each.words} of each {member}", table([member, *means], rows, name=f"per-{member}") + note)
 
 
-def _member_means(group: Group, field: str) -> dict[str, float | None]:
+def _member_means(group: RunGroup, field: str) -> dict[str, float | None]:
     """Over the seeds in which a member has a score; None where it has none in any."""
     values: dict[str, list[float]] = {}
     for run in group.runs:
@@ -138,10 +138,10 @@ def _member_means(group: Group, field: str) -> dict[str, float | None]:
     return {name: sum(had) / len(had) if had else None for name, had in values.items()}
 
 
-def conditions(study: Study) -> Markup:
+def conditions_table(study: Study) -> Markup:
     """How the scores were made: one value where all runs agree, else each with the groups that have it."""
     recipes = [run.recipe for group in study.groups for run in group.runs]
-    rows: list[list[Cell]] = [
+    rows: list[list[CellText]] = [
         ["recipe", _listed([recipe.get("name") for recipe in recipes])],
         ["data", _listed([f"{recipe['data'].get('name')}, {recipe['data'].get('val_split')}" for recipe in recipes])],
         ["steps x batch", _listed([f"{recipe.get('steps')} x {recipe.get('batch')}" for recipe in recipes])],
@@ -160,14 +160,14 @@ def conditions(study: Study) -> Markup:
     return table(["what", "how"], rows, name="conditions", kind="words")
 
 
-def runs(study: Study) -> Markup:
+def run_table(study: Study) -> Markup:
     """Where the files are."""
-    rows: list[list[Cell]] = []
+    rows: list[list[CellText]] = []
     for group in study.groups:
         for run in group.runs:
             state = "finished" if run.result else "not finished"
             rows.append([str(run.path), group.name, str(run.seed), state, "yes" if run.weights else "no"])
-    return folded("Run folders", table(["folder", "context", "seed", "state", "weights"], rows, name="runs"))
+    return collapsible("Run folders", table(["folder", "context", "seed", "state", "weights"], rows, name="runs"))
 
 
 def _backbone(recipe: dict[str, Any]) -> str:
@@ -185,23 +185,23 @@ def _listed(values: list[Any]) -> str:
     return "; ".join(f"{value} ({n} run{'s' * (n > 1)})" for value in each if (n := shown.count(value)))
 
 
-def _spoken(score: Score, found: Summary) -> str:
+def _spoken(score: Score, found: SampleSummary) -> str:
     mean = " ".join(filter(None, (score.shown(found.mean), score.unit)))
     if found.deviation is None:
         return f"{mean} with one seed, so its spread is unknown"
     return f"{mean}, deviation {score.shown(found.deviation)} over {found.n} seeds"
 
 
-def _deviation(score: Score, found: Summary | None) -> Cell:
+def _deviation(score: Score, found: SampleSummary | None) -> CellText:
     return None if found is None or found.deviation is None else number(found.deviation, score.shown(found.deviation))
 
 
-def _seeds(group: Group) -> str:
+def _seeds(group: RunGroup) -> str:
     done = len(group.scores)
     return str(done) if done == len(group.runs) else f"{done} of {len(group.runs)}"
 
 
-def _difference(score: Score, found: Difference | None) -> tuple[Cell, Cell]:
+def _difference(score: Score, found: PairedDifference | None) -> tuple[CellText, CellText]:
     if found is None:
         return None, None
     mean = number(found.mean, score.signed(found.mean))

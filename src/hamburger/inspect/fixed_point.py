@@ -23,7 +23,7 @@ ROUND_OFF = 1e-12
 TAIL = 5  # moves that speak for the end of a path: few, since the start of it often moves differently
 
 
-class Flow:
+class FixedPointIteration:
     """One solve as Eqs. 10 and 11 write it, on flat vectors: h in R^m, y and x in R^dn.
 
     `unit_columns` takes out what bases and codes of a scale-free ham can trade: every state is rescaled so that the
@@ -100,15 +100,15 @@ class Contraction:
         return self.moves[: self.settled(ROUND_OFF)]
 
 
-def contraction(x: Tensor, ham: Ham, bases: Tensor, steps: int, *, unit_columns: bool = False) -> Contraction:
+def measure_contraction(x: Tensor, ham: Ham, bases: Tensor, steps: int, *, unit_columns: bool = False) -> Contraction:
     """Moves of `steps` sweeps from the given bases.   x: 1 d n   bases: 1 d r"""
-    states = Flow(x, ham, bases, unit_columns=unit_columns).path(steps)
+    states = FixedPointIteration(x, ham, bases, unit_columns=unit_columns).path(steps)
     moves = tuple(float((b - a).norm()) for a, b in pairwise(states))
     return Contraction(moves, float(states[-1].norm()))
 
 
 @dataclass(frozen=True)
-class Spectrum:
+class JacobianSpectrum:
     """dF/dh at h^K. The norm is the local Lipschitz constant L_h; the radius bounds L_h below in every norm."""
 
     eigenvalues: Tensor  # m, complex, largest modulus first
@@ -127,13 +127,15 @@ class Spectrum:
         return int(((self.eigenvalues - 1).abs() <= tol).sum())
 
 
-def spectrum(x: Tensor, ham: Ham, bases: Tensor, steps: int, *, unit_columns: bool = False) -> Spectrum:
+def jacobian_spectrum(
+    x: Tensor, ham: Ham, bases: Tensor, steps: int, *, unit_columns: bool = False
+) -> JacobianSpectrum:
     """Eigenvalues and singular values of dF/dh after `steps` sweeps.   x: 1 d n   bases: 1 d r"""
-    flow = Flow(x, ham, bases, unit_columns=unit_columns)
+    flow = FixedPointIteration(x, ham, bases, unit_columns=unit_columns)
     by_state, _ = jacobians(flow.sweep, flow.path(steps)[-1], flow.x)
     eigenvalues = torch.linalg.eigvals(by_state)
     order = eigenvalues.abs().argsort(descending=True)
-    return Spectrum(eigenvalues[order], torch.linalg.svdvals(by_state))
+    return JacobianSpectrum(eigenvalues[order], torch.linalg.svdvals(by_state))
 
 
 def jacobians(function: Callable[[Tensor, Tensor], Tensor], h: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -143,7 +145,7 @@ def jacobians(function: Callable[[Tensor, Tensor], Tensor], h: Tensor, x: Tensor
 
 
 @dataclass(frozen=True)
-class Terms:
+class GradientTerms:
     """Operator norms of the parts of dy/dx = direct + sum_i term_i + start, and the constants of Proposition 3."""
 
     norms: tuple[float, ...]  # term i of Eq. 12, i = 0 (the last sweep) ... t-1 (the first)
@@ -166,7 +168,7 @@ class Terms:
         return l_g * l_x / (1 - l_h) if l_h < 1 else None
 
 
-def term_gradients(flow: Flow, steps: int, cotangent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def term_gradients(flow: FixedPointIteration, steps: int, cotangent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """u^T times each part of dy/dx.   cotangent u: d n   ->   direct: dn,  terms: t dn,  start: dn
 
     Row by row, without a Jacobian: also for the sizes of networks.
@@ -187,9 +189,11 @@ def _pulled(function: Callable[[Tensor, Tensor], Tensor], h: Tensor, x: Tensor, 
     return by_state.detach(), by_input.detach().flatten()
 
 
-def terms(x: Tensor, ham: Ham, bases: Tensor, steps: int, *, unit_columns: bool = False) -> Terms:
+def measure_gradient_terms(
+    x: Tensor, ham: Ham, bases: Tensor, steps: int, *, unit_columns: bool = False
+) -> GradientTerms:
     """Operator norm of each term of Eq. 12 after `steps` sweeps.   x: 1 d n   bases: 1 d r"""
-    flow = Flow(x, ham, bases, unit_columns=unit_columns)
+    flow = FixedPointIteration(x, ham, bases, unit_columns=unit_columns)
     states = flow.path(steps)
     by_state, direct = jacobians(flow.output, states[-1], flow.x)
     # R of G_h = Q R has the singular values of G_h, in m rows instead of dn
@@ -205,7 +209,7 @@ def terms(x: Tensor, ham: Ham, bases: Tensor, steps: int, *, unit_columns: bool 
         norms.append(_norm(term))
         largest_h, largest_x = max(largest_h, _norm(sweep_h)), max(largest_x, _norm(sweep_x))
         rows = rows @ sweep_h
-    return Terms(
+    return GradientTerms(
         norms=tuple(norms),
         direct=_norm(direct),
         start=_norm(rows @ _start_by_input(flow)),
@@ -215,7 +219,7 @@ def terms(x: Tensor, ham: Ham, bases: Tensor, steps: int, *, unit_columns: bool 
     )
 
 
-def _start_by_input(flow: Flow) -> Tensor:
+def _start_by_input(flow: FixedPointIteration) -> Tensor:
     by_input: Tensor = torch.func.jacrev(flow.start)(flow.x)
     return by_input.detach().flatten(1)
 

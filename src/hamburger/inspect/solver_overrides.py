@@ -15,7 +15,7 @@ from hamburger.layers.dictionary import Dictionary
 from hamburger.layers.ham import HamLayer
 
 
-class DrawnDictionary(nn.Module):
+class RedrawnDictionary(nn.Module):
     """First bases drawn anew for every sample in evaluation too, as the authors' code does it.   (b s) d n -> (b s) d r
 
     Its own generator: the same images in the same order meet the same draws, on every device.
@@ -36,7 +36,7 @@ class DrawnDictionary(nn.Module):
         """Nothing to keep."""
 
 
-def ways_to_solve(
+def solver_variants(
     net: nn.Module, *, steps: Sequence[int | None] = (None,), draws: Sequence[int | None] = (None,)
 ) -> list[Callable[[], object]]:
     """Each of the steps with each of the draws as a function that makes `net` solve so; draws go on where they were."""
@@ -50,12 +50,12 @@ def ways_to_solve(
     made: list[Callable[[], object]] = []
     for sweeps, seed in product(steps, draws):
         take(first)
-        solve_with(net, steps=sweeps, draws=seed)
+        override_solver(net, steps=sweeps, draws=seed)
         made.append(partial(take, [(layer, layer.eval_steps, layer.dictionary) for layer in layers]))
     return made
 
 
-def solve_with(net: nn.Module, *, steps: int | None = None, draws: int | None = None) -> nn.Module:
+def override_solver(net: nn.Module, *, steps: int | None = None, draws: int | None = None) -> nn.Module:
     """Change in place how the hams of `net` solve in evaluation: `steps` sweeps, dictionaries drawn from seed `draws`.
 
     What is None stays as it was trained. A network without a ham has nothing to change, which is an error.
@@ -75,10 +75,10 @@ def solve_with(net: nn.Module, *, steps: int | None = None, draws: int | None = 
         if steps is not None:
             layer.eval_steps = steps
         if draws is not None:
-            if not isinstance(layer.dictionary, (Dictionary, DrawnDictionary)):
+            if not isinstance(layer.dictionary, (Dictionary, RedrawnDictionary)):
                 raise OptionError(
                     "eval: --draws is for dictionaries over positions; one along channels has a row per position and "
                     "is not drawn here"
                 )
-            layer.dictionary = DrawnDictionary(layer, draws + place)  # type: ignore[assignment]
+            layer.dictionary = RedrawnDictionary(layer, draws + place)  # type: ignore[assignment]
     return net

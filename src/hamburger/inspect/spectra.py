@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hamburger.errors import OptionError, ShapeError
-from hamburger.inspect.hooks import look
+from hamburger.inspect.hooks import record_activations
 
 
 class Spectrum(NamedTuple):
@@ -34,7 +34,7 @@ def spectrum(model: nn.Module, images: Tensor, layer: str, *, channels: int = 1)
     >>> spectrum(net, torch.rand(2, 3, 5, 5), "1").after.shape
     torch.Size([2, 8])
     """
-    seen = look("spectrum", model, images, [layer])[layer]
+    seen = record_activations("spectrum", model, images, [layer])[layer]
     before, after = (cumulative_energy(channels_second("spectrum", each, channels)) for each in seen)
     return Spectrum(before, after)
 
@@ -110,7 +110,7 @@ def feature_maps(model: nn.Module, images: Tensor, layer: str, *, channels: int 
 
     `channels` is the axis of the channels in both, such as -1 for layers that have them last.
     """
-    seen = look("feature_maps", model, images, [layer])[layer]
+    seen = record_activations("feature_maps", model, images, [layer])[layer]
     maps = [channels_second("feature_maps", each, channels) for each in seen]
     return FeatureMaps(*maps, *(each.double().flatten(2).square().sum(2) for each in maps))
 

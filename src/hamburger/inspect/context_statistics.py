@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from hamburger.errors import InputError
 from hamburger.hams.decompose import run
 from hamburger.hams.gradients import as_gradient
-from hamburger.inspect.atoms import ham_layers
-from hamburger.inspect.hooks import attention_layers, attention_maps, evaluating, look
-from hamburger.inspect.spectrum import cumulative_energy, effective_rank, numerical_rank, rank_for, shares_at
+from hamburger.inspect.atoms import list_ham_layers
+from hamburger.inspect.hooks import attention_layers, attention_maps, evaluation_mode, record_activations
+from hamburger.inspect.spectra import cumulative_energy, effective_rank, numerical_rank, rank_for, shares_at
 from hamburger.layers.ham import HamLayer
 
 CONTEXT = "head.context"
@@ -26,10 +26,10 @@ IGNORE = 255
 STRATEGIES = ("one-step", "truncated:1", "truncated:2")
 # how many of the largest singular values the stored spectra speak of
 COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-Found = dict[str, float | list[float]]
+Measurements = dict[str, float | list[float]]
 
 
-def look_inside(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *, layer: str = CONTEXT) -> Found:
+def measure_context(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *, layer: str = CONTEXT) -> Measurements:
     """Means over images of what the named layer does (Figs. 5 and 6), and of gradients where it holds one ham.
 
     `batches` are (images b 3 h w as the network takes them, labels b h w). Of the layer's input (`before`) and output
@@ -46,14 +46,14 @@ def look_inside(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *, lay
     def add(key: str, values: Tensor) -> None:  # one entry or one row for each image
         found.setdefault(key, []).extend(values.double().cpu())
 
-    hams = {name: module for name, module in ham_layers(net).items() if name.startswith(layer)}
+    hams = {name: module for name, module in list_ham_layers(net).items() if name.startswith(layer)}
     only = next(iter(hams)) if len(hams) == 1 else None
     attentions = [name for name in attention_layers(net) if name.startswith(layer)]
     for images, labels in batches:
-        seen = look("look_inside", net, images, [layer] if only is None else [layer, only])
+        seen = record_activations("look_inside", net, images, [layer] if only is None else [layer, only])
         matrices = {"before": seen[layer].before, "after": seen[layer].after}
         for end in ("before", "after"):
-            add(f"silent_{end}", silent(matrices[end]))
+            add(f"silent_{end}", silent_share(matrices[end]))
         if only is not None:
             matrices["ham"] = seen[only].after
         if len(attentions) == 1:
@@ -70,7 +70,7 @@ def look_inside(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *, lay
             add(key, torch.full((len(images),), float(size)))
         if only is not None:
             add("bound", torch.full((len(images),), float(hams[only].ham.rank)))
-            for key, value in gradients(net, images, labels, only).items():
+            for key, value in compare_gradients(net, images, labels, only).items():
                 add(key, torch.tensor([value]))
     if not found:
         raise InputError("look_inside: there was no image to look at; give at least one batch")
@@ -78,13 +78,13 @@ def look_inside(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *, lay
     return {key: [round(x, 6) for x in mean] if isinstance(mean, list) else mean for key, mean in means.items()}
 
 
-def silent(maps: Tensor) -> Tensor:
+def silent_share(maps: Tensor) -> Tensor:
     """Share of channels whose size is next to nothing beside that of the mean channel.   b c *spatial   ->   b"""
     size = maps.detach().double().flatten(2).square().mean(2).sqrt()
     return (size <= SILENT * size.mean(1, keepdim=True)).double().mean(1)
 
 
-def gradients(net: nn.Module, images: Tensor, labels: Tensor, name: str) -> dict[str, float]:
+def compare_gradients(net: nn.Module, images: Tensor, labels: Tensor, name: str) -> dict[str, float]:
     """Cosine to BPTT and norm over BPTT's, of dL/dX by each strategy.   images: b 3 h w
 
     Nothing where BPTT vanishes or is not finite: a NaN would make the row of a whole network unreadable.
@@ -100,7 +100,7 @@ def gradients(net: nn.Module, images: Tensor, labels: Tensor, name: str) -> dict
 
     handle = layer.register_forward_hook(keep)
     try:
-        with evaluating(net), torch.enable_grad():
+        with evaluation_mode(net), torch.enable_grad():
             loss = F.cross_entropy(net(images).float(), labels, ignore_index=IGNORE)
             (pull,) = torch.autograd.grad(loss, [kept[1]])
             x, pull = (each.unflatten(1, (layer.heads, -1)).flatten(0, 1).float() for each in (kept[0], pull))
