@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import hamburger
 from hamburger.cli.app import app
 
 SMALL = ["--sizes", "64,128", "--dim", "16", "--rank", "4", "--repeats", "2"]
@@ -29,6 +30,27 @@ def test_list_names_the_hams() -> None:
     result = CliRunner().invoke(app, ["list", "hams"])
     assert result.exit_code == 0
     assert result.stdout.split() == ["cd", "nmf", "vq"]
+
+
+def test_version():
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.stdout) == (0, f"hamburger {hamburger.__version__}\n")
+
+
+def test_list_recipes_shows_task_device_and_duration():
+    result = CliRunner().invoke(app, ["list", "recipes"])
+    assert result.exit_code == 0, result.output
+    header, *rows = result.stdout.splitlines()
+    assert header.split() == ["recipe", "task", "device", "duration"]
+    cells = [row.split(maxsplit=3) for row in rows]
+    assert {row[2] for row in cells} == {"CPU", "GPU"}  # every docstring names the device
+    assert ["patchwork", "segmentation", "CPU", "0.5 to 2 min"] in cells
+    assert ["voc", "segmentation", "GPU", "-"] in cells
+
+
+def test_list_gan_recipes_as_a_table():
+    rows = CliRunner().invoke(app, ["list", "gan-recipes"]).stdout.splitlines()[1:]
+    assert {row.split()[2] for row in rows} == {"CPU", "GPU"}
 
 
 def test_recover_recovers_the_scene(tmp_path: Path) -> None:
@@ -69,11 +91,11 @@ def test_a_mistake_in_a_process_of_its_own():
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["compare", "patchwork", "--seeds", "a"], "compare: seeds are whole numbers"),
-        (["demo", "--seeds", "1,x"], "demo: seeds are whole numbers"),
+        (["compare", "patchwork", "--seeds", "a"], "compare: seeds must be comma-separated whole numbers"),
+        (["demo", "--seeds", "1,x"], "demo: seeds must be comma-separated whole numbers"),
         (["demo", "--seeds", "1,1"], "demo: give each seed once"),
         (["demo", "--contexts", "nfm"], "demo: no context 'nfm'"),
-        (["bench", "core", "--sizes", "big"], "bench: sizes are whole numbers"),
+        (["bench", "core", "--sizes", "big"], "bench: sizes must be comma-separated whole numbers"),
     ],
     ids=str,
 )

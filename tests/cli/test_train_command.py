@@ -47,7 +47,7 @@ def test_train_evaluate_and_train_again(ham, tmp_path):
     ("words", "complaint"),
     [
         (["train", "pachwork", "--run", "RUN"], "did you mean 'patchwork'"),
-        (["train", "patchwork", "--run", "RUN", "--set", "optim.lrr=1"], "did you mean 'lr'"),
+        (["train", "patchwork", "--run", "RUN", "--set", "optim.lrr=1"], "did you mean optim.lr?"),
         (["train", "patchwork", "--run", "RUN", "--set", "model.context=nfm"], "did you mean 'nmf'"),
         (["train", "patchwork", "--run", "RUN", "--seed", "-1"], "seed"),
         (["train", "patchwork", "--run", "RUN", "--devices", "3"], "--set batch=18"),

@@ -95,7 +95,7 @@ def test_a_picture_beside_the_photograph_is_not_overwritten(run_folder, photos, 
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (["--scales", "1,big"], "numbers with commas"),
+        (["--scales", "1,big"], "comma-separated numbers"),
         (["--window", "1"], "at least 16"),
         (["--device", "gpu"], "auto, cpu or cuda"),
         (["--layout", "coco"], "plain, voc"),

@@ -48,8 +48,11 @@ def test_later_settings_win_and_the_recipe_given_stays():
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ("model.contxt=vq", "did you mean 'context'"),
-        ("optm.lr=1", "did you mean 'optim'"),
+        ("lr=0.1", r"--set lr=0.1: no field 'lr' \(did you mean optim.lr\?\)"),
+        ("model.contxt=vq", r"no field 'contxt' \(did you mean model.context\?\)"),
+        ("optm.lr=1", r"no field 'optm' \(did you mean optim.lr\?\)"),
+        ("croop=1", r"did you mean data.crop\?"),
+        ("zzz=1", "no field 'zzz'; fields: name, batch"),
         ("optim.lr=fast", "takes a number, got 'fast'"),
         ("steps=1.5", "takes a whole number"),
         ("steps=none", "takes a whole number"),

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from hamburger.errors import HamburgerError
 
-# what the commands import beyond the command line itself, and the extra that brings it
+# packages that commands import, and the extra that installs each
 EXTRAS = {
     **dict.fromkeys(("lightning", "torchvision", "timm", "torchmetrics", "tensorboard", "safetensors"), "train"),
     **dict.fromkeys(("huggingface_hub", "PIL", "scipy", "numpy", "pycocotools"), "train"),
@@ -16,6 +16,7 @@ EXTRAS = {
 
 
 def main() -> None:
+    """Run `ham` with the arguments of the process; end it with the exit status."""
     try:
         import typer
 
@@ -26,19 +27,19 @@ def main() -> None:
         _stop(f"the command line needs {missing.name}: pip install 'hamburger[cli]'")
     if len(sys.argv) > 1 and needs_lab(sys.argv[1]):
         _stop(f"`ham {sys.argv[1]}` is part of hamburger-lab; pip install hamburger-lab (in a clone: -e lab)")
-    # click is a package of its own or part of typer, by typer's version
+    # newer versions of typer include click
     usage: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
     try:
         status = app(standalone_mode=False)
     except usage as mistake:
-        said = mistake.format_message()
-        _stop(" ".join(said.split())) if said else sys.exit(2)  # without arguments the help has been shown
+        message = mistake.format_message()
+        _stop(" ".join(message.split())) if message else sys.exit(2)  # empty: typer has printed the help
     except ModuleNotFoundError as missing:
         package = (missing.name or "").partition(".")[0]
         if package not in EXTRAS:
             raise
         _stop(f"this command needs {package}: pip install 'hamburger[{EXTRAS[package]}]'")
-    # what a user can cause; anything else is a bug of ours and keeps its traceback
+    # errors a user can cause; anything else is a bug in this library and keeps its traceback
     except (HamburgerError, OSError) as mistake:
         _stop(str(mistake))
     except (KeyboardInterrupt, typer.Abort):

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 from importlib.metadata import entry_points
+from typing import Annotated
 
 import typer
 
+import hamburger
 from hamburger.cli import compare, data, demo, evaluate, export, gan, listing, predict, report, train
 
 LAB_COMMANDS = ("ablate", "bench", "claims", "pictures", "propositions", "recover")  # of hamburger-lab
 
-app = typer.Typer(
-    name="ham",
-    help="Global context by matrix decomposition instead of attention.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(name="ham", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+def _print_version(requested: bool) -> None:
+    if requested:
+        typer.echo(f"hamburger {hamburger.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def ham(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version and exit")
+    ] = False,
+) -> None:
+    """Global context by matrix decomposition instead of attention."""
+
+
 app.command("demo")(demo.demo)
 app.command("compare")(compare.compare)
 app.command("train")(train.train)
@@ -24,7 +37,7 @@ app.command("eval")(evaluate.evaluate)
 app.command("predict")(predict.predict)
 app.command("report")(report.report)
 app.command("export")(export.export)
-app.command("list")(listing.listing)
+app.command("list")(listing.list_names)
 app.add_typer(data.app, name="data")
 app.add_typer(gan.app, name="gan")
 for entry in entry_points(group="hamburger.commands"):

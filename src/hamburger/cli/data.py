@@ -1,4 +1,4 @@
-"""`ham data`: look at a data set before training, and build the one that must be built."""
+"""`ham data`: check a data set before training, and build PASCAL VOC's augmented training set."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from hamburger.errors import OptionError
 
 app = typer.Typer(help="Check and prepare data sets.", no_args_is_help=True)
-prepare = typer.Typer(help="Build what a data set needs.", no_args_is_help=True)
+prepare = typer.Typer(help="Build the files that a data set needs.", no_args_is_help=True)
 app.add_typer(prepare, name="prepare")
 
 
@@ -21,19 +21,22 @@ def data() -> None:
 
 
 @prepare.callback()
-def preparing() -> None:
-    """Build what a data set needs."""
+def prepare_group() -> None:
+    """Build the files that a data set needs."""
 
 
 @app.command()
 def check(
-    name: Annotated[str, typer.Argument(help="a data set of `ham list datasets`, detection-sets or stereo-sets")],
-    data: Annotated[Path | None, typer.Option(help="its folder; none for a generated set")] = None,
-    split: Annotated[str, typer.Option(help="splits, with commas")] = "train,val",
-    option: Annotated[list[str] | None, typer.Option(help="name=value of the set, such as classes=cat,dog")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="read every file again, whatever is known of it")] = False,
+    name: Annotated[str, typer.Argument(help="a name from `ham list datasets`, detection-sets or stereo-sets")],
+    data: Annotated[Path | None, typer.Option(help="data folder; generated sets need none")] = None,
+    split: Annotated[str, typer.Option(help="comma-separated splits")] = "train,val",
+    option: Annotated[
+        list[str] | None,
+        typer.Option(help="an option of the data set, name=value, such as classes=cat,dog; may be repeated"),
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="ignore the cache and read every file again")] = False,
 ) -> None:
-    """Read all of a data set: problems with their paths, classes and their shares, sizes."""
+    """Read a whole data set; print problems with their paths, class frequencies and image sizes."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -47,10 +50,10 @@ def check(
     )
     from hamburger.stereo.data import stereo_sets
 
-    options = dict(parsed(text) for text in option or [])
-    for sets, of_its_kind in ((detection_sets, check_objects), (stereo_sets, check_pairs)):
+    options = dict(parse_option(text) for text in option or [])
+    for sets, check_set in ((detection_sets, check_detection_set), (stereo_sets, check_stereo_set)):
         if name in sets:
-            of_its_kind(name, data, [part.strip() for part in split.split(",")], options, fresh=fresh)
+            check_set(name, data, [part.strip() for part in split.split(",")], options, fresh=fresh)
             return
     console, errors, problems = Console(), Console(stderr=True), 0
     before: list[SegmentationSet] = []
@@ -70,11 +73,11 @@ def check(
         problems += len(found.problems)
         for problem in found.problems:
             typer.echo(problem, err=True)
-    complain(name, problems)
+    exit_on_problems(name, problems)
 
 
-def check_pairs(name: str, data: Path | None, splits: list[str], options: dict[str, Any], *, fresh: bool) -> None:
-    """The same of stereo pairs."""
+def check_stereo_set(name: str, data: Path | None, splits: list[str], options: dict[str, Any], *, fresh: bool) -> None:
+    """Check splits of a stereo data set."""
     from hamburger.segmentation.data.checks import format_sizes
     from hamburger.stereo.data import create_stereo_set
     from hamburger.stereo.data.checks import inspect_stereo
@@ -84,17 +87,19 @@ def check_pairs(name: str, data: Path | None, splits: list[str], options: dict[s
         pairs = create_stereo_set(name, one, data, **options)
         found = inspect_stereo(pairs, cache=not fresh)
         typer.echo(
-            f"{name}, {one}: {len(pairs):,} pairs, {format_sizes(found.sizes)}, disparities up to {found.largest:g} px, "
-            f"known in {found.known:.2%} of the pixels"
+            f"{name}, {one}: {len(pairs):,} pairs, {format_sizes(found.sizes)}, "
+            f"disparities up to {found.largest:g} px, known in {found.known:.2%} of the pixels"
         )
         problems += len(found.problems)
         for problem in found.problems:
             typer.echo(problem, err=True)
-    complain(name, problems)
+    exit_on_problems(name, problems)
 
 
-def check_objects(name: str, data: Path | None, splits: list[str], options: dict[str, Any], *, fresh: bool) -> None:
-    """The same of scenes with objects."""
+def check_detection_set(
+    name: str, data: Path | None, splits: list[str], options: dict[str, Any], *, fresh: bool
+) -> None:
+    """Check splits of a detection data set."""
     from hamburger.detection.data import create_detection_set
     from hamburger.detection.data.checks import inspect_scenes
     from hamburger.segmentation.data.checks import format_sizes
@@ -111,10 +116,11 @@ def check_objects(name: str, data: Path | None, splits: list[str], options: dict
         problems += len(found.problems)
         for problem in found.problems:
             typer.echo(problem, err=True)
-    complain(name, problems)
+    exit_on_problems(name, problems)
 
 
-def complain(name: str, problems: int) -> None:
+def exit_on_problems(name: str, problems: int) -> None:
+    """Exit with status 2 if there are problems."""
     if problems:
         typer.echo(f"ham: {name} has {problems} problem{'s' if problems > 1 else ''}, listed above", err=True)
         raise typer.Exit(2)
@@ -123,10 +129,14 @@ def complain(name: str, problems: int) -> None:
 @prepare.command("voc")
 def prepare_voc(
     root: Annotated[Path, typer.Option(help="VOC 2012: VOCdevkit/VOC2012 or a folder above it")],
-    sbd: Annotated[Path | None, typer.Option(help="SBD: benchmark_RELEASE/dataset; default: near ROOT")] = None,
-    any_counts: Annotated[bool, typer.Option("--any-counts", help="take what is there, official or not")] = False,
+    sbd: Annotated[
+        Path | None, typer.Option(help="SBD: benchmark_RELEASE/dataset; default: searched near ROOT")
+    ] = None,
+    any_counts: Annotated[
+        bool, typer.Option("--any-counts", help="accept other numbers of images than the official ones")
+    ] = False,
 ) -> None:
-    """Build the augmented training set (10,582 images) from SBD's labels; may be stopped and called again."""
+    """Build the augmented training set (10,582 images) from SBD's labels; can be interrupted and repeated."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -144,16 +154,16 @@ def prepare_voc(
         )
     counts = ", ".join(f"{name} {count:,}" for name, count in done.counts.items() if count is not None)
     typer.echo(f"{done.tree}: {counts}")
-    typer.echo(f"labels: {done.from_voc:,} of VOC, {done.from_sbd:,} of SBD; {done.already:,} were there already")
+    typer.echo(f"labels: {done.from_voc:,} of VOC, {done.from_sbd:,} of SBD; {done.already:,} existed already")
     for note in done.notes:
         typer.echo(note)
 
 
-def parsed(text: str) -> tuple[str, Any]:
-    """`name=value`, the value as JSON where it is JSON."""
+def parse_option(text: str) -> tuple[str, Any]:
+    """Parse `name=value`; a value that is valid JSON is read as JSON, any other as text."""
     name, equals, value = text.partition("=")
     if not equals:
-        raise OptionError(f"--option takes name=value, got {text!r}")
+        raise OptionError(f"--option takes name=value (got {text!r})")
     try:
         return name, json.loads(value)
     except json.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""`ham export`: a trained network as one file for other programs."""
+"""`ham export`: write a trained network as an ONNX or pt2 file."""
 
 from __future__ import annotations
 
@@ -14,35 +14,36 @@ def export(
     out: Annotated[Path, typer.Option(help="the file to write")],
     size: Annotated[
         str | None,
-        typer.Option(help="image that the file is tried on, in pixels: a side, or height,width; default: by the task"),
+        typer.Option(help="size of the test image in pixels: side, or height,width; default: by the task"),
     ] = None,
-    image: Annotated[Path | None, typer.Option(help="compare on this photograph; default: a generated picture")] = None,
+    image: Annotated[Path | None, typer.Option(help="compare on this image; default: a generated one")] = None,
     tolerance: Annotated[
-        float, typer.Option(help="how far logits (disparities, scores) may differ, as a part of the largest")
+        float,
+        typer.Option(help="largest allowed difference of logits (disparities, scores), relative to the largest value"),
     ] = 1e-3,
 ) -> None:
     """Write a trained network as ONNX or pt2, after comparing the file's output with torch's."""
     from rich.console import Console
 
-    from hamburger.cli.output import numbers
+    from hamburger.cli.output import parse_ints
     from hamburger.errors import OptionError
     from hamburger.inference.export import export as write
     from hamburger.inference.locate import find_weights
     from hamburger.tasks import task_of_weights
 
-    sides = numbers(size, "export", "the sides of --size") if size is not None else ()
+    sides = parse_ints(size, "export", "the sides of --size") if size is not None else ()
     if len(sides) > 2:
-        raise OptionError(f"export: --size is one side, or height,width; got {size!r}")
-    asked = (sides[0], sides[-1]) if sides else None
+        raise OptionError(f"export: --size takes one side, or height,width (got {size!r})")
+    requested = (sides[0], sides[-1]) if sides else None
     path = find_weights(weights)
     task = task_of_weights(path)
     net, info = task.load(path)
     with Console(stderr=True).status(f"exporting to {format}"):
-        graph = task.graph(info)
-        made = write(net, info, out, format=format, size=asked, image=image, tolerance=tolerance, graph=graph)
+        graph = task.export_spec(info)
+        made = write(net, info, out, format=format, size=requested, image=image, tolerance=tolerance, graph=graph)
     for axis, length in zip(("batch", "height", "width"), (1, *made.size), strict=True):
         if axis not in made.dynamic:
             typer.echo(f"{axis} is fixed at {length}: {made.refusals[-1]}")
     typer.echo(f"any {', '.join(made.dynamic)}" if made.dynamic else "no axis is free")
-    typer.echo(f"against torch on {'a generated picture' if image is None else image}: {made.agreement}")
+    typer.echo(f"against torch on {'a generated image' if image is None else image}: {made.agreement}")
     typer.echo(f"wrote {made.path} ({made.path.stat().st_size / 1e6:.1f} MB)")

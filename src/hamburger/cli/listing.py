@@ -1,17 +1,20 @@
-"""`ham list`: the names in the registries."""
+"""`ham list`: the names in the registries, and the recipes as a table."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
 
 import typer
 
 from hamburger.errors import check_choice
 
+TableRow = tuple[str, ...]
+
 
 def _hams() -> list[str]:
-    from hamburger.solvers import hams
+    from hamburger.hams import hams
 
     return hams.names()
 
@@ -76,7 +79,7 @@ def _gan_recipes() -> list[str]:
     return gan_recipes.names()
 
 
-# Each imports its registry when called: data sets and recipes take long to load for a list of hams.
+# Each function imports its registry when called: a list of hams should not wait for data sets and recipes.
 # Other packages may add entries.
 names: dict[str, Callable[[], list[str]]] = {
     "hams": _hams,
@@ -93,12 +96,53 @@ names: dict[str, Callable[[], list[str]]] = {
 }
 
 
-def listing(
+def _recipe_rows() -> list[TableRow]:
+    from hamburger.tasks import tasks
+
+    return [row for task in tasks.values() for row in describe_recipes(task.name, task.recipes)]
+
+
+def _gan_recipe_rows() -> list[TableRow]:
+    from hamburger.generation.recipe import gan_recipes
+
+    return describe_recipes("generation", gan_recipes)
+
+
+tables: dict[str, Callable[[], list[TableRow]]] = {"recipes": _recipe_rows, "gan-recipes": _gan_recipe_rows}
+
+
+def list_names(
     kind: Annotated[str | None, typer.Argument(help="hams, contexts, recipes, ...; default: all kinds")] = None,
 ) -> None:
-    """List the names that the library knows, of all kinds or of one."""
-    if kind is not None:
-        check_choice("list", "kind", kind, tuple(names))
-    for name in names if kind is None else (kind,):
-        prefix = "" if kind else f"{name}: "
-        typer.echo(prefix + " ".join(names[name]()))
+    """List the registered names, of all kinds or of one; recipes with task, device and duration."""
+    if kind is None:
+        for name, known in names.items():
+            typer.echo(f"{name}: {' '.join(known())}")
+        return
+    check_choice("list", "kind", kind, tuple(names))
+    if kind in tables:
+        typer.echo(align_columns([("recipe", "task", "device", "duration"), *tables[kind]()]))
+    else:
+        typer.echo(" ".join(names[kind]()))
+
+
+def describe_recipes(task: str, recipes: Mapping[str, Callable[..., Any]]) -> list[TableRow]:
+    """Name, task, device and duration of each recipe, read from `Device: CPU. Duration: 2 min.` in its docstring.
+
+    A duration that nobody measured is left out of the docstring and shown as "-".
+    """
+    rows = []
+    for name, recipe in recipes.items():
+        text = recipe.__doc__ or ""
+        device = re.search(r"Device: (\w+)\.", text)
+        duration = re.search(r"Duration: (.+)\.$", text, re.MULTILINE)
+        rows.append((name, task, device[1] if device else "-", duration[1] if duration else "-"))
+    return rows
+
+
+def align_columns(rows: list[TableRow]) -> str:
+    """`rows` as text in columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )

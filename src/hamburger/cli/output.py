@@ -13,7 +13,8 @@ from hamburger.errors import OptionError
 
 
 @contextmanager
-def image_bar() -> Iterator[Callable[[str, int], object]]:
+def image_progress() -> Iterator[Callable[[str, int], object]]:
+    """A progress bar; yields `advance(what, count)`."""
     from rich.console import Console
     from rich.progress import Progress as Bar
 
@@ -28,40 +29,36 @@ def image_bar() -> Iterator[Callable[[str, int], object]]:
         yield advance
 
 
-def note(text: str) -> None:
+def print_note(text: str) -> None:
     typer.echo(f"note: {text}", err=True)
 
 
 @contextmanager
 def warnings_as_notes() -> Iterator[None]:
-    """A person reads a line; where it stands in the source does not help them."""
+    """Print Python warnings as one-line notes, without their source lines."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
     for text in dict.fromkeys(str(each.message) for each in caught):
-        note(text)
+        print_note(text)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Options that are lists: what stands between commas.
-
-
-def words(text: str) -> tuple[str, ...]:
-    """`nmf, sa` as names."""
+def parse_names(text: str) -> tuple[str, ...]:
+    """Parse `nmf, sa` into names."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def numbers(text: str, call: str = "bench", option: str = "sizes") -> tuple[int, ...]:
-    """`1024,4096` as numbers."""
+def parse_ints(text: str, call: str = "bench", option: str = "sizes") -> tuple[int, ...]:
+    """Parse `1024,4096` into integers."""
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise OptionError(f"{call}: {option} are whole numbers with commas between, got {text!r}") from None
+        raise OptionError(f"{call}: {option} must be comma-separated whole numbers (got {text!r})") from None
 
 
-def decimals(text: str, call: str) -> tuple[float, ...]:
-    """`0.5,1` as numbers, the scales of a protocol."""
+def parse_floats(text: str, call: str) -> tuple[float, ...]:
+    """Parse `0.5,1`, the scales of an evaluation protocol."""
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise OptionError(f"{call}: scales are numbers with commas between, such as 0.5,1,1.5; got {text!r}") from None
+        raise OptionError(f"{call}: scales must be comma-separated numbers such as 0.5,1,1.5 (got {text!r})") from None

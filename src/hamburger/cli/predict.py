@@ -1,4 +1,4 @@
-"""`ham predict`: what a trained network makes of photographs, by its task."""
+"""`ham predict`: run a trained network on image files; outputs depend on its task."""
 
 from __future__ import annotations
 
@@ -11,29 +11,35 @@ import typer
 def predict(
     weights: Annotated[Path, typer.Argument(metavar="RUN_OR_WEIGHTS", help="a run folder or a .safetensors file")],
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="JPEG, PNG, WebP files, or folders of them")],
-    out: Annotated[Path, typer.Option(help="folder for summary.json and the files of the task")],
-    recursive: Annotated[bool, typer.Option("--recursive", help="also look into the folders of a folder")] = False,
+    out: Annotated[Path, typer.Option(help="folder for summary.json and the output files")],
+    recursive: Annotated[bool, typer.Option("--recursive", help="search folders recursively")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
-    scales: Annotated[str | None, typer.Option(help="look at each image in these sizes, with commas")] = None,
-    flip: Annotated[bool, typer.Option("--flip", help="look at the mirrored image too")] = False,
+    scales: Annotated[str | None, typer.Option(help="average predictions over these scales, comma-separated")] = None,
+    flip: Annotated[bool, typer.Option("--flip", help="average with the mirrored image")] = False,
     window: Annotated[int | None, typer.Option(help="side of a sliding window in pixels; default: none")] = None,
     max_pixels: Annotated[
-        int | None, typer.Option(help="cut larger images into tiles, so that memory suffices; default: 1048576")
+        int | None, typer.Option(help="split larger images into tiles to limit memory; default: 1048576")
     ] = None,
-    score: Annotated[float | None, typer.Option(help="of objects: from which score on; default: 0.5")] = None,
+    score: Annotated[float | None, typer.Option(help="detection: minimum score of an object; default: 0.5")] = None,
     overlay: Annotated[
-        bool | None, typer.Option("--overlay/--no-overlay", help="default: yes, but not for --layout voc")
+        bool | None,
+        typer.Option(
+            "--overlay/--no-overlay",
+            help="also write the image with the prediction drawn over it; default: yes, except for --layout voc",
+        ),
     ] = None,
-    layout: Annotated[str, typer.Option(help="plain, or voc: the folders and ids of the VOC server")] = "plain",
+    layout: Annotated[
+        str, typer.Option(help="plain, or voc: folders and ids as the VOC server expects them")
+    ] = "plain",
 ) -> None:
-    """What the network makes of photographs: labels, classes, objects, or, of LEFT RIGHT, disparities."""
+    """Predict labels, classes or objects of images, or disparities of LEFT RIGHT pairs."""
     from rich.console import Console
     from rich.progress import Progress
 
-    from hamburger.cli.output import decimals
+    from hamburger.cli.output import parse_floats
     from hamburger.errors import OptionError
     from hamburger.inference import predict_files
-    from hamburger.inference.image_inputs import find_photos
+    from hamburger.inference.image_inputs import find_images
     from hamburger.inference.locate import find_weights
     from hamburger.registry import options_of
     from hamburger.segmentation.predict import pick_device
@@ -43,26 +49,27 @@ def predict(
     on = pick_device(device)
     path = find_weights(weights)
     task = task_of_weights(path)
-    if task.answers is None:
-        raise OptionError(f"predict: the task '{task.kind.task}' of {path} takes no photographs; see ham eval")
-    asked: dict[str, Any] = {"flip": flip or None, "window": window, "max_pixels": max_pixels, "score": score}
-    asked |= {"scales": None if scales is None else decimals(scales, "predict"), "overlay": overlay}
-    asked |= {"layout": None if layout == "plain" else layout}
-    given = {name: value for name, value in asked.items() if value is not None}
-    for name in given.keys() - options_of(task.answers):
-        said = name.replace("_", "-")
-        raise OptionError(f"predict: --{said} means nothing to the task '{task.kind.task}' of {path}; leave it out")
+    predictor = task.predictor()
+    if predictor is None:
+        raise OptionError(f"predict: the task '{task.name}' of {path} does not predict on image files; use `ham eval`")
+    options: dict[str, Any] = {"flip": flip or None, "window": window, "max_pixels": max_pixels, "score": score}
+    options |= {"scales": None if scales is None else parse_floats(scales, "predict"), "overlay": overlay}
+    options |= {"layout": None if layout == "plain" else layout}
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in given.keys() - options_of(predictor):
+        flag = name.replace("_", "-")
+        raise OptionError(f"predict: --{flag} does not apply to the task '{task.name}' of {path}; leave it out")
     net, info = task.load(path)
-    answers = task.answers(net, info, on, **given)
-    find = find_pairs if answers.pairs else find_photos
+    answers = predictor(net, info, on, **given)
+    find = find_pairs if answers.pairs else find_images
     found = find(images, recursive=recursive, outside=out)
-    photos = predict_files.checked(found.photos, out, answers)
+    photos = predict_files.check_outputs(found.photos, out, answers)
     out.mkdir(parents=True, exist_ok=True)
 
     settings = answers.settings() | ({"files": list(answers.files)} if answers.files else {})
     if photos:
         predict_files.Summary().write(
-            out / predict_files.SUMMARY, planned=predict_files.targets(photos, answers), **settings
+            out / predict_files.SUMMARY, planned=predict_files.output_names(photos, answers), **settings
         )
     summary = predict_files.Summary(failed=[(str(path), why) for path, why in found.failed])
     try:
@@ -75,7 +82,7 @@ def predict(
                 after=lambda photo: progress.update(shown, advance=1, description=photo.name[-40:]),
                 summary=summary,
             )
-    finally:  # what is interrupted keeps the account of what it has done
+    finally:  # an interrupted call keeps the summary of what it finished
         if summary.done or summary.failed:
             summary.write(out / predict_files.SUMMARY, **settings)
     console = Console()

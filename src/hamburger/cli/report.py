@@ -1,4 +1,4 @@
-"""`ham report`: training runs -> one page with tables, curves and pictures."""
+"""`ham report`: one HTML page about training runs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import typer
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="run folders, or folders that hold them")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="run folders, or folders of run folders")],
     out: Annotated[Path, typer.Option(help="the file to write")] = Path("report.html"),
-    data: Annotated[Path | None, typer.Option(help="folder of the data set, for pictures")] = None,
+    data: Annotated[Path | None, typer.Option(help="data folder, to show images")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
 ) -> None:
     """Compare training runs on one page: scores over seeds, curves, predictions, atoms, spectra."""

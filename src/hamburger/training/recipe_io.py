@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import hashlib
 import json
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from hamburger.errors import OptionError, did_you_mean
@@ -69,6 +70,19 @@ def differences(one: Training, other: Training) -> list[str]:
         for name in sorted({*here, *there})
         if name not in here or name not in there or here[name] != there[name]
     ]
+
+
+def override(recipe: Kind, changes: Mapping[str, Any]) -> Kind:
+    """Return a copy of the recipe with new values of the fields in `changes`, by their dotted names."""
+    values = json.loads(to_json(recipe))
+    for path, value in changes.items():
+        group, (*groups, name) = values, path.split(".")
+        for key in groups:
+            group = group.setdefault(key, {})
+            if not isinstance(group, dict):
+                raise OptionError(f"recipe: '{key}' in '{path}' is not a group (got {group!r}); set '{key}' itself")
+        group[name] = value
+    return build(type(recipe), values, "recipe") if changes else recipe
 
 
 def build(kind: type[Group], values: object, place: str) -> Group:
@@ -142,16 +156,47 @@ def apply(recipe: Kind, settings: Iterable[str]) -> Kind:
         path, equals, text = setting.partition("=")
         if not equals or not path.strip():
             raise OptionError(f"--set takes path=value, such as optim.lr=0.01, got {setting!r}")
+        _check_path(type(recipe), path.strip().split("."), setting)
         recipe = _set(recipe, path.strip().split("."), text.strip(), path.strip())
     return recipe
+
+
+def _check_path(recipe: type, names: list[str], setting: str) -> None:
+    """Raise on a name that is not a field; suggest the nearest dotted path."""
+    group: Any = recipe
+    for name in names:
+        hints = get_type_hints(group)
+        if name not in hints:
+            raise OptionError(f"--set {setting}: no field '{name}'{_suggest(recipe, names)}")
+        group = hints[name]
+        if not dataclasses.is_dataclass(group):
+            return
+
+
+def _suggest(recipe: type, names: list[str]) -> str:
+    """` (did you mean optim.lr?)` for `lr`: the same name in another group first, then similar spellings."""
+    paths = list(_paths(recipe))
+    nearest = [path for path in paths if path.split(".")[-1] == names[-1]]
+    nearest = nearest or difflib.get_close_matches(".".join(names), paths, n=1, cutoff=0.5)
+    if not nearest:
+        last_names = {path.split(".")[-1]: path for path in reversed(paths)}
+        nearest = [last_names[name] for name in difflib.get_close_matches(names[-1], last_names, n=1, cutoff=0.5)]
+    return f" (did you mean {' or '.join(nearest)}?)" if nearest else f"; fields: {', '.join(paths)}"
+
+
+def _paths(group: Any) -> Iterator[str]:
+    """Dotted names of all fields, those of groups included."""
+    for name, kind in get_type_hints(group).items():
+        if dataclasses.is_dataclass(kind):
+            yield from (f"{name}.{path}" for path in _paths(kind))
+        else:
+            yield name
 
 
 def _set(group: Any, names: list[str], text: str, path: str) -> Any:
     """A copy of the dataclass `group` in which the field at `names` is `text`."""
     hints = get_type_hints(type(group))
     name, *rest = names
-    if name not in hints:
-        raise OptionError(f"--set {path}: no field '{name}'{did_you_mean(name, hints)}")
     kind, now = hints[name], getattr(group, name)
     if dataclasses.is_dataclass(kind):
         if not rest:
