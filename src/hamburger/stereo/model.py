@@ -21,17 +21,17 @@ from hamburger.shapes import check_tensor
 from hamburger.training.loss_weighting import global_mean
 
 
-def known(target: Tensor, most: float) -> Tensor:
+def select_known(target: Tensor, most: float) -> Tensor:
     """Pixels that can be trained on: with a known disparity, which the network can reach.   b h w   ->   b h w, bool"""
     return (target > 0) & (target < most)
 
 
-def smooth_l1(disparity: Tensor, target: Tensor, *, most: float) -> Tensor:
+def smooth_l1_loss(disparity: Tensor, target: Tensor, *, most: float) -> Tensor:
     """Mean over the known pixels of all processes.   disparity: b h w    target: b h w, 0 where unknown
 
     Square below one pixel, straight above. A batch without a known pixel gives zero rather than NaN.
     """
-    counted = known(target, most)
+    counted = select_known(target, most)
     each = F.smooth_l1_loss(widen(disparity), target, reduction="none")
     return global_mean((each * counted).sum(), counted.sum())
 
@@ -47,46 +47,50 @@ def smooth_l1(disparity: Tensor, target: Tensor, *, most: float) -> Tensor:
 STRIDE = 4  # of the features and of the volume
 COARSEST = 16  # stride at the bottom of the hourglass: sizes and disparities are multiples of it
 DILATIONS = (1, 1, 2, 4)
-JOINED = 8  # channels of either side in a volume by concatenation
+CONCATENATED_WIDTH = 8  # channels of either side in a volume by concatenation
 
 
-class Block(nn.Module):
+class ResidualBlock2d(nn.Module):
     """Two convolutions and a skip."""
 
     def __init__(self, width: int, dilation: int) -> None:
         super().__init__()
-        self.body = nn.Sequential(*plane(width, width, dilation=dilation), *plane(width, width, dilation=dilation)[:-1])
+        self.body = nn.Sequential(
+            *conv2d_layers(width, width, dilation=dilation), *conv2d_layers(width, width, dilation=dilation)[:-1]
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return (x + self.body(x)).relu()
 
 
-def plane(c: int, d: int, *, stride: int = 1, dilation: int = 1) -> list[nn.Module]:
+def conv2d_layers(c: int, d: int, *, stride: int = 1, dilation: int = 1) -> list[nn.Module]:
     """3 x 3, norm, ReLU."""
     conv = nn.Conv2d(c, d, 3, stride=stride, padding=dilation, dilation=dilation, bias=False)
     return [conv, BatchNorm2d(d), nn.ReLU()]
 
 
-def solid(c: int, d: int, *, stride: int = 1) -> nn.Sequential:
+def conv3d_layers(c: int, d: int, *, stride: int = 1) -> nn.Sequential:
     """3 x 3 x 3, norm, ReLU."""
     return nn.Sequential(nn.Conv3d(c, d, 3, stride=stride, padding=1, bias=False), nn.BatchNorm3d(d), nn.ReLU())
 
 
-def finer(c: int, d: int) -> nn.Sequential:
+def upsample3d_layers(c: int, d: int) -> nn.Sequential:
     """Twice as fine in all three directions, norm."""
     return nn.Sequential(
         nn.ConvTranspose3d(c, d, 3, stride=2, padding=1, output_padding=1, bias=False), nn.BatchNorm3d(d)
     )
 
 
-class Features(nn.Module):
+class StereoFeatures(nn.Module):
     """b 3 h w   ->   b c h/4 w/4.   A context in the features follows `body`."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         half = max(8, width // 2)
-        self.stem = nn.Sequential(*plane(3, half, stride=2), *plane(half, half), *plane(half, width, stride=2))
-        self.body = nn.Sequential(*(Block(width, dilation) for dilation in DILATIONS))
+        self.stem = nn.Sequential(
+            *conv2d_layers(3, half, stride=2), *conv2d_layers(half, half), *conv2d_layers(half, width, stride=2)
+        )
+        self.body = nn.Sequential(*(ResidualBlock2d(width, dilation) for dilation in DILATIONS))
         self.out = nn.Conv2d(width, width, 1, bias=False)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -95,16 +99,18 @@ class Features(nn.Module):
         return self.out(y), y
 
 
-class Aggregation(nn.Module):
+class CostAggregation(nn.Module):
     """A small hourglass over the volume.   b c d h w   ->   costs b d h w.   A context in it follows `coarse`."""
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()
-        self.first = nn.Sequential(solid(channels, width), solid(width, width))
-        self.coarse = nn.Sequential(solid(width, 2 * width, stride=2), solid(2 * width, 2 * width))
-        self.coarsest = nn.Sequential(solid(2 * width, 2 * width, stride=2), solid(2 * width, 2 * width))
-        self.to_coarse, self.to_fine = finer(2 * width, 2 * width), finer(2 * width, width)
-        self.out = nn.Sequential(solid(width, width), nn.Conv3d(width, 1, 3, padding=1, bias=False))
+        self.first = nn.Sequential(conv3d_layers(channels, width), conv3d_layers(width, width))
+        self.coarse = nn.Sequential(conv3d_layers(width, 2 * width, stride=2), conv3d_layers(2 * width, 2 * width))
+        self.coarsest = nn.Sequential(
+            conv3d_layers(2 * width, 2 * width, stride=2), conv3d_layers(2 * width, 2 * width)
+        )
+        self.to_coarse, self.to_fine = upsample3d_layers(2 * width, 2 * width), upsample3d_layers(2 * width, width)
+        self.out = nn.Sequential(conv3d_layers(width, width), nn.Conv3d(width, 1, 3, padding=1, bias=False))
 
     def forward(self, volume: Tensor) -> Tensor:
         fine = self.first(volume)
@@ -135,10 +141,10 @@ class StereoNet(nn.Module):
     ) -> None:
         super().__init__()
         self.volume, self.groups, self.max_disparity = volume, groups, max_disparity
-        self.features = Features(width)
-        self.join = nn.Conv2d(width, JOINED, 1, bias=False) if volume == "concatenation" else None
-        self.aggregation = Aggregation(groups if self.join is None else 2 * JOINED, volume_width)
-        self.fineness = nn.Sequential(*plane(width, width), nn.Conv2d(width, 9 * STRIDE**2, 1))
+        self.features = StereoFeatures(width)
+        self.join = nn.Conv2d(width, CONCATENATED_WIDTH, 1, bias=False) if volume == "concatenation" else None
+        self.aggregation = CostAggregation(groups if self.join is None else 2 * CONCATENATED_WIDTH, volume_width)
+        self.fineness = nn.Sequential(*conv2d_layers(width, width), nn.Conv2d(width, 9 * STRIDE**2, 1))
         self.config, self.info = config, None
 
     @overload
@@ -146,26 +152,26 @@ class StereoNet(nn.Module):
     @overload
     def forward(self, left: Tensor, right: Tensor, target: Tensor) -> dict[str, Tensor]: ...
     def forward(self, left: Tensor, right: Tensor, target: Tensor | None = None) -> Tensor | dict[str, Tensor]:
-        _check(left, right, target)
+        _check_inputs(left, right, target)
         h, w = left.shape[-2:]
         # as one batch: whatever is put into the features then sees both images in one call
         matched, seen = self.features(F.pad(torch.cat([left, right]), (0, -w % COARSEST, 0, -h % COARSEST)))
         # not by chunk(), for which an exporter would have to know that b is not odd, or 0
         costs = self.aggregation(self._volume(*matched.unflatten(0, (2, -1))))
         scores = self.fineness(seen.unflatten(0, (2, -1))[0])
-        disparity = upsampled(STRIDE * soft_argmin(costs), scores, STRIDE)[..., :h, :w]
+        disparity = upsample_disparity(STRIDE * soft_argmin(costs), scores, STRIDE)[..., :h, :w]
         if target is None:
             return disparity
-        return {"smooth_l1": smooth_l1(disparity, target, most=self.max_disparity)}
+        return {"smooth_l1": smooth_l1_loss(disparity, target, most=self.max_disparity)}
 
     def _volume(self, left: Tensor, right: Tensor) -> Tensor:
         steps = self.max_disparity // STRIDE
         if self.join is None:
-            return correlation(left, right, disparities=steps, groups=self.groups)
-        return concatenation(self.join(left), self.join(right), disparities=steps)
+            return correlation_volume(left, right, disparities=steps, groups=self.groups)
+        return concatenation_volume(self.join(left), self.join(right), disparities=steps)
 
 
-def _check(left: Tensor, right: Tensor, target: Tensor | None) -> None:
+def _check_inputs(left: Tensor, right: Tensor, target: Tensor | None) -> None:
     for name, image in (("left", left), ("right", right)):
         check_tensor("StereoNet", f"the {name} images", image)
         if image.dim() != 4 or image.shape[1] != 3 or 0 in image.shape:
@@ -185,7 +191,7 @@ def _check(left: Tensor, right: Tensor, target: Tensor | None) -> None:
 # Left features against right features at every disparity: the cost volume, and the disparity that is read from it.
 
 
-def shifted(right: Tensor, disparities: int) -> Tensor:
+def shift_right(right: Tensor, disparities: int) -> Tensor:
     """Right features as each left position meets them, zeros beyond the frame.   b c h w   ->   b c d h w, a view
 
     Entry d at x is the feature at x - d. Windows over the padded rows hold them in the opposite order, so the largest
@@ -195,17 +201,17 @@ def shifted(right: Tensor, disparities: int) -> Tensor:
     return F.pad(right, (disparities - 1, 0)).unfold(3, w, 1).movedim(3, 2)
 
 
-def correlation(left: Tensor, right: Tensor, *, disparities: int, groups: int) -> Tensor:
+def correlation_volume(left: Tensor, right: Tensor, *, disparities: int, groups: int) -> Tensor:
     """Mean products of left and right features, group by group.   b c h w, b c h w   ->   b groups d h w"""
-    products = left.unsqueeze(2) * shifted(right, disparities)
+    products = left.unsqueeze(2) * shift_right(right, disparities)
     return products.unflatten(1, (groups, -1)).mean(2).flip(2)
 
 
-def concatenation(left: Tensor, right: Tensor, *, disparities: int) -> Tensor:
+def concatenation_volume(left: Tensor, right: Tensor, *, disparities: int) -> Tensor:
     """Both features side by side; left ones too are zero where nothing is met.   b c h w, b c h w   ->   b 2c d h w"""
     met = torch.arange(disparities, device=left.device)[:, None] <= torch.arange(left.shape[-1], device=left.device)
     lefts = left.unsqueeze(2) * met.to(left.dtype)[:, None]
-    return torch.cat([lefts, shifted(right, disparities).flip(2)], dim=1)
+    return torch.cat([lefts, shift_right(right, disparities).flip(2)], dim=1)
 
 
 def soft_argmin(costs: Tensor) -> Tensor:
@@ -215,7 +221,7 @@ def soft_argmin(costs: Tensor) -> Tensor:
     return (weights * steps[:, None, None]).sum(1)
 
 
-def upsampled(disparity: Tensor, scores: Tensor, factor: int) -> Tensor:
+def upsample_disparity(disparity: Tensor, scores: Tensor, factor: int) -> Tensor:
     """Each fine pixel a weighted mean of the 3 x 3 coarse ones around it: edges need not blur.
 
     disparity: b h w    scores: b 9 * factor^2 h w, before their softmax over the nine    ->    b factor*h factor*w
@@ -233,7 +239,7 @@ def upsampled(disparity: Tensor, scores: Tensor, factor: int) -> Tensor:
 TASK = "stereo"
 VOLUMES = ("correlation", "concatenation")
 PLACES = {"features": "features.body", "volume": "aggregation.coarse"}
-EXAMPLE = (64, 128)  # pixels by which channels and positions are found
+EXAMPLE_SIZE = (64, 128)  # pixels by which channels and positions are found
 
 
 def create_stereo(
@@ -250,6 +256,8 @@ def create_stereo(
 ) -> StereoNet:
     """left b 3 h w, right b 3 h w   ->   disparity b h w in pixels, for any h and w.
 
+    >>> net = create_stereo(context="nmf")
+
     - `width`: channels of the features, which both images share
     - `volume`: "correlation" of `groups` groups of channels, or "concatenation"; `volume_width` channels are aggregated
     - `max_disparity`: a multiple of 16; what lies beyond is neither found nor trained on
@@ -259,16 +267,16 @@ def create_stereo(
     """
     config = {key: to_plain_json(value) for key, value in locals().items()}
     own: dict[str, Any] = {"width": width, "volume": volume, "groups": groups, "volume_width": volume_width}
-    check_network("create_stereo", **own, max_disparity=max_disparity, place=place)
+    check_stereo_options("create_stereo", **own, max_disparity=max_disparity, place=place)
     net = StereoNet(**own, max_disparity=max_disparity, config=config)
     if context is not None:
-        example = tuple(torch.zeros(1, 3, *EXAMPLE) for _ in range(2))
+        example = tuple(torch.zeros(1, 3, *EXAMPLE_SIZE) for _ in range(2))
         wanted = (context, {**(context_options or {}), "layout": "channels"})
         insert_context(net, {PLACES[place]: wanted}, gate=gate, example=example)
     return net
 
 
-def check_network(
+def check_stereo_options(
     call: str, *, width: int, volume: str, groups: int, volume_width: int, max_disparity: int, place: str
 ) -> None:
     """Everything that can be wrong without a context."""

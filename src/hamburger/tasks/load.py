@@ -1,0 +1,107 @@
+"""Trained networks of any task from a name, a path or the hub, and the lists of names."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from hamburger.checkpoints.shipped import SHIPPED
+from hamburger.errors import CheckpointError, InputError
+
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+HUB_WEIGHTS = "model.safetensors"
+
+
+def load(name: str | os.PathLike[str], *, device: str | torch.device = "cpu", **hub_options: Any) -> nn.Module:
+    """Return the trained network of a weights file, a run folder or a Hugging Face repository, in evaluation mode.
+
+    >>> net = hb.load("runs/voc")                          # the best weights of a run
+    >>> net = hb.load("runs/voc/best.safetensors")         # a weights file, or a folder with config.json
+    >>> net = hb.load("someone/hamnet-voc", revision="v1") # a repository on the hub, or a name of hb.list_weights()
+
+    The file says which task it is for, so a segmentation network, a classifier, a detector, a stereo network or a GAN's
+    generator comes back. Its `info` holds class names and normalisation. `hub_options` go to huggingface_hub:
+    `revision`, `token`, `cache_dir`, `local_files_only`, `force_download`. Nothing in the file is executed.
+    """
+    path = _find_file(name, hub_options)
+    net, info = _load_generator(path) if _is_generator(path) else _load_task_network(path)
+    net.info = info
+    return net.to(device)
+
+
+def list_models() -> list[str]:
+    """Return the names that `create_model` takes: the segmentation heads.
+
+    >>> "hamnet" in hb.list_models()
+    True
+    """
+    from hamburger.segmentation.model import models
+
+    return models.names()
+
+
+def list_weights() -> list[str]:
+    """Return the names of the trained weights that `load` downloads. None are published yet.
+
+    >>> hb.list_weights()
+    []
+    """
+    return sorted(SHIPPED)
+
+
+def _find_file(name: str | os.PathLike[str], hub_options: dict[str, Any]) -> Path:
+    from hamburger.generation.weights import GENERATOR
+    from hamburger.inference.locate import find_weights
+
+    path = Path(name)
+    if path.exists() and str(name) not in SHIPPED:
+        if hub_options:
+            raise InputError(f"load: {path} is a local path; leave out {', '.join(hub_options)}, options of the hub")
+        return path / GENERATOR if (path / GENERATOR).is_file() else find_weights(path)
+    repository = SHIPPED.get(str(name), str(name))
+    if not isinstance(name, str) or not HUB_ID.fullmatch(repository):
+        known = f", or one of {', '.join(list_weights())}" if SHIPPED else ""
+        raise InputError(
+            f"load: there is no file or folder {str(name)!r}; pass a weights file, a run folder of `ham train`, or a "
+            f"Hugging Face repository 'owner/name'{known}"
+        )
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(repository, HUB_WEIGHTS, **hub_options))
+    except Exception as error:  # a download fails in as many ways as there are networks
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise CheckpointError(
+            f"load: '{name}' is not a local path and could not be downloaded from the hub "
+            f"({type(error).__name__}: {reason})"
+        ) from error
+
+
+def _is_generator(path: Path) -> bool:
+    """Whether the file holds a GAN's generator. False for a file that cannot be read, whose loading then fails."""
+    from safetensors import SafetensorError, safe_open
+
+    from hamburger.generation.weights import KEY
+
+    try:
+        with safe_open(path, "pt") as file:
+            return KEY in (file.metadata() or {})
+    except (SafetensorError, OSError):
+        return False
+
+
+def _load_generator(path: Path) -> tuple[nn.Module, Any]:
+    from hamburger.generation.weights import load_generator
+
+    return load_generator(path)
+
+
+def _load_task_network(path: Path) -> tuple[nn.Module, Any]:
+    from hamburger.tasks import task_of_weights
+
+    return task_of_weights(path).load(path)
