@@ -14,7 +14,7 @@ from small_segmenter import CLASSES, info, segmenter
 from torch import nn
 
 from hamburger.errors import ExportError, InputError, OptionError
-from hamburger.inference.export import Agreement, compare, export, scene
+from hamburger.inference.export import Agreement, compare, export, generated_image
 from hamburger.testing import relative_error
 
 OTHER = (2, 3, 41, 70)
@@ -117,7 +117,7 @@ def test_bad_options(tmp_path):
 
 
 def test_the_generated_picture_has_contrast_and_repeats():
-    picture = scene(50, 70)
+    picture = generated_image(50, 70)
     assert picture.shape == (3, 50, 70) and picture.dtype == torch.uint8
-    assert torch.equal(picture, scene(50, 70)) and not torch.equal(picture, scene(50, 70, seed=1))
+    assert torch.equal(picture, generated_image(50, 70)) and not torch.equal(picture, generated_image(50, 70, seed=1))
     assert picture.float().std() > 30

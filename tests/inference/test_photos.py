@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hamburger.inference.image_inputs import find_photos
+from hamburger.inference.image_inputs import find_images
 
 
 @pytest.fixture
@@ -22,19 +22,19 @@ def names(found):
 
 
 def test_a_folder_is_sorted_and_flat(tree):
-    found = find_photos([tree])
+    found = find_images([tree])
     assert names(found) == ["a", "b"]
     assert found.left_out == (tree / "notes.txt",)
 
 
 def test_recursive_keeps_the_folders_and_leaves_the_output_out(tree):
-    found = find_photos([tree], recursive=True, outside=tree / "out")
+    found = find_images([tree], recursive=True, outside=tree / "out")
     assert names(found) == ["a", "b", "sub/a"]
 
 
 def test_equal_stems_get_different_names(tree):
     (tree / "b.png").touch()
-    found = find_photos([tree, tree / "sub", tree / "out", tree / "b.webp"])
+    found = find_images([tree, tree / "sub", tree / "out", tree / "b.webp"])
     assert names(found) == ["a", "b", "b-png", "a-webp", "a-png", "b-webp"]
     assert len({name.casefold() for name in names(found)}) == len(found.photos)
 
@@ -45,12 +45,12 @@ def test_many_equal_stems(tmp_path):
         folder.mkdir()
         (folder / "a.jpg").touch()
     (tmp_path / "a-jpg.jpg").touch()
-    found = find_photos([tmp_path / "a-jpg.jpg", *folders])
+    found = find_images([tmp_path / "a-jpg.jpg", *folders])
     assert len(set(names(found))) == 5
 
 
 def test_the_same_file_counts_once(tree):
-    found = find_photos([tree / "b.jpg", tree, tree / "sub" / ".." / "b.jpg"])
+    found = find_images([tree / "b.jpg", tree, tree / "sub" / ".." / "b.jpg"])
     assert names(found) == ["b", "a"]
     assert len(found.repeated) == 2
 
@@ -59,22 +59,22 @@ def test_a_link_that_leads_nowhere_fails(tree):
     (tree / "gone.jpg").symlink_to(tree / "moved" / "gone.jpg")
     (tree / "gone.txt").symlink_to("nowhere")
     (tree / "there.jpg").symlink_to(tree / "sub" / "a.webp")
-    found = find_photos([tree])
+    found = find_images([tree])
     assert names(found) == ["a", "b", "there"]
     [(path, why)] = found.failed
     assert path == tree / "gone.jpg" and "moved/gone.jpg, which is not there" in why
     (tree / "sub" / "a.webp").unlink()
     (tree / "sub" / "a.webp").symlink_to("nowhere.webp")
-    assert [path.name for path, _ in find_photos([tree / "sub"]).failed] == ["a.webp"]
+    assert [path.name for path, _ in find_images([tree / "sub"]).failed] == ["a.webp"]
 
 
 def test_an_empty_folder_is_said(tmp_path):
     (tmp_path / "inner").mkdir()
-    found = find_photos([tmp_path])
+    found = find_images([tmp_path])
     assert not found.photos
     [(path, why)] = found.failed
     assert path == tmp_path and "--recursive" in why
 
 
 def test_a_missing_file_stays_in_the_list(tmp_path):
-    assert find_photos([tmp_path / "gone.jpg"]).photos[0].path == Path(tmp_path / "gone.jpg")
+    assert find_images([tmp_path / "gone.jpg"]).photos[0].path == Path(tmp_path / "gone.jpg")

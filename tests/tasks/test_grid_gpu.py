@@ -1,32 +1,16 @@
-"""Grids on a card: warm processes that leave nothing to the next run, gradients in the midst of a training."""
+"""On a GPU: gradient strategies compared during a training, and ranks of contexts."""
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
-from small_run import SETTINGS, small
+from small_run import small
 
-from hamburger.inspect.network import look_inside
+from hamburger.inspect.context_statistics import measure_context
 from hamburger.segmentation.model import create_model
 from hamburger.tasks import train
-from hamburger.tasks.sweep import Cell, run_grid
 
 pytestmark = pytest.mark.gpu
-
-
-def test_a_warm_process_counts_the_memory_of_each_run_by_itself(tmp_path):
-    """The same training behind a larger one, and alone."""
-    large = Cell("large", "patchwork", 0, (*SETTINGS, "model.head_options.width=256", "batch=16"))
-    little = Cell("little", "patchwork", 0, SETTINGS)
-    run_grid([large, little], tmp_path / "warm", warm=True)
-    run_grid([little], tmp_path / "fresh")
-    peaks = [
-        json.loads((tmp_path / kind / "little-seed0" / "result.json").read_text())["peak_mb"]
-        for kind in ("warm", "fresh")
-    ]
-    assert peaks[0] == pytest.approx(peaks[1], rel=0.1)
 
 
 @pytest.mark.parametrize("precision", ["32", "bf16"])
@@ -44,8 +28,8 @@ def test_ranks_on_the_card_are_those_on_the_processor(context):
     torch.manual_seed(0)
     net = create_model("hamnet", backbone="tiny", output_stride=4, num_classes=4, context=context).eval()
     batch = torch.rand(2, 3, 40, 36), torch.randint(0, 4, (2, 40, 36))
-    here = look_inside(net, [batch])
-    there = look_inside(net.cuda(), [tuple(each.cuda() for each in batch)])
+    here = measure_context(net, [batch])
+    there = measure_context(net.cuda(), [tuple(each.cuda() for each in batch)])
     assert here.keys() == there.keys()
     for key in (key for key in here if key.startswith(("rank_", "silent", "spectrum", "positions"))):
         assert there[key] == pytest.approx(here[key], rel=0.05, abs=0.02), key

@@ -12,7 +12,7 @@ import pytest
 
 from hamburger.errors import OptionError, UnknownNameError
 from hamburger.tasks.compare import variants
-from hamburger.tasks.sweep import Cell, GridError, cells, command, run_grid
+from hamburger.tasks.sweep import Cell, GridError, cells, command, process_environment, run_grid
 from hamburger.training.recipe_io import to_json
 
 WORK = """
@@ -139,3 +139,11 @@ def test_variants_are_contexts_and_two_more():
     assert found["da"] == ("model.context=da",)
     with pytest.raises(UnknownNameError, match="did you mean 'baseline'"):
         variants(["baselin"])
+
+
+def test_side_by_side_no_kernel_waits_for_room_that_another_process_holds(monkeypatch):
+    monkeypatch.delenv("HAM_BACKEND", raising=False)
+    assert process_environment(2)["HAM_BACKEND"] == "plain"
+    assert "HAM_BACKEND" not in process_environment(1)
+    monkeypatch.setenv("HAM_BACKEND", "fused")
+    assert process_environment(2)["HAM_BACKEND"] == "fused"

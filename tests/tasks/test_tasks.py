@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from io import StringIO
 from types import SimpleNamespace
@@ -12,10 +14,11 @@ from rich.console import Console
 from small_run import rows
 
 import hamburger as hb
+from hamburger.classification.task import CLASSIFICATION, ClassificationTask
 from hamburger.cli import compare
 from hamburger.generation.recipe import GanRecipe
 from hamburger.report.page import write_report
-from hamburger.tasks import Classes, recipes, task_of, task_of_weights, tasks, train
+from hamburger.tasks import task_named, task_of, task_of_weights, tasks, train
 from hamburger.tasks.compare import variants
 from hamburger.tasks.recipes import find_training
 from hamburger.tasks.sweep import cells, check_grid
@@ -32,21 +35,28 @@ SMALL = ("data.options.length=32", "batch=8", "steps=6", "eval_every=2", "checkp
 @pytest.fixture
 def depth(monkeypatch):
     """A task that is judged by an error in pixels; its recipes are those of classifiers under another name."""
-    kind = replace(recipes.CLASSES, task="depth", networks="Depth", scores=(ERROR,), pooled="over all", each=None)
-    monkeypatch.setitem(recipes.kinds, "depth", kind)
-    monkeypatch.setitem(tasks, "depth", Classes())
-    return kind
+
+    class Depth(ClassificationTask):
+        name, networks, scores, pooled, member_score = "depth", "Depth", (ERROR,), "over all", None
+
+    monkeypatch.setitem(tasks, "depth", Depth())
 
 
-def test_every_kind_of_recipe_has_its_task():
-    assert list(tasks) == list(recipes.kinds)
+def test_every_recipe_has_its_task():
+    assert list(tasks) == ["segmentation", "classes", "detection", "stereo"]
     for task in tasks.values():
-        for name in task.kind.named:
+        for name in task.recipes:
             assert task_of(find_training(name)) is task
     with pytest.raises(hb.InputError, match="no task trains a GanRecipe"):
-        recipes.kind_of(GanRecipe("x"))
+        task_of(GanRecipe("x"))
     with pytest.raises(hb.InputError, match=r"'clases'.*did you mean 'classes'"):
-        recipes.kind_named("clases", "here")
+        task_named("clases", "here")
+    assert task_named(None, "here") is tasks["segmentation"]
+
+
+def test_importing_the_recipes_loads_no_heavy_package():
+    code = "import hamburger.tasks.recipes, sys; print(*{'lightning', 'torchvision', 'timm', 'PIL'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"
 
 
 @pytest.mark.parametrize("name", ["patchwork", "figures-classes", "shapes-detect", "planes-tiny"])
@@ -66,8 +76,7 @@ def test_a_score_says_which_way_is_better():
 
 
 def test_the_lowest_is_kept_where_less_is_better(tmp_path, monkeypatch):
-    less = replace(recipes.CLASSES, scores=(Score("accuracy", "error", "", higher=False),))
-    monkeypatch.setattr(Classes, "kind", less)
+    monkeypatch.setattr(CLASSIFICATION, "scores", (Score("accuracy", "error", "", higher=False),), raising=False)
     result = train(apply(find_training("figures-classes"), SMALL), tmp_path / "run", accelerator="cpu").values
     found = {row["step"]: row["accuracy"] for row in rows(tmp_path / "run") if "accuracy" in row}
     assert result["best_accuracy"] == min(found.values()) < max(found.values())
@@ -104,7 +113,7 @@ def test_tables_take_the_score_from_the_task(depth):
     about = {"task": "depth", "recipe": "planes", "protocol": "one view", "hardware": "here", "torch": "2", "steps": 5}
     about |= {"images_per_s": 1.0, "peak_mb": 1.0, "ablation": "parts", "loss": None, "seconds": 1.0}
     found = [{**about, "context": name, "cell": name, "epe": value} for name, value in (("sa", 1.25), ("nmf", 2.5))]
-    compared = lines(compare.table(found))
+    compared = lines(compare.comparison_table(found))
     assert "validation EPE" in compared[0] and "EPE, px" in compared[2]
     assert [line.split()[1] for line in compared if "sa " in line or "nmf " in line] == ["nmf", "sa"]  # best last
     assert any("1.250" in line for line in compared)

@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from hamburger.training.augment import View, draw_view, place, render
+from hamburger.training.augment import AugmentedView, draw_view, random_offset, render
 from hamburger.training.image_files import normalise
-from hamburger.training.keyed_rng import Draws
+from hamburger.training.keyed_rng import KeyedRng
 from hamburger.training.packed_images import Sample, join, to_pixels
 
 
@@ -37,12 +37,12 @@ def plainly(one, view, crop):
 
 
 VIEWS = [
-    View(30, 41, 3, 7, False),
-    View(30, 41, 0, 25, True),
-    View(15, 20, -1, 2, True),  # half size, and lower than the crop
-    View(60, 82, 44, 5, False),
-    View(11, 9, -5, -3, True),
-    View(37, 53, 20, 30, False),
+    AugmentedView(30, 41, 3, 7, False),
+    AugmentedView(30, 41, 0, 25, True),
+    AugmentedView(15, 20, -1, 2, True),  # half size, and lower than the crop
+    AugmentedView(60, 82, 44, 5, False),
+    AugmentedView(11, 9, -5, -3, True),
+    AugmentedView(37, 53, 20, 30, False),
 ]
 
 
@@ -60,7 +60,7 @@ def test_equals_the_plain_way(view):
 def test_a_crop_at_scale_one_is_the_images_own_bytes():
     one = sample(40, 50)
     packed = join([to_pixels(one)])
-    view = View(40, 50, 9, 13, False)
+    view = AugmentedView(40, 50, 9, 13, False)
     images, labels = render(packed, [0, 0], [view, view._replace(flip=True)], crop=20)
     cut = normalise(one.image)[:, 9:29, 13:33]
     assert torch.equal(images[0], cut) and torch.equal(labels[0], one.label[9:29, 13:33].long())
@@ -71,7 +71,7 @@ def test_a_crop_at_scale_one_is_the_images_own_bytes():
 def test_many_sizes_in_one_batch_do_not_touch():
     samples = [sample(20 + i, 31 - i) for i in range(5)]
     packed = join(map(to_pixels, samples))
-    views = [draw_view(Draws(1, i), packed.sizes[i], crop=24, scales=(0.5, 2), flip=True) for i in range(5)]
+    views = [draw_view(KeyedRng(1, i), packed.sizes[i], crop=24, scales=(0.5, 2), flip=True) for i in range(5)]
     together = render(packed, range(5), views, crop=24)
     for i in range(5):
         alone = render(join([to_pixels(samples[i])]), [0], [views[i]], crop=24)
@@ -80,13 +80,13 @@ def test_many_sizes_in_one_batch_do_not_touch():
 
 def test_labels_are_never_mixed():
     packed = join([to_pixels(sample(33, 33, values=(0, 100)))])
-    views = [draw_view(Draws(2, i), (33, 33), crop=40, scales=(0.5, 2), flip=True) for i in range(20)]
+    views = [draw_view(KeyedRng(2, i), (33, 33), crop=40, scales=(0.5, 2), flip=True) for i in range(20)]
     _, labels = render(packed, [0] * 20, views, crop=40)
     assert set(labels.unique().tolist()) == {0, 100, 255}
 
 
 def test_views_cover_what_they_may_and_no_more():
-    views = [draw_view(Draws(3, i), (100, 80), crop=90, scales=(0.5, 2.0), flip=True) for i in range(3000)]
+    views = [draw_view(KeyedRng(3, i), (100, 80), crop=90, scales=(0.5, 2.0), flip=True) for i in range(3000)]
     scales = torch.tensor([view.h / 100 for view in views])
     assert scales.min() >= 0.5 and scales.max() <= 2
     histogram = torch.histc(scales, bins=5, min=0.5, max=2) / len(views)
@@ -96,13 +96,13 @@ def test_views_cover_what_they_may_and_no_more():
         assert abs(view.w - 80 * view.h / 100) <= 1.5
         assert min(0, view.h - 90) <= view.top <= max(0, view.h - 90)
         assert (view.brightness, view.contrast, view.saturation) == (0, 1, 1)
-    assert {place(3, u / 100) for u in range(100)} == {0, 1, 2, 3}
-    assert {place(-2, u / 100) for u in range(100)} == {-2, -1, 0}
+    assert {random_offset(3, u / 100) for u in range(100)} == {0, 1, 2, 3}
+    assert {random_offset(-2, u / 100) for u in range(100)} == {-2, -1, 0}
 
 
 def test_without_scales_and_flip_the_whole_image_comes_back():
     one = sample(32, 32)
-    view = draw_view(Draws(4), (32, 32), crop=32, scales=(1, 1), flip=False)
+    view = draw_view(KeyedRng(4), (32, 32), crop=32, scales=(1, 1), flip=False)
     images, labels = render(join([to_pixels(one)]), [0], [view], crop=32)
     assert torch.equal(images[0], normalise(one.image)) and torch.equal(labels[0], one.label.long())
 
@@ -110,14 +110,14 @@ def test_without_scales_and_flip_the_whole_image_comes_back():
 def test_photometric_changes_colours_only():
     one = sample(20, 20)
     options = {"crop": 32, "scales": (0.5, 2.0), "flip": True}
-    plain, tinted = (draw_view(Draws(5), (20, 20), **options, photometric=p) for p in (0.0, 0.4))
+    plain, tinted = (draw_view(KeyedRng(5), (20, 20), **options, photometric=p) for p in (0.0, 0.4))
     assert tinted[:5] == plain[:5] and tinted[5:] != plain[5:]
     packed = join([to_pixels(one)])
     images, labels = render(packed, [0, 0], [plain, tinted], crop=32)
     assert torch.equal(labels[0], labels[1]) and not torch.equal(images[0], images[1])
     assert torch.equal(images[0] == 0, images[1] == 0)  # the ground stays the mean colour
     grey = Sample(torch.full((3, 32, 32), 100, dtype=torch.uint8), sample(32, 32).label)
-    view = View(32, 32, 0, 0, False, brightness=0.1, contrast=0.5, saturation=3.0)
+    view = AugmentedView(32, 32, 0, 0, False, brightness=0.1, contrast=0.5, saturation=3.0)
     images, _ = render(join([to_pixels(grey)]), [0], [view], crop=32, mean=(0, 0, 0), std=(1, 1, 1))
     expected = ((100 - 127.5) * 0.5 + 127.5 + 25.5) / 255  # saturation leaves grey alone
     torch.testing.assert_close(images, torch.full_like(images, expected))
@@ -127,7 +127,7 @@ def test_photometric_changes_colours_only():
 def test_the_gpu_renders_the_same():
     samples = [sample(50 + i, 60) for i in range(4)]
     packed = join(map(to_pixels, samples))
-    views = [draw_view(Draws(6, i), packed.sizes[i], crop=48, scales=(0.5, 2), flip=True) for i in range(4)]
+    views = [draw_view(KeyedRng(6, i), packed.sizes[i], crop=48, scales=(0.5, 2), flip=True) for i in range(4)]
     images, labels = render(packed, range(4), views, crop=48)
     there = packed._replace(pixels=packed.pixels.cuda())
     gpu_images, gpu_labels = render(there, range(4), views, crop=48)
@@ -140,7 +140,7 @@ def test_the_gpu_renders_the_same():
 def test_the_gpu_is_not_waited_for():
     packed = join(map(to_pixels, [sample(50, 60)]))
     there = packed._replace(pixels=packed.pixels.cuda())
-    views = [draw_view(Draws(6, 0), (50, 60), crop=48, scales=(0.5, 2), flip=True, photometric=0.2)]
+    views = [draw_view(KeyedRng(6, 0), (50, 60), crop=48, scales=(0.5, 2), flip=True, photometric=0.2)]
     render(there, [0], views, crop=48)
     torch.cuda.set_sync_debug_mode("error")
     try:

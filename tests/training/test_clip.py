@@ -7,7 +7,7 @@ import torch
 from small_run import small
 
 from hamburger.tasks import train
-from hamburger.training.trainer import Supervised
+from hamburger.training.trainer import Trainer
 
 RATE = 0.5
 PLAIN = (f"optim.lr={RATE}", "optim.momentum=0", "optim.weight_decay=0", "optim.bias_lr=1", "optim.warmup=0", "steps=1")
@@ -15,7 +15,7 @@ PLAIN = (f"optim.lr={RATE}", "optim.momentum=0", "optim.weight_decay=0", "optim.
 
 def update(path, monkeypatch, *settings):
     """What the first step adds to all parameters, as one vector."""
-    found, original = [], Supervised.train_step
+    found, original = [], Trainer.train_step
 
     def step(self, number, parts):
         before = [p.detach().clone() for p in self.net.parameters()]
@@ -23,7 +23,7 @@ def update(path, monkeypatch, *settings):
         moved = [(p.detach() - b).flatten() for p, b in zip(self.net.parameters(), before, strict=True)]
         found.append(torch.cat(moved).double())
 
-    monkeypatch.setattr(Supervised, "train_step", step)
+    monkeypatch.setattr(Trainer, "train_step", step)
     train(small(*PLAIN, *settings), path, accelerator="cpu")
     return found[0]
 

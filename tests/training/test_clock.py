@@ -7,10 +7,10 @@ import torch
 from small_run import small
 
 from hamburger.errors import Interrupted
-from hamburger.segmentation import task
 from hamburger.tasks import train
-from hamburger.training import checkpoint, trainer
-from hamburger.training.metrics_log import Clock
+from hamburger.training import checkpoint, run_lifecycle
+from hamburger.training.metrics_log import ThroughputClock
+from hamburger.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 
@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def stopped_at_the_end(tmp_path, monkeypatch):
     """A run that was stopped when all steps were made and its result was not written."""
-    original = task.Loop.after_step
+    original = Trainer.after_step
 
     def after(self):
         original(self)
@@ -26,7 +26,7 @@ def stopped_at_the_end(tmp_path, monkeypatch):
             self.saved = None
             self.interrupt()
 
-    monkeypatch.setattr(task.Loop, "after_step", after)
+    monkeypatch.setattr(Trainer, "after_step", after)
     with pytest.raises(Interrupted):
         train(small(), tmp_path / "run", accelerator="cpu")
     monkeypatch.undo()
@@ -42,22 +42,22 @@ def test_a_run_that_goes_on_counts_on(stopped_at_the_end):
 
 
 def test_another_machine_does_not_count_on(stopped_at_the_end, monkeypatch):
-    monkeypatch.setattr(trainer, "hardware_name", lambda device: "another")
+    monkeypatch.setattr(run_lifecycle, "hardware_name", lambda device: "another")
     values = train(small(), stopped_at_the_end, accelerator="cpu", resume=True).values
     assert values["images_per_s"] is None and values["seconds"] == 0.0
 
 
 def test_the_highest_peak_of_all_parts_counts():
-    high, clock = 2.0**30, Clock()
-    clock.load({**Clock().state(CPU, "here"), "peak": high}, "here")
+    high, clock = 2.0**30, ThroughputClock()
+    clock.load({**ThroughputClock().state(CPU, "here"), "peak": high}, "here")
     assert clock.peak_mb(CPU) == high
-    fresh = Clock()
-    fresh.load({**Clock().state(CPU, "here"), "peak": high}, "there")
+    fresh = ThroughputClock()
+    fresh.load({**ThroughputClock().state(CPU, "here"), "peak": high}, "there")
     assert 0 < fresh.peak_mb(CPU) < high
 
 
 def test_the_first_stretch_of_every_part_is_cold():
-    clock = Clock(images=64, seconds=2.0, warm_images=32, warm_seconds=1.0)
+    clock = ThroughputClock(images=64, seconds=2.0, warm_images=32, warm_seconds=1.0)
     clock.start()
     clock.lap(32, 0.0)
     assert clock.images == 96 and clock.warm_images == 32
@@ -66,7 +66,7 @@ def test_the_first_stretch_of_every_part_is_cold():
 
 
 def test_a_short_run_has_a_speed_and_an_empty_one_has_none():
-    clock = Clock()
+    clock = ThroughputClock()
     clock.start()
     assert clock.images_per_s is None
     clock.lap(32, 0.0)

@@ -44,7 +44,7 @@ def test_two_processes_are_one_and_one_goes_on_for_two(tmp_path):
         said = process.communicate(timeout=60)[1]
     if process.returncode:  # else it was faster than the finger
         assert process.returncode == 130, said
-        assert "go on with --resume" in said
+        assert "continue with --resume" in said
         assert "Traceback" not in said
         assert losses(two)
         train(small(*MORE), two, accelerator="cpu", resume=True)

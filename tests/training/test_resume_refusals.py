@@ -7,25 +7,26 @@ import torch
 from small_run import small
 
 from hamburger.errors import CheckpointError, Interrupted, OptionError, ShapeError, TrainingError
-from hamburger.segmentation import task
 from hamburger.segmentation.data import create_dataset
+from hamburger.segmentation.task import Sets
 from hamburger.tasks import train
 from hamburger.tasks.recipes import find_training
 from hamburger.training import checkpoint
 from hamburger.training.builders import check_classes
+from hamburger.training.trainer import Trainer
 
 
 @pytest.fixture
 def broken_off(tmp_path, monkeypatch):
     """A run that was stopped after 9 of its 12 steps."""
-    original = task.Loop.after_step
+    original = Trainer.after_step
 
     def after(self):
         original(self)
         if self.progress.step == 9:
             self.interrupt()
 
-    monkeypatch.setattr(task.Loop, "after_step", after)
+    monkeypatch.setattr(Trainer, "after_step", after)
     with pytest.raises(Interrupted):
         train(small(), tmp_path / "run", accelerator="cpu")
     monkeypatch.undo()
@@ -33,8 +34,8 @@ def broken_off(tmp_path, monkeypatch):
 
 
 def test_other_data_are_refused(broken_off, monkeypatch):
-    real = task.Sets.digest
-    monkeypatch.setattr(task.Sets, "digest", lambda self: real(self) + "0")
+    real = Sets.digest
+    monkeypatch.setattr(Sets, "digest", lambda self: real(self) + "0")
     with pytest.raises(CheckpointError, match=r"written with other data.*--set start="):
         train(small(), broken_off, accelerator="cpu", resume=True)
 
@@ -46,7 +47,7 @@ def test_a_recipe_of_another_task_is_refused(broken_off):
 
 def test_the_digest_hears_of_images_and_classes():
     def sets(**options):
-        return task.Sets(*(create_dataset("patchwork", split, **options) for split in ("train", "val")))
+        return Sets(*(create_dataset("patchwork", split, **options) for split in ("train", "val")))
 
     assert sets().digest() == sets().digest()
     assert sets().digest() != sets(length=7).digest()
@@ -66,14 +67,14 @@ def test_flipped_bits_are_noticed(broken_off):
 
 
 def test_weights_that_are_not_finite_are_not_kept(tmp_path, monkeypatch):
-    original = task.Loop.train_step
+    original = Trainer.train_step
 
     def poisoned(self, step, parts):
         original(self, step, parts)
         if step == 4:  # after the loss of that step was found to be finite
             next(self.net.parameters()).data.view(-1)[0] = torch.inf
 
-    monkeypatch.setattr(task.Loop, "train_step", poisoned)
+    monkeypatch.setattr(Trainer, "train_step", poisoned)
     run = tmp_path / "run"
     with pytest.raises(
         TrainingError, match=r"not finite.*last good checkpoint is .*last.ckpt, of step 4; begin a new run"

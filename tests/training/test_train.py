@@ -12,13 +12,15 @@ import torch
 from small_run import found, rows, small
 
 from hamburger.errors import CheckpointError, DataError, Interrupted, OptionError, TrainingError
-from hamburger.segmentation import task
+from hamburger.segmentation import evaluate as segmentation_evaluate
 from hamburger.segmentation.data.batches import Batches
+from hamburger.segmentation.task import SegmentationTask
 from hamburger.segmentation.weights import load_weights
 from hamburger.tasks import train
 from hamburger.tasks.recipes import from_json
 from hamburger.training import checkpoint
-from hamburger.training.metrics_log import Began, Evaluated, Logged, Note, Saved
+from hamburger.training.metrics_log import CheckpointSaved, Note, RunStarted, ScoresEvaluated, StepLogged
+from hamburger.training.trainer import Trainer
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +43,9 @@ def test_the_folder_holds_what_it_promises(finished):
     assert {"last.ckpt", "previous.ckpt"} <= {path.name for path in run.iterdir()}
     assert [row["step"] for row in rows(run) if "loss" in row] == [5, 10, 12]
     assert [row["step"] for row in rows(run) if "miou" in row] == [6, 12]
-    assert [event.step for event in told if isinstance(event, Saved)] == [4, 6, 8, 12]
-    assert isinstance(told[0], Began)
-    assert {Logged, Evaluated} <= {type(event) for event in told}
+    assert [event.step for event in told if isinstance(event, CheckpointSaved)] == [4, 6, 8, 12]
+    assert isinstance(told[0], RunStarted)
+    assert {StepLogged, ScoresEvaluated} <= {type(event) for event in told}
     assert not list(run.glob("**/*tensorboard*"))
 
 
@@ -128,17 +130,17 @@ def resumed(run, *settings):
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_stop_request_saves_and_says_how_to_go_on(name, finished, tmp_path, monkeypatch):
     run = tmp_path / "run"
-    original = task.Loop.train_step
+    original = Trainer.train_step
 
     def stop(self, step, parts):
         os.kill(os.getpid(), getattr(signal, name))
         original(self, step, parts)
 
     monkeypatch.setattr(
-        task.Loop, "train_step", lambda self, step, parts: (stop if step == 6 else original)(self, step, parts)
+        Trainer, "train_step", lambda self, step, parts: (stop if step == 6 else original)(self, step, parts)
     )
     before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(Interrupted, match=r"stopped at step 7 of 12.*of step 7: go on with --resume"):
+    with pytest.raises(Interrupted, match=r"stopped at step 7 of 12.*of step 7: continue with --resume"):
         train(small(), run, accelerator="cpu")
     monkeypatch.undo()
     assert signal.getsignal(signal.SIGINT) is before
@@ -156,7 +158,7 @@ def test_a_light_run_finds_the_same_and_leaves_no_checkpoint(finished, tmp_path)
 @pytest.mark.parametrize("step", [6, 12])
 def test_a_stop_in_the_midst_of_an_evaluation_loses_nothing(step, finished, tmp_path, monkeypatch):
     run = tmp_path / "run"
-    original = task.evaluate
+    original = segmentation_evaluate.evaluate
 
     seen = []
 
@@ -170,7 +172,7 @@ def test_a_stop_in_the_midst_of_an_evaluation_loses_nothing(step, finished, tmp_
 
         return original(*args, progress=pressed, **options)
 
-    monkeypatch.setattr(task, "evaluate", stop)
+    monkeypatch.setattr(segmentation_evaluate, "evaluate", stop)
     with pytest.raises(Interrupted, match=f"stopped at step {step}"):
         train(small(), run, accelerator="cpu", light=True)  # which keeps what can be gone on with
     monkeypatch.undo()
@@ -186,7 +188,7 @@ def test_a_full_disk_stops_clearly_and_spares_the_last_checkpoint(finished, tmp_
 
     monkeypatch.setattr(os, "fsync", After(10, full, os.fsync))
     with pytest.raises(
-        TrainingError, match=r"disk of .*No space left on device.*make room.*last.ckpt, of step \d: go on"
+        TrainingError, match=r"disk of .*is full .No space left on device.*free some space.*of step \d: continue"
     ):
         train(small(), run, accelerator="cpu")
     monkeypatch.undo()
@@ -207,7 +209,7 @@ def test_vanished_data_stop_clearly_and_save_the_last_step(finished, tmp_path, m
         return gone() if step == 7 else original(self, step, stream)
 
     monkeypatch.setattr(Batches, "_build", build)
-    with pytest.raises(TrainingError, match=r"stopped at step 7 of 12: images/7.jpg is gone.*of step 7: go on"):
+    with pytest.raises(TrainingError, match=r"stopped at step 7 of 12: images/7.jpg is gone.*of step 7: continue"):
         train(small(), run, accelerator="cpu")
     monkeypatch.undo()
     assert resumed(run) == found(finished[0])
@@ -215,15 +217,15 @@ def test_vanished_data_stop_clearly_and_save_the_last_step(finished, tmp_path, m
 
 def test_a_loss_that_is_not_finite_names_the_step_and_its_images(tmp_path, monkeypatch):
     run = tmp_path / "run"
-    original = task.Loop._forward
+    original = SegmentationTask.losses
     seen = []
 
-    def forward(self, part):
-        terms = original(self, part)
+    def losses(self, model, part, recipe):
+        terms = original(self, model, part, recipe)
         seen.append(part.ids)
         return {**terms, "ce": terms["ce"] * float("nan")} if len(seen) == 8 else terms
 
-    monkeypatch.setattr(task.Loop, "_forward", forward)
+    monkeypatch.setattr(SegmentationTask, "losses", losses)
     with pytest.raises(TrainingError, match=r"not finite at step 8 \(ce nan\)") as stopped:
         train(small(), run, accelerator="cpu")
     for name in seen[7]:
@@ -236,16 +238,16 @@ def test_a_loss_that_is_not_finite_names_the_step_and_its_images(tmp_path, monke
 
 def test_the_exact_step_is_known_where_it_is_not_looked_at_each_time(tmp_path, monkeypatch):
     """As on a GPU: the record is read only when a line of the log is due."""
-    original = task.Loop._forward
+    original = SegmentationTask.losses
     seen = []
 
-    def forward(self, part):
+    def losses(self, model, part, recipe):
         seen.append(part.ids)
         factor = float("inf") if len(seen) == 3 else 1.0
-        return {name: factor * value for name, value in original(self, part).items()}
+        return {name: factor * value for name, value in original(self, model, part, recipe).items()}
 
-    monkeypatch.setattr(task.Loop, "_forward", forward)
-    monkeypatch.setattr(task.Loop, "_alone_on_cpu", False)
+    monkeypatch.setattr(SegmentationTask, "losses", losses)
+    monkeypatch.setattr(Trainer, "_alone_on_cpu", False)
     with pytest.raises(TrainingError, match="not finite at step 3") as stopped:
         train(small("checkpoint_every=100", "eval_every=100"), tmp_path / "run", accelerator="cpu")
     assert len(seen) == 5
@@ -255,14 +257,14 @@ def test_the_exact_step_is_known_where_it_is_not_looked_at_each_time(tmp_path, m
 
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(finished, tmp_path, monkeypatch):
     run = tmp_path / "run"
-    original = task.Loop.after_step
+    original = Trainer.after_step
 
     def after(self):
         original(self)
         if self.progress.step == 11:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(task.Loop, "after_step", after)
+    monkeypatch.setattr(Trainer, "after_step", after)
     with pytest.raises(KeyboardInterrupt):
         train(small(), run, accelerator="cpu")
     monkeypatch.undo()
@@ -271,7 +273,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(finished, tmp_path, mo
     told = []
     train(small(), run, accelerator="cpu", resume=True, on_event=told.append)
     assert any(isinstance(event, Note) and "last.ckpt is damaged" in event.text for event in told)
-    assert next(event for event in told if isinstance(event, Began)).step == 6
+    assert next(event for event in told if isinstance(event, RunStarted)).step == 6
     assert found(run) == found(finished[0])
 
 

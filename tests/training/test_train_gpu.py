@@ -7,11 +7,12 @@ import torch
 from small_run import rows, small
 
 from hamburger.errors import TrainingError
-from hamburger.segmentation import task
 from hamburger.segmentation.recipe import segmentation_recipes
+from hamburger.segmentation.task import SegmentationTask
 from hamburger.tasks import train
 from hamburger.training import checkpoint
 from hamburger.training.recipe_io import apply
+from hamburger.training.trainer import Trainer
 
 pytestmark = pytest.mark.gpu
 
@@ -20,14 +21,14 @@ pytestmark = pytest.mark.gpu
 @pytest.mark.parametrize("settings", [("precision=bf16", "channels_last=true"), ("precision=fp16",), ("compile=true",)])
 def test_every_precision_trains_and_resumes(settings, tmp_path, monkeypatch):
     whole = train(small(*settings), tmp_path / "whole", accelerator="cuda")
-    original = task.Loop.after_step
+    original = Trainer.after_step
 
     def after(self):
         original(self)
         if self.progress.step == 9:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(task.Loop, "after_step", after)
+    monkeypatch.setattr(Trainer, "after_step", after)
     with pytest.raises(KeyboardInterrupt):
         train(small(*settings), tmp_path / "run", accelerator="cuda")
     monkeypatch.undo()
@@ -42,7 +43,7 @@ def test_every_precision_trains_and_resumes(settings, tmp_path, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_a_step_does_not_wait_for_the_device(tmp_path, monkeypatch):
-    original = task.Loop.train_step
+    original = Trainer.train_step
 
     def strict(self, step, parts):
         torch.cuda.set_sync_debug_mode("error" if step > 1 else "default")
@@ -51,20 +52,20 @@ def test_a_step_does_not_wait_for_the_device(tmp_path, monkeypatch):
         finally:
             torch.cuda.set_sync_debug_mode("default")
 
-    monkeypatch.setattr(task.Loop, "train_step", strict)
+    monkeypatch.setattr(Trainer, "train_step", strict)
     train(small("precision=bf16"), tmp_path, accelerator="cuda")
 
 
 def test_an_infinite_loss_is_found_at_its_step(tmp_path, monkeypatch):
-    original = task.Loop._forward
+    original = SegmentationTask.losses
     seen = []
 
-    def forward(self, part):
+    def losses(self, model, part, recipe):
         seen.append(part.ids)
         factor = float("inf") if len(seen) == 3 else 1.0
-        return {name: factor * value for name, value in original(self, part).items()}
+        return {name: factor * value for name, value in original(self, model, part, recipe).items()}
 
-    monkeypatch.setattr(task.Loop, "_forward", forward)
+    monkeypatch.setattr(SegmentationTask, "losses", losses)
     with pytest.raises(TrainingError, match="not finite at step 3"):
         train(small("checkpoint_every=100"), tmp_path, accelerator="cuda")
     assert len(seen) == 5

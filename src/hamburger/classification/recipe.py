@@ -17,8 +17,6 @@ from hamburger.training.recipe import (
     check_training,
     check_two_at_once,
 )
-from hamburger.training.scores import Score
-from hamburger.training.task import Kind
 
 
 @dataclass(frozen=True)
@@ -148,19 +146,3 @@ def check_class_recipe(recipe: ClassificationRecipe, *, processes: int = 1) -> N
     check_flag(call, "data.flip", recipe.data.flip)
     check_choice(call, "data.resident", recipe.data.resident, RESIDENT)
     check_optim(call, recipe.optim)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The kinds of recipe that `ham train` takes, one for each task, and the scores that their runs are judged by.
-
-
-CLASSES = Kind(
-    task="classes",
-    networks="Classifiers",
-    recipe=ClassificationRecipe,
-    named=classification_recipes,
-    check=check_class_recipe,
-    scores=(Score("accuracy", "accuracy"),),
-    pooled="the share of the images of the validation split that are named rightly",
-    each=Score("per_class", "accuracy"),
-)

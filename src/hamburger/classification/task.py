@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from hamburger.checkpoints.weights_file import Info
-from hamburger.classification.data import image_sources
-from hamburger.classification.data.batches import Feed, ImageBatch
-from hamburger.classification.data.load import ImageSet, load_images, open_source
-from hamburger.classification.evaluate import ClassScores, evaluate_classes
-from hamburger.classification.model import Classifier, create_classifier, load_classifier, save_classifier
-from hamburger.classification.predict import ClassAnswers
-from hamburger.classification.recipe import CLASSES, ClassificationRecipe
-from hamburger.classification.visualize import ClassShowing
-from hamburger.training.builders import batch_options, check_same_classes
+from hamburger.classification.recipe import ClassificationRecipe, check_class_recipe, classification_recipes
+from hamburger.registry import Registry
+from hamburger.training.builders import batch_options, check_same_classes, to_layout
 from hamburger.training.export_spec import ExportSpec
 from hamburger.training.protocol import SINGLE_SCALE, EvaluationProtocol
+from hamburger.training.scores import Score
 from hamburger.training.task import Task
-from hamburger.training.trainer import Supervised
+
+if TYPE_CHECKING:
+    from hamburger.checkpoints.weights_file import Info
+    from hamburger.classification.data.batches import Feed, ImageBatch
+    from hamburger.classification.data.load import ImageSet
+    from hamburger.classification.evaluate import ClassScores
+    from hamburger.classification.model import Classifier
+    from hamburger.classification.predict import ClassAnswers
+    from hamburger.classification.visualize import ClassShowing
 
 
 class Splits(NamedTuple):
@@ -36,6 +37,8 @@ class Splits(NamedTuple):
     def of(
         cls, recipe: ClassificationRecipe, root: Path | None, *, verify: bool, note: Callable[[str], object]
     ) -> Splits:
+        from hamburger.classification.data.load import load_images, open_source
+
         asked = recipe.data
         sources = [
             open_source(asked.name, split, size=asked.size, root=root, **asked.options)
@@ -49,33 +52,17 @@ class Splits(NamedTuple):
         return f"{self.train.digest} {self.val.digest}"
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The training loop of a classifier: one label an image.
+class ClassificationTask(Task[ClassificationRecipe]):
+    name = "classes"
+    networks = "Classifiers"
+    recipe = ClassificationRecipe
+    recipes = classification_recipes
+    scores = (Score("accuracy", "accuracy"),)
+    pooled = "the share of the images of the validation split that are named rightly"
+    member_score = Score("per_class", "accuracy")
 
-
-class ClassLoop(Supervised[ClassificationRecipe]):
-    def feed(self, start: int, stop: int) -> Iterator[tuple[int, Sequence[ImageBatch]]]:
-        batches: Any = self.batches.run(start, stop)
-        with closing(batches):
-            yield from enumerate(batches, start=start)
-
-    def losses(self, parts: Sequence[ImageBatch]) -> Callable[[int], dict[str, Tensor]]:
-        return lambda i: {"cross_entropy": self._cross_entropy(parts[i]) / len(parts)}
-
-    def _cross_entropy(self, part: ImageBatch) -> Tensor:
-        return F.cross_entropy(self.model(self.laid(part.images)).float(), part.labels)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Image classification: a class for every image.
-
-
-class Classes(Task[ClassificationRecipe]):
-    kind = CLASSES
-    loop = ClassLoop
-    sets = image_sources
-    answers = ClassAnswers
-    showing = ClassShowing
+    def check(self, recipe: ClassificationRecipe, *, processes: int = 1) -> None:
+        check_class_recipe(recipe, processes=processes)
 
     # -- training ------------------------------------------------------------------------------------------------
 
@@ -85,16 +72,22 @@ class Classes(Task[ClassificationRecipe]):
         return Splits.of(recipe, root, verify=first, note=note)
 
     def build(self, recipe: ClassificationRecipe, data: Splits) -> Classifier:
+        from hamburger.classification.model import create_classifier
+
         return create_classifier(**asdict(recipe.model), num_classes=len(data.train.classes), size=recipe.data.size)
 
     def batches(self, recipe: ClassificationRecipe, data: Splits, device: torch.device) -> Feed:
-        return Feed(
-            data.train,
-            flip=recipe.data.flip,
-            **batch_options(recipe, device),
-        )
+        from hamburger.classification.data.batches import Feed
+
+        return Feed(data.train, flip=recipe.data.flip, **batch_options(recipe, device))
+
+    def losses(self, model: nn.Module, micro_batch: ImageBatch, recipe: ClassificationRecipe) -> dict[str, Tensor]:
+        logits = model(to_layout(micro_batch.images, recipe))
+        return {"cross_entropy": F.cross_entropy(logits.float(), micro_batch.labels)}
 
     def info(self, recipe: ClassificationRecipe, data: Splits) -> Info:
+        from hamburger.checkpoints.weights_file import Info
+
         asked = recipe.data
         extra: dict[str, Any] = {"recipe": recipe.name, "data": asked.name, "data_options": asked.options}
         return Info(classes=data.val.classes, extra=extra | {"val_split": asked.val_split, "size": asked.size})
@@ -107,22 +100,33 @@ class Classes(Task[ClassificationRecipe]):
     # -- weights -------------------------------------------------------------------------------------------------
 
     def save(self, path: Path, net: Any, info: Info, *, durable: bool = True) -> None:
+        from hamburger.classification.model import save_classifier
+
         save_classifier(path, net, info, durable=durable)
 
     def load(self, path: Path) -> tuple[Classifier, Info]:
+        from hamburger.classification.model import load_classifier
+
         return load_classifier(path)
 
     # -- scores --------------------------------------------------------------------------------------------------
 
+    def datasets(self) -> Registry[Any]:
+        from hamburger.classification.data import image_sources
+
+        return image_sources
+
     def split(
         self, info: Info, name: str, split: str, root: Path | None, options: Mapping[str, Any], *, whole: bool = True
     ) -> ImageSet:
+        from hamburger.classification.data.load import load_images, open_source
+
         source = open_source(name, split, size=info.extra["size"], root=root, **options)
         return load_images(source, verify=whole)
 
     def evaluate(
         self,
-        net: torch.nn.Module,
+        net: nn.Module,
         split: ImageSet,
         info: Info,
         *,
@@ -133,9 +137,24 @@ class Classes(Task[ClassificationRecipe]):
         protocol: EvaluationProtocol = SINGLE_SCALE,
         progress: Callable[[int, int], Any] = lambda done, total: None,
     ) -> ClassScores:
+        from hamburger.classification.evaluate import evaluate_classes
+
         return evaluate_classes(net, split, device=device, batch=batch, channels_last=channels_last, progress=progress)
 
     # -- use -----------------------------------------------------------------------------------------------------
 
-    def graph(self, info: Info) -> ExportSpec:
-        return ExportSpec(size=(info.extra["size"],) * 2, answer="images")
+    def predictor(self) -> type[ClassAnswers]:
+        from hamburger.classification.predict import ClassAnswers
+
+        return ClassAnswers
+
+    def visualizer(self) -> type[ClassShowing]:
+        from hamburger.classification.visualize import ClassShowing
+
+        return ClassShowing
+
+    def export_spec(self, info: Info) -> ExportSpec:
+        return ExportSpec(size=(info.extra["size"],) * 2, predictions="images")
+
+
+CLASSIFICATION = ClassificationTask()

@@ -8,8 +8,6 @@ from typing import Any
 from hamburger.errors import OptionError, check_choice, check_count, check_flag
 from hamburger.registry import Registry
 from hamburger.training.recipe import KEEP, Optim, SupervisedTraining, check_optim, check_training, check_views
-from hamburger.training.scores import Score
-from hamburger.training.task import Kind
 
 
 @dataclass(frozen=True)
@@ -19,23 +17,23 @@ class DetectorModel:
     backbone: str = "resnet50"
     context: str | None = "nmf"
     context_options: dict[str, Any] = field(default_factory=dict)
-    after: str = "p3"  # layer1 ... layer4, p2 ... p5, or submodules by their whole names; several with commas
+    after: str = "p3"  # layer1 ... layer4, p2 ... p5, or full names of submodules; comma-separated
     gate: str | None = "zero"
-    size: int = 800  # of the shorter side, in pixels, as the network sees it
+    size: int = 800  # of the shorter side in pixels, after resizing
     max_size: int = 1333
     anchor: int = 32  # side of the smallest anchor
     channels: int = 256  # of pyramid and mask head
     hidden: int = 1024  # of the box head
-    sampled: int = 512  # boxes of an image that are trained on
-    proposals: int = 1000  # boxes of an image that are looked at
-    norm: str = "batch"  # or "frozen": as the pretrained weights have it
+    sampled: int = 512  # boxes of an image that the heads are trained on
+    proposals: int = 1000  # boxes of an image that the heads classify
+    norm: str = "batch"  # or "frozen": those of the pretrained weights
     frozen: int = 0  # first parts of the encoder that are not trained
-    pretrained: str | None = None  # a file for the encoder
+    pretrained: str | None = None  # weights file of the encoder
 
 
 @dataclass(frozen=True)
 class DetectionData:
-    """A detection set. Training sees at most `crop` x `crop` pixels of images scaled by a factor from `scales`."""
+    """A detection set. Training uses at most `crop` x `crop` pixels of images scaled by a factor from `scales`."""
 
     name: str = "shapes"
     options: dict[str, Any] = field(default_factory=dict)
@@ -44,16 +42,16 @@ class DetectionData:
     crop: int = 128
     scales: tuple[float, float] = (1.0, 1.0)
     flip: bool = True
-    pad: bool = True  # fill up to the square; without it the network resizes what is smaller to its own size
+    pad: bool = True  # pad to the square; otherwise the network resizes smaller views to its own size
     workers: int = 4
     resident: str = "auto"  # keep the whole set on the device: "auto", "yes" or "no"
 
 
 @dataclass(frozen=True)
 class DetectionRecipe(SupervisedTraining):
-    """A detector with masks."""
+    """Training of a detector with masks."""
 
-    task: str = "detection"  # by which a recipe.json is known
+    task: str = "detection"  # identifies a recipe.json
     model: DetectorModel = field(default_factory=DetectorModel)
     data: DetectionData = field(default_factory=DetectionData)
     optim: Optim = field(default_factory=Optim)
@@ -65,13 +63,15 @@ class DetectionRecipe(SupervisedTraining):
 detection_recipes: Registry[DetectionRecipe] = Registry("detection recipe")
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Detection and instance segmentation: Mask R-CNN with a context on its pyramid.
+# -- recipes -----------------------------------------------------------------------------------------------------------
 
 
 @detection_recipes.register("shapes-detect")
 def shapes_detect() -> DetectionRecipe:
-    """The embedded default: generated scenes of 96 x 96 and a tiny encoder, some minutes on two cores."""
+    """The embedded default: generated scenes of 96 x 96 and a tiny encoder, some minutes on two cores.
+
+    Device: CPU. Duration: 2 min.
+    """
     return DetectionRecipe(
         name="shapes-detect",
         model=DetectorModel(
@@ -95,12 +95,15 @@ def shapes_detect() -> DetectionRecipe:
 
 @detection_recipes.register("shapes-maskrcnn")
 def shapes_maskrcnn() -> DetectionRecipe:
-    """Generated scenes of 256 x 256, ResNet-50 from scratch; on p3 the context sees 32 x 32 positions."""
+    """Generated scenes of 256 x 256, ResNet-50 from scratch; on p3 the context sees 32 x 32 positions.
+
+    Device: GPU. Duration: minutes.
+    """
     return DetectionRecipe(
         name="shapes-maskrcnn",
         model=DetectorModel(size=256, max_size=256, anchor=16, sampled=128, proposals=500),
         data=DetectionData(options={"size": 256}, crop=256, scales=(0.8, 1.25)),
-        # from scratch the first gradients are hundreds long and grow: some seeds diverge in the warm-up without a bound
+        # from scratch the first gradients have norms of hundreds and grow: without clipping some seeds diverge in warm-up
         optim=Optim(lr=0.02, bias_lr=1.0, warmup=100, clip=10.0),
         batch=16,
         steps=1_500,
@@ -112,8 +115,12 @@ def shapes_maskrcnn() -> DetectionRecipe:
 
 @detection_recipes.register("coco-maskrcnn")
 def coco_maskrcnn() -> DetectionRecipe:
-    """COCO 2017, the usual 1x: 90,000 steps of 16 whole images, 800 by 1,333 pixels at most, a pretrained encoder with
-    frozen norms. The rate falls by poly, as everywhere here. Its file is given with --set model.pretrained=FILE.
+    """COCO 2017 with the usual 1x schedule: 90,000 steps of 16 images of at most 800 x 1,333 pixels.
+
+    The encoder is pretrained (--set model.pretrained=FILE) and its norms are frozen. The learning rate decays
+    polynomially, as in all recipes here.
+
+    Device: GPU.
     """
     return DetectionRecipe(
         name="coco-maskrcnn",
@@ -136,44 +143,28 @@ def coco_maskrcnn() -> DetectionRecipe:
     )
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Whether a detection recipe can be run at all, asked before any work is done.
+# -- checks ------------------------------------------------------------------------------------------------------------
 
-
-COUNTS = ("size", "max_size", "anchor", "channels", "hidden", "sampled", "proposals")
+COUNT_FIELDS = ("size", "max_size", "anchor", "channels", "hidden", "sampled", "proposals")
 
 
 def check_detection_recipe(recipe: DetectionRecipe, *, processes: int = 1) -> None:
-    """Raise OptionError on the first field whose value cannot be; `processes` share the batch."""
+    """Raise OptionError on the first invalid field. `processes` share the batch."""
     call = f"recipe '{recipe.name}'"
     check_training(recipe, processes=processes)
     check_choice(call, "task", recipe.task, ("detection",))
     check_count(call, "eval_every", recipe.eval_every, least=1)
     check_choice(call, "keep", recipe.keep, KEEP)
     if recipe.compile:
-        raise OptionError(f"{call}: the number of boxes changes from step to step, compile=true would not end")
-    for name in COUNTS:
+        raise OptionError(
+            f"{call}: compile=true would recompile without end, since the number of boxes changes; leave it false"
+        )
+    for name in COUNT_FIELDS:
         check_count(call, f"model.{name}", getattr(recipe.model, name), least=1)
     if recipe.model.pretrained is None and recipe.model.norm == "frozen":
         raise OptionError(
-            f"{call}: frozen norms are those of pretrained weights; --set model.pretrained=FILE, or model.norm=batch"
+            f"{call}: model.norm=frozen needs pretrained weights; --set model.pretrained=FILE, or model.norm=batch"
         )
     check_views(call, recipe.data)
     check_flag(call, "data.pad", recipe.data.pad)
     check_optim(call, recipe.optim)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The kinds of recipe that `ham train` takes, one for each task, and the scores that their runs are judged by.
-
-
-DETECTION = Kind(
-    task="detection",
-    networks="Mask R-CNN",
-    recipe=DetectionRecipe,
-    named=detection_recipes,
-    check=check_detection_recipe,
-    scores=(Score("mask_map", "mask mAP"), Score("box_map", "box mAP")),
-    pooled="COCO's average over ten overlaps from 0.5 to 0.95 and over classes, at most 100 objects an image",
-    each=Score("per_class", "mask mAP"),
-)

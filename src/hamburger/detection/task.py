@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from hamburger.checkpoints.weights_file import Info
-from hamburger.detection.data import DetectionSet, create_detection_set, detection_sets
-from hamburger.detection.data.batches import SceneBatch, SceneBatches
-from hamburger.detection.data.checks import check_scenes
-from hamburger.detection.evaluate import DetectionScores, evaluate_detector
-from hamburger.detection.predict import ObjectAnswers
-from hamburger.detection.recipe import DETECTION, DetectionRecipe
-from hamburger.detection.visualize import ObjectShowing
-from hamburger.training.builders import check_alike, check_classes, check_each, digest_of, shared
-from hamburger.training.task import SINGLE, Graph, Protocol, Task
-from hamburger.training.trainer import Supervised
+from hamburger.detection.recipe import DetectionRecipe, check_detection_recipe, detection_recipes
+from hamburger.registry import Registry
+from hamburger.training.builders import batch_options, check_classes, check_each, check_same_classes, digest_splits
+from hamburger.training.export_spec import ExportSpec
+from hamburger.training.protocol import SINGLE_SCALE, EvaluationProtocol
+from hamburger.training.scores import Score
+from hamburger.training.task import Task
 
 if TYPE_CHECKING:
+    from hamburger.checkpoints.weights_file import Info
+    from hamburger.detection.data import DetectionSet
+    from hamburger.detection.data.batches import SceneBatch, SceneBatches
+    from hamburger.detection.evaluate import DetectionScores
     from hamburger.detection.model import Detector
+    from hamburger.detection.predict import ObjectPredictor
+    from hamburger.detection.visualize import ObjectVisualizer
 
 
 class SceneSets(NamedTuple):
@@ -32,52 +34,36 @@ class SceneSets(NamedTuple):
 
     @classmethod
     def of(cls, recipe: DetectionRecipe, root: Path | None) -> SceneSets:
+        from hamburger.detection.data import create_detection_set
+
         asked = recipe.data
         splits = (asked.train_split, asked.val_split)
         train, val = (create_detection_set(asked.name, split, root, **asked.options) for split in splits)
-        check_alike(asked, train.classes, val.classes)
+        check_same_classes(asked, train.classes, val.classes)
         return cls(train, val)
 
     def check(self) -> None:
+        from hamburger.detection.data.checks import check_scenes
+
         check_each(self, check_scenes)
 
     def digest(self) -> str:
         """Annotations count too: one file holds those of all images, and a tool that adds some writes it anew."""
-        return " ".join([digest_of(self), *(each.digest for each in self if each.digest)])
+        return " ".join([digest_splits(self), *(each.digest for each in self if each.digest)])
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The training loop of a detector: boxes, classes and masks at once.
+class DetectionTask(Task[DetectionRecipe]):
+    name = "detection"
+    networks = "Mask R-CNN"
+    recipe = DetectionRecipe
+    recipes = detection_recipes
+    scores = (Score("mask_map", "mask mAP"), Score("box_map", "box mAP"))
+    pooled = "COCO's average over ten overlaps from 0.5 to 0.95 and over classes, at most 100 objects an image"
+    member_score = Score("per_class", "mask mAP")
+    fixed_batch_size = False  # the number of boxes changes
 
-
-class DetectionLoop(Supervised[DetectionRecipe]):
-    def losses(self, parts: Sequence[SceneBatch]) -> Callable[[int], dict[str, Tensor]]:
-        """Every term is a mean over images or sampled boxes, so that parts of equal size weigh the same."""
-
-        def terms(i: int) -> dict[str, Tensor]:
-            found: dict[str, Tensor] = self.model(parts[i].images, parts[i].targets)
-            return {name: value / len(parts) for name, value in found.items()}
-
-        return terms
-
-    def other_data(self) -> str:
-        return (
-            "the images, the classes or the annotations (boxes, masks) of a split are not those it was trained on; "
-            "give the same --data with its files as they were, or begin a new run"
-        )
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Detection and instance segmentation: a class, a box and a mask for every object.
-
-
-class Detection(Task[DetectionRecipe]):
-    kind = DETECTION
-    loop = DetectionLoop
-    steady = False  # the heads see as many boxes as there are
-    sets = detection_sets
-    answers = ObjectAnswers
-    showing = ObjectShowing
+    def check(self, recipe: DetectionRecipe, *, processes: int = 1) -> None:
+        check_detection_recipe(recipe, processes=processes)
 
     # -- training ------------------------------------------------------------------------------------------------
 
@@ -99,16 +85,25 @@ class Detection(Task[DetectionRecipe]):
         return create_detector(**asdict(recipe.model), num_classes=len(data.train.classes))
 
     def batches(self, recipe: DetectionRecipe, data: SceneSets, device: torch.device) -> SceneBatches:
+        from hamburger.detection.data.batches import SceneBatches
+
         return SceneBatches(
             data.train,
             crop=recipe.data.crop,
             scales=recipe.data.scales,
             flip=recipe.data.flip,
             pad=recipe.data.pad,
-            **shared(recipe, device),
+            **batch_options(recipe, device),
         )
 
+    def losses(self, model: nn.Module, micro_batch: SceneBatch, recipe: DetectionRecipe) -> dict[str, Tensor]:
+        """Every term is a mean over images or sampled boxes, so micro-batches of equal size weigh the same."""
+        terms: dict[str, Tensor] = model(micro_batch.images, micro_batch.targets)
+        return terms
+
     def info(self, recipe: DetectionRecipe, data: SceneSets) -> Info:
+        from hamburger.checkpoints.weights_file import Info
+
         asked = recipe.data
         extra: dict[str, Any] = {"recipe": recipe.name, "data": asked.name, "data_options": asked.options}
         return Info(classes=data.val.classes, palette=data.val.palette, extra=extra | {"val_split": asked.val_split})
@@ -122,6 +117,12 @@ class Detection(Task[DetectionRecipe]):
         report = getattr(net.net.backbone, "report", None)
         if report is not None:
             yield str(report).splitlines()[0]
+
+    def changed_data_advice(self, folder: Path) -> str:
+        return (
+            "the images, the classes or the annotations (boxes, masks) of a split are not those it was trained on; "
+            "give the same --data with its files as they were, or begin a new run"
+        )
 
     # -- weights -------------------------------------------------------------------------------------------------
 
@@ -137,9 +138,17 @@ class Detection(Task[DetectionRecipe]):
 
     # -- scores --------------------------------------------------------------------------------------------------
 
+    def datasets(self) -> Registry[Any]:
+        from hamburger.detection.data import detection_sets
+
+        return detection_sets
+
     def split(
         self, info: Info, name: str, split: str, root: Path | None, options: Mapping[str, Any], *, whole: bool = True
     ) -> DetectionSet:
+        from hamburger.detection.data import create_detection_set
+        from hamburger.detection.data.checks import check_scenes
+
         scenes = create_detection_set(name, split, root, **options)
         if whole:
             check_scenes(scenes)
@@ -150,7 +159,7 @@ class Detection(Task[DetectionRecipe]):
 
     def evaluate(
         self,
-        net: torch.nn.Module,
+        net: nn.Module,
         split: DetectionSet,
         info: Info,
         *,
@@ -158,15 +167,30 @@ class Detection(Task[DetectionRecipe]):
         batch: int = 128,
         workers: int = 4,
         channels_last: bool = False,
-        protocol: Protocol = SINGLE,
+        protocol: EvaluationProtocol = SINGLE_SCALE,
         progress: Callable[[int, int], Any] = lambda done, total: None,
     ) -> DetectionScores:
-        """One by one whatever `batch` says: then nothing but the image decides."""
+        """Images are evaluated one by one whatever `batch` is, so that a result depends on nothing but the image."""
+        from hamburger.detection.evaluate import evaluate_detector
+
         return evaluate_detector(net, split, device=device, workers=workers, progress=progress)
 
     # -- use -----------------------------------------------------------------------------------------------------
 
-    def graph(self, info: Info) -> Graph:
-        from hamburger.detection.export import objects
+    def predictor(self) -> type[ObjectPredictor]:
+        from hamburger.detection.predict import ObjectPredictor
 
-        return objects(info.model["size"])
+        return ObjectPredictor
+
+    def visualizer(self) -> type[ObjectVisualizer]:
+        from hamburger.detection.visualize import ObjectVisualizer
+
+        return ObjectVisualizer
+
+    def export_spec(self, info: Info) -> ExportSpec:
+        from hamburger.detection.export import detector_export_spec
+
+        return detector_export_spec(info.model["size"])
+
+
+DETECTION = DetectionTask()

@@ -22,8 +22,8 @@ from torch.export import Dim
 from hamburger.errors import ExportError, HamburgerError, OptionError, check_choice, check_count, check_positive
 from hamburger.files import check_writable
 from hamburger.inference.image_inputs import read_image
+from hamburger.training.export_spec import SEGMENTATION_EXPORT, ExportSpec, Outputs
 from hamburger.training.image_files import normalise
-from hamburger.training.task import PIXELS, Graph, Outputs
 
 if TYPE_CHECKING:
     from hamburger.checkpoints.weights_file import Info
@@ -39,15 +39,15 @@ class Agreement:
     max_abs_difference: float
     largest_logit: float
     labels: float  # share of answers that are the same
-    graph: Graph = PIXELS
+    graph: ExportSpec = SEGMENTATION_EXPORT
 
     def within(self, tolerance: float) -> bool:
         return self.max_abs_difference <= tolerance * self.largest_logit and self.labels >= self.graph.least
 
     def __str__(self) -> str:
         return (
-            f"{self.graph.differ} differ by at most {self.max_abs_difference:.2g} (the largest is "
-            f"{self.largest_logit:.3g}), {self.graph.alike} in {self.labels:.3%} of the {self.graph.answer}"
+            f"{self.graph.values} differ by at most {self.max_abs_difference:.2g} (the largest is "
+            f"{self.largest_logit:.3g}), {self.graph.agreement} in {self.labels:.3%} of the {self.graph.predictions}"
         )
 
 
@@ -70,7 +70,7 @@ def export(
     size: int | tuple[int, int] | None = None,
     image: Path | None = None,
     tolerance: float = 1e-3,
-    graph: Graph = PIXELS,
+    graph: ExportSpec = SEGMENTATION_EXPORT,
 ) -> Exported:
     """Write `path`: from normalised images, `image` b 3 h w, to `logits`, b k h w, float32; or as `graph` says.
 
@@ -85,14 +85,14 @@ def export(
     check_positive("export", "tolerance", tolerance)
     check_writable(path)
     net = net.cpu().float().eval()
-    picture = scene(*size) if image is None else _resized(read_image(image), size)
+    picture = generated_image(*size) if image is None else _resized(read_image(image), size)
     x = normalise(picture, info.mean, info.std)
     tensors = len(graph.inputs)
-    written = graph.written(net).eval()
-    refusals = [graph.fixed] if graph.fixed else []
+    written = graph.exported(net).eval()
+    refusals = [graph.static_reason] if graph.static_reason else []
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
         partial = Path(folder) / f"model.{format}"
-        for dynamic in (freedom for freedom in FREEDOMS if set(freedom) <= set(graph.free)):
+        for dynamic in (freedom for freedom in FREEDOMS if set(freedom) <= set(graph.dynamic)):
             # an example of one would be taken to mean that the batch is always one
             example = torch.stack([x, x.flip(-1)]) if "batch" in dynamic else x[None]
             try:
@@ -115,14 +115,16 @@ def export(
 
 
 @torch.no_grad()
-def compare(net: nn.Module, run: Run, inputs: list[tuple[Tensor, ...]], graph: Graph = PIXELS) -> Agreement:
-    judged = [graph.judge(outputs(graph.asked(net, *xs)), run(*xs)) for xs in inputs]
+def compare(
+    net: nn.Module, run: Run, inputs: list[tuple[Tensor, ...]], graph: ExportSpec = SEGMENTATION_EXPORT
+) -> Agreement:
+    judged = [graph.compare(outputs(graph.reference(net, *xs)), run(*xs)) for xs in inputs]
     differences = [each.difference for each in judged]
     worst = math.nan if any(map(math.isnan, differences)) else max(differences)  # max() may pass over a NaN
     same = torch.cat([each.same.flatten() for each in judged])
     if not len(same):
         raise ExportError(
-            f"export: neither torch nor the file find any {graph.answer} in the picture, so that nothing could be "
+            f"export: neither torch nor the file find any {graph.predictions} in the picture, so that nothing could be "
             "compared; give a photograph that has some by --image"
         )
     return Agreement(worst, max(each.largest for each in judged), float(same.double().mean()), graph)
@@ -193,7 +195,7 @@ def metadata(info: Info) -> dict[str, str]:
 
 
 def write_onnx(
-    net: nn.Module, xs: tuple[Tensor, ...], info: Info, path: Path, dynamic: tuple[str, ...], graph: Graph
+    net: nn.Module, xs: tuple[Tensor, ...], info: Info, path: Path, dynamic: tuple[str, ...], graph: ExportSpec
 ) -> Run:
     """xs: the example, each b 3 h w. The module itself is exported: only then do its layers know it is for ONNX."""
     onnx, onnxruntime = _onnx()
@@ -226,7 +228,7 @@ def write_onnx(
 
 
 def write_pt2(
-    net: nn.Module, xs: tuple[Tensor, ...], info: Info, path: Path, dynamic: tuple[str, ...], graph: Graph
+    net: nn.Module, xs: tuple[Tensor, ...], info: Info, path: Path, dynamic: tuple[str, ...], graph: ExportSpec
 ) -> Run:
     """xs: the example, each b 3 h w."""
     shapes = {AXES[name]: Dim.DYNAMIC for name in dynamic}
@@ -257,7 +259,7 @@ WRITERS: dict[str, Write] = {"onnx": write_onnx, "pt2": write_pt2}
 # A small picture made from nothing, to try a network on when no photograph is at hand.
 
 
-def scene(height: int, width: int, *, seed: int = 0) -> Tensor:
+def generated_image(height: int, width: int, *, seed: int = 0) -> Tensor:
     """Coloured discs over a gradient, with grain: edges, flat parts and texture.   ->   3 h w uint8"""
     generator = torch.Generator().manual_seed(seed)
     y = torch.linspace(0, 1, height).view(-1, 1)

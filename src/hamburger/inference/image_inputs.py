@@ -16,7 +16,7 @@ from hamburger.training import image_files
 
 
 @dataclass(frozen=True)
-class Photo:
+class InputImage:
     path: Path
     name: str  # of its output, without a suffix; folders below the named one are kept, as in `trip/0001`
     partner: Path | None = None  # the right one of a pair, whose left one is `path`
@@ -28,18 +28,18 @@ class Photo:
 
 @dataclass(frozen=True)
 class Found:
-    photos: tuple[Photo, ...]
+    photos: tuple[InputImage, ...]
     failed: tuple[tuple[Path, str], ...]  # paths that lead to no image, and why
     left_out: tuple[Path, ...]  # files in folders that are no images by their name
     repeated: tuple[Path, ...]  # named more than once
 
 
-def find_photos(paths: Sequence[Path], *, recursive: bool = False, outside: Path | None = None) -> Found:
+def find_images(paths: Sequence[Path], *, recursive: bool = False, outside: Path | None = None) -> Found:
     """Files as they are named, folders sorted. What lies in the folder `outside` (our own output) is not looked at.
 
     `a.jpg` and `a.png`, or `x/a.jpg` and `y/a.jpg`, get different names: none overwrites the output of the other.
     """
-    photos: list[Photo] = []
+    photos: list[InputImage] = []
     failed: list[tuple[Path, str]] = []
     left_out: list[Path] = []
     repeated: list[Path] = []
@@ -62,7 +62,7 @@ def find_photos(paths: Sequence[Path], *, recursive: bool = False, outside: Path
                 repeated.append(path)
                 continue
             seen.add(path.resolve())
-            photos.append(Photo(path, _free(name, path.suffix, taken)))
+            photos.append(InputImage(path, _free(name, path.suffix, taken)))
     return Found(tuple(photos), tuple(failed), tuple(left_out), tuple(repeated))
 
 

@@ -13,8 +13,8 @@ import torch
 
 from hamburger.errors import HamburgerError, OptionError
 from hamburger.files import write_atomically
-from hamburger.inference.image_inputs import Found, Photo
-from hamburger.training.task import Answers
+from hamburger.inference.image_inputs import Found, InputImage
+from hamburger.training.predictor import FilePredictor
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,7 +25,7 @@ FILES = ("label", "overlay")  # the kinds of file where a summary names none
 
 
 @dataclass(frozen=True)
-class Done:
+class PredictedImage:
     """What was made of one photograph; `files` are paths below the output folder, by their kind."""
 
     image: str
@@ -36,7 +36,7 @@ class Done:
 
 @dataclass
 class Summary:
-    done: list[Done] = field(default_factory=list)
+    done: list[PredictedImage] = field(default_factory=list)
     failed: list[tuple[str, str]] = field(default_factory=list)  # image, why
 
     def write(self, path: Path, *, planned: Iterable[str] = (), **settings: object) -> None:
@@ -50,7 +50,7 @@ class Summary:
             "images": [{"image": one.image, **one.files, **one.row} for one in self.done],
             "failed": [{"image": image, "reason": reason} for image, reason in self.failed],
         }
-        kept = {name for name in listed(path) if os.path.lexists(path.parent / name)} | set(planned)
+        kept = {name for name in listed_files(path) if os.path.lexists(path.parent / name)} | set(planned)
         kept -= {name for one in self.done for name in one.files.values()}
         if kept:
             rows["earlier"] = sorted(kept)
@@ -58,16 +58,16 @@ class Summary:
 
 
 def predict_all(
-    answers: Answers,
-    photos: Sequence[Photo],
+    answers: FilePredictor,
+    photos: Sequence[InputImage],
     out: Path,
     *,
-    after: Callable[[Photo], None] = lambda photo: None,
+    after: Callable[[InputImage], None] = lambda photo: None,
     summary: Summary | None = None,
 ) -> Summary:
     """Write the files of every photograph below `out`, and tell what was made and what failed."""
     summary = Summary() if summary is None else summary
-    for photo in checked(photos, out, answers):
+    for photo in check_outputs(photos, out, answers):
         try:
             summary.done.append(_one(answers, photo, out))
         except HamburgerError as bad:
@@ -81,19 +81,19 @@ def predict_all(
     return summary
 
 
-def checked(photos: Sequence[Photo], out: Path, answers: Answers) -> list[Photo]:
+def check_outputs(photos: Sequence[InputImage], out: Path, answers: FilePredictor) -> list[InputImage]:
     """The photographs by the names of their outputs; an error where a file that is not ours would be written over."""
     photos = _by_id(photos) if answers.by_id else list(photos)
     _refuse_to_overwrite(photos, out, answers)
     return photos
 
 
-def targets(photos: Sequence[Photo], answers: Answers) -> list[str]:
+def output_names(photos: Sequence[InputImage], answers: FilePredictor) -> list[str]:
     """All that will be written below the output folder, besides the summary."""
     return [path(photo.name).as_posix() for photo in photos for path in answers.files.values()]
 
 
-def listed(summary: Path) -> set[str]:
+def listed_files(summary: Path) -> set[str]:
     """What a summary on disk says was written beside it; nothing where there is none."""
     told = _read(summary) or {"images": []}
     rows = [row for row in told["images"] if isinstance(row, dict)]
@@ -110,15 +110,17 @@ def _read(summary: Path) -> dict[str, Any] | None:
     return told if ours else None
 
 
-def _one(answers: Answers, photo: Photo, out: Path) -> Done:
+def _one(answers: FilePredictor, photo: InputImage, out: Path) -> PredictedImage:
     found = answers(*photo.paths)
     files = {kind: answers.files[kind](photo.name) for kind in found.files}
     for kind, path in files.items():
         write_atomically(out / path, found.files[kind])
-    return Done(str(photo.path), {kind: path.as_posix() for kind, path in files.items()}, found.row, found.cells)
+    return PredictedImage(
+        str(photo.path), {kind: path.as_posix() for kind, path in files.items()}, found.row, found.cells
+    )
 
 
-def _by_id(photos: Sequence[Photo]) -> list[Photo]:
+def _by_id(photos: Sequence[InputImage]) -> list[InputImage]:
     owners: dict[str, Path] = {}
     for photo in photos:
         if photo.path.stem in owners:
@@ -127,13 +129,13 @@ def _by_id(photos: Sequence[Photo]) -> list[Photo]:
                 f"file for it; predict them into different folders"
             )
         owners[photo.path.stem] = photo.path
-    return [Photo(path, stem) for stem, path in owners.items()]
+    return [InputImage(path, stem) for stem, path in owners.items()]
 
 
-def _refuse_to_overwrite(photos: Sequence[Photo], out: Path, answers: Answers) -> None:
+def _refuse_to_overwrite(photos: Sequence[InputImage], out: Path, answers: FilePredictor) -> None:
     inputs = {path.resolve() for photo in photos for path in photo.paths}
-    ours = listed(out / SUMMARY)
-    for name in targets(photos, answers):
+    ours = listed_files(out / SUMMARY)
+    for name in output_names(photos, answers):
         path = out / name
         if path.resolve() in inputs:
             raise OptionError(f"predict: {path} would overwrite an image; name another folder with --out")
@@ -162,7 +164,7 @@ def _memory(error: BaseException) -> bool:
 ROWS = 20
 
 
-def table(answers: Answers, summary: Summary) -> Table:
+def table(answers: FilePredictor, summary: Summary) -> Table:
     """A line for each of the first photographs: its first file, or itself where it has none, and the answer."""
     from rich.markup import escape
     from rich.table import Table
@@ -176,7 +178,7 @@ def table(answers: Answers, summary: Summary) -> Table:
     return made
 
 
-def notes(answers: Answers, found: Found, summary: Summary, out: Path) -> Iterator[str]:
+def notes(answers: FilePredictor, found: Found, summary: Summary, out: Path) -> Iterator[str]:
     """Nothing is passed over in silence."""
     if len(summary.done) > ROWS:
         yield f"and {len(summary.done) - ROWS} more"

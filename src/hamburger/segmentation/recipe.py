@@ -1,4 +1,4 @@
-"""Segmentation recipes: the paper's, and short ones for small machines."""
+"""Segmentation recipes: those of the paper, and short ones."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import Any
 from hamburger.errors import OptionError, check_choice, check_count, check_positive
 from hamburger.registry import Registry
 from hamburger.training.recipe import KEEP, LATE, Optim, SupervisedTraining, check_optim, check_training, check_views
-from hamburger.training.scores import Score
-from hamburger.training.task import Kind
 
 
 @dataclass(frozen=True)
@@ -48,28 +46,26 @@ class SegmentationRecipe(SupervisedTraining):
     optim: Optim = field(default_factory=Optim)
     bn_momentum: float = 3e-4
     eval_every: int = 2_000
-    start: str | None = None  # a run or weights to begin from
+    start: str | None = None  # a run folder or weights file with the initial weights
     keep: str = "best"  # which weights become best.safetensors: the best on the validation split, or the last
-    # compare the gradients of the hams by several strategies every so many steps; 0: never. It changes no weight
+    # compare gradient strategies of the hams every so many steps (0: never), without effect on the weights
     angles_every: int = field(default=0, metadata={LATE: True})
 
 
-# functions without arguments that return a Recipe
+# functions without arguments that return a SegmentationRecipe
 segmentation_recipes: Registry[SegmentationRecipe] = Registry("recipe")
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The paper's segmentation recipes, and short ones for sets that fit a small machine.
 
 
 ANIMALS = ["background", "cat", "cow", "dog", "horse", "person", "sheep"]
 PLAIN = {"stem": "plain", "stride_in": "1x1"}  # the ResNet v1 of the widely copied ImageNet weights
-SHORT_BN = 0.1  # 2,000 steps of 3e-4 leave more than half of the running statistics at their first value
+SHORT_BN = 0.1  # with 3e-4, 2,000 steps leave more than half of the running statistics at their initial value
 
 
 @segmentation_recipes.register("voc-ablation")
 def voc_ablation() -> SegmentationRecipe:
-    """Tables 1, 2 and 8 to 12: ResNet-50 at stride 16, 30,000 steps of 12 images.
+    """The paper's ablations, tables 1, 2, 8 and 9: ResNet-50 at stride 16, 30,000 steps of 12 images.
+
+    Section 3.1 and appendix E.1; figures 3, 4 and 7 to 9 use this setting too.
 
     Device: GPU.
     """
@@ -88,7 +84,7 @@ def voc_ablation() -> SegmentationRecipe:
 
 @segmentation_recipes.register("voc")
 def voc() -> SegmentationRecipe:
-    """Table 4, first half: ResNet-101 at stride 8, 60,000 steps of 16 images of the augmented set.
+    """Table 4, first stage: ResNet-101 at stride 8, 60,000 steps of 16 images of the augmented set.
 
     Device: GPU.
     """
@@ -103,7 +99,9 @@ def voc() -> SegmentationRecipe:
 
 @segmentation_recipes.register("voc-trainval")
 def voc_trainval() -> SegmentationRecipe:
-    """Table 4, second half: 20,000 steps more on trainval at a tenth of the rate, from the run of `voc`.
+    """Table 4, second stage: fine-tunes `voc` on trainval, 20,000 steps at a tenth of the learning rate.
+
+    The paper does not state the number of steps; 20,000 is our choice.
 
     Device: GPU.
     """
@@ -116,7 +114,7 @@ def voc_trainval() -> SegmentationRecipe:
         optim=replace(base.optim, lr=base.optim.lr / 10),
         steps=20_000,
         start="runs/voc",
-        keep="last",  # the validation split is part of what it trains on, so it cannot choose
+        keep="last",  # the validation split is part of the training data, so it cannot select weights
     )
 
 
@@ -138,7 +136,7 @@ def context() -> SegmentationRecipe:
 
 @segmentation_recipes.register("camvid")
 def camvid() -> SegmentationRecipe:
-    """Street scenes of 480 x 360 at the ablation's settings; the paper has no such row.
+    """Street scenes of 480 x 360 with the settings of the ablations; not in the paper.
 
     Device: GPU.
     """
@@ -155,7 +153,7 @@ def camvid() -> SegmentationRecipe:
 
 @segmentation_recipes.register("voc-animals")
 def voc_animals() -> SegmentationRecipe:
-    """Seven classes of VOC, minutes on one GPU; give the ResNet-50 with `--set model.pretrained=FILE`.
+    """Seven classes of VOC, minutes on one GPU; pass ResNet-50 weights with `--set model.pretrained=FILE`.
 
     Device: GPU. Duration: minutes.
     """
@@ -176,8 +174,8 @@ def voc_animals() -> SegmentationRecipe:
 def voc_352() -> SegmentationRecipe:
     """The ablation recipe on all of VOC at a longest side of 352 pixels: 22,500 steps of 16 images, 360,000 samples.
 
-    `--data` names a folder with images/, labels/, train_aug.txt, val.txt and classes.txt; give the ResNet-50 with
-    `--set model.pretrained=FILE`. Validates at ten points.
+    `--data` is a folder with images/, labels/, train_aug.txt, val.txt and classes.txt. Pass ResNet-50 weights with
+    `--set model.pretrained=FILE`. Validates ten times.
 
     Device: GPU.
     """
@@ -190,13 +188,13 @@ def voc_352() -> SegmentationRecipe:
         steps=22_500,
         eval_every=2_250,
         checkpoint_every=2_250,
-        keep="last",  # the best of ten points on the validation split would flatter every row
+        keep="last",  # choosing the best of ten evaluations on the validation split would bias every result
     )
 
 
 @segmentation_recipes.register("camvid-short")
 def camvid_short() -> SegmentationRecipe:
-    """CamVid in minutes on one GPU; give the ResNet-50 with `--set model.pretrained=FILE`.
+    """CamVid in minutes on one GPU; pass ResNet-50 weights with `--set model.pretrained=FILE`.
 
     Device: GPU. Duration: minutes.
     """
@@ -205,7 +203,7 @@ def camvid_short() -> SegmentationRecipe:
 
 @segmentation_recipes.register("patchwork")
 def patchwork() -> SegmentationRecipe:
-    """The embedded default: generated scenes of 64 x 64, half a minute on two cores.
+    """The default: generated scenes of 64 x 64, half a minute on two CPU cores.
 
     Device: CPU. Duration: 0.5 to 2 min.
     """
@@ -218,7 +216,7 @@ def patchwork() -> SegmentationRecipe:
             head_options={"width": 64},
         ),
         data=SegmentationData(name="patchwork", crop=64, scales=(1.0, 1.0), flip=False, workers=0),
-        optim=Optim(lr=0.2, warmup=20),  # the best of 0.02 ... 0.6 for the baseline and the contexts taken together
+        optim=Optim(lr=0.2, warmup=20),  # the best of 0.02 ... 0.6 on average over the baseline and the contexts
         batch=16,
         steps=400,
         bn_momentum=SHORT_BN,
@@ -229,7 +227,7 @@ def patchwork() -> SegmentationRecipe:
 
 @segmentation_recipes.register("patchwork-glyphs")
 def patchwork_glyphs() -> SegmentationRecipe:
-    """The variant in which pieces must be matched to rare glyphs: attention's own game.
+    """Generated scenes in which pieces must be matched to rare glyphs, which favours attention.
 
     Device: CPU. Duration: 1 to 2 min.
     """
@@ -238,8 +236,8 @@ def patchwork_glyphs() -> SegmentationRecipe:
         base,
         name="patchwork-glyphs",
         data=replace(base.data, name="patchwork-glyphs"),
-        optim=replace(base.optim, lr=0.05),  # rare glyphs want a gentler rate than colours do
-        steps=1_000,  # and more time
+        optim=replace(base.optim, lr=0.05),  # rare glyphs need a lower rate than colours
+        steps=1_000,  # and more steps
         eval_every=250,
         checkpoint_every=250,
     )
@@ -247,7 +245,7 @@ def patchwork_glyphs() -> SegmentationRecipe:
 
 @segmentation_recipes.register("folder")
 def folder() -> SegmentationRecipe:
-    """A person's own images and label PNGs.
+    """Your own images and label PNGs.
 
     Device: GPU.
     """
@@ -259,12 +257,8 @@ def folder() -> SegmentationRecipe:
     )
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Whether a recipe can be run at all, asked before any work is done.
-
-
 def check_recipe(recipe: SegmentationRecipe, *, processes: int = 1) -> None:
-    """Raise OptionError on the first field whose value cannot be; `processes` share the batch."""
+    """Raise OptionError for the first invalid field; `processes` share the batch."""
     call = f"recipe '{recipe.name}'"
     check_training(recipe, processes=processes)
     check_count(call, "eval_every", recipe.eval_every, least=1)
@@ -280,22 +274,6 @@ def _check_model(call: str, recipe: SegmentationRecipe) -> None:
     check_count(call, "model.output_stride", recipe.model.output_stride, least=1)
     if recipe.start is not None and recipe.model.pretrained is not None:
         raise OptionError(
-            f"{call}: start ({recipe.start}) replaces every weight, so model.pretrained ({recipe.model.pretrained}) "
-            f"would be lost; --set one of them to none"
+            f"{call}: start ({recipe.start}) replaces all weights, including model.pretrained "
+            f"({recipe.model.pretrained}); --set one of them to none"
         )
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The kinds of recipe that `ham train` takes, one for each task, and the scores that their runs are judged by.
-
-
-SEGMENTATION = Kind(
-    task="segmentation",
-    networks="HamNet",
-    recipe=SegmentationRecipe,
-    named=segmentation_recipes,
-    check=check_recipe,
-    scores=(Score("miou", "mIoU"), Score("pixel_accuracy", "pixel accuracy")),
-    pooled="pooled over the whole validation split; pixels without a label do not count",
-    each=Score("per_class", "IoU"),
-)

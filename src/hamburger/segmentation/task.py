@@ -8,37 +8,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-import torch.distributed
-from torch import Tensor
+from torch import Tensor, nn
 
-from hamburger import distributed
-from hamburger.checkpoints.weights_file import Info
 from hamburger.errors import CheckpointError
-from hamburger.layers.norm import set_bn_momentum
-from hamburger.registry import options_of
-from hamburger.segmentation.data import create_dataset, datasets
-from hamburger.segmentation.data.base import SegmentationSet
-from hamburger.segmentation.evaluate import Scores, evaluate, evaluate_ways
-from hamburger.segmentation.gradient_angles import check_has_ham, measure_angles
-from hamburger.segmentation.heads.base import Head, heads
-from hamburger.segmentation.losses import IGNORE
-from hamburger.segmentation.model import Segmenter
-from hamburger.segmentation.predict import SegmentAnswers
-from hamburger.segmentation.recipe import SEGMENTATION, SegmentationRecipe
-from hamburger.segmentation.visualize import SegmentShowing
-from hamburger.segmentation.weights import load_weights, save_weights
-from hamburger.training.builders import batch_options, check_classes, check_each, digest_splits
+from hamburger.registry import Registry, options_of
+from hamburger.segmentation.recipe import SegmentationRecipe, check_recipe, segmentation_recipes
+from hamburger.training.builders import batch_options, check_classes, check_each, digest_splits, to_layout
 from hamburger.training.export_spec import SEGMENTATION_EXPORT, ExportSpec
-from hamburger.training.loss_weighting import LABELLED_PIXELS
+from hamburger.training.loss_weighting import micro_batch_shares
 from hamburger.training.protocol import SINGLE_SCALE, EvaluationProtocol
-from hamburger.training.run_folder import ANGLES, BEST
+from hamburger.training.run_folder import ANGLES, BEST, RunFolder
+from hamburger.training.scores import Score
 from hamburger.training.task import Task
-from hamburger.training.trainer import Equipment, Supervised
 
 if TYPE_CHECKING:
     from hamburger.checkpoints.weights_file import Info
+    from hamburger.segmentation.data.base import SegmentationSet
     from hamburger.segmentation.data.batches import Batch, Batches
-    from hamburger.training.task import Task
+    from hamburger.segmentation.evaluate import Scores
+    from hamburger.segmentation.model import Segmenter
+    from hamburger.segmentation.predict import SegmentAnswers
+    from hamburger.segmentation.visualize import SegmentShowing
+    from hamburger.training.trainer import Trainer
 
 
 class Sets(NamedTuple):
@@ -47,6 +38,8 @@ class Sets(NamedTuple):
 
     @classmethod
     def of(cls, recipe: SegmentationRecipe, root: Path | None) -> Sets:
+        from hamburger.segmentation.data import create_dataset
+
         splits = (recipe.data.train_split, recipe.data.val_split)
         return cls(*(create_dataset(recipe.data.name, split, root=root, **recipe.data.options) for split in splits))
 
@@ -60,13 +53,17 @@ class Sets(NamedTuple):
 
 
 def build(recipe: SegmentationRecipe, k: int) -> Segmenter:
-    """The network on the CPU, with the weights that it begins from."""
+    """The network on the CPU with its initial weights."""
+    from hamburger.layers.norm import set_bn_momentum
+    from hamburger.segmentation.gradient_angles import check_has_ham
     from hamburger.segmentation.model import create_model
 
     net = create_model(**asdict(recipe.model), num_classes=k)
     set_bn_momentum(net, recipe.bn_momentum)
     if recipe.start is not None:
         _copy_weights(Path(recipe.start), net)
+    if recipe.angles_every:
+        check_has_ham(net)
     return net
 
 
@@ -87,106 +84,18 @@ def _copy_weights(start: Path, net: Segmenter) -> None:
         ) from None
 
 
-def feed(recipe: SegmentationRecipe, device: torch.device, dataset: SegmentationSet, info: Info) -> Batches:
-    from hamburger.segmentation.data.batches import Batches
+class SegmentationTask(Task[SegmentationRecipe]):
+    name = "segmentation"
+    networks = "HamNet"
+    recipe = SegmentationRecipe
+    recipes = segmentation_recipes
+    scores = (Score("miou", "mIoU"), Score("pixel_accuracy", "pixel accuracy"))
+    pooled = "pooled over the whole validation split; pixels without a label do not count"
+    member_score = Score("per_class", "IoU")
+    test_time_augmentation = True
 
-    return Batches(
-        dataset,
-        crop=recipe.data.crop,
-        scales=recipe.data.scales,
-        flip=recipe.data.flip,
-        mean=info.mean,
-        std=info.std,
-        **batch_options(recipe, device),
-    )
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What the processes and the accumulated parts of a batch must do to be as one.
-
-
-class Shares:
-    """What each accumulated part weighs in the mean over the whole batch, term by term."""
-
-    def __init__(self, parts: Sequence[Batch], head: Head) -> None:
-        counts = [{LABELLED_PIXELS: (part.labels != IGNORE).sum(), **head.counts(part.labels)} for part in parts]
-        self.shares: dict[str, Tensor] = {}
-        for name in counts[0] if len(parts) > 1 else ():
-            own = distributed.total(torch.stack([count[name] for count in counts])).float()
-            self.shares[name] = own / own.sum().clamp_min(1)
-
-    def weighted(self, terms: dict[str, Tensor], part: int) -> dict[str, Tensor]:
-        """The terms of one part, so that their sums over the parts are those of the whole batch."""
-        if not self.shares:  # the part is the batch
-            return terms
-        return {
-            name: value * self.shares.get(name, self.shares[LABELLED_PIXELS])[part] for name, value in terms.items()
-        }
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The training loop of segmentation: what the steps of a segmentation network have of their own.
-
-
-class Loop(Supervised[SegmentationRecipe]):
-    def __init__(
-        self, task: Task[SegmentationRecipe], recipe: SegmentationRecipe, data: Any, equipment: Equipment
-    ) -> None:
-        super().__init__(task, recipe, data, equipment)
-        if recipe.angles_every:
-            check_has_ham(self.net)
-
-    def losses(self, parts: Sequence[Batch]) -> Callable[[int], dict[str, Tensor]]:
-        shares = Shares(parts, self.net.head)
-        return lambda i: shares.weighted(self._forward(parts[i]), i)
-
-    def _forward(self, part: Batch) -> dict[str, Tensor]:
-        terms: dict[str, Tensor] = self.model(self.laid(part.images), part.labels)
-        return terms
-
-    def before_step(self, step: int, parts: Sequence[Batch]) -> None:
-        """The gradients of this step by several strategies, where the recipe asks for them; of its first part."""
-        every = self.recipe.angles_every
-        if not every or step % every:
-            return
-        self.lap()
-        first = parts[0]
-
-        def loss() -> Tensor:  # of the network itself: nothing of this is to be joined with other processes
-            with self.fabric.autocast():
-                return torch.stack(list(self.net(self.laid(first.images), first.labels).values())).sum()
-
-        found = measure_angles(self.net, loss)
-        if self.first:
-            self.write({"step": step, ANGLES: found})
-        self.clock.start()
-
-    def findings(self) -> dict[str, Any]:
-        return {ANGLES: self.folder.angles()} if self.recipe.angles_every else {}
-
-    def other_data(self) -> str:
-        return (
-            "the images or the classes of a split are not those it was trained on; give the same --data, or begin a "
-            f"new run with --set start={self.folder.path}"
-        )
-
-    def cures(self) -> str:
-        has_best = (self.folder.path / BEST).exists()
-        begin = f", from the best weights so far with --set start={self.folder.path}" if has_best else ""
-        return f"begin a new run{begin}: {self.USUAL_CURES}"
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Semantic segmentation: a class for every pixel.
-
-
-class Segmentation(Task[SegmentationRecipe]):
-    kind = SEGMENTATION
-    loop = Loop
-    views = True
-    sets = datasets
-    answers = SegmentAnswers
-    showing = SegmentShowing
+    def check(self, recipe: SegmentationRecipe, *, processes: int = 1) -> None:
+        check_recipe(recipe, processes=processes)
 
     # -- training ------------------------------------------------------------------------------------------------
 
@@ -202,14 +111,60 @@ class Segmentation(Task[SegmentationRecipe]):
         return build(recipe, len(data.train.classes))
 
     def batches(self, recipe: SegmentationRecipe, data: Sets, device: torch.device) -> Batches:
-        return feed(recipe, device, data.train, self.info(recipe, data))
+        from hamburger.segmentation.data.batches import Batches
+
+        info = self.info(recipe, data)
+        return Batches(
+            data.train,
+            crop=recipe.data.crop,
+            scales=recipe.data.scales,
+            flip=recipe.data.flip,
+            mean=info.mean,
+            std=info.std,
+            **batch_options(recipe, device),
+        )
+
+    def losses(self, model: nn.Module, micro_batch: Batch, recipe: SegmentationRecipe) -> dict[str, Tensor]:
+        terms: dict[str, Tensor] = model(to_layout(micro_batch.images, recipe), micro_batch.labels)
+        return terms
+
+    def loss_weights(self, net: Any, micro_batches: Sequence[Batch]) -> list[dict[str, Tensor]]:
+        """Terms are means over the labelled pixels (""), unless the head counts something else for them."""
+        from hamburger.segmentation.losses import IGNORE
+
+        counts = [{"": (part.labels != IGNORE).sum(), **net.head.counts(part.labels)} for part in micro_batches]
+        shares = {name: micro_batch_shares([count[name] for count in counts]) for name in counts[0]}
+        return [{name: share[i] for name, share in shares.items()} for i in range(len(micro_batches))]
+
+    def before_step(self, trainer: Trainer[SegmentationRecipe], step: int, micro_batches: Sequence[Batch]) -> None:
+        """Compare the gradient strategies of the hams on the first micro-batch, every `angles_every` steps."""
+        recipe = trainer.recipe
+        if not recipe.angles_every or step % recipe.angles_every:
+            return
+        from hamburger.segmentation.gradient_angles import measure_angles
+
+        trainer.lap()
+
+        def loss() -> Tensor:  # of the bare network: its gradients must not be averaged over the processes
+            with trainer.fabric.autocast():
+                return torch.stack(list(self.losses(trainer.net, micro_batches[0], recipe).values())).sum()
+
+        angles = measure_angles(trainer.net, loss)
+        if trainer.first:
+            trainer.write({"step": step, ANGLES: angles})
+        trainer.clock.start()
 
     def info(self, recipe: SegmentationRecipe, data: Sets) -> Info:
-        asked = recipe.data
-        extra = {"recipe": recipe.name, "data": asked.name, "data_options": asked.options, "val_split": asked.val_split}
+        from hamburger.checkpoints.weights_file import Info
+
+        data_recipe = recipe.data
+        extra = {"recipe": recipe.name, "data": data_recipe.name, "data_options": data_recipe.options}
+        extra["val_split"] = data_recipe.val_split
         return Info(classes=data.train.classes, palette=data.train.palette, extra=extra)
 
     def about(self, recipe: SegmentationRecipe) -> dict[str, Any]:
+        from hamburger.segmentation.heads.base import heads
+
         model = recipe.model
         # a head that is a whole system is its own context
         context = model.context if "context" in options_of(heads[model.name]) else model.name
@@ -222,19 +177,42 @@ class Segmentation(Task[SegmentationRecipe]):
         if recipe.model.backbone.startswith("resnet") and not (recipe.model.pretrained or recipe.start):
             yield "the backbone starts from random weights; --set model.pretrained=FILE gives it others"
 
+    def extra_results(self, recipe: SegmentationRecipe, folder: RunFolder) -> dict[str, Any]:
+        return {ANGLES: folder.angles()} if recipe.angles_every else {}
+
+    def changed_data_advice(self, folder: Path) -> str:
+        return (
+            "the images or the classes of a split are not those it was trained on; give the same --data, or begin a "
+            f"new run with --set start={folder}"
+        )
+
+    def restart_advice(self, folder: Path) -> str:
+        has_best = (folder / BEST).exists()
+        return "begin a new run" + (f", from the best weights so far with --set start={folder}" if has_best else "")
+
     # -- weights -------------------------------------------------------------------------------------------------
 
     def save(self, path: Path, net: Any, info: Info, *, durable: bool = True) -> None:
+        from hamburger.segmentation.weights import save_weights
+
         save_weights(path, net, info, durable=durable)
 
     def load(self, path: Path) -> tuple[Segmenter, Info]:
+        from hamburger.segmentation.weights import load_weights
+
         return load_weights(path)
 
     # -- scores --------------------------------------------------------------------------------------------------
 
+    def datasets(self) -> Registry[Any]:
+        from hamburger.segmentation.data import datasets
+
+        return datasets
+
     def split(
         self, info: Info, name: str, split: str, root: Path | None, options: Mapping[str, Any], *, whole: bool = True
     ) -> SegmentationSet:
+        from hamburger.segmentation.data import create_dataset
         from hamburger.segmentation.data.checks import check
 
         images = create_dataset(name, split, root=root, **options)
@@ -247,7 +225,7 @@ class Segmentation(Task[SegmentationRecipe]):
 
     def evaluate(
         self,
-        net: torch.nn.Module,
+        net: nn.Module,
         split: SegmentationSet,
         info: Info,
         *,
@@ -258,7 +236,9 @@ class Segmentation(Task[SegmentationRecipe]):
         protocol: EvaluationProtocol = SINGLE_SCALE,
         progress: Callable[[int, int], Any] = lambda done, total: None,
     ) -> Scores:
-        """One by one whatever `batch` says: then nothing but the image decides."""
+        """Images are evaluated one by one whatever `batch` is, so that a result depends on nothing but the image."""
+        from hamburger.segmentation.evaluate import evaluate
+
         return evaluate(
             net,
             split,
@@ -271,12 +251,27 @@ class Segmentation(Task[SegmentationRecipe]):
             progress=progress,
         )
 
-    def evaluate_ways(
-        self, net: Any, split: SegmentationSet, info: Info, ways: Sequence[Callable[[], object]], **options: Any
+    def evaluate_variants(
+        self, net: Any, split: SegmentationSet, info: Info, variants: Sequence[Callable[[], object]], **options: Any
     ) -> list[Scores]:
-        return evaluate_ways(net, split, ways, mean=info.mean, std=info.std, **{"workers": 4, **options})
+        from hamburger.segmentation.evaluate import evaluate_ways
+
+        return evaluate_ways(net, split, variants, mean=info.mean, std=info.std, **{"workers": 4, **options})
 
     # -- use -----------------------------------------------------------------------------------------------------
 
-    def graph(self, info: Info) -> ExportSpec:
+    def predictor(self) -> type[SegmentAnswers]:
+        from hamburger.segmentation.predict import SegmentAnswers
+
+        return SegmentAnswers
+
+    def visualizer(self) -> type[SegmentShowing]:
+        from hamburger.segmentation.visualize import SegmentShowing
+
+        return SegmentShowing
+
+    def export_spec(self, info: Info) -> ExportSpec:
         return SEGMENTATION_EXPORT
+
+
+SEGMENTATION = SegmentationTask()

@@ -9,10 +9,8 @@ from hamburger.errors import OptionError, check_choice, check_count, check_flag,
 from hamburger.insertion.inserted import GATES
 from hamburger.insertion.placement import POSITION_BLIND
 from hamburger.registry import Registry
-from hamburger.stereo.model import check_network
+from hamburger.stereo.model import check_stereo_options
 from hamburger.training.recipe import KEEP, RESIDENT, AdamOptim, SupervisedTraining, check_adam, check_training
-from hamburger.training.scores import Score
-from hamburger.training.task import Kind
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,10 @@ stereo_recipes: Registry[StereoRecipe] = Registry("stereo recipe")
 
 @stereo_recipes.register("planes-tiny")
 def planes_tiny() -> StereoRecipe:
-    """The embedded default: generated planes of 64 x 128, seconds on two cores."""
+    """The embedded default: generated planes of 64 x 128, seconds on two cores.
+
+    Device: CPU. Duration: seconds.
+    """
     return StereoRecipe(
         name="planes-tiny",
         model=StereoModel(width=16, groups=4, volume_width=8, max_disparity=32),
@@ -81,7 +82,10 @@ def planes_tiny() -> StereoRecipe:
 
 @stereo_recipes.register("planes")
 def planes() -> StereoRecipe:
-    """Generated planes in crops of 256 x 512, minutes on one GPU; the features have 64 x 128 positions."""
+    """Generated planes in crops of 256 x 512, minutes on one GPU; the features have 64 x 128 positions.
+
+    Device: GPU. Duration: minutes.
+    """
     return StereoRecipe(
         name="planes",
         model=StereoModel(width=64),
@@ -99,7 +103,10 @@ def planes() -> StereoRecipe:
 
 @stereo_recipes.register("sceneflow")
 def sceneflow() -> StereoRecipe:
-    """SceneFlow as cost-volume networks are usually trained on it: 10 epochs, 12 crops at once, a constant rate."""
+    """SceneFlow as cost-volume networks are usually trained on it: 10 epochs, 12 crops at once, a constant rate.
+
+    Device: GPU.
+    """
     base = planes()
     return replace(
         base,
@@ -139,7 +146,7 @@ def check_stereo_recipe(recipe: StereoRecipe, *, processes: int = 1) -> None:
 
 def _check_model(call: str, recipe: StereoRecipe) -> None:
     model = recipe.model
-    check_network(
+    check_stereo_options(
         call,
         width=model.width,
         volume=model.volume,
@@ -155,28 +162,3 @@ def _check_model(call: str, recipe: StereoRecipe) -> None:
             f"{call}: '{model.context}' looks at neighbours in a map, and a volume is none; --set "
             f"model.place=features, or a context of {', '.join(sorted(POSITION_BLIND))}"
         )
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The kinds of recipe that `ham train` takes, one for each task, and the scores that their runs are judged by.
-
-
-STEREO = Kind(
-    task="stereo",
-    networks="Stereo networks",
-    recipe=StereoRecipe,
-    named=stereo_recipes,
-    check=check_stereo_recipe,
-    scores=(
-        Score("epe", "EPE", "px", higher=False),
-        Score("over_3", "above 3 px", higher=False),
-        Score("over_1", "above 1 px", higher=False),
-        Score("epe_pair_mean", "EPE mean over pairs", "px", higher=False),
-        Score("epe_seen", "EPE seen by both", "px", higher=False, among="images_seen"),
-        Score("over_3_seen", "above 3 px seen by both", higher=False, among="images_seen"),
-    ),
-    pooled="the mean distance from the true disparity, over all pixels of the validation split where it is known",
-    each=Score("per_pair", "EPE", "px", higher=False),
-    member="pair",
-    absent="no disparity of the pair is known",
-)

@@ -7,26 +7,28 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from hamburger import distributed
-from hamburger.checkpoints.weights_file import Info
-from hamburger.registry import options_of
-from hamburger.stereo.data import StereoSet, create_stereo_set, stereo_sets
-from hamburger.stereo.data.batches import StereoBatch, StereoBatches
-from hamburger.stereo.data.checks import check_stereo
-from hamburger.stereo.data.files import StereoFileSet
-from hamburger.stereo.evaluate import StereoScores, evaluate_stereo
-from hamburger.stereo.model import StereoNet, create_stereo, known, load_stereo, save_stereo
-from hamburger.stereo.predict import DEPTH, StereoAnswers
-from hamburger.stereo.recipe import STEREO, StereoRecipe
-from hamburger.stereo.visualize import StereoShowing
-from hamburger.training.builders import check_each, shared
-from hamburger.training.task import SINGLE, Graph, Protocol, Task
-from hamburger.training.trainer import Supervised
+from hamburger.registry import Registry, options_of
+from hamburger.stereo.recipe import StereoRecipe, check_stereo_recipe, stereo_recipes
+from hamburger.training.builders import batch_options, check_each
+from hamburger.training.export_spec import ExportSpec
+from hamburger.training.loss_weighting import micro_batch_shares
+from hamburger.training.protocol import SINGLE_SCALE, EvaluationProtocol
+from hamburger.training.scores import Score
+from hamburger.training.task import Task
+
+if TYPE_CHECKING:
+    from hamburger.checkpoints.weights_file import Info
+    from hamburger.stereo.data import StereoSet
+    from hamburger.stereo.data.batches import StereoBatch, StereoBatches
+    from hamburger.stereo.evaluate import StereoScores
+    from hamburger.stereo.model import StereoNet
+    from hamburger.stereo.predict import StereoPredictor
+    from hamburger.stereo.visualize import StereoVisualizer
 
 
 class StereoSplits(NamedTuple):
@@ -35,11 +37,16 @@ class StereoSplits(NamedTuple):
 
     @classmethod
     def of(cls, recipe: StereoRecipe, root: Path | None) -> StereoSplits:
+        from hamburger.stereo.data import create_stereo_set
+
         splits = (recipe.data.train_split, recipe.data.val_split)
         return cls(*(create_stereo_set(recipe.data.name, split, root, **recipe.data.options) for split in splits))
 
     def check(self) -> float:
         """The largest disparity to train on, 0 where pairs are rendered: those have nothing wrong either."""
+        from hamburger.stereo.data.checks import check_stereo
+        from hamburger.stereo.data.files import StereoFileSet
+
         train, _ = check_each(self, lambda each: check_stereo(each) if isinstance(each, StereoFileSet) else None)
         return 0.0 if train is None or not isinstance(self.train, StereoFileSet) else train.largest / self.train.shrink
 
@@ -49,38 +56,26 @@ class StereoSplits(NamedTuple):
         return hashlib.sha256(json.dumps(said).encode()).hexdigest()
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The training loop of a stereo network: smooth L1 over the known pixels of the whole batch.
+class StereoTask(Task[StereoRecipe]):
+    name = "stereo"
+    networks = "Stereo networks"
+    recipe = StereoRecipe
+    recipes = stereo_recipes
+    scores = (
+        Score("epe", "EPE", "px", higher=False),
+        Score("over_3", "above 3 px", higher=False),
+        Score("over_1", "above 1 px", higher=False),
+        Score("epe_pair_mean", "EPE mean over pairs", "px", higher=False),
+        Score("epe_seen", "EPE seen by both", "px", higher=False, among="images_seen"),
+        Score("over_3_seen", "above 3 px seen by both", higher=False, among="images_seen"),
+    )
+    pooled = "the mean distance from the true disparity, over all pixels of the validation split where it is known"
+    member_score = Score("per_pair", "EPE", "px", higher=False)
+    member = "pair"
+    absent = "no disparity of the pair is known"
 
-
-class StereoLoop(Supervised[StereoRecipe]):
-    def losses(self, parts: Sequence[StereoBatch]) -> Callable[[int], dict[str, Tensor]]:
-        shares = self._shares(parts)
-        return lambda i: {name: value * shares[i] for name, value in self._forward(parts[i]).items()}
-
-    def _forward(self, part: StereoBatch) -> dict[str, Tensor]:
-        terms: dict[str, Tensor] = self.model(part.left, part.right, part.disparity)
-        return terms
-
-    def _shares(self, parts: Sequence[StereoBatch]) -> Sequence[Tensor | float]:
-        """Of each part in the mean over the known pixels of the whole batch."""
-        if len(parts) == 1:
-            return [1.0]
-        most = self.recipe.model.max_disparity
-        counts = distributed.total(torch.stack([known(part.disparity, most).sum() for part in parts])).float()
-        return list(counts / counts.sum().clamp_min(1))
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Depth from two images: a disparity for every pixel of the left one.
-
-
-class Stereo(Task[StereoRecipe]):
-    kind = STEREO
-    loop = StereoLoop
-    sets = stereo_sets
-    answers = StereoAnswers
-    showing = StereoShowing
+    def check(self, recipe: StereoRecipe, *, processes: int = 1) -> None:
+        check_stereo_recipe(recipe, processes=processes)
 
     # -- training ------------------------------------------------------------------------------------------------
 
@@ -98,18 +93,35 @@ class Stereo(Task[StereoRecipe]):
         return splits
 
     def build(self, recipe: StereoRecipe, data: StereoSplits) -> StereoNet:
+        from hamburger.stereo.model import create_stereo
+
         return create_stereo(**asdict(recipe.model))
 
     def batches(self, recipe: StereoRecipe, data: StereoSplits, device: torch.device) -> StereoBatches:
+        from hamburger.stereo.data.batches import StereoBatches
+
         return StereoBatches(
             data.train,
             crop=recipe.data.crop,
             flip=recipe.data.flip,
             photometric=recipe.data.photometric,
-            **shared(recipe, device),
+            **batch_options(recipe, device),
         )
 
+    def losses(self, model: nn.Module, micro_batch: StereoBatch, recipe: StereoRecipe) -> dict[str, Tensor]:
+        terms: dict[str, Tensor] = model(micro_batch.left, micro_batch.right, micro_batch.disparity)
+        return terms
+
+    def loss_weights(self, net: Any, micro_batches: Sequence[StereoBatch]) -> list[dict[str, Tensor]]:
+        """All terms are means over the pixels whose disparity is known and below the network's largest."""
+        from hamburger.stereo.model import select_known
+
+        counts = [select_known(part.disparity, net.max_disparity).sum() for part in micro_batches]
+        return [{"": share} for share in micro_batch_shares(counts)]
+
     def info(self, recipe: StereoRecipe, data: StereoSplits) -> Info:
+        from hamburger.checkpoints.weights_file import Info
+
         asked = recipe.data
         extra = {"recipe": recipe.name, "data": asked.name, "data_options": asked.options}
         return Info(extra={**extra, "val_split": asked.val_split, "seed": recipe.seed, "context": recipe.model.context})
@@ -122,16 +134,25 @@ class Stereo(Task[StereoRecipe]):
     # -- weights -------------------------------------------------------------------------------------------------
 
     def save(self, path: Path, net: Any, info: Info, *, durable: bool = True) -> None:
+        from hamburger.stereo.model import save_stereo
+
         save_stereo(path, net, info, durable=durable)
 
     def load(self, path: Path) -> tuple[StereoNet, Info]:
+        from hamburger.stereo.model import load_stereo
+
         return load_stereo(path)
 
     # -- scores --------------------------------------------------------------------------------------------------
 
-    def set_meant(self, name: str, root: Path | None) -> str:
+    def datasets(self) -> Registry[Any]:
+        from hamburger.stereo.data import stereo_sets
+
+        return stereo_sets
+
+    def dataset_for(self, name: str, root: Path | None) -> str:
         """A folder given to weights of a generated set is one of real pairs."""
-        if root is None or "root" in options_of(stereo_sets[name]):
+        if root is None or "root" in options_of(self.datasets()[name]):
             return name
         frames = [path for place in (root, *root.glob("*/")) for path in place.glob("frames_*/")]
         return "sceneflow" if frames else "middlebury"
@@ -139,6 +160,10 @@ class Stereo(Task[StereoRecipe]):
     def split(
         self, info: Info, name: str, split: str, root: Path | None, options: Mapping[str, Any], *, whole: bool = True
     ) -> StereoSet:
+        from hamburger.stereo.data import create_stereo_set
+        from hamburger.stereo.data.checks import check_stereo
+        from hamburger.stereo.data.files import StereoFileSet
+
         pairs = create_stereo_set(name, split, root, **options)
         if whole and isinstance(pairs, StereoFileSet):
             check_stereo(pairs)
@@ -146,7 +171,7 @@ class Stereo(Task[StereoRecipe]):
 
     def evaluate(
         self,
-        net: torch.nn.Module,
+        net: nn.Module,
         split: StereoSet,
         info: Info,
         *,
@@ -154,10 +179,13 @@ class Stereo(Task[StereoRecipe]):
         batch: int = 128,
         workers: int = 4,
         channels_last: bool = False,
-        protocol: Protocol = SINGLE,
+        protocol: EvaluationProtocol = SINGLE_SCALE,
         progress: Callable[[int, int], Any] = lambda done, total: None,
     ) -> StereoScores:
-        """One by one whatever `batch` says: then nothing but the pair decides."""
+        """Pairs are evaluated one by one whatever `batch` is, so that a result depends on nothing but the pair."""
+        from hamburger.stereo.evaluate import evaluate_stereo
+        from hamburger.stereo.model import StereoNet
+
         assert isinstance(net, StereoNet)
         return evaluate_stereo(
             net,
@@ -172,5 +200,20 @@ class Stereo(Task[StereoRecipe]):
 
     # -- use -----------------------------------------------------------------------------------------------------
 
-    def graph(self, info: Info) -> Graph:
-        return DEPTH
+    def predictor(self) -> type[StereoPredictor]:
+        from hamburger.stereo.predict import StereoPredictor
+
+        return StereoPredictor
+
+    def visualizer(self) -> type[StereoVisualizer]:
+        from hamburger.stereo.visualize import StereoVisualizer
+
+        return StereoVisualizer
+
+    def export_spec(self, info: Info) -> ExportSpec:
+        from hamburger.stereo.predict import STEREO_EXPORT
+
+        return STEREO_EXPORT
+
+
+STEREO = StereoTask()

@@ -1,33 +1,93 @@
-"""The tasks, each in a file of its own; `engine/task.py` says what a task is and how to add one."""
+"""The supervised tasks by name, and training a recipe of any of them; `training/task.py` says how to add a task."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from hamburger.checkpoints.weights_file import read_task_name
-from hamburger.classification.task import Classes
-from hamburger.detection.task import Detection
-from hamburger.segmentation.task import Segmentation
-from hamburger.stereo.task import Stereo
-from hamburger.tasks.recipes import kind_named, kind_of
+from hamburger.classification.task import CLASSIFICATION
+from hamburger.detection.task import DETECTION
+from hamburger.errors import InputError, did_you_mean
+from hamburger.segmentation.task import SEGMENTATION
+from hamburger.stereo.task import STEREO
 from hamburger.training.recipe import SupervisedTraining
-from hamburger.training.run_folder import Result
 from hamburger.training.task import Task
-from hamburger.training.train import train as train_task
 
-tasks: dict[str, Task[Any]] = {task.kind.task: task for task in (Segmentation(), Classes(), Detection(), Stereo())}
+if TYPE_CHECKING:
+    from hamburger.training.metrics_log import Listener
+    from hamburger.training.run_folder import Result
+
+tasks: dict[str, Task[Any]] = {task.name: task for task in (SEGMENTATION, CLASSIFICATION, DETECTION, STEREO)}
 
 
-def task_of(recipe: SupervisedTraining) -> Task[Any]:
-    return tasks[kind_of(recipe).task]
+def task_of(recipe: object) -> Task[Any]:
+    """The task that a recipe belongs to, by the recipe's class."""
+    for task in tasks.values():
+        if type(recipe) is task.recipe:
+            return task
+    raise InputError(f"train: no task trains a {type(recipe).__name__}; give a recipe of `ham list recipes`")
+
+
+def task_named(name: object, source: str) -> Task[Any]:
+    """The task by the value of "task" in `source`; segmentation, the oldest task, writes none."""
+    if name is None:
+        return SEGMENTATION
+    if not isinstance(name, str) or name not in tasks:
+        raise InputError(f"{source} is for the task {name!r}, which is not known{did_you_mean(str(name), tasks)}")
+    return tasks[name]
 
 
 def task_of_weights(path: Path) -> Task[Any]:
-    """By what the file says; one that cannot be read is taken for a segmentation network, and loading it complains."""
-    return tasks[kind_named(read_task_name(path), f"weights: {path}").task]
+    """The task named in a weights file; segmentation for a file that cannot be read, whose loading then fails."""
+    from hamburger.checkpoints.weights_file import read_task_name
+
+    return task_named(read_task_name(path), f"weights: {path}")
 
 
-def train(recipe: SupervisedTraining, run: Path | str, **options: Any) -> Result:
-    """Train a recipe of any task; options and result are those of `engine.train.train`."""
-    return train_task(task_of(recipe), recipe, run, **options)
+def train(
+    recipe: str | Path | SupervisedTraining,
+    run: Path | str,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    data: Path | str | None = None,
+    devices: int = 1,
+    nodes: int = 1,
+    accelerator: Literal["auto", "cpu", "cuda"] = "auto",
+    resume: bool = False,
+    light: bool = False,
+    on_event: Listener = lambda event: None,
+) -> Result:
+    """Train a recipe of any task into the folder `run` and return its result.
+
+    >>> result = hb.train("patchwork", "runs/patchwork", overrides={"steps": 200, "model.context": "vq"})
+    >>> result.values["miou"]
+
+    - `recipe`: a name of `ham list recipes`, the path of a `recipe.json`, or a recipe
+    - `overrides`: new values of fields by their dotted names, as `ham train --set` takes them
+    - `data`: the data folder; embedded data sets need none
+    - `devices`, `nodes`, `accelerator`: processes on this machine, machines, and "auto", "cpu" or "cuda"
+    - `resume`: continue from the last checkpoint in `run`; of a finished run only the result is read
+    - `light`: delete the checkpoint when the run finishes
+    - `on_event`: called with every event of `hamburger.training.metrics_log`, for a display
+
+    Ctrl-C and SIGTERM save a checkpoint and raise `hamburger.errors.Interrupted`.
+    """
+    from hamburger.tasks.recipes import find_training
+    from hamburger.training.recipe_io import override
+    from hamburger.training.train import train
+
+    chosen = find_training(str(recipe)) if isinstance(recipe, (str, Path)) else recipe
+    chosen = override(chosen, overrides or {})
+    return train(
+        task_of(chosen),
+        chosen,
+        run,
+        data=data,
+        devices=devices,
+        nodes=nodes,
+        accelerator=accelerator,
+        resume=resume,
+        light=light,
+        on_event=on_event,
+    )

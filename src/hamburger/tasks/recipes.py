@@ -1,4 +1,4 @@
-"""All recipes and task kinds by name."""
+"""Recipes of all tasks, by name or from a file."""
 
 from __future__ import annotations
 
@@ -6,50 +6,16 @@ import json
 from pathlib import Path
 from typing import cast
 
-from hamburger.classification.recipe import CLASSES
-from hamburger.detection.recipe import DETECTION
 from hamburger.errors import InputError, UnknownNameError, did_you_mean
 from hamburger.generation.recipe import GanRecipe, gan_recipes
-from hamburger.segmentation.recipe import (
-    SEGMENTATION,
-    SegmentationRecipe,
-    segmentation_recipes,
-)
-from hamburger.stereo.recipe import STEREO
+from hamburger.segmentation.recipe import SegmentationRecipe, segmentation_recipes
+from hamburger.tasks import task_named, tasks
 from hamburger.training.recipe import SupervisedTraining
 from hamburger.training.recipe_io import read_recipe
-from hamburger.training.task import Kind
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The kinds of recipe that `ham train` takes, one for each task, and the scores that their runs are judged by.
-
-
-kinds = {kind.task: kind for kind in (SEGMENTATION, CLASSES, DETECTION, STEREO)}
-
-
-def kind_of(recipe: object) -> Kind:
-    """By the class of a recipe."""
-    for kind in kinds.values():
-        if type(recipe) is kind.recipe:
-            return kind
-    raise InputError(f"train: no task trains a {type(recipe).__name__}; give a recipe of `ham list recipes`")
-
-
-def kind_named(task: object, source: str) -> Kind:
-    """By the word under "task" in what `source` holds; segmentation writes none, being older than the word."""
-    if task is None:
-        return SEGMENTATION
-    if not isinstance(task, str) or task not in kinds:
-        raise InputError(f"{source} is for the task {task!r}, which is not known{did_you_mean(str(task), kinds)}")
-    return kinds[task]
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# A recipe by its name, or from a file.
 
 
 def find_recipe(name: str) -> SegmentationRecipe:
-    """`voc-ablation`, or `some/run/recipe.json`."""
+    """A segmentation recipe by name (`voc-ablation`) or file (`some/run/recipe.json`)."""
     if not name.endswith(".json"):
         return segmentation_recipes.create(name)
     path = Path(name)
@@ -59,34 +25,34 @@ def find_recipe(name: str) -> SegmentationRecipe:
 
 
 def find_training(name: str) -> SupervisedTraining:
-    """The recipe of `ham train`, of whichever task it is."""
+    """A recipe of any supervised task, by name or file."""
     if name.endswith(".json"):
         path = Path(name)
         if not path.is_file():
             raise InputError(f"train: there is no recipe file {path}; name one, or a recipe of `ham list recipes`")
         text = path.read_text()
-        return read_recipe(text, kind_named(_task(text), f"train: {path}").recipe)
-    for kind in kinds.values():
-        if name in kind.named:
-            return cast(SupervisedTraining, kind.named.create(name))
+        return read_recipe(text, task_named(_stored_task(text), f"train: {path}").recipe)
+    for task in tasks.values():
+        if name in task.recipes:
+            return cast(SupervisedTraining, task.recipes.create(name))
     raise UnknownNameError(f"no recipe '{name}'{did_you_mean(name, training_names())}")
 
 
 def training_names() -> list[str]:
-    """Every recipe of `ham train`, task by task."""
-    return [name for kind in kinds.values() for name in kind.named.names()]
+    """The names of all recipes of `ham train`, task by task."""
+    return [name for task in tasks.values() for name in task.recipes.names()]
 
 
-def _task(text: str) -> object:
+def _stored_task(text: str) -> object:
     try:
-        found = json.loads(text)
+        values = json.loads(text)
     except json.JSONDecodeError:
-        return None  # reading it as a recipe says what is wrong
-    return found.get("task") if isinstance(found, dict) else None
+        return None  # reading it as a recipe raises the error
+    return values.get("task") if isinstance(values, dict) else None
 
 
 def find_gan_recipe(name: str) -> GanRecipe:
-    """`cifar10`, or `some/run/recipe.json`."""
+    """A GAN recipe by name (`cifar10`) or file (`some/run/recipe.json`)."""
     if not name.endswith(".json"):
         return gan_recipes.create(name)
     path = Path(name)
@@ -95,10 +61,6 @@ def find_gan_recipe(name: str) -> GanRecipe:
     return read_recipe(path.read_text(), GanRecipe)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Recipes as JSON, by the types of their fields, and what sets two of them apart.
-
-
 def from_json(text: str) -> SegmentationRecipe:
-    """The segmentation recipe that `to_json` wrote; fields that are not there have their defaults."""
+    """The segmentation recipe that `to_json` wrote; missing fields take their defaults."""
     return read_recipe(text, SegmentationRecipe)

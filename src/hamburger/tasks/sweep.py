@@ -1,8 +1,7 @@
-"""Many runs, each a process with its own run folder: finished ones are skipped, broken ones resumed."""
+"""Many runs, each a process with its own run folder: finished ones are skipped, interrupted ones resumed."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
@@ -11,164 +10,32 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
-
-import torch
+from typing import Any, ClassVar, TypeVar
 
 from hamburger.errors import HamburgerError, OptionError, check_count
 from hamburger.generation.recipe import GanRecipe, check_gan_recipe
-from hamburger.solvers.backend import VARIABLE
-from hamburger.tasks.recipes import find_gan_recipe, find_training, kind_of
-from hamburger.training.interrupt import StopRequest
+from hamburger.kernels.dispatch import BACKEND_VARIABLE
+from hamburger.tasks import task_of
+from hamburger.tasks.recipes import find_gan_recipe, find_training
+from hamburger.training.interrupt import StopSignal
 from hamburger.training.recipe import Training
 from hamburger.training.recipe_io import apply, differences, digest, read_recipe
 from hamburger.training.run_folder import RECIPE, RESULT, RunFolder, in_use
 
-WORKER = (sys.executable, "-m", "hamburger.cli.worker")
-HAM = (sys.executable, "-m", "hamburger")
-
-
-class Running(Protocol):
-    """A command that has been started."""
-
-    def poll(self) -> int | None:
-        """Its exit status; None while it runs."""
-
-    def terminate(self) -> None: ...
-
-    def wait(self) -> int: ...
-
-
-class Fresh:
-    """A new interpreter for every command."""
-
-    def __init__(self, jobs: int) -> None:
-        self.environment = {**os.environ}
-        # side by side on few cores, every process with all threads would fight the others
-        self.environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // jobs)))
-        if jobs > 1:
-            # kernels that wait for all of their programs must not wait for room that those of another process hold
-            self.environment.setdefault(VARIABLE, "plain")
-
-    def start(self, words: Sequence[str], log: Path) -> Running:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as file:
-            return subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=self.environment, start_new_session=True
-            )
-
-    def close(self) -> None:
-        """Nothing waits for work here."""
-
-
-class Warm(Fresh):
-    """Interpreters that stay: as many as were ever needed at once. They end when this process closes them, or ends."""
-
-    def __init__(self, jobs: int) -> None:
-        super().__init__(jobs)
-        self.idle: list[Worker] = []
-
-    def start(self, words: Sequence[str], log: Path) -> Running:
-        if tuple(words[: len(HAM)]) != HAM:
-            return super().start(words, log)
-        log.parent.mkdir(parents=True, exist_ok=True)
-        self.idle = [worker for worker in self.idle if worker.alive()]
-        worker = self.idle.pop() if self.idle else Worker(self.environment, log)
-        worker.take(words[len(HAM) :], log)
-        return Job(worker, self)
-
-    def close(self) -> None:
-        for worker in self.idle:
-            worker.close()
-        self.idle.clear()
-
-
-class Worker:
-    """One interpreter of `cli/worker.py`: a line in is a command, a line out is its exit status."""
-
-    def __init__(self, environment: dict[str, str], log: Path) -> None:
-        with log.open("ab") as file:  # what it says before its first command
-            self.process = subprocess.Popen(
-                WORKER,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=file,
-                env=environment,
-                start_new_session=True,
-            )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.orders, self.answers = self.process.stdin, self.process.stdout
-        os.set_blocking(self.answers.fileno(), False)
-
-    def take(self, words: Sequence[str], log: Path) -> None:
-        with contextlib.suppress(BrokenPipeError):  # it has died, which the next look at it tells
-            self.orders.write((json.dumps({"words": list(words), "log": str(log.absolute())}) + "\n").encode())
-            self.orders.flush()
-
-    def alive(self) -> bool:
-        return self.process.poll() is None
-
-    def answer(self) -> int | None:
-        """The status of the command it was given last; its own where it has died over it; None while it works."""
-        ended = self.process.poll()  # looked at first: what it has said before its end is read below
-        line = self.answers.readline()
-        if line.strip():
-            return int(line)
-        return None if ended is None else ended or 1
-
-    def close(self) -> None:
-        for end in (self.orders, self.answers):
-            with contextlib.suppress(BrokenPipeError):
-                end.close()
-        self.process.wait()
-
-
-class Job:
-    """A command in a worker, which is free again when it is done."""
-
-    def __init__(self, worker: Worker, owner: Warm) -> None:
-        self.worker, self.owner = worker, owner
-        self.status: int | None = None
-
-    def poll(self) -> int | None:
-        if self.status is None:
-            self.status = self.worker.answer()
-            if self.status == 0:
-                self.owner.idle.append(self.worker)
-            elif self.status is not None:
-                self.worker.close()
-        return self.status
-
-    def terminate(self) -> None:
-        if self.status is None:
-            self.worker.process.terminate()
-
-    def wait(self) -> int:
-        if self.status is None:
-            self.worker.process.wait()
-            self.status = self.worker.process.returncode
-            self.worker.close()
-        return self.status
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Many runs side by side, each a process with its own run folder: finished ones are skipped, broken ones resume.
-
 
 class GridError(HamburgerError, RuntimeError):
-    """Some runs of a grid failed; the others are finished and kept."""
+    """Some runs of a grid failed; the results of the others are kept."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run: `name` is its folder, `variant` what its row is called."""
+    """One run of a grid: `name` is its folder, `variant` the name of its row."""
 
     variant: str
     recipe: str
     seed: int
     overrides: tuple[str, ...] = ()
-    verb: ClassVar[tuple[str, ...]] = ("train",)  # of the command that runs it
+    verb: ClassVar[tuple[str, ...]] = ("train",)  # the `ham` command that runs it
 
     @property
     def name(self) -> str:
@@ -176,7 +43,7 @@ class Cell:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All folders that get a result by its command."""
+        """All folders that its command writes a result to."""
         return (self.name,)
 
     @property
@@ -187,11 +54,11 @@ class Cell:
     def resolved(self) -> Training:
         """The recipe, checked."""
         recipe = replace(apply(find_training(self.recipe), self.overrides), seed=self.seed)
-        kind_of(recipe).check(recipe, processes=1)
+        task_of(recipe).check(recipe, processes=1)
         return recipe
 
     def command(self, out: Path, data: Path | None) -> list[str]:
-        """The same command that a person would type."""
+        """The command line, as a user would type it."""
         run = out / self.name
         words = [sys.executable, "-m", "hamburger", *self.verb, self.recipe]
         words += ["--run", str(run), "--seed", str(self.seed)]
@@ -202,8 +69,8 @@ class Cell:
         return [*words, "--resume"] if (run / RECIPE).exists() else words
 
     def row(self, result: dict[str, Any]) -> dict[str, Any]:
-        """What `results/<task>_<data>_*.jsonl` holds of a run."""
-        # the variant's name last: breads without a ham are a setting of some context, not that context
+        """The run's row in `results/<task>_<data>_*.jsonl`."""
+        # the variant's name replaces the context's: breads without a ham are a setting of some context
         return {"recipe": self.recipe, **result, "context": self.variant, "overrides": list(self.overrides)}
 
 
@@ -211,12 +78,12 @@ C = TypeVar("C", bound=Cell)
 
 
 def cells(recipe: str, variants: dict[str, tuple[str, ...]], seeds: Sequence[int], shared: Sequence[str]) -> list[Cell]:
-    """Every variant with every seed, seeds outermost, so that what is cut short still compares all variants."""
+    """Every variant with every seed. Seeds are outermost, so an interrupted grid still compares all variants."""
     return cells_of(Cell, recipe, variants, seeds, shared)
 
 
 def cells_of(
-    kind: type[C],
+    cell_class: type[C],
     recipe: str,
     variants: dict[str, tuple[str, ...]],
     seeds: Sequence[int],
@@ -224,11 +91,11 @@ def cells_of(
     *,
     call: str = "compare",
 ) -> list[C]:
-    """The same, of another kind of training."""
+    """As `cells`, for another class of cells."""
     for option, values in (("variant", list(variants)), ("seed", list(seeds))):
         if not values or len(set(values)) != len(values):
             raise OptionError(f"{call}: give each {option} once, and at least one, got {values}")
-    return [kind(name, recipe, seed, (*shared, *own)) for seed in seeds for name, own in variants.items()]
+    return [cell_class(name, recipe, seed, (*shared, *own)) for seed in seeds for name, own in variants.items()]
 
 
 def command(cell: Cell, out: Path, data: Path | None) -> list[str]:
@@ -236,7 +103,7 @@ def command(cell: Cell, out: Path, data: Path | None) -> list[str]:
 
 
 def check_grid(grid: Sequence[Cell], out: Path, *, call: str = "compare") -> None:
-    """Before any work: every recipe can run, and what lies in the folder came of the same ones."""
+    """Raise where a recipe cannot run, or the folder holds a run of another recipe."""
     for cell in grid:
         wanted = cell.resolved()
         stored = out / cell.name / RECIPE
@@ -257,32 +124,30 @@ def run_grid(
     command: Callable[[Cell, Path, Path | None], list[str]] = command,
     progress: Callable[[int, dict[str, int]], object] = lambda *_: None,
     done: Callable[[Cell], object] = lambda cell: None,
-    warm: bool | None = None,
     call: str = "compare",
 ) -> list[dict[str, Any]]:
-    """Run every cell that has no result yet, `jobs` at a time; the rows of all of them, in the order of the grid.
+    """Run every cell that has no result yet, `jobs` at a time; return the rows of all cells, in the grid's order.
 
-    `progress` hears how many are done, and the step that each running one has reached; `done` hears of each that has
-    its result, at once. One that fails leaves the others alone and is named at the end, with those that needed it. An
-    interrupt goes on to the running ones, which save where they are. What runs of a killed call still work on is waited
-    for: they outlive it, and end with their results. `warm` processes take one run after another; None:
-    where there is a card, on which memory is counted by run and not by process. `call` is who speaks in an error.
+    `progress` is called with the number of finished cells and the step that each running one has reached; `done` with
+    each cell as soon as it has its result. A cell that fails does not stop the others; the error at the end names it,
+    and the cells that needed it. An interrupt is passed to the running processes, which save a checkpoint. Runs that an
+    earlier, killed call started are still running: wait for their results. `call` starts error messages.
     """
     check_count(call, "jobs", jobs, least=1)
     check_grid(grid, out, call=call)
     out.mkdir(parents=True, exist_ok=True)
     waiting = [cell for cell in grid if not finished(cell, out)]
     ended = len(grid) - len(waiting)
-    processes = Warm(jobs) if (torch.cuda.is_available() if warm is None else warm) else Fresh(jobs)
-    running: dict[Cell, Running] = {}
+    environment = process_environment(jobs)
+    running: dict[Cell, subprocess.Popen[bytes]] = {}
     failed: list[str] = []
 
     def fill() -> None:
         while len(running) < jobs and (cell := next((cell for cell in waiting if _ready(cell, out)), None)):
             waiting.remove(cell)
-            running[cell] = processes.start(command(cell, out, data), _log(out, cell))
+            running[cell] = _start(command(cell, out, data), _log(out, cell), environment)
 
-    with StopRequest() as stop:
+    with StopSignal() as stop:
         try:
             while waiting or running:
                 if stop:
@@ -299,7 +164,7 @@ def run_grid(
                         failed.append(f"{cell.name} (exit {status}): {_last_line(_log(out, cell))}")
                     else:
                         results.append(cell)
-                if jobs > 1:  # `done` may take long; one run at a time is alone, and nothing else slows it down
+                if jobs > 1:  # `done` may take long; a single run at a time waits for it, so that nothing slows it down
                     fill()
                 for cell in results:
                     done(cell)
@@ -310,13 +175,30 @@ def run_grid(
                 time.sleep(0.1)
         finally:
             for process in running.values():
-                process.terminate()  # not SIGINT, which what is started in the background may have been told to ignore
+                process.terminate()  # not SIGINT, which background processes may ignore
             for process in running.values():
                 process.wait()
-            processes.close()
     if failed:
         raise GridError(f"{call}: {len(failed)} of {len(grid)} runs failed, the others are kept: " + "; ".join(failed))
     return rows(grid, out)
+
+
+def process_environment(jobs: int) -> dict[str, str]:
+    """The environment of the runs: several at once share the cores and take no kernel that needs the whole GPU."""
+    environment = {**os.environ}
+    environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // jobs)))
+    if jobs > 1:
+        # a kernel that waits for all of its programs could wait forever for space that another process holds
+        environment.setdefault(BACKEND_VARIABLE, "plain")
+    return environment
+
+
+def _start(words: Sequence[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as file:
+        return subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, start_new_session=True
+        )
 
 
 def finished(cell: Cell, out: Path) -> bool:
@@ -324,7 +206,7 @@ def finished(cell: Cell, out: Path) -> bool:
 
 
 def rows(grid: Sequence[Cell], out: Path) -> list[dict[str, Any]]:
-    """Those of the finished cells, in the order of the grid."""
+    """The rows of the finished cells, in the grid's order."""
     return [cell.row(json.loads((out / cell.name / RESULT).read_text())) for cell in grid if finished(cell, out)]
 
 
@@ -338,11 +220,11 @@ def _log(out: Path, cell: Cell) -> Path:
 
 def _last_line(log: Path) -> str:
     lines = log.read_text(errors="replace").split("\n") if log.exists() else []
-    return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "no output")
 
 
 def _step(metrics: Path) -> int:
-    """The last step that a run has written; what it is writing right now does not count."""
+    """The last step in a metrics.jsonl; a line that is still being written does not count."""
     if not metrics.exists():
         return 0
     with metrics.open("rb") as file:
@@ -355,12 +237,10 @@ def _step(metrics: Path) -> int:
     return 0
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Cells of a grid that are GANs.
-
-
 @dataclass(frozen=True)
 class GanCell(Cell):
+    """One GAN run of a grid."""
+
     verb: ClassVar[tuple[str, ...]] = ("gan", "train")
 
     def resolved(self) -> GanRecipe:
@@ -373,16 +253,16 @@ class GanCell(Cell):
 
 
 def check_data(grid: Sequence[Cell], out: Path, digest: str) -> None:
-    """Before any work: what is finished in the folder was trained on the images of that digest.
+    """Raise where a finished run in the folder was trained on other images than those of the digest.
 
-    What is not finished says so itself when it resumes.
+    Unfinished runs check this themselves when they resume.
     """
     for cell in grid:
-        found = RunFolder(out / cell.name).result()
-        if found is not None and found.get("data_sha256") != digest:
-            seen = str(found.get("data_sha256", "unknown"))[:12]
+        result = RunFolder(out / cell.name).result()
+        if result is not None and result.get("data_sha256") != digest:
+            seen = str(result.get("data_sha256", "unknown"))[:12]
             raise OptionError(
                 f"gan grid: the run in {out / cell.name} was trained on other images (sha256 {seen}) than --data holds "
-                f"({digest[:12]}); give the same --data, or name another folder with --out. Where they are the same, "
-                f"remove its {RESULT}: it is written again from the checkpoint"
+                f"({digest[:12]}); give the same --data, or name another folder with --out. If they are the same, "
+                f"remove its {RESULT}: --resume writes it again from the checkpoint"
             )

@@ -20,12 +20,12 @@ from torch import Tensor
 
 from hamburger.errors import OptionError, check_count, check_flag, check_positive
 from hamburger.training.image_files import MEAN, STD, normalise
-from hamburger.training.keyed_rng import Draws
+from hamburger.training.keyed_rng import KeyedRng
 from hamburger.training.loader import upload
-from hamburger.training.packed_images import IGNORE, Packed
+from hamburger.training.packed_images import IGNORE, PackedImages
 
 
-class View(NamedTuple):
+class AugmentedView(NamedTuple):
     """How one sample is seen: resized to `h` x `w`, mirrored or not, and cut at `top`, `left` (negative: ground)."""
 
     h: int
@@ -47,32 +47,32 @@ def check_augmentation(call: str, crop: int, scales: Sequence[float], flip: bool
 
 
 def draw_view(
-    draws: Draws,
+    draws: KeyedRng,
     size: tuple[int, int],
     *,
     crop: int,
     scales: Sequence[float],
     flip: bool,
     photometric: float = 0.0,
-) -> View:
+) -> AugmentedView:
     """One sample's view. Seven numbers are drawn whatever the options, so that one option does not shift another."""
     u = [draws.uniform() for _ in range(7)]
     scale = scales[0] + (scales[1] - scales[0]) * u[0]
     h, w = (max(1, round(side * scale)) for side in size)
-    top, left = (place(extent - crop, v) for extent, v in ((h, u[1]), (w, u[2])))
+    top, left = (random_offset(extent - crop, v) for extent, v in ((h, u[1]), (w, u[2])))
     jitter = [photometric * (2 * v - 1) for v in u[4:]]
-    return View(h, w, top, left, flip and u[3] < 0.5, jitter[0], 1 + jitter[1], 1 + jitter[2])
+    return AugmentedView(h, w, top, left, flip and u[3] < 0.5, jitter[0], 1 + jitter[1], 1 + jitter[2])
 
 
-def place(spare: int, u: float) -> int:
+def random_offset(spare: int, u: float) -> int:
     """A whole number from 0 to `spare`, or from `spare` to 0 where the crop is the larger."""
     return min(0, spare) + int(u * (abs(spare) + 1))
 
 
 def render(
-    packed: Packed,
+    packed: PackedImages,
     indices: Sequence[int],
-    views: Sequence[View],
+    views: Sequence[AugmentedView],
     *,
     crop: int,
     mean: Sequence[float] = MEAN,
@@ -91,8 +91,8 @@ def render(
     x = along + left
     x = torch.where(flip.bool(), w_new - 1 - x, x)
     inside = ((y >= 0) & (y < h_new))[:, :, None] & ((x >= 0) & (x < w_new))[:, None]
-    y_near, y_low, y_high, y_share = taps(y, h, h_new)
-    x_near, x_low, x_high, x_share = taps(x, w, w_new)
+    y_near, y_low, y_high, y_share = interpolation_taps(y, h, h_new)
+    x_near, x_low, x_high, x_share = interpolation_taps(x, w, w_new)
 
     def bytes_at(rows: Tensor, columns: Tensor) -> Tensor:
         """b crop crop 4"""
@@ -105,12 +105,12 @@ def render(
     lower = torch.lerp(bytes_at(y_high, x_low)[..., :3].float(), bytes_at(y_high, x_high)[..., :3].float(), across)
     colours = torch.lerp(upper, lower, y_share[:, :, None, None]).movedim(-1, 1)
     if any((v.brightness, v.contrast, v.saturation) != (0.0, 1.0, 1.0) for v in views):
-        colours = tint(colours, views)
+        colours = jitter_colours(colours, views)
     images = normalise(colours.contiguous(), mean, std) * inside[:, None]
     return images, labels.masked_fill_(~inside, IGNORE)
 
 
-def taps(position: Tensor, size: Tensor, resized: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def interpolation_taps(position: Tensor, size: Tensor, resized: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Positions in the resized image, b crop   ->   nearest, lower, upper neighbour in the file; the upper's share"""
     last = size - 1
     centre = (position + 0.5) * (size / resized)
@@ -120,7 +120,7 @@ def taps(position: Tensor, size: Tensor, resized: Tensor) -> tuple[Tensor, Tenso
     return nearest, lower, (lower + 1).minimum(last), (exact - lower).float()
 
 
-def tint(colours: Tensor, views: Sequence[View]) -> Tensor:
+def jitter_colours(colours: Tensor, views: Sequence[AugmentedView]) -> Tensor:
     """Saturation about each pixel's grey, contrast about middle grey, then brightness.   b 3 h w, 0 ... 255"""
     factors = upload([(v.brightness, v.contrast, v.saturation) for v in views], colours.device)
     brightness, contrast, saturation = factors.float().T[..., None, None, None]

@@ -20,7 +20,7 @@ LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
 FORMAT = 1
 
 
-class Loaded(NamedTuple):
+class LoadedCheckpoint(NamedTuple):
     """`notes` says what was wrong with files that had to be passed over."""
 
     state: dict[str, Any]
@@ -36,7 +36,7 @@ def save(folder: Path, state: dict[str, Any]) -> Path:
     return folder / LAST
 
 
-def load(folder: Path) -> Loaded | None:
+def load(folder: Path) -> LoadedCheckpoint | None:
     """The newest state that can be read, on the CPU; None where there is none yet."""
     notes = []
     for name in (LAST, PREVIOUS):
@@ -52,7 +52,7 @@ def load(folder: Path) -> Loaded | None:
             why = str(damage).splitlines()[0] if str(damage) else type(damage).__name__
             notes.append(f"{path} is damaged ({why})")
             continue
-        return Loaded(state, path, notes)
+        return LoadedCheckpoint(state, path, notes)
     if notes:
         raise CheckpointError(
             f"train: {'; '.join(notes)}: no usable checkpoint is left in {folder}; start anew in another folder"
@@ -106,9 +106,9 @@ def random_states(device: torch.device) -> list[dict[str, Any]]:
     own: dict[str, Any] = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         own["cuda"] = torch.cuda.get_rng_state(device)
-    if distributed.world() == 1:
+    if distributed.world_size() == 1:
         return [own]
-    found: list[Any] = [None] * distributed.world()
+    found: list[Any] = [None] * distributed.world_size()
     dist.all_gather_object(found, own)
     return found
 
@@ -116,7 +116,7 @@ def random_states(device: torch.device) -> list[dict[str, Any]]:
 def set_random_state(states: list[dict[str, Any]], device: torch.device) -> None:
     """This process's own state; with another number of processes the first one's, since all draw for the joined batch
     from equal generators."""
-    own = states[distributed.rank()] if len(states) == distributed.world() else states[0]
+    own = states[distributed.rank()] if len(states) == distributed.world_size() else states[0]
     torch.set_rng_state(own["cpu"])
     if device.type == "cuda" and "cuda" in own:
         torch.cuda.set_rng_state(own["cuda"], device)

@@ -44,7 +44,7 @@ class Confusion:
 
     def gather(self, device: torch.device) -> None:
         """Add up what all processes have counted; `device` is where they meet."""
-        self.matrix = distributed.total(self.matrix.to(device)).cpu()
+        self.matrix = distributed.sum_over_ranks(self.matrix.to(device)).cpu()
 
 
 def iou(matrix: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hamburger.training.keyed_rng import Draws, Integers
+from hamburger.training.keyed_rng import Integers, KeyedRng
 from hamburger.training.packed_images import Colour
 
 TWINS = ("warm", "cool")
@@ -24,7 +24,7 @@ class Layout(NamedTuple):
     twins: Integers  # families, this image's twin of each
 
 
-def cut(draws: Draws, *, size: int, pieces: int, families: int, present: int) -> Layout:
+def cut(draws: KeyedRng, *, size: int, pieces: int, families: int, present: int) -> Layout:
     """A Voronoi cut around random centres; `present` of the families, each with at least one piece."""
     centres = draws.below(size, 2 * pieces).reshape(pieces, 2)
     here = draws.shuffled(families)[:present]

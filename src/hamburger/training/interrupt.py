@@ -10,7 +10,7 @@ from typing import Any
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class StopRequest:
+class StopSignal:
     """`with StopRequest() as stop:` turns Ctrl-C and SIGTERM into `stop.name`; a second one does what it always did."""
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class StopRequest:
     def __bool__(self) -> bool:
         return self.name is not None
 
-    def __enter__(self) -> StopRequest:
+    def __enter__(self) -> StopSignal:
         if threading.current_thread() is threading.main_thread():  # elsewhere Python gives no say in signals
             self._before = {number: signal.signal(number, self._hear) for number in SIGNALS}
         return self

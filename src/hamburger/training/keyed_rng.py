@@ -10,7 +10,7 @@ import numpy.typing as npt
 Integers = npt.NDArray[np.int64]
 
 
-class Draws:
+class KeyedRng:
     """A stream of its own for every key, such as (seed, step, position)."""
 
     def __init__(self, *key: int) -> None:
@@ -45,7 +45,7 @@ VIEW = 2
 
 @lru_cache(maxsize=4)
 def permutation(seed: int, epoch: int, n: int) -> Integers:
-    return Draws(seed, ORDER, epoch).shuffled(n)
+    return KeyedRng(seed, ORDER, epoch).shuffled(n)
 
 
 def samples_of(seed: int, step: int, *, n: int, batch: int) -> list[int]:
@@ -57,6 +57,6 @@ def samples_of(seed: int, step: int, *, n: int, batch: int) -> list[int]:
     return [int(permutation(seed, place // n, n)[place % n]) for place in range(first, first + batch)]
 
 
-def view_draws(seed: int, step: int, position: int) -> Draws:
+def view_rng(seed: int, step: int, position: int) -> KeyedRng:
     """For the view of the sample that stands at `position` of the whole batch."""
-    return Draws(seed, VIEW, step, position)
+    return KeyedRng(seed, VIEW, step, position)

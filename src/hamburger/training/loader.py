@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 
 from hamburger.errors import DataError, OptionError, check_choice, check_count, check_seed
-from hamburger.training.keyed_rng import Draws, samples_of, view_draws
+from hamburger.training.keyed_rng import KeyedRng, samples_of, view_rng
 
 A = TypeVar("A")
 B = TypeVar("B")
 
 
-def ahead(work: Callable[[A], B], items: Iterable[A], *, workers: int, depth: int) -> Generator[B]:
+def prefetch(work: Callable[[A], B], items: Iterable[A], *, workers: int, depth: int) -> Generator[B]:
     """`work(item)` in order, with up to `depth` items under way; plain `map` without workers.
 
     Threads, not processes: Pillow decodes without holding Python's lock, and threads cannot outlive a killed process.
@@ -104,7 +104,7 @@ def read_all(
 ) -> Iterator[S]:
     """Every sample read once, by threads, and moved to the device as it comes."""
     threads = max(workers, min(16, os.cpu_count() or 1))
-    for one in ahead(read, range(n), workers=threads, depth=4 * threads):
+    for one in prefetch(read, range(n), workers=threads, depth=4 * threads):
         yield one.to(device)
         if after is not None:
             after()
@@ -133,7 +133,7 @@ Held = TypeVar("Held")  # many of them on the device
 Part = TypeVar("Part")
 
 
-class Stream(ABC, Generic[Set, S, Held, Part]):
+class BatchLoader(ABC, Generic[Set, S, Held, Part]):
     """`batch` counts over all processes and accumulated parts; each process builds its own share only.
 
     `resident`: "yes" keeps the whole set on the device as bytes, "no" reads files as they are needed (with `workers`
@@ -187,7 +187,7 @@ class Stream(ABC, Generic[Set, S, Held, Part]):
         """These samples on the device."""
 
     @abstractmethod
-    def cut(self, held: Held, indices: Sequence[int], draws: Sequence[Draws], ids: list[str]) -> Part:
+    def cut(self, held: Held, indices: Sequence[int], draws: Sequence[KeyedRng], ids: list[str]) -> Part:
         """Some of the samples that are held, each in a view that is drawn from its own numbers."""
 
     # -- the stream ----------------------------------------------------------------------------------------------
@@ -197,14 +197,14 @@ class Stream(ABC, Generic[Set, S, Held, Part]):
         with closing(self._read(range(step, step + 1))) as stream:
             return self._build(step, stream)
 
-    def run(self, start: int, stop: int) -> Iterator[tuple[int, list[Part]]]:
-        """Steps start ... stop - 1 with their parts. Files are read some steps ahead; closing it ends its threads."""
+    def run(self, start: int, stop: int) -> Iterator[list[Part]]:
+        """The micro-batches of steps start ... stop - 1. Files are prefetched; closing the generator ends threads."""
         with closing(self._read(range(start, stop))) as stream:
             for step in range(start, stop):
                 asked = time.perf_counter()
                 parts = self._build(step, stream)
                 self.waited += time.perf_counter() - asked
-                yield step, parts
+                yield parts
 
     def parts(self, step: int) -> list[list[tuple[int, int]]]:
         """For each accumulated part, this process's (sample, position in the whole batch)."""
@@ -217,7 +217,7 @@ class Stream(ABC, Generic[Set, S, Held, Part]):
         if self.kept is None:
             samples = (sample for step in steps for part in self.parts(step) for sample, _ in part)
             depth = STEPS_AHEAD * self.accumulate * self.share
-            yield from ahead(self.read, samples, workers=self.workers, depth=depth)
+            yield from prefetch(self.read, samples, workers=self.workers, depth=depth)
 
     def _build(self, step: int, stream: Iterator[S]) -> list[Part]:
         return [self._part(step, part, stream) for part in self.parts(step)]
@@ -232,5 +232,5 @@ class Stream(ABC, Generic[Set, S, Held, Part]):
             except DataError as broken:
                 raise DataError(f"the data changed during training, at step {step}: {broken}") from broken
             held, indices = self.hold(read), list(range(len(part)))
-        draws = [view_draws(self.seed, step, place) for _, place in part]
+        draws = [view_rng(self.seed, step, place) for _, place in part]
         return self.cut(held, indices, draws, [self.dataset.ids[sample] for sample in samples])

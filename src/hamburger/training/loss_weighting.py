@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import torch
-import torch.distributed
 from torch import Tensor
 
 from hamburger import distributed
 
-LABELLED_PIXELS = ""  # what a term averages over unless its head says otherwise
-
-
-def lost_peer(trouble: RuntimeError) -> bool:
-    """Whether a collective failed because a process at its other end is gone."""
-    said = str(trouble)
-    return isinstance(trouble, torch.distributed.DistError) or "by peer" in said or "Broken pipe" in said
-
-
-def gathered(ids: list[str]) -> list[str]:
-    """The ids of all processes; all must call this together."""
-    if distributed.world() == 1:
-        return ids
-    found: list[Any] = [None] * distributed.world()
-    torch.distributed.all_gather_object(found, ids)
-    return [name for each in found for name in each]
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The mean that one process with the joined batch would take.
-
 
 def global_mean(loss: Tensor, count: Tensor) -> Tensor:
-    """`loss`, summed over this process's things, divided so that DDP's mean of gradients is that of the joined batch.
+    """A sum over this process's items as a mean over those of all: DDP averages gradients over the processes.
 
-    `count` is how many things this process has; processes may have different numbers. None at all gives zero, not NaN.
+    `count` is the number of items of this process; processes may have different numbers. No items at all give 0, not
+    NaN.
     """
-    return loss * distributed.world() / distributed.total(count).clamp_min(1)
+    return loss * distributed.world_size() / distributed.sum_over_ranks(count).clamp_min(1)
+
+
+def micro_batch_shares(counts: Sequence[Tensor]) -> Tensor:
+    """Each micro-batch's share of the items of the global batch, from this process's counts; they sum to 1."""
+    totals = distributed.sum_over_ranks(torch.stack(list(counts))).float()
+    return totals / totals.sum().clamp_min(1)

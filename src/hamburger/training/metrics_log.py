@@ -19,7 +19,7 @@ from hamburger.training.scores import Score
 
 
 @dataclass(frozen=True)
-class Began:
+class RunStarted:
     """`step` is where it starts or goes on."""
 
     run: Path
@@ -33,7 +33,7 @@ class Began:
 
 
 @dataclass(frozen=True)
-class Logged:
+class StepLogged:
     """Means since the last such line; `data_wait` is the share of the time that waited for data."""
 
     step: int
@@ -46,7 +46,7 @@ class Logged:
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class ScoresEvaluated:
     """`scores` are those of the task, with their values; the first is what `best` speaks of."""
 
     step: int
@@ -55,7 +55,7 @@ class Evaluated:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class SamplesDrawn:
     """A sheet of samples."""
 
     step: int
@@ -63,7 +63,7 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Saved:
+class CheckpointSaved:
     step: int
     path: Path
 
@@ -73,7 +73,7 @@ class Note:
     text: str
 
 
-Event = Began | Logged | Evaluated | Drawn | Saved | Note
+Event = RunStarted | StepLogged | ScoresEvaluated | SamplesDrawn | CheckpointSaved | Note
 Listener = Callable[[Event], object]
 
 
@@ -81,7 +81,7 @@ Listener = Callable[[Event], object]
 # Losses of the latest steps, kept on the device: writing them down makes no step wait.
 
 
-class Record:
+class LossRecord:
     """The terms of every step since the last line of the log, at most `capacity`, and the images they came from."""
 
     def __init__(self, capacity: int, device: torch.device) -> None:
@@ -100,9 +100,9 @@ class Record:
         self.steps.append(step)
         self.ids.append((step, list(ids)))
 
-    def joined(self) -> Tensor:
-        """The terms as one process with the joined batch would have them; this waits for the device.   steps terms"""
-        return (distributed.total(self.values[: len(self.steps)]) / distributed.world()).cpu()
+    def global_values(self) -> Tensor:
+        """The terms over the global batch; this waits for the device.   steps terms"""
+        return (distributed.sum_over_ranks(self.values[: len(self.steps)]) / distributed.world_size()).cpu()
 
     def ids_of(self, step: int) -> list[str]:
         return next((ids for known, ids in self.ids if known == step), [])
@@ -111,7 +111,7 @@ class Record:
         self.steps = []
 
     def state(self) -> dict[str, Any]:
-        return {"names": list(self.names), "steps": list(self.steps), "values": self.joined().clone()}
+        return {"names": list(self.names), "steps": list(self.steps), "values": self.global_values().clone()}
 
     def load(self, state: Mapping[str, Any]) -> None:
         self.names, self.steps = list(state["names"]), list(state["steps"])
@@ -119,7 +119,7 @@ class Record:
         self.values[: len(self.steps)] = state["values"].to(self.device)
 
 
-def first_bad(values: Tensor, steps: Sequence[int]) -> int | None:
+def first_nonfinite_step(values: Tensor, steps: Sequence[int]) -> int | None:
     """The first step with a term that is not finite.   values: steps terms"""
     good = torch.isfinite(values).all(1)
     return None if bool(good.all()) else steps[int((~good).nonzero()[0])]
@@ -158,7 +158,7 @@ COUNTED = ("images", "seconds", "waited", "warm_images", "warm_seconds")
 
 
 @dataclass
-class Clock:
+class ThroughputClock:
     """Counts training steps only: `lap` before an evaluation or a checkpoint, `start` after it.
 
     Call both when the device has nothing left to do, or its work is counted in the wrong place. A run that goes on

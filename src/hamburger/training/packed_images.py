@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hamburger.training.loader import Part, Set, Stream
+from hamburger.training.loader import BatchLoader, Part, Set
 
 IGNORE = 255
 
@@ -32,7 +32,7 @@ class Sample(NamedTuple):
 # Images of any sizes in one block of memory, image and label side by side: what a batch is gathered from.
 
 
-class Pixels(NamedTuple):
+class PackedSample(NamedTuple):
     """One sample. `pixels`: h*w (and perhaps more axes), int32; of an image the bytes red, green, blue, label."""
 
     pixels: Tensor
@@ -42,11 +42,11 @@ class Pixels(NamedTuple):
     def nbytes(self) -> int:
         return self.pixels.nbytes
 
-    def to(self, device: torch.device) -> Pixels:
-        return Pixels(self.pixels.to(device), self.size)
+    def to(self, device: torch.device) -> PackedSample:
+        return PackedSample(self.pixels.to(device), self.size)
 
 
-class Packed(NamedTuple):
+class PackedImages(NamedTuple):
     """Many samples. `pixels`: total ..., int32, one sample after another.   `starts`, `sizes`: where each lies."""
 
     pixels: Tensor
@@ -54,25 +54,25 @@ class Packed(NamedTuple):
     sizes: tuple[tuple[int, int], ...]
 
 
-def to_pixels(sample: Sample) -> Pixels:
+def to_pixels(sample: Sample) -> PackedSample:
     """In numpy, since this runs in reading threads: each torch call there would wake a pool of threads of its own."""
     h, w = sample.label.shape
     together = np.empty((h, w, 4), np.uint8)
     for channel, plane in enumerate((*sample.image.numpy(), sample.label.numpy())):
         together[..., channel] = plane
-    return Pixels(torch.from_numpy(together).view(torch.int32).flatten(), (h, w))
+    return PackedSample(torch.from_numpy(together).view(torch.int32).flatten(), (h, w))
 
 
-def join(samples: Iterable[Pixels]) -> Packed:
+def join(samples: Iterable[PackedSample]) -> PackedImages:
     samples = list(samples)
     starts, total = [], 0
     for sample in samples:
         starts.append(total)
         total += len(sample.pixels)
-    return Packed(torch.cat([s.pixels for s in samples]), tuple(starts), tuple(s.size for s in samples))
+    return PackedImages(torch.cat([s.pixels for s in samples]), tuple(starts), tuple(s.size for s in samples))
 
 
-def on_device(packed: Packed, device: torch.device) -> Packed:
+def on_device(packed: PackedImages, device: torch.device) -> PackedImages:
     """Copied without waiting where the device is a GPU."""
     if device.type != "cuda" or packed.pixels.is_cuda:
         return packed._replace(pixels=packed.pixels.to(device))
@@ -83,6 +83,6 @@ def on_device(packed: Packed, device: torch.device) -> Packed:
 # Training batches that are gathered from one block of pixels, whatever the sizes of the images in it.
 
 
-class Gathered(Stream[Set, Pixels, Packed, Part], Generic[Set, Part]):
-    def hold(self, samples: Iterable[Pixels]) -> Packed:
+class PackedImageLoader(BatchLoader[Set, PackedSample, PackedImages, Part], Generic[Set, Part]):
+    def hold(self, samples: Iterable[PackedSample]) -> PackedImages:
         return on_device(join(samples), self.device)

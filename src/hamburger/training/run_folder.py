@@ -15,9 +15,9 @@ from hamburger import distributed
 from hamburger.environment import Environment
 from hamburger.errors import CheckpointError, OptionError, TrainingError
 from hamburger.files import write_durably
-from hamburger.solvers.backend import VARIABLE
+from hamburger.kernels.dispatch import BACKEND_VARIABLE
 from hamburger.training import checkpoint
-from hamburger.training.metrics_log import Clock
+from hamburger.training.metrics_log import ThroughputClock
 from hamburger.training.recipe import Training
 from hamburger.training.recipe_io import differences, read_recipe, to_json
 
@@ -175,12 +175,12 @@ class Result:
     values: dict[str, Any]
 
 
-def measured(clock: Clock, device: torch.device) -> dict[str, Any]:
+def measurements(clock: ThroughputClock, device: torch.device) -> dict[str, Any]:
     """What it cost, and on what."""
     return {
-        "processes": distributed.world(),
+        "processes": distributed.world_size(),
         **asdict(Environment.here(device.type)),
-        "backend": os.environ.get(VARIABLE, "auto"),  # which program the hams were told to take
+        "backend": os.environ.get(BACKEND_VARIABLE, "auto"),  # which program the hams were told to take
         "images_per_s": None if clock.images_per_s is None else round(clock.images_per_s, 2),
         "peak_mb": round(clock.peak_mb(device), 1),
         "data_wait": round(clock.data_wait, 4),

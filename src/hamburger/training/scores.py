@@ -22,9 +22,9 @@ class Score:
     higher: bool = True
     among: str | None = None
 
-    def told(self, found: Mapping[str, Any], member: str) -> Score:
-        """This score in words for one result: `EPE seen by both (2 of 4 pairs)` where it is of a part of them alone."""
-        count, images = found.get(self.among or ""), found.get("images")
+    def among_images(self, result: Mapping[str, Any], member: str) -> Score:
+        """This score named for one result: `EPE seen by both (2 of 4 pairs)` where only some images have it."""
+        count, images = result.get(self.among or ""), result.get("images")
         if count is None or count == images:
             return self
         return replace(self, words=f"{self.words} ({count} of {images} {member}s)")

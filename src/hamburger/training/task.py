@@ -1,320 +1,88 @@
-"""What a task tells the shared engine: recipe, scores, data, network, prediction, pictures and export."""
+"""What a task tells the shared engine: recipes, scores, data, network, losses, prediction, images and export.
+
+`ham train`, `ham eval`, `ham predict`, `ham export`, `ham report`, `ham compare` and `ham ablate` know a task only by
+its `Task` object. To add a task, copy the smallest folder, `classification/`:
+
+1. `recipe.py`: a frozen dataclass that derives from `SupervisedTraining` with a field `task: str = "<name>"`, a
+   registry of recipes, and a check.
+2. `data/`, `model.py` (a class with a `config` that `checkpoints` can store) and `evaluate.py`: an evaluation returns
+   a frozen dataclass with the scores, `protocol` and `images`. It gives the same bits every time and sums its counts
+   over all processes.
+3. `predict.py` (a `FilePredictor`) and `visualize.py` (a `Visualizer`); both may come later.
+4. `task.py`: a subclass of `Task` and one object of it, added to the list in `hamburger/tasks/__init__.py`. Its module
+   is imported to list recipes, so it imports data, networks and evaluation inside its methods.
+5. Tests like `tests/classification/test_class_training.py`.
+
+`train` calls `check`, `open`, `build`, `info`, `batches`, `notes`; at every step `before_step`, `loss_weights` and
+`losses`; at every evaluation `evaluate` and `save`; at the end `about` and `extra_results`. `ham eval` calls `load`,
+`dataset_for`, `split`, `fits` and `evaluate`.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from hamburger.errors import OptionError, check_count, check_flag, check_positive
+from hamburger.errors import OptionError
 from hamburger.registry import Registry
+from hamburger.training.protocol import SINGLE_SCALE, EvaluationProtocol
 from hamburger.training.recipe import SupervisedTraining
 from hamburger.training.scores import Score
-from hamburger.training.trainer import Supervised
 
 if TYPE_CHECKING:
     from hamburger.checkpoints.weights_file import Info
-
-
-@dataclass(frozen=True)
-class Kind:
-    """- `task`: what a recipe.json, a weights file and a result say under "task"
-    - `networks`: what is trained, as the title of a report says it
-    - `recipe`, `named`, `check`: the class, the recipes of `ham list recipes`, and `check(recipe, processes=1)`
-    - `scores`: the numbers that are shown; the first decides which weights are the best, the others may be None where
-      a set does not tell
-    - `pooled`: what the score is taken over, in words for the reader of a report
-    - `each`: what the score of a single class, or `member`, is called, where there is one; `absent`: when one has none
-    """
-
-    task: str
-    networks: str
-    recipe: type[SupervisedTraining]
-    named: Registry[Any]
-    check: Callable[..., None]
-    scores: tuple[Score, ...]
-    pooled: str
-    each: Score | None = None
-    member: str = "class"
-    absent: str = "the class is neither labelled nor predicted"
-
-    @property
-    def score(self) -> Score:
-        return self.scores[0]
-
-    def told(self, found: Mapping[str, Any]) -> list[tuple[Score, float]]:
-        """The scores that a result has, with their values; those of a part of its images say of how many."""
-        had = [score for score in self.scores if found.get(score.name) is not None]
-        return [(score.told(found, self.member), found[score.name]) for score in had]
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Class probabilities of whole images: averaged over scales, the mirrored image, and the places of a window.
-
-
-SCALES = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)  # the paper's test scales
-
-
-@dataclass(frozen=True)
-class Protocol:
-    """How an image is looked at. As a string it stands beside every score that was made so."""
-
-    scales: tuple[float, ...] = (1.0,)
-    flip: bool = False
-    window: int | None = None  # side of a square; neighbours overlap by a third
-
-    def __post_init__(self) -> None:
-        if not self.scales:
-            raise OptionError("evaluation: scales is empty; give at least one, such as 1.0")
-        for scale in self.scales:
-            check_positive("evaluation", "a scale", scale, most=8)
-        check_flag("evaluation", "flip", self.flip)
-        if self.window is not None:
-            check_count("evaluation", "window", self.window, least=16)
-
-    @property
-    def stride(self) -> int | None:
-        return None if self.window is None else -(-2 * self.window // 3)
-
-    def __str__(self) -> str:
-        single = len(self.scales) == 1
-        listed = ",".join(f"{scale:g}" for scale in self.scales)
-        said = ["single scale" if self.scales == (1.0,) else f"scale {listed}" if single else f"scales {listed}"]
-        if self.flip:
-            said.append("flip")
-        if self.window is not None:
-            said.append(f"window {self.window}/{self.stride}")
-        return ", ".join(said)
-
-
-SINGLE = Protocol()
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What a trained network makes of a person's photographs, in a form that one job can write down for every task.
-
-
-@dataclass(frozen=True)
-class Answer:
-    """`row`: fields of summary.json.   `cells`: for the table on the terminal.   `files`: contents by their kind"""
-
-    row: dict[str, Any]
-    cells: tuple[str, ...]
-    files: dict[str, bytes] = field(default_factory=dict)
-
-
-class Answers(ABC):
-    """`answers(path)`: one photograph, read and predicted; of `pairs` both paths.
-
-    The constructor takes the network, what is known of it, the device, and by name those options of `ham predict` that
-    mean something to the task. `files` gives each kind of file a path below the output folder, from the photograph's
-    name; with `by_id` names are those of the files alone, which must then differ.
-    """
-
-    columns: ClassVar[tuple[str, ...]]  # of the table on the terminal
-    pairs: ClassVar[bool] = False  # whether it looks at two photographs at once, LEFT RIGHT
-    remedy: ClassVar[str] = "take another --device"  # where memory does not suffice
-    files: Mapping[str, Callable[[str], Path]] = {}
-    by_id = False
-
-    def __init__(self, net: nn.Module, info: Info, device: torch.device) -> None:
-        self.net, self.info, self.device = net.to(device).eval(), info, device
-
-    @abstractmethod
-    def __call__(self, *paths: Path) -> Answer:
-        """An InputError where the file cannot be used."""
-
-    def settings(self) -> dict[str, Any]:
-        """What summary.json says of all photographs."""
-        return {"classes": list(self.info.classes)}
-
-    def notes(self, rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-        """What a person should know of the rows that were made."""
-        return ()
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Images of a split beside what networks make of them, as a report shows them for every task.
-
-
-Colour = tuple[int, int, int]
-Legend = Sequence[tuple[Colour, str]]
-
-
-class Picture(NamedTuple):
-    """`pixels`: 3 h w, uint8.   `drawn`: of colours that stand for something, not to be mixed when it shrinks"""
-
-    pixels: Tensor
-    words: str
-    drawn: bool = False
-
-
-class Showing(ABC):
-    """Made of a split that `Task.split` opened. The same index and weights give the same pictures."""
-
-    score: ClassVar[Score]  # of one image: by it images are found where one network is ahead of another
-    each: ClassVar[int] = 2  # images under each heading
-    images: ClassVar[str] = "whole image"  # how networks are shown them
-
-    sample: Callable[[int], Any]  # one of the split, as it is there
-
-    def __init__(self, split: Any) -> None:
-        self.split = split
-        self.sample = cache(lambda index: split[index])  # several networks look at each
-
-    def __len__(self) -> int:
-        return len(self.split)
-
-    def name(self, index: int) -> str:
-        """Of the image, for its caption."""
-        return str(self.split.ids[index])
-
-    @abstractmethod
-    def image(self, index: int) -> Tensor:
-        """3 h w, uint8"""
-
-    def input(self, index: int, info: Info, device: torch.device) -> Tensor | None:
-        """What the network takes, so that hams and spectra can be looked at; None where that is no one tensor."""
-        return None
-
-    @abstractmethod
-    def answer(self, net: nn.Module, info: Info, device: torch.device, index: int) -> Any:
-        """What the network makes of the image."""
-
-    @abstractmethod
-    def judge(self, index: int, answer: Any) -> float:
-        """The `score` of an answer."""
-
-    @abstractmethod
-    def row(self, index: int, answers: Mapping[str, Any], note: str = "") -> list[Picture]:
-        """The image with its truth, then the answers by the name of their network; `note` stands behind its name."""
-
-    def legends(self, indices: Sequence[int]) -> list[Legend]:
-        """What colours mean."""
-        return []
-
-    def context(self, net: nn.Module) -> str | None:
-        """The dotted name of the context in the network, where there is one."""
-        return None
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# How a network looks to other programs: images in, tensors out.
-
-
-Outputs = tuple[Tensor, ...]
-
-
-class Judged(NamedTuple):
-    """Two outputs beside each other: the largest difference of their numbers, the largest number, and which answers are
-    the same, a flag each."""
-
-    difference: float
-    largest: float
-    same: Tensor
-
-
-def by_number(same: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Outputs, Outputs], Judged]:
-    """For networks with one output; `same` says which answers of two of them agree."""
-
-    def judge(ours: Outputs, theirs: Outputs) -> Judged:
-        [a], [b] = ours, theirs
-        return Judged(float((a - b).abs().max()), float(a.abs().max()), same(a, b))
-
-    return judge
-
-
-def same_class(ours: Tensor, theirs: Tensor) -> Tensor:
-    """Whether the largest logit is the same one.   b k *spatial, twice   ->   b *spatial"""
-    return ours.argmax(1) == theirs.argmax(1)
-
-
-judge_classes = by_number(same_class)
-
-
-def itself(net: nn.Module) -> nn.Module:
-    return net
-
-
-def called(net: nn.Module, *images: Tensor) -> Any:
-    return net(*images)
-
-
-@dataclass(frozen=True)
-class Graph:
-    """- `size`: height and width of the images that a file is tried on where nobody asks for others
-    - `inputs`, `outputs`: names; each input is b 3 h w, as `Info` has it normalised
-    - `judge`: how far two outputs agree
-    - `differ`, `alike`: the words for it: what has a difference, what is the same
-    - `answer`: what there is one answer for, in the plural; `least`: the share of them that must be the same
-    - `written`: the network in the form that is written
-    - `asked`: the network's own answer to inputs as the file takes them, which the file must give
-    - `free`: axes that may be any in a file, if the exporter can; `fixed`: why the others cannot
-    """
-
-    size: tuple[int, int] = (513, 513)
-    inputs: tuple[str, ...] = ("image",)
-    outputs: tuple[str, ...] = ("logits",)
-    judge: Callable[[Outputs, Outputs], Judged] = judge_classes
-    differ: str = "logits"
-    alike: str = "labels agree"
-    answer: str = "pixels"
-    least: float = 0.999
-    written: Callable[[nn.Module], nn.Module] = itself
-    asked: Callable[..., Any] = called
-    free: tuple[str, ...] = ("batch", "height", "width")
-    fixed: str = ""
-
-
-PIXELS = Graph()  # of a segmentation network
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What a task says of itself, so that one road from data to metric serves all of them.
-#
-# `ham train`, `ham eval`, `ham predict`, `ham export`, `ham report`, `ham compare` and `ham ablate` know tasks by this
-# description alone. To add one:
-#
-# 1. `recipes/`: a frozen dataclass that derives from `SupervisedTraining`, with a field `task: str = "<name>"`, recipes
-#    that return it, a check; in `recipes/kinds.py` a `Kind`: these, and the scores with their units and which way is
-#    better. From then on recipes are found, listed, checked, compared and ablated, and their scores shown.
-# 2. Its own parts where they belong: data in `data/`, the network in `models/` (a class with a `config` that
-#    `models.stored` writes), an `evaluate` that returns a frozen dataclass with the scores, `protocol` and `images`,
-# and
-#    a loop in `engine/<name>/` that derives from `Supervised` and has `losses` of its own. Evaluation gives the same
-# bits
-#    every time and adds its counts over all processes.
-# 3. `use/<name>/`: an `Answers` for `ham predict`, a `Showing` for the pictures of `ham report`; both may come later.
-# 4. `tasks/<name>.py`: a class that derives from `Task` and fills what stands below; one line in `tasks/__init__.py`.
-# 5. Tests as in `tests/engine/test_class_training.py`: the folder, equal bits again and after an interruption, the
-#    commands.
-#
-# `train` calls, in this order: `kind.check`, `open`, `build`, `loop` (which asks for `info` and `batches`), `notes`,
-# then
-# at every evaluation `evaluate` and `save`, at the end `about`. `ham eval` calls `load`, `set_meant`, `split`, `fits`,
-# `evaluate`; `ham predict` builds `answers`, `ham export` asks for the `graph`, `ham report` opens a `split` and its
-# `showing`.
+    from hamburger.training.export_spec import ExportSpec
+    from hamburger.training.predictor import FilePredictor
+    from hamburger.training.run_folder import RunFolder
+    from hamburger.training.trainer import Trainer
+    from hamburger.training.visualizer import Visualizer
 
 
 R = TypeVar("R", bound=SupervisedTraining)
 
 
 class Task(ABC, Generic[R]):
-    """Networks are plain modules here, data whatever the task opens; only the task looks inside them."""
+    """One task. Networks are plain modules and data are of any type here; only the task looks inside them.
 
-    kind: ClassVar[Kind]
-    loop: ClassVar[type[Supervised[Any]]]
-    steady: ClassVar[bool] = True  # whether every batch of a training has the same size
-    views: ClassVar[bool] = False  # whether an image can be looked at in other scales, mirrored and through a window
-    sets: ClassVar[Registry[Any]]  # data sets by name; those whose constructor takes `root` lie in files
-    answers: ClassVar[Callable[..., Answers] | None] = None  # a class, for `ham predict`
-    showing: ClassVar[type[Showing] | None] = None  # for the pictures of `ham report`
+    - `name`: the value of "task" in a recipe.json, a weights file and a result
+    - `networks`: what is trained, for the title of a report
+    - `recipe`, `recipes`: the recipe class, and the recipes of `ham list recipes`
+    - `scores`: the scores that are shown; the first decides which weights are the best, the others may be None where a
+      data set does not have what they need
+    - `pooled`: what the first score is computed over, in words for the reader of a report
+    - `member_score`: the score of a single class, or other `member`, where there is one; `absent`: when it has none
+    """
+
+    name: ClassVar[str]
+    networks: ClassVar[str]
+    recipe: type[R]
+    recipes: Registry[R]
+    scores: tuple[Score, ...]  # tests replace it
+    pooled: ClassVar[str]
+    member_score: ClassVar[Score | None] = None
+    member: ClassVar[str] = "class"
+    absent: ClassVar[str] = "the class is neither labelled nor predicted"
+    fixed_batch_size: ClassVar[bool] = True  # whether the network always sees tensors of the same size in training
+    test_time_augmentation: ClassVar[bool] = False  # whether `evaluate` takes other protocols than SINGLE_SCALE
+
+    @property
+    def score(self) -> Score:
+        """The score that decides which weights are the best."""
+        return self.scores[0]
+
+    def present_scores(self, result: Mapping[str, Any]) -> list[tuple[Score, float]]:
+        """The scores that a result has, with their values; one of a part of the images says of how many."""
+        present = [score for score in self.scores if result.get(score.name) is not None]
+        return [(score.among_images(result, self.member), result[score.name]) for score in present]
+
+    @abstractmethod
+    def check(self, recipe: R, *, processes: int = 1) -> None:
+        """Raise OptionError on the first field of the recipe that cannot work with so many processes."""
 
     # -- training ------------------------------------------------------------------------------------------------
 
@@ -322,59 +90,89 @@ class Task(ABC, Generic[R]):
     def open(self, recipe: R, root: Path | None, *, first: bool, note: Callable[[str], object]) -> Any:
         """The data: `train` and `val`, each with a length, and `digest()` of what decides which images a step sees.
 
-        The `first` process alone reads all of it and raises a DataError that lists everything which is wrong.
+        Only the `first` process reads all of it; it raises a DataError that lists everything that is wrong.
         """
 
     @abstractmethod
     def build(self, recipe: R, data: Any) -> nn.Module:
-        """The network on the CPU with the weights that it begins from; torch's generator has the recipe's seed."""
+        """The network on the CPU with its initial weights; torch's generator has been seeded by the recipe."""
 
     @abstractmethod
     def batches(self, recipe: R, data: Any, device: torch.device) -> Any:
-        """What feeds the loop: `run(start, stop)`, pairs of a step and the parts of its batch, and `waited` seconds.
+        """The training batches: `run(start, stop)` yields the micro-batches of each step; `waited` counts seconds.
 
-        Batch t is a function of (seed, t), shared among the processes.
+        Batch t is a function of (seed, t), divided among the processes.
         """
 
     @abstractmethod
+    def losses(self, model: nn.Module, micro_batch: Any, recipe: R) -> dict[str, Tensor]:
+        """The terms of the loss of one micro-batch by name; their sum is the loss."""
+
+    def loss_weights(self, net: Any, micro_batches: Sequence[Any]) -> Sequence[Mapping[str, Tensor]] | None:
+        """For each micro-batch the weight of every term in the mean over the global batch; None: all weigh the same.
+
+        Asked only where there are several micro-batches. Terms without a weight of their own take that of "".
+        """
+        return None
+
+    def before_step(self, trainer: Trainer[R], step: int, micro_batches: Sequence[Any]) -> None:
+        """Called before each step, to inspect weights and batch."""
+
+    @abstractmethod
     def info(self, recipe: R, data: Any) -> Info:
-        """What the weights file says of the data; `extra` with `data`, `data_options` and `val_split` for `split`."""
+        """The metadata of the weights file; `extra` has `data`, `data_options` and `val_split`, for `split`."""
 
     @abstractmethod
     def about(self, recipe: R) -> dict[str, Any]:
-        """What result.json says of network and data, with `context` at least: the name of the row in a comparison."""
+        """Fields of result.json on network and data, at least `context`: the name of the row in a comparison."""
+
+    def extra_results(self, recipe: R, folder: RunFolder) -> dict[str, Any]:
+        """Further fields of result.json."""
+        return {}
 
     def notes(self, recipe: R, net: nn.Module) -> Iterable[str]:
-        """What a person should know as the training begins."""
+        """Remarks to print when the training begins."""
         return ()
+
+    def changed_data_advice(self, folder: Path) -> str:
+        """What to do where a checkpoint was written with other data."""
+        return "its images or classes are not those it was trained on; give the same --data, or begin a new run"
+
+    def restart_advice(self, folder: Path) -> str:
+        """How to begin again after the loss diverged."""
+        return "begin a new run"
 
     # -- weights -------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def save(self, path: Path, net: nn.Module, info: Info, *, durable: bool = True) -> None:
-        """One .safetensors file from which `load` builds the network again; its `model` says the task.
+        """Write one .safetensors file from which `load` builds the network again; its metadata names the task.
 
-        Without `durable` the disk is not waited for.
+        With `durable`, return only when the file is on the disk.
         """
 
     @abstractmethod
     def load(self, path: Path) -> tuple[nn.Module, Info]:
-        """On the CPU and in evaluation mode."""
+        """The network on the CPU in evaluation mode, and its metadata."""
 
     # -- scores --------------------------------------------------------------------------------------------------
 
-    def set_meant(self, name: str, root: Path | None) -> str:
-        """The set that a person means who gives this folder to weights of that set."""
+    @abstractmethod
+    def datasets(self) -> Registry[Any]:
+        """Data sets by name; those whose constructor takes `root` are read from files."""
+
+    def dataset_for(self, name: str, root: Path | None) -> str:
+        """The data set to use where the weights were trained on `name` and the user gave the folder `root`."""
         return name
 
     @abstractmethod
     def split(
         self, info: Info, name: str, split: str, root: Path | None, options: Mapping[str, Any], *, whole: bool = True
     ) -> Any:
-        """The data that weights are scored on: with a length, `name` and `split`. `whole`: all of it is checked."""
+        """The data to score weights on, with a length, `name` and `split`; `whole`: check all of it first."""
 
     def fits(self, call: str, info: Info, split: Any) -> None:
-        """Raise where weights and data do not speak of the same classes, as far as they have any."""
+        """Raise where weights and data have different classes, as far as they have any."""
         classes = getattr(split, "classes", info.classes)
         if tuple(classes) != info.classes:
             raise OptionError(
@@ -393,30 +191,38 @@ class Task(ABC, Generic[R]):
         batch: int = 128,
         workers: int = 4,
         channels_last: bool = False,
-        protocol: Protocol = SINGLE,
+        protocol: EvaluationProtocol = SINGLE_SCALE,
         progress: Callable[[int, int], Any] = lambda done, total: None,
     ) -> Any:
-        """A frozen dataclass with the scores of `kind`, `protocol` in words and the number of `images`.
+        """A frozen dataclass with the `scores`, `protocol` in words and the number of `images`.
 
-        Shared among the processes. `net` is left in the mode it came in. `progress` hears (done, total) before each
-        batch, and may stop the work by raising. `protocol` is SINGLE where `views` is False.
+        The processes divide the work. `net` keeps its training mode. `progress` is called with (done, total) before
+        each batch, and may stop the work by raising.
         """
 
-    def evaluate_ways(
-        self, net: nn.Module, split: Any, info: Info, ways: Sequence[Callable[[], object]], **options: Any
+    def evaluate_variants(
+        self, net: nn.Module, split: Any, info: Info, variants: Sequence[Callable[[], object]], **options: Any
     ) -> list[Any]:
-        """The scores of as many evaluations, each after a call that changes how the hams of `net` solve.
+        """The scores of one evaluation per variant; calling a variant changes how the hams of `net` solve.
 
-        A task whose networks do most of their work before the hams does that part once.
+        A task whose networks do most of their work before the hams overrides this to do that part once.
         """
-        found = []
-        for way in ways:
-            way()
-            found.append(self.evaluate(net, split, info, **options))
-        return found
+        scores = []
+        for apply in variants:
+            apply()
+            scores.append(self.evaluate(net, split, info, **options))
+        return scores
 
     # -- use -----------------------------------------------------------------------------------------------------
 
+    def predictor(self) -> Callable[..., FilePredictor] | None:
+        """The class that `ham predict` builds; None where the task predicts no files."""
+        return None
+
+    def visualizer(self) -> type[Visualizer] | None:
+        """The class that draws the images of `ham report`; None where the task has none."""
+        return None
+
     @abstractmethod
-    def graph(self, info: Info) -> Graph:
-        """How the network looks to other programs, for `ham export`."""
+    def export_spec(self, info: Info) -> ExportSpec:
+        """The inputs and outputs of the network, for `ham export`."""

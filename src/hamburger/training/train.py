@@ -12,13 +12,14 @@ import torch.distributed
 
 from hamburger import distributed
 from hamburger.training.accelerator import Accelerator, is_rank_zero
-from hamburger.training.builders import outfit
-from hamburger.training.interrupt import StopRequest
-from hamburger.training.metrics_log import Began, Listener, Note
+from hamburger.training.builders import set_up_training
+from hamburger.training.interrupt import StopSignal
+from hamburger.training.metrics_log import Listener, Note, RunStarted
 from hamburger.training.recipe import SupervisedTraining, Training
-from hamburger.training.run_folder import Result, RunFolder, measured
+from hamburger.training.run_folder import Result, RunFolder, measurements
+from hamburger.training.run_lifecycle import Run
 from hamburger.training.task import Task
-from hamburger.training.trainer import Equipment, Run, Supervised
+from hamburger.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -40,15 +41,14 @@ def train(
     light: bool = False,
     on_event: Listener = lambda event: None,
 ) -> Result:
-    """Train `recipe` into the folder `run`, or go on with it; a finished run is only read.
+    """Train `recipe` into the folder `run`, or resume it; of a finished run only the result is read.
 
-    `data` is the data folder, where the recipe's set is not an embedded one. With several `devices` the calling script
-    is started once more for each further process, as Fabric does it, unless `torchrun` has started them all. Ctrl-C and
-    SIGTERM save a checkpoint and raise `Interrupted`. A `light` run leaves no checkpoint behind once it is finished,
-    only its weights and its result.
+    `data` is the data folder, for data sets that are not generated. With several `devices` Fabric starts the calling
+    script again for each further process, unless `torchrun` has started them all. Ctrl-C and SIGTERM save a checkpoint
+    and raise `Interrupted`. With `light`, the checkpoint is deleted when the run finishes.
     """
     machine = Accelerator.choose(accelerator=accelerator, devices=devices, nodes=nodes)
-    task.kind.check(recipe, processes=machine.processes)
+    task.check(recipe, processes=machine.processes)
 
     def open_data(first: bool) -> Any:
         listen: Listener = on_event if first else lambda event: None
@@ -56,92 +56,91 @@ def train(
         return task.open(recipe, root, first=first, note=lambda text: listen(Note(text)))
 
     def work(fabric: Fabric, folder: RunFolder, opened: Any, listen: Listener) -> Result:
-        ready(machine, fabric, steady=task.steady)
-        with fabric.rank_zero_first(local=True):  # whoever downloads weights does it once for all
+        prepare_device(machine, fabric, fixed_batch_size=task.fixed_batch_size)
+        with fabric.rank_zero_first(local=True):  # pretrained weights are downloaded once for all processes
             torch.manual_seed(recipe.seed)
             net = task.build(recipe, opened)
-        assembly = outfit(recipe, recipe.optim, fabric, net)
+        setup = set_up_training(recipe, recipe.optim, fabric, net)
         parameters = sum(parameter.numel() for parameter in net.parameters())
-        with StopRequest() as stop:
-            loop = task.loop(task, recipe, opened, Equipment(fabric, folder, assembly, stop, listen))
-            loop.light = light
-            begin(loop, resume, parameters, len(opened.train), len(opened.val), task.notes(recipe, net))
-            loop.run()
-        return _finish(task, recipe, loop, parameters)
+        with StopSignal() as stop:
+            trainer = Trainer(task, recipe, opened, setup, fabric, folder, stop, listen)
+            trainer.light = light
+            start_or_resume(trainer, resume, parameters, len(opened.train), len(opened.val), task.notes(recipe, net))
+            trainer.run()
+        return _finish(task, recipe, trainer, parameters)
 
-    return in_folder(recipe, run, machine, resume=resume, on_event=on_event, open_data=open_data, work=work)
-
-
-def ready(machine: Accelerator, fabric: Fabric, *, steady: bool = True) -> None:
-    """The device, before anything is on it."""
-    if machine.accelerator == "cuda":
-        torch.backends.cudnn.benchmark = steady  # trying out algorithms pays where every batch has the same size
-        torch.cuda.reset_peak_memory_stats(fabric.device)
+    return run_in_folder(recipe, run, machine, resume=resume, on_event=on_event, open_data=open_data, work=work)
 
 
-def begin(
-    loop: Run[Any, Any],
-    resume: bool,
-    parameters: int,
-    train_images: int,
-    val_images: int | None,
-    notes: Iterable[str] = (),
-) -> None:
-    """At the beginning, or where the last checkpoint left off; from here on the folder holds a run."""
-    recipe, folder = loop.recipe, loop.folder
-    torch.manual_seed(recipe.seed)  # whatever building the network drew, all processes begin with equal generators
-    resumed = resume and loop.restore()
-    if loop.first:
-        folder.begin(recipe)
-        if resume and not resumed:
-            loop.listen(Note(f"{folder.path} has no checkpoint yet: beginning at the beginning"))
-        for note in notes:
-            loop.listen(Note(note))
-    loop.listen(
-        Began(
-            run=folder.path,
-            step=loop.progress.step,
-            steps=recipe.steps,
-            parameters=parameters,
-            train_images=train_images,
-            val_images=val_images,
-            device=str(loop.device),
-            processes=distributed.world(),
-        )
-    )
-
-
-def _finish(task: Task[R], recipe: R, loop: Supervised[Any], parameters: int) -> Result:
-    progress = loop.progress
+def _finish(task: Task[R], recipe: R, trainer: Trainer[R], parameters: int) -> Result:
+    progress = trainer.progress
     assert progress.scores is not None
     values = {
         "recipe": recipe.name,
-        "task": task.kind.task,
+        "task": task.name,
         **task.about(recipe),
         "seed": recipe.seed,
         "steps": recipe.steps,
         "batch": recipe.batch,
         "precision": recipe.precision,
         **progress.scores,
-        f"best_{task.kind.score.name}": progress.best,
+        f"best_{task.score.name}": progress.best,
         "best_step": progress.best_step,
         "loss": progress.loss,
         "parameters": parameters,
-        **measured(loop.clock, loop.device),
-        **loop.findings(),
+        **measurements(trainer.clock, trainer.device),
+        **task.extra_results(recipe, trainer.folder),
     }
-    loop.conclude(values)
-    return Result(loop.folder.path, values)
+    trainer.conclude(values)
+    return Result(trainer.folder.path, values)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# One run from its folder's door to its result: who may write there, what is already finished, and who must end.
+# -- shared with GAN training ------------------------------------------------------------------------------------------
+
+
+def prepare_device(machine: Accelerator, fabric: Fabric, *, fixed_batch_size: bool = True) -> None:
+    """Set up the GPU before anything is allocated on it."""
+    if machine.accelerator == "cuda":
+        torch.backends.cudnn.benchmark = fixed_batch_size  # choosing algorithms by trial pays if sizes stay the same
+        torch.cuda.reset_peak_memory_stats(fabric.device)
+
+
+def start_or_resume(
+    run: Run[Any, Any],
+    resume: bool,
+    parameters: int,
+    train_images: int,
+    val_images: int | None,
+    notes: Iterable[str] = (),
+) -> None:
+    """Load the last checkpoint if `resume` is set and there is one; write recipe.json and announce the run."""
+    recipe, folder = run.recipe, run.folder
+    torch.manual_seed(recipe.seed)  # building the network drew numbers; all processes start with the same state
+    resumed = resume and run.restore()
+    if run.first:
+        folder.begin(recipe)
+        if resume and not resumed:
+            run.listen(Note(f"{folder.path} has no checkpoint yet: starting at step 0"))
+        for note in notes:
+            run.listen(Note(note))
+    run.listen(
+        RunStarted(
+            run=folder.path,
+            step=run.progress.step,
+            steps=recipe.steps,
+            parameters=parameters,
+            train_images=train_images,
+            val_images=val_images,
+            device=str(run.device),
+            processes=distributed.world_size(),
+        )
+    )
 
 
 D = TypeVar("D")
 
 
-def in_folder(
+def run_in_folder(
     recipe: Training,
     run: Path | str,
     machine: Accelerator,
@@ -151,9 +150,9 @@ def in_folder(
     open_data: Callable[[bool], D],
     work: Callable[[Fabric, RunFolder, D, Listener], Result],
 ) -> Result:
-    """`open_data` (told whether this process is the first) and `work` in a folder that is this run's own.
+    """Lock the folder, call `open_data` (with whether this process has rank 0), start Fabric, call `work`.
 
-    A finished run is only read. Where one process fails, those that wait for it are ended.
+    Of a finished run only the result is read. Where this process fails, those that wait for it are killed.
     """
     machine.check_precision(recipe.precision)
     folder = RunFolder(Path(run))
@@ -170,19 +169,19 @@ def in_folder(
         data = open_data(first)
         fabric = machine.fabric(recipe.precision)
         result = work(fabric, folder, data, listen)
-        if distributed.world() > 1:
+        if distributed.world_size() > 1:
             torch.distributed.destroy_process_group()  # or what this process does next would wait for the others
         return result
     except BaseException:
         if fabric is not None:
-            _end_others(fabric)
+            _kill_others(fabric)
         raise
     finally:
         folder.release()
 
 
-def _end_others(fabric: Fabric) -> None:
-    """Processes that wait for one that has failed would wait for long."""
+def _kill_others(fabric: Fabric) -> None:
+    """Kill the processes that this one launched: they would wait for it until a timeout."""
     launcher = fabric.strategy.launcher
     for process in getattr(launcher, "procs", ()):
         if process.poll() is None:

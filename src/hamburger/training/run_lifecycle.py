@@ -1,0 +1,351 @@
+"""The lifecycle of a run: log, checkpoints, resume, and a clear end when something fails. Shared by all trainers."""
+
+from __future__ import annotations
+
+import errno
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import torch
+import torch.distributed
+from torch import Tensor
+
+from hamburger import distributed
+from hamburger.environment import hardware_name
+from hamburger.errors import CheckpointError, DataError, Interrupted, TrainingError
+from hamburger.shapes import debugging
+from hamburger.training import checkpoint
+from hamburger.training.checkpoint import Progress, random_states, set_random_state
+from hamburger.training.interrupt import StopSignal
+from hamburger.training.metrics_log import (
+    CheckpointSaved,
+    Listener,
+    LossRecord,
+    Note,
+    StepLogged,
+    TensorBoardLog,
+    ThroughputClock,
+    first_nonfinite_step,
+)
+from hamburger.training.recipe import Training
+from hamburger.training.recipe_io import digest
+from hamburger.training.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+R = TypeVar("R", bound=Training)
+P = TypeVar("P", bound=Progress)
+
+
+class Run(ABC, Generic[R, P]):
+    """One run in one process. All processes make the same collective calls in the same order.
+
+    A subclass implements `steps`: it trains from `progress.step` to the last step, and calls `done`, `log_if_due`,
+    `save` and `stop_if_requested` as it goes.
+    """
+
+    def __init__(
+        self, recipe: R, fabric: Fabric, folder: RunFolder, stop: StopSignal, listen: Listener, progress: P
+    ) -> None:
+        self.recipe, self.fabric, self.folder, self.stop, self.listen = recipe, fabric, folder, stop, listen
+        self.device = fabric.device
+        self.progress = progress
+        self.record = LossRecord(recipe.log_every, self.device)
+        self.clock = ThroughputClock()
+        self.first = distributed.rank() == 0
+        self.board: TensorBoardLog | None = None
+        self.saved: int | None = None  # the step of the last good checkpoint
+        self.light = False  # write no checkpoint of the last step
+        self._unmeasured = 0  # images since the clock's last lap
+        self._waited = 0.0  # seconds of waiting for data at the clock's last lap
+
+    # -- implemented by each trainer -----------------------------------------------------------------------------
+
+    @abstractmethod
+    def steps(self) -> None:
+        """Train from `progress.step` to the last step."""
+
+    @abstractmethod
+    def waited(self) -> float:
+        """Seconds spent waiting for data so far."""
+
+    @abstractmethod
+    def data_digest(self) -> str:
+        """A digest of what decides which images a step sees."""
+
+    @abstractmethod
+    def tensors(self) -> list[Tensor]:
+        """All tensors that must be finite in a checkpoint."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """Networks and optimizers, for the checkpoint; all processes call this together."""
+
+    @abstractmethod
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore what `state` returned."""
+
+    @abstractmethod
+    def line(self, terms: dict[str, float]) -> dict[str, Any]:
+        """A line of metrics.jsonl from the means of the recorded terms, with at least `loss` and `lr`."""
+
+    @abstractmethod
+    def cures(self) -> str:
+        """What to do about a run that has diverged."""
+
+    def words(self, row: dict[str, Any]) -> str:
+        """What to show instead of the loss; nothing: the loss."""
+        return ""
+
+    def keep(self) -> None:
+        """Write the files that belong to the checkpoint just written or resumed from."""
+
+    def other_data(self) -> str:
+        """What to do where a checkpoint was written with other data."""
+        return "its images or classes are not those it was trained on; give the same --data, or begin a new run"
+
+    # -- the run -------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Make all steps. Where data, disk, memory or another process fail, raise a TrainingError that says so."""
+        if self.recipe.tensorboard and self.first:
+            self.board = TensorBoardLog(self.folder.path / "tensorboard", self.progress.step)
+        try:
+            self.steps()
+        except (DataError, OSError) as error:
+            raise TrainingError(self._stopped(error)) from error
+        except torch.OutOfMemoryError as error:
+            taken = torch.cuda.max_memory_allocated(self.device) / 2**20 if self.device.type == "cuda" else 0
+            raise TrainingError(
+                f"train: the device ran out of memory in step {self.progress.step + 1}, with {taken:,.0f} MiB in use; "
+                f"--set accumulate={2 * self.recipe.accumulate}, a smaller batch or another context; "
+                f"{self._how_to_resume()}"
+            ) from error
+        except RuntimeError as error:
+            if distributed.world_size() == 1 or not is_lost_peer(error):
+                raise
+            raise TrainingError(
+                f"train: another process ended at step {self.progress.step}, and this one cannot continue alone; "
+                f"{self._how_to_resume()}"
+            ) from error
+        finally:
+            if self.board is not None:
+                self.board.close()
+
+    def done(self, step: int, terms: dict[str, Tensor], ids: list[str]) -> None:
+        """Record the loss terms of a finished step and the images it saw."""
+        self.record.add(step, terms, ids)
+        self.progress.step = step + 1
+        self._unmeasured += self.recipe.batch
+
+    def _due(self, every: int) -> bool:
+        step = self.progress.step
+        return step > 0 and (step % every == 0 or step == self.recipe.steps)
+
+    # -- log -----------------------------------------------------------------------------------------------------
+
+    def log_if_due(self) -> None:
+        """Check the losses and write a line of the log, every `log_every` steps; on one CPU check every step."""
+        due = self._due(self.recipe.log_every)
+        if due or self._alone_on_cpu:
+            self.check_finite()
+        if due:
+            self.log()
+
+    @property
+    def _alone_on_cpu(self) -> bool:
+        """Whether reading a loss costs nothing: no device to synchronise, no other process."""
+        return distributed.world_size() == 1 and self.device.type == "cpu"
+
+    def log(self) -> None:
+        """Write the mean terms since the last line to metrics.jsonl, and the speed to timings.jsonl."""
+        values = self.record.global_values().double().mean(0).tolist()
+        terms = dict(zip(self.record.names, values, strict=True))
+        self.record.clear()
+        step = self.progress.step
+        row = self.line(terms)
+        self.progress.loss = row["loss"]
+        images_per_s, data_wait = self.lap()
+        if debugging() and not distributed.is_equal_on_all_ranks(torch.get_rng_state().to(self.device)):
+            raise TrainingError(f"train: random state diverged between ranks at step {step}")
+        if not self.first:
+            return
+        self.write(row)
+        timing = {"images_per_s": round(images_per_s, 2), "data_wait": round(data_wait, 4)}
+        self.folder.log_timing({"step": step, **timing})
+        left = (self.recipe.steps - step) * self.recipe.batch
+        remaining = left / self.clock.images_per_s if self.clock.images_per_s else 0.0
+        self.listen(StepLogged(step, row["loss"], row["lr"], images_per_s, data_wait, remaining, self.words(row)))
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Append a row to metrics.jsonl, and to TensorBoard where the recipe asks for it."""
+        self.folder.log(row)
+        if self.board is not None:
+            self.board.add(row)
+
+    def lap(self) -> tuple[float, float]:
+        """End the clock's current stretch: its images per second, and the share of its time spent on data."""
+        waited = self.waited()
+        speed = self.clock.lap(self._unmeasured, waited - self._waited)
+        self._unmeasured, self._waited = 0, waited
+        return speed
+
+    # -- divergence ----------------------------------------------------------------------------------------------
+
+    def check_finite(self) -> Tensor:
+        """The recorded terms over the global batch; raise where the loss of a step is not finite.   steps terms"""
+        values = self.record.global_values()
+        step = first_nonfinite_step(values, self.record.steps)
+        if step is None:
+            return values
+        row = values[self.record.steps.index(step)].tolist()
+        terms = ", ".join(f"{name} {value:g}" for name, value in zip(self.record.names, row, strict=True))
+        ids = gather_ids(self.record.ids_of(step))
+        images = f"; its images were {', '.join(ids)}" if ids else ""
+        raise TrainingError(f"train: the loss is not finite at step {step + 1} ({terms}){images}; {self._diverged()}")
+
+    def check_weights(self) -> None:
+        """Raise where weights or optimizer state are not finite: the loss was computed before the last update."""
+        finite = [torch.isfinite(tensor).all() for tensor in self.tensors() if tensor.is_floating_point()]
+        if not bool(torch.stack([flag.to(self.device) for flag in finite]).all()):
+            raise TrainingError(
+                f"train: the weights are not finite after step {self.progress.step}; {self._diverged()}"
+            )
+
+    def _diverged(self) -> str:
+        return f"{self.last_written()}; {self.cures()}"
+
+    def last_written(self) -> str:
+        """The last checkpoint, without advice to resume: the same settings would diverge again."""
+        if self.saved is None:
+            return "no checkpoint had been written yet"
+        return f"the last good checkpoint is {self.folder.path / checkpoint.LAST}, of step {self.saved}"
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Check that everything is finite, then write a checkpoint and the files that belong to it."""
+        self.check_finite()
+        self.check_weights()
+        if self.light and self.progress.step == self.recipe.steps:
+            if self.first:
+                self.keep()
+            self.fabric.barrier()
+            return
+        state = {
+            "recipe": digest(self.recipe),
+            "data": self.data_digest(),
+            "progress": self.progress.state(),
+            "record": self.record.state(),
+            "precision": self.fabric.strategy.precision.state_dict(),
+            "random": random_states(self.device),
+            "clock": self.clock.state(self.device, self._place),
+            **self.state(),
+        }
+        if self.first:
+            path = checkpoint.save(self.folder.path, {**state, "metrics": self.folder.sync_log()})
+            self.saved = self.progress.step
+            self.keep()  # after the checkpoint: if the run is killed in between, resuming writes them again
+            self.listen(CheckpointSaved(self.progress.step, path))
+        self.saved = self.progress.step
+        self.fabric.barrier()
+
+    def restore(self) -> bool:
+        """Load the last checkpoint; False where there is none and the run starts at step 0."""
+        loaded = checkpoint.load(self.folder.path)
+        if loaded is None:
+            if self.first:
+                self.folder.cut_log(0)
+            return False
+        if self.first:
+            for note in loaded.notes:
+                self.listen(Note(f"{note}; resuming from {loaded.path.name}"))
+        state = loaded.state
+        if state["recipe"] != digest(self.recipe):
+            raise TrainingError(f"train: {loaded.path} was written by a run of another recipe; name another folder")
+        if state["data"] != self.data_digest():
+            raise CheckpointError(f"train: {loaded.path} was written with other data: {self.other_data()}")
+        self.progress.load(state["progress"])
+        self.record.load(state["record"])
+        self.load(state)
+        self.fabric.strategy.precision.load_state_dict(state["precision"])
+        set_random_state(state["random"], self.device)
+        self.clock.load(state.get("clock", {}), self._place)  # older checkpoints have none
+        self.saved = self.progress.step
+        if self.first:
+            self.folder.cut_log(state["metrics"])
+            self.keep()
+        return True
+
+    @property
+    def _place(self) -> str:
+        """Times and memory are added to those of an earlier part of the run only if this is the same."""
+        return f"{distributed.world_size()} x {hardware_name(self.device.type)}"
+
+    def conclude(self, values: dict[str, Any]) -> None:
+        """Write the result of the finished run."""
+        if self.first:
+            self.folder.write_result(values)
+            if self.light:
+                self.folder.drop_checkpoints()
+
+    # -- stopping ------------------------------------------------------------------------------------------------
+
+    def stop_if_requested(self) -> None:
+        if self._stop_requested():
+            self.interrupt()
+
+    def _stop_requested(self) -> bool:
+        if distributed.world_size() == 1:
+            return bool(self.stop)
+        if not self._due(self.recipe.log_every):  # asking the other processes at every step would cost too much
+            return False
+        return bool(distributed.sum_over_ranks(torch.tensor(int(bool(self.stop)), device=self.device)))
+
+    def interrupt(self) -> None:
+        """Save a checkpoint and raise Interrupted."""
+        if self.progress.step != self.saved or self.progress.step == 0:
+            self.light = False  # this run will be resumed
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+            self.lap()
+            self.save()
+        raise Interrupted(f"stopped at step {self.progress.step} of {self.recipe.steps}; {self._how_to_resume()}")
+
+    def _stopped(self, error: Exception) -> str:
+        """The message for failing files. A single process first saves the last complete step if it can."""
+        reason = str(error)
+        if isinstance(error, OSError) and error.errno in DISK_FULL:  # the error of a failed write names no path
+            reason = f"the disk of {self.folder.path} is full ({error.strerror}); free some space"
+        message = f"train: stopped at step {self.progress.step} of {self.recipe.steps}: {reason}"
+        if isinstance(error, DataError) and distributed.world_size() == 1 and self.progress.step != self.saved:
+            with suppress(OSError, TrainingError):
+                self.light = False
+                self.save()
+        return f"{message}; {self._how_to_resume()}"
+
+    def _how_to_resume(self) -> str:
+        if self.saved is None:
+            return "no checkpoint had been written yet"
+        path = self.folder.path / checkpoint.LAST
+        return f"the last checkpoint is {path}, of step {self.saved}: continue with --resume"
+
+
+def is_lost_peer(error: RuntimeError) -> bool:
+    """Whether a collective failed because another process is gone."""
+    message = str(error)
+    return isinstance(error, torch.distributed.DistError) or "by peer" in message or "Broken pipe" in message
+
+
+def gather_ids(ids: list[str]) -> list[str]:
+    """The ids of all processes; all must call this together."""
+    if distributed.world_size() == 1:
+        return ids
+    gathered: list[Any] = [None] * distributed.world_size()
+    torch.distributed.all_gather_object(gathered, ids)
+    return [name for each in gathered for name in each]
