@@ -35,21 +35,21 @@ def recover(scene: Scene, *, rank: int, steps: tuple[int, ...] = (6, 100), seed:
     By Eckart and Young no matrix of rank r is nearer to the *noisy* input than the SVD; it is the yardstick here, not
     an upper bound on how near one can come to the clean matrix.
     """
-    found = [_judge("noisy", None, scene, scene.noisy, 0.0)]
+    found = [_measure_recovery("noisy", None, scene, scene.noisy, 0.0)]
     start = time.perf_counter()
     u, s, vt = torch.linalg.svd(scene.noisy, full_matrices=False)
-    found.append(_judge("svd", None, scene, u[:, :rank] * s[:rank] @ vt[:rank], time.perf_counter() - start))
+    found.append(_measure_recovery("svd", None, scene, u[:, :rank] * s[:rank] @ vt[:rank], time.perf_counter() - start))
     for name in ("nmf", "vq", "cd"):
         ham = hams.create(name, rank=rank)
         for count in steps:
             generator = torch.Generator().manual_seed(seed)
             start = time.perf_counter()
             estimate = decompose(scene.noisy[None], ham, steps=count, generator=generator).reconstruction[0]
-            found.append(_judge(name, count, scene, estimate, time.perf_counter() - start))
+            found.append(_measure_recovery(name, count, scene, estimate, time.perf_counter() - start))
     return found
 
 
-def _judge(method: str, steps: int | None, scene: Scene, estimate: Tensor, seconds: float) -> Recovery:
+def _measure_recovery(method: str, steps: int | None, scene: Scene, estimate: Tensor, seconds: float) -> Recovery:
     error = float((estimate - scene.clean).norm() / scene.clean.norm())
     before = float((scene.noisy - scene.clean).norm() / scene.clean.norm())
     return Recovery(method, steps, error, 20 * math.log10(before / error), seconds * 1e3, estimate)
@@ -69,7 +69,7 @@ class Scene(NamedTuple):
 BANDS = 64
 
 
-def patchwork(*, bands: int = BANDS, side: int = 96, rank: int = 6, noise: float = 0.25, seed: int = 0) -> Scene:
+def make_scene(*, bands: int = BANDS, side: int = 96, rank: int = 6, noise: float = 0.25, seed: int = 0) -> Scene:
     """4 x 4 striped and checked patches, each between two of `rank` smooth spectra; Gaussian noise, cut off at zero."""
     generator = torch.Generator().manual_seed(seed)
     spectra = _spectra(bands, rank)  # d r
@@ -113,7 +113,7 @@ def as_rgb(matrix: Tensor, height: int, width: int) -> Tensor:
 # The demonstration as a table, a picture and a JSON file.
 
 
-def table(found: Sequence[Recovery]) -> Table:
+def recovery_table(found: Sequence[Recovery]) -> Table:
     from rich.table import Table
 
     made = Table(
@@ -130,7 +130,7 @@ def table(found: Sequence[Recovery]) -> Table:
     return made
 
 
-def picture(scene: Scene, found: Sequence[Recovery]) -> bytes:
+def recovery_image(scene: Scene, found: Sequence[Recovery]) -> bytes:
     """Clean, noisy and all recoveries side by side, as a PNG."""
     from matplotlib.figure import Figure
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scipy import stats
 
-from hamburger.report.statistics import half_width, paired, summarise, t_quantile
+from hamburger.report.statistics import compare_paired, half_width, summarise, t_quantile
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_half_width_needs_two_values():
 
 def test_a_paired_interval_is_scipys():
     ours, theirs = {1: 0.72, 2: 0.71, 3: 0.75, 4: 0.70}, {1: 0.70, 2: 0.68, 3: 0.70, 4: 0.71, 9: 0.1}
-    found = paired(ours, theirs)
+    found = compare_paired(ours, theirs)
     test = stats.ttest_rel([ours[s] for s in (1, 2, 3, 4)], [theirs[s] for s in (1, 2, 3, 4)])
     interval = test.confidence_interval(0.95)
     assert found.n == 4
@@ -34,14 +34,14 @@ def test_a_paired_interval_is_scipys():
 
 def test_clear_means_that_zero_is_outside():
     theirs = dict.fromkeys(range(3), 0.5)
-    assert paired({0: 0.60, 1: 0.61, 2: 0.62}, theirs).clear
-    assert paired({0: 0.40, 1: 0.41, 2: 0.42}, theirs).clear
-    assert not paired({0: 0.40, 1: 0.61, 2: 0.52}, theirs).clear
+    assert compare_paired({0: 0.60, 1: 0.61, 2: 0.62}, theirs).clear
+    assert compare_paired({0: 0.40, 1: 0.41, 2: 0.42}, theirs).clear
+    assert not compare_paired({0: 0.40, 1: 0.61, 2: 0.52}, theirs).clear
 
 
 def test_few_seeds_have_no_interval():
-    assert paired({0: 1.0, 1: 1.5}, {0: 0.5, 1: 0.5}).interval is None
-    assert paired({0: 1.0}, {1: 0.5}) is None
+    assert compare_paired({0: 1.0, 1: 1.5}, {0: 0.5, 1: 0.5}).interval is None
+    assert compare_paired({0: 1.0}, {1: 0.5}) is None
     assert summarise([0.25]).deviation is None
 
 

@@ -14,7 +14,7 @@ from hamburger.tasks.sweep import Cell
 from hamburger.training.recipe import SupervisedTraining
 from hamburger.training.recipe_io import apply, digest
 from hamburger.training.run_folder import RESULT
-from hamburger_lab.ablations.grids import chosen
+from hamburger_lab.ablations.grids import select_cells
 
 # evaluations speak of the weights that the row of their training speaks of: those of the last step
 KEEP = "keep=last"
@@ -76,7 +76,7 @@ class Evaluations(AblationCell):
         return [files.get(word, word) for word in words]
 
 
-def joined(cells: Sequence[AblationCell]) -> list[AblationCell]:
+def group_evaluations(cells: Sequence[AblationCell]) -> list[AblationCell]:
     """Evaluations of one network that differ in the value of one option become one cell; others stay as they are."""
     groups: dict[object, list[AblationCell]] = {}
     for cell in cells:
@@ -97,7 +97,7 @@ def ablation_cells(
     for option, values in (("seed", list(seeds)), ("cell", list(only))):
         if len(set(values)) != len(values) or (option == "seed" and not values):
             raise OptionError(f"ablate: give each {option} once, and at least one seed, got {values}")
-    grid = chosen(name, apply(find_training(recipe), settings), only)
+    grid = select_cells(name, apply(find_training(recipe), settings), only)
     made = []
     for seed in seeds:
         for variant, found in grid.items():

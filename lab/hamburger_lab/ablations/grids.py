@@ -22,15 +22,15 @@ TESTED_STEPS = (1, 3, 6, 12, 50)
 DRAWS = (1, 2, 3)
 ATTENTIONS = ("sa-flash", "da", "nonlocal")  # those with a matrix of n x n
 RIVALS = ("baseline", "breads", *HAMS, "sa-flash", "a2", "ema", "efficient", "da")
-LOOKED_AT = 50  # images
-MEASURED = 12  # times in a training
+INSPECTED_IMAGES = 50  # images
+MEASUREMENTS = 12  # times in a training
 WIDTH = 512  # of HamNet's head where a recipe says nothing
 # what a Hamburger has where nothing is said
 DEFAULTS: dict[str, object] = {"grad": "one-step", "init": "random", "steps": 6, "temperature": 0.01}
 
 
 @dataclass(frozen=True)
-class Variant:
+class CellVariant:
     """One cell of a grid: changes to the recipe, or, with `weights`, options of `ham eval` for that cell's weights."""
 
     overrides: tuple[str, ...] = ()
@@ -46,10 +46,10 @@ class Variant:
 # what a cell of its own may say and still be the same training, but for its context, which is looked up
 HARMLESS = ("model.context", "keep=", "angles_every=")
 _COMMON = {overrides: name for name, overrides in variants(("baseline", "breads", *HAMS, *ATTENTIONS)).items()}
-Grid = dict[str, Variant]
+Grid = dict[str, CellVariant]
 
 
-def common(overrides: Sequence[str], settings: Sequence[str] | None = None) -> str | None:
+def shared_training_name(overrides: Sequence[str], settings: Sequence[str] | None = None) -> str | None:
     """The name under which several grids know a training with these settings of its context; None for any other.
 
     `settings` are those that all cells of the grid have; a cell that changes anything else in its training is no other
@@ -64,11 +64,11 @@ def common(overrides: Sequence[str], settings: Sequence[str] | None = None) -> s
 ablations: Registry[Grid] = Registry("ablation")
 
 
-def ham(recipe: SupervisedTraining, name: str, **options: object) -> Variant:
+def ham_variant(recipe: SupervisedTraining, name: str, **options: object) -> CellVariant:
     """A Hamburger with these options; a default is said only where the recipe has another."""
     said = _context_options(recipe)
     needed = {key: value for key, value in options.items() if key in said or DEFAULTS.get(key) != value}
-    return Variant(
+    return CellVariant(
         (f"model.context={name}", *(f"model.context_options.{key}={value}" for key, value in needed.items()))
     )
 
@@ -76,14 +76,16 @@ def ham(recipe: SupervisedTraining, name: str, **options: object) -> Variant:
 @ablations.register("gradient")
 def gradient(recipe: SupervisedTraining) -> Grid:
     """Table 1: what is differentiated, for each ham."""
-    return {f"{name}-{grad.replace(':', '')}": ham(recipe, name, grad=grad) for name in HAMS for grad in GRADIENTS}
+    return {
+        f"{name}-{grad.replace(':', '')}": ham_variant(recipe, name, grad=grad) for name in HAMS for grad in GRADIENTS
+    }
 
 
 @ablations.register("clip")
 def clip(recipe: SupervisedTraining) -> Grid:
     """Table 1 with the norm of the gradient held at 1: whether BPTT fails by its scale or by its direction."""
     return {
-        f"{name}-{grad}-clip": Variant((*ham(recipe, name, grad=grad).overrides, f"optim.clip={CLIP}"))
+        f"{name}-{grad}-clip": CellVariant((*ham_variant(recipe, name, grad=grad).overrides, f"optim.clip={CLIP}"))
         for name in HAMS
         for grad in ("one-step", "bptt")
     }
@@ -93,34 +95,36 @@ def clip(recipe: SupervisedTraining) -> Grid:
 def angles(recipe: SupervisedTraining) -> Grid:
     """Section 2.3 over a training by the one-step gradient: its norm and its angle to BPTT's, every twelfth."""
     _head(recipe, "angles")
-    every = max(1, recipe.steps // MEASURED)
-    return {f"{name}-angles": Variant((*ham(recipe, name).overrides, f"angles_every={every}")) for name in HAMS}
+    every = max(1, recipe.steps // MEASUREMENTS)
+    return {
+        f"{name}-angles": CellVariant((*ham_variant(recipe, name).overrides, f"angles_every={every}")) for name in HAMS
+    }
 
 
 @ablations.register("parts")
 def parts(recipe: SupervisedTraining) -> Grid:
     """Table 2: which parts of the burger are there."""
     return {
-        "baseline": Variant(("model.context=none",)),
-        "whole": ham(recipe, "nmf"),
-        "without-ham": ham(recipe, "nmf", parts="lower,upper"),
-        "without-upper": ham(recipe, "nmf", parts="lower,ham"),
-        "without-lower": ham(recipe, "nmf", parts="ham,upper"),
-        "only-ham": ham(recipe, "nmf", parts="ham"),
+        "baseline": CellVariant(("model.context=none",)),
+        "whole": ham_variant(recipe, "nmf"),
+        "without-ham": ham_variant(recipe, "nmf", parts="lower,upper"),
+        "without-upper": ham_variant(recipe, "nmf", parts="lower,ham"),
+        "without-lower": ham_variant(recipe, "nmf", parts="ham,upper"),
+        "only-ham": ham_variant(recipe, "nmf", parts="ham"),
     }
 
 
 @ablations.register("init")
 def init(recipe: SupervisedTraining) -> Grid:
     """Table 8: where the first dictionary comes from; a learned one is differentiated by BPTT."""
-    return {f"{name}-{start}": ham(recipe, name, init=start) for name in HAMS for start in INITS}
+    return {f"{name}-{start}": ham_variant(recipe, name, init=start) for name in HAMS for start in INITS}
 
 
 @ablations.register("temperature")
 def temperature(recipe: SupervisedTraining) -> Grid:
     """Table 9: how hard CD and VQ assign."""
     cells = [(name, value) for name in ("cd", "vq") for value in TEMPERATURES]
-    return {f"{name}-t{value:g}": ham(recipe, name, temperature=value) for name, value in cells}
+    return {f"{name}-t{value:g}": ham_variant(recipe, name, temperature=value) for name, value in cells}
 
 
 @ablations.register("latent")
@@ -132,9 +136,9 @@ def latent(recipe: SupervisedTraining) -> Grid:
     across = [(width, width // part) for part in (64, 32, 16, 8, 4)]
     along = [(width // part, width // part // 8) for part in (2, 4, 8)]  # d = 8 r
     narrow = [(width // part, width // 8) for part in (2, 4)]
-    cells = {f"d{d}-r{r}": ham(recipe, "nmf", inner=d, rank=r) for d, r in (*across, *along, *narrow)}
+    cells = {f"d{d}-r{r}": ham_variant(recipe, "nmf", inner=d, rank=r) for d, r in (*across, *along, *narrow)}
     if width // 8 >= 8 and not _context_options(recipe):
-        cells[f"d{width}-r{width // 8}"] = ham(recipe, "nmf")  # which it is by default
+        cells[f"d{width}-r{width // 8}"] = ham_variant(recipe, "nmf")  # which it is by default
     return cells
 
 
@@ -145,11 +149,11 @@ def steps(recipe: SupervisedTraining) -> Grid:
     for name in HAMS:
         for trained in TRAINED_STEPS:
             own = f"{name}-k{trained}"
-            grid[own] = ham(recipe, name, steps=trained)
+            grid[own] = ham_variant(recipe, name, steps=trained)
             for tested in TESTED_STEPS:
                 if tested != trained:
-                    grid[f"{own}-at{tested}"] = Variant(weights=own, evaluation=("--steps", str(tested)))
-        grid[f"{name}-k{MOST_STEPS}"] = ham(recipe, name, steps=MOST_STEPS)
+                    grid[f"{own}-at{tested}"] = CellVariant(weights=own, evaluation=("--steps", str(tested)))
+        grid[f"{name}-k{MOST_STEPS}"] = ham_variant(recipe, name, steps=MOST_STEPS)
     return grid
 
 
@@ -158,16 +162,16 @@ def dictionary(recipe: SupervisedTraining) -> Grid:
     """One stored dictionary in evaluation, always the same bits, against one drawn for every image."""
     grid: Grid = {}
     for name in HAMS:
-        grid[name] = ham(recipe, name)
+        grid[name] = ham_variant(recipe, name)
         for draw in DRAWS:
-            grid[f"{name}-drawn{draw}"] = Variant(weights=name, evaluation=("--draws", str(draw)))
+            grid[f"{name}-drawn{draw}"] = CellVariant(weights=name, evaluation=("--draws", str(draw)))
     return grid
 
 
 @ablations.register("contexts")
 def contexts(recipe: SupervisedTraining) -> Grid:
     """Tables 4 and 5 at a small scale: hams against attention."""
-    return {name: Variant(overrides) for name, overrides in variants(RIVALS).items()}
+    return {name: CellVariant(overrides) for name, overrides in variants(RIVALS).items()}
 
 
 @ablations.register("inside")
@@ -176,8 +180,8 @@ def inside(recipe: SupervisedTraining) -> Grid:
     _head(recipe, "inside")
     grid: Grid = {}
     for name, overrides in variants(("breads", *HAMS, *ATTENTIONS)).items():
-        grid[name] = Variant(overrides)
-        grid[f"{name}-inside"] = Variant(weights=name, evaluation=("--inside", str(LOOKED_AT)))
+        grid[name] = CellVariant(overrides)
+        grid[f"{name}-inside"] = CellVariant(weights=name, evaluation=("--inside", str(INSPECTED_IMAGES)))
     return grid
 
 
@@ -200,7 +204,7 @@ def _context_options(recipe: SupervisedTraining) -> dict[str, Any]:
     return dict(getattr(recipe.model, "context_options", {}))
 
 
-def chosen(name: str, recipe: SupervisedTraining, cells: Sequence[str] = ()) -> Grid:
+def select_cells(name: str, recipe: SupervisedTraining, cells: Sequence[str] = ()) -> Grid:
     """A named grid, or the named cells of it; the weights that an evaluation needs come along."""
     grid = ablations.create(name, recipe)
     for cell in cells:

@@ -12,12 +12,12 @@ from hamburger.files import check_writable, read_json_lines, write_json_lines
 from hamburger.tasks.sweep import Cell, check_grid, finished, rows
 from hamburger.training.recipe_io import digest
 from hamburger.training.run_folder import BEST, RESULT
-from hamburger_lab.ablations.cells import AblationCell, ablation_cells, joined
+from hamburger_lab.ablations.cells import AblationCell, ablation_cells, group_evaluations
 
 PLACE = "{grid}"
 
 
-class Part(NamedTuple):
+class GridPart(NamedTuple):
     """One grid: all its cells, those that have no row yet, and the file of its rows."""
 
     cells: list[AblationCell]
@@ -30,10 +30,10 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class AblationPlan:
     """Trainings that several grids have in common are run once."""
 
-    parts: list[Part]
+    parts: list[GridPart]
     out: Path
 
     @classmethod
@@ -47,7 +47,7 @@ class Plan:
         settings: Sequence[str] = (),
         only: Sequence[str] = (),
         json: str | None = None,
-    ) -> Plan:
+    ) -> AblationPlan:
         """All checked, nothing written. `json` is the file of the rows, `{grid}` in it the name of the grid."""
         if not names or len(set(names)) != len(names):
             raise OptionError(f"ablate: give each grid once, and at least one, got {list(names)}")
@@ -64,7 +64,7 @@ class Plan:
             path = None if json is None else Path(json.replace(PLACE, name))
             if path is not None:
                 check_rows(path, grid)
-            parts.append(Part(grid, grid if path is None else still_to_run(path, grid, out), path))
+            parts.append(GridPart(grid, grid if path is None else still_to_run(path, grid, out), path))
         return cls(parts, out)
 
     @property
@@ -78,7 +78,7 @@ class Plan:
     @property
     def queue(self) -> list[AblationCell]:
         """The same as processes to start: evaluations of one network together."""
-        return joined([cell for cell in self.left if not finished(cell, self.out)])
+        return group_evaluations([cell for cell in self.left if not finished(cell, self.out)])
 
     def states(self) -> Iterator[tuple[AblationCell, bool]]:
         """Every cell once, and whether it is finished."""

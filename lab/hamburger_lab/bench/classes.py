@@ -47,10 +47,10 @@ class ClassifierRow(size_sweep.SizeSweepRow):
 
 def measure(plan: ClassifierPlan, progress: Callable[[str], object] = lambda _: None) -> Iterator[ClassifierRow]:
     """A row per size and context."""
-    return size_sweep.measure(plan, Classifiers, progress)
+    return size_sweep.measure(plan, ClassifierRace, progress)
 
 
-class WithLoss(nn.Module):
+class ClassifierWithLoss(nn.Module):
     """A classifier that gives its loss, as networks of other tasks do."""
 
     def __init__(self, net: nn.Module) -> None:
@@ -61,7 +61,7 @@ class WithLoss(nn.Module):
         return {"cross_entropy": F.cross_entropy(self.net(images).float(), labels)}
 
 
-class Classifiers(size_sweep.SizedContest):
+class ClassifierRace(size_sweep.SizeSweepRace):
     """On random images of one size."""
 
     row = ClassifierRow
@@ -81,7 +81,7 @@ class Classifiers(size_sweep.SizedContest):
             **plan.variants[context],
         )
         self.watch(context, net.net, plan.after)
-        return WithLoss(net)
+        return ClassifierWithLoss(net)
 
     def step(self, net: nn.Module) -> TrainingStep:
         return TrainingStep(self.plan, net, self.images, self.labels)

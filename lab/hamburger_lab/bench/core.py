@@ -12,9 +12,9 @@ from torch import Tensor
 
 from hamburger.environment import Environment
 from hamburger.errors import OptionError, check_choice, check_count, check_seed
-from hamburger_lab.bench import authors_reference, backend, rivals
-from hamburger_lab.bench.gate import GateError
-from hamburger_lab.bench.rivals import HEADS, MODES, Problem, Solver
+from hamburger_lab.bench import authors_reference, common, rivals
+from hamburger_lab.bench.common import GateError
+from hamburger_lab.bench.rivals import HEADS, MODES, DecompositionInputs, Solver
 from hamburger_lab.bench.timing import Contender, race
 
 OURS, AUTHORS, SKLEARN, ATTENTION = "hamburger", "authors-eager", "sklearn", "sdpa"
@@ -90,7 +90,7 @@ class CoreRow:
     date: str
 
 
-def problems(plan: CorePlan, n: int) -> Iterator[dict[str, Problem]]:
+def draw_problems(plan: CorePlan, n: int) -> Iterator[dict[str, DecompositionInputs]]:
     """Endless fresh inputs, one problem per ham: normal, its absolute value for a ham that needs x >= 0."""
     generator = torch.Generator(plan.device).manual_seed(plan.seed + n)
     shape = (plan.batch, plan.dim, n)
@@ -103,11 +103,11 @@ def problems(plan: CorePlan, n: int) -> Iterator[dict[str, Problem]]:
         for name in plan.hams:
             ham = rivals.authors_ham(name, plan.rank)
             x = signed.abs() if ham.nonnegative else signed
-            made[name] = Problem(x, ham.draw(plan.batch, plan.dim, like=x, generator=generator), grad)
+            made[name] = DecompositionInputs(x, ham.draw(plan.batch, plan.dim, like=x, generator=generator), grad)
         yield made
 
 
-def check_equal(ham: str, mode: str, ours: Tensor, theirs: Tensor, dtype: str) -> None:
+def check_equal_results(ham: str, mode: str, ours: Tensor, theirs: Tensor, dtype: str) -> None:
     """The gate: raise unless both results agree up to rounding."""
     error = float((ours - theirs).norm() / theirs.norm())
     if not error <= TOLERANCE[dtype]:  # NaN must not pass
@@ -117,28 +117,28 @@ def check_equal(ham: str, mode: str, ours: Tensor, theirs: Tensor, dtype: str) -
         )
 
 
-def gate(plan: CorePlan, ours: Mapping[str, Solver], theirs: Mapping[str, Solver]) -> None:
+def check_against_authors(plan: CorePlan, ours: Mapping[str, Solver], theirs: Mapping[str, Solver]) -> None:
     """Values and gradients of every ham, at the smallest and the largest size."""
     for n in sorted({min(plan.sizes), max(plan.sizes)}):
-        inputs = next(problems(plan, n))
+        inputs = next(draw_problems(plan, n))
         for ham in plan.hams:
             for mode, evaluate in MODES.items():
                 found, expected = (evaluate(inputs[ham], solvers[ham]) for solvers in (ours, theirs))
-                check_equal(ham, mode, found, expected, plan.dtype)
+                check_equal_results(ham, mode, found, expected, plan.dtype)
 
 
 def measure(plan: CorePlan, after_round: Callable[[], object] = lambda: None) -> list[CoreRow]:
     """Pass the gate, then race. All hams and rivals of one size and mode run interleaved."""
-    ours = {ham: rivals.library(ham, plan.rank, plan.steps) for ham in plan.hams}
-    theirs = {ham: rivals.authors(ham, plan.steps) for ham in plan.hams}
-    gate(plan, ours, theirs)
+    ours = {ham: rivals.library_solver(ham, plan.rank, plan.steps) for ham in plan.hams}
+    theirs = {ham: rivals.authors_solver(ham, plan.steps) for ham in plan.hams}
+    check_against_authors(plan, ours, theirs)
     environment = asdict(Environment.here(plan.device))
     rows: list[CoreRow] = []
     for n in plan.sizes:
         for mode in MODES:
-            fresh = problems(plan, n)
+            fresh = draw_problems(plan, n)
             timings = race(
-                _starters(plan, mode, ours, theirs),
+                _contenders(plan, mode, ours, theirs),
                 lambda fresh=fresh: next(fresh),  # type: ignore[misc]
                 repeats=plan.repeats,
                 warmup=WARMUP,
@@ -153,7 +153,7 @@ def measure(plan: CorePlan, after_round: Callable[[], object] = lambda: None) ->
                         CoreRow(
                             ham=ham,
                             contender=name,
-                            backend=backend.asked(),
+                            backend=common.requested_backend(),
                             b=plan.batch,
                             d=plan.dim,
                             n=n,
@@ -175,24 +175,24 @@ def measure(plan: CorePlan, after_round: Callable[[], object] = lambda: None) ->
 ANY = "any"  # attention is no ham: one measurement is compared with each of them
 
 
-def _starters(
+def _contenders(
     plan: CorePlan, mode: str, ours: Mapping[str, Solver], theirs: Mapping[str, Solver]
 ) -> dict[tuple[str, str], Contender]:
     """Contenders by (ham, name), each picking its ham's problem."""
 
     def of(ham: str, contender: Contender) -> Contender:
-        def prepare(inputs: dict[str, Problem]) -> tuple[Any, ...]:
+        def prepare(inputs: dict[str, DecompositionInputs]) -> tuple[Any, ...]:
             return contender.prepare(inputs[ham])
 
         return Contender(prepare, contender.run)
 
     starters: dict[tuple[str, str], Contender] = {}
     for ham in plan.hams:
-        starters[ham, OURS] = of(ham, rivals.contender(ours[ham], mode))
-        starters[ham, AUTHORS] = of(ham, rivals.contender(theirs[ham], mode))
+        starters[ham, OURS] = of(ham, rivals.solver_contender(ours[ham], mode))
+        starters[ham, AUTHORS] = of(ham, rivals.solver_contender(theirs[ham], mode))
         # part of an extra of its own: without it the race is run without it
         if ham == "nmf" and mode == "infer" and plan.device == "cpu" and find_spec("sklearn"):
-            starters[ham, SKLEARN] = of(ham, rivals.sklearn_nmf(plan.steps))
+            starters[ham, SKLEARN] = of(ham, rivals.sklearn_contender(plan.steps))
     if mode == "infer":
-        starters[ANY, ATTENTION] = of(plan.hams[0], rivals.attention())
+        starters[ANY, ATTENTION] = of(plan.hams[0], rivals.attention_contender())
     return starters

@@ -29,23 +29,23 @@ class DetectorPlan(size_sweep.SizeSweepPlan):
 
 def measure(plan: DetectorPlan, progress: Callable[[str], object] = lambda _: None) -> Iterator[SizeSweepRow]:
     """A row per size and context."""
-    return size_sweep.measure(plan, Detectors, progress, steady=False)
+    return size_sweep.measure(plan, DetectorRace, progress, steady=False)
 
 
-class Detectors(size_sweep.SizedContest):
+class DetectorRace(size_sweep.SizeSweepRace):
     """On generated scenes of one size."""
 
     def __init__(self, plan: DetectorPlan, size: int) -> None:
         from hamburger.detection.data.batches import SceneBatches
-        from hamburger.detection.data.shapes import Shapes
+        from hamburger.detection.data.shapes import ShapesSet
 
         super().__init__(plan, size)
-        scenes = Shapes("train", size=size, length=plan.batch, seed=plan.seed)
+        scenes = ShapesSet("train", size=size, length=plan.batch, seed=plan.seed)
         [self.batch] = SceneBatches(scenes, batch=plan.batch, crop=size, device=plan.device, resident="no").at(0)
         self.classes = len(scenes.classes)
 
     def create(self, context: str) -> nn.Module:
-        from hamburger.detection.model import create_detector, places
+        from hamburger.detection.model import create_detector, resolve_places
 
         plan = self.plan
         net = create_detector(
@@ -57,7 +57,7 @@ class Detectors(size_sweep.SizedContest):
             **plan.variants[context],
             **plan.options,
         )
-        self.watch(context, net.net, places(plan.after)[0])
+        self.watch(context, net.net, resolve_places(plan.after)[0])
         return net
 
     def step(self, net: nn.Module) -> TrainingStep:

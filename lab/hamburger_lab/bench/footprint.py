@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 MIB = 2**20
 
 
-def counts(build: Callable[[], nn.Module], shape: tuple[int, ...]) -> tuple[int, int]:
+def count_params_and_macs(build: Callable[[], nn.Module], shape: tuple[int, ...]) -> tuple[int, int]:
     """Parameters, and multiply-adds of one evaluation by torch's counter: products and convolutions, nothing else.
 
     On the meta device: shapes only, so a 16,384 x 16,384 product costs no time, and attention is the two products it

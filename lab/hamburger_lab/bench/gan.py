@@ -28,14 +28,13 @@ from hamburger.errors import (
     check_seed,
     did_you_mean,
 )
-from hamburger.generation.gan_steps import adam, discriminator_move, generator_move
-from hamburger.generation.graphed_step import WARMUP as BEFORE_RECORDING
-from hamburger.generation.graphed_step import Replayed
+from hamburger.generation.gan_steps import EAGER_STEPS as BEFORE_RECORDING
+from hamburger.generation.gan_steps import GraphedStep, compute_discriminator_terms, compute_generator_loss, create_adam
 from hamburger.generation.networks.create import Gan, create_gan
 from hamburger.generation.recipe import GanOptim
-from hamburger_lab.bench import backend, footprint
-from hamburger_lab.bench.network import DTYPES, flags_of_training, tf32
-from hamburger_lab.bench.timing import Timing, clock
+from hamburger_lab.bench import common, footprint
+from hamburger_lab.bench.network import DTYPES, describe_tf32, training_flags
+from hamburger_lab.bench.timing import Timing, time_call
 
 # name of the row: context and its options, in one family of networks
 CONTENDERS: dict[str, tuple[str | None, dict[str, Any]]] = {
@@ -49,7 +48,7 @@ CONTENDERS: dict[str, tuple[str | None, dict[str, Any]]] = {
 }
 NONE, REFERENCE = "none", "ylg"
 WARMUP = 3
-STEP, MAKER, JUDGE = "step", "generator", "discriminator"  # what is timed
+STEP, GENERATOR, DISCRIMINATOR = "step", "generator", "discriminator"  # what is timed
 
 
 @dataclass(frozen=True)
@@ -129,14 +128,14 @@ class GanStepRow:
     date: str
 
 
-class Game:
+class GanStep:
     """One step of training on random images: a move of the discriminator, one of the generator, Adam for both."""
 
     def __init__(self, plan: GanStepPlan, networks: Gan) -> None:
         self.plan = plan
         self.generator, self.discriminator = (self._laid(net.train().to(plan.device)) for net in networks)
         rates = ((self.generator, 1e-4), (self.discriminator, 4e-4))
-        self.optimizers = [adam(net, GanOptim(), rate, capturable=plan.graph) for net, rate in rates]
+        self.optimizers = [create_adam(net, GanOptim(), rate, capturable=plan.graph) for net, rate in rates]
         random_numbers = torch.Generator(plan.device).manual_seed(plan.seed)
         shape = (plan.batch, 3, plan.resolution, plan.resolution)
         images = 2 * torch.rand(shape, generator=random_numbers, device=plan.device) - 1
@@ -157,14 +156,14 @@ class Game:
         with self.autocast():
             with torch.no_grad():
                 made = self.generator(z, y)
-            loss = discriminator_move(self.discriminator, self.real, made, y)["discriminator"]
+            loss = compute_discriminator_terms(self.discriminator, self.real, made, y)["discriminator"]
         loss.backward()
         of_judge.step()
         of_judge.zero_grad(set_to_none=True)
         self.discriminator.requires_grad_(False)
         z, y = self._draw()
         with self.autocast():
-            answer = generator_move(self.discriminator, self.generator(z, y), y)
+            answer = compute_generator_loss(self.discriminator, self.generator(z, y), y)
         answer.backward()
         self.discriminator.requires_grad_(True)
         of_maker.step()
@@ -185,10 +184,10 @@ class Game:
         return [*held, *(value for value in states if isinstance(value, Tensor)), *self.real]
 
 
-class Module:
+class ContextModule:
     """The context by itself where it stands, forward and backward in training mode; its gate open, as in training."""
 
-    def __init__(self, game: Game, net: Any, b: int, *, classes: bool) -> None:
+    def __init__(self, game: GanStep, net: Any, b: int, *, classes: bool) -> None:
         plan = game.plan
         self.module, self.autocast = net.context, game.autocast
         channels, size = context_shape(net)
@@ -227,14 +226,14 @@ def context_shape(net: Any) -> tuple[int, int]:
     return seen[0]
 
 
-def recorded(call: Callable[[], Any]) -> Callable[[], Any]:
+def record_graph(call: Callable[[], Any]) -> Callable[[], Any]:
     """The same work by replay, as a recipe with `graph` trains."""
 
     def step(_: object) -> dict[str, Tensor]:
         call()
         return {}
 
-    replayed = Replayed(step)
+    replayed = GraphedStep(step)
     for _ in range(BEFORE_RECORDING + 1):
         replayed(())
     return lambda: replayed(())
@@ -242,15 +241,15 @@ def recorded(call: Callable[[], Any]) -> Callable[[], Any]:
 
 def measure(plan: GanStepPlan, progress: Callable[[str], object] = lambda _: None) -> list[GanStepRow]:
     """A row per context. All games stay on the device; every round plays each, and its modules, in shuffled order."""
-    with flags_of_training(plan.device):
-        field = Field(plan)
+    with training_flags(plan.device):
+        field = GanRace(plan)
         for context in plan.contexts:
             progress(context)
             field.enter(context)
         return field.rows(field.race(progress))
 
 
-class Field:
+class GanRace:
     def __init__(self, plan: GanStepPlan) -> None:
         self.plan = plan
         self.calls: dict[tuple[str, str], Callable[[], Any]] = {}
@@ -276,7 +275,7 @@ class Field:
                 nn.init.constant_(net.context.gate, 0.1)  # closed, nothing behind it would be worth computing
         self.parameters[context] = sum(p.numel() for net in networks for p in net.parameters())
         try:
-            game = Game(plan, networks)
+            game = GanStep(plan, networks)
             loss = torch.tensor(0.0)
             for _ in range(WARMUP):
                 loss = game()
@@ -286,11 +285,11 @@ class Field:
             self.peaks[context] = footprint.peak_mib(game, game.resident(), plan.device)
             calls: dict[str, Callable[[], Any]] = {STEP: game}
             if name is not None:
-                calls[MAKER] = Module(game, game.generator, plan.batch, classes=True)
-                calls[JUDGE] = Module(game, game.discriminator, 2 * plan.batch, classes=False)
+                calls[GENERATOR] = ContextModule(game, game.generator, plan.batch, classes=True)
+                calls[DISCRIMINATOR] = ContextModule(game, game.discriminator, 2 * plan.batch, classes=False)
             for what, call in calls.items():
                 call()
-                self.calls[context, what] = recorded(call) if plan.graph else call
+                self.calls[context, what] = record_graph(call) if plan.graph else call
         except torch.OutOfMemoryError:
             self.full(context)
 
@@ -315,7 +314,7 @@ class Field:
                     if key not in self.calls:
                         continue
                     try:
-                        elapsed = clock(self.calls[key], (), self.plan.device)
+                        elapsed = time_call(self.calls[key], (), self.plan.device)
                     except torch.OutOfMemoryError:
                         self.full(key[0])
                         continue
@@ -334,16 +333,16 @@ class Field:
         for context in plan.contexts:
             steps = samples.get((context, STEP))
             timing = Timing.of(steps) if steps else None
-            alone = [samples.get((context, place)) for place in (MAKER, JUDGE)]
+            alone = [samples.get((context, place)) for place in (GENERATOR, DISCRIMINATOR)]
             rows.append(
                 GanStepRow(
                     context=context,
-                    backend=backend.asked(),
+                    backend=common.requested_backend(),
                     resolution=plan.resolution,
                     width=plan.width,
                     batch=plan.batch,
                     dtype=plan.dtype,
-                    tf32=tf32(plan.device),
+                    tf32=describe_tf32(plan.device),
                     channels_last=plan.channels_last,
                     graph=plan.graph,
                     parameters=self.parameters[context],
@@ -372,7 +371,7 @@ class Field:
         return statistics.median(one - other for one, other in zip(mine, bare, strict=True))
 
     def _module(self, samples: dict[tuple[str, str], list[float]], context: str) -> float | None:
-        alone = [samples.get((context, place)) for place in (MAKER, JUDGE)]
+        alone = [samples.get((context, place)) for place in (GENERATOR, DISCRIMINATOR)]
         return None if not all(alone) else sum(statistics.median(each) for each in alone if each)
 
 

@@ -99,7 +99,7 @@ class GradientRow:
     date: str
 
 
-def pulled(problem: bench.Problem, x: Tensor, grad: str) -> Tensor | None:
+def input_gradient(problem: bench.HamProblem, x: Tensor, grad: str) -> Tensor | None:
     """dL/dx, or None where the strategy refuses: then all of its work has been done too.   b d n   ->   b d n"""
     x = x.detach().requires_grad_()
     out = run(x, problem.ham, steps=problem.steps, grad=as_gradient(grad), bases=problem.bases, backend="plain")
@@ -115,15 +115,17 @@ def measure(plan: GradientPlan, before: Callable[[str], object] = lambda what: N
     with bench.precision("float32"):
         for n, steps, name in itertools.product(plan.sizes, plan.steps, plan.hams):
             before(f"{name} n={n:,} K={steps}")
-            yield from _raced(plan, bench.Problem(plan.alone(n, steps), name, n, torch.float32), name, n, environment)
+            yield from _race_gradients(
+                plan, bench.HamProblem(plan.alone(n, steps), name, n, torch.float32), name, n, environment
+            )
 
 
-def _raced(
-    plan: GradientPlan, problem: bench.Problem, name: str, n: int, environment: dict[str, object]
+def _race_gradients(
+    plan: GradientPlan, problem: bench.HamProblem, name: str, n: int, environment: dict[str, object]
 ) -> Iterator[GradientRow]:
     turns = itertools.cycle(problem.inputs)
     first = problem.inputs[0]
-    calls = {grad: partial(pulled, problem, grad=grad) for grad in plan.gradients}
+    calls = {grad: partial(input_gradient, problem, grad=grad) for grad in plan.gradients}
     contenders = {grad: Contender(lambda x: (x,), call) for grad, call in calls.items()}
     times = race(contenders, lambda: next(turns), repeats=plan.repeats, device=plan.device)
     for grad, timing in times.items():
@@ -148,7 +150,7 @@ def _raced(
         )
 
 
-def table(rows: Sequence[GradientRow]) -> Table:
+def gradients_table(rows: Sequence[GradientRow]) -> Table:
     from rich.table import Table
 
     first = rows[0]

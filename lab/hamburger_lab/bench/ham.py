@@ -15,11 +15,11 @@ from hamburger.environment import Environment
 from hamburger.errors import OptionError, check_choice, check_count, check_seed
 from hamburger.hams import Ham, hams, one_step
 from hamburger.hams.decompose import run
-from hamburger.hams.fused import why_not
-from hamburger_lab.bench.case import TOLERANCE, block
-from hamburger_lab.bench.gate import GateError
-from hamburger_lab.bench.roofline import Rates, floor_ms
-from hamburger_lab.bench.timing import Timing, clock
+from hamburger.kernels.dispatch import why_not_fused
+from hamburger_lab.bench.common import GateError
+from hamburger_lab.bench.roofline import DeviceRates, floor_ms
+from hamburger_lab.bench.timed_module import TOLERANCE, calls_per_sample
+from hamburger_lab.bench.timing import Timing, time_call
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -34,7 +34,7 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
-ALLOWED = TOLERANCE | {"float16": TOLERANCE["tf32"]}  # as many digits
+TOLERANCES = TOLERANCE | {"float16": TOLERANCE["tf32"]}  # as many digits
 GATE_N = 1000  # positions in the gate's problem, at most
 INPUTS = 3  # in turn: one alone would sit in the cache
 
@@ -78,7 +78,8 @@ class HamAlonePlan:
             return
         for ham, dtype in itertools.product(self.hams, self.dtypes):
             x = torch.empty(1, 1, 1, dtype=DTYPES[dtype], device=self.device)
-            reason = why_not(x, hams.create(ham, rank=self.rank), one_step, None)
+            value = hams.create(ham, rank=self.rank)
+            reason = why_not_fused(value.fused_spec(), x, value, one_step, one_step=True)
             if reason is not None:
                 raise OptionError(f"bench ham: backend 'fused' cannot run here: {reason}; take --backends plain")
 
@@ -117,7 +118,7 @@ class HamAloneRow:
     date: str
 
 
-class Problem:
+class HamProblem:
     """One ham on one backend, with inputs that take turns."""
 
     def __init__(self, plan: HamAlonePlan, name: str, n: int, dtype: torch.dtype) -> None:
@@ -151,10 +152,10 @@ class Problem:
         call, x = getattr(self, mode), self.inputs[0]
         expected, found = call(x.double(), "plain"), call(x, backend).double()
         error = float((found - expected).norm() / expected.norm())
-        if not error <= ALLOWED[dtype]:  # NaN must not pass
+        if not error <= TOLERANCES[dtype]:  # NaN must not pass
             raise GateError(
                 f"bench ham: {type(self.ham).__name__} ({backend}, {mode}) differs from float64 by {error:.2g} "
-                f"relative, more than {ALLOWED[dtype]:g} in {dtype}; no time is reported for a wrong answer"
+                f"relative, more than {TOLERANCES[dtype]:g} in {dtype}; no time is reported for a wrong answer"
             )
 
     def ms(self, backend: str, mode: str, repeats: int) -> Timing:
@@ -167,9 +168,9 @@ class Problem:
             return call(xs[-1], backend)
 
         def once(calls: int) -> float:
-            return clock(back_to_back, ([next(turns) for _ in range(calls)],), self.device) / calls
+            return time_call(back_to_back, ([next(turns) for _ in range(calls)],), self.device) / calls
 
-        calls = block(min(once(1) for _ in range(3)))
+        calls = calls_per_sample(min(once(1) for _ in range(3)))
         return Timing.of([once(calls) for _ in range(repeats)])
 
 
@@ -178,10 +179,10 @@ def measure(plan: HamAlonePlan, before: Callable[[str], object] = lambda what: N
     environment = asdict(Environment.here(plan.device))
     for dtype in plan.dtypes:
         with precision(dtype):
-            rates = Rates.here(plan.device, DTYPES[dtype])
+            rates = DeviceRates.here(plan.device, DTYPES[dtype])
             for n, name in itertools.product(plan.sizes, plan.hams):
-                small = Problem(plan, name, min(n, GATE_N), DTYPES[dtype])
-                problem = Problem(plan, name, n, DTYPES[dtype])
+                small = HamProblem(plan, name, min(n, GATE_N), DTYPES[dtype])
+                problem = HamProblem(plan, name, n, DTYPES[dtype])
                 for mode, backend in itertools.product(plan.modes, plan.backends):
                     before(f"{name} {backend} {mode} n={n:,} {dtype}")
                     small.gate(backend, mode, dtype)
@@ -221,7 +222,7 @@ def precision(dtype: str) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def table(rows: Sequence[HamAloneRow]) -> Table:
+def ham_table(rows: Sequence[HamAloneRow]) -> Table:
     from rich.table import Table
 
     first = rows[0]

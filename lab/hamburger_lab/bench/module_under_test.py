@@ -12,15 +12,15 @@ from torch import Tensor, nn
 
 from hamburger.errors import HamburgerError
 from hamburger_lab.bench import footprint
-from hamburger_lab.bench.case import FORMATS, Setting, agree
-from hamburger_lab.bench.gate import GateError
+from hamburger_lab.bench.common import GateError
 from hamburger_lab.bench.table3_names import COMPILED, builders
+from hamburger_lab.bench.timed_module import FORMATS, BenchSetting, check_agreement
 
 GATE_SIZE = 16  # h and w of the gate's image
 REFUSALS = (HamburgerError, GateError, RuntimeError)  # what makes a row a dash and not the sweep an end
 
 
-def reason(error: Exception) -> str:
+def refusal_reason(error: Exception) -> str:
     if isinstance(error, torch.OutOfMemoryError):
         return "out of memory"
     first, *_ = str(error).splitlines() or [type(error).__name__]
@@ -28,7 +28,7 @@ def reason(error: Exception) -> str:
 
 
 @dataclass(frozen=True)
-class Counts:
+class ModuleCounts:
     """None where they could not be counted."""
 
     params: int | None = None
@@ -36,13 +36,13 @@ class Counts:
     refused: str = ""
 
 
-class Subject:
+class ModuleUnderTest:
     """Built once, counted once a size, gated once a dtype."""
 
     def __init__(self, name: str, channels: int, device: str, seed: int) -> None:
         self.name, self.channels, self.device, self.seed = name, channels, device, seed
         self.compiled = name.endswith(COMPILED)
-        self._counts: dict[tuple[int, ...], Counts] = {}
+        self._counts: dict[tuple[int, ...], ModuleCounts] = {}
         self._refusals: dict[str, str] = {}
 
     @functools.cached_property
@@ -58,20 +58,20 @@ class Subject:
         return made
 
     @functools.cached_property
-    def references(self) -> list[Reference]:
-        return [Reference(build().eval(), self.channels, self.device, self.seed) for build in self.ways.values()]
+    def references(self) -> list[Float64Reference]:
+        return [Float64Reference(build().eval(), self.channels, self.device, self.seed) for build in self.ways.values()]
 
-    def counts(self, shape: tuple[int, ...]) -> Counts:
+    def counts(self, shape: tuple[int, ...]) -> ModuleCounts:
         """Of the first way; all ways have the same."""
         if shape not in self._counts:
             build = next(iter(builders(self.name, self.channels).values()))
             try:
-                self._counts[shape] = Counts(*footprint.counts(build, shape))
+                self._counts[shape] = ModuleCounts(*footprint.count_params_and_macs(build, shape))
             except REFUSALS as error:
-                self._counts[shape] = Counts(refused=reason(error))
+                self._counts[shape] = ModuleCounts(refused=refusal_reason(error))
         return self._counts[shape]
 
-    def refusal(self, setting: Setting, formats: Sequence[str]) -> str:
+    def refusal(self, setting: BenchSetting, formats: Sequence[str]) -> str:
         """Why it is not run in a dtype: these options cannot build it, or the gate keeps it out. Empty where it is."""
         if setting.dtype not in self._refusals:
             try:
@@ -79,11 +79,11 @@ class Subject:
                     reference.gate(setting, formats)
                 self._refusals[setting.dtype] = ""
             except REFUSALS as error:
-                self._refusals[setting.dtype] = reason(error)
+                self._refusals[setting.dtype] = refusal_reason(error)
         return self._refusals[setting.dtype]
 
 
-class Reference:
+class Float64Reference:
     """What a module adds to its input, zero gates opened, in float64 on a small image.
 
     Its gate shows that this device, precision and memory format compute the formula; that the formula is its paper's,
@@ -106,9 +106,9 @@ class Reference:
         with torch.no_grad():
             return (self.module(x) - x).double()
 
-    def gate(self, setting: Setting, formats: Sequence[str]) -> None:
+    def gate(self, setting: BenchSetting, formats: Sequence[str]) -> None:
         for name in formats:
             self.module.to(memory_format=FORMATS[name])
             with setting.autocast():
                 found = self.added(self.x.contiguous(memory_format=FORMATS[name]))
-            agree(setting, found, self.expected, f"{name} differs from float64")
+            check_agreement(setting, found, self.expected, f"{name} differs from float64")

@@ -17,8 +17,8 @@ from torch.utils._pytree import tree_leaves
 
 from hamburger.environment import Environment
 from hamburger.errors import OptionError, check_choice, check_count, check_seed
-from hamburger_lab.bench import backend, footprint
-from hamburger_lab.bench.timing import Timing, clock
+from hamburger_lab.bench import common, footprint
+from hamburger_lab.bench.timing import Timing, time_call
 
 DTYPES = ("float32", "bfloat16")
 WARMUP = 3  # steps of each network before anything is measured: handles, workspaces, algorithms
@@ -43,7 +43,7 @@ class NetworkPlan:
     def __post_init__(self) -> None:
         for option in ("num_classes", "crop"):
             check_count("bench network", option, getattr(self, option), least=1)
-        check_race("bench network", self)
+        check_race_plan("bench network", self)
 
     @property
     def stages(self) -> int:
@@ -51,7 +51,7 @@ class NetworkPlan:
         return len(self.variants) + 1 + self.repeats
 
 
-class Race(Protocol):
+class RacePlan(Protocol):
     """What a race needs to know of its plan."""
 
     @property
@@ -68,7 +68,7 @@ class Race(Protocol):
     def seed(self) -> int: ...
 
 
-def check_race(call: str, plan: Race) -> None:
+def check_race_plan(call: str, plan: RacePlan) -> None:
     if not plan.variants:
         raise OptionError(f"{call}: give at least one context")
     check_count(call, "batch", plan.batch, least=1)
@@ -80,7 +80,7 @@ def check_race(call: str, plan: Race) -> None:
         raise OptionError(f"{call}: there is no CUDA device here; take --device cpu")
 
 
-def random_batch(plan: Race, side: int, classes: int, labels: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+def random_batch(plan: RacePlan, side: int, classes: int, labels: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Images b 3 side side, channels last, and labels of that shape."""
     generator = torch.Generator(plan.device).manual_seed(plan.seed)
     images = torch.randn((plan.batch, 3, side, side), generator=generator, device=plan.device)
@@ -120,7 +120,7 @@ class NetworkRow:
 
 
 @contextlib.contextmanager
-def flags_of_training(device: str, *, steady: bool = True) -> Iterator[None]:
+def training_flags(device: str, *, steady: bool = True) -> Iterator[None]:
     """What `ham train` sets for the device, put back afterwards. It leaves TF32 as torch has it; rows say how."""
     before = torch.backends.cudnn.benchmark
     if device == "cuda":
@@ -131,7 +131,7 @@ def flags_of_training(device: str, *, steady: bool = True) -> Iterator[None]:
         torch.backends.cudnn.benchmark = before
 
 
-def tf32(device: str) -> str:
+def describe_tf32(device: str) -> str:
     flags = {"products": torch.backends.cuda.matmul.allow_tf32, "convolutions": torch.backends.cudnn.allow_tf32}
     return " and ".join(name for name, allowed in flags.items() if allowed and device == "cuda") or "off"
 
@@ -140,7 +140,7 @@ class TrainingStep:
     """Forward, backward and an SGD step on the same images again, as training runs them: autocast, and as a rule
     channels last."""
 
-    def __init__(self, plan: Race, net: nn.Module, images: Any, labels: Any, *, channels_last: bool = True) -> None:
+    def __init__(self, plan: RacePlan, net: nn.Module, images: Any, labels: Any, *, channels_last: bool = True) -> None:
         self.images, self.labels = images, labels
         layout = torch.channels_last if channels_last else torch.preserve_format
         self.net = net.train().to(plan.device, memory_format=layout)  # type: ignore[call-overload]
@@ -169,15 +169,15 @@ def measure(plan: NetworkPlan, progress: Callable[[str], object] = lambda _: Non
     """A row per context. All networks stay on the device, and every round steps each of them once, in shuffled order:
     a busy neighbour or a warming chip then slows all of them. Their peak memory is measured before, one by one.
     """
-    with flags_of_training(plan.device):
-        field = Field(plan)
+    with training_flags(plan.device):
+        field = SegmentationRace(plan)
         return field.rows(field.measured(progress))
 
 
-class Contest(ABC):
+class NetworkRace(ABC):
     """The networks of one measurement, and what became of each."""
 
-    def __init__(self, plan: Race) -> None:
+    def __init__(self, plan: RacePlan) -> None:
         self.plan: Any = plan
         self.steps: dict[str, TrainingStep] = {}
         self.params: dict[str, int] = {}
@@ -235,7 +235,7 @@ class Contest(ABC):
                 shuffle(order)
                 for context in order:
                     try:
-                        elapsed = clock(self.steps[context], (), self.plan.device)
+                        elapsed = time_call(self.steps[context], (), self.plan.device)
                     except torch.OutOfMemoryError:
                         self.full(context)
                         continue
@@ -261,11 +261,11 @@ class Contest(ABC):
                 found["ratio"] = round(statistics.median(mine / its for mine, its in pairs), 4)
         return {
             "context": context,
-            "backend": backend.asked(),
+            "backend": common.requested_backend(),
             "backbone": plan.backbone,
             "batch": plan.batch,
             "dtype": plan.dtype,
-            "tf32": tf32(plan.device),
+            "tf32": describe_tf32(plan.device),
             "cudnn_benchmark": torch.backends.cudnn.benchmark,
             "params": self.params[context],
             **found,
@@ -277,7 +277,7 @@ class Contest(ABC):
         }
 
 
-class Field(Contest):
+class SegmentationRace(NetworkRace):
     """Segmentation networks."""
 
     def __init__(self, plan: NetworkPlan) -> None:

@@ -14,13 +14,13 @@ import torch
 
 from hamburger.environment import Environment
 from hamburger.errors import OptionError, check_choice, check_count, check_seed
-from hamburger_lab.bench import backend
+from hamburger_lab.bench import common
 from hamburger_lab.bench.autotune import MODES
-from hamburger_lab.bench.case import DTYPES, Case, Setting
-from hamburger_lab.bench.gate import GateError
-from hamburger_lab.bench.module_under_test import Subject
-from hamburger_lab.bench.table3 import image
-from hamburger_lab.bench.table3_names import names
+from hamburger_lab.bench.common import GateError
+from hamburger_lab.bench.module_under_test import ModuleUnderTest
+from hamburger_lab.bench.table3 import image_shape
+from hamburger_lab.bench.table3_names import module_names
+from hamburger_lab.bench.timed_module import DTYPES, BenchSetting, TimedModule
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -42,7 +42,7 @@ class ProfilePlan:
 
     def __post_init__(self) -> None:
         for option, given, known in (
-            ("module", self.modules, tuple(names())),
+            ("module", self.modules, tuple(module_names())),
             ("mode", self.modes, MODES),
             ("dtype", (self.dtype,), DTYPES),
         ):
@@ -95,21 +95,21 @@ def measure(plan: ProfilePlan, progress: Callable[[str], object] = lambda _: Non
     if not torch.cuda.is_available():
         raise OptionError("bench profile: kernels are those of a CUDA device, and there is none here")
     environment = asdict(Environment.here("cuda"))
-    setting = Setting("cuda", plan.dtype, plan.seed)
+    setting = BenchSetting("cuda", plan.dtype, plan.seed)
     with setting.precision():
-        subjects = [Subject(name, plan.channels, "cuda", plan.seed) for name in plan.modules]
+        subjects = [ModuleUnderTest(name, plan.channels, "cuda", plan.seed) for name in plan.modules]
         for subject, n in itertools.product(subjects, plan.sizes):
             name, refused = subject.name, subject.refusal(setting, (FORMAT,))
             if refused:  # no time is reported for a wrong answer
                 raise GateError(f"bench profile: {name} in {plan.dtype}: {refused}")
             build = next(iter(subject.ways.values()))
-            case = Case(setting, build, (plan.batch, plan.channels, *image(n)), memory_format=FORMAT)
+            case = TimedModule(setting, build, (plan.batch, plan.channels, *image_shape(n)), memory_format=FORMAT)
             for mode in plan.modes:
                 progress(f"{name} {mode} n={n:,}")
                 for _ in range(WARM):
                     case.once(mode)
                 ms = sorted(case.once(mode, plan.calls) for _ in range(5))[2]
-                found = kernels(partial(case.once, mode, plan.calls))
+                found = profile_kernels(partial(case.once, mode, plan.calls))
                 for kernel, (launches, us) in found.items():
                     yield ProfileRow(
                         module=name,
@@ -123,32 +123,34 @@ def measure(plan: ProfilePlan, progress: Callable[[str], object] = lambda _: Non
                         dtype=plan.dtype,
                         channels=plan.channels,
                         batch=plan.batch,
-                        backend=backend.asked(),
+                        backend=common.requested_backend(),
                         seed=plan.seed,
                         **environment,
                     )
 
 
-def kernels(call: Callable[[], object]) -> dict[str, tuple[int, float]]:
+def profile_kernels(call: Callable[[], object]) -> dict[str, tuple[int, float]]:
     """What runs on the card during a call: launches and microseconds by name, the longest first."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as watched:
         call()
         torch.cuda.synchronize()
-    return summed((event.name, event.device_time) for event in watched.events() if event.device_type.name == "CUDA")
+    return sum_by_kernel(
+        (event.name, event.device_time) for event in watched.events() if event.device_type.name == "CUDA"
+    )
 
 
-def summed(events: Iterator[tuple[str, float]]) -> dict[str, tuple[int, float]]:
+def sum_by_kernel(events: Iterator[tuple[str, float]]) -> dict[str, tuple[int, float]]:
     launches: Counter[str] = Counter()
     spent: Counter[str] = Counter()
     for name, us in events:
-        launches[short(name)] += 1
-        spent[short(name)] += us  # type: ignore[assignment]
+        launches[short_kernel_name(name)] += 1
+        spent[short_kernel_name(name)] += us  # type: ignore[assignment]
     return {name: (launches[name], float(us)) for name, us in spent.most_common()}
 
 
-def short(kernel: str) -> str:
+def short_kernel_name(kernel: str) -> str:
     """A kernel's name without types and arguments: `void at::native::foo<float>(int)` -> `foo`.
 
     What many kernels are called (`cutlass::Kernel2<name>`) says nothing: there the first of its types does.
@@ -156,8 +158,8 @@ def short(kernel: str) -> str:
     kernel = kernel.replace("(anonymous namespace)::", "")
     if not (kernel.endswith(")") and "(" in kernel) or kernel.startswith(("Memcpy", "Memset")):
         return kernel.partition(" (")[0]  # no function of C++
-    before = _without(kernel, "()").strip()
-    name = _without(before, "<>").split()[-1]
+    before = _strip_brackets(kernel, "()").strip()
+    name = _strip_brackets(before, "<>").split()[-1]
     plain = name.rsplit("::", 1)[-1]
     if plain.lower() not in ("kernel", "kernel2"):
         return plain
@@ -166,7 +168,7 @@ def short(kernel: str) -> str:
     return first[1].rsplit("::", 1)[-1] if first and first[1] not in ("int", "float") else name
 
 
-def _without(text: str, brackets: str) -> str:
+def _strip_brackets(text: str, brackets: str) -> str:
     """All that stands in brackets left out, those in brackets too."""
     depth, kept = 0, []
     for letter in text:
@@ -177,7 +179,7 @@ def _without(text: str, brackets: str) -> str:
     return "".join(kept)
 
 
-def table(rows: Sequence[ProfileRow]) -> Table:
+def profile_table(rows: Sequence[ProfileRow]) -> Table:
     """A line a kernel, in the order of their time in the largest problem; a column a size and mode."""
     from rich.table import Table
 
@@ -187,14 +189,14 @@ def table(rows: Sequence[ProfileRow]) -> Table:
     columns = list(dict.fromkeys((row.mode, row.n) for row in rows))
     for mode, n in columns:
         made.add_column(f"{mode} n={n:,}", justify="right")
-    for line in lines([asdict(row) for row in rows], columns):
+    for line in kernel_lines([asdict(row) for row in rows], columns):
         made.add_row(*line)
     first = rows[0]
     made.caption = f"{first.hardware}, torch {first.torch}, {first.dtype}, b = {first.batch}, c = {first.channels}"
     return made
 
 
-def lines(rows: Sequence[dict[str, Any]], columns: Sequence[tuple[str, int]]) -> Iterator[list[str]]:
+def kernel_lines(rows: Sequence[dict[str, Any]], columns: Sequence[tuple[str, int]]) -> Iterator[list[str]]:
     """Module, kernel, and for each (mode, n) the time and in brackets the launches; then their sum, and the clock's."""
     for module in dict.fromkeys(row["module"] for row in rows):
         own = [row for row in rows if row["module"] == module]

@@ -23,7 +23,7 @@ from hamburger_lab.bench.timing import Contender
 HEADS = 8  # of the self-attention
 
 
-class Problem(NamedTuple):
+class DecompositionInputs(NamedTuple):
     x: Tensor  # b d n
     bases: Tensor  # b d r
     grad: Tensor  # b d n
@@ -42,38 +42,38 @@ def authors_ham(name: str, rank: int) -> Ham:
     return made[name]()
 
 
-def library(name: str, rank: int, steps: int) -> Solver:
+def library_solver(name: str, rank: int, steps: int) -> Solver:
     ham = authors_ham(name, rank)
     return lambda x, bases: run(x, ham, steps=steps, grad=one_step, bases=bases).reconstruction
 
 
-def authors(name: str, steps: int) -> Solver:
+def authors_solver(name: str, steps: int) -> Solver:
     solve = authors_reference.SOLVERS[name]
     return lambda x, bases: solve(x, bases, steps).reconstruction
 
 
-def infer(problem: Problem, solver: Solver) -> Tensor:
+def run_inference(problem: DecompositionInputs, solver: Solver) -> Tensor:
     with torch.no_grad():
         return solver(problem.x, problem.bases)
 
 
-def train(problem: Problem, solver: Solver) -> Tensor:
+def run_training(problem: DecompositionInputs, solver: Solver) -> Tensor:
     """Forward and backward; the gradient with respect to x."""
     x = problem.x.detach().requires_grad_()
     return torch.autograd.grad(solver(x, problem.bases), x, problem.grad)[0]
 
 
-MODES: dict[str, Callable[[Problem, Solver], Tensor]] = {"infer": infer, "train": train}
+MODES: dict[str, Callable[[DecompositionInputs, Solver], Tensor]] = {"infer": run_inference, "train": run_training}
 
 
-def contender(solver: Solver, mode: str) -> Contender:
+def solver_contender(solver: Solver, mode: str) -> Contender:
     return Contender(lambda problem: (problem, solver), MODES[mode])
 
 
-def attention() -> Contender:
+def attention_contender() -> Contender:
     """softmax(Q^T K) V with Q = K = V = X, in `HEADS` heads on the same d."""
 
-    def prepare(problem: Problem) -> tuple[Any, ...]:
+    def prepare(problem: DecompositionInputs) -> tuple[Any, ...]:
         return (problem.x.unflatten(1, (HEADS, -1)).mT.contiguous(),)  # b heads n d/heads
 
     def attend(tokens: Tensor) -> Tensor:
@@ -83,10 +83,10 @@ def attention() -> Contender:
     return Contender(prepare, attend)
 
 
-def sklearn_nmf(steps: int) -> Contender:
+def sklearn_contender(steps: int) -> Contender:
     """`steps` multiplicative updates by scikit-learn from the same start, one sample of the batch after the other."""
 
-    def prepare(problem: Problem) -> tuple[Any, ...]:
+    def prepare(problem: DecompositionInputs) -> tuple[Any, ...]:
         codes = (problem.x.mT @ problem.bases).softmax(dim=2)
         transposed = (problem.x.mT, codes, problem.bases.mT)
         # copies: scikit-learn updates the factors in place

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hamburger_lab.bench.timing import clock
+from hamburger_lab.bench.timing import time_call
 
 # Edge of the square product and bytes of the copy: large enough to reach the device's rates, no larger.
 EDGE = {"cpu": 1024, "cuda": 8192}
@@ -19,12 +19,12 @@ TRIES = 5
 
 
 @dataclass(frozen=True)
-class Rates:
+class DeviceRates:
     tflops: float  # 10^12 floating point operations a second, two for a multiply-add
     gbs: float  # 10^9 bytes a second, read and written
 
     @classmethod
-    def here(cls, device: str, dtype: torch.dtype) -> Rates:
+    def here(cls, device: str, dtype: torch.dtype) -> DeviceRates:
         """The best of a few tries; TF32 as torch is set."""
         edge, size = EDGE[device], COPY[device]
         a, b = (torch.randn(edge, edge, device=device).to(dtype) for _ in range(2))
@@ -37,7 +37,7 @@ class Rates:
 
 def _best(run: Callable[[], object], device: str) -> float:
     """Milliseconds."""
-    return min(clock(run, (), device) for _ in range(TRIES + 1))
+    return min(time_call(run, (), device) for _ in range(TRIES + 1))
 
 
 def multiply_adds(ham: str, mode: str, b: int, d: int, n: int, r: int, steps: int) -> int:
@@ -65,7 +65,9 @@ def least_bytes(ham: str, mode: str, b: int, d: int, n: int, r: int, itemsize: i
     return 4 * x + kept
 
 
-def floor_ms(ham: str, mode: str, b: int, d: int, n: int, r: int, steps: int, itemsize: int, rates: Rates) -> float:
+def floor_ms(
+    ham: str, mode: str, b: int, d: int, n: int, r: int, steps: int, itemsize: int, rates: DeviceRates
+) -> float:
     arithmetic = 2 * multiply_adds(ham, mode, b, d, n, r, steps) / rates.tflops / 1e9
     memory = least_bytes(ham, mode, b, d, n, r, itemsize) / rates.gbs / 1e6
     return max(arithmetic, memory)

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from hamburger.errors import OptionError, UnknownNameError, check_count
-from hamburger.insertion.container_proxy import NAME
+from hamburger.insertion.container_proxy import CHILD_NAME
 from hamburger.insertion.inserted import InsertedContext
-from hamburger.insertion.placement import layout_of, missing
-from hamburger_lab.bench.network import Contest, check_race, flags_of_training
+from hamburger.insertion.placement import describe_missing_module, guess_layout
+from hamburger_lab.bench.network import NetworkRace, check_race_plan, training_flags
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class SizeSweepPlan:
             raise OptionError(f"{self.call}: give at least one size")
         for size in self.sizes:
             check_count(self.call, "size", size, least=self.least)
-        check_race(self.call, self)
+        check_race_plan(self.call, self)
 
     @property
     def stages(self) -> int:
@@ -79,7 +79,7 @@ class SizeSweepRow:
     date: str
 
 
-class SizedContest(Contest):
+class SizeSweepRace(NetworkRace):
     """The networks at one size."""
 
     row: ClassVar[type[SizeSweepRow]] = SizeSweepRow
@@ -93,16 +93,16 @@ class SizedContest(Contest):
         """Count the positions of the map behind that submodule, also where no context stands there."""
         modules = dict(net.named_modules())
         if not place or place not in modules:
-            raise UnknownNameError(missing(self.plan.call, place, [name for name in modules if name]))
+            raise UnknownNameError(describe_missing_module(self.plan.call, place, [name for name in modules if name]))
 
-        inserted = modules.get(f"{place}.{NAME}")
+        inserted = modules.get(f"{place}.{CHILD_NAME}")
         layouts = [inserted.form.layout] if isinstance(inserted, InsertedContext) else []
 
         def see(module: nn.Module, args: Any, output: Any) -> None:
             if not isinstance(output, Tensor) or output.dim() != 4:  # tokens: those of a class would count too
                 return
             if not layouts:  # told once: steps are timed
-                layouts.append(layout_of(net, module, output))
+                layouts.append(guess_layout(net, module, output))
             n = (output.shape[2:] if layouts[0] == "channels" else output.shape[1:3]).numel()  # b c h w, or b h w c
             if self.positions.setdefault(context, n) != n:  # called on maps of several sizes
                 self.positions[context] = None
@@ -119,10 +119,10 @@ class SizedContest(Contest):
 
 
 def measure(
-    plan: SizeSweepPlan, contest: type[SizedContest], progress: Callable[[str], object], *, steady: bool = True
+    plan: SizeSweepPlan, contest: type[SizeSweepRace], progress: Callable[[str], object], *, steady: bool = True
 ) -> Iterator[Any]:
     """A row per size and context, size after size; of one, all networks take turns as in `ham bench network`."""
-    with flags_of_training(plan.device, steady=steady):
+    with training_flags(plan.device, steady=steady):
         for size in plan.sizes:
             networks = contest(plan, size)
             samples = networks.measured(lambda what, size=size: progress(f"{size} px, {what}"))  # type: ignore[misc]

@@ -12,12 +12,12 @@ import torch
 from hamburger.environment import Environment
 from hamburger.errors import OptionError, check_choice, check_count, check_positive, check_seed
 from hamburger_lab import paper
-from hamburger_lab.bench import autotune, backend
-from hamburger_lab.bench.autotune import Measured
-from hamburger_lab.bench.case import DTYPES, FORMATS, Setting
-from hamburger_lab.bench.module_under_test import REFUSALS, Subject, reason
-from hamburger_lab.bench.table3_names import COMPILED, names
-from hamburger_lab.bench.timing import settle, thawed_afterwards
+from hamburger_lab.bench import autotune, common
+from hamburger_lab.bench.autotune import ModeMeasurement
+from hamburger_lab.bench.module_under_test import REFUSALS, ModuleUnderTest, refusal_reason
+from hamburger_lab.bench.table3_names import COMPILED, module_names
+from hamburger_lab.bench.timed_module import DTYPES, FORMATS, BenchSetting
+from hamburger_lab.bench.timing import freeze_garbage, unfreeze_garbage_afterwards
 
 BEST = "best"  # of the memory formats, for each module and mode
 
@@ -40,7 +40,7 @@ class Table3Plan:
         for option in ("modules", "sizes", "dtypes"):
             _check_list(option, getattr(self, option))
         for module in self.modules:
-            check_choice("bench table3", "module", module.removesuffix(COMPILED), names())
+            check_choice("bench table3", "module", module.removesuffix(COMPILED), module_names())
         for n in self.sizes:
             check_count("bench table3", "a size", n, least=16)
         for dtype in self.dtypes:
@@ -68,7 +68,7 @@ class Table3Plan:
         return ("contiguous",) if module.endswith(COMPILED) else tuple(FORMATS)
 
     def shape(self, n: int) -> tuple[int, ...]:
-        return (self.batch, self.channels, *image(n))
+        return (self.batch, self.channels, *image_shape(n))
 
     @property
     def rows(self) -> int:
@@ -122,14 +122,14 @@ class Table3Row:
 def measure(plan: Table3Plan, progress: Callable[[str], object] = lambda _: None) -> Iterator[Table3Row]:
     """One row per dtype, size and module, small sizes first, so that what is cut short has lost the least."""
     environment = asdict(Environment.here(plan.device))
-    subjects = [Subject(module, plan.channels, plan.device, plan.seed) for module in plan.modules]
+    subjects = [ModuleUnderTest(module, plan.channels, plan.device, plan.seed) for module in plan.modules]
     for subject in subjects:
         progress(f"counting {subject.name}")
         for n in plan.sizes:
             subject.counts(plan.shape(n))
-    with thawed_afterwards():
+    with unfreeze_garbage_afterwards():
         for dtype in plan.dtypes:
-            setting = Setting(plan.device, dtype, plan.seed, plan.repeats, plan.seconds)
+            setting = BenchSetting(plan.device, dtype, plan.seed, plan.repeats, plan.seconds)
             with setting.precision():
                 for n in sorted(plan.sizes):
                     for subject in subjects:
@@ -137,16 +137,18 @@ def measure(plan: Table3Plan, progress: Callable[[str], object] = lambda _: None
                         yield _row(plan, setting, subject, n, environment)
 
 
-def image(n: int) -> tuple[int, int]:
+def image_shape(n: int) -> tuple[int, int]:
     """The squarest h x w with h * w = n."""
     h = max(h for h in range(1, int(n**0.5) + 1) if n % h == 0)
     return h, n // h
 
 
-def _row(plan: Table3Plan, setting: Setting, subject: Subject, n: int, environment: dict[str, object]) -> Table3Row:
+def _row(
+    plan: Table3Plan, setting: BenchSetting, subject: ModuleUnderTest, n: int, environment: dict[str, object]
+) -> Table3Row:
     began = time.perf_counter()
     counts = subject.counts(plan.shape(n))
-    done, said = _measured(plan, setting, subject, n)
+    done, said = _measure_modes(plan, setting, subject, n)
     printed = subject.name in paper.TABLE3 and (n, plan.channels, plan.batch) == (paper.SIZE, paper.CHANNELS, 1)
     if printed and counts.params is not None and counts.macs is not None:
         said = paper.notes(subject.name, counts.params, counts.macs) + said
@@ -155,11 +157,11 @@ def _row(plan: Table3Plan, setting: Setting, subject: Subject, n: int, environme
         n=n,
         params=counts.params,
         macs=counts.macs,
-        **_figures(done),  # type: ignore[arg-type]
-        note="; ".join([*filter(None, [_named([one.way for one in done])]), *said]),
-        memory_format=_named([one.memory_format for one in done]) or None,
+        **_mode_fields(done),  # type: ignore[arg-type]
+        note="; ".join([*filter(None, [_join_choices([one.way for one in done])]), *said]),
+        memory_format=_join_choices([one.memory_format for one in done]) or None,
         compiled=subject.compiled,
-        backend=backend.asked(),
+        backend=common.requested_backend(),
         dtype=setting.dtype,
         channels=plan.channels,
         batch=plan.batch,
@@ -170,7 +172,9 @@ def _row(plan: Table3Plan, setting: Setting, subject: Subject, n: int, environme
     )
 
 
-def _measured(plan: Table3Plan, setting: Setting, subject: Subject, n: int) -> tuple[list[Measured], list[str]]:
+def _measure_modes(
+    plan: Table3Plan, setting: BenchSetting, subject: ModuleUnderTest, n: int
+) -> tuple[list[ModeMeasurement], list[str]]:
     """The modes that could be measured, and why one is not among them."""
     counts, formats = subject.counts(plan.shape(n)), plan.formats(subject.name)
     refused = subject.refusal(setting, formats) or counts.refused
@@ -178,22 +182,22 @@ def _measured(plan: Table3Plan, setting: Setting, subject: Subject, n: int) -> t
         return [], [refused]
     if counts.macs is not None and counts.macs > plan.max_macs:
         return [], [f"not run: more than {plan.max_macs:.0e} multiply-adds"]
-    done: list[Measured] = []
+    done: list[ModeMeasurement] = []
     said = []
-    settle()
+    freeze_garbage()
     try:
-        for one in autotune.measure(
+        for one in autotune.measure_fastest(
             setting, subject.ways, formats, plan.shape(n), compiled=subject.compiled
         ):  # one by one: what does not fit in training keeps its inference
             done.append(one)
     except REFUSALS as error:
-        said.append(reason(error))
+        said.append(refusal_reason(error))
     if plan.device == "cuda":
         torch.cuda.empty_cache()  # once a row, not a call: the driver takes milliseconds to give it all again
     return done, said
 
 
-def _figures(done: Sequence[Measured]) -> dict[str, float | None]:
+def _mode_fields(done: Sequence[ModeMeasurement]) -> dict[str, float | None]:
     """The fields of both modes, None where one was not measured."""
     found: dict[str, float | None] = {
         f"{mode}_{field}": None for mode in autotune.MODES for field in ("ms", "ms_iqr", "mb", "repeats", "block")
@@ -207,7 +211,7 @@ def _figures(done: Sequence[Measured]) -> dict[str, float | None]:
     return found
 
 
-def _named(chosen: Sequence[str]) -> str:
+def _join_choices(chosen: Sequence[str]) -> str:
     """What was chosen, once for both modes or for each."""
     if len(set(chosen)) < 2:
         return "".join(set(chosen))

@@ -9,7 +9,7 @@ from torch import nn
 
 from hamburger.contexts import contexts, create_context
 from hamburger.contexts.hamburgers import with_authors_version
-from hamburger_lab.bench.authors import AuthorsNMF
+from hamburger_lab.bench.authors_reference import AuthorsNMF
 
 Build = Callable[[int], nn.Module]  # channels -> module
 
@@ -18,7 +18,7 @@ def _context(name: str, **options: Any) -> Build:
     return lambda channels: create_context(name, channels, **with_authors_version(name, options))
 
 
-def _both(name: str) -> dict[str, Build]:
+def _fused_and_materialised(name: str) -> dict[str, Build]:
     """One wide head shuts out flash kernels, and what is left of fused attention may lose to the plain products."""
     return {"fused": _context(name), "materialised": _context(name, materialise=True)}
 
@@ -31,16 +31,18 @@ VARIANTS: dict[str, dict[str, Build]] = {
     # flash kernels take at most 256 channels a head
     "sa-flash": {f"heads={heads}": _context("sa", heads=heads) for heads in (2, 8)},
 }
-WAYS: dict[str, dict[str, Build]] = {name: _both(name) for name in ("sa", "acf", "da", "nonlocal")}
+ATTENTION_BUILDS: dict[str, dict[str, Build]] = {
+    name: _fused_and_materialised(name) for name in ("sa", "acf", "da", "nonlocal")
+}
 COMPILED = "+compile"
 
 
-def names() -> list[str]:
+def module_names() -> list[str]:
     return [*contexts.names(), *VARIANTS]
 
 
 def builders(module: str, channels: int) -> dict[str, Callable[[], nn.Module]]:
     """The ways to build it, by the note that tells them apart."""
     name = module.removesuffix(COMPILED)
-    ways = VARIANTS.get(name) or WAYS.get(name) or {"": _context(name)}
+    ways = VARIANTS.get(name) or ATTENTION_BUILDS.get(name) or {"": _context(name)}
     return {note: lambda way=way: way(channels) for note, way in ways.items()}  # type: ignore[misc]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from hamburger_lab.bench.growth import at_the_end
+from hamburger_lab.bench.common import format_last_exponent
 from hamburger_lab.bench.table3 import Table3Row
 from hamburger_lab.paper import CHANNELS, MEBI, SIZE, TABLE3
 
@@ -18,7 +18,7 @@ LEAST_MS = 5.0  # a shorter call is mostly launches, whose time does not grow wi
 FIGURES = {"infer_ms": "infer ms", "train_ms": "train ms", "infer_mb": "infer MiB", "train_mb": "train MiB"}
 
 
-def number(value: float | None, digits: int = 3) -> str:
+def format_number(value: float | None, digits: int = 3) -> str:
     """Three significant digits, no exponent; a dash for what did not fit."""
     if value is None:
         return "-"
@@ -27,20 +27,20 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{value:.{digits}g}" if value >= 0.001 else f"{value:.1e}" if value else "0"
 
 
-def spread(median: float | None, iqr: float | None) -> str:
+def format_median(median: float | None, iqr: float | None) -> str:
     """The median and, after it, the distance between the quartiles."""
-    return number(median) if iqr is None else f"{number(median)} ±{number(iqr, 2)}"
+    return format_number(median) if iqr is None else f"{format_number(median)} ±{format_number(iqr, 2)}"
 
 
-def params(count: int | None) -> str:
+def format_params(count: int | None) -> str:
     return "-" if count is None else f"{count / MEBI:.2f}"
 
 
-def macs(count: int | None) -> str:
-    return "-" if count is None else number(count / 1e9)
+def format_macs(count: int | None) -> str:
+    return "-" if count is None else format_number(count / 1e9)
 
 
-def calls(rows: Sequence[Mapping[str, Any]]) -> str:
+def describe_samples(rows: Sequence[Mapping[str, Any]]) -> str:
     """What stands behind the medians: `5 to 20 samples of 1 to 100 calls`; `1 to 200 calls` in older files."""
     samples, blocks = (_range(rows, field) for field in ("repeats", "block"))
     if blocks:
@@ -57,42 +57,43 @@ def _range(rows: Sequence[Mapping[str, Any]], field: str) -> str:
     return " to ".join(map(str, dict.fromkeys((found[0], found[-1])))) if found else ""
 
 
-def grown(figures: Mapping[int, float | None], field: str) -> tuple[str, str]:
+def describe_growth(figures: Mapping[int, float | None], field: str) -> tuple[str, str]:
     """The exponent p of ~ n^p to read, and the two sizes it is from; both empty below two sizes.
 
     Of times from the two largest sizes at which a call takes more than LEAST_MS. Where there are no two such, from the
     two largest, and marked by a ~.
     """
-    found, work = _found(figures, field)
-    sizes = ends(figures, field)
+    found, work = _measured_sizes(figures, field)
+    sizes = growth_sizes(figures, field)
     if not sizes:
         return "", ""
-    p = at_the_end({n: found[n] for n in sizes})
+    p = format_last_exponent({n: found[n] for n in sizes})
     return ("" if len(work) > 1 else "~") + p, " to ".join(f"{n:,}" for n in sizes)
 
 
-def ends(figures: Mapping[int, float | None], field: str) -> list[int]:
+def growth_sizes(figures: Mapping[int, float | None], field: str) -> list[int]:
     """The two sizes that the exponent is from; none below two sizes."""
-    found, work = _found(figures, field)
+    found, work = _measured_sizes(figures, field)
     sizes = list(work if len(work) > 1 else found)[-2:]
     return sizes if len(sizes) == 2 else []
 
 
-def _found(figures: Mapping[int, float | None], field: str) -> tuple[dict[int, float], dict[int, float]]:
+def _measured_sizes(figures: Mapping[int, float | None], field: str) -> tuple[dict[int, float], dict[int, float]]:
     """The figures there are, by size, and those of them that are long enough to show how the work grows."""
     found = {n: figure for n, figure in sorted(figures.items()) if figure}
     work = {n: figure for n, figure in found.items() if figure > LEAST_MS} if field.endswith("_ms") else found
     return found, work
 
 
-def table(rows: Sequence[Table3Row]) -> Table:
+def table3_table(rows: Sequence[Table3Row]) -> Table:
     """Rows of one dtype."""
     from rich.table import Table
 
     first = rows[0]
     shown = Table(
         title=f"b={first.batch} c={first.channels} {first.dtype} on {first.hardware}",
-        caption=f"torch {first.torch}, {first.threads} threads; medians of {calls([asdict(row) for row in rows])} "
+        caption=f"torch {first.torch}, {first.threads} threads; "
+        f"medians of {describe_samples([asdict(row) for row in rows])} "
         "± IQR. Parameters in units of 2^20, multiply-adds (MACs) of 10^9, peak MiB. In brackets: printed in the "
         "paper (TITAN Xp, float32)",
     )
@@ -107,17 +108,17 @@ def table(rows: Sequence[Table3Row]) -> Table:
         shown.add_row(
             row.module,
             f"{row.n:,}",
-            cell(params(row.params), "params"),
-            cell(macs(row.macs), "macs"),
-            cell(spread(row.infer_ms, row.infer_ms_iqr), "infer_ms"),
-            cell(spread(row.train_ms, row.train_ms_iqr), "train_ms"),
-            cell(number(row.infer_mb), "infer_mb"),
-            cell(number(row.train_mb), "train_mb"),
+            cell(format_params(row.params), "params"),
+            cell(format_macs(row.macs), "macs"),
+            cell(format_median(row.infer_ms, row.infer_ms_iqr), "infer_ms"),
+            cell(format_median(row.train_ms, row.train_ms_iqr), "train_ms"),
+            cell(format_number(row.infer_mb), "infer_mb"),
+            cell(format_number(row.train_mb), "train_mb"),
         )
     return shown
 
 
-def growth(rows: Sequence[Table3Row]) -> Table:
+def table3_growth_table(rows: Sequence[Table3Row]) -> Table:
     """p of time ~ n^p and memory ~ n^p, each with the sizes it is from."""
     from rich.table import Table
 
@@ -129,11 +130,11 @@ def growth(rows: Sequence[Table3Row]) -> Table:
         shown.add_column(heading, justify="left" if heading == "module" else "right")
     for module in dict.fromkeys(row.module for row in rows):
         mine = [row for row in rows if row.module == module]
-        found = (grown({row.n: getattr(row, field) for row in mine}, field) for field in FIGURES)
+        found = (describe_growth({row.n: getattr(row, field) for row in mine}, field) for field in FIGURES)
         shown.add_row(module, *(f"{p} ({sizes})" if p else "" for p, sizes in found))
     return shown
 
 
-def notes(rows: Sequence[Table3Row]) -> list[str]:
+def row_notes(rows: Sequence[Table3Row]) -> list[str]:
     """What a cell cannot hold: why a figure differs from the printed one, or is not there."""
     return [f"{row.module}, n = {row.n:,}, {row.dtype}: {row.note}" for row in rows if row.note]

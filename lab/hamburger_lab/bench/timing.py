@@ -34,27 +34,27 @@ class Timing:
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> Timing:
-        spread = quartile_distance(samples) if len(samples) > 1 else None
+        spread = interquartile_range(samples) if len(samples) > 1 else None
         return cls(statistics.median(samples), spread)
 
 
 @dataclass(frozen=True)
-class Raced(Timing):
+class RaceTiming(Timing):
     """Of a race, which has two rounds at least, so there always is a spread."""
 
     ms_iqr: float
 
     @classmethod
-    def of(cls, samples: Sequence[float]) -> Raced:
-        return cls(statistics.median(samples), quartile_distance(samples))
+    def of(cls, samples: Sequence[float]) -> RaceTiming:
+        return cls(statistics.median(samples), interquartile_range(samples))
 
 
-def quartile_distance(samples: Sequence[float]) -> float:
+def interquartile_range(samples: Sequence[float]) -> float:
     first, _, third = statistics.quantiles(samples, n=4, method="inclusive")
     return third - first
 
 
-def clock(run: Callable[..., Any], args: tuple[Any, ...], device: str) -> float:
+def time_call(run: Callable[..., Any], args: tuple[Any, ...], device: str) -> float:
     """Milliseconds of one call: by the device's own events where it has them, else until the call returns."""
     if device == "cuda":
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -71,7 +71,7 @@ def clock(run: Callable[..., Any], args: tuple[Any, ...], device: str) -> float:
     return elapsed * 1e3
 
 
-class Budget:
+class TimeBudget:
     """Wall time that several steps share, each up to its part of it."""
 
     def __init__(self, seconds: float) -> None:
@@ -91,14 +91,14 @@ class Budget:
             self.start += time.perf_counter() - began
 
 
-def settle() -> None:
+def freeze_garbage() -> None:
     """Collect garbage, and let later collections pass over what is left: 0.1 s each where they look at all of torch."""
     gc.collect()
     gc.freeze()
 
 
 @contextlib.contextmanager
-def thawed_afterwards() -> Iterator[None]:
+def unfreeze_garbage_afterwards() -> Iterator[None]:
     """What was settled inside is garbage like any other after it."""
     try:
         yield
@@ -115,7 +115,7 @@ def race(
     pause: float = 0.03,
     device: str = "cpu",
     after_round: Callable[[], object] = lambda: None,
-) -> dict[Name, Raced]:
+) -> dict[Name, RaceTiming]:
     """Time all contenders once per round, on inputs that `fresh` makes for that round, in two rounds at least.
 
     Interleaved, so that a busy neighbour or a warming chip slows all of them; in shuffled order and after a pause, so
@@ -132,8 +132,8 @@ def race(
             contender = contenders[name]
             args = contender.prepare(inputs)
             time.sleep(pause)
-            elapsed = clock(contender.run, args, device)
+            elapsed = time_call(contender.run, args, device)
             if turn >= warmup:
                 samples[name].append(elapsed)
         after_round()
-    return {name: Raced.of(times) for name, times in samples.items()}
+    return {name: RaceTiming.of(times) for name, times in samples.items()}

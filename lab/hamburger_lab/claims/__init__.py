@@ -2,6 +2,6 @@
 
 from hamburger_lab.claims.base import Claim, Finding, Trial, Verdict
 from hamburger_lab.claims.registry import CLAIMS
-from hamburger_lab.claims.results import Results
+from hamburger_lab.rows import Results
 
 __all__ = ["CLAIMS", "Claim", "Finding", "Results", "Trial", "Verdict"]

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from functools import partial
 
-from hamburger_lab.claims.base import Claim
-from hamburger_lab.claims.commands import ablate
-from hamburger_lab.claims.method import Pair, Source, at_least, compare
+from hamburger_lab.claims.base import Claim, ablate_command
+from hamburger_lab.claims.rules import CellPair, RowSource, is_at_least, judge_miou
 
-COMMAND = ablate("contexts")
+COMMAND = ablate_command("contexts")
 SELF_ATTENTION = ("sa-flash", "sa")  # the same map; heads for the sake of fused kernels
 
 
-def against(*rivals: str | tuple[str, ...]) -> list[Source]:
-    pairs = tuple(Pair("nmf", rival) for rival in rivals)
-    return [Source("segmentation_", pairs, "context"), Source("ablation_contexts_", pairs)]
+def against(*rivals: str | tuple[str, ...]) -> list[RowSource]:
+    pairs = tuple(CellPair("nmf", rival) for rival in rivals)
+    return [RowSource("segmentation_", pairs, "context"), RowSource("ablation_contexts_", pairs)]
 
 
 # Table 1, which the claim quotes: the trainings of the three hams among the contexts, under the names of its grid
-TABLE_1 = Source("ablation_gradient_", tuple(Pair("nmf-one-step", f"{ham}-one-step") for ham in ("vq", "cd")))
+TABLE_1 = RowSource("ablation_gradient_", tuple(CellPair("nmf-one-step", f"{ham}-one-step") for ham in ("vq", "cd")))
 
 CLAIMS = (
     Claim(
@@ -29,7 +28,7 @@ CLAIMS = (
         paper="NMF 77.8, CD 77.5, VQ 77.4 (means of 5 runs)",
         test="mIoU, NMF minus VQ and CD: no loss of half a point or more",
         command=COMMAND,
-        judge=partial(compare, sources=[*against("vq", "cd"), TABLE_1], rule=at_least),
+        judge=partial(judge_miou, sources=[*against("vq", "cd"), TABLE_1], rule=is_at_least),
     ),
     Claim(
         id="accuracy-self-attention",
@@ -39,7 +38,7 @@ CLAIMS = (
         paper="no self-attention row in segmentation; FID 16.05 against SAGAN's 18.28",
         test="mIoU, NMF minus self-attention in the same place: no loss of half a point or more",
         command=COMMAND,
-        judge=partial(compare, sources=against(SELF_ATTENTION), rule=at_least),
+        judge=partial(judge_miou, sources=against(SELF_ATTENTION), rule=is_at_least),
     ),
     Claim(
         id="accuracy-danet",
@@ -49,7 +48,7 @@ CLAIMS = (
         paper="HamNet 85.9, DANet 82.6 (VOC test); 55.2, 52.6 (PASCAL-Context)",
         test="mIoU, NMF minus DANet's module in the same place: no loss of half a point or more",
         command=COMMAND,
-        judge=partial(compare, sources=against("da"), rule=at_least),
+        judge=partial(judge_miou, sources=against("da"), rule=is_at_least),
     ),
     Claim(
         id="accuracy-linear-attention",
@@ -59,6 +58,6 @@ CLAIMS = (
         paper="HamNet 55.2, EMANet 53.1 (PASCAL-Context)",
         test="mIoU, NMF minus each of A2, EMA and efficient attention: no loss of half a point or more",
         command=COMMAND,
-        judge=partial(compare, sources=against("a2", "ema", "efficient"), rule=at_least),
+        judge=partial(judge_miou, sources=against("a2", "ema", "efficient"), rule=is_at_least),
     ),
 )

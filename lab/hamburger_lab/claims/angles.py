@@ -7,17 +7,15 @@ import statistics
 from collections.abc import Callable
 from functools import partial
 
-from hamburger.report.statistics import Difference, paired
-from hamburger_lab.claims.base import Claim, Verdict
-from hamburger_lab.claims.commands import ablate
-from hamburger_lab.claims.method import Case, Shown, exceeds, judge
-from hamburger_lab.claims.readings import READINGS, Reading
-from hamburger_lab.claims.results import Results, Row
+from hamburger.report.statistics import PairedDifference, compare_paired
+from hamburger_lab.claims.base import READINGS, Claim, GradientReading, Verdict, ablate_command
+from hamburger_lab.claims.rules import NumberFormat, RunComparison, exceeds, judge_comparisons
+from hamburger_lab.rows import Results, Row
 
 HAMS = ("nmf", "vq", "cd")
 FILES = "ablation_angles_"
-COMMAND = ablate("angles")
-RESTLESS = 0.05  # of the spread of logarithms: a norm that varies by 5 % more
+COMMAND = ablate_command("angles")
+MIN_SPREAD = 0.05  # of the spread of logarithms: a norm that varies by 5 % more
 Value = Callable[[list[Row]], float | None]  # of the series of one training
 
 
@@ -27,7 +25,7 @@ def mean_cosine(series: list[Row], place: str, strategy: str) -> float | None:
     return statistics.fmean(found) if len(found) == len(series) else None
 
 
-def unrest(series: list[Row], place: str, strategy: str) -> float | None:
+def norm_spread_difference(series: list[Row], place: str, strategy: str) -> float | None:
     """How much more BPTT's norm varies over the training than that of another: spread of logarithms, natural."""
     spreads = []
     for each in ("bptt", strategy):
@@ -38,19 +36,19 @@ def unrest(series: list[Row], place: str, strategy: str) -> float | None:
     return spreads[0] - spreads[1]
 
 
-def over_training(results: Results, value: Value, what: str, limit: float, shown: Shown) -> Verdict:
+def judge_over_training(results: Results, value: Value, what: str, limit: float, shown: NumberFormat) -> Verdict:
     cases = []
-    for rows in results.beginning(FILES).values():
-        found: dict[str, Difference | None] = {}
+    for rows in results.with_prefix(FILES).values():
+        found: dict[str, PairedDifference | None] = {}
         for ham in HAMS:
             own = [row for row in rows if row["cell"] == f"{ham}-angles" and row.get("angles")]
             values = {row["seed"]: seen for row in own if (seen := value(row["angles"])) is not None}
-            found[f"{ham}, {what}"] = paired(values, dict.fromkeys(values, 0.0))
-        cases.append(Case(rows, found, tuple(f"{ham}-angles" for ham in HAMS)))
-    return judge(cases, partial(exceeds, limit=limit), shown, limit=limit)
+            found[f"{ham}, {what}"] = compare_paired(values, dict.fromkeys(values, 0.0))
+        cases.append(RunComparison(rows, found, tuple(f"{ham}-angles" for ham in HAMS)))
+    return judge_comparisons(cases, partial(exceeds, limit=limit), shown, limit=limit)
 
 
-def about(reading: Reading) -> tuple[Claim, ...]:
+def reading_claims(reading: GradientReading) -> tuple[Claim, ...]:
     cosines = f"cosine of {reading.grad} and BPTT at every twelfth of a training, its mean above 0.5 for each ham"
     return (
         Claim(
@@ -62,11 +60,11 @@ def about(reading: Reading) -> tuple[Claim, ...]:
             test=cosines,
             command=COMMAND,
             judge=partial(
-                over_training,
+                judge_over_training,
                 value=partial(mean_cosine, place="input", strategy=reading.field),
                 what="cosine at the input",
                 limit=0.5,
-                shown=Shown("", "{:.2f}"),
+                shown=NumberFormat("", "{:.2f}"),
             ),
         ),
         Claim(
@@ -78,11 +76,11 @@ def about(reading: Reading) -> tuple[Claim, ...]:
             test=cosines,
             command=COMMAND,
             judge=partial(
-                over_training,
+                judge_over_training,
                 value=partial(mean_cosine, place="weights", strategy=reading.field),
                 what="cosine of the weights",
                 limit=0.5,
-                shown=Shown("", "{:.2f}"),
+                shown=NumberFormat("", "{:.2f}"),
             ),
         ),
         Claim(
@@ -93,18 +91,18 @@ def about(reading: Reading) -> tuple[Claim, ...]:
             paper="an argument, no numbers given",
             test=(
                 "spread of the logarithm of the norm over a training, "
-                f"BPTT minus {reading.grad} at the ham's input, above {RESTLESS:g}"
+                f"BPTT minus {reading.grad} at the ham's input, above {MIN_SPREAD:g}"
             ),
             command=COMMAND,
             judge=partial(
-                over_training,
-                value=partial(unrest, place="input", strategy=reading.field),
+                judge_over_training,
+                value=partial(norm_spread_difference, place="input", strategy=reading.field),
                 what=f"unrest of BPTT - {reading.grad}",
-                limit=RESTLESS,
-                shown=Shown("(spread of log norm)", "{:+.2f}"),
+                limit=MIN_SPREAD,
+                shown=NumberFormat("(spread of log norm)", "{:+.2f}"),
             ),
         ),
     )
 
 
-CLAIMS = tuple(claim for reading in READINGS for claim in about(reading))
+CLAIMS = tuple(claim for reading in READINGS for claim in reading_claims(reading))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from hamburger_lab.claims.results import Results
+from hamburger_lab.rows import Results
 
 CONFIRMED, NOT_CONFIRMED, INCONCLUSIVE, NOT_RUN = "confirmed", "not confirmed", "inconclusive", "not run"
-MOST = 4  # comparisons that a line spells out
-WORDS = (CONFIRMED, NOT_CONFIRMED, INCONCLUSIVE, NOT_RUN)
+MAX_LISTED = 4  # comparisons that a line spells out
+VERDICT_WORDS = (CONFIRMED, NOT_CONFIRMED, INCONCLUSIVE, NOT_RUN)
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Trial:
     @property
     def text(self) -> str:
         said = "; ".join(finding.text for finding in self.findings)
-        if len(self.findings) > MOST:
+        if len(self.findings) > MAX_LISTED:
             ordered = sorted(self.findings, key=lambda finding: finding.support)
             held = sum(finding.word == CONFIRMED for finding in ordered)
             said = f"{held} of {len(ordered)} comparisons hold, from {ordered[0].text} to {ordered[-1].text}"
@@ -96,7 +97,7 @@ class Verdict:
 
     @property
     def telling(self) -> Finding | None:
-        said = [trial for trial in deciding(self.trials) if trial.findings]
+        said = [trial for trial in deciding_trials(self.trials) if trial.findings]
         every = [finding for trial in said for finding in trial.findings]
         agreeing = [finding for finding in every if finding.word == self.word]
         return min(agreeing or every, key=lambda finding: finding.support, default=None)
@@ -116,7 +117,7 @@ class Verdict:
     @property
     def collapsed(self) -> bool:
         """Whether some networks that had a say answer one class alone."""
-        return any(trial.collapsed for trial in deciding(self.trials))
+        return any(trial.collapsed for trial in deciding_trials(self.trials))
 
     @property
     def basis(self) -> str:
@@ -126,7 +127,7 @@ class Verdict:
     @property
     def here(self) -> str:
         said = [trial.text for trial in self.trials]
-        if {CONFIRMED, NOT_CONFIRMED} <= {trial.word for trial in deciding(self.trials)}:
+        if {CONFIRMED, NOT_CONFIRMED} <= {trial.word for trial in deciding_trials(self.trials)}:
             said.append("the sets of runs contradict each other")
         return " | ".join(said)
 
@@ -145,16 +146,16 @@ class Claim:
     judge: Callable[[Results], Verdict]
 
 
-def deciding(trials: Iterable[Trial]) -> list[Trial]:
+def deciding_trials(trials: Iterable[Trial]) -> list[Trial]:
     """Photographs where there are any; generated scenes were tuned to show what the layers can do."""
     trials = list(trials)
     return [trial for trial in trials if trial.decides] or trials
 
 
-def combined(trials: Sequence[Trial]) -> Verdict:
+def combine_trials(trials: Sequence[Trial]) -> Verdict:
     """Confirmed somewhere and refuted nowhere; refuted somewhere and confirmed nowhere; otherwise inconclusive."""
     trials = sorted(trials, key=lambda trial: not trial.decides)
-    words = {trial.word for trial in deciding(trials)} - {NOT_RUN}
+    words = {trial.word for trial in deciding_trials(trials)} - {NOT_RUN}
     if not words:
         return Verdict(NOT_RUN, tuple(trials))
     if CONFIRMED in words and NOT_CONFIRMED not in words:
@@ -162,3 +163,50 @@ def combined(trials: Sequence[Trial]) -> Verdict:
     if NOT_CONFIRMED in words and CONFIRMED not in words:
         return Verdict(NOT_CONFIRMED, tuple(trials))
     return Verdict(INCONCLUSIVE, tuple(trials))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The commands that make the rows of an ablation, as a person types them.
+
+
+ANIMALS_OPTIONS = (
+    "--recipe voc-animals --data VOC --set model.pretrained=resnet50_v1_imagenet_int8.safetensors --set steps=400 "
+    "--set eval_every=400 --set checkpoint_every=400 --set data.crop=257"
+)
+
+FIVE_SEED_GRIDS = ("parts", "gradient", "init")  # Tables 1, 2 and 8, whose differences are the smallest
+
+
+def ablate_command(name: str) -> str:
+    """On photographs, with a ResNet-50 that has seen ImageNet. Grids in one folder share the trainings of both."""
+    seeds = "0,1,2,3,4" if name in FIVE_SEED_GRIDS else "0,1,2"
+    return (
+        f"ham ablate {name} {ANIMALS_OPTIONS} --seeds {seeds} --jobs 12 --out runs/grids "
+        f"--json results/ablation_{name}_voc-animals_h200.jsonl"
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Eq. 13 in two readings that differ: a claim about it is judged by both, so that a reader sees where they disagree.
+
+
+class GradientReading(NamedTuple):
+    """`grad` as calls name it, `cell` as grids do, `field` as rows do, `said` as a sentence does."""
+
+    suffix: str
+    grad: str
+    cell: str
+    field: str
+    said: str
+
+    def id(self, name: str) -> str:
+        return name + self.suffix
+
+
+CODE = GradientReading(
+    "", "one-step", "one-step", "one_step", "the one-step gradient of the authors' code (the last codes alone)"
+)
+EQUATION = GradientReading(
+    "-equation", "truncated:1", "truncated1", "truncated1", "the one-step gradient of Eq. 13 (the whole last sweep)"
+)
+READINGS = (CODE, EQUATION)

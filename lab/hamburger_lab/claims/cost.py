@@ -10,11 +10,21 @@ from collections import Counter
 from functools import partial
 from itertools import product
 
-from hamburger_lab.bench.growth import exponent
-from hamburger_lab.claims.base import CONFIRMED, INCONCLUSIVE, NOT_CONFIRMED, Claim, Finding, Trial, Verdict, combined
-from hamburger_lab.claims.readings import READINGS, Reading
-from hamburger_lab.claims.results import Results, Row
+from hamburger_lab.bench.common import growth_exponent
+from hamburger_lab.claims.base import (
+    CONFIRMED,
+    INCONCLUSIVE,
+    NOT_CONFIRMED,
+    READINGS,
+    Claim,
+    Finding,
+    GradientReading,
+    Trial,
+    Verdict,
+    combine_trials,
+)
 from hamburger_lab.paper import SIZE
+from hamburger_lab.rows import Results, Row
 
 HAMS = ("nmf", "vq", "cd")
 MODES = ("infer", "train")
@@ -24,20 +34,20 @@ COMMAND = (
 )
 LINEAR, QUADRATIC = 1.1, 1.8  # exponents that still count as n, and as n squared
 WORK = 3.0  # times the smallest n's time: below that the largest n is still launches, and a small exponent no evidence
-SIZES, SWEEPS = (4096, 16384), (6, 24)
+SIZES, STEPS = (4096, 16384), (6, 24)
 GRADIENTS = (
-    f"ham bench gradients --device cuda --sizes {','.join(map(str, SIZES))} --steps {','.join(map(str, SWEEPS))} "
+    f"ham bench gradients --device cuda --sizes {','.join(map(str, SIZES))} --steps {','.join(map(str, STEPS))} "
     "--json results/gradients_h200.jsonl"
 )
 FLAT, GROWN = 1.05, 1.5  # memory at four times the sweeps: what still counts as the same, and what as growing with them
 
 
-def growth(
+def judge_growth(
     results: Results, modules: tuple[str, ...], unit: str, *, most: float | None = None, least: float | None = None
 ) -> Verdict:
     """Exponents between the two largest sizes at which a module ran in one run: small ones are launches, not work."""
     trials = []
-    for rows in results.beginning("table3_h").values():  # cards alone: two sizes are too few on a processor
+    for rows in results.with_prefix("table3_h").values():  # cards alone: two sizes are too few on a processor
         findings: list[Finding] = []
         others: list[str] = []
         idle: list[str] = []
@@ -51,7 +61,7 @@ def growth(
             if len(ends) < 2:
                 missing.append(f"{module} {mode} {dtype}")
                 continue
-            p = exponent(ends, [had[n] for n in ends])
+            p = growth_exponent(ends, [had[n] for n in ends])
             holds = (most is None or p <= most) and (least is None or p >= least)
             word = CONFIRMED if holds else NOT_CONFIRMED
             what = f"{module} {mode} {dtype}"
@@ -67,13 +77,15 @@ def growth(
                 notes.append(f"still flat, {rise}: {', '.join(idle)}")
             card, note = str(rows[0]["hardware"]), "; ".join(notes)
             trials.append(Trial(card, tuple(findings), missing=tuple(missing), note=note))
-    return combined(trials)
+    return combine_trials(trials)
 
 
-def over(results: Results, rival: str, unit: str, dtypes: tuple[str, ...], hams: tuple[str, ...]) -> Verdict:
+def judge_over_rival(
+    results: Results, rival: str, unit: str, dtypes: tuple[str, ...], hams: tuple[str, ...]
+) -> Verdict:
     """The rival's figure over ours at the size of Table 3."""
     trials = []
-    for rows in results.beginning("table3_h").values():
+    for rows in results.with_prefix("table3_h").values():
         for dtype in dtypes:
             findings, missing = [], []
             for ham in hams:
@@ -85,7 +97,7 @@ def over(results: Results, rival: str, unit: str, dtypes: tuple[str, ...], hams:
                     )
                     what, samples = f"{rival} / {ham}, {mode}", f"{mode}_repeats"
                     if ours and theirs:
-                        findings.append(more(what, theirs, ours, field, samples=samples))
+                        findings.append(ratio_finding(what, theirs, ours, field, samples=samples))
                     else:
                         missing.append(what)
             if findings:
@@ -93,10 +105,10 @@ def over(results: Results, rival: str, unit: str, dtypes: tuple[str, ...], hams:
                 solved = f", our hams by backend {' and '.join(backends)}" if backends else ""
                 where = f"{rows[0]['hardware']}, {dtype}, n = {SIZE:,}{solved}"
                 trials.append(Trial(where, tuple(findings), missing=tuple(missing)))
-    return combined(trials)
+    return combine_trials(trials)
 
 
-def more(what: str, theirs: Row, ours: Row, field: str, *, samples: str) -> Finding:
+def ratio_finding(what: str, theirs: Row, ours: Row, field: str, *, samples: str) -> Finding:
     """Theirs over ours, above 1 by more than the spread of the samples where there are any."""
     low, high = ({side: _quartile(row, field, way) for side, way in SIDES.items()} for row in (theirs, ours))
     word = (
@@ -114,31 +126,31 @@ def _quartile(row: Row, field: str, way: float) -> float:
     return float(row[field] + way * (row.get(f"{field}_iqr") or 0.0))
 
 
-def sweeps(results: Results, *, unit: str, grad: str) -> Verdict:
+def judge_gradient_cost(results: Results, *, unit: str, grad: str) -> Verdict:
     """BPTT over a one-step gradient for each ham, at every number of sweeps that was measured."""
     trials = []
-    for rows in results.beginning("gradients_").values():
+    for rows in results.with_prefix("gradients_").values():
         by = {(row["ham"], row["n"], row["steps"], row["grad"]): row for row in rows}
         findings, missing = [], []
-        sizes, counts = expected(rows)
+        sizes, counts = expected_measurements(rows)
         for n, ham, steps in product(sizes, HAMS, counts):
             what, two = f"{ham}, K = {steps}, n = {n:,}", [by.get((ham, n, steps, each)) for each in ("bptt", grad)]
             if two[0] and two[1]:
-                findings.append(more(what, two[0], two[1], unit, samples="repeats"))
+                findings.append(ratio_finding(what, two[0], two[1], unit, samples="repeats"))
             else:
                 missing.append(what)
         if findings:
             trials.append(Trial(str(rows[0]["hardware"]), tuple(findings), missing=tuple(missing)))
-    return combined(trials)
+    return combine_trials(trials)
 
 
-def flat(results: Results, *, short: str) -> Verdict:
+def judge_memory_growth(results: Results, *, short: str) -> Verdict:
     """Peak memory at the most sweeps over that at the fewest: about 1 for the short gradient, and as K for BPTT."""
     trials = []
-    for rows in results.beginning("gradients_").values():
+    for rows in results.with_prefix("gradients_").values():
         by = {(row["ham"], row["n"], row["grad"], row["steps"]): row["mb"] for row in rows}
         findings, missing = [], []
-        sizes, counts = expected(rows)
+        sizes, counts = expected_measurements(rows)
         few, many = counts[0], counts[-1]
         for n, ham, grad in product(sizes, HAMS, (short, "bptt")):
             what, two = (
@@ -155,14 +167,14 @@ def flat(results: Results, *, short: str) -> Verdict:
             findings.append(Finding(what, ratio, None, 1, word, *shown))
         if findings:
             trials.append(Trial(str(rows[0]["hardware"]), tuple(findings), missing=tuple(missing)))
-    return combined(trials)
+    return combine_trials(trials)
 
 
-def expected(rows: list[Row]) -> tuple[list[int], list[int]]:
+def expected_measurements(rows: list[Row]) -> tuple[list[int], list[int]]:
     """Sizes and sweeps that a file should have: those it has anything of, and on a card those of the command."""
     card = rows[0].get("device") == "cuda"
     sizes, counts = ({row[key] for row in rows} for key in ("n", "steps"))
-    return sorted(sizes | {*SIZES} if card else sizes), sorted(counts | {*SWEEPS} if card else counts)
+    return sorted(sizes | {*SIZES} if card else sizes), sorted(counts | {*STEPS} if card else counts)
 
 
 def _one_run(rows: list[Row], dtype: str) -> list[Row]:
@@ -175,7 +187,7 @@ def _of(rows: list[Row], module: str, dtype: str) -> list[Row]:
     return [row for row in rows if row["module"] == module and row["dtype"] == dtype]
 
 
-def of_gradients(reading: Reading) -> tuple[Claim, ...]:
+def gradient_claims(reading: GradientReading) -> tuple[Claim, ...]:
     said, each = reading.said[0].upper() + reading.said[1:], "above 1 for each ham, K and n"
     return (
         Claim(
@@ -186,7 +198,7 @@ def of_gradients(reading: Reading) -> tuple[Claim, ...]:
             paper="orders alone: O(1) against O(t)",
             test=f"peak memory of forward and backward of the ham alone, BPTT over {reading.grad}, {each}",
             command=GRADIENTS,
-            judge=partial(sweeps, unit="mb", grad=reading.grad),
+            judge=partial(judge_gradient_cost, unit="mb", grad=reading.grad),
         ),
         Claim(
             id=reading.id("cost-gradient-growth"),
@@ -199,7 +211,7 @@ def of_gradients(reading: Reading) -> tuple[Claim, ...]:
                 f"BPTT from {GROWN:g} on"
             ),
             command=GRADIENTS,
-            judge=partial(flat, short=reading.grad),
+            judge=partial(judge_memory_growth, short=reading.grad),
         ),
         Claim(
             id=reading.id("cost-gradient-time"),
@@ -209,7 +221,7 @@ def of_gradients(reading: Reading) -> tuple[Claim, ...]:
             paper="orders alone: O(1) against O(t); the sweeps themselves are made either way",
             test=f"time of forward and backward of the ham alone, BPTT over {reading.grad}, {each}",
             command=GRADIENTS,
-            judge=partial(sweeps, unit="ms", grad=reading.grad),
+            judge=partial(judge_gradient_cost, unit="ms", grad=reading.grad),
         ),
     )
 
@@ -226,7 +238,7 @@ CLAIMS = (
             f"largest takes {WORK:g} times the time of the smallest or more"
         ),
         command=COMMAND,
-        judge=partial(growth, modules=HAMS, unit="ms", most=LINEAR),
+        judge=partial(judge_growth, modules=HAMS, unit="ms", most=LINEAR),
     ),
     Claim(
         id="cost-linear-memory",
@@ -236,7 +248,7 @@ CLAIMS = (
         paper="98 MB in inference, 202 MB in training at n = 16,384 (NMF)",
         test=f"exponent of peak memory between the two largest n, at most {LINEAR}, for each ham and precision",
         command=COMMAND,
-        judge=partial(growth, modules=HAMS, unit="mb", most=LINEAR),
+        judge=partial(judge_growth, modules=HAMS, unit="mb", most=LINEAR),
     ),
     Claim(
         id="cost-attention-quadratic",
@@ -246,7 +258,7 @@ CLAIMS = (
         paper="2,148 MB in inference, 5,253 MB in training at n = 16,384",
         test=f"exponent of peak memory between the two largest n, at least {QUADRATIC}, in each precision",
         command=COMMAND,
-        judge=partial(growth, modules=("sa-materialised",), unit="mb", least=QUADRATIC),
+        judge=partial(judge_growth, modules=("sa-materialised",), unit="mb", least=QUADRATIC),
     ),
     Claim(
         id="cost-memory",
@@ -256,7 +268,7 @@ CLAIMS = (
         paper="SA over NMF: 21.9 in inference, 26.0 in training",
         test="peak memory of self-attention with scores in memory over that of each ham, float32, above 1",
         command=COMMAND,
-        judge=partial(over, rival="sa-materialised", unit="mb", dtypes=("float32",), hams=HAMS),
+        judge=partial(judge_over_rival, rival="sa-materialised", unit="mb", dtypes=("float32",), hams=HAMS),
     ),
     Claim(
         id="cost-time",
@@ -266,7 +278,7 @@ CLAIMS = (
         paper="SA over NMF: 10.7 in inference, 15.5 in training; over CD 6.3 and 12.1",
         test="time of self-attention with scores in memory over that of each ham, float32, above 1",
         command=COMMAND,
-        judge=partial(over, rival="sa-materialised", unit="ms", dtypes=("float32",), hams=HAMS),
+        judge=partial(judge_over_rival, rival="sa-materialised", unit="ms", dtypes=("float32",), hams=HAMS),
     ),
     Claim(
         id="cost-time-fused",
@@ -276,7 +288,7 @@ CLAIMS = (
         paper="not examined: such kernels came later",
         test="time of fused attention over that of each ham as the rows have it, bfloat16, above 1 in both modes",
         command=COMMAND,
-        judge=partial(over, rival="sa-flash", unit="ms", dtypes=("bfloat16",), hams=HAMS),
+        judge=partial(judge_over_rival, rival="sa-flash", unit="ms", dtypes=("bfloat16",), hams=HAMS),
     ),
-    *(claim for reading in READINGS for claim in of_gradients(reading)),
+    *(claim for reading in READINGS for claim in gradient_claims(reading)),
 )

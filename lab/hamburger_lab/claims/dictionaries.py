@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from functools import partial
 
-from hamburger_lab.claims.base import Claim
-from hamburger_lab.claims.commands import ablate
-from hamburger_lab.claims.method import Pair, Source, at_least, beating, compare, keeping
+from hamburger_lab.claims.base import Claim, ablate_command
+from hamburger_lab.claims.rules import (
+    CellPair,
+    RowSource,
+    beats_paper_gain,
+    is_at_least,
+    judge_miou,
+    keeps_paper_difference,
+)
 
 HAMS = ("nmf", "vq", "cd")
-COMMAND = ablate("init")
+COMMAND = ablate_command("init")
 
 
-def starts(ours: tuple[str, ...], theirs: tuple[str, ...], hams: tuple[str, ...] = HAMS) -> Source:
-    pairs = [Pair(f"{ham}-{one}", f"{ham}-{other}") for ham in hams for one in ours for other in theirs]
-    return Source("ablation_init_", tuple(pairs))
+def init_source(ours: tuple[str, ...], theirs: tuple[str, ...], hams: tuple[str, ...] = HAMS) -> RowSource:
+    pairs = [CellPair(f"{ham}-{one}", f"{ham}-{other}") for ham in hams for one in ours for other in theirs]
+    return RowSource("ablation_init_", tuple(pairs))
 
 
-def drawn() -> Source:
-    return Source("ablation_dictionary_", tuple(Pair(ham, f"{ham}-drawn{draw}") for ham in HAMS for draw in (1, 2, 3)))
+def drawn_source() -> RowSource:
+    return RowSource(
+        "ablation_dictionary_", tuple(CellPair(ham, f"{ham}-drawn{draw}") for ham in HAMS for draw in (1, 2, 3))
+    )
 
 
 CLAIMS = (
@@ -30,7 +38,11 @@ CLAIMS = (
         paper="random, fixed, learned, online: NMF 77.8 77.3 76.5 77.5; CD 77.3 77.4 73.7 77.5; VQ 77.4 76.9 75.8 77.2",
         test="mIoU, random minus each other start for each ham: no loss of half a point or more",
         command=COMMAND,
-        judge=partial(compare, sources=[starts(("random",), ("fixed", "learned", "online"))], rule=keeping(-0.2)),
+        judge=partial(
+            judge_miou,
+            sources=[init_source(("random",), ("fixed", "learned", "online"))],
+            rule=keeps_paper_difference(-0.2),
+        ),
     ),
     Claim(
         id="init-learned",
@@ -40,7 +52,9 @@ CLAIMS = (
         paper="learned below every other start by 0.8 to 3.8 points (means)",
         test="mIoU, each other start minus learned for each ham, above 0",
         command=COMMAND,
-        judge=partial(compare, sources=[starts(("random", "fixed", "online"), ("learned",))], rule=beating(0.8)),
+        judge=partial(
+            judge_miou, sources=[init_source(("random", "fixed", "online"), ("learned",))], rule=beats_paper_gain(0.8)
+        ),
     ),
     Claim(
         id="init-online-cd",
@@ -50,7 +64,7 @@ CLAIMS = (
         paper="CD: online 77.5, random 77.3 (means of 5 runs; best 78.1, 77.9)",
         test="mIoU of CD, online minus random, above 0",
         command=COMMAND,
-        judge=partial(compare, sources=[starts(("online",), ("random",), ("cd",))], rule=beating(0.2)),
+        judge=partial(judge_miou, sources=[init_source(("online",), ("random",), ("cd",))], rule=beats_paper_gain(0.2)),
     ),
     Claim(
         id="evaluation-stored-dictionary",
@@ -62,7 +76,7 @@ CLAIMS = (
         reference="this library's own choice; the authors' code draws",
         paper="not examined",
         test="mIoU of the same weights, stored minus each of three series of draws: no loss of half a point or more",
-        command=ablate("dictionary"),
-        judge=partial(compare, sources=[drawn()], rule=at_least),
+        command=ablate_command("dictionary"),
+        judge=partial(judge_miou, sources=[drawn_source()], rule=is_at_least),
     ),
 )

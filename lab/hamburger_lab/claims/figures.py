@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hamburger.inspect.network import COUNTS
-from hamburger.report.figures import BASELINE, COLOURS, INK, svg
+from hamburger.inspect.context_statistics import COUNTS
+from hamburger.report.figures import BASELINE, COLOURS, INK, render_svg
 from hamburger.report.html import Markup, figure, paragraph, side_by_side
 from hamburger.report.statistics import half_width, summarise
 from hamburger_lab.ablations.grids import ATTENTIONS, HAMS, TESTED_STEPS, TRAINED_STEPS
-from hamburger_lab.claims.measures import place
-from hamburger_lab.claims.results import Results, Row, by_seed
+from hamburger_lab.claims.result_tables import describe_runs
+from hamburger_lab.rows import Results, Row, values_by_seed
 
 LOOKS = {"breads": BASELINE, **dict(zip((*HAMS, *ATTENTIONS), COLOURS, strict=False))}
 BAND = "Line: mean over seeds; band: its 95 % interval, from three seeds on."
@@ -20,7 +20,7 @@ Points = Sequence[Sequence[float]]  # of each x, the values of all seeds
 Draw = Callable[[Any], None]  # into axes
 
 
-def line(
+def plot_mean(
     axes: Any,
     xs: Sequence[float],
     values: Points,
@@ -41,26 +41,36 @@ def line(
         axes.fill_between(xs, low, high, color=colour, alpha=0.18, linewidth=0)
 
 
-def spectra(results: Results) -> Markup:
+def spectra_figures(results: Results) -> Markup:
     """Fig. 5: shares of the energy before and after, and those of D C and of attention matrices."""
     made = []
-    for name, rows in results.beginning("ablation_inside_").items():
+    for name, rows in results.with_prefix("ablation_inside_").items():
         looked = [row for row in rows if "spectrum_before" in row]
         if not looked:
             continue
-        around = _spectra(looked, {"before": ":", "after": "-"}, ("breads", *HAMS), "Feature map around the context")
-        within = _spectra(looked, {"ham": "-", "attention": "-"}, (*HAMS, *ATTENTIONS), "D C of hams, A of attentions")
+        around = _draw_spectra(
+            looked, {"before": ":", "after": "-"}, ("breads", *HAMS), "Feature map around the context"
+        )
+        within = _draw_spectra(
+            looked, {"ham": "-", "attention": "-"}, (*HAMS, *ATTENTIONS), "D C of hams, A of attentions"
+        )
         made.append(
             side_by_side(
-                figure(svg(f"spectra-{name}", around, alt="cumulative spectra before and after the context"), ""),
-                figure(svg(f"ranks-{name}", within, alt="cumulative spectra of D C and of attention matrices"), ""),
+                figure(
+                    render_svg(f"spectra-{name}", around, alt="cumulative spectra before and after the context"), ""
+                ),
+                figure(
+                    render_svg(f"ranks-{name}", within, alt="cumulative spectra of D C and of attention matrices"), ""
+                ),
             )
-            + paragraph(f"{place(rows)}. {BAND} Shares of squared singular values, mean over images.", kind="soft")
+            + paragraph(
+                f"{describe_runs(rows)}. {BAND} Shares of squared singular values, mean over images.", kind="soft"
+            )
         )
     return Markup("".join(made))
 
 
-def _spectra(rows: list[Row], ends: Mapping[str, str], cells: Sequence[str], title: str) -> Draw:
+def _draw_spectra(rows: list[Row], ends: Mapping[str, str], cells: Sequence[str], title: str) -> Draw:
     """A curve of each cell for each end that it has; `ends` have dashes."""
 
     def draw(axes: Any) -> None:
@@ -71,7 +81,7 @@ def _spectra(rows: list[Row], ends: Mapping[str, str], cells: Sequence[str], tit
                 if kept:
                     shares = [[100 * curve[i] for curve in kept] for i in range(len(COUNTS))]
                     label = cell if dashes == "-" else ""
-                    line(axes, COUNTS, shares, colour=LOOKS[cell], dashes=dashes, label=label)
+                    plot_mean(axes, COUNTS, shares, colour=LOOKS[cell], dashes=dashes, label=label)
         if len(set(ends.values())) > 1:
             for end, dashes in ends.items():
                 axes.plot([], [], dashes, color=BASELINE, label=end)
@@ -83,20 +93,25 @@ def _spectra(rows: list[Row], ends: Mapping[str, str], cells: Sequence[str], tit
     return draw
 
 
-def angles(results: Results) -> Markup:
+def angle_figures(results: Results) -> Markup:
     """Cosine of the one-step gradient to BPTT's, and norm over BPTT's, over the steps of a training."""
     made = []
-    for name, rows in results.beginning("ablation_angles_").items():
+    for name, rows in results.with_prefix("ablation_angles_").items():
         cosine = _over_steps(rows, lambda row, at: row[f"cosine_{at}_one_step"], "cosine to BPTT", limit=0.5)
         ratio = _over_steps(rows, _norm_ratio, "norm over BPTT's", limit=1.0, log=True)
         made.append(
             side_by_side(
-                figure(svg(f"cosine-{name}", cosine, alt="cosine of one-step gradient to BPTT over training"), ""),
-                figure(svg(f"norm-{name}", ratio, alt="norm of one-step gradient over that of BPTT over training"), ""),
+                figure(
+                    render_svg(f"cosine-{name}", cosine, alt="cosine of one-step gradient to BPTT over training"), ""
+                ),
+                figure(
+                    render_svg(f"norm-{name}", ratio, alt="norm of one-step gradient over that of BPTT over training"),
+                    "",
+                ),
             )
             + paragraph(
-                f"{place(rows)}, trained by the one-step gradient; both gradients of the same weights, batch and "
-                f"dictionaries. Solid: gradient of the ham's input X; dashed: of all weights. {BAND}",
+                f"{describe_runs(rows)}, trained by the one-step gradient; both gradients of the same weights, batch "
+                f"and dictionaries. Solid: gradient of the ham's input X; dashed: of all weights. {BAND}",
                 kind="soft",
             )
         )
@@ -123,7 +138,7 @@ def _over_steps(
                 if by_step:
                     label = ham if at == "input" else ""
                     look = {"colour": LOOKS[ham], "dashes": dashes, "label": label}
-                    line(axes, list(by_step), list(by_step.values()), **look, log=log)
+                    plot_mean(axes, list(by_step), list(by_step.values()), **look, log=log)
         axes.axhline(limit, color=BASELINE, linewidth=1)
         axes.set(title=title, xlabel="step", **({"yscale": "log"} if log else {}))
         if not log:
@@ -133,26 +148,28 @@ def _over_steps(
     return draw
 
 
-def sweeps(results: Results) -> Markup:
+def steps_figures(results: Results) -> Markup:
     """Figs. 4 and 7 to 9: mIoU by the sweeps of the evaluation, a line for each K of the training."""
     made = []
-    for name, rows in results.beginning("ablation_steps_").items():
-        drawn = [svg(f"sweeps-{ham}-{name}", _sweeps(rows, ham), alt=f"mIoU of {ham} by sweeps") for ham in HAMS]
+    for name, rows in results.with_prefix("ablation_steps_").items():
+        drawn = [
+            render_svg(f"sweeps-{ham}-{name}", _draw_steps(rows, ham), alt=f"mIoU of {ham} by sweeps") for ham in HAMS
+        ]
         made.append(side_by_side(*(figure(one, "") for one in drawn)))
-        made.append(paragraph(f"{place(rows)}. {BAND}", kind="soft"))
+        made.append(paragraph(f"{describe_runs(rows)}. {BAND}", kind="soft"))
     return Markup("".join(made))
 
 
-def _sweeps(rows: list[Row], ham: str) -> Draw:
+def _draw_steps(rows: list[Row], ham: str) -> Draw:
     def draw(axes: Any) -> None:
         for trained, colour in zip(TRAINED_STEPS, COLOURS, strict=False):
             found: dict[int, list[float]] = {}
             for tested in TESTED_STEPS:
                 cell = f"{ham}-k{trained}" + (f"-at{tested}" if tested != trained else "")
-                values = list(by_seed(rows, "cell", cell, "miou", 100).values())
+                values = list(values_by_seed(rows, "cell", cell, "miou", 100).values())
                 found |= {tested: values} if values else {}
             if found:
-                line(axes, list(found), list(found.values()), colour=colour, label=f"trained with K = {trained}")
+                plot_mean(axes, list(found), list(found.values()), colour=colour, label=f"trained with K = {trained}")
         axes.set(title=ham.upper(), xlabel="K in evaluation", ylabel="mIoU, %", xscale="log")
         axes.xaxis.set_major_formatter("{x:.0f}")
         if axes.lines:
@@ -161,12 +178,14 @@ def _sweeps(rows: list[Row], ham: str) -> Draw:
     return draw
 
 
-def costs(results: Results) -> Markup:
+def cost_figures(results: Results) -> Markup:
     """Time and memory of every gradient, at the largest n of each file."""
     made = []
-    for name, rows in results.beginning("gradients_").items():
+    for name, rows in results.with_prefix("gradients_").items():
         drawn = [
-            svg(f"{unit}-{name}", _costs(rows, unit, title), alt=f"{title} of every gradient of a ham", height=3.6)
+            render_svg(
+                f"{unit}-{name}", _draw_costs(rows, unit, title), alt=f"{title} of every gradient of a ham", height=3.6
+            )
             for unit, title in (("ms", "time, ms"), ("mb", "peak memory, MiB"))
         ]
         made.append(side_by_side(*(figure(one, "") for one in drawn)))
@@ -174,7 +193,7 @@ def costs(results: Results) -> Markup:
     return Markup("".join(made))
 
 
-def _costs(rows: list[Row], unit: str, title: str) -> Draw:
+def _draw_costs(rows: list[Row], unit: str, title: str) -> Draw:
     n = max(row["n"] for row in rows)
     by = {(row["ham"], row["steps"], row["grad"]): row for row in rows if row["n"] == n}
     grads = list(dict.fromkeys(grad for _, _, grad in by))

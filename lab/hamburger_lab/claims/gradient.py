@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from functools import partial
 
-from hamburger_lab.claims.base import Claim
-from hamburger_lab.claims.commands import ablate
-from hamburger_lab.claims.method import COUNTS, Pair, Source, at_least, beating, compare, level, ratios
-from hamburger_lab.claims.readings import CODE, EQUATION, READINGS, Reading
+from hamburger_lab.claims.base import CODE, EQUATION, READINGS, Claim, GradientReading, ablate_command
+from hamburger_lab.claims.rules import (
+    MIN_RATIO,
+    CellPair,
+    RowSource,
+    beats_paper_gain,
+    is_at_least,
+    is_level,
+    judge_miou,
+    judge_ratios,
+)
 
 HAMS = ("nmf", "vq", "cd")
 FILES = "ablation_gradient_"
-COMMAND = ablate("gradient")
+COMMAND = ablate_command("gradient")
 GAINS = {"nmf": 0.8, "vq": 1.1, "cd": 2.9}
 PRINTED = {
     "nmf": "one-step 77.8, BPTT 77.0 (means of 5 runs; best 78.3, 77.4)",
@@ -20,13 +27,13 @@ PRINTED = {
 }
 
 
-def against(reading: Reading, *grads: str, hams: tuple[str, ...] = HAMS) -> Source:
+def against(reading: GradientReading, *grads: str, hams: tuple[str, ...] = HAMS) -> RowSource:
     """One reading of the one-step gradient minus the others."""
-    return Source(FILES, tuple(Pair(f"{ham}-{reading.cell}", f"{ham}-{grad}") for ham in hams for grad in grads))
+    return RowSource(FILES, tuple(CellPair(f"{ham}-{reading.cell}", f"{ham}-{grad}") for ham in hams for grad in grads))
 
 
-def memory(reading: Reading) -> Source:
-    return Source(FILES, tuple(Pair(f"{ham}-bptt", f"{ham}-{reading.cell}") for ham in HAMS))
+def memory(reading: GradientReading) -> RowSource:
+    return RowSource(FILES, tuple(CellPair(f"{ham}-bptt", f"{ham}-{reading.cell}") for ham in HAMS))
 
 
 CLAIMS = (
@@ -39,7 +46,9 @@ CLAIMS = (
             paper=PRINTED[ham],
             test=f"mIoU, {reading.grad} minus BPTT, paired by seed, above 0",
             command=COMMAND,
-            judge=partial(compare, sources=[against(reading, "bptt", hams=(ham,))], rule=beating(GAINS[ham])),
+            judge=partial(
+                judge_miou, sources=[against(reading, "bptt", hams=(ham,))], rule=beats_paper_gain(GAINS[ham])
+            ),
         )
         for reading in READINGS
         for ham in HAMS
@@ -52,7 +61,7 @@ CLAIMS = (
         paper="said to be worse, no numbers given",
         test="mIoU, truncated:1 minus truncated:2 for each ham: no loss of half a point or more",
         command=COMMAND,
-        judge=partial(compare, sources=[against(EQUATION, "truncated2")], rule=at_least),
+        judge=partial(judge_miou, sources=[against(EQUATION, "truncated2")], rule=is_at_least),
     ),
     Claim(
         id="gradient-more-terms-code",
@@ -62,7 +71,7 @@ CLAIMS = (
         paper="said to be worse, no numbers given",
         test="mIoU, one-step minus truncated:2 for each ham: no loss of half a point or more",
         command=COMMAND,
-        judge=partial(compare, sources=[against(CODE, "truncated2")], rule=at_least),
+        judge=partial(judge_miou, sources=[against(CODE, "truncated2")], rule=is_at_least),
     ),
     Claim(
         id="gradient-equation-13",
@@ -75,7 +84,7 @@ CLAIMS = (
         paper="the two are not told apart",
         test="mIoU, one-step minus truncated:1 for each ham: within half a point either way",
         command=COMMAND,
-        judge=partial(compare, sources=[against(CODE, "truncated1")], rule=level),
+        judge=partial(judge_miou, sources=[against(CODE, "truncated1")], rule=is_level),
     ),
     Claim(
         id="gradient-clipped",
@@ -87,11 +96,13 @@ CLAIMS = (
         reference="our question on section 2.3, after Proposition 3",
         paper="unstable gradients are its reason for the one-step gradient; clipping is not tried",
         test="mIoU, BPTT minus one-step, both clipped, for each ham: no loss of half a point or more",
-        command=ablate("clip"),
+        command=ablate_command("clip"),
         judge=partial(
-            compare,
-            sources=[Source("ablation_clip_", tuple(Pair(f"{ham}-bptt-clip", f"{ham}-one-step-clip") for ham in HAMS))],
-            rule=at_least,
+            judge_miou,
+            sources=[
+                RowSource("ablation_clip_", tuple(CellPair(f"{ham}-bptt-clip", f"{ham}-one-step-clip") for ham in HAMS))
+            ],
+            rule=is_at_least,
         ),
     ),
     *(
@@ -104,9 +115,9 @@ CLAIMS = (
             ),
             reference="section 2.3: O(1) against O(K)",
             paper="orders alone, no numbers given",
-            test=f"peak memory of the card over a training, BPTT over {reading.grad}, above {COUNTS:g} for each ham",
+            test=f"peak memory of the card over a training, BPTT over {reading.grad}, above {MIN_RATIO:g} for each ham",
             command=COMMAND,
-            judge=partial(ratios, sources=[memory(reading)], field="peak_mb", device="cuda"),
+            judge=partial(judge_ratios, sources=[memory(reading)], field="peak_mb", device="cuda"),
         )
         for reading in READINGS
     ),

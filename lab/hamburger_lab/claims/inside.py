@@ -7,22 +7,28 @@ from collections.abc import Callable
 from functools import cache, partial
 
 from hamburger.errors import HamburgerError
-from hamburger.report.statistics import Difference, paired
+from hamburger.report.statistics import PairedDifference, compare_paired
 from hamburger.tasks.recipes import find_training
 from hamburger_lab.ablations.grids import head_width
-from hamburger_lab.claims.base import Claim, Verdict
-from hamburger_lab.claims.commands import ablate
-from hamburger_lab.claims.method import COUNTS, TIMES, Case, Series, Shown, exceeds, judge
-from hamburger_lab.claims.readings import READINGS
-from hamburger_lab.claims.results import Results, Row
+from hamburger_lab.claims.base import READINGS, Claim, Verdict, ablate_command
+from hamburger_lab.claims.rules import (
+    MIN_RATIO,
+    RATIO_FORMAT,
+    NumberFormat,
+    RunComparison,
+    Series,
+    exceeds,
+    judge_comparisons,
+)
+from hamburger_lab.rows import Results, Row
 
 HAMS = ("nmf", "vq", "cd")
 ATTENTIONS = ("sa-flash", "da", "nonlocal")
-COMMAND = ablate("inside")
-FEWER = math.log(COUNTS)  # of ranks
+COMMAND = ablate_command("inside")
+FEWER = math.log(MIN_RATIO)  # of ranks
 ONE = 1.0  # channel: below that no channel of a typical image was silenced
 Value = Callable[[Row], float | None]
-Found = dict[str, Difference | None]
+Differences = dict[str, PairedDifference | None]
 
 
 def concentration(row: Row) -> float | None:
@@ -30,7 +36,7 @@ def concentration(row: Row) -> float | None:
     return math.log(row["rank_before"] / row["rank_after"]) if row.get("rank_after") else None
 
 
-def silenced(row: Row) -> float | None:
+def silenced_channels(row: Row) -> float | None:
     """Channels next to zero after the context minus those before it, mean over images."""
     width = row.get("channels") or _width(str(row["recipe"]))
     return width * (row["silent_after"] - row["silent_before"]) if width and "silent_after" in row else None
@@ -54,39 +60,41 @@ def logarithm(field: str) -> Value:
     return lambda row: math.log(row[field]) if row.get(field) else None
 
 
-def each_ham(rows: list[Row], value: Value, what: str, than: str | None = None) -> Found:
+def each_ham(rows: list[Row], value: Value, what: str, than: str | None = None) -> Differences:
     """The value for each ham; with `than`, less that of this cell, seed by seed."""
-    found: Found = {}
+    found: Differences = {}
     for ham in HAMS:
         ours = _by_seed(rows, ham, value)
         theirs = dict.fromkeys(ours, 0.0) if than is None else _by_seed(rows, than, value)
-        found[f"{ham}, {what}" if than is None else f"{ham} / {than}, {what}"] = paired(ours, theirs)
+        found[f"{ham}, {what}" if than is None else f"{ham} / {than}, {what}"] = compare_paired(ours, theirs)
     return found
 
 
-def each_pair(rows: list[Row], value: Value, what: str) -> Found:
+def each_pair(rows: list[Row], value: Value, what: str) -> Differences:
     """The value for each ham over that for each attention, as logarithms."""
     return {
-        f"{ham} / {name}, {what}": paired(_by_seed(rows, ham, value), _by_seed(rows, name, value))
+        f"{ham} / {name}, {what}": compare_paired(_by_seed(rows, ham, value), _by_seed(rows, name, value))
         for ham in HAMS
         for name in ATTENTIONS
     }
 
 
-def each_attention(rows: list[Row], ours: Value, ham: Value, what: str, *, over_ham: bool) -> Found:
+def each_attention(rows: list[Row], ours: Value, ham: Value, what: str, *, over_ham: bool) -> Differences:
     """A value of each attention's matrix over one of the NMF ham's, or the other way round, as logarithms."""
     theirs = _by_seed(rows, "nmf", ham)
-    found: Found = {}
+    found: Differences = {}
     for name in ATTENTIONS:
         own = _by_seed(rows, name, ours)
-        found[f"{name}, {what}"] = paired(own, theirs) if over_ham else paired(theirs, own)
+        found[f"{name}, {what}"] = compare_paired(own, theirs) if over_ham else compare_paired(theirs, own)
     return found
 
 
-def above(results: Results, find: Callable[[list[Row]], Found], limit: float, shown: Shown) -> Verdict:
+def judge_above(
+    results: Results, find: Callable[[list[Row]], Differences], limit: float, shown: NumberFormat
+) -> Verdict:
     cells = tuple(f"{ham}-inside" for ham in HAMS)
-    cases = [Case(rows, find(rows), cells) for rows in results.beginning("ablation_inside_").values()]
-    return judge(cases, partial(exceeds, limit=limit), shown, limit=limit)
+    cases = [RunComparison(rows, find(rows), cells) for rows in results.with_prefix("ablation_inside_").values()]
+    return judge_comparisons(cases, partial(exceeds, limit=limit), shown, limit=limit)
 
 
 def _by_seed(rows: list[Row], cell: str, value: Value) -> Series:
@@ -100,10 +108,13 @@ CLAIMS = (
         statement="A Hamburger concentrates the spectrum of its feature map.",
         reference="Fig. 5",
         paper="a figure without numbers",
-        test=f"effective rank of the context's input over that of its output, above {COUNTS:g} for each ham",
+        test=f"effective rank of the context's input over that of its output, above {MIN_RATIO:g} for each ham",
         command=COMMAND,
         judge=partial(
-            above, find=partial(each_ham, value=concentration, what="rank before / after"), limit=FEWER, shown=TIMES
+            judge_above,
+            find=partial(each_ham, value=concentration, what="rank before / after"),
+            limit=FEWER,
+            shown=RATIO_FORMAT,
         ),
     ),
     Claim(
@@ -112,13 +123,13 @@ CLAIMS = (
         statement="It is the ham that concentrates the spectrum, more than the breads do without it.",
         reference="Fig. 5, with a control that the paper does not have",
         paper="not examined",
-        test=f"the same ratio, that of each ham over that of the breads alone, paired by seed, above {COUNTS:g}",
+        test=f"the same ratio, that of each ham over that of the breads alone, paired by seed, above {MIN_RATIO:g}",
         command=COMMAND,
         judge=partial(
-            above,
+            judge_above,
             find=partial(each_ham, value=concentration, what="rank before / after", than="breads"),
             limit=FEWER,
-            shown=TIMES,
+            shown=RATIO_FORMAT,
         ),
     ),
     Claim(
@@ -129,11 +140,14 @@ CLAIMS = (
         paper="not examined",
         test=(
             "the same ratio, that of each ham over that of self-attention, DANet's module and the non-local block, "
-            f"paired by seed, above {COUNTS:g}"
+            f"paired by seed, above {MIN_RATIO:g}"
         ),
         command=COMMAND,
         judge=partial(
-            above, find=partial(each_pair, value=concentration, what="rank before / after"), limit=FEWER, shown=TIMES
+            judge_above,
+            find=partial(each_pair, value=concentration, what="rank before / after"),
+            limit=FEWER,
+            shown=RATIO_FORMAT,
         ),
     ),
     Claim(
@@ -145,10 +159,10 @@ CLAIMS = (
         test="channels below 1 % of the mean channel, after minus before, one or more for each ham",
         command=COMMAND,
         judge=partial(
-            above,
-            find=partial(each_ham, value=silenced, what="silent channels"),
+            judge_above,
+            find=partial(each_ham, value=silenced_channels, what="silent channels"),
             limit=ONE,
-            shown=Shown("(channels)", "{:+.2f}"),
+            shown=NumberFormat("(channels)", "{:+.2f}"),
         ),
     ),
     *(
@@ -164,10 +178,10 @@ CLAIMS = (
             ),
             command=COMMAND,
             judge=partial(
-                above,
+                judge_above,
                 find=partial(each_ham, value=partial(cosine, strategy=reading.field), what="cosine"),
                 limit=0.5,
-                shown=Shown("", "{:.2f}"),
+                shown=NumberFormat("", "{:.2f}"),
             ),
         )
         for reading in READINGS
@@ -185,7 +199,7 @@ CLAIMS = (
         ),
         command=COMMAND,
         judge=partial(
-            above,
+            judge_above,
             find=partial(
                 each_attention,
                 ours=logarithm("rank90_centred"),
@@ -194,7 +208,7 @@ CLAIMS = (
                 over_ham=False,
             ),
             limit=0.0,  # whether r holds it is exact: no margin
-            shown=TIMES,
+            shown=RATIO_FORMAT,
         ),
     ),
     Claim(
@@ -205,11 +219,11 @@ CLAIMS = (
         paper="not examined",
         test=(
             "effective rank of each attention's matrix over that of D C of the NMF ham, paired by seed, "
-            f"above {COUNTS:g}"
+            f"above {MIN_RATIO:g}"
         ),
         command=COMMAND,
         judge=partial(
-            above,
+            judge_above,
             find=partial(
                 each_attention,
                 ours=logarithm("rank_attention"),
@@ -218,7 +232,7 @@ CLAIMS = (
                 over_ham=True,
             ),
             limit=FEWER,
-            shown=TIMES,
+            shown=RATIO_FORMAT,
         ),
     ),
 )

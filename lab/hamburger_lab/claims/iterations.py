@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from functools import partial
 
-from hamburger_lab.claims.base import Claim
-from hamburger_lab.claims.commands import ablate
-from hamburger_lab.claims.method import Pair, Source, at_least, beats, compare
+from hamburger_lab.claims.base import Claim, ablate_command
+from hamburger_lab.claims.rules import CellPair, RowSource, beats, is_at_least, judge_miou
 
 HAMS = ("nmf", "vq", "cd")
 TRAINED, TESTED, MANY = (1, 3, 6), (1, 3, 6, 12, 50), 50
 OTHERS = ("k1", "k3", "k8", "k6-at12")
-COMMAND = ablate("steps")
+COMMAND = ablate_command("steps")
 
 
-def swept(pairs: list[tuple[str, str]]) -> list[Source]:
-    return [Source("ablation_steps_", tuple(Pair(ours, theirs) for ours, theirs in pairs))]
+def steps_source(pairs: list[tuple[str, str]]) -> list[RowSource]:
+    return [RowSource("ablation_steps_", tuple(CellPair(ours, theirs) for ours, theirs in pairs))]
 
 
 CLAIMS = (
@@ -28,9 +27,9 @@ CLAIMS = (
         test="mIoU of K = 6 minus K = 1, 3 and 8 (trained so) and 12 (in evaluation): no loss of half a point or more",
         command=COMMAND,
         judge=partial(
-            compare,
-            sources=swept([(f"{h}-k6", f"{h}-{other}") for h in ("nmf", "cd") for other in OTHERS]),
-            rule=at_least,
+            judge_miou,
+            sources=steps_source([(f"{h}-k6", f"{h}-{other}") for h in ("nmf", "cd") for other in OTHERS]),
+            rule=is_at_least,
         ),
     ),
     Claim(
@@ -41,7 +40,7 @@ CLAIMS = (
         paper="a figure without numbers",
         test="mIoU of VQ, K = 1 minus K = 6 (each trained so): no loss of half a point or more",
         command=COMMAND,
-        judge=partial(compare, sources=swept([("vq-k1", "vq-k6")]), rule=at_least),
+        judge=partial(judge_miou, sources=steps_source([("vq-k1", "vq-k6")]), rule=is_at_least),
     ),
     Claim(
         id="steps-same",
@@ -52,9 +51,11 @@ CLAIMS = (
         test="mIoU of the same weights, own K minus other K: no loss of half a point or more, for each ham and K",
         command=COMMAND,
         judge=partial(
-            compare,
-            sources=swept([(f"{h}-k{k}", f"{h}-k{k}-at{t}") for h in HAMS for k in TRAINED for t in TESTED if t != k]),
-            rule=at_least,
+            judge_miou,
+            sources=steps_source(
+                [(f"{h}-k{k}", f"{h}-k{k}-at{t}") for h in HAMS for k in TRAINED for t in TESTED if t != k]
+            ),
+            rule=is_at_least,
         ),
     ),
     Claim(
@@ -65,6 +66,6 @@ CLAIMS = (
         paper="figures without numbers",
         test=f"mIoU of the same weights trained at K = 6, K = 6 minus K = {MANY}, above 0 for each ham",
         command=COMMAND,
-        judge=partial(compare, sources=swept([(f"{h}-k6", f"{h}-k6-at{MANY}") for h in HAMS]), rule=beats),
+        judge=partial(judge_miou, sources=steps_source([(f"{h}-k6", f"{h}-k6-at{MANY}") for h in HAMS]), rule=beats),
     ),
 )

@@ -1,91 +1,181 @@
-"""All claims on one page that needs nothing else: verdicts, the paper's numbers beside ours, intervals as figures."""
+"""The HTML page of all claims: verdicts, the paper's numbers next to ours, intervals as figures."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from typing import Any
 
-from hamburger.report.figures import svg
-from hamburger.report.html import Cell, Markup, document, figure, folded, paragraph, section, side_by_side, table, text
+from hamburger.report.figures import render_svg
+from hamburger.report.html import (
+    CellText,
+    Markup,
+    collapsible,
+    document,
+    figure,
+    paragraph,
+    section,
+    side_by_side,
+    table,
+    text,
+)
 from hamburger.report.statistics import half_width, summarise
-from hamburger_lab.claims import figures, pictures
-from hamburger_lab.claims.base import Claim, Finding, Verdict
-from hamburger_lab.claims.method import COUNTS, MARGIN
+from hamburger_lab.claims import feature_maps, figures
+from hamburger_lab.claims.base import CONFIRMED, INCONCLUSIVE, NOT_CONFIRMED, NOT_RUN, Claim, Finding, Verdict
 from hamburger_lab.claims.registry import CLAIMS, FAMILIES
-from hamburger_lab.claims.results import Results, by_seed, generated
-from hamburger_lab.claims.summary import COLOURS, badge, caution, overview, summary
-from hamburger_lab.claims.tables import PRINTED, Judged, counts, files, judged, shared, sheets
+from hamburger_lab.claims.rules import MARGIN, RULES, VERDICT_TABLE
+from hamburger_lab.claims.tables import (
+    PRINTED,
+    ClaimVerdicts,
+    count_verdicts,
+    format_effect,
+    format_power,
+    judge_all,
+    result_tables,
+    score_files,
+    shared_trainings,
+)
+from hamburger_lab.rows import Results, is_generated, values_by_seed
+
+COLOURS = {CONFIRMED: "#009E73", NOT_CONFIRMED: "#D55E00", INCONCLUSIVE: "#8A8A8A", NOT_RUN: "#8A8A8A"}  # of figures
+SIGNS = {CONFIRMED: "✓", NOT_CONFIRMED: "✗", INCONCLUSIVE: "?", NOT_RUN: "-"}  # for readers who see no colours
+PLACES = {  # in the paper
+    **{"gradient": "Table 1, section 2.3", "angles": "section 2.3", "parts": "Table 2", "accuracy": "Tables 4 and 5"},
+    **{"init": "Table 8", "dictionary": "not in the paper", "temperature": "Table 9", "latent": "Fig. 3"},
+    **{"steps": "Figs. 4 and 7 to 9", "inside": "Figs. 5 and 6, section 2.3", "cost": "Table 3, section 2.3"},
+    "propositions": "Propositions 1 to 3",
+}
+HEADER = ("claim", "verdict", "effect, 95 % interval", "could tell", "seeds")
+
+
+def caution_note(found: ClaimVerdicts) -> Markup:
+    """What a reader must know before the first verdict: of which scale, how weak a test, what was not run."""
+    scale = (
+        "Networks are trained for some hundred steps on some hundred photographs here, for 30,000 steps on VOC in the "
+        "paper: a verdict speaks of this scale, and small effects mostly cannot be told at it. "
+    )
+    weak = sum(verdict.generated for _, verdict in found)
+    left = [claim.id for claim, verdict in found if verdict.word == NOT_RUN]
+    links = ", ".join(f'<a href="#{name}">{name}</a>' for name in left)
+    said = (
+        f"{weak} of these verdicts rest on generated scenes alone, and say so: tiny networks, a few hundred steps, "
+        "scenes of 64 x 64 pixels whose difficulty was set by looking at the scores of the hams. That is a weak "
+        "test of what the paper says of photographs, in either direction. "
+    )
+    not_run = f"Not run: {links}; the command stands under each. " if left else ""
+    return paragraph(Markup(scale + (said if weak else "") + not_run), kind="note")
+
+
+def badge(word: str) -> Markup:
+    return Markup(f'<span class="badge {_kind(word)}">{word}</span>')
+
+
+def overview(found: ClaimVerdicts) -> Markup:
+    """Where to go, and how each claim fared: a mark for each, by topic."""
+    lines = []
+    for family, title in FAMILIES.items():
+        marks = "".join(verdict_mark(claim, verdict) for claim, verdict in found if claim.family == family)
+        topic = f'<a href="#{family}">{text(title)}</a> <span class="soft">{PLACES[family]}</span>'
+        lines.append(f'<li><span>{topic}</span><span class="marks">{marks}</span></li>')
+    signs = [f'<span class="mark {_kind(word)}">{sign}</span> {word}' for word, sign in SIGNS.items()]
+    if any(verdict.generated for _, verdict in found):
+        signs.append(f'<span class="mark weak {_kind(INCONCLUSIVE)}">?</span> dashed: on generated scenes alone')
+    legend = paragraph(Markup(" &ensp; ".join(f'<span class="whole">{sign}</span>' for sign in signs)), kind="soft")
+    return Markup(f'<nav class="overview" aria-label="topics and verdicts"><ul>{"".join(lines)}</ul></nav>{legend}')
+
+
+def verdict_mark(claim: Claim, verdict: Verdict) -> str:
+    said = text(f"{claim.id}: {', '.join(filter(None, (verdict.word, verdict.basis)))}. {claim.statement}")
+    weak = " weak" * verdict.generated
+    return (
+        f'<a class="mark{weak} {_kind(verdict.word)}" href="#{claim.id}" title="{said}" aria-label="{said}">'
+        f"{SIGNS[verdict.word]}</a>"
+    )
+
+
+def summary_table(found: ClaimVerdicts) -> Markup:
+    """All verdicts in one table, topic by topic."""
+    rows: list[list[CellText]] = [
+        [
+            Markup(f'<a href="#{claim.id}">{claim.id}</a><br><span>{text(claim.statement)}</span>'),
+            Markup(f'<span class="whole">{badge(verdict.word)}{"<br>" * bool(verdict.basis)}{verdict.basis}</span>'),
+            effect_cell(verdict),
+            format_power(verdict),
+            str(verdict.seeds or ""),
+        ]
+        for claim, verdict in found
+    ]
+    groups, at = {}, 0
+    for family, own in groupby(found, key=lambda one: one[0].family):
+        groups[at] = FAMILIES[family]
+        at += len(list(own))
+    return table(HEADER, rows, name="summary", kind="cards verdicts", groups=groups)
+
+
+def effect_cell(verdict: Verdict) -> CellText:
+    """The effect, below it its interval, and its unit where that is not points of mIoU."""
+    telling = verdict.telling
+    if telling is None:
+        return Markup()
+    value, _, interval = format_effect(verdict).partition(" ")
+    unit = "" if telling.unit == "points" else telling.unit.strip("()")
+    lines = "<br>".join(f'<span class="whole">{text(line)}</span>' for line in (value, interval, unit) if line)
+    return Markup(f"<span>{lines}</span>")
+
+
+def _kind(word: str) -> str:
+    """As the style sheet calls it."""
+    return word.replace(" ", "-")
+
+
+# -- the page --------------------------------------------------------------------------------------------------------
 
 MOST_DRAWN = 24  # comparisons of one figure: a phone has no room for more
 
-METHOD = (
-    "Scores are validation mIoU of the last step, in points. Differences are paired by seed; an interval is Student's "
-    "at 95 %, and below three shared seeds nothing is decided.",
-    f"A difference matters from {MARGIN:g} points on, by our choice; this was fixed before any score of the ablations "
-    "was seen, but with the comparison of contexts known; the claims about the inside of networks were written with "
-    "one network seen. “A beats B” is confirmed where the interval of A - B lies above 0, and not "
-    f"confirmed where it ends below {MARGIN:g}, or below the paper's own gain where that is smaller. "
-    f"“A is as good as B” is confirmed where it begins above -{MARGIN:g}, "
-    f"and not confirmed where it ends below 0. “A and B are level” is confirmed where it lies between -{MARGIN:g} and "
-    f"{MARGIN:g}, and otherwise not confirmed where it leaves out 0. For ratios and cosines the "
-    "interval lies above a limit, or below it. Of several comparisons all must hold; one of m that refutes a claim is "
-    "held to a level of 1 - 5 % / m, so that an interval at 95 % may leave out 0 while the verdict is inconclusive.",
-    "The rules were revised after the ablations on generated scenes, made on a processor, and before any ablation on a "
-    "card: propositions are held to solves that meet their assumption, Eq. 13 is read in two ways, flat times and "
-    "measurements that are missing confirm nothing, runs are told apart by steps and settings, an effect that the "
-    f"paper itself found refutes nothing, and a ratio counts from {COUNTS:g} on, silent channels from one on. "
-    "Claims that were added then (-equation, -beyond, -code, the bound of Proposition 3, spectra beside attention, "
-    "which part costs most, upper against lower bread, scatter by temperature) were written with those rows known. "
-    "After the rows of Tables 1, 2 and 8 on photographs BPTT with a clipped gradient and ranks of narrow hams were "
-    "asked about, before there were photographs of either, and those of Table 1 were added to the question which ham "
-    "is best.",
-    "Over several data sets a claim is confirmed where one set confirms it and none refutes it, and not confirmed the "
-    "other way round; otherwise it is inconclusive. Each of s sets that may decide is held to a level of 1 - 5 % / s. "
-    "Photographs decide; generated scenes stand beside them, and decide only where there is nothing else. Figures draw "
-    "the interval at 95 % thick, and thin the one that must leave out what a claim says to refute it, which is wider "
-    "where there are several comparisons or data sets; a grey band is what would not matter. The effect "
-    "in the table is that of the comparison that speaks least for the claim among those that share its verdict. “Could "
-    "tell” is half the width of the interval that decided about it (that of a confirmation where nothing was decided), "
-    "at the deviation that was seen: the smallest effect that these seeds could have told from none; of ratios, times.",
-    "Times are medians of repeated calls: one is called shorter where its upper quartile lies below the other's lower "
-    "one. Memory is counted, and has no spread. A claim about section 2.3 is confirmed where it holds in every solve, "
-    "and not confirmed where some case (input, ham, temperature) fails with every seed; a proposition on solves that "
-    "meet its assumption, L_h < 1.",
-    "Grids share trainings: `whole`, `nmf-one-step`, `nmf-random`, `nmf-k6`, `nmf` and `latent`'s default, `d64-r8` in "
-    "a head of 64 channels, are the same training under six names, run more than once on photographs. Verdicts that "
-    "rest on it fall together; each claim says with which others it shares its trainings.",
-    f"{len(CLAIMS)} claims at 95 % mean that {round(0.05 * len(CLAIMS))} or so may be wrong by chance.",
-)
+
+def rules_html() -> Markup:
+    """The rules of the verdicts: the table, then a paragraph each."""
+    header, *lines = VERDICT_TABLE
+    chance = f"{len(CLAIMS)} claims at 95 % mean that {round(0.05 * len(CLAIMS))} or so may be wrong by chance."
+    return Markup(
+        table(header, [list(line) for line in lines], name="rules", kind="words")
+        + "".join(paragraph(rule) for rule in (*RULES, chance))
+    )
 
 
-def page(results: Results) -> str:
-    found = judged(results)
+def claims_page(results: Results) -> str:
+    found = judge_all(results)
     head = (
         '<h1 id="top">The paper\'s claims, tested</h1>'
-        + paragraph(f"{len(found)} claims of “Is Attention Better Than Matrix Decomposition?”: {counts(found)}.")
-        + caution(found)
+        + paragraph(
+            f"{len(found)} claims of “Is Attention Better Than Matrix Decomposition?”: {count_verdicts(found)}."
+        )
+        + caution_note(found)
         + overview(found)
-        + folded("How a verdict is found", "".join(paragraph(words) for words in METHOD))
-        + summary(found)
+        + collapsible("How a verdict is found", rules_html())
+        + summary_table(found)
     )
     back = paragraph(Markup('<a href="#top">Back to the overview</a>'), kind="soft")
     parts = []
     for family, title in FAMILIES.items():
         own = [(claim, verdict) for claim, verdict in found if claim.family == family]
-        content = [one_claim(claim, verdict, others(found, claim.id)) for claim, verdict in own]
-        parts.append(section(family, title, tables(results, family), *content, back))
+        content = [claim_article(claim, verdict, claims_sharing_trainings(found, claim.id)) for claim, verdict in own]
+        parts.append(section(family, title, family_tables(results, family), *content, back))
     return document("The paper's claims, tested", head + "".join(parts))
 
 
-def others(found: Judged, own: str) -> dict[str, list[str]]:
+def claims_sharing_trainings(found: ClaimVerdicts, own: str) -> dict[str, list[str]]:
     """Trainings that this claim shares with others, and those claims."""
-    return {label: [name for name in ids if name != own] for label, (_, ids) in shared(found).items() if own in ids}
+    return {
+        label: [name for name in ids if name != own]
+        for label, (_, ids) in shared_trainings(found).items()
+        if own in ids
+    }
 
 
-def one_claim(claim: Claim, verdict: Verdict, falls_with: Mapping[str, Sequence[str]]) -> Markup:
-    rows: list[list[Cell]] = [["the paper", f"{claim.paper} ({claim.reference})"], ["the test", claim.test]]
+def claim_article(claim: Claim, verdict: Verdict, falls_with: Mapping[str, Sequence[str]]) -> Markup:
+    rows: list[list[CellText]] = [["the paper", f"{claim.paper} ({claim.reference})"], ["the test", claim.test]]
     heard = any(trial.decides for trial in verdict.trials)
     for trial in verdict.trials:
         beside = " beside photographs, decides nothing" if heard and not trial.decides else ""
@@ -95,14 +185,14 @@ def one_claim(claim: Claim, verdict: Verdict, falls_with: Mapping[str, Sequence[
         f'<article id="{claim.id}"><h3>{text(claim.statement)} {badge(verdict.word)} '
         f'<span class="soft">{text(verdict.basis)}</span></h3>'
         + table(["", ""], rows, name=f"{claim.id}-table", kind="words")
-        + forest(claim, verdict)
-        + same_runs(falls_with)
-        + folded("The command that makes such rows", f"<pre>{text(claim.command)}</pre>")
+        + forest_plot(claim, verdict)
+        + shared_trainings_note(falls_with)
+        + collapsible("The command that makes such rows", f"<pre>{text(claim.command)}</pre>")
         + "</article>"
     )
 
 
-def same_runs(falls_with: Mapping[str, Sequence[str]]) -> Markup:
+def shared_trainings_note(falls_with: Mapping[str, Sequence[str]]) -> Markup:
     """Folded, since a claim may have twenty neighbours."""
     if not falls_with:
         return Markup()
@@ -111,10 +201,10 @@ def same_runs(falls_with: Mapping[str, Sequence[str]]) -> Markup:
         links = ", ".join(f'<a href="#{name}">{name}</a>' for name in names)
         lines += f"<p>{text(label)}, as in {links}</p>"
     count = len({name for names in falls_with.values() for name in names})
-    return folded(f"Rests on the same trainings as {count} other claim{'s' * (count > 1)}", lines)
+    return collapsible(f"Rests on the same trainings as {count} other claim{'s' * (count > 1)}", lines)
 
 
-def forest(claim: Claim, verdict: Verdict) -> Markup:
+def forest_plot(claim: Claim, verdict: Verdict) -> Markup:
     """Every comparison with its interval; the line is what it is held against, the band what would not matter."""
     names = [trial.where.partition(",")[0] for trial in verdict.trials]
     if len(set(names)) < len(names):  # one recipe with other steps or settings
@@ -125,7 +215,7 @@ def forest(claim: Claim, verdict: Verdict) -> Markup:
     if not drawn:
         return Markup()
     left_out = len(drawn) - MOST_DRAWN
-    drawn = telling(drawn)
+    drawn = select_drawn(drawn)
     first = drawn[0][1]
     unit = first.unit
     measured = {"points": "mIoU, points", "times": "ratio"}.get(unit, unit.strip("()"))
@@ -161,10 +251,10 @@ def forest(claim: Claim, verdict: Verdict) -> Markup:
     if left_out > 0:
         notes.append(f"{left_out} comparisons that speak more for the claim, some of each ham, are not drawn.")
     caption = " ".join(notes)
-    return figure(svg(claim.id, draw, alt=alt, height=0.7 + 0.36 * len(drawn)), caption)
+    return figure(render_svg(claim.id, draw, alt=alt, height=0.7 + 0.36 * len(drawn)), caption)
 
 
-def telling(drawn: list[tuple[str, Finding]]) -> list[tuple[str, Finding]]:
+def select_drawn(drawn: list[tuple[str, Finding]]) -> list[tuple[str, Finding]]:
     """Those that speak least for the claim, by turns of every ham and set of runs where there is no room for all."""
     if len(drawn) <= MOST_DRAWN:
         return drawn
@@ -176,41 +266,45 @@ def telling(drawn: list[tuple[str, Finding]]) -> list[tuple[str, Finding]]:
 
 
 CURVES: dict[str, Callable[[Results], Markup]] = {
-    "inside": figures.spectra,
-    "angles": figures.angles,
-    "steps": figures.sweeps,
-    "cost": figures.costs,
+    "inside": figures.spectra_figures,
+    "angles": figures.angle_figures,
+    "steps": figures.steps_figures,
+    "cost": figures.cost_figures,
 }
 
 
-def tables(results: Results, family: str) -> Markup:
+def family_tables(results: Results, family: str) -> Markup:
     """The paper's table beside ours, and ours as figures with error bars; pictures where there are some."""
     made = []
-    for place, sheet in enumerate(sheets(results, family)):
+    for place, sheet in enumerate(result_tables(results, family)):
         made += [paragraph(sheet.title, kind="soft")] * bool(sheet.title)
         lines = [[first, *map(_score, others)] for first, *others in sheet.lines]
         made.append(table(sheet.header, lines, name=f"{family}-cells{place or ''}"))
     if family in CURVES:
         made.append(CURVES[family](results))
     else:
-        drawn = [bars(family, name, key, rows) for name, (key, rows) in files(results, family).items()]
+        drawn = [score_bars(family, name, key, rows) for name, (key, rows) in score_files(results, family).items()]
         made.append(side_by_side(*filter(None, drawn)))
     if family == "inside":
-        made += [pictures.shown(study) for name, study in results.studies.items() if name.startswith("pictures_")]
+        made += [
+            feature_maps.feature_maps_html(study)
+            for name, study in results.studies.items()
+            if name.startswith("pictures_")
+        ]
     return Markup("".join(made))
 
 
-def bars(family: str, name: str, key: str, rows: Sequence[dict[str, Any]]) -> Markup:
+def score_bars(family: str, name: str, key: str, rows: Sequence[dict[str, Any]]) -> Markup:
     """Mean of each cell with the interval of the mean, each seed a dot, and the paper's mean as a diamond."""
     cells = list(dict.fromkeys(row[key] for row in rows if row.get("miou") is not None))[:MOST_DRAWN]
     if not cells:  # a training of another task
         return Markup()
     # beside generated scenes the paper's percentages would say nothing
-    printed = {} if generated(rows[0]) else PRINTED.get(family, {})
+    printed = {} if is_generated(rows[0]) else PRINTED.get(family, {})
 
     def draw(axes: Any) -> None:
         for place, cell in enumerate(cells):
-            had = list(by_seed(list(rows), key, cell, "miou", 100).values())
+            had = list(values_by_seed(list(rows), key, cell, "miou", 100).values())
             score = summarise(had)
             axes.plot(had, [place] * len(had), "o", color="#56B4E9", markersize=4, alpha=0.8)
             if score.deviation is not None and score.n > 2:
@@ -229,7 +323,7 @@ def bars(family: str, name: str, key: str, rows: Sequence[dict[str, Any]]) -> Ma
         "interval, unpaired, so that overlapping lines may still differ seed by seed."
     )
     caption += " Diamond: the paper's mean on PASCAL VOC, another data set." if printed else ""
-    drawn = svg(f"bars-{name}", draw, alt=f"mIoU of the cells of {family}", height=0.7 + 0.26 * len(cells))
+    drawn = render_svg(f"bars-{name}", draw, alt=f"mIoU of the cells of {family}", height=0.7 + 0.26 * len(cells))
     return figure(drawn, caption)
 
 
@@ -238,7 +332,7 @@ def _short(finding: Finding) -> str:
     return finding.short or (finding.what if len(finding.what) <= 34 else finding.what.replace(", ", ",\n", 1))
 
 
-def _score(words: str) -> Cell:
+def _score(words: str) -> CellText:
     """Mean and spread, and below them what else is said of a cell."""
     score, bracket, rest = words.partition(" (best")
     return Markup(f'{text(score)}<br><span class="soft">(best{text(rest)}</span>') if bracket else words

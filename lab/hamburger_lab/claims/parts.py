@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from functools import partial
 
-from hamburger_lab.claims.base import Claim
-from hamburger_lab.claims.commands import ablate
-from hamburger_lab.claims.method import Pair, Source, at_least, beating, compare
+from hamburger_lab.claims.base import Claim, ablate_command
+from hamburger_lab.claims.rules import CellPair, RowSource, beats_paper_gain, is_at_least, judge_miou
 
-COMMAND = ablate("parts")
+COMMAND = ablate_command("parts")
 BREADS = ("upper", "lower")
 
 
-def parts(ours: str, theirs: str) -> Source:
-    return Source("ablation_parts_", (Pair(ours, theirs),))
+def parts_source(ours: str, theirs: str) -> RowSource:
+    return RowSource("ablation_parts_", (CellPair(ours, theirs),))
 
 
-def contexts(ours: str, theirs: str) -> list[Source]:
+def contexts_sources(ours: str, theirs: str) -> list[RowSource]:
     """The same comparison among the contexts, whose `breads` are the burger without its ham."""
-    pair = (Pair(ours, theirs),)
-    return [Source("segmentation_", pair, "context"), Source("ablation_contexts_", pair)]
+    pair = (CellPair(ours, theirs),)
+    return [RowSource("segmentation_", pair, "context"), RowSource("ablation_contexts_", pair)]
 
 
 CLAIMS = (
@@ -31,7 +30,11 @@ CLAIMS = (
         paper="with 77.8, without 75.7 (means of 5 runs; best 78.3, 75.9)",
         test="mIoU, whole minus baseline, paired by seed, above 0",
         command=COMMAND,
-        judge=partial(compare, sources=[parts("whole", "baseline"), *contexts("nmf", "baseline")], rule=beating(2.1)),
+        judge=partial(
+            judge_miou,
+            sources=[parts_source("whole", "baseline"), *contexts_sources("nmf", "baseline")],
+            rule=beats_paper_gain(2.1),
+        ),
     ),
     Claim(
         id="parts-ham",
@@ -41,7 +44,11 @@ CLAIMS = (
         paper="with 77.8, without the ham 75.6 (means; best 78.3, 75.8)",
         test="mIoU, whole minus breads alone, paired by seed, above 0",
         command=COMMAND,
-        judge=partial(compare, sources=[parts("whole", "without-ham"), *contexts("nmf", "breads")], rule=beating(2.2)),
+        judge=partial(
+            judge_miou,
+            sources=[parts_source("whole", "without-ham"), *contexts_sources("nmf", "breads")],
+            rule=beats_paper_gain(2.2),
+        ),
     ),
     Claim(
         id="parts-breads-alone",
@@ -52,7 +59,9 @@ CLAIMS = (
         test="mIoU, baseline minus breads alone, paired by seed: no loss of half a point or more",
         command=COMMAND,
         judge=partial(
-            compare, sources=[parts("baseline", "without-ham"), *contexts("baseline", "breads")], rule=at_least
+            judge_miou,
+            sources=[parts_source("baseline", "without-ham"), *contexts_sources("baseline", "breads")],
+            rule=is_at_least,
         ),
     ),
     Claim(
@@ -63,7 +72,7 @@ CLAIMS = (
         paper="with 77.8, without the upper bread 76.8 (means; best 78.3, 77.0)",
         test="mIoU, whole minus without-upper, paired by seed, above 0",
         command=COMMAND,
-        judge=partial(compare, sources=[parts("whole", "without-upper")], rule=beating(1.0)),
+        judge=partial(judge_miou, sources=[parts_source("whole", "without-upper")], rule=beats_paper_gain(1.0)),
     ),
     Claim(
         id="parts-lower",
@@ -73,7 +82,7 @@ CLAIMS = (
         paper="with 77.8, without the lower bread 77.2 (means; best 78.3, 77.3)",
         test="mIoU, whole minus without-lower, paired by seed, above 0",
         command=COMMAND,
-        judge=partial(compare, sources=[parts("whole", "without-lower")], rule=beating(0.6)),
+        judge=partial(judge_miou, sources=[parts_source("whole", "without-lower")], rule=beats_paper_gain(0.6)),
     ),
     Claim(
         id="parts-ham-most",
@@ -84,9 +93,11 @@ CLAIMS = (
         test="mIoU, without-upper and without-lower minus without-ham, paired by seed, above 0",
         command=COMMAND,
         judge=partial(
-            compare,
-            sources=[Source("ablation_parts_", tuple(Pair(f"without-{part}", "without-ham") for part in BREADS))],
-            rule=beating(1.2),
+            judge_miou,
+            sources=[
+                RowSource("ablation_parts_", tuple(CellPair(f"without-{part}", "without-ham") for part in BREADS))
+            ],
+            rule=beats_paper_gain(1.2),
         ),
     ),
     Claim(
@@ -97,7 +108,7 @@ CLAIMS = (
         paper="without the upper bread 76.8, without the lower 77.2 (means)",
         test="mIoU, without-lower minus without-upper, paired by seed, above 0",
         command=COMMAND,
-        judge=partial(compare, sources=[parts("without-lower", "without-upper")], rule=beating(0.4)),
+        judge=partial(judge_miou, sources=[parts_source("without-lower", "without-upper")], rule=beats_paper_gain(0.4)),
     ),
     Claim(
         id="parts-only-ham",
@@ -107,6 +118,6 @@ CLAIMS = (
         paper="only the ham 76.8, baseline 75.7 (means; best 77.0, 75.9)",
         test="mIoU, only-ham minus baseline, paired by seed, above 0",
         command=COMMAND,
-        judge=partial(compare, sources=[parts("only-ham", "baseline")], rule=beating(1.1)),
+        judge=partial(judge_miou, sources=[parts_source("only-ham", "baseline")], rule=beats_paper_gain(1.1)),
     ),
 )

@@ -25,7 +25,7 @@ FAMILIES = {
     "dictionary": "Stored or drawn dictionaries in evaluation",
     "temperature": "Temperature",
     "latent": "Inner width and rank",
-    "steps": "Sweeps in training and evaluation",
+    "steps": "Steps in training and evaluation",
     "inside": "Spectra, feature maps and gradients of trained networks",
     "cost": "Time and memory",
     "propositions": "The propositions",

@@ -6,65 +6,66 @@ import math
 import statistics
 from functools import partial
 
-from hamburger.report.statistics import LEVEL, Difference, paired, summarise, t_quantile
-from hamburger_lab.claims.base import Claim, Finding, Trial, Verdict, combined
-from hamburger_lab.claims.commands import ablate
-from hamburger_lab.claims.method import (
-    COUNTS,
-    Case,
+from hamburger.report.statistics import LEVEL, PairedDifference, compare_paired, summarise, t_quantile
+from hamburger_lab.claims.base import Claim, Finding, Trial, Verdict, ablate_command, combine_trials
+from hamburger_lab.claims.rules import (
+    MIN_RATIO,
+    CellPair,
     Interval,
-    Pair,
-    Source,
-    at_least,
-    beating,
+    RowSource,
+    RunComparison,
     beats,
-    compare,
+    beats_paper_gain,
+    drop_repeated_runs,
     exceeds,
-    judge,
-    once,
-    points,
+    is_at_least,
+    judge_comparisons,
+    judge_miou,
+    miou_by_seed,
 )
-from hamburger_lab.claims.results import Results
+from hamburger_lab.rows import Results
 
-TEMPERATURE = ablate("temperature")
-LATENT = ablate("latent")
-
-
-def colder(ham: str, ours: str, theirs: str) -> Source:
-    return Source("ablation_temperature_", (Pair(f"{ham}-t{ours}", f"{ham}-t{theirs}"),))
+TEMPERATURE = ablate_command("temperature")
+LATENT = ablate_command("latent")
 
 
-def ranks(results: Results, pairs: tuple[tuple[int, int, int], ...], *, least: int = 1) -> Verdict:
+def temperature_source(ham: str, ours: str, theirs: str) -> RowSource:
+    return RowSource("ablation_temperature_", (CellPair(f"{ham}-t{ours}", f"{ham}-t{theirs}"),))
+
+
+def judge_ranks(results: Results, pairs: tuple[tuple[int, int, int], ...], *, least: int = 1) -> Verdict:
     """r = d / a minus r = d / b for every (part, a, b), d being that part of the width of the head of a file.
 
     A narrow network whose r would be below `least` says nothing: the paper's r of 8 is no r of 1.
     """
-    cases: list[Case] = []
-    for name, rows in results.beginning("ablation_latent_").items():
+    cases: list[RunComparison] = []
+    for name, rows in results.with_prefix("ablation_latent_").items():
         full = max(int(row["cell"][1:].partition("-")[0]) for row in rows)
         asked = [(full // part, ours, theirs) for part, ours, theirs in pairs]
         if any(d // ours < least for d, ours, _ in asked):
             continue
-        made = tuple(Pair(f"d{d}-r{d // ours}", f"d{d}-r{d // theirs}") for d, ours, theirs in asked)
-        cases += Source(name, made).cases(Results({name: rows}), points)
-    return judge(cases, at_least)
+        made = tuple(CellPair(f"d{d}-r{d // ours}", f"d{d}-r{d // theirs}") for d, ours, theirs in asked)
+        cases += RowSource(name, made).cases(Results({name: rows}), miou_by_seed)
+    return judge_comparisons(cases, is_at_least)
 
 
-def spread(results: Results, ours: str, theirs: str) -> Verdict:
+def judge_spread(results: Results, ours: str, theirs: str) -> Verdict:
     """The spread of scores over seeds, ours over theirs, above 1 by what counts.
 
     The interval is that of Pitman and Morgan, which knows that seeds are paired.
     """
     what = f"{ours} / {theirs}, spread over seeds"
     cases = []
-    for rows in results.beginning("ablation_temperature_").values():
-        found: dict[str, Difference | None] = {what: paired(points(rows, "cell", ours), points(rows, "cell", theirs))}
-        cases.append(Case(rows, found, (ours, theirs)))
+    for rows in results.with_prefix("ablation_temperature_").values():
+        found: dict[str, PairedDifference | None] = {
+            what: compare_paired(miou_by_seed(rows, "cell", ours), miou_by_seed(rows, "cell", theirs))
+        }
+        cases.append(RunComparison(rows, found, (ours, theirs)))
     trials = []
-    cases = once(cases)
+    cases = drop_repeated_runs(cases)
     for case in cases:
         sets = sum(each.decides == case.decides for each in cases)
-        first, second = (points(list(case.rows), "cell", name) for name in (ours, theirs))
+        first, second = (miou_by_seed(list(case.rows), "cell", name) for name in (ours, theirs))
         seeds = sorted(first.keys() & second.keys())
         one, other = [first[seed] for seed in seeds], [second[seed] for seed in seeds]
         usual, decides = (spread_ratio(one, other, 1 - (1 - LEVEL) / chances / 2) for chances in (1, sets))
@@ -72,12 +73,12 @@ def spread(results: Results, ours: str, theirs: str) -> Verdict:
             trials.append(Trial(case.where, (), decides=case.decides, missing=(what,)))
             continue
         ratio, interval = usual
-        word = exceeds(decides[1], decides[1], limit=COUNTS)
+        word = exceeds(decides[1], decides[1], limit=MIN_RATIO)
         tells = None if decides[1] is None else math.sqrt(decides[1][1] / decides[1][0])
         about = (ratio, interval, len(seeds), word, "times", "{:.2f}")
-        finding = Finding(what, *about, limit=COUNTS, wide=decides[1], tells=tells)
+        finding = Finding(what, *about, limit=MIN_RATIO, wide=decides[1], tells=tells)
         trials.append(Trial(case.where, (finding,), decides=case.decides, rests=case.rests))
-    return combined(trials)
+    return combine_trials(trials)
 
 
 def spread_ratio(ours: list[float], theirs: list[float], share: float) -> tuple[float, Interval] | None:
@@ -109,7 +110,7 @@ CLAIMS = (
         paper="T = 1: 77.0, T = 0.1: 77.5 (means; best 77.1, 78.2)",
         test="mIoU of CD, T = 0.1 minus T = 1, above 0",
         command=TEMPERATURE,
-        judge=partial(compare, sources=[colder("cd", "0.1", "1")], rule=beating(0.5)),
+        judge=partial(judge_miou, sources=[temperature_source("cd", "0.1", "1")], rule=beats_paper_gain(0.5)),
     ),
     Claim(
         id="temperature-lower",
@@ -119,7 +120,7 @@ CLAIMS = (
         paper="T = 0.1: 77.5, T = 0.01: 77.5 (means; best 78.2, 78.1)",
         test="mIoU of CD, T = 0.1 minus T = 0.01: no loss of half a point or more",
         command=TEMPERATURE,
-        judge=partial(compare, sources=[colder("cd", "0.1", "0.01")], rule=at_least),
+        judge=partial(judge_miou, sources=[temperature_source("cd", "0.1", "0.01")], rule=is_at_least),
     ),
     Claim(
         id="temperature-variance",
@@ -129,10 +130,10 @@ CLAIMS = (
         paper="said to increase the variance during training, no numbers given",
         test=(
             "standard deviation of mIoU over seeds, T = 0.01 over T = 0.1, above "
-            f"{COUNTS:g}: rows hold no scores of the midst of a training"
+            f"{MIN_RATIO:g}: rows hold no scores of the midst of a training"
         ),
         command=TEMPERATURE,
-        judge=partial(spread, ours="cd-t0.01", theirs="cd-t0.1"),
+        judge=partial(judge_spread, ours="cd-t0.01", theirs="cd-t0.1"),
     ),
     Claim(
         id="temperature-vq",
@@ -142,7 +143,7 @@ CLAIMS = (
         paper="no numbers given",
         test="mIoU of VQ, T = 0.1 minus T = 1, above 0",
         command=TEMPERATURE,
-        judge=partial(compare, sources=[colder("vq", "0.1", "1")], rule=beats),
+        judge=partial(judge_miou, sources=[temperature_source("vq", "0.1", "1")], rule=beats),
     ),
     Claim(
         id="latent-eightfold",
@@ -152,7 +153,7 @@ CLAIMS = (
         paper="a figure without numbers; d = 512, r = 64 is used throughout",
         test="mIoU, r = d / 8 minus r = d / 64, d / 32, d / 16 and d / 4: no loss of half a point or more",
         command=LATENT,
-        judge=partial(ranks, pairs=((1, 8, 64), (1, 8, 32), (1, 8, 16), (1, 8, 4))),
+        judge=partial(judge_ranks, pairs=((1, 8, 64), (1, 8, 32), (1, 8, 16), (1, 8, 4))),
     ),
     Claim(
         id="latent-eightfold-narrow",
@@ -165,7 +166,7 @@ CLAIMS = (
             "quarter: no loss of half a point or more"
         ),
         command=LATENT,
-        judge=partial(ranks, pairs=((2, 8, 4), (4, 8, 2))),
+        judge=partial(judge_ranks, pairs=((2, 8, 4), (4, 8, 2))),
     ),
     Claim(
         id="latent-small-rank",
@@ -175,6 +176,6 @@ CLAIMS = (
         paper="a figure without numbers",
         test="mIoU, r = d / 64 minus r = d / 8, in networks where d / 64 is 8 or more: no loss of half a point or more",
         command=LATENT,
-        judge=partial(ranks, pairs=((1, 64, 8),), least=8),
+        judge=partial(judge_ranks, pairs=((1, 64, 8),), least=8),
     ),
 )

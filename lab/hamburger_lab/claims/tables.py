@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections import Counter
 from typing import Any
 
 from hamburger.report.statistics import summarise
-from hamburger_lab.claims import measures
-from hamburger_lab.claims.base import NOT_RUN, WORDS, Claim, Verdict, deciding
-from hamburger_lab.claims.measures import Sheet
+from hamburger_lab.ablations.grids import ablations
+from hamburger_lab.claims.base import NOT_RUN, VERDICT_WORDS, Claim, Trial, Verdict, deciding_trials
 from hamburger_lab.claims.registry import CLAIMS, FAMILIES
-from hamburger_lab.claims.results import Results, Row, by_seed, collapsed
-from hamburger_lab.pages.core import markdown_table
+from hamburger_lab.claims.result_tables import (
+    ResultTable,
+    angle_tables,
+    describe_runs,
+    gradient_tables,
+    inside_tables,
+    paper_table3_tables,
+    steps_tables,
+)
+from hamburger_lab.claims.rules import RULES, VERDICT_TABLE
+from hamburger_lab.markdown import markdown_table
+from hamburger_lab.rows import Results, Row, has_collapsed, values_by_seed
 
-Judged = list[tuple[Claim, Verdict]]
+ClaimVerdicts = list[tuple[Claim, Verdict]]
 
 # mIoU on PASCAL VOC val, best and mean of 5 runs
 PRINTED: dict[str, dict[str, tuple[float, float]]] = {
@@ -44,15 +54,15 @@ TITLES = {
 CLIPPED = "With the norm of the gradient held at 1:"
 
 
-def judged(results: Results) -> Judged:
+def judge_all(results: Results) -> ClaimVerdicts:
     return [(claim, claim.judge(results)) for claim in CLAIMS]
 
 
-def rounded(value: float) -> float:
+def round_significant(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def as_rows(found: Judged) -> list[dict[str, Any]]:
+def as_rows(found: ClaimVerdicts) -> list[dict[str, Any]]:
     """What `results/claims.json` holds."""
     rows = []
     for claim, verdict in found:
@@ -63,9 +73,11 @@ def as_rows(found: Judged) -> list[dict[str, Any]]:
                 "statement": claim.statement,
                 "paper": claim.paper,
                 "here": verdict.here or "not run",
-                "effect": None if telling is None else rounded(telling.effect),
-                "ci": None if telling is None or telling.interval is None else [rounded(x) for x in telling.interval],
-                "could_tell": None if telling is None or telling.tells is None else rounded(telling.tells),
+                "effect": None if telling is None else round_significant(telling.effect),
+                "ci": None
+                if telling is None or telling.interval is None
+                else [round_significant(x) for x in telling.interval],
+                "could_tell": None if telling is None or telling.tells is None else round_significant(telling.tells),
                 "n_seeds": 1 if verdict.seeds is None else verdict.seeds,
                 "verdict": verdict.word,
                 "basis": verdict.basis or None,
@@ -78,18 +90,18 @@ def as_rows(found: Judged) -> list[dict[str, Any]]:
     return rows
 
 
-def as_json(found: Judged) -> str:
+def as_json(found: ClaimVerdicts) -> str:
     """One line for each claim, so that a diff shows which verdict changed."""
     return "[\n" + ",\n".join(json.dumps(row) for row in as_rows(found)) + "\n]\n"
 
 
-def counts(found: Judged) -> str:
+def count_verdicts(found: ClaimVerdicts) -> str:
     """`12 confirmed, 3 not confirmed, ...`"""
     had = Counter(verdict.word for _, verdict in found)
-    return ", ".join(f"{had[word]} {word}" for word in WORDS if had[word])
+    return ", ".join(f"{had[word]} {word}" for word in VERDICT_WORDS if had[word])
 
 
-def effect(verdict: Verdict) -> str:
+def format_effect(verdict: Verdict) -> str:
     telling = verdict.telling
     if telling is None:
         return ""
@@ -99,57 +111,156 @@ def effect(verdict: Verdict) -> str:
     return said
 
 
-def power(verdict: Verdict) -> str:
+def format_power(verdict: Verdict) -> str:
     """The smallest effect that the seeds of the telling comparison could have told."""
     return "" if verdict.telling is None else verdict.telling.power
 
 
-def shared(found: Judged) -> dict[str, tuple[list[str], list[str]]]:
+def shared_trainings(found: ClaimVerdicts) -> dict[str, tuple[list[str], list[str]]]:
     """Trainings on which several verdicts rest: the names of their cells, and the claims that fall together."""
     cells: dict[str, dict[str, None]] = {}
     claims: dict[str, dict[str, None]] = {}
     for claim, verdict in found:
-        for label, cell in (one for trial in deciding(verdict.trials) for one in trial.rests):
+        for label, cell in (one for trial in deciding_trials(verdict.trials) for one in trial.rests):
             cells.setdefault(label, {})[cell] = None
             claims.setdefault(label, {})[claim.id] = None
     return {label: ([*cells[label]], [*ids]) for label, ids in claims.items() if len(ids) > 1}
 
 
-def together(found: Judged) -> str:
+def shared_trainings_table(found: ClaimVerdicts) -> str:
     """The same as a table."""
     lines = [
         [label, ", ".join(f"`{cell}`" for cell in cells), ", ".join(ids)]
-        for label, (cells, ids) in shared(found).items()
+        for label, (cells, ids) in shared_trainings(found).items()
     ]
     return markdown_table(["trainings", "cells of these trainings", "verdicts that fall together"], lines)
 
 
-def worded(verdict: Verdict) -> str:
+def format_verdict(verdict: Verdict) -> str:
     return f"**{verdict.word}**" + (f", {verdict.basis}" if verdict.basis else "")
 
 
-def markdown(results: Results) -> str:
-    """Every claim with its verdict, family by family."""
-    found = judged(results)
-    parts = [f"{len(found)} claims: {counts(found)}."]
+def claims_markdown(results: Results) -> str:
+    """Return every claim with its verdict and the tables of its topic."""
+    verdicts = judge_all(results)
+    parts = [f"{len(verdicts)} claims: {count_verdicts(verdicts)}."]
     for family, title in FAMILIES.items():
         lines = []
-        for claim, verdict in found:
+        for claim, verdict in verdicts:
             if claim.family == family:
-                said = "<br>".join(trial.text for trial in verdict.trials) or "-"
-                what = f"{claim.statement} ({claim.reference})"
-                lines.append([what, claim.paper, said, effect(verdict), power(verdict), worded(verdict)])
+                measured = "<br>".join(trial.text for trial in verdict.trials) or "-"
+                statement = f"{claim.statement} ({claim.reference})"
+                numbers = format_effect(verdict), format_power(verdict), format_verdict(verdict)
+                lines.append([statement, claim.paper, measured, *numbers])
         parts += [f"### {title}", markdown_table(["claim", "paper", "here", "effect", "could tell", "verdict"], lines)]
-        for sheet in sheets(results, family):
+        for sheet in result_tables(results, family):
             parts += [sheet.title] * bool(sheet.title) + [markdown_table(sheet.header, sheet.lines)]
-    parts += ["### Verdicts that rest on the same trainings", together(found)] if shared(found) else []
+    if shared_trainings(verdicts):
+        parts += ["### Verdicts that rest on the same trainings", shared_trainings_table(verdicts)]
     return "\n\n".join(parts)
 
 
-def commands(results: Results) -> str:
+def full_page(results: Results) -> str:
+    """Return docs/generated/claims.md: all claims, their tables, the rules of the verdicts, and what is left to run."""
+    header, *lines = VERDICT_TABLE
+    chance = f"{len(CLAIMS)} claims at 95 % mean that {round(0.05 * len(CLAIMS))} or so may be wrong by chance."
+    parts = [
+        "<!-- Written by `make docs` from results/. Do not edit. -->",
+        "# All claims, with their rows and rules",
+        "The [summary](../claims.md) says how to read this page. [`results/claims.json`](../../results/claims.json) "
+        "has the same verdicts for programs; `ham claims --html FILE` draws them as figures.",
+        "## Verdicts",
+        claims_markdown(results),
+        "## Rules",
+        markdown_table(header, lines),
+        "\n".join(f"- {rule}" for rule in (*RULES, chance)),
+        "## Grids",
+        "`ham ablate NAME --plan --out DIR` prints each cell of a grid with the command that runs it. The commands "
+        "that made the rows are in [results](../../results/README.md#ablations).",
+        markdown_table(["grid", "cells"], [[f"`{name}`", _first_line(ablations[name])] for name in ablations.names()]),
+        "## Claims that lack rows, or have rows of generated scenes alone",
+        missing_commands(results),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _first_line(function: object) -> str:
+    return " ".join(inspect.getdoc(function).split("\n\n")[0].split())  # type: ignore[union-attr]
+
+
+def topic_counts(results: Results) -> str:
+    """Return a table of the number of verdicts of each kind by topic."""
+    verdicts = judge_all(results)
+    words = [word for word in VERDICT_WORDS if any(verdict.word == word for _, verdict in verdicts)]
+    lines = []
+    for family, title in FAMILIES.items():
+        counts = Counter(verdict.word for claim, verdict in verdicts if claim.family == family)
+        lines.append([f"[{title}](generated/claims.md#{_anchor(title)})", *(str(counts[word] or "") for word in words)])
+    total = Counter(verdict.word for _, verdict in verdicts)
+    lines.append(["**all**", *(f"**{total[word]}**" for word in words)])
+    collapsed = sum(verdict.collapsed for _, verdict in verdicts)
+    generated = sum(verdict.generated for _, verdict in verdicts)
+    note = (
+        f"{collapsed} verdicts compare with trainings that collapsed; {generated} rest on generated scenes alone. "
+        f"At 95 %, about {round(0.05 * len(verdicts))} of {len(verdicts)} may be wrong by chance."
+    )
+    return f"{markdown_table(['topic', *words], lines)}\n\n{note}"
+
+
+def _anchor(title: str) -> str:
+    """Return the anchor of a heading, as GitHub makes it."""
+    return "".join(letter for letter in title.lower() if letter.isalnum() or letter in " -").replace(" ", "-")
+
+
+def attention_answer(results: Results) -> str:
+    """Return the answer to "is it as good as attention?" as five sentences, with numbers from the rows."""
+    verdicts = {claim.id: verdict for claim, verdict in judge_all(results)}
+    attention, danet = verdicts["accuracy-self-attention"], verdicts["accuracy-danet"]
+    whole, ham = verdicts["parts-whole"], verdicts["parts-ham"]
+    times, memory = verdicts["cost-time-fused"].trials[0], verdicts["cost-memory"].trials[0]
+    return "\n".join(
+        f"{number}. {sentence}"
+        for number, sentence in enumerate(
+            (
+                f"**CamVid**: NMF minus self-attention is {_difference(attention, 'camvid-short')}; NMF minus DANet's "
+                f"module, which has more parameters, is {_difference(danet, 'camvid-short')}.",
+                f"**Animals of VOC**: NMF minus self-attention is {_difference(attention, 'voc-animals')}; NMF minus "
+                f"DANet's module is {_difference(danet, 'voc-animals')}.",
+                f"**Against no context at all** on the same images: {_difference(whole, 'voc-animals')}; against the "
+                f"two breads without the ham: {_difference(ham, 'voc-animals')}.",
+                f"**Cost** ({times.where}): fused attention takes {_range(times)} times as long as a ham; attention "
+                f"with its scores in memory needs {_range(memory)} times the memory (float32).",
+                "**Scale**: these are trainings of 400 to 1,000 steps on some hundred photographs; the paper's are "
+                "30,000 steps on all of VOC. Small effects mostly cannot be told at this scale.",
+            ),
+            start=1,
+        )
+    )
+
+
+def _difference(verdict: Verdict, recipe: str) -> str:
+    """Return the first comparison on a recipe, such as `-3.16 points [-4.85, -1.47], 3 seeds: a loss`."""
+    trial = next(trial for trial in verdict.trials if trial.where.startswith(recipe))
+    finding = trial.findings[0]
+    if finding.interval is None:
+        word = "no interval"
+    else:
+        word = "a loss" if finding.interval[1] < 0 else "a gain" if finding.interval[0] > 0 else "undecided"
+    steps = trial.where.split(", ")[1]
+    numbers = finding.text.removeprefix(finding.what).strip().replace(" [", " points [", 1)
+    return f"{numbers} ({steps}, {finding.n} seeds), {word}"
+
+
+def _range(trial: Trial) -> str:
+    """Return the smallest and largest effect of a trial."""
+    effects = [finding.effect for finding in trial.findings]
+    return f"{min(effects):.1f} to {max(effects):.1f}"
+
+
+def missing_commands(results: Results) -> str:
     """What is left to run, each command once."""
     missing: dict[str, list[str]] = {}
-    for claim, verdict in judged(results):
+    for claim, verdict in judge_all(results):
         if verdict.word == NOT_RUN or not any(trial.decides for trial in verdict.trials):
             missing.setdefault(claim.command, []).append(claim.id)
     if not missing:
@@ -158,31 +269,35 @@ def commands(results: Results) -> str:
     return "```sh\n" + "\n".join(lines) + "\n```"
 
 
-def sheets(results: Results, family: str) -> list[Sheet]:
+def result_tables(results: Results, family: str) -> list[ResultTable]:
     """The tables under a heading: what was measured, or the cells of the ablation of that name."""
     if family == "cost":
-        return [*measures.table3(results), *measures.gradients(results)]
+        return [*paper_table3_tables(results), *gradient_tables(results)]
     if family == "gradient":
-        return [*side_by_side(results, family), *side_by_side(results, "clip", CLIPPED)]
+        return [*paper_comparison(results, family), *paper_comparison(results, "clip", CLIPPED)]
     if family == "latent":  # whose cells are called by d and r, which mean something else in a head of another width
-        apart = [(name, rows) for name, (_, rows) in files(results, family).items()]
+        apart = [(name, rows) for name, (_, rows) in score_files(results, family).items()]
         return [
-            one for name, rows in apart for one in side_by_side(Results({name: rows}), family, measures.place(rows))
+            one for name, rows in apart for one in paper_comparison(Results({name: rows}), family, describe_runs(rows))
         ]
-    own = {"inside": measures.inside, "angles": measures.angles, "steps": measures.sweeps}
-    return own[family](results) if family in own else side_by_side(results, family)
+    own = {
+        "inside": inside_tables,
+        "angles": angle_tables,
+        "steps": steps_tables,
+    }
+    return own[family](results) if family in own else paper_comparison(results, family)
 
 
-def files(results: Results, family: str) -> dict[str, tuple[str, list[Row]]]:
+def score_files(results: Results, family: str) -> dict[str, tuple[str, list[Row]]]:
     """Files of scores of a family, by name: the key that names a cell in them, and their rows."""
     sources = {"accuracy": {"ablation_contexts_": "cell", "segmentation_": "context"}}
     found = sources.get(family, {f"ablation_{family}_": "cell"})
-    return {name: (key, rows) for prefix, key in found.items() for name, rows in results.beginning(prefix).items()}
+    return {name: (key, rows) for prefix, key in found.items() for name, rows in results.with_prefix(prefix).items()}
 
 
-def side_by_side(results: Results, family: str, title: str = "") -> list[Sheet]:
+def paper_comparison(results: Results, family: str, title: str = "") -> list[ResultTable]:
     """Cells: what the paper prints where it does, and mean, spread and number of seeds of every file of ours."""
-    found = files(results, family)
+    found = score_files(results, family)
     if not found:
         return []
     printed = (
@@ -193,18 +308,18 @@ def side_by_side(results: Results, family: str, title: str = "") -> list[Sheet]:
     for cell in cells:
         line = [cell, *([printed.get(cell, "")] if printed else [])]
         for key, rows in found.values():
-            had = list(by_seed(rows, key, cell, "miou", 100).values())
+            had = list(values_by_seed(rows, key, cell, "miou", 100).values())
             if not had:
                 line.append("")
                 continue
             score = summarise(had)
             spread = "" if score.deviation is None else f" ± {score.deviation:.1f}"
-            lost = sum(collapsed(row) for row in rows if row[key] == cell)
+            lost = sum(has_collapsed(row) for row in rows if row[key] == cell)
             said = f"best {max(had):.1f}, {score.n} seed{'s' * (score.n > 1)}" + f"; {lost} collapsed" * bool(lost)
             line.append(f"{score.mean:.1f}{spread} ({said})")
         lines.append(line)
-    names = [measures.place(rows) for _, rows in found.values()]
-    return [Sheet(title, ["cell", *([f"the paper, {TITLES[family]}"] if printed else []), *names], lines)]
+    names = [describe_runs(rows) for _, rows in found.values()]
+    return [ResultTable(title, ["cell", *([f"the paper, {TITLES[family]}"] if printed else []), *names], lines)]
 
 
 def _printed(best: float, mean: float) -> str:

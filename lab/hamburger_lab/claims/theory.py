@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from hamburger.report.statistics import paired
-from hamburger_lab.claims.base import CONFIRMED, INCONCLUSIVE, NOT_CONFIRMED, Claim, Finding, Trial, Verdict, combined
-from hamburger_lab.claims.readings import READINGS
-from hamburger_lab.claims.results import Results, Row
+from hamburger.report.statistics import compare_paired
+from hamburger_lab.claims.base import (
+    CONFIRMED,
+    INCONCLUSIVE,
+    NOT_CONFIRMED,
+    READINGS,
+    Claim,
+    Finding,
+    Trial,
+    Verdict,
+    combine_trials,
+)
 from hamburger_lab.propositions import report
+from hamburger_lab.rows import Results, Row
 
 Side = Callable[[Row], bool]
 COMMAND = (
@@ -17,19 +26,19 @@ COMMAND = (
 )
 
 
-def assumed(row: Row) -> bool:
+def is_contraction(row: Row) -> bool:
     """What the propositions take for granted: a sweep is a contraction all along the path."""
     return bool(row["L_h"] < 1)
 
 
-def beyond(row: Row) -> bool:
-    return not assumed(row)
+def is_no_contraction(row: Row) -> bool:
+    return not is_contraction(row)
 
 
-SIDES: dict[Side, str] = {assumed: "L_h < 1", beyond: "L_h >= 1"}
+SIDES: dict[Side, str] = {is_contraction: "L_h < 1", is_no_contraction: "L_h >= 1"}
 
 
-def holds(results: Results, name: str, side: Side | None = None) -> Verdict:
+def judge_proposition(results: Results, name: str, side: Side | None = None) -> Verdict:
     """The share of solves in which it holds, and its interval over seeds; of those on one `side` of L_h = 1, or of all.
 
     Confirmed where it holds in every solve; refuted where some case (input, ham, temperature) fails with all seeds.
@@ -45,10 +54,10 @@ def holds(results: Results, name: str, side: Side | None = None) -> Verdict:
             continue
         seeds = sorted({row["seed"] for row, _ in answers})
         shares = {seed: _share([answer for row, answer in answers if row["seed"] == seed]) for seed in seeds}
-        cases = [had for had in report.verdicts(study | {"rows": asked})[name].values() if had[1]]
+        cases = [had for had in report.count_verdicts(study | {"rows": asked})[name].values() if had[1]]
         never = sum(held == 0 for held, _ in cases)
         word = CONFIRMED if all(answer for _, answer in answers) else NOT_CONFIRMED if never else INCONCLUSIVE
-        found = paired(shares, dict.fromkeys(shares, 0.0))
+        found = compare_paired(shares, dict.fromkeys(shares, 0.0))
         interval = None
         if found is not None and found.interval is not None:
             low, high = found.interval
@@ -61,14 +70,14 @@ def holds(results: Results, name: str, side: Side | None = None) -> Verdict:
         about = (held / len(answers), interval, len(seeds), word, "", "{:.2f}")
         finding = Finding(f"{what} share", *about, limit=1.0, short="share of solves")
         trials.append(Trial(f"float64, {study['environment']['hardware']}", (finding,)))
-    return combined(trials)
+    return combine_trials(trials)
 
 
 def _share(answers: list[bool]) -> float:
     return sum(answers) / len(answers)
 
 
-def claim(
+def proposition_claim(
     id: str,
     statement: str,
     reference: str,
@@ -86,59 +95,66 @@ def claim(
         paper=paper,
         test=f"{test}, over inputs, hams, temperatures and seeds{where}",
         command=COMMAND,
-        judge=partial(holds, name=name, side=side),
+        judge=partial(judge_proposition, name=name, side=side),
     )
 
 
-def both(id: str, statement: str, reference: str, name: str, test: str) -> tuple[Claim, Claim]:
+def proposition_claims(id: str, statement: str, reference: str, name: str, test: str) -> tuple[Claim, Claim]:
     """What the paper proves for contractions, and our question whether it needs them."""
     ours = f"Also where a sweep is no contraction: {statement[0].lower()}{statement[1:]}"
     return (
-        claim(
-            id, f"Where a sweep is a contraction: {statement[0].lower()}{statement[1:]}", reference, name, test, assumed
+        proposition_claim(
+            id,
+            f"Where a sweep is a contraction: {statement[0].lower()}{statement[1:]}",
+            reference,
+            name,
+            test,
+            is_contraction,
         ),
-        claim(f"{id}-beyond", ours, f"our question beside {reference}", name, test, beyond, paper="not claimed"),
+        proposition_claim(
+            f"{id}-beyond", ours, f"our question beside {reference}", name, test, is_no_contraction, paper="not claimed"
+        ),
     )
 
 
 CLAIMS = (
-    claim(
+    proposition_claim(
         "propositions-contraction",
         "A sweep is a contraction: its Lipschitz constant in the factors is below 1.",
         "section 2.3, the assumption",
         "L_h < 1 on the path",
         "largest operator norm of dF/dh along the path below 1",
     ),
-    *both(
+    *proposition_claims(
         "propositions-1",
         "The sweeps converge linearly.",
         "Proposition 1",
         "Prop. 1: linear convergence",
         "the moves shrink by a factor below 1 until they are 1e-10 of the factors",
     ),
-    *both(
+    *proposition_claims(
         "propositions-2",
         "The gradient of many sweeps reaches that of the implicit function theorem.",
         "Proposition 2",
         "Prop. 2: BPTT reaches the implicit gradient",
         "distance of the two, relative, at most 0.1 % at the settled K",
     ),
-    *both(
+    *proposition_claims(
         "propositions-3",
         "The influence of the first factors on the output dies out.",
         "Proposition 3",
         "Prop. 3: dy/dh0 -> 0",
         "norm of dy/dh0 at most 0.1 % of that of the read-out after 50 sweeps",
     ),
-    claim(
+    proposition_claim(
         "propositions-3-bound",
         "Where a sweep is a contraction: what the sweeps add to the gradient stays below L_G L_x / (1 - L_h).",
         "Proposition 3",
         "Prop. 3: bound, where L_h < 1",
         "norm of the part of dy/dx that goes through the sweeps at most the bound",
-        assumed,
+        is_contraction,
     ),
-    *both(
+    *proposition_claims(
         "propositions-terms",
         "The terms of the gradient series shrink geometrically, so that the first ones dominate.",
         "section 2.3, before Eq. 13",
@@ -146,7 +162,7 @@ CLAIMS = (
         "an exponential envelope of the terms' norms with factor below 1",
     ),
     *(
-        claim(
+        proposition_claim(
             reading.id("propositions-direction"),
             f"{reading.said[0].upper()}{reading.said[1:]} points about where the gradient of all sweeps points.",
             "section 2.3, after Eq. 13",

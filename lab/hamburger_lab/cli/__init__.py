@@ -6,7 +6,8 @@ import typer
 
 from hamburger.cli import listing
 from hamburger_lab.ablations.grids import ablations
-from hamburger_lab.cli import ablate, bench, claims, pictures, propositions, recover
+from hamburger_lab.cli import ablate, bench, claims, studies
+from hamburger_lab.cli import claims as pictures
 
 
 def register(app: typer.Typer) -> None:
@@ -14,7 +15,7 @@ def register(app: typer.Typer) -> None:
     app.command("ablate")(ablate.ablate)
     app.command("claims")(claims.claims)
     app.command("pictures")(pictures.pictures)
-    app.command("recover")(recover.recover)
-    app.command("propositions")(propositions.propositions)
+    app.command("recover")(studies.recover)
+    app.command("propositions")(studies.propositions)
     app.add_typer(bench.app, name="bench")
     listing.names["ablations"] = ablations.names

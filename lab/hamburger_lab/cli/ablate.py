@@ -32,31 +32,25 @@ def ablate(
     csv: Annotated[
         str | None, typer.Option(help="all rows at the end, as a table with commas; {grid} as above")
     ] = None,
-    warm: Annotated[
-        bool | None,
-        typer.Option(
-            "--warm/--fresh", help="processes that take one run after another, or one for each; default: warm on cuda"
-        ),
-    ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="print the cells and their commands, run nothing")] = False,
 ) -> None:
     """Train and evaluate every cell with every seed; skip what is finished, resume what broke off."""
     from rich.console import Console
 
-    from hamburger.cli.compare import grid_bar
-    from hamburger.cli.output import numbers, words
+    from hamburger.cli.compare import grid_progress
+    from hamburger.cli.output import parse_ints, parse_names
     from hamburger.errors import OptionError
     from hamburger.files import check_writable, write_csv
     from hamburger.tasks.sweep import run_grid
-    from hamburger_lab.ablations.plan import PLACE, Plan
+    from hamburger_lab.ablations.plan import PLACE, AblationPlan
 
-    asked = Plan.of(
-        words(name),
+    asked = AblationPlan.of(
+        parse_names(name),
         recipe,
         out,
-        seeds=numbers(seeds, "ablate", "seeds"),
+        seeds=parse_ints(seeds, "ablate", "seeds"),
         settings=settings or (),
-        only=words(cells),
+        only=parse_names(cells),
         json=json,
     )
     if plan:
@@ -65,7 +59,7 @@ def ablate(
         for cell, done in asked.states():
             typer.echo(f"{cell.name}: {'finished' if done else shlex.join(['ham', *cell.command(out, data)[3:]])}")
         return
-    tables = {grid: Path(csv.replace(PLACE, grid)) for grid in words(name)} if csv is not None else {}
+    tables = {grid: Path(csv.replace(PLACE, grid)) for grid in parse_names(name)} if csv is not None else {}
     if len(set(tables.values())) < len(tables):
         raise OptionError(
             f"ablate: several grids have a table each, got --csv {csv}; put {PLACE} where the name belongs"
@@ -74,9 +68,9 @@ def ablate(
         check_writable(path)
     asked.begin()
     queue = asked.queue
-    with grid_bar(len(queue)) as progress:
-        run_grid(queue, out, data=data, jobs=jobs, progress=progress, done=asked.note, warm=warm, call="ablate")
-    for grid, rows in zip(words(name), asked.rows(), strict=True):
+    with grid_progress(len(queue)) as progress:
+        run_grid(queue, out, data=data, jobs=jobs, progress=progress, done=asked.note, call="ablate")
+    for grid, rows in zip(parse_names(name), asked.rows(), strict=True):
         Console().print(table(rows))
         if grid in tables:
             write_csv(tables[grid], rows)
@@ -87,10 +81,10 @@ def table(rows: list[dict[str, Any]]) -> Table:
     from rich.table import Table
 
     from hamburger.report.statistics import summarise
-    from hamburger.tasks.recipes import kind_named
+    from hamburger.tasks import task_named
 
     first = rows[0]
-    scored = kind_named(first.get("task"), "ablate: a row").score
+    scored = task_named(first.get("task"), "ablate: a row").score
     made = Table(
         title=f"{first['ablation']} from {first['recipe']}: validation {scored.words}, {first['protocol']}",
         caption=f"{first['hardware']}, torch {first['torch']}, {first['steps']} steps; spread over seeds",

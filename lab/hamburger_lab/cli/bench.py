@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hamburger.cli.output import numbers, words
+from hamburger.cli.output import parse_ints, parse_names
 from hamburger.errors import OptionError
+from hamburger_lab.bench.common import GateError
 from hamburger_lab.bench.core import CorePlan, measure
-from hamburger_lab.bench.gate import GateError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -39,12 +39,12 @@ def profile(
     from hamburger_lab.bench import profile as bench
 
     plan = bench.ProfilePlan(
-        modules=words(modules),
-        sizes=numbers(sizes, "bench profile", "sizes"),
+        modules=parse_names(modules),
+        sizes=parse_ints(sizes, "bench profile", "sizes"),
         channels=channels,
         batch=batch,
         dtype=dtype,
-        modes=words(modes),
+        modes=parse_names(modes),
         calls=calls,
         seed=seed,
     )
@@ -60,7 +60,7 @@ def profile(
             raise typer.Exit(1) from None
     if json is not None:
         write_json_lines(json, map(asdict, rows))
-    Console().print(bench.table(rows))
+    Console().print(bench.profile_table(rows))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -108,10 +108,10 @@ def core(
     from rich.progress import Progress
 
     from hamburger.files import check_writable, write_json_lines
-    from hamburger_lab.bench import table
+    from hamburger_lab.bench import views
 
     plan = CorePlan(
-        sizes=numbers(sizes),
+        sizes=parse_ints(sizes),
         dim=dim,
         rank=rank,
         steps=steps,
@@ -119,7 +119,7 @@ def core(
         dtype=dtype,
         repeats=repeats,
         device=device,
-        hams=words(hams),
+        hams=parse_names(hams),
         seed=seed,
     )
     if json is not None:
@@ -132,8 +132,8 @@ def core(
             typer.echo(f"ham: {refusal}", err=True)
             raise typer.Exit(1) from None
     console = Console()
-    console.print(table.times(rows))
-    console.print(table.growth(rows))
+    console.print(views.core_times_table(rows))
+    console.print(views.core_growth_table(rows))
     if json is not None:
         write_json_lines(json, map(asdict, rows))
 
@@ -168,18 +168,18 @@ def table3(
     from rich.progress import Progress
 
     from hamburger.files import check_writable, write_csv, write_json_lines
-    from hamburger_lab.bench import rows as results
+    from hamburger_lab import rows as results
     from hamburger_lab.bench import table3 as bench
-    from hamburger_lab.bench.table3_names import names
-    from hamburger_lab.bench.table3_view import growth, notes, table
+    from hamburger_lab.bench.table3_names import module_names
+    from hamburger_lab.bench.table3_view import row_notes, table3_growth_table, table3_table
 
     plan = bench.Table3Plan(
-        modules=words(modules) or tuple(names()),
-        sizes=numbers(sizes),
+        modules=parse_names(modules) or tuple(module_names()),
+        sizes=parse_ints(sizes),
         channels=channels,
         batch=batch,
         device=device,
-        dtypes=words(dtype),
+        dtypes=parse_names(dtype),
         memory_format=memory_format,
         repeats=repeats,
         seconds=seconds,
@@ -191,7 +191,7 @@ def table3(
     for path in (json, csv, plot):
         if path is not None:
             check_writable(path)
-    kept = results.read(json) if append and json is not None else []
+    kept = results.read_table3_rows(json) if append and json is not None else []
     rows: list[bench.Table3Row] = []
     # drawn between rows only: a thread that draws takes its turns from whatever is timed then
     with Progress(console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
@@ -200,24 +200,24 @@ def table3(
             rows.append(row)
             progress.advance(task)
             if json is not None:  # after every row: what is interrupted keeps what it has
-                kept = results.merged(kept, [asdict(row)])
+                kept = results.merge_table3_rows(kept, [asdict(row)])
                 write_json_lines(json, kept)
     console = Console()
     by_dtype = {name: [row for row in rows if row.dtype == name] for name in plan.dtypes}
     for some in by_dtype.values():
-        console.print(table(some))
+        console.print(table3_table(some))
         if len(plan.sizes) > 1:
-            console.print(growth(some))
-    for note in notes(rows):
+            console.print(table3_growth_table(some))
+    for note in row_notes(rows):
         console.print(note, markup=False, highlight=False)
     if csv is not None:
         write_csv(csv, [asdict(row) for row in rows])
     if plot is not None:
-        from hamburger_lab.pages.table3_figure import draw
+        from hamburger_lab.pages.table3_figure import draw_table3
 
         for name, some in by_dtype.items():
             path = plot.with_stem(f"{plot.stem}_{name}") if len(by_dtype) > 1 else plot
-            draw([asdict(row) for row in some], path)
+            draw_table3([asdict(row) for row in some], path)
 
 
 @app.command("ham")
@@ -246,15 +246,19 @@ def ham(
     from hamburger_lab.bench import ham as bench
 
     plan = bench.HamAlonePlan(
-        sizes=numbers(sizes),
+        sizes=parse_ints(sizes),
         dim=dim,
         rank=rank,
         steps=steps,
         batch=batch,
-        dtypes=words(dtype),
-        hams=words(hams),
-        backends=words(backends) if backends is not None else ("plain", "fused") if device == "cuda" else ("plain",),
-        modes=words(modes),
+        dtypes=parse_names(dtype),
+        hams=parse_names(hams),
+        backends=parse_names(backends)
+        if backends is not None
+        else ("plain", "fused")
+        if device == "cuda"
+        else ("plain",),
+        modes=parse_names(modes),
         repeats=repeats,
         device=device,
         seed=seed,
@@ -273,7 +277,7 @@ def ham(
         except GateError as refusal:
             typer.echo(f"ham: {refusal}", err=True)
             raise typer.Exit(1) from None
-    Console().print(bench.table(rows))
+    Console().print(bench.ham_table(rows))
 
 
 @app.command("gradients")
@@ -298,13 +302,13 @@ def gradients(
     from hamburger_lab.bench import gradients as bench
 
     plan = bench.GradientPlan(
-        sizes=numbers(sizes),
-        steps=numbers(steps, option="steps"),
+        sizes=parse_ints(sizes),
+        steps=parse_ints(steps, option="steps"),
         dim=dim,
         rank=rank,
         batch=batch,
-        hams=words(hams),
-        gradients=words(grads),
+        hams=parse_names(hams),
+        gradients=parse_names(grads),
         repeats=repeats,
         device=device,
         seed=seed,
@@ -318,7 +322,7 @@ def gradients(
             rows.append(row)
             if json is not None:  # after every row: what is interrupted keeps what it has
                 write_json_lines(json, map(asdict, rows))
-    Console().print(bench.table(rows))
+    Console().print(bench.gradients_table(rows))
 
 
 @app.command("network")
@@ -343,7 +347,7 @@ def network(
     from hamburger_lab.bench.views import network_table
 
     plan = bench.NetworkPlan(
-        variants={name: model_options(name) for name in words(contexts)},
+        variants={name: model_options(name) for name in parse_names(contexts)},
         backbone=backbone,
         output_stride=output_stride,
         num_classes=num_classes,
@@ -378,8 +382,8 @@ def detect(
     from hamburger_lab.bench.views import sized_table
 
     plan = bench.DetectorPlan(
-        variants={name: model_options(name) for name in words(contexts)},
-        sizes=numbers(sizes, "bench detect", "sizes"),
+        variants={name: model_options(name) for name in parse_names(contexts)},
+        sizes=parse_ints(sizes, "bench detect", "sizes"),
         backbone=backbone,
         after=after,
         batch=batch,
@@ -414,8 +418,8 @@ def classes(
     from hamburger_lab.bench.views import sized_table
 
     plan = bench.ClassifierPlan(
-        variants={name: model_options(name) for name in words(contexts)},
-        sizes=numbers(sizes, "bench classes", "sizes"),
+        variants={name: model_options(name) for name in parse_names(contexts)},
+        sizes=parse_ints(sizes, "bench classes", "sizes"),
         backbone=backbone,
         stem=stem,
         after=after,
@@ -448,7 +452,7 @@ def gan(
     from hamburger_lab.bench.views import gan_table
 
     plan = bench.GanStepPlan(
-        contexts=words(contexts),
+        contexts=parse_names(contexts),
         resolution=resolution,
         width=width,
         num_classes=num_classes,

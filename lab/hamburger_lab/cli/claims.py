@@ -10,7 +10,8 @@ import typer
 from hamburger.errors import InputError, UnknownNameError, did_you_mean
 
 if TYPE_CHECKING:
-    from hamburger_lab.claims.tables import Judged
+    from hamburger_lab.claims.tables import ClaimVerdicts
+
 
 COLOURS = {"confirmed": "green", "not confirmed": "red", "inconclusive": "yellow", "not run": "dim"}
 
@@ -26,24 +27,24 @@ def claims(
     from rich.console import Console
     from rich.table import Table
 
-    from hamburger.cli.output import words
+    from hamburger.cli.output import parse_names
     from hamburger.files import check_writable, write_atomically
     from hamburger_lab.claims import Results
-    from hamburger_lab.claims.tables import as_json, counts, effect, judged, power
+    from hamburger_lab.claims.tables import as_json, count_verdicts, format_effect, format_power, judge_all
 
     for target in (json, html):
         if target is not None:
             check_writable(target)
     if not results.is_dir():
         raise InputError(f"claims: there is no folder {results}; name one that holds *.jsonl files with --results")
-    rows = Results.of(results)
-    found = judged(rows)
+    rows = Results.read(results)
+    found = judge_all(rows)
     console = Console()
     if only:
-        _in_full(found, words(only))
+        _in_full(found, parse_names(only))
     else:
         # names and verdicts in full also where a terminal is narrow: --only asks for the name
-        table = Table(title=f"{len(found)} claims: {counts(found)}", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        table = Table(title=f"{len(found)} claims: {count_verdicts(found)}", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
         table.add_column("claim", no_wrap=True)
         for heading in ("effect", "could tell", "seeds"):
             table.add_column(heading, justify="left" if heading == "effect" else "right")
@@ -51,7 +52,7 @@ def claims(
         for claim, verdict in found:
             seeds = str(verdict.seeds or "")
             word = f"[{COLOURS[verdict.word]}]{verdict.word}[/]{'*' * verdict.generated}{'†' * verdict.collapsed}"
-            table.add_row(claim.id, effect(verdict).replace("[", r"\["), power(verdict), seeds, word)
+            table.add_row(claim.id, format_effect(verdict).replace("[", r"\["), format_power(verdict), seeds, word)
         notes = {
             "* on generated scenes alone": any(verdict.generated for _, verdict in found),
             "† some trainings collapsed": any(verdict.collapsed for _, verdict in found),
@@ -65,14 +66,14 @@ def claims(
         write_atomically(json, as_json(found).encode())
         console.print(f"wrote {json}", soft_wrap=True, highlight=False)
     if html is not None:
-        from hamburger_lab.claims.page import page
+        from hamburger_lab.claims.page import claims_page
 
-        write_atomically(html, page(rows).encode())
+        write_atomically(html, claims_page(rows).encode())
         console.print(f"wrote {html}", soft_wrap=True, highlight=False)
 
 
-def _in_full(found: Judged, names: tuple[str, ...]) -> None:
-    from hamburger_lab.claims.base import deciding
+def _in_full(found: ClaimVerdicts, names: tuple[str, ...]) -> None:
+    from hamburger_lab.claims.base import deciding_trials
 
     known = {claim.id: (claim, verdict) for claim, verdict in found}
     for name in names:
@@ -85,9 +86,33 @@ def _in_full(found: Judged, names: tuple[str, ...]) -> None:
         )
         typer.echo(f"  test: {claim.test}")
         for trial in verdict.trials:
-            beside = "" if trial in deciding(verdict.trials) else " (beside photographs, decides nothing)"
+            beside = "" if trial in deciding_trials(verdict.trials) else " (beside photographs, decides nothing)"
             typer.echo(f"  here: {trial.text}: {trial.word}{beside}")
         telling = verdict.telling
         if telling is not None and telling.power:
             typer.echo(f"  could tell: {f'{telling.power} {telling.unit}'.strip()}, of {telling.what}")
         typer.echo(f"  command: {claim.command}")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# `ham pictures`: feature maps and atoms of trained networks, into a file for the page of claims.
+
+
+def pictures(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="run folders or .safetensors files")],
+    json: Annotated[Path, typer.Option(help="the file to write, such as results/pictures_<data>_<hardware>.json")],
+    data: Annotated[Path | None, typer.Option(help="the data folder; embedded sets need none")] = None,
+    images: Annotated[int, typer.Option(help="how many, drawn by a fixed seed from the validation split")] = 2,
+) -> None:
+    """Channels before and after the context, and atoms of the ham; `ham claims --html` shows them."""
+    from json import dumps
+
+    from hamburger.errors import check_count
+    from hamburger.files import check_writable, write_atomically
+    from hamburger_lab.claims.feature_maps import make_feature_maps
+
+    check_count("pictures", "images", images, least=1)
+    check_writable(json)
+    found = make_feature_maps(runs, data, images=images)
+    write_atomically(json, (dumps(found) + "\n").encode())
+    typer.echo(f"wrote {json}: {len(found['entries'])} images of {found['data']}")

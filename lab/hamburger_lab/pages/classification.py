@@ -4,32 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hamburger_lab.pages.comparison import COLUMNS, Row, by_context, cell, mean_of, ranked, scores_of, seeds_of, where
-from hamburger_lab.pages.core import markdown_table
+from hamburger_lab.markdown import markdown_table
+from hamburger_lab.pages.comparison import (
+    COLUMNS,
+    describe_environment,
+    format_field,
+    format_field_mean,
+    list_seeds,
+    ranked_cells,
+    rows_by_context,
+    scores_by_context,
+)
+from hamburger_lab.rows import Row
 
 COSTS = (("ratio", ".2f"), ("images_per_s", ",.0f"), ("peak_mb", ",.0f"))
 
 
-def compared(rows: Sequence[Row]) -> str:
+def classification_table(rows: Sequence[Row]) -> str:
     """Accuracy of every context over its seeds, the paired difference to none, and what it costs; best first."""
     if not rows:
         return "No rows yet."
-    own = by_context(rows)
+    own = rows_by_context(rows)
     lines = [
-        [name, *cells, mean_of(own[name], "images_per_s", ",.0f"), mean_of(own[name], "peak_mb", ",.0f")]
-        for name, cells in ranked(scores_of(rows, lambda row: 100 * row["accuracy"]), 2).items()
+        [
+            name,
+            *cells,
+            format_field_mean(own[name], "images_per_s", ",.0f"),
+            format_field_mean(own[name], "peak_mb", ",.0f"),
+        ]
+        for name, cells in ranked_cells(scores_by_context(rows, lambda row: 100 * row["accuracy"]), 2).items()
     ]
     first = rows[0]
     note = (
         f"Recipe `{first['recipe']}`, {first['backbone']}, {first['steps']} steps of {first['batch']} images, "
         f"precision {first['precision']}, accuracy of the last step in percent ({first['protocol']}) on "
-        f"{first['images']:,} images of the validation split, seeds {seeds_of(rows)}; spread is the standard deviation "
-        f"over seeds, differences are paired by seed. {where(rows)}"
+        f"{first['images']:,} images of the validation split, seeds {list_seeds(rows)}; spread is the standard "
+        f"deviation over seeds, differences are paired by seed. {describe_environment(rows)}"
     )
     return f"{markdown_table(['context', 'accuracy, %', *COLUMNS, 'images/s', 'peak MiB'], lines)}\n\n{note}"
 
 
-def speed(rows: Sequence[Row]) -> str:
+def classifier_speed_table(rows: Sequence[Row]) -> str:
     """Training step of a classifier with each context, size after size."""
     if not rows:
         return "No rows yet."
@@ -38,7 +53,8 @@ def speed(rows: Sequence[Row]) -> str:
             row["context"],
             f"{row['size']} px" + ("" if row["n"] is None else f" (n = {row['n']:,})"),
             f"{row['params'] / 1e6:.2f}",
-            cell(row, "train_ms", ".2f") + ("" if row["train_ms_iqr"] is None else f" ± {row['train_ms_iqr']:.2f}"),
+            format_field(row, "train_ms", ".2f")
+            + ("" if row["train_ms_iqr"] is None else f" ± {row['train_ms_iqr']:.2f}"),
             *("" if row[field] is None else format(row[field], form) for field, form in COSTS),
         ]
         for row in sorted(rows, key=lambda row: row["size"])  # those of one size stay in their order
@@ -49,6 +65,6 @@ def speed(rows: Sequence[Row]) -> str:
         f"Forward, backward and SGD step of {first['backbone']} (stem {first['stem']}) with the context after "
         f"{first['after']}, {first['batch']} images, {first['num_classes']} classes, {first['dtype']}, channels last, "
         f"TF32 {first['tf32']}; medians of {first['repeats']} rounds ± quartile distance, networks in shuffled order; "
-        f"over {first['ratio_to']}: median of the ratios of times in the same round. {where(rows)}"
+        f"over {first['ratio_to']}: median of the ratios of times in the same round. {describe_environment(rows)}"
     )
     return f"{markdown_table(header, lines)}\n\n{note}"

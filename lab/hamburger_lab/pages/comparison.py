@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
-from hamburger.report.statistics import paired, summarise
+from hamburger.report.statistics import compare_paired, summarise
+from hamburger_lab.rows import Row
 
-Row = dict[str, Any]
 REFERENCES = ("none", "baseline")
 COLUMNS = ("spread", "over none", "95 % interval")  # behind the score's own
 
 
-def by_context(rows: Sequence[Row]) -> dict[str, list[Row]]:
+def rows_by_context(rows: Sequence[Row]) -> dict[str, list[Row]]:
     own: dict[str, list[Row]] = {}
     for row in rows:
         own.setdefault(row["context"] or "none", []).append(row)
     return own
 
 
-def scores_of(rows: Sequence[Row], score: Callable[[Row], float]) -> dict[str, dict[int, float]]:
+def scores_by_context(rows: Sequence[Row], score: Callable[[Row], float]) -> dict[str, dict[int, float]]:
     """context -> seed -> score"""
-    return {context: {row["seed"]: score(row) for row in own} for context, own in by_context(rows).items()}
+    return {context: {row["seed"]: score(row) for row in own} for context, own in rows_by_context(rows).items()}
 
 
-def ranked(
+def ranked_cells(
     scores: Mapping[str, Mapping[int, float]], digits: int, *, lower_is_better: bool = False
 ) -> dict[str, list[str]]:
     """Best first, context -> mean, standard deviation, and the difference to the reference with its interval.
@@ -37,7 +36,7 @@ def ranked(
     cells = {}
     for context in best_first:
         found = means[context]
-        gain = None if reference in (None, context) else paired(scores[context], scores[str(reference)])
+        gain = None if reference in (None, context) else compare_paired(scores[context], scores[str(reference)])
         ends = gain.interval if gain is not None and gain.interval is not None else ()
         cells[context] = [
             f"{found.mean:.{digits}f}",
@@ -48,28 +47,28 @@ def ranked(
     return cells
 
 
-def each_seed(scores: Mapping[int, float], digits: int) -> str:
+def format_seeds(scores: Mapping[int, float], digits: int) -> str:
     return ", ".join(f"{value:.{digits}f}" for _, value in sorted(scores.items()))
 
 
-def mean_of(rows: Sequence[Row], field: str, form: str) -> str:
+def format_field_mean(rows: Sequence[Row], field: str, form: str) -> str:
     """Over those that have it; nothing where none has."""
     had = [row[field] for row in rows if row.get(field) is not None]
     return format(summarise(had).mean, form) if had else ""
 
 
-def cell(row: Row, field: str, form: str) -> str:
+def format_field(row: Row, field: str, form: str) -> str:
     """What was measured, or why it was not."""
     return row["note"] or "" if row[field] is None else format(row[field], form)
 
 
-def seeds_of(rows: Sequence[Row]) -> str:
+def list_seeds(rows: Sequence[Row]) -> str:
     return ", ".join(str(seed) for seed in sorted({row["seed"] for row in rows}))
 
 
-def commits_of(rows: Sequence[Row]) -> str:
+def list_commits(rows: Sequence[Row]) -> str:
     return ", ".join(sorted({str(row["commit"]) for row in rows}))
 
 
-def where(rows: Sequence[Row]) -> str:
-    return f"{rows[0]['hardware']}, torch {rows[0]['torch']}, commit {commits_of(rows)}."
+def describe_environment(rows: Sequence[Row]) -> str:
+    return f"{rows[0]['hardware']}, torch {rows[0]['torch']}, commit {list_commits(rows)}."

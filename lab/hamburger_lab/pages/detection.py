@@ -5,26 +5,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hamburger.report.statistics import summarise
-from hamburger_lab.pages.comparison import COLUMNS, Row, by_context, cell, mean_of, ranked, scores_of, where
-from hamburger_lab.pages.core import markdown_table
+from hamburger_lab.markdown import markdown_table
+from hamburger_lab.pages.comparison import (
+    COLUMNS,
+    describe_environment,
+    format_field,
+    format_field_mean,
+    ranked_cells,
+    rows_by_context,
+    scores_by_context,
+)
+from hamburger_lab.rows import Row
 
 
-def compared(rows: Sequence[Row]) -> str:
+def detection_table(rows: Sequence[Row]) -> str:
     """mAP of every context over its seeds, the paired difference to none, and what it costs; best first."""
     if not rows:
         return "No rows yet."
-    own = by_context(rows)
+    own = rows_by_context(rows)
     lines = [
         [
             name,
             *cells,
             f"{summarise([100 * row['box_map'] for row in own[name]]).mean:.2f}",
             f"{summarise([100 * row['mask']['map_50'] for row in own[name]]).mean:.1f}",
-            mean_of(own[name], "images_per_s", ".0f"),
-            mean_of(own[name], "peak_mb", ",.0f"),
+            format_field_mean(own[name], "images_per_s", ".0f"),
+            format_field_mean(own[name], "peak_mb", ",.0f"),
             str(len(own[name])),
         ]
-        for name, cells in ranked(scores_of(rows, lambda row: 100 * row["mask_map"]), 2).items()
+        for name, cells in ranked_cells(scores_by_context(rows, lambda row: 100 * row["mask_map"]), 2).items()
     ]
     header = ["context", "mask mAP, %", *COLUMNS, "box mAP, %", "mask AP at 0.5, %", "images/s", "peak MiB", "seeds"]
     first = rows[0]
@@ -32,12 +41,12 @@ def compared(rows: Sequence[Row]) -> str:
         f"Recipe `{first['recipe']}`, {first['backbone']}, context after {_listed(rows, 'after')}, {first['steps']} "
         f"steps of {first['batch']} images, precision {first['precision']}, scores of the last step "
         f"({first['protocol']}) on {first['images']} images of the validation split; spread is the standard deviation "
-        f"over seeds, differences are paired by seed. {where(rows)}"
+        f"over seeds, differences are paired by seed. {describe_environment(rows)}"
     )
     return f"{markdown_table(header, lines)}\n\n{note}"
 
 
-def growth(rows: Sequence[Row]) -> str:
+def detection_growth_table(rows: Sequence[Row]) -> str:
     """Memory and time of a training step as the image grows: a line for each context, a column for each size."""
     if not rows:
         return "No rows yet."
@@ -50,8 +59,8 @@ def growth(rows: Sequence[Row]) -> str:
         lines.append(
             [
                 context,
-                *("" if row is None else cell(row, "peak_mb", ",.0f") for row in mine),
-                *("" if row is None else cell(row, "train_ms", ".0f") for row in mine),
+                *("" if row is None else format_field(row, "peak_mb", ",.0f") for row in mine),
+                *("" if row is None else format_field(row, "train_ms", ".0f") for row in mine),
             ]
         )
     positions = {row["size"]: row["n"] for row in rows if row["n"] is not None}
@@ -61,7 +70,7 @@ def growth(rows: Sequence[Row]) -> str:
     note = (
         f"Peak memory, and the median of {first['repeats']} rounds, of a training step of Mask R-CNN with "
         f"{first['backbone']} and the context after {first['after']}, {first['batch']} images, {first['dtype']}, TF32 "
-        f"{first['tf32']}. {where(rows)}"
+        f"{first['tf32']}. {describe_environment(rows)}"
     )
     return f"{markdown_table(header, lines)}\n\n{note}"
 

@@ -1,123 +1,148 @@
-"""Blocks of the documents that are made from result files: `make docs` writes them, a test compares them.
+"""Write the generated parts of the documents from `results/`: `make docs` runs this, a test compares.
 
-A page holds `<!-- block: name -->` and `<!-- end -->`; what stands between is this module's.
+A page holds `<!-- block: name -->` and `<!-- end -->`; the text between them comes from `BLOCKS`. The pages in
+docs/generated are written as a whole, and so are results/claims.json, results/ablations.csv and two figures.
 """
 
 from __future__ import annotations
 
-import json
+import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hamburger.contexts import contexts, create_context
 from hamburger.files import csv_text, write_atomically
-from hamburger_lab.claims import Results
+from hamburger_lab.bench.footprint import count_params_and_macs
 from hamburger_lab.claims import tables as claim_tables
-from hamburger_lab.pages import classification, contexts, core, detection, generation, ham, segmentation, stereo, table3
-from hamburger_lab.pages.table3_figure import draw
-from hamburger_lab.propositions import report
+from hamburger_lab.markdown import markdown_table
+from hamburger_lab.pages import classification, detection, generation, hams, segmentation, stereo, table3
+from hamburger_lab.pages.table3_figure import draw_table3
+from hamburger_lab.propositions.report import study_markdown
+from hamburger_lab.rows import Results, select_rows
 
 BLOCK = re.compile(r"(<!-- block: ([a-z0-9-]+) -->\n)(.*?)(<!-- end -->)", flags=re.DOTALL)
+TABLE3_SHAPE = (1, 512, 128, 128)
 
 
-def lines_of(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+def contexts_table() -> str:
+    """Return all contexts: source, options, parameters and multiply-adds at the size of the paper's Table 3."""
+    lines = []
+    for name in contexts.names():
+        constructor: Any = contexts[name]
+        page = inspect.getdoc(inspect.getmodule(constructor)) or ""
+        source = " ".join(page.split("\n\n")[0].split()).split("). ")[0]  # the paper; what follows is provenance
+        source += ")" * (source.count("(") - source.count(")"))
+        options = [
+            parameter.name
+            for parameter in inspect.signature(constructor).parameters.values()
+            if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+            and parameter.name != "channels"
+        ]
+        params, macs = count_params_and_macs(lambda name=name: create_context(name, 512), TABLE3_SHAPE)  # type: ignore[misc]
+        listed = ", ".join(f"`{option}`" for option in options) or "those of `Hamburger`"
+        lines.append([f"`{name}`", source.rstrip("."), listed, f"{params:,}", f"{macs / 1e9:.2f}"])
+    return markdown_table(["name", "what", "options", "parameters", "MACs, 10^9"], lines)
 
 
-def lines_so_far(path: Path) -> list[dict[str, Any]]:
-    """Of an experiment that may not have been made yet."""
-    return lines_of(path) if path.exists() else []
-
-
-def _h200(dtype: str) -> Callable[[Path], str]:
-    return lambda results: table3.over_sizes(lines_of(results / "table3_h200.jsonl"), dtype)
-
-
-# Block name -> its text, from the folder of results.
-BLOCKS: dict[str, Callable[[Path], str]] = {
-    "contexts": lambda results: contexts.table(),
-    "core-speed": lambda results: core.speed(lines_of(results / "core_cpu.jsonl")),
-    "core-table": lambda results: core.table(lines_of(results / "core_cpu.jsonl")),
-    "table3-headline": lambda results: table3.headline(lines_of(results / "table3_h200.jsonl")),
-    "table3-rivals": lambda results: table3.against_ham(lines_of(results / "table3_h200.jsonl")),
-    "table3-batch": lambda results: table3.against_ham(lines_of(results / "table3_batch16_h200.jsonl")),
-    "ham-h200": lambda results: ham.floors(lines_of(results / "ham_h200.jsonl")),
-    "profile-h200": lambda results: ham.profile(lines_of(results / "profile_h200.jsonl")),
-    "table3-paper": lambda results: table3.against_paper(lines_of(results / "table3_h200.jsonl"), "float32"),
-    **{f"table3-h200-{dtype}": _h200(dtype) for dtype in ("bfloat16", "tf32", "float32")},
-    "table3-cpu": lambda results: table3.over_sizes(lines_of(results / "table3_cpu.jsonl"), "float32"),
-    "network-h200": lambda results: segmentation.speed(lines_of(results / "network_h200.jsonl")),
-    "segmentation-patchwork-cpu": lambda results: segmentation.accuracy(
-        lines_of(results / "segmentation_patchwork_cpu.jsonl")
+# Block name -> its text. A table of an experiment that has no rows yet says so.
+BLOCKS: dict[str, Callable[[Results], str]] = {
+    "contexts": lambda results: contexts_table(),
+    "core-speed": lambda results: hams.core_speed_table(results.rows("core_cpu")),
+    "core-table": lambda results: hams.core_table(results.rows("core_cpu")),
+    "ham-h200": lambda results: hams.roofline_table(results.rows("ham_h200")),
+    "profile-h200": lambda results: hams.profile_markdown(results.rows("profile_h200")),
+    "table3-headline": lambda results: table3.headline(results.rows("table3_h200")),
+    "table3-rivals": lambda results: table3.against_ham(results.rows("table3_h200")),
+    "table3-batch": lambda results: table3.against_ham(results.rows("table3_batch16_h200")),
+    "table3-paper": lambda results: table3.against_paper(results.rows("table3_h200"), "float32"),
+    "table3-h200-bfloat16": lambda results: table3.over_sizes(results.rows("table3_h200"), "bfloat16"),
+    "table3-h200-tf32": lambda results: table3.over_sizes(results.rows("table3_h200"), "tf32"),
+    "table3-h200-float32": lambda results: table3.over_sizes(results.rows("table3_h200"), "float32"),
+    "table3-cpu": lambda results: table3.over_sizes(results.rows("table3_cpu"), "float32"),
+    "network-h200": lambda results: segmentation.network_speed_table(results.rows("network_h200")),
+    **{
+        block: lambda results, name=name: segmentation.accuracy_table(results.rows(name))
+        for block, name in (
+            ("segmentation-patchwork-cpu", "segmentation_patchwork_cpu"),
+            ("segmentation-glyphs-cpu", "segmentation_patchwork-glyphs_cpu"),
+            ("segmentation-animals-h200", "segmentation_voc-animals_h200"),
+            ("segmentation-camvid-h200", "segmentation_camvid_h200"),
+        )
+    },
+    "segmentation-camvid-classes": lambda results: segmentation.class_table(results.rows("segmentation_camvid_h200")),
+    "classes-cifar10-h200": lambda results: classification.classification_table(
+        results.rows("classes_cifar10-classes_h200")
     ),
-    "segmentation-glyphs-cpu": lambda results: segmentation.accuracy(
-        lines_of(results / "segmentation_patchwork-glyphs_cpu.jsonl")
+    "classes-tiny-h200": lambda results: classification.classification_table(
+        results.rows("classes_tiny-imagenet-classes_h200")
     ),
-    "segmentation-animals-h200": lambda results: segmentation.accuracy(
-        lines_of(results / "segmentation_voc-animals_h200.jsonl")
-    ),
-    "segmentation-camvid-h200": lambda results: segmentation.accuracy(
-        lines_of(results / "segmentation_camvid_h200.jsonl")
-    ),
-    "segmentation-camvid-classes": lambda results: segmentation.classes(
-        lines_of(results / "segmentation_camvid_h200.jsonl")
-    ),
-    "classes-cifar10-h200": lambda results: classification.compared(
-        lines_so_far(results / "classes_cifar10-classes_h200.jsonl")
-    ),
-    "classes-tiny-h200": lambda results: classification.compared(
-        lines_so_far(results / "classes_tiny-imagenet-classes_h200.jsonl")
-    ),
-    "classes-speed-h200": lambda results: classification.speed(lines_so_far(results / "classes_speed_h200.jsonl")),
-    "gan-figures-cpu": lambda results: generation.distances(lines_so_far(results / "gan_figures_cpu.jsonl")),
-    "gan-cifar10-h200": lambda results: generation.distances(lines_so_far(results / "gan_cifar10_h200.jsonl")),
-    "gan-tiny-h200": lambda results: generation.distances(lines_so_far(results / "gan_tiny-imagenet_h200.jsonl")),
-    "gan-speed-h200": lambda results: generation.speed(lines_so_far(results / "ganspeed_h200.jsonl")),
-    "gan-speed-graph-h200": lambda results: generation.speed(lines_so_far(results / "ganspeed_graph_h200.jsonl")),
-    "detection-shapes-cpu": lambda results: detection.compared(
-        lines_so_far(results / "detection_shapes-detect_cpu.jsonl")
-    ),
-    "detection-shapes-h200": lambda results: detection.compared(lines_so_far(results / "detection_shapes_h200.jsonl")),
-    "detect-h200": lambda results: detection.growth(lines_so_far(results / "detect_h200.jsonl")),
-    "stereo-planes-cpu": lambda results: stereo.compared(lines_so_far(results / "stereo_planes-tiny_cpu.jsonl")),
-    "stereo-real-cpu": lambda results: stereo.real(lines_so_far(results / "stereo_middlebury_cpu.jsonl")),
-    "stereo-planes-h200": lambda results: stereo.compared(lines_so_far(results / "stereo_planes_h200.jsonl")),
-    "stereo-real-h200": lambda results: stereo.real(lines_so_far(results / "stereo_middlebury_h200.jsonl")),
-    "claims": lambda results: claim_tables.markdown(Results.of(results)),
-    "claims-commands": lambda results: claim_tables.commands(Results.of(results)),
-    "propositions": lambda results: report.markdown(json.loads((results / "propositions_cpu.json").read_text())),
+    "classes-speed-h200": lambda results: classification.classifier_speed_table(results.rows("classes_speed_h200")),
+    "gan-figures-cpu": lambda results: generation.gan_distance_table(results.rows("gan_figures_cpu")),
+    "gan-cifar10-h200": lambda results: generation.gan_distance_table(results.rows("gan_cifar10_h200")),
+    "gan-tiny-h200": lambda results: generation.gan_distance_table(results.rows("gan_tiny-imagenet_h200")),
+    "gan-speed-h200": lambda results: generation.gan_speed_table(results.rows("ganspeed_h200")),
+    "gan-speed-graph-h200": lambda results: generation.gan_speed_table(results.rows("ganspeed_graph_h200")),
+    "detection-shapes-cpu": lambda results: detection.detection_table(results.rows("detection_shapes-detect_cpu")),
+    "detection-shapes-h200": lambda results: detection.detection_table(results.rows("detection_shapes_h200")),
+    "detect-h200": lambda results: detection.detection_growth_table(results.rows("detect_h200")),
+    "stereo-planes-cpu": lambda results: stereo.stereo_table(results.rows("stereo_planes-tiny_cpu")),
+    "stereo-real-cpu": lambda results: stereo.real_pairs_table(results.rows("stereo_middlebury_cpu")),
+    "stereo-planes-h200": lambda results: stereo.stereo_table(results.rows("stereo_planes_h200")),
+    "stereo-real-h200": lambda results: stereo.real_pairs_table(results.rows("stereo_middlebury_h200")),
+    "claims-attention": claim_tables.attention_answer,
+    "claims-topics": claim_tables.topic_counts,
+    "propositions": lambda results: study_markdown(results.studies["propositions_cpu"]),
 }
 
 
 def render(text: str, results: Path) -> str:
-    """The page with every block made anew."""
+    """Return the page with every block made anew from the results folder."""
+    if not BLOCK.search(text):
+        return text
+    rows = Results.read(results)
 
-    def made(match: re.Match[str]) -> str:
+    def fill(match: re.Match[str]) -> str:
         begin, name, _, end = match.groups()
-        return f"{begin}{BLOCKS[name](results).rstrip()}\n{end}"
+        return f"{begin}{BLOCKS[name](rows).rstrip()}\n{end}"
 
-    return BLOCK.sub(made, text)
-
-
-def pages(root: Path) -> list[Path]:
-    return [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+    return BLOCK.sub(fill, text)
 
 
-def runs_of_ablations(results: Path) -> str:
-    """Every run of every grid as one table with commas, for who would rather read that."""
-    return csv_text([row for path in sorted(results.glob("ablation_*.jsonl")) for row in lines_of(path)])
+def document_pages(root: Path) -> list[Path]:
+    """Return the pages that may hold blocks."""
+    return [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+
+
+def ablations_csv(results: Path) -> str:
+    """Return every run of every grid as one CSV table."""
+    return csv_text([row for rows in _ablation_files(results).values() for row in rows])
+
+
+def _ablation_files(results: Path) -> dict[str, list[dict[str, Any]]]:
+    files = Results.read(results).files
+    return {name: rows for name, rows in sorted(files.items()) if name.startswith("ablation_")}
+
+
+def generated_files(root: Path) -> dict[Path, str]:
+    """Return the files that are written as a whole, with their text."""
+    results = Results.read(root / "results")
+    return {
+        root / "results" / "claims.json": claim_tables.as_json(claim_tables.judge_all(results)),
+        root / "results" / "ablations.csv": ablations_csv(root / "results"),
+        root / "docs" / "generated" / "claims.md": claim_tables.full_page(results),
+    }
 
 
 def main() -> None:
     root = Path.cwd()
+    rows = Results.read(root / "results").rows("table3_h200")
     for dtype in ("bfloat16", "float32"):
-        rows = lines_of(root / "results" / "table3_h200.jsonl")
-        draw([row for row in rows if row["dtype"] == dtype], root / "docs" / "figures" / f"table3_h200_{dtype}.png")
-    verdicts = claim_tables.as_json(claim_tables.judged(Results.of(root / "results")))
-    write_atomically(root / "results" / "claims.json", verdicts.encode())
-    write_atomically(root / "results" / "ablations.csv", runs_of_ablations(root / "results").encode())
-    for page in pages(root):
+        draw_table3(select_rows(rows, dtype=dtype), root / "docs" / "figures" / f"table3_h200_{dtype}.png")
+    for path, text in generated_files(root).items():
+        write_atomically(path, text.encode())
+    for page in document_pages(root):
         write_atomically(page, render(page.read_text(encoding="utf-8"), root / "results").encode())
 
 

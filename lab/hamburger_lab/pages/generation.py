@@ -5,8 +5,16 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from hamburger_lab.pages.comparison import COLUMNS, Row, by_context, commits_of, each_seed, ranked, scores_of
-from hamburger_lab.pages.core import markdown_table
+from hamburger_lab.markdown import markdown_table
+from hamburger_lab.pages.comparison import (
+    COLUMNS,
+    format_seeds,
+    list_commits,
+    ranked_cells,
+    rows_by_context,
+    scores_by_context,
+)
+from hamburger_lab.rows import Row
 
 BASE = "none"
 PAPER = {"none": 1.65, "ylg": 1.31, "hamgan": 1.54}  # section 3.5: steps a second
@@ -17,7 +25,7 @@ def paper_added(context: str) -> float:
     return 1 / PAPER[context] - 1 / PAPER[BASE]
 
 
-def distances(rows: Sequence[Row]) -> str:
+def gan_distance_table(rows: Sequence[Row]) -> str:
     """Every context over its seeds, best first, and its difference to the networks without one, paired by seed."""
     if not rows:
         return "No rows yet."
@@ -25,19 +33,19 @@ def distances(rows: Sequence[Row]) -> str:
     mixed = [name for name in ("extractor", "steps", "batch", "data_sha256") if len({str(r[name]) for r in rows}) > 1]
     if mixed:
         raise ValueError(f"gan page: these rows differ in {', '.join(mixed)}, so they cannot stand in one table")
-    own, scores = by_context(rows), scores_of(rows, lambda row: row["frechet"])
+    own, scores = rows_by_context(rows), scores_by_context(rows, lambda row: row["frechet"])
     lines = [
         [
             context,
             *cells,
-            each_seed(scores[context], 2),
+            format_seeds(scores[context], 2),
             f"{1000 * _mean(own[context], 'kid'):.2f}",
             f"{_mean(own[context], 'precision'):.3f}",
             f"{_mean(own[context], 'recall'):.3f}",
             _milliseconds(own[context]),
             f"{max(row['peak_mb'] for row in own[context]):,.0f}",
         ]
-        for context, cells in ranked(scores, 2, lower_is_better=True).items()
+        for context, cells in ranked_cells(scores, 2, lower_is_better=True).items()
     ]
     header = [
         *("context", first["name"], *COLUMNS, "each seed", "kernel x 1000"),
@@ -48,12 +56,12 @@ def distances(rows: Sequence[Row]) -> str:
         f"of {first['batch']}, precision {first['dtype']}; {first['fake_images']:,} generated against "
         f"{first['real_images']:,} real images, precision and recall of {first['compared_images']:,} each; by "
         f"{first['extractor']}; "
-        f"commit {commits_of(rows)}. Times are medians over the seeds, those of {first['jobs']} runs at once."
+        f"commit {list_commits(rows)}. Times are medians over the seeds, those of {first['jobs']} runs at once."
     )
     return f"{markdown_table(header, lines)}\n\n{note}"
 
 
-def speed(rows: Sequence[Row]) -> str:
+def gan_speed_table(rows: Sequence[Row]) -> str:
     """Whole steps, what a context adds to them, and modules alone, over YLG as published."""
     if not rows:
         return "No rows yet."

@@ -5,20 +5,27 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from hamburger.report.statistics import paired, summarise
-from hamburger_lab.pages.comparison import Row, each_seed, ranked, scores_of, seeds_of, where
-from hamburger_lab.pages.core import markdown_table
+from hamburger.report.statistics import compare_paired, summarise
+from hamburger_lab.markdown import markdown_table
+from hamburger_lab.pages.comparison import (
+    describe_environment,
+    format_seeds,
+    list_seeds,
+    ranked_cells,
+    scores_by_context,
+)
+from hamburger_lab.rows import Row
 
 
-def accuracy(rows: Sequence[Row]) -> str:
+def accuracy_table(rows: Sequence[Row]) -> str:
     """mIoU of every context over its seeds, and its paired difference to the baseline, best first."""
-    scores = scores_of(rows, lambda row: 100 * row["miou"])
-    lines = [[context, *cells, each_seed(scores[context], 1)] for context, cells in ranked(scores, 1).items()]
+    scores = scores_by_context(rows, lambda row: 100 * row["miou"])
+    lines = [[context, *cells, format_seeds(scores[context], 1)] for context, cells in ranked_cells(scores, 1).items()]
     header = ["context", "mIoU", "spread", "over the baseline", "95 % interval", "each seed"]
     return f"{markdown_table(header, lines)}\n\n{_protocol(rows)}"
 
 
-def classes(rows: Sequence[Row]) -> str:
+def class_table(rows: Sequence[Row]) -> str:
     """IoU of every class: the baseline's mean and spread, and what each context adds to it."""
     scores: dict[str, dict[str, dict[int, float]]] = {}
     for row in rows:
@@ -29,7 +36,7 @@ def classes(rows: Sequence[Row]) -> str:
     for name, own in scores.items():
         base = summarise(list(own["baseline"].values()))
         spread = "" if base.deviation is None else f" ({base.deviation:.1f})"
-        found = [paired(own[context], own["baseline"]) for context in contexts]
+        found = [compare_paired(own[context], own["baseline"]) for context in contexts]
         gains = ["" if one is None else f"{one.mean:+z.1f}" for one in found]
         lines.append([name, f"{base.mean:.1f}{spread}", *gains])
     note = "IoU in percent: the mean of the baseline with its spread over seeds, and mean differences to it."
@@ -41,11 +48,12 @@ def _protocol(rows: Sequence[Row]) -> str:
     return (
         f"Recipe `{first['recipe']}`, {first['steps']} steps of {first['batch']} images, precision "
         f"{first['precision']}, validation mIoU of the last step in percent ({first['protocol']}), seeds "
-        f"{seeds_of(rows)}; spread is the standard deviation over seeds, differences are paired by seed. {where(rows)}"
+        f"{list_seeds(rows)}; spread is the standard deviation over seeds, differences are paired by seed. "
+        f"{describe_environment(rows)}"
     )
 
 
-def speed(rows: Sequence[Row]) -> str:
+def network_speed_table(rows: Sequence[Row]) -> str:
     """Training step of the whole network with each context."""
     slowest = max(row["train_ms"] for row in rows if row["train_ms"])
     lines = [

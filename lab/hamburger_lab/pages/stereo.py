@@ -5,26 +5,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hamburger.report.statistics import summarise
-from hamburger.stereo.recipe import STEREO
-from hamburger_lab.pages.comparison import COLUMNS, Row, by_context, mean_of, ranked, scores_of, seeds_of, where
-from hamburger_lab.pages.core import markdown_table
+from hamburger.stereo.task import STEREO
+from hamburger_lab.markdown import markdown_table
+from hamburger_lab.pages.comparison import (
+    COLUMNS,
+    describe_environment,
+    format_field_mean,
+    list_seeds,
+    ranked_cells,
+    rows_by_context,
+    scores_by_context,
+)
+from hamburger_lab.rows import Row
 
 
-def compared(rows: Sequence[Row]) -> str:
+def stereo_table(rows: Sequence[Row]) -> str:
     """Errors of every context over its seeds, their paired difference to none, and what it costs; best first."""
     if not rows:
         return "No rows yet."
-    own = by_context(rows)
+    own = rows_by_context(rows)
     lines = [
         [
             name,
             *cells,
             *(_share(own[name], field) for field in ("over_1", "over_3")),
-            *(mean_of(own[name], field, ".3f") for field in ("epe_pair_mean", "epe_seen")),
-            mean_of(own[name], "images_per_s", ".0f"),
-            mean_of(own[name], "peak_mb", ",.0f"),
+            *(format_field_mean(own[name], field, ".3f") for field in ("epe_pair_mean", "epe_seen")),
+            format_field_mean(own[name], "images_per_s", ".0f"),
+            format_field_mean(own[name], "peak_mb", ",.0f"),
         ]
-        for name, cells in ranked(scores_of(rows, lambda row: row["epe"]), 3, lower_is_better=True).items()
+        for name, cells in ranked_cells(
+            scores_by_context(rows, lambda row: row["epe"]), 3, lower_is_better=True
+        ).items()
     ]
     header = ["context", "EPE, px", *COLUMNS, "> 1 px, %", "> 3 px, %"]
     header += [_heading(rows, "epe_pair_mean"), _heading(rows, "epe_seen"), "images/s", "peak MiB"]
@@ -32,27 +43,27 @@ def compared(rows: Sequence[Row]) -> str:
     note = (
         f"Recipe `{first['recipe']}`, {first['steps']} steps of {first['batch']} pairs, precision "
         f"{first['precision']}, errors of the last step ({first['protocol']}), {first['images']} pairs of the "
-        f"validation split, seeds {seeds_of(rows)}; spread is the standard deviation over seeds, differences are "
-        f"paired by seed, below 0 is better. {where(rows)}"
+        f"validation split, seeds {list_seeds(rows)}; spread is the standard deviation over seeds, differences are "
+        f"paired by seed, below 0 is better. {describe_environment(rows)}"
     )
     return f"{markdown_table(header, lines)}\n\n{note}"
 
 
-def real(rows: Sequence[Row]) -> str:
+def real_pairs_table(rows: Sequence[Row]) -> str:
     """The same weights on photographs: the error of each pair, mean over seeds. A table for each size of the pairs."""
     sizes: dict[int, list[Row]] = {}
     for row in rows:
         sizes.setdefault(row["shrink"], []).append(row)
-    return "\n\n".join(_real(sizes[shrink]) for shrink in sorted(sizes)) or "No rows yet."
+    return "\n\n".join(_one_size_table(sizes[shrink]) for shrink in sorted(sizes)) or "No rows yet."
 
 
-def _real(rows: Sequence[Row]) -> str:
-    pairs, own = list(rows[0]["per_pair"]), by_context(rows)
+def _one_size_table(rows: Sequence[Row]) -> str:
+    pairs, own = list(rows[0]["per_pair"]), rows_by_context(rows)
     lines = [
         [
             name,
             *(f"{summarise([row['per_pair'][pair] for row in own[name]]).mean:.2f}" for pair in pairs),
-            *(mean_of(own[name], field, ".2f") for field in ("epe", "epe_pair_mean", "epe_seen")),
+            *(format_field_mean(own[name], field, ".2f") for field in ("epe", "epe_pair_mean", "epe_seen")),
             _share(own[name], "over_3"),
             str(len(own[name])),
         ]
@@ -62,14 +73,14 @@ def _real(rows: Sequence[Row]) -> str:
     header += [_heading(rows, "epe_pair_mean"), _heading(rows, "epe_seen"), "> 3 px, %", "seeds"]
     options = rows[0].get("options") or {}
     said = "" if not options else f" with {', '.join(f'{key}={value}' for key, value in options.items())}"
-    note = f"End-point errors on `{rows[0]['data']}`{said} ({rows[0]['protocol']}), means over seeds. {where(rows)}"
-    return f"{markdown_table(header, lines)}\n\n{note}"
+    note = f"End-point errors on `{rows[0]['data']}`{said} ({rows[0]['protocol']}), means over seeds."
+    return f"{markdown_table(header, lines)}\n\n{note} {describe_environment(rows)}"
 
 
 def _heading(rows: Sequence[Row], field: str) -> str:
     """As everywhere else, with the number of pairs where not all have what the score needs."""
     score = next(score for score in STEREO.scores if score.name == field)
-    return score.told(rows[0], STEREO.member).heading
+    return score.among_images(rows[0], STEREO.member).heading
 
 
 def _share(rows: Sequence[Row], field: str) -> str:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
-from hamburger_lab.bench.case import LEAST
 from hamburger_lab.bench.table3_names import COMPILED
-from hamburger_lab.bench.table3_view import LEAST_MS, calls, ends, grown, macs, number, params
-from hamburger_lab.pages.core import markdown_table, pick
+from hamburger_lab.bench.table3_view import (
+    LEAST_MS,
+    describe_growth,
+    describe_samples,
+    format_macs,
+    format_number,
+    format_params,
+    growth_sizes,
+)
+from hamburger_lab.bench.timed_module import MIN_SAMPLES
+from hamburger_lab.markdown import markdown_table
 from hamburger_lab.paper import SIZE, TABLE3
+from hamburger_lab.rows import Row, select_rows
 
-Row = dict[str, Any]
 DAGGER = "†"
 OLDER = "of the older protocol: every call waited for and timed by itself"
 FIELDS = {
@@ -23,73 +30,75 @@ FIELDS = {
 }
 
 
-def usual(rows: Sequence[Row]) -> str:
+def most_common_commit(rows: Sequence[Row]) -> str:
     """The commit of most rows: those of another one are marked."""
     return Counter(str(row["commit"]) for row in rows).most_common(1)[0][0]
 
 
-def by_commit(rows: Sequence[Row]) -> dict[str, list[Row]]:
+def rows_by_commit(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """The usual commit first."""
-    first = usual(rows)
+    first = most_common_commit(rows)
     found: dict[str, list[Row]] = {first: []}
     for row in rows:
         found.setdefault(str(row["commit"]), []).append(row)
     return found
 
 
-def protocol(rows: Sequence[Row]) -> str:
+def describe_protocol(rows: Sequence[Row]) -> str:
     """Of the rows of the usual commit."""
-    commit, own = next(iter(by_commit(rows).items()))
+    commit, own = next(iter(rows_by_commit(rows).items()))
     first = own[0]
     backends = " and ".join(sorted({row["backend"] for row in own if "backend" in row}))
     hams = f"our hams by backend {backends}, " if backends else ""
     return (
         f"{first['hardware']}, {first['dtype']}, b = {first['batch']}, c = {first['channels']}, "
-        f"torch {first['torch']}, {first['threads']} CPU threads, {hams}medians of {calls(own)} on inputs "
+        f"torch {first['torch']}, {first['threads']} CPU threads, {hams}medians of {describe_samples(own)} on inputs "
         f"in turn, seed {first['seed']}, commit {commit}."
     )
 
 
-def cell(row: Row, field: str, commit: str) -> str:
+def format_cell(row: Row, field: str, commit: str) -> str:
     """A figure to read: a star at a time that few samples stand behind, a dagger at a row of another commit."""
     other = row[field] is not None and str(row["commit"]) != commit
-    return number(row[field]) + ("*" if few(row, field) else "") + (DAGGER if other else "")
+    return format_number(row[field]) + ("*" if has_few_samples(row, field) else "") + (DAGGER if other else "")
 
 
-def few(row: Row, field: str) -> bool:
+def has_few_samples(row: Row, field: str) -> bool:
     mode, _, unit = field.partition("_")
     count = row.get(f"{mode}_repeats")
-    return unit == "ms" and count is not None and count < LEAST
+    return unit == "ms" and count is not None and count < MIN_SAMPLES
 
 
-def caveats(rows: Sequence[Row]) -> str:
+def describe_caveats(rows: Sequence[Row]) -> str:
     """What to know of the rows, after a space; nothing of rows that were measured as they are now."""
     said = []
-    for commit, own in by_commit(rows).items():
+    for commit, own in rows_by_commit(rows).items():
         measured = [row for row in own if any(row[field] is not None for field in FIELDS)]
         older = bool(measured) and not any(row.get("infer_block") for row in measured)
-        if measured and commit != usual(rows):
-            said.append(f" A dagger: commit {commit}, medians of {calls(measured)}{', ' + OLDER if older else ''}.")
+        if measured and commit != most_common_commit(rows):
+            said.append(
+                f" A dagger: commit {commit}, medians of {describe_samples(measured)}{', ' + OLDER if older else ''}."
+            )
         elif older:
             said.append(f" {OLDER.capitalize()}.")
-    if any(few(row, field) for row in rows for field in FIELDS):
-        said.append(f" A star: the median of fewer than {LEAST} samples.")
+    if any(has_few_samples(row, field) for row in rows for field in FIELDS):
+        said.append(f" A star: the median of fewer than {MIN_SAMPLES} samples.")
     return "".join(said)
 
 
-def eager(rows: Sequence[Row]) -> list[Row]:
+def eager_rows(rows: Sequence[Row]) -> list[Row]:
     """Compiled modules have a table of their own: they were run at few sizes."""
     return [row for row in rows if not row["module"].endswith(COMPILED)]
 
 
-def modules(rows: Sequence[Row]) -> list[str]:
+def list_modules(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(row["module"] for row in rows))
 
 
 def against_paper(rows: Sequence[Row], dtype: str) -> str:
     """Table 3 at its own size: ours, and in brackets what the paper prints."""
-    rows = eager(pick(rows, n=SIZE, dtype=dtype))
-    commit = usual(rows)
+    rows = eager_rows(select_rows(rows, n=SIZE, dtype=dtype))
+    commit = most_common_commit(rows)
     lines = []
     for row in rows:
         printed = TABLE3.get(row["module"])
@@ -100,47 +109,47 @@ def against_paper(rows: Sequence[Row], dtype: str) -> str:
         lines.append(
             [
                 row["module"],
-                beside(params(row["params"]), "params"),
-                beside(macs(row["macs"]), "macs"),
+                beside(format_params(row["params"]), "params"),
+                beside(format_macs(row["macs"]), "macs"),
                 *(
-                    beside(cell(row, field, commit), field)
+                    beside(format_cell(row, field, commit), field)
                     for field in ("train_mb", "infer_mb", "train_ms", "infer_ms")
                 ),
             ]
         )
     header = ["module", "params, 2^20", "MACs, 10^9", "train MiB", "infer MiB", "train ms", "infer ms"]
     notes = [f"- {row['module']}: {row['note']}." for row in rows if "printed" in row["note"]]
-    return "\n".join([markdown_table(header, lines), "", protocol(rows) + caveats(rows), "", *notes])
+    return "\n".join([markdown_table(header, lines), "", describe_protocol(rows) + describe_caveats(rows), "", *notes])
 
 
 def over_sizes(rows: Sequence[Row], dtype: str) -> str:
     """Each measure by n, its exponent, and between which sizes."""
-    every = pick(rows, dtype=dtype)
-    rows, commit = eager(every), usual(every)
+    every = select_rows(rows, dtype=dtype)
+    rows, commit = eager_rows(every), most_common_commit(every)
     sizes = sorted({row["n"] for row in rows})
     parts = [
-        f"{protocol(every)}{caveats(every)} p is the exponent between the sizes beside it: of times the two largest at "
-        f"which a call takes more than {LEAST_MS:g} ms; with a ~ where there are no two such."
+        f"{describe_protocol(every)}{describe_caveats(every)} p is the exponent between the sizes beside it: of times "
+        f"the two largest at which a call takes more than {LEAST_MS:g} ms; with a ~ where there are no two such."
     ]
     for field, title in FIELDS.items():
         lines = []
-        for module in modules(rows):
-            found = {row["n"]: row for row in pick(rows, module=module)}
-            shown = [cell(found[n], field, commit) if n in found else number(None) for n in sizes]
-            lines.append([module, *shown, *growth(found, field, commit)])
+        for module in list_modules(rows):
+            found = {row["n"]: row for row in select_rows(rows, module=module)}
+            shown = [format_cell(found[n], field, commit) if n in found else format_number(None) for n in sizes]
+            lines.append([module, *shown, *growth_cells(found, field, commit)])
         parts.append(f"### {title}")
         parts.append(markdown_table(["module", *(f"{n:,}" for n in sizes), "p", "between"], lines))
     return "\n\n".join([*parts, *under_compile(every, commit)])
 
 
-def growth(found: dict[int, Row], field: str, commit: str) -> tuple[str, str]:
+def growth_cells(found: dict[int, Row], field: str, commit: str) -> tuple[str, str]:
     """The exponent and its sizes, with a dagger where a row of another commit is one of the two.
 
     Empty where one of them chose a way and that of the other commit had none to choose: two different things.
     """
     figures = {n: row[field] for n, row in found.items()}
-    p, between = grown(figures, field)
-    pair = [found[n] for n in ends(figures, field)]
+    p, between = describe_growth(figures, field)
+    pair = [found[n] for n in growth_sizes(figures, field)]
     if len({str(row["commit"]) for row in pair}) > 1 and len({bool(row["note"]) for row in pair}) > 1:
         return "", ""
     return p + DAGGER * any(str(row["commit"]) != commit for row in pair), between
@@ -152,9 +161,9 @@ def under_compile(rows: Sequence[Row], commit: str) -> list[str]:
     for row in rows:
         if row["module"].endswith(COMPILED):
             name = row["module"].removesuffix(COMPILED)
-            plain = next(iter(pick(rows, module=name, n=row["n"])), None)
+            plain = next(iter(select_rows(rows, module=name, n=row["n"])), None)
             pairs = [
-                number(None) if found is None else cell(found, field, commit)
+                format_number(None) if found is None else format_cell(found, field, commit)
                 for field in ("infer_ms", "train_ms")
                 for found in (plain, row)
             ]
@@ -170,15 +179,15 @@ HEADLINE = ("nmf", "authors-nmf", "sa-flash", "a2", "efficient", "ema")
 
 def headline(rows: Sequence[Row]) -> str:
     """The ham against the attention and the linear rivals that a person would use, bfloat16, by n."""
-    rows = [row for row in pick(rows, dtype="bfloat16") if row["module"] in HEADLINE]
-    sizes, commit = sorted({row["n"] for row in rows}), usual(rows)
+    rows = [row for row in select_rows(rows, dtype="bfloat16") if row["module"] in HEADLINE]
+    sizes, commit = sorted({row["n"] for row in rows}), most_common_commit(rows)
     lines = []
     for module in HEADLINE:
         for field, label in (("infer_ms", "inference"), ("train_ms", "forward and backward")):
-            found = {row["n"]: cell(row, field, commit) for row in pick(rows, module=module)}
-            lines.append([module, label, *(found.get(n, number(None)) for n in sizes)])
+            found = {row["n"]: format_cell(row, field, commit) for row in select_rows(rows, module=module)}
+            lines.append([module, label, *(found.get(n, format_number(None)) for n in sizes)])
     table = markdown_table(["module", "ms", *(f"n = {n:,}" for n in sizes)], lines)
-    return f"{table}\n\n{protocol(rows)}{caveats(rows)}"
+    return f"{table}\n\n{describe_protocol(rows)}{describe_caveats(rows)}"
 
 
 RIVALS = ("authors-nmf", "sa-flash", "a2", "efficient")
@@ -190,23 +199,23 @@ def against_ham(rows: Sequence[Row], ham: str = "nmf") -> str:
     No ratio between rows of different commits: they are of different runs.
     """
     shown = (ham, *RIVALS, *(name + COMPILED for name in RIVALS))
-    rows = [row for row in pick(rows, dtype="bfloat16") if row["module"] in shown]
-    sizes, commit = sorted({row["n"] for row in rows}), usual(rows)
-    ours = {row["n"]: row for row in pick(rows, module=ham)}
+    rows = [row for row in select_rows(rows, dtype="bfloat16") if row["module"] in shown]
+    sizes, commit = sorted({row["n"] for row in rows}), most_common_commit(rows)
+    ours = {row["n"]: row for row in select_rows(rows, module=ham)}
     lines = []
-    for module in (name for name in shown if name in modules(rows)):
-        found = {row["n"]: row for row in pick(rows, module=module)}
+    for module in (name for name in shown if name in list_modules(rows)):
+        found = {row["n"]: row for row in select_rows(rows, module=module)}
         for field, label in (("infer_ms", "inference"), ("train_ms", "forward and backward")):
-            cells = [_beside(found.get(n), ours.get(n), field, commit, own=module == ham) for n in sizes]
+            cells = [_ratio_cell(found.get(n), ours.get(n), field, commit, own=module == ham) for n in sizes]
             lines.append([module, label, *cells])
     table = markdown_table(["module", "ms (over ours)", *(f"n = {n:,}" for n in sizes)], lines)
-    return f"{table}\n\n{protocol(rows)}{caveats(rows)}"
+    return f"{table}\n\n{describe_protocol(rows)}{describe_caveats(rows)}"
 
 
-def _beside(row: Row | None, ours: Row | None, field: str, commit: str, *, own: bool) -> str:
+def _ratio_cell(row: Row | None, ours: Row | None, field: str, commit: str, *, own: bool) -> str:
     if row is None or row[field] is None:
-        return number(None)
-    shown = cell(row, field, commit)
+        return format_number(None)
+    shown = format_cell(row, field, commit)
     if own or ours is None or not ours[field] or ours["commit"] != row["commit"]:
         return shown
     return f"{shown} ({row[field] / ours[field]:.2f})"

@@ -9,7 +9,7 @@ from typing import Any
 
 from hamburger.files import write_atomically
 from hamburger_lab.bench.table3_names import COMPILED
-from hamburger_lab.pages.table3 import usual
+from hamburger_lab.pages.table3 import most_common_commit
 
 PANELS = {
     "infer_ms": "inference, ms",
@@ -31,7 +31,7 @@ COLOURS = {
 }
 
 
-def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
+def draw_table3(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """One picture from rows of one device and dtype; what did not fit has no point."""
     import matplotlib
 
@@ -40,7 +40,7 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
 
     # compiled modules are run at few sizes and have a table instead
     rows = [row for row in rows if not row["module"].endswith(COMPILED)] or rows
-    first, commit = rows[0], usual(rows)
+    first, commit = rows[0], most_common_commit(rows)
     figure, axes = plt.subplots(2, 2, figsize=(11, 8), layout="constrained")
     for axis, (field, label) in zip(axes.flat, PANELS.items(), strict=True):
         for module in dict.fromkeys(row["module"] for row in rows):

@@ -6,13 +6,13 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from hamburger_lab.propositions.report import Case, cases, label
+from hamburger_lab.propositions.report import CaseKey, case_label, rows_by_case
 
 INPUT = "feature map"  # the input that is closest to what a layer meets
 FLOOR = 1e-16  # what a logarithmic axis shows of a zero
 
 
-def draw(result: dict[str, Any], path: Path) -> None:
+def draw_study(result: dict[str, Any], path: Path) -> None:
     """Moves, spectral radius and norm, terms of Eq. 12, and cosine to BPTT, over seeds, on one input."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -20,15 +20,20 @@ def draw(result: dict[str, Any], path: Path) -> None:
     figure = Figure(figsize=(12, 8), layout="constrained")
     FigureCanvasAgg(figure)  # no display, no global state of pyplot
     (moves, spectra), (terms, angles) = figure.subplots(2, 2)
-    curves = cases({"rows": result["curves"]})
-    rows = cases(result)
+    curves = rows_by_case({"rows": result["curves"]})
+    rows = rows_by_case(result)
     shown = [case for case in curves if case[0] == INPUT]
     colours = {case: f"C{i}" for i, case in enumerate(shown)}
 
     for case in shown:
         # CD's bases are those of VQ with unit columns, so many of their curves lie on each other: dashes show both
         dashes = "--" if case[1] == "CD" else "-"
-        style: dict[str, Any] = {"label": label(case), "color": colours[case], "linewidth": 1.4, "linestyle": dashes}
+        style: dict[str, Any] = {
+            "label": case_label(case),
+            "color": colours[case],
+            "linewidth": 1.4,
+            "linestyle": dashes,
+        }
         for axes, name in ((moves, "moves"), (terms, "terms")):
             over_seeds = zip(*(curve[name] for curve in curves[case]), strict=True)
             axes.plot([geometric_mean([max(value, FLOOR) for value in values]) for values in over_seeds], **style)
@@ -49,14 +54,16 @@ def draw(result: dict[str, Any], path: Path) -> None:
     figure.savefig(path, dpi=130, format="png")
 
 
-def _spectra(axes: Any, rows: dict[Case, list[dict[str, Any]]], shown: list[Case], colours: dict[Case, str]) -> None:
+def _spectra(
+    axes: Any, rows: dict[CaseKey, list[dict[str, Any]]], shown: list[CaseKey], colours: dict[CaseKey, str]
+) -> None:
     for place, case in enumerate(shown):
         for key, marker, shift in (("radius settled", "o", -0.15), ("norm settled", "^", 0.0), ("L_h", "x", 0.15)):
             heights = [row[key] for row in rows[case]]
             axes.scatter([place + shift] * len(heights), heights, marker=marker, s=18, color=colours[case])
     axes.axhline(1, color="black", linewidth=0.8, linestyle=":")
     axes.set(title="dF/dh: o radius, ^ norm at the end; x largest norm on the path", yscale="log")
-    axes.set_xticks(range(len(shown)), [label(case).replace(", ", "\n") for case in shown], fontsize=7)
+    axes.set_xticks(range(len(shown)), [case_label(case).replace(", ", "\n") for case in shown], fontsize=7)
 
 
 def _mean_cosines(curves: list[dict[str, Any]]) -> list[float]:

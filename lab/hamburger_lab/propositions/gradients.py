@@ -11,7 +11,7 @@ from torch import Tensor
 from hamburger.errors import ImplicitGradientError, OptionError
 from hamburger.hams.base import Ham
 from hamburger.hams.decompose import decompose
-from hamburger.inspect.convergence import ROUND_OFF, Flow, jacobians
+from hamburger.inspect.fixed_point import ROUND_OFF, FixedPointIteration, jacobians
 
 REFERENCE = "bptt"
 DENSE = "proposition-2"  # the formula solved densely, and never refused
@@ -60,7 +60,7 @@ def _compare(x: Tensor, ham: Ham, bases: Tensor, steps: int, cotangent: Tensor) 
     refusal = None
     for name in STRATEGIES:
         try:
-            found[name] = pulled(x, ham, bases, steps, name, cotangent)
+            found[name] = input_gradient(x, ham, bases, steps, name, cotangent)
         except ImplicitGradientError as error:
             refusal = Refusal(str(error), error.findings["residual"], error.findings["drift"])
     found[DENSE] = fixed_point_gradient(x, ham, bases, steps, cotangent)
@@ -76,7 +76,7 @@ def _compare(x: Tensor, ham: Ham, bases: Tensor, steps: int, cotangent: Tensor) 
     )
 
 
-def pulled(x: Tensor, ham: Ham, bases: Tensor, steps: int, grad: str, cotangent: Tensor) -> Tensor:
+def input_gradient(x: Tensor, ham: Ham, bases: Tensor, steps: int, grad: str, cotangent: Tensor) -> Tensor:
     """u^T dy/dx as `decompose` gives it.   x, cotangent u: 1 d n   ->   dn"""
     x = x.detach().requires_grad_()
     y = decompose(x, ham, steps=steps, grad=grad, bases=bases).reconstruction
@@ -91,10 +91,10 @@ def fixed_point_gradient(x: Tensor, ham: Ham, bases: Tensor, steps: int, cotange
     Columns are fixed to unit length where scale can be traded, else I - F_h has no inverse. Other free directions
     of a factorisation do not change y, so the least-norm solution is as good as any.
     """
-    flow = Flow(x, ham, bases, unit_columns=ham.scale_free)
+    flow = FixedPointIteration(x, ham, bases, unit_columns=ham.scale_free)
     h = flow.path(steps)[-1]
     output_h, output_x = jacobians(flow.output, h, flow.x)
-    sweep_h, sweep_x = jacobians(flow.sweep, h, flow.x)
+    sweep_h, sweep_x = jacobians(flow.step, h, flow.x)
     u = cotangent.flatten()
     system = torch.eye(len(h), dtype=h.dtype) - sweep_h.mT
     v = torch.linalg.lstsq(system, (u @ output_h)[:, None], driver="gelsd").solution.squeeze(1)

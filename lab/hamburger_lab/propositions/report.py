@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-Row = dict[str, Any]
-Case = tuple[str, str, float | None]
+from hamburger_lab.markdown import markdown_table
+from hamburger_lab.rows import Row
+
+CaseKey = tuple[str, str, float | None]
 
 TENTH_PERCENT = 1e-3
 
@@ -71,42 +73,42 @@ TABLES: dict[str, tuple[str, ...]] = {
 }
 
 
-def cases(result: dict[str, Any]) -> dict[Case, list[Row]]:
+def rows_by_case(result: dict[str, Any]) -> dict[CaseKey, list[Row]]:
     """Rows of all seeds of each case, in the order of the study."""
-    grouped: dict[Case, list[Row]] = {}
+    grouped: dict[CaseKey, list[Row]] = {}
     for row in result["rows"]:
         grouped.setdefault((row["input"], row["ham"], row["temperature"]), []).append(row)
     return grouped
 
 
-def verdicts(result: dict[str, Any]) -> dict[str, dict[Case, tuple[int, int]]]:
+def count_verdicts(result: dict[str, Any]) -> dict[str, dict[CaseKey, tuple[int, int]]]:
     """claim -> case -> (seeds where it holds, seeds where it says something)"""
-    found: dict[str, dict[Case, tuple[int, int]]] = {}
+    found: dict[str, dict[CaseKey, tuple[int, int]]] = {}
     for claim, holds in CLAIMS.items():
         found[claim] = {}
-        for case, rows in cases(result).items():
+        for case, rows in rows_by_case(result).items():
             said = [answer for row in rows if (answer := holds(row)) is not None]
             found[claim][case] = (sum(said), len(said))
     return found
 
 
-def label(case: Case) -> str:
+def case_label(case: CaseKey) -> str:
     _, ham, temperature = case
     return ham if temperature is None else f"{ham}, T={temperature:g}"
 
 
 def verdict_table(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """One line for each case, one column for each claim: "seeds where it holds / seeds"."""
-    found = verdicts(result)
+    found = count_verdicts(result)
     header = ["input", "ham", *CLAIMS]
     lines = []
-    for case in cases(result):
+    for case in rows_by_case(result):
         counts = [found[claim][case] for claim in CLAIMS]
-        lines.append([case[0], label(case), *(f"{held}/{said}" if said else "-" for held, said in counts)])
+        lines.append([case[0], case_label(case), *(f"{held}/{said}" if said else "-" for held, said in counts)])
     return header, lines
 
 
-def summary(values: Sequence[float | None]) -> str:
+def format_range(values: Sequence[float | None]) -> str:
     """`mean [least, most]` over the seeds that have a value, with their number where some have none."""
     had = [value for value in values if value is not None]
     if not had:
@@ -123,18 +125,18 @@ def _number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def refusals(result: dict[str, Any]) -> list[list[str]]:
+def refusal_lines(result: dict[str, Any]) -> list[list[str]]:
     """Where `grad="implicit"` refused: input, ham, K, how many seeds, and how far from a fixed point."""
     lines = []
     ks = [key.removeprefix("implicit refused K=") for key in result["rows"][0] if key.startswith("implicit refused")]
-    for case, rows in cases(result).items():
+    for case, rows in rows_by_case(result).items():
         counts = [sum(row[f"implicit refused K={k}"] is not None for row in rows) for k in ks]
         drifts = [row[f"implicit drift K={k}"] for k in ks for row in rows]
-        lines.append([case[0], label(case), *(f"{count}/{len(rows)}" for count in counts), summary(drifts)])
+        lines.append([case[0], case_label(case), *(f"{count}/{len(rows)}" for count in counts), format_range(drifts)])
     return [["input", "ham", *(f"K={k}" for k in ks), "distance from the fixed point where refused"], *lines]
 
 
-def markdown(result: dict[str, Any]) -> str:
+def study_markdown(result: dict[str, Any]) -> str:
     """Every table of the study, under the protocol that made it."""
     protocol, made_by = result["protocol"], result["environment"]
     parts = [
@@ -143,20 +145,20 @@ def markdown(result: dict[str, Any]) -> str:
         f"terms of Eq. 12 at K = {protocol['term_steps']}. torch {made_by['torch']}, {made_by['hardware']}. "
         f"Cells: mean [least, most] over seeds.",
         "### Verdicts: seeds where the claim holds / seeds it speaks of",
-        _table(*verdict_table(result)),
+        markdown_table(*verdict_table(result)),
     ]
     for title, columns in TABLES.items():
         present = [column for column in columns if column in result["rows"][0]]
         lines = [
-            [case[0], label(case), *(summary([row[column] for row in rows]) for column in present)]
-            for case, rows in cases(result).items()
+            [case[0], case_label(case), *(format_range([row[column] for row in rows]) for column in present)]
+            for case, rows in rows_by_case(result).items()
             if all(column in rows[0] for column in present)
         ]
-        parts += [f"### {title}", _table(["input", "ham", *present], lines)]
+        parts += [f"### {title}", markdown_table(["input", "ham", *present], lines)]
     same, pairs = shared_radii(result)
     parts.append(f"VQ and CD end with the same spectral radius (within 1e-4) in {same} of {pairs} pairs of solves.")
-    header, *lines = refusals(result)
-    parts += ["### Where `implicit` refuses: seeds", _table(header, lines)]
+    header, *lines = refusal_lines(result)
+    parts += ["### Where `implicit` refuses: seeds", markdown_table(header, lines)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -167,8 +169,3 @@ def shared_radii(result: dict[str, Any]) -> tuple[int, int]:
         if row["ham"] in ("VQ", "CD"):
             found.setdefault((row["input"], row["temperature"], row["seed"]), []).append(row["radius settled"])
     return sum(abs(a - b) <= 1e-4 for a, b in found.values()), len(found)
-
-
-def _table(header: list[str], lines: list[list[str]]) -> str:
-    rows = [header, ["---"] * len(header), *lines]
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)

@@ -13,7 +13,13 @@ from torch import Tensor
 
 from hamburger.environment import Environment
 from hamburger.hams import CD, NMF, VQ, Ham
-from hamburger.inspect.convergence import Contraction, Terms, contraction, spectrum, terms
+from hamburger.inspect.fixed_point import (
+    Contraction,
+    GradientTerms,
+    jacobian_spectrum,
+    measure_contraction,
+    measure_gradient_terms,
+)
 from hamburger_lab.propositions.gradients import DENSE, REFERENCE, Gradients, compare_gradients
 
 
@@ -75,7 +81,7 @@ RANK = 4
 
 
 @dataclass(frozen=True)
-class Protocol:
+class StudyProtocol:
     """What is run. The last entry of `steps` is each ham's "settled" K: NMF needs far more sweeps than VQ and CD."""
 
     seeds: int = 5
@@ -95,16 +101,18 @@ class Protocol:
         return [NMF(RANK), *soft]
 
 
-QUICK = Protocol(seeds=1, temperatures=(1.0, 0.01), steps=(1, 6), settled_nmf=30, settled_soft=20, term_steps=6)
+QUICK = StudyProtocol(seeds=1, temperatures=(1.0, 0.01), steps=(1, 6), settled_nmf=30, settled_soft=20, term_steps=6)
 
 
-def study(protocol: Protocol, progress: Callable[[int, int], None] = lambda done, total: None) -> dict[str, Any]:
+def run_study(
+    protocol: StudyProtocol, progress: Callable[[int, int], None] = lambda done, total: None
+) -> dict[str, Any]:
     """All cases of the protocol: {"protocol", "environment", "rows", "curves"}, ready for JSON."""
     cases = [(name, ham, seed) for name in INPUTS for ham in protocol.hams() for seed in range(protocol.seeds)]
     rows, curves = [], []
     for done, (name, ham, seed) in enumerate(cases):
         progress(done, len(cases))
-        row, curve = measure(INPUTS[name](seed), ham, seed, protocol)
+        row, curve = measure_solve(INPUTS[name](seed), ham, seed, protocol)
         case = {
             "input": name,
             "ham": type(ham).__name__,
@@ -125,7 +133,7 @@ def study(protocol: Protocol, progress: Callable[[int, int], None] = lambda done
     )
 
 
-def measure(x: Tensor, ham: Ham, seed: int, protocol: Protocol) -> tuple[dict[str, Any], dict[str, Any]]:
+def measure_solve(x: Tensor, ham: Ham, seed: int, protocol: StudyProtocol) -> tuple[dict[str, Any], dict[str, Any]]:
     """One solve: its measures, and the curves of the figure.   x: 1 d n"""
     draw = torch.Generator().manual_seed(seed)
     bases = ham.draw(1, x.shape[1], like=x, generator=draw)
@@ -134,16 +142,16 @@ def measure(x: Tensor, ham: Ham, seed: int, protocol: Protocol) -> tuple[dict[st
     settled = protocol.settled(ham)
     free = ham.scale_free
 
-    moves = contraction(x, ham, bases, settled, unit_columns=free)
-    parts = terms(x, ham, bases, protocol.term_steps)
+    moves = measure_contraction(x, ham, bases, settled, unit_columns=free)
+    parts = measure_gradient_terms(x, ham, bases, protocol.term_steps)
     row = dict(_contraction(moves, protocol)) | dict(_terms(parts))
     for label, steps in (("early", min(6, settled)), ("settled", settled)):
-        here = spectrum(x, ham, bases, steps)
+        here = jacobian_spectrum(x, ham, bases, steps)
         row |= {f"radius {label}": here.radius, f"norm {label}": here.operator_norm}
     row["at one"] = here.at_one(protocol.one_tol)
     if free:
-        row["radius unit columns"] = spectrum(x, ham, bases, settled, unit_columns=True).radius
-        row["rate raw"] = contraction(x, ham, bases, settled).rate
+        row["radius unit columns"] = jacobian_spectrum(x, ham, bases, settled, unit_columns=True).radius
+        row["rate raw"] = measure_contraction(x, ham, bases, settled).rate
     with torch.no_grad():
         found = ham.solve(x, ham.init(x, bases), settled).bases
     row["rank of bases"] = int(torch.linalg.matrix_rank(found, rtol=1e-6))
@@ -161,18 +169,18 @@ def measure(x: Tensor, ham: Ham, seed: int, protocol: Protocol) -> tuple[dict[st
     return row, curve
 
 
-def _contraction(moves: Contraction, protocol: Protocol) -> Iterator[tuple[str, Any]]:
+def _contraction(moves: Contraction, protocol: StudyProtocol) -> Iterator[tuple[str, Any]]:
     yield "rate", moves.rate
     yield "worst ratio", max(moves.ratios, default=None)
     yield "settled at", moves.settled(protocol.settled_tol)
     yield "last move", moves.moves[-1] / moves.size
 
 
-def _terms(parts: Terms) -> Iterator[tuple[str, Any]]:
+def _terms(parts: GradientTerms) -> Iterator[tuple[str, Any]]:
     l_h, l_x, l_g = parts.lipschitz
     yield from (("L_h", l_h), ("L_x", l_x), ("L_G", l_g))
     yield "bound", parts.bound
-    yield "through sweeps", parts.through_sweeps
+    yield "through sweeps", parts.through_steps
     yield "dy/dh0", parts.by_start
     yield "direct", parts.direct
     yield "start", parts.start

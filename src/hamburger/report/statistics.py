@@ -10,7 +10,7 @@ LEVEL = 0.95  # confidence of every interval that is not asked for at another le
 
 
 @dataclass(frozen=True)
-class Summary:
+class SampleSummary:
     """Mean and sample standard deviation (n - 1) of `n` values; `deviation` is None for one value."""
 
     mean: float
@@ -19,7 +19,7 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class Difference:
+class PairedDifference:
     """Mean difference paired by seed, with its 95 % interval.
 
     `interval` is None below three pairs: for two, it would reach 12.7 standard errors each way.
@@ -36,28 +36,28 @@ class Difference:
         return self.interval is not None and not self.interval[0] <= 0 <= self.interval[1]
 
 
-def summarise(values: Sequence[float]) -> Summary:
+def summarise(values: Sequence[float]) -> SampleSummary:
     """Return mean and sample standard deviation of `values`, which must not be empty."""
     mean = math.fsum(values) / len(values)
     if len(values) == 1:
-        return Summary(mean, None, 1)
+        return SampleSummary(mean, None, 1)
     squares = math.fsum((value - mean) ** 2 for value in values)
-    return Summary(mean, math.sqrt(squares / (len(values) - 1)), len(values))
+    return SampleSummary(mean, math.sqrt(squares / (len(values) - 1)), len(values))
 
 
-def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference | None:
+def compare_paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> PairedDifference | None:
     """Return `ours` minus `theirs` (seed to score) over the seeds both have, or None if they share none."""
     seeds = sorted(set(ours) & set(theirs))
     if not seeds:
         return None
     summary = summarise([ours[seed] - theirs[seed] for seed in seeds])
     if summary.n < 3:
-        return Difference(summary.mean, summary.deviation, summary.n, None)
+        return PairedDifference(summary.mean, summary.deviation, summary.n, None)
     reach = half_width(summary)
-    return Difference(summary.mean, summary.deviation, summary.n, (summary.mean - reach, summary.mean + reach))
+    return PairedDifference(summary.mean, summary.deviation, summary.n, (summary.mean - reach, summary.mean + reach))
 
 
-def half_width(summary: Summary | Difference, level: float = LEVEL) -> float:
+def half_width(summary: SampleSummary | PairedDifference, level: float = LEVEL) -> float:
     """Return half the width of Student's t interval of the mean at confidence `level`; needs two values or more."""
     if summary.deviation is None:
         raise ValueError(f"half_width: needs at least two values (got {summary.n})")

@@ -20,8 +20,8 @@ from hamburger.tasks.sweep import GridError, check_grid, rows, run_grid
 from hamburger.training.recipe_io import digest, to_json
 from hamburger.training.run_folder import in_use
 from hamburger_lab.ablations.cells import ablation_cells
-from hamburger_lab.ablations.grids import DEFAULTS, ablations, chosen
-from hamburger_lab.ablations.plan import Plan, check_rows, join_rows, read_rows, still_to_run
+from hamburger_lab.ablations.grids import DEFAULTS, ablations, select_cells
+from hamburger_lab.ablations.plan import AblationPlan, check_rows, join_rows, read_rows, still_to_run
 
 WORK = """
 import json, pathlib, sys
@@ -84,7 +84,7 @@ def test_names_are_corrected():
         ablation_cells("parts", "patchwork", seeds=[1, 1])
     with pytest.raises(OptionError, match="multiple of 64"):
         recipe = find_recipe("patchwork")
-        chosen("latent", replace(recipe, model=replace(recipe.model, head_options={"width": 40})))
+        select_cells("latent", replace(recipe, model=replace(recipe.model, head_options={"width": 40})))
 
 
 def test_an_evaluation_brings_its_weights_and_waits_for_them(tmp_path):
@@ -203,8 +203,8 @@ def test_grids_share_the_trainings_they_have_in_common():
     recipes = {}
     for cell in trainings:
         assert recipes.setdefault(cell.name, cell.resolved()) == cell.resolved()
-    said = (Path(__file__).parents[3] / "docs" / "claims.md").read_text().split()
-    assert f"of {len(trainings)} cells that are trained, {len(recipes)} differ." in " ".join(said)
+    words = (Path(__file__).parents[3] / "results" / "README.md").read_text().split()
+    assert f"of {len(trainings)} cells that are trained, {len(recipes)} differ." in " ".join(words)
     same = {"nmf": {"whole", "nmf-one-step", "nmf-random", "nmf-k6", "d512-r64"}, "breads": {"without-ham"}}
     same |= {name: {f"{name}-one-step", f"{name}-random", f"{name}-k6", f"{name}-t0.01"} for name in ("vq", "cd")}
     for name, variants in same.items():
@@ -218,7 +218,9 @@ def test_grids_share_the_trainings_they_have_in_common():
 
 
 def plan_of(tmp_path, *names, seeds=(0, 1), **options):
-    return Plan.of(names, "patchwork", tmp_path / "runs", seeds=seeds, json=str(tmp_path / "{grid}.jsonl"), **options)
+    return AblationPlan.of(
+        names, "patchwork", tmp_path / "runs", seeds=seeds, json=str(tmp_path / "{grid}.jsonl"), **options
+    )
 
 
 def test_several_grids_are_one_queue_and_every_file_gets_its_rows(tmp_path):
@@ -229,7 +231,7 @@ def test_several_grids_are_one_queue_and_every_file_gets_its_rows(tmp_path):
     assert len({cell.name for cell in left}) == len(left) == 2 * (6 + 12 - 1)  # `whole` is `nmf`
     run_grid(left, plan.out, jobs=4, command=stand_in, done=plan.note)
     parts, dictionary = (read_rows(tmp_path / f"{name}.jsonl") for name in ("parts", "dictionary"))
-    assert [row["cell"] for row in parts[:6]] == list(chosen("parts", find_recipe("patchwork")))
+    assert [row["cell"] for row in parts[:6]] == list(select_cells("parts", find_recipe("patchwork")))
     assert len(dictionary) == 24 and not plan_of(tmp_path, "parts", "dictionary").left
     assert all(done for _, done in plan_of(tmp_path, "parts").states())
     for wrong, said in (
@@ -238,7 +240,7 @@ def test_several_grids_are_one_queue_and_every_file_gets_its_rows(tmp_path):
         ({"names": ["parts", "init"], "only": ["whole"]}, "name one grid"),
     ):
         with pytest.raises(OptionError, match=said):
-            Plan.of(wrong.pop("names"), "patchwork", tmp_path, seeds=[0], **wrong)
+            AblationPlan.of(wrong.pop("names"), "patchwork", tmp_path, seeds=[0], **wrong)
 
 
 def test_a_row_is_in_the_file_as_soon_as_its_run_has_ended_and_another_machine_goes_on(tmp_path):
@@ -254,7 +256,7 @@ def test_a_row_is_in_the_file_as_soon_as_its_run_has_ended_and_another_machine_g
     with pytest.raises(KeyboardInterrupt):
         run_grid(plan.left, plan.out, command=stand_in, done=note)
     assert [row["cell"] for row in read_rows(tmp_path / "parts.jsonl")] == ["baseline", "whole"]
-    elsewhere = Plan.of(["parts"], "patchwork", tmp_path / "new", seeds=[0], json=str(tmp_path / "parts.jsonl"))
+    elsewhere = AblationPlan.of(["parts"], "patchwork", tmp_path / "new", seeds=[0], json=str(tmp_path / "parts.jsonl"))
     assert [cell.variant for cell in elsewhere.left] == ["without-ham", "without-upper", "without-lower", "only-ham"]
 
 

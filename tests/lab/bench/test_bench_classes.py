@@ -51,12 +51,12 @@ def test_network_and_batch_are_those_of_the_recipe():
         assert getattr(own, option) == asked[option].default == getattr(recipe.model, option)
     assert own.batch == asked["batch"].default == recipe.batch and own.sizes == (recipe.data.size,)
     assert own.num_classes == asked["num_classes"].default
-    built = classes.Classifiers(plan("nmf"), 32).create("nmf").net.config
+    built = classes.ClassifierRace(plan("nmf"), 32).create("nmf").net.config
     assert (built["gate"], built["size"], built["context"]) == (recipe.model.gate, 32, "nmf")
 
 
 def test_a_step_is_one_of_training_channels_last():
-    networks = classes.Classifiers(plan("nmf"), 16)
+    networks = classes.ClassifierRace(plan("nmf"), 16)
     networks.enter("nmf")
     step = networks.steps["nmf"]
     assert step.images.is_contiguous(memory_format=torch.channels_last)
@@ -83,7 +83,7 @@ class Turned(nn.Module):
 
 @pytest.mark.parametrize("context", [None, "efficient"])
 def test_positions_are_counted_on_any_layout(context):
-    networks, net = classes.Classifiers(plan("none"), 16), Turned()
+    networks, net = classes.ClassifierRace(plan("none"), 16), Turned()
     if context:
         hb.insert_context(net, {"norm": context, "conv": context})
     for place in ("norm", "conv", "shared"):
@@ -96,14 +96,14 @@ def test_the_page_shows_every_size_and_what_did_not_fit(rows):
     found = [asdict(row) for row in rows]
     found[3] |= {"train_ms": None, "train_ms_iqr": None, "ratio": None, "images_per_s": None, "peak_mb": None}
     found[3] |= {"note": "out of memory", "n": None}
-    text = classification.speed(found[::-1]).splitlines()
+    text = classification.classifier_speed_table(found[::-1]).splitlines()
     assert text[0].startswith("| context | image | parameters, 10^6 | ms | over none | images/s")
     assert [line.split(" | ")[:2] for line in text[2:6]] == [
         *(["| efficient", "16 px (n = 16)"], ["| none", "16 px (n = 16)"]),
         *(["| efficient", "32 px"], ["| none", "32 px (n = 64)"]),
     ]
     assert "out of memory" in text[4] and "resnet18 (stem small)" in text[-1] and "3 classes" in text[-1]
-    assert classification.speed([]) == "No rows yet."
+    assert classification.classifier_speed_table([]) == "No rows yet."
 
 
 @pytest.mark.parametrize(

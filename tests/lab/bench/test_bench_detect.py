@@ -57,10 +57,10 @@ def test_what_does_not_fit_is_said_and_the_others_are_measured(monkeypatch):
 
 
 def test_tables_of_rows(rows):
-    text = detection.growth([asdict(row) for row in rows]).splitlines()
+    text = detection.detection_growth_table([asdict(row) for row in rows]).splitlines()
     assert "64 px (n = 64), MiB" in text[0] and "128 px, ms" in text[0]
     assert [line.split(" | ")[0] for line in text[2:4]] == ["| none", "| sa-materialised"]
-    assert detection.growth([]) == detection.compared([]) == "No rows yet."
+    assert detection.detection_growth_table([]) == detection.detection_table([]) == "No rows yet."
 
 
 def test_compared_contexts_best_first():
@@ -72,7 +72,7 @@ def test_compared_contexts_best_first():
         for seed in range(3)
         for name, value in (("none", 0.3), ("nmf", 0.4))
     ]
-    text = detection.compared(made).splitlines()
+    text = detection.detection_table(made).splitlines()
     assert text[2] == "| nmf | 41.00 | 1.00 | +10.00 | +10.00 ... +10.00 | 40.00 | 50.0 | 10 | 1,024 | 3 |"
     assert text[3].startswith("| none | 31.00 | 1.00 |  |  | 30.00") and "after p3" in text[-1]
 

@@ -51,11 +51,11 @@ def test_memory_grows_with_the_sweeps_where_all_of_them_are_kept(device):
 
 @pytest.mark.parametrize("grad", ["one-step", "truncated:2", "bptt"])
 def test_what_is_timed_is_the_gradient_of_the_library(grad):
-    problem = bench.bench.Problem(bench.GradientPlan(**SMALL).alone(60, 3), "nmf", 60, torch.float32)
+    problem = bench.bench.HamProblem(bench.GradientPlan(**SMALL).alone(60, 3), "nmf", 60, torch.float32)
     x = problem.inputs[0].clone().requires_grad_()
     out = decompose(x, problem.ham, steps=3, grad=grad, bases=problem.bases)
     (expected,) = torch.autograd.grad(out.reconstruction, x, problem.cotangent)
-    torch.testing.assert_close(bench.pulled(problem, problem.inputs[0], grad), expected)
+    torch.testing.assert_close(bench.input_gradient(problem, problem.inputs[0], grad), expected)
 
 
 def test_a_refusal_is_said():

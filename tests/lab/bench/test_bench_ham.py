@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from hamburger.cli.app import app
 from hamburger.errors import OptionError
 from hamburger_lab.bench import ham, roofline
-from hamburger_lab.bench.gate import GateError
+from hamburger_lab.bench.common import GateError
 
 SMALL = {"sizes": (40,), "dim": 16, "rank": 4, "steps": 1, "repeats": 2}
 
@@ -45,16 +45,16 @@ def test_the_count_of_the_paper():
 
 def test_the_floor_is_the_larger_of_the_two():
     sizes = ("nmf", "infer", 1, 512, 16384, 64, 6, 2)
-    arithmetic = roofline.floor_ms(*sizes, roofline.Rates(tflops=714.0, gbs=1e9))
-    memory = roofline.floor_ms(*sizes, roofline.Rates(tflops=1e9, gbs=4200.0))
+    arithmetic = roofline.floor_ms(*sizes, roofline.DeviceRates(tflops=714.0, gbs=1e9))
+    memory = roofline.floor_ms(*sizes, roofline.DeviceRates(tflops=1e9, gbs=4200.0))
     assert arithmetic == pytest.approx(0.025, rel=0.02) and memory == pytest.approx(0.008, rel=0.02)
-    assert roofline.floor_ms(*sizes, roofline.Rates(tflops=714.0, gbs=4200.0)) == arithmetic
+    assert roofline.floor_ms(*sizes, roofline.DeviceRates(tflops=714.0, gbs=4200.0)) == arithmetic
 
 
 def test_a_wrong_answer_has_no_time(monkeypatch):
-    right = ham.Problem.solve
+    right = ham.HamProblem.solve
     monkeypatch.setattr(
-        ham.Problem, "solve", lambda self, x, b: right(self, x, b) * (1.1 if x.dtype == torch.float32 else 1)
+        ham.HamProblem, "solve", lambda self, x, b: right(self, x, b) * (1.1 if x.dtype == torch.float32 else 1)
     )
     with pytest.raises(GateError, match=r"NMF \(plain, infer\) differs from float64 by 0\.1"):
         list(ham.measure(ham.HamAlonePlan(**SMALL)))

@@ -6,8 +6,8 @@ import pytest
 
 from hamburger.errors import HamburgerError, OptionError
 from hamburger_lab.bench import profile as bench
-from hamburger_lab.bench.gate import GateError
-from hamburger_lab.pages.ham import profile as page
+from hamburger_lab.bench.common import GateError
+from hamburger_lab.pages.hams import profile_markdown as page
 
 
 @pytest.mark.parametrize(
@@ -26,12 +26,12 @@ from hamburger_lab.pages.ham import profile as page
     ],
 )  # fmt: skip
 def test_names_are_short(kernel, wanted):
-    assert bench.short(kernel) == wanted
+    assert bench.short_kernel_name(kernel) == wanted
 
 
 def test_events_are_summed_by_name_the_longest_first():
     events = [("a<1>()", 1.0), ("b", 5.0), ("a<2>()", 2.5)]
-    assert bench.summed(iter(events)) == {"b": (1, 5.0), "a": (2, 3.5)}
+    assert bench.sum_by_kernel(iter(events)) == {"b": (1, 5.0), "a": (2, 3.5)}
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_no_time_is_reported_for_a_wrong_answer(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr(bench.Environment, "here", lambda device: bench.Environment.__new__(bench.Environment))
     monkeypatch.setattr(bench, "asdict", lambda _: {})
-    monkeypatch.setattr(bench.Subject, "refusal", lambda self, setting, formats: "refused: it is wrong")
+    monkeypatch.setattr(bench.ModuleUnderTest, "refusal", lambda self, setting, formats: "refused: it is wrong")
     with pytest.raises(GateError, match="bench profile: nmf in bfloat16: refused: it is wrong"):
         next(bench.measure(bench.ProfilePlan()))
 

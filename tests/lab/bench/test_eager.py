@@ -6,33 +6,33 @@ import pytest
 import torch
 
 from hamburger_lab.bench import authors_reference, rivals
-from hamburger_lab.bench.core import CorePlan, check_equal, gate
-from hamburger_lab.bench.gate import GateError
-from hamburger_lab.bench.rivals import MODES, Problem
+from hamburger_lab.bench.common import GateError
+from hamburger_lab.bench.core import CorePlan, check_against_authors, check_equal_results
+from hamburger_lab.bench.rivals import MODES, DecompositionInputs
 
 STEPS, RANK = 5, 4
 
 
-def problem(name: str) -> Problem:
+def problem(name: str) -> DecompositionInputs:
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(2, 16, 37, generator=generator, dtype=torch.float64)
     x = x.abs() if name == "nmf" else x
     bases = rivals.authors_ham(name, RANK).draw(2, 16, like=x, generator=generator)
-    return Problem(x, bases, torch.randn(x.shape, generator=generator, dtype=torch.float64))
+    return DecompositionInputs(x, bases, torch.randn(x.shape, generator=generator, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", authors_reference.SOLVERS)
 def test_equals_the_library(name: str, mode: str) -> None:
     given = problem(name)
-    ours = MODES[mode](given, rivals.library(name, RANK, STEPS))
-    theirs = MODES[mode](given, rivals.authors(name, STEPS))
+    ours = MODES[mode](given, rivals.library_solver(name, RANK, STEPS))
+    theirs = MODES[mode](given, rivals.authors_solver(name, STEPS))
     torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11)
 
 
 def test_sklearn_ends_where_the_library_does() -> None:
     given = problem("nmf")
-    contender = rivals.sklearn_nmf(STEPS)
+    contender = rivals.sklearn_contender(STEPS)
     found = contender.run(*contender.prepare(given))
     expected = authors_reference.nmf(given.x, given.bases, STEPS).bases
     torch.testing.assert_close(torch.stack([torch.from_numpy(h).mT for h in found]), expected, rtol=1e-4, atol=1e-6)
@@ -40,29 +40,29 @@ def test_sklearn_ends_where_the_library_does() -> None:
 
 def test_attention_has_eight_heads_on_the_same_channels() -> None:
     given = problem("vq")
-    contender = rivals.attention()
+    contender = rivals.attention_contender()
     assert contender.run(*contender.prepare(given)).shape == (2, 8, 37, 2)
 
 
 PLAN = CorePlan(sizes=(32,), dim=16, rank=4, hams=("nmf",))
-OURS = {"nmf": rivals.library("nmf", 4, 6)}
+OURS = {"nmf": rivals.library_solver("nmf", 4, 6)}
 
 
 def test_gate_lets_equals_pass() -> None:
-    gate(PLAN, OURS, {"nmf": rivals.authors("nmf", 6)})
+    check_against_authors(PLAN, OURS, {"nmf": rivals.authors_solver("nmf", 6)})
 
 
 def test_gate_refuses_a_broken_contender() -> None:
     with pytest.raises(GateError, match=r"nmf \(infer\) differs"):
-        gate(PLAN, OURS, {"nmf": rivals.authors("nmf", 5)})
+        check_against_authors(PLAN, OURS, {"nmf": rivals.authors_solver("nmf", 5)})
 
 
 def test_gate_refuses_nan() -> None:
     with pytest.raises(GateError, match="nan"):
-        check_equal("nmf", "infer", torch.full((3,), torch.nan), torch.ones(3), "float32")
+        check_equal_results("nmf", "infer", torch.full((3,), torch.nan), torch.ones(3), "float32")
 
 
 def test_gate_refuses_a_wrong_gradient() -> None:
-    honest = rivals.authors("nmf", 6)
+    honest = rivals.authors_solver("nmf", 6)
     with pytest.raises(GateError, match=r"nmf \(train\) differs"):
-        gate(PLAN, OURS, {"nmf": lambda x, bases: honest(x.detach(), bases) + 0 * x})
+        check_against_authors(PLAN, OURS, {"nmf": lambda x, bases: honest(x.detach(), bases) + 0 * x})

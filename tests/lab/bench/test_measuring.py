@@ -12,8 +12,8 @@ import pytest
 from hamburger.environment import Environment
 from hamburger.errors import OptionError
 from hamburger.files import write_json_lines
+from hamburger_lab.bench.common import growth_exponent
 from hamburger_lab.bench.core import CorePlan, measure
-from hamburger_lab.bench.growth import exponent
 from hamburger_lab.bench.timing import Contender, Timing, race
 
 REQUIRED = {
@@ -42,11 +42,11 @@ REQUIRED = {
 @pytest.mark.parametrize("power", [1.0, 2.0])
 def test_exponent_of_a_power_law(power: float) -> None:
     sizes = [1024, 2048, 8192]
-    assert exponent(sizes, [3.0 * n**power for n in sizes]) == pytest.approx(power)
+    assert growth_exponent(sizes, [3.0 * n**power for n in sizes]) == pytest.approx(power)
 
 
 def test_exponent_needs_two_sizes() -> None:
-    assert math.isnan(exponent([64, 64], [1.0, 2.0]))
+    assert math.isnan(growth_exponent([64, 64], [1.0, 2.0]))
 
 
 def test_timing_is_the_median_and_the_quartiles() -> None:

@@ -47,8 +47,8 @@ def test_ratios_are_of_steps_in_the_same_round(monkeypatch):
         orders.append(name)
         return next(times[name])
 
-    monkeypatch.setattr(network, "clock", clock)
-    field = network.Field(plan("baseline", "breads", repeats=3))
+    monkeypatch.setattr(network, "time_call", clock)
+    field = network.SegmentationRace(plan("baseline", "breads", repeats=3))
     for context in times:
         field.enter(context)
     first, second = field.rows(field.race(lambda what: None))
@@ -58,7 +58,7 @@ def test_ratios_are_of_steps_in_the_same_round(monkeypatch):
 
 
 def test_a_waiting_network_holds_no_gradients():
-    field = network.Field(plan("baseline"))
+    field = network.SegmentationRace(plan("baseline"))
     field.enter("baseline")
     assert all(p.grad is None for p in field.steps["baseline"].net.parameters())
 
@@ -87,7 +87,7 @@ def test_what_does_not_fit_has_a_note(monkeypatch):
             raise torch.OutOfMemoryError("no room")
         return 1.0
 
-    probe = network.Field(plan("baseline"))
+    probe = network.SegmentationRace(plan("baseline"))
     probe.enter("baseline")
     baseline = len(probe.steps["baseline"].resident())
     monkeypatch.setattr(network.footprint, "peak_mib", peak)
@@ -98,11 +98,11 @@ def test_what_does_not_fit_has_a_note(monkeypatch):
 
 def test_flags_are_those_of_training_and_put_back(monkeypatch):
     before = torch.backends.cudnn.benchmark
-    with network.flags_of_training("cuda"):
+    with network.training_flags("cuda"):
         assert torch.backends.cudnn.benchmark
-        assert network.tf32("cuda") == "convolutions"  # torch's default, which training leaves
+        assert network.describe_tf32("cuda") == "convolutions"  # torch's default, which training leaves
     assert torch.backends.cudnn.benchmark == before
-    with network.flags_of_training("cpu"):
+    with network.training_flags("cpu"):
         assert torch.backends.cudnn.benchmark == before
 
 
@@ -129,13 +129,14 @@ def test_an_unknown_context_is_named():
 
 def test_the_page_reads_these_rows_and_older_ones(rows):
     found = [asdict(row) for row in rows]
-    assert "networks in shuffled rounds, TF32 off, medians of 2 steps with quartile distance" in segmentation.speed(
-        found
+    assert (
+        "networks in shuffled rounds, TF32 off, medians of 2 steps with quartile distance"
+        in segmentation.network_speed_table(found)
     )
     alone = [row | {"train_ms_iqr": None} for row in found]
-    assert "medians of 2 steps. " in segmentation.speed(alone)
+    assert "medians of 2 steps. " in segmentation.network_speed_table(alone)
     older = [{key: row[key] for key in row if key not in ("ratio", "ratio_to", "tf32")} for row in found]
-    assert "one network at a time" in segmentation.speed(older)
+    assert "one network at a time" in segmentation.network_speed_table(older)
 
 
 def test_the_command_writes_rows_and_a_table(tmp_path, monkeypatch, capsys):

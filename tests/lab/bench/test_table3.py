@@ -13,15 +13,15 @@ import torch
 from torch import nn
 
 from hamburger.errors import OptionError
-from hamburger_lab import paper
-from hamburger_lab.bench import autotune, case, footprint, module_under_test, rows, table3, table3_names, timing
+from hamburger_lab import paper, rows
+from hamburger_lab.bench import autotune, footprint, module_under_test, table3, table3_names, timed_module, timing
 
 SHAPE = (1, 512, 128, 128)
 
 
 def counts(module):
     build = next(iter(table3_names.builders(module, 512).values()))
-    return footprint.counts(build, SHAPE)
+    return footprint.count_params_and_macs(build, SHAPE)
 
 
 @pytest.mark.parametrize("module", paper.TABLE3)
@@ -48,7 +48,7 @@ def test_an_unexplained_difference_is_said_to_be_one():
 )
 def test_multiply_adds_grow_as_the_paper_says(module, p):
     build = next(iter(table3_names.builders(module, 512).values()))
-    small, large = (footprint.counts(build, (1, 512, side, side))[1] for side in (512, 1024))
+    small, large = (footprint.count_params_and_macs(build, (1, 512, side, side))[1] for side in (512, 1024))
     assert large / small == pytest.approx(4**p, rel=0.03)  # the rest of the layer is linear
 
 
@@ -67,9 +67,12 @@ def test_peak_memory_of_a_known_call():
 
 def test_attention_holds_no_matrix_unless_told_to():
     ways, shape = table3_names.builders("sa", 16), (1, 16, 32, 32)
-    fused, held = (case.Case(case.Setting("cpu", "float32"), ways[way], shape) for way in ("fused", "materialised"))
+    fused, held = (
+        timed_module.TimedModule(timed_module.BenchSetting("cpu", "float32"), ways[way], shape)
+        for way in ("fused", "materialised")
+    )
     assert held.peak("infer") - fused.peak("infer") > 3.9  # 1024 x 1024 float32
-    assert len({footprint.counts(build, shape) for build in ways.values()}) == 1
+    assert len({footprint.count_params_and_macs(build, shape) for build in ways.values()}) == 1
 
 
 class Wrong(nn.Module):
@@ -97,8 +100,8 @@ def test_the_fastest_way_and_format_is_chosen():
         ("heads=8", "contiguous"): 2.0,
         ("heads=8", "channels_last"): 4.0,
     }
-    ways, formats = {"heads=2": None, "heads=8": None}, tuple(case.FORMATS)
-    assert autotune.fastest(ways, formats, lambda *key: times[key]) == (("heads=2", "channels_last"), 1.0)
+    ways, formats = {"heads=2": None, "heads=8": None}, tuple(timed_module.FORMATS)
+    assert autotune.find_fastest(ways, formats, lambda *key: times[key]) == (("heads=2", "channels_last"), 1.0)
 
 
 def test_long_calls_are_not_tried_in_a_second_format_and_failing_ways_are_out():
@@ -110,22 +113,24 @@ def test_long_calls_are_not_tried_in_a_second_format_and_failing_ways_are_out():
             raise torch.OutOfMemoryError("no room")
         return 60.0
 
-    formats = tuple(case.FORMATS)
-    assert autotune.fastest({"broken": 0, "slow": 0}, formats, probe) == (("slow", "contiguous"), 60.0)
+    formats = tuple(timed_module.FORMATS)
+    assert autotune.find_fastest({"broken": 0, "slow": 0}, formats, probe) == (("slow", "contiguous"), 60.0)
     assert tried == [("broken", "contiguous"), ("slow", "contiguous")]
     with pytest.raises(torch.OutOfMemoryError, match="no room"):
-        autotune.fastest({"broken": 0}, formats, probe)
+        autotune.find_fastest({"broken": 0}, formats, probe)
 
 
 def test_what_was_chosen_is_named_once_or_for_each_mode():
-    assert table3._named(["heads=2", "heads=2"]) == table3._named(["heads=2"]) == "heads=2"
-    assert table3._named(["heads=2", "heads=8"]) == "inference: heads=2; training: heads=8"
-    assert table3._named([]) == ""
+    assert table3._join_choices(["heads=2", "heads=2"]) == table3._join_choices(["heads=2"]) == "heads=2"
+    assert table3._join_choices(["heads=2", "heads=8"]) == "inference: heads=2; training: heads=8"
+    assert table3._join_choices([]) == ""
 
 
 def test_channels_last_is_what_runs():
-    setting = case.Setting("cpu", "float32")
-    laid = case.Case(setting, table3_names.builders("dfn", 8)[""], (2, 8, 4, 4), memory_format="channels_last")
+    setting = timed_module.BenchSetting("cpu", "float32")
+    laid = timed_module.TimedModule(
+        setting, table3_names.builders("dfn", 8)[""], (2, 8, 4, 4), memory_format="channels_last"
+    )
     assert all(x.is_contiguous(memory_format=torch.channels_last) for x in (*laid.inputs, laid.cotangent))
     assert laid.module.before.refine[1].weight.is_contiguous(memory_format=torch.channels_last)
     laid.warm("train")
@@ -167,8 +172,8 @@ def test_on_cuda_both_formats_are_tried_unless_told(monkeypatch):
     ],
 )
 def test_short_calls_come_in_blocks_and_medians_have_samples_whatever_the_seconds(ms, seconds, samples, block):
-    assert case.Setting("cpu", "float32", repeats=20).samples(ms, seconds) == samples
-    assert case.block(ms) == block
+    assert timed_module.BenchSetting("cpu", "float32", repeats=20).samples(ms, seconds) == samples
+    assert timed_module.calls_per_sample(ms) == block
 
 
 def test_a_mode_is_set_and_gradients_are_freed_before_the_clock_starts(monkeypatch):
@@ -179,8 +184,10 @@ def test_a_mode_is_set_and_gradients_are_freed_before_the_clock_starts(monkeypat
         run(*args)
         return 1.0
 
-    monkeypatch.setattr(case, "clock", clock)
-    one = case.Case(case.Setting("cpu", "float32"), table3_names.builders("nmf", 8)[""], (1, 8, 8, 8))
+    monkeypatch.setattr(timed_module, "time_call", clock)
+    one = timed_module.TimedModule(
+        timed_module.BenchSetting("cpu", "float32"), table3_names.builders("nmf", 8)[""], (1, 8, 8, 8)
+    )
     one.samples("train", 3)
     one.samples("infer", 3)
     assert seen == [(True, False)] * 3 + [(False, False)] * 3
@@ -197,7 +204,9 @@ def test_a_mode_is_set_and_gradients_are_freed_before_the_clock_starts(monkeypat
     ],
 )
 def test_a_probe_is_the_least_of_a_few(monkeypatch, times, ms):
-    one = case.Case(case.Setting("cpu", "float32"), table3_names.builders("nmf", 8)[""], (1, 8, 8, 8))
+    one = timed_module.TimedModule(
+        timed_module.BenchSetting("cpu", "float32"), table3_names.builders("nmf", 8)[""], (1, 8, 8, 8)
+    )
     found = iter(times)
     monkeypatch.setattr(one, "once", lambda mode, calls=1: next(found))
     assert one.probe("infer") == ms
@@ -206,7 +215,9 @@ def test_a_probe_is_the_least_of_a_few(monkeypatch, times, ms):
 
 def test_in_a_block_every_call_finds_its_own_input_and_no_gradient(monkeypatch):
     seen = []
-    one = case.Case(case.Setting("cpu", "float32"), table3_names.builders("nmf", 8)[""], (1, 8, 8, 8))
+    one = timed_module.TimedModule(
+        timed_module.BenchSetting("cpu", "float32"), table3_names.builders("nmf", 8)[""], (1, 8, 8, 8)
+    )
     train = one.train
 
     def spy(x):
@@ -214,7 +225,7 @@ def test_in_a_block_every_call_finds_its_own_input_and_no_gradient(monkeypatch):
         train(x)
 
     monkeypatch.setattr(one, "train", spy)
-    monkeypatch.setattr(case, "clock", lambda run, args, device: (run(*args), 12.0)[1])
+    monkeypatch.setattr(timed_module, "time_call", lambda run, args, device: (run(*args), 12.0)[1])
     assert one.samples("train", 2, calls=4) == [3.0, 3.0]  # of one call
     assert [any(x is own for own in one.inputs) for x, _ in seen] == [True] * 8
     assert all(a is not b for (a, _), (b, _) in itertools.pairwise(seen))
@@ -251,9 +262,9 @@ def test_what_no_row_changes_is_done_once(monkeypatch):
             done[self.weight.dtype] += 1
             return super().forward(x)
 
-    gate = module_under_test.Reference.gate
+    gate = module_under_test.Float64Reference.gate
     monkeypatch.setitem(table3_names.VARIANTS, "counted", {"": Counted})
-    monkeypatch.setattr(module_under_test.Reference, "gate", lambda *args: (done.update(["gate"]), gate(*args)))
+    monkeypatch.setattr(module_under_test.Float64Reference, "gate", lambda *args: (done.update(["gate"]), gate(*args)))
     dtypes, sizes = ("float32", "bfloat16"), (64, 256)
     plan = table3.Table3Plan(modules=("counted",), sizes=sizes, channels=8, dtypes=dtypes, repeats=1, seconds=0)
     assert [row.note for row in table3.measure(plan)] == [""] * 4
@@ -263,10 +274,12 @@ def test_what_no_row_changes_is_done_once(monkeypatch):
 
 
 def test_a_copy_is_measured_and_the_original_stays():
-    one = module_under_test.Subject("ema", 16, "cpu", seed=3)
+    one = module_under_test.ModuleUnderTest("ema", 16, "cpu", seed=3)
     (build,) = one.ways.values()
     before = {name: value.clone() for name, value in build().state_dict().items()}
-    measured = case.Case(case.Setting("cpu", "float32"), build, (1, 16, 8, 8), memory_format="channels_last")
+    measured = timed_module.TimedModule(
+        timed_module.BenchSetting("cpu", "float32"), build, (1, 16, 8, 8), memory_format="channels_last"
+    )
     measured.once("train")
     assert any(not torch.equal(value, before[name]) for name, value in measured.module.state_dict().items())
     assert all(torch.equal(value, before[name]) for name, value in build().state_dict().items())
@@ -283,16 +296,18 @@ def test_seconds_are_those_of_a_row_and_all_that_is_tried_in_it(monkeypatch):
         now[0] += 0.00999 * len(args[1])  # a little less, so that no rounding decides
         return 10.0 * len(args[1])
 
-    monkeypatch.setattr(case, "clock", clock)
-    monkeypatch.setattr(case.Case, "peak", lambda *args: 1.0)
-    setting = case.Setting("cpu", "float32", repeats=100, seconds=1.0)
-    infer, train = autotune.measure(setting, table3_names.builders("sa", 8), tuple(case.FORMATS), (1, 8, 4, 4))
+    monkeypatch.setattr(timed_module, "time_call", clock)
+    monkeypatch.setattr(timed_module.TimedModule, "peak", lambda *args: 1.0)
+    setting = timed_module.BenchSetting("cpu", "float32", repeats=100, seconds=1.0)
+    infer, train = autotune.measure_fastest(
+        setting, table3_names.builders("sa", 8), tuple(timed_module.FORMATS), (1, 8, 4, 4)
+    )
     # a first call and four to choose by, for both ways in both formats: 0.2 s a mode
     assert (infer.repeats, train.repeats) == (20, 40)
     assert now[0] == pytest.approx(1.0, abs=0.01)
-    setting = case.Setting("cpu", "float32", repeats=100, seconds=0.1)
-    few = autotune.measure(setting, table3_names.builders("sa", 8), tuple(case.FORMATS), (1, 8, 4, 4))
-    assert [one.repeats for one in few] == [case.LEAST] * 2
+    setting = timed_module.BenchSetting("cpu", "float32", repeats=100, seconds=0.1)
+    few = autotune.measure_fastest(setting, table3_names.builders("sa", 8), tuple(timed_module.FORMATS), (1, 8, 4, 4))
+    assert [one.repeats for one in few] == [timed_module.MIN_SAMPLES] * 2
 
 
 @pytest.fixture
@@ -326,11 +341,11 @@ def test_a_compilation_is_none_of_the_rows_seconds(monkeypatch, compiled):
     def warm(self, mode):
         now[0] += 30.0
 
-    monkeypatch.setattr(case.Case, "warm", warm)
-    monkeypatch.setattr(case.Case, "once", lambda self, mode, calls=1: 10.0)
-    setting = case.Setting("cpu", "float32", repeats=12, seconds=1.0)
+    monkeypatch.setattr(timed_module.TimedModule, "warm", warm)
+    monkeypatch.setattr(timed_module.TimedModule, "once", lambda self, mode, calls=1: 10.0)
+    setting = timed_module.BenchSetting("cpu", "float32", repeats=12, seconds=1.0)
     ways = table3_names.builders("external", 8)
-    measured = list(autotune.measure(setting, ways, ("contiguous",), (1, 8, 4, 4), compiled=True))
+    measured = list(autotune.measure_fastest(setting, ways, ("contiguous",), (1, 8, 4, 4), compiled=True))
     assert [one.repeats for one in measured] == [12, 12]
 
 
@@ -348,7 +363,7 @@ def test_several_dtypes_give_a_row_each():
     assert (half.dtype, full.dtype) == ("bfloat16", "float32")
     assert half.infer_mb < full.infer_mb
     assert full.max_macs == 1e9 and full.memory_format == "contiguous"
-    assert full.infer_repeats >= case.LEAST and full.train_repeats >= case.LEAST
+    assert full.infer_repeats >= timed_module.MIN_SAMPLES and full.train_repeats >= timed_module.MIN_SAMPLES
     assert full.infer_block >= 1 and full.train_block >= 1
     assert full.infer_ms_iqr is not None and full.train_ms_iqr is not None
 
@@ -361,11 +376,11 @@ def row(module, n=64, **fields):
 def test_a_later_run_replaces_equal_rows_where_they_stand_and_keeps_the_others(tmp_path):
     old = [row("sa-flash", note="not run"), row("nmf"), row("nmf", dtype="tf32")]
     new = [row("sa-flash", infer_ms=1.0), row("nmf", n=256)]
-    assert rows.merged(old, new) == [new[0], old[1], old[2], new[1]]
-    assert rows.read(tmp_path / "none.jsonl") == []
+    assert rows.merge_table3_rows(old, new) == [new[0], old[1], old[2], new[1]]
+    assert rows.read_table3_rows(tmp_path / "none.jsonl") == []
     (tmp_path / "other.jsonl").write_text(json.dumps(old[0]) + '\n{"ham": "nmf"}\n')
     with pytest.raises(OptionError, match=r"line 2 of .*other.jsonl is no row"):
-        rows.read(tmp_path / "other.jsonl")
+        rows.read_table3_rows(tmp_path / "other.jsonl")
 
 
 def test_rows_have_what_readers_rely_on():
@@ -405,7 +420,7 @@ def test_what_needs_too_much_is_counted_and_not_run():
 
 @pytest.mark.parametrize(("n", "hw"), [(16384, (128, 128)), (2048, (32, 64)), (97, (1, 97)), (12, (3, 4))])
 def test_images_are_as_square_as_they_can_be(n, hw):
-    assert table3.image(n) == hw
+    assert table3.image_shape(n) == hw
 
 
 @pytest.mark.parametrize(

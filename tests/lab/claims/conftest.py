@@ -8,17 +8,17 @@ import pytest
 from xdist_cache import make_once
 
 from hamburger_lab.claims import Results
-from hamburger_lab.claims.page import page
+from hamburger_lab.claims.page import claims_page
 
 ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
 def committed():
-    return Results.of(ROOT / "results")
+    return Results.read(ROOT / "results")
 
 
 @pytest.fixture(scope="module")
 def text(committed, tmp_path_factory):
     """The page of the committed results: a hundred figures."""
-    return make_once(tmp_path_factory, "claims.html", lambda: page(committed))
+    return make_once(tmp_path_factory, "claims.html", lambda: claims_page(committed))

@@ -10,12 +10,12 @@ from claim_rows import gradient_rows
 from hamburger.errors import DataError
 from hamburger_lab.claims import Results
 from hamburger_lab.claims.base import NOT_RUN
-from hamburger_lab.claims.page import page
-from hamburger_lab.claims.tables import as_rows, judged
+from hamburger_lab.claims.page import claims_page
+from hamburger_lab.claims.tables import as_rows, judge_all
 
 
 def test_an_empty_folder_is_not_run_everywhere(tmp_path):
-    assert {row["verdict"] for row in as_rows(judged(Results.of(tmp_path)))} == {NOT_RUN}
+    assert {row["verdict"] for row in as_rows(judge_all(Results.read(tmp_path)))} == {NOT_RUN}
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_an_empty_folder_is_not_run_everywhere(tmp_path):
 def test_files_that_cannot_be_read_are_named(tmp_path, content, said):
     (tmp_path / "ablation_parts_x.jsonl").write_text(content + "\n")
     with pytest.raises(DataError, match=said):
-        Results.of(tmp_path)
+        Results.read(tmp_path)
 
 
 SCORE = {"cell": "whole", "seed": 0, "recipe": "planes", "steps": 9, "hardware": "H"}
@@ -58,26 +58,26 @@ def test_rows_that_cannot_be_reckoned_with_are_named(tmp_path, name, row, said):
     first = COST if name.startswith("gradients") else SCORE
     (tmp_path / f"{name}.jsonl").write_text(json.dumps(first) + "\n" + json.dumps(row) + "\n")
     with pytest.raises(DataError, match=f"claims: .*{said}"):
-        Results.of(tmp_path)
+        Results.read(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [("{", "is no JSON"), ("[]", "no study"), ('{"rows": []}', "no study"), (None, "row 1 of .* has no L_G")],
+    [("{", "is not valid JSON"), ("[]", "no study"), ('{"rows": []}', "no study"), (None, "row 1 of .* has no L_G")],
 )
 def test_a_study_that_cannot_be_read_is_named(tmp_path, content, said):
     content = content or json.dumps({"rows": [{"L_h": 1}], "environment": {"hardware": "H"}})
     (tmp_path / "propositions_x.json").write_text(content)
     with pytest.raises(DataError, match=f"claims: .*propositions_x.json {said}|{said}"):
-        Results.of(tmp_path)
+        Results.read(tmp_path)
 
 
 def test_an_ablation_of_another_task_is_no_score_and_no_failure(tmp_path):
     row = {"cell": "whole", "seed": 0, "recipe": "planes", "steps": 9, "hardware": "H", "error": 2.0}
     (tmp_path / "ablation_parts_x.jsonl").write_text(json.dumps(row) + "\n")
-    results = Results.of(tmp_path)
-    assert {verdict.word for _, verdict in judged(results)} == {NOT_RUN}
-    assert "bars-ablation" not in page(results)
+    results = Results.read(tmp_path)
+    assert {verdict.word for _, verdict in judge_all(results)} == {NOT_RUN}
+    assert "bars-ablation" not in claims_page(results)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_file_holds_one_experiment(tmp_path, change, said):
     row = {"cell": "whole", "seed": 0, "recipe": "planes", "steps": 9, "hardware": "H", "recipe_hash": "a"}
     path = tmp_path / "ablation_parts_x.jsonl"
     path.write_text(json.dumps(row) + "\n" + json.dumps(row | {"settings": ["eval_every=3"]}) + "\n")
-    Results.of(tmp_path)
+    Results.read(tmp_path)
     path.write_text(json.dumps(row) + "\n" + json.dumps(row | change) + "\n")
     with pytest.raises(DataError, match=f"claims: .*ablation_parts_x.jsonl {said}"):
-        Results.of(tmp_path)
+        Results.read(tmp_path)

@@ -6,13 +6,24 @@ import math
 
 import pytest
 
-from hamburger.report.statistics import paired
-from hamburger_lab.claims.base import CONFIRMED, INCONCLUSIVE, NOT_CONFIRMED, NOT_RUN, Finding, Trial, combined
-from hamburger_lab.claims.method import Pair, Source, at_least, beating, beats, compare, keeping, level, ratios, widened
-from hamburger_lab.claims.results import Results
+from hamburger.report.statistics import compare_paired
+from hamburger_lab.claims.base import CONFIRMED, INCONCLUSIVE, NOT_CONFIRMED, NOT_RUN, Finding, Trial, combine_trials
+from hamburger_lab.claims.rules import (
+    CellPair,
+    RowSource,
+    beats,
+    beats_paper_gain,
+    is_at_least,
+    is_level,
+    judge_miou,
+    judge_ratios,
+    keeps_paper_difference,
+    widen_interval,
+)
 from hamburger_lab.claims.sizes import spread_ratio
+from hamburger_lab.rows import Results
 
-SOURCE = Source("ablation_toy_", (Pair("a", "b"),))
+SOURCE = RowSource("ablation_toy_", (CellPair("a", "b"),))
 
 
 def rows(recipe="voc-animals", device="cuda", **cells):
@@ -25,7 +36,7 @@ def rows(recipe="voc-animals", device="cuda", **cells):
 
 
 def judge(rule, **files):
-    return compare(Results({f"ablation_toy_{name}": own for name, own in files.items()}), [SOURCE], rule)
+    return judge_miou(Results({f"ablation_toy_{name}": own for name, own in files.items()}), [SOURCE], rule)
 
 
 def test_the_interval_is_students_worked_out_by_hand():
@@ -70,18 +81,18 @@ def test_power_is_half_the_interval_that_decides():
     lone = judge(beats, x=rows(a=[51, 52, 53], b=[50, 50, 50])).telling
     assert lone.word == INCONCLUSIVE and lone.tells == pytest.approx(4.302653 / math.sqrt(3), abs=1e-5)
     assert lone.power == "2.48"
-    source = Source("ablation_toy_", (Pair("a", "b"), Pair("a", "c")))
+    source = RowSource("ablation_toy_", (CellPair("a", "b"), CellPair("a", "c")))
     made = rows(a=[31, 32, 33], b=[50, 50, 50], c=[32, 32, 32])
-    two = compare(Results({"ablation_toy_x": made}), [source], beats)
+    two = judge_miou(Results({"ablation_toy_x": made}), [source], beats)
     assert two.telling.what == "a - b" and two.telling.tells == pytest.approx(6.205347 / math.sqrt(3), abs=1e-5)
     assert judge(beats, x=rows(a=[52, 52], b=[50, 50])).telling.power == ""
 
 
 def test_the_interval_of_one_of_several_comparisons_is_wider():
     # t(0.9875, 2) = 6.205347
-    found = paired({0: 1.0, 1: 2.0, 2: 3.0}, dict.fromkeys(range(3), 0.0))
-    assert widened(found, 1) == pytest.approx(found.interval)
-    assert widened(found, 2)[1] == pytest.approx(2 + 6.205347 / math.sqrt(3), abs=1e-5)
+    found = compare_paired({0: 1.0, 1: 2.0, 2: 3.0}, dict.fromkeys(range(3), 0.0))
+    assert widen_interval(found, 1) == pytest.approx(found.interval)
+    assert widen_interval(found, 2)[1] == pytest.approx(2 + 6.205347 / math.sqrt(3), abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -92,13 +103,13 @@ def test_the_interval_of_one_of_several_comparisons_is_wider():
         (beats, [50.1, 50.0, 49.9], NOT_CONFIRMED),  # a gain of half a point is ruled out
         (beats, [58.0, 44.0, 52.0], INCONCLUSIVE),
         (beats, [52.0, 52.1], INCONCLUSIVE),  # two seeds
-        (at_least, [50.1, 50.0, 49.9], CONFIRMED),
-        (at_least, [48.0, 48.1, 47.9], NOT_CONFIRMED),
-        (at_least, [58.0, 44.0, 52.0], INCONCLUSIVE),
-        (level, [50.1, 50.0, 49.9], CONFIRMED),
-        (level, [52.0, 52.1, 51.9], NOT_CONFIRMED),
-        (level, [48.0, 48.1, 47.9], NOT_CONFIRMED),
-        (level, [58.0, 44.0, 52.0], INCONCLUSIVE),
+        (is_at_least, [50.1, 50.0, 49.9], CONFIRMED),
+        (is_at_least, [48.0, 48.1, 47.9], NOT_CONFIRMED),
+        (is_at_least, [58.0, 44.0, 52.0], INCONCLUSIVE),
+        (is_level, [50.1, 50.0, 49.9], CONFIRMED),
+        (is_level, [52.0, 52.1, 51.9], NOT_CONFIRMED),
+        (is_level, [48.0, 48.1, 47.9], NOT_CONFIRMED),
+        (is_level, [58.0, 44.0, 52.0], INCONCLUSIVE),
     ],
 )
 def test_words(rule, scores, word):
@@ -108,14 +119,14 @@ def test_words(rule, scores, word):
 @pytest.mark.parametrize(
     ("rule", "scores", "word"),
     [
-        (beating(0.2), [50.2, 50.1, 50.0], INCONCLUSIVE),  # 0.1 +- 0.25 holds 0.2, and ends below half a point
+        (beats_paper_gain(0.2), [50.2, 50.1, 50.0], INCONCLUSIVE),  # 0.1 +- 0.25 holds 0.2, and ends below half a point
         (beats, [50.2, 50.1, 50.0], NOT_CONFIRMED),
-        (beating(0.2), [49.8, 49.7, 49.6], NOT_CONFIRMED),
-        (beating(2.0), [50.2, 50.1, 50.0], NOT_CONFIRMED),  # more is not asked for than what matters
-        (keeping(-0.2), [49.3, 49.5, 49.7], INCONCLUSIVE),  # -0.5 +- 0.5 holds -0.2
-        (at_least, [49.3, 49.4, 49.5], NOT_CONFIRMED),
-        (keeping(-0.2), [49.3, 49.4, 49.5], NOT_CONFIRMED),
-        (keeping(0.3), [49.3, 49.4, 49.5], NOT_CONFIRMED),
+        (beats_paper_gain(0.2), [49.8, 49.7, 49.6], NOT_CONFIRMED),
+        (beats_paper_gain(2.0), [50.2, 50.1, 50.0], NOT_CONFIRMED),  # more is not asked for than what matters
+        (keeps_paper_difference(-0.2), [49.3, 49.5, 49.7], INCONCLUSIVE),  # -0.5 +- 0.5 holds -0.2
+        (is_at_least, [49.3, 49.4, 49.5], NOT_CONFIRMED),
+        (keeps_paper_difference(-0.2), [49.3, 49.4, 49.5], NOT_CONFIRMED),
+        (keeps_paper_difference(0.3), [49.3, 49.4, 49.5], NOT_CONFIRMED),
     ],
 )
 def test_an_effect_of_the_paper_refutes_nothing(rule, scores, word):
@@ -187,10 +198,10 @@ def test_a_grid_and_a_comparison_of_contexts_are_one_evidence():
     grid = [row | {"settings": ["steps=9", "model.pretrained=x"], "overrides": ["keep=last"]} for row in made]
     told = ["model.pretrained=x", "steps=9", "eval_every=9", "model.context=a"]
     compared = [row | {"context": row["cell"], "overrides": told} for row in made]
-    sources = [SOURCE, Source("segmentation_", SOURCE.pairs, "context")]
-    assert len(compare(Results({"ablation_toy_x": grid, "segmentation_x": compared}), sources, beats).trials) == 1
+    sources = [SOURCE, RowSource("segmentation_", SOURCE.pairs, "context")]
+    assert len(judge_miou(Results({"ablation_toy_x": grid, "segmentation_x": compared}), sources, beats).trials) == 1
     other = [row | {"overrides": ["optim.lr=1", *told]} for row in compared]
-    found = compare(Results({"ablation_toy_x": grid, "segmentation_x": other}), sources, beats)
+    found = judge_miou(Results({"ablation_toy_x": grid, "segmentation_x": other}), sources, beats)
     assert [trial.where.partition(", ")[0] for trial in found.trials] == [
         "voc-animals (model.pretrained=x)",
         "voc-animals (model.pretrained=x optim.lr=1)",
@@ -214,8 +225,8 @@ def test_parameters_stand_beside_scores_where_they_differ():
 def test_of_many_networks_only_those_of_another_size_are_named():
     made = rows(**{cell: [50] * 3 for cell in "abcdef"})
     sized = [row | {"parameters": 1_000_000 + 500_000 * (row["cell"] == "f")} for row in made]
-    pairs = tuple(Pair("a", cell) for cell in "bcdef")
-    found = compare(Results({"ablation_toy_x": sized}), [Source("ablation_toy_", pairs)], beats)
+    pairs = tuple(CellPair("a", cell) for cell in "bcdef")
+    found = judge_miou(Results({"ablation_toy_x": sized}), [RowSource("ablation_toy_", pairs)], beats)
     assert "parameters: f 1.50M, the others 1.00M" in found.here
 
 
@@ -235,13 +246,13 @@ def test_the_ratio_of_paired_spreads_by_hand():
 
 
 def test_all_comparisons_of_a_claim_must_hold():
-    source = Source("ablation_toy_", (Pair("a", "b"), Pair("a", "c")))
+    source = RowSource("ablation_toy_", (CellPair("a", "b"), CellPair("a", "c")))
     fine = rows(a=[52.0, 52.1, 51.9], b=[50] * 3, c=[50] * 3)
-    assert compare(Results({"ablation_toy_x": fine}), [source], beats).word == CONFIRMED
-    half = compare(Results({"ablation_toy_x": fine[:6]}), [source], beats)
+    assert judge_miou(Results({"ablation_toy_x": fine}), [source], beats).word == CONFIRMED
+    half = judge_miou(Results({"ablation_toy_x": fine[:6]}), [source], beats)
     assert half.word == INCONCLUSIVE and "not run: a - c" in half.here
     worse = rows(a=[52.0, 52.1, 51.9], b=[50] * 3, c=[54] * 3)
-    refuted = compare(Results({"ablation_toy_x": worse}), [source], beats)
+    refuted = judge_miou(Results({"ablation_toy_x": worse}), [source], beats)
     assert refuted.word == NOT_CONFIRMED and refuted.telling.what == "a - c"
 
 
@@ -249,7 +260,7 @@ def test_ratios_by_hand():
     # 2, 2 and 2: no spread; 1, 2 and 4: mean 2, but its interval holds 1
     def found(ours):
         made = [row | {"peak_mb": 100 * row["miou"]} for row in rows(a=ours, b=[10, 10, 10])]
-        return ratios(Results({"ablation_toy_x": made}), [SOURCE], field="peak_mb", device="cuda")
+        return judge_ratios(Results({"ablation_toy_x": made}), [SOURCE], field="peak_mb", device="cuda")
 
     sure, loose = found([20, 20, 20]), found([10, 20, 40])
     assert sure.word == CONFIRMED and sure.telling.interval == pytest.approx((2, 2))
@@ -261,4 +272,4 @@ def test_ratios_by_hand():
 
 def test_the_finding_shown_speaks_least_for_the_claim():
     cheap = [Finding("x", 0.4, None, 1, CONFIRMED, against=True), Finding("y", 1.0, None, 1, CONFIRMED, against=True)]
-    assert combined([Trial("here", tuple(cheap))]).telling.what == "y"
+    assert combine_trials([Trial("here", tuple(cheap))]).telling.what == "y"

@@ -9,37 +9,36 @@ import pytest
 from claim_rows import two_sets
 
 from hamburger_lab.claims import CLAIMS, Results
-from hamburger_lab.claims.base import NOT_RUN, WORDS
-from hamburger_lab.claims.page import page, telling
+from hamburger_lab.claims.base import NOT_RUN, VERDICT_WORDS
+from hamburger_lab.claims.page import PLACES as IN_PAPER
+from hamburger_lab.claims.page import SIGNS, caution_note, claims_page, select_drawn
 from hamburger_lab.claims.registry import FAMILIES
-from hamburger_lab.claims.summary import PLACES as IN_PAPER
-from hamburger_lab.claims.summary import SIGNS, caution
-from hamburger_lab.claims.tables import as_rows, judged, markdown, shared, sheets
+from hamburger_lab.claims.tables import as_rows, claims_markdown, judge_all, result_tables, shared_trainings
 
 
 def test_power_stands_beside_each_verdict_over_seeds(committed, text):
-    rows = as_rows(judged(committed))
+    rows = as_rows(judge_all(committed))
     assert all((row["could_tell"] is not None) == (row["ci"] is not None) for row in rows if row["unit"] == "points")
     row = next(row for row in rows if row["id"] == "gradient-cd")
     assert row["could_tell"] == pytest.approx((row["ci"][1] - row["ci"][0]) / 2, rel=1e-2)
-    assert "could tell" in markdown(committed) and "could tell" in text
+    assert "could tell" in claims_markdown(committed) and "could tell" in text
 
 
 def test_verdicts_on_the_same_runs_are_told(committed, text):
-    found = shared(judged(committed))
+    found = shared_trainings(judge_all(committed))
     label = next(name for name in found if name.startswith("nmf of voc-animals, 400"))
     cells, claims = found[label]
     assert {"whole", "nmf-one-step", "nmf-random"} <= set(cells)
     assert {"gradient-nmf", "parts-upper", "init-random"} <= set(claims)
     article = text.partition('<article id="parts-upper">')[2].partition("</article>")[0]
     assert f"{label}, as in" in article and 'href="#gradient-nmf"' in article
-    assert "Verdicts that rest on the same trainings" in markdown(committed)
+    assert "Verdicts that rest on the same trainings" in claims_markdown(committed)
 
 
 def test_a_figure_without_room_draws_the_least_of_every_ham(committed, text):
-    verdict = next(verdict for claim, verdict in judged(committed) if claim.id == "steps-same")
+    verdict = next(verdict for claim, verdict in judge_all(committed) if claim.id == "steps-same")
     every = [("here", finding) for finding in verdict.trials[0].findings]
-    drawn = telling(every)
+    drawn = select_drawn(every)
     assert len(every) == 36 and len(drawn) == 24
     for ham in ("nmf", "vq", "cd"):
         own = sorted((f for _, f in every if f.what.startswith(ham)), key=lambda f: f.support)
@@ -51,7 +50,7 @@ def test_a_figure_without_room_draws_the_least_of_every_ham(committed, text):
 
 
 def test_figures_draw_the_interval_that_decides(committed, text):
-    found = {claim.id: verdict for claim, verdict in judged(committed)}
+    found = {claim.id: verdict for claim, verdict in judge_all(committed)}
     worst = found["gradient-more-terms-code"].telling
     assert worst.wide[0] < worst.interval[0] and worst.wide[1] > worst.interval[1]
     assert worst.tells == pytest.approx((worst.wide[1] - worst.wide[0]) / 2)  # it refutes
@@ -100,24 +99,26 @@ def test_the_page_needs_nothing_else(committed, text):
     assert "width=device-width" in text
     assert all(link.startswith("#") and link[1:] in seen.ids for link in seen.links)
     assert {claim.id for claim in CLAIMS} <= set(seen.ids)
-    assert text.count("<svg") >= sum(bool(verdict.trials) for _, verdict in judged(committed))
+    assert text.count("<svg") >= sum(bool(verdict.trials) for _, verdict in judge_all(committed))
 
 
 def test_the_page_begins_with_what_was_not_tested(committed, text):
     head = text.partition("<nav")[0]
     assert "some hundred photographs" in head and "rest on generated scenes alone" not in head
-    scenes = judged(Results({name: rows for name, rows in committed.files.items() if "patchwork" in name}))
+    scenes = judge_all(Results({name: rows for name, rows in committed.files.items() if "patchwork" in name}))
     weak = sum(verdict.generated for _, verdict in scenes)
-    said = caution(scenes)
+    said = caution_note(scenes)
     assert weak and f"{weak} of these verdicts rest on generated scenes alone" in said and "weak test" in said
     assert 'href="#propositions-1"' in said  # its study is not there
-    for claim, verdict in judged(committed):
+    for claim, verdict in judge_all(committed):
         assert (f'href="#{claim.id}"' in head) == (verdict.word == NOT_RUN)
 
 
 def test_figures_show_what_an_effect_is_held_against(committed, text):
     """A cosine of 0.3 beside no limit says nothing."""
-    limits = {claim.id: {f.limit for t in verdict.trials for f in t.findings} for claim, verdict in judged(committed)}
+    limits = {
+        claim.id: {f.limit for t in verdict.trials for f in t.findings} for claim, verdict in judge_all(committed)
+    }
     assert all(None not in found for found in limits.values())
     assert limits["angles-input"] == {0.5}
     assert limits["cost-time"] == limits["propositions-1"] == limits["inside-attention-rank"] == {1.0}
@@ -134,14 +135,14 @@ def test_figures_show_what_an_effect_is_held_against(committed, text):
 
 
 def test_photographs_stand_before_generated_scenes():
-    (sheet,) = sheets(two_sets("parts", ("whole", "without-ham")), "parts")
+    (sheet,) = result_tables(two_sets("parts", ("whole", "without-ham")), "parts")
     assert sheet.header == ["cell", "the paper, Table 2", "voc-animals, 9 steps, H200", "patchwork, 9 steps, CPU"]
-    (sheet,) = sheets(two_sets("dictionary", ("nmf", "nmf-drawn1")), "dictionary")
+    (sheet,) = result_tables(two_sets("dictionary", ("nmf", "nmf-drawn1")), "dictionary")
     assert sheet.header[1].startswith("voc-animals")  # no column for a paper that has no table of it
 
 
 def test_sizes_in_heads_of_two_widths_are_no_lines_of_one_table():
-    found = sheets(
+    found = result_tables(
         two_sets("latent", ("d64-r8", "d8-r1"), here=lambda cell: {"d64-r8": "d512-r64"}.get(cell, "d64-r8")), "latent"
     )
     assert [[line[0] for line in sheet.lines] for sheet in found] == [["d512-r64", "d64-r8"], ["d64-r8", "d8-r1"]]
@@ -149,7 +150,7 @@ def test_sizes_in_heads_of_two_widths_are_no_lines_of_one_table():
 
 
 def test_sweeps_of_training_and_evaluation_are_lines_and_columns():
-    first, second = sheets(two_sets("steps", ("nmf-k6", "nmf-k6-at50", "nmf-k8")), "steps")
+    first, second = result_tables(two_sets("steps", ("nmf-k6", "nmf-k6-at50", "nmf-k8")), "steps")
     assert first.header == ["trained with", "K = 6", "K = 8", "K = 50", "seeds"]
     assert first.lines == [
         ["nmf, K = 6", "50.0 ± 0.0", "", "50.0 ± 0.0", "3"],
@@ -160,7 +161,7 @@ def test_sweeps_of_training_and_evaluation_are_lines_and_columns():
 
 def test_the_page_begins_with_a_mark_for_every_claim(committed, text):
     head = text.partition('id="summary"')[0]
-    for claim, verdict in judged(committed):
+    for claim, verdict in judge_all(committed):
         link = re.search(
             rf'<a class="mark([^"]*)" href="#{claim.id}" title="([^"]*)" aria-label="([^"]*)">(.)</a>', head
         )
@@ -174,17 +175,19 @@ def test_the_page_begins_with_a_mark_for_every_claim(committed, text):
 
 def test_what_decides_nothing_says_so_beside_its_word():
     results = two_sets("parts", ("whole", "without-ham"))
-    article = page(results).partition('<article id="parts-ham">')[2].partition("</article>")[0]
+    article = claims_page(results).partition('<article id="parts-ham">')[2].partition("</article>")[0]
     photographs, scenes = (line for line in article.split("<tr>") if "9 steps" in line)
     assert "decides nothing" in scenes and "decides nothing" not in photographs
     alone = Results({name: rows for name, rows in results.files.items() if "patchwork" in name})
-    assert "decides nothing" not in page(alone).partition('<article id="parts-ham">')[2].partition("</article>")[0]
+    assert (
+        "decides nothing" not in claims_page(alone).partition('<article id="parts-ham">')[2].partition("</article>")[0]
+    )
 
 
 def test_figures_tell_runs_of_one_recipe_apart():
     results = two_sets("parts", ("whole", "without-ham"))
     longer = [row | {"steps": 99} for row in results.files["ablation_parts_voc-animals_x"]]
-    text = page(Results(results.files | {"ablation_parts_voc-animals_y": longer}))
+    text = claims_page(Results(results.files | {"ablation_parts_voc-animals_y": longer}))
     drawn = text.partition('data-figure="parts-ham"')[2].partition("</svg>")[0]
     assert "voc-animals, 9 steps" in drawn and "voc-animals, 99 steps" in drawn
 
@@ -204,5 +207,5 @@ def test_small_words_are_read_by_people_who_see_little(text, scheme):
         for below in ("page", "card"):
             dark, light = sorted((luminance(colours[name]), luminance(colours[below])))
             assert (light + 0.05) / (dark + 0.05) >= 4.5, (name, below)
-    for word in WORDS:
+    for word in VERDICT_WORDS:
         assert re.search(rf"\.{word.replace(' ', '-')}\b[^{{]*\{{ --tone: var\(--(yes|no|open)\)", text)

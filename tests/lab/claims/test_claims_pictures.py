@@ -15,7 +15,7 @@ import hamburger as hb
 from hamburger.cli.app import app
 from hamburger.errors import OptionError
 from hamburger.segmentation.weights import Info, save_weights
-from hamburger_lab.claims.pictures import channels, make, shown
+from hamburger_lab.claims.feature_maps import channel_entries, feature_maps_html, make_feature_maps
 
 OPTIONS = {"size": 16, "length": 4}
 
@@ -35,7 +35,7 @@ def opened(uri):
 
 def test_channels_stand_evenly_in_the_order_of_their_energy():
     before = torch.arange(11.0)[:, None, None].expand(11, 3, 4)
-    found = channels(before, 2 * before)
+    found = channel_entries(before, 2 * before)
     assert [one["place"] for one in found] == [1, 3, 5, 7, 9, 11]
     assert [one["sizes"] for one in found] == [[x, 2 * x] for x in (10, 8, 6, 4, 2, 0)]
     assert opened(found[0]["maps"]).size == (4 + 1 + 4, 3)
@@ -52,7 +52,7 @@ def test_the_command_writes_what_the_page_shows(tmp_path):
     assert shares == sorted(shares, reverse=True) and sum(shares) <= 1 + 1e-6
     assert opened(study["entries"][0]["pixels"]).size == (16, 16)
     assert str(tmp_path) not in target.read_text()
-    text = shown(study)
+    text = feature_maps_html(study)
     assert text.count("<img") == 4 * 7 + 2 * 6
 
 
@@ -61,4 +61,4 @@ def test_a_network_without_a_context_is_refused(tmp_path):
     net = hb.create_model("pspnet", backbone="tiny", output_stride=4, num_classes=3)
     save_weights(run / "best.safetensors", net, Info(classes=tuple("abc"), extra={"data": "patchwork"}))
     with pytest.raises(OptionError, match="has no context to look at"):
-        make([run])
+        make_feature_maps([run])

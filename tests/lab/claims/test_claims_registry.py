@@ -9,13 +9,21 @@ from pathlib import Path
 import pytest
 from claim_rows import gradient_rows, two_sets
 
-from hamburger.inspect.network import COUNTS
+from hamburger.inspect.context_statistics import COUNTS
 from hamburger.tasks.recipes import find_recipe
 from hamburger_lab.ablations.grids import ablations
 from hamburger_lab.claims import CLAIMS, Results
-from hamburger_lab.claims.base import CONFIRMED, INCONCLUSIVE, NOT_CONFIRMED, NOT_RUN, WORDS
+from hamburger_lab.claims.base import CONFIRMED, INCONCLUSIVE, NOT_CONFIRMED, NOT_RUN, VERDICT_WORDS
 from hamburger_lab.claims.registry import FAMILIES
-from hamburger_lab.claims.tables import PRINTED, as_json, as_rows, commands, judged, markdown, shared
+from hamburger_lab.claims.tables import (
+    PRINTED,
+    as_json,
+    as_rows,
+    claims_markdown,
+    judge_all,
+    missing_commands,
+    shared_trainings,
+)
 
 ROOT = Path(__file__).parents[3]
 FIELDS = {"id", "statement", "paper", "here", "effect", "ci", "n_seeds", "verdict"}
@@ -84,11 +92,11 @@ def test_the_papers_tables_speak_of_cells_that_exist():
 
 
 def test_committed_verdicts_are_those_of_the_committed_rows(committed):
-    assert as_json(judged(committed)) == (ROOT / "results" / "claims.json").read_text(), "run `make docs`"
+    assert as_json(judge_all(committed)) == (ROOT / "results" / "claims.json").read_text(), "run `make docs`"
     rows = json.loads((ROOT / "results" / "claims.json").read_text())
     for row in rows:
         assert not FIELDS - set(row)
-        assert row["verdict"] in WORDS
+        assert row["verdict"] in VERDICT_WORDS
         assert (row["effect"] is None) == (row["n_seeds"] == 0) == (row["verdict"] == NOT_RUN)
 
 
@@ -170,7 +178,7 @@ def test_a_ratio_next_to_one_and_a_part_of_a_channel_count_for_nothing():
 
 def test_without_ablations_on_photographs_verdicts_rest_on_generated_scenes(committed):
     kept = {name: rows for name, rows in committed.files.items() if not name.startswith("ablation_") or "cpu" in name}
-    found = shared(judged(Results(kept, committed.studies)))
+    found = shared_trainings(judge_all(Results(kept, committed.studies)))
     cells, claims = found["nmf of patchwork, 400 steps"]
     assert {"whole", "nmf-one-step", "nmf-random", "d64-r8", "nmf-k6", "nmf"} <= set(cells)
     assert {"gradient-nmf", "parts-upper", "init-random", "latent-eightfold", "steps-six"} <= set(claims)
@@ -179,9 +187,9 @@ def test_without_ablations_on_photographs_verdicts_rest_on_generated_scenes(comm
 
 
 def test_markdown_and_commands(committed):
-    text = markdown(committed)
+    text = claims_markdown(committed)
     assert all(claim.statement in text for claim in CLAIMS)
-    empty = commands(Results({}))
+    empty = missing_commands(Results({}))
     assert all(claim.command in empty for claim in CLAIMS)
 
 
@@ -206,9 +214,9 @@ def everything():
 
 def test_verdicts_on_all_that_can_be_run():
     results = everything()
-    written = markdown(results)
+    written = claims_markdown(results)
     assert "of D C" in written and "X: truncated:1" in written and "peak MiB" in written
-    words = {row["id"]: row["verdict"] for row in as_rows(judged(results))}
+    words = {row["id"]: row["verdict"] for row in as_rows(judge_all(results))}
     assert NOT_RUN not in {word for name, word in words.items() if not name.startswith(("cost", "propositions"))}
 
 
@@ -295,9 +303,8 @@ def test_the_ham_must_be_the_part_that_costs_most():
 def test_the_rows_of_table_1_tell_which_ham_is_best():
     """They are the trainings of the three hams among the contexts, under other names: one evidence, once."""
     claim = next(claim for claim in CLAIMS if claim.id == "accuracy-nmf")
-    (ours,) = (
-        two_sets("gradient", ("nmf-one-step", "vq-one-step", "cd-one-step")).beginning("ablation_gradient_voc").values()
-    )
+    results = two_sets("gradient", ("nmf-one-step", "vq-one-step", "cd-one-step"))
+    (ours,) = results.with_prefix("ablation_gradient_voc").values()
     verdict = claim.judge(Results({"ablation_gradient_x": ours}))
     assert verdict.word == CONFIRMED
     assert [finding.what for finding in verdict.trials[0].findings] == [

@@ -68,7 +68,7 @@ def test_several_ways_to_solve_have_a_file_each(tmp_path):
     for words, said in (
         (["--steps", "1,9", "--json", str(tmp_path / "one.json")], "put {} where they differ"),
         (["--steps", "1,9", "--draws", "1,2"], "not both"),
-        (["--steps", "1,9", "--inside", "1"], "one way to solve"),
+        (["--steps", "1,9", "--inside", "1"], "takes a single evaluation"),
         (["--steps", "six"], "whole numbers"),
     ):
         assert said in str(CliRunner().invoke(app, ["eval", str(weights), *words]).exception)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hamburger_lab.pages import classification
-from hamburger_lab.pages.comparison import each_seed, mean_of, ranked, scores_of
+from hamburger_lab.pages.comparison import format_field_mean, format_seeds, ranked_cells, scores_by_context
 
 SCORES = {"none": {0: 70.0, 1: 71.5, 2: 69.0, 3: 72.0}, "nmf": {0: 72.0, 1: 72.5, 2: 72.0, 4: 10.0}, "sa": {7: 71.0}}
 
@@ -20,7 +20,7 @@ def row(context, seed, score, **more):
 
 def test_means_spreads_and_paired_intervals():
     stats = pytest.importorskip("scipy.stats")
-    cells = ranked(SCORES, 2)
+    cells = ranked_cells(SCORES, 2)
     assert list(cells) == ["sa", "none", "nmf"]  # the highest mean first
     assert cells["none"] == ["70.62", f"{np.std([70, 71.5, 69, 72], ddof=1):.2f}", "", ""]
     shared = np.array([2.0, 1.0, 3.0])  # seeds 0, 1, 2
@@ -30,22 +30,25 @@ def test_means_spreads_and_paired_intervals():
 
 
 def test_the_lowest_first_where_lower_is_better_and_nothing_without_a_reference():
-    assert list(ranked(SCORES, 1, lower_is_better=True)) == ["nmf", "none", "sa"]
-    assert ranked({"nmf": SCORES["nmf"]}, 1)["nmf"][2:] == ["", ""]
-    assert ranked({"baseline": {0: 1.0}, "nmf": {0: 2.0}}, 1)["nmf"][2] == "+1.0"
-    assert ranked({"none": {0: 1.0}, "nmf": {0: 0.999}}, 1)["nmf"][2] == "+0.0"  # and not -0.0
+    assert list(ranked_cells(SCORES, 1, lower_is_better=True)) == ["nmf", "none", "sa"]
+    assert ranked_cells({"nmf": SCORES["nmf"]}, 1)["nmf"][2:] == ["", ""]
+    assert ranked_cells({"baseline": {0: 1.0}, "nmf": {0: 2.0}}, 1)["nmf"][2] == "+1.0"
+    assert ranked_cells({"none": {0: 1.0}, "nmf": {0: 0.999}}, 1)["nmf"][2] == "+0.0"  # and not -0.0
 
 
 def test_seeds_in_order_and_means_of_those_that_have_it():
-    assert each_seed({2: 1.0, 0: 3.0}, 1) == "3.0, 1.0"
-    assert scores_of([{"context": None, "seed": 3, "x": 2}], lambda row: row["x"]) == {"none": {3: 2}}
-    assert (mean_of([{"a": 1.0}, {"a": None}, {"a": 2.0}], "a", ".2f"), mean_of([{}], "a", ".2f")) == ("1.50", "")
+    assert format_seeds({2: 1.0, 0: 3.0}, 1) == "3.0, 1.0"
+    assert scores_by_context([{"context": None, "seed": 3, "x": 2}], lambda row: row["x"]) == {"none": {3: 2}}
+    assert (
+        format_field_mean([{"a": 1.0}, {"a": None}, {"a": 2.0}], "a", ".2f"),
+        format_field_mean([{}], "a", ".2f"),
+    ) == ("1.50", "")
 
 
 def test_the_page_of_classes():
     rows = [row("none", seed, 0.7 + seed / 100) for seed in range(3)]
     rows += [row("nmf", seed, 0.72 + seed / 100, images_per_s=80.0, peak_mb=2400.0) for seed in range(3)]
-    page = classification.compared(rows)
+    page = classification.classification_table(rows)
     assert "| nmf | 73.00 | 1.00 | +2.00 | +2.00 ... +2.00 | 80 | 2,400 |" in page
     assert page.index("| nmf |") < page.index("| none |") and "1,000 images" in page and "seeds 0, 1, 2" in page
-    assert classification.compared([]) == "No rows yet."
+    assert classification.classification_table([]) == "No rows yet."

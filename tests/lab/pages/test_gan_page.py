@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hamburger_lab.pages.generation import distances, speed
+from hamburger_lab.pages.generation import gan_distance_table, gan_speed_table
 
 ROW = {
     **{"recipe": "cifar10", "name": "frechet[e@224]", "extractor": "e@224 r sha256:0", "kid": 0.002, "precision": 0.5},
@@ -31,7 +31,7 @@ def rows():
 
 
 def test_contexts_are_compared_seed_by_seed():
-    text = distances(rows())
+    text = gan_distance_table(rows())
     lines = text.splitlines()
     assert "frechet[e@224]" in lines[0] and "FID" not in text
     assert lines[2].startswith("| hamgan | 18.50 |") and "-2.50" in lines[2] and "18.00, 19.00" in lines[2]
@@ -43,17 +43,17 @@ def test_a_step_is_the_median_over_the_seeds():
     """One that was resumed when the others had ended has another time, and nothing in its row says so."""
     found = [{**ROW, "context": "none", "seed": seed, "frechet": 20.0 + seed} for seed in range(3)]
     found[1]["seconds_per_step"] = 0.001
-    text = distances(found)
+    text = gan_distance_table(found)
     assert "| 10.0 | 1,234 |" in text and "Times are medians over the seeds" in text
     found[2]["seconds_per_step"] = None  # too short to have one
-    assert "| 5.5 | 1,234 |" in distances(found)
+    assert "| 5.5 | 1,234 |" in gan_distance_table(found)
 
 
 def test_numbers_of_different_measures_never_meet():
     mixed = rows()
     mixed[1]["extractor"] = "other@224"
     with pytest.raises(ValueError, match="differ in extractor"):
-        distances(mixed)
+        gan_distance_table(mixed)
 
 
 def test_speed_is_over_ylg():
@@ -61,6 +61,6 @@ def test_speed_is_over_ylg():
     row |= {"generator_ms": 1.0, "discriminator_ms": 2.0, "module_of_ylg": 0.4, "peak_mb": 900.0, "resolution": 128}
     row |= {"batch": 64, "dtype": "bfloat16", "backend": "auto", "repeats": 20, "commit": "abc"}
     row |= {"hardware": "NVIDIA H200", "torch": "2.11"}
-    assert "`over ylg` is the median of each round's ratio" in speed([row])
-    assert "a step 0.85 of YLG's, what it adds 0.28" in speed([row])  # 15 % less, and 3.6 times less
-    assert "| hamgan | 100.00 | 0.90 | 5.00 | 0.50 | 1.00 | 2.00 | 0.40 | 900 |" in speed([row])
+    assert "`over ylg` is the median of each round's ratio" in gan_speed_table([row])
+    assert "a step 0.85 of YLG's, what it adds 0.28" in gan_speed_table([row])  # 15 % less, and 3.6 times less
+    assert "| hamgan | 100.00 | 0.90 | 5.00 | 0.50 | 1.00 | 2.00 | 0.40 | 900 |" in gan_speed_table([row])

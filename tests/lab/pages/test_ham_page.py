@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hamburger_lab.pages import ham as ham_page
+from hamburger_lab.pages import hams as ham_page
 from hamburger_lab.pages import table3
 
 
@@ -13,7 +13,9 @@ def ham(backend, n, ms, fraction):
 
 
 def test_a_row_for_each_backend_and_a_gap_where_nothing_was_measured():
-    text = ham_page.floors([ham("plain", 1024, 0.9, 0.01), ham("fused", 1024, 0.1, 0.2), ham("fused", 4096, 0.3, 0.25)])
+    text = ham_page.roofline_table(
+        [ham("plain", 1024, 0.9, 0.01), ham("fused", 1024, 0.1, 0.2), ham("fused", 4096, 0.3, 0.25)]
+    )
     assert "| nmf | infer | plain | 0.900 (0.01) |  |" in text
     assert "| nmf | infer | fused | 0.100 (0.20) | 0.300 (0.25) |" in text
     assert "762 TFLOP/s and copies at 4199 GB/s" in text

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from hamburger.files import read_json_lines
 from hamburger_lab.pages import segmentation
-from hamburger_lab.pages.documents import lines_of
 
 RESULTS = Path(__file__).parents[3] / "results"
 FILES = sorted(RESULTS.glob("segmentation_*.jsonl"))
@@ -30,20 +30,20 @@ def test_classes_are_compared_seed_by_seed_in_the_order_of_the_rows():
         row("baseline", 1, sky=0.7, pole=0.0),
         row("vq", 1, sky=0.6, pole=0.0),  # nmf has no second seed: its pair is the first alone
     ]
-    page = segmentation.classes(rows)
+    page = segmentation.class_table(rows)
     assert cells(page, "class") == ["class", "baseline", "vq", "nmf"]
     assert cells(page, "sky") == ["sky", "80.0 (14.1)", "-10.0", "+5.0"]
     assert cells(page, "pole") == ["pole", "0.0 (0.0)", "+0.0", "+0.0"]  # and not -0.0
 
 
 def test_one_seed_has_no_spread():
-    page = segmentation.classes([row("baseline", 0, sky=0.5), row("cd", 0, sky=0.25)])
+    page = segmentation.class_table([row("baseline", 0, sky=0.5), row("cd", 0, sky=0.25)])
     assert cells(page, "sky") == ["sky", "50.0", "-25.0"]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_committed_rows_are_a_whole_grid_without_paths(path):
-    rows = lines_of(path)
+    rows = read_json_lines(path, "test")
     contexts = list(dict.fromkeys(row["context"] for row in rows))
     seeds = sorted({row["seed"] for row in rows})
     assert [(row["context"], row["seed"]) for row in rows] == [(name, seed) for seed in seeds for name in contexts]

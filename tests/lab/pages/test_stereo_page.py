@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hamburger_lab.pages.stereo import compared, real
+from hamburger_lab.pages.stereo import real_pairs_table, stereo_table
 
 ABOUT = {"recipe": "planes", "steps": 5, "batch": 2, "precision": "32", "protocol": "full size", "images": 3}
 ABOUT |= {"hardware": "here", "torch": "2", "commit": "c", "images_per_s": 10.0, "peak_mb": 1024.0, "epe_seen": 0.5}
@@ -16,11 +16,11 @@ def test_the_best_comes_first_with_its_difference_by_seed():
         for seed in range(3)
         for context, epe in RUNS
     ]
-    table = compared(rows).splitlines()
+    table = stereo_table(rows).splitlines()
     assert [line.split(" | ")[0] for line in table[2:4]] == ["| nmf", "| none"]
     assert table[2] == "| nmf | 1.600 | 0.100 | -0.500 | -0.500 ... -0.500 | 50.0 | 25.0 | 0.750 | 0.500 | 10 | 1,024 |"
     assert table[3].startswith("| none | 2.100 | 0.100 |  |  |")
-    assert "seeds 0, 1, 2" in table[-1] and compared([]) == "No rows yet."
+    assert "seeds 0, 1, 2" in table[-1] and stereo_table([]) == "No rows yet."
 
 
 def test_real_pairs_by_name():
@@ -29,11 +29,11 @@ def test_real_pairs_by_name():
         | {"per_pair": {"aloe": epe + 1, "cones": epe - 1}, "options": {"shrink": 2}, "shrink": 2}
         for context, epe in RUNS
     ]
-    table = real(rows).splitlines()
+    table = real_pairs_table(rows).splitlines()
     further = "EPE mean over pairs, px | EPE seen by both, px"
     assert table[0] == f"| context | aloe, px | cones, px | all pixels, px | {further} | > 3 px, % | seeds |"
     assert table[2] == "| nmf | 2.50 | 0.50 | 1.50 | 0.75 | 0.50 | 10.0 | 1 |" and "shrink=2" in table[-1]
-    assert real([]) == "No rows yet."
+    assert real_pairs_table([]) == "No rows yet."
 
 
 def test_errors_of_two_sizes_are_not_one_mean():
@@ -41,7 +41,7 @@ def test_errors_of_two_sizes_are_not_one_mean():
     whole = {**row, "epe": 4.0, "per_pair": {"aloe": 4.0}, "shrink": 1}
     small = {**row, "epe": 1.0, "per_pair": {"aloe": 1.0}, "shrink": 4, "options": {"shrink": 4}}
     small |= {"protocol": "at 1/4 of the size, in pixels of that size"}
-    lines = real([small, whole]).splitlines()
+    lines = real_pairs_table([small, whole]).splitlines()
     assert [line for line in lines if line.startswith("| nmf")] == [
         "| nmf | 4.00 | 4.00 | 0.75 | 0.50 | 10.0 | 1 |",
         "| nmf | 1.00 | 1.00 | 0.75 | 0.50 | 10.0 | 1 |",
@@ -52,5 +52,5 @@ def test_errors_of_two_sizes_are_not_one_mean():
 def test_a_mean_over_some_of_the_pairs_says_so():
     row = {**ABOUT, "context": "nmf", "seed": 0, "epe": 1.0, "over_1": 0.5, "over_3": 0.1, "images_seen": 2}
     row |= {"data": "middlebury", "per_pair": {"aloe": 1.0}, "shrink": 1}
-    for table in compared([row]), real([row]):
+    for table in stereo_table([row]), real_pairs_table([row]):
         assert "| EPE seen by both (2 of 3 pairs), px |" in table.splitlines()[0]

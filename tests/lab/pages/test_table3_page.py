@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from hamburger_lab.bench import table3
-from hamburger_lab.bench.table3_view import calls, grown
+from hamburger_lab.bench.table3_view import describe_growth, describe_samples
 from hamburger_lab.pages import table3 as table3_page
 from hamburger_lab.pages import table3_figure
 
@@ -31,8 +31,8 @@ def test_compiled_rows_have_a_table_of_their_own():
 
 def test_the_figure_leaves_them_out(tmp_path):
     found = rows()
-    table3_figure.draw(found, tmp_path / "with.png")
-    table3_figure.draw(found[:-1], tmp_path / "without.png")
+    table3_figure.draw_table3(found, tmp_path / "with.png")
+    table3_figure.draw_table3(found[:-1], tmp_path / "without.png")
     assert (tmp_path / "with.png").read_bytes() == (tmp_path / "without.png").read_bytes()
 
 
@@ -44,11 +44,11 @@ def test_what_could_not_be_built_is_a_row_of_dashes():
 
 def test_calls_behind_a_median():
     older = [{"infer_repeats": 5, "train_repeats": 3}, {"infer_repeats": 200, "train_repeats": None}]
-    assert calls([{"repeats": 20}]) == "up to 20 calls"
-    assert calls(older) == "3 to 200 calls"
-    assert calls([{"infer_repeats": 7, "train_repeats": 7}]) == "7 calls"
+    assert describe_samples([{"repeats": 20}]) == "up to 20 calls"
+    assert describe_samples(older) == "3 to 200 calls"
+    assert describe_samples([{"infer_repeats": 7, "train_repeats": 7}]) == "7 calls"
     blocks = {"infer_repeats": 20, "train_repeats": 5, "infer_block": 100, "train_block": 1}
-    assert calls([blocks]) == "5 to 20 samples of 1 to 100 calls"
+    assert describe_samples([blocks]) == "5 to 20 samples of 1 to 100 calls"
 
 
 def test_medians_of_few_calls_are_starred_and_older_rows_said_to_be_such():
@@ -101,14 +101,14 @@ def test_the_headline_is_marked_too():
 
 def test_points_of_another_commit_are_hollow(tmp_path):
     found = mixed()
-    table3_figure.draw(found, tmp_path / "two.png")
-    table3_figure.draw([row | {"commit": "new"} for row in found], tmp_path / "one.png")
+    table3_figure.draw_table3(found, tmp_path / "two.png")
+    table3_figure.draw_table3([row | {"commit": "new"} for row in found], tmp_path / "one.png")
     assert (tmp_path / "two.png").read_bytes() != (tmp_path / "one.png").read_bytes()
 
 
 def test_growth_is_quoted_where_calls_take_long_and_says_between_which_sizes():
     times = {64: 1.0, 256: 6.0, 1024: 24.0, 4096: None}
-    assert grown(times, "infer_ms") == ("1.00", "256 to 1,024")
-    assert grown({64: 1.0, 256: 2.0, 1024: 8.0}, "train_ms") == ("~1.00", "256 to 1,024")
-    assert grown({64: 1.0, 256: 2.0, 1024: 8.0}, "train_mb") == ("1.00", "256 to 1,024")
-    assert grown({64: 1.0, 256: None}, "infer_ms") == ("", "")
+    assert describe_growth(times, "infer_ms") == ("1.00", "256 to 1,024")
+    assert describe_growth({64: 1.0, 256: 2.0, 1024: 8.0}, "train_ms") == ("~1.00", "256 to 1,024")
+    assert describe_growth({64: 1.0, 256: 2.0, 1024: 8.0}, "train_mb") == ("1.00", "256 to 1,024")
+    assert describe_growth({64: 1.0, 256: None}, "infer_ms") == ("", "")

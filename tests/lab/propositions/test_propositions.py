@@ -8,8 +8,15 @@ import pytest
 import torch
 
 from hamburger import CD, NMF, VQ, Factors, Ham, OptionError, ShapeError
-from hamburger.inspect.convergence import Flow, contraction, jacobians, spectrum, term_gradients, terms
-from hamburger_lab.propositions.gradients import compare_gradients, fixed_point_gradient, pulled
+from hamburger.inspect.fixed_point import (
+    FixedPointIteration,
+    jacobian_spectrum,
+    jacobians,
+    measure_contraction,
+    measure_gradient_terms,
+    term_gradients,
+)
+from hamburger_lab.propositions.gradients import compare_gradients, fixed_point_gradient, input_gradient
 from hamburger_lab.propositions.study import feature_map, low_rank
 
 D, N, R = 6, 10, 2
@@ -50,7 +57,7 @@ HAMS = [NMF(R), NMF(R, codes_init="cosine"), VQ(R, temperature=0.1), CD(R, tempe
 
 def test_a_linear_ham_contracts_by_its_constant():
     x, bases, _ = solve_of(Linear())
-    found = contraction(x, Linear(), bases, 60)
+    found = measure_contraction(x, Linear(), bases, 60)
     assert found.rate == pytest.approx(0.5, rel=1e-3)
     assert max(found.ratios) <= 0.5 + 1e-4  # the last moves have four digits above round-off
     assert found.settled(1e-10) < 40
@@ -59,7 +66,7 @@ def test_a_linear_ham_contracts_by_its_constant():
 
 def test_a_linear_ham_has_the_spectrum_of_its_matrix():
     x, bases, _ = solve_of(Linear())
-    found = spectrum(x, Linear(), bases, 3)
+    found = jacobian_spectrum(x, Linear(), bases, 3)
     want = EIGENVALUES.repeat_interleave(R)
     torch.testing.assert_close(found.eigenvalues.real.sort().values, want.sort().values)
     assert found.radius == pytest.approx(0.5)
@@ -73,16 +80,16 @@ def test_the_implicit_gradient_of_a_linear_ham_is_the_closed_form():
     inverse = torch.linalg.inv(torch.eye(D, dtype=torch.float64) - ham.a)
     want = (inverse.mT @ u[0] @ ham.w @ ham.w.mT).flatten()  # of <u, (I - A)^-1 X W W^T>
     torch.testing.assert_close(fixed_point_gradient(x, ham, bases, 60, u), want)
-    torch.testing.assert_close(pulled(x, ham, bases, 60, "implicit", u), want, rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close(pulled(x, ham, bases, 60, "bptt", u), want)
+    torch.testing.assert_close(input_gradient(x, ham, bases, 60, "implicit", u), want, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(input_gradient(x, ham, bases, 60, "bptt", u), want)
 
 
 def test_a_linear_ham_keeps_the_bound_of_proposition_3():
     x, bases, _ = solve_of(Linear())
-    found = terms(x, Linear(), bases, 20)
+    found = measure_gradient_terms(x, Linear(), bases, 20)
     l_h, l_x, l_g = found.lipschitz
     assert l_h == pytest.approx(0.5)
-    assert found.through_sweeps <= found.bound == pytest.approx(l_g * l_x / 0.5)
+    assert found.through_steps <= found.bound == pytest.approx(l_g * l_x / 0.5)
     assert found.by_start <= l_g * l_h**20 * (1 + 1e-9)
     assert found.envelope == pytest.approx(0.5, rel=1e-6)
     assert found.direct == found.start == 0
@@ -91,10 +98,10 @@ def test_a_linear_ham_keeps_the_bound_of_proposition_3():
 @pytest.mark.parametrize("ham", HAMS, ids=str)
 def test_jacobians_match_finite_differences(ham):
     x, bases, _ = solve_of(ham)
-    flow = Flow(x, ham, bases)
+    flow = FixedPointIteration(x, ham, bases)
     h = flow.path(2)[-1]
     step = 1e-6
-    for function in (flow.sweep, flow.output):
+    for function in (flow.step, flow.output):
         by_state, by_input = jacobians(function, h, x)
         to_h, to_x = torch.randn_like(h), torch.randn_like(x)
         ahead, behind = (function(h + s * to_h, x + s * to_x) for s in (step, -step))
@@ -105,32 +112,32 @@ def test_jacobians_match_finite_differences(ham):
 @pytest.mark.parametrize("ham", HAMS, ids=str)
 def test_the_parts_add_up_to_bptt(ham):
     x, bases, u = solve_of(ham)
-    direct, each, start = term_gradients(Flow(x, ham, bases), 5, u)
+    direct, each, start = term_gradients(FixedPointIteration(x, ham, bases), 5, u)
     assert len(each) == 5
-    torch.testing.assert_close(direct + each.sum(0) + start, pulled(x, ham, bases, 5, "bptt", u))
-    torch.testing.assert_close(direct, pulled(x, ham, bases, 5, "one-step", u))
-    torch.testing.assert_close(direct + each[0], pulled(x, ham, bases, 5, "truncated:1", u))
+    torch.testing.assert_close(direct + each.sum(0) + start, input_gradient(x, ham, bases, 5, "bptt", u))
+    torch.testing.assert_close(direct, input_gradient(x, ham, bases, 5, "one-step", u))
+    torch.testing.assert_close(direct + each[0], input_gradient(x, ham, bases, 5, "truncated:1", u))
     assert (start.norm() > 0) == ham.scale_free  # only NMF makes its first state from x
 
 
 @pytest.mark.parametrize("ham", HAMS, ids=str)
 def test_operator_norms_are_those_of_the_dense_terms(ham):
     x, bases, _ = solve_of(ham)
-    found = terms(x, ham, bases, 3)
-    rows = [term_gradients(Flow(x, ham, bases), 3, u) for u in torch.eye(D * N, dtype=torch.float64)]
+    found = measure_gradient_terms(x, ham, bases, 3)
+    rows = [term_gradients(FixedPointIteration(x, ham, bases), 3, u) for u in torch.eye(D * N, dtype=torch.float64)]
     direct, each, start = (torch.stack(parts) for parts in zip(*rows, strict=True))
     for i, norm in enumerate(found.norms):
         assert norm == pytest.approx(float(torch.linalg.matrix_norm(each[:, i], 2)), rel=1e-6, abs=1e-12)
     assert found.direct == pytest.approx(float(torch.linalg.matrix_norm(direct, 2)), rel=1e-6, abs=1e-12)
     assert found.start == pytest.approx(float(torch.linalg.matrix_norm(start, 2)), rel=1e-6, abs=1e-12)
-    assert found.through_sweeps == pytest.approx(float(torch.linalg.matrix_norm(each.sum(1), 2)), rel=1e-6, abs=1e-12)
+    assert found.through_steps == pytest.approx(float(torch.linalg.matrix_norm(each.sum(1), 2)), rel=1e-6, abs=1e-12)
 
 
 def test_nmf_has_r_eigenvalues_at_1_and_unit_columns_take_them_out():
     ham, x = NMF(4), feature_map(0)
     bases = ham.draw(1, 16, like=x, generator=torch.Generator().manual_seed(0))
-    free = spectrum(x, ham, bases, 2000)
-    fixed = spectrum(x, ham, bases, 2000, unit_columns=True)
+    free = jacobian_spectrum(x, ham, bases, 2000)
+    fixed = jacobian_spectrum(x, ham, bases, 2000, unit_columns=True)
     assert free.at_one(1e-6) == 4
     assert fixed.at_one(1e-6) == 0
     assert fixed.radius < 0.998
@@ -141,7 +148,7 @@ def test_nmf_has_r_eigenvalues_at_1_and_unit_columns_take_them_out():
 def test_vq_and_cd_sweeps_are_the_same_map_in_other_coordinates():
     x = feature_map(1)
     bases = VQ(4).draw(1, 16, like=x, generator=torch.Generator().manual_seed(0))
-    vq, cd = (spectrum(x, kind(4, temperature=0.1), bases, 400) for kind in (VQ, CD))
+    vq, cd = (jacobian_spectrum(x, kind(4, temperature=0.1), bases, 400) for kind in (VQ, CD))
     torch.testing.assert_close(vq.eigenvalues[:8].abs(), cd.eigenvalues[:8].abs(), rtol=1e-5, atol=1e-8)
 
 
@@ -188,10 +195,10 @@ def test_inputs_are_non_negative_and_repeatable():
 def test_what_cannot_be_measured_is_refused():
     x, bases, u = solve_of(VQ(R))
     with pytest.raises(ShapeError, match="one sample"):
-        contraction(x.expand(2, -1, -1), VQ(R), bases, 3)
+        measure_contraction(x.expand(2, -1, -1), VQ(R), bases, 3)
     with pytest.raises(OptionError, match="no scale to fix"):
-        spectrum(x, VQ(R), bases, 3, unit_columns=True)
+        jacobian_spectrum(x, VQ(R), bases, 3, unit_columns=True)
     with pytest.raises(OptionError, match="no temperature"):
         compare_gradients(x, NMF(R), bases, [1], [0.1], cotangent=u)
     with pytest.raises(OptionError, match="steps"):
-        terms(x, VQ(R), bases, 0)
+        measure_gradient_terms(x, VQ(R), bases, 0)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hamburger_lab.propositions.figure import draw
-from hamburger_lab.propositions.report import CLAIMS, cases, markdown, summary, verdicts
-from hamburger_lab.propositions.study import INPUTS, Protocol
+from hamburger_lab.propositions.figure import draw_study
+from hamburger_lab.propositions.report import CLAIMS, count_verdicts, format_range, rows_by_case, study_markdown
+from hamburger_lab.propositions.study import INPUTS, StudyProtocol
 
 ROOT = Path(__file__).parents[3]
 
@@ -32,28 +32,28 @@ def ham(*arguments):
 
 def test_the_result_says_how_it_was_made(committed):
     assert set(committed["environment"]) == {"device", "hardware", "torch", "threads", "commit", "date"}
-    assert committed["protocol"]["seeds"] == Protocol().seeds
-    assert len(cases(committed)) == len(INPUTS) * len(Protocol().hams())
-    assert all(len(rows) == Protocol().seeds for rows in cases(committed).values())
+    assert committed["protocol"]["seeds"] == StudyProtocol().seeds
+    assert len(rows_by_case(committed)) == len(INPUTS) * len(StudyProtocol().hams())
+    assert all(len(rows) == StudyProtocol().seeds for rows in rows_by_case(committed).values())
 
 
 def test_verdicts_count_seeds(committed):
-    found = verdicts(committed)
+    found = count_verdicts(committed)
     assert set(found) == set(CLAIMS)
     assert all(0 <= held <= said <= 5 for by_case in found.values() for held, said in by_case.values())
     broken = {"rows": [row | {"L_h": 0.5 if row["seed"] == 0 else 2.0} for row in committed["rows"]]}
-    assert set(verdicts(broken)["L_h < 1 on the path"].values()) == {(1, 5)}
+    assert set(count_verdicts(broken)["L_h < 1 on the path"].values()) == {(1, 5)}
 
 
 def test_summary_shows_spread_and_gaps():
-    assert summary([1.0, 3.0]) == "2 [1, 3]"
-    assert summary([2.0, None]) == "2 (1 of 2)"
-    assert summary([None]) == "-"
-    assert summary([1 - 1e-7]) == "1-1.0e-07"
+    assert format_range([1.0, 3.0]) == "2 [1, 3]"
+    assert format_range([2.0, None]) == "2 (1 of 2)"
+    assert format_range([None]) == "-"
+    assert format_range([1 - 1e-7]) == "1-1.0e-07"
 
 
 def test_the_figure_is_written(committed, tmp_path):
-    draw(committed, tmp_path / "figure.png")
+    draw_study(committed, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -65,7 +65,7 @@ def test_the_command_writes_its_files(tmp_path, capsys):
     assert result["protocol"]["seeds"] == 1
     assert {entry.name for entry in tmp_path.iterdir()} == {"propositions.json", "propositions.png"}
     assert "wrote" in capsys.readouterr().out
-    markdown(result)
+    study_markdown(result)
 
 
 @pytest.mark.parametrize("arguments", [("--seeds", "0"), ("--out", __file__)], ids=["seeds", "out"])

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from hamburger_lab.bench import footprint
-from hamburger_lab.bench.gate import GateError
-from hamburger_lab.bench.timing import clock
+from hamburger_lab.bench.common import GateError
+from hamburger_lab.bench.timing import time_call
 
 # float32 is full float32; tf32 is float32 with the matrix units' short mantissa; bfloat16 is autocast.
 DTYPES = ("float32", "tf32", "bfloat16")
@@ -26,11 +26,11 @@ PROBE_MS = 5.0  # a block that only has to tell candidates apart
 LONG_MS = 50.0  # a call this long is not tried in a second memory format, nor often
 SURE_MS = 200.0  # nothing that disturbs a short call makes it this long: once tells
 # Samples that a median has at the least, whatever the seconds; fewer where one call takes longer than ENDLESS_MS.
-LEAST, LEAST_ENDLESS, ENDLESS_MS = 5, 2, 5000.0
+MIN_SAMPLES, MIN_SAMPLES_LONG, VERY_LONG_MS = 5, 2, 5000.0
 
 
 @dataclass(frozen=True)
-class Setting:
+class BenchSetting:
     """What all cases of one sweep share."""
 
     device: str
@@ -54,29 +54,29 @@ class Setting:
 
     def samples(self, ms: float, seconds: float) -> int:
         """How many to take of a call that long: `repeats` within the seconds left, never fewer than a spread needs."""
-        least = LEAST if ms <= ENDLESS_MS else LEAST_ENDLESS
-        return max(least, min(self.repeats, int(seconds * 1e3 / (max(ms, 1e-3) * block(ms)))))
+        least = MIN_SAMPLES if ms <= VERY_LONG_MS else MIN_SAMPLES_LONG
+        return max(least, min(self.repeats, int(seconds * 1e3 / (max(ms, 1e-3) * calls_per_sample(ms)))))
 
 
-def block(ms: float, fill: float = BLOCK_MS) -> int:
+def calls_per_sample(ms: float, fill: float = BLOCK_MS) -> int:
     """How many calls of that length make one sample, or fill so many ms."""
     return 1 if ms >= SHORT_MS else min(MOST_CALLS, round(fill / max(ms, 1e-3)))
 
 
-def agree(setting: Setting, found: Tensor, expected: Tensor, what: str) -> None:
+def check_agreement(setting: BenchSetting, found: Tensor, expected: Tensor, what: str) -> None:
     error = float((found - expected).norm() / expected.norm())
     if not error <= TOLERANCE[setting.dtype]:  # NaN must not pass
         raise GateError(f"{what} by {error:.2g} relative, more than {TOLERANCE[setting.dtype]:g}")
 
 
-class Case:
+class TimedModule:
     """One way to build a module, in one memory format, with its inputs."""
 
     INPUTS = 3  # in turn: one alone would sit in the cache
 
     def __init__(
         self,
-        setting: Setting,
+        setting: BenchSetting,
         build: Callable[[], nn.Module],
         shape: tuple[int, ...],
         *,
@@ -130,7 +130,7 @@ class Case:
         """Milliseconds of one call, out of so many between two looks at the clock."""
         self.prepare(mode)
         inputs = [next(self.turns) for _ in range(calls)]
-        return clock(self.back_to_back, (mode, inputs), self.setting.device) / calls
+        return time_call(self.back_to_back, (mode, inputs), self.setting.device) / calls
 
     def warm(self, mode: str) -> None:
         """The first call, which pays for handles, workspaces and compilation; a compiled module is looked at here."""
@@ -149,7 +149,7 @@ class Case:
         first = min(first, self.once(mode))
         if first > LONG_MS:
             return first
-        calls = block(first, PROBE_MS)
+        calls = calls_per_sample(first, PROBE_MS)
         found = [self.once(mode, calls) for _ in range(2)]
         return min(found) if calls > 1 else min(first, *found)
 
@@ -157,7 +157,7 @@ class Case:
         """A compiled module must still answer as itself."""
         with torch.no_grad(), self.setting.autocast():
             found, expected = self.call(self.inputs[0]).double(), self.module(self.inputs[0]).double()
-        agree(self.setting, found, expected, "compiled it differs")
+        check_agreement(self.setting, found, expected, "compiled it differs")
 
     def peak(self, mode: str) -> float:
         """With one input resident, as in the paper."""

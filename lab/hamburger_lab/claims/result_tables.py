@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from hamburger.report.statistics import summarise
-from hamburger_lab.claims.results import Results, Row
 from hamburger_lab.paper import SIZE, TABLE3
+from hamburger_lab.rows import Results, Row
 
 
-class Sheet(NamedTuple):
+class ResultTable(NamedTuple):
     """A table with what it is of; `title` is empty where the header says it."""
 
     title: str
@@ -19,7 +19,7 @@ class Sheet(NamedTuple):
     lines: list[list[str]]
 
 
-def spread(values: Iterable[float | None], form: str = "{:.2f}") -> str:
+def format_mean(values: Iterable[float | None], form: str = "{:.2f}") -> str:
     """Mean and standard deviation over seeds; empty where nothing was measured."""
     had = [value for value in values if value is not None]
     if not had:
@@ -28,12 +28,12 @@ def spread(values: Iterable[float | None], form: str = "{:.2f}") -> str:
     return form.format(found.mean) + ("" if found.deviation is None else f" ± {form.format(found.deviation)}")
 
 
-def place(rows: list[Row]) -> str:
+def describe_runs(rows: list[Row]) -> str:
     first = rows[0]
     return f"{first['recipe']}, {first['steps']} steps, {first['hardware']}"
 
 
-def inside(results: Results) -> list[Sheet]:
+def inside_tables(results: Results) -> list[ResultTable]:
     """Ranks and spectra of trained networks (Fig. 5), silent channels (Fig. 6)."""
     forms = {"n": "{:.0f}", "A: numerical rank": "{:.0f}"}
     columns: dict[str, Callable[[Row], float | None]] = {
@@ -49,42 +49,42 @@ def inside(results: Results) -> list[Sheet]:
         "silent after, %": lambda row: 100 * row["silent_after"],
     }
     sheets = []
-    for rows in results.beginning("ablation_inside_").values():
+    for rows in results.with_prefix("ablation_inside_").values():
         looked = [row for row in rows if "rank_before" in row]
         cells = dict.fromkeys(row["cell"] for row in looked)
         lines = []
         for cell in cells:
             own = [row for row in looked if row["cell"] == cell]
-            found = [spread(map(read, own), forms.get(name, "{:.2f}")) for name, read in columns.items()]
+            found = [format_mean(map(read, own), forms.get(name, "{:.2f}")) for name, read in columns.items()]
             found = [text.removesuffix(" ± 0") for text in found]  # n is that of the images, whatever the seed
             lines.append([cell.removesuffix("-inside"), *found, str(len(own))])
-        sheets.append(Sheet(place(rows), ["network", *columns, "seeds"], lines))
+        sheets.append(ResultTable(describe_runs(rows), ["network", *columns, "seeds"], lines))
     return sheets
 
 
-def angles(results: Results) -> list[Sheet]:
+def angle_tables(results: Results) -> list[ResultTable]:
     """Gradients over a training: means over the steps that were looked at."""
     sheets = []
-    for rows in results.beginning("ablation_angles_").values():
+    for rows in results.with_prefix("ablation_angles_").values():
         lines = []
         for cell in dict.fromkeys(row["cell"] for row in rows):
             own = [row["angles"] for row in rows if row["cell"] == cell]
             line = [cell.removesuffix("-angles")]
             for at in ("input", "weights"):
                 for strategy in ("one_step", "truncated1", "truncated2"):
-                    line.append(spread(_mean(series, f"cosine_{at}_{strategy}") for series in own))
-                line.append(spread(_ratio(series, at) for series in own))
+                    line.append(format_mean(_mean(series, f"cosine_{at}_{strategy}") for series in own))
+                line.append(format_mean(_ratio(series, at) for series in own))
             lines.append([*line, str(len(own))])
         parts = ["one-step", "truncated:1", "truncated:2", "norm, one-step / BPTT"]
         header = ["ham", *(f"X: {part}" for part in parts), *(f"weights: {part}" for part in parts), "seeds"]
-        sheets.append(Sheet(f"{place(rows)}: cosines to BPTT", header, lines))
+        sheets.append(ResultTable(f"{describe_runs(rows)}: cosines to BPTT", header, lines))
     return sheets
 
 
-def sweeps(results: Results) -> list[Sheet]:
+def steps_tables(results: Results) -> list[ResultTable]:
     """mIoU by the sweeps of training and of evaluation (Figs. 4 and 7 to 9): one line a training."""
     sheets = []
-    for rows in results.beginning("ablation_steps_").values():
+    for rows in results.with_prefix("ablation_steps_").values():
         scores: dict[tuple[str, int], dict[int, list[float]]] = {}
         for row in (row for row in rows if row.get("miou") is not None):
             ham, _, rest = str(row["cell"]).partition("-k")
@@ -95,18 +95,18 @@ def sweeps(results: Results) -> list[Sheet]:
         lines = []
         for (ham, trained), found in scores.items():
             seeds = sorted({len(values) for values in found.values()})
-            line = [f"{ham}, K = {trained}", *(spread(found.get(k, ()), "{:.1f}") for k in ks)]
+            line = [f"{ham}, K = {trained}", *(format_mean(found.get(k, ()), "{:.1f}") for k in ks)]
             lines.append([*line, " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))])
-        title = f"{place(rows)}: mIoU, in lines the K of the training, in columns that of the evaluation"
-        sheets.append(Sheet(title, ["trained with", *(f"K = {k}" for k in ks), "seeds"], lines))
+        title = f"{describe_runs(rows)}: mIoU, in lines the K of the training, in columns that of the evaluation"
+        sheets.append(ResultTable(title, ["trained with", *(f"K = {k}" for k in ks), "seeds"], lines))
     return sheets
 
 
-def table3(results: Results) -> list[Sheet]:
+def paper_table3_tables(results: Results) -> list[ResultTable]:
     """Table 3 at its own size: ours, and in brackets what the paper prints."""
     sheets = []
     fields = {"train_mb": "train MiB", "infer_mb": "infer MiB", "train_ms": "train ms", "infer_ms": "infer ms"}
-    for rows in results.beginning("table3_h").values():
+    for rows in results.with_prefix("table3_h").values():
         own = {row["module"]: row for row in rows if row["n"] == SIZE and row["dtype"] == "float32"}
         lines = []
         for module, printed in TABLE3.items():
@@ -115,7 +115,7 @@ def table3(results: Results) -> list[Sheet]:
                 figures = [(own[name][field], getattr(printed, field)) for field in fields]
                 lines.append([name, *(f"{_number(ours)} ({_number(theirs)})" for ours, theirs in figures)])
         title = f"Table 3, n = {SIZE:,}, float32: {rows[0]['hardware']}, in brackets the paper's TITAN Xp"
-        sheets += [Sheet(title, ["module", *fields.values()], lines)] if lines else []
+        sheets += [ResultTable(title, ["module", *fields.values()], lines)] if lines else []
     return sheets
 
 
@@ -124,10 +124,10 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def gradients(results: Results) -> list[Sheet]:
+def gradient_tables(results: Results) -> list[ResultTable]:
     """Time and memory of each gradient of a ham."""
     sheets = []
-    for rows in results.beginning("gradients_").values():
+    for rows in results.with_prefix("gradients_").values():
         first = rows[0]
         lines = []
         for row in rows:
@@ -139,7 +139,7 @@ def gradients(results: Results) -> list[Sheet]:
             f"{first['hardware']}, d = {first['d']}, r = {first['r']}, b = {first['b']}, {first['dtype']}, plain torch"
         )
         title = f"Forward and backward of a ham, {about}: median of {first['repeats']} and half its quartile distance"
-        sheets.append(Sheet(title, ["ham", "gradient", "n", "K", "ms", "peak MiB"], lines))
+        sheets.append(ResultTable(title, ["ham", "gradient", "n", "K", "ms", "peak MiB"], lines))
     return sheets
 
 

@@ -16,11 +16,11 @@ from torch import Tensor
 from hamburger.environment import Environment
 from hamburger.errors import OptionError
 from hamburger.inference.locate import find_weights
-from hamburger.inspect.atoms import code_maps, ham_layers
-from hamburger.inspect.hooks import look
-from hamburger.inspect.network import CONTEXT
+from hamburger.inspect.atoms import code_maps, list_ham_layers
+from hamburger.inspect.context_statistics import CONTEXT
+from hamburger.inspect.hooks import record_activations
 from hamburger.registry import options_of
-from hamburger.report.figures import heat, picture, shrink
+from hamburger.report.figures import colourise, encode_image, shrink
 from hamburger.report.html import Markup, heading, paragraph, tiles
 from hamburger.segmentation.data import create_dataset, datasets
 from hamburger.segmentation.weights import load_weights
@@ -28,10 +28,10 @@ from hamburger.training.image_files import normalise
 
 SEED = 0  # of the draw of images
 IMAGES, CHANNELS, ATOMS = 2, 6, 6
-Study = dict[str, Any]
+FeatureMapStudy = dict[str, Any]
 
 
-def make(runs: Sequence[Path], data: Path | None = None, *, images: int = IMAGES) -> Study:
+def make_feature_maps(runs: Sequence[Path], data: Path | None = None, *, images: int = IMAGES) -> FeatureMapStudy:
     """One entry for each network and image, from the validation split that the networks know, ready for JSON."""
     entries: list[dict[str, Any]] = []
     name = ""
@@ -47,16 +47,16 @@ def make(runs: Sequence[Path], data: Path | None = None, *, images: int = IMAGES
             x = normalise(sample.image, info.mean, info.std)[None]
             entry = {"run": run.name, "image": split.ids[index], "pixels": None, "channels": [], "atoms": []}
             if "root" not in options_of(datasets[name]):
-                entry["pixels"] = picture(shrink(sample.image))
-            seen = look("pictures", net, x, [CONTEXT])[CONTEXT]
-            entry["channels"] = channels(seen.before[0], seen.after[0])
-            if len(ham_layers(net)) == 1:
-                entry["atoms"] = atoms(net, x)
+                entry["pixels"] = encode_image(shrink(sample.image))
+            seen = record_activations("pictures", net, x, [CONTEXT])[CONTEXT]
+            entry["channels"] = channel_entries(seen.before[0], seen.after[0])
+            if len(list_ham_layers(net)) == 1:
+                entry["atoms"] = atom_entries(net, x)
             entries.append(entry)
     return {"data": name, "environment": asdict(Environment.here("cpu")), "entries": entries}
 
 
-def channels(before: Tensor, after: Tensor) -> list[dict[str, Any]]:
+def channel_entries(before: Tensor, after: Tensor) -> list[dict[str, Any]]:
     """Evenly spaced in the order of their energy before, from the strongest to the weakest.   c h w, c h w"""
     order = before.square().sum((1, 2)).argsort(descending=True, stable=True)
     places = torch.linspace(0, len(order) - 1, min(CHANNELS, len(order))).round().long()
@@ -64,29 +64,29 @@ def channels(before: Tensor, after: Tensor) -> list[dict[str, Any]]:
     for at, channel in zip(places.tolist(), order[places].tolist(), strict=True):
         pair = before[channel], after[channel]
         sizes = [float(one.square().mean().sqrt()) for one in pair]
-        found.append({"place": at + 1, "of": len(order), "sizes": sizes, "maps": _drawn(*pair)})
+        found.append({"place": at + 1, "of": len(order), "sizes": sizes, "maps": _render_maps(*pair)})
     return found
 
 
-def atoms(net: torch.nn.Module, x: Tensor) -> list[dict[str, Any]]:
+def atom_entries(net: torch.nn.Module, x: Tensor) -> list[dict[str, Any]]:
     """The strongest, each with its share of the energy of all."""
     found = code_maps(net, x)
     maps, energies = found.maps[0].flatten(0, 1), found.energies[0].flatten()
     energies, order = energies.sort(descending=True, stable=True)
     shares = energies / energies.sum().clamp_min(1e-12)
-    return [{"share": float(shares[i]), "map": _drawn(maps[order[i]])} for i in range(min(ATOMS, len(order)))]
+    return [{"share": float(shares[i]), "map": _render_maps(maps[order[i]])} for i in range(min(ATOMS, len(order)))]
 
 
-def _drawn(*maps: Tensor) -> str:
+def _render_maps(*maps: Tensor) -> str:
     """Side by side with a white gap, each in its own scale.   h w each"""
     parts: list[Tensor] = []
     for values in (one.detach().float() for one in maps):
         parts += [torch.ones(3, values.shape[0], 1)] * bool(parts)
-        parts.append(shrink(heat(values, signed=bool((values < 0).any()))))
-    return picture((255 * torch.cat(parts, dim=2)).round().to(torch.uint8))
+        parts.append(shrink(colourise(values, signed=bool((values < 0).any()))))
+    return encode_image((255 * torch.cat(parts, dim=2)).round().to(torch.uint8))
 
 
-def shown(study: Study) -> Markup:
+def feature_maps_html(study: FeatureMapStudy) -> Markup:
     """The pictures of one file."""
     first = study["entries"][0]["channels"][0]["of"]
     parts = [

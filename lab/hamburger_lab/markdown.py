@@ -1,0 +1,10 @@
+"""Markdown tables of the documents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def markdown_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown; every line has one text per column."""
+    return "\n".join("| " + " | ".join(row) + " |" for row in (header, ["---"] * len(header), *lines))

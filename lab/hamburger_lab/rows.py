@@ -1,0 +1,206 @@
+"""The reader of result files: every row in `results/` is read, checked and filtered here.
+
+A `.jsonl` file has one row per line. Its name begins with what wrote it (`ablation_`, `segmentation_`, `gradients_`,
+`table3_`, ...); `Results.read` checks the fields and numbers that the claims compute with. A `.json` file is a study:
+one object.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hamburger.errors import DataError, OptionError
+from hamburger.files import read_json_lines
+
+Row = dict[str, Any]
+
+# -- checks ----------------------------------------------------------------------------------------------------------
+
+SCORED = {"recipe", "seed", "steps", "hardware"}
+SCORE_FIELDS = {"ablation_": SCORED | {"cell"}, "segmentation_": SCORED | {"context"}}
+COST_FIELDS = {
+    "gradients_": {"ham", "grad", "n", "steps", "hardware", "ms", "ms_iqr", "mb", "refused", "repeats"}
+    | {"d", "r", "b", "dtype"},
+    "table3_h": {"module", "dtype", "n", "hardware", "infer_ms", "train_ms", "infer_mb", "train_mb"},
+}
+REQUIRED_FIELDS = SCORE_FIELDS | COST_FIELDS  # by the beginning of a file's name
+WRITERS = {"gradients_": "`ham bench gradients` writes", "table3_h": "`ham bench table3` writes"}
+# fields that are computed with: a finite number, a list of them, or null
+NUMBERS = {"miou", "seed", "steps", "step", "n", "ms", "ms_iqr", "mb", "peak_mb", "parameters", "repeats"}
+NUMBER_PREFIXES = (
+    *("rank", "numerical_", "silent_", "cosine_", "norm_", "spectrum_", "bound", "positions", "channels"),
+    *("infer_ms", "train_ms", "infer_mb", "train_mb"),
+)
+STUDY_FIELDS = {
+    *("input", "ham", "temperature", "seed", "L_h", "L_G", "bound"),
+    *("through sweeps", "settled at", "rate", "dy/dh0"),
+}
+# settings that do not change the score of the last step, or that the row itself states
+NEUTRAL_SETTINGS = ("steps=", "keep=", "eval_every=", "checkpoint_every=", "model.context=", "model.context_options.")
+
+
+def check_rows(rows: Sequence[Row], path: Path) -> None:
+    """Raise DataError on rows that the claims cannot compute with; files of other kinds are not checked."""
+    kind = next((prefix for prefix in REQUIRED_FIELDS if path.stem.startswith(prefix)), None)
+    if kind is None:
+        return
+    for number, row in enumerate(rows, start=1):
+        if missing := REQUIRED_FIELDS[kind] - row.keys():
+            writer = WRITERS.get(kind, "`ham ablate` and `ham compare` write")
+            raise DataError(
+                f"claims: line {number} of {path} has no {', '.join(sorted(missing))}; "
+                f"{writer} such rows, give other files another name"
+            )
+        check_numbers(row, f"line {number} of {path}")
+    if kind in SCORE_FIELDS:
+        check_one_experiment(rows, path)
+
+
+def check_numbers(row: Row, where: str) -> None:
+    """Raise DataError on text, NaN and infinities in fields that are computed with."""
+    for name, value in row.items():
+        if name == "angles":
+            for measured in value or ():
+                check_numbers(measured, where)
+        if name not in NUMBERS and not name.startswith(NUMBER_PREFIXES):
+            continue
+        for entry in value if isinstance(value, list) else [value]:
+            is_number = isinstance(entry, (int, float)) and not isinstance(entry, bool)
+            if entry is not None and not (is_number and math.isfinite(entry)):
+                raise DataError(f"claims: {where}: {name} is {entry!r}, not a number; fix the row or measure it again")
+
+
+def check_one_experiment(rows: Sequence[Row], path: Path) -> None:
+    """Raise DataError on rows that must not be compared: other recipes, steps or settings, or two runs of one seed."""
+    for what, read in SAME_IN_FILE.items():
+        kinds = list(dict.fromkeys(read(row) for row in rows))
+        if len(kinds) > 1:
+            raise DataError(
+                f"claims: {path} mixes {what}: {kinds[0]} and {kinds[1]}; put runs of one kind into one file"
+            )
+    hashes: dict[tuple[str, Any], Any] = {}
+    for row in rows:
+        cell = cell_name(row), row["seed"]
+        if hashes.setdefault(cell, row.get("recipe_hash")) != row.get("recipe_hash"):
+            raise DataError(
+                f"claims: {path} has {cell[0]}, seed {cell[1]} twice, of two recipes ({hashes[cell]} and "
+                f"{row.get('recipe_hash')}); keep the rows of one"
+            )
+
+
+SAME_IN_FILE: dict[str, Callable[[Row], object]] = {
+    "recipes": lambda row: row["recipe"],
+    "numbers of steps": lambda row: row["steps"],
+    "settings": lambda row: " ".join(score_settings(row)) or "none",
+}
+
+# -- reading ---------------------------------------------------------------------------------------------------------
+
+
+class Results:
+    """All rows of a results folder. `files`: rows by file name without suffix; `studies`: objects of .json files."""
+
+    def __init__(self, files: Mapping[str, list[Row]], studies: Mapping[str, Row] | None = None) -> None:
+        self.files = dict(files)
+        self.studies = dict(studies or {})
+
+    @classmethod
+    def read(cls, folder: Path) -> Results:
+        """Read and check every result file of a folder."""
+        files = {}
+        for path in sorted(folder.glob("*.jsonl")):
+            files[path.stem] = read_json_lines(path, "claims")
+            check_rows(files[path.stem], path)
+        studies = [path for path in sorted(folder.glob("*.json")) if path.stem != "claims"]
+        return cls(files, {path.stem: read_study(path) for path in studies})
+
+    def rows(self, name: str) -> list[Row]:
+        """Return the rows of one file; none if it does not exist yet."""
+        return self.files.get(name, [])
+
+    def with_prefix(self, prefix: str) -> dict[str, list[Row]]:
+        """Return the files of that kind that have rows: photographs, which decide, before generated scenes."""
+        files = {name: rows for name, rows in self.files.items() if name.startswith(prefix) and rows}
+        return dict(sorted(files.items(), key=lambda file: is_generated(file[1][0])))
+
+
+def read_study(path: Path) -> Row:
+    """Return the object of a .json file; check a study of the propositions."""
+    try:
+        study = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise DataError(f"claims: {path} is not valid JSON; write it again, or remove it") from None
+    if path.stem.startswith("propositions_"):
+        rows = study.get("rows") if isinstance(study, dict) else None
+        if not isinstance(rows, list) or "hardware" not in study.get("environment", {}):
+            raise DataError(f"claims: {path} is no study of `ham propositions`; give other files another name")
+        for number, row in enumerate(rows, start=1):
+            if missing := STUDY_FIELDS - set(row):
+                raise DataError(f"claims: row {number} of {path} has no {', '.join(sorted(missing))}; measure it again")
+    return dict(study) if isinstance(study, dict) else {}
+
+
+# -- filters ---------------------------------------------------------------------------------------------------------
+
+GENERATED_PREFIX = "patchwork"  # recipes with this beginning train on generated scenes
+
+
+def select_rows(rows: Iterable[Row], **wanted: Any) -> list[Row]:
+    """Return the rows whose fields have these values."""
+    return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+
+
+def values_by_seed(rows: Iterable[Row], key: str, name: str, field: str, scale: float) -> dict[int, float]:
+    """Return seed -> `scale` times a field, of the rows whose `key` is `name` and that have the field."""
+    return {row["seed"]: scale * row[field] for row in rows if row.get(key) == name and row.get(field) is not None}
+
+
+def cell_name(row: Row) -> str:
+    """Return the name of what was run: a cell of a grid, or a context of a comparison."""
+    return str(row.get("cell", row.get("context")))
+
+
+def is_generated(row: Row) -> bool:
+    """Whether a row was measured on generated scenes, which decide nothing where there are photographs."""
+    return str(row.get("recipe", "")).startswith(GENERATED_PREFIX)
+
+
+def has_collapsed(row: Row) -> bool:
+    """Whether a network predicts only one class: no other class reaches an IoU of 0.1."""
+    scores = (row.get("per_class") or {}).values()
+    return len(scores) > 1 and sum(score is not None and score >= 0.1 for score in scores) <= 1
+
+
+def score_settings(row: Row) -> tuple[str, ...]:
+    """Return the recipe settings that all runs of a file share and that may change a score."""
+    settings = row["settings"] if "settings" in row else row.get("overrides") or []
+    return tuple(sorted(text for text in map(str, settings) if not text.startswith(NEUTRAL_SETTINGS)))
+
+
+# -- appending to a file of `ham bench table3` -----------------------------------------------------------------------
+
+TABLE3_KEY = ("module", "n", "dtype", "batch", "channels", "device")
+
+
+def read_table3_rows(path: Path) -> list[Row]:
+    """Return the rows of a file that new ones are appended to; none if it does not exist yet."""
+    advice = "name another file, or leave out --append to overwrite it"
+    try:
+        rows = read_json_lines(path, "bench table3")
+    except DataError as error:
+        raise OptionError(f"{error}; {advice}") from None
+    for number, row in enumerate(rows, start=1):
+        if missing := [field for field in TABLE3_KEY if field not in row]:
+            raise OptionError(
+                f"bench table3: line {number} of {path} is no row of this benchmark (no {', '.join(missing)}); {advice}"
+            )
+    return rows
+
+
+def merge_table3_rows(old: Iterable[Row], new: Iterable[Row]) -> list[Row]:
+    """Return the old rows, each replaced by a new measurement of the same thing, followed by the other new rows."""
+    return list({tuple(row[field] for field in TABLE3_KEY): row for row in (*old, *new)}.values())
