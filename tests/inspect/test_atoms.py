@@ -97,11 +97,11 @@ def test_class_tokens_lie_before_the_map():
 
 
 def test_mistakes_are_named():
-    with pytest.raises(InputError, match="no ham in the model"):
+    with pytest.raises(InputError, match="the model contains no ham"):
         code_maps(network(nn.Identity()), torch.rand(IMAGE))
-    with pytest.raises(InputError, match="no ham in layer '0'"):
+    with pytest.raises(InputError, match="layer '0' contains no ham"):
         code_maps(network(hb.Hamburger(8, rank=2)), torch.rand(IMAGE), layer="0")
     two = network(nn.Sequential(hb.Hamburger(8, rank=2), hb.Hamburger(8, rank=2)))
-    with pytest.raises(OptionError, match=r"name one by layer=: 1\.0\.ham, 1\.1\.ham"):
+    with pytest.raises(OptionError, match=r"name one with layer=: 1\.0\.ham, 1\.1\.ham"):
         code_maps(two, torch.rand(IMAGE))
     assert code_maps(two, torch.rand(IMAGE), layer="1.0").maps.shape == (1, 1, 2, 3, 5)

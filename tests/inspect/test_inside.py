@@ -67,9 +67,11 @@ def test_one_sweep_kept_is_bptt_where_there_is_one_sweep():
 
 def test_an_exploded_bptt_leaves_no_nan_behind(monkeypatch):
     torch.manual_seed(0)
-    pulled = context_statistics._pulled
+    input_gradient = context_statistics._input_gradient
     monkeypatch.setattr(
-        context_statistics, "_pulled", lambda *a: pulled(*a) * (float("inf") if a[-1] == "bptt" else 1.0)
+        context_statistics,
+        "_input_gradient",
+        lambda *a: input_gradient(*a) * (float("inf") if a[-1] == "bptt" else 1.0),
     )
     assert (
         compare_gradients(Net("cd"), torch.rand(1, 3, 6, 6), torch.randint(0, 4, (1, 6, 6)), "head.context.ham") == {}
@@ -123,15 +125,15 @@ def test_attention_layers_are_found_and_missed_by_name():
     net = Attending("da")
     assert attention_layers(net) == ["head.context.position.1"]
     assert attention_maps(net, torch.rand(1, 3, 4, 4), "").shape == (1, 1, 16, 16)
-    with pytest.raises(InputError, match="has no attention that can be shown"):
+    with pytest.raises(InputError, match="must contain one attention layer; it has none"):
         attention_maps(net, torch.rand(1, 3, 4, 4), "stem")
     both = nn.Sequential(nn.Conv2d(3, 8, 1), hb.create_context("sa", 8), hb.create_context("nonlocal", 8))
-    with pytest.raises(InputError, match="must hold one attention; there are: 1, 2"):
+    with pytest.raises(InputError, match="must contain one attention layer; it has: 1, 2"):
         attention_maps(both, torch.rand(1, 3, 4, 4), "")
 
 
 def test_mistakes_are_named():
     with pytest.raises(UnknownNameError, match=r"did you mean 'head\.context'"):
         measure_context(Net("nmf"), [(torch.rand(1, 3, 4, 4), torch.zeros(1, 4, 4).long())], layer="head.contxt")
-    with pytest.raises(InputError, match="no image to look at"):
+    with pytest.raises(InputError, match="no images; give at least one batch"):
         measure_context(Net("nmf"), [])

@@ -49,11 +49,11 @@ def test_nothing_asked_nothing_changed(net):
 
 
 def test_a_network_without_a_ham_has_nothing_to_change():
-    with pytest.raises(OptionError, match="this network has no ham"):
+    with pytest.raises(OptionError, match="this network has none"):
         override_solver(nn.Linear(2, 2), steps=3)
     with pytest.raises(OptionError, match="steps must be a whole number"):
         override_solver(hb.Hamburger(16, rank=4), steps=-1)
-    with pytest.raises(OptionError, match="along channels"):
+    with pytest.raises(OptionError, match="needs a spatial ham"):
         override_solver(hb.Hamburger(16, rank=4, version="v2+", dual=True), draws=1)
 
 

@@ -37,14 +37,14 @@ def test_a_line_that_is_being_written_is_left_out(make_run):
 @pytest.mark.parametrize(
     ("file", "content", "says"),
     [
-        ("recipe.json", b"{", "recipe.json is no JSON"),
-        ("recipe.json", b"[1]", "must hold a JSON object"),
-        ("recipe.json", b'{"seed": 1}', "names no model and data"),
+        ("recipe.json", b"{", "recipe.json is not valid JSON"),
+        ("recipe.json", b"[1]", "must contain a JSON object"),
+        ("recipe.json", b'{"seed": 1}', "has no model and data"),
         ("recipe.json", b'{"model": {}, "data": {}}', "has no seed"),
-        ("recipe.json", b"\xff\xfe\x00", "is no text"),
+        ("recipe.json", b"\xff\xfe\x00", "recipe.json is not UTF-8 text"),
         ("result.json", b'{"seed": 1}', "has no number 'miou'"),
         ("result.json", b'{"miou": NaN, "seed": 1}', "has no number 'miou'"),
-        ("result.json", b"", "result.json is no JSON"),
+        ("result.json", b"", "result.json is not valid JSON"),
         ("metrics.jsonl", b'{"step": 1}\nxx\n{"step": 2}\n', "metrics.jsonl, line 2"),
         ("metrics.jsonl", b'{"loss": 1}\n', "metrics.jsonl, line 1"),
     ],
@@ -59,12 +59,12 @@ def test_a_broken_file_is_named(make_run, file, content, says):
 
 
 def test_no_run_is_said_so(tmp_path):
-    with pytest.raises(RunError, match="is no run folder"):
+    with pytest.raises(RunError, match="is not a run folder"):
         read_runs([tmp_path / "nowhere"])
     (tmp_path / "empty").mkdir()
     with pytest.raises(RunError, match=r"has no recipe\.json"):
         read_runs([tmp_path / "empty"])
-    with pytest.raises(RunError, match="no run folder was given"):
+    with pytest.raises(RunError, match="no run folder given"):
         read_runs([])
 
 

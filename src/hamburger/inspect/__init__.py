@@ -1,1 +1,31 @@
-"""Measurements and result files -> tables and figures. Nothing here trains, and importing it draws nothing."""
+"""Look inside a model of your own: spectra, atoms, convergence and gradients of any layer, by its name.
+
+Every function returns data; `plots.py` draws it into axes of yours.
+"""
+
+from hamburger.inspect.atoms import CodeMaps, code_maps
+from hamburger.inspect.hooks import attention_maps
+from hamburger.inspect.plots import plot_convergence, plot_errors, plot_maps, plot_series, plot_spectrum
+from hamburger.inspect.solves import GradientSeries, convergence, gradient_series, reconstruction_errors
+from hamburger.inspect.spectra import FeatureMaps, Spectrum, effective_rank, feature_maps, spectrum, strongest
+
+__all__ = [
+    "CodeMaps",
+    "FeatureMaps",
+    "GradientSeries",
+    "Spectrum",
+    "attention_maps",
+    "code_maps",
+    "convergence",
+    "effective_rank",
+    "feature_maps",
+    "gradient_series",
+    "plot_convergence",
+    "plot_errors",
+    "plot_maps",
+    "plot_series",
+    "plot_spectrum",
+    "reconstruction_errors",
+    "spectrum",
+    "strongest",
+]

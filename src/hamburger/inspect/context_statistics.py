@@ -1,7 +1,4 @@
-"""What a trained context does to its feature map, of which rank it is, and which way its gradients point.
-
-All are means over labelled images.
-"""
+"""Rank, silent channels and gradient directions of a trained context, as means over labelled images."""
 
 from __future__ import annotations
 
@@ -21,41 +18,46 @@ from hamburger.inspect.spectra import cumulative_energy, effective_rank, numeric
 from hamburger.layers.ham import HamLayer
 
 CONTEXT = "head.context"
-SILENT = 0.01  # a channel below this share of the mean channel's size says nothing
+SILENT = 0.01  # a channel is silent below this fraction of the mean channel's RMS
 IGNORE = 255
 STRATEGIES = ("one-step", "truncated:1", "truncated:2")
-# how many of the largest singular values the stored spectra speak of
+# stored spectra hold the energy in so many of the largest singular values
 COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 Measurements = dict[str, float | list[float]]
 
 
 def measure_context(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *, layer: str = CONTEXT) -> Measurements:
-    """Means over images of what the named layer does (Figs. 5 and 6), and of gradients where it holds one ham.
+    """Statistics of the named layer (Figs. 5 and 6), and of the gradients of its ham if it contains one; image means.
 
-    `batches` are (images b 3 h w as the network takes them, labels b h w). Of the layer's input (`before`) and output
-    (`after`), of what its ham hands on (`ham`, D C), of its matrix of n x n where it has one (`attention`, each head
-    by itself) and of that matrix less the row that all positions have in common (`centred`): `rank_*` (effective
-    rank), `rank90_*` (singular values for 90 % of the energy), `numerical_*` (those that float32 can tell from zero),
-    `spectrum_*` (shares of the energy in the COUNTS largest). Further: `silent_*` (share of channels next to zero),
-    `common_attention` (share of the matrix's energy in that common row: attention that looks at nothing in particular
-    has all of it there, and rank 1), `bound` (the ham's r), `positions` (n), `channels`; `cosine_*` and `norm_*` of
-    each gradient of the ham, at the cotangent of the cross-entropy, to and over BPTT.
+    `batches` yields (images b 3 h w as the network takes them, labels b h w). Returned keys:
+
+    - `rank_*` (effective rank), `rank90_*` (singular values for 90 % of the energy), `numerical_*` (singular values
+      that float32 can tell from zero) and `spectrum_*` (shares of energy in the COUNTS largest), each for the layer's
+      input (`before`), its output (`after`), the ham's output D C (`ham`), the n x n attention matrix of each head
+      (`attention`) and that matrix minus its mean row (`centred`);
+    - `silent_*`: share of channels that are nearly zero;
+    - `common_attention`: share of the matrix's energy in its mean row; attention without any focus has all of it there,
+      and rank 1;
+    - `bound` (the ham's r), `positions` (n), `channels`;
+    - `cosine_*`, `norm_*`: direction and length of each gradient of the ham relative to BPTT, for the cross-entropy.
     """
-    found: dict[str, list[Tensor]] = {}
+    values_of: dict[str, list[Tensor]] = {}
 
-    def add(key: str, values: Tensor) -> None:  # one entry or one row for each image
-        found.setdefault(key, []).extend(values.double().cpu())
+    def add(key: str, values: Tensor) -> None:  # one entry or one row per image
+        values_of.setdefault(key, []).extend(values.double().cpu())
 
     hams = {name: module for name, module in list_ham_layers(net).items() if name.startswith(layer)}
-    only = next(iter(hams)) if len(hams) == 1 else None
+    ham_name = next(iter(hams)) if len(hams) == 1 else None
     attentions = [name for name in attention_layers(net) if name.startswith(layer)]
     for images, labels in batches:
-        seen = record_activations("look_inside", net, images, [layer] if only is None else [layer, only])
-        matrices = {"before": seen[layer].before, "after": seen[layer].after}
+        activations = record_activations(
+            "measure_context", net, images, [layer] if ham_name is None else [layer, ham_name]
+        )
+        matrices = {"before": activations[layer].before, "after": activations[layer].after}
         for end in ("before", "after"):
             add(f"silent_{end}", silent_share(matrices[end]))
-        if only is not None:
-            matrices["ham"] = seen[only].after
+        if ham_name is not None:
+            matrices["ham"] = activations[ham_name].after
         if len(attentions) == 1:
             maps = attention_maps(net, images, layer).flatten(0, 1).double()
             matrices |= {"attention": maps, "centred": maps - maps.mean(1, keepdim=True)}
@@ -68,59 +70,62 @@ def measure_context(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *,
             add(f"spectrum_{part}", shares_at(shares, COUNTS))
         for key, size in zip(("channels", "positions"), matrices["before"].flatten(2).shape[1:], strict=True):
             add(key, torch.full((len(images),), float(size)))
-        if only is not None:
-            add("bound", torch.full((len(images),), float(hams[only].ham.rank)))
-            for key, value in compare_gradients(net, images, labels, only).items():
+        if ham_name is not None:
+            add("bound", torch.full((len(images),), float(hams[ham_name].ham.rank)))
+            for key, value in compare_gradients(net, images, labels, ham_name).items():
                 add(key, torch.tensor([value]))
-    if not found:
-        raise InputError("look_inside: there was no image to look at; give at least one batch")
-    means = {key: torch.stack(values).mean(0).tolist() for key, values in found.items()}
+    if not values_of:
+        raise InputError("measure_context: no images; give at least one batch")
+    means = {key: torch.stack(values).mean(0).tolist() for key, values in values_of.items()}
     return {key: [round(x, 6) for x in mean] if isinstance(mean, list) else mean for key, mean in means.items()}
 
 
 def silent_share(maps: Tensor) -> Tensor:
-    """Share of channels whose size is next to nothing beside that of the mean channel.   b c *spatial   ->   b"""
+    """Share of channels whose RMS is below SILENT times the mean channel's.   b c *spatial   ->   b"""
     size = maps.detach().double().flatten(2).square().mean(2).sqrt()
     return (size <= SILENT * size.mean(1, keepdim=True)).double().mean(1)
 
 
 def compare_gradients(net: nn.Module, images: Tensor, labels: Tensor, name: str) -> dict[str, float]:
-    """Cosine to BPTT and norm over BPTT's, of dL/dX by each strategy.   images: b 3 h w
+    """Cosine with BPTT, and norm relative to BPTT, of dL/dX by each strategy.   images: b 3 h w
 
-    Nothing where BPTT vanishes or is not finite: a NaN would make the row of a whole network unreadable.
+    Empty if BPTT vanishes or is not finite: a NaN would spoil the mean over images.
     """
     layer = net.get_submodule(name)
     assert isinstance(layer, HamLayer)
     if layer.axis != "spatial":
         return {}
-    kept: list[Tensor] = []
+    recorded: list[Tensor] = []
 
-    def keep(_: nn.Module, args: tuple[Tensor, ...], out: Tensor) -> None:
-        kept.extend((args[0].detach(), out))
+    def record(_: nn.Module, args: tuple[Tensor, ...], out: Tensor) -> None:
+        recorded.extend((args[0].detach(), out))
 
-    handle = layer.register_forward_hook(keep)
+    handle = layer.register_forward_hook(record)
     try:
         with evaluation_mode(net), torch.enable_grad():
             loss = F.cross_entropy(net(images).float(), labels, ignore_index=IGNORE)
-            (pull,) = torch.autograd.grad(loss, [kept[1]])
-            x, pull = (each.unflatten(1, (layer.heads, -1)).flatten(0, 1).float() for each in (kept[0], pull))
-            pulled = {grad: _pulled(layer, x, pull, grad) for grad in (*STRATEGIES, "bptt")}
+            (cotangent,) = torch.autograd.grad(loss, [recorded[1]])
+            x, cotangent = (
+                each.unflatten(1, (layer.heads, -1)).flatten(0, 1).float() for each in (recorded[0], cotangent)
+            )
+            gradients = {grad: _input_gradient(layer, x, cotangent, grad) for grad in (*STRATEGIES, "bptt")}
     finally:
         handle.remove()
-    reference = pulled.pop("bptt").flatten().double()
+    reference = gradients.pop("bptt").flatten().double()
     if not 0 < float(reference.norm()) < math.inf:
         return {}
-    made = {}
-    for grad, value in pulled.items():
+    measured = {}
+    for grad, value in gradients.items():
         flat = value.flatten().double()
         key = grad.replace(":", "").replace("-", "_")
-        made[f"norm_{key}"] = float(flat.norm() / reference.norm())
-        made[f"cosine_{key}"] = float(flat @ reference / (flat.norm() * reference.norm()).clamp_min(1e-300))
-    return made
+        measured[f"norm_{key}"] = float(flat.norm() / reference.norm())
+        measured[f"cosine_{key}"] = float(flat @ reference / (flat.norm() * reference.norm()).clamp_min(1e-300))
+    return measured
 
 
-def _pulled(layer: HamLayer, x: Tensor, pull: Tensor, grad: str) -> Tensor:
+def _input_gradient(layer: HamLayer, x: Tensor, cotangent: Tensor, grad: str) -> Tensor:
+    """dL/dX of the ham by one gradient strategy."""
     x = x.detach().requires_grad_()
     bases = layer.dictionary(x)
     out = run(x, layer.ham, steps=layer.eval_steps, grad=as_gradient(grad), bases=bases, backend="plain")
-    return torch.autograd.grad(out.reconstruction, x, pull)[0]
+    return torch.autograd.grad(out.reconstruction, x, cotangent)[0]

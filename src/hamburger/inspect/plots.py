@@ -1,4 +1,4 @@
-"""What the analysis returns, drawn into axes or figures of matplotlib that the caller owns. Data comes first."""
+"""Draw the results of this package into matplotlib axes or figures of the caller."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hamburger.inspect.spectra import Spectrum
 
 
 def plot_spectrum(axes: Any, found: Spectrum) -> None:
-    """Fig. 5: the mean over the images, dotted before the layer, solid after it."""
+    """Fig. 5: the mean over images, dotted before the layer, solid after it."""
     for shares, dashes, label in ((found.before, ":", "before"), (found.after, "-", "after")):
         mean = 100 * shares.mean(0).cpu()
         axes.plot(range(1, len(mean) + 1), mean.numpy(), dashes, label=label)
@@ -22,30 +22,30 @@ def plot_spectrum(axes: Any, found: Spectrum) -> None:
 
 
 def plot_errors(axes: Any, errors: Tensor) -> None:
-    """A line for each image and head.   errors: b s (K + 1), of `reconstruction_errors`"""
+    """A line for each image and head.   errors: b s (K + 1), from `reconstruction_errors`"""
     axes.plot(errors.flatten(0, 1).mT.cpu().numpy())
-    axes.set(xlabel="sweeps", ylabel="|X - D C| / |X|")
+    axes.set(xlabel="steps", ylabel="|X - D C| / |X|")
 
 
 def plot_convergence(axes: Any, found: Iterable[Iterable[Contraction]]) -> None:
-    """A line for each image and head: a straight one converges linearly."""
+    """A line for each image and head; a straight line is linear convergence."""
     for one in (one for heads in found for one in heads):
         axes.plot([move / one.size for move in one.moves])
-    axes.set(xlabel="sweep", ylabel="move of the factors, relative", yscale="log")
+    axes.set(xlabel="step", ylabel="move of the factors, relative", yscale="log")
 
 
 def plot_series(axes: Any, found: GradientSeries) -> None:
-    """Norms of the terms of Eq. 12 from the last sweep back, a line for each image and head; dashed: the direct one."""
+    """Norms of the terms of Eq. 12 from the last step back, a line for each image and head; dashed: the direct term."""
     norms = found.terms.flatten(3).norm(dim=3).flatten(0, 1).cpu()
     direct = found.direct.flatten(2).norm(dim=2).flatten().cpu()
     for each, first in zip(norms, direct, strict=True):
         (drawn,) = axes.plot(each.numpy())
         axes.axhline(float(first), linestyle="--", linewidth=1, color=drawn.get_color())
-    axes.set(xlabel="sweeps before the last", ylabel="norm of the term", yscale="log")
+    axes.set(xlabel="steps before the last", ylabel="norm of the term", yscale="log")
 
 
 def plot_maps(figure: Any, maps: Tensor, *, columns: int = 8) -> None:
-    """Maps side by side in the order given, each in its own scale; orange above zero, purple below.   m h w"""
+    """Maps in a grid, each in its own scale; orange above zero, purple below.   m h w"""
     rows = -(-len(maps) // columns)
     for axes in (grid := figure.subplots(rows, columns, squeeze=False)).flat:
         axes.set_axis_off()

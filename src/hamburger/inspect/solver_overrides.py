@@ -1,4 +1,4 @@
-"""A trained network evaluated with other sweeps or other dictionaries than it was trained for: no weight changes."""
+"""Evaluate a trained network with other step counts or other dictionaries; no weight changes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from hamburger.layers.ham import HamLayer
 
 
 class RedrawnDictionary(nn.Module):
-    """First bases drawn anew for every sample in evaluation too, as the authors' code does it.   (b s) d n -> (b s) d r
+    """First bases drawn anew for every sample, in evaluation too, as in the authors' code.   (b s) d n -> (b s) d r
 
-    Its own generator: the same images in the same order meet the same draws, on every device.
+    It has its own generator: the same images in the same order get the same draws on every device.
     """
 
     init, heads = "random", 1
@@ -33,52 +33,50 @@ class RedrawnDictionary(nn.Module):
         return self.ham.draw(x.shape[0], x.shape[1], like=like, generator=self.generator)
 
     def update(self, bases: Tensor) -> None:
-        """Nothing to keep."""
+        """Do nothing: drawn bases are not updated."""
 
 
 def solver_variants(
     net: nn.Module, *, steps: Sequence[int | None] = (None,), draws: Sequence[int | None] = (None,)
 ) -> list[Callable[[], object]]:
-    """Each of the steps with each of the draws as a function that makes `net` solve so; draws go on where they were."""
+    """Functions that switch `net` to each combination of `steps` and `draws`; each keeps the state of its draws."""
     layers = [module for module in net.modules() if isinstance(module, HamLayer)]
-    first = [(layer, layer.eval_steps, layer.dictionary) for layer in layers]
+    trained = [(layer, layer.eval_steps, layer.dictionary) for layer in layers]
 
-    def take(way: Sequence[tuple[HamLayer, int, Any]]) -> None:
-        for layer, sweeps, dictionary in way:
-            layer.eval_steps, layer.dictionary = sweeps, dictionary
+    def switch(settings: Sequence[tuple[HamLayer, int, Any]]) -> None:
+        for layer, step_count, dictionary in settings:
+            layer.eval_steps, layer.dictionary = step_count, dictionary
 
-    made: list[Callable[[], object]] = []
-    for sweeps, seed in product(steps, draws):
-        take(first)
-        override_solver(net, steps=sweeps, draws=seed)
-        made.append(partial(take, [(layer, layer.eval_steps, layer.dictionary) for layer in layers]))
-    return made
+    variants: list[Callable[[], object]] = []
+    for step_count, seed in product(steps, draws):
+        switch(trained)
+        override_solver(net, steps=step_count, draws=seed)
+        variants.append(partial(switch, [(layer, layer.eval_steps, layer.dictionary) for layer in layers]))
+    return variants
 
 
 def override_solver(net: nn.Module, *, steps: int | None = None, draws: int | None = None) -> nn.Module:
-    """Change in place how the hams of `net` solve in evaluation: `steps` sweeps, dictionaries drawn from seed `draws`.
+    """Change in place how the hams of `net` solve in evaluation: `steps` steps, dictionaries drawn from seed `draws`.
 
-    What is None stays as it was trained. A network without a ham has nothing to change, which is an error.
+    None leaves a setting as trained. A network without a ham is an error.
     """
     if steps is None and draws is None:
         return net
     layers = [module for module in net.modules() if isinstance(module, HamLayer)]
     if not layers:
-        raise OptionError(
-            "eval: --steps and --draws change how a ham solves, and this network has no ham; leave them out"
-        )
+        raise OptionError("eval: --steps and --draws need a ham, and this network has none; leave them out")
     if steps is not None:
         check_count("eval", "steps", steps, least=0)
     if draws is not None:
         check_seed("eval", draws)
-    for place, layer in enumerate(layers):
+    for index, layer in enumerate(layers):
         if steps is not None:
             layer.eval_steps = steps
         if draws is not None:
             if not isinstance(layer.dictionary, (Dictionary, RedrawnDictionary)):
                 raise OptionError(
-                    "eval: --draws is for dictionaries over positions; one along channels has a row per position and "
-                    "is not drawn here"
+                    "eval: --draws needs a spatial ham; the dictionary of a channel ham has one row per position and "
+                    "cannot be redrawn"
                 )
-            layer.dictionary = RedrawnDictionary(layer, draws + place)  # type: ignore[assignment]
+            layer.dictionary = RedrawnDictionary(layer, draws + index)  # type: ignore[assignment]
     return net

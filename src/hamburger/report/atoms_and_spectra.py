@@ -22,7 +22,7 @@ OPACITY = 0.75
 
 def render_atoms(gallery: Gallery) -> Markup:
     """The strongest atoms of every ham on the first images of the gallery."""
-    with_ham = [each for each in gallery.exhibits if len(_spatial(each)) == 1 and gallery.inputs(each, 1)]
+    with_ham = [each for each in gallery.exhibits if len(_spatial_hams(each)) == 1 and gallery.inputs(each, 1)]
     if not with_ham:
         return paragraph("No network here has a ham: there are no atoms to show.", kind="soft")
     parts = [
@@ -30,38 +30,38 @@ def render_atoms(gallery: Gallery) -> Markup:
             "A ham writes its input as X = D C: r atoms (columns of D), and for each a row of C that says how much of "
             "it every position holds. Shown is that row over the image, for the atoms whose part of D C has most "
             "energy (the squared norm), with its share of the sum over all atoms. Each map is scaled to its own "
-            "largest value; bright is much. Where codes have signs (CD), orange is above zero, purple below, white is "
-            "zero. Atoms are found anew in each image, so the first atom of one image is not that of another."
+            "maximum; bright is large. If codes have signs (CD), orange is above zero, purple below, white is "
+            "zero. Atoms are computed for each image, so the first atom of one image is not that of another."
         )
     ]
     for exhibit in with_ham:
         parts.append(heading(f"{exhibit.group.name}, seed {exhibit.run.seed}"))
-        parts += [_row(gallery, exhibit, index, x) for index, x in gallery.inputs(exhibit, ATOM_IMAGES).items()]
+        parts += [_atom_row(gallery, exhibit, index, x) for index, x in gallery.inputs(exhibit, ATOM_IMAGES).items()]
     return Markup("".join(parts))
 
 
-def _spatial(exhibit: GalleryNetwork) -> list[str]:
+def _spatial_hams(exhibit: GalleryNetwork) -> list[str]:
     return [name for name, ham in list_ham_layers(exhibit.net).items() if ham.axis == "spatial"]
 
 
-def _row(gallery: Gallery, exhibit: GalleryNetwork, index: int, x: Tensor) -> Markup:
-    (layer,) = _spatial(exhibit)
+def _atom_row(gallery: Gallery, exhibit: GalleryNetwork, index: int, x: Tensor) -> Markup:
+    (layer,) = _spatial_hams(exhibit)
     found = code_maps(exhibit.net, x, layer=layer)
     maps, energies = found.maps[0].flatten(0, 1).float().cpu(), found.energies[0].flatten().cpu()
     energies, order = energies.sort(descending=True, stable=True)
     shares = energies / energies.sum().clamp_min(1e-12)
     image = shrink(gallery.showing.image(index))
     entries = [(encode_image(image, photo=is_photo(image)), gallery.showing.name(index))]
-    for place in range(min(ATOMS, len(order))):
-        drawn = overlay_map(image, maps[order[place]])
+    for index in range(min(ATOMS, len(order))):
+        drawn = overlay_map(image, maps[order[index]])
         entries.append(
-            (encode_image(drawn, photo=is_photo(image)), f"atom {place + 1}: {100 * float(shares[place]):.1f} %")
+            (encode_image(drawn, photo=is_photo(image)), f"atom {index + 1}: {100 * float(shares[index]):.1f} %")
         )
     return tiles(entries, large=is_photo(image))
 
 
 def overlay_map(image: Tensor, values: Tensor) -> Tensor:
-    """A map of any size over the grey image, every position a block.   3 h w uint8, h' w'   ->   3 h w uint8"""
+    """Draw a map of any size over the grey image, every position a block.   3 h w uint8, h' w'   ->   3 h w uint8"""
     grey = image.float().mean(0) / 255
     colours = colourise(values, signed=bool((values < 0).any()))
     colours = F.interpolate(colours[None], size=image.shape[1:], mode="nearest-exact")[0]
@@ -69,8 +69,7 @@ def overlay_map(image: Tensor, values: Tensor) -> Tensor:
     return (255 * mixed).round().clamp(0, 255).to(torch.uint8)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The spectrum before and after the context, and before and after the ham alone (Fig. 5).
+# -- spectra before and after the context and the ham (Fig. 5) ---------------------------------------------------------
 
 
 SPECTRUM_IMAGES = 8
@@ -79,7 +78,7 @@ MeanCurves = tuple[Tensor, Tensor]
 
 
 def render_spectra(study: Study, gallery: Gallery) -> Markup:
-    """Two figures and a table; a sentence where no network has a context."""
+    """Two figures and a table; a sentence if no network has a context."""
     whole: dict[str, MeanCurves] = {}
     inner: dict[str, MeanCurves] = {}
     counts: list[list[CellText]] = []
@@ -94,18 +93,18 @@ def render_spectra(study: Study, gallery: Gallery) -> Markup:
             name = exhibit.group.name if part == "context" else f"{exhibit.group.name}, ham alone"
             counts.append([name, *(number(value, f"{value:.1f}") for value in ranks)])
     if not counts:
-        return paragraph("No network here has a context: there is nothing to look before and after.", kind="soft")
+        return paragraph("No network here has a context: there is no spectrum to show.", kind="soft")
     images = min(SPECTRUM_IMAGES, len(gallery.indices))
     text = (
-        "Feature maps unfolded to c x n; how much of their energy (squared singular values) the largest ones hold, "
-        f"mean over the first {images} images of the draw above. A curve that rises faster belongs to a map of lower "
+        "Feature maps unfolded to c x n; the share of energy (squared singular values) in the largest ones, "
+        f"mean over the first {images} images above. A curve that rises faster belongs to a map of lower "
         "effective rank. Left: input and output of the whole context module, skip included, as in Fig. 5 of the paper. "
         "Right: the ham alone, X and D C, which has at most rank r by construction."
     )
     colours = {group.name: line_style(study, group)["color"] for group in study.groups}
     drawn = [
-        _drawn("spectrum-context", "Context module: input, output", whole, colours),
-        _drawn("spectrum-ham", "Ham alone: X, D C", inner, colours),
+        _draw_spectra("spectrum-context", "Context module: input, output", whole, colours),
+        _draw_spectra("spectrum-ham", "Ham alone: X, D C", inner, colours),
     ]
     header = ["singular values for 90 %", "before", "after"]
     return Markup(paragraph(text) + side_by_side(*filter(None, drawn)) + table(header, counts, name="spectrum"))
@@ -114,7 +113,7 @@ def render_spectra(study: Study, gallery: Gallery) -> Markup:
 def measure_spectra(
     exhibit: GalleryNetwork, inputs: Sequence[Tensor], layer: str
 ) -> tuple[Tensor, Tensor, tuple[float, float]]:
-    """Mean curves before and after, as far as all images have them, and the mean counts for 90 %."""
+    """Mean spectra before and after the layer, and the mean numbers of singular values for 90 %."""
     befores, afters = [], []
     for x in inputs:
         found = spectrum(exhibit.net, x, layer)
@@ -125,12 +124,12 @@ def measure_spectra(
 
 
 def _mean(rows: list[Tensor]) -> Tensor:
-    """Images of different sizes have spectra of different lengths: the mean over what all of them have."""
+    """The mean, cut to the shortest: images of different sizes have spectra of different lengths."""
     length = min(len(row) for row in rows)
     return torch.stack([row[:length] for row in rows]).mean(0)
 
 
-def _drawn(name: str, title: str, found: dict[str, MeanCurves], colours: dict[str, str]) -> str:
+def _draw_spectra(name: str, title: str, found: dict[str, MeanCurves], colours: dict[str, str]) -> str:
     if not found:
         return ""
 

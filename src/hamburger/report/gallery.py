@@ -18,13 +18,13 @@ from hamburger.report.study import RunGroup, RunRecord, Study
 from hamburger.segmentation.predict import pick_device
 from hamburger.training.visualizer import Visualizer
 
-SEED = 0  # of the draw of images
+SEED = 0  # for drawing the images
 CANDIDATES = 32
 
 
-@dataclass(frozen=True, eq=False)  # each is itself
+@dataclass(frozen=True, eq=False)  # compared by identity
 class GalleryNetwork:
-    """One trained network on the device, under the name of its group."""
+    """One trained network on the device, for its group."""
 
     group: RunGroup
     run: RunRecord
@@ -34,11 +34,11 @@ class GalleryNetwork:
 
 @dataclass(frozen=True)
 class Gallery:
-    """`indices` are drawn from the validation split by a fixed seed."""
+    """Trained networks and some validation images; `indices` are drawn with a fixed seed."""
 
     showing: Visualizer
     indices: tuple[int, ...]
-    exhibits: tuple[GalleryNetwork, ...]  # the reference first, where it has weights
+    exhibits: tuple[GalleryNetwork, ...]  # the reference first, if it has weights
     device: torch.device
 
     def exhibit(self, group: RunGroup | None) -> GalleryNetwork | None:
@@ -48,7 +48,7 @@ class Gallery:
         return {i: self.showing.answer(exhibit.net, exhibit.info, self.device, i) for i in self.indices}
 
     def inputs(self, exhibit: GalleryNetwork, count: int) -> dict[int, Tensor]:
-        """What the network takes of the first images; nothing where the task has no such tensor."""
+        """Input tensors of the first `count` images; empty if the task has no single input tensor."""
         found = {i: self.showing.input(i, exhibit.info, self.device) for i in self.indices[:count]}
         return {i: x for i, x in found.items() if x is not None}
 
@@ -58,14 +58,14 @@ def open_gallery(study: Study, data_root: Path | None, *, device: str = "auto") 
     task = study.task
     visualizer = task.visualizer()
     if visualizer is None:
-        return f"The task '{study.task.name}' has no pictures to show."
+        return f"The task '{study.task.name}' has no images to show."
     exhibited = list(_choose(study))
     if not exhibited:
         return "No run has weights (best.safetensors) yet."
     recipe = exhibited[0][1].recipe["data"]
     name, split = recipe["name"], recipe.get("val_split", "val")
     if data_root is None and "root" in options_of(task.datasets()[name]):
-        return f"They need the images: the data set '{name}' lies in files, and no folder was given (--data DIR)."
+        return f"The data set '{name}' is on disk and no folder was given (--data DIR)."
     on = pick_device(device)
     exhibits = []
     data: Any = None
@@ -81,7 +81,7 @@ def open_gallery(study: Study, data_root: Path | None, *, device: str = "auto") 
 
 
 def _choose(study: Study) -> Iterator[tuple[RunGroup, RunRecord]]:
-    """A run of each group on the reference's data: with the lowest seed that all of them have, else with its lowest."""
+    """One run of each group on the reference's data: the lowest seed that all groups have, else the group's lowest."""
     groups = [group for group in study.groups if any(run.weights for run in group.runs)]
     groups = [group for group in groups if _data(group) == _data(groups[0])]
     seeds = [{run.seed for run in group.runs if run.weights} for group in groups]
@@ -96,19 +96,18 @@ def _data(group: RunGroup) -> tuple[object, ...]:
     return data.get("name"), data.get("options"), data.get("val_split")
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Images and what networks make of them, side by side.
+# -- images and predictions, side by side ------------------------------------------------------------------------------
 
 
 GalleryPredictions = dict[str, dict[int, Any]]  # by the name of the group, then by index
 
 
 def render_predictions(study: Study, gallery: Gallery) -> Markup:
-    """Some images drawn by lot, some where the context gains most, some where it loses most."""
+    """Some random images, some where the context gains most, some where it loses most."""
     showing = gallery.showing
     shown = _shown(study, gallery)
     answers = {exhibit.group.name: gallery.answers(exhibit) for exhibit in shown}
-    parts = [heading(f"Drawn by lot (seed {SEED})"), _rows(gallery, answers, gallery.indices[: showing.each])]
+    parts = [heading(f"Random images (seed {SEED})"), _rows(gallery, answers, gallery.indices[: showing.each])]
     if len(shown) > 1:
         first, second = shown[0].group.name, shown[1].group.name
         gains = {i: showing.judge(i, answers[second][i]) - showing.judge(i, answers[first][i]) for i in gallery.indices}
@@ -124,13 +123,13 @@ def render_predictions(study: Study, gallery: Gallery) -> Markup:
             parts.append(heading(words))
             parts.append(_rows(gallery, answers, found, gains))
             if not found:
-                parts.append(paragraph("On none of the images that were looked at.", kind="soft"))
+                parts.append(paragraph("None of the images.", kind="soft"))
     legends = "".join(legend(entries) for entries in showing.legends(gallery.indices))
     return Markup(paragraph(_caption(gallery, shown)) + legends + "".join(parts))
 
 
 def _shown(study: Study, gallery: Gallery) -> list[GalleryNetwork]:
-    """The reference, the best ham and the best rival, as far as they have weights; at least something."""
+    """The reference, the best ham and the best rival that have weights; at least one network."""
     wanted = [study.reference, study.best("ham"), study.best("rival") or study.best("breads")]
     found = [exhibit for group in wanted if group is not None and (exhibit := gallery.exhibit(group))]
     return list(dict.fromkeys(found)) or list(gallery.exhibits[:1])
@@ -140,16 +139,16 @@ def _caption(gallery: Gallery, shown: Sequence[GalleryNetwork]) -> str:
     showing = gallery.showing
     names = ", ".join(f"{exhibit.group.name} (seed {exhibit.run.seed})" for exhibit in shown)
     return (
-        f"{len(gallery.indices)} images of the {showing.split.split} split of {showing.split.name}, drawn by a fixed "
-        f"seed, were shown to {names}: best weights of each run, {showing.images}. Gains and losses are in "
-        f"{showing.score.words}; they are the extremes of these images and not typical."
+        f"{len(gallery.indices)} images of the {showing.split.split} split of {showing.split.name}, drawn with a fixed "
+        f"seed, predicted by {names}: best weights of each run, {showing.images}. Gains and losses are in "
+        f"{showing.score.words}; they are the extremes of these images, not typical ones."
     )
 
 
 def _rows(
     gallery: Gallery, answers: GalleryPredictions, indices: Sequence[int], gains: dict[int, float] | None = None
 ) -> Markup:
-    """A row of tiles for each image; where a task has one tile for an image, all of them in one."""
+    """A row of tiles for each image; if every image has one tile, all of them in one row."""
     showing = gallery.showing
     rows = []
     for index in indices:

@@ -1,4 +1,4 @@
-"""A run of `ham gan train` -> one page: curves, samples over time, and the atoms of the ham on a generated image."""
+"""One HTML page about a GAN run: curves, samples over time, and the atoms of the ham on generated images."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hamburger.report.study import RunError, read_json_object, read_rows
 from hamburger.segmentation.predict import pick_device
 from hamburger.training.image_files import read_image
 
-SHEETS = 8  # over time, spread evenly
+SHEETS = 8  # sample sheets shown, evenly spaced over time
 ATOMS, IMAGES = 7, 3
 RESULT_FIELDS = (
     *("context", "data", "resolution", "steps", "batch", "seed", "precision", "generator_parameters"),
@@ -35,6 +35,8 @@ RESULT_FIELDS = (
 
 @dataclass(frozen=True)
 class GanRun:
+    """One run folder; `sheets` maps steps to sample sheets."""
+
     path: Path
     recipe: dict[str, Any]
     result: dict[str, Any]
@@ -43,18 +45,24 @@ class GanRun:
 
 
 def read_gan_run(path: Path) -> GanRun:
+    """Read the run folder; raise RunError if it is not a GAN run."""
     if not (path / "recipe.json").is_file():
-        raise RunError(f"gan report: {path} has no recipe.json, so it is no run; name what `ham gan train --run` wrote")
+        raise RunError(
+            f"gan report: {path} has no recipe.json, so it is no run folder; give one of `ham gan train --run`"
+        )
     recipe = read_json_object(path / "recipe.json")
     if not isinstance(recipe.get("optim"), dict) or "discriminator_lr" not in recipe["optim"]:
-        raise RunError(f"gan report: {path} is no run of a GAN; `ham report` is for segmentation networks")
+        raise RunError(f"gan report: {path} is not a GAN run; use `ham report`")
     result = read_json_object(path / "result.json") if (path / "result.json").is_file() else {}
     drawn = {file.stem.removeprefix("step-"): file for file in sorted((path / SAMPLES).glob("step-*.png"))}
-    sheets = {int(step): file for step, file in drawn.items() if step.isdecimal()}  # others are not of the training
+    sheets = {
+        int(step): file for step, file in drawn.items() if step.isdecimal()
+    }  # other files were not written by training
     return GanRun(path, recipe, result, tuple(read_rows(path / "metrics.jsonl")), sheets)
 
 
 def write_gan_report(run: Path, out: Path, *, device: str = "auto") -> Path:
+    """Write the page about one run."""
     found = read_gan_run(Path(run))
     check_writable(out)
     generator: Generator | None = None
@@ -74,10 +82,10 @@ def render_gan_page(run: GanRun, generator: Generator | None, classes: Sequence[
     body = (
         Markup(f"<h1>{heading(title)[4:-5]}</h1>")
         + paragraph(f"{run.path}, {state}. Written {now}.", kind="soft")
-        + section("curves", "The game", _curves(run))
+        + section("curves", "Training curves", _curves(run))
         + section("samples", "Samples over time", _samples(run, generator))
         + section("atoms", "Atoms of the ham on generated images", _atoms(generator, classes))
-        + section("measured", "How it was made", _facts(run))
+        + section("measured", "How it was measured", _facts(run))
     )
     return document(title, body)
 
@@ -87,13 +95,13 @@ def _curves(run: GanRun) -> Markup:
         return paragraph("No line of metrics.jsonl yet.", kind="soft")
     drawn = [
         _figure(run, "losses", "Hinge losses", {"discriminator": "discriminator", "generator": "generator"}),
-        _figure(run, "answers", "Answers of the discriminator", {"real": "to real images", "made": "to made images"}),
-        _figure(run, "spread", "Variety of made images, real = 1", {"spread": "made over real"}),
+        _figure(run, "answers", "Discriminator outputs", {"real": "real images", "made": "generated images"}),
+        _figure(run, "spread", "Variety of generated images, real = 1", {"spread": "generated / real"}),
     ]
     words = (
-        "Means between two lines of the log. The discriminator's loss lies between 0 (it is always sure and right) and "
-        "2 and more (it guesses, or errs); neither loss says how good the images are. Variety: the standard deviation "
-        "over a batch, mean over pixels; near 0 all made images are one."
+        "Means between two lines of the log. The discriminator's loss is 0 if it is always certain and right, and 2 or "
+        "more if it guesses or errs; neither loss measures image quality. Variety: the standard deviation over a "
+        "batch, averaged over pixels; near 0 all generated images are the same."
     )
     return Markup(side_by_side(*drawn) + paragraph(words, kind="soft"))
 
@@ -112,26 +120,26 @@ def _figure(run: GanRun, name: str, title: str, fields: dict[str, str]) -> str:
 def _samples(run: GanRun, generator: Generator | None) -> Markup:
     steps = list(run.sheets)
     if not steps:
-        return paragraph("No sheet of samples yet.", kind="soft")
+        return paragraph("No sample sheet yet.", kind="soft")
     kept = sorted({steps[round(i * (len(steps) - 1) / (SHEETS - 1))] for i in range(SHEETS)})
     entries = [(_embedded(run.sheets[step]), f"step {step:,}") for step in kept]
-    words = "The same latents each time; each row is a class, in their order."
+    words = "The same latents each time; each row is one class."
     parts = [paragraph(words), tiles(entries, large=True)]
     if generator is not None:
         made = tile_images(sample_class_rows(generator), columns=10)
-        parts += [heading("As the saved generator makes them"), tiles([(encode_image(made), "now")], large=True)]
+        parts += [heading("From the saved generator"), tiles([(encode_image(made), "now")], large=True)]
     return Markup("".join(parts))
 
 
 def _embedded(path: Path) -> str:
     import base64
 
-    read_image(path)  # a broken one is told here, and not drawn as a hole in the page
+    read_image(path)  # raises here if the file is damaged
     return f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}"
 
 
 class FixedClassGenerator(nn.Module):
-    """A generator of one class each: latents alone go in, as `code_maps` calls a model."""
+    """A generator with fixed classes, called with latents alone, as `code_maps` calls a model."""
 
     def __init__(self, generator: Generator, y: Tensor) -> None:
         super().__init__()
@@ -165,9 +173,8 @@ def _atoms(generator: Generator | None, classes: Sequence[str]) -> Markup:
     parts = [
         paragraph(
             "The ham writes the generator's map as D C. Shown is how much of each atom every position holds (a row of "
-            "C), over the image that the map becomes, for the atoms whose part has most energy, with its share. The "
-            f"gate that lets the ham's answer through stands at {gate:.4f}; at 0, where it starts, the ham changes "
-            "nothing."
+            "C), over the generated image, for the atoms whose part has most energy, with its share. The gate that "
+            f"scales the ham's output is {gate:.4f}; at 0, its initial value, the ham changes nothing."
         )
     ]
     for index in range(count):
@@ -175,15 +182,15 @@ def _atoms(generator: Generator | None, classes: Sequence[str]) -> Markup:
         shares = energies / energies.sum().clamp_min(1e-12)
         large = enlarge(images[index])
         entries = [(encode_image(large), classes[int(y[index])] if classes else f"class {int(y[index])}")]
-        for place in range(min(ATOMS, len(maps))):
-            drawn = overlay_map(large, maps[place])
-            entries.append((encode_image(drawn), f"atom {place + 1}: {100 * float(shares[place]):.1f} %"))
+        for atom in range(min(ATOMS, len(maps))):
+            drawn = overlay_map(large, maps[atom])
+            entries.append((encode_image(drawn), f"atom {atom + 1}: {100 * float(shares[atom]):.1f} %"))
         parts.append(tiles(entries))
     return Markup("".join(parts))
 
 
 def enlarge(image: Tensor, least: int = 128) -> Tensor:
-    """By a whole factor, pixel by pixel.   3 h w   ->   3 kh kw"""
+    """Enlarge by a whole factor, pixel by pixel.   3 h w   ->   3 kh kw"""
     factor = max(1, least // image.shape[1])
     return image.repeat_interleave(factor, 1).repeat_interleave(factor, 2)
 

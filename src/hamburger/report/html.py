@@ -1,4 +1,4 @@
-"""The few pieces of HTML that the report is made of. What comes from files is escaped here, and only here."""
+"""HTML elements of a report. Text is escaped here, and only here."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ STYLE = Path(__file__).with_name("style.css")
 
 
 class Markup(str):
-    """Text that is HTML already."""
+    """A string that is HTML already and is not escaped."""
 
 
 CellText = str | Markup | None
 
 
 def text(value: CellText) -> Markup:
+    """Escape `value`; None becomes a dash."""
     return value if isinstance(value, Markup) else Markup(escape("-" if value is None else value))
 
 
 def number(value: float | None, shown: str) -> Markup:
-    """A number as people read it, with all of its digits beside it for machines."""
+    """A formatted number, with all its digits in the `value` attribute."""
     return text(None) if value is None else Markup(f'<data value="{value!r}">{escape(shown)}</data>')
 
 
 def heading(words: str) -> Markup:
-    """Of a part of a section."""
+    """The heading of a part of a section."""
     return Markup(f"<h3>{escape(words)}</h3>")
 
 
@@ -43,14 +44,14 @@ def table(
     groups: Mapping[int, str] | None = None,
 ) -> Markup:
     """The first column names the row. `kind`: "wide" scrolls inside its frame, "cards" stacks each row on a phone,
-    "words" is for text. `groups` are headings, by the number of the row that they stand before.
+    "words" is for text. `groups` are headings, by the index of the row they precede.
     """
     head = "".join(f'<th scope="col">{text(word)}</th>' for word in header)
     body = []
-    for place, (first, *others) in enumerate(rows):
-        if groups and place in groups:
+    for index, (first, *others) in enumerate(rows):
+        if groups and index in groups:
             body.append(
-                f'<tr class="group"><th scope="rowgroup" colspan="{len(header)}">{text(groups[place])}</th></tr>'
+                f'<tr class="group"><th scope="rowgroup" colspan="{len(header)}">{text(groups[index])}</th></tr>'
             )
         cells = "".join(
             f'<td data-label="{escape(word)}">{text(cell)}</td>' for word, cell in zip(header[1:], others, strict=True)
@@ -72,23 +73,23 @@ def side_by_side(*figures: str) -> Markup:
 
 
 def tiles(entries: Sequence[tuple[str, str]], *, large: bool = False) -> Markup:
-    """Pictures with a line under each, as many in a row as fit.   (data URI, words) each"""
-    made = "".join(
+    """Images with a caption each, as many in a row as fit.   entries: (data URI, caption)"""
+    items = "".join(
         f'<div class="tile"><img src="{uri}" alt="{escape(words)}" loading="lazy"><span>{escape(words)}</span></div>'
         for uri, words in entries
     )
-    return Markup(f'<div class="tiles{" large" if large else ""}">{made}</div>')
+    return Markup(f'<div class="tiles{" large" if large else ""}">{items}</div>')
 
 
 def legend(entries: Sequence[tuple[tuple[int, int, int], str]]) -> Markup:
-    made = "".join(
+    items = "".join(
         f'<li><i style="background:rgb({r},{g},{b})"></i>{escape(words)}</li>' for (r, g, b), words in entries
     )
-    return Markup(f'<ul class="legend">{made}</ul>')
+    return Markup(f'<ul class="legend">{items}</ul>')
 
 
 def collapsible(summary: str, content: str) -> Markup:
-    """Shown when asked for; browsers do that without a script."""
+    """Content that opens on a click, without a script."""
     return Markup(f"<details><summary>{escape(summary)}</summary>{content}</details>")
 
 
@@ -97,7 +98,7 @@ def section(name: str, title: str, *content: str) -> Markup:
 
 
 def document(title: str, body: str) -> str:
-    """A whole page: its style inside, nothing outside, nothing that runs."""
+    """A complete page with its style inside: no external files, no scripts."""
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

@@ -1,4 +1,4 @@
-"""The whole report: sections in their order, and the file."""
+"""`write_report`: one HTML page about training runs."""
 
 from __future__ import annotations
 
@@ -27,33 +27,34 @@ SECTIONS = {
 def write_report(
     run_folders: Sequence[Path], out: Path, data_root: Path | None = None, *, device: str = "auto"
 ) -> Path:
-    """One HTML file about these runs; a folder that holds run folders stands for all of them.
+    """Write one HTML file about these runs; a folder of run folders stands for all of them.
 
-    `data_root` is the folder of a data set that lies in files; without it such a report has no pictures and says so.
+    `data_root` is the data folder of data sets on disk; without it, their report has no images and says so.
     """
     check_writable(out)
-    found = group_runs(read_runs([Path(folder) for folder in run_folders]))
-    write_atomically(out, render_page(found, open_gallery(found, data_root, device=device)).encode())
+    study = group_runs(read_runs([Path(folder) for folder in run_folders]))
+    write_atomically(out, render_page(study, open_gallery(study, data_root, device=device)).encode())
     return out
 
 
-def render_page(found: Study, gallery: Gallery | str) -> str:
-    title = f"{found.task.networks} on {', '.join(_data_names(found))}"
-    runs = sum(len(group.runs) for group in found.groups)
+def render_page(study: Study, gallery: Gallery | str) -> str:
+    """The page as HTML; `gallery` may be the reason why there are no images."""
+    title = f"{study.task.networks} on {', '.join(_data_names(study))}"
+    runs = sum(len(group.runs) for group in study.groups)
     contents = {
-        "results": _results(found),
-        "curves": plot_curves(found),
-        "predictions": _from(gallery, lambda opened: render_predictions(found, opened)),
-        "measured": tables.conditions_table(found) + tables.run_table(found),
+        "results": _results(study),
+        "curves": plot_curves(study),
+        "predictions": _if_open(gallery, lambda opened: render_predictions(study, opened)),
+        "measured": tables.conditions_table(study) + tables.run_table(study),
     }
-    if _one_tensor(gallery):
-        contents["atoms"] = _from(gallery, render_atoms)
-        contents["spectra"] = _from(gallery, lambda opened: render_spectra(found, opened))
+    if _takes_one_tensor(gallery):
+        contents["atoms"] = _if_open(gallery, render_atoms)
+        contents["spectra"] = _if_open(gallery, lambda opened: render_spectra(study, opened))
     shown = {name: words for name, words in SECTIONS.items() if name in contents}
     head = (
         f"<h1>{title}</h1>"
-        + paragraph(f"{runs} runs of {len(found.groups)} networks. Written {_now()}.", kind="soft")
-        + f'<div class="verdict">{tables.verdict_text(found)}</div>'
+        + paragraph(f"{runs} runs of {len(study.groups)} networks. Written {_now()}.", kind="soft")
+        + f'<div class="verdict">{tables.verdict_text(study)}</div>'
         + "<nav>"
         + "".join(f'<a href="#{name}">{words}</a>' for name, words in shown.items())
         + "</nav>"
@@ -61,47 +62,47 @@ def render_page(found: Study, gallery: Gallery | str) -> str:
     return document(title, head + "".join(section(name, words, contents[name]) for name, words in shown.items()))
 
 
-def _results(found: Study) -> Markup:
+def _results(study: Study) -> Markup:
     parts: list[str] = []
-    if found.mixed:
-        fields = ", ".join(found.mixed)
+    if study.mixed:
+        fields = ", ".join(study.mixed)
         parts.append(
             paragraph(
                 f"Careful: these networks differ in more than their context ({fields}), so a difference between them "
-                "is not the context's alone.",
+                "is not due to the context alone.",
                 kind="note",
             )
         )
-    parts += [tables.score_table(found), paragraph(_reading(found), kind="soft"), plot_scores(found)]
-    parts += [tables.further_scores(found), tables.per_seed_table(found), tables.per_member_table(found)]
+    parts += [tables.score_table(study), paragraph(_reading_guide(study), kind="soft"), plot_scores(study)]
+    parts += [tables.further_scores(study), tables.per_seed_table(study), tables.per_member_table(study)]
     return Markup("".join(parts))
 
 
-def _reading(found: Study) -> str:
-    said = (
-        f"The {found.task.score.words} is that of the last step, {found.task.pooled}. "
-        "Mean and sample standard deviation are over seeds, which change the start, the order of the data and the "
+def _reading_guide(study: Study) -> str:
+    text = (
+        f"The {study.task.score.words} is that of the last step, {study.task.pooled}. "
+        "Mean and sample standard deviation are over seeds, which change initial weights, data order and "
         "augmentation together. "
     )
-    if len(found.groups) > 1:
-        said += (
-            f"Differences to {found.reference.name} are paired by seed; the interval is Student's, at 95 % for each "
-            "row by itself: among many rows some will leave out zero by chance. "
+    if len(study.groups) > 1:
+        text += (
+            f"Differences to {study.reference.name} are paired by seed; the interval is Student's t, at 95 % for each "
+            "row by itself: among many rows some will exclude zero by chance. "
         )
-    return said + "Parameters, images/s (training) and peak memory are means over seeds."
+    return text + "Parameters, images/s (training) and peak memory are means over seeds."
 
 
-def _from(gallery: Gallery | str, make: Callable[[Gallery], Markup]) -> Markup:
+def _if_open(gallery: Gallery | str, make: Callable[[Gallery], Markup]) -> Markup:
     return paragraph(gallery, kind="soft") if isinstance(gallery, str) else make(gallery)
 
 
-def _one_tensor(gallery: Gallery | str) -> bool:
-    """Whether these networks take one image as one tensor, so that one can look inside; unknown without weights."""
+def _takes_one_tensor(gallery: Gallery | str) -> bool:
+    """Whether these networks take one tensor per image, which atoms and spectra need; True without weights."""
     return isinstance(gallery, str) or any(gallery.inputs(exhibit, 1) for exhibit in gallery.exhibits)
 
 
-def _data_names(found: Study) -> list[str]:
-    names = [str(run.recipe["data"].get("name")) for group in found.groups for run in group.runs]
+def _data_names(study: Study) -> list[str]:
+    names = [str(run.recipe["data"].get("name")) for group in study.groups for run in group.runs]
     return list(dict.fromkeys(names))
 
 

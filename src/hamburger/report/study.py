@@ -1,4 +1,4 @@
-"""Run folders as values, grouped by everything but their seed."""
+"""Read run folders and group runs that differ only in their seed."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Curve = list[tuple[int, float]]
 
 
 class RunError(HamburgerError, ValueError):
-    """A folder that is no run, or a file of a run that cannot be read."""
+    """A folder that is not a run, or a file of a run that cannot be read."""
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """`result` is empty while a run has not finished; `rows` are the lines of metrics.jsonl."""
+    """One run folder. `result` is empty until the run finishes; `rows` are the lines of metrics.jsonl."""
 
     path: Path
     recipe: dict[str, Any]
@@ -42,33 +42,35 @@ class RunRecord:
 
     @property
     def score(self) -> float | None:
-        """Of the finished run."""
+        """The task's first score; None until the run finishes."""
         return self.result.get(self.task.score.name)
 
     def curve(self, field: str) -> Curve:
-        """(step, value) of the rows that have a finite number under that name, by rising step."""
+        """(step, value) of the rows with a finite number under that name, by rising step."""
         points = {}
         for row in self.rows:
             value = row.get(field)
             if isinstance(value, (int, float)) and math.isfinite(value):
-                points[int(row["step"])] = float(value)  # the last row of a step is the one that counts
+                points[int(row["step"])] = float(value)  # a later row of the same step replaces an earlier one
         return sorted(points.items())
 
 
 def read_run(path: Path) -> RunRecord:
-    """The run in that folder; a file that is there but cannot be read raises and is named."""
+    """Read the run in that folder; a file that exists but cannot be read raises RunError."""
     if not path.is_dir():
-        raise RunError(f"report: {path} is no run folder; give what `ham train --run` has written")
+        raise RunError(f"report: {path} is not a run folder; give one written by `ham train --run`")
     if not (path / "recipe.json").exists():
-        raise RunError(f"report: {path} has no recipe.json, so it is no run folder; `ham train --run` writes one")
+        raise RunError(
+            f"report: {path} has no recipe.json, so it is not a run folder; give one written by `ham train --run`"
+        )
     recipe = read_json_object(path / "recipe.json")
     result = read_json_object(path / "result.json") if (path / "result.json").exists() else {}
     if not isinstance(recipe.get("model"), dict) or not isinstance(recipe.get("data"), dict):
-        raise RunError(f"report: {path / 'recipe.json'} names no model and data; it is not the recipe of a run")
+        raise RunError(f"report: {path / 'recipe.json'} has no model and data; it is not the recipe of a run")
     if not isinstance(recipe.get("seed"), int):
         raise RunError(f"report: {path / 'recipe.json'} has no seed; it is not the recipe of a run")
     if "discriminator_lr" in recipe.get("optim", {}):
-        raise RunError(f"report: {path} is a run of a GAN; `ham gan report {path}` is for those")
+        raise RunError(f"report: {path} is a GAN run; use `ham gan report {path}`")
     name = task_named(recipe.get("task"), f"report: {path / 'recipe.json'}").score.name
     if result and not _is_number(result.get(name)):
         raise RunError(f"report: {path / 'result.json'} has no number '{name}'; it is not the result of a run")
@@ -79,23 +81,23 @@ def read_run(path: Path) -> RunRecord:
 
 
 def read_runs(paths: Sequence[Path]) -> list[RunRecord]:
-    """All of them, each folder once. A folder of run folders stands for those in it."""
-    found: dict[Path, Path] = {}
+    """Read every run once; a folder of run folders stands for the runs in it."""
+    folders: dict[Path, Path] = {}
     for path in paths:
         inside = sorted(entry.parent for entry in path.glob("*/recipe.json")) if path.is_dir() else []
         for run in [path] if (path / "recipe.json").exists() or not inside else inside:
-            found.setdefault(run.resolve(), run)
-    if not found:
-        raise RunError("report: no run folder was given; name at least one that `ham train --run` has written")
-    return [read_run(run) for run in found.values()]
+            folders.setdefault(run.resolve(), run)
+    if not folders:
+        raise RunError("report: no run folder given; name at least one written by `ham train --run`")
+    return [read_run(run) for run in folders.values()]
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Lines of metrics. The last one may be cut short by a run that is writing it right now."""
+    """Read the lines of metrics.jsonl; an incomplete last line of a running process is skipped."""
     if not path.exists():
         return []
     rows = []
-    lines = _text(path).split("\n")
+    lines = _read_text(path).split("\n")
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -104,49 +106,51 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         except ValueError as broken:
             if number == len(lines):
                 break
-            raise RunError(f"report: {path}, line {number}: no JSON ({broken}); mend or remove that line") from None
+            raise RunError(
+                f"report: {path}, line {number}: not valid JSON ({broken}); fix or remove that line"
+            ) from None
         if not isinstance(row, dict) or not _is_number(row.get("step")):
-            raise RunError(f"report: {path}, line {number}: every line is an object with a 'step', got {line[:80]!r}")
+            raise RunError(f"report: {path}, line {number}: expected an object with a 'step' (got {line[:80]!r})")
         rows.append(row)
     return rows
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
+    text = _read_text(path)
     try:
-        value = json.loads(_text(path))
+        value = json.loads(text)
     except ValueError as broken:
-        raise RunError(f"report: {path} is no JSON ({broken}); the run that wrote it did not finish it") from None
+        raise RunError(f"report: {path} is not valid JSON ({broken}); its run did not finish writing it") from None
     if not isinstance(value, dict):
-        raise RunError(f"report: {path} must hold a JSON object, got {type(value).__name__}")
+        raise RunError(f"report: {path} must contain a JSON object (got {type(value).__name__})")
     return value
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise RunError(f"report: {path} is no text; the file is damaged") from None
-    except OSError as closed:
-        raise RunError(f"report: {path} cannot be read: {closed.strerror or closed}") from None
+        raise RunError(f"report: {path} is not UTF-8 text; the file is damaged") from None
+    except OSError as error:
+        raise RunError(f"report: {path} cannot be read: {error.strerror or error}") from None
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Runs that differ in nothing but the seed are one group; a group is called by what sets it apart.
+# -- groups of runs that differ only in the seed -----------------------------------------------------------------------
 
 
-# what decides how a run is fed and watched, not what it computes
+# fields that do not change what a run computes
 IGNORED_FIELDS = {"seed", "log_every", "eval_every", "checkpoint_every", "tensorboard", "data.workers", "data.resident"}
 KINDS = ("baseline", "breads", "ham", "rival")
 CONTEXT_FIELDS = ("model.context", "model.context_options")
 
 
-@dataclass(frozen=True, eq=False)  # each is itself
+@dataclass(frozen=True, eq=False)  # compared by identity
 class RunGroup:
-    """One variant over its seeds, by rising seed. `kind` is one of KINDS."""
+    """The runs of one variant, by rising seed. `kind` is one of KINDS."""
 
     name: str
     kind: str
@@ -154,7 +158,7 @@ class RunGroup:
 
     @property
     def scores(self) -> dict[int, float]:
-        """Of the finished runs by seed."""
+        """Seed to score, of the finished runs."""
         return {run.seed: run.score for run in self.runs if run.score is not None}
 
     @property
@@ -162,17 +166,17 @@ class RunGroup:
         return summarise(list(self.scores.values())) if self.scores else None
 
     def value(self, field: str) -> SampleSummary | None:
-        """A number of result.json over the runs that have it."""
-        had = [run.result[field] for run in self.runs if isinstance(run.result.get(field), (int, float))]
-        return summarise(had) if had else None
+        """Summary of a number of result.json over the runs that have it."""
+        values = [run.result[field] for run in self.runs if isinstance(run.result.get(field), (int, float))]
+        return summarise(values) if values else None
 
 
 @dataclass(frozen=True)
 class Study:
-    """`reference` is what the others are compared with: the baseline where there is one, else the first group.
+    """The groups of one report. `reference`, which others are compared with, is the baseline or else the first group.
 
-    `mixed` names the fields besides the context in which groups differ: with any, a difference between groups is not
-    the context's alone.
+    `mixed` names the fields besides the context in which groups differ; if there are any, a difference between groups
+    is not due to the context alone.
     """
 
     task: Task[Any]
@@ -184,34 +188,35 @@ class Study:
         return None if group is self.reference else compare_paired(group.scores, self.reference.scores)
 
     def best(self, *kinds: str) -> RunGroup | None:
-        """The best mean among groups of those kinds, of all without any."""
+        """The group with the best mean score among those kinds; among all if none is given."""
         means = {group: group.score.mean for group in self.groups if group.score and (not kinds or group.kind in kinds)}
         pick = max if self.task.score.higher else min
         return pick(means, key=means.__getitem__, default=None)
 
 
 def group_runs(runs: Sequence[RunRecord]) -> Study:
-    """Groups by kind, the baseline first, and among their kind in the order in which they were given."""
+    """Group runs of one task: by kind, the baseline first, and within a kind in the given order."""
     tasks = {run.task.name for run in runs}
     if len(tasks) > 1:
-        raise RunError(f"report: these runs are for {' and '.join(sorted(tasks))}; one page is about one task")
-    sorted_out: dict[str, list[RunRecord]] = {}
+        raise RunError(f"report: these runs are for {' and '.join(sorted(tasks))}; give runs of one task")
+    members_of: dict[str, list[RunRecord]] = {}
     fields: dict[str, dict[str, Any]] = {}
     for run in runs:
         flat = {key: value for key, value in flatten_fields(run.recipe).items() if key not in IGNORED_FIELDS}
         identity = json.dumps(flat, sort_keys=True)
-        sorted_out.setdefault(identity, []).append(run)
+        members_of.setdefault(identity, []).append(run)
         fields[identity] = flat
     mixed = [key for key in _differing(list(fields.values())) if not key.startswith(CONTEXT_FIELDS)]
-    kinds = {identity: _called(members[0].recipe["model"]) for identity, members in sorted_out.items()}
+    kinds = {identity: _name_and_kind(members[0].recipe["model"]) for identity, members in members_of.items()}
 
     groups = []
-    for identity, members in sorted_out.items():
+    for identity, members in members_of.items():
         name, kind = kinds[identity]
-        # namesakes are told apart by their settings; a context without any is called by its name alone
-        namesakes = [fields[other] for other, (called, _) in kinds.items() if called == name]
+        # groups of the same name are distinguished by the settings in which they differ
+        namesakes = [fields[other] for other, (other_name, _) in kinds.items() if other_name == name]
         settings = [
-            f"{key.rpartition('.')[2]}={_plain(fields[identity].get(key, 'default'))}" for key in _differing(namesakes)
+            f"{key.rpartition('.')[2]}={_format_value(fields[identity].get(key, 'default'))}"
+            for key in _differing(namesakes)
         ]
         groups.append(RunGroup(" ".join([name, *settings]), kind, _by_seed(members)))
     groups.sort(key=lambda group: KINDS.index(group.kind))
@@ -228,39 +233,39 @@ def _by_seed(members: Sequence[RunRecord]) -> tuple[RunRecord, ...]:
     for run in members:
         if run.seed in seeds:
             raise RunError(
-                f"report: {seeds[run.seed].path} and {run.path} have one recipe and one seed, {run.seed}; a repeated "
-                f"run is no further sample: leave one of them out"
+                f"report: {seeds[run.seed].path} and {run.path} have the same recipe and seed ({run.seed}); a repeated "
+                f"run is not another sample: leave one of them out"
             )
         seeds[run.seed] = run
     return tuple(seeds[seed] for seed in sorted(seeds))
 
 
 def flatten_fields(value: Any, path: str = "") -> dict[str, Any]:
-    """Nested objects as one level of dotted names."""
+    """Flatten nested objects to one level of dotted names."""
     if not isinstance(value, dict):
         return {path: value}
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for key, entry in value.items():
-        found |= flatten_fields(entry, f"{path}.{key}" if path else key)
-    return found
+        fields |= flatten_fields(entry, f"{path}.{key}" if path else key)
+    return fields
 
 
-def _called(model: dict[str, Any]) -> tuple[str, str]:
-    """Name and kind of a model by its head and context."""
+def _name_and_kind(model: dict[str, Any]) -> tuple[str, str]:
+    """Name and kind of a variant, from its head and context."""
     system = str(model.get("name", "hamnet"))
     context, options = model.get("context"), model.get("context_options") or {}
     if system != "hamnet":
         return system, "ham" if system == "lightham" else "rival"
     if context is None:
         return "baseline", "baseline"
-    if "parts" in options and "ham" not in _words(options["parts"]):
+    if "parts" in options and "ham" not in _part_names(options["parts"]):
         return "breads", "breads"
     return str(context), "ham" if context in (*hams, "lightham") else "rival"
 
 
-def _words(parts: Any) -> list[str]:
+def _part_names(parts: Any) -> list[str]:
     return parts.split(",") if isinstance(parts, str) else list(parts)
 
 
-def _plain(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return "none" if value is None else value if isinstance(value, str) else json.dumps(value)

@@ -1,4 +1,4 @@
-"""The numbers of a study as tables and sentences."""
+"""The tables and sentences of a report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hamburger.report.statistics import PairedDifference, SampleSummary, compare
 from hamburger.report.study import RunGroup, Study
 from hamburger.training.scores import Score
 
-# fields of result.json that say how and where a score was made, and what they are called
+# fields of result.json about how and where a score was measured, and their headings
 CONDITIONS = {
     "protocol": "evaluation",
     "hardware": "hardware",
@@ -23,7 +23,7 @@ CONDITIONS = {
 
 
 def score_table(study: Study) -> Markup:
-    """One row per group: the score with its spread, the difference to the reference, and what it costs."""
+    """One row per group: score with spread, difference to the reference, and cost."""
     score = study.task.score
     header = ["context", score.heading, "deviation", "seeds", f"minus {study.reference.name}", "95 % interval"]
     costs: dict[str, tuple[str, Callable[[float], str]]] = {
@@ -45,45 +45,47 @@ def score_table(study: Study) -> Markup:
 
 
 def verdict_text(study: Study) -> Markup:
-    """What the numbers allow one to say, and no more; where a rival or the baseline wins, that comes first."""
+    """What the numbers support, and no more; a rival or baseline that wins comes first."""
     best, ham, rival = study.best(), study.best("ham"), study.best("rival")
     if best is None or best.score is None:
         return paragraph("No run has finished yet: there is no score to compare.")
     score = study.task.score
     most = "highest" if score.higher else "lowest"
-    said = [f"The {most} mean {score.words} is that of {best.name}: {_spoken(score, best.score)}."]
+    sentences = [f"The {most} mean {score.words} is that of {best.name}: {_format_score(score, best.score)}."]
     if len(study.groups) == 1:
-        said.append("There is nothing to compare it with here.")
+        sentences.append("There is nothing to compare it with here.")
     elif best.kind == "baseline":
-        said.append("Here no context module is better than the baseline.")
+        sentences.append("Here no context module is better than the baseline.")
     elif best.kind == "rival" and ham is not None:
-        said.append(f"A rival wins: {_against(score, best, ham)}")
+        sentences.append(f"A rival wins: {_compare(score, best, ham)}")
     elif best.kind == "ham" and rival is not None:
-        said.append(f"The best rival is {rival.name}: {_against(score, best, rival)}")
+        sentences.append(f"The best rival is {rival.name}: {_compare(score, best, rival)}")
     if ham is not None and study.reference.scores and ham is not study.reference:
-        said.append(_against(score, ham, study.reference))
-    return Markup("".join(paragraph(sentence) for sentence in said))
+        sentences.append(_compare(score, ham, study.reference))
+    return Markup("".join(paragraph(sentence) for sentence in sentences))
 
 
-def _against(score: Score, one: RunGroup, other: RunGroup) -> str:
+def _compare(score: Score, one: RunGroup, other: RunGroup) -> str:
     difference = compare_paired(one.scores, other.scores)
     if difference is None:
-        return f"{one.name} and {other.name} share no seed, so they are not paired."
+        return f"{one.name} and {other.name} share no seed, so they cannot be paired."
     points = f"{score.signed(difference.mean)} {score.points} over {difference.n} shared seed{'s' * (difference.n > 1)}"
     if difference.interval is None:
-        return f"{one.name} minus {other.name} is {points}: too few for an interval, so take it as a hint."
+        return f"{one.name} minus {other.name} is {points}: too few seeds for an interval, so only a hint."
     low, high = difference.interval
-    weight = "it leaves out zero" if difference.clear else "it holds zero, so this may be chance"
+    weight = "it excludes zero" if difference.clear else "it includes zero, so this may be chance"
     interval = f"95 % interval {score.signed(low)} to {score.signed(high)}"
     return f"{one.name} minus {other.name} is {points}, {interval}: {weight}."
 
 
 def further_scores(study: Study) -> Markup:
-    """The task's further scores, means over seeds; nothing where no run has any."""
+    """The task's further scores, means over seeds; empty if no run has any."""
     names = [score.name for score in study.task.scores[1:] if any(group.value(score.name) for group in study.groups)]
     if not names:
         return Markup()
-    headings: dict[str, dict[str, None]] = {name: {} for name in names}  # one each, unless runs are of other images
+    headings: dict[str, dict[str, None]] = {
+        name: {} for name in names
+    }  # usually one each; runs on different images may differ
     for run in (run for group in study.groups for run in group.runs):
         for score, _ in study.task.present_scores(run.result):
             headings.get(score.name, {})[score.heading] = None
@@ -92,34 +94,34 @@ def further_scores(study: Study) -> Markup:
     for group in study.groups:
         means = [(name, group.value(name)) for name in names]
         rows.append([group.name, *(None if v is None else number(v.mean, shown[name](v.mean)) for name, v in means)])
-    made = table(["context", *(" or ".join(headings[name]) for name in names)], rows, name="others")
-    return collapsible("Further scores", made + paragraph("Means over seeds, of the last step.", kind="soft"))
+    html = table(["context", *(" or ".join(headings[name]) for name in names)], rows, name="others")
+    return collapsible("Further scores", html + paragraph("Means over seeds, of the last step.", kind="soft"))
 
 
 def per_seed_table(study: Study) -> Markup:
-    """Every run's own score."""
+    """The score of every run."""
     score = study.task.score
     seeds = sorted({run.seed for group in study.groups for run in group.runs})
     rows: list[list[CellText]] = []
     for group in study.groups:
-        had = group.scores
-        rows.append([group.name, *(number(had[s], score.shown(had[s])) if s in had else None for s in seeds)])
-    made = table([score.heading, *(f"seed {seed}" for seed in seeds)], rows, name="per-seed")
-    return collapsible("Every seed", made)
+        scores = group.scores
+        rows.append([group.name, *(number(scores[s], score.shown(scores[s])) if s in scores else None for s in seeds)])
+    html = table([score.heading, *(f"seed {seed}" for seed in seeds)], rows, name="per-seed")
+    return collapsible("Every seed", html)
 
 
 def per_member_table(study: Study) -> Markup:
-    """The score of each class, or pair, mean over seeds; nothing where no run says."""
+    """The score of each class (or other member), mean over seeds; empty if no run has any."""
     each, member = study.task.member_score, study.task.member
     if each is None:
         return Markup()
     means = {group.name: _member_means(group, each.name) for group in study.groups}
-    members = list(dict.fromkeys(name for had in means.values() for name in had))
+    members = list(dict.fromkeys(name for scores in means.values() for name in scores))
     if not members:
         return Markup()
     rows: list[list[CellText]] = []
     for name in members:
-        values = [had.get(name) for had in means.values()]
+        values = [scores.get(name) for scores in means.values()]
         rows.append([name, *(None if value is None else number(value, each.shown(value)) for value in values)])
     unit = f", {each.unit}" if each.unit else ""
     note = paragraph(f"Mean over seeds{unit}. A dash: {study.task.absent}.", kind="soft")
@@ -127,7 +129,7 @@ def per_member_table(study: Study) -> Markup:
 
 
 def _member_means(group: RunGroup, field: str) -> dict[str, float | None]:
-    """Over the seeds in which a member has a score; None where it has none in any."""
+    """Mean over the seeds in which a member has a score; None if it has none."""
     values: dict[str, list[float]] = {}
     for run in group.runs:
         found = run.result.get(field)
@@ -135,33 +137,36 @@ def _member_means(group: RunGroup, field: str) -> dict[str, float | None]:
             values.setdefault(name, [])
             if isinstance(value, (int, float)):
                 values[name].append(float(value))
-    return {name: sum(had) / len(had) if had else None for name, had in values.items()}
+    return {name: sum(scores) / len(scores) if scores else None for name, scores in values.items()}
 
 
 def conditions_table(study: Study) -> Markup:
-    """How the scores were made: one value where all runs agree, else each with the groups that have it."""
+    """How the scores were measured; where runs differ, each value with its number of runs."""
     recipes = [run.recipe for group in study.groups for run in group.runs]
     rows: list[list[CellText]] = [
-        ["recipe", _listed([recipe.get("name") for recipe in recipes])],
-        ["data", _listed([f"{recipe['data'].get('name')}, {recipe['data'].get('val_split')}" for recipe in recipes])],
-        ["steps x batch", _listed([f"{recipe.get('steps')} x {recipe.get('batch')}" for recipe in recipes])],
-        ["training precision", _listed([recipe.get("precision") for recipe in recipes])],
+        ["recipe", _join_values([recipe.get("name") for recipe in recipes])],
+        [
+            "data",
+            _join_values([f"{recipe['data'].get('name')}, {recipe['data'].get('val_split')}" for recipe in recipes]),
+        ],
+        ["steps x batch", _join_values([f"{recipe.get('steps')} x {recipe.get('batch')}" for recipe in recipes])],
+        ["training precision", _join_values([recipe.get("precision") for recipe in recipes])],
     ]
     if "backbone" in recipes[0]["model"]:
-        rows.insert(1, ["backbone", _listed([_backbone(recipe) for recipe in recipes])])
+        rows.insert(1, ["backbone", _join_values([_backbone(recipe) for recipe in recipes])])
     for field, words in CONDITIONS.items():
         values = [
             run.result[field] for group in study.groups for run in group.runs if run.result.get(field) is not None
         ]
-        if field == "date":  # of all that the clock says, the day is enough
+        if field == "date":  # the day is enough
             values = sorted(str(value)[:10] for value in values)
         if values:
-            rows.append([words, _listed(values)])
+            rows.append([words, _join_values(values)])
     return table(["what", "how"], rows, name="conditions", kind="words")
 
 
 def run_table(study: Study) -> Markup:
-    """Where the files are."""
+    """The run folders and their state."""
     rows: list[list[CellText]] = []
     for group in study.groups:
         for run in group.runs:
@@ -176,8 +181,8 @@ def _backbone(recipe: dict[str, Any]) -> str:
     return f"{model.get('backbone')}{stride}"
 
 
-def _listed(values: list[Any]) -> str:
-    """Each value once; with how many runs have it where they do not agree."""
+def _join_values(values: list[Any]) -> str:
+    """Each value once, with its number of runs if there are several values."""
     shown = [str(value) for value in values]
     each = list(dict.fromkeys(shown))
     if len(each) == 1:
@@ -185,7 +190,7 @@ def _listed(values: list[Any]) -> str:
     return "; ".join(f"{value} ({n} run{'s' * (n > 1)})" for value in each if (n := shown.count(value)))
 
 
-def _spoken(score: Score, found: SampleSummary) -> str:
+def _format_score(score: Score, found: SampleSummary) -> str:
     mean = " ".join(filter(None, (score.shown(found.mean), score.unit)))
     if found.deviation is None:
         return f"{mean} with one seed, so its spread is unknown"
