@@ -1,4 +1,4 @@
-"""Who solves: what is chosen, what is refused and how it is said."""
+"""The decision between fused kernels and plain torch, and the errors where the kernels cannot."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import hamburger as hb
-from hamburger.hams import fused
+from hamburger.kernels import dispatch
 
 X = torch.rand(2, 8, 15)
 
@@ -22,7 +22,7 @@ class Mine(hb.NMF):
 
 @pytest.fixture(autouse=True)
 def no_variable(monkeypatch):
-    monkeypatch.delenv(fused.VARIABLE, raising=False)
+    monkeypatch.delenv(dispatch.BACKEND_VARIABLE, raising=False)
 
 
 def test_auto_is_plain_on_a_cpu():
@@ -36,7 +36,7 @@ def test_auto_is_plain_on_a_cpu():
     [
         (Mine(3), X, "one-step", "not for Mine"),
         (hb.NMF(3, codes_init="cosine"), X, "one-step", "codes_init='softmax', not from 'cosine'"),
-        (hb.VQ(513), X, "one-step", "a rank of at most 512, not for 513"),
+        (hb.VQ(513), X, "one-step", "a rank of at most 512, not 513"),
         (hb.NMF(3), X.double(), "one-step", "x is torch.float64"),
         (hb.NMF(3), X.clone().requires_grad_(), "bptt", "gradient 'one-step', not 'bptt'"),
         (hb.NMF(3), X, "bptt", "x is on cpu|triton is not installed"),
@@ -48,18 +48,18 @@ def test_fused_by_name_says_why_it_cannot(ham, x, grad, reason):
         hb.decompose(x, ham, grad=grad, backend="fused")
 
 
-def test_the_variable_settles_what_auto_means(monkeypatch):
-    monkeypatch.setenv(fused.VARIABLE, "fused")
+def test_the_environment_variable_sets_what_auto_means(monkeypatch):
+    monkeypatch.setenv(dispatch.BACKEND_VARIABLE, "fused")
     with pytest.raises(hb.OptionError, match="'fused' cannot"):
         hb.decompose(X, "nmf", rank=3)
     hb.decompose(X, "nmf", rank=3, backend="plain")
-    monkeypatch.setenv(fused.VARIABLE, "plane")
+    monkeypatch.setenv(dispatch.BACKEND_VARIABLE, "plane")
     with pytest.raises(hb.OptionError, match=r"HAM_BACKEND: no backend 'plane'; did you mean 'plain'\?"):
         hb.decompose(X, "nmf", rank=3)
 
 
-def test_auto_falls_back_without_a_word(monkeypatch):
-    monkeypatch.setattr(fused, "fused_by_default", lambda x: True)
+def test_auto_falls_back_silently(monkeypatch):
+    monkeypatch.setattr(dispatch, "fused_by_default", lambda x: True)
     hb.decompose(X, "nmf", rank=3)
 
 
@@ -81,24 +81,25 @@ def test_the_core_does_not_load_triton():
 @pytest.mark.parametrize(
     ("shared", "most"), [(101_376, 0), (166_912, 256), (232_448, 512)], ids=["L40", "A100", "H200"]
 )
-def test_a_card_without_room_for_the_tiles_is_told_by_its_memory(shared, most):
-    fits = [rank for rank in (8, 256, 257, 512) if fused.why_too_small(shared, rank) is None]
+def test_a_gpu_with_too_little_shared_memory_is_refused(shared, most):
+    fits = [rank for rank in (8, 256, 257, 512) if dispatch.why_too_small(shared, rank) is None]
     assert fits == [rank for rank in (8, 256, 257, 512) if rank <= most]
     if most < 512:
-        assert fused.why_too_small(shared, 512) == (
-            f"a rank of 512 needs 170,000 bytes of shared memory in a program, and this card has {shared:,}"
+        assert dispatch.why_too_small(shared, 512) == (
+            f"a rank of 512 needs 170,000 bytes of shared memory per program, and this GPU has {shared:,}"
         )
 
 
-def test_derivatives_that_kernels_have_no_rule_for(monkeypatch):
-    """As on a card: torch.func and forward mode take plain torch, and the kernels asked for by name say why not."""
-    monkeypatch.setattr(fused, "TRITON", True)
-    monkeypatch.setattr(fused, "fused_by_default", lambda x: True)
-    monkeypatch.setattr(fused, "why_not_there", lambda device, rank: None)
+def test_transforms_that_the_kernels_do_not_support(monkeypatch):
+    """As on a GPU: torch.func and forward mode run plain torch, and backend='fused' raises."""
+    monkeypatch.setattr(dispatch, "TRITON", True)
+    monkeypatch.setattr(dispatch, "fused_by_default", lambda x: True)
+    monkeypatch.setattr(dispatch, "why_not_on_device", lambda device, rank: None)
     asked = []
 
     def ask(x, name="auto"):
-        asked.append(fused.fuses(name, x, hb.NMF(3), hb.one_step, None))
+        spec = dispatch.choose_spec(name, x, hb.NMF(3), hb.one_step, one_step=True)
+        asked.append(spec is not None)
         return x.sum()
 
     ask(X)
@@ -107,5 +108,5 @@ def test_derivatives_that_kernels_have_no_rule_for(monkeypatch):
     with torch.autograd.forward_ad.dual_level():
         ask(torch.autograd.forward_ad.make_dual(X, X))
     assert asked == [True, False, False, False]
-    with pytest.raises(hb.OptionError, match=r"no rule for torch\.func"):
+    with pytest.raises(hb.OptionError, match=r"do not support torch\.func"):
         torch.func.grad(lambda x: ask(x, "fused"))(X)

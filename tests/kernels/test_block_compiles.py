@@ -147,7 +147,7 @@ def test_batch_norm_in_training(dtype, r, card):
     block_norm.norm_backward(y, y, fold, codes, found, norm, dtype)
     block_norm.outer_product(empty(2, 512, r), empty(2, 256, r), empty(512, 256), dtype)
     block_launches.prepare_inputs(empty(512, 512), empty(2, 1_024, r), 2, dtype, unit=True)
-    for name in ("moments", "total", "statistics", "cut", "norm_back", "outer", "prepare"):
+    for name in ("moments", "partial_sums", "statistics", "cut", "norm_back", "outer", "prepare"):
         card(f"{name}_kernel")
 
 

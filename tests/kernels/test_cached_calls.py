@@ -23,7 +23,7 @@ from hamburger.kernels import (
     vq,
 )
 from hamburger.kernels.tiling import ResidentGrid, StreamingGrid
-from hamburger.layers import fused_block
+from hamburger.layers import burger, fused_block
 
 pytestmark = [
     pytest.mark.skipif(launcher.INTERPRETED, reason="kernels would run"),
@@ -65,7 +65,8 @@ def taped(monkeypatch):
     for module in (block, block_training, nmf, vq, cd):
         monkeypatch.setattr(module, "launch_cached", watched)
     monkeypatch.setattr(block_training, "launch_cached_saving", keeping)
-    monkeypatch.setattr(fused_block, "fuses", lambda *_: True)
+    monkeypatch.setattr(burger, "resolve_backend", lambda *_: "auto")
+    monkeypatch.setattr(fused_block, "select_spec", lambda requested, x, ham, *_, **__: ham.fused_spec())
     return seen
 
 
@@ -88,8 +89,8 @@ def test_launches_alone(ham, form, b, init, taped, monkeypatch):
             layer.eval()(z)
     HAMS[ham].decompose(z.detach().flatten(2), torch.rand(b, 100, 20), steps=2)
     solved_by_torch = ham == "cd" and form == "several"  # the ridge of its read-out
-    assert taped.pop("trained back")
-    assert set(taped) == {"trained", "finished", ham}
+    assert taped.pop("train backward")
+    assert set(taped) == {"train", "evaluate", ham}
     assert all(made != solved_by_torch for made in taped.values())
 
 
@@ -97,7 +98,7 @@ def test_a_wide_layer(taped):
     layer, z = hb.Hamburger(2048, rank=64, steps=1), torch.randn(1, 2048, 4, 4).bfloat16().requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
         layer.train()(z).sum().backward()
-    assert taped["trained"] and taped["trained back"]
+    assert taped["train"] and taped["train backward"]
 
 
 @pytest.mark.parametrize("ham", HAMS)

@@ -1,4 +1,4 @@
-"""The largest tiles, compiled for a card that is not there, fit the room that `solvers.backend` asks for."""
+"""The largest tiles, compiled for a card that is not there, fit the shared memory that `kernels.dispatch` asks for."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ triton = pytest.importorskip("triton")
 
 from test_block_compiles import Compiler  # noqa: E402
 
-from hamburger.hams.fused import ROOM  # noqa: E402
 from hamburger.kernels import (  # noqa: E402
     cd,
     launcher,
     nmf,
 )
+from hamburger.kernels.dispatch import SHARED_BYTES  # noqa: E402
 
 pytestmark = [
     pytest.mark.kernels,
@@ -24,7 +24,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-@pytest.mark.parametrize("rank", ROOM)
+@pytest.mark.parametrize("rank", SHARED_BYTES)
 def test_the_read_outs_fit(rank, dtype, monkeypatch):
     x, bases = torch.rand(1, 1024, 64).to(dtype), torch.rand(1, 1024, rank)
     made = Compiler(nmf.readout_kernel), Compiler(cd.readout_kernel)
@@ -33,4 +33,4 @@ def test_the_read_outs_fit(rank, dtype, monkeypatch):
     monkeypatch.setattr(launcher, "gram_matrix", lambda bases, dtype, t: torch.empty(1, rank, rank))
     nmf._solve_by_steps(x, bases, 0, 1e-6, True, True)
     cd._launch_readout(x, bases, bases, None, torch.empty(1, 64, rank), x)
-    assert all(kernel.compiled.metadata.shared <= ROOM[rank] for kernel in made)
+    assert all(kernel.compiled.metadata.shared <= SHARED_BYTES[rank] for kernel in made)

@@ -8,7 +8,7 @@ from torch import nn
 
 import hamburger as hb
 from hamburger.kernels.dispatch import BlockPlan
-from hamburger.layers import fused_block
+from hamburger.layers import burger, fused_block
 from hamburger.layers.norm import convert_sync
 
 X = torch.randn(2, 8, 15)
@@ -16,13 +16,14 @@ X = torch.randn(2, 8, 15)
 
 @pytest.fixture(autouse=True)
 def fused(monkeypatch):
-    """As if the kernels solved every ham here: what remains is the form of the layer."""
-    monkeypatch.setattr(fused_block, "fuses", lambda *arguments: True)
+    """As if the kernels ran on this device: what remains is the structure of the layer."""
+    monkeypatch.setattr(burger, "resolve_backend", lambda *_: "auto")
+    monkeypatch.setattr(fused_block, "select_spec", lambda requested, x, ham, *_, **__: ham.fused_spec())
 
 
 def plan_of(layer, x):
-    parts = fused_block.parts(layer)
-    return None if parts is None else fused_block.plan(parts, x)
+    block = fused_block.plan_block(layer, x, "auto")
+    return None if block is None else block.plan
 
 
 def build(**options):
@@ -124,33 +125,35 @@ def test_precisions():
 @pytest.mark.filterwarnings("ignore")  # of the older tracer, about itself and about checks of shapes
 def test_what_is_recorded_is_made_of_modules():
     layer, seen = build().eval(), []
-    original = fused_block.plan
+    original = fused_block.make_plan
     try:
-        fused_block.plan = lambda *arguments: seen.append(original(*arguments))
+        fused_block.make_plan = lambda *arguments: seen.append(original(*arguments))
         torch.export.export(layer, (X,))
         torch.jit.trace(layer, X, check_trace=False)
     finally:
-        fused_block.plan = original
+        fused_block.make_plan = original
     assert len(seen) >= 2 and not any(seen)
 
 
 def test_what_joins_the_last_pass():
     layer = build().eval()
-    assert not fused_block.finishes(layer.norm)  # a graph is wanted
+    assert not fused_block.can_evaluate(layer.norm)  # a graph is wanted
     with torch.no_grad():
-        assert fused_block.finishes(layer.norm)
-        assert fused_block.finishes(build(norm="none").norm)
-        assert fused_block.finishes(build(norm=nn.BatchNorm1d).eval().norm)
-        assert fused_block.finishes(build(norm=lambda c: nn.BatchNorm1d(c, affine=False)).eval().norm)
-        assert fused_block.finishes(convert_sync(build()).eval().norm)
-        assert not fused_block.finishes(build().norm)  # the batch has statistics of its own
-        assert not fused_block.finishes(build(norm=lambda c: nn.BatchNorm1d(c, track_running_stats=False)).eval().norm)
-        assert not fused_block.finishes(build(norm=lambda c: nn.GroupNorm(2, c)).eval().norm)
+        assert fused_block.can_evaluate(layer.norm)
+        assert fused_block.can_evaluate(build(norm="none").norm)
+        assert fused_block.can_evaluate(build(norm=nn.BatchNorm1d).eval().norm)
+        assert fused_block.can_evaluate(build(norm=lambda c: nn.BatchNorm1d(c, affine=False)).eval().norm)
+        assert fused_block.can_evaluate(convert_sync(build()).eval().norm)
+        assert not fused_block.can_evaluate(build().norm)  # the batch has statistics of its own
+        assert not fused_block.can_evaluate(
+            build(norm=lambda c: nn.BatchNorm1d(c, track_running_stats=False)).eval().norm
+        )
+        assert not fused_block.can_evaluate(build(norm=lambda c: nn.GroupNorm(2, c)).eval().norm)
         layer.norm.bias = None
-        assert not fused_block.finishes(layer.norm)
+        assert not fused_block.can_evaluate(layer.norm)
         layer = build().eval()
         layer.norm.register_forward_hook(lambda *_: None)
-        assert not fused_block.finishes(layer.norm)
+        assert not fused_block.can_evaluate(layer.norm)
 
 
 def gaps(vector):
@@ -161,15 +164,15 @@ def gaps(vector):
 def test_vectors_with_gaps_are_not_for_kernels():
     layer = build()
     layer.lower.bias.data = gaps(layer.lower.bias.data)
-    assert fused_block.parts(layer) is None
+    assert fused_block.find_parts(layer) is None
     for name in ("weight", "bias", "running_mean", "running_var"):
         layer = build()
-        assert fused_block.trains(layer.norm, X)
+        assert fused_block.can_train(layer.norm, X)
         vector = getattr(layer.norm, name)
         vector.data = gaps(vector.data)
-        assert not fused_block.trains(layer.norm, X)
+        assert not fused_block.can_train(layer.norm, X)
         with torch.no_grad():
-            assert not fused_block.finishes(layer.eval().norm)
+            assert not fused_block.can_evaluate(layer.eval().norm)
 
 
 def test_an_input_on_another_device_is_for_torch_to_refuse(monkeypatch):
@@ -181,7 +184,7 @@ def test_an_input_on_another_device_is_for_torch_to_refuse(monkeypatch):
 
 def test_what_joins_in_training(monkeypatch):
     def trains(x=X, **options):
-        return fused_block.trains(build(**options).norm, x)
+        return fused_block.can_train(build(**options).norm, x)
 
     assert trains() and trains(norm=nn.BatchNorm1d)
     assert not trains(torch.randn(1, 8, 1))  # no variance
@@ -190,10 +193,10 @@ def test_what_joins_in_training(monkeypatch):
         assert not trains(norm=lambda c, change=change: nn.BatchNorm1d(c, **change))
     assert not trains(norm="none") and not trains(norm=lambda c: nn.GroupNorm(2, c))
     synced = convert_sync(build()).norm
-    assert fused_block.trains(synced, X)  # alone it is a plain one
-    monkeypatch.setattr(fused_block.distributed, "world", lambda: 2)
-    assert trains() and not fused_block.trains(synced, X)
-    assert not fused_block.trains(build().eval().norm, X)
+    assert fused_block.can_train(synced, X)  # alone it is a plain one
+    monkeypatch.setattr(fused_block.distributed, "world_size", lambda: 2)
+    assert trains() and not fused_block.can_train(synced, X)
+    assert not fused_block.can_train(build().eval().norm, X)
     with torch.no_grad():
         assert not trains()
 
@@ -203,7 +206,7 @@ def test_a_context_of_ones_own_is_called(monkeypatch):
         def context(self, z):
             return 0 * z
 
-    monkeypatch.setattr(fused_block, "finished", lambda *arguments, **options: pytest.fail("passed over"))
+    monkeypatch.setattr(fused_block, "evaluate", lambda *arguments, **options: pytest.fail("passed over"))
     with torch.no_grad():
         assert torch.equal(Mine(8, rank=3, version="v1").eval()(X), X.relu())
 

@@ -52,7 +52,7 @@ def taken(monkeypatch):
     def spied(way, original):
         return lambda *a, **k: (calls.append(way), original(*a, **k))[1]
 
-    for way in ("context", "finished", "trained"):
+    for way in ("context", "evaluate", "train"):
         monkeypatch.setattr(fused_block, way, spied(way, getattr(fused_block, way)))
     return calls
 
@@ -109,12 +109,12 @@ def test_outputs_gradients_and_statistics(name, precision, b, train, taken):
     twin, exact = plain(layer), plain(layer).double()
     z = torch.randn(b, 64, 25, 40, device="cuda").to(dtype)
     found, rounded, expected = step(layer, z, cast), step(twin, z, cast), step(exact, z.double())
-    way = "trained" if train and dtype != torch.float16 else "context"
+    way = "train" if train and dtype != torch.float16 else "context"
     assert taken == [way] and found["y"].dtype == dtype
     no_worse(found, rounded, expected, cast or dtype)
     with torch.no_grad(), autocast(cast):
         y, other = layer.eval()(z), twin.eval()(z)
-    assert taken == [way, "finished"]
+    assert taken == [way, "evaluate"]
     no_worse({"y": y}, {"y": other}, {"y": exact.eval()(z.double())}, cast or dtype)
 
 

@@ -40,7 +40,7 @@ def taken(monkeypatch):
     def spied(way, original):
         return lambda *a, **k: (calls.append(way), original(*a, **k))[1]
 
-    for way in ("context", "finished", "trained"):
+    for way in ("context", "evaluate", "train"):
         monkeypatch.setattr(fused_block, way, spied(way, getattr(fused_block, way)))
     return calls
 
@@ -84,7 +84,7 @@ def test_outputs_gradients_and_statistics(name, train, norm, kind, taken):
     layer, plain = (each.train(train) for each in pair(name, norm=NORMS[norm], init="fixed"))
     z = images(kind)
     found, expected = step(layer, z), step(plain, z.double())
-    assert taken == ["trained" if train and norm == "batch" else "context"]
+    assert taken == ["train" if train and norm == "batch" else "context"]
     assert found["y"].stride() == expected["y"].stride() and found["y"].dtype == z.dtype
     for key, value in expected.items():
         assert_close(found[key].double(), value, dtype=torch.float32)
@@ -98,7 +98,7 @@ def test_evaluation_without_a_graph(name, norm, version, kind, taken):
     z = images(kind)
     with torch.no_grad():
         y = layer(z)
-    assert taken == ["context" if norm == "group" else "finished"]
+    assert taken == ["context" if norm == "group" else "evaluate"]
     assert_close(y, plain(z.double()))
     assert y.is_contiguous(memory_format=torch.channels_last) if kind == "channels last" else y.is_contiguous()
 
@@ -140,7 +140,7 @@ def test_training_with_batch_norm(name, shape, version, taken):
             if key == "lower.bias" and name != "nmf":
                 continue  # zero but for rounding: the norm takes it off
             assert_close(found[key].double(), value.double(), dtype=torch.float32, slack=20)  # both are rounded
-    assert taken == ["trained"] * 2
+    assert taken == ["train"] * 2
 
 
 def test_training_in_several_tiles_of_everything(taken):
@@ -151,7 +151,7 @@ def test_training_in_several_tiles_of_everything(taken):
     plain.ham.backend = "plain"
     z = torch.randn(2, 100, 150)
     found, expected = step(layer, z), step(plain, z.double())
-    assert taken == ["trained"]
+    assert taken == ["train"]
     for key, value in expected.items():
         assert_close(found[key].double(), value, dtype=torch.float32, slack=5)
 
@@ -164,7 +164,7 @@ def test_training_with_batch_norm_in_half(name, dtype, taken):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = step(layer, z)
     exact = step(plain, z.double())
-    assert taken == ["trained"] and found["y"].dtype == dtype
+    assert taken == ["train"] and found["y"].dtype == dtype
     for key, value in exact.items():
         assert relative_error(found[key], value) < 0.1, key
 
@@ -204,7 +204,7 @@ def test_autocast(name, dtype, autocast, taken):
         found = step(layer, z)
         with torch.no_grad():
             y = layer(z)
-    assert taken == ["context", "finished"] and y.dtype == found["y"].dtype == dtype
+    assert taken == ["context", "evaluate"] and y.dtype == found["y"].dtype == dtype
     exact = step(plain, z.double())
     assert_close(y, exact["y"], dtype=torch.bfloat16 if autocast == torch.bfloat16 else dtype, slack=2)
     limit = 0.1 if torch.bfloat16 in (autocast, dtype) else 0.01
@@ -236,7 +236,7 @@ def test_tokens(taken):
         y = tokens(z.mT.contiguous())
     assert y.is_contiguous()
     assert_close(y, channels(z).mT)
-    assert taken == ["finished", "context"]
+    assert taken == ["evaluate", "context"]
 
 
 def test_large_halves_stay_finite(taken):
@@ -244,7 +244,7 @@ def test_large_halves_stay_finite(taken):
     z = (torch.randn(2, 24, 37).abs() * 6e4).clamp(max=6.5e4).half()
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.float16):
         y = layer(z)
-    assert taken == ["finished"] and y.isfinite().all() and y.dtype == torch.float16
+    assert taken == ["evaluate"] and y.isfinite().all() and y.dtype == torch.float16
 
 
 def test_compiled(taken):
@@ -260,7 +260,7 @@ def test_compiled(taken):
         assert_close(a.grad, b.grad, slack=5)
         with torch.no_grad():
             assert_close(fast(z), layer(z))
-    assert taken.count("finished") == 2  # the eager calls alone
+    assert taken.count("evaluate") == 2  # the eager calls alone
 
 
 def test_frozen_breads_have_no_gradient():
@@ -282,7 +282,7 @@ def test_a_watched_ham_is_called(taken):
         assert seen == [(2, 20, 37)] and not taken
         handle.remove()
         assert_close(layer(z), plain(z.double()))
-    assert len(seen) == 1 and taken == ["finished"]
+    assert len(seen) == 1 and taken == ["evaluate"]
 
 
 def test_the_variable_switches_it_off(monkeypatch, taken):
@@ -292,4 +292,4 @@ def test_the_variable_switches_it_off(monkeypatch, taken):
     assert not taken
     monkeypatch.setenv("HAM_BACKEND", "fused")
     layer(z)
-    assert taken == ["trained"]
+    assert taken == ["train"]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hamburger.errors import check_count
+from hamburger.kernels.dispatch import FusedSpec
 from hamburger.linalg import normalize_columns
 from hamburger.registry import Registry
 
@@ -44,6 +45,10 @@ class Ham(ABC):
 
     def check(self, d: int, n: int) -> None:  # noqa: B027 - most hams accept every size
         """Raise where the maths does not allow this rank for a d x n matrix."""
+
+    def fused_spec(self) -> FusedSpec | None:
+        """How the fused kernels solve this ham; None for a ham without a kernel, which plain torch solves."""
+        return None
 
     def draw(self, b: int, d: int, *, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Random bases with unit columns: uniform(0, 1) where non-negative, else normal.   ->   b d r"""

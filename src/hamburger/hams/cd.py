@@ -27,6 +27,7 @@ from torch import Tensor
 from hamburger.errors import OptionError, check_positive
 from hamburger.hams import cosine
 from hamburger.hams.base import Factors, Ham, hams
+from hamburger.kernels.dispatch import FusedSpec
 from hamburger.linalg import normalize_columns, ridge_projector
 from hamburger.shapes import check_shapes
 
@@ -50,6 +51,11 @@ class CD(Ham):
                 f"CD: with beta=0 the rank must not exceed d and n (D^T D has no inverse), got rank={self.rank} "
                 f"for d={d}, n={n}; lower the rank or take beta > 0, the paper's 0.1 or 0.01"
             )
+
+    def fused_spec(self) -> FusedSpec | None:
+        if type(self) is not CD:  # a subclass may change any step
+            return None
+        return FusedSpec("cd", (self.temperature, self.beta), self.rank)
 
     def step(self, x: Tensor, factors: Factors) -> Factors:
         return self.solve(x, factors, 1)

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from hamburger.errors import InputError, OptionError, ShapeError, check_count
-from hamburger.hams import fused
 from hamburger.hams.base import Factors, Ham, hams
-from hamburger.hams.fused import fuses
 from hamburger.hams.gradients import Gradient, as_gradient, one_step
+from hamburger.kernels import dispatch
 from hamburger.precision import full_precision, widen
 from hamburger.shapes import check_finite, check_nonnegative, check_shapes, check_tensor
 
@@ -94,8 +93,14 @@ def run(
 ) -> Decomposition:
     """`decompose` without its checks, for layers that have already made them."""
     with full_precision(x.device.type):
-        if fuses(backend, x, ham, grad, bases):
-            return Decomposition(*fused.solve(x, ham, steps=steps, bases=bases, generator=generator))
+        spec = dispatch.choose_spec(backend, x, ham, grad, one_step=grad == one_step, bases=bases)
+        if spec is not None:
+            with torch.no_grad():
+                if bases is None:
+                    initial = ham.draw(x.shape[0], x.shape[1], like=widen(x[:0]), generator=generator)
+                else:
+                    initial = bases.float().expand(x.shape[0], -1, -1)
+            return Decomposition(*dispatch.solve(spec, x, initial, steps))
         # Half precision has neither the range nor the digits for sums over thousands of positions.
         data = widen(x)
 

@@ -33,6 +33,7 @@ from torch import Tensor, bmm
 from hamburger.errors import check_choice, check_flag, check_positive
 from hamburger.hams import cosine
 from hamburger.hams.base import Factors, Ham, hams, weyl_multipliers, weyl_uniform
+from hamburger.kernels.dispatch import FusedSpec
 from hamburger.shapes import check_shapes
 
 CODES_INIT = ("softmax", "cosine", "uniform")
@@ -64,6 +65,16 @@ class NMF(Ham):
         check_choice("NMF", "codes_init", self.codes_init, CODES_INIT)
         check_positive("NMF", "codes_temperature", self.codes_temperature)
         check_flag("NMF", "final_update", self.final_update)
+
+    def fused_spec(self) -> FusedSpec | None:
+        if type(self) is not NMF:  # a subclass may change any step
+            return None
+        unsupported = None
+        if not self.final_update:
+            unsupported = "the kernels end with a final update of the codes, which final_update=False leaves out"
+        elif self.codes_init != "softmax":
+            unsupported = f"the kernels start from codes_init='softmax', not from {self.codes_init!r}"
+        return FusedSpec("nmf", (self.eps,), self.rank, unsupported)
 
     def init(self, x: Tensor, bases: Tensor | None = None, generator: torch.Generator | None = None) -> Factors:
         random = bases is None  # given bases make the whole call a function of its inputs

@@ -23,6 +23,7 @@ from torch import Tensor
 from hamburger.errors import check_flag, check_positive
 from hamburger.hams import cosine
 from hamburger.hams.base import Factors, Ham, hams
+from hamburger.kernels.dispatch import FusedSpec
 from hamburger.shapes import check_shapes
 
 
@@ -51,6 +52,14 @@ class VQ(Ham):
     @property
     def readout_updates(self) -> bool:
         return self.final_update
+
+    def fused_spec(self) -> FusedSpec | None:
+        if type(self) is not VQ:  # a subclass may change any step
+            return None
+        unsupported = None
+        if not self.final_update:
+            unsupported = "the kernels end with a final update of the codes, which final_update=False leaves out"
+        return FusedSpec("vq", (self.temperature, float(self.constant_norms)), self.rank, unsupported)
 
     def step(self, x: Tensor, factors: Factors) -> Factors:
         return self.solve(x, factors, 1)

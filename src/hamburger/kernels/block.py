@@ -31,24 +31,24 @@ class SolvedFactors(NamedTuple):
     slope: Tensor
 
 
-def rectifies(ham: str) -> bool:
+def rectifies(kernel: str) -> bool:
     """Whether the lower bread ends in a ReLU."""
-    return ham == "nmf"
+    return kernel == "nmf"
 
 
 def solve_ham(
-    z: Tensor, ham: str, options: Sequence[float], initial: Tensor, steps: int, *, keep: bool, counts: Tensor
+    z: Tensor, kernel: str, options: Sequence[float], initial: Tensor, steps: int, *, keep: bool, counts: Tensor
 ) -> SolvedFactors:
     """K sweeps from the bases `initial` (b d r, float32), and the read-out.   z: b d n
 
     counts: b, `launch.COUNTS`, zero: for programs that wait for each other.
     """
     dtype = launcher.saved_dtype(z.dtype)
-    if ham == "nmf":
+    if kernel == "nmf":
         bases, codes, _, slope = nmf.solve_factors(
             z, initial, steps, options[0], keep=keep, product=False, codes=dtype, counts=counts
         )
-    elif ham == "vq":
+    elif kernel == "vq":
         bases, codes, _ = vq.solve_factors(z, initial, steps, options[0], product=False, codes=dtype, counts=counts)
         slope = None
     else:
@@ -63,9 +63,9 @@ def _empty(z: Tensor) -> Tensor:
     return z.new_empty(0, dtype=torch.float32)
 
 
-def keeps_input(ham: str) -> bool:
+def keeps_input(kernel: str) -> bool:
     """Whether the gradient needs z: NMF's for its ReLU, VQ's to make the codes again. CD's read-out is linear."""
-    return ham != "cd"
+    return kernel != "cd"
 
 
 def pull_back_ham(
@@ -82,7 +82,7 @@ def pull_back_ham(
     du, x: b c n   fold (E = W_u D): b c r   z: b d n, laid out as x   ->   b d n,  d
     Behind a batch norm in training du is the cotangent of its output, and fold is E': `launches.pull_back`.
     """
-    if plan.ham == "vq":
+    if plan.kernel == "vq":
         temperature, constant_norms = plan.options
         if taken is None:
             dc = block_launches.project_codes(du, fold, plan.dtype)
@@ -91,7 +91,7 @@ def pull_back_ham(
         sums = vq.cotangent_sums(z, found.bases.shape[2])
         dz = vq.input_cotangent(z, None, dc, found.bases, temperature, bool(constant_norms), sums)
         return dz, launcher.add_partial_sums(sums[None])[0]
-    if plan.ham == "nmf":
+    if plan.kernel == "nmf":
         dz = torch.empty_like(z)  # its kernel takes one set of strides for both
         sums = block_launches.pull_back(du, fold, found.bases, found.slope, z, dz, plan.dtype, taken)
     else:
@@ -137,7 +137,7 @@ def evaluate_block(
 
     given = (x, *weights, initial, *(() if norm is None else norm[:4]))
     with device_of(x):
-        y, bases = launch_cached(solve, given, "finished", plan, norm and norm.eps, rectify, launcher.tf32_enabled())
+        y, bases = launch_cached(solve, given, "evaluate", plan, norm and norm.eps, rectify, launcher.tf32_enabled())
     return y, bases
 
 
@@ -158,8 +158,8 @@ def solve_block(
     """x: b c n   initial: (b or 1) d r, its columns still to be normalised where `unit`"""
     dtype = plan.dtype
     ready = block_launches.prepare_inputs(weights.lower, initial, x.shape[0], dtype, unit=unit)
-    z = block_launches.apply_bread(x, ready.lower, weights.bias, dtype, out=dtype, rectify=rectifies(plan.ham))
-    found = solve_ham(z, plan.ham, plan.options, ready.initial, plan.steps, keep=keep, counts=ready.counts)
+    z = block_launches.apply_bread(x, ready.lower, weights.bias, dtype, out=dtype, rectify=rectifies(plan.kernel))
+    found = solve_ham(z, plan.kernel, plan.options, ready.initial, plan.steps, keep=keep, counts=ready.counts)
     # E = W_u D is a bread as well, of r columns
     fold = block_launches.apply_bread(
         found.bases, weights.upper, None, dtype, out=launcher.saved_dtype(dtype), rectify=False
@@ -176,7 +176,7 @@ def _forward(
         bases, codes, slope, fold, z, _ = solve_block(x, BreadWeights(lower, bias, upper), initial, plan, keep=keep)
         u = x.new_empty(x.shape[0], fold.shape[1], x.shape[2], dtype=plan.dtype)  # as norms like it best
         block_launches.finish_block(fold, codes, u, plan.dtype)
-        if keep and not keeps_input(plan.ham):
+        if keep and not keeps_input(plan.kernel):
             z = z.new_empty(0)
         return u, bases, codes, slope, fold, z
 
@@ -274,14 +274,14 @@ def block_op(
     bias: Tensor | None,
     upper: Tensor,
     initial: Tensor,
-    ham: str,
+    kernel: str,
     options: Sequence[float],
     steps: int,
     dtype: torch.dtype,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """`context` for torch.compile.   ->   u,  bases,  and where `keep` what is kept: z,  codes,  slope,  E"""
-    plan = BlockPlan(ham, tuple(options), steps, dtype)
+    plan = BlockPlan(kernel, tuple(options), steps, dtype)
     u, found, fold, z = _forward(x, BreadWeights(lower, bias, upper), initial, plan, keep=keep)
     if keep:
         return u, found.bases, z, found.codes, found.slope, fold
@@ -296,7 +296,7 @@ def _(
     bias: Tensor | None,
     upper: Tensor,
     initial: Tensor,
-    ham: str,
+    kernel: str,
     options: Sequence[float],
     steps: int,
     dtype: torch.dtype,
@@ -308,11 +308,11 @@ def _(
         none = [x.new_empty(0) for _ in range(4)]
         return u, bases, none[0], none[1], none[2], none[3]
     kept = launcher.saved_dtype(dtype)
-    slope = {"nmf": x.new_empty(b, n, r, dtype=kept), "cd": torch.empty_like(bases)}.get(ham)
+    slope = {"nmf": x.new_empty(b, n, r, dtype=kept), "cd": torch.empty_like(bases)}.get(kernel)
     return (
         u,
         bases,
-        block_launches.empty_like(x, lower.shape[0], dtype) if keeps_input(ham) else x.new_empty(0, dtype=dtype),
+        block_launches.empty_like(x, lower.shape[0], dtype) if keeps_input(kernel) else x.new_empty(0, dtype=dtype),
         x.new_empty(b, n, r, dtype=kept),
         x.new_empty(0, dtype=torch.float32) if slope is None else slope,
         x.new_empty(b, c, r, dtype=kept),
@@ -330,14 +330,14 @@ def block_backward_op(
     codes: Tensor,
     slope: Tensor,
     fold: Tensor,
-    ham: str,
+    kernel: str,
     options: Sequence[float],
     dtype: torch.dtype,
     needs: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The cotangents of x, lower, bias and upper; empty where they are not needed."""
     kept = SavedContext(x, lower, upper, z, bases, codes, slope, fold)
-    found = gradients(du, kept, BlockPlan(ham, tuple(options), 0, dtype), needs)
+    found = gradients(du, kept, BlockPlan(kernel, tuple(options), 0, dtype), needs)
     dx, dlower, dbias, dupper = (x.new_empty(0) if g is None else g for g in found)
     return dx, dlower, dbias, dupper
 
@@ -353,7 +353,7 @@ def _(
     codes: Tensor,
     slope: Tensor,
     fold: Tensor,
-    ham: str,
+    kernel: str,
     options: Sequence[float],
     dtype: torch.dtype,
     needs: Sequence[bool],
@@ -372,7 +372,7 @@ block_backward_op.register_autograd(launcher.refuse_second_derivative)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    x, lower, _, upper, _, ctx.ham, ctx.options, _, ctx.dtype, _ = inputs
+    x, lower, _, upper, _, ctx.kernel, ctx.options, _, ctx.dtype, _ = inputs
     _, bases, z, codes, slope, fold = output
     ctx.save_for_backward(*SavedContext(x, lower, upper, z, bases, codes, slope, fold))
     ctx.mark_non_differentiable(*output[1:])
@@ -383,7 +383,7 @@ def _backward(ctx: Any, du: Tensor | None, *_: None) -> tuple[Tensor | None, ...
     if du is None:
         return (None,) * 10
     needs = list(ctx.needs_input_grad[:4])
-    found = block_backward_op(du, *ctx.saved_tensors, ctx.ham, ctx.options, ctx.dtype, needs)
+    found = block_backward_op(du, *ctx.saved_tensors, ctx.kernel, ctx.options, ctx.dtype, needs)
     return *(g if need else None for g, need in zip(found, needs, strict=True)), *(None,) * 6
 
 

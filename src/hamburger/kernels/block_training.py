@@ -83,7 +83,7 @@ def _forward(how: TrainingPlan, *given: Tensor | None) -> tuple[Outputs, PackedT
         block_launches.finish_block(
             found.fold, found.codes, y.flatten(2), plan.dtype, skip=flat, norm=norm, rectify=how.rectify
         )
-        z = found.z if block.keeps_input(plan.ham) else x.new_empty(0)
+        z = found.z if block.keeps_input(plan.kernel) else x.new_empty(0)
         # what is kept is a tape's own
         rounded = x.new_empty(0) if found.lower.data_ptr() == lower.data_ptr() else found.lower
         return (y, found.bases), SavedIntermediates(found.codes, found.slope, found.fold, z, rounded, *statistics)
@@ -91,7 +91,7 @@ def _forward(how: TrainingPlan, *given: Tensor | None) -> tuple[Outputs, PackedT
     x = given[0]
     assert x is not None
     with device_of(x):
-        return launch_cached_saving(solve, given, "trained", how, launcher.tf32_enabled())
+        return launch_cached_saving(solve, given, "train", how, launcher.tf32_enabled())
 
 
 class SavedTensors(NamedTuple):
@@ -126,7 +126,7 @@ def gradients(
 
     with full_precision(dy.device.type), device_of(dy):
         found = launch_cached(
-            solve, (dy, *seen, *kept.kept), "trained back", how, kept.layout, launcher.tf32_enabled(), *needs
+            solve, (dy, *seen, *kept.kept), "train backward", how, kept.layout, launcher.tf32_enabled(), *needs
         )
     return tuple([g if need else None for g, need in zip(found, needs, strict=True)])
 

@@ -4,7 +4,7 @@ Letters, in all kernels: i_ program index or loop position, o_ offsets, m_ mask,
 each load; s_ stride; capitals for sizes known at compile time. d, n, r, c are sizes as they are, D and R padded ones,
 BN, BD and the like those of a tile: `tiles.Blocks`. Offsets into d and n are 64 bits wide: d n may exceed 2^31.
 
-What a program, a tile, a part, a share are: docs/kernels.md, with a map of these files. Between programs of one launch
+What a program, a tile, a part, a share are: docs/design/kernels.md, with a map of these files. Between programs of one launch
 there is no order here: a program reads what launches before it wrote, and writes what no other one writes.
 """
 

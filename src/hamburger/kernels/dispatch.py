@@ -1,28 +1,62 @@
-"""The whole block around a ham, up to its upper bread or to its end. Derivation and launches: README.md beside it."""
+"""The decision between fused kernels and plain torch, and what is passed to the kernels. Imports no Triton.
+
+A call decides in two steps. `resolve_backend` looks at the backend, the environment and the device: on a CPU the answer
+is "plain" and nothing else is looked at. `select_spec` then asks the ham for its `FusedSpec` and checks the input.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import functools
+import os
+from importlib.util import find_spec
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from hamburger.errors import OptionError, check_choice
+from hamburger.kernels.tiling import MAX_RANK
+
+BACKENDS = ("auto", "plain", "fused")
+BACKEND_VARIABLE = "HAM_BACKEND"  # environment variable: what "auto" means in this process
+KERNELS = ("nmf", "vq", "cd")
+TRITON = find_spec("triton") is not None
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+# Shared memory in bytes that a program needs, by largest rank: an A100 has enough for 256, an H100 for 512, other GPUs
+# often for neither.
+SHARED_BYTES = {256: 160_000, 512: 170_000}
+
+
+# -- what is passed to the kernels -------------------------------------------------------------------------------------
+
+
+class FusedSpec(NamedTuple):
+    """Which kernel solves a ham, and with which numbers. Every ham with a kernel returns one from `fused_spec()`."""
+
+    kernel: str  # one of KERNELS
+    options: tuple[float, ...]  # nmf: eps   vq: temperature, constant_norms   cd: temperature, beta
+    rank: int
+    unsupported: str | None = None  # why the kernel cannot solve the ham with these options
+
+
+class FusableHam(Protocol):
+    """All that the dispatch asks of a ham."""
+
+    def fused_spec(self) -> FusedSpec | None:
+        """The spec; None for a ham without a kernel."""
+
 
 class BlockPlan(NamedTuple):
-    """What is solved and how.
+    """A solve inside the fused block: kernel and options as in `FusedSpec`. `dtype` is that of the products."""
 
-    A ham is a name and its numbers, in this order: "nmf" (eps), "vq" (temperature, constant_norms), "cd" (temperature,
-    beta). `dtype` is that of the products.
-    """
-
-    ham: str
+    kernel: str
     options: tuple[float, ...]
     steps: int
     dtype: torch.dtype
 
 
 class BreadWeights(NamedTuple):
-    """Of both breads. lower: d c   bias: d   upper: c d"""
+    """The weights of both breads.   lower: d c   bias: d   upper: c d"""
 
     lower: Tensor
     bias: Tensor | None
@@ -30,7 +64,7 @@ class BreadWeights(NamedTuple):
 
 
 class NormParameters(NamedTuple):
-    """A batch norm in evaluation: its running statistics, and weight and bias where it has them. Each: c"""
+    """A batch norm in evaluation: its running statistics, and weight and bias if it has them. Each: c"""
 
     mean: Tensor
     var: Tensor
@@ -40,8 +74,133 @@ class NormParameters(NamedTuple):
 
 
 class BatchNormState(NamedTuple):
-    """A batch norm in training: its running statistics move."""
+    """A batch norm in training: the kernels update its running statistics."""
 
     norm: NormParameters
     momentum: float
-    tracked: Tensor  # how many batches it has seen
+    tracked: Tensor  # number of batches seen
+
+
+# -- the decision ------------------------------------------------------------------------------------------------------
+
+
+def choose_spec(
+    backend: str, x: Tensor, ham: FusableHam, grad: object, *, one_step: bool, bases: Tensor | None = None
+) -> FusedSpec | None:
+    """The spec of the kernel that solves x, or None for plain torch; raise if backend "fused" cannot solve it.
+
+    `grad` is the gradient strategy and `one_step` whether it is the one that the kernels implement.
+    """
+    requested = resolve_backend(backend, x)
+    return None if requested == "plain" else select_spec(requested, x, ham, grad, one_step=one_step, bases=bases)
+
+
+def resolve_backend(backend: str, x: Tensor) -> str:
+    """Return "plain" where plain torch solves x in any case, "fused" where only the kernels may, else "auto"."""
+    requested = os.environ.get(BACKEND_VARIABLE, "auto") if backend == "auto" else backend
+    check_choice(BACKEND_VARIABLE if backend == "auto" else "decompose", "backend", requested, BACKENDS)
+    if requested == "auto" and (not fused_by_default(x) or is_exporting()):
+        return "plain"
+    return requested
+
+
+def select_spec(
+    requested: str, x: Tensor, ham: FusableHam, grad: object, *, one_step: bool, bases: Tensor | None = None
+) -> FusedSpec | None:
+    """`choose_spec` for a backend that `resolve_backend` returned: "auto" or "fused"."""
+    spec = ham.fused_spec()
+    reason = why_not_fused(spec, x, ham, grad, one_step=one_step, bases=bases)
+    if reason is not None and requested == "fused":
+        raise OptionError(f"decompose: backend 'fused' cannot solve this: {reason}; take backend='plain' or 'auto'")
+    return spec if reason is None else None
+
+
+def fused_by_default(x: Tensor) -> bool:
+    """Whether "auto" means the fused kernels for x."""
+    return x.is_cuda and torch.version.hip is None
+
+
+def is_exporting() -> bool:
+    """Whether torch exports a graph. It leaves this process, so it must not contain our kernels."""
+    torch_exports = getattr(torch.compiler, "is_exporting", bool)  # not in torch 2.6
+    return torch.onnx.is_in_onnx_export() or torch_exports()
+
+
+def why_not_fused(
+    spec: FusedSpec | None, x: Tensor, ham: object, grad: object, *, one_step: bool, bases: Tensor | None = None
+) -> str | None:
+    """Why the fused kernels cannot solve x; None if they can."""
+    if spec is None:
+        return f"there are kernels for {', '.join(KERNELS)}, not for {type(ham).__name__}"
+    if spec.unsupported is not None:
+        return spec.unsupported
+    if spec.rank > MAX_RANK:
+        return f"the kernels take a rank of at most {MAX_RANK}, not {spec.rank}"
+    if x.dtype not in DTYPES:
+        return f"x is {x.dtype}, the kernels take float32, bfloat16 and float16"
+    if 0 in x.shape:
+        return f"x {tuple(x.shape)} is empty"
+    differentiated = torch.is_grad_enabled() and (x.requires_grad or (bases is not None and bases.requires_grad))
+    if differentiated and not one_step:
+        return f"the kernels have the gradient 'one-step', not '{grad}'"
+    if not TRITON:
+        return "triton is not installed"
+    if not torch.compiler.is_compiling() and is_transformed():
+        return "the kernels do not support torch.func and forward-mode derivatives"
+    return why_not_on_device(x.device, spec.rank)
+
+
+def is_transformed() -> bool:
+    """Whether a torch.func transform or forward-mode differentiation is active."""
+    functorch: bool = torch._C._are_functorch_transforms_active()
+    return functorch or torch.autograd.forward_ad._current_level >= 0
+
+
+def why_not_on_device(device: torch.device, rank: int) -> str | None:
+    """Why no kernel of that rank runs on the device; None if one does."""
+    from hamburger.kernels.launcher import INTERPRETED
+
+    if INTERPRETED:
+        return None
+    if device.type != "cuda":
+        return f"x is on {device.type}, the kernels run on cuda (and on the CPU in Triton's interpreter)"
+    if torch.compiler.is_compiling():  # device properties cannot be traced; the first eager call checked them
+        return None
+    return why_too_small(shared_memory(device), rank)
+
+
+@functools.cache
+def shared_memory(device: torch.device) -> int:
+    """Shared memory of a program in bytes. Cached: the query takes torch as long as a launch."""
+    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
+
+
+def why_too_small(shared: int, rank: int) -> str | None:
+    """Why tiles of that rank do not fit a GPU with that much shared memory per program; None if they do."""
+    needed = next(size for largest, size in SHARED_BYTES.items() if rank <= largest)
+    if shared >= needed:
+        return None
+    return f"a rank of {rank} needs {needed:,} bytes of shared memory per program, and this GPU has {shared:,}"
+
+
+# -- the solve ---------------------------------------------------------------------------------------------------------
+
+
+def solve(spec: FusedSpec, x: Tensor, initial: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Solve x by fused kernels; the first call imports Triton.
+
+    x: b d n   initial: b d r   ->   bases: b d r,  codes: b r n,  D C: b d n
+    """
+    if spec.kernel == "nmf":
+        from hamburger.kernels import nmf
+
+        return nmf.decompose(x, initial, steps=steps, eps=spec.options[0])
+    if spec.kernel == "vq":
+        from hamburger.kernels import vq
+
+        temperature, constant_norms = spec.options
+        return vq.decompose(x, initial, steps=steps, temperature=temperature, constant_norms=bool(constant_norms))
+    from hamburger.kernels import cd
+
+    temperature, beta = spec.options
+    return cd.decompose(x, initial, steps=steps, temperature=temperature, beta=beta)

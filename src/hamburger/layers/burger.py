@@ -22,6 +22,7 @@ from hamburger.errors import (
 from hamburger.hams.base import Ham, hams
 from hamburger.hams.decompose import as_ham
 from hamburger.hams.gradients import Gradient
+from hamburger.kernels.dispatch import resolve_backend
 from hamburger.layers import fused_block
 from hamburger.layers.bread import Bread, make_norm
 from hamburger.layers.ham import HamLayer
@@ -186,12 +187,16 @@ class Hamburger(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         self._check(z)
+        x = z.mT if self.layout == "tokens" else z
         if type(self).context is Hamburger.context:
-            whole = fused_block.whole(self, z.mT if self.layout == "tokens" else z)
-            if whole is not None:
-                return whole.mT if self.layout == "tokens" else whole
-        flat = z.mT if self.layout == "tokens" else z.flatten(2)  # b c n
-        y = self.context(flat)
+            block = self._plan_fused_block(x)
+            if block is not None:
+                whole = fused_block.run_whole(self, block, x)
+                if whole is not None:
+                    return whole.mT if self.layout == "tokens" else whole
+            y = self._context(x.flatten(2), block)  # b c n
+        else:
+            y = self.context(x.flatten(2))
         y = y.mT if self.layout == "tokens" else y.unflatten(2, z.shape[2:])
         if self.version == "v2+":  # in float32: the gradient of a scalar is a sum over the whole map
             y = self.skip_scale * widen(z) + self.burger_scale * widen(y)
@@ -205,9 +210,18 @@ class Hamburger(nn.Module):
 
     def context(self, z: Tensor) -> Tensor:
         """Apply the layer without its skip.   b c n   ->   b c n"""
-        fused = fused_block.up_to_the_norm(self, z)
-        if fused is not None:
-            return self.norm(fused)
+        return self._context(z, self._plan_fused_block(z))
+
+    def _plan_fused_block(self, x: Tensor) -> fused_block.FusedBlock | None:
+        """The fused block that runs this layer for x (b c ...); None on a CPU and wherever the kernels do not apply."""
+        if not isinstance(self.ham, HamLayer):
+            return None
+        requested = resolve_backend(self.ham.backend, x)
+        return None if requested == "plain" else fused_block.plan_block(self, x, requested)
+
+    def _context(self, z: Tensor, block: fused_block.FusedBlock | None) -> Tensor:
+        if block is not None:
+            return self.norm(fused_block.context(block, z))
         x = z if self.lower is None else self.lower(z)
         if self.rectify:
             x = torch.relu(x)

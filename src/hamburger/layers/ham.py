@@ -8,8 +8,8 @@ from hamburger import distributed
 from hamburger.errors import OptionError, ShapeError, check_choice, check_count, check_seed
 from hamburger.hams.base import Ham
 from hamburger.hams.decompose import as_ham, run
-from hamburger.hams.fused import BACKENDS
 from hamburger.hams.gradients import BPTT, Gradient, as_gradient, bptt, one_step
+from hamburger.kernels.dispatch import BACKENDS
 from hamburger.layers.dictionary import Dictionary, PositionDictionary
 from hamburger.precision import widen
 
@@ -72,10 +72,10 @@ class HamLayer(nn.Module):
         data = folded if self.axis == "spatial" else folded.mT
         self.ham.check(data.shape[1], data.shape[2])
         bases = self.dictionary(data)
-        if bases is None and distributed.world() > 1:
+        if bases is None and distributed.world_size() > 1:
             # each process takes its rows of what one process would have drawn for the joined batch
             like, d = widen(data[:0]), data.shape[1]
-            bases = distributed.joined_draw(lambda rows: self.ham.draw(rows, d, like=like), data.shape[0])
+            bases = distributed.draw_for_global_batch(lambda rows: self.ham.draw(rows, d, like=like), data.shape[0])
         out = run(
             data,
             self.ham,
