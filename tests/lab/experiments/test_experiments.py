@@ -1,0 +1,84 @@
+"""The experiment scripts run end to end at toy size and write the rows that their docstrings promise."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+import tarfile
+from pathlib import Path
+
+import fake_datasets
+import pytest
+
+from hamburger.segmentation.recipe import ANIMALS
+
+SCRIPTS = Path(__file__).parents[3] / "lab" / "experiments"
+ENVIRONMENT = {"hardware", "torch", "commit", "date", "device"}
+
+
+def load_script(name):
+    spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    root = fake_datasets.folder(tmp_path_factory.mktemp("voc"), ids=5, classes="\n".join(ANIMALS) + "\n")
+    for name in ("train_aug", "animals_train"):
+        fake_datasets.write_list(root / f"{name}.txt", [f"img{i}" for i in range(4)])
+    for name in ("val", "animals_val"):
+        fake_datasets.write_list(root / f"{name}.txt", ["img4"])
+    return root
+
+
+def read_rows(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_voc_352_writes_one_row_per_cell_and_seed(data, tmp_path):
+    script = load_script("voc_352")
+    target, labels = tmp_path / "rows.jsonl", tmp_path / "labels.tar"
+    options = ["--data", str(data), "--out", str(tmp_path / "runs"), "--json", str(target), "--tiny", "--steps", "10"]
+    script.main(["nmf", *options, "--labels", str(labels), "--other-steps", "1,2"])
+    script.main(["nmf", *options, "--other-steps", "3"])  # finished: evaluated again, its row replaced
+    script.main(["none", *options])
+    nmf, none = read_rows(target)
+    assert (nmf["cell"], none["cell"]) == ("nmf", "none") and nmf["seed"] == 0
+    assert [point["step"] for point in nmf["learning_curve"]] == list(range(1, 11))
+    assert set(nmf["other_steps"]) == {"3"} and none["other_steps"] == {}
+    for scores in (nmf["single"], nmf["multi"], nmf["other_steps"]["3"]):
+        assert set(scores["per_class"]) == set(ANIMALS)
+        assert len(scores["confusion"]) == len(ANIMALS) and sum(map(sum, scores["confusion"])) > 0
+    assert nmf["multi"]["protocol"] == "scales 0.5,0.75,1,1.25,1.5,1.75, flip"
+    assert nmf.keys() >= ENVIRONMENT
+    with tarfile.open(labels) as archive:
+        assert archive.getnames() == ["img4.png"]
+
+
+def test_bptt_collapse_writes_gradient_norms(data, tmp_path, capsys):
+    script = load_script("bptt_collapse")
+    target, series = tmp_path / "rows.jsonl", tmp_path / "series.json"
+    options = ["--data", str(data), "--json", str(target), "--tiny", "--steps", "2"]
+    for cell in ("vq-plain", "cd-clip1", "vq-cnorm-all", "cd-frozenbn", "vq-value1", "cd-gamma0"):
+        script.main([cell, *options, "--series", str(series)])
+    rows = {row["cell"]: row for row in read_rows(target)}
+    assert len(rows) == 6
+    committed = read_rows(SCRIPTS.parents[1] / "results" / "bptt_voc-animals_h200.jsonl")[0]
+    for row in rows.values():
+        assert row.keys() >= committed.keys()
+        assert row["gradient_norms"].keys() == committed["gradient_norms"].keys()
+        assert row["failure"] is None and 0 < sum(row["predicted_share"].values()) == pytest.approx(1, abs=1e-3)
+    assert rows["cd-clip1"]["changed"] == {"optim": {"clip": 1.0}}
+    steps = json.loads(series.read_text())
+    assert {len(values) for values in steps.values()} == {2}
+    assert rows["cd-gamma0"]["gradient_norms"]["ham_out"]["max"] > 0  # gamma opens at the first update
+    capsys.readouterr()
+    script.main(["--list"])
+    assert capsys.readouterr().out.split() == script.CELLS
+    assert set(script.CELLS) == {
+        row["cell"] for row in read_rows(SCRIPTS.parents[1] / "results" / "bptt_voc-animals_h200.jsonl")
+    }
