@@ -1,4 +1,4 @@
-"""Detection on the road of all tasks: the folder, equal bits after a kill, scores, commands, files, the page."""
+"""Detection end to end: the run folder, bit-exact resume after a kill, scores, commands, files, the report."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hamburger.detection.evaluate import evaluate_detector
 from hamburger.detection.model import load_detector
 from hamburger.detection.recipe import check_detection_recipe, detection_recipes
 from hamburger.detection.task import SceneSets
-from hamburger.detection.visualize import ObjectShowing, right_ones
+from hamburger.detection.visualize import ObjectVisualizer, count_found
 from hamburger.errors import CheckpointError, Interrupted, TrainingError
 from hamburger.segmentation.weights import load_weights
 from hamburger.tasks import task_of_weights, train
@@ -33,7 +33,7 @@ from hamburger.tasks.recipes import find_training
 from hamburger.tasks.sweep import GridError, cells, check_grid
 from hamburger.training.metrics_log import Note, ScoresEvaluated, StepLogged
 from hamburger.training.recipe_io import apply, to_json
-from hamburger.training.trainer import Supervised
+from hamburger.training.trainer import Trainer
 
 MODEL = (
     *("model.size=64", "model.max_size=64", "model.channels=16", "model.hidden=32"),
@@ -47,8 +47,8 @@ def small(*settings):
     return apply(detection_recipes.create("shapes-detect"), [*SETTINGS, *settings])
 
 
-def of_files(*settings):
-    """Of a small set in COCO's layout."""
+def small_coco(*settings):
+    """A recipe for a small set in COCO's layout."""
     return apply(
         detection_recipes.create("coco-maskrcnn"),
         [
@@ -65,12 +65,12 @@ def own_cache(tmp_path_factory, monkeypatch):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    run, told = tmp_path_factory.mktemp("runs") / "nmf", []
-    return run, told, train(small(), run, accelerator="cpu", on_event=told.append)
+    run, events = tmp_path_factory.mktemp("runs") / "nmf", []
+    return run, events, train(small(), run, accelerator="cpu", on_event=events.append)
 
 
-def test_the_folder_holds_what_it_promises(finished):
-    run, told, result = finished
+def test_the_run_folder_is_complete(finished):
+    run, events, result = finished
     stored = json.loads((run / "result.json").read_text())
     assert stored == result.values and stored["task"] == "detection"
     assert (stored["steps"], stored["context"], stored["after"], stored["images"]) == (8, "nmf", "p3", 6)
@@ -78,7 +78,7 @@ def test_the_folder_holds_what_it_promises(finished):
     assert set(stored["box"]) == set(stored["mask"]) and len(stored["box"]) == 12 and len(stored["per_class"]) == 10
     assert [row["step"] for row in rows(run) if "loss" in row] == [3, 6, 8]
     assert set(rows(run)[0]["terms"]) == {"classifier", "box_reg", "mask", "objectness", "rpn_box_reg"}
-    judged = [event for event in told if isinstance(event, ScoresEvaluated)][-1]
+    judged = [event for event in events if isinstance(event, ScoresEvaluated)][-1]
     assert {score.name: value for score, value in judged.scores}["box_map"] == stored["box_map"]
     assert find_training(str(run / "recipe.json")) == small()
 
@@ -86,17 +86,17 @@ def test_the_folder_holds_what_it_promises(finished):
 KILLED = """
 import os, signal, sys, torch
 torch.set_num_threads(1)
-from hamburger.training.metrics_log import Logged
+from hamburger.training.metrics_log import StepLogged
 from hamburger.tasks.recipes import find_training
 from hamburger.tasks import train
 def kill(event):
-    if isinstance(event, Logged) and event.step == 6:
+    if isinstance(event, StepLogged) and event.step == 6:
         os.kill(os.getpid(), signal.SIGKILL)
 train(find_training(sys.argv[1]), sys.argv[2], accelerator="cpu", resume=True, on_event=kill)
 """
 
 
-def test_the_same_bits_again_after_a_kill_and_after_an_interruption(finished, tmp_path):
+def test_resuming_after_a_kill_or_an_interruption_is_bit_exact(finished, tmp_path):
     torch.manual_seed(77)
     recipe = tmp_path / "recipe.json"
     recipe.write_text(to_json(small()))
@@ -115,19 +115,19 @@ def test_the_same_bits_again_after_a_kill_and_after_an_interruption(finished, tm
     assert found(tmp_path / "stopped") == found(finished[0])
 
 
-class Told(torch.nn.Module):
-    """A network that knows the scenes: what it says of each is given to it in their order."""
+class FixedOutputs(torch.nn.Module):
+    """A network that returns given outputs, one after another."""
 
-    def __init__(self, answers):
+    def __init__(self, outputs):
         super().__init__()
-        self.answers = iter(answers)
+        self.outputs = iter(outputs)
 
     def forward(self, images):
-        return [next(self.answers)]
+        return [next(self.outputs)]
 
 
-def answers(scenes, shift):
-    """Every object, moved to the right by so many pixels."""
+def shifted_objects(scenes, shift):
+    """Every object, moved to the right by `shift` pixels."""
     for scene in scenes:
         boxes = scene.boxes + torch.tensor([shift, 0.0, shift, 0.0])
         yield {"boxes": boxes, "labels": scene.labels, "masks": scene.masks.roll(shift, 2)} | {
@@ -135,29 +135,29 @@ def answers(scenes, shift):
         }
 
 
-def test_scores_are_those_of_torchmetrics():
+def test_scores_match_torchmetrics():
     from torchmetrics.detection import MeanAveragePrecision
 
     scenes = create_detection_set("shapes", "val", size=64, length=8)
-    ours = evaluate_detector(Told(answers(scenes, 2)), scenes, device=torch.device("cpu"))
+    ours = evaluate_detector(FixedOutputs(shifted_objects(scenes, 2)), scenes, device=torch.device("cpu"))
     grid = {"iou_thresholds": np.linspace(0.5, 0.95, 10).tolist(), "rec_thresholds": np.linspace(0, 1, 101).tolist()}
     judge = MeanAveragePrecision(iou_type=("bbox", "segm"), **grid)
-    for answer, scene in zip(answers(scenes, 2), scenes, strict=True):
+    for answer, scene in zip(shifted_objects(scenes, 2), scenes, strict=True):
         judge.update([answer], [{"boxes": scene.boxes, "labels": scene.labels, "masks": scene.masks}])
     theirs = judge.compute()
     assert ours.box_map == pytest.approx(theirs["bbox_map"].item(), abs=1e-6)
     assert ours.mask_map == pytest.approx(theirs["segm_map"].item(), abs=1e-6) and 0 < ours.mask_map < 1
     assert ours.mask["map_50"] == pytest.approx(theirs["segm_map_50"].item(), abs=1e-6)
     assert ours.mask["mar_100"] == pytest.approx(theirs["segm_mar_100"].item(), abs=1e-6)
-    exact = evaluate_detector(Told(answers(scenes, 0)), scenes, device=torch.device("cpu"))
-    assert exact.mask_map == exact.box_map == 1 and exact.mask["map_large"] is None  # none is so large
+    exact = evaluate_detector(FixedOutputs(shifted_objects(scenes, 0)), scenes, device=torch.device("cpu"))
+    assert exact.mask_map == exact.box_map == pytest.approx(1) and exact.mask["map_large"] is None  # none is so large
 
 
 def ham(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def test_the_commands_score_by_the_task_of_the_weights(finished, tmp_path):
+def test_commands_take_the_task_from_the_weights(finished, tmp_path):
     run, _, result = finished
     scored = ham("eval", run, "--json", tmp_path / "scores.json", "--device", "cpu")
     assert scored.exit_code == 0 and "mask mAP" in scored.output
@@ -169,7 +169,7 @@ def test_the_commands_score_by_the_task_of_the_weights(finished, tmp_path):
     assert "shapes, val: 3 images, 128 x 128" in checked.output and "disc-warm" in checked.output
 
 
-def test_predictions_are_files_for_machines_and_for_eyes(finished, tmp_path):
+def test_predictions_are_json_and_overlays(finished, tmp_path):
     run = finished[0]
     scene = create_detection_set("shapes", "val", size=64, length=1)[0]
     Image.fromarray(scene.image.movedim(0, -1).numpy()[:40]).save(tmp_path / "a.png")
@@ -178,23 +178,23 @@ def test_predictions_are_files_for_machines_and_for_eyes(finished, tmp_path):
     objects = json.loads((tmp_path / "out" / "a.json").read_text())["objects"]
     net, info = load_detector(run / "best.safetensors")
     with torch.no_grad():
-        said = net([scene.image[:, :40].float() / 255])[0]
-    kept = said["scores"] >= 0.01
+        output = net([scene.image[:, :40].float() / 255])[0]
+    kept = output["scores"] >= 0.01
     assert len(objects) == kept.sum() > 0
     for entry, label, box, mask in zip(
-        objects, *(said[name][kept] for name in ("labels", "boxes", "masks")), strict=True
+        objects, *(output[name][kept] for name in ("labels", "boxes", "masks")), strict=True
     ):
         assert entry["class"] == info.classes[label] and entry["box"] == box.tolist()
         assert np.array_equal(read_mask(entry["mask"], (40, 64)), mask.numpy())
-    with Image.open(tmp_path / "out" / "a_overlay.jpg") as picture:
-        assert picture.size == (256, 160)
+    with Image.open(tmp_path / "out" / "a_overlay.jpg") as overlay:
+        assert overlay.size == (256, 160)
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert sum(summary["images"][0]["objects"].values()) == len(objects) and "0.01" in summary["protocol"]
     for option in ("--flip", "--layout=voc"):
         assert ham("predict", run, tmp_path / "a.png", "--out", tmp_path / "no", option).exit_code != 0
 
 
-def test_the_page_shows_what_was_found(finished, tmp_path):
+def test_the_report_shows_detections(finished, tmp_path):
     train(small("model.context=none", "steps=4"), tmp_path / "none", accelerator="cpu")
     made = ham("report", finished[0], tmp_path / "none", "--out", tmp_path / "report.html")
     assert made.exit_code == 0, made.output
@@ -203,39 +203,39 @@ def test_the_page_shows_what_was_found(finished, tmp_path):
     assert text.count("objects</") == 4 and "baseline: " in text and "nmf: " in text
 
 
-def test_right_ones_count_each_object_once():
+def test_found_objects_count_once():
     scenes = create_detection_set("shapes", "val", size=64, length=1)
-    scene, showing = scenes[0], ObjectShowing(scenes)
+    scene, visualizer = scenes[0], ObjectVisualizer(scenes)
     m = len(scene.labels)
     twice = {"labels": scene.labels.repeat(2), "masks": scene.masks.repeat(2, 1, 1)}
-    assert right_ones(twice, scene) == m and showing.judge(0, twice) == pytest.approx(2 / 3)
-    assert right_ones({"labels": (scene.labels + 1) % 10, "masks": scene.masks}, scene) == 0
-    assert right_ones({"labels": scene.labels, "masks": scene.masks.roll(30, 2)}, scene) < m
+    assert count_found(twice, scene) == m and visualizer.judge(0, twice) == pytest.approx(2 / 3)
+    assert count_found({"labels": (scene.labels + 1) % 10, "masks": scene.masks}, scene) == 0
+    assert count_found({"labels": scene.labels, "masks": scene.masks.roll(30, 2)}, scene) < m
     nothing = {"labels": scene.labels[:0], "masks": scene.masks[:0]}
-    assert right_ones(nothing, scene) == 0 and showing.judge(0, nothing) == 0
-    assert showing.judge(0, {"labels": scene.labels, "masks": scene.masks}) == 1
+    assert count_found(nothing, scene) == 0 and visualizer.judge(0, nothing) == 0
+    assert visualizer.judge(0, {"labels": scene.labels, "masks": scene.masks}) == 1
 
 
 def test_weights_describe_themselves(finished):
     weights = finished[0] / "best.safetensors"
-    assert task_of_weights(weights).kind.task == "detection"
+    assert task_of_weights(weights).name == "detection"
     net, info = load_detector(weights)
     assert info.classes[0] == "disc-warm" and net.config["after"] == "p3" and not net.training
-    with pytest.raises(hb.CheckpointError, match="of the task 'segmentation' .got 'detection'"):
+    with pytest.raises(hb.CheckpointError, match=r"of the task 'segmentation' \(got 'detection'"):
         load_weights(weights)
 
 
-def test_a_set_in_files_trains_and_says_what_it_left_out(tmp_path):
+def test_training_on_files_notes_dropped_annotations(tmp_path):
     for split, images in (("train2017", 3), ("val2017", 2)):
         content = coco(tmp_path / "coco", split, images=images)
         if split == "train2017":
             content["annotations"][0]["bbox"][2] = 0
             (tmp_path / "coco" / "annotations" / f"instances_{split}.json").write_text(json.dumps(content))
-    recipe = of_files()
-    told = []
-    result = train(recipe, tmp_path / "run", data=tmp_path / "coco", accelerator="cpu", on_event=told.append)
+    recipe = small_coco()
+    events = []
+    result = train(recipe, tmp_path / "run", data=tmp_path / "coco", accelerator="cpu", on_event=events.append)
     assert list(result.values["per_class"]) == ["square", "triangle"] and result.values["images"] == 2
-    notes = [event.text for event in told if isinstance(event, Note)]
+    notes = [event.text for event in events if isinstance(event, Note)]
     assert any("'train2017': 1 broken annotations are left out" in note for note in notes)
     scored = ham("eval", tmp_path / "run", "--data", tmp_path / "coco", "--device", "cpu")
     assert scored.exit_code == 0 and "coco val2017, 2 images" in scored.output
@@ -245,7 +245,7 @@ def test_a_set_in_files_trains_and_says_what_it_left_out(tmp_path):
 
 
 @pytest.mark.parametrize("split", ["train2017", "val2017"])
-def test_annotations_that_were_edited_are_refused(split, tmp_path):
+def test_resuming_with_edited_annotations_raises(split, tmp_path):
     content = {name: coco(tmp_path / "coco", name, images=2) for name in ("train2017", "val2017")}
     run = {"data": tmp_path / "coco", "accelerator": "cpu"}
 
@@ -254,18 +254,18 @@ def test_annotations_that_were_edited_are_refused(split, tmp_path):
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(Interrupted, match="stopped at step 1 of 2"):
-        train(of_files("log_every=1"), tmp_path / "run", on_event=stop, **run)
+        train(small_coco("log_every=1"), tmp_path / "run", on_event=stop, **run)
     before = [path.read_bytes() for path in sorted((tmp_path / "run").iterdir()) if path.is_file()]
     content[split]["annotations"][1]["bbox"][2] -= 1
     write(tmp_path / "coco", split, content[split])
     with pytest.raises(
         CheckpointError, match=r"last\.ckpt was written with other data: .*annotations.*begin a new run"
     ):
-        train(of_files("log_every=1"), tmp_path / "run", resume=True, **run)
+        train(small_coco("log_every=1"), tmp_path / "run", resume=True, **run)
     assert [path.read_bytes() for path in sorted((tmp_path / "run").iterdir()) if path.is_file()] == before
     content[split]["annotations"][1]["bbox"][2] += 1
     write(tmp_path / "coco", split, content[split])
-    assert train(of_files("log_every=1"), tmp_path / "run", resume=True, **run).values["steps"] == 2
+    assert train(small_coco("log_every=1"), tmp_path / "run", resume=True, **run).values["steps"] == 2
 
 
 def test_every_context_of_the_comparison_has_a_recipe(tmp_path):
@@ -275,16 +275,16 @@ def test_every_context_of_the_comparison_has_a_recipe(tmp_path):
         check_detection_recipe(detection_recipes.create(name))
 
 
-def test_running_out_of_memory_is_one_line(tmp_path, monkeypatch):
+def test_running_out_of_memory_raises_one_line(tmp_path, monkeypatch):
     def full(self, step, parts):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 64.00 GiB.")
 
-    monkeypatch.setattr(Supervised, "train_step", full)
+    monkeypatch.setattr(Trainer, "train_step", full)
     with pytest.raises(TrainingError, match=r"ran out of memory in step 1.*accumulate=2.*no checkpoint"):
         train(small(), tmp_path / "run", accelerator="cpu")
 
 
-def test_a_grid_shows_what_is_finished_beside_what_failed(tmp_path, monkeypatch):
+def test_a_grid_shows_finished_runs_when_others_failed(tmp_path, monkeypatch):
     from hamburger.cli import compare as shown
 
     planned = cells("shapes-detect", variants(["none", "sa-materialised"]), [0], SETTINGS)
@@ -297,12 +297,12 @@ def test_a_grid_shows_what_is_finished_beside_what_failed(tmp_path, monkeypatch)
 
     monkeypatch.setattr(shown, "run_grid", failed)
     with pytest.raises(GridError, match="out of memory"):
-        shown.show_grid(planned, tmp_path, json=tmp_path / "rows.jsonl")
+        shown.run_and_show_grid(planned, tmp_path, json=tmp_path / "rows.jsonl")
     [row] = (json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines())
     assert row["context"] == "none" and (tmp_path / "report.html").exists()
 
 
-def test_a_grid_that_is_killed_has_written_the_rows_so_far(tmp_path, monkeypatch):
+def test_a_killed_grid_has_written_its_rows(tmp_path, monkeypatch):
     from hamburger.cli import compare as shown
 
     planned = cells("shapes-detect", variants(["none", "sa-materialised"]), [0], SETTINGS)
@@ -314,7 +314,7 @@ def test_a_grid_that_is_killed_has_written_the_rows_so_far(tmp_path, monkeypatch
 
     monkeypatch.setattr(shown, "run_grid", killed)
     with pytest.raises(SystemExit):
-        shown.show_grid(planned, tmp_path, json=tmp_path / "rows.jsonl")
+        shown.run_and_show_grid(planned, tmp_path, json=tmp_path / "rows.jsonl")
     [row] = (json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines())
     assert row["context"] == "none"
 
@@ -323,7 +323,7 @@ def test_a_grid_that_is_killed_has_written_the_rows_so_far(tmp_path, monkeypatch
     ("settings", "message"),
     [
         (("compile=true",), "compile=true"),
-        (("model.norm=frozen",), "frozen norms are those of pretrained weights"),
+        (("model.norm=frozen",), "model.norm=frozen needs pretrained weights"),
         (("model.sampled=0",), "model.sampled"),
         (("data.scales=2,1",), "from small to large"),
         (("task=detect",), "task"),
@@ -331,12 +331,12 @@ def test_a_grid_that_is_killed_has_written_the_rows_so_far(tmp_path, monkeypatch
     ],
     ids=str,
 )
-def test_recipes_that_cannot_be(settings, message):
+def test_invalid_recipes_raise(settings, message):
     with pytest.raises(hb.OptionError, match=message):
         check_detection_recipe(small(*settings))
 
 
-def test_both_splits_name_the_same_classes(tmp_path):
+def test_splits_with_different_classes_raise(tmp_path):
     coco(tmp_path, "train2017")
     content = coco(tmp_path, "val2017")
     content["categories"].append({"id": 9, "name": "star"})

@@ -76,7 +76,7 @@ def test_what_explodes_is_said_to_be_no_number():
 
 
 def test_a_network_without_a_ham_is_refused(tmp_path):
-    with pytest.raises(OptionError, match="this network has none"):
+    with pytest.raises(OptionError, match="needs a network with a ham"):
         train(small("angles_every=5", "model.context=sa", "model.context_options=none"), tmp_path, accelerator="cpu")
     with pytest.raises(OptionError, match="angles_every"):
         train(small("angles_every=-1"), tmp_path, accelerator="cpu")

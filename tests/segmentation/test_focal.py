@@ -85,9 +85,9 @@ def test_extreme_scores_and_no_pixels_stay_finite():
 
 def test_messages():
     target = torch.zeros(1, 4, 4, dtype=torch.long)
-    with pytest.raises(OptionError, match="borders: radius must be a whole number of at least 1, got 0"):
+    with pytest.raises(OptionError, match="find_borders: radius must be a whole number of at least 1, got 0"):
         find_borders(target, radius=0)
-    with pytest.raises(OptionError, match="focal: alpha must be a finite number at least 0 and at most 1"):
+    with pytest.raises(OptionError, match="focal_loss: alpha must be a finite number at least 0 and at most 1"):
         focal_loss(torch.zeros(1, 1, 4, 4), target, alpha=2)
-    with pytest.raises(ShapeError, match="focal: b is 2"):
+    with pytest.raises(ShapeError, match="focal_loss: b is 2"):
         focal_loss(torch.zeros(2, 1, 4, 4), target)

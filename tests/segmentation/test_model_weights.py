@@ -115,8 +115,8 @@ def test_bad_files_are_named(file, tmp_path, monkeypatch):
         ("[]", "does not describe a network"),
         ('{"version": 9}', "written by a newer version"),
         (Info(model={"name": "hamnett", "num_classes": 2}).as_json(), "did you mean 'hamnet'"),
-        (Info(model={"nam": "x"}).as_json(), "cannot be built here"),
-        (Info(model=small().config).as_json(), "are not those of the network"),
+        (Info(model={"nam": "x"}).as_json(), "cannot be built"),
+        (Info(model=small().config).as_json(), "do not fit the network"),
     ):
         safetensors.save_file({"a": torch.zeros(2)}, tmp_path / "f.safetensors", metadata={"hamburger": text})
         with pytest.raises(CheckpointError, match=message):
@@ -124,7 +124,7 @@ def test_bad_files_are_named(file, tmp_path, monkeypatch):
     with pytest.raises(CheckpointError, match=r"has no model\.safetensors"):
         Segmenter.from_pretrained(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(CheckpointError, match="is no folder here, and could not be had"):
+    with pytest.raises(CheckpointError, match="is not a local folder and could not be downloaded"):
         Segmenter.from_pretrained("nobody/nothing")
 
 
@@ -132,12 +132,12 @@ def test_what_no_file_could_build_again_is_refused_before_writing(tmp_path):
     path = tmp_path / "w.safetensors"
     for net, error, message in (
         (nn.Linear(2, 2), InputError, "needs a Segmenter"),
-        (small(context=nn.Conv2d(16, 16, 1)), CheckpointError, "ready Conv2d, which no file can build"),
+        (small(context=nn.Conv2d(16, 16, 1)), CheckpointError, "Conv2d instance, which a file cannot rebuild"),
         (small(context_options={"grad": hb.Truncated(2)}), CheckpointError, "context_options=.* as JSON"),
-        (Segmenter(small().backbone, small().head, num_classes=3), CheckpointError, "put together by hand"),
+        (Segmenter(small().backbone, small().head, num_classes=3), CheckpointError, "not built by create_model"),
     ):
         with pytest.raises(error, match=message):
             save_weights(path, net)
-    with pytest.raises(CheckpointError, match="3 classes, and info has 1 class names"):
+    with pytest.raises(CheckpointError, match="info must have 3 class names"):
         save_weights(path, small(), Info(classes=("sky",)))
     assert not path.exists()

@@ -58,7 +58,7 @@ def test_patches_are_within_half_a_pixel(size):
 @pytest.mark.parametrize("size", SIZES)
 def test_the_padded_size_fits_and_is_the_next_one(size, corners):
     grid = PixelGrid.of(Means(16, corners=corners), *size)
-    x = grid.fit(torch.ones(1, 3, *size))
+    x = grid.pad(torch.ones(1, 3, *size))
     assert (grid.height - 1) % 16 == 0 and 0 <= grid.height - size[0] < 16
     assert (grid.width - 1) % 16 == 0 and 0 <= grid.width - size[1] < 16
     assert Means(16, corners=corners)(x)[0].shape[2:] == ((grid.height - 1) // 16 + 1, (grid.width - 1) // 16 + 1)
@@ -66,7 +66,7 @@ def test_the_padded_size_fits_and_is_the_next_one(size, corners):
 
 def test_images_that_fit_are_left_alone():
     x = torch.randn(1, 3, 321, 33)
-    assert PixelGrid.of(Means(16, corners=True), 321, 33).fit(x) is x
+    assert PixelGrid.of(Means(16, corners=True), 321, 33).pad(x) is x
 
 
 def test_padding_is_not_labelled():
@@ -88,7 +88,7 @@ def test_backbones_know_how_their_maps_lie(name, stride, corners):
     backbone = create_backbone(name, output_stride=stride).eval()
     assert backbone.corners is corners
     grid = PixelGrid.of(backbone, 70, 90)
-    deepest = backbone(grid.fit(torch.zeros(1, 3, 70, 90)))[-1]
+    deepest = backbone(grid.pad(torch.zeros(1, 3, 70, 90)))[-1]
     assert deepest.shape[2:] == ((grid.height - 1) // stride + 1, (grid.width - 1) // stride + 1)
 
 

@@ -68,7 +68,7 @@ def test_tiles_are_rarely_seen_by_a_local_network():
     net, image = segmenter(context=None), picture(256, 256)
     whole = net(normalise(image, info().mean, info().std)[None])[0].argmax(0)
     predictor = Predictor(net, info(), "cpu", max_pixels=128 * 128)
-    assert predictor.cuts(256, 256) == 9
+    assert predictor.count_tiles(256, 256) == 9
     # logits are resized with aligned corners, tile by tile: a shift below the stride, felt where classes meet
     assert (predictor(image) == whole).float().mean() > 0.8
 
@@ -100,7 +100,7 @@ def test_bad_options_are_refused():
     for options in ({"scales": ()}, {"scales": (0.0,)}, {"window": 3}, {"max_pixels": 10}, {"flip": 1}):
         with pytest.raises(OptionError):
             Predictor(ByColour(), info(), "cpu", **options)
-    with pytest.raises(OptionError, match="take auto, cpu or cuda"):
+    with pytest.raises(OptionError, match="use auto, cpu or cuda"):
         pick_device("gpu")
     with pytest.raises(InputError, match="255 classes"):
         Predictor(ByColour(), info(classes=tuple(map(str, range(300)))), "cpu")

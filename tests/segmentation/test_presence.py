@@ -60,5 +60,5 @@ def test_half_precision_is_widened():
 
 
 def test_shapes_are_named():
-    with pytest.raises(ShapeError, match="presence: b is 2 in logits"):
+    with pytest.raises(ShapeError, match="presence_loss: b is 2 in logits"):
         presence_loss(torch.zeros(2, 4), torch.zeros(3, 5, 5, dtype=torch.long))

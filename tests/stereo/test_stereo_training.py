@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import fake_stereo
 import numpy as np
@@ -26,11 +27,11 @@ from hamburger.stereo.data import StereoSample, StereoSet, create_stereo_set
 from hamburger.stereo.data.batches import StereoBatch
 from hamburger.stereo.data.files import read_pfm
 from hamburger.stereo.evaluate import evaluate_stereo
-from hamburger.stereo.model import create_stereo, load_stereo, smooth_l1
-from hamburger.stereo.predict import coloured, steps_per_pixel
+from hamburger.stereo.model import create_stereo, load_stereo, smooth_l1_loss
+from hamburger.stereo.predict import choose_png_scale, colour_disparity
 from hamburger.stereo.recipe import check_stereo_recipe, stereo_recipes
-from hamburger.stereo.task import StereoLoop
-from hamburger.stereo.visualize import FINE, OFF, WRONG, StereoShowing, off
+from hamburger.stereo.task import STEREO
+from hamburger.stereo.visualize import OVER_3_COLOUR, WITHIN_1_COLOUR, WITHIN_3_COLOUR, StereoVisualizer, colour_errors
 from hamburger.tasks import task_of_weights, tasks, train
 from hamburger.tasks.compare import variants
 from hamburger.tasks.recipes import find_training
@@ -103,12 +104,13 @@ def test_scores_are_those_of_numpy_over_all_pixels(finished):
 KILLED = """
 import os, signal, sys, torch
 from pathlib import Path
+from types import SimpleNamespace
 torch.set_num_threads(1)
-from hamburger.training.metrics_log import Logged
+from hamburger.training.metrics_log import StepLogged
 from hamburger.tasks.recipes import find_training
 from hamburger.tasks import train
 def kill(event):
-    if isinstance(event, Logged) and event.step == 6 and "--kill" in sys.argv:
+    if isinstance(event, StepLogged) and event.step == 6 and "--kill" in sys.argv:
         os.kill(os.getpid(), signal.SIGKILL)
 train(find_training(sys.argv[1]), sys.argv[2], accelerator="cpu", resume=True, on_event=kill)
 """
@@ -136,18 +138,16 @@ def test_the_same_bits_again_after_a_kill_and_after_an_interruption(finished, tm
 
 
 def test_parts_weigh_as_many_pixels_as_they_have():
-    loop = StereoLoop.__new__(StereoLoop)
-    loop.recipe = small()
     guess, truth = torch.rand(4, 6, 6) * 12, torch.rand(4, 6, 6) * 20
     truth[truth < 8] = 0  # unknown; some others lie beyond the reach of 16
     truth[0] = 0
     parts = [StereoBatch(guess[i : i + 2], guess[i : i + 2], truth[i : i + 2], []) for i in (0, 2)]
-    shares = loop._shares(parts)
+    shares = [weights[""] for weights in STEREO.loss_weights(SimpleNamespace(max_disparity=16), parts)]
     joined = sum(
-        share * smooth_l1(part.left, part.disparity, most=16) for share, part in zip(shares, parts, strict=True)
+        share * smooth_l1_loss(part.left, part.disparity, most=16) for share, part in zip(shares, parts, strict=True)
     )
-    assert torch.allclose(joined, smooth_l1(guess, truth, most=16))
-    assert shares[0] != shares[1] and loop._shares(parts[:1]) == [1.0]
+    assert torch.allclose(joined, smooth_l1_loss(guess, truth, most=16))
+    assert shares[0] != shares[1]
 
 
 def test_the_commands_go_by_the_task(finished, tmp_path):
@@ -267,7 +267,7 @@ def test_predicting_pairs(finished, tmp_path):
     for bad, message in (
         ([*words[:5], str(tmp_path / "other")], "would overwrite"),
         ([*words[:3], *words[4:]], "in twos"),
-        ([*words, "--flip"], "--flip means nothing to the task 'stereo'"),
+        ([*words, "--flip"], "--flip does not apply to the task 'stereo'"),
     ):
         assert message in str(CliRunner().invoke(app, bad).exception)
 
@@ -297,8 +297,8 @@ def test_weights_describe_themselves(finished):
     net, info = load_stereo(run / "best.safetensors")
     assert info.extra["step"] == result.values["best_step"] and info.extra["epe"] == result.values["best_epe"]
     assert net.config == create_stereo(**asdict(small().model)).config
-    assert task_of_weights(run / "best.safetensors").kind.task == "stereo"
-    with pytest.raises(hb.CheckpointError, match="of the task 'segmentation' .got 'stereo'"):
+    assert task_of_weights(run / "best.safetensors").name == "stereo"
+    with pytest.raises(hb.CheckpointError, match=r"of the task 'segmentation' \(got 'stereo'"):
         load_weights(run / "best.safetensors")
     with pytest.raises(hb.CheckpointError, match="there is no file"):
         load_stereo(run / "none.safetensors")
@@ -325,22 +325,22 @@ def test_the_page_shows_disparities_and_a_comparison_runs(tmp_path):
 
 
 def test_how_far_off_is_drawn_in_three_colours():
-    drawn = off(torch.tensor([[5.0, 6.0, 7.0, 9.0, 5.0]]), torch.tensor([[5.0, 5.0, 5.0, 5.0, 0.0]]))
+    drawn = colour_errors(torch.tensor([[5.0, 6.0, 7.0, 9.0, 5.0]]), torch.tensor([[5.0, 5.0, 5.0, 5.0, 0.0]]))
     colours = [tuple(drawn[:, 0, x].tolist()) for x in range(5)]
-    assert colours == [FINE, FINE, OFF, WRONG, (128, 128, 128)]
+    assert colours == [WITHIN_1_COLOUR, WITHIN_1_COLOUR, WITHIN_3_COLOUR, OVER_3_COLOUR, (128, 128, 128)]
 
 
 def test_a_pair_is_judged_by_its_known_pixels():
     truth = torch.tensor([[5.0, 0.0], [7.0, 9.0]])
-    showing = StereoShowing([StereoSample(torch.zeros(3, 2, 2), torch.zeros(3, 2, 2), truth)])
+    showing = StereoVisualizer([StereoSample(torch.zeros(3, 2, 2), torch.zeros(3, 2, 2), truth)])
     assert showing.judge(0, truth + torch.tensor([[1.0, 50.0], [-2.0, 0.0]])) == pytest.approx(1.0)
     assert not showing.score.higher
 
 
 def test_colours_brighten_as_things_come_near():
-    drawn = coloured(torch.tensor([[0.0, 0.5, 2.0, 5.0, 8.0, 10.0, 20.0]]), 10).float().mean(0)[0]
+    drawn = colour_disparity(torch.tensor([[0.0, 0.5, 2.0, 5.0, 8.0, 10.0, 20.0]]), 10).float().mean(0)[0]
     assert drawn[0] == 128 and (drawn[1:6].diff() > 0).all() and drawn[5] == drawn[6]
-    assert [steps_per_pixel(reach) for reach in (32, 255, 256, 1000)] == [256, 256, 128, 64]
+    assert [choose_png_scale(reach) for reach in (32, 255, 256, 1000)] == [256, 256, 128, 64]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""Gradients of one step by several strategies: the same weights, batch and draws, so that only what is kept differs."""
+"""Compare the gradients of one training step under several gradient strategies: same weights, batch and random
+draws."""
 
 from __future__ import annotations
 
@@ -19,36 +20,39 @@ AngleRow = dict[str, float | None]
 
 
 def measure_angles(net: nn.Module, loss: Callable[[], Tensor]) -> AngleRow:
-    """Norms, and cosines to BPTT, of the gradients of `loss` by each strategy; nothing else is changed by it.
+    """Return norms of the gradients of `loss` for each strategy, and their cosines to BPTT; the network is unchanged.
 
-    `norm_weights_*` and `cosine_weights_*` are of all weights of the network at once, as an optimiser would get them;
-    `*_input_*` of what the ham was given, X, where the network has one ham: Eq. 12 against Eq. 13 times dL/dY. None
-    stands for what is not finite, and for the angle of a gradient that is zero.
+    - `norm_weights_*`, `cosine_weights_*`: of the gradient of all weights together
+    - `norm_input_*`, `cosine_input_*`: of the gradient of the ham's input X, if the network has one ham: Eq. 12 against
+      Eq. 13, times dL/dY
+
+    A value is None if it is not finite, or the cosine of a zero gradient.
     """
     hams = [module for module in net.modules() if isinstance(module, HamLayer)]
     weights = [parameter for parameter in net.parameters() if parameter.requires_grad]
-    pulled: dict[str, dict[str, list[Tensor]]] = {}
+    by_strategy: dict[str, dict[str, list[Tensor]]] = {}
     for strategy in STRATEGIES:
-        with _untouched(net), _strategy(hams, strategy), _inputs(hams) as given:
-            value = loss()
-            found = torch.autograd.grad(value, [*given, *weights], allow_unused=True)
-        own = [torch.zeros_like(x) if g is None else g for x, g in zip((*given, *weights), found, strict=True)]
-        pulled[strategy] = {"weights": own[len(given) :]} | ({"input": own[: len(given)]} if len(given) == 1 else {})
-    made: AngleRow = {}
-    for place, reference in pulled[REFERENCE].items():
-        for strategy, gradients in pulled.items():
+        with _preserve_state(net), _use_strategy(hams, strategy), _record_inputs(hams) as inputs:
+            value = loss()  # records the inputs
+            tensors = [*inputs, *weights]
+            raw = torch.autograd.grad(value, tensors, allow_unused=True)
+        gradients = [torch.zeros_like(x) if g is None else g for x, g in zip(tensors, raw, strict=True)]
+        by_strategy[strategy] = {"weights": gradients[len(inputs) :]}
+        if len(inputs) == 1:
+            by_strategy[strategy]["input"] = gradients[:1]
+    row: AngleRow = {}
+    for place, reference in by_strategy[REFERENCE].items():
+        for strategy, gradients in by_strategy.items():
             key = f"{place}_{strategy.replace(':', '').replace('-', '_')}"
-            made[f"norm_{key}"] = _finite(math.sqrt(dot(gradients[place], gradients[place])))
+            row[f"norm_{key}"] = _finite_or_none(math.sqrt(dot(gradients[place], gradients[place])))
             if strategy != REFERENCE:
-                made[f"cosine_{key}"] = cosine(gradients[place], reference)
-    return made
+                row[f"cosine_{key}"] = cosine(gradients[place], reference)
+    return row
 
 
 def check_has_ham(net: nn.Module) -> None:
     if not any(isinstance(module, HamLayer) for module in net.modules()):
-        raise OptionError(
-            "train: angles_every compares the gradients of a ham, and this network has none; --set angles_every=0"
-        )
+        raise OptionError("train: angles_every needs a network with a ham (got none); --set angles_every=0")
 
 
 def dot(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
@@ -57,16 +61,16 @@ def dot(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
 
 def cosine(one: Sequence[Tensor], other: Sequence[Tensor]) -> float | None:
     norms = math.sqrt(dot(one, one)) * math.sqrt(dot(other, other))
-    return _finite(dot(one, other) / norms) if norms > 0 else None
+    return _finite_or_none(dot(one, other) / norms) if norms > 0 else None
 
 
-def _finite(value: float) -> float | None:
+def _finite_or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
 @contextmanager
-def _untouched(net: nn.Module) -> Iterator[None]:
-    """Statistics of norms, online dictionaries and generators come back to where they were."""
+def _preserve_state(net: nn.Module) -> Iterator[None]:
+    """Restore norm statistics, online dictionaries and random generators afterwards."""
     buffers = [(buffer, buffer.clone()) for buffer in net.buffers()]
     devices = {parameter.device for parameter in net.parameters() if parameter.device.type == "cuda"}
     try:
@@ -79,8 +83,8 @@ def _untouched(net: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _strategy(hams: Sequence[HamLayer], name: str) -> Iterator[None]:
-    """All by plain torch: kernels know one strategy only, and round in their own way."""
+def _use_strategy(hams: Sequence[HamLayer], name: str) -> Iterator[None]:
+    """Solve in plain torch with the named strategy: the kernels support only one and round differently."""
     before = [(ham.grad, ham.backend) for ham in hams]
     for ham in hams:
         ham.grad, ham.backend = as_gradient(name), "plain"
@@ -92,12 +96,12 @@ def _strategy(hams: Sequence[HamLayer], name: str) -> Iterator[None]:
 
 
 @contextmanager
-def _inputs(hams: Sequence[HamLayer]) -> Iterator[list[Tensor]]:
-    """What the hams are given, in the order of their calls."""
-    given: list[Tensor] = []
-    handles = [ham.register_forward_pre_hook(lambda _, args: given.append(args[0])) for ham in hams]
+def _record_inputs(hams: Sequence[HamLayer]) -> Iterator[list[Tensor]]:
+    """Record the inputs of the hams in the order of their calls."""
+    inputs: list[Tensor] = []
+    handles = [ham.register_forward_pre_hook(lambda _, args: inputs.append(args[0])) for ham in hams]
     try:
-        yield given
+        yield inputs
     finally:
         for handle in handles:
             handle.remove()

@@ -1,4 +1,4 @@
-"""Segmentation losses; pixels labelled 255 do not count."""
+"""Segmentation losses. Pixels labelled 255 are ignored; means are taken over the global batch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hamburger.contexts.common import grid_resize
+from hamburger.contexts.common import resize_from_grid
 from hamburger.errors import check_count, check_positive
 from hamburger.precision import full_precision, widen
 from hamburger.shapes import check_shapes
@@ -16,60 +16,55 @@ IGNORE = 255
 
 
 def resize_logits(logits: Tensor, size: tuple[int, int]) -> Tensor:
-    """Bilinear, corners aligned, as the original networks have it.   b k h w   ->   b k H W, at least float32
+    """Resize logits bilinearly with aligned corners, as in the original networks.   b k h w   ->   b k H W, >= float32
 
-    Widened first: a gradient that comes back is the sum over some thousand pixels, which half precision cannot hold.
+    Half precision is converted to float32 first: each gradient is a sum over about a thousand pixels, which half
+    precision cannot represent.
     """
     wide = widen(logits)
     if tuple(wide.shape[-2:]) == tuple(size):
         return wide
     if wide.is_cuda and torch.is_grad_enabled():
-        # torch's CUDA gradient of this resize adds in no fixed order and took a third of a training step (ResNet-50,
-        # crop 353, H200); two products give the same values with a gradient that is fast and repeatable
+        # torch's CUDA gradient of this resize is not deterministic and took a third of a training step (ResNet-50, crop
+        # 353, H200); two matrix products give the same values with a fast, deterministic gradient
         with full_precision(wide.device.type):
-            return grid_resize(wide, size)
+            return resize_from_grid(wide, size)
     return F.interpolate(wide, size=size, mode="bilinear", align_corners=True)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Cross-entropy per pixel, averaged as one process with the joined batch would average it.
-
-
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
-    """Mean over the labelled pixels of all processes.   logits: b k h w    target: b H W, 255 where unlabelled
+    """Return the mean over the labelled pixels of all processes.   logits: b k h w    target: b H W, 255: unlabelled
 
-    Logits are resized to the labels by `to_pixels`. A batch without any label gives zero rather than NaN. Processes
-    that hold different numbers of labelled pixels still average, through DDP's mean of gradients, to what one process
-    would compute.
+    Logits are resized to the labels. A batch without any label gives zero, not NaN. DDP's mean of gradients gives the
+    result of a single process on the global batch, even if processes have different numbers of labelled pixels.
     """
     height, width = target.shape[-2:]
     summed = F.cross_entropy(resize_logits(logits, (height, width)), target, ignore_index=IGNORE, reduction="sum")
     return global_mean(summed, (target != IGNORE).sum())
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Which classes are in the image: the semantic encoding loss of EncNet, the category loss of SANet.
+# -- class presence: the semantic encoding loss of EncNet, the category loss of SANet ---------------------------------
 
 
 def find_present_classes(target: Tensor, num_classes: int) -> Tensor:
-    """1 where a class has at least one pixel of the image; 255 is no class.   b h w   ->   b k, bool"""
+    """Return which classes have at least one pixel in each image; 255 is not a class.   b h w   ->   b k, bool"""
     labels = torch.where(target == IGNORE, num_classes, target).flatten(1)
-    found = torch.zeros(len(target), num_classes + 1, dtype=torch.bool, device=target.device)
-    return found.scatter(1, labels, True)[:, :num_classes]
+    present = torch.zeros(len(target), num_classes + 1, dtype=torch.bool, device=target.device)
+    return present.scatter(1, labels, True)[:, :num_classes]
 
 
 def find_labelled_images(target: Tensor) -> Tensor:
-    """b h w   ->   b, whether an image has any label"""
+    """Return which images have a labelled pixel.   b h w   ->   b, bool"""
     return (target != IGNORE).flatten(1).any(1)
 
 
 def presence_loss(logits: Tensor, target: Tensor) -> Tensor:
-    """Binary cross-entropy, the mean over classes and over the images of all processes.   logits: b k   target: b h w
+    """Return the binary cross-entropy, averaged over classes and images of all processes.   logits: b k   target: b h w
 
-    An image without a single labelled pixel says nothing about what it shows, and counts nowhere. (The authors of
-    EncNet take it for an image without any class.) Where there are no other images the loss is zero, not NaN.
+    Images without a labelled pixel are left out; EncNet's authors treat them as images without any class. If no image
+    is left the loss is zero, not NaN.
     """
-    check_shapes("presence", logits=(logits, "b k"), target=(target, "b h w"))
+    check_shapes("presence_loss", logits=(logits, "b k"), target=(target, "b h w"))
     k = logits.shape[1]
     labelled = find_labelled_images(target)
     wide = widen(logits)
@@ -79,45 +74,44 @@ def presence_loss(logits: Tensor, target: Tensor) -> Tensor:
     return global_mean((loss * labelled).sum(), labelled.sum())
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Where one class ends and another begins, and the focal loss for so rare a thing: the border network of DFN.
+# -- class borders and focal loss: the border network of DFN -----------------------------------------------------------
 
 
 def find_borders(target: Tensor, *, radius: int = 3) -> Tensor:
-    """1 on the border between classes, 0 off it, 255 where that cannot be known.   b h w   ->   b h w, as target
+    """Return 1 on the border between classes, 0 elsewhere, 255 where unknown.   b h w   ->   b h w, dtype of target
 
-    A pixel is on the border if the labelled pixels in the square of 2 `radius` + 1 around it hold two classes or more.
-    That goes for unlabelled pixels too: VOC hides its borders under a band of them. An unlabelled pixel that sees
-    fewer than two classes is 255, as is the padding of a crop, whose edge is no border.
+    A pixel is on the border if the labelled pixels in the square of side 2 `radius` + 1 around it have at least two
+    classes. This includes unlabelled pixels: VOC covers its borders with a band of them. Other unlabelled pixels are
+    255, and so is the padding of a crop, whose edge is not a border.
 
-    The authors of DFN paint unlabelled pixels as class 0, run an edge detector over the labels and widen its lines to 7
-    pixels. A radius of 3 is as wide; made from the labels of the crop, it needs no file and no other library.
+    The authors of DFN set unlabelled pixels to class 0, run an edge detector over the labels and dilate the lines to 7
+    pixels. A radius of 3 gives the same width, and needs neither extra files nor another library.
     """
-    check_shapes("borders", target=(target, "b h w"))
-    check_count("borders", "radius", radius, least=1)
+    check_shapes("find_borders", target=(target, "b h w"))
+    check_count("find_borders", "radius", radius, least=1)
     labels, unknown = target.float(), target == IGNORE
     window = 2 * radius + 1
     high = F.max_pool2d(labels.masked_fill(unknown, -1)[:, None], window, stride=1, padding=radius)
     low = -F.max_pool2d(-labels.masked_fill(unknown, IGNORE)[:, None], window, stride=1, padding=radius)
-    border = (high > low)[:, 0]  # nowhere a label: -1 against 255, which is no border
+    border = (high > low)[:, 0]  # without any label: -1 against 255, not a border
     return torch.where(unknown & ~border, IGNORE, border.to(target.dtype))
 
 
 def focal_loss(logits: Tensor, target: Tensor, *, gamma: float = 2.0, alpha: float = 0.25) -> Tensor:
-    """Mean over the pixels of all processes that are 0 or 1.   logits: b 1 h w   target: b H W, 0, 1, or 255 for none
+    """Return the mean focal loss over the pixels with target 0 or 1.   logits: b 1 h w   target: b H W; 255: ignored
 
         p = sigmoid(logits);   -alpha (1 - p)^gamma log(p) where target is 1,   -(1 - alpha) p^gamma log(1 - p) where 0
 
-    Logits are resized to the target by `to_pixels`. Without any pixel the loss is zero, not NaN.
+    Logits are resized to the target. The mean is over all processes; without any pixel it is zero, not NaN.
     """
-    check_positive("focal", "gamma", gamma, zero=True)
-    check_positive("focal", "alpha", alpha, zero=True, most=1)
+    check_positive("focal_loss", "gamma", gamma, zero=True)
+    check_positive("focal_loss", "alpha", alpha, zero=True, most=1)
     height, width = target.shape[-2:]
     wide = resize_logits(logits, (height, width))[:, 0]
-    check_shapes("focal", logits=(wide, "b h w"), target=(target, "b h w"))
+    check_shapes("focal_loss", logits=(wide, "b h w"), target=(target, "b h w"))
     known, positive = target != IGNORE, target == 1
-    # the logit of the true answer: both cases are then one, and no logarithm meets a zero
-    true = torch.where(positive, wide, -wide)
-    loss = -(torch.sigmoid(-true) ** gamma) * F.logsigmoid(true)
+    # the logit of the true label covers both cases and avoids the logarithm of zero
+    true_logit = torch.where(positive, wide, -wide)
+    loss = -(torch.sigmoid(-true_logit) ** gamma) * F.logsigmoid(true_logit)
     loss = torch.where(positive, alpha * loss, (1 - alpha) * loss)
     return global_mean((loss * known).sum(), known.sum())

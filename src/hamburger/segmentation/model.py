@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from hamburger.backbones import create_backbone
 from hamburger.backbones.base import Backbone
 from hamburger.checkpoints.weights_file import Info, to_plain_json
-from hamburger.contexts.common import exporting
+from hamburger.contexts.common import is_exporting
 from hamburger.errors import InputError, OptionError, ShapeError, check_count
 from hamburger.registry import options_of
 from hamburger.segmentation.heads import base
@@ -24,12 +24,12 @@ from hamburger.shapes import check_tensor
 class Segmenter(nn.Module):
     """b 3 h w   ->   logits b k h w, for any h and w.
 
-    With labels (b h w, 255 where unlabelled) the answer is the loss instead: its terms by name, to be summed. Loss and
-    logits share one `forward`, so that DDP and `torch.compile` see both. Images are padded by a few pixels of zeros, to
-    the right and below, so that feature maps meet the pixels they were made from: see `models.grid`.
+    With labels (b h w, 255 where unlabelled), `forward` returns the loss terms by name instead; training minimises
+    their sum. Loss and logits share one `forward` so that DDP and `torch.compile` see both. Images are padded with a
+    few pixels of zeros to the right and below, so that feature maps line up with their pixels: see `PixelGrid`.
 
-    `config` holds the keywords of `create_model` that build this network again, `info` what its classes mean; networks
-    put together by hand have neither.
+    `config` holds the keywords of `create_model` that rebuild this network, `info` describes its classes; both are None
+    for networks that were not built by `create_model`.
     """
 
     config: dict[str, Any] | None
@@ -47,53 +47,51 @@ class Segmenter(nn.Module):
     @overload
     def forward(self, x: Tensor, target: Tensor) -> dict[str, Tensor]: ...
     def forward(self, x: Tensor, target: Tensor | None = None) -> Tensor | dict[str, Tensor]:
-        _check(x, target)
+        _check_inputs(x, target)
         h, w = x.shape[-2:]
         grid = PixelGrid.of(self.backbone, h, w)
-        outputs = self.head(self.backbone(grid.fit(x)))
+        outputs = self.head(self.backbone(grid.pad(x)))
         if target is not None:
             return self.head.loss(outputs, F.pad(target, (0, grid.width - w, 0, grid.height - h), value=IGNORE))
-        return grid.cut(resize_logits(outputs.logits, (grid.height, grid.width)))
+        return grid.crop(resize_logits(outputs.logits, (grid.height, grid.width)))
 
     def save_pretrained(self, folder: str | os.PathLike[str], *, info: Info | None = None) -> None:
-        """Write `config.json`, `model.safetensors` and a `README.md`, which `from_pretrained` reads."""
+        """Write `config.json`, `model.safetensors` and `README.md`, for `from_pretrained`."""
         from hamburger.segmentation.weights import save_pretrained
 
         save_pretrained(self, folder, info=info)
 
     @classmethod
     def from_pretrained(cls, name: str | os.PathLike[str], **options: Any) -> Segmenter:
-        """The network in a folder, or in a repository on the hub, in evaluation mode; its `info` comes with it.
+        """Return the network in a folder or Hugging Face repository in evaluation mode, with its `info`.
 
-        `options` are those of huggingface_hub: revision, token, cache_dir, local_files_only, force_download.
+        `options` are passed to huggingface_hub: revision, token, cache_dir, local_files_only, force_download.
         """
         from hamburger.segmentation.weights import from_pretrained
 
         return from_pretrained(name, **options)
 
     def push_to_hub(self, repo_id: str, *, info: Info | None = None, **options: Any) -> str:
-        """Upload what `save_pretrained` writes; the address of the commit. `options` are those of huggingface_hub."""
+        """Upload what `save_pretrained` writes; return the URL of the commit. `options` go to huggingface_hub."""
         from hamburger.segmentation.weights import push_to_hub
 
         return push_to_hub(self, repo_id, info=info, **options)
 
 
-def _check(x: Tensor, target: Tensor | None) -> None:
+def _check_inputs(x: Tensor, target: Tensor | None) -> None:
     check_tensor("Segmenter", "the images", x)
     if x.dim() != 4 or x.shape[1] != 3 or 0 in x.shape:
-        raise ShapeError(f"Segmenter: the images must be (b, 3, h, w), got {tuple(x.shape)}; for one, pass image[None]")
+        raise ShapeError(
+            f"Segmenter: the images must be (b, 3, h, w) (got {tuple(x.shape)}); for one image, pass image[None]"
+        )
     if target is None:
         return
     if target.shape != (x.shape[0], *x.shape[2:]):
         raise ShapeError(
-            f"Segmenter: the labels must be (b, h, w) of the images {tuple(x.shape)}, got {tuple(target.shape)}"
+            f"Segmenter: the labels must be (b, h, w) for images {tuple(x.shape)} (got {tuple(target.shape)})"
         )
     if target.is_floating_point():
-        raise InputError(f"Segmenter: the labels must be whole numbers, got {target.dtype}; pass labels.long()")
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# A whole network by the names of its parts.
+        raise InputError(f"Segmenter: the labels must be integers (got {target.dtype}); pass labels.long()")
 
 
 DEFAULT_CONTEXT = "nmf"
@@ -112,14 +110,14 @@ def create_model(
     head_options: Mapping[str, Any] | None = None,
     pretrained: str | os.PathLike[str] | None = None,
 ) -> Segmenter:
-    """b 3 h w   ->   logits b k h w, for any h and w.
+    """Return a segmentation network built by name.   b 3 h w   ->   logits b k h w, for any h and w
 
     >>> net = create_model("hamnet", backbone="resnet50", num_classes=21, context="nmf")
 
-    - `name`: a head: "hamnet", "lightham", or one of the full systems such as "pspnet"
-    - `backbone`, `output_stride`, `backbone_options`: those of `create_backbone`; `timm:<name>` is any encoder of timm
-    - `context`, `context_options`: what stands in HamNet's head: a name of the zoo, a ready module, or None for the
-      paper's baseline. Heads that are whole systems have their own context and take neither.
+    - `name`: a head: "hamnet", "lightham", or a complete published head such as "pspnet"
+    - `backbone`, `output_stride`, `backbone_options`: passed to `create_backbone`; `timm:<name>` is any timm encoder
+    - `context`, `context_options`: the context in HamNet's head: a name, a module, or None for the paper's baseline.
+      Other heads have their own context and accept neither.
     - `head_options`: further options of the head
     - `pretrained`: weights for the backbone: a file, or "timm" to download them
     """
@@ -129,14 +127,14 @@ def create_model(
     options = _mapping(call, "head_options", head_options)
     for option in ("context", "context_options"):
         if option in options:
-            raise OptionError(f"{call}: give {option} itself, not inside head_options")
+            raise OptionError(f"{call}: pass {option} directly, not inside head_options")
     given = _mapping(call, "context_options", context_options)
     if "context" in options_of(constructor):
         options |= {"context": context, "context_options": given}
     elif given or context not in (None, DEFAULT_CONTEXT):
         raise OptionError(
-            f"{call}: this head has its own context and takes neither context nor context_options; leave them out, "
-            f"or put the context into 'hamnet'"
+            f"{call}: this head has its own context and accepts neither context nor context_options; omit them, or use "
+            f"the context in 'hamnet'"
         )
     encoder = create_backbone(
         backbone,
@@ -160,23 +158,22 @@ def create_model(
 
 def _mapping(call: str, option: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
     if value is not None and not isinstance(value, Mapping):
-        raise OptionError(f"{call}: {option} must be a mapping such as {{'rank': 64}}, got {value!r}")
+        raise OptionError(f"{call}: {option} must be a mapping such as {{'rank': 64}} (got {value!r})")
     return dict(value or {})
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Pixels and feature maps on one grid: what an image must be padded to before its logits can be drawn over it.
+# -- pixel grid --------------------------------------------------------------------------------------------------------
 #
-# Where convolutions are padded on both sides, position j of a map of stride s was made around pixel s j. Resizing a map
-# of f positions with its corners aligned puts position j on pixel j (h - 1) / (f - 1). Both agree where h is
-# s (f - 1) + 1, as in the crops of 321 and 513 pixels that such networks are trained on; at any other size the
-# prediction
-# would be stretched, by up to s - 1 pixels at the right edge. So images are padded to the next size that fits, and the
-# logits are cut back.
+# How to pad an image so that its logits, resized with aligned corners, line up with its pixels.
+#
+# With convolutions padded on both sides, position j of a map of stride s is centred on pixel s j. Resizing a map of f
+# positions with aligned corners puts position j on pixel j (h - 1) / (f - 1). Both agree if h = s (f - 1) + 1, as in
+# the usual crops of 321 and 513 pixels. At any other size the prediction would be stretched, by up to s - 1 pixels at
+# the right edge. So images are padded to the next size that fits, and the logits are cropped back.
 
 
 class PixelGrid(NamedTuple):
-    """`height` x `width`: the size that fits an image of h x w; logits are drawn on it with their corners aligned."""
+    """`height` x `width`: the padded size for an image of h x w, to which logits are resized with aligned corners."""
 
     h: int
     w: int
@@ -184,35 +181,35 @@ class PixelGrid(NamedTuple):
     width: int
     stride: int
     before: int = 0  # zeros above and to the left
-    after: int = 0  # zeros below and to the right, beyond the fitting size
+    after: int = 0  # zeros below and to the right, beyond height x width
 
     @classmethod
     def of(cls, backbone: Backbone, h: int, w: int) -> PixelGrid:
         stride = max(backbone.strides)
-        if backbone.corners is None:  # an encoder of one size: nothing can be added
+        if backbone.corners is None:  # an encoder for images of one size: no padding possible
             return cls(h, w, h, w, stride)
         height, width = h + (1 - h) % stride, w + (1 - w) % stride
         if backbone.corners:
             return cls(h, w, height, width, stride)
-        # Patches: half a stride before the image moves their middles onto the corners, to half a pixel, and one patch
-        # more at the end covers the last corner.
+        # Patches: padding by half a stride before the image moves patch centres onto the corners, up to half a pixel;
+        # one more patch at the end covers the last corner.
         before = stride // 2
         return cls(h, w, height, width, stride, before, stride - 1 - before)
 
-    def fit(self, x: Tensor) -> Tensor:
-        """Zeros around the image: the mean colour, once normalised.   b 3 h w   ->   b 3 h' w'"""
+    def pad(self, x: Tensor) -> Tensor:
+        """Pad with zeros, the mean colour of normalised images.   b 3 h w   ->   b 3 h' w'"""
         before, after = self.before, self.after
         right, bottom = after + self.width - self.w, after + self.height - self.h
-        if exporting():
-            # A graph for all sizes must not ask whether there is anything to pad or to cut: here there always is.
+        if is_exporting():
+            # An exported graph must not branch on whether padding is needed, so it always pads and crops.
             padded = F.pad(x, (before, after + self.stride, before, after + self.stride))
             return padded[..., : self.h + before + bottom, : self.w + before + right]
         if not (before or right or bottom):
             return x
         return F.pad(x, (before, right, before, bottom))
 
-    def cut(self, logits: Tensor) -> Tensor:
-        """b k height width   ->   b k h w"""
-        if exporting():
+    def crop(self, logits: Tensor) -> Tensor:
+        """Crop logits to the image.   b k height width   ->   b k h w"""
+        if is_exporting():
             logits = F.pad(logits, (0, 1, 0, 1))
         return logits[..., : self.h, : self.w]

@@ -1,4 +1,4 @@
-"""Labels as pictures: palette PNGs for machines, overlays with a legend for eyes."""
+"""Label images: palette PNGs for programs, overlays with a legend for people."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from hamburger.training.packed_images import Colour
 
 if TYPE_CHECKING:
-    from PIL import Image, ImageFont
+    from PIL import Image
 
 OPACITY = 0.55
 SMALLEST, LARGEST = 256, 8192  # the longer side of an overlay
@@ -20,7 +20,7 @@ LINE = 22  # height of a line of the legend
 
 
 def encode_label_png(label: Tensor, palette: Sequence[Colour]) -> bytes:
-    """h w uint8   ->   a PNG whose pixel values are the labels themselves; the palette only colours them."""
+    """Return a PNG whose pixel values are the labels; the palette only colours them.   label: h w uint8"""
     from PIL import Image
 
     image = Image.fromarray(label.cpu().numpy())
@@ -31,23 +31,23 @@ def encode_label_png(label: Tensor, palette: Sequence[Colour]) -> bytes:
 
 
 def measure_class_shares(label: Tensor, classes: Sequence[str]) -> dict[str, float]:
-    """Which part of the pixels each class has; classes without any are left out."""
-    counted = [torch.bincount(band.flatten(), minlength=256) for band in label.split(256)]
-    counts = torch.stack(counted).sum(0).tolist()
+    """Return the share of pixels of each class; classes without pixels are left out."""
+    band_counts = [torch.bincount(band.flatten(), minlength=256) for band in label.split(256)]
+    counts = torch.stack(band_counts).sum(0).tolist()
     return {name: counts[i] / label.numel() for i, name in enumerate(classes) if counts[i]}
 
 
 def draw_overlay_jpeg(image: Tensor, label: Tensor, classes: Sequence[str], palette: Sequence[Colour]) -> bytes:
-    """The photograph under its labels, and below it the classes found, largest first.   3 h w and h w, both uint8
+    """Return a JPEG of the image under its labels, with a legend of the classes.   3 h w and h w, both uint8
 
-    Small pictures are enlarged by a whole factor, very large ones reduced: this one is for looking at.
+    Small images are enlarged by a whole factor and very large ones reduced, for viewing.
     """
     from PIL import Image
 
-    picture = _viewable(Image.fromarray(_mixed(image, label, palette).numpy()))
-    found = sorted(measure_class_shares(label, classes).items(), key=lambda item: -item[1])
-    legend = _legend(
-        [(palette[classes.index(name)], f"{name}  {_percent(share)}") for name, share in found], picture.width
+    picture = _resize_for_viewing(Image.fromarray(_blend(image, label, palette).numpy()))
+    shares = sorted(measure_class_shares(label, classes).items(), key=lambda item: -item[1])
+    legend = _draw_legend(
+        [(palette[classes.index(name)], f"{name}  {_format_percent(share)}") for name, share in shares], picture.width
     )
     sheet = Image.new("RGB", (max(picture.width, legend.width), picture.height + legend.height), "white")
     sheet.paste(picture, (0, 0))
@@ -57,18 +57,18 @@ def draw_overlay_jpeg(image: Tensor, label: Tensor, classes: Sequence[str], pale
     return buffer.getvalue()
 
 
-def _percent(share: float) -> str:
+def _format_percent(share: float) -> str:
     return f"{share:.1%}" if share >= 0.001 else "<0.1%"
 
 
-def _mixed(image: Tensor, label: Tensor, palette: Sequence[Colour]) -> Tensor:
-    """3 h w and h w   ->   h w 3 uint8. In bands of rows: floats for a whole photograph are many times its size."""
+def _blend(image: Tensor, label: Tensor, palette: Sequence[Colour]) -> Tensor:
+    """Blend image and label colours in bands of rows, to save memory.   3 h w and h w   ->   h w 3, uint8"""
     colours = torch.tensor(palette, dtype=torch.float32)
     bands = zip(image.movedim(0, -1).split(256), label.split(256), strict=True)
     return torch.cat([((1 - OPACITY) * i + OPACITY * colours[j.long()]).round().to(torch.uint8) for i, j in bands])
 
 
-def _viewable(picture: Image.Image) -> Image.Image:
+def _resize_for_viewing(picture: Image.Image) -> Image.Image:
     from PIL import Image
 
     longer = max(picture.size)
@@ -81,11 +81,11 @@ def _viewable(picture: Image.Image) -> Image.Image:
     return picture
 
 
-def _legend(entries: Sequence[tuple[Colour, str]], width: int) -> Image.Image:
-    """Coloured squares with words, in as many columns as the width holds, at least one."""
-    from PIL import Image, ImageDraw
+def _draw_legend(entries: Sequence[tuple[Colour, str]], width: int) -> Image.Image:
+    """Draw coloured squares with text, in as many columns as fit the width, at least one."""
+    from PIL import Image, ImageDraw, ImageFont
 
-    font = _font()
+    font = ImageFont.load_default(size=14)
     column = 2 * LINE + round(max(font.getlength(words) for _, words in entries))
     columns = max(1, width // column)
     lines = -(-len(entries) // columns)
@@ -96,9 +96,3 @@ def _legend(entries: Sequence[tuple[Colour, str]], width: int) -> Image.Image:
         draw.rectangle((left, top + 2, left + LINE - 6, top + LINE - 4), fill=colour, outline="black")
         draw.text((left + LINE, top + 2), words, fill="black", font=font)
     return legend
-
-
-def _font() -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    from PIL import ImageFont
-
-    return ImageFont.load_default(size=14)

@@ -1,4 +1,4 @@
-"""Label every pixel of an image of any size, and write label PNGs and overlays."""
+"""Predict the class of every pixel of an image of any size, and write label PNGs and overlays."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ MAX_PIXELS = 1024 * 1024
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """`auto` is the GPU where there is one."""
+    """Return the named device; `auto` is the GPU if there is one, else the CPU."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as refusal:
-        why = str(refusal).splitlines()[0]
-        raise OptionError(f"device: {name!r} cannot be used here ({why}); take auto, cpu or cuda") from None
+    except (RuntimeError, AssertionError) as error:
+        why = str(error).splitlines()[0]
+        raise OptionError(f"device: {name!r} is not available ({why}); use auto, cpu or cuda") from None
     return device
 
 
@@ -47,10 +47,10 @@ class Predictor:
     >>> predictor = hb.Predictor(hb.load("runs/voc"))
     >>> labels = predictor(image)
 
-    `info` is by default that of the network, as `load` sets it.
-    Class probabilities are averaged over `scales`, over the mirrored image with `flip`, and over the places of a
-    sliding square `window` where one is given. An image of more than `max_pixels` at the largest scale is cut into
-    overlapping tiles, each an image of its own to the network: then context is as global as the tile.
+    `info` is by default that of the network, as `load` sets it. Class probabilities are averaged over `scales`, over
+    the mirrored image with `flip`, and over the positions of a sliding square `window` if given. An image of more than
+    `max_pixels` at the largest scale is split into overlapping tiles that the network sees one by one, so context does
+    not reach beyond a tile.
     """
 
     def __init__(
@@ -69,44 +69,43 @@ class Predictor:
         if info is None:
             raise InputError("Predictor: this network has no info; pass the Info with its classes, mean and std")
         if len(info.classes) > 255:
-            raise InputError(f"Predictor: a label PNG holds 255 classes, these weights know {len(info.classes)}")
+            raise InputError(f"Predictor: a label PNG holds at most 255 classes (got weights with {len(info.classes)})")
         self.info, self.max_pixels = info, max_pixels
         self.protocol = EvaluationProtocol(tuple(scales), flip, window)
         self.device = device if isinstance(device, torch.device) else pick_device(device)
         self.net = net.to(self.device).eval()
 
-    def cuts(self, height: int, width: int) -> int:
-        """How many tiles an image of this size is cut into."""
-        return sum(1 for _ in self._tiles(height, width))
+    def count_tiles(self, height: int, width: int) -> int:
+        """Return how many tiles an image of this size is split into."""
+        return sum(1 for _ in self._split(height, width))
 
     @torch.inference_mode()
     def __call__(self, image: Tensor) -> Tensor:
         if image.dtype != torch.uint8 or image.dim() != 3 or image.shape[0] != 3 or image.numel() == 0:
             raise InputError(
-                f"Predictor: an image is uint8 of shape (3, h, w), got {image.dtype} {tuple(image.shape)}; "
+                f"Predictor: an image must be uint8 of shape (3, h, w) (got {image.dtype} {tuple(image.shape)}); "
                 f"read files with hamburger.inference.image_inputs.read_image"
             )
         _, height, width = image.shape
         label = torch.empty(height, width, dtype=torch.uint8)
-        for rows, columns in self._tiles(height, width):
-            part = image[:, rows.begin : rows.end, columns.begin : columns.end]
-            found = self._label(part)[rows.first - rows.begin :, columns.first - columns.begin :]
-            kept = label[rows.first : rows.last, columns.first : columns.last]
-            kept.copy_(found[: kept.shape[0], : kept.shape[1]])
+        for rows, columns in self._split(height, width):
+            tile = image[:, rows.begin : rows.end, columns.begin : columns.end]
+            tile_label = self._predict_tile(tile)[rows.first - rows.begin :, columns.first - columns.begin :]
+            target = label[rows.first : rows.last, columns.first : columns.last]
+            target.copy_(tile_label[: target.shape[0], : target.shape[1]])
         return label
 
-    def _tiles(self, height: int, width: int) -> Iterator[tuple[TileSpan, TileSpan]]:
+    def _split(self, height: int, width: int) -> Iterator[tuple[TileSpan, TileSpan]]:
         largest = max(1.0, *self.protocol.scales)
         return split_image(height, width, max(64 * 64, int(self.max_pixels / largest**2)))
 
-    def _label(self, image: Tensor) -> Tensor:
-        """3 h w uint8   ->   h w: one tile, or a whole image, through the network."""
+    def _predict_tile(self, image: Tensor) -> Tensor:
+        """3 h w uint8   ->   h w uint8"""
         x = normalise(image.to(self.device), self.info.mean, self.info.std)[None]
         return predict_labels(self.net, x, self.protocol)[0].to("cpu", torch.uint8)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Every pixel of a photograph: its label as a PNG, and an overlay to look at.
+# -- files -------------------------------------------------------------------------------------------------------------
 
 
 LAYOUTS = ("plain", "voc")
@@ -115,40 +114,42 @@ VOC_FOLDER = Path("results/VOC2012/Segmentation/comp6_test_cls")
 
 @dataclass(frozen=True)
 class OutputLayout:
-    """Where the pictures of a photograph go, and which value a class has in its label."""
+    """The paths of an image's output files, and the label value of each class."""
 
     label: Callable[[str], Path]
     overlay: Callable[[str], Path]
     values: tuple[int, ...] | None = None  # by class; None: the index of the class
-    by_id: bool = False  # files are found by the stem of the photograph, which must be its own
+    by_id: bool = False  # file names are the stems of the images, which must then differ
 
 
 def find_layout(name: str, classes: Sequence[str]) -> OutputLayout:
     if name == "plain":
-        return OutputLayout(lambda of: Path(f"{of}.png"), lambda of: Path(f"{of}_overlay.jpg"))
+        return OutputLayout(lambda name: Path(f"{name}.png"), lambda name: Path(f"{name}_overlay.jpg"))
     if name != "voc":
-        raise OptionError(f"predict: no layout {name!r}; there are: {', '.join(LAYOUTS)}")
+        raise OptionError(f"predict: unknown layout {name!r}; use one of {', '.join(LAYOUTS)}")
     from hamburger.segmentation.data.voc import CLASSES
 
-    unknown = [one for one in classes if one not in CLASSES]
+    unknown = [name for name in classes if name not in CLASSES]
     if unknown:
         raise OptionError(
-            f"predict: the voc layout needs PASCAL VOC's classes, but these weights know {', '.join(unknown[:5])}; "
-            f"take --layout plain"
+            f"predict: the voc layout needs PASCAL VOC's classes (got weights with {', '.join(unknown[:5])}); "
+            f"use --layout plain"
         )
-    values = tuple(CLASSES.index(one) for one in classes)
+    values = tuple(CLASSES.index(name) for name in classes)
     return OutputLayout(
-        lambda of: VOC_FOLDER / f"{of}.png", lambda of: Path("overlays") / f"{of}.jpg", values, by_id=True
+        lambda name: VOC_FOLDER / f"{name}.png", lambda name: Path("overlays") / f"{name}.jpg", values, by_id=True
     )
 
 
 class SegmentAnswers(FilePredictor):
-    """Options beside those of `Predictor`: the `layout` of the files, and whether there is an `overlay`: by default
-    not for a layout that a server reads.
+    """Predicts image files for `ham predict`.
+
+    Takes the options of `Predictor`, the `layout` of the output files, and whether to write an `overlay`: by default
+    only in the plain layout, since VOC's evaluation server reads the other.
     """
 
     columns = ("label", "size", "largest classes")
-    remedy = "take a smaller --max-pixels, a --window or another --device"
+    remedy = "use a smaller --max-pixels, a --window or another --device"
 
     def __init__(
         self,
@@ -176,9 +177,9 @@ class SegmentAnswers(FilePredictor):
         image = read_image(path)
         label = self.predictor(image)
         height, width = label.shape
-        had = measure_class_shares(label, self.info.classes)
-        row = {"height": height, "width": width, "tiles": self.predictor.cuts(height, width), "shares": had}
-        largest = sorted(had.items(), key=lambda item: -item[1])[:3]
+        shares = measure_class_shares(label, self.info.classes)
+        row = {"height": height, "width": width, "tiles": self.predictor.count_tiles(height, width), "shares": shares}
+        largest = sorted(shares.items(), key=lambda item: -item[1])[:3]
         words = ", ".join(f"{name} {share:.0%}" for name, share in largest)
         files = {"label": self._label_png(label)}
         if self.overlay:
@@ -189,7 +190,7 @@ class SegmentAnswers(FilePredictor):
         if self.layout.values is None:
             return encode_label_png(label, self.palette)
         values = torch.tensor(self.layout.values, dtype=torch.uint8)
-        return encode_label_png(values[label.int()], full_palette((), 0))  # VOC's ids in VOC's colours
+        return encode_label_png(values[label.int()], full_palette((), 0))  # VOC's class ids in VOC's colours
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "protocol": str(self.predictor.protocol)}
@@ -197,11 +198,10 @@ class SegmentAnswers(FilePredictor):
     def notes(self, rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         tiled = sum(row["tiles"] > 1 for row in rows)
         if tiled:
-            yield f"{tiled} of them in tiles, where context reaches no further than the tile (see --max-pixels)"
+            yield f"{tiled} images were split into tiles, which limits context to the tile (see --max-pixels)"
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Cut a large image into overlapping tiles, so that memory is bounded by the tile and not by the photograph.
+# -- tiles -------------------------------------------------------------------------------------------------------------
 
 
 class TileSpan(NamedTuple):
@@ -214,9 +214,9 @@ class TileSpan(NamedTuple):
 
 
 def split_axis(length: int, tile: int, margin: int) -> list[TileSpan]:
-    """Tiles of one axis: the kept parts cover it once and differ by at most one position.
+    """Return the tiles of one axis; the kept parts cover it exactly once and differ in length by at most one.
 
-    Each is read with `margin` more on both sides, where the image goes on, and is at most `tile` long in all.
+    Each tile is read with up to `margin` more on both sides, inside the image, and is at most `tile` long in total.
     """
     if length <= tile:
         return [TileSpan(0, length, 0, length)]
@@ -226,12 +226,12 @@ def split_axis(length: int, tile: int, margin: int) -> list[TileSpan]:
 
 
 def split_image(height: int, width: int, max_pixels: int) -> Iterator[tuple[TileSpan, TileSpan]]:
-    """(rows, columns) of every tile of at most `max_pixels`; one tile where the whole image is no larger."""
+    """Yield (rows, columns) of tiles of at most `max_pixels`; a single tile if the image is not larger."""
     if height * width <= max_pixels:
         yield TileSpan(0, height, 0, height), TileSpan(0, width, 0, width)
         return
     side = math.isqrt(max_pixels)
-    if height <= side or width <= side:  # a strip: as long as the area allows, not a row of squares
+    if height <= side or width <= side:  # a strip: tiles as long as the area allows instead of squares
         short = min(height, width)
         side = max(side, max_pixels // short)
     margin = min(96, side // 8)

@@ -101,7 +101,7 @@ def voc() -> SegmentationRecipe:
 def voc_trainval() -> SegmentationRecipe:
     """Table 4, second stage: fine-tunes `voc` on trainval, 20,000 steps at a tenth of the learning rate.
 
-    The paper does not state the number of steps; 20,000 is our choice.
+    The paper states the rate, but not the number of steps.
 
     Device: GPU.
     """

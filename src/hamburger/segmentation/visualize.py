@@ -1,4 +1,4 @@
-"""Segmentation in a report: image, label, predictions and errors side by side."""
+"""Images of a report on segmentation: image, label, predictions and errors side by side."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ class SegmentShowing(Visualizer):
     def row(self, index: int, answers: Mapping[str, Tensor], note: str = "") -> list[CaptionedImage]:
         label = self.sample(index).label
         first = CaptionedImage(self.image(index), self.name(index) + note)
-        made = [first, CaptionedImage(self._colour(label), "label", drawn=True)]
-        for name, found in answers.items():
-            made.append(CaptionedImage(self._colour(found), name, drawn=True))
-            words = f"errors, {100 * measure_accuracy(found, label):.1f} % right"
-            made.append(CaptionedImage(draw_errors(found, label), words, drawn=True))
-        return made
+        pictures = [first, CaptionedImage(self._colour(label), "label", drawn=True)]
+        for name, prediction in answers.items():
+            pictures.append(CaptionedImage(self._colour(prediction), name, drawn=True))
+            words = f"errors, {100 * measure_accuracy(prediction, label):.1f} % right"
+            pictures.append(CaptionedImage(draw_errors(prediction, label), words, drawn=True))
+        return pictures
 
     def _colour(self, label: Tensor) -> Tensor:
-        """h w   ->   3 h w, in the colours of the data set"""
+        """Draw labels in the colours of the data set.   h w   ->   3 h w"""
         colours = torch.tensor([UNLABELLED_COLOUR] * 256, dtype=torch.uint8)
         colours[: len(self.split.palette)] = torch.tensor(self.split.palette, dtype=torch.uint8)
         return colours[label.long()].movedim(2, 0)
@@ -64,13 +64,13 @@ class SegmentShowing(Visualizer):
 
 
 def measure_accuracy(prediction: Tensor, label: Tensor) -> float:
-    """Share of the labelled pixels that are right; 1 where none is labelled, for then none is wrong."""
+    """Return the share of labelled pixels that are correct; 1 if no pixel is labelled."""
     labelled = label != IGNORE
-    right = (prediction == label) & labelled
-    return float(right.sum() / labelled.sum()) if labelled.any() else 1.0
+    correct = (prediction == label) & labelled
+    return float(correct.sum() / labelled.sum()) if labelled.any() else 1.0
 
 
 def draw_errors(prediction: Tensor, label: Tensor) -> Tensor:
-    """h w, h w   ->   3 h w"""
+    """Draw where the prediction is right, wrong or unlabelled.   h w, h w   ->   3 h w"""
     kind = torch.where(label == IGNORE, 2, (prediction != label).long())
     return torch.tensor([RIGHT, WRONG, UNLABELLED_COLOUR], dtype=torch.uint8)[kind].movedim(2, 0)

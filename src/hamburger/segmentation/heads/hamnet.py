@@ -67,7 +67,7 @@ def make_context(context: str | nn.Module | None, channels: int, options: Mappin
         return create_context(context, channels, **with_authors_version(context, options))
     if options:
         given = "no context" if context is None else f"a {type(context).__name__} instance"
-        raise OptionError(f"HamNet: context_options {sorted(options)} cannot be used with {given}; omit them")
+        raise OptionError(f"HamNet: context_options {sorted(options)} need a context by name (got {given}); omit them")
     if context is None:
         return nn.Identity()
     if not isinstance(context, nn.Module):

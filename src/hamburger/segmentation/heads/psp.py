@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from hamburger.contexts.common import check_counts, conv_norm_relu, grid_mean, grid_resize
+from hamburger.contexts.common import check_counts, conv_norm_relu, pool_to_grid, resize_from_grid
 from hamburger.errors import OptionError, check_count
 from hamburger.segmentation.heads.base import AuxiliaryHead, PixelClassifier, heads
 
@@ -52,7 +52,7 @@ class PSPNet(AuxiliaryHead):
 
     def decode(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         pyramid = [
-            grid_resize(branch(grid_mean(x, scale)), x.shape[2:])
+            resize_from_grid(branch(pool_to_grid(x, scale)), x.shape[2:])
             for scale, branch in zip(self.scales, self.branches, strict=True)
         ]
         return self.bottleneck(torch.cat([x, *pyramid], dim=1)), {}
