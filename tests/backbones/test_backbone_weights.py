@@ -142,8 +142,8 @@ def test_the_real_weights_give_torchvisions_logits():
 
 @pytest.mark.skipif(not REAL.is_file(), reason="needs the ResNet-50 weights")
 def test_the_real_weights_in_hamnets_backbone_warn_about_stem_and_strides():
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         create_backbone("resnet50", pretrained=REAL)
-    text = "".join(str(one.message) for one in said)
+    text = "".join(str(one.message) for one in caught)
     assert "pass stem='plain'" in text and "change stride_in" in text

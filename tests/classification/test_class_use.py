@@ -87,7 +87,7 @@ def test_names_and_probabilities_of_photographs(run, photos, tmp_path):
 def test_options_of_another_task_are_refused_before_any_work(run, photos, tmp_path, options):
     result = ham("predict", run, photos, "--out", tmp_path / "out", *options)
     assert isinstance(result.exception, hb.OptionError)
-    assert f"{options[0]} means nothing to the task 'classes'" in str(result.exception)
+    assert f"{options[0]} does not apply to the task 'classes'" in str(result.exception)
     assert not (tmp_path / "out").exists()
 
 
@@ -199,5 +199,5 @@ def test_runs_of_two_tasks_are_no_one_page(tmp_path):
     ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "recipe.json").write_text(to_json(replace(recipe, seed=1)))
-    with pytest.raises(hb.HamburgerError, match="classes and segmentation; one page is about one task"):
+    with pytest.raises(hb.HamburgerError, match="classes and segmentation; give runs of one task"):
         write_report([tmp_path], tmp_path / "report.html")

@@ -1,1 +1,1 @@
-"""Classification on the engine of segmentation."""
+"""Image classification: data, networks, training, evaluation and prediction."""

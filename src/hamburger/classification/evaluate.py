@@ -1,4 +1,4 @@
-"""Accuracy of a classifier on a set of images."""
+"""Top-1 accuracy of a classifier on a split."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hamburger.training.confusion import Confusion, pixel_accuracy
 
 @dataclass(frozen=True)
 class ClassScores:
-    """Between 0 and 1; `per_class` is the share of a class's images that are named rightly, None where it has none."""
+    """Scores in [0, 1]; `per_class` is the recall of each class, None for a class without images."""
 
     accuracy: float
     per_class: dict[str, float | None]
@@ -26,11 +26,11 @@ class ClassScores:
 
 
 def to_model_input(pixels: Tensor) -> Tensor:
-    """What a classifier takes, as it was trained.   b 3 h w uint8   ->   the same in [-1, 1]"""
+    """Scale images as in training.   b 3 h w, uint8   ->   b 3 h w in [-1, 1]"""
     return pixels.float() / 127.5 - 1
 
 
-@torch.no_grad()  # not inference mode: modules may keep what they make here, and train with it later
+@torch.no_grad()  # not inference mode: modules may cache tensors here and use them in training later
 def evaluate_classes(
     net: nn.Module,
     images: ImageSet,
@@ -40,24 +40,24 @@ def evaluate_classes(
     channels_last: bool = False,
     progress: Callable[[int, int], Any] = lambda done, total: None,
 ) -> ClassScores:
-    """Every image once, as it is, shared among the processes. `net` is left in the mode it came in."""
+    """Return the scores on every image, shared among the processes; restores the training mode of `net`."""
     counts = Confusion(len(images.classes))
     training = net.training
     net.eval()
     try:
-        mine = torch.arange(distributed.rank(), len(images), distributed.world())
-        for place, some in enumerate(mine.split(batch)):
-            progress(batch * place, len(mine))
-            x = to_model_input(torch.from_numpy(images.images[some.numpy()]).to(device))
+        indices = torch.arange(distributed.rank(), len(images), distributed.world_size())
+        for number, chosen in enumerate(indices.split(batch)):
+            progress(batch * number, len(indices))
+            x = to_model_input(torch.from_numpy(images.images[chosen.numpy()]).to(device))
             x = x.contiguous(memory_format=torch.channels_last) if channels_last else x
-            counts.update(net(x).argmax(1).cpu(), torch.from_numpy(images.labels[some.numpy()]))
+            counts.update(net(x).argmax(1).cpu(), torch.from_numpy(images.labels[chosen.numpy()]))
     finally:
         net.train(training)
     counts.gather(device)
-    right = (counts.matrix.diagonal().double() / counts.matrix.sum(1).double()).tolist()
+    recalls = (counts.matrix.diagonal().double() / counts.matrix.sum(1).double()).tolist()
     return ClassScores(
         accuracy=pixel_accuracy(counts.matrix),
-        per_class={n: None if math.isnan(v) else v for n, v in zip(images.classes, right, strict=True)},
+        per_class={n: None if math.isnan(v) else v for n, v in zip(images.classes, recalls, strict=True)},
         protocol="top-1, one view",
         images=len(images),
     )

@@ -1,4 +1,4 @@
-"""A classifier of timm with a context put into it, and its weights in a file that says how to build it again."""
+"""Classifiers: a timm network with a context inserted, and its weights file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MEAN = STD = (0.5, 0.5, 0.5)
 
 
 class Classifier(nn.Module):
-    """b 3 h w   ->   logits b k.   `config` holds the keywords of `create_classifier`."""
+    """b 3 h w   ->   logits b k.   `config`: the keywords of `create_classifier` that rebuild it"""
 
     def __init__(self, net: nn.Module, config: dict[str, Any]) -> None:
         super().__init__()
@@ -46,12 +46,12 @@ def create_classifier(
     backbone_options: dict[str, Any] | None = None,
     pretrained: bool = False,
 ) -> Classifier:
-    """The named network of timm for images of `size`, with a context behind its submodule `after`.
+    """Return a timm network for images of `size` pixels, with a context inserted after its submodule `after`.
 
     >>> net = create_classifier("resnet18", num_classes=10, context="nmf", stem="small")
 
-    `stem="small"` gives a ResNet the first layer that is usual for images of 32 or 64 pixels: 3 x 3, without stride or
-    pool.
+    stem="small" replaces the first layer of a ResNet by the usual one for images of 32 or 64 pixels: a 3 x 3
+    convolution without stride or pooling.
     """
     import timm
 
@@ -64,7 +64,7 @@ def create_classifier(
         close = [] if timm.is_model(backbone) else difflib.get_close_matches(backbone, timm.list_models(), n=3)
         hint = f"; did you mean {' or '.join(close)}?" if close else ""
         if timm.is_model(backbone) and backbone_options:
-            hint = f"; backbone_options are {backbone_options}, which belong to another network or are none of its"
+            hint = f"; check backbone_options (got {backbone_options})"
         raise OptionError(f"create_classifier: timm cannot build '{backbone}': {error}{hint}") from error
     if stem == "small":
         _shrink_stem(backbone, net)
@@ -78,8 +78,8 @@ def _shrink_stem(backbone: str, net: nn.Module) -> None:
     first = net._modules.get("conv1")
     if not isinstance(first, nn.Conv2d) or "maxpool" not in net._modules:
         raise OptionError(
-            f"create_classifier: stem='small' is for ResNets with one convolution and a pool, such as resnet18, not "
-            f"for '{backbone}'; leave it at 'timm'"
+            f"create_classifier: stem='small' needs a ResNet whose stem is one convolution and a pool, such as "
+            f"resnet18 (got '{backbone}'); leave it at 'timm'"
         )
     small = nn.Conv2d(first.in_channels, first.out_channels, 3, padding=1, bias=first.bias is not None)
     nn.init.kaiming_normal_(small.weight, mode="fan_out", nonlinearity="relu")
@@ -87,16 +87,16 @@ def _shrink_stem(backbone: str, net: nn.Module) -> None:
 
 
 def save_classifier(path: str | os.PathLike[str], net: Classifier, info: Info, *, durable: bool = True) -> None:
-    """Write the network to a file that is either complete or not there."""
+    """Write the network to a file atomically."""
     model = {"task": TASK, **net.config, "pretrained": False}
     write_weights(path, net, replace(info, model=model, mean=MEAN, std=STD), durable=durable)
 
 
 def load_classifier(path: str | os.PathLike[str]) -> tuple[Classifier, Info]:
-    """The classifier of a file, on the CPU and in evaluation mode, and what its classes are called."""
+    """Return the classifier of a file, on the CPU in evaluation mode, and its info."""
     info, tensors = read_weights("load_classifier", path, TASK)
     options = {key: value for key, value in info.model.items() if key != "task"}
-    with torch.random.fork_rng(devices=[]):  # what is drawn here is overwritten: leave the caller's draws alone
+    with torch.random.fork_rng(devices=[]):  # the initial weights are overwritten; keep the caller's random state
         net = create_classifier(**options)
     net.load_state_dict(tensors)
     return net.eval(), info

@@ -1,4 +1,4 @@
-"""A photograph's class, and how probable the network holds each."""
+"""Predict the class of image files, with the probability of each class."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class ClassAnswers(FilePredictor):
     def __call__(self, *paths: Path) -> FilePrediction:
         (path,) = paths
         pixels = read_square(path, self.info.extra["size"])
-        chances = self.net(to_model_input(pixels[None].to(self.device)))[0].float().softmax(0).tolist()
-        ranked = sorted(zip(self.info.classes, chances, strict=True), key=lambda item: -item[1])
-        (name, chance), *others = ranked
-        row = {"class": name, "probability": chance, "probabilities": dict(ranked)}
+        probabilities = self.net(to_model_input(pixels[None].to(self.device)))[0].float().softmax(0).tolist()
+        ranked = sorted(zip(self.info.classes, probabilities, strict=True), key=lambda item: -item[1])
+        (name, probability), *others = ranked
+        row = {"class": name, "probability": probability, "probabilities": dict(ranked)}
         return FilePrediction(
-            row, (name, f"{chance:.1%}", ", ".join(f"{each} {value:.1%}" for each, value in others[:2]))
+            row, (name, f"{probability:.1%}", ", ".join(f"{other} {value:.1%}" for other, value in others[:2]))
         )
 
     def settings(self) -> dict[str, Any]:

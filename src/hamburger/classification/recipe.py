@@ -21,21 +21,21 @@ from hamburger.training.recipe import (
 
 @dataclass(frozen=True)
 class ClassifierModel:
-    """Keywords of `create_classifier`: a network of timm, and the context that is put into it."""
+    """Keywords of `create_classifier`: a timm network and the context inserted into it."""
 
     backbone: str = "resnet18"
     backbone_options: dict[str, Any] = field(default_factory=dict)
     context: str | None = "nmf"
     context_options: dict[str, Any] = field(default_factory=dict)
-    after: str = "layer3"  # the submodule that the context follows
+    after: str = "layer3"  # the submodule after which the context is inserted
     gate: str | None = "zero"
-    stem: str = "timm"  # or "small": the first stride of 4 taken out, for images of 32 or 64 pixels
+    stem: str = "timm"  # or "small": without the first stride of 4, for images of 32 or 64 pixels
     pretrained: bool = False  # timm's weights
 
 
 @dataclass(frozen=True)
 class ClassificationData:
-    """An image set with a class each: those that generators are trained on."""
+    """An image-class data set; generation trains on the same ones."""
 
     name: str = "figures"
     options: dict[str, Any] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class ClassificationData:
 class ClassificationRecipe(SupervisedTraining):
     """A classifier."""
 
-    task: str = "classes"  # by which a recipe.json is known
+    task: str = "classes"  # identifies the task of a recipe.json
     model: ClassifierModel = field(default_factory=ClassifierModel)
     data: ClassificationData = field(default_factory=ClassificationData)
     optim: Optim = field(default_factory=Optim)
@@ -59,17 +59,13 @@ class ClassificationRecipe(SupervisedTraining):
     keep: str = "best"  # which weights become best.safetensors: the best on the validation split, or the last
 
 
-# functions without arguments that return a ClassRecipe
+# functions without arguments that return a ClassificationRecipe
 classification_recipes: Registry[ClassificationRecipe] = Registry("classification recipe")
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Classification with a ResNet of timm and a context put into it: the post on decomposed attention names this task.
 
 
 @classification_recipes.register("figures-classes")
 def figures_classes() -> ClassificationRecipe:
-    """The embedded default: four generated forms of 32 x 32, seconds on two cores; the context sees 8 x 8 positions.
+    """The default: four generated shapes of 32 x 32, seconds on two CPU cores; the context sees 8 x 8 positions.
 
     Device: CPU. Duration: seconds.
     """
@@ -78,7 +74,7 @@ def figures_classes() -> ClassificationRecipe:
         model=ClassifierModel(
             backbone="resnet10t",
             backbone_options={"stem_width": 8, "channels": [32, 32, 64, 64]},
-            after="layer1",  # 32 channels; layer3 would leave 2 x 2 positions, fewer than a ham has atoms
+            after="layer1",  # 32 channels; layer3 has only 2 x 2 positions, fewer than a ham has atoms
         ),
         data=ClassificationData(name="figures", options={"length": 512}, flip=False, workers=0),
         optim=Optim(lr=0.05, weight_decay=1e-4, bias_lr=1.0, warmup=5),
@@ -97,9 +93,8 @@ def cifar10_classes() -> ClassificationRecipe:
     """
     return ClassificationRecipe(
         name="cifar10-classes",
-        model=ClassifierModel(
-            backbone="resnet18", stem="small"
-        ),  # the usual one would leave 2 x 2 positions to the context
+        # the standard stem would leave the context only 2 x 2 positions
+        model=ClassifierModel(backbone="resnet18", stem="small"),
         data=ClassificationData(name="cifar10", val_split="test"),
         optim=Optim(lr=0.1, weight_decay=5e-4, bias_lr=1.0, warmup=200),
         batch=128,
@@ -127,12 +122,8 @@ def tiny_imagenet_classes() -> ClassificationRecipe:
     )
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Whether a classification recipe can be run at all, asked before any work is done.
-
-
 def check_class_recipe(recipe: ClassificationRecipe, *, processes: int = 1) -> None:
-    """Raise OptionError on the first field whose value cannot be; `processes` share the batch."""
+    """Raise OptionError for the first invalid field; `processes` share the batch."""
     call = f"recipe '{recipe.name}'"
     check_training(recipe, processes=processes)
     check_choice(call, "task", recipe.task, ("classes",))

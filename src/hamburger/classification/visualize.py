@@ -1,4 +1,4 @@
-"""Classification in a report: images with their true class, and what each network takes them for."""
+"""Images of a report on classification: each with its true class and the predictions of the networks."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ class ClassShowing(Visualizer):
 
     @torch.no_grad()
     def answer(self, net: nn.Module, info: Info, device: torch.device, index: int) -> list[float]:
-        """The probability of each class."""
-        chances: list[float] = net(self.input(index, info, device))[0].float().softmax(0).tolist()
-        return chances
+        """Return the probability of each class."""
+        probabilities: list[float] = net(self.input(index, info, device))[0].float().softmax(0).tolist()
+        return probabilities
 
     def judge(self, index: int, answer: list[float]) -> float:
         return answer[int(self.split.labels[index])]
 
     def row(self, index: int, answers: Mapping[str, list[float]], note: str = "") -> list[CaptionedImage]:
-        said = [f"true: {self.name(index)}{note}"]
-        for name, chances in answers.items():
-            taken = max(range(len(chances)), key=chances.__getitem__)
-            said.append(f"{name}: {self.split.classes[taken]} {chances[taken]:.0%}")
-        return [CaptionedImage(self.image(index), "\n".join(said))]
+        lines = [f"true: {self.name(index)}{note}"]
+        for name, probabilities in answers.items():
+            best = max(range(len(probabilities)), key=probabilities.__getitem__)
+            lines.append(f"{name}: {self.split.classes[best]} {probabilities[best]:.0%}")
+        return [CaptionedImage(self.image(index), "\n".join(lines))]
 
     def context(self, net: nn.Module) -> str | None:
         return next((name for name, module in net.named_modules() if isinstance(module, InsertedContext)), None)

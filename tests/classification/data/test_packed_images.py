@@ -86,7 +86,7 @@ def test_files_are_read_once(tree, tmp_path):
         lambda content: content[: 6 * 768] + b"\7" + content[6 * 768 + 1 :],
         lambda content: content + b"more",
     ],
-    ids=["cut by one", "cut short", "empty", "a pixel", "a label", "longer"],
+    ids=["cut by one", "truncated", "empty", "a pixel", "a label", "longer"],
 )
 def test_a_damaged_file_is_noticed_and_made_again(tree, tmp_path, harm):
     cache = tmp_path / "cache"
@@ -98,7 +98,7 @@ def test_a_damaged_file_is_noticed_and_made_again(tree, tmp_path, harm):
         read_packed(packed, build_key(source(tree)))
     notes = []
     again = load_images(source(tree), cache=cache, note=notes.append)
-    assert len(notes) == 1 and "making it again" in notes[0]
+    assert len(notes) == 1 and "rebuilding it" in notes[0]
     assert again.digest == whole.digest
     assert packed.read_bytes() == content
 
@@ -121,7 +121,7 @@ def test_changed_files_and_other_sizes_are_other_keys(tree, tmp_path):
 
 def test_a_place_that_cannot_be_written_is_told(tree, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match=r"file: images cannot be packed into it.*XDG_CACHE_HOME"):
+    with pytest.raises(DataError, match=r"file: packed images cannot be written.*XDG_CACHE_HOME"):
         load_images(source(tree), cache=tmp_path / "file")
 
 

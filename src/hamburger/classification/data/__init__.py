@@ -1,4 +1,4 @@
-"""Images with a class each, for networks that generate them. Importing the package registers every set."""
+"""Image-class data sets, for classification and generation. Importing the package registers every data set."""
 
 from hamburger.classification.data import cifar10, figures, folder, tiny_imagenet
 from hamburger.classification.data.base import ImageSource, image_sources
@@ -6,7 +6,7 @@ from hamburger.classification.data.load import ImageSet, load_images
 
 __all__ = [
     "ImageSet",
-    "Source",
+    "ImageSource",
     "cifar10",
     "figures",
     "folder",

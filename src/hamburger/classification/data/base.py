@@ -1,4 +1,4 @@
-"""Where images come from: pieces that can be read one by one, and all that decides what is in them."""
+"""The interface and registry of image-class sources: chunks of images that can be read one by one."""
 
 from __future__ import annotations
 
@@ -13,42 +13,43 @@ from hamburger.training.image_files import Bytes
 
 
 class ImageChunk(NamedTuple):
-    """Some images, in their order.   `images`: m 3 size size, uint8, RGB.   `labels`: m, 0 ... k - 1"""
+    """Consecutive images of a source.   `images`: m 3 size size, uint8, RGB.   `labels`: m, 0 ... k - 1"""
 
     images: Bytes
     labels: npt.NDArray[np.int64]
 
 
 class ImageSource:
-    """One split of one set at one size. Piece i is the same bits each time, whoever reads it, from whatever thread."""
+    """One split of a data set at one image size. Chunk i always has the same bits, read from any thread."""
 
     name: str
     split: str
     size: int
     classes: tuple[str, ...]
-    embedded = False  # generated from numbers: nothing to keep on a disk
+    embedded = False  # generated, so not cached on disk
 
     def __len__(self) -> int:
-        """How many pieces."""
+        """Return the number of chunks."""
         raise NotImplementedError
 
     def read(self, index: int) -> ImageChunk:
-        """A DataError that names the file where it cannot be read."""
+        """Return chunk `index`; raise a DataError that names the file if it cannot be read."""
         raise NotImplementedError
 
     def origin(self) -> Any:
-        """Plain values that change whenever any image would: files with their sizes and times, or the options."""
+        """Return JSON values that change whenever an image would: files with sizes and times, or the options."""
         raise NotImplementedError
 
     def transform(self) -> str:
-        """What is done to an image between its file and its pixels, in words."""
+        """Describe how an image file becomes pixels."""
         raise NotImplementedError
 
 
-# constructors take (split, size=..., root=..., **options); embedded sets take no root
+# constructors take (split, size=..., root=..., **options); generated sources take no root
 image_sources: Registry[ImageSource] = Registry("image set")
 
 
 def describe_file(path: Path, root: Path) -> list[Any]:
+    """Return relative path, size and modification time, for `origin`."""
     stat = path.stat()
     return [str(path.relative_to(root)), stat.st_size, stat.st_mtime_ns]

@@ -1,7 +1,7 @@
-"""Real images for a training: kept on the device as bytes where they fit, else read ahead from the packed file.
+"""Training batches of images and labels: kept on the device as bytes if they fit, else prefetched from the packed file.
 
-Batch number t is a function of (seed, t): nothing of it is state, so that a resumed run, or one with another number of
-processes, sees the same images in the same order and mirrored alike.
+Batch number t is a function of (seed, t) alone. A resumed run, or one with another number of processes, sees the same
+images in the same order with the same flips.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hamburger.errors import OptionError, check_choice, check_count, check_seed
 from hamburger.training.keyed_rng import Integers, permutation, view_rng
 from hamburger.training.loader import prefetch
 
-GPU_SHARE = 0.5  # of free memory that bytes of images may take
+GPU_SHARE = 0.5  # of the free memory that resident images may use
 CPU_BYTES = 4 * 2**30
 BATCHES_AHEAD = 4
 
@@ -35,10 +35,10 @@ class ImageBatch(NamedTuple):
 
 
 class Feed:
-    """`batch` counts over all processes and accumulated parts; each process builds its own share only.
+    """`batch` is the size of the global batch; each process builds only its own micro-batches.
 
-    `resident`: "yes", "no", or "auto", which keeps what takes less than half of the GPU's free memory, or 4 GiB of main
-    memory. `waited` sums the seconds that the caller waited.
+    `resident`: keep all images on the device: "yes", "no", or "auto" (if they take less than half of the GPU's free
+    memory, or of 4 GiB of main memory). `waited` sums the seconds that the caller waited.
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class Feed:
         workers: int = 4,
         resident: str = "auto",
     ) -> None:
-        check_count("Feed", "batch", batch, least=1)
-        check_count("Feed", "accumulate", accumulate, least=1)
-        check_seed("Feed", seed)
-        check_choice("Feed", "resident", resident, ("auto", "yes", "no"))
+        check_count("ImageBatches", "batch", batch, least=1)
+        check_count("ImageBatches", "accumulate", accumulate, least=1)
+        check_seed("ImageBatches", seed)
+        check_choice("ImageBatches", "resident", resident, ("auto", "yes", "no"))
         if batch % (world * accumulate):
             raise OptionError(
-                f"Feed: a batch of {batch} does not divide into {world} processes times {accumulate} accumulated "
-                f"parts; make it a multiple of {world * accumulate}"
+                f"ImageBatches: batch must be a multiple of {world * accumulate}, {world} processes times {accumulate} "
+                f"micro-batches (got {batch})"
             )
         self.set, self.batch, self.flip, self.seed = images, batch, flip, seed
         self.device, self.workers = torch.device(device), workers
@@ -73,8 +73,8 @@ class Feed:
         self.labels = torch.from_numpy(np.array(images.labels, np.int64)).to(self.device)
         if resident == "yes" or (resident == "auto" and self._fits(world)):
             self.kept = torch.from_numpy(np.array(images.images)).to(self.device)
-        # where a whole epoch lies on the device, a batch of it costs no copy from the host
-        self._places = lru_cache(maxsize=2)(self._epoch)
+        # the order of a whole epoch stays on the device, so a batch needs no copy from the CPU
+        self._epoch_order = lru_cache(maxsize=2)(self._draw_epoch)
 
     def _fits(self, world: int) -> bool:
         size = self.set.images.size
@@ -83,64 +83,64 @@ class Feed:
         return size < CPU_BYTES / world
 
     def run(self, start: int, stop: int) -> Iterator[list[ImageBatch]]:
-        """Batches start ... stop - 1, each in its accumulated parts; closing it ends its threads."""
+        """Yield batches start ... stop - 1, each as a list of micro-batches; closing the generator ends its threads."""
         with closing(self._read(range(start, stop))) as stream:
             for number in range(start, stop):
-                asked = time.perf_counter()
-                parts = [self._part(number, first, stream) for first in self.firsts]
-                self.waited += time.perf_counter() - asked
+                begin = time.perf_counter()
+                parts = [self._micro_batch(number, first, stream) for first in self.firsts]
+                self.waited += time.perf_counter() - begin
                 yield parts
 
-    def places(self, number: int) -> list[tuple[int, int, int]]:
-        """The batch as stretches (epoch, from, to) of each epoch's order; it may reach from one into the next."""
+    def epoch_slices(self, number: int) -> list[tuple[int, int, int]]:
+        """Return the batch as slices (epoch, from, to) of the epochs' orders; it may span several epochs."""
         n, first, last = len(self.set), number * self.batch, (number + 1) * self.batch
-        found = []
+        slices = []
         while first < last:
             end = min(last, (first // n + 1) * n)
-            found.append((first // n, first % n, first % n + end - first))
+            slices.append((first // n, first % n, first % n + end - first))
             first = end
-        return found
+        return slices
 
     def indices(self, number: int) -> Integers:
-        """Which images are in the whole batch."""
+        """Return the image indices of the global batch."""
         n = len(self.set)
-        return np.concatenate([permutation(self.seed, e, n)[a:b] for e, a, b in self.places(number)])
+        return np.concatenate([permutation(self.seed, e, n)[a:b] for e, a, b in self.epoch_slices(number)])
 
-    def _epoch(self, epoch: int) -> Tensor:
+    def _draw_epoch(self, epoch: int) -> Tensor:
         return torch.from_numpy(permutation(self.seed, epoch, len(self.set))).to(self.device)
 
-    def _on_device(self, number: int, first: int) -> Tensor:
-        stretches = [self._places(epoch)[a:b] for epoch, a, b in self.places(number)]
-        whole = stretches[0] if len(stretches) == 1 else torch.cat(stretches)
-        return whole[first : first + self.share]
+    def _device_indices(self, number: int, first: int) -> Tensor:
+        slices = [self._epoch_order(epoch)[a:b] for epoch, a, b in self.epoch_slices(number)]
+        batch = slices[0] if len(slices) == 1 else torch.cat(slices)
+        return batch[first : first + self.share]
 
     def _read(self, numbers: range) -> Generator[Tensor]:
-        """Bytes of the parts of these batches one after another; none where all are kept."""
+        """Yield the bytes of each micro-batch in order; nothing if all images are on the device."""
         if self.kept is not None:
             return
         wanted = (self.indices(number)[first : first + self.share] for number in numbers for first in self.firsts)
         yield from prefetch(self._gather, wanted, workers=self.workers, depth=BATCHES_AHEAD * len(self.firsts))
 
     def _gather(self, indices: Integers) -> Tensor:
-        order = np.argsort(indices)  # a file is read fastest from its beginning to its end
+        order = np.argsort(indices)  # sequential reads are fastest
         pixels = np.empty((len(indices), *self.set.images.shape[1:]), np.uint8)
         pixels[order] = self.set.images[indices[order]]
-        found = torch.from_numpy(pixels)
-        return found.pin_memory() if self.device.type == "cuda" else found
+        batch = torch.from_numpy(pixels)
+        return batch.pin_memory() if self.device.type == "cuda" else batch
 
-    def _part(self, number: int, first: int, stream: Iterator[Tensor]) -> ImageBatch:
-        places = self._on_device(number, first)
+    def _micro_batch(self, number: int, first: int, stream: Iterator[Tensor]) -> ImageBatch:
+        indices = self._device_indices(number, first)
         if self.kept is not None:
-            pixels = self.kept[places]
+            pixels = self.kept[indices]
         else:
             (pixels,) = islice(stream, 1)
             pixels = pixels.to(self.device, non_blocking=True)
         images = pixels.float() / 127.5 - 1
         if self.flip:
-            mirrored = self._mirrored(number)[first : first + self.share]
+            mirrored = self._draw_flips(number)[first : first + self.share]
             images = torch.where(mirrored[:, None, None, None], images.flip(3), images)
-        return ImageBatch(images, self.labels[places])
+        return ImageBatch(images, self.labels[indices])
 
-    def _mirrored(self, number: int) -> Tensor:
+    def _draw_flips(self, number: int) -> Tensor:
         drawn = torch.from_numpy(view_rng(self.seed, number, 0).below(2, self.batch) == 1)
         return drawn.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else drawn

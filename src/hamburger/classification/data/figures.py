@@ -1,7 +1,7 @@
-"""`figures`: the embedded default. One bright figure on a dim ground, drawn from a seed; its form is the class.
+"""`figures`: generated images of one bright shape on a dim background; the shape is the class.
 
-Made for a generator that has some minutes: form, colour, place and size can be told apart by eye when it has learned
-them. An image is a function of (seed, split, index) alone, and only raw integers of PCG64 are drawn, as in `patchwork`.
+Simple enough for a few minutes of GAN training: whether shape, colour, position and size were learned can be seen by
+eye. An image is a function of (seed, split, index) alone, drawn from raw PCG64 integers as in `patchwork`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hamburger.training.keyed_rng import KeyedRng
 
 SPLITS = {"train": 4096, "val": 1024}
 FORMS = ("disc", "square", "cross", "ring")
-FINE = 4  # an edge pixel is the mean over so many by so many points
+FINE = 4  # supersampling factor per axis
 
 
 @image_sources.register("figures")
@@ -59,7 +59,7 @@ class Figures(ImageSource):
 
 
 def _coverage(form: str, size: int, centre: tuple[float, float], radius: float) -> npt.NDArray[np.float64]:
-    """How much of each pixel the figure covers.   size size, 0 ... 1"""
+    """Return the share of each pixel that the shape covers.   size size, in [0, 1]"""
     grid = (np.arange(size * FINE) + 0.5) / FINE
     y, x = (grid - centre[0])[:, None] / radius, (grid - centre[1])[None] / radius
     far = np.maximum(abs(y), abs(x))

@@ -1,4 +1,4 @@
-"""`folder` and `imagenet`: one directory per class, as people sort their pictures and as ImageNet is unpacked."""
+"""`folder` and `imagenet`: one directory per class."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SPLITS = ("train", "val", "valid", "validation", "test")
 
 @image_sources.register("folder")
 class ClassFolders(ImageSource):
-    """Classes are the directories of `root/SPLIT`, or of `root` where there is no such directory, by name.
+    """Classes are the directories of `root/SPLIT`, or of `root` if there is no such directory, sorted by name.
 
-    Images lie in them at any depth: the `images` of Tiny-ImageNet's directories too. All are cut to the largest square
-    in the middle and resized.
+    Images may be at any depth below, as in the `images` folders of Tiny-ImageNet. All are cropped to the largest
+    central square and resized.
     """
 
     name = "folder"
@@ -30,31 +30,31 @@ class ClassFolders(ImageSource):
         check_count(self.name, "size", size, least=4)
         self.split, self.size, self.root = split, size, Path(root)
         if not self.root.is_dir():
-            raise DataError(f"{self.name}: there is no folder {self.root}; name one that holds a directory per class")
-        place = self._place()
-        folders = sorted(entry for entry in place.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+            raise DataError(f"{self.name}: there is no folder {self.root}; pass one with a directory per class")
+        split_folder = self._find_split()
+        folders = sorted(entry for entry in split_folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
         self.files: list[tuple[Path, int]] = []
         empty = []
         for label, folder in enumerate(folders):
-            found = sorted(
+            paths = sorted(
                 path
                 for path in folder.rglob("*")
                 if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
             )
-            self.files += [(path, label) for path in found]
-            if not found:
+            self.files += [(path, label) for path in paths]
+            if not paths:
                 empty.append(f"{folder}: no JPEG, PNG or WebP file")
         if not folders or not self.files:
             raise DataError(
-                f"{self.name}: {place} holds no directory with images; it takes one directory per class, such as "
-                f"{place / 'cats' / 'first.jpg'}"
+                f"{self.name}: {split_folder} has no directory with images; it needs one directory per class, such as "
+                f"{split_folder / 'cats' / 'first.jpg'}"
             )
         if empty:
-            raise DataError(f"{self.name}: a class without images: {'; '.join(empty)}; fill or remove it", empty)
+            raise DataError(f"{self.name}: classes without images: {'; '.join(empty)}; fill or remove them", empty)
         self.classes = tuple(folder.name for folder in folders)
 
-    def _place(self) -> Path:
-        """A folder without splits is one of images to train on, and of nothing else."""
+    def _find_split(self) -> Path:
+        """Return the folder of the split; a folder without splits is only the training split."""
         if (self.root / self.split).is_dir():
             return self.root / self.split
         others = [name for name in SPLITS if any(entry.is_dir() for entry in (self.root / name).glob("*"))]
@@ -79,9 +79,9 @@ class ClassFolders(ImageSource):
 
 @image_sources.register("imagenet")
 class ImageNet(ClassFolders):
-    """The training or validation folders of ILSVRC 2012 as unpacked: n01440764 ... n15075141, 1,000 of them.
+    """The 1,000 training or validation folders of ILSVRC 2012: n01440764 ... n15075141.
 
-    `any_classes` takes what is there: part of it, or a small tree in the same form.
+    `any_classes` accepts any number of classes, for a subset.
     """
 
     name = "imagenet"
@@ -91,11 +91,11 @@ class ImageNet(ClassFolders):
         foreign = [name for name in self.classes if not (name[0] == "n" and name[1:].isdigit())]
         if foreign:
             raise DataError(
-                f"imagenet: {self.root} has directories that are no WordNet ids (n01440764, ...): "
-                f"{', '.join(foreign[:5])}; for pictures of your own take --set data.name=folder"
+                f"imagenet: {self.root} has directories that are not WordNet ids (n01440764, ...): "
+                f"{', '.join(foreign[:5])}; for your own images use --set data.name=folder"
             )
         if not any_classes and len(self.classes) != IMAGENET_CLASSES:
             raise DataError(
-                f"imagenet: {self.root} has {len(self.classes)} of the {IMAGENET_CLASSES} classes; complete it, or "
-                f"take what is there with --set data.options.any_classes=true"
+                f"imagenet: {self.root} must have {IMAGENET_CLASSES} classes (got {len(self.classes)}); complete it, "
+                f"or accept any number with --set data.options.any_classes=true"
             )

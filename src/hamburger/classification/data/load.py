@@ -1,4 +1,4 @@
-"""From a name and a folder to images that a training can index: checked, packed once, and mapped from then on."""
+"""Load all images of a source: files are checked and packed into one cache file, which is then memory-mapped."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from hamburger.training.image_files import Bytes
 from hamburger.training.loader import prefetch
 
 SHOWN = 20
-VERSION = 1  # of the way from a file to pixels; a change makes every packed file anew
+VERSION = 1  # of the conversion from files to pixels; changing it invalidates every packed file
 
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """`images`: n 3 size size, uint8.   `labels`: n, 0 ... k - 1.   `digest`: of every pixel and label"""
+    """`images`: n 3 size size, uint8.   `labels`: n, 0 ... k - 1.   `digest`: SHA-256 of all pixels and labels"""
 
     name: str
     split: str
@@ -50,7 +50,7 @@ def find_cache_folder() -> Path:
 
 
 def open_source(name: str, split: str, *, size: int, root: str | Path | None = None, **options: Any) -> ImageSource:
-    """The named set's split. `root` is the folder of a set that lies in files; an embedded set takes none."""
+    """Return a split of the named source. `root` is its folder; generated sources take none."""
     if "root" not in options_of(image_sources[name]):
         if root is not None:
             raise OptionError(
@@ -70,57 +70,59 @@ def load_images(
     note: Callable[[str], object] = lambda text: None,
     after: Callable[[], object] = lambda: None,
 ) -> ImageSet:
-    """All images of a source. Files are read once, by threads, and packed into one under `cache`; what cannot be read
-    is listed, all of it, before anything is kept. A packed file that is damaged or stale is made anew, with a `note`.
+    """Return all images of a source.
+
+    Files are read once, in threads, and packed into one file under `cache`. If some cannot be read, one error lists
+    them all and nothing is written. A damaged or stale packed file is rebuilt, with a `note`.
     """
     if source.embedded:
-        return _made(source)
+        return _generate(source)
     key = build_key(source)
-    path = (cache or find_cache_folder()) / f"{source.name}-{source.split}-{_short(key)}.images"
-    kept = _kept(source, path, key, verify)
-    if kept is not None:
-        return kept
+    path = (cache or find_cache_folder()) / f"{source.name}-{source.split}-{_digest_key(key)}.images"
+    cached = _read_cache(source, path, key, verify)
+    if cached is not None:
+        return cached
     try:
-        # of processes that begin together one packs; those that waited find its file
+        # of several processes one packs; the others wait and read its file
         with one_at_a_time(
-            path.with_name(f".{path.name}.lock"), lambda: note(f"another process packs {path}: waiting")
+            path.with_name(f".{path.name}.lock"), lambda: note(f"waiting: another process is packing {path}")
         ):
-            kept = _kept(source, path, key, verify, note)
-            if kept is not None:
-                return kept
+            cached = _read_cache(source, path, key, verify, note)
+            if cached is not None:
+                return cached
             write_packed(path, key, source.size, read_chunks(source, after))
     except OSError as closed:
         raise DataError(
-            f"{path.parent}: images cannot be packed into it ({closed.strerror or closed}); XDG_CACHE_HOME=DIR names "
-            f"another place"
+            f"{path.parent}: packed images cannot be written ({closed.strerror or closed}); set XDG_CACHE_HOME=DIR to "
+            f"use another folder"
         ) from closed
-    return _as_set(source, read_packed(path, key, verify=False))  # its sum was taken from what has just been written
+    return _as_set(source, read_packed(path, key, verify=False))  # just written, so the checksum is right
 
 
-def _kept(
+def _read_cache(
     source: ImageSource,
     path: Path,
     key: dict[str, Any],
     verify: bool,
     note: Callable[[str], object] = lambda text: None,
 ) -> ImageSet | None:
-    """From the packed file; None where there is none that can be used, with a `note` why."""
+    """Return the images of the packed file, None if it is missing or unusable; a `note` says why."""
     if not path.exists():
         return None
     try:
         return _as_set(source, read_packed(path, key, verify=verify))
     except PackedFileError as damage:
-        note(f"{damage}: making it again")
+        note(f"{damage}: rebuilding it")
         return None
-    except OSError as closed:  # a folder of that name, or another person's file
+    except OSError as closed:  # a folder of that name, or a file of another user
         raise DataError(
-            f"{path}: packed images cannot be read from it ({closed.strerror or closed}); remove it, or name another "
-            f"place with XDG_CACHE_HOME=DIR"
+            f"{path}: packed images cannot be read ({closed.strerror or closed}); remove it, or set XDG_CACHE_HOME=DIR "
+            f"to use another folder"
         ) from closed
 
 
 def build_key(source: ImageSource) -> dict[str, Any]:
-    """All that the pixels depend on; files by a digest of their names, sizes and times of change."""
+    """Return everything that the pixels depend on; files by a digest of names, sizes and modification times."""
     origin = hashlib.sha256(json.dumps(source.origin(), sort_keys=True).encode()).hexdigest()
     return {
         "version": VERSION,
@@ -134,36 +136,39 @@ def build_key(source: ImageSource) -> dict[str, Any]:
 
 
 def read_chunks(source: ImageSource, after: Callable[[], object] = lambda: None) -> Iterator[ImageChunk]:
-    """Every piece in order; where some cannot be read, all of them are tried, and one error lists those."""
+    """Yield every chunk in order; if some cannot be read, try all and raise one error that lists them."""
     problems: list[str] = []
-    for found in _tried(source):
+    for chunk in _try_chunks(source):
         after()
-        if isinstance(found, str):
-            problems.append(found)
+        if isinstance(chunk, str):
+            problems.append(chunk)
         elif not problems:
-            yield found
+            yield chunk
     if problems:
-        some = "1 file" if len(problems) == 1 else f"{len(problems)} files"
-        lines = [f"{source.name}, split '{source.split}': {some} cannot be used", *(f"  {p}" for p in problems[:SHOWN])]
+        count = "1 file" if len(problems) == 1 else f"{len(problems)} files"
+        lines = [
+            f"{source.name}, split '{source.split}': {count} cannot be used",
+            *(f"  {p}" for p in problems[:SHOWN]),
+        ]
         if len(problems) > SHOWN:
             lines.append(f"  ... and {len(problems) - SHOWN} more")
         raise DataError("\n".join(lines), problems)
 
 
-def _tried(source: ImageSource) -> Generator[ImageChunk | str]:
-    def one(index: int) -> ImageChunk | str:
+def _try_chunks(source: ImageSource) -> Generator[ImageChunk | str]:
+    def read(index: int) -> ImageChunk | str:
         try:
             return source.read(index)
         except DataError as broken:
             return str(broken)
 
     threads = min(16, os.cpu_count() or 1)
-    yield from prefetch(one, range(len(source)), workers=threads, depth=4 * threads)
+    yield from prefetch(read, range(len(source)), workers=threads, depth=4 * threads)
 
 
-def _made(source: ImageSource) -> ImageSet:
-    pieces = [source.read(index) for index in range(len(source))]
-    images, labels = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
+def _generate(source: ImageSource) -> ImageSet:
+    chunks = [source.read(index) for index in range(len(source))]
+    images, labels = (np.concatenate(parts) for parts in zip(*chunks, strict=True))
     digest = hashlib.sha256(images.tobytes() + labels.astype("<i8").tobytes()).hexdigest()
     return ImageSet(source.name, source.split, source.classes, images, labels, digest)
 
@@ -174,5 +179,5 @@ def _as_set(source: ImageSource, packed: PackedFile) -> ImageSet:
     return ImageSet(source.name, source.split, source.classes, *packed)
 
 
-def _short(key: dict[str, Any]) -> str:
+def _digest_key(key: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:20]

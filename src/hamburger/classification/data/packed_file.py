@@ -1,8 +1,8 @@
-"""Images of one size in one file that is mapped into memory: written once, whole or not there, with a checksum.
+"""A memory-mapped file of images of one size, written atomically with a checksum.
 
-    n images of 3 size size bytes | n labels, int32 | a description in JSON | its length, 8 bytes | 8 letters
+    n images of 3 size size bytes | n labels, int32 | a JSON description | its length, 8 bytes | 8 bytes of magic
 
-The description has the key of what was packed and how, so that the file of anything else is never taken for it.
+The description contains a key of what was packed and how, so that a file of anything else is never used instead.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ LABEL = np.dtype("<i4")
 
 
 class PackedFileError(DataError):
-    """A packed file that is damaged, or of something else; it can be made again."""
+    """A packed file is damaged or contains something else; it can be rebuilt."""
 
 
 class PackedFile(NamedTuple):
-    """`images`: n 3 size size, uint8, not in memory but in the file.   `labels`: n.   `digest`: of both"""
+    """`images`: n 3 size size, uint8, memory-mapped.   `labels`: n.   `digest`: SHA-256 of both"""
 
     images: Bytes
     labels: npt.NDArray[np.int64]
@@ -42,9 +42,9 @@ class PackedFile(NamedTuple):
 
 
 def write_packed(path: Path, key: dict[str, Any], size: int, pieces: Iterable[ImageChunk]) -> None:
-    """Written aside, put on the disk, renamed: a kill at any moment leaves the old file or the new one."""
+    """Write a temporary file, flush it to disk, rename it: a kill at any moment leaves the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # a name that no other process takes, of this machine or of another that shares the folder
+    # a unique name, even among machines that share the folder
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
     partial = Path(name)
     digest, labels, count = hashlib.sha256(), [], 0
@@ -64,7 +64,7 @@ def write_packed(path: Path, key: dict[str, Any], size: int, pieces: Iterable[Im
             file.write(text + len(text).to_bytes(8, "little") + MAGIC)
             file.flush()
             os.fsync(file.fileno())
-        partial.chmod(0o644)  # mkstemp's own mode shuts out every other reader
+        partial.chmod(0o644)  # mkstemp's mode excludes other users
         partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)
@@ -75,22 +75,22 @@ def write_packed(path: Path, key: dict[str, Any], size: int, pieces: Iterable[Im
 def read_packed(
     path: Path, key: dict[str, Any], *, verify: bool = True, after: Callable[[int], object] = lambda read: None
 ) -> PackedFile:
-    """The images of that key, or Unusable with the reason. `verify` reads all of it once and compares its checksum."""
-    description = _description(path)
+    """Return the images, or raise PackedFileError with the reason. `verify` reads everything and compares checksums."""
+    description = _read_description(path)
     if description["key"] != key:
-        raise PackedFileError(f"{path} is of other images, or of another way to prepare them")
+        raise PackedFileError(f"{path} holds other images, or was prepared differently")
     count, size = int(description["count"]), int(description["size"])
     pixels = count * 3 * size * size
     if path.stat().st_size != pixels + LABEL.itemsize * count + description["tail"]:
-        raise PackedFileError(f"{path} has not the length that it was written with")
+        raise PackedFileError(f"{path} has the wrong length")
     if verify and _digest(path, pixels + LABEL.itemsize * count, after) != description["sha256"]:
-        raise PackedFileError(f"{path} has not the checksum that it was written with")
+        raise PackedFileError(f"{path} has the wrong checksum")
     images = np.memmap(path, np.uint8, "r", 0, (count, 3, size, size))
     labels = np.fromfile(path, LABEL, count, offset=pixels).astype(np.int64)
     return PackedFile(images, labels, str(description["sha256"]))
 
 
-def _description(path: Path) -> dict[str, Any]:
+def _read_description(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             length = file.seek(0, os.SEEK_END)
@@ -98,16 +98,16 @@ def _description(path: Path) -> dict[str, Any]:
             tail = file.read()
             stated = int.from_bytes(tail[:8], "little")
             if len(tail) != TAIL or tail[8:] != MAGIC or stated > length - TAIL:
-                raise PackedFileError(f"{path} is cut short, or no packed file")
+                raise PackedFileError(f"{path} is truncated, or not a packed file")
             file.seek(length - TAIL - stated)
-            found = json.loads(file.read(stated))
-        if not {"key", "count", "size", "sha256"} <= found.keys():
-            raise PackedFileError(f"{path} does not say what it holds")
-        return {**found, "tail": stated + TAIL}
+            description = json.loads(file.read(stated))
+        if not {"key", "count", "size", "sha256"} <= description.keys():
+            raise PackedFileError(f"{path} has no valid description")
+        return {**description, "tail": stated + TAIL}
     except (ValueError, AttributeError) as broken:
         if isinstance(broken, PackedFileError):
             raise
-        raise PackedFileError(f"{path} does not say what it holds ({broken})") from None
+        raise PackedFileError(f"{path} has no valid description ({broken})") from None
 
 
 def _digest(path: Path, length: int, after: Callable[[int], object]) -> str:

@@ -1,7 +1,7 @@
-"""CIFAR's python batches without trusting them: an unpickler that knows arrays of bytes, lists and nothing else.
+"""Read CIFAR's Python batches safely: an unpickler that accepts only byte arrays, lists and plain values.
 
-numpy's own types are not safe to hand to a stream: `ndarray` called with a type of objects and a buffer takes any bytes
-for addresses. Here names of numpy stand for small types of this file, which only ever hold bytes.
+Giving numpy's own types to a pickle is not safe: `ndarray` called with an object dtype and a buffer takes any bytes as
+addresses. Here numpy's names resolve to small classes of this file, which only ever hold bytes.
 """
 
 from __future__ import annotations
@@ -14,76 +14,76 @@ import numpy as np
 
 from hamburger.errors import DataError
 
-ARRAY = "ndarray"  # stands for the type in a stream; nothing can be made by calling it
+ARRAY = "ndarray"  # replaces the type in a pickle; not callable
 
 
-class _Kind:
-    """What a stream takes for numpy's dtype."""
+class _ByteDtype:
+    """Replaces numpy's dtype in a pickle."""
 
     def __init__(self, code: bytes | str, *_: object) -> None:
-        if _text(code).lstrip("|") != "u1":
-            raise pickle.UnpicklingError(f"it has an array of {_text(code)!r}, not of bytes")
+        if _to_text(code).lstrip("|") != "u1":
+            raise pickle.UnpicklingError(f"it has an array of {_to_text(code)!r}, not of bytes")
 
     def __setstate__(self, state: object) -> None:
-        """Order and alignment, which bytes do not have."""
+        """Ignore byte order and alignment, which bytes do not have."""
 
 
-class _Array:
-    """What a stream takes for an array: empty, then filled once from the bytes that follow."""
+class _ByteArray:
+    """Replaces numpy's array in a pickle: empty, then filled once from the bytes that follow."""
 
     def __init__(self, kind: object, *_: object) -> None:
         if kind is not ARRAY:
             raise pickle.UnpicklingError(f"it builds a {kind}")
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        _, shape, kind, by_columns, content = state
-        if not isinstance(kind, _Kind) or not isinstance(content, bytes):
+        _, shape, dtype, fortran, content = state
+        if not isinstance(dtype, _ByteDtype) or not isinstance(content, bytes):
             raise pickle.UnpicklingError("its array is not of bytes")
-        self.values = np.frombuffer(content, np.uint8).reshape(shape, order="F" if by_columns else "C")
+        self.values = np.frombuffer(content, np.uint8).reshape(shape, order="F" if fortran else "C")
 
 
-def _encoded(text: str, encoding: str) -> bytes:
-    """How protocol 2 writes bytes."""
+def _encode(text: str, encoding: str) -> bytes:
+    """Decode bytes as pickle protocol 2 writes them."""
     if encoding != "latin1":
-        raise pickle.UnpicklingError(f"it asks for the encoding {encoding!r}")
+        raise pickle.UnpicklingError(f"it uses the encoding {encoding!r}")
     return text.encode("latin1")
 
 
-# All that a batch of 2009 refers to. Python 2 wrote them, under the names that numpy's parts had then.
-ADMITTED = {
-    ("numpy.core.multiarray", "_reconstruct"): _Array,
-    ("numpy._core.multiarray", "_reconstruct"): _Array,
+# Everything a batch refers to. Python 2 wrote them in 2009, with the names that numpy had then.
+ALLOWED = {
+    ("numpy.core.multiarray", "_reconstruct"): _ByteArray,
+    ("numpy._core.multiarray", "_reconstruct"): _ByteArray,
     ("numpy", "ndarray"): ARRAY,
-    ("numpy", "dtype"): _Kind,
-    ("_codecs", "encode"): _encoded,
+    ("numpy", "dtype"): _ByteDtype,
+    ("_codecs", "encode"): _encode,
 }
 
 
-class _Admitting(pickle.Unpickler):
+class _SafeUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in ADMITTED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no batch of CIFAR holds")
-        return ADMITTED[module, name]
+        if (module, name) not in ALLOWED:
+            raise pickle.UnpicklingError(f"it uses {module}.{name}, which no CIFAR batch contains")
+        return ALLOWED[module, name]
 
 
 def read_batch(path: Path) -> dict[str, Any]:
-    """The mapping in a batch file, its keys as text. Runs nothing that the file says."""
+    """Return the mapping in a batch file, with its keys as text. Executes nothing in the file."""
     try:
         with path.open("rb") as file:
-            found = _Admitting(file, encoding="bytes").load()
+            batch = _SafeUnpickler(file, encoding="bytes").load()
     except OSError as closed:
         raise DataError(f"{path}: cannot be read ({closed.strerror or closed})") from None
-    except Exception as broken:  # whatever a damaged stream makes the unpickler say
-        raise DataError(f"{path}: no batch of CIFAR ({broken})") from None
-    if not isinstance(found, dict):
-        raise DataError(f"{path}: no batch of CIFAR (it holds a {type(found).__name__})")
-    return {_text(key): _unwrapped(value) for key, value in found.items()}
+    except Exception as broken:  # a damaged file can make the unpickler raise anything
+        raise DataError(f"{path}: not a CIFAR batch ({broken})") from None
+    if not isinstance(batch, dict):
+        raise DataError(f"{path}: not a CIFAR batch (it holds a {type(batch).__name__})")
+    return {_to_text(key): _unwrap(value) for key, value in batch.items()}
 
 
-def _unwrapped(value: Any) -> Any:
-    """numpy's array; None of one that was never filled."""
-    return getattr(value, "values", None) if isinstance(value, _Array) else value
+def _unwrap(value: Any) -> Any:
+    """Return the numpy array, None if it was never filled."""
+    return getattr(value, "values", None) if isinstance(value, _ByteArray) else value
 
 
-def _text(value: object) -> str:
+def _to_text(value: object) -> str:
     return value.decode("latin1") if isinstance(value, bytes) else str(value)

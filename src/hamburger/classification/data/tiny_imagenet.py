@@ -1,4 +1,4 @@
-"""`tiny-imagenet`: classes of Tiny-ImageNet at 64 pixels, from the unpacked folder or straight from a tar."""
+"""`tiny-imagenet`: classes of Tiny-ImageNet at 64 pixels, from the unpacked folder or directly from a tar."""
 
 from __future__ import annotations
 
@@ -15,41 +15,43 @@ from hamburger.errors import DataError, check_count
 from hamburger.training.image_files import SUFFIXES, read_square
 
 NAME, SIZE = "tiny-imagenet", 64
-PLACES = ("tiny_imagenet10.tar", "tiny-imagenet-200.tar", "tiny_imagenet10", "tiny-imagenet-200")
+USUAL_NAMES = ("tiny_imagenet10.tar", "tiny-imagenet-200.tar", "tiny_imagenet10", "tiny-imagenet-200")
+FOLDER, TEXT = "images", "val_annotations.txt"
+SHOWN = 5
 
 
-def _unlabelled(root: Path, split: str) -> DataError:
+def _unlabelled_error(root: Path, split: str) -> DataError:
     return DataError(
-        f"{NAME}: {root} has images of the split '{split}' in one folder and no {split}/{TEXT}, so that nobody knows "
-        f"their classes; the official 'test' is published without, 'val' has them: --split val, or data.split=val"
+        f"{NAME}: the images of '{split}' in {root} have no classes, since there is no {split}/{TEXT}; the official "
+        f"'test' is published without one, use 'val': --split val, or data.split=val"
     )
 
 
 class AnnotatedImages(ClassFolders):
-    """`root/SPLIT/images` with the text that names the classes, as the official 'val' is unpacked."""
+    """`root/SPLIT/images` with a text file of the classes, as the official 'val' is unpacked."""
 
     name = NAME
 
     def __init__(self, split: str, *, root: Path, size: int) -> None:
         check_count(self.name, "size", size, least=4)
         self.split, self.size, self.root = split, size, root
-        images, text = _images(root / split / FOLDER), root / split / TEXT
+        images, text = _list_images(root / split / FOLDER), root / split / TEXT
         if not text.is_file():
-            raise _unlabelled(root, split)
-        found = read_annotations(text, text.read_bytes(), [path.name for path in images])
+            raise _unlabelled_error(root, split)
+        annotations = read_annotations(text, text.read_bytes(), [path.name for path in images])
         trained = root / "train"
         folders = sorted(entry.name for entry in trained.iterdir() if entry.is_dir()) if trained.is_dir() else []
-        self.classes = order_classes(text, found, [name for name in folders if not name.startswith(".")])
-        # class by class, as from a tar or from folders
-        self.files = sorted(((p, self.classes.index(found[p.name])) for p in images), key=lambda entry: entry[1])
+        self.classes = order_classes(text, annotations, [name for name in folders if not name.startswith(".")])
+        # sorted by class, as from a tar or from folders
+        self.files = sorted(((p, self.classes.index(annotations[p.name])) for p in images), key=lambda entry: entry[1])
 
 
 class TinyFolders(ClassFolders):
     name = NAME
 
 
-def _images(folder: Path) -> list[Path]:
-    """Those that lie in the folder itself."""
+def _list_images(folder: Path) -> list[Path]:
+    """Return the images directly in the folder."""
     return sorted(
         path
         for path in folder.iterdir()
@@ -58,8 +60,9 @@ def _images(folder: Path) -> list[Path]:
 
 
 class TarFolders(ImageSource):
-    """Class directories inside an uncompressed tar: `.../SPLIT/CLASS/...`, read where they lie; or 'val' as it is
-    published, with the text that names the classes.
+    """Class directories inside an uncompressed tar, `.../SPLIT/CLASS/...`, read in place.
+
+    'val' may also be as published, with a text file of the classes.
     """
 
     name = NAME
@@ -67,34 +70,33 @@ class TarFolders(ImageSource):
     def __init__(self, split: str, *, root: Path, size: int) -> None:
         check_count(self.name, "size", size, least=4)
         self.split, self.size, self.root = split, size, root
-        members = _members(root)
-        found = _entries(members, split)
-        if not found:
-            raise DataError(f"{root}: there is no {split}/CLASS/IMAGE in it; name a tar of class directories")
-        if {entry[0] for entry in found} == {FOLDER}:
+        members = _list_members(root)
+        entries = _list_images_of_split(members, split)
+        if not entries:
+            raise DataError(f"{root}: contains no {split}/CLASS/IMAGE; pass a tar of class directories")
+        if {entry[0] for entry in entries} == {FOLDER}:
             text = next((member for member in members if PurePosixPath(member[0]).parts[-2:] == (split, TEXT)), None)
             if text is None:
-                raise _unlabelled(root, split)
-            named = read_annotations(
-                root / text[0], self._content(*text[1:]), [PurePosixPath(e[1]).name for e in found]
-            )
-            found = [(named[PurePosixPath(entry[1]).name], *entry[1:]) for entry in found]
-            trained = sorted({entry[0] for entry in _entries(members, "train")})
-            self.classes = order_classes(root / text[0], named, trained)
+                raise _unlabelled_error(root, split)
+            names = [PurePosixPath(entry[1]).name for entry in entries]
+            annotations = read_annotations(root / text[0], self._read_bytes(*text[1:]), names)
+            entries = [(annotations[name], *entry[1:]) for name, entry in zip(names, entries, strict=True)]
+            trained = sorted({entry[0] for entry in _list_images_of_split(members, "train")})
+            self.classes = order_classes(root / text[0], annotations, trained)
         else:
-            self.classes = tuple(sorted({entry[0] for entry in found}))
-        self.files = sorted(found)
+            self.classes = tuple(sorted({entry[0] for entry in entries}))
+        self.files = sorted(entries)
 
     def __len__(self) -> int:
         return len(self.files)
 
     def read(self, index: int) -> ImageChunk:
-        kind, name, offset, length = self.files[index]
-        image = read_square(self.root / name, self.size, self._content(offset, length))
-        return ImageChunk(image[None], np.array([self.classes.index(kind)], np.int64))
+        class_name, name, offset, length = self.files[index]
+        image = read_square(self.root / name, self.size, self._read_bytes(offset, length))
+        return ImageChunk(image[None], np.array([self.classes.index(class_name)], np.int64))
 
-    def _content(self, offset: int, length: int) -> bytes:
-        with self.root.open("rb") as file:  # one handle each: threads do not share a place in the file
+    def _read_bytes(self, offset: int, length: int) -> bytes:
+        with self.root.open("rb") as file:  # one handle per call: threads must not share a file position
             file.seek(offset)
             return file.read(length)
 
@@ -106,114 +108,114 @@ class TarFolders(ImageSource):
         return f"{SQUARE} to {self.size}"
 
 
-def _members(root: Path) -> list[tuple[str, int, int]]:
-    """Name, place and length of every file in a tar that is there to its end."""
-    found: list[tuple[str, int, int]] = []
+def _list_members(root: Path) -> list[tuple[str, int, int]]:
+    """Return name, offset and length of every file in a tar; raise if the tar is truncated."""
+    members: list[tuple[str, int, int]] = []
     begun = False
     try:
         with tarfile.open(root, "r:") as archive:
             for member in archive:
                 begun = True
                 if member.isreg():
-                    found.append((member.name, member.offset_data, member.size))
-            end = archive.offset  # of the header that would come next
+                    members.append((member.name, member.offset_data, member.size))
+            end = archive.offset  # where the next header would be
         with root.open("rb") as file:
             file.seek(end)
             mark = file.read(tarfile.BLOCKSIZE)
     except (tarfile.TarError, OSError, EOFError) as broken:
         if begun and not isinstance(broken, OSError):
-            raise _cut(root, found) from None
-        raise DataError(f"{root}: no readable tar ({broken}); one that is compressed must be unpacked first") from None
-    # tarfile takes the end of the file, and any header that it cannot read, for the end of the archive; every writer of
-    # tars marks that with blocks of zeros
+            raise _truncated_error(root, members) from None
+        raise DataError(f"{root}: not a readable tar ({broken}); decompress a compressed one first") from None
+    # tarfile treats the end of the file, and any unreadable header, as the end of the archive; the real end is marked
+    # by blocks of zeros
     if len(mark) < tarfile.BLOCKSIZE:
-        raise _cut(root, found)
+        raise _truncated_error(root, members)
     if any(mark):
-        raise DataError(f"{root}: is damaged after {_images_in(found)} images; copy it again")
-    return found
+        raise DataError(f"{root}: is damaged after {_count_images(members)} images; copy it again")
+    return members
 
 
-def _cut(root: Path, members: list[tuple[str, int, int]]) -> DataError:
+def _truncated_error(root: Path, members: list[tuple[str, int, int]]) -> DataError:
     length = root.stat().st_size
-    whole = [member for member in members if member[1] + member[2] <= length]
-    return DataError(f"{root}: ends in the middle, after {_images_in(whole)} images; copy it again")
+    complete = [member for member in members if member[1] + member[2] <= length]
+    return DataError(f"{root}: is truncated after {_count_images(complete)} images; copy it again")
 
 
-def _images_in(members: list[tuple[str, int, int]]) -> int:
+def _count_images(members: list[tuple[str, int, int]]) -> int:
     return sum(PurePosixPath(name).suffix.lower() in SUFFIXES for name, _, _ in members)
 
 
-def _entries(members: list[tuple[str, int, int]], split: str) -> list[tuple[str, str, int, int]]:
-    """The images of a split: class directory, name, place and length."""
-    found = []
+def _list_images_of_split(members: list[tuple[str, int, int]], split: str) -> list[tuple[str, str, int, int]]:
+    """Return class directory, name, offset and length of the images of a split."""
+    entries = []
     for name, offset, length in members:
         parts = PurePosixPath(name).parts
-        hidden = parts[-1].startswith(".")  # such as what other systems' archivers put beside each file
+        hidden = parts[-1].startswith(".")  # such as the metadata files of other systems' archivers
         if split in parts[:-2] and not hidden and PurePosixPath(name).suffix.lower() in SUFFIXES:
-            found.append((parts[parts.index(split) + 1], name, offset, length))
-    return found
+            entries.append((parts[parts.index(split) + 1], name, offset, length))
+    return entries
 
 
 @image_sources.register(NAME)
 def tiny_imagenet(split: str = "train", *, root: Path, size: int = SIZE) -> ImageSource:
-    """`root` is the tar, the folder that holds train/, or a folder with either of them. 'val' may lie in class
-    directories, or as it is published: `val/images` and `val/val_annotations.txt`.
+    """Return a split of Tiny-ImageNet.
+
+    `root` is the tar, the folder with train/, or a folder that contains either. 'val' may be in class directories, or
+    as published: `val/images` and `val/val_annotations.txt`.
     """
     root = Path(root)
-    for place in (root, *(root / name for name in PLACES)):
-        if place.is_file():
-            return TarFolders(split, root=place, size=size)
-        if (place / split).is_dir():
-            inside = [e.name for e in (place / split).iterdir() if e.is_dir() and not e.name.startswith(".")]
-            kind = AnnotatedImages if inside == [FOLDER] else TinyFolders
-            return kind(split, root=place, size=size)
-    raise DataError(f"{NAME}: {root} is neither a tar nor a folder with {split}/CLASS/IMAGE, nor holds one")
+    for candidate in (root, *(root / name for name in USUAL_NAMES)):
+        if candidate.is_file():
+            return TarFolders(split, root=candidate, size=size)
+        if (candidate / split).is_dir():
+            folders = [e.name for e in (candidate / split).iterdir() if e.is_dir() and not e.name.startswith(".")]
+            source = AnnotatedImages if folders == [FOLDER] else TinyFolders
+            return source(split, root=candidate, size=size)
+    raise DataError(f"{NAME}: {root} is neither a tar nor a folder with {split}/CLASS/IMAGE, and contains neither")
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Tiny-ImageNet's official validation split: one folder of images, and a text that says which class each has.
+# -- the official validation split -------------------------------------------------------------------------------------
 #
-#     val/images/val_0.JPEG ...      val/val_annotations.txt: val_0.JPEG, n03444034, 0, 32, 44, 62 with tabs between,
-# ...
+# One folder of images, and a text file with the class of each:
 #
-# The four numbers are a box, which nobody needs here.
-
-
-FOLDER, TEXT = "images", "val_annotations.txt"
-SHOWN = 5
+#     val/images/val_0.JPEG ...      val/val_annotations.txt: val_0.JPEG, n03444034, 0, 32, 44, 62, tab-separated
+#
+# The four numbers are a box, which is not used here.
 
 
 def read_annotations(path: Path | str, content: bytes, images: Collection[str]) -> dict[str, str]:
-    """The class of every image by its name; a DataError that lists what is wrong with the text."""
+    """Return the class of every image by its name; raise a DataError that lists the problems of the file."""
     problems: list[str] = []
-    found: dict[str, str] = {}
+    annotations: dict[str, str] = {}
     for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), start=1):
         words = line.split()
         if not words:
             continue
         if len(words) < 2:
             problems.append(f"line {number} has no class: {line.strip()!r}")
-        elif found.setdefault(words[0], words[1]) != words[1]:
-            problems.append(f"line {number} gives {words[0]} the class {words[1]}, another line {found[words[0]]}")
-    problems += [f"{name} has no line" for name in sorted(set(images) - found.keys())]
-    problems += [f"{name} has a line and no file" for name in sorted(found.keys() - set(images))]
+        elif annotations.setdefault(words[0], words[1]) != words[1]:
+            problems.append(
+                f"line {number} gives {words[0]} the class {words[1]}, another line {annotations[words[0]]}"
+            )
+    problems += [f"{name} has no line" for name in sorted(set(images) - annotations.keys())]
+    problems += [f"{name} has a line but no file" for name in sorted(annotations.keys() - set(images))]
     if problems:
         more = f"; ... {len(problems)} in all" if len(problems) > SHOWN else ""
         raise DataError(
-            f"{path}: {'; '.join(problems[:SHOWN])}{more}; a line is an image, a tab and its class, for each image in "
-            f"{FOLDER} beside it: unpack the archive again",
+            f"{path}: {'; '.join(problems[:SHOWN])}{more}; expected one line per image in {FOLDER}: "
+            f"its name, a tab and its class; unpack the archive again",
             problems,
         )
-    return found
+    return annotations
 
 
 def order_classes(path: Path | str, annotated: dict[str, str], trained: Sequence[str]) -> tuple[str, ...]:
-    """Those of the training folders where they are there, so that a number means the same class in both splits."""
-    own = sorted(set(annotated.values()))
-    foreign = [name for name in own if name not in trained] if trained else []
-    if foreign:
+    """Return the classes in the order of the training folders, so that numbers agree between splits, else sorted."""
+    names = sorted(set(annotated.values()))
+    unknown = [name for name in names if name not in trained] if trained else []
+    if unknown:
         raise DataError(
-            f"{path}: {len(foreign)} of its {len(own)} classes have no folder in train ({', '.join(foreign[:SHOWN])}); "
-            f"both must be of one download"
+            f"{path}: {len(unknown)} of its {len(names)} classes have no folder in train "
+            f"({', '.join(unknown[:SHOWN])}); use both from one download"
         )
-    return tuple(trained) or tuple(own)
+    return tuple(trained) or tuple(names)
