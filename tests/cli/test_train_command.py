@@ -68,6 +68,6 @@ def test_mistakes_are_told_in_a_line(ham, tmp_path, words, complaint):
 
 
 def test_a_missing_extra_is_named(ham, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "lightning.fabric", None)
+    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
     status, _, err = ham("train", "patchwork", "--run", tmp_path, *SET)
     assert status == 2 and "pip install 'hamburger[train]'" in err

@@ -5,12 +5,11 @@ from __future__ import annotations
 import torch
 import torch.distributed
 import torch.nn.parallel
-from lightning.fabric import Fabric  # noqa: F401
-from lightning.fabric.strategies.ddp import DDPStrategy  # noqa: F401
 
 import hamburger
 import hamburger.generation.train
 import hamburger.segmentation.weights
 import hamburger.tasks  # noqa: F401
+from hamburger.training.fabric import Fabric  # noqa: F401
 
 torch.set_num_threads(1)

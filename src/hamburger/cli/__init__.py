@@ -9,7 +9,7 @@ from hamburger.errors import HamburgerError
 
 # packages that commands import, and the extra that installs each
 EXTRAS = {
-    **dict.fromkeys(("lightning", "torchvision", "timm", "torchmetrics", "tensorboard", "safetensors"), "train"),
+    **dict.fromkeys(("torchvision", "timm", "torchmetrics", "tensorboard", "safetensors"), "train"),
     **dict.fromkeys(("huggingface_hub", "PIL", "scipy", "numpy", "pycocotools"), "train"),
     **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "export"),
 }
