@@ -29,9 +29,9 @@ def pytest_configure(config):
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     if INTERPRETED:
         os.environ.pop("HAM_BACKEND", None)  # these tests choose the backend themselves
-        import quick_interpreter
+        import fast_interpreter
 
-        quick_interpreter.install()
+        fast_interpreter.install()
 
 
 def pytest_ignore_collect(collection_path):

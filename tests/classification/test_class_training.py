@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 import pytest
 import torch
-from small_run import found, rows
+from small_run import reproducible_outputs, rows
 from typer.testing import CliRunner
 
 import hamburger as hb
@@ -56,7 +56,7 @@ def test_the_folder_holds_what_it_promises(finished):
 def test_the_same_bits_again_also_after_an_interruption(finished, tmp_path):
     torch.manual_seed(77)
     train(small(), tmp_path / "again", accelerator="cpu")
-    assert found(tmp_path / "again") == found(finished[0])
+    assert reproducible_outputs(tmp_path / "again") == reproducible_outputs(finished[0])
 
     def stop(event):
         if isinstance(event, StepLogged) and event.step == 5:
@@ -65,7 +65,7 @@ def test_the_same_bits_again_also_after_an_interruption(finished, tmp_path):
     with pytest.raises(Interrupted, match="stopped at step 5 of 12"):
         train(small(), tmp_path / "stopped", accelerator="cpu", on_event=stop)
     train(small(), tmp_path / "stopped", accelerator="cpu", resume=True)
-    assert found(tmp_path / "stopped") == found(finished[0])
+    assert reproducible_outputs(tmp_path / "stopped") == reproducible_outputs(finished[0])
 
 
 def test_accumulated_parts_see_the_same_images(tmp_path):

@@ -13,7 +13,7 @@ import pytest
 import torch
 from fake_coco import coco, write
 from PIL import Image
-from small_run import found, rows
+from small_run import reproducible_outputs, rows
 from typer.testing import CliRunner
 
 import hamburger as hb
@@ -103,7 +103,7 @@ def test_resuming_after_a_kill_or_an_interruption_is_bit_exact(finished, tmp_pat
     process = subprocess.run([sys.executable, "-c", KILLED, str(recipe), str(tmp_path / "killed")], check=False)
     assert process.returncode == -signal.SIGKILL and not (tmp_path / "killed" / "result.json").exists()
     train(small(), tmp_path / "killed", accelerator="cpu", resume=True)
-    assert found(tmp_path / "killed") == found(finished[0])
+    assert reproducible_outputs(tmp_path / "killed") == reproducible_outputs(finished[0])
 
     def stop(event):
         if isinstance(event, StepLogged) and event.step == 3:
@@ -112,7 +112,7 @@ def test_resuming_after_a_kill_or_an_interruption_is_bit_exact(finished, tmp_pat
     with pytest.raises(Interrupted, match="stopped at step 3 of 8"):
         train(small(), tmp_path / "stopped", accelerator="cpu", on_event=stop)
     train(small(), tmp_path / "stopped", accelerator="cpu", resume=True)
-    assert found(tmp_path / "stopped") == found(finished[0])
+    assert reproducible_outputs(tmp_path / "stopped") == reproducible_outputs(finished[0])
 
 
 class FixedOutputs(torch.nn.Module):

@@ -17,20 +17,20 @@ import killed_gan
 import numpy as np
 import pytest
 import torch
+from hamburger.generation.collapse import counted, verdict
+from hamburger.generation.weight_average import Average
 from PIL import Image
-from small_gan import SETTINGS, found, rows, small, train_small
+from small_gan import SETTINGS, reproducible_outputs, rows, small, train_small
 
 from hamburger.classification.data.batches import ImageBatch
 from hamburger.errors import CheckpointError, DataError, Interrupted, OptionError, TrainingError
 from hamburger.generation import trainer
-from hamburger.generation.collapse import counted, verdict
 from hamburger.generation.gan_steps import Running, build, discriminator_move, rate_share
 from hamburger.generation.networks import spectral
 from hamburger.generation.networks.spectral import SpectralNorm, resting
 from hamburger.generation.recipe import Collapse, GanOptim
 from hamburger.generation.sampling import sample
 from hamburger.generation.train import train_gan
-from hamburger.generation.weight_average import Average
 from hamburger.generation.weights import load_generator
 from hamburger.layers.norm import BatchNorm2d
 from hamburger.training.metrics_log import CheckpointSaved, RunStarted, SamplesDrawn, StepLogged
@@ -66,13 +66,13 @@ def test_a_run_writes_what_it_promises(finished):
     )
     logged = next(event for event in events if isinstance(event, StepLogged))
     assert logged.images_per_s > 0 and logged.words.startswith("D ")
-    result = found(run)[1]
+    result = reproducible_outputs(run)[1]
     assert (result["context"], result["steps"], result["seed"], result["device"]) == ("hamgan", 12, 0, "cpu")
 
 
 def test_equal_runs_are_equal_to_the_last_bit_and_seeds_differ(finished, tmp_path):
     train_small(tmp_path / "again")
-    assert found(tmp_path / "again") == found(finished[0])
+    assert reproducible_outputs(tmp_path / "again") == reproducible_outputs(finished[0])
     train_small(tmp_path / "other", "seed=1")
     assert rows(tmp_path / "other") != rows(finished[0])
 
@@ -99,7 +99,7 @@ def test_a_stop_request_saves_and_resuming_loses_nothing(finished, tmp_path, mon
         train_small(run)
     monkeypatch.undo()
     train_small(run, resume=True)
-    assert found(run) == found(finished[0])
+    assert reproducible_outputs(run) == reproducible_outputs(finished[0])
     with pytest.raises(OptionError, match="already holds a run"):
         train_small(run)
     with pytest.raises(CheckpointError, match=r"another recipe \(.*steps"):
@@ -143,7 +143,7 @@ def test_kills_change_nothing(tmp_path):
         if process.exitcode == 0:
             break
     assert process.exitcode == 0 and kills >= 2
-    assert found(run) == found(tmp_path / "calm")
+    assert reproducible_outputs(run) == reproducible_outputs(tmp_path / "calm")
 
 
 @pytest.mark.full

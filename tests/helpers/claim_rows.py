@@ -1,4 +1,4 @@
-"""Rows that several tests of claims make."""
+"""Result rows for the tests of claims."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def gradient_rows(**figures):
 
 
 def two_sets(name, cells, *, here=lambda cell: cell):
-    """The same scores on photographs and on generated scenes, whose file comes first by its name."""
+    """The same scores in two files: real images and generated scenes; the latter sorts first by name."""
     about = {"patchwork": ("CPU", lambda cell: cell), "voc-animals": ("H200", here)}
     return Results(
         {

@@ -1,4 +1,4 @@
-"""A small set in COCO's layout, written with Pillow."""
+"""A small data set in COCO's layout, written with Pillow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small data sets in the layouts that people have, written with Pillow."""
+"""Small segmentation data sets in the layouts that users have, written with Pillow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small image sets in the layouts that people have."""
+"""Small image-class data sets in the layouts that users have."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def folders(root: Path, *, classes=("cats", "dogs"), each=3, size=(20, 30), spli
 
 
 def official_val(root: Path, classes=("n01", "n02"), each=2) -> Path:
-    """Tiny-ImageNet's own: images in one folder, in no order of classes, and boxes behind their names."""
+    """Tiny-ImageNet's official layout: images of all classes in one folder; a text file with class and box of each."""
     lines = []
     for i in range(each * len(classes)):
         path = root / "val" / "images" / f"val_{i}.JPEG"
@@ -43,7 +43,7 @@ def archive(path: Path, tree: Path, prefix="tiny_imagenet10") -> Path:
 
 
 def cifar_batches(root: Path, each=4) -> Path:
-    """The python batches as they are: protocol 2, byte strings for keys, lists of labels."""
+    """The original python batches: pickle protocol 2, byte strings as keys, lists of labels."""
     folder = root / "cifar-10-batches-py"
     folder.mkdir(parents=True)
     for k, name in enumerate([*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]):

@@ -1,4 +1,4 @@
-"""Small stereo trees in the layouts that people have; files written byte by byte or with Pillow."""
+"""Small stereo data sets in the layouts that users have, written byte by byte or with Pillow."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ H, W = SIZE
 
 
 def truth(name: str, *, most: int = 8, unknown: bool = True) -> np.ndarray:
-    """h w, whole numbers 1 ... most; some unknown (0)."""
+    """A disparity map, h w, of whole numbers 1 ... most; some unknown (0)."""
     values = rng(name).integers(0 if unknown else 1, most + 1, SIZE)
     return values.astype(np.float32)
 
 
 def write_pfm(path: Path, values: np.ndarray, *, big: bool = False) -> None:
-    """Row by row from the bottom, with struct: nothing of the library's own writer."""
+    """Write a PFM file row by row from the bottom, with struct, independently of the library's writer."""
     path.parent.mkdir(parents=True, exist_ok=True)
     h, w = values.shape
     order = ">" if big else "<"
@@ -43,7 +43,7 @@ def sceneflow(root: Path, *, scenes=("TRAIN/A/0000", "TEST/A/0000"), frames=2, s
 
 
 def middlebury(root: Path) -> dict[str, np.ndarray]:
-    """A pair in every layout; the truths by id."""
+    """Write a pair in every Middlebury layout; return the true disparities by id."""
     truths = {name: truth(name) for name in ("cones", "piano", "aloe", "motorcycle", "art")}
     for name, (left, right) in {
         "cones": ("im2.png", "im6.png"),
@@ -60,7 +60,7 @@ def middlebury(root: Path) -> dict[str, np.ndarray]:
     infinite = {name: np.where(truths[name] == 0, np.inf, truths[name]) for name in ("piano", "motorcycle")}
     write_pfm(root / "piano" / "disp0GT.pfm", infinite["piano"])
     (root / "piano" / "calib.txt").write_text(f"cam0=[1 0 0; 0 1 0; 0 0 1]\nwidth={W}\nheight={H}\nndisp=16\n")
-    write_image(root / "piano" / "im1L.png")  # 2014 has the right view in other lights too
+    write_image(root / "piano" / "im1L.png")  # 2014 also has the right view in other lighting
     write_image(root / "cones" / "im0.png")  # 2003 has nine views, two of them with disparities
     write_image(root / "cones" / "im1.png")
     holes = infinite["motorcycle"].astype(np.float32)

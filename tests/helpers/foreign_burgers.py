@@ -1,4 +1,4 @@
-"""Made-up checkpoints under the published names, and what their burgers compute, in plain torch on those very names."""
+"""Random checkpoints under the published names, and their burgers computed in plain torch from those names."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def bn(x: Tensor, state: State, name: str) -> Tensor:
 
 
 def nmf(image: Tensor, bases: Tensor) -> Tensor:
-    """Multiplicative updates, one image at a time, rows of `codes` for positions."""
+    """Multiplicative updates, one image at a time, one row of `codes` per position."""
     out = []
     for x in image.flatten(2):
         dictionary, codes = bases, torch.softmax(x.T @ bases, dim=1)

@@ -1,4 +1,4 @@
-"""Small networks that the tests of this folder share."""
+"""Small GAN networks and batches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CLASSES = 5
 
 
 def small(name, *, resolution=32, **options):
-    """Of 64 to 128 channels where the context stands, which is what eight heads need."""
+    """A network with 64 to 128 channels at its context, which eight heads need."""
     torch.manual_seed(0)
     narrow = {
         "num_classes": CLASSES,

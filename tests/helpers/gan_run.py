@@ -1,4 +1,4 @@
-"""A generator as a training would have left it, and an extractor that costs nothing."""
+"""A run folder with a saved generator, and a feature extractor that costs nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def write_run(folder, *, context="hamgan", resolution=16):
 
 
 class Means(nn.Module):
-    """Colours of the four quarters."""
+    """Features of an image: the mean colours of its four quarters."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the killed process runs."""
+"""The GAN training process that `test_train_gan.py` kills."""
 
 from __future__ import annotations
 

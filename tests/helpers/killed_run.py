@@ -1,4 +1,4 @@
-"""What the killed process runs."""
+"""The training process that `test_kill.py` kills."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def work(run, settings, slow):
 
 
 def drag():
-    """Files lie half-written on the disk for a while, and renaming takes its time."""
+    """Leave files half-written for a while before each fsync, and delay each rename."""
     fsync, replace = os.fsync, os.replace
 
     def half(handle):

@@ -1,4 +1,4 @@
-"""Where the repository is, and the data folder next to it, which a fresh machine does not have."""
+"""The repository, and the data folder next to it, which may not exist."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A classifier small enough to be run whole in every test, saved as a training would."""
+"""A small classifier, saved as a training run saves it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def save_small(path, context="nmf", *, seed=0, length=40):
             gate="one",
             backbone_options={"stem_width": 8, "channels": [8, 16, 16, 32]},
         )
-        torch.nn.init.normal_(net.net.fc.weight)  # timm's own start is near zero: every image would look alike
+        torch.nn.init.normal_(net.net.fc.weight)  # timm initialises it near zero: all images would get the same scores
     data = {"data": "figures", "data_options": {"length": length}, "val_split": "val", "size": 32}
     path.parent.mkdir(parents=True, exist_ok=True)
     save_classifier(path, net, Info(classes=FORMS, extra={"recipe": "figures-classes", "step": 7, **data}))

@@ -1,4 +1,4 @@
-"""A GAN that is trained in a second: every part that draws or remembers is in it."""
+"""A GAN run of one second, with every part that is random or has state."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def train_small(run, *settings, resume=False, on_event=lambda event: None):
     return train_gan(small(*settings), run, accelerator="cpu", resume=resume, on_event=on_event)
 
 
-def found(run):
-    """Everything that two equal runs share to the last bit."""
+def reproducible_outputs(run):
+    """What two equal runs must have in common, bit by bit: metrics, result, weights and samples."""
     result = json.loads((run / "result.json").read_text())
     for name in MEASURED:
         result.pop(name)

@@ -1,4 +1,4 @@
-"""Heads small enough to test by the dozen."""
+"""Small segmentation heads, with every option of the papers that changes what is built."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ CASES = {name: (name, {}) for name in heads.names()} | VARIANTS
 
 
 def build(case, channels=CHANNELS, **options):
-    """The head with its zero gates opened, so that what lies behind them is seen."""
+    """Build the head with non-zero gates, so that every branch changes the output."""
     name, chosen = CASES[case]
     torch.manual_seed(0)
     head = heads.create(name, channels, CLASSES, **{**SMALL.get(name, {}), **chosen, **options})

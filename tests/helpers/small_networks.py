@@ -1,4 +1,4 @@
-"""Networks as people have them, small, and how to take them through a whole life."""
+"""Small networks of timm, torchvision and a user, to insert contexts into."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import nn
 
 
 class Plain(nn.Module):
-    """A user's own network: a stem, a named block, a list that is gone through, and a classifier."""
+    """A user's own network: a stem, a named block, a list of blocks, and a classifier."""
 
     def __init__(self):
         super().__init__()
@@ -55,7 +55,7 @@ def timm_vit():
 
 
 def timm_regnet():
-    """Its stages go through their children, whatever these are called."""
+    """Its stages iterate over their children, whatever their names."""
     timm = pytest.importorskip("timm", reason="needs timm")
     return timm.create_model("regnetx_002", num_classes=10), {"s2": "efficient", "s3.b1": "efficient"}
 
@@ -74,7 +74,7 @@ NETWORKS = {
 
 
 def mask_rcnn():
-    """Mask R-CNN on a ResNet-18 with an FPN, on pictures of 64 pixels."""
+    """Mask R-CNN on a ResNet-18 with an FPN, on images of 64 pixels."""
     pytest.importorskip("torchvision", reason="needs torchvision")
     from torchvision.models.detection import MaskRCNN
     from torchvision.models.detection.backbone_utils import resnet_fpn_backbone

@@ -1,4 +1,4 @@
-"""A run that is over in a second: four convolutions, small scenes, every part that draws or remembers."""
+"""A segmentation run of one second: four convolutions, small scenes, every part that is random or has state."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def small(*settings):
     return apply(segmentation_recipes.create("patchwork"), [*SETTINGS, *settings])
 
 
-def found(run):
-    """Everything that two equal runs share to the last bit."""
+def reproducible_outputs(run):
+    """What two equal runs must have in common, bit by bit: metrics, result and weights."""
     result = json.loads((run / "result.json").read_text())
-    for name in (*MEASURED, "commit"):  # somebody may commit while the tests run
+    for name in (*MEASURED, "commit"):  # the commit may change while the tests run
         result.pop(name)
     return (run / "metrics.jsonl").read_text(), result, (run / "best.safetensors").read_bytes()
 

@@ -1,4 +1,4 @@
-"""A segmenter small enough to be run whole in every test."""
+"""A segmenter small enough for every test."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TwoConvolutions(Backbone):
 class Plain(Head):
     def __init__(self, context, num_classes):
         super().__init__()
-        # a warmer softmax: at 0.01 it would show rounding, a hundred times over, and not the graph
+        # a warmer softmax: at 0.01 it would amplify rounding a hundred times
         options = {"temperature": 0.1} if context in ("vq", "cd") else {}
         self.context = hb.create_context(context, channels=16, **options) if context else nn.Identity()
         self.classifier = nn.Conv2d(16, num_classes, 1)
@@ -52,7 +52,7 @@ def segmenter(context="nmf", classes=4):
 
 
 class ByColour(nn.Module):
-    """Each pixel by itself: the strongest colour, of three, wins. What it should say is known at every pixel."""
+    """Classify each pixel by its strongest colour, so that the right label of every pixel is known."""
 
     def forward(self, x):
         return torch.cat([torch.full_like(x[:, :1], -9.0), x], dim=1)

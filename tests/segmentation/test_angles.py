@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from small_run import found, rows, small
+from small_run import reproducible_outputs, rows, small
 
 import hamburger as hb
 from hamburger.errors import OptionError
@@ -60,7 +60,7 @@ def test_norms_and_cosines_are_those_of_each_strategy_by_itself(ham):
 def test_a_training_that_is_measured_is_the_training_that_is_not(tmp_path):
     train(small(), tmp_path / "plain", accelerator="cpu")
     train(small("angles_every=5"), tmp_path / "measured", accelerator="cpu")
-    plain, measured = found(tmp_path / "plain"), found(tmp_path / "measured")
+    plain, measured = reproducible_outputs(tmp_path / "plain"), reproducible_outputs(tmp_path / "measured")
     series = measured[1].pop("angles")
     assert plain[1:] == measured[1:]
     assert [row for row in rows(tmp_path / "measured") if "angles" not in row] == rows(tmp_path / "plain")

@@ -16,7 +16,7 @@ import pytest
 import torch
 from paths import SHARED
 from PIL import Image
-from small_run import found, rows
+from small_run import reproducible_outputs, rows
 from typer.testing import CliRunner
 
 import hamburger as hb
@@ -124,7 +124,7 @@ def test_the_same_bits_again_after_a_kill_and_after_an_interruption(finished, tm
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert (tmp_path / "killed" / "last.ckpt").exists() and not (tmp_path / "killed" / "result.json").exists()
     train(small(), tmp_path / "killed", accelerator="cpu", resume=True)
-    assert found(tmp_path / "killed") == found(finished[0])
+    assert reproducible_outputs(tmp_path / "killed") == reproducible_outputs(finished[0])
 
     def stop(event):
         if isinstance(event, StepLogged) and event.step == 3:
@@ -134,7 +134,7 @@ def test_the_same_bits_again_after_a_kill_and_after_an_interruption(finished, tm
     with pytest.raises(Interrupted, match="stopped at step 3 of 8"):
         train(small(), tmp_path / "stopped", accelerator="cpu", on_event=stop)
     train(small(), tmp_path / "stopped", accelerator="cpu", resume=True)
-    assert found(tmp_path / "stopped") == found(finished[0])
+    assert reproducible_outputs(tmp_path / "stopped") == reproducible_outputs(finished[0])
 
 
 def test_parts_weigh_as_many_pixels_as_they_have():

@@ -12,7 +12,7 @@ import time
 import forkserver
 import killed_run
 import pytest
-from small_run import found
+from small_run import reproducible_outputs
 
 KILLS = 20
 STEPS = ("steps=40", "checkpoint_every=3", "eval_every=10")
@@ -73,12 +73,12 @@ def test_twenty_kills_change_nothing(tmp_path):
             continue
         process.join()  # it was faster: this run is finished, so its end counts, and the kills go on in another
         assert process.exitcode == 0
-        assert found(run) == found(undisturbed)
+        assert reproducible_outputs(run) == reproducible_outputs(undisturbed)
         again += 1
         run = tmp_path / f"run-{again}"
     last = start(run, slow=False)
     last.join()
     assert last.exitcode == 0
-    assert found(run) == found(undisturbed)
+    assert reproducible_outputs(run) == reproducible_outputs(undisturbed)
     assert any(writing and partial for writing, partial, _ in moments), "no kill met a half-written checkpoint"
     assert not list(run.glob("*.partial"))

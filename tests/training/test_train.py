@@ -9,7 +9,7 @@ import signal
 
 import pytest
 import torch
-from small_run import found, rows, small
+from small_run import reproducible_outputs, rows, small
 
 from hamburger.errors import CheckpointError, DataError, Interrupted, OptionError, TrainingError
 from hamburger.segmentation import evaluate as segmentation_evaluate
@@ -64,7 +64,7 @@ def test_the_best_weights_score_what_the_run_says(finished):
 def test_the_same_seed_gives_the_same_bits_and_another_does_not(finished, tmp_path):
     torch.manual_seed(77)
     train(small(), tmp_path / "again", accelerator="cpu")
-    assert found(tmp_path / "again") == found(finished[0])
+    assert reproducible_outputs(tmp_path / "again") == reproducible_outputs(finished[0])
     train(small("seed=1", "steps=6"), tmp_path / "other", accelerator="cpu")
     assert rows(tmp_path / "other")[0]["loss"] != rows(finished[0])[0]["loss"]
 
@@ -124,7 +124,7 @@ class After:
 
 def resumed(run, *settings):
     train(small(*settings), run, accelerator="cpu", resume=True)
-    return found(run)
+    return reproducible_outputs(run)
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
@@ -145,12 +145,12 @@ def test_a_stop_request_saves_and_says_how_to_go_on(name, finished, tmp_path, mo
     monkeypatch.undo()
     assert signal.getsignal(signal.SIGINT) is before
     assert not (run / "result.json").exists()
-    assert resumed(run) == found(finished[0])
+    assert resumed(run) == reproducible_outputs(finished[0])
 
 
 def test_a_light_run_finds_the_same_and_leaves_no_checkpoint(finished, tmp_path):
     train(small(), tmp_path / "run", accelerator="cpu", light=True)
-    assert found(tmp_path / "run") == found(finished[0])
+    assert reproducible_outputs(tmp_path / "run") == reproducible_outputs(finished[0])
     assert not list((tmp_path / "run").glob("*.ckpt")) and list(finished[0].glob("*.ckpt"))
     assert train(small(), tmp_path / "run", light=True, resume=True).values["steps"] == small().steps
 
@@ -177,7 +177,7 @@ def test_a_stop_in_the_midst_of_an_evaluation_loses_nothing(step, finished, tmp_
         train(small(), run, accelerator="cpu", light=True)  # which keeps what can be gone on with
     monkeypatch.undo()
     assert [row["step"] for row in rows(run)] == {6: [5], 12: [5, 6, 10, 12]}[step]
-    assert resumed(run) == found(finished[0])
+    assert resumed(run) == reproducible_outputs(finished[0])
 
 
 def test_a_full_disk_stops_clearly_and_spares_the_last_checkpoint(finished, tmp_path, monkeypatch):
@@ -194,7 +194,7 @@ def test_a_full_disk_stops_clearly_and_spares_the_last_checkpoint(finished, tmp_
     monkeypatch.undo()
     assert not list(run.glob("*.partial")) and not list(run.glob(".*.partial"))
     assert checkpoint.load(run) is not None
-    assert resumed(run) == found(finished[0])
+    assert resumed(run) == reproducible_outputs(finished[0])
 
 
 def test_vanished_data_stop_clearly_and_save_the_last_step(finished, tmp_path, monkeypatch):
@@ -212,7 +212,7 @@ def test_vanished_data_stop_clearly_and_save_the_last_step(finished, tmp_path, m
     with pytest.raises(TrainingError, match=r"stopped at step 7 of 12: images/7.jpg is gone.*of step 7: continue"):
         train(small(), run, accelerator="cpu")
     monkeypatch.undo()
-    assert resumed(run) == found(finished[0])
+    assert resumed(run) == reproducible_outputs(finished[0])
 
 
 def test_a_loss_that_is_not_finite_names_the_step_and_its_images(tmp_path, monkeypatch):
@@ -274,7 +274,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(finished, tmp_path, mo
     train(small(), run, accelerator="cpu", resume=True, on_event=told.append)
     assert any(isinstance(event, Note) and "last.ckpt is damaged" in event.text for event in told)
     assert next(event for event in told if isinstance(event, RunStarted)).step == 6
-    assert found(run) == found(finished[0])
+    assert reproducible_outputs(run) == reproducible_outputs(finished[0])
 
 
 def test_a_folder_without_a_usable_checkpoint_says_so(tmp_path):
