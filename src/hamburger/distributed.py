@@ -1,4 +1,7 @@
-"""Several processes that behave as one with the joined batch; all of it also works alone."""
+"""Sums and random draws over ranks, so that data-parallel runs match one process on the global batch.
+
+Everything here also works without torch.distributed, as rank 0 of 1.
+"""
 
 from __future__ import annotations
 
@@ -10,51 +13,53 @@ import torch.distributed as dist
 from torch import Tensor
 
 
-def world() -> int:
+def world_size() -> int:
+    """Return the number of processes."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
-    return dist.get_rank() if world() > 1 else 0
+    """Return the number of this process, from 0."""
+    return dist.get_rank() if world_size() > 1 else 0
 
 
-def total(x: Tensor) -> Tensor:
-    """The sum over all processes, without a gradient; the input itself where there is one process."""
-    if world() == 1:
+def sum_over_ranks(x: Tensor) -> Tensor:
+    """Return the sum over all ranks, without a gradient; with one rank, the input itself."""
+    if world_size() == 1:
         return x
     x = x.detach().clone()
     dist.all_reduce(x)
     return x
 
 
-class _Summed(torch.autograd.Function):
+class _SumOverRanks(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        return total(x)
+        return sum_over_ranks(x)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return total(grad)
+        return sum_over_ranks(grad)
 
 
-def summed(x: Tensor) -> Tensor:
-    """The sum over all processes, with its gradient: that of the losses of all processes, added up."""
-    return x if world() == 1 else _Summed.apply(x)
+def sum_over_ranks_with_gradient(x: Tensor) -> Tensor:
+    """Return the sum over all ranks. Its gradient is that of the summed losses of all ranks."""
+    return x if world_size() == 1 else _SumOverRanks.apply(x)
 
 
-def joined_draw(draw: Callable[[int], Tensor], b: int) -> Tensor:
-    """This process's b rows of what one process would have drawn for the joined batch.
+def draw_for_global_batch(draw: Callable[[int], Tensor], b: int) -> Tensor:
+    """Return this rank's b rows of what one process would draw for the global batch.
 
-    Every process draws for all of them from the same generator state and keeps its own part.
+    Every rank draws all rows from the same generator state and keeps its own.
     """
-    if world() == 1:
+    if world_size() == 1:
         return draw(b)
-    return draw(world() * b)[rank() * b : (rank() + 1) * b]
+    return draw(world_size() * b)[rank() * b : (rank() + 1) * b]
 
 
-def same_everywhere(x: Tensor) -> bool:
-    """Whether every process holds the same values: what joined draws rely on."""
-    if world() == 1:
+def is_equal_on_all_ranks(x: Tensor) -> bool:
+    """Whether every rank holds the same values, as `draw_for_global_batch` requires of the generators."""
+    if world_size() == 1:
         return True
     low, high = x.clone(), x.clone()
     dist.all_reduce(low, dist.ReduceOp.MIN)

@@ -1,4 +1,4 @@
-"""What can go wrong, as types, and one helper that finds the name a person meant."""
+"""The exceptions of this library, and checks of options that raise them."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from collections.abc import Iterable, Sequence
 
 
 class HamburgerError(Exception):
-    """All that this library raises about its input."""
+    """Base of all errors that this library raises about its input."""
 
 
 class ShapeError(HamburgerError, ValueError):
-    """Tensors whose sizes do not fit each other, or the call."""
+    """Tensors whose sizes do not fit each other or the call."""
 
 
 class InputError(HamburgerError, TypeError, ValueError):
-    """Something that is no tensor of the right kind, device or sign."""
+    """An input of the wrong type, device or sign."""
 
 
 class UnknownNameError(HamburgerError, KeyError, ValueError):
-    """A name that is in no registry. Also a ValueError: to the caller it is simply a bad argument."""
+    """A name that is not registered. Also a ValueError: to the caller it is a bad argument."""
 
     def __str__(self) -> str:  # KeyError would print the message in quotes
         return str(self.args[0])
 
 
 class OptionError(HamburgerError, TypeError, ValueError):
-    """An option that the called thing does not have, or a value that it does not take."""
+    """An unknown option, or a value that an option does not accept."""
 
 
 class NotFiniteError(HamburgerError, ValueError):
@@ -35,7 +35,7 @@ class NotFiniteError(HamburgerError, ValueError):
 
 
 class DataError(HamburgerError, ValueError):
-    """A data folder that cannot be used as it is. `problems` holds each defect with its path."""
+    """A data folder that cannot be used. `problems` lists each defect with its path."""
 
     def __init__(self, message: str, problems: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -43,7 +43,7 @@ class DataError(HamburgerError, ValueError):
 
 
 class ImplicitGradientError(HamburgerError, ArithmeticError):
-    """Proposition 2 could not be applied well enough to trust its gradient. `findings` holds what was measured."""
+    """The implicit gradient (Proposition 2) is not accurate enough to use. `findings` holds the measurements."""
 
     def __init__(self, message: str, findings: dict[str, float] | None = None) -> None:
         super().__init__(message)
@@ -51,23 +51,23 @@ class ImplicitGradientError(HamburgerError, ArithmeticError):
 
 
 class ExportError(HamburgerError, RuntimeError):
-    """A network that a graph format cannot hold, or a graph that does not give what the network gives."""
+    """A network that cannot be exported, or an exported graph whose outputs differ from the network's."""
 
 
 class CheckpointError(HamburgerError, RuntimeError):
-    """Weights or a training state that cannot be read, or that belong to something else."""
+    """Weights or a checkpoint that cannot be read, or that belong to another network."""
 
 
 class TrainingError(HamburgerError, RuntimeError):
-    """A run that had to stop; what it had saved is intact."""
+    """A training run that had to stop. Its saved files are intact."""
 
 
 class Interrupted(HamburgerError):
-    """A run that was asked to stop, and has saved where it was."""
+    """A training run that was stopped by a signal and has saved a checkpoint."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'nmf'? known: cd, nmf, vq`, for the end of a message."""
+    """Return the end of an error message: `; did you mean 'nmf'? known: cd, nmf, vq`."""
     known = sorted(known)
     close = difflib.get_close_matches(str(name).lower(), known, n=1, cutoff=0.5)
     hint = f"; did you mean '{close[0]}'?" if close else ";"
@@ -75,29 +75,33 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def check_choice(call: str, option: str, value: object, known: Iterable[str]) -> None:
+    """Raise unless the value is one of the known names."""
     known = list(known)
     if value not in known:
         raise OptionError(f"{call}: no {option} {value!r}{did_you_mean(str(value), known)}")
 
 
 def check_count(call: str, option: str, value: object, *, least: int) -> None:
+    """Raise unless the value is a whole number of at least `least`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise OptionError(f"{call}: {option} must be a whole number of at least {least}, got {value!r}")
 
 
 def check_seed(call: str, value: object) -> None:
+    """Raise unless the value is a whole number from 0 to 2^63 - 1."""
     check_count(call, "seed", value, least=0)
     if int(value) >= 2**63:  # type: ignore[call-overload]
         raise OptionError(f"{call}: seed must be below 2^63, got {value}")
 
 
 def check_flag(call: str, option: str, value: object) -> None:
+    """Raise unless the value is True or False."""
     if not isinstance(value, bool):
         raise OptionError(f"{call}: {option} must be True or False, got {value!r}")
 
 
 def check_positive(call: str, option: str, value: object, *, zero: bool = False, most: float = math.inf) -> None:
-    """A number above 0 (or at least 0), finite, and at most `most`."""
+    """Raise unless the value is a finite number above 0 (with `zero`: at least 0) and at most `most`."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not (number and (value >= 0 if zero else value > 0) and value < math.inf and value <= most):  # type: ignore[operator]
         rule = "at least 0" if zero else "above 0"

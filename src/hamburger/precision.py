@@ -1,4 +1,4 @@
-"""Half precision where it is asked for and safe, float32 where sums are long."""
+"""Autocast: which dtype it uses, how to leave it, and float32 for half-precision tensors."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ HALF = (torch.float16, torch.bfloat16)
 
 
 def autocast_dtype(device_type: str) -> torch.dtype | None:
-    """What autocast turns products into there; None where it is off."""
-    # the meta device has no autocast and asking raises; torch's own question for that cannot be compiled in torch 2.11
+    """Return the dtype that autocast uses for products on the device; None where it is off."""
+    # the meta device has no autocast and asking raises; torch's own test for that cannot be compiled in torch 2.11
     if device_type == "meta" or not torch.is_autocast_enabled(device_type):
         return None
     return torch.get_autocast_dtype(device_type)
 
 
 def full_precision(device_type: str) -> AbstractContextManager[object]:
-    """Autocast off, where it is on."""
+    """Context manager: turn autocast off, if it is on."""
     if autocast_dtype(device_type) is None:
         return nullcontext()
     return torch.autocast(device_type, enabled=False)
 
 
 def widen(x: Tensor) -> Tensor:
-    """Half precision to float32; wider types as they are."""
+    """Return a half-precision tensor as float32, any other unchanged."""
     return x.float() if x.dtype in HALF else x

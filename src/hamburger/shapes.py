@@ -1,4 +1,4 @@
-"""Checks of shapes and values. Value checks make a GPU wait, so they run only under `debug()`."""
+"""Checks of shapes and values. Value checks synchronise with the GPU, so they run only under `debug()`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def check_shapes(call: str, **tensors: tuple[Tensor, str]) -> None:
-    """Every letter must mean one size throughout the call.
+    """Raise unless every letter stands for one size in all tensors.
 
-    `check_shapes("update_codes", x=(x, "b d n"), bases=(bases, "b d r"))`
+    >>> check_shapes("update_codes", x=(x, "b d n"), bases=(bases, "b d r"))
     """
     seen: dict[str, tuple[int, str]] = {}
     for name, (tensor, axes) in tensors.items():
@@ -30,7 +30,7 @@ def check_shapes(call: str, **tensors: tuple[Tensor, str]) -> None:
 
 
 def check_tensor(call: str, name: str, tensor: object) -> None:
-    """A tensor of real floating point numbers in a format that can be computed with."""
+    """Raise unless `tensor` is a tensor of float16, bfloat16, float32 or float64."""
     if not isinstance(tensor, Tensor):
         raise InputError(f"{call}: {name} must be a torch.Tensor, got {type(tensor).__name__}")
     if tensor.dtype not in FLOATS:
@@ -40,18 +40,16 @@ def check_tensor(call: str, name: str, tensor: object) -> None:
         )
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Checks that read values. They make a GPU wait for its results, so they run only under `debug()`.
-
+# -- value checks ------------------------------------------------------------------------------------------------------
 
 _enabled = False
 
 
 class debug:
-    """Turn value checks on: `with hb.debug(): ...` for a block, or a plain `hb.debug()` from here on.
+    """Turn value checks on: `with hb.debug(): ...` for a block, or `hb.debug()` until further notice.
 
-    Inside, an input with NaN or infinity raises `NotFiniteError` and names the first offending sample; a negative
-    input to a non-negative ham raises on every device (on the CPU it always does). A compiled call checks nothing.
+    An input with NaN or infinity then raises `NotFiniteError`, which names the first such sample. A negative input to a
+    non-negative ham raises on every device (on the CPU it always does). Compiled calls check nothing.
     """
 
     def __init__(self, enabled: bool = True) -> None:
@@ -72,11 +70,12 @@ class debug:
 
 
 def debugging() -> bool:
+    """Whether value checks are on."""
     return _enabled
 
 
 def check_finite(call: str, name: str, x: Tensor) -> None:
-    """Raise on the first sample of x (b ...) that is not finite; free outside `debug()`."""
+    """Raise on the first sample of x (b ...) that is not finite. Does nothing outside `debug()`."""
     if not _enabled or torch.compiler.is_compiling():
         return
     good = torch.isfinite(x).flatten(1).all(1)
@@ -91,7 +90,7 @@ def check_finite(call: str, name: str, x: Tensor) -> None:
 
 
 def check_nonnegative(call: str, name: str, x: Tensor) -> None:
-    """Raise when x (b ...) has a negative entry. Always on the CPU, under `debug()` elsewhere (reading syncs)."""
+    """Raise if x (b ...) has a negative entry. Always on the CPU; under `debug()` elsewhere, since it synchronises."""
     if torch.compiler.is_compiling() or not (x.device.type == "cpu" or _enabled):
         return
     if (x < 0).any():  # NaN is not negative: it propagates

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from hamburger.contexts.da import ChannelAttention, DualAttention, PositionAttention, fused
+from hamburger.contexts.da import ChannelAttention, DualAttention, PositionAttention, attend_fused
 from hamburger.testing import assert_close, relative_error
 
 
@@ -54,8 +54,8 @@ def test_half_precision_in_pieces_is_the_same_attention(inner):
     """Values cut under shared weights, where the widths divide (2 and 8 of 8 channels), and whole where not (3)."""
     q, k, v = (torch.randn(2, 30, d).bfloat16() for d in (inner, inner, 8))
     exact = (q.double() @ k.double().mT).softmax(2) @ v.double()
-    assert_close(fused(q, k, v), exact)
-    assert_close(fused(q.double(), k.double(), v.double()), exact)
+    assert_close(attend_fused(q, k, v), exact)
+    assert_close(attend_fused(q.double(), k.double(), v.double()), exact)
 
 
 @pytest.mark.parametrize("invert", [True, False])

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from reference_layers import cbr, count, norm, randomise
 
-from hamburger.contexts.dm import DM, depthwise
+from hamburger.contexts.dm import DM, filter_depthwise
 from hamburger.testing import assert_close
 
 
@@ -60,10 +60,10 @@ def test_the_bottleneck_is_that_of_the_papers_head():
 def test_depthwise_and_its_exported_form(size):
     class Filter(torch.nn.Module):
         def forward(self, u, kernel):
-            return depthwise(u, kernel)
+            return filter_depthwise(u, kernel)
 
     u, kernel = torch.randn(2, 3, 5, 6, dtype=torch.float64), torch.randn(2, 3, size, size, dtype=torch.float64)
-    assert_close(depthwise(u, kernel), filtered(u, kernel))
+    assert_close(filter_depthwise(u, kernel), filtered(u, kernel))
     if size in (1, 4, 7):
         axis = torch.export.Dim("b", min=1, max=8)
         program = torch.export.export(Filter(), (u, kernel), dynamic_shapes={"u": {0: axis}, "kernel": {0: axis}})
@@ -75,7 +75,7 @@ def test_depthwise_and_its_exported_form(size):
 def test_an_even_kernel_reaches_further_to_the_left_and_top():
     u = torch.zeros(1, 1, 5, 5)
     u[0, 0, 2, 2] = 1.0
-    y = depthwise(u, torch.ones(1, 1, 2, 2))
+    y = filter_depthwise(u, torch.ones(1, 1, 2, 2))
     assert y.nonzero()[:, 2:].tolist() == [[2, 2], [2, 3], [3, 2], [3, 3]]  # each sees itself and what is before it
 
 
@@ -126,9 +126,9 @@ def test_messages(build, message):
 
 @pytest.mark.parametrize(("width", "channels"), [(8, 8), (4, 8), (16, 8), (6, 8)])
 def test_folding_is_concatenation_cut_and_averaged(width, channels):
-    from hamburger.contexts.common import fold
+    from hamburger.contexts.common import fold_branches
 
     branches = [torch.randn(2, width, 3, 5, dtype=torch.float64) for _ in range(4)]
     whole = torch.cat(branches, dim=1)
     expected = sum(whole.split(channels, dim=1)) / (4 * width // channels)
-    assert_close(fold(branches, channels), expected)
+    assert_close(fold_branches(branches, channels), expected)

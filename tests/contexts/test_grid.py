@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from hamburger.contexts.common import grid_mean
+from hamburger.contexts.common import pool_to_grid
 from hamburger.testing import assert_close
 
 
@@ -14,7 +14,7 @@ from hamburger.testing import assert_close
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 6, 7])
 def test_values_and_gradients_are_those_of_adaptive_pooling(shape, size):
     x = torch.randn(2, 3, *shape, dtype=torch.float64, requires_grad=True)
-    ours, theirs = grid_mean(x, size), F.adaptive_avg_pool2d(x, size)
+    ours, theirs = pool_to_grid(x, size), F.adaptive_avg_pool2d(x, size)
     assert_close(ours, theirs)
     g = torch.randn_like(ours)
     assert_close(torch.autograd.grad(ours, x, g)[0], torch.autograd.grad(theirs, x, g)[0])
@@ -22,7 +22,7 @@ def test_values_and_gradients_are_those_of_adaptive_pooling(shape, size):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 def test_the_dtype_is_kept_and_a_constant_stays_constant(dtype):
-    y = grid_mean(torch.full((1, 2, 13, 9), 3.0, dtype=dtype), 6)
+    y = pool_to_grid(torch.full((1, 2, 13, 9), 3.0, dtype=dtype), 6)
     assert y.dtype == dtype
     assert_close(y, torch.full((1, 2, 6, 6), 3.0))
 
@@ -30,7 +30,7 @@ def test_the_dtype_is_kept_and_a_constant_stays_constant(dtype):
 def test_an_exported_program_pools_every_size():
     class Pool(torch.nn.Module):
         def forward(self, x):
-            return grid_mean(x, 3)
+            return pool_to_grid(x, 3)
 
     h, w = (torch.export.Dim(name, min=2, max=64) for name in "hw")
     program = torch.export.export(Pool(), (torch.randn(1, 2, 12, 10),), dynamic_shapes={"x": {2: h, 3: w}})

@@ -84,30 +84,30 @@ def test_messages(build, message):
 def test_laying_a_grid_over_a_map_is_bilinear_interpolation(size, hw):
     import torch.nn.functional as F
 
-    from hamburger.contexts.common import grid_resize
+    from hamburger.contexts.common import resize_from_grid
 
     grid, image = torch.randn(2, 3, size, size, dtype=torch.float64), torch.empty(2, 3, *hw)
     expected = F.interpolate(grid, size=hw, mode="bilinear", align_corners=True)
-    assert_close(grid_resize(grid, image.shape[2:]), expected)
+    assert_close(resize_from_grid(grid, image.shape[2:]), expected)
 
 
 def test_grids_are_kept_and_can_be_trained_with_after_inference_mode():
-    from hamburger.contexts.common import grid_mean
+    from hamburger.contexts.common import pool_to_grid
 
     x = torch.randn(1, 4, 10, 11)
     with torch.inference_mode():
-        first = grid_mean(x, 3)
+        first = pool_to_grid(x, 3)
     x.requires_grad_()
-    again = grid_mean(x, 3)
+    again = pool_to_grid(x, 3)
     again.sum().backward()
     assert torch.equal(again.detach(), first)
     assert_close(again, F.adaptive_avg_pool2d(x, 3))
 
 
 def test_grid_means_in_bfloat16_are_as_good_as_torchs():
-    from hamburger.contexts.common import grid_mean
+    from hamburger.contexts.common import pool_to_grid
 
     x = (torch.randn(1, 4, 64, 61) + 10).bfloat16()
     exact = F.adaptive_avg_pool2d(x.double(), 6)
-    ours, theirs = ((y.double() - exact).abs().max() for y in (grid_mean(x, 6), F.adaptive_avg_pool2d(x, 6)))
+    ours, theirs = ((y.double() - exact).abs().max() for y in (pool_to_grid(x, 6), F.adaptive_avg_pool2d(x, 6)))
     assert ours < 3 * theirs

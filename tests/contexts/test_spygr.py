@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hamburger.contexts.spygr import GraphReasoning, SpyGR, halve, laplacian
+from hamburger.contexts.spygr import GraphReasoning, SpyGR, apply_laplacian, pool_by_two
 from hamburger.errors import OptionError
 from hamburger.testing import assert_close, relative_error
 
@@ -31,7 +31,7 @@ def test_the_factored_laplacian_is_the_dense_one():
     phi, lam = graph()
     x = torch.randn(2, 6, 20, dtype=torch.float64)
     for i in range(2):
-        assert_close(laplacian(x, phi, lam)[i], x[i] @ dense(phi[i], lam[i])[0])
+        assert_close(apply_laplacian(x, phi, lam)[i], x[i] @ dense(phi[i], lam[i])[0])
 
 
 def test_the_root_of_the_degrees_is_the_null_vector():
@@ -39,8 +39,8 @@ def test_the_root_of_the_degrees_is_the_null_vector():
     degree = torch.stack([dense(p, v)[1] for p, v in zip(phi, lam, strict=True)])
     assert (degree >= 0).all()
     root = degree.sqrt()[:, None]
-    assert laplacian(root, phi, lam).norm() < 1e-12 * root.norm()
-    assert laplacian(root + torch.randn_like(root), phi, lam).norm() > 0.1
+    assert apply_laplacian(root, phi, lam).norm() < 1e-12 * root.norm()
+    assert apply_laplacian(root + torch.randn_like(root), phi, lam).norm() > 0.1
 
 
 def test_a_pixel_without_neighbours_stays_what_it_is():
@@ -48,7 +48,7 @@ def test_a_pixel_without_neighbours_stays_what_it_is():
     phi[:, :, 7] = 0
     phi.requires_grad_()
     x = torch.randn(2, 6, 20, dtype=torch.float64)
-    y = laplacian(x, phi, lam)
+    y = apply_laplacian(x, phi, lam)
     assert torch.equal(y[..., 7], x[..., 7])
     y.sum().backward()
     assert phi.grad.isfinite().all()
@@ -96,8 +96,8 @@ def test_the_pyramid_is_fused_from_the_top_down(size):
 
 def test_halving_rounds_up_and_takes_what_is_inside():
     x = -torch.arange(1.0, 16.0).view(1, 1, 3, 5)  # negative: a padding of zeros would win
-    assert torch.equal(halve(x)[0, 0], torch.tensor([[-1.0, -3.0, -5.0], [-11.0, -13.0, -15.0]]))
-    assert torch.equal(halve(x[..., :2, :4]), F.max_pool2d(x[..., :2, :4], 2))
+    assert torch.equal(pool_by_two(x)[0, 0], torch.tensor([[-1.0, -3.0, -5.0], [-11.0, -13.0, -15.0]]))
+    assert torch.equal(pool_by_two(x[..., :2, :4]), F.max_pool2d(x[..., :2, :4], 2))
 
 
 class Largest(TorchDispatchMode):

@@ -162,7 +162,7 @@ def test_scores_do_not_depend_on_how_processes_share_the_images(monkeypatch):
     def all_gather(into, own):
         into[:] = parts
 
-    monkeypatch.setattr(distributed, "world", lambda: 2)
+    monkeypatch.setattr(distributed, "world_size", lambda: 2)
     monkeypatch.setattr(evaluate.dist, "all_gather_object", all_gather)
     for own in parts:
         assert score_images(gather_images(own), CLASSES) == score_images(images, CLASSES)

@@ -368,7 +368,7 @@ def test_every_form_of_features(module, shape, layout, context):
     inner.part = module  # what shows the channels
     net = hb.insert_context(nn.Sequential(inner), {"0": context}, gate=None, example=torch.rand(shape))
     placed = inner.inserted_context
-    assert placed.form.layout == layout
+    assert placed.adapter.layout == layout
     x = torch.randn(shape)
     y = net.eval()(x)
     maps = (x if layout == "channels" else x.movedim(-1, 1)).flatten(2).unsqueeze(3)
@@ -379,7 +379,7 @@ def test_every_form_of_features(module, shape, layout, context):
 def test_a_layer_without_weights_is_read_by_those_of_the_network():
     net = nn.Sequential(nn.Conv1d(2, 8, 3), nn.ReLU())
     hb.insert_context(net, {"1": "efficient"})
-    assert net[1].inserted_context.form.layout == "channels"
+    assert net[1].inserted_context.adapter.layout == "channels"
 
 
 def test_a_layout_that_was_not_seen_rightly_can_be_told():

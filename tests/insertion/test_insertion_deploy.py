@@ -103,9 +103,9 @@ def worker(rank, x, folder):
     net = build()
     wrapped = DistributedDataParallel(net)
     step(wrapped, x[rank : rank + 1], share=2.0)
-    with pytest.raises(hb.InputError, match=r"in DistributedDataParallel already.*on the bare model, then wrap it"):
+    with pytest.raises(hb.InputError, match=r"already wrapped in DistributedDataParallel.*bare model, then wrap it"):
         hb.insert_context(wrapped, {"module.blocks.0": "efficient"})
-    with pytest.raises(hb.InputError, match=r"remove_contexts: .* wait for the gradients of what is gone; call"):
+    with pytest.raises(hb.InputError, match=r"remove_contexts: .* wait for the gradients of removed parameters; call"):
         hb.remove_contexts(wrapped)
     torch.save(net.state_dict(), f"{folder}/{rank}.pt")
     dist.barrier()

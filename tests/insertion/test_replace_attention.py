@@ -110,8 +110,8 @@ REFUSED = {
     "block": (("nmf",), {"blocks": [3]}, hb.OptionError, "numbers from -3 to 2, got 3"),
     "block twice": (("nmf",), {"blocks": [2, -1]}, hb.OptionError, "none twice"),
     "no block": (("nmf",), {"blocks": []}, hb.OptionError, "at least one block"),
-    "too few": ((nn.Identity(),), {}, hb.OptionError, "3 blocks need as many modules"),
-    "options of a module": ((nn.Identity(),), {"rank": 3}, hb.OptionError, "belong to a context by name"),
+    "too few": ((nn.Identity(),), {}, hb.OptionError, "3 blocks need as many different modules"),
+    "options of a module": ((nn.Identity(),), {"rank": 3}, hb.OptionError, "belong to a context given by name"),
     "no module": ((3,), {}, hb.OptionError, "context must be one of nmf"),
     "shape": ((nn.Linear(24, 25),), {"blocks": [0]}, hb.ShapeError, "must keep the shape"),
     "channels": ((hb.Hamburger(8, rank=2),), {"blocks": [0]}, hb.ShapeError, "cannot take the tokens"),
@@ -131,7 +131,7 @@ def test_refused_and_nothing_changed(case):
 
 def test_replaced_once_only_and_where_there_is_attention():
     net = hb.replace_attention(vit(), "nmf", blocks=[1])
-    with pytest.raises(hb.InputError, match=r"'blocks.1.attn' is replaced already; remove_contexts"):
+    with pytest.raises(hb.InputError, match=r"'blocks.1.attn' is already replaced; call remove_contexts"):
         hb.replace_attention(net, "nmf")
     with pytest.raises(hb.InputError, match="no block with a child 'attn'"):
         hb.replace_attention(nn.Sequential(nn.Conv2d(3, 8, 1)), "nmf")
@@ -147,7 +147,7 @@ TOKENS = {"img_size": 32, "embed_dim": 24, "depth": 2, "num_heads": 2, "num_clas
 UNFIT = {
     "a class token alone": (
         ("cait_xxs24_224", TOKENS),
-        r"'blocks_token_only.0.attn' makes \(1, 1, 24\) of \(1, 5, 24\).*only blocks=\[0, 1\]",
+        r"'blocks_token_only.0.attn' returns \(1, 1, 24\) for \(1, 5, 24\).*only blocks=\[0, 1\]",
     ),
     "rotated positions": (
         ("eva02_tiny_patch14_224", {**TOKENS, "img_size": 28}),
@@ -162,7 +162,7 @@ UNFIT = {
     ),
     "maps": (
         ("samvit_base_patch16", {**TOKENS, "num_classes": 0}),
-        r"'blocks.0.attn' must give tokens \(b, n, c\); got \(1, 14, 14, 24\); none",
+        r"'blocks.0.attn' must return tokens \(b, n, c\), got \(1, 14, 14, 24\); none",
     ),
 }
 
@@ -188,7 +188,7 @@ def test_a_block_that_asks_its_attention_for_more_than_its_answer():
 
     net, x = nn.Sequential(Asks()), torch.rand(1, 5, 8)
     with pytest.raises(
-        hb.InputError, match=r"ran with its attention, and not with another .*no attribute 'in_features'"
+        hb.InputError, match=r"runs with its own attention but not with the replacement .*no attribute 'in_features'"
     ):
         hb.replace_attention(net, "efficient", example=x)
     assert net(x).shape == x.shape

@@ -146,7 +146,7 @@ def test_norms_with_an_activation_keep_it_and_others_are_refused():
         def forward(self, x):
             return 2 * super().forward(x)
 
-    with pytest.raises(InputError, match="Doubled is a batch norm of its own kind"):
+    with pytest.raises(InputError, match="Doubled is a custom batch norm"):
         convert_sync(nn.Sequential(Doubled(3)))
 
 

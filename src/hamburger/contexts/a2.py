@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from hamburger.contexts.common import check_map, contexts, conv, softmax32
+from hamburger.contexts.common import check_map, contexts, conv, softmax_float32
 from hamburger.errors import check_choice, check_count
 from hamburger.layers.norm import BatchNorm2d
 
@@ -54,8 +54,8 @@ class DoubleAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         check_map("a2", x, self.channels)
         features = self.features(x).flatten(2)
-        over_pixels = softmax32(self.gather(x).flatten(2), dim=2)
-        over_maps = softmax32(self.distribute(x).flatten(2), dim=1)
+        over_pixels = softmax_float32(self.gather(x).flatten(2), dim=2)
+        over_maps = softmax_float32(self.distribute(x).flatten(2), dim=1)
         descriptors = features @ over_pixels.mT  # b m k
         y = descriptors @ over_maps
         return x + self.out(y.unflatten(2, x.shape[2:]))

@@ -12,7 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hamburger.contexts.common import check_dropout, check_map, contexts, conv, conv_norm_relu, materialised, softmax32
+from hamburger.contexts.common import (
+    attend_materialised,
+    check_dropout,
+    check_map,
+    contexts,
+    conv,
+    conv_norm_relu,
+    softmax_float32,
+)
 from hamburger.errors import OptionError, check_choice, check_count, check_flag
 from hamburger.layers.norm import BatchNorm2d
 
@@ -95,7 +103,7 @@ class ACF(nn.Module):
         q, k, v = (t.mT.contiguous() for t in (query.unflatten(1, (slices, -1)), key.unflatten(1, (slices, -1)), value))
         dropout, scale = self.dropout if self.training else 0.0, self.key_width**-0.5
         if self.materialise:
-            y = materialised(q, k, v, scale=scale, dropout=dropout).mT
+            y = attend_materialised(q, k, v, scale=scale, dropout=dropout).mT
         else:
             y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scale).mT
         if self.mixtures > 1:
@@ -106,7 +114,7 @@ class ACF(nn.Module):
     def shares(self, query: Tensor) -> Tensor:
         """The paper's π, one mixture per head and image.   b (heads d_k) n   ->   b heads mixtures"""
         mean = query.mean(2).unflatten(1, (self.heads, self.key_width))
-        return softmax32(F.linear(mean, self.mixing), dim=2)
+        return softmax_float32(F.linear(mean, self.mixing), dim=2)
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, mixtures={self.mixtures}, dropout={self.dropout}"

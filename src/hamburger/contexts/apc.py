@@ -10,7 +10,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from hamburger.contexts.common import check_counts, check_map, contexts, conv, conv_norm_relu, fold, grid_mean
+from hamburger.contexts.common import (
+    check_counts,
+    check_map,
+    contexts,
+    conv,
+    conv_norm_relu,
+    fold_branches,
+    pool_to_grid,
+)
 from hamburger.errors import OptionError, check_choice, check_count, check_flag
 
 GLOBAL_INFO = ("input", "reduced")
@@ -32,7 +40,7 @@ class AdaptiveContext(nn.Module):
 
     def forward(self, x: Tensor, mean: Tensor) -> Tensor:
         u = self.reduce(x)
-        cells = self.cells(mean if self.scale == 1 else grid_mean(x, self.scale)).flatten(2)  # b d s²
+        cells = self.cells(mean if self.scale == 1 else pool_to_grid(x, self.scale)).flatten(2)  # b d s²
         whole = self.whole(mean if self.global_info == "input" else u.mean((2, 3), keepdim=True))
         weights = torch.sigmoid(self.affinity(u + whole)).flatten(2)  # b s² n, not normalised
         z = (cells @ weights).unflatten(2, x.shape[2:])
@@ -104,4 +112,4 @@ class APC(nn.Module):
         if self.bottleneck is not None:
             y: Tensor = self.bottleneck(torch.cat([x, *branches], dim=1))
             return y
-        return x + fold(branches, self.channels)
+        return x + fold_branches(branches, self.channels)

@@ -65,20 +65,20 @@ def resize(x: Tensor, like: Tensor) -> Tensor:
     return F.interpolate(x, size=like.shape[2:], mode="bilinear", align_corners=True)
 
 
-def softmax32(scores: Tensor, dim: int) -> Tensor:
+def softmax_float32(scores: Tensor, dim: int) -> Tensor:
     """Softmax in float32: unscaled scores overflow half precision before they are normalised."""
     if scores.dtype not in HALF:
         return scores.softmax(dim)
     return scores.softmax(dim, dtype=torch.float32).to(scores.dtype)  # read and widened in one pass
 
 
-def materialised(queries: Tensor, keys: Tensor, values: Tensor, *, scale: float, dropout: float = 0.0) -> Tensor:
+def attend_materialised(queries: Tensor, keys: Tensor, values: Tensor, *, scale: float, dropout: float = 0.0) -> Tensor:
     """Softmax attention with its weights held in memory.   ... n d, ... m d, ... m e   ->   ... n e"""
-    weights = attention_weights(queries, keys, scale=scale).to(values.dtype)
+    weights = compute_attention_weights(queries, keys, scale=scale).to(values.dtype)
     return (F.dropout(weights, dropout) if dropout else weights) @ values
 
 
-def attention_weights(queries: Tensor, keys: Tensor, *, scale: float) -> Tensor:
+def compute_attention_weights(queries: Tensor, keys: Tensor, *, scale: float) -> Tensor:
     """The matrix A of softmax attention, its rows sums of 1.   ... n d, ... m d   ->   ... n m
 
     Scaled before the product, so that half precision never sees the larger unscaled scores; where there is no scale,
@@ -87,10 +87,10 @@ def attention_weights(queries: Tensor, keys: Tensor, *, scale: float) -> Tensor:
     if scale == 1:
         with full_precision(queries.device.type):
             return (widen(queries) @ widen(keys).mT).softmax(dim=-1)
-    return softmax32((queries * scale) @ keys.mT, dim=-1)
+    return softmax_float32((queries * scale) @ keys.mT, dim=-1)
 
 
-def fold(branches: Sequence[Tensor], channels: int) -> Tensor:
+def fold_branches(branches: Sequence[Tensor], channels: int) -> Tensor:
     """Branches of d channels, laid end to end, cut into pieces of c channels and averaged.   b d h w   ->   b c h w
 
     Piece by piece where widths allow: laying them end to end would copy all of them.
@@ -109,14 +109,14 @@ def fold(branches: Sequence[Tensor], channels: int) -> Tensor:
 
 
 # torch 2.6 cannot tell an export from a compilation; what is done for an export is right in both
-exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
+is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Means over the cells of a grid, and a grid laid over a map: how every pyramid begins and ends.
 
 
-def grid_mean(x: Tensor, size: int) -> Tensor:
+def pool_to_grid(x: Tensor, size: int) -> Tensor:
     """Adaptive average pooling to size x size, as two products.   b c h w   ->   b c size size
 
     The same cells as torch's own pooling, overlapping where `size` does not divide h or w. Its ONNX export is right
@@ -124,12 +124,12 @@ def grid_mean(x: Tensor, size: int) -> Tensor:
     """
     if size == 1:
         return x.mean((2, 3), keepdim=True)
-    (rows, per_row), (columns, per_column) = (_made(_cells, size, x.shape[axis], x) for axis in (2, 3))
+    (rows, per_row), (columns, per_column) = (_grid_matrix(_cell_matrix, size, x.shape[axis], x) for axis in (2, 3))
     # sums of ones and zeros first, which are exact in any precision, then one division
     return rows @ (x @ columns.mT) / (per_row * per_column.mT).to(x.dtype)
 
 
-def _cells(size: int, length: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+def _cell_matrix(size: int, length: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Row i has ones from floor(i length / size) up to ceil((i + 1) length / size).   ->   size length, size 1"""
     cell = torch.arange(size, device=device)[:, None]
     position = torch.arange(length, device=device)
@@ -138,30 +138,34 @@ def _cells(size: int, length: int, dtype: torch.dtype, device: torch.device) -> 
     return inside.to(dtype), inside.sum(1, keepdim=True).to(torch.float32)
 
 
-def _made(make: Callable[..., Any], size: int, length: int, like: Tensor) -> Any:
+def _grid_matrix(make: Callable[..., Any], size: int, length: int, like: Tensor) -> Any:
     """The matrices of one grid and one length: made once, and not at every call by a dozen small launches."""
     if torch.compiler.is_compiling():  # a graph has them as constants, or makes them for sizes known at run time
         return make(size, length, like.dtype, like.device)
-    return _kept(make, size, length, like.dtype, like.device)
+    return _cached_grid_matrix(make, size, length, like.dtype, like.device)
 
 
 @lru_cache(maxsize=256)
-def _kept(make: Callable[..., Any], size: int, length: int, dtype: torch.dtype, device: torch.device) -> Any:
+def _cached_grid_matrix(
+    make: Callable[..., Any], size: int, length: int, dtype: torch.dtype, device: torch.device
+) -> Any:
     with torch.inference_mode(False):  # else what a first call under inference_mode keeps could not be trained with
         return make(size, length, dtype, device)
 
 
-def grid_resize(x: Tensor, size: Sequence[int]) -> Tensor:
+def resize_from_grid(x: Tensor, size: Sequence[int]) -> Tensor:
     """Bilinear resize with aligned corners, as two matrix products.   b c s t   ->   b c *size
 
     The values of torch's own interpolation. Its CUDA gradient adds h w values into s s cells one after another, which
     takes longer than everything else in a pyramid; a product adds them as a tree.
     """
-    rows, columns = (_made(_weights, x.shape[axis], length, x) for axis, length in zip((2, 3), size, strict=True))
+    rows, columns = (
+        _grid_matrix(_interpolation_matrix, x.shape[axis], length, x) for axis, length in zip((2, 3), size, strict=True)
+    )
     return rows @ x @ columns.mT
 
 
-def _weights(size: int, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+def _interpolation_matrix(size: int, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Row i holds the weights of the cells at position i (size - 1) / (length - 1).   ->   length size"""
     # whole numbers until the last division: position i lies i (size - 1) steps of 1 / (length - 1) from the first cell
     steps = max(length - 1, 1)

@@ -9,14 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hamburger.contexts.common import attention_weights, check_map, contexts, conv, conv_norm_relu
+from hamburger.contexts.common import check_map, compute_attention_weights, contexts, conv, conv_norm_relu
 from hamburger.errors import OptionError, check_choice, check_count, check_flag
 from hamburger.precision import HALF, full_precision, widen
 
 CONVS = ("in", "out", "both")
 
 
-def fused(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+def attend_fused(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """Unscaled softmax attention without its n x n matrix.   b n d, b n d, b n c   ->   b n c
 
     Flash kernels take only heads as wide in values as in queries, and half precision. There the values are cut into
@@ -52,15 +52,15 @@ class PositionAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         queries, keys, values = (layer(x).flatten(2) for layer in (self.queries, self.keys, self.values))
         if self.materialise:
-            y = values @ attention_weights(queries.mT, keys.mT, scale=1).to(values.dtype).mT
+            y = values @ compute_attention_weights(queries.mT, keys.mT, scale=1).to(values.dtype).mT
         else:
-            y = fused(*(t.mT.contiguous() for t in (queries, keys, values))).mT
+            y = attend_fused(*(t.mT.contiguous() for t in (queries, keys, values))).mT
         return self.gate * y.unflatten(2, x.shape[2:]) + x
 
     def attention(self, x: Tensor) -> Tensor:
         """A, which `forward` holds only where it is told to.   b c h w   ->   b 1 n n"""
         queries, keys = (layer(x).flatten(2) for layer in (self.queries, self.keys))
-        return attention_weights(queries.mT, keys.mT, scale=1).unsqueeze(1)
+        return compute_attention_weights(queries.mT, keys.mT, scale=1).unsqueeze(1)
 
 
 class ChannelAttention(nn.Module):

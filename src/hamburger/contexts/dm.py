@@ -17,9 +17,9 @@ from hamburger.contexts.common import (
     contexts,
     conv,
     conv_norm_relu,
-    exporting,
-    fold,
-    grid_mean,
+    fold_branches,
+    is_exporting,
+    pool_to_grid,
 )
 from hamburger.errors import OptionError, check_choice, check_count, check_flag
 from hamburger.layers.norm import BatchNorm2d
@@ -39,16 +39,16 @@ class DynamicFilter(nn.Module):
         self.fusion = conv_norm_relu(width, width) if fusion else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        kernel = self.kernel(grid_mean(x, self.size))  # b d k k
-        y: Tensor = self.fusion(torch.relu(self.norm(depthwise(self.reduce(x), kernel))))
+        kernel = self.kernel(pool_to_grid(x, self.size))  # b d k k
+        y: Tensor = self.fusion(torch.relu(self.norm(filter_depthwise(self.reduce(x), kernel))))
         return y
 
 
-def depthwise(u: Tensor, kernel: Tensor) -> Tensor:
+def filter_depthwise(u: Tensor, kernel: Tensor) -> Tensor:
     """Every channel of every image with its own kernel, zeros outside.   b d h w, b d k k   ->   b d h w"""
     size = kernel.shape[-1]
     before, after = size // 2, (size - 1) // 2  # an even kernel reaches further to the left
-    if exporting():  # in an exported graph the groups would fix the batch: one tap at a time instead
+    if is_exporting():  # in an exported graph the groups would fix the batch: one tap at a time instead
         padded, (h, w) = F.pad(u, (before, after, before, after)), u.shape[2:]
         taps = [
             padded[:, :, i : i + h, j : j + w] * kernel[:, :, i : i + 1, j : j + 1]
@@ -118,4 +118,4 @@ class DM(nn.Module):
         if self.bottleneck is not None:
             y: Tensor = self.bottleneck(torch.cat([x, *branches], dim=1))
             return y
-        return x + fold(branches, self.channels)
+        return x + fold_branches(branches, self.channels)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from hamburger.contexts.common import check_map, contexts, conv, softmax32
+from hamburger.contexts.common import check_map, contexts, conv, softmax_float32
 from hamburger.errors import OptionError, check_choice, check_count
 
 NORMS = ("softmax", "scale_sqrt_k", "scale_n")
@@ -67,7 +67,7 @@ class EfficientAttention(nn.Module):
             layer(x).flatten(2).unflatten(1, (self.heads, -1)) for layer in (self.queries, self.keys, self.values)
         )  # b heads d n
         if self.norm == "softmax":
-            queries, keys = softmax32(queries, dim=2), softmax32(keys, dim=3)
+            queries, keys = softmax_float32(queries, dim=2), softmax_float32(keys, dim=3)
         elif self.norm == "scale_sqrt_k":  # before the product: it is what half precision may not hold
             keys = keys / keys.shape[2] ** 0.5
         else:  # 1/√n before the product, so that half precision holds it, and above what 1/n would round to zero

@@ -63,7 +63,7 @@ class EMAU(nn.Module):
                 nn.init.normal_(module.weight, std=math.sqrt(2 / channels))
         # the columns are scaled to length 1, so the spread of the draw does not matter
         drawn = torch.randn(1, channels, rank, generator=torch.Generator().manual_seed(seed))
-        self.register_buffer("bases", unit_columns(drawn))
+        self.register_buffer("bases", normalise_columns(drawn))
 
     def forward(self, x: Tensor) -> Tensor:
         check_map("EMAU", x, self.channels)
@@ -84,7 +84,7 @@ class EMAU(nn.Module):
             for _ in range(self.steps):
                 weights = (wide.mT @ bases).softmax(dim=2)  # b n r
                 shares = weights / (EPS + weights.sum(dim=1, keepdim=True))
-                bases = unit_columns(wide @ shares)
+                bases = normalise_columns(wide @ shares)
             return bases @ weights.mT, bases
 
     def _update(self, bases: Tensor) -> None:
@@ -95,13 +95,13 @@ class EMAU(nn.Module):
             dist.all_reduce(packed)
             total, count = packed[:-1].view_as(total), packed[-1]
         mean = total / count
-        mean = unit_columns(mean) if self.renormalize else mean
+        mean = normalise_columns(mean) if self.renormalize else mean
         self.bases.copy_(torch.lerp(mean, self.bases.to(mean.dtype), self.momentum))
 
     def extra_repr(self) -> str:
         return f"rank={self.bases.shape[2]}, steps={self.steps}, momentum={self.momentum}"
 
 
-def unit_columns(bases: Tensor) -> Tensor:
+def normalise_columns(bases: Tensor) -> Tensor:
     """b c r   ->   b c r"""
     return bases / (EPS + torch.linalg.vector_norm(bases, dim=1, keepdim=True))

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hamburger.contexts.common import attention_weights, check_map, contexts, conv, materialised
+from hamburger.contexts.common import attend_materialised, check_map, compute_attention_weights, contexts, conv
 from hamburger.errors import OptionError, check_choice, check_count, check_flag
 from hamburger.layers.norm import BatchNorm2d
 
@@ -100,7 +100,7 @@ class NonLocal(nn.Module):
         """A, which `forward` holds only where it must.   b c h w   ->   b 1 n m"""
         queries, keys = self.pairs(x)
         if self.mode in GAUSSIANS:
-            return attention_weights(queries.mT, keys.mT, scale=self.scale).unsqueeze(1)
+            return compute_attention_weights(queries.mT, keys.mT, scale=self.scale).unsqueeze(1)
         scores = queries.mT @ keys if self.mode == "dot_product" else torch.relu(queries.mT + keys)
         return scores.unsqueeze(1) / keys.shape[-1]
 
@@ -117,7 +117,7 @@ class NonLocal(nn.Module):
             # contiguous rows and a heads axis of one: without them the fused kernels are refused
             q, k, v = (t.mT.contiguous().unsqueeze(1) for t in (queries, keys, values))
             if self.materialise:
-                return materialised(q, k, v, scale=self.scale).squeeze(1).mT
+                return attend_materialised(q, k, v, scale=self.scale).squeeze(1).mT
             return F.scaled_dot_product_attention(q, k, v, scale=self.scale).squeeze(1).mT
         root = keys.shape[-1] ** 0.5  # 1/√m on each side: sums over m stay inside half precision, 1/m stays above zero
         if self.mode == "dot_product":

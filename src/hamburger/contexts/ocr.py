@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hamburger.contexts.common import check_dropout, check_map, contexts, conv, conv_norm_relu, softmax32
+from hamburger.contexts.common import check_dropout, check_map, contexts, conv, conv_norm_relu, softmax_float32
 from hamburger.errors import OptionError, check_count
 from hamburger.layers.norm import Dropout2d
 from hamburger.shapes import check_shapes
@@ -98,4 +98,4 @@ class OCR(nn.Module):
 
     def gather(self, x: Tensor, logits: Tensor) -> Tensor:
         """The paper's region features: x averaged with weights softmax_over_positions(logits).   ->   b c k"""
-        return x.flatten(2) @ softmax32(logits.flatten(2), dim=2).to(x.dtype).mT
+        return x.flatten(2) @ softmax_float32(logits.flatten(2), dim=2).to(x.dtype).mT

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from hamburger.contexts.common import check_counts, check_map, contexts, conv_norm_relu, grid_mean, grid_resize
+from hamburger.contexts.common import check_counts, check_map, contexts, conv_norm_relu, pool_to_grid, resize_from_grid
 from hamburger.errors import OptionError, check_choice, check_count
 
 JOINS = ("residual", "bottleneck")
@@ -48,7 +48,7 @@ class PSP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         check_map("PSP", x, self.channels)
         pyramid = [
-            grid_resize(branch(grid_mean(x, scale)), x.shape[2:])
+            resize_from_grid(branch(pool_to_grid(x, scale)), x.shape[2:])
             for scale, branch in zip(self.scales, self.branches, strict=True)
         ]
         if self.bottleneck is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hamburger.contexts.common import attention_weights, check_map, contexts, conv, materialised
+from hamburger.contexts.common import attend_materialised, check_map, compute_attention_weights, contexts, conv
 from hamburger.errors import OptionError, check_count, check_flag
 
 
@@ -47,7 +47,7 @@ class SelfAttention(nn.Module):
         check_map("sa", x, self.channels)
         queries, keys, values = (self.split(layer(x)) for layer in (self.queries, self.keys, self.values))
         if self.materialise:
-            y = materialised(queries, keys, values, scale=queries.shape[-1] ** -0.5)
+            y = attend_materialised(queries, keys, values, scale=queries.shape[-1] ** -0.5)
         else:
             y = F.scaled_dot_product_attention(queries, keys, values)
         y = y.transpose(1, 2).flatten(2).mT.unflatten(2, x.shape[2:])
@@ -56,7 +56,7 @@ class SelfAttention(nn.Module):
     def attention(self, x: Tensor) -> Tensor:
         """A, which `forward` holds only where it is told to.   b c h w   ->   b heads n n"""
         queries, keys = (self.split(layer(x)) for layer in (self.queries, self.keys))
-        return attention_weights(queries, keys, scale=queries.shape[-1] ** -0.5)
+        return compute_attention_weights(queries, keys, scale=queries.shape[-1] ** -0.5)
 
     def split(self, x: Tensor) -> Tensor:
         """b c h w   ->   b heads n d, each d contiguous in memory: the fused kernels refuse anything else."""

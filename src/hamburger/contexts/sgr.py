@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hamburger.contexts.common import check_map, contexts, conv, softmax32
+from hamburger.contexts.common import check_map, contexts, conv, softmax_float32
 from hamburger.errors import OptionError, check_choice, check_count, check_seed
 from hamburger.precision import full_precision, widen
 
@@ -103,7 +103,7 @@ class SGR(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         check_map("SGR", x, self.channels)
-        votes = softmax32(self.vote(x).flatten(2), dim=1)  # b m n
+        votes = softmax_float32(self.vote(x).flatten(2), dim=1)  # b m n
         flat = widen(x.flatten(2))  # votes are sums over all pixels: more than float16 can hold
         with full_precision(x.device.type):
             y = self._answer(flat, votes.to(flat.dtype))
@@ -112,9 +112,9 @@ class SGR(nn.Module):
     def _answer(self, flat: Tensor, votes: Tensor) -> Tensor:
         """flat: b c n   votes: b m n   ->   b c n"""
         # whatever acts on channels acts on m nodes, not on n pixels: the products are associative
-        v = torch.relu(linear(self.gather, votes @ flat.mT))  # b m d
+        v = torch.relu(apply_linear(self.gather, votes @ flat.mT))  # b m d
         words = self.embeddings.to(flat.dtype).expand(v.shape[0], -1, -1)
-        h = torch.relu(self.graph().to(flat.dtype) @ linear(self.reason, torch.cat([v, words], dim=2)))
+        h = torch.relu(self.graph().to(flat.dtype) @ apply_linear(self.reason, torch.cat([v, words], dim=2)))
         if self.score is None:
             weights = votes
         else:
@@ -122,12 +122,12 @@ class SGR(nn.Module):
             scores = h @ of_node.mT + of_pixel @ flat  # b m n
             # softmax over pixels, divided by its sum over nodes; in logarithms, for far pixels underflow to 0 / 0
             weights = scores.log_softmax(dim=2).softmax(dim=1)
-        return linear(self.scatter, h).mT @ weights
+        return apply_linear(self.scatter, h).mT @ weights
 
     def extra_repr(self) -> str:
         return f"nodes={len(self.embeddings)}, mapping={self.mapping}"
 
 
-def linear(layer: nn.Linear, x: Tensor) -> Tensor:
+def apply_linear(layer: nn.Linear, x: Tensor) -> Tensor:
     """The layer in the precision of x, whatever its own."""
     return F.linear(x, layer.weight.to(x.dtype))

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hamburger.contexts.common import check_map, contexts, conv, conv_norm_relu, exporting, resize
+from hamburger.contexts.common import check_map, contexts, conv, conv_norm_relu, is_exporting, resize
 from hamburger.errors import check_count
 from hamburger.precision import full_precision, widen
 
@@ -35,11 +35,11 @@ class GraphReasoning(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         lam = torch.sigmoid(self.weigh(x.mean(dim=(2, 3))))
-        y = laplacian(x.flatten(2), self.phi(x).flatten(2), lam)
+        y = apply_laplacian(x.flatten(2), self.phi(x).flatten(2), lam)
         return self.theta(y.unflatten(2, x.shape[2:]))
 
 
-def laplacian(x: Tensor, phi: Tensor, lam: Tensor) -> Tensor:
+def apply_laplacian(x: Tensor, phi: Tensor, lam: Tensor) -> Tensor:
     """X L by its factors, linear in n.   x: b c n   phi: b m n   lam: b m   ->   b c n
 
     A pixel with phi = 0 has no neighbours, not even itself, and stays what it is.
@@ -52,9 +52,9 @@ def laplacian(x: Tensor, phi: Tensor, lam: Tensor) -> Tensor:
         return (x32 - (x32 @ p.mT) @ (lam * p)).to(x.dtype)
 
 
-def halve(x: Tensor) -> Tensor:
+def pool_by_two(x: Tensor) -> Tensor:
     """Max-pool 2, with an odd size rounded up: the windows that reach over the edge take what is inside."""
-    if exporting():  # torch.export cannot reason about the sizes of ceil_mode
+    if is_exporting():  # torch.export cannot reason about the sizes of ceil_mode
         return F.max_pool2d(F.pad(x, (0, 1, 0, 1), value=float("-inf")), 2)
     return F.max_pool2d(x, 2, ceil_mode=True)
 
@@ -82,7 +82,7 @@ class SpyGR(nn.Module):
         check_map("SpyGR", x, self.channels)
         maps = [x]
         for _ in self.levels[1:]:
-            maps.append(halve(maps[-1]))
+            maps.append(pool_by_two(maps[-1]))
         out, *finer = [level(y) for level, y in zip(self.levels, maps, strict=True)][::-1]
         for y in finer:
             out = y + resize(out, y)

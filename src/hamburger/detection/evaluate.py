@@ -62,7 +62,7 @@ def evaluate_detector(
     """Scores of `net` on every image, one at a time, shared among the processes. The mode of `net` is restored."""
     training = net.training
     net.eval()
-    own = range(distributed.rank(), len(dataset), distributed.world())
+    own = range(distributed.rank(), len(dataset), distributed.world_size())
     images = []
     try:
         with contextlib.closing(
@@ -96,8 +96,8 @@ def _entries(boxes: Tensor, masks: Tensor, **columns: Tensor) -> list[Entry]:
 
 def gather_images(images: list[ScoredImage]) -> list[ScoredImage]:
     """The images of all processes in the order of the set; all processes must call this together."""
-    if distributed.world() > 1:
-        parts: list[Any] = [None] * distributed.world()
+    if distributed.world_size() > 1:
+        parts: list[Any] = [None] * distributed.world_size()
         dist.all_gather_object(parts, images)
         images = [image for part in parts for image in part]
     return sorted(images, key=lambda image: image.index)

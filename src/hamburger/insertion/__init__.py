@@ -1,4 +1,4 @@
-"""Contexts in networks that were built without them, put in by name and taken out again."""
+"""Insert contexts into existing networks by module name, and remove them again."""
 
 from hamburger.insertion.insert import insert_context, remove_contexts
 from hamburger.insertion.inserted import InsertedContext

@@ -1,4 +1,4 @@
-"""Run a network once without leaving a trace: what it gives at a place, and compiled code that must be dropped."""
+"""Run a network once to record the outputs of some modules, and leave no trace of that run."""
 
 from __future__ import annotations
 
@@ -16,35 +16,31 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from hamburger.errors import InputError
 
 
-def uncompiled() -> AbstractContextManager[Any]:
-    """Run a compiled network as it is written, with the hooks of a dry run."""
-    return torch.compiler.set_stance("force_eager") if _in_use() else nullcontext()
+def run_eagerly() -> AbstractContextManager[Any]:
+    """Context manager: run compiled networks eagerly, so that the hooks of a dry run are called."""
+    return torch.compiler.set_stance("force_eager") if _dynamo_is_loaded() else nullcontext()
 
 
-def compile_again() -> None:
-    """Have all networks compiled anew at their next call: which of them hold the changed one nobody knows."""
-    if _in_use():
+def reset_compiled_code() -> None:
+    """Make torch recompile every network at its next call: any of them may contain the changed one."""
+    if _dynamo_is_loaded():
         torch.compiler.reset()
 
 
-def _in_use() -> bool:
+def _dynamo_is_loaded() -> bool:
     return "torch._dynamo" in sys.modules
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# A forward pass that leaves no trace: what a network gives at a place, found by running it once.
-
-
-# The first is small: a context that holds a number for each pair of positions has 10 GB of them at 224 x 224.
-SIZES = (112, 224, 32, 64, 128, 256, 28, 384, 512)
+# image sizes to try; the first is small: an attention matrix over all pairs of positions takes 10 GB at 224 x 224
+TRIED_SIZES = (112, 224, 32, 64, 128, 256, 28, 384, 512)
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-class Seen:
-    """What a module was given first, and what it gave at each call."""
+class ModuleCalls:
+    """The inputs of a module's first call, and its outputs at every call."""
 
     def __init__(self) -> None:
-        self.given: tuple[Any, ...] = ()
+        self.inputs: tuple[Any, ...] = ()
         self.outputs: list[Any] = []
 
     @property
@@ -56,55 +52,57 @@ class Seen:
         return self.outputs[0] if self.outputs else None
 
 
-def watch(call: str, model: nn.Module, places: Mapping[str, nn.Module], example: Any) -> tuple[dict[str, Seen], Any]:
-    """Run the model once and look at the places; also the example, where none was given one that the model takes."""
+def record_calls(
+    call: str, model: nn.Module, places: Mapping[str, nn.Module], example: Any
+) -> tuple[dict[str, ModuleCalls], Any]:
+    """Run the model once and return the calls of each module, and the example that was used."""
     if example is not None:
         try:
-            return _look(model, places, example), example
+            return _run_and_record(model, places, example), example
         except Exception as error:
             raise InputError(
-                f"{call}: the model could not run on the example ({_one_line(error)}); "
+                f"{call}: the model could not run on the example ({_summarise_error(error)}); "
                 "example= takes one input tensor, a tuple of positional arguments or a dict of keyword arguments"
             ) from error
     failure: Exception | None = None
-    for made in _examples(call, model):
+    for guess in _guess_examples(call, model):
         try:
-            return _look(model, places, made), made
-        except Exception as error:  # the wrong size can fail in any way
+            return _run_and_record(model, places, guess), guess
+        except Exception as error:  # a wrong size can raise anything
             failure = failure or error
     raise InputError(
-        f"{call}: {type(model).__name__} runs on none of the inputs that were tried, the first with "
-        f"{_one_line(failure)}; give example="
+        f"{call}: {type(model).__name__} failed on every input that was tried (first error: "
+        f"{_summarise_error(failure)}); pass example="
     ) from failure
 
 
-def _look(model: nn.Module, places: Mapping[str, nn.Module], example: Any) -> dict[str, Seen]:
-    seen = {name: Seen() for name in places}
+def _run_and_record(model: nn.Module, places: Mapping[str, nn.Module], example: Any) -> dict[str, ModuleCalls]:
+    calls = {name: ModuleCalls() for name in places}
 
-    def look(name: str) -> Any:
+    def make_hook(name: str) -> Any:
         def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            record = seen[name]
+            record = calls[name]
             if not record.outputs:
-                record.given = (*args, *kwargs.values())
+                record.inputs = (*args, *kwargs.values())
             record.outputs.append(output)
 
         return hook
 
-    # in front of hooks of others, as a context will be
+    # before all other hooks, where the context will run
     handles = [
-        module.register_forward_hook(look(name), prepend=True, with_kwargs=True) for name, module in places.items()
+        module.register_forward_hook(make_hook(name), prepend=True, with_kwargs=True) for name, module in places.items()
     ]
     try:
-        with quiet(model):
-            call_with(model, example)
+        with preserve_state(model):
+            call_model(model, example)
     finally:
         for handle in handles:
             handle.remove()
-    return seen
+    return calls
 
 
-def call_with(model: nn.Module, example: Any) -> None:
-    with uncompiled():
+def call_model(model: nn.Module, example: Any) -> None:
+    with run_eagerly():
         if isinstance(example, tuple):
             model(*example)
         elif isinstance(example, dict):
@@ -114,131 +112,133 @@ def call_with(model: nn.Module, example: Any) -> None:
 
 
 @contextmanager
-def quiet(model: nn.Module, *, training: bool = False) -> Iterator[None]:
-    """Evaluation (or training mode) without gradients; attributes, buffers and random numbers are afterwards as they
-    were.
+def preserve_state(model: nn.Module, *, training: bool = False) -> Iterator[None]:
+    """Context manager: evaluation (or training) mode without gradients; afterwards the model's state is restored.
+
+    Restored are training flags, attributes, buffers, and the random states of Python, numpy and torch.
     """
     flags = [(module, module.training) for module in model.modules()]
-    attributes = [(module, _held(module)) for module in model.modules()]
+    attributes = [(module, _copy_attributes(module)) for module in model.modules()]
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     devices = {tensor.device for tensor in model.parameters() if tensor.device.type == "cuda"}
-    dice = random.getstate()
-    numpy: Any = sys.modules.get("numpy.random")  # only where it is in use: nothing here needs it
-    drawn = None if numpy is None else numpy.get_state(legacy=False)
+    python_state = random.getstate()
+    numpy: Any = sys.modules.get("numpy.random")  # only if imported: nothing here needs it
+    numpy_state = None if numpy is None else numpy.get_state(legacy=False)
     try:
-        for module, _ in flags:  # not by eval(): networks override it, to fold weights for example
+        for module, _ in flags:  # not by eval(): some networks override it, for example to fold weights
             module.training = training
         with torch.random.fork_rng(list(devices)), torch.no_grad():
             yield
     finally:
-        random.setstate(dice)
-        if drawn is not None:
-            numpy.set_state(drawn)
+        random.setstate(python_state)
+        if numpy_state is not None:
+            numpy.set_state(numpy_state)
         for module, flag in flags:
             module.training = flag
-        for module, held in attributes:
-            _give_back(module, held)
+        for module, copies in attributes:
+            _restore_attributes(module, copies)
         with torch.no_grad():
             for buffer, before in buffers:
-                # sparse ones cannot be compared
+                # sparse buffers cannot be compared
                 if not buffer.is_meta and not (buffer.layout is torch.strided and torch.equal(buffer, before)):
                     buffer.copy_(before)
 
 
-def _held(module: nn.Module) -> dict[str, tuple[Any, Any]]:
-    """Attributes by name, and a copy of what is in those that are containers."""
-    return {name: (value, _copied(value)) for name, value in vars(module).items()}
+def _copy_attributes(module: nn.Module) -> dict[str, tuple[Any, Any]]:
+    """Return each attribute with a shallow copy of it if it is a container, else None."""
+    return {name: (value, _copy_container(value)) for name, value in vars(module).items()}
 
 
-def _copied(value: Any) -> Any:
+def _copy_container(value: Any) -> Any:
     return next((kind(value) for kind in (dict, list, set) if isinstance(value, kind)), None)
 
 
-def _give_back(module: nn.Module, held: dict[str, tuple[Any, Any]]) -> None:
-    """Undo what a forward pass keeps in its module.
+def _restore_attributes(module: nn.Module, copies: dict[str, tuple[Any, Any]]) -> None:
+    """Undo what a forward pass stored in its module.
 
-    The LeViT of timm, for one, keeps what it makes of its weights in evaluation: weights that are loaded next would not
-    be heard.
+    Example: timm's LeViT caches attention biases in evaluation mode. Left in place, the cache would hide weights that
+    are loaded later.
     """
     now = vars(module)
-    for name in now.keys() - held.keys():
+    for name in now.keys() - copies.keys():
         del now[name]
-    for name, (value, content) in held.items():
+    for name, (value, content) in copies.items():
         now[name] = value
-        if content is not None and _inside(value) != _inside(content):
+        if content is not None and _object_ids(value) != _object_ids(content):
             value.clear()
             (value.extend if isinstance(value, list) else value.update)(content)
 
 
-def _inside(container: Any) -> list[int]:
-    """Which objects, not what they are equal to: tensors do not say that in one word."""
+def _object_ids(container: Any) -> list[int]:
+    """Return the identities of the entries: tensors cannot be compared with ==."""
     values = container.values() if isinstance(container, dict) else ()
     return [id(each) for each in (*container, *values)]
 
 
-def _examples(call: str, model: nn.Module) -> Iterator[Tensor]:
-    """Inputs for a usual network on images, of the sizes that it may take."""
+def _guess_examples(call: str, model: nn.Module) -> Iterator[Tensor]:
+    """Yield random inputs for a network on images, in the sizes it may accept."""
     first = next((module for module in model.modules() if isinstance(module, CONVOLUTIONS)), None)
     if first is None:
-        raise InputError(f"{call}: {type(model).__name__} has no convolution that shows its input; give example=")
+        raise InputError(f"{call}: {type(model).__name__} has no convolution that shows its input shape; pass example=")
     axes = CONVOLUTIONS.index(next(kind for kind in CONVOLUTIONS if isinstance(first, kind))) + 1
-    like = next(first.parameters())  # not .weight, which spectral norms compute, with a step of their own in training
-    told = (tuple(size) for size in _own_sizes(model) if len(size) == axes)
-    for sides in dict.fromkeys((*told, *((size,) * axes for size in (SIZES if axes < 3 else (32, 64))))):
-        made = torch.rand(1, first.in_channels, *sides, generator=torch.Generator().manual_seed(0), device="cpu")
-        yield made.to(like.device, like.dtype)
+    like = next(first.parameters())  # not .weight: reading it runs a power iteration under spectral norm in training
+    declared = (tuple(size) for size in _declared_input_sizes(model) if len(size) == axes)
+    for sides in dict.fromkeys((*declared, *((size,) * axes for size in (TRIED_SIZES if axes < 3 else (32, 64))))):
+        example = torch.rand(1, first.in_channels, *sides, generator=torch.Generator().manual_seed(0), device="cpu")
+        yield example.to(like.device, like.dtype)
 
 
 def check_ready(call: str, model: object) -> None:
-    model = check_bare(call, model, "would not average the gradients of what comes later")
+    """Raise unless contexts can be inserted into the model."""
+    model = check_not_in_ddp(call, model, "would not average the gradients of parameters added later")
     if torch.is_inference_mode_enabled():
         raise InputError(
-            f"{call}: called under torch.inference_mode(), in which parameters are made that can never be trained; "
-            "leave it, torch.no_grad() is no hindrance"
+            f"{call}: called under torch.inference_mode(), where new parameters can never be trained; call it outside "
+            "torch.inference_mode() (torch.no_grad() is fine)"
         )
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if isinstance(tensor, (UninitializedParameter, UninitializedBuffer)):
-            raise InputError(f"{call}: '{name}' has no size yet (a lazy module); run the model once before")
+            raise InputError(f"{call}: '{name}' has no size yet (a lazy module); run the model once first")
 
 
-def check_bare(call: str, model: object, why: str) -> nn.Module:
-    """A module that DistributedDataParallel, of which `why` tells what it would do, does not hold yet."""
+def check_not_in_ddp(call: str, model: object, why: str) -> nn.Module:
+    """Return the model; raise if it is wrapped in DistributedDataParallel. `why`: what DDP would do wrong."""
     if not isinstance(model, nn.Module):
         raise InputError(f"{call}: the model must be a torch.nn.Module, got {type(model).__name__}")
     if any(isinstance(module, DistributedDataParallel) for module in model.modules()):
         raise InputError(
-            f"{call}: the model is in DistributedDataParallel already, which {why}; call this on the bare model, then "
-            "wrap it"
+            f"{call}: the model is already wrapped in DistributedDataParallel, which {why}; call {call} on the bare "
+            "model, then wrap it"
         )
     return model
 
 
-def _own_sizes(model: nn.Module) -> Iterator[tuple[int, ...]]:
-    """What networks of timm and torchvision say about the height and width of their input."""
+def _declared_input_sizes(model: nn.Module) -> Iterator[tuple[int, ...]]:
+    """Yield the input heights and widths that networks of timm and torchvision declare."""
     patches: Any = getattr(model, "patch_embed", None)
     config: Any = getattr(model, "pretrained_cfg", None)
-    told = [getattr(patches, "img_size", None), getattr(model, "image_size", None)]
-    told.append(config.get("input_size") if isinstance(config, dict) else None)
-    for size in told:
+    declared = [getattr(patches, "img_size", None), getattr(model, "image_size", None)]
+    declared.append(config.get("input_size") if isinstance(config, dict) else None)
+    for size in declared:
         sides = tuple(size[-2:]) if isinstance(size, (tuple, list)) else (size, size)
         if all(isinstance(side, int) and side > 0 for side in sides):
             yield sides
 
 
-def _one_line(error: BaseException | None) -> str:
+def _summarise_error(error: BaseException | None) -> str:
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:200]}{'...' if len(text) > 200 else ''}"
 
 
-def dtype_of(model: nn.Module, module: nn.Module, x: Tensor) -> torch.dtype:
-    """What weights beside a module should have: those of its own, or else the model's.
+def choose_dtype(model: nn.Module, module: nn.Module, x: Tensor) -> torch.dtype:
+    """Return the dtype for the weights of a context after `module`: that of the module's, or else the model's weights.
 
-    Its features tell where both are there; under autocast they are of a dtype in which no weight is kept.
+    With several dtypes, that of the features x decides. Under autocast x may have a dtype that no weight has.
     """
     for owner in (module, model):
-        found = [parameter.dtype for parameter in owner.parameters() if parameter.is_floating_point()]
-        if found:
-            return x.dtype if x.dtype in found else found[0]
+        dtypes = [parameter.dtype for parameter in owner.parameters() if parameter.is_floating_point()]
+        if dtypes:
+            return x.dtype if x.dtype in dtypes else dtypes[0]
     return x.dtype
 
 

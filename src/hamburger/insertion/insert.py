@@ -1,4 +1,4 @@
-"""`insert_context` and `remove_contexts`: all of a call is done, or nothing of it."""
+"""`insert_context` and `remove_contexts`. A call that raises leaves the model as it was."""
 
 from __future__ import annotations
 
@@ -10,11 +10,25 @@ import torch
 from torch import Tensor, nn
 
 from hamburger.errors import InputError, OptionError, ShapeError, UnknownNameError
-from hamburger.insertion.container_proxy import NAME
-from hamburger.insertion.dry_run import Seen, check_bare, check_ready, compile_again, dtype_of, quiet, watch
-from hamburger.insertion.inserted import GATES, InsertedContext, attach, detach, holds_context
-from hamburger.insertion.placement import Wish, features, missing, realise, wish
-from hamburger.insertion.replace_attention import ReplacedAttention, restore
+from hamburger.insertion.container_proxy import CHILD_NAME
+from hamburger.insertion.dry_run import (
+    ModuleCalls,
+    check_not_in_ddp,
+    check_ready,
+    choose_dtype,
+    preserve_state,
+    record_calls,
+    reset_compiled_code,
+)
+from hamburger.insertion.inserted import GATES, InsertedContext, attach_context, detach_context, holds_context
+from hamburger.insertion.placement import (
+    ContextRequest,
+    build_requested_context,
+    collect_features,
+    describe_missing_module,
+    parse_request,
+)
+from hamburger.insertion.replace_attention import ReplacedAttention, restore_attention
 from hamburger.literals import Gate
 
 CALL = "insert_context"
@@ -24,18 +38,20 @@ Model = TypeVar("Model", bound=nn.Module)
 def insert_context(
     model: Model, places: Mapping[str, Any], *, gate: Gate | None = "zero", example: Any = None
 ) -> Model:
-    """Put contexts after named submodules of any network, in place; the model is returned.
+    """Insert contexts after named submodules of any network, in place; return the model.
 
     >>> insert_context(resnet, {"layer3": "efficient", "layer4.1": ("nmf", {"rank": 32})})
 
-    - `places`: to each name of `model.named_modules()` the name of a context, a ready module, a function that builds
-      one from the channels, or a pair of one of these and its options. Three options say where rather than what:
-      `layout` ("channels", "tokens" or "sequence": which axis is which, where it was not seen rightly), `grid` ((h, w):
-      the last h w tokens as a map, with those before them passing by) and `output` (which part of a tuple or a dict).
-    - `gate`: "zero", a learned scalar g in x + g (context(x) - x) that starts at 0: the network answers as before until
-      it is trained; "one", the same from 1; None, the context alone.
-    - `example`: an input to find channels by: a tensor, a tuple of arguments or a dict of keyword arguments. By default
-      one is made for networks on images. The model is run with it twice, in evaluation, and is not changed by that.
+    - `places`: maps names of `model.named_modules()` to contexts. A context is a name, a module, a function that builds
+      one from the number of channels, or a tuple of one of these and its options. Three of the options say how to read
+      the features: `layout` ("channels", "tokens" or "sequence") names their axes, if the guess is wrong; `grid`,
+      (h, w), arranges the last h w tokens as a map and leaves the tokens before them unchanged; `output` selects an
+      entry if the module returns a tuple or a dict.
+    - `gate`: "zero": x + g (context(x) - x) with a learned scalar g that starts at 0, so the network's outputs do not
+      change until it is trained; "one": the same with g starting at 1; None: the context alone.
+    - `example`: an input of the model: a tensor, a tuple of arguments or a dict of keyword arguments. `insert_context`
+      runs the model on it, in evaluation mode, to find the number of channels, and once more with the contexts; its
+      state is restored. By default an image is made up.
 
     Hams by name have the defaults of `Hamburger`: no final ReLU, as features need not be positive at the named place.
     """
@@ -44,43 +60,44 @@ def insert_context(
         raise OptionError(f"{CALL}: gate must be 'zero', 'one' or None, got {gate!r}")
     if not isinstance(places, Mapping) or not places:
         raise OptionError(f"{CALL}: places must be a dict from names of submodules to contexts, got {places!r}")
-    wishes = [wish(CALL, place, asked) for place, asked in places.items()]
-    modules = _find(model, wishes)
-    seen, example = watch(CALL, model, modules, example)
+    requests = [parse_request(CALL, place, value) for place, value in places.items()]
+    modules = _find_modules(model, requests)
+    calls, example = record_calls(CALL, model, modules, example)
 
-    made: dict[str, InsertedContext] = {}
-    for each in wishes:
-        module, calls = modules[each.place], features(CALL, each, seen[each.place])
-        context, form = realise(CALL, each, model, module, calls)
-        x = calls[0].to(dtype_of(model, module, calls[0]))
-        inserted = InsertedContext(context, gate=gate, form=form).to(x.device, x.dtype)
-        for other in {call.shape: call for call in calls}.values():
-            _try(each.place, inserted, other.to(x.dtype))
-        if inserted.gate is not None and _gives_back(inserted, x):
-            # it needs no gate to leave the network as it was, and behind a closed one neither would see a gradient
+    contexts: dict[str, InsertedContext] = {}
+    for request in requests:
+        module, features = modules[request.place], collect_features(CALL, request, calls[request.place])
+        context, adapter = build_requested_context(CALL, request, model, module, features)
+        x = features[0].to(choose_dtype(model, module, features[0]))
+        inserted = InsertedContext(context, gate=gate, adapter=adapter).to(x.device, x.dtype)
+        for other in {feature.shape: feature for feature in features}.values():
+            _try_context(request.place, inserted, other.to(x.dtype))
+        if inserted.gate is not None and _is_identity(inserted, x):
+            # no gate is needed to keep the network's outputs; behind a closed one neither would get a gradient
             nn.init.ones_(inserted.gate)
-        made[each.place] = inserted.train(module.training)
+        contexts[request.place] = inserted.train(module.training)
 
-    for place, inserted in made.items():
-        attach(modules[place], inserted)
+    for place, inserted in contexts.items():
+        attach_context(modules[place], inserted)
     try:
-        with _finite_features(made):
-            _run_again(model, modules, made, example, {place: seen[place].calls for place in made})
+        with _refuse_nonfinite_features(contexts):
+            counts = {place: calls[place].calls for place in contexts}
+            _check_contexts_run_once(model, modules, contexts, example, counts)
     except Exception:
-        for place in made:
-            detach(modules[place])
+        for place in contexts:
+            detach_context(modules[place])
         raise
-    compile_again()
+    reset_compiled_code()
     return model
 
 
 def remove_contexts(model: Model, places: Iterable[str] | None = None) -> Model:
-    """Undo `insert_context` and `replace_attention`, everywhere or at the named places; the model is returned.
+    """Undo `insert_context` and `replace_attention`, everywhere or at the named places; return the model.
 
-    The modules are the same objects as before, with the state dict keys of before. What was trained in them stays.
+    The original modules come back as the same objects with the same state dict keys, and keep their trained weights.
     """
     call = "remove_contexts"
-    check_bare(call, model, "would wait for the gradients of what is gone")
+    check_not_in_ddp(call, model, "would wait for the gradients of removed parameters")
     changed = {
         name: module
         for name, module in model.named_modules(remove_duplicate=False)
@@ -93,155 +110,164 @@ def remove_contexts(model: Model, places: Iterable[str] | None = None) -> Model:
     chosen = list(changed) if places is None else list(dict.fromkeys(places))
     for place in chosen:
         if place not in changed:
-            raise UnknownNameError(f"{call}: there is no context at '{place}'; there are some at {list(changed)}")
-    for place in reversed(chosen):  # inner ones first: a replaced attention may lie in a module that holds a context
+            raise UnknownNameError(f"{call}: there is no context at '{place}'; there are contexts at {list(changed)}")
+    for place in reversed(chosen):  # inner modules first: a replaced attention may be inside a module with a context
         module = changed[place]
         if isinstance(module, ReplacedAttention):
-            restore(model, place, module)
-        elif holds_context(module):  # a module of two names was here before
-            detach(module)
+            restore_attention(model, place, module)
+        elif holds_context(module):  # a module with two names may be done already
+            detach_context(module)
     if chosen:
-        compile_again()
+        reset_compiled_code()
     return model
 
 
-def _find(model: nn.Module, wishes: list[Wish]) -> dict[str, nn.Module]:
-    """The modules by name; everything that is wrong before the model is run."""
+def _find_modules(model: nn.Module, requests: list[ContextRequest]) -> dict[str, nn.Module]:
+    """Return the modules by name; raise on everything that can be refused before the model runs."""
     known = dict(model.named_modules(remove_duplicate=False))
-    names = [name for name in known if name and NAME not in name.split(".")]
+    names = [name for name in known if name and CHILD_NAME not in name.split(".")]
     found: dict[str, nn.Module] = {}
-    given: dict[int, str] = {}
-    for each in wishes:
-        place = each.place
+    users: dict[int, str] = {}  # where each module that was passed is used
+    for request in requests:
+        place, context = request.place, request.context
         if not isinstance(place, str):
             raise OptionError(f"{CALL}: places are names as in model.named_modules(), got {place!r}")
         if place == "":
-            raise OptionError(f"{CALL}: '' is the whole model; put nn.Sequential(model, context) around it instead")
+            raise OptionError(f"{CALL}: '' is the whole model; build nn.Sequential(model, context) instead")
         if place not in known:
-            raise UnknownNameError(missing(CALL, place, names))
+            raise UnknownNameError(describe_missing_module(CALL, place, names))
         module = known[place]
         if isinstance(module, torch.jit.ScriptModule):
             raise InputError(
-                f"{CALL}: '{place}' is a module of TorchScript, which is closed; put the context in before "
-                "torch.jit.trace, which is called under torch.no_grad()"
+                f"{CALL}: '{place}' is a TorchScript module, which cannot be changed; insert the context before "
+                "torch.jit.trace, and trace under torch.no_grad()"
             )
         if holds_context(module):
             raise InputError(
-                f"{CALL}: '{place}' has a context already; take it out first, remove_contexts(model, ['{place}'])"
+                f"{CALL}: '{place}' already has a context; remove it first, remove_contexts(model, ['{place}'])"
             )
         twin = next((name for name, other in found.items() if other is module), None)
         if twin is not None:
             raise InputError(f"{CALL}: '{twin}' and '{place}' are the same module; name one of them")
-        if isinstance(each.what, nn.Module):
-            if id(each.what) in given or any(each.what is module for module in known.values()):
-                other = given.get(id(each.what), "elsewhere in the model")
+        if isinstance(context, nn.Module):
+            if id(context) in users or any(context is module for module in known.values()):
+                other = users.get(id(context), "elsewhere in the model")
                 raise InputError(
-                    f"{CALL}: the module given for '{place}' is also used at {other}; give each place its own, for "
+                    f"{CALL}: the module given for '{place}' is also used at {other}; pass one module per place, for "
                     "example copy.deepcopy(context)"
                 )
-            given[id(each.what)] = f"'{place}'"
+            users[id(context)] = f"'{place}'"
         found[place] = module
     return found
 
 
-def _run_again(
+def _check_contexts_run_once(
     model: nn.Module,
     modules: dict[str, nn.Module],
-    made: dict[str, InsertedContext],
+    contexts: dict[str, InsertedContext],
     example: Any,
-    calls: dict[str, int],
+    counts: dict[str, int],
 ) -> None:
-    """See that each context runs once at each call. A module that goes through its children runs it by itself: no hook
-    is needed.
+    """Raise unless each context runs once per call of its module (`counts`: calls of each module).
+
+    A module that loops over its children runs the context as one of them, so its hook is removed.
     """
-    seen, _ = watch(CALL, model, made, example)
-    looped = [place for place in made if seen[place].calls == 2 * calls[place] and made[place].form.output is None]
-    for place in looped:
-        made[place].unhook()
-    around: dict[str, Seen] = {}
-    if looped:
-        both = {**made, **{f"{place} itself": modules[place] for place in looped}}
-        seen, _ = watch(CALL, model, both, example)
-        around = {place: seen.pop(f"{place} itself") for place in looped}
-    for place, record in seen.items():
-        # in a loop it must be what comes last: what the module gives is then the very tensor that the context gave
-        given = around.get(place, record).outputs
-        if record.calls != calls[place] or list(map(id, given)) != list(map(id, record.outputs)):
+    calls, _ = record_calls(CALL, model, contexts, example)
+    looping = [
+        place
+        for place, context in contexts.items()
+        if calls[place].calls == 2 * counts[place] and context.adapter.output is None
+    ]
+    for place in looping:
+        contexts[place].unhook()
+    module_calls: dict[str, ModuleCalls] = {}
+    if looping:
+        both = {**contexts, **{f"{place} itself": modules[place] for place in looping}}
+        calls, _ = record_calls(CALL, model, both, example)
+        module_calls = {place: calls.pop(f"{place} itself") for place in looping}
+    for place, record in calls.items():
+        # in a loop the context must be the last child: the module then returns the very tensor of the context
+        outputs = module_calls.get(place, record).outputs
+        if record.calls != counts[place] or list(map(id, outputs)) != list(map(id, record.outputs)):
             raise InputError(
-                f"{CALL}: with a context '{place}' gives something else than before, because it goes through all of "
-                "its children itself; name the module around it or one inside"
+                f"{CALL}: '{place}' loops over its children itself, so its output would change with a context; name "
+                "the module around it or one inside"
             )
 
 
 @contextmanager
-def _finite_features(made: dict[str, InsertedContext]) -> Iterator[None]:
-    """Refuse what no gate leaves as it is: inf - inf is NaN, and a context spreads NaN over the map.
+def _refuse_nonfinite_features(contexts: dict[str, InsertedContext]) -> Iterator[None]:
+    """Context manager: raise if a gated context gets NaN or infinity. A gate of 0 does not keep them: inf - inf is NaN.
 
-    Looked at as the contexts are called, since a network may change its features in place later.
+    Checked when the contexts are called, since a network may change its features in place afterwards.
     """
-    found: list[str] = []
+    nonfinite: list[str] = []
 
-    def look(place: str) -> Any:
+    def make_hook(place: str) -> Any:
         def hook(module: nn.Module, args: Any) -> None:
             if not args[0].is_meta and not args[0].isfinite().all():
-                found.append(place)
+                nonfinite.append(place)
 
         return hook
 
     handles = [
-        inserted.register_forward_pre_hook(look(place)) for place, inserted in made.items() if inserted.gate is not None
+        inserted.register_forward_pre_hook(make_hook(place))
+        for place, inserted in contexts.items()
+        if inserted.gate is not None
     ]
     try:
         yield
     except Exception:
-        if not found:  # else it comes of the NaN that were made
+        if not nonfinite:  # otherwise NaN caused the error, and the message below is clearer
             raise
     finally:
         for handle in handles:
             handle.remove()
-    if found:
+    if nonfinite:
         raise InputError(
-            f"{CALL}: '{found[0]}' gives features that are not finite (a mask of -inf, or weights that are not there "
-            "yet), which a gate would not leave as they are; name a module before them, or use gate=None"
+            f"{CALL}: '{nonfinite[0]}' returns features that are not finite (a mask of -inf, or weights not loaded "
+            "yet), which a gate cannot keep unchanged; name a module before it, or use gate=None"
         )
 
 
-def _gives_back(inserted: InsertedContext, x: Tensor) -> bool:
-    """Whether a context begins as the identity, as some do whose last layer is zero at first.
+def _is_identity(inserted: InsertedContext, x: Tensor) -> bool:
+    """Whether a context starts as the identity, as those do whose last layer is initialised to zero.
 
-    Looked at on large numbers of both signs (x may be zero all over, or hide a ReLU), and in training mode as well, in
-    which a dropout is none.
+    Tested on large numbers of both signs, since x may be all zero or may hide a ReLU. Tested in training mode too,
+    where a dropout is not the identity.
     """
-    if x.is_meta:  # no numbers to tell it by
+    if x.is_meta:  # there are no values to compare
         return False
     probe = 10 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
     for training in (False, True):
-        with quiet(inserted, training=training):
+        with preserve_state(inserted, training=training):
             try:
-                came = inserted.form.run(inserted.context, probe)
-            except Exception:  # batch norm in training mode takes no single value
+                y = inserted.adapter.run(inserted.context, probe)
+            except Exception:  # for example batch norm, which cannot train on a single value
                 return False
-        if not torch.equal(came, probe):
+        if not torch.equal(y, probe):
             return False
     return True
 
 
-def _try(place: str, inserted: InsertedContext, x: Tensor) -> None:
-    """Run a context by itself on features of its place, so that an error can name the place."""
+def _try_context(place: str, inserted: InsertedContext, x: Tensor) -> None:
+    """Run a context alone on the features of its place, so that an error can name the place."""
     kind = type(inserted.context).__name__
     version = x._version
     try:
-        with quiet(inserted):
-            y = inserted.form.run(inserted.context, x)
+        with preserve_state(inserted):
+            y = inserted.adapter.run(inserted.context, x)
     except Exception as error:
         raise ShapeError(
             f"{CALL}: {kind} cannot take the features {tuple(x.shape)} of '{place}', read as "
-            f"'{inserted.form.layout}': {error}"
+            f"'{inserted.adapter.layout}': {error}"
         ) from error
     if not isinstance(y, Tensor) or y.shape != x.shape:
-        came = tuple(y.shape) if isinstance(y, Tensor) else f"a {type(y).__name__}"
+        result = tuple(y.shape) if isinstance(y, Tensor) else f"a {type(y).__name__}"
         raise ShapeError(
-            f"{CALL}: a context keeps the shape of its input, but {kind} gives {came} for {tuple(x.shape)}"
+            f"{CALL}: a context must keep the shape of its input, but {kind} returns {result} for {tuple(x.shape)}"
         )
     if x._version != version:
-        raise InputError(f"{CALL}: {kind} changes its input in place, which the gate still needs; build it without")
+        raise InputError(
+            f"{CALL}: {kind} changes its input in place, but the gate still needs it; build it without inplace=True"
+        )

@@ -1,4 +1,4 @@
-"""Batch norm and dropout whose results do not depend on how a batch is split over processes."""
+"""Batch norm and dropout whose results do not depend on how the global batch is split over ranks."""
 
 from __future__ import annotations
 
@@ -8,87 +8,87 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hamburger import distributed
-from hamburger.distributed import joined_draw
+from hamburger.distributed import draw_for_global_batch
 from hamburger.errors import InputError, OptionError, check_positive
 from hamburger.precision import widen
 
 
-def one_value(norm: _BatchNorm, x: Tensor) -> Tensor | None:
-    """The answer where training meets a single value per channel; None everywhere else."""
+def normalise_single_value(norm: _BatchNorm, x: Tensor) -> Tensor | None:
+    """Return the output for training on a single value per channel, which torch refuses; None in all other cases."""
     if norm.training and x.numel() == x.shape[1]:
         return F.batch_norm(x, norm.running_mean, norm.running_var, norm.weight, norm.bias, False, 0.0, norm.eps)
     return None
 
 
 class BatchNorm1d(nn.BatchNorm1d):
-    """On b c n."""
+    """Batch norm on b c n that accepts a single value per channel in training."""
 
     def forward(self, x: Tensor) -> Tensor:
-        y = one_value(self, x)
+        y = normalise_single_value(self, x)
         return super().forward(x) if y is None else y
 
 
 class BatchNorm2d(nn.BatchNorm2d):
-    """On b c h w."""
+    """Batch norm on b c h w that accepts a single value per channel in training."""
 
     def forward(self, x: Tensor) -> Tensor:
-        y = one_value(self, x)
+        y = normalise_single_value(self, x)
         return super().forward(x) if y is None else y
 
 
-PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, BatchNorm1d, BatchNorm2d)
+CONVERTIBLE_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, BatchNorm1d, BatchNorm2d)
 
 
 class SyncBatchNorm(_BatchNorm):
-    """On b c ..., any number of positions, different in each process if need be.
+    """Batch norm on b c ... over all ranks, which may hold different numbers of positions.
 
-    On CUDA it is torch's. torch has none for other devices; there the sums cross processes as `distributed.summed`,
-    so input and weights receive the gradient of all processes' losses added up. Alone it is plain batch norm.
+    On CUDA it is torch's. torch has none for other devices; there the sums over ranks are differentiable, so input and
+    weights get the gradient of the summed losses of all ranks. With one rank it is plain batch norm.
     """
 
-    # torch's forward is borrowed, not inherited: DDP refuses every heir of torch's class that is not on CUDA
+    # torch's forward is called, not inherited: DDP refuses subclasses of torch's class that are not on CUDA
     process_group = None
     _check_input_dim = nn.SyncBatchNorm._check_input_dim
     _check_non_zero_input_channels = nn.SyncBatchNorm._check_non_zero_input_channels
 
     def forward(self, input: Tensor) -> Tensor:
-        alone = distributed.world() == 1
-        y = one_value(self, input) if alone else None
+        alone = distributed.world_size() == 1
+        y = normalise_single_value(self, input) if alone else None
         if y is not None:
             return y
         if alone or not self.training or input.is_cuda:
             return nn.SyncBatchNorm.forward(self, input)  # type: ignore[arg-type]
-        return self._joined(input)
+        return self._normalise_over_ranks(input)
 
-    def _joined(self, x: Tensor) -> Tensor:
+    def _normalise_over_ranks(self, x: Tensor) -> Tensor:
         wide = widen(x).transpose(0, 1).flatten(1)  # c n
         c = wide.shape[0]
         sums = torch.cat([wide.sum(1), wide.new_full((1,), wide.shape[1])])
-        sums = distributed.summed(sums)
+        sums = distributed.sum_over_ranks_with_gradient(sums)
         count = sums[c].detach()
         mean = sums[:c] / count
         centred = wide - mean[:, None]
-        # a second round, for E[x^2] - E[x]^2 loses every digit of a small variance
-        var = distributed.summed(centred.square().sum(1)) / count
-        self._follow(mean.detach(), var.detach(), count)
+        # a second reduction, since E[x^2] - E[x]^2 loses all digits of a small variance
+        var = distributed.sum_over_ranks_with_gradient(centred.square().sum(1)) / count
+        self._update_running_statistics(mean.detach(), var.detach(), count)
         y = centred * (var + self.eps).rsqrt()[:, None]
         if self.affine:
             y = y * self.weight[:, None] + self.bias[:, None]
         return y.unflatten(1, (x.shape[0], *x.shape[2:])).transpose(0, 1).to(x.dtype)
 
     @torch.no_grad()
-    def _follow(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
+    def _update_running_statistics(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
         if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
             return
         self.num_batches_tracked.add_(1)
-        share = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
-        self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
+        momentum = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum)
         unbiased = var * (count / (count - 1))
-        self.running_var.lerp_(unbiased.to(self.running_var.dtype), share)
+        self.running_var.lerp_(unbiased.to(self.running_var.dtype), momentum)
 
 
 class SyncBatchNormAct(SyncBatchNorm):
-    """With the dropout and activation that some encoders' norms carry."""
+    """`SyncBatchNorm` followed by the dropout and activation that timm's norm layers contain."""
 
     drop: nn.Module
     act: nn.Module
@@ -99,14 +99,14 @@ class SyncBatchNormAct(SyncBatchNorm):
 
 
 def convert_sync(net: nn.Module) -> nn.Module:
-    """Every batch norm of the network replaced by one over all processes; parameters and buffers are the same objects.
+    """Replace every batch norm of the network by one over all ranks; parameters and buffers stay the same objects.
 
-    Returns the network (a new module only where it is itself a batch norm). State dicts keep their names.
+    Returns the network, or a new module if it is itself a batch norm. State dicts keep their names.
     """
     if isinstance(net, SyncBatchNorm):
         return net
     if isinstance(net, _BatchNorm):
-        return _synced(net)
+        return _convert_norm(net)
     for name, child in net.named_children():
         new = convert_sync(child)
         if new is not child:
@@ -114,12 +114,12 @@ def convert_sync(net: nn.Module) -> nn.Module:
     return net
 
 
-def _synced(norm: _BatchNorm) -> SyncBatchNorm:
+def _convert_norm(norm: _BatchNorm) -> SyncBatchNorm:
     with_act = isinstance(getattr(norm, "act", None), nn.Module) and isinstance(getattr(norm, "drop", None), nn.Module)
-    if type(norm) not in PLAIN and not with_act:
+    if type(norm) not in CONVERTIBLE_NORMS and not with_act:
         raise InputError(
-            f"convert_sync: {type(norm).__name__} is a batch norm of its own kind, and what it adds would be lost; "
-            f"train with sync_bn=False, or build the network with torch.nn.BatchNorm2d"
+            f"convert_sync: {type(norm).__name__} is a custom batch norm, and what it adds would be lost; train with "
+            f"sync_bn=False, or build the network with torch.nn.BatchNorm2d"
         )
     kind = SyncBatchNormAct if with_act else SyncBatchNorm
     new = kind(norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats)
@@ -132,22 +132,17 @@ def _synced(norm: _BatchNorm) -> SyncBatchNorm:
 
 
 def set_bn_momentum(net: nn.Module, momentum: float) -> None:
-    """How fast every batch norm's running statistics follow the batches, in torch's sense: 0.1 is torch's default."""
+    """Set the momentum of every batch norm of the network, in torch's sense (torch's default is 0.1)."""
     check_positive("set_bn_momentum", "momentum", momentum, zero=True, most=1.0)
     for module in net.modules():
         if isinstance(module, _BatchNorm):
             module.momentum = momentum
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Dropout of whole channels that does not depend on how a batch is spread over processes.
-
-
 class Dropout2d(nn.Module):
     """In training each channel of each sample is zero with probability p, else x / (1 - p).   b c h w   ->   b c h w
 
-    Processes that hold parts of a batch, and the same state of torch's generator, drop together what one process with
-    the joined batch drops.
+    Ranks with the same state of torch's generator drop the channels that one process would drop for the global batch.
     """
 
     def __init__(self, p: float = 0.1) -> None:
@@ -161,7 +156,7 @@ class Dropout2d(nn.Module):
             return x
         c, keep = x.shape[1], 1 - self.p
         # drawn in float32, so that the precision of x does not change which channels are dropped
-        drawn = joined_draw(lambda b: torch.rand(b, c, 1, 1, device=x.device), x.shape[0])
+        drawn = draw_for_global_batch(lambda b: torch.rand(b, c, 1, 1, device=x.device), x.shape[0])
         return x * ((drawn < keep).to(x.dtype) / keep)
 
     def extra_repr(self) -> str:
