@@ -1,4 +1,4 @@
-"""Detection on a CUDA device: half precisions, the same bits in evaluation, the memory of attention."""
+"""Detection on a GPU: half precision, reproducible evaluation, the memory of attention."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SETTINGS = (
 @pytest.mark.parametrize(
     "settings", [("precision=bf16",), ("precision=fp16",), ("precision=bf16", "channels_last=true")]
 )
-def test_every_precision_trains_and_scores_the_same_again(settings, tmp_path):
+def test_every_precision_trains_and_scores_reproducibly(settings, tmp_path):
     recipe = apply(detection_recipes.create("shapes-maskrcnn"), [*SETTINGS, *settings])
     result = train(recipe, tmp_path / "run", accelerator="cuda").values
     assert result["device"] == "cuda" and result["peak_mb"] > 0
@@ -36,7 +36,7 @@ def test_every_precision_trains_and_scores_the_same_again(settings, tmp_path):
     assert one == other
 
 
-def test_attention_that_holds_its_matrix_takes_memory_with_the_square_of_n():
+def test_memory_of_materialised_attention_grows_with_n_squared():
     variants = {name: model_options(name) for name in ("none", "sa-materialised", "efficient")}
     plan = detect.DetectorPlan(
         variants, sizes=(256, 512), backbone="resnet18", after="p2", batch=2, device="cuda", repeats=2, dtype="bfloat16"

@@ -1,4 +1,4 @@
-"""Mask R-CNN with a context: torchvision's own network otherwise, its losses, its answers, its files."""
+"""Mask R-CNN with a context: equal to torchvision without one; losses, outputs and weights files."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import torch
 from torchvision.models.detection.roi_heads import paste_masks_in_image
 
 from hamburger.detection.data.batches import SceneBatches
-from hamburger.detection.data.shapes import Shapes
-from hamburger.detection.model import create_detector, places
+from hamburger.detection.data.shapes import ShapesSet
+from hamburger.detection.model import create_detector, resolve_places
 from hamburger.errors import OptionError, UnknownNameError
 from hamburger.insertion import InsertedContext
 
@@ -21,10 +21,10 @@ def small(**options):
 
 @pytest.fixture(scope="module")
 def batch():
-    return SceneBatches(Shapes("train", size=64, length=4), batch=2, crop=64).at(0)[0]
+    return SceneBatches(ShapesSet("train", size=64, length=4), batch=2, crop=64).at(0)[0]
 
 
-def test_without_a_context_it_is_torchvisions_network():
+def test_without_a_context_it_matches_torchvision():
     from torchvision.models.detection import MaskRCNN
     from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 
@@ -49,28 +49,28 @@ def test_without_a_context_it_is_torchvisions_network():
             assert torch.equal(mine["masks"], other["masks"][:, 0] >= 0.5)
 
 
-def test_masks_of_many_pixels_are_never_held_all_at_once(monkeypatch):
+def test_large_masks_are_pasted_a_few_at_a_time(monkeypatch):
     net, image = small().eval(), torch.rand(3, 48, 64)
     net.net.roi_heads.score_thresh = 0.0
-    at_once: list[int] = []
+    batch_sizes: list[int] = []
 
     def paste(masks, boxes, size):
-        at_once.append(len(masks))
+        batch_sizes.append(len(masks))
         return paste_masks_in_image(masks, boxes, size)
 
     monkeypatch.setattr("hamburger.detection.model.paste_masks_in_image", paste)
     with torch.no_grad():
-        (whole,) = net([image])
-        monkeypatch.setattr("hamburger.detection.model.PASTED", 2 * 48 * 64)
+        (expected,) = net([image])
+        monkeypatch.setattr("hamburger.detection.model.MAX_PASTED", 2 * 48 * 64)
         (parts,) = net([image])
         net.net.roi_heads.score_thresh = 2.0
         (nothing,) = net([image])
-    assert len(whole["masks"]) > 2 and at_once[0] == len(whole["masks"]) and max(at_once[1:]) == 2
-    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    assert len(expected["masks"]) > 2 and batch_sizes[0] == len(expected["masks"]) and max(batch_sizes[1:]) == 2
+    assert all(torch.equal(expected[name], parts[name]) for name in expected)
     assert nothing["masks"].shape == (0, 48, 64) and nothing["masks"].dtype == torch.bool
 
 
-def test_losses_and_answers(batch):
+def test_losses_and_outputs(batch):
     net = small(context="efficient").train()
     terms = net(batch.images, batch.targets)
     assert set(terms) == {"classifier", "box_reg", "mask", "objectness", "rpn_box_reg"}
@@ -83,13 +83,13 @@ def test_losses_and_answers(batch):
 
 
 @pytest.mark.parametrize(("after", "count"), [("layer3", 1), ("p2,p4", 2), ("backbone.fpn.inner_blocks.1", 1)])
-def test_a_context_behind_the_zero_gate_changes_nothing(after, count):
+def test_a_context_behind_a_zero_gate_changes_nothing(after, count):
     torch.manual_seed(3)
     bare = small().eval()
     torch.manual_seed(3)
     net = small(context="nmf", context_options={"rank": 4}, after=after).eval()
     inserted = {name: each for name, each in net.net.named_modules() if isinstance(each, InsertedContext)}
-    assert list(inserted) == [f"{place}.inserted_context" for place in places(after)] and len(inserted) == count
+    assert list(inserted) == [f"{place}.inserted_context" for place in resolve_places(after)] and len(inserted) == count
     net.load_state_dict(bare.state_dict(), strict=False)
     image = [torch.rand(3, 64, 64)]
     with torch.no_grad():
@@ -97,7 +97,7 @@ def test_a_context_behind_the_zero_gate_changes_nothing(after, count):
     assert all(torch.equal(before[name], now[name]) for name in before)
 
 
-def test_boxes_keep_their_precision_under_autocast(batch):
+def test_boxes_are_float32_under_autocast(batch):
     """In bfloat16 numbers beyond 256 are even: proposals must not be."""
     net = small(size=512, max_size=512).train()
     seen = []
@@ -109,7 +109,7 @@ def test_boxes_keep_their_precision_under_autocast(batch):
     assert len(large) and (large.bfloat16().float() != large).float().mean() > 0.5
 
 
-def test_weights_of_a_file_and_what_is_frozen(tmp_path):
+def test_pretrained_weights_and_frozen_parts(tmp_path):
     from safetensors.torch import save_file
     from torchvision.models import resnet18
 
@@ -129,7 +129,7 @@ def test_weights_of_a_file_and_what_is_frozen(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "kind", "complaint"),
+    ("options", "kind", "message"),
     [
         ({"context": "efficient", "after": "layer9"}, UnknownNameError, "no submodule 'layer9'.*layer4, p2"),
         ({"context": "efficient", "after": "p6"}, UnknownNameError, "no submodule 'p6'.*layer4, p2"),
@@ -141,14 +141,14 @@ def test_weights_of_a_file_and_what_is_frozen(tmp_path):
     ],
     ids=str,
 )
-def test_mistakes_name_the_rule(options, kind, complaint):
-    with pytest.raises(kind, match=complaint):
+def test_invalid_options_raise(options, kind, message):
+    with pytest.raises(kind, match=message):
         small(**options)
     with pytest.raises(OptionError, match="did you mean 'resnet18'"):
         create_detector("resnet81", num_classes=2)
 
 
-def test_a_context_is_tried_out_on_a_small_image():
+def test_insertion_runs_on_a_small_image():
     """At 4,096 pixels the matrix of attention on p2 would hold 2^40 numbers."""
     net = small(context="sa", context_options={"materialise": True}, after="p2", size=4096, max_size=4096)
     assert (net.net.transform.min_size, net.net.transform.max_size) == ((4096,), 4096)

@@ -1,1 +1,1 @@
-"""Detection on the engine of segmentation."""
+"""Object detection and instance segmentation: Mask R-CNN with a context."""

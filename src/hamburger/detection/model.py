@@ -31,22 +31,21 @@ from hamburger.layers.norm import BatchNorm2d
 from hamburger.literals import Gate
 
 TASK = "detection"
-
-POOLED_SIDE = 7  # side of a box's features
+POOLED_SIDE = 7  # of the features of a box
 ANCHOR_RATIOS = (0.5, 1.0, 2.0)  # of the anchors
-EXAMPLE_SIDE = 128  # pixels of the image that a context is tried on
-MASK_THRESHOLD = 0.5  # probability from which on a pixel is in a mask
-MAX_PASTED = 2**26  # probabilities that are held at once, in pixels of the image
+EXAMPLE_SIDE = 128  # pixels: the image on which insert_context runs the network once
+MASK_THRESHOLD = 0.5  # a pixel of at least this probability is in the mask
+MAX_PASTED = 2**26  # mask probabilities, in pixels of the image, that are in memory at once
 
 Objects = dict[str, Tensor]
 
 
 class Detector(nn.Module):
-    """Images 3 h w in [0, 1], of any sizes. `config` holds the keywords of `create_detector`.
+    """Mask R-CNN for images 3 h w in [0, 1], of any sizes. `config` holds the keywords of `create_detector`.
 
-    With targets (`boxes` m 4, `labels` m from 1 on, `masks` m h w) the answer is the loss: its terms by name, to be
-    summed. Without, in evaluation: for each image its `boxes`, `labels` 0 ... k - 1, `scores`, the highest first, and
-    `masks` m h w, bool, in pixels of that image.
+    With targets (`boxes` m 4, `labels` m from 1 on, `masks` m h w) it returns the terms of the loss by name, to be
+    summed. Without, in evaluation mode, it returns for each image `boxes`, `labels` 0 ... k - 1, `scores`, the highest
+    first, and `masks` m h w, bool, in pixels of that image.
     """
 
     def __init__(self, net: MaskRCNN, config: dict[str, Any]) -> None:
@@ -57,25 +56,28 @@ class Detector(nn.Module):
         if targets is not None:
             terms: Objects = self.net(list(images), list(targets))
             return {name.removeprefix("loss_"): value for name, value in terms.items()}
-        found: list[Objects] = self.net(list(images))
-        return [each | {"labels": each["labels"] - 1} for each in found]
+        detections: list[Objects] = self.net(list(images))
+        return [each | {"labels": each["labels"] - 1} for each in detections]
 
 
 class DetectorTransform(GeneralizedRCNNTransform):  # type: ignore[misc] # torchvision has no types
-    """Masks as bits, some at a time: torchvision holds the probabilities of all of them twice, in each pixel of the
-    image, which is 20 GB for 100 objects in a photograph of 24 megapixels."""
+    """torchvision's transform, except that it pastes masks into the image a few at a time and keeps booleans.
+
+    torchvision holds the probabilities of all masks twice at full size: 20 GB for 100 objects in an image of 24
+    megapixels.
+    """
 
     def postprocess(
         self, result: list[Objects], image_shapes: list[tuple[int, int]], original_image_sizes: list[tuple[int, int]]
     ) -> list[Objects]:
         if not self.training:
-            for found, seen, (h, w) in zip(result, image_shapes, original_image_sizes, strict=True):
-                found["boxes"] = resize_boxes(found["boxes"], seen, (h, w))
-                parts = [each.split(max(1, MAX_PASTED // (h * w))) for each in (found["masks"], found["boxes"])]
+            for objects, resized, (h, w) in zip(result, image_shapes, original_image_sizes, strict=True):
+                objects["boxes"] = resize_boxes(objects["boxes"], resized, (h, w))
+                parts = [each.split(max(1, MAX_PASTED // (h * w))) for each in (objects["masks"], objects["boxes"])]
                 pasted = (
                     paste_masks_in_image(*part, (h, w))[:, 0] >= MASK_THRESHOLD for part in zip(*parts, strict=True)
                 )
-                found["masks"] = torch.cat(list(pasted))
+                objects["masks"] = torch.cat(list(pasted))
         return result
 
 
@@ -98,19 +100,20 @@ def create_detector(
     frozen: int = 0,
     pretrained: str | os.PathLike[str] | None = None,
 ) -> Detector:
-    """Mask R-CNN for k classes beside the ground.
+    """Mask R-CNN for `num_classes` classes, not counting the background.
 
     >>> net = create_detector("resnet50", num_classes=80, context="nmf")
 
     - `backbone`: a ResNet of torchvision, or "tiny", which two CPU cores can train
-    - `context`, `context_options`, `gate`: what `insert_context` puts behind `after`: "layer1" ... "layer4" of the
-      encoder, a level "p2" ... "p5" of the pyramid, or any submodule by its whole name; several with commas
+    - `context`, `context_options`, `gate`: the context that `insert_context` puts behind the module `after`
+    - `after`: "layer1" ... "layer4" of the encoder, a level "p2" ... "p5" of the pyramid, or the full name of any
+      submodule; several are comma-separated
     - `size`, `max_size`: images are resized until the shorter side has `size` pixels, or the longer one `max_size`
     - `anchor`: side of the smallest anchor, doubled from level to level
-    - `channels`, `hidden`: width of pyramid and mask head, and of the box head
-    - `sampled`, `proposals`: boxes of an image that are trained on, and that are looked at
-    - `norm`, `frozen`: "batch" trains its norms, "frozen" leaves them as the pretrained weights have them; the first
-      `frozen` parts of the encoder (stem, layer1, ...) are not trained
+    - `channels`, `hidden`: width of the pyramid and the mask head, and of the box head
+    - `sampled`, `proposals`: boxes of an image that the heads are trained on, and that they classify
+    - `norm`: "batch" trains the norms of the encoder, "frozen" keeps those of the pretrained weights
+    - `frozen`: the first so many parts of the encoder (stem, layer1, ...) are not trained
     - `pretrained`: a file of torchvision's weights for the encoder
     """
     call = "create_detector"
@@ -145,11 +148,11 @@ def create_detector(
     for module in (net.backbone, net.rpn.head, net.roi_heads.box_predictor):
         module.register_forward_hook(cast_to_float32)
     if context is not None:
-        wish = (context, dict(context_options or {}))
-        # tried out on a small image: at full size attention may hold more than the main memory
+        inserted = (context, dict(context_options or {}))
+        # a small example image: at full size attention may need more than the main memory
         net.transform.min_size, net.transform.max_size = (EXAMPLE_SIDE,), EXAMPLE_SIDE
         example = ([torch.zeros(3, EXAMPLE_SIDE, EXAMPLE_SIDE)],)
-        insert_context(net, dict.fromkeys(resolve_places(after), wish), gate=gate, example=example)
+        insert_context(net, dict.fromkeys(resolve_places(after), inserted), gate=gate, example=example)
         net.transform.min_size, net.transform.max_size = (size,), max_size
     config["pretrained"] = None  # what was loaded is in the weights
     config["context_options"] = dict(context_options or {})
@@ -157,7 +160,7 @@ def create_detector(
 
 
 def resolve_places(after: str) -> list[str]:
-    """`layer3`, `p3` or whole names, with commas   ->   names of submodules"""
+    """Full names of the submodules that the comma-separated `after` means."""
     named = []
     for word in (part.strip() for part in after.split(",")):
         if word in STAGES:
@@ -166,7 +169,7 @@ def resolve_places(after: str) -> list[str]:
             named.append(f"backbone.fpn.layer_blocks.{int(word[1]) - 2}")
         elif re.fullmatch(r"(p|layer)\d+", word):
             raise UnknownNameError(
-                f"create_detector: there is no submodule '{word}' for after; take one of {', '.join(STAGES)}, p2 ... p5"
+                f"create_detector: there is no submodule '{word}' for after; use one of {', '.join(STAGES)}, p2 ... p5"
             )
         else:
             named.append(word)
@@ -174,10 +177,10 @@ def resolve_places(after: str) -> list[str]:
 
 
 def cast_to_float32(module: nn.Module, args: Any, output: Any) -> Any:
-    """A hook that widens what autocast narrowed.
+    """A forward hook that casts the output to float32.
 
-    torchvision gives anchors and boxes the type of maps and shifts, and in bfloat16 a corner beyond pixel 256 is off by
-    up to a pixel.
+    torchvision gives anchors and boxes the dtype of the feature maps. In bfloat16, which autocast produces, a corner
+    beyond pixel 256 is off by up to a pixel.
     """
     if isinstance(output, Tensor):
         return output.float()
@@ -187,41 +190,40 @@ def cast_to_float32(module: nn.Module, args: Any, output: Any) -> Any:
 
 
 def save_detector(path: str | os.PathLike[str], net: Detector, info: Info, *, durable: bool = True) -> None:
-    """Write the network to a file that is either complete or not there."""
+    """Write the network to a file, atomically."""
     write_weights(path, net, replace(info, model={"task": TASK, **net.config}), durable=durable)
 
 
 def load_detector(path: str | os.PathLike[str]) -> tuple[Detector, Info]:
-    """The detector of a file, on the CPU and in evaluation mode, and what its classes are called."""
+    """The detector of a file, on the CPU and in evaluation mode, and the file's information on classes and data."""
     info, tensors = read_weights("load_detector", path, TASK)
-    with torch.random.fork_rng(devices=[]):  # what is drawn here is overwritten: leave the caller's draws alone
+    with torch.random.fork_rng(devices=[]):  # initial weights are overwritten: keep the caller's random state
         net = create_detector(**{key: value for key, value in info.model.items() if key != "task"})
     net.load_state_dict(tensors)
     return net.eval(), info
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# A ResNet of torchvision, or a tiny encoder, with a feature pyramid behind it.
-
+# -- encoder and feature pyramid ---------------------------------------------------------------------------------------
 
 TINY = "tiny"
 ENCODERS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", TINY)
 NORMS: dict[str, Callable[[int], nn.Module]] = {"batch": BatchNorm2d, "frozen": FrozenBatchNorm2d}
 STEM = ("conv1", "bn1")
 STAGES = ("layer1", "layer2", "layer3", "layer4")
-LEVELS = len(STAGES) + 1  # of the pyramid: one more by a stride
+LEVELS = len(STAGES) + 1  # of the pyramid: max pooling adds one
 
 
 def create_pyramid(backbone: str, *, channels: int, norm: str = "batch", frozen: int = 0) -> Any:
-    """Maps of strides 4, 8, 16, 32 and 64, each of `channels`.   b 3 h w   ->   {"0": b c h/4 w/4, ..., "pool": ...}
+    """An encoder with a feature pyramid, maps of strides 4, 8, 16, 32 and 64, each of `channels`.
 
-    `frozen`: how many parts of the encoder, of stem, layer1, ... layer4, are not trained.
+    `frozen`: number of parts of the encoder, of stem, layer1, ... layer4, that are not trained.
+    b 3 h w   ->   {"0": b c h/4 w/4, ..., "pool": b c h/64 w/64}
     """
     call = "create_pyramid"
     check_choice(call, "backbone", backbone, ENCODERS)
     check_choice(call, "norm", norm, NORMS)
     if frozen not in range(LEVELS + 1):
-        raise OptionError(f"{call}: frozen counts the stem and four layers, 0 ... {LEVELS}, got {frozen!r}")
+        raise OptionError(f"{call}: frozen must be 0 ... {LEVELS}, for the stem and four layers (got {frozen!r})")
     if backbone == TINY:
         encoder, widths = create_tiny_encoder(NORMS[norm]), list(TINY_WIDTHS)
     else:
@@ -238,17 +240,17 @@ TINY_WIDTHS = (16, 24, 32, 48)
 
 
 def create_tiny_encoder(norm: Callable[[int], nn.Module]) -> nn.Sequential:
-    """One convolution a stage, under the names of a ResNet: seconds on a CPU."""
+    """An encoder of one convolution per stage, with a ResNet's names: trains in seconds on a CPU."""
     parts: list[tuple[str, nn.Module]] = [
         ("conv1", nn.Conv2d(3, TINY_WIDTHS[0], 3, stride=2, padding=1, bias=False)),
         ("bn1", norm(TINY_WIDTHS[0])),
         ("relu", nn.ReLU(inplace=True)),
     ]
-    inner = TINY_WIDTHS[0]
+    previous = TINY_WIDTHS[0]
     for stage, width in zip(STAGES, TINY_WIDTHS, strict=True):
-        convolution = nn.Conv2d(inner, width, 3, stride=2, padding=1, bias=False)
+        convolution = nn.Conv2d(previous, width, 3, stride=2, padding=1, bias=False)
         parts.append((stage, nn.Sequential(convolution, norm(width), nn.ReLU(inplace=True))))
-        inner = width
+        previous = width
     encoder = nn.Sequential(OrderedDict(parts))
     for module in encoder.modules():
         if isinstance(module, nn.Conv2d):

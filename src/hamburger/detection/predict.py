@@ -1,4 +1,4 @@
-"""Objects in images: JSON files, and the images with masks and boxes drawn on them."""
+"""Detections in image files: a JSON file, and the image with boxes and masks drawn on it."""
 
 from __future__ import annotations
 
@@ -23,72 +23,30 @@ from hamburger.training.predictor import FilePrediction, FilePredictor
 if TYPE_CHECKING:
     from hamburger.checkpoints.weights_file import Info
 
-
-OPACITY = 0.45
-SMALLEST = 256  # the longer side of an overlay: smaller photographs are enlarged by a whole factor
+MIN_SCORE = 0.5
+PROTOCOL = "objects of score {:g} or more"
 
 Objects = dict[str, Tensor]  # boxes m 4, labels m, scores m, masks m h w
 
 
-def overlay_jpeg(image: Tensor, found: Objects, classes: Sequence[str], palette: Sequence[Colour]) -> bytes:
-    """The photograph under the masks, with boxes, classes and scores.   3 h w, uint8"""
-    from PIL import Image
-
-    picture = Image.fromarray(drawn(image, found, classes, palette))
-    buffer = io.BytesIO()
-    picture.save(buffer, format="JPEG", quality=92)
-    return buffer.getvalue()
-
-
-def drawn(image: Tensor, found: Objects, classes: Sequence[str], palette: Sequence[Colour]) -> np.ndarray:
-    """h w 3, uint8; the least sure below the surest. Without scores only classes are written."""
-    from PIL import Image, ImageDraw
-
-    colours = full_palette(palette, len(classes))
-    labels = found["labels"].tolist()
-    pixels = image.movedim(0, -1).numpy().astype(np.float32)
-    for label, mask in reversed(list(zip(labels, found["masks"].numpy(), strict=True))):
-        pixels[mask] = (1 - OPACITY) * pixels[mask] + OPACITY * np.array(colours[label], np.float32)
-    picture = Image.fromarray(np.rint(pixels).astype(np.uint8))
-    factor = -(-SMALLEST // max(picture.size)) if max(picture.size) < SMALLEST else 1
-    picture = picture.resize((factor * picture.width, factor * picture.height), Image.Resampling.NEAREST)
-    draw = ImageDraw.Draw(picture)
-    scores = found["scores"].tolist() if "scores" in found else [None] * len(labels)
-    for label, score, box in reversed(list(zip(labels, scores, found["boxes"].tolist(), strict=True))):
-        left, top, right, bottom = (factor * side for side in box)
-        draw.rectangle((left, top, max(left, right - 1), max(top, bottom - 1)), outline=colours[label], width=2)
-        words = classes[label] if score is None else f"{classes[label]} {score:.2f}"
-        draw.text((left + 3, top + 2), words, fill="white", stroke_width=1, stroke_fill="black")
-    return np.asarray(picture)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The objects in a photograph: a JSON file, and the photograph with their masks and boxes.
-
-
-SCORE = 0.5
-PROTOCOL = "objects of score {:g} or more"
-
-
 @torch.inference_mode()
-def objects_in(net: nn.Module, device: torch.device, image: Tensor, score: float = SCORE) -> Objects:
-    """Those of at least that score, the surest first, on the CPU.   3 h w, uint8
+def detect_objects(net: nn.Module, device: torch.device, image: Tensor, score: float = MIN_SCORE) -> Objects:
+    """The objects of at least that score, the highest first, on the CPU.   3 h w, uint8
 
-    Of one class, what overlaps a surer one by more than half is left out by the network itself; of two classes it is
-    not.
+    The network itself removes objects that overlap one of the same class and a higher score by more than half.
     """
-    found: Objects = net([image.to(device).float() / 255])[0]
-    kept = found["scores"] >= score
-    return {name: value[kept].cpu() for name, value in found.items()}
+    objects: Objects = net([image.to(device).float() / 255])[0]
+    kept = objects["scores"] >= score
+    return {name: value[kept].cpu() for name, value in objects.items()}
 
 
-class ObjectAnswers(FilePredictor):
-    """Options: from which `score` on, and whether there is an `overlay`."""
+class ObjectPredictor(FilePredictor):
+    """Writes the objects of at least `score` as JSON and, with `overlay`, draws them on the image."""
 
     columns = ("objects", "size", "found")
 
     def __init__(
-        self, net: nn.Module, info: Info, device: torch.device, *, score: float = SCORE, overlay: bool = True
+        self, net: nn.Module, info: Info, device: torch.device, *, score: float = MIN_SCORE, overlay: bool = True
     ) -> None:
         check_positive("predict", "score", score, zero=True, most=1.0)
         super().__init__(net, info, device)
@@ -100,23 +58,63 @@ class ObjectAnswers(FilePredictor):
     def __call__(self, *paths: Path) -> FilePrediction:
         (path,) = paths
         image, classes = read_image(path), self.info.classes
-        found = objects_in(self.net, self.device, image, self.score)
-        counted = Counter(classes[label] for label in found["labels"].tolist())
-        files = {"json": as_json(found, classes)}
+        objects = detect_objects(self.net, self.device, image, self.score)
+        counts = Counter(classes[label] for label in objects["labels"].tolist())
+        files = {"json": encode_objects(objects, classes)}
         if self.overlay:
-            files["overlay"] = overlay_jpeg(image, found, classes, self.info.palette)
+            files["overlay"] = encode_overlay(image, objects, classes, self.info.palette)
         height, width = image.shape[1:]
-        words = ", ".join(f"{name} x {n}" for name, n in counted.most_common(3)) or "nothing"
-        row = {"height": height, "width": width, "objects": dict(counted)}
-        return FilePrediction(row, (f"{width} x {height}", words), files)
+        commonest = ", ".join(f"{name} x {n}" for name, n in counts.most_common(3)) or "nothing"
+        row = {"height": height, "width": width, "objects": dict(counts)}
+        return FilePrediction(row, (f"{width} x {height}", commonest), files)
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "protocol": PROTOCOL.format(self.score)}
 
 
-def as_json(found: Objects, classes: Sequence[str]) -> bytes:
-    """One entry for each object: class, score, box (left, top, right, bottom), and the mask as COCO's run lengths."""
-    columns = [found[name].tolist() for name in ("labels", "scores", "boxes")]
-    rows = zip(*columns, encode_masks(found["masks"]), strict=True)
-    objects = [{"class": classes[label], "score": score, "box": box, "mask": mask} for label, score, box, mask in rows]
-    return (json.dumps({"objects": objects}, indent=1) + "\n").encode()
+def encode_objects(objects: Objects, classes: Sequence[str]) -> bytes:
+    """JSON with one entry per object: class, score, box (left, top, right, bottom), and the mask as a COCO RLE."""
+    columns = [objects[name].tolist() for name in ("labels", "scores", "boxes")]
+    rows = zip(*columns, encode_masks(objects["masks"]), strict=True)
+    entries = [{"class": classes[label], "score": score, "box": box, "mask": mask} for label, score, box, mask in rows]
+    return (json.dumps({"objects": entries}, indent=1) + "\n").encode()
+
+
+# -- drawing -----------------------------------------------------------------------------------------------------------
+
+OPACITY = 0.45
+MIN_OVERLAY_SIDE = 256  # of the longer side: smaller images are enlarged by a whole factor
+
+
+def encode_overlay(image: Tensor, objects: Objects, classes: Sequence[str], palette: Sequence[Colour]) -> bytes:
+    """A JPEG of the image with masks, boxes, classes and scores.   3 h w, uint8"""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(draw_objects(image, objects, classes, palette)).save(buffer, format="JPEG", quality=92)
+    return buffer.getvalue()
+
+
+def draw_objects(image: Tensor, objects: Objects, classes: Sequence[str], palette: Sequence[Colour]) -> np.ndarray:
+    """The image with its objects, those of high scores on top.   3 h w, uint8   ->   h w 3, uint8, perhaps enlarged
+
+    Boxes are labelled with class and score, or with the class alone if `objects` has no scores.
+    """
+    from PIL import Image, ImageDraw
+
+    colours = full_palette(palette, len(classes))
+    labels = objects["labels"].tolist()
+    pixels = image.movedim(0, -1).numpy().astype(np.float32)
+    for label, mask in reversed(list(zip(labels, objects["masks"].numpy(), strict=True))):
+        pixels[mask] = (1 - OPACITY) * pixels[mask] + OPACITY * np.array(colours[label], np.float32)
+    canvas = Image.fromarray(np.rint(pixels).astype(np.uint8))
+    factor = -(-MIN_OVERLAY_SIDE // max(canvas.size)) if max(canvas.size) < MIN_OVERLAY_SIDE else 1
+    canvas = canvas.resize((factor * canvas.width, factor * canvas.height), Image.Resampling.NEAREST)
+    draw = ImageDraw.Draw(canvas)
+    scores = objects["scores"].tolist() if "scores" in objects else [None] * len(labels)
+    for label, score, box in reversed(list(zip(labels, scores, objects["boxes"].tolist(), strict=True))):
+        left, top, right, bottom = (factor * side for side in box)
+        draw.rectangle((left, top, max(left, right - 1), max(top, bottom - 1)), outline=colours[label], width=2)
+        caption = classes[label] if score is None else f"{classes[label]} {score:.2f}"
+        draw.text((left + 3, top + 2), caption, fill="white", stroke_width=1, stroke_fill="black")
+    return np.asarray(canvas)

@@ -68,7 +68,7 @@ detection_recipes: Registry[DetectionRecipe] = Registry("detection recipe")
 
 @detection_recipes.register("shapes-detect")
 def shapes_detect() -> DetectionRecipe:
-    """The embedded default: generated scenes of 96 x 96 and a tiny encoder, some minutes on two cores.
+    """The default: generated scenes of 96 x 96 and a tiny encoder, some minutes on two cores.
 
     Device: CPU. Duration: 2 min.
     """
@@ -103,7 +103,7 @@ def shapes_maskrcnn() -> DetectionRecipe:
         name="shapes-maskrcnn",
         model=DetectorModel(size=256, max_size=256, anchor=16, sampled=128, proposals=500),
         data=DetectionData(options={"size": 256}, crop=256, scales=(0.8, 1.25)),
-        # from scratch the first gradients have norms of hundreds and grow: without clipping some seeds diverge in warm-up
+        # from scratch the first gradients have norms of hundreds: without clipping some seeds diverge in the warm-up
         optim=Optim(lr=0.02, bias_lr=1.0, warmup=100, clip=10.0),
         batch=16,
         steps=1_500,

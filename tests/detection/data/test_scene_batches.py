@@ -1,4 +1,4 @@
-"""Views of scenes and batches of them: functions of seed and step, objects that stay with their pixels."""
+"""Augmented scenes and batches of them: functions of seed and step, objects that stay with their pixels."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from hamburger.detection.data.base import Scene, boxes_of
-from hamburger.detection.data.batches import SceneBatches, see
-from hamburger.detection.data.shapes import Shapes
+from hamburger.detection.data.base import Scene, find_boxes
+from hamburger.detection.data.batches import SceneBatches, augment_scene
+from hamburger.detection.data.shapes import ShapesSet
 from hamburger.errors import OptionError
 from hamburger.training.augment import AugmentedView
 
-SCENES = Shapes("train", size=64, length=10)
+SCENES = ShapesSet("train", size=64, length=10)
 
 
 def equal(one, other):
@@ -24,64 +24,66 @@ def equal(one, other):
     ) and all(torch.equal(a, b) for a, b in zip(one.images, other.images, strict=True))
 
 
-def test_the_whole_image_is_seen_as_it_is():
+def test_a_view_of_the_whole_image_changes_nothing():
     scene = SCENES[0]
-    seen = see(scene, AugmentedView(64, 64, 0, 0, False), crop=64)
-    assert torch.equal(seen.image, scene.image.float() / 255)
-    assert torch.equal(seen.boxes, scene.boxes) and torch.equal(seen.masks, scene.masks)
-    assert torch.equal(seen.labels, scene.labels)
+    view = augment_scene(scene, AugmentedView(64, 64, 0, 0, False), crop=64)
+    assert torch.equal(view.image, scene.image.float() / 255)
+    assert torch.equal(view.boxes, scene.boxes) and torch.equal(view.masks, scene.masks)
+    assert torch.equal(view.labels, scene.labels)
 
 
-def test_mirrored():
+def test_a_mirrored_view():
     scene = SCENES[0]
-    seen = see(scene, AugmentedView(64, 64, 0, 0, True), crop=64)
-    assert torch.equal(seen.image, scene.image.flip(2).float() / 255)
-    assert torch.equal(seen.masks, scene.masks.flip(2))
-    assert torch.equal(seen.boxes[:, [0, 2]], 64 - scene.boxes[:, [2, 0]])
+    view = augment_scene(scene, AugmentedView(64, 64, 0, 0, True), crop=64)
+    assert torch.equal(view.image, scene.image.flip(2).float() / 255)
+    assert torch.equal(view.masks, scene.masks.flip(2))
+    assert torch.equal(view.boxes[:, [0, 2]], 64 - scene.boxes[:, [2, 0]])
 
 
-def test_resized_and_cut_like_torch():
+def test_views_are_resized_and_cropped_like_torch():
     scene = SCENES[1]
-    seen = see(scene, AugmentedView(96, 96, 10, 20, False), crop=48)
+    view = augment_scene(scene, AugmentedView(96, 96, 10, 20, False), crop=48)
     image = F.interpolate(scene.image[None].float() / 255, (96, 96), mode="bilinear")[0, :, 10:58, 20:68]
-    assert torch.allclose(seen.image, image, atol=1e-5)
+    assert torch.allclose(view.image, image, atol=1e-5)
     masks = F.interpolate(scene.masks[None].byte(), (96, 96), mode="nearest-exact")[0, :, 10:58, 20:68].bool()
     kept = masks.flatten(1).sum(1) >= 4
-    assert 0 < kept.sum() < len(kept)  # some are cut away
-    assert torch.equal(seen.masks, masks[kept]) and torch.equal(seen.labels, scene.labels[kept])
+    assert 0 < kept.sum() < len(kept)  # some objects are cropped away
+    assert torch.equal(view.masks, masks[kept]) and torch.equal(view.labels, scene.labels[kept])
 
 
-def test_beyond_the_image_lies_ground_and_groups_are_left_out():
+def test_padding_has_the_background_colour_and_crowds_are_left_out():
     scene = SCENES[2]
     crowd = torch.zeros_like(scene.crowd)
     crowd[0] = True
-    seen = see(scene._replace(crowd=crowd), AugmentedView(64, 64, -8, 0, False), crop=80, ground=(0.1, 0.2, 0.3))
-    assert seen.image[:, 0, 0].tolist() == pytest.approx([0.1, 0.2, 0.3])
-    assert not seen.masks[:, :8].any() and len(seen.labels) == len(scene.labels) - 1
-    assert torch.equal(seen.boxes, scene.boxes[1:] + torch.tensor([0.0, 8, 0, 8]))
+    view = augment_scene(
+        scene._replace(crowd=crowd), AugmentedView(64, 64, -8, 0, False), crop=80, background=(0.1, 0.2, 0.3)
+    )
+    assert view.image[:, 0, 0].tolist() == pytest.approx([0.1, 0.2, 0.3])
+    assert not view.masks[:, :8].any() and len(view.labels) == len(scene.labels) - 1
+    assert torch.equal(view.boxes, scene.boxes[1:] + torch.tensor([0.0, 8, 0, 8]))
 
 
 def test_a_scene_without_objects():
     image = torch.zeros(3, 20, 30, dtype=torch.uint8)
     none = torch.zeros(0)
     scene = Scene(image, torch.zeros(0, 4), none.long(), torch.zeros(0, 20, 30).bool(), none.double(), none.bool())
-    seen = see(scene, AugmentedView(20, 30, 0, 0, False), crop=32)
-    assert seen.boxes.shape == (0, 4) and seen.masks.shape == (0, 32, 32)
+    view = augment_scene(scene, AugmentedView(20, 30, 0, 0, False), crop=32)
+    assert view.boxes.shape == (0, 4) and view.masks.shape == (0, 32, 32)
 
 
-def test_boxes_of_masks_are_those_of_torchvision():
+def test_boxes_of_masks_match_torchvision():
     from torchvision.ops import masks_to_boxes
 
     masks = torch.from_numpy(np.random.default_rng(0).random((20, 9, 13)) < 0.03)
     masks = masks[masks.flatten(1).any(1)]
-    assert torch.equal(boxes_of(masks), masks_to_boxes(masks) + torch.tensor([0.0, 0, 1, 1]))
+    assert torch.equal(find_boxes(masks), masks_to_boxes(masks) + torch.tensor([0.0, 0, 1, 1]))
 
 
 def test_the_batch_is_a_function_of_seed_and_step():
     options = {"batch": 4, "crop": 64, "scales": (0.75, 1.5)}
     read, kept = (SceneBatches(SCENES, **options, resident=resident) for resident in ("no", "yes"))
     threads = SceneBatches(SCENES, **options, resident="no", workers=2)
-    stream = dict(threads.run(2, 5))
+    stream = dict(enumerate(threads.run(2, 5), start=2))
     for step in (4, 3):
         [one], [other] = read.at(step), kept.at(step)
         assert equal(one, other) and equal(one, stream[step][0]) and one.ids == other.ids
@@ -89,7 +91,7 @@ def test_the_batch_is_a_function_of_seed_and_step():
     assert not equal(read.at(3)[0], SceneBatches(SCENES, **options, seed=1).at(3)[0])
 
 
-def test_processes_and_parts_share_the_batch():
+def test_processes_and_micro_batches_share_the_global_batch():
     options = {"crop": 64, "resident": "no"}
     [whole] = SceneBatches(SCENES, batch=8, **options).at(7)
     ids = [
@@ -99,5 +101,5 @@ def test_processes_and_parts_share_the_batch():
         for id in SceneBatches(SCENES, batch=8, rank=rank, world=2, accumulate=2, **options).at(7)[part].ids
     ]
     assert ids == whole.ids
-    with pytest.raises(OptionError, match="Batches: a batch of 3 does not divide"):
+    with pytest.raises(OptionError, match="batch of 3"):
         SceneBatches(SCENES, batch=3, world=2, **options)

@@ -10,21 +10,19 @@ import torch
 from torch import Tensor
 
 from hamburger.registry import Registry
-from hamburger.training.datasets import create_from
+from hamburger.training.datasets import create_from_registry
 from hamburger.training.packed_images import Colour
 
 
 class Scene(NamedTuple):
-    """`image`: 3 h w, uint8, RGB. Of m objects: `boxes`: m 4, float32, left top right bottom in pixels, right and
-    bottom outside;   `labels`: m, int64, 0 ... k - 1;   `masks`: m h w, bool;   `areas`: m, float64, by which objects
-    count as small or large;   `crowd`: m, bool, a group that is neither trained on nor scored."""
+    """One image and its m objects."""
 
-    image: Tensor
-    boxes: Tensor
-    labels: Tensor
-    masks: Tensor
-    areas: Tensor
-    crowd: Tensor
+    image: Tensor  # 3 h w, uint8, RGB
+    boxes: Tensor  # m 4, float32: left, top, right, bottom in pixels; right and bottom are exclusive
+    labels: Tensor  # m, int64, 0 ... k - 1
+    masks: Tensor  # m h w, bool
+    areas: Tensor  # m, float64: by which objects count as small or large
+    crowd: Tensor  # m, bool: groups, which are neither trained on nor scored
 
     @property
     def nbytes(self) -> int:
@@ -35,14 +33,14 @@ class Scene(NamedTuple):
 
 
 class DetectionSet:
-    """One split of one data set. `data[i]` reads (or generates) the i-th scene; the same i gives the same bits."""
+    """One split of a data set. `data[i]` reads (or generates) the i-th scene; the same i gives the same bits."""
 
     name: str
     split: str
     ids: Sequence[str]
     classes: tuple[str, ...]
     palette: tuple[Colour, ...]  # one per class
-    digest: str = ""  # of what files tell of the objects; nothing where name, split and options tell all
+    digest: str = ""  # hash of the annotations; empty if name, split and options decide everything
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -51,30 +49,26 @@ class DetectionSet:
         raise NotImplementedError
 
     def problems(self) -> list[str]:
-        """Every defect found by reading all of it, each with its path or id, not hours later in training."""
+        """Every defect, found by reading the whole split, each with its path or id."""
         return []
 
 
-# constructors take (split, root=..., **options); embedded sets take no root
+# constructors take (split, root=..., **options); generated sets take no root
 detection_sets: Registry[DetectionSet] = Registry("detection set")
 
 
-def boxes_of(masks: Tensor) -> Tensor:
-    """The smallest boxes around masks, none of which is empty.   m h w   ->   m 4, float32, right and bottom outside"""
+def create_detection_set(name: str, split: str, root: str | Path | None = None, **options: Any) -> DetectionSet:
+    """The named set's split. `root` is the folder of a set in files; a generated set takes none."""
+    return create_from_registry(detection_sets, name, split, root, **options)
+
+
+def find_boxes(masks: Tensor) -> Tensor:
+    """The smallest boxes around non-empty masks.   m h w   ->   m 4, float32, right and bottom exclusive"""
     sides = []
-    for axis in (2, 1):  # over rows: where it is wide; over columns: where it is high
+    for axis in (2, 1):  # columns, then rows
         touched = masks.any(3 - axis).to(torch.uint8)  # m w, then m h
         first = touched.argmax(1)
         last = touched.shape[1] - touched.flip(1).argmax(1)
         sides.append((first, last))
     (left, right), (top, bottom) = sides
     return torch.stack([left, top, right, bottom], 1).float()
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# One call from a name, a split and a folder to a detection set.
-
-
-def create_detection_set(name: str, split: str, root: str | Path | None = None, **options: Any) -> DetectionSet:
-    """The named set's split. `root` is the folder of a set that lies in files; an embedded set takes none."""
-    return create_from(detection_sets, name, split, root, **options)

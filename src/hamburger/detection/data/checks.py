@@ -1,4 +1,4 @@
-"""Everything that is wrong with a detection set, found before training and listed at once."""
+"""Checks of a detection set before training: all defects at once, objects per class, image sizes."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hamburger.detection.data.base import DetectionSet
-from hamburger.detection.data.coco import Coco, size_of
+from hamburger.detection.data.coco import CocoSet, read_size
 from hamburger.errors import DataError
-from hamburger.training.datasets import listing
+from hamburger.training.datasets import format_problems
 
 
 @dataclass
 class SceneFindings:
-    """`objects`: how many each class has, without groups.   `sizes`: how many images are h x w."""
+    """What an inspection of a detection set found."""
 
     problems: list[str]
-    objects: list[int]
-    sizes: dict[tuple[int, int], int] = field(default_factory=dict)
+    objects: list[int]  # per class, without crowds
+    sizes: dict[tuple[int, int], int] = field(default_factory=dict)  # number of images by (h, w)
 
 
 def check_scenes(data: DetectionSet) -> None:
-    """A DataError with all problems of a set in files, the first 20 in its message; generated ones have none."""
-    if isinstance(data, Coco):
-        found = inspect_scenes(data)
-        if found.problems:
-            raise DataError(listing(data, found.problems), found.problems)
+    """Raise DataError with all problems of a set in files, the first 20 in its message; generated sets have none."""
+    if isinstance(data, CocoSet):
+        problems = inspect_scenes(data).problems
+        if problems:
+            raise DataError(format_problems(data, problems), problems)
 
 
 def inspect_scenes(
@@ -35,11 +35,11 @@ def inspect_scenes(
     """Problems, objects of each class and sizes of images. `after` is called once per image, for progress."""
     labels: Counter[int] = Counter()
     sizes: Counter[tuple[int, int]] = Counter()
-    if isinstance(data, Coco):
+    if isinstance(data, CocoSet):
         problems = data.problems(cache=cache, after=after)
-        sizes.update(size_of(image) for image in data.images)
-        every = (note for notes in data.objects.values() for note in notes)
-        labels.update(data.categories[note["category_id"]] for note in every if not note.get("iscrowd"))
+        sizes.update(read_size(image) for image in data.images)
+        annotations = (annotation for objects in data.objects.values() for annotation in objects)
+        labels.update(data.categories[each["category_id"]] for each in annotations if not each.get("iscrowd"))
     else:
         problems = data.problems()
         for scene in (data[i] for i in range(len(data))):

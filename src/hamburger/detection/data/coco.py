@@ -1,10 +1,10 @@
 """`coco`: images and one JSON file of instances, in the layout of COCO and of the many tools that write it.
 
     annotations/instances_<split>.json     or annotations/<split>.json, or <split>.json
-    <split>/...                            or images/<split>/..., images/..., or beside the folder of annotations
+    <split>/...                            or images/<split>/..., images/..., or the folder itself
 
 The JSON has `images` (id, file_name, width, height), `annotations` (id, image_id, category_id, bbox: left, top, width,
-height, segmentation: polygons or run lengths, and perhaps area and iscrowd) and `categories` (id, name).
+height, segmentation: polygons or an RLE, optionally area and iscrowd) and `categories` (id, name).
 """
 
 from __future__ import annotations
@@ -23,23 +23,35 @@ import torch
 from hamburger.detection.data.base import DetectionSet, Scene, detection_sets
 from hamburger.detection.data.masks import Extent, find_extent, read_mask
 from hamburger.errors import DataError, InputError, check_choice
-from hamburger.training.datasets import Row, check_root, chosen, remembered, stamp, voc_palette
+from hamburger.training.datasets import (
+    Row,
+    check_root,
+    fingerprint_files,
+    run_cached_checks,
+    select_classes,
+    voc_palette,
+)
 from hamburger.training.image_files import read_image
 
 LAYOUT = "annotations/instances_<split>.json and a folder <split> of images"
-POLICIES = ("refuse", "drop")
-EMPTY = ("refuse", "keep")
-OUTSIDE = 1.0  # pixels by which a box may reach beyond the image: files round
-LEAST_OVERLAP = 0.3  # of a box and its mask: boxes of visible parts, or of rotated boxes, differ, and others are wrong
-CORNERS = "a bbox is left, top, width and height, and this one looks like left, top, right, bottom"
+BROKEN_POLICIES = ("refuse", "drop")
+EMPTY_POLICIES = ("refuse", "keep")
+TOLERANCE = 1.0  # pixels by which a box may reach beyond the image, since files round
+LARGEST_NUMBER = 1e18  # of a box or an area: a larger number is a mistake
+MIN_OVERLAP = 0.3  # of a box and its mask: they may differ (boxes of visible parts, of rotated boxes), but not more
+CORNERS_HINT = "a bbox is left, top, width and height, but this one looks like left, top, right, bottom"
 
 Entry = dict[str, Any]
 
 
 @detection_sets.register("coco")
-class Coco(DetectionSet):
-    """`classes`: names or numbers to detect, the rest is left out.   `broken`: "drop" leaves out annotations that are
-    broken, of which the official files have some.   `empty`: "keep" takes images without any object."""
+class CocoSet(DetectionSet):
+    """One split of a set in COCO's layout.
+
+    - `classes`: names or numbers of the classes to detect; annotations of others are left out
+    - `broken`: "drop" leaves out invalid annotations, of which the official files have some
+    - `empty`: "keep" accepts images without any object
+    """
 
     name = "coco"
 
@@ -52,67 +64,70 @@ class Coco(DetectionSet):
         broken: str = "refuse",
         empty: str = "refuse",
     ) -> None:
-        check_choice(self.name, "broken", broken, POLICIES)
-        check_choice(self.name, "empty", empty, EMPTY)
+        check_choice(self.name, "broken", broken, BROKEN_POLICIES)
+        check_choice(self.name, "empty", empty, EMPTY_POLICIES)
         root = check_root(self.name, Path(root), LAYOUT)
         self.split, self.empty = split, empty
-        self.file = _first(root, split, ("annotations/instances_{}.json", "annotations/{}.json", "{}.json"))
-        said = _read(self.file)
-        categories = sorted(said["categories"], key=lambda category: (isinstance(category["id"], str), category["id"]))
+        self.file = _find_file(root, split, ("annotations/instances_{}.json", "annotations/{}.json", "{}.json"))
+        content = _read_json(self.file)
+        categories = sorted(content["categories"], key=lambda each: (isinstance(each["id"], str), each["id"]))
         names = [str(category["name"]) for category in categories]
-        numbers = chosen(self.name, names, classes)
+        numbers = select_classes(self.name, names, classes)
         self.classes = tuple(names[number] for number in numbers)
-        _once(self.file, "category id", [category["id"] for category in categories], "give each its own")
-        _once(self.file, "class name", self.classes, "rename one, or choose by number with classes=0,1,...")
+        _check_unique(self.file, "category id", [each["id"] for each in categories], "give each a different one")
+        _check_unique(self.file, "class name", self.classes, "rename one, or choose by number with classes=0,1,...")
         self.palette = voc_palette(len(numbers) + 1)[1:]
         self.categories = {categories[number]["id"]: label for label, number in enumerate(numbers)}
         self.known = {category["id"] for category in categories}
-        self.images: list[Entry] = said["images"]
+        self.images: list[Entry] = content["images"]
         self.ids = [str(image["id"]) for image in self.images]
-        self.folder = _image_folder(root, split, self.images)
-        self.faulty: set[Any] = set()  # images with annotations that are broken
-        self.others: set[Any] = set()  # and with sound ones of classes that nobody asked for
-        self.found, self.objects = self._sorted(said["annotations"])
-        self.dropped = len(self.found) if broken == "drop" else 0
+        self.folder = _find_image_folder(root, split, self.images)
+        self.faulty: set[Any] = set()  # ids of images with invalid annotations
+        self.others: set[Any] = set()  # ids of images with valid annotations of classes that are not chosen
+        self.faults, self.objects = self._sort_annotations(content["annotations"])
+        self.dropped = len(self.faults) if broken == "drop" else 0
         if broken == "drop":
-            self.found = []
+            self.faults = []
 
-    def _sorted(self, annotations: Sequence[Entry]) -> tuple[list[str], dict[Any, list[Entry]]]:
-        """What is wrong with annotations, and those that are sound by image."""
+    def _sort_annotations(self, annotations: Sequence[Entry]) -> tuple[list[str], dict[Any, list[Entry]]]:
+        """What is wrong with annotations, and the valid ones of the chosen classes by image id."""
         images = {image["id"]: image for image in self.images}
-        found, objects = [], defaultdict(list)
-        before: dict[Any, Entry] = {}
+        faults, objects = [], defaultdict(list)
+        first_by_id: dict[Any, Entry] = {}
         for annotation in annotations:
             id, image = annotation.get("id"), annotation.get("image_id")
-            fault = fault_of(annotation, images, self.known)
-            # ids alone may stand twice, as tools write them that do not care; the whole would be one object twice
-            if fault is None and isinstance(id, Hashable) and before.setdefault(id, annotation) is not annotation:
-                fault = "is listed twice" if before[id] == annotation else None
+            fault = find_fault(annotation, images, self.known)
+            # some tools repeat ids; only if the whole annotation is repeated would one object count twice
+            if fault is None and isinstance(id, Hashable):
+                first = first_by_id.setdefault(id, annotation)
+                if first is not annotation and first == annotation:
+                    fault = "is listed twice"
             if fault is not None:
-                there = _among(image, images)
-                self.faulty.update([image] if there else [])
-                name = images[image]["file_name"] if there else "no image"
-                found.append(f"{self.file}: annotation {id} ({name}): {fault}")
+                name = "no image"
+                if _is_known(image, images):
+                    self.faulty.add(image)
+                    name = images[image]["file_name"]
+                faults.append(f"{self.file}: annotation {id} ({name}): {fault}")
             elif annotation["category_id"] in self.categories:
                 objects[image].append(annotation)
             else:
                 self.others.add(image)
-        return found, objects
+        return faults, objects
 
     @cached_property
-    def digest(self) -> str:  # type: ignore[override] # read only, as everywhere
-        """By values: a file in another order of keys, or with other blanks, says the same."""
-        said = hashlib.sha256()
+    def digest(self) -> str:  # type: ignore[override] # read only
+        """A hash of the values: the order of keys and white space do not change it."""
+        digest = hashlib.sha256()
         for image in self.images:
             objects = self.objects.get(image["id"], [])
-            said.update(json.dumps([image["file_name"], size_of(image), len(objects)]).encode())
+            digest.update(json.dumps([image["file_name"], read_size(image), len(objects)]).encode())
             for annotation in objects:
-                for part in self._parts(annotation):
-                    said.update(part)
-        return said.hexdigest()
+                for part in self._annotation_bytes(annotation):
+                    digest.update(part)
+        return digest.hexdigest()
 
-    def _parts(self, annotation: Entry) -> Iterator[bytes]:
-        """All that is read of an annotation. As bytes of numbers: the text of them would take as long as reading it."""
+    def _annotation_bytes(self, annotation: Entry) -> Iterator[bytes]:
+        """Everything that is read of an annotation, as binary numbers, since formatting them would be slow."""
         segmentation, area = annotation["segmentation"], annotation.get("area")
         label, crowd = self.categories[annotation["category_id"]], bool(annotation.get("iscrowd"))
         outlines = [segmentation["counts"]] if isinstance(segmentation, dict) else segmentation
@@ -126,125 +141,129 @@ class Coco(DetectionSet):
 
     def __getitem__(self, index: int) -> Scene:
         if not 0 <= index < len(self):
-            raise IndexError(f"{self.name}: there are {len(self)} images, index {index} is none of them")
+            raise IndexError(f"{self.name}: index {index} is out of range; there are {len(self)} images")
         entry = self.images[index]
-        image, size = read_image(self.path(index)), size_of(entry)
+        image, size = read_image(self.path(index)), read_size(entry)
         if tuple(image.shape[-2:]) != size:
-            raise DataError(self._mismatch(index, tuple(image.shape[-2:])))
-        here = self.objects.get(entry["id"], [])
-        masks = np.zeros((len(here), *size), np.bool_)
-        boxes = np.zeros((len(here), 4), np.float32)
-        for i, annotation in enumerate(here):
+            raise DataError(self._describe_mismatch(index, tuple(image.shape[-2:])))
+        annotations = self.objects.get(entry["id"], [])
+        masks = np.zeros((len(annotations), *size), np.bool_)
+        boxes = np.zeros((len(annotations), 4), np.float32)
+        for i, annotation in enumerate(annotations):
             masks[i] = read_mask(annotation["segmentation"], size)
             x, y, w, h = annotation["bbox"]
             boxes[i] = np.clip([x, y, x + w, y + h], 0, [size[1], size[0]] * 2)
-        told = [annotation.get("area") for annotation in here]
-        areas = [mask.sum() if area is None else area for area, mask in zip(told, masks, strict=True)]
+        given = [annotation.get("area") for annotation in annotations]
+        areas = [mask.sum() if area is None else area for area, mask in zip(given, masks, strict=True)]
         return Scene(
             image,
             torch.from_numpy(boxes),
-            torch.tensor([self.categories[annotation["category_id"]] for annotation in here], dtype=torch.int64),
+            torch.tensor([self.categories[annotation["category_id"]] for annotation in annotations], dtype=torch.int64),
             torch.from_numpy(masks),
             torch.tensor(areas, dtype=torch.float64),
-            torch.tensor([bool(annotation.get("iscrowd")) for annotation in here], dtype=torch.bool),
+            torch.tensor([bool(annotation.get("iscrowd")) for annotation in annotations], dtype=torch.bool),
         )
 
     def problems(self, *, cache: bool = True, after: Callable[[], object] | None = None) -> list[str]:
-        """Those of the JSON, then those of the image files, each of which is read."""
-        twice = [f"{self.file}: image {id} is listed {n} times" for id, n in Counter(self.ids).items() if n > 1]
-        bare = [] if self.empty == "keep" else [line for i in range(len(self)) if (line := self._bare(i)) is not None]
+        """Defects of the JSON, then those of the image files, each of which is read."""
+        if not self.ids:
+            return [f"{self.file}: lists no images", *self.faults]
+        repeated = [f"{self.file}: image {id} is listed {n} times" for id, n in Counter(self.ids).items() if n > 1]
+        empty = [] if self.empty == "keep" else [line for i in range(len(self)) if (line := self._explain_empty(i))]
         key = f"coco {self.folder.absolute()} {self.split} {self.file.stat().st_mtime_ns}" if cache else None
-        rows = remembered(self._look, [stamp([self.path(i)]) for i in range(len(self))], key=key, after=after)
-        nothing = [] if self.ids else [f"{self.file}: lists no images"]
-        return nothing + twice + self.found + bare + [row["problem"] for row in rows if row["problem"]]
+        rows = run_cached_checks(
+            self._inspect_image, [fingerprint_files([self.path(i)]) for i in range(len(self))], key=key, after=after
+        )
+        return repeated + self.faults + empty + [row["problem"] for row in rows if row["problem"]]
 
-    def _bare(self, index: int) -> str | None:
-        """Why nothing is to be found in an image; None where something is, or where that is said in another place."""
+    def _explain_empty(self, index: int) -> str | None:
+        """Why an image has no object; None if it has one, or if another problem already says why."""
         id, path = self.images[index]["id"], self.path(index)
-        listed = id in self.faulty and not self.dropped  # its annotations are there, and named one by one
-        if self.objects.get(id) or listed or not path.is_file():
+        reported = id in self.faulty and not self.dropped  # its annotations are listed one by one
+        if self.objects.get(id) or reported or not path.is_file():
             return None
         if id in self.faulty:
-            why = "all annotations to be found in it are broken and left out"
+            reason = "all its annotations are invalid and left out"
         else:
-            why = "has no annotation of the chosen classes" if id in self.others else "has no annotation"
-        return f"{path}: {why}; empty=keep takes images without objects as they are"
+            reason = "has no annotation of the chosen classes" if id in self.others else "has no annotation"
+        return f"{path}: {reason}; set empty=keep to accept images without objects"
 
-    def _look(self, index: int) -> Row:
+    def _inspect_image(self, index: int) -> Row:
         try:
             size = tuple(read_image(self.path(index)).shape[-2:])
-        except DataError as broken:
-            return {"problem": str(broken)}
-        return {"problem": None if size == size_of(self.images[index]) else self._mismatch(index, size)}
+        except DataError as error:
+            return {"problem": str(error)}
+        return {"problem": None if size == read_size(self.images[index]) else self._describe_mismatch(index, size)}
 
-    def _mismatch(self, index: int, size: tuple[int, ...]) -> str:
-        h, w = size_of(self.images[index])
-        return f"{self.path(index)}: has {size[1]} x {size[0]} pixels, {self.file.name} says {w} x {h}"
+    def _describe_mismatch(self, index: int, size: tuple[int, ...]) -> str:
+        h, w = read_size(self.images[index])
+        return f"{self.path(index)}: has {size[1]} x {size[0]} pixels, but {self.file.name} says {w} x {h}"
 
 
-def size_of(image: Entry) -> tuple[int, int]:
-    """h, w"""
+def read_size(image: Entry) -> tuple[int, int]:
+    """The size of an image as the file gives it.   ->   h, w"""
     return int(image["height"]), int(image["width"])
 
 
-def fault_of(annotation: Entry, images: dict[Any, Entry], categories: set[Any]) -> str | None:
-    """What is wrong with an annotation, told without drawing it; None where nothing is."""
-    if not _among(annotation.get("image_id"), images):
-        return f"image_id {annotation.get('image_id')} is no image of the file"
-    if not _among(annotation.get("category_id"), categories):
-        return f"category_id {annotation.get('category_id')} is no category of the file"
-    h, w = size_of(images[annotation["image_id"]])
+def find_fault(annotation: Entry, images: dict[Any, Entry], categories: set[Any]) -> str | None:
+    """What is wrong with an annotation, found without drawing it; None if it is valid."""
+    if not _is_known(annotation.get("image_id"), images):
+        return f"image_id {annotation.get('image_id')!r:.60} is not an image of the file"
+    if not _is_known(annotation.get("category_id"), categories):
+        return f"category_id {annotation.get('category_id')!r:.60} is not a category of the file"
+    h, w = read_size(images[annotation["image_id"]])
     box = annotation.get("bbox")
     if not isinstance(box, list) or len(box) != 4 or not all(isinstance(v, (int, float)) for v in box):
-        return f"bbox must be left, top, width and height, got {box!r}"
-    if not np.isfinite(box).all() or box[2] <= 0 or box[3] <= 0:
-        return f"bbox {box} has no area"
-    if min(box[:2]) < -OUTSIDE or box[0] + box[2] > w + OUTSIDE or box[1] + box[3] > h + OUTSIDE:
-        hint = f"; {CORNERS}" if box[0] < box[2] <= w and box[1] < box[3] <= h else ""
+        return f"bbox must be left, top, width and height (got {box!r:.60})"
+    if not all(abs(v) < LARGEST_NUMBER for v in box) or box[2] <= 0 or box[3] <= 0:  # NaN is not below it
+        return f"bbox {box!r:.80} has no area"
+    if min(box[:2]) < -TOLERANCE or box[0] + box[2] > w + TOLERANCE or box[1] + box[3] > h + TOLERANCE:
+        hint = f"; {CORNERS_HINT}" if box[0] < box[2] <= w and box[1] < box[3] <= h else ""
         return f"bbox {box} reaches outside the image of {w} x {h} pixels{hint}"
     area = annotation.get("area")
-    if area is not None and not (isinstance(area, (int, float)) and 0 <= area < np.inf):
-        return f"area must be a number of pixels, got {area!r}"
+    if area is not None and not (isinstance(area, (int, float)) and 0 <= area < LARGEST_NUMBER):
+        return f"area must be a number of pixels (got {area!r:.60})"
     crowd = annotation.get("iscrowd")
     if crowd is not None and not (isinstance(crowd, (int, float)) and crowd in (0, 1)):  # "0" would be true
-        return f"iscrowd must be 0 or 1, got {crowd!r}"
+        return f"iscrowd must be 0 or 1 (got {crowd!r:.60})"
     try:
         extent = find_extent(annotation.get("segmentation"), (h, w))
-    except InputError as said:
-        return str(said)
-    return _apart(box, extent)
+    except InputError as error:
+        return str(error)
+    return _compare_extent(box, extent)
 
 
-def _apart(box: Sequence[float], extent: Extent) -> str | None:
-    """Whether a box is of something else than its mask: training takes the box of the mask, scores take `bbox`."""
+def _compare_extent(box: Sequence[float], extent: Extent) -> str | None:
+    """What is wrong if a box hardly overlaps its mask: training uses the box of the mask, evaluation uses `bbox`."""
     left, top, width, height = box
-    overlap = _overlap((left, top, left + width, top + height), extent)
-    corners = left < width and top < height and _overlap((left, top, width, height), extent) > 0.9
-    if overlap >= (0.8 if corners else LEAST_OVERLAP):
+    overlap = _compute_overlap((left, top, left + width, top + height), extent)
+    corners = left < width and top < height and _compute_overlap((left, top, width, height), extent) > 0.9
+    if overlap >= (0.8 if corners else MIN_OVERLAP):
         return None
     sides = " to ".join(", ".join(f"{side:g}" for side in corner) for corner in (extent[:2], extent[2:]))
-    return f"bbox {box} hardly meets its segmentation, which goes from {sides}" + (f"; {CORNERS}" if corners else "")
+    hint = f"; {CORNERS_HINT}" if corners else ""
+    return f"bbox {box} hardly overlaps its segmentation, which extends from {sides}{hint}"
 
 
-def _overlap(a: Extent, b: Extent) -> float:
-    """Shared area over joint area, each a pixel wider on every side: small ones are rounded too."""
-    sides = [(min(a[i + 2], b[i + 2]) - max(a[i], b[i]) + 2 * OUTSIDE) for i in (0, 1)]
+def _compute_overlap(a: Extent, b: Extent) -> float:
+    """Intersection over union, each box widened by a pixel on every side, since small ones are rounded too."""
+    sides = [(min(a[i + 2], b[i + 2]) - max(a[i], b[i]) + 2 * TOLERANCE) for i in (0, 1)]
     shared = max(0.0, sides[0]) * max(0.0, sides[1])
-    areas = [(each[2] - each[0] + 2 * OUTSIDE) * (each[3] - each[1] + 2 * OUTSIDE) for each in (a, b)]
+    areas = [(each[2] - each[0] + 2 * TOLERANCE) * (each[3] - each[1] + 2 * TOLERANCE) for each in (a, b)]
     return shared / (sum(areas) - shared)
 
 
-def _among(id: Any, known: Collection[Any]) -> bool:
+def _is_known(id: Any, known: Collection[Any]) -> bool:
     return isinstance(id, Hashable) and id in known
 
 
-def _once(file: Path, what: str, values: Sequence[Any], remedy: str) -> None:
-    twice = [value for value, n in Counter(values).items() if n > 1]
-    if twice:
-        raise DataError(f"{file}: the {what} {twice[0]!r} stands for several categories; {remedy}")
+def _check_unique(file: Path, what: str, values: Sequence[Any], remedy: str) -> None:
+    repeated = [value for value, n in Counter(values).items() if n > 1]
+    if repeated:
+        raise DataError(f"{file}: several categories have the {what} {repeated[0]!r}; {remedy}")
 
 
-def _first(root: Path, split: str, patterns: Sequence[str]) -> Path:
+def _find_file(root: Path, split: str, patterns: Sequence[str]) -> Path:
     paths = [root / pattern.format(split) for pattern in patterns]
     for path in paths:
         if path.is_file():
@@ -252,39 +271,39 @@ def _first(root: Path, split: str, patterns: Sequence[str]) -> Path:
     raise DataError(f"coco: there is no {paths[0]}; {root} should hold {LAYOUT}")
 
 
-def _image_folder(root: Path, split: str, images: Sequence[Entry]) -> Path:
-    """Where the images are: the folder that has the first of them, or where it should be."""
+def _find_image_folder(root: Path, split: str, images: Sequence[Entry]) -> Path:
+    """The folder that has one of the first images, or the one where they should be."""
     folders = [root / split, root / "images" / split, root / "images", root]
     names = [str(image["file_name"]) for image in images[:20]]
     return next((folder for folder in folders if any((folder / name).is_file() for name in names)), folders[0])
 
 
-def _read(path: Path) -> dict[str, list[Entry]]:
+def _read_json(path: Path) -> dict[str, list[Entry]]:
     try:
-        said = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as broken:
-        raise DataError(f"{path}: no readable JSON ({broken})") from None
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not readable as JSON ({error})") from None
     needed = {"images": ("id", "file_name", "width", "height"), "annotations": (), "categories": ("id", "name")}
     for part, keys in needed.items():
-        entries = said.get(part) if isinstance(said, dict) else None
+        entries = content.get(part) if isinstance(content, dict) else None
         if not isinstance(entries, list):
             raise DataError(f"{path}: has no list of '{part}'; a file of COCO instances has {', '.join(needed)}")
         for place, entry in enumerate(entries):
             if not isinstance(entry, dict):
-                raise DataError(f"{path}: {part}[{place}] must be an object with named values, got {entry!r:.40}")
-            lacking = [key for key in keys if key not in entry]
-            if lacking:
-                raise DataError(f"{path}: {part}[{place}] has no {lacking[0]}")
-            wrong = [key for key in keys if not _sound(key, entry[key])]
-            if wrong:
-                raise DataError(f"{path}: {part}[{place}]: {wrong[0]} cannot be {entry[wrong[0]]!r}")
-    return said
+                raise DataError(f"{path}: {part}[{place}] must be a JSON object (got {entry!r:.40})")
+            for key in keys:
+                if key not in entry:
+                    raise DataError(f"{path}: {part}[{place}] has no {key}")
+            for key in keys:
+                if not _is_valid(key, entry[key]):
+                    raise DataError(f"{path}: {part}[{place}]: {key} cannot be {entry[key]!r:.60}")
+    return content
 
 
-def _sound(key: str, value: Any) -> bool:
+def _is_valid(key: str, value: Any) -> bool:
     if key in ("width", "height"):
         try:
-            return int(value) > 0
+            return 0 < int(value) < 2**31
         except (TypeError, ValueError, OverflowError):
             return False
     return isinstance(value, str) or (key != "file_name" and isinstance(value, (int, float)))

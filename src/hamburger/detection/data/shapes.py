@@ -1,14 +1,14 @@
-"""`shapes`: overlapping textured shapes with boxes and masks, drawn from a seed; a class tells the light of its scene.
+"""`shapes`: generated scenes of overlapping textured shapes, with boxes and masks.
 
-A shape's form (disc, square, triangle, cross, ring) is plain to see. Each form has two twins, warm and cool, and all
-shapes of one image are the same twin. The ground is cut into tiles; every tile and every shape has a tint of its own
-between red and blue (`jitter`), and all of them together are shifted a little to red (warm) or to blue (cool,
-`shift`). One shape says little of it, since its own tint is larger than the shift; the mean over the whole image
-tells. So a detector finds forms by looking closely, and tells twins apart only by looking at everything: what context
-is for, and the low-rank-plus-noise model of the paper's Eq. 1 once more.
+A class is a form (disc, square, triangle, cross, ring) in warm or cool light. The form is easy to see. The light is the
+same for all shapes of one image. The background is cut into tiles. Every tile and every shape has a random tint between
+red and blue (`jitter`), and all of them together are shifted a little to red (warm) or to blue (cool, `shift`). One
+shape says little about the light, since its random tint is larger than the shift; the mean over the whole image tells.
+So a detector finds forms from local detail, but warm and cool only from global context: the low-rank-plus-noise model
+of the paper's Eq. 1.
 
-Shapes lie over each other, later ones in front. Masks and boxes are of what can be seen, and no shape is hidden by more
-than half. A scene is a function of (seed, split, index) alone, with the same bits on every machine, as in `patchwork`.
+Shapes overlap, later ones in front. Masks and boxes cover the visible part, and no shape is hidden by more than half.
+A scene is a function of (seed, split, index) alone, with the same bits on every machine, as in `patchwork`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from itertools import product
 import numpy as np
 import torch
 
-from hamburger.detection.data.base import DetectionSet, Scene, boxes_of, detection_sets
+from hamburger.detection.data.base import DetectionSet, Scene, detection_sets, find_boxes
 from hamburger.detection.data.masks import Mask
 from hamburger.errors import OptionError, check_choice, check_count, check_positive, check_seed
 from hamburger.training.generated_scenes import TWINS, WARM, cut, shade
@@ -33,16 +33,21 @@ FORMS: dict[str, Colour] = {
     "cross": (178, 160, 104),
     "ring": (140, 96, 150),
 }
-GROUND = np.array([104, 104, 104], np.int64)
-HIDDEN = 2  # a shape of which more than one part in so many would be covered is not covered
-TRIES = 4  # places that are tried for a shape before it is left out
-CONTRAST = 14  # of a texture, to both sides
+BACKGROUND = np.array([104, 104, 104], np.int64)
+MAX_HIDDEN = 2  # at least 1 / MAX_HIDDEN of every shape stays visible
+TRIES = 4  # positions that are tried for a shape before it is left out
+CONTRAST = 14  # of a texture, in both directions
 
 
 @detection_sets.register("shapes")
-class Shapes(DetectionSet):
-    """`shapes`: the most in one image, at least half as many are tried.   `tiles`: of the ground.
-    `jitter`, `shift`, `noise`: deviations of the tints, their common shift, and of each pixel, of 255."""
+class ShapesSet(DetectionSet):
+    """Generated scenes.
+
+    - `shapes`: largest number in one image; at least half as many are tried
+    - `tiles`: number of tiles of the background
+    - `jitter`, `shift`, `noise`: standard deviation of the tints, their common shift, and standard deviation of the
+      noise of each pixel, all of 255
+    """
 
     name = "shapes"
 
@@ -68,7 +73,7 @@ class Shapes(DetectionSet):
             check_positive(call, option, value, zero=True)
         check_seed(call, seed)
         if size > 1024 or tiles > 1024:  # keyed distances stay below 2^31
-            raise OptionError(f"{call}: size and tiles are at most 1024, got {size} and {tiles}")
+            raise OptionError(f"{call}: size and tiles must be at most 1024 (got {size} and {tiles})")
         length = SPLITS[split] if length is None else length
         check_count(call, "length", length, least=1)
         self.split, self.size, self.shapes, self.tiles, self.seed = split, size, shapes, tiles, seed
@@ -79,55 +84,55 @@ class Shapes(DetectionSet):
         self.colours = np.array(list(FORMS.values()), np.int64)
 
     def __getitem__(self, index: int) -> Scene:
-        if not 0 <= index < len(self):  # also what ends a plain for loop
-            raise IndexError(f"{self.name}: there are {len(self)} scenes, index {index} is none of them")
+        if not 0 <= index < len(self):  # this also ends a plain for loop
+            raise IndexError(f"{self.name}: index {index} is out of range; there are {len(self)} scenes")
         draws = KeyedRng(self.seed, list(SPLITS).index(self.split), index)
         twin = int(draws.below(2, 1)[0])
         ground = cut(draws, size=self.size, pieces=self.tiles, families=1, present=1).piece
-        forms, seen = self.place(draws)
+        forms, visible = self.place_shapes(draws)
         tints = np.rint(self.jitter * draws.noise(self.tiles + len(forms)) + (1 - 2 * twin) * self.shift)
         tint = tints.astype(np.int64)[:, None] * WARM  # pieces 3
-        image = GROUND + tint[: self.tiles][ground]  # size size 3
-        for form, own, mask in zip(forms, tint[self.tiles :], seen, strict=True):
-            image[mask] = self.colours[form] + own + weave(draws, self.size)[mask][:, None]
-        masks = torch.from_numpy(seen)
+        image = BACKGROUND + tint[: self.tiles][ground]  # size size 3
+        for form, shape_tint, mask in zip(forms, tint[self.tiles :], visible, strict=True):
+            image[mask] = self.colours[form] + shape_tint + draw_texture(draws, self.size)[mask][:, None]
+        masks = torch.from_numpy(visible)
         noisy = np.moveaxis(image, -1, 0) + self.noise * draws.noise(3, self.size, self.size)
         pixels = torch.from_numpy(np.rint(noisy).clip(0, 255).astype(np.uint8))
         labels = torch.tensor(forms) * 2 + twin
-        areas = torch.from_numpy(seen.sum((1, 2)).astype(np.float64))
-        return Scene(pixels, boxes_of(masks), labels, masks, areas, torch.zeros(len(forms), dtype=torch.bool))
+        areas = torch.from_numpy(visible.sum((1, 2)).astype(np.float64))
+        return Scene(pixels, find_boxes(masks), labels, masks, areas, torch.zeros(len(forms), dtype=torch.bool))
 
-    def place(self, draws: KeyedRng) -> tuple[list[int], Mask]:
-        """Forms, and what can be seen of each shape.   m, m size size"""
-        wanted = self.shapes - int(draws.below(self.shapes // 2 + 1, 1)[0])
+    def place_shapes(self, draws: KeyedRng) -> tuple[list[int], Mask]:
+        """Forms, and the visible part of each shape.   m, m size size"""
+        count = self.shapes - int(draws.below(self.shapes // 2 + 1, 1)[0])
         forms: list[int] = []
-        whole: list[int] = []  # pixels of each shape alone
-        seen = np.zeros((0, self.size, self.size), np.bool_)
-        for _ in range(wanted):
+        areas: list[int] = []  # pixels of each whole shape
+        visible = np.zeros((0, self.size, self.size), np.bool_)
+        for _ in range(count):
             form = int(draws.below(len(FORMS), 1)[0])
             for _ in range(TRIES):
-                mask = drawn(list(FORMS)[form], draws, self.size)
-                left = seen & ~mask
-                if (HIDDEN * left.sum((1, 2)) >= whole).all():
-                    forms, whole = [*forms, form], [*whole, int(mask.sum())]
-                    seen = np.concatenate([left, mask[None]])
+                mask = draw_shape(list(FORMS)[form], draws, self.size)
+                remaining = visible & ~mask
+                if (MAX_HIDDEN * remaining.sum((1, 2)) >= areas).all():
+                    forms, areas = [*forms, form], [*areas, int(mask.sum())]
+                    visible = np.concatenate([remaining, mask[None]])
                     break
-        return forms, seen
+        return forms, visible
 
 
-def drawn(form: str, draws: KeyedRng, size: int) -> Mask:
-    """One shape somewhere in the frame, in whole numbers only.   size size"""
-    least, most = size // 12, size // 6
-    radius = least + int(draws.below(most - least + 1, 1)[0])
+def draw_shape(form: str, draws: KeyedRng, size: int) -> Mask:
+    """The mask of one shape at a random place, by integer arithmetic only.   size size"""
+    smallest, largest = size // 12, size // 6
+    radius = smallest + int(draws.below(largest - smallest + 1, 1)[0])
     top, left = draws.below(size - 2 * radius, 2).tolist()
     y = np.arange(size)[:, None] - top - radius
     x = np.arange(size)[None] - left - radius
     square = (abs(y) <= radius) & (abs(x) <= radius)
-    far = y * y + x * x
+    squared_distance = y * y + x * x
     if form == "disc":
-        return far <= radius * radius
+        return squared_distance <= radius * radius
     if form == "ring":
-        return (far <= radius * radius) & (4 * far >= radius * radius)
+        return (squared_distance <= radius * radius) & (4 * squared_distance >= radius * radius)
     if form == "triangle":  # upright: as wide as it is high at the bottom
         return square & (2 * abs(x) <= y + radius)
     if form == "cross":
@@ -135,8 +140,8 @@ def drawn(form: str, draws: KeyedRng, size: int) -> Mask:
     return square
 
 
-def weave(draws: KeyedRng, size: int) -> Integers:
-    """Plain, stripes or checks, light and dark.   size size"""
+def draw_texture(draws: KeyedRng, size: int) -> Integers:
+    """Brightness offsets: plain, horizontal or vertical stripes, or checks.   size size"""
     kind, period = int(draws.below(4, 1)[0]), 2 + int(draws.below(4, 1)[0])
     y, x = (np.arange(size) // period)[:, None], (np.arange(size) // period)[None]
     parity = ((0 * y + 0 * x), y + 0 * x, 0 * y + x, y + x)[kind] % 2
