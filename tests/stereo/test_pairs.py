@@ -1,4 +1,4 @@
-"""Which stereo pairs are meant, and that their files are as safe as those of photographs."""
+"""Stereo pairs on the command line, and that no input file is overwritten."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import nn
 
 import hamburger as hb
 from hamburger.checkpoints.weights_file import Info
-from hamburger.inference.image_inputs import Photo
+from hamburger.inference.image_inputs import InputImage
 from hamburger.inference.predict_files import predict_all
 from hamburger.stereo.predict import find_pairs
-from hamburger.training.task import Answer, Answers
+from hamburger.training.predictor import FilePrediction, FilePredictor
 
 
 @pytest.fixture
@@ -24,11 +24,11 @@ def images(tmp_path):
     return tmp_path
 
 
-def test_images_in_twos_and_folders(images):
+def test_pairs_of_files_and_folders(images):
     left, right, other = (images / f"{name}.png" for name in ("left", "right", "other"))
     fake_stereo.middlebury(images / "tree")
     found = find_pairs([left, right, images / "tree", other, right]).photos
-    assert found[:2] == (Photo(left, "left", right), Photo(other, "other", right))
+    assert found[:2] == (InputImage(left, "left", right), InputImage(other, "other", right))
     assert [pair.name for pair in found[2:]] == ["aloe", "art", "cones", "motorcycle", "piano"]
     assert found[4].paths == tuple(images / "tree" / "cones" / name for name in ("im2.png", "im6.png"))
     without = find_pairs([images / "tree"], outside=images / "tree" / "cones").photos
@@ -43,26 +43,26 @@ def test_images_in_twos_and_folders(images):
         (["left", "right"], True, "leave out --recursive"),
     ],
 )
-def test_what_is_no_pair(images, names, recursive, message):
+def test_invalid_pairs_raise(images, names, recursive, message):
     with pytest.raises(hb.OptionError, match=message):
         find_pairs([images / f"{name}.png" for name in names], recursive=recursive)
 
 
-def test_pairs_of_one_name(images):
+def test_pairs_with_the_same_name_raise(images):
     for folder in ("a", "b"):
         fake_stereo.middlebury(images / folder)
     with pytest.raises(hb.OptionError, match="several pairs are called aloe, art"):
         find_pairs([images / "a", images / "b"])
 
 
-def test_neither_image_is_written_over(images):
-    class Maps(Answers):
+def test_neither_image_is_overwritten(images):
+    class Maps(FilePredictor):
         columns = ("map",)
         pairs = True
         files = {"map": lambda name: images.relative_to(images) / "right.png"}  # noqa: RUF012
 
         def __call__(self, *paths):
-            return Answer({}, (), {"map": b"abc"})
+            return FilePrediction({}, (), {"map": b"abc"})
 
     with pytest.raises(hb.OptionError, match=r"right\.png would overwrite an image"):
         predict_all(

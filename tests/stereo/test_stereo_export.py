@@ -1,4 +1,4 @@
-"""Stereo networks as files: two images in, disparities out, compared with torch on planes that were rendered."""
+"""Exported stereo networks: two images in, disparities out, compared with torch on generated planes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hamburger.errors import ExportError, OptionError
 from hamburger.inference.export import export
 from hamburger.stereo.data import create_stereo_set
 from hamburger.stereo.model import create_stereo, load_stereo, save_stereo
-from hamburger.stereo.predict import DEPTH
+from hamburger.stereo.predict import STEREO_EXPORT
 from hamburger.training.image_files import normalise
 
 SIZE = (40, 72)  # neither side a multiple of 16
@@ -31,7 +31,7 @@ NETWORKS = {
 
 
 def network(name):
-    """Untrained, but sure of what it says: norms know their inputs, and costs are far apart."""
+    """Untrained, but with calibrated norms and costs that are far apart."""
     torch.manual_seed(0)
     net = create_stereo(**SMALL, **NETWORKS[name])
     for module in net.modules():
@@ -50,7 +50,7 @@ def pairs():
     return tuple(torch.stack([normalise(getattr(each, side)) for each in chosen]) for side in ("left", "right"))
 
 
-def answer(path, left, right):
+def run_file(path, left, right):
     if path.suffix == ".pt2":
         return torch.export.load(path).module()(left, right)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -69,19 +69,19 @@ def answer(path, left, right):
         ),
     ],
 )
-def test_a_file_gives_what_torch_gives(name, format, tmp_path):
+def test_exported_files_match_torch(name, format, tmp_path):
     net, path = network(name), tmp_path / f"net.{format}"
-    made = export(net, Info(), path, format=format, size=SIZE, graph=DEPTH)
+    made = export(net, Info(), path, format=format, size=SIZE, graph=STEREO_EXPORT)
     assert made.dynamic == ("batch",) and made.size == SIZE and made.agreement.labels == 1
     left, right = pairs()
     with torch.no_grad():
         ours = net(left, right)
     assert ours.std() > 1  # pixels
-    assert (answer(path, left, right) - ours).abs().max() < 1e-3
+    assert (run_file(path, left, right) - ours).abs().max() < 1e-3
     assert (net(right, left) - ours).abs().max() > 1  # or the inputs could change places
 
 
-def test_the_command_says_what_is_fixed_and_the_file_keeps_to_it(tmp_path):
+def test_the_command_reports_fixed_sizes_and_the_file_enforces_them(tmp_path):
     save_stereo(tmp_path / "best.safetensors", network("volume"), Info())
     made = CliRunner().invoke(
         app,
@@ -95,19 +95,19 @@ def test_the_command_says_what_is_fixed_and_the_file_keeps_to_it(tmp_path):
     net, _ = load_stereo(tmp_path / "best.safetensors")
     left, right = torch.randn(2, 2, 3, 32, 48)
     with torch.no_grad():
-        assert (answer(tmp_path / "net.onnx", left, right) - net(left, right)).abs().max() < 1e-3
+        assert (run_file(tmp_path / "net.onnx", left, right) - net(left, right)).abs().max() < 1e-3
     with pytest.raises(Exception, match="invalid dimensions"):
-        answer(tmp_path / "net.onnx", *pairs())
+        run_file(tmp_path / "net.onnx", *pairs())
     told = onnxruntime.InferenceSession(tmp_path / "net.onnx").get_modelmeta().custom_metadata_map
     assert json.loads(told["std"]) == list(Info().std)
 
 
-def test_a_disparity_that_is_off_is_not_handed_over(tmp_path, monkeypatch):
+def test_an_export_with_wrong_disparities_raises(tmp_path, monkeypatch):
     from hamburger.inference import export as graphs
 
     monkeypatch.setitem(graphs.WRITERS, "pt2", lambda net, *given: lambda *xs: (net(*xs) + 0.1,))
     with pytest.raises(ExportError, match=r"disparities differ by at most 0\.1 .*, within 0\.05 px .* in 0\.000%"):
-        export(network("none"), Info(), tmp_path / "n.pt2", format="pt2", size=SIZE, graph=DEPTH, tolerance=0.5)
+        export(network("none"), Info(), tmp_path / "n.pt2", format="pt2", size=SIZE, graph=STEREO_EXPORT, tolerance=0.5)
     assert not list(tmp_path.iterdir())
 
 
@@ -115,12 +115,12 @@ def test_a_disparity_that_is_off_is_not_handed_over(tmp_path, monkeypatch):
     ("options", "message"),
     [
         (("--size", "8,64"), r"size must be a whole number of at least 16, got 8"),
-        (("--size", "64,64,64"), r"one side, or height,width; got '64,64,64'"),
-        (("--size", "64x64"), r"the sides of --size are whole numbers with commas between, got '64x64'"),
+        (("--size", "64,64,64"), r"one side, or height,width .got '64,64,64'"),
+        (("--size", "64x64"), r"the sides of --size must be comma-separated whole numbers \(got '64x64'\)"),
         (("--format", "tflite"), r"no format 'tflite'"),
     ],
 )
-def test_bad_options_of_the_command(options, message, tmp_path):
+def test_invalid_command_options_raise(options, message, tmp_path):
     save_stereo(tmp_path / "best.safetensors", network("none"), Info())
     chosen = {"--format": "pt2", "--out": str(tmp_path / "n.pt2")} | dict([options])
     result = CliRunner().invoke(app, ["export", str(tmp_path), *(word for pair in chosen.items() for word in pair)])

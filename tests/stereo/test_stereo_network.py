@@ -1,4 +1,4 @@
-"""The cost volume against loops in numpy, and the network: any size, any context, in either place."""
+"""The cost volume, compared with numpy loops, and the network: any size, any context, in either place."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ import torch
 import hamburger as hb
 from hamburger.contexts import list_contexts
 from hamburger.insertion.placement import POSITION_BLIND
-from hamburger.stereo.model import concatenation, correlation, create_stereo, smooth_l1, soft_argmin, upsampled
+from hamburger.stereo.model import (
+    concatenation_volume,
+    correlation_volume,
+    create_stereo,
+    smooth_l1_loss,
+    soft_argmin,
+    upsample_disparity,
+)
 
 SMALL = {"width": 16, "groups": 4, "volume_width": 4, "max_disparity": 32}
 
@@ -21,7 +28,7 @@ def features(seed=0, shape=(2, 6, 3, 9)):
 
 def test_correlation_is_the_mean_product_of_each_group():
     left, right = features()
-    ours = correlation(torch.from_numpy(left), torch.from_numpy(right), disparities=4, groups=3)
+    ours = correlation_volume(torch.from_numpy(left), torch.from_numpy(right), disparities=4, groups=3)
     assert ours.shape == (2, 3, 4, 3, 9)
     for g in range(3):
         for d in range(4):
@@ -31,9 +38,9 @@ def test_correlation_is_the_mean_product_of_each_group():
                 assert np.allclose(ours[:, g, d, :, x].numpy(), expected, rtol=1e-13, atol=1e-15)
 
 
-def test_concatenation_lays_both_side_by_side():
+def test_concatenation_stacks_both_features():
     left, right = features()
-    ours = concatenation(torch.from_numpy(left), torch.from_numpy(right), disparities=4).numpy()
+    ours = concatenation_volume(torch.from_numpy(left), torch.from_numpy(right), disparities=4).numpy()
     assert ours.shape == (2, 12, 4, 3, 9)
     for d in range(4):
         for x in range(9):
@@ -46,7 +53,7 @@ def test_the_volume_is_largest_at_the_true_disparity():
     right = torch.randn(1, 32, 4, 40)
     left = torch.zeros_like(right)
     left[..., 5:] = right[..., :-5]  # left x shows what right x - 5 does
-    found = correlation(left, right, disparities=12, groups=1)[0, 0].argmax(0)
+    found = correlation_volume(left, right, disparities=12, groups=1)[0, 0].argmax(0)
     assert (found[:, 12:] == 5).all()
 
 
@@ -63,7 +70,7 @@ def test_soft_argmin_is_the_mean_under_softmax():
 def test_each_fine_pixel_is_a_mean_of_its_coarse_neighbours():
     rng = np.random.default_rng(1)
     disparity, scores = rng.random((2, 3, 4)), rng.normal(size=(2, 36, 3, 4))
-    ours = upsampled(torch.from_numpy(disparity), torch.from_numpy(scores), 2).numpy()
+    ours = upsample_disparity(torch.from_numpy(disparity), torch.from_numpy(scores), 2).numpy()
     assert ours.shape == (2, 6, 8)
     padded = np.pad(disparity, ((0, 0), (1, 1), (1, 1)), mode="edge")
     split = scores.reshape(2, 9, 2, 2, 3, 4)
@@ -73,18 +80,18 @@ def test_each_fine_pixel_is_a_mean_of_its_coarse_neighbours():
             around = padded[:, y // 2 : y // 2 + 3, x // 2 : x // 2 + 3].reshape(2, 9)
             expected = (around * weights[:, :, y % 2, x % 2, y // 2, x // 2]).sum(1)
             assert np.allclose(ours[:, y, x], expected, rtol=1e-12)
-    flat = upsampled(torch.full((1, 3, 4), 7.0), torch.randn(1, 36, 3, 4), 2)
+    flat = upsample_disparity(torch.full((1, 3, 4), 7.0), torch.randn(1, 36, 3, 4), 2)
     assert torch.allclose(flat, torch.tensor(7.0))
 
 
-def test_the_loss_counts_what_is_known_and_within_reach():
+def test_the_loss_counts_known_disparities_below_the_maximum():
     target = torch.tensor([[[0.0, 4, 10, 40]]])
     guess = torch.tensor([[[9.0, 4.5, 13, 1]]], requires_grad=True)
-    loss = smooth_l1(guess, target, most=32)
+    loss = smooth_l1_loss(guess, target, most=32)
     assert loss.item() == pytest.approx((0.5 * 0.25 + 2.5) / 2)
     loss.backward()
     assert guess.grad.flatten().tolist() == [0, 0.25, 0.5, 0]
-    assert smooth_l1(guess, torch.zeros(1, 1, 4), most=32) == 0
+    assert smooth_l1_loss(guess, torch.zeros(1, 1, 4), most=32) == 0
 
 
 @pytest.mark.parametrize("volume", ["correlation", "concatenation"])
@@ -99,12 +106,12 @@ def test_any_size_gives_a_disparity_for_every_pixel(volume, size):
     assert torch.allclose(found[1:], alone, atol=1e-4)
 
 
-def learns(inserted):
+def has_gradients(inserted):
     return any(p.grad is not None and p.grad.abs().max() > 0 for p in inserted.parameters())
 
 
 @pytest.mark.parametrize("name", list_contexts())
-def test_every_context_goes_into_the_features(name):
+def test_every_context_works_in_the_features(name):
     net = create_stereo(**{**SMALL, "width": 32}, context=name)
     plain = create_stereo(**{**SMALL, "width": 32})
     plain.load_state_dict({key: value for key, value in net.state_dict().items() if "inserted_context" not in key})
@@ -112,14 +119,14 @@ def test_every_context_goes_into_the_features(name):
     with torch.no_grad():
         assert torch.equal(net.eval()(left, right), plain.eval()(left, right))  # the gate is closed
     net.train()(left, right, torch.rand(2, 32, 64) * 30)["smooth_l1"].backward()
-    assert learns(net.features.body.inserted_context)
+    assert has_gradients(net.features.body.inserted_context)
 
 
 @pytest.mark.parametrize("name", list_contexts())
-def test_contexts_without_neighbours_go_into_the_volume(name):
+def test_position_blind_contexts_work_in_the_volume(name):
     options = {**SMALL, "volume_width": 16, "context": name, "place": "volume"}
     if name not in POSITION_BLIND:
-        with pytest.raises(hb.ShapeError, match=r"looks at neighbours.*take one of .*nmf"):
+        with pytest.raises(hb.ShapeError, match=r"looks at neighbours.*use one of .*nmf"):
             create_stereo(**options)
         return
     net = create_stereo(**options)
@@ -127,10 +134,10 @@ def test_contexts_without_neighbours_go_into_the_volume(name):
     net.aggregation.coarse.register_forward_hook(lambda module, args, output: shapes.append(output.shape))
     net(torch.randn(1, 3, 32, 64), torch.randn(1, 3, 32, 64), torch.rand(1, 32, 64) * 30)["smooth_l1"].backward()
     assert shapes == [(1, 32, 4, 4, 8)]  # b c d h w: n = d h w positions
-    assert learns(net.aggregation.coarse.inserted_context)
+    assert has_gradients(net.aggregation.coarse.inserted_context)
 
 
-def test_positions_of_the_volume_are_all_positions():
+def test_a_ham_in_the_volume_sees_all_positions_as_one_matrix():
     """A ham in the volume sees one matrix of c by d h w."""
     net = create_stereo(**SMALL, context="nmf", context_options={"rank": 2}, place="volume", gate="one").eval()
     inserted = net.aggregation.coarse.inserted_context
@@ -139,12 +146,12 @@ def test_positions_of_the_volume_are_all_positions():
     assert torch.allclose(inserted(x), flat.squeeze(-1).unflatten(2, (4, 4, 8)), atol=1e-6)
 
 
-def test_it_learns_one_pair_by_heart():
+def test_it_overfits_one_pair():
     left = torch.randn(1, 3, 32, 64)
     right = torch.randn(1, 3, 32, 64)
     right[..., :-6] = left[..., 6:]  # right x shows what left x + 6 does
     target = torch.full((1, 32, 64), 6.0)
-    target[..., :6] = 0  # nobody sees these
+    target[..., :6] = 0  # outside the right image
     net = create_stereo(**SMALL)
     optimizer = torch.optim.Adam(net.parameters(), lr=3e-3)
     for _ in range(40):
@@ -158,23 +165,23 @@ def test_it_learns_one_pair_by_heart():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_disparity": 30}, "a multiple of 16, got 30; take 32"),
-        ({"groups": 3}, "3 groups do not divide width 16"),
+        ({"max_disparity": 30}, "a multiple of 16 .got 30.; use 32"),
+        ({"groups": 3}, "width 16 must be divisible by groups 3"),
         ({"volume": "corelation"}, "did you mean 'correlation'"),
         ({"place": "body"}, "no place 'body'"),
         ({"width": 0}, "width"),
         ({"context": "nmf", "context_options": {"rnk": 3}}, "did you mean 'rank'"),
     ],
 )
-def test_networks_that_cannot_be(options, message):
+def test_invalid_options_raise(options, message):
     with pytest.raises((hb.OptionError, hb.UnknownNameError), match=message):
         create_stereo(**{**SMALL, **options})
 
 
-def test_pairs_that_cannot_be():
+def test_invalid_inputs_raise():
     net = create_stereo(**SMALL)
     image = torch.zeros(1, 3, 16, 16)
-    with pytest.raises(hb.ShapeError, match="must have one size"):
+    with pytest.raises(hb.ShapeError, match="must have the same size"):
         net(image, torch.zeros(1, 3, 16, 17))
     with pytest.raises(hb.ShapeError, match="right images must be"):
         net(image, image[0])

@@ -1,4 +1,4 @@
-"""Depth from two images on the road of all tasks: the folder, equal bits after a kill, commands, files, the page."""
+"""Stereo end to end: the run folder, bit-exact resume after a kill, commands, files, the report."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def own_cache(tmp_path_factory, monkeypatch):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    run, told = tmp_path_factory.mktemp("runs") / "nmf", []
-    return run, told, train(small(), run, accelerator="cpu", on_event=told.append)
+    run, events = tmp_path_factory.mktemp("runs") / "nmf", []
+    return run, events, train(small(), run, accelerator="cpu", on_event=events.append)
 
 
-def test_the_folder_holds_what_it_promises(finished):
-    run, told, result = finished
+def test_the_run_folder_is_complete(finished):
+    run, events, result = finished
     stored = json.loads((run / "result.json").read_text())
     assert stored == result.values and stored["task"] == "stereo"
     assert (stored["steps"], stored["context"], stored["place"], stored["images"]) == (8, "nmf", "features", 8)
@@ -72,16 +72,16 @@ def test_the_folder_holds_what_it_promises(finished):
     assert stored["epe_seen"] is not None and stored["beyond_reach"] == 0 and len(stored["per_pair"]) == 8
     assert [row["step"] for row in rows(run) if "loss" in row] == [3, 6, 8]
     assert [row["step"] for row in rows(run) if "epe" in row] == [4, 8]
-    judged = [event for event in told if isinstance(event, ScoresEvaluated)][-1]
+    judged = [event for event in events if isinstance(event, ScoresEvaluated)][-1]
     assert {score.name: value for score, value in judged.scores}["epe"] == stored["epe"]
     assert find_training(str(run / "recipe.json")) == small()
 
 
-def test_scores_are_those_of_numpy_over_all_pixels(finished):
+def test_scores_match_numpy_over_all_pixels(finished):
     run, _, result = finished
     net, info = load_stereo(run / "best.safetensors")
     pairs = create_stereo_set("planes", "val", **info.extra["data_options"])
-    off_by, seen = [], []
+    errors, seen = [], []
     for sample in pairs:
         left, right = (
             (
@@ -92,13 +92,13 @@ def test_scores_are_those_of_numpy_over_all_pixels(finished):
         )
         with torch.no_grad():
             guess = net(torch.from_numpy(left)[None], torch.from_numpy(right)[None])[0].numpy()
-        off_by.append(np.abs(guess.astype(np.float64) - sample.disparity.numpy()).ravel())
+        errors.append(np.abs(guess.astype(np.float64) - sample.disparity.numpy()).ravel())
         seen.append(sample.seen.numpy().ravel())
-    off_by, seen = np.concatenate(off_by), np.concatenate(seen)
-    assert result.values["best_epe"] == pytest.approx(off_by.mean(), rel=1e-4)
+    errors, seen = np.concatenate(errors), np.concatenate(seen)
+    assert result.values["best_epe"] == pytest.approx(errors.mean(), rel=1e-4)
     if result.values["best_step"] == 8:
-        assert result.values["over_1"] == pytest.approx((off_by > 1).mean(), abs=1e-3)
-        assert result.values["epe_seen"] == pytest.approx(off_by[seen].mean(), rel=1e-4)
+        assert result.values["over_1"] == pytest.approx((errors > 1).mean(), abs=1e-3)
+        assert result.values["epe_seen"] == pytest.approx(errors[seen].mean(), rel=1e-4)
 
 
 KILLED = """
@@ -116,7 +116,7 @@ train(find_training(sys.argv[1]), sys.argv[2], accelerator="cpu", resume=True, o
 """
 
 
-def test_the_same_bits_again_after_a_kill_and_after_an_interruption(finished, tmp_path):
+def test_resuming_after_a_kill_or_an_interruption_is_bit_exact(finished, tmp_path):
     recipe = tmp_path / "recipe.json"
     recipe.write_text(to_json(small()))
     command = [sys.executable, "-c", KILLED, str(recipe), str(tmp_path / "killed")]
@@ -150,7 +150,7 @@ def test_parts_weigh_as_many_pixels_as_they_have():
     assert shares[0] != shares[1]
 
 
-def test_the_commands_go_by_the_task(finished, tmp_path):
+def test_commands_take_the_task_from_the_weights(finished, tmp_path):
     run, _, result = finished
     command = CliRunner()
     scored = command.invoke(app, ["eval", str(run), "--json", str(tmp_path / "scores.json"), "--device", "cpu"])
@@ -163,7 +163,7 @@ def test_the_commands_go_by_the_task(finished, tmp_path):
     assert command.invoke(app, ["list", "stereo-sets"]).output.split() == ["middlebury", "planes", "sceneflow"]
 
 
-def test_a_folder_means_real_pairs(finished, tmp_path):
+def test_a_folder_is_evaluated_as_a_set_in_files(finished, tmp_path):
     run, _, _ = finished
     fake_stereo.middlebury(tmp_path / "pairs")
     json_file = tmp_path / "scores.json"
@@ -185,7 +185,7 @@ def test_a_folder_means_real_pairs(finished, tmp_path):
     assert done.exit_code == 0 and json.loads(json_file.read_text())["data"] == "sceneflow"
 
 
-def test_what_both_cameras_see_says_of_how_many_pairs(finished, tmp_path):
+def test_scores_of_seen_pixels_name_their_number_of_pairs(finished, tmp_path):
     truths = fake_stereo.middlebury(tmp_path / "pairs")
     fake_stereo.write_png(tmp_path / "pairs" / "cones" / "disp6.png", truths["cones"], scale=4)
     fake_stereo.write_png(tmp_path / "pairs" / "piano" / "mask0nocc.png", np.full_like(truths["piano"], 255))
@@ -243,7 +243,7 @@ def test_predicting_pairs(finished, tmp_path):
     left, right = (tmp_path / "pairs" / "cones" / name for name in ("im2.png", "im6.png"))
     words = ["predict", str(run), str(left), str(right), "--out", str(tmp_path / "out"), "--device", "cpu"]
     done = CliRunner().invoke(app, words)
-    assert done.exit_code == 0 and "256 a pixel" in done.output, done.exception
+    assert done.exit_code == 0 and "256 times the disparity" in done.output, done.exception
     exact = read_pfm(tmp_path / "out" / "im2_disparity.pfm")
     with Image.open(tmp_path / "out" / "im2_disparity.png") as png:
         assert png.mode == "I;16" and png.text["disparity_scale"] == "256"
@@ -255,7 +255,7 @@ def test_predicting_pairs(finished, tmp_path):
     net, _ = load_stereo(run / "best.safetensors")
     data = create_stereo_set("middlebury", "val", tmp_path / "pairs")
     one = data[data.ids.index("cones")]
-    scores = evaluate_stereo(net, Only(one), max_disparity=16, device=torch.device("cpu"))
+    scores = evaluate_stereo(net, SinglePairSet(one), max_disparity=16, device=torch.device("cpu"))
     known = one.disparity.numpy() > 0
     assert scores.epe == pytest.approx(np.abs(exact - one.disparity.numpy())[known].mean(), rel=1e-5)
 
@@ -266,14 +266,14 @@ def test_predicting_pairs(finished, tmp_path):
     (tmp_path / "other" / "im2_disparity.pfm").write_text("mine")
     for bad, message in (
         ([*words[:5], str(tmp_path / "other")], "would overwrite"),
-        ([*words[:3], *words[4:]], "in twos"),
+        ([*words[:3], *words[4:]], "takes pairs of images"),
         ([*words, "--flip"], "--flip does not apply to the task 'stereo'"),
     ):
         assert message in str(CliRunner().invoke(app, bad).exception)
 
 
-class Only(StereoSet):
-    """A set of one."""
+class SinglePairSet(StereoSet):
+    """A set of one pair."""
 
     ids = ("one",)
 
@@ -284,7 +284,7 @@ class Only(StereoSet):
         return self.sample
 
 
-def test_one_bad_pair_costs_only_itself(finished, tmp_path):
+def test_an_unreadable_pair_does_not_stop_the_others(finished, tmp_path):
     fake_stereo.middlebury(tmp_path / "pairs")
     (tmp_path / "pairs" / "cones" / "im6.png").write_bytes(b"")
     words = ["predict", str(finished[0]), str(tmp_path / "pairs"), "--out", str(tmp_path / "out"), "--device", "cpu"]
@@ -304,7 +304,7 @@ def test_weights_describe_themselves(finished):
         load_stereo(run / "none.safetensors")
 
 
-def test_the_page_shows_disparities_and_a_comparison_runs(tmp_path):
+def test_a_comparison_runs_and_its_report_shows_disparities(tmp_path):
     recipe, out = tmp_path / "recipe.json", tmp_path / "compared"
     recipe.write_text(to_json(small("steps=2", "eval_every=2")))
     contexts = ["none", "sa-flash", "efficient", "nmf"]
@@ -324,7 +324,7 @@ def test_the_page_shows_disparities_and_a_comparison_runs(tmp_path):
     assert "1 ... 3 px off" in page and "backbone" not in page and 'id="atoms"' not in page
 
 
-def test_how_far_off_is_drawn_in_three_colours():
+def test_errors_are_drawn_in_three_colours():
     drawn = colour_errors(torch.tensor([[5.0, 6.0, 7.0, 9.0, 5.0]]), torch.tensor([[5.0, 5.0, 5.0, 5.0, 0.0]]))
     colours = [tuple(drawn[:, 0, x].tolist()) for x in range(5)]
     assert colours == [WITHIN_1_COLOUR, WITHIN_1_COLOUR, WITHIN_3_COLOUR, OVER_3_COLOUR, (128, 128, 128)]
@@ -332,12 +332,12 @@ def test_how_far_off_is_drawn_in_three_colours():
 
 def test_a_pair_is_judged_by_its_known_pixels():
     truth = torch.tensor([[5.0, 0.0], [7.0, 9.0]])
-    showing = StereoVisualizer([StereoSample(torch.zeros(3, 2, 2), torch.zeros(3, 2, 2), truth)])
-    assert showing.judge(0, truth + torch.tensor([[1.0, 50.0], [-2.0, 0.0]])) == pytest.approx(1.0)
-    assert not showing.score.higher
+    visualizer = StereoVisualizer([StereoSample(torch.zeros(3, 2, 2), torch.zeros(3, 2, 2), truth)])
+    assert visualizer.judge(0, truth + torch.tensor([[1.0, 50.0], [-2.0, 0.0]])) == pytest.approx(1.0)
+    assert not visualizer.score.higher
 
 
-def test_colours_brighten_as_things_come_near():
+def test_near_objects_are_brighter():
     drawn = colour_disparity(torch.tensor([[0.0, 0.5, 2.0, 5.0, 8.0, 10.0, 20.0]]), 10).float().mean(0)[0]
     assert drawn[0] == 128 and (drawn[1:6].diff() > 0).all() and drawn[5] == drawn[6]
     assert [choose_png_scale(reach) for reach in (32, 255, 256, 1000)] == [256, 256, 128, 64]
@@ -349,8 +349,8 @@ def test_colours_brighten_as_things_come_near():
         (("keep=first",), "keep"),
         (("task=depth",), "task"),
         (("channels_last=true",), "five axes"),
-        (("model.max_disparity=20",), "a multiple of 16, got 20; take 32"),
-        (("model.place=volume", "model.context=psp"), "looks at neighbours"),
+        (("model.max_disparity=20",), "a multiple of 16 .got 20.; use 32"),
+        (("model.place=volume", "model.context=psp"), "uses neighbours"),
         (("model.gate=half",), "model.gate"),
         (("optim.beta1=1",), "optim.beta1"),
         (("optim.lr=0",), "optim.lr"),
@@ -358,7 +358,7 @@ def test_colours_brighten_as_things_come_near():
         (("batch=3", "accumulate=2"), "batch=4"),
     ],
 )
-def test_stereo_recipes_that_cannot_be(settings, message):
+def test_invalid_recipes_raise(settings, message):
     with pytest.raises(hb.OptionError, match=message):
         check_stereo_recipe(small(*settings))
 
@@ -380,7 +380,7 @@ def test_the_real_pairs_are_scored(finished, tmp_path):
 
 
 @pytest.mark.gpu
-def test_a_gpu_in_bf16_learns_what_a_cpu_does(tmp_path):
+def test_training_in_bf16_on_a_gpu(tmp_path):
     for place in ("features", "volume"):
         settings = ("steps=60", "eval_every=60", "precision=bf16", "data.options.length=16", f"model.place={place}")
         result = train(small(*settings), tmp_path / place, accelerator="cuda")

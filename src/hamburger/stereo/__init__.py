@@ -1,1 +1,1 @@
-"""Depth from two images on the engine of segmentation."""
+"""Stereo matching: the disparity of two rectified images."""

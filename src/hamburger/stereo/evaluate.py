@@ -15,37 +15,33 @@ from hamburger import distributed
 from hamburger.errors import InputError, ShapeError
 from hamburger.stereo.data import StereoSet
 from hamburger.training.image_files import MEAN, STD, normalise
-from hamburger.training.loader import ahead
+from hamburger.training.loader import prefetch
 
-LISTED = 20  # pairs of a set that are also scored one by one
+MAX_LISTED = 20  # sets of at most so many pairs are also scored pair by pair
 
 
 @dataclass(frozen=True)
 class StereoScores:
-    """`epe` in pixels, `over_1` and `over_3` shares of the known pixels; `epe_pair_mean` is the mean of the pairs' own
-    epe, however many pixels they have. `..._seen` are of the pixels that both cameras see, in the `images_seen` pairs
-    of which that is known (None where it is of none): where that is not all, they are of other pairs than `epe`.
+    """Errors over all known pixels, of images that the set made smaller by `shrink`."""
 
-    `beyond_reach` is the share of the known pixels whose disparity the network cannot answer: they count as they are.
-    `per_pair` is the epe of each in a small set. Pixels are those of images that a set made smaller by `shrink`.
-    """
-
-    epe: float
-    over_3: float
+    epe: float  # end-point error in pixels
+    over_3: float  # share of pixels with an error above 3 pixels
     over_1: float
-    epe_pair_mean: float
+    epe_pair_mean: float  # mean of the pairs' end-point errors, whatever their number of pixels
+    # over the pixels that both cameras see, in the pairs where that is known; None if it is known for none. Unless it
+    # is known for all, these are of other pairs than `epe`
     epe_seen: float | None
     over_3_seen: float | None
     over_1_seen: float | None
-    images_seen: int
-    beyond_reach: float
-    per_pair: dict[str, float | None]
+    images_seen: int  # pairs of which it is known what both cameras see
+    beyond_reach: float  # share of pixels whose disparity the network cannot predict; they count like all others
+    per_pair: dict[str, float | None]  # end-point errors of a small set
     protocol: str
     images: int
     shrink: int = 1
 
 
-@torch.no_grad()  # not inference mode: modules may keep what they make here, and train with it later
+@torch.no_grad()  # not inference mode: modules may keep tensors made here and train with them later
 def evaluate_stereo(
     net: nn.Module,
     pairs: StereoSet,
@@ -57,31 +53,31 @@ def evaluate_stereo(
     workers: int = 0,
     progress: Callable[[int, int], Any] = lambda done, total: None,
 ) -> StereoScores:
-    """Every pair once and whole, one by one, shared among the processes. `net` is left in the mode it came in."""
+    """Scores of `net` on every whole pair, one at a time, shared among the processes. The mode of `net` is restored."""
     pooled = DisparityErrors()
-    each = [DisparityErrors() for _ in pairs.ids] if len(pairs) <= LISTED else []
-    mine = range(distributed.rank(), len(pairs), distributed.world())
-    training, tuning = net.training, torch.backends.cudnn.benchmark
+    each = [DisparityErrors() for _ in pairs.ids] if len(pairs) <= MAX_LISTED else []
+    own = range(distributed.rank(), len(pairs), distributed.world_size())
+    training, benchmark = net.training, torch.backends.cudnn.benchmark
     net.eval()
-    torch.backends.cudnn.benchmark = False  # nearly every pair may have a size of its own
+    torch.backends.cudnn.benchmark = False  # nearly every pair may have a different size
     try:
-        with closing(ahead(pairs.__getitem__, mine, workers=workers, depth=2 * max(1, workers))) as samples:
-            for done, (index, sample) in enumerate(zip(mine, samples, strict=True)):
-                progress(done, len(mine))
+        with closing(prefetch(pairs.__getitem__, own, workers=workers, depth=2 * max(1, workers))) as samples:
+            for done, (index, sample) in enumerate(zip(own, samples, strict=True)):
+                progress(done, len(own))
                 left, right = (normalise(image.to(device), mean, std)[None] for image in (sample.left, sample.right))
                 truth, seen = sample.disparity.to(device), None if sample.seen is None else sample.seen.to(device)
-                found = net(left, right)[0]
+                prediction = net(left, right)[0]
                 for errors in (pooled, *each[index : index + 1]):
-                    errors.update(found, truth, seen, most=max_disparity)
+                    errors.update(prediction, truth, seen, most=max_disparity)
     finally:
         net.train(training)
-        torch.backends.cudnn.benchmark = tuning
+        torch.backends.cudnn.benchmark = benchmark
     for errors in (pooled, *each):
         errors.gather(device)
     means, seen_by_both = mean_errors(pooled.all), mean_errors(pooled.seen) or (None, None, None)
     pair_mean = pooled.image_mean()
-    assert means is not None and pair_mean is not None  # sets without a known pixel do not pass their checks
-    one_by_one = [mean_errors(errors.all) for errors in each]
+    assert means is not None and pair_mean is not None  # the checks refuse sets without a known pixel
+    pair_errors = [mean_errors(errors.all) for errors in each]
     beyond = float(pooled.beyond_reach / pooled.all[0])
     missed = f", beyond which {100 * beyond:.1f} % of them lie" if beyond else ""
     return StereoScores(
@@ -94,83 +90,85 @@ def evaluate_stereo(
         over_1_seen=seen_by_both[1],
         images_seen=int(pooled.images_seen),
         beyond_reach=beyond,
-        per_pair={id: None if own is None else own[0] for id, own in zip(pairs.ids, one_by_one, strict=False)},
-        protocol=f"{size_said(pairs.shrink)}, all known pixels, reach {max_disparity} px{missed}",
+        per_pair={id: None if one is None else one[0] for id, one in zip(pairs.ids, pair_errors, strict=False)},
+        protocol=f"{describe_size(pairs.shrink)}, all known pixels, reach {max_disparity} px{missed}",
         images=len(pairs),
         shrink=pairs.shrink,
     )
 
 
-def size_said(shrink: int) -> str:
-    """An error of one pixel is `shrink` pixels of the original: no number goes without this."""
+def describe_size(shrink: int) -> str:
+    """The size of the images, without which errors in pixels mean nothing."""
     return "full size" if shrink == 1 else f"at 1/{shrink} of the size, in pixels of that size"
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Errors of disparities, pooled over the pixels of a whole set, as they come.
+# -- errors pooled over the pixels of a set ----------------------------------------------------------------------------
+
+BOUNDS = (1.0, 3.0)  # pixels of error beyond which a disparity counts as wrong
 
 
-BOUNDS = (1.0, 3.0)  # pixels beyond which a disparity is wrong
+def sum_errors(prediction: Tensor, truth: Tensor, counted: Tensor) -> Tensor:
+    """Number of counted pixels, their summed absolute error, and how many exceed each bound.   ->   4, float64
 
-
-def errors(prediction: Tensor, truth: Tensor, counted: Tensor) -> Tensor:
-    """Pixels, their summed absolute error, and how many are beyond each bound.   ...   ->   4, float64
-
-    What is not finite is beyond every bound.
+    A prediction that is not finite exceeds every bound.
     """
     if not prediction.shape == truth.shape == counted.shape:
         raise ShapeError(
-            f"errors: prediction {tuple(prediction.shape)}, truth {tuple(truth.shape)} and mask {tuple(counted.shape)} "
-            "must have one shape"
+            f"sum_errors: prediction {tuple(prediction.shape)}, truth {tuple(truth.shape)} and mask "
+            f"{tuple(counted.shape)} must have the same shape"
         )
-    off = (prediction.double() - truth.double()).abs()[counted]
-    beyond = [(~(off <= bound)).sum().double() for bound in BOUNDS]
-    return torch.stack([counted.sum().double(), off.sum(), *beyond])
+    absolute = (prediction.double() - truth.double()).abs()[counted]
+    exceeding = [(~(absolute <= bound)).sum().double() for bound in BOUNDS]
+    return torch.stack([counted.sum().double(), absolute.sum(), *exceeding])
 
 
 class DisparityErrors:
-    """The sum of `errors` over many images, so that images count by their pixels; `image_mean` counts each alike.
+    """`sum_errors` accumulated over images, so that every pixel weighs the same; in `image_mean` every image does.
 
-    Over all pixels whose disparity is known, and again over those that both cameras see, in the images of which that is
-    known. Sums are float64, image by image: grouping changes nothing but their last bits.
+    Errors are summed over all pixels with a known disparity, and again over those that both cameras see, in the images
+    where that is known. Sums are float64: the order of images changes only their last bits.
     """
 
     def __init__(self) -> None:
         self.all = torch.zeros(4, dtype=torch.float64)
         self.seen = torch.zeros(4, dtype=torch.float64)
-        self.beyond_reach = torch.zeros((), dtype=torch.float64)  # known pixels that the network cannot answer
-        self.own = torch.zeros(2, dtype=torch.float64)  # images with a known pixel, and their end-point errors summed
-        self.images_seen = torch.zeros((), dtype=torch.float64)  # images of which it is known what both cameras see
+        self.beyond_reach = torch.zeros(
+            (), dtype=torch.float64
+        )  # known pixels whose disparity the network cannot predict
+        self.images = torch.zeros(
+            2, dtype=torch.float64
+        )  # images with a known pixel, and the sum of their end-point errors
+        self.images_seen = torch.zeros((), dtype=torch.float64)  # images where it is known what both cameras see
 
     def update(self, prediction: Tensor, truth: Tensor, seen: Tensor | None = None, *, most: float = math.inf) -> None:
-        """One image: h w, h w with 0 where unknown, h w.   `most`: the largest disparity that the network can answer"""
+        """Add one image: h w, h w with 0 where unknown, h w.   `most`: the largest disparity the network can predict"""
         if prediction.dim() != 2:
-            raise ShapeError(f"DisparityErrors: takes one image h w at a time, got {tuple(prediction.shape)}")
+            raise ShapeError(f"DisparityErrors: update takes one image h w at a time (got {tuple(prediction.shape)})")
         known = truth > 0
         if not torch.isfinite(truth).all():
-            raise InputError("DisparityErrors: a true disparity is finite, and 0 where it is unknown")
-        counts = errors(prediction, truth, known).cpu()
+            raise InputError("DisparityErrors: true disparities must be finite; write 0 where they are unknown")
+        counts = sum_errors(prediction, truth, known).cpu()
         self.all += counts
         if counts[0]:
-            self.own += torch.stack([torch.ones_like(counts[0]), counts[1] / counts[0]])
+            self.images += torch.stack([torch.ones_like(counts[0]), counts[1] / counts[0]])
         self.beyond_reach += (truth >= most).sum().double().cpu()
         if seen is not None:
-            self.seen += errors(prediction, truth, known & seen).cpu()
+            self.seen += sum_errors(prediction, truth, known & seen).cpu()
             self.images_seen += 1
 
     def gather(self, device: torch.device) -> None:
-        """Add up what all processes have counted; `device` is where they meet."""
-        for name in ("all", "seen", "beyond_reach", "own", "images_seen"):
-            setattr(self, name, distributed.total(getattr(self, name).to(device)).cpu())
+        """Sum over all processes; `device` is that of their process group."""
+        for name in ("all", "seen", "beyond_reach", "images", "images_seen"):
+            setattr(self, name, distributed.sum_over_ranks(getattr(self, name).to(device)).cpu())
 
     def image_mean(self) -> float | None:
-        """The mean of the images' own end-point errors, so that each counts alike; None where no pixel was counted."""
-        images, total = self.own.tolist()
+        """The mean of the images' end-point errors; None if no pixel was counted."""
+        images, total = self.images.tolist()
         return total / images if images else None
 
 
 def mean_errors(counts: Tensor) -> tuple[float, float, float] | None:
-    """End-point error in pixels, share beyond 1 and beyond 3; None where no pixel was counted.   4   ->   3"""
+    """End-point error in pixels, shares of errors above 1 and above 3; None if no pixel was counted.   4   ->   3"""
     pixels, *sums = counts.tolist()
     if not pixels:
         return None

@@ -1,4 +1,9 @@
-"""A compact cost-volume network: shared features, a cost volume, 3-D aggregation, soft-argmin."""
+"""A compact cost-volume network: shared features, a cost volume, 3-D aggregation, soft-argmin.
+
+The parts are those of GC-Net (soft-argmin), PSMNet (hourglass) and GwcNet (group-wise correlation), each in its
+smallest form. Disparities are found at a quarter of the resolution; then each pixel is a weighted mean of its coarse
+neighbours.
+"""
 
 from __future__ import annotations
 
@@ -20,38 +25,21 @@ from hamburger.precision import widen
 from hamburger.shapes import check_tensor
 from hamburger.training.loss_weighting import global_mean
 
-
-def select_known(target: Tensor, most: float) -> Tensor:
-    """Pixels that can be trained on: with a known disparity, which the network can reach.   b h w   ->   b h w, bool"""
-    return (target > 0) & (target < most)
-
-
-def smooth_l1_loss(disparity: Tensor, target: Tensor, *, most: float) -> Tensor:
-    """Mean over the known pixels of all processes.   disparity: b h w    target: b h w, 0 where unknown
-
-    Square below one pixel, straight above. A batch without a known pixel gives zero rather than NaN.
-    """
-    counted = select_known(target, most)
-    each = F.smooth_l1_loss(widen(disparity), target, reduction="none")
-    return global_mean((each * counted).sum(), counted.sum())
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# A compact cost-volume network: shared features, a volume, 3-D aggregation, soft-argmin.
-#
-# The parts are those of GC-Net (soft-argmin), PSMNet (hourglass) and GwcNet (correlation by groups), each in its
-# smallest
-# form; disparities are found at a quarter of the resolution, and each pixel chooses among its coarse neighbours.
-
-
-STRIDE = 4  # of the features and of the volume
+TASK = "stereo"
+VOLUMES = ("correlation", "concatenation")
+PLACES = {"features": "features.body", "volume": "aggregation.coarse"}
+STRIDE = 4  # of the features and the volume
 COARSEST = 16  # stride at the bottom of the hourglass: sizes and disparities are multiples of it
 DILATIONS = (1, 1, 2, 4)
-CONCATENATED_WIDTH = 8  # channels of either side in a volume by concatenation
+CONCATENATED_WIDTH = 8  # channels of each side in a concatenation volume
+EXAMPLE_SIZE = (64, 128)  # of the images on which insert_context runs the network once
+
+
+# -- network -----------------------------------------------------------------------------------------------------------
 
 
 class ResidualBlock2d(nn.Module):
-    """Two convolutions and a skip."""
+    """Two dilated convolutions with a skip connection."""
 
     def __init__(self, width: int, dilation: int) -> None:
         super().__init__()
@@ -64,25 +52,25 @@ class ResidualBlock2d(nn.Module):
 
 
 def conv2d_layers(c: int, d: int, *, stride: int = 1, dilation: int = 1) -> list[nn.Module]:
-    """3 x 3, norm, ReLU."""
+    """3 x 3 convolution, norm, ReLU."""
     conv = nn.Conv2d(c, d, 3, stride=stride, padding=dilation, dilation=dilation, bias=False)
     return [conv, BatchNorm2d(d), nn.ReLU()]
 
 
 def conv3d_layers(c: int, d: int, *, stride: int = 1) -> nn.Sequential:
-    """3 x 3 x 3, norm, ReLU."""
+    """3 x 3 x 3 convolution, norm, ReLU."""
     return nn.Sequential(nn.Conv3d(c, d, 3, stride=stride, padding=1, bias=False), nn.BatchNorm3d(d), nn.ReLU())
 
 
 def upsample3d_layers(c: int, d: int) -> nn.Sequential:
-    """Twice as fine in all three directions, norm."""
+    """Transposed convolution that doubles all three sides, norm."""
     return nn.Sequential(
         nn.ConvTranspose3d(c, d, 3, stride=2, padding=1, output_padding=1, bias=False), nn.BatchNorm3d(d)
     )
 
 
 class StereoFeatures(nn.Module):
-    """b 3 h w   ->   b c h/4 w/4.   A context in the features follows `body`."""
+    """Features of one image; a context with place="features" is inserted after `body`.   b 3 h w   ->   b c h/4 w/4"""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -94,13 +82,16 @@ class StereoFeatures(nn.Module):
         self.out = nn.Conv2d(width, width, 1, bias=False)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Features to be matched, and those before their last layer."""
+        """Features to match, and those before the last layer."""
         y = self.body(self.stem(x))
         return self.out(y), y
 
 
 class CostAggregation(nn.Module):
-    """A small hourglass over the volume.   b c d h w   ->   costs b d h w.   A context in it follows `coarse`."""
+    """A small hourglass over the volume; a context with place="volume" is inserted after `coarse`.
+
+    b c d h w   ->   costs b d h w
+    """
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()
@@ -122,8 +113,8 @@ class CostAggregation(nn.Module):
 class StereoNet(nn.Module):
     """left b 3 h w, right b 3 h w   ->   disparity b h w in pixels, for any h and w.
 
-    With the true disparity (b h w, 0 where unknown) the answer is the loss instead, by name. Images are padded to the
-    right and below, inside. `config` holds the keywords of `create_stereo`, `info` what its weights file says.
+    With the true disparity (b h w, 0 where unknown) it returns the loss by name instead. Images are padded on the right
+    and at the bottom. `config` holds the keywords of `create_stereo`, `info` the information of its weights file.
     """
 
     config: dict[str, Any] | None
@@ -154,11 +145,11 @@ class StereoNet(nn.Module):
     def forward(self, left: Tensor, right: Tensor, target: Tensor | None = None) -> Tensor | dict[str, Tensor]:
         _check_inputs(left, right, target)
         h, w = left.shape[-2:]
-        # as one batch: whatever is put into the features then sees both images in one call
-        matched, seen = self.features(F.pad(torch.cat([left, right]), (0, -w % COARSEST, 0, -h % COARSEST)))
-        # not by chunk(), for which an exporter would have to know that b is not odd, or 0
+        # as one batch, so that a context in the features gets both images in one call
+        matched, unprojected = self.features(F.pad(torch.cat([left, right]), (0, -w % COARSEST, 0, -h % COARSEST)))
+        # not by chunk(), for which an exporter would have to know that the batch is even and not empty
         costs = self.aggregation(self._volume(*matched.unflatten(0, (2, -1))))
-        scores = self.fineness(seen.unflatten(0, (2, -1))[0])
+        scores = self.fineness(unprojected.unflatten(0, (2, -1))[0])
         disparity = upsample_disparity(STRIDE * soft_argmin(costs), scores, STRIDE)[..., :h, :w]
         if target is None:
             return disparity
@@ -175,71 +166,84 @@ def _check_inputs(left: Tensor, right: Tensor, target: Tensor | None) -> None:
     for name, image in (("left", left), ("right", right)):
         check_tensor("StereoNet", f"the {name} images", image)
         if image.dim() != 4 or image.shape[1] != 3 or 0 in image.shape:
-            raise ShapeError(f"StereoNet: the {name} images must be (b, 3, h, w), got {tuple(image.shape)}")
+            raise ShapeError(f"StereoNet: the {name} images must be (b, 3, h, w) (got {tuple(image.shape)})")
     if left.shape != right.shape:
         raise ShapeError(
-            f"StereoNet: left {tuple(left.shape)} and right {tuple(right.shape)} must have one size, as rectified "
-            "pairs have"
+            f"StereoNet: left {tuple(left.shape)} and right {tuple(right.shape)} must have the same size, as rectified "
+            "pairs do"
         )
     if target is not None and target.shape != (left.shape[0], *left.shape[2:]):
         raise ShapeError(
-            f"StereoNet: the disparities must be (b, h, w) of the images {tuple(left.shape)}, got {tuple(target.shape)}"
+            f"StereoNet: the disparities must be (b, h, w) for images {tuple(left.shape)} (got {tuple(target.shape)})"
         )
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Left features against right features at every disparity: the cost volume, and the disparity that is read from it.
+# -- cost volume and disparity -----------------------------------------------------------------------------------------
 
 
 def shift_right(right: Tensor, disparities: int) -> Tensor:
-    """Right features as each left position meets them, zeros beyond the frame.   b c h w   ->   b c d h w, a view
+    """Right features shifted by each disparity, zeros outside the frame.   b c h w   ->   b c d h w, a view
 
-    Entry d at x is the feature at x - d. Windows over the padded rows hold them in the opposite order, so the largest
-    disparity comes first: what is made of them is turned round once it is small.
+    Entry d at x is the feature at x - d. Windows over the padded rows have the opposite order, so the largest disparity
+    comes first: callers flip the result, when it is small.
     """
     w = right.shape[-1]
     return F.pad(right, (disparities - 1, 0)).unfold(3, w, 1).movedim(3, 2)
 
 
 def correlation_volume(left: Tensor, right: Tensor, *, disparities: int, groups: int) -> Tensor:
-    """Mean products of left and right features, group by group.   b c h w, b c h w   ->   b groups d h w"""
+    """Mean products of left and right features in each group of channels.   b c h w, b c h w   ->   b groups d h w"""
     products = left.unsqueeze(2) * shift_right(right, disparities)
     return products.unflatten(1, (groups, -1)).mean(2).flip(2)
 
 
 def concatenation_volume(left: Tensor, right: Tensor, *, disparities: int) -> Tensor:
-    """Both features side by side; left ones too are zero where nothing is met.   b c h w, b c h w   ->   b 2c d h w"""
-    met = torch.arange(disparities, device=left.device)[:, None] <= torch.arange(left.shape[-1], device=left.device)
-    lefts = left.unsqueeze(2) * met.to(left.dtype)[:, None]
+    """Left and right features stacked; both are zero where x - d lies outside the frame.
+
+    b c h w, b c h w   ->   b 2c d h w
+    """
+    inside = torch.arange(disparities, device=left.device)[:, None] <= torch.arange(left.shape[-1], device=left.device)
+    lefts = left.unsqueeze(2) * inside.to(left.dtype)[:, None]
     return torch.cat([lefts, shift_right(right, disparities).flip(2)], dim=1)
 
 
 def soft_argmin(costs: Tensor) -> Tensor:
-    """The mean disparity under softmax(-costs), in steps of the volume.   b d h w   ->   b h w, at least float32"""
+    """The expected disparity under softmax(-costs), in steps of the volume.   b d h w   ->   b h w, at least float32"""
     weights = (-widen(costs)).softmax(1)
     steps = torch.arange(weights.shape[1], device=weights.device, dtype=weights.dtype)
     return (weights * steps[:, None, None]).sum(1)
 
 
 def upsample_disparity(disparity: Tensor, scores: Tensor, factor: int) -> Tensor:
-    """Each fine pixel a weighted mean of the 3 x 3 coarse ones around it: edges need not blur.
+    """Upsampling with learned weights: each fine pixel is a weighted mean of 3 x 3 coarse ones, so edges stay sharp.
 
-    disparity: b h w    scores: b 9 * factor^2 h w, before their softmax over the nine    ->    b factor*h factor*w
+    disparity: b h w    scores: b 9 * factor^2 h w, before the softmax over the nine    ->    b factor*h factor*w
     """
-    around = F.unfold(F.pad(disparity.unsqueeze(1), (1, 1, 1, 1), mode="replicate"), 3)
-    around = around.unflatten(2, disparity.shape[1:]).unsqueeze(2)  # b 9 1 h w
+    neighbours = F.unfold(F.pad(disparity.unsqueeze(1), (1, 1, 1, 1), mode="replicate"), 3)
+    neighbours = neighbours.unflatten(2, disparity.shape[1:]).unsqueeze(2)  # b 9 1 h w
     weights = widen(scores).unflatten(1, (9, factor * factor)).softmax(1)
-    return F.pixel_shuffle((weights * around).sum(1), factor).squeeze(1)
+    return F.pixel_shuffle((weights * neighbours).sum(1), factor).squeeze(1)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# A stereo network by the names of its parts, and its weights in a file that says how to build it again.
+# -- loss --------------------------------------------------------------------------------------------------------------
 
 
-TASK = "stereo"
-VOLUMES = ("correlation", "concatenation")
-PLACES = {"features": "features.body", "volume": "aggregation.coarse"}
-EXAMPLE_SIZE = (64, 128)  # pixels by which channels and positions are found
+def select_known(target: Tensor, most: float) -> Tensor:
+    """Pixels to train on: those with a known disparity below `most`.   b h w   ->   b h w, bool"""
+    return (target > 0) & (target < most)
+
+
+def smooth_l1_loss(disparity: Tensor, target: Tensor, *, most: float) -> Tensor:
+    """Smooth L1 loss, averaged over the known pixels of all processes.   disparity: b h w   target: b h w, 0: unknown
+
+    A batch without a known pixel gives zero rather than NaN.
+    """
+    known = select_known(target, most)
+    losses = F.smooth_l1_loss(widen(disparity), target, reduction="none")
+    return global_mean((losses * known).sum(), known.sum())
+
+
+# -- creating, saving and loading --------------------------------------------------------------------------------------
 
 
 def create_stereo(
@@ -254,32 +258,32 @@ def create_stereo(
     place: str = "features",
     gate: Gate | None = "zero",
 ) -> StereoNet:
-    """left b 3 h w, right b 3 h w   ->   disparity b h w in pixels, for any h and w.
+    """A stereo network.   left b 3 h w, right b 3 h w   ->   disparity b h w in pixels, for any h and w
 
     >>> net = create_stereo(context="nmf")
 
-    - `width`: channels of the features, which both images share
+    - `width`: channels of the features; both images share the weights
     - `volume`: "correlation" of `groups` groups of channels, or "concatenation"; `volume_width` channels are aggregated
-    - `max_disparity`: a multiple of 16; what lies beyond is neither found nor trained on
-    - `context`, `context_options`, `gate`: a name of the zoo, put in by `insert_context`
+    - `max_disparity`: a multiple of 16; larger disparities are neither predicted nor trained on
+    - `context`, `context_options`, `gate`: a context by name, inserted by `insert_context`
     - `place`: "features", a map at a quarter of the resolution, for any context; or "volume", where every (disparity,
-      y, x) of the volume at an eighth is one position, for contexts that look at no neighbours
+      y, x) of the volume at an eighth of the resolution is one position, for contexts that do not use neighbours
     """
     config = {key: to_plain_json(value) for key, value in locals().items()}
-    own: dict[str, Any] = {"width": width, "volume": volume, "groups": groups, "volume_width": volume_width}
-    check_stereo_options("create_stereo", **own, max_disparity=max_disparity, place=place)
-    net = StereoNet(**own, max_disparity=max_disparity, config=config)
+    sizes: dict[str, Any] = {"width": width, "volume": volume, "groups": groups, "volume_width": volume_width}
+    check_stereo_options("create_stereo", **sizes, max_disparity=max_disparity, place=place)
+    net = StereoNet(**sizes, max_disparity=max_disparity, config=config)
     if context is not None:
         example = tuple(torch.zeros(1, 3, *EXAMPLE_SIZE) for _ in range(2))
-        wanted = (context, {**(context_options or {}), "layout": "channels"})
-        insert_context(net, {PLACES[place]: wanted}, gate=gate, example=example)
+        inserted = (context, {**(context_options or {}), "layout": "channels"})
+        insert_context(net, {PLACES[place]: inserted}, gate=gate, example=example)
     return net
 
 
 def check_stereo_options(
     call: str, *, width: int, volume: str, groups: int, volume_width: int, max_disparity: int, place: str
 ) -> None:
-    """Everything that can be wrong without a context."""
+    """Raise OptionError on the first invalid option, except for those of the context."""
     check_choice(call, "volume", volume, VOLUMES)
     check_choice(call, "place", place, PLACES)
     for option, value in (("width", width), ("groups", groups), ("volume_width", volume_width)):
@@ -287,32 +291,32 @@ def check_stereo_options(
     check_count(call, "max_disparity", max_disparity, least=COARSEST)
     if max_disparity % COARSEST:
         raise OptionError(
-            f"{call}: max_disparity must be a multiple of {COARSEST}, got {max_disparity}; take "
+            f"{call}: max_disparity must be a multiple of {COARSEST} (got {max_disparity}); use "
             f"{-(-max_disparity // COARSEST) * COARSEST}"
         )
     if width % groups:
-        raise OptionError(f"{call}: {groups} groups do not divide width {width}; choose either to fit")
+        raise OptionError(f"{call}: width {width} must be divisible by groups {groups}; change one of them")
 
 
 def save_stereo(path: str | os.PathLike[str], net: StereoNet, info: Info, *, durable: bool = True) -> None:
-    """Write the network to a file that is either complete or not there."""
+    """Write the network to a file, atomically."""
     if net.config is None:
         raise CheckpointError(
-            "save_stereo: this network was put together by hand, and nothing says how to build it again; build it with "
-            "create_stereo, or save its state_dict() yourself"
+            "save_stereo: this network has no config from which to rebuild it; build it with create_stereo, or save "
+            "its state_dict() yourself"
         )
     write_weights(path, net, replace(info, model={"task": TASK, **net.config}), durable=durable)
 
 
 def load_stereo(path: str | os.PathLike[str]) -> tuple[StereoNet, Info]:
-    """The network of a file, on the CPU and in evaluation mode, and what it was trained on."""
+    """The network of a file, on the CPU and in evaluation mode, and the file's information on its training."""
     info, tensors = read_weights("load_stereo", path, TASK)
     options = {key: value for key, value in info.model.items() if key != "task"}
     try:
-        with torch.random.fork_rng(devices=[]):  # what is drawn here is overwritten: leave the caller's draws alone
+        with torch.random.fork_rng(devices=[]):  # initial weights are overwritten: keep the caller's random state
             net = create_stereo(**options)
         net.load_state_dict(tensors)
     except (HamburgerError, TypeError, RuntimeError) as error:
-        raise CheckpointError(f"load_stereo: {path} is of a network that cannot be built here: {error}") from error
+        raise CheckpointError(f"load_stereo: {path} describes a network that cannot be built: {error}") from error
     net.info = info
     return net.eval(), info

@@ -1,4 +1,4 @@
-"""Stereo recipes: depth from two images."""
+"""Stereo recipes: disparity from two images."""
 
 from __future__ import annotations
 
@@ -30,22 +30,24 @@ class StereoModel:
 
 @dataclass(frozen=True)
 class StereoData:
+    """A stereo set and the augmentation of its training split."""
+
     name: str = "planes"
     options: dict[str, Any] = field(default_factory=dict)
     train_split: str = "train"
     val_split: str = "val"
     crop: tuple[int, int] = (256, 512)  # height, width
-    flip: bool = False  # upside down, half of the pairs
-    photometric: float = 0.0  # both images alike
+    flip: bool = False  # turn half of the pairs upside down
+    photometric: float = 0.0  # strength of colour changes, the same for both images
     workers: int = 4
     resident: str = "auto"  # keep the whole set on the device: "auto", "yes" or "no"
 
 
 @dataclass(frozen=True)
 class StereoRecipe(SupervisedTraining):
-    """A stereo network."""
+    """Training of a stereo network."""
 
-    task: str = "stereo"  # by which a recipe.json is known
+    task: str = "stereo"  # identifies a recipe.json
     model: StereoModel = field(default_factory=StereoModel)
     data: StereoData = field(default_factory=StereoData)
     optim: AdamOptim = field(default_factory=AdamOptim)
@@ -57,20 +59,19 @@ class StereoRecipe(SupervisedTraining):
 stereo_recipes: Registry[StereoRecipe] = Registry("stereo recipe")
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Depth from two images: the post on decomposed attention names this task.
+# -- recipes: the post on decomposed attention names this task ---------------------------------------------------------
 
 
 @stereo_recipes.register("planes-tiny")
 def planes_tiny() -> StereoRecipe:
-    """The embedded default: generated planes of 64 x 128, seconds on two cores.
+    """The default: generated planes of 64 x 128, seconds on two cores.
 
     Device: CPU. Duration: seconds.
     """
     return StereoRecipe(
         name="planes-tiny",
         model=StereoModel(width=16, groups=4, volume_width=8, max_disparity=32),
-        # what the network answers ends one step of its volume, 4 pixels, before its largest disparity
+        # the largest disparity the network can predict is one step of its volume, 4 pixels, below max_disparity
         data=StereoData(options={"max_disparity": 28, "length": 64}, crop=(64, 128), workers=0),
         optim=AdamOptim(lr=3e-3, warmup=10),
         batch=4,
@@ -103,7 +104,7 @@ def planes() -> StereoRecipe:
 
 @stereo_recipes.register("sceneflow")
 def sceneflow() -> StereoRecipe:
-    """SceneFlow as cost-volume networks are usually trained on it: 10 epochs, 12 crops at once, a constant rate.
+    """SceneFlow as cost-volume networks usually train on it: 10 epochs, batches of 12 crops, constant learning rate.
 
     Device: GPU.
     """
@@ -121,19 +122,18 @@ def sceneflow() -> StereoRecipe:
     )
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Whether a stereo recipe can be run at all, asked before any work is done.
+# -- checks ------------------------------------------------------------------------------------------------------------
 
 
 def check_stereo_recipe(recipe: StereoRecipe, *, processes: int = 1) -> None:
-    """Raise OptionError on the first field whose value cannot be; `processes` share the batch."""
+    """Raise OptionError on the first invalid field. `processes` share the batch."""
     call = f"recipe '{recipe.name}'"
     check_training(recipe, processes=processes)
     check_choice(call, "task", recipe.task, ("stereo",))
     check_count(call, "eval_every", recipe.eval_every, least=1)
     check_choice(call, "keep", recipe.keep, KEEP)
     if recipe.channels_last:
-        raise OptionError(f"{call}: volumes have five axes, which channels_last has no order for; leave it false")
+        raise OptionError(f"{call}: channels_last does not support volumes, which have five axes; leave it false")
     _check_model(call, recipe)
     for side in recipe.data.crop:
         check_count(call, "data.crop", side, least=1)
@@ -159,6 +159,6 @@ def _check_model(call: str, recipe: StereoRecipe) -> None:
         check_choice(call, "model.gate", model.gate, GATES)
     if model.place == "volume" and model.context is not None and model.context not in POSITION_BLIND:
         raise OptionError(
-            f"{call}: '{model.context}' looks at neighbours in a map, and a volume is none; --set "
-            f"model.place=features, or a context of {', '.join(sorted(POSITION_BLIND))}"
+            f"{call}: '{model.context}' uses neighbours in a 2-D map, which a volume is not; --set "
+            f"model.place=features, or use one of {', '.join(sorted(POSITION_BLIND))}"
         )

@@ -1,4 +1,4 @@
-"""Generated planes: their disparity and occlusion are exact, and the same bits come again."""
+"""Generated planes: exact disparity and occlusion, the same bits everywhere."""
 
 from __future__ import annotations
 
@@ -9,27 +9,37 @@ import pytest
 
 from hamburger.errors import OptionError
 from hamburger.stereo.data import create_stereo_set
-from hamburger.stereo.data.planes import EXPOSURE, Flat, Planes, Repeated, Rough, Surface, look, paint, visible
+from hamburger.stereo.data.planes import (
+    EXPOSURE,
+    FlatTexture,
+    NoiseTexture,
+    PlanesSet,
+    Surface,
+    WaveTexture,
+    find_visible,
+    paint_view,
+    render_view,
+)
 
 
 def test_the_same_bits_on_every_machine():
     digest = hashlib.sha256()
     for split in ("train", "val"):
-        for sample in Planes(split, length=2):
+        for sample in PlanesSet(split, length=2):
             for part in sample:
                 digest.update(part.numpy().tobytes())
     assert digest.hexdigest()[:16] == "95af253834bd9947"
 
 
 def test_a_scene_is_a_function_of_seed_split_and_index():
-    one, again = Planes("val", seed=3, length=4), Planes("val", seed=3, length=9)
+    one, again = PlanesSet("val", seed=3, length=4), PlanesSet("val", seed=3, length=9)
     assert all((a == b).all() for a, b in zip(one[2], again[2], strict=True))
     assert (one[2].left != one[1].left).any()
-    assert (one[2].left != Planes("train", seed=3)[2].left).any()
-    assert (one[2].left != Planes("val", seed=4)[2].left).any()
+    assert (one[2].left != PlanesSet("train", seed=3)[2].left).any()
+    assert (one[2].left != PlanesSet("val", seed=4)[2].left).any()
 
 
-def warped(sample):
+def warp_right(sample):
     """The right image at x - d, linear between its pixels: the left image, where both cameras see it.   3 h w"""
     right, d = sample.right.numpy().astype(np.float64), sample.disparity.numpy().astype(np.float64)
     h, w = d.shape
@@ -43,11 +53,11 @@ def warped(sample):
 @pytest.mark.parametrize("index", range(4))
 def test_right_pixels_are_where_the_disparity_says(index):
     """To what linear interpolation loses between pixels; by a disparity that is one off, much more is lost."""
-    sample = Planes("train", height=96, width=192, max_disparity=48, noise=0, length=4)[index]
+    sample = PlanesSet("train", height=96, width=192, max_disparity=48, noise=0, length=4)[index]
     left, seen = sample.left.numpy().astype(np.float64), sample.seen.numpy()
 
     def error(sample):
-        other = warped(sample)
+        other = warp_right(sample)
         gain = np.median((other / left)[:, seen])
         assert abs(gain - 1) < EXPOSURE
         return np.mean(np.abs(other / gain - left)[:, seen])
@@ -57,10 +67,10 @@ def test_right_pixels_are_where_the_disparity_says(index):
     assert exact < 0.4 * error(sample._replace(disparity=sample.disparity - 1))
 
 
-def scene(*boxes):
+def make_surfaces(*boxes):
     """Upright planes of whole disparities, 1 row high: a ground at 1 and boxes (from, to, disparity)."""
     colours = np.array([[10.0, 20, 30], [200.0, 210, 220]])
-    rough = Rough((np.random.default_rng(0).random((127, 127)),) * 3)
+    rough = NoiseTexture((np.random.default_rng(0).random((127, 127)),) * 3)
     ground = Surface(0, 0, 1, rough, colours)
     return [
         ground,
@@ -68,13 +78,13 @@ def scene(*boxes):
     ]
 
 
-def test_whole_disparities_repeat_the_very_values():
-    surfaces = scene((6, 9, 4), (14, 20, 7))
+def test_whole_disparities_copy_values_exactly():
+    surfaces = make_surfaces((6, 9, 4), (14, 20, 7))
     y, x = np.zeros((1, 24)), np.arange(24.0)[None]
-    nearest, points, disparity = look(surfaces, x, y, right=False)
-    other, points_right, _ = look(surfaces, x, y, right=True)
-    left, right = paint(surfaces, nearest, points, y), paint(surfaces, other, points_right, y)
-    seen = visible(surfaces, nearest, x - disparity, y)
+    nearest, points, disparity = render_view(surfaces, x, y, right=False)
+    other, points_right, _ = render_view(surfaces, x, y, right=True)
+    left, right = paint_view(surfaces, nearest, points, y), paint_view(surfaces, other, points_right, y)
+    seen = find_visible(surfaces, nearest, x - disparity, y)
     assert disparity[0].tolist() == [1] * 6 + [4] * 4 + [1] * 4 + [7] * 7 + [1] * 3
     # by hand: box 6 ... 9 hides 2 ... 5 of the right view, box 14 ... 20 hides 7 ... 13
     hidden = {*range(3, 6), *range(10, 14), 0}
@@ -84,16 +94,16 @@ def test_whole_disparities_repeat_the_very_values():
             assert (left[:, 0, column] == right[:, 0, column - int(disparity[0, column])]).all()
 
 
-def test_visibility_is_that_of_the_right_view_itself():
+def test_visibility_matches_the_right_view():
     """Slanted planes: a left pixel is seen where the right camera, looking at that very place, finds its surface."""
-    data = Planes("train", planes=8, length=3)
+    data = PlanesSet("train", planes=8, length=3)
     for index in range(3):
         sample = data[index]
-        surfaces = data.surfaces(drawn(data, index))
+        surfaces = data.surfaces(make_rng(data, index))
         y, x = np.meshgrid(np.arange(64.0), np.arange(128.0), indexing="ij")
-        nearest, _, disparity = look(surfaces, x, y, right=False)
+        nearest, _, disparity = render_view(surfaces, x, y, right=False)
         there = x - disparity
-        found, points, _ = look(surfaces, there, y, right=True)
+        found, points, _ = render_view(surfaces, there, y, right=True)
         inside = (there >= 0) & (there <= 127)
         expected = inside & (found == nearest)
         assert np.mean(expected != sample.seen.numpy()) < 1e-3  # on an edge, rounding decides
@@ -103,39 +113,39 @@ def test_visibility_is_that_of_the_right_view_itself():
 
 
 @pytest.mark.parametrize("right", [False, True])
-def test_no_surface_reaches_out_of_its_box(right):
-    data = Planes("train", height=48, width=96, planes=12, length=20)
+def test_no_surface_extends_beyond_its_box(right):
+    data = PlanesSet("train", height=48, width=96, planes=12, length=20)
     y, x = np.meshgrid(np.arange(48.0), np.arange(96.0), indexing="ij")
     smaller = 0
     for index in range(20):
-        surfaces = data.surfaces(drawn(data, index))
-        whole = look(surfaces, x, y, right=right)
-        assert all(map(np.array_equal, look(surfaces, x, y, right=right, pixels=True), whole))
+        surfaces = data.surfaces(make_rng(data, index))
+        whole = render_view(surfaces, x, y, right=right)
+        assert all(map(np.array_equal, render_view(surfaces, x, y, right=right, pixels=True), whole))
         boxes = (surface.box(48, 96, right=right) for surface in surfaces)
         smaller += sum((rows.stop - rows.start) * (columns.stop - columns.start) < 48 * 96 for rows, columns in boxes)
     assert smaller > 200
 
 
-def drawn(data, index):
-    from hamburger.training.keyed_rng import Draws
+def make_rng(data, index):
+    from hamburger.training.keyed_rng import KeyedRng
 
-    return Draws(data.seed, 0, index)
+    return KeyedRng(data.seed, 0, index)
 
 
-def test_disparities_stay_in_their_range_and_all_kinds_occur():
+def test_disparities_stay_in_range_and_all_textures_occur():
     data = create_stereo_set("planes", "train", length=30)
     kinds = set()
     for index, sample in enumerate(data):
         assert sample.disparity.min() >= 1 and sample.disparity.max() <= 31
         assert 0.4 < sample.seen.float().mean() < 1
-        ground, *planes = data.surfaces(drawn(data, index))
-        assert isinstance(ground.texture, Rough)
+        ground, *planes = data.surfaces(make_rng(data, index))
+        assert isinstance(ground.texture, NoiseTexture)
         kinds |= {type(plane.texture) for plane in planes}
-    assert kinds == {Rough, Repeated, Flat}
+    assert kinds == {NoiseTexture, WaveTexture, FlatTexture}
 
 
 def test_a_repeated_texture_repeats_within_the_disparities():
-    texture = Repeated(8.0, 11.0)
+    texture = WaveTexture(8.0, 11.0)
     x, y = np.arange(40.0), np.zeros(40)
     assert np.allclose(texture(x, y), texture(x + 8, y)) and not np.allclose(texture(x, y), texture(x + 4, y))
 
@@ -151,6 +161,6 @@ def test_a_repeated_texture_repeats_within_the_disparities():
         ({"split": "test"}, "split"),
     ],
 )
-def test_options_that_cannot_be(options, message):
+def test_invalid_options_raise(options, message):
     with pytest.raises(OptionError, match=message):
         create_stereo_set("planes", options.pop("split", "train"), **options)

@@ -1,4 +1,4 @@
-"""Batches of pairs: both images and the disparity are cut at one place, and come again to the last bit."""
+"""Batches of pairs: both images and the disparity are cropped at one place, reproducibly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def batches(**options):
     return StereoBatches(SCENES, **{"batch": 4, "crop": (32, 48), "seed": 3} | options)
 
 
-def test_without_cutting_the_pair_itself():
+def test_a_crop_of_the_whole_pair_changes_nothing():
     (part,) = batches(crop=(64, 128)).at(0)
     for left, right, disparity, id in zip(*part, strict=True):
         sample = SCENES[SCENES.ids.index(id)]
@@ -27,7 +27,7 @@ def test_without_cutting_the_pair_itself():
 
 
 @pytest.mark.parametrize("flip", [False, True])
-def test_all_three_are_cut_at_one_place(flip):
+def test_images_and_disparity_are_cropped_at_one_place(flip):
     turned = 0
     for step in range(3):
         (part,) = batches(flip=flip).at(step)
@@ -53,7 +53,7 @@ def window(values, y, x, up):
     return values[..., y : y + 32, x : x + 48]
 
 
-def test_what_is_smaller_than_the_crop_lies_on_unknown_ground():
+def test_small_pairs_are_padded_with_unknown_disparity():
     (part,) = batches(crop=(80, 150), batch=1).at(0)
     known = part.disparity[0] > 0
     rows, columns = known.any(1).nonzero().flatten(), known.any(0).nonzero().flatten()
@@ -62,7 +62,7 @@ def test_what_is_smaller_than_the_crop_lies_on_unknown_ground():
     assert part.left[0][:, known].any()
 
 
-def test_kept_read_and_shared_batches_are_the_same():
+def test_resident_streamed_and_shared_batches_are_equal():
     expected = batches().at(2)[0]
     for options in ({"resident": "no"}, {"resident": "no", "workers": 2}):
         assert all(torch.equal(a, b) for a, b in zip(batches(**options).at(2)[0][:3], expected[:3], strict=True))
@@ -100,6 +100,6 @@ def test_both_images_are_tinted_alike():
         ({"photometric": 2.0}, "photometric"),
     ],
 )
-def test_options_of_batches_that_cannot_be(options, message):
+def test_invalid_options_raise(options, message):
     with pytest.raises(OptionError, match=message):
         batches(**options)

@@ -1,4 +1,4 @@
-"""Every layout of stereo pairs, every form of disparity, and what is wrong with a tree, all of it at once."""
+"""Stereo sets in files: every layout, every disparity format, and all defects listed at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from PIL import Image
 from hamburger.errors import DataError, OptionError, UnknownNameError
 from hamburger.stereo.data import create_stereo_set, stereo_sets
 from hamburger.stereo.data.checks import check_stereo, inspect_stereo
-from hamburger.stereo.data.files import consistent, pfm, read_disparity, read_pfm
+from hamburger.stereo.data.files import encode_pfm, find_consistent, read_disparity, read_pfm
 
 REAL = SHARED / "data" / "stereo"
 
@@ -23,30 +23,30 @@ def own_cache(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("big", [False, True], ids=["little", "big"])
-def test_a_pfm_of_either_order_is_read_from_the_top(tmp_path, big):
+def test_a_pfm_of_either_byte_order_is_read_from_the_top(tmp_path, big):
     values = np.arange(15, dtype=np.float32).reshape(3, 5) / 3
     values[0, 2] = np.inf
     fake_stereo.write_pfm(tmp_path / "a.pfm", values, big=big)
     assert np.array_equal(read_pfm(tmp_path / "a.pfm"), values)
-    (tmp_path / "ours.pfm").write_bytes(pfm(values))
+    (tmp_path / "ours.pfm").write_bytes(encode_pfm(values))
     assert np.array_equal(read_pfm(tmp_path / "ours.pfm"), values)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "no PFM file"),
-        (b"P6\n2 2\n-1\n" + bytes(16), "no PFM file"),
+        (b"", "not a PFM file"),
+        (b"P6\n2 2\n-1\n" + bytes(16), "not a PFM file"),
         (b"PF\n1 1\n-1\n" + bytes(12), "three channels"),
         (b"Pf\n2 2\n-1\n" + bytes(15), "15 bytes of pixels, but 2 x 2 float32 take 16"),
         (b"Pf\n2 2\n-1\n" + bytes(17), "damaged or incomplete"),
         (b"Pf\n0 2\n-1\n", "none of them may be 0"),
         (b"Pf\n2 2\n0.0\n" + bytes(16), "none of them may be 0"),
-        (b"Pf\n2 2\n1.2.3\n" + bytes(16), "no PFM file"),
-        (b"Pf\n2 2\n.\n" + bytes(16), "no PFM file"),
+        (b"Pf\n2 2\n1.2.3\n" + bytes(16), "not a PFM file"),
+        (b"Pf\n2 2\n.\n" + bytes(16), "not a PFM file"),
     ],
 )
-def test_a_broken_pfm_says_what_is_wrong_with_it(tmp_path, content, message):
+def test_an_invalid_pfm_raises(tmp_path, content, message):
     path = tmp_path / "a.pfm"
     path.write_bytes(content)
     with pytest.raises(DataError, match=message) as error:
@@ -77,7 +77,7 @@ def test_every_middlebury_layout(tmp_path):
     assert create_stereo_set("middlebury", "val", tmp_path, scale=2)[1].disparity.max() == 4  # art
 
 
-def test_a_list_chooses_pairs_and_none_means_no_training(tmp_path):
+def test_a_list_selects_pairs_and_training_needs_one(tmp_path):
     fake_stereo.middlebury(tmp_path)
     with pytest.raises(DataError, match=r"which of its 5 pairs are 'train'.*train\.txt"):
         create_stereo_set("middlebury", "train", tmp_path)
@@ -133,7 +133,7 @@ def test_a_pair_at_half_its_size(tmp_path):
         create_stereo_set("middlebury", "val", tmp_path, shrink=0)
 
 
-def test_a_mask_tells_what_both_cameras_see(tmp_path):
+def test_a_mask_gives_the_pixels_both_cameras_see(tmp_path):
     fake_stereo.middlebury(tmp_path)
     mask = fake_stereo.rng("mask").choice(np.array([0, 128, 255], np.uint8), (fake_stereo.H, fake_stereo.W))
     Image.fromarray(mask).save(tmp_path / "piano" / "mask0nocc.png")
@@ -141,7 +141,7 @@ def test_a_mask_tells_what_both_cameras_see(tmp_path):
     assert np.array_equal(data[data.ids.index("piano")].seen.numpy(), mask == 255)
 
 
-def test_both_disparities_tell_what_both_cameras_see():
+def test_two_disparities_give_the_pixels_both_cameras_see():
     """A near square, at disparity 4, before a ground at disparity 1: by hand, pixel by pixel."""
     left, right = np.full((1, 12), 1, np.float32), np.full((1, 12), 1, np.float32)
     left[0, 6:9], right[0, 2:5] = 4, 4
@@ -149,12 +149,12 @@ def test_both_disparities_tell_what_both_cameras_see():
     for x in range(12):
         there = x - int(left[0, x])
         expected[x] = there >= 0 and right[0, there] == left[0, x]
-    assert consistent(left, right).tolist() == [expected]
+    assert find_consistent(left, right).tolist() == [expected]
     assert expected == [False, True, True, False, False, False] + [True] * 6
-    assert not consistent(np.zeros((1, 12), np.float32), right).any()
+    assert not find_consistent(np.zeros((1, 12), np.float32), right).any()
 
 
-def test_all_that_is_wrong_is_listed_with_its_path(tmp_path):
+def test_every_defect_is_listed_with_its_path(tmp_path):
     fake_stereo.middlebury(tmp_path)
     (tmp_path / "cones" / "im6.png").unlink()
     (tmp_path / "art" / "view1.png").unlink()  # the right half alone is half of a pair, too
@@ -184,7 +184,7 @@ def test_all_that_is_wrong_is_listed_with_its_path(tmp_path):
         data[data.ids.index("cones")]
 
 
-def test_what_is_sound_is_not_read_again(tmp_path, monkeypatch):
+def test_checked_files_are_not_read_again(tmp_path, monkeypatch):
     fake_stereo.sceneflow(tmp_path / "tree")
     data = create_stereo_set("sceneflow", "train", tmp_path / "tree")
     first = inspect_stereo(data)
@@ -195,7 +195,7 @@ def test_what_is_sound_is_not_read_again(tmp_path, monkeypatch):
         inspect_stereo(data)
 
 
-def test_disparities_without_their_image_are_no_known_pixels(tmp_path):
+def test_disparities_without_their_image_do_not_count_as_known(tmp_path):
     fake_stereo.middlebury(tmp_path)
     (tmp_path / "art" / "view1.png").unlink()
     (tmp_path / "one.txt").write_text("piano\n")
@@ -204,14 +204,14 @@ def test_disparities_without_their_image_are_no_known_pixels(tmp_path):
     assert two.known == one.known and len(two.problems) == 1
 
 
-def test_a_list_that_is_no_text(tmp_path):
+def test_a_list_that_is_not_text_raises(tmp_path):
     fake_stereo.sceneflow(tmp_path)
     (tmp_path / "train.txt").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(DataError, match=r"train\.txt: no readable list"):
+    with pytest.raises(DataError, match=r"train\.txt: not readable as text"):
         create_stereo_set("sceneflow", "train", tmp_path)
 
 
-def test_names_and_folders_that_are_not_there(tmp_path):
+def test_unknown_names_and_missing_folders_raise(tmp_path):
     with pytest.raises(UnknownNameError, match="did you mean 'middlebury'"):
         create_stereo_set("midlebury", "val", tmp_path)
     for name in stereo_sets.names():

@@ -1,4 +1,4 @@
-"""Stereo pairs with disparities. Importing the package registers every set."""
+"""Stereo data sets: image pairs with disparities. Importing the package registers every set."""
 
 from hamburger.stereo.data import middlebury, planes, sceneflow
 from hamburger.stereo.data.base import UNKNOWN, StereoSample, StereoSet, create_stereo_set, stereo_sets

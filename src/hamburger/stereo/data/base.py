@@ -9,27 +9,24 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from hamburger.registry import Registry
-from hamburger.training.datasets import create_from
+from hamburger.training.datasets import create_from_registry
 
-UNKNOWN = 0.0  # a disparity of zero is a point infinitely far away, which no such set measures
+UNKNOWN = 0.0  # as a disparity: 0 would be a point infinitely far away, which no such set measures
 
 
 class StereoSample(NamedTuple):
-    """`left`, `right`: 3 h w, uint8, RGB.   `disparity`: h w, float32, pixels, 0 where unknown.
+    """One rectified pair."""
 
-    `seen`: h w, bool, where the right camera sees the left pixel too; None where nobody knows, or nobody asked.
-    """
-
-    left: Tensor
-    right: Tensor
-    disparity: Tensor
-    seen: Tensor | None = None
+    left: Tensor  # 3 h w, uint8, RGB
+    right: Tensor  # 3 h w, uint8, RGB
+    disparity: Tensor  # h w, float32, pixels, 0 where unknown
+    seen: Tensor | None = None  # h w, bool: the right camera sees the left pixel too; None if unknown or not requested
 
 
 class StereoSet:
-    """One split of one set of pairs. `data[i]` reads (or renders) the i-th; the same i gives the same bits.
+    """One split of a set of pairs. `data[i]` reads (or renders) the i-th; the same i gives the same bits.
 
-    `shrink`: so many pixels of the original, along each side, are one pixel here, of disparities and errors too.
+    `shrink`: images are smaller than the originals by this factor, and so are disparities and their errors.
     """
 
     name: str
@@ -41,23 +38,19 @@ class StereoSet:
         return len(self.ids)
 
     def __getitem__(self, index: int) -> StereoSample:
-        if not 0 <= index < len(self):  # also what ends a plain for loop
-            raise IndexError(f"{self.name}: there are {len(self)} pairs, index {index} is none of them")
+        if not 0 <= index < len(self):  # this also ends a plain for loop
+            raise IndexError(f"{self.name}: index {index} is out of range; there are {len(self)} pairs")
         return self.read(index, occlusions=True)
 
     def read(self, index: int, *, occlusions: bool) -> StereoSample:
-        """`seen` only where `occlusions` are asked for: training does not need them, and they may cost a file."""
+        """The i-th pair, with `seen` only if `occlusions`: training does not need it, and it may cost a file."""
         raise NotImplementedError
 
 
-# constructors take (split, root=..., **options); embedded sets take no root
+# constructors take (split, root=..., **options); generated sets take no root
 stereo_sets: Registry[StereoSet] = Registry("stereo set")
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# One call from a name, a split and a folder to a set of stereo pairs.
-
-
 def create_stereo_set(name: str, split: str, root: str | Path | None = None, **options: Any) -> StereoSet:
-    """The named set's split. `root` is the folder of a set that lies in files; an embedded set takes none."""
-    return create_from(stereo_sets, name, split, root, **options)
+    """The named set's split. `root` is the folder of a set in files; a generated set takes none."""
+    return create_from_registry(stereo_sets, name, split, root, **options)

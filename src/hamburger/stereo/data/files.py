@@ -1,4 +1,4 @@
-"""What stereo data sets in files share: pairs, disparities as PNG, PFM or npy, and calibration files."""
+"""Stereo data sets in files: pairs, disparities as PNG, PFM or npz, and calibration files."""
 
 from __future__ import annotations
 
@@ -14,30 +14,33 @@ import torch
 
 from hamburger.errors import DataError, check_count, did_you_mean
 from hamburger.stereo.data.base import UNKNOWN, StereoSample, StereoSet
-from hamburger.stereo.data.batches import shrunk
+from hamburger.stereo.data.batches import shrink_sample
 from hamburger.training.image_files import SUFFIXES, read_grey, read_image
 
-SEEN = 255  # in a mask of Middlebury: what both cameras see; 128 is what only the left one does
+Mask = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float32]
+
+MASK_SEEN = 255  # in a Middlebury mask: pixels that both cameras see; 128 are those that only the left one sees
 
 
 class StereoFiles(NamedTuple):
-    """Where a pair lies, or should: what is not there is found by the checks."""
+    """Paths of a pair. The checks report files that are missing."""
 
     id: str
     left: Path
     right: Path
     disparity: Path
-    scale: float = 1.0  # of disparities in PNGs
-    disparity_right: Path | None = None  # where there is one, it tells what both cameras see
-    mask: Path | None = None  # and so does this
-    calibration: Path | None = None  # says how large the images should be
+    scale: float = 1.0  # factor of disparities in PNGs
+    disparity_right: Path | None = None  # if given, tells which pixels both cameras see
+    mask: Path | None = None  # likewise
+    calibration: Path | None = None  # gives the size of the images
 
     def paths(self) -> list[Path]:
         return [path for path in self if isinstance(path, Path)]
 
 
 class StereoFileSet(StereoSet):
-    """`shrink`: a whole number by which images and disparities are made smaller."""
+    """Pairs in files. `shrink`: an integer factor by which images and disparities are made smaller."""
 
     def __init__(self, name: str, split: str, pairs: Sequence[StereoFiles], *, shrink: int = 1) -> None:
         check_count(name, "shrink", shrink, least=1)
@@ -51,31 +54,31 @@ class StereoFileSet(StereoSet):
         size = tuple(left.shape[1:])
         for path, found in ((pair.right, tuple(right.shape[1:])), (pair.disparity, disparity.shape)):
             if found != size:
-                raise DataError(mismatch(path, found, pair.left, size))
-        seen = self._seen(pair, disparity) if occlusions else None
-        known = None if seen is None else torch.from_numpy(np.array(seen))
-        return shrunk(StereoSample(left, right, torch.from_numpy(disparity), known), self.shrink)
+                raise DataError(describe_mismatch(path, found, pair.left, size))
+        mask = self._read_seen(pair, disparity) if occlusions else None
+        seen = None if mask is None else torch.from_numpy(np.array(mask))
+        return shrink_sample(StereoSample(left, right, torch.from_numpy(disparity), seen), self.shrink)
 
-    def _seen(self, pair: StereoFiles, disparity: Floats) -> Mask | None:
+    def _read_seen(self, pair: StereoFiles, disparity: Floats) -> Mask | None:
         if pair.mask is not None:
             mask = read_grey(pair.mask)
             if mask.shape != disparity.shape:
-                raise DataError(mismatch(pair.mask, mask.shape, pair.left, disparity.shape))
-            return mask == SEEN
+                raise DataError(describe_mismatch(pair.mask, mask.shape, pair.left, disparity.shape))
+            return mask == MASK_SEEN
         if pair.disparity_right is not None:
             other = read_disparity(pair.disparity_right, scale=pair.scale)
             if other.shape != disparity.shape:
-                raise DataError(mismatch(pair.disparity_right, other.shape, pair.left, disparity.shape))
-            return consistent(disparity, other)
+                raise DataError(describe_mismatch(pair.disparity_right, other.shape, pair.left, disparity.shape))
+            return find_consistent(disparity, other)
         return None
 
 
-def mismatch(path: Path, found: Sequence[int], left: Path, size: Sequence[int]) -> str:
+def describe_mismatch(path: Path, found: Sequence[int], left: Path, size: Sequence[int]) -> str:
     return f"{path}: {found[1]} x {found[0]} pixels, but the left image {left} has {size[1]} x {size[0]}"
 
 
-def image_at(folder: Path, stem: str) -> Path:
-    """The image of that name in whichever format it is, or the path that it should have."""
+def find_image(folder: Path, stem: str) -> Path:
+    """The path of the image of that name in any format; if there is none, the path it should have."""
     for suffix in SUFFIXES:
         path = folder / f"{stem}{suffix}"
         if path.is_file():
@@ -83,37 +86,35 @@ def image_at(folder: Path, stem: str) -> Path:
     return folder / f"{stem}.png"
 
 
-def listed(root: Path, split: str, pairs: Iterable[StereoFiles]) -> list[StereoFiles] | None:
-    """Those that `<split>.txt` names, one id a line, in its order; None where there is no such list."""
+def select_listed(root: Path, split: str, pairs: Iterable[StereoFiles]) -> list[StereoFiles] | None:
+    """The pairs whose ids `<split>.txt` lists, one per line, in its order; None if there is no such list."""
     path = root / f"{split}.txt"
     if not path.is_file():
         return None
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as broken:
-        raise DataError(f"{path}: no readable list ({broken})") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: not readable as text ({error})") from None
     known = {pair.id: pair for pair in pairs}
-    wanted = [line.strip() for line in lines if line.strip()]
-    unknown = [id for id in wanted if id not in known]
+    requested = [line.strip() for line in lines if line.strip()]
+    unknown = [id for id in requested if id not in known]
     if unknown:
         raise DataError(
             "\n".join(f"{path}: no pair '{id}'{did_you_mean(id, sorted(known)[:40])}" for id in unknown[:20]), unknown
         )
-    return [known[id] for id in wanted]
+    return [known[id] for id in requested]
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Disparity files to pixels: PNG with a scale, PFM, or an array of numpy; what is unknown becomes 0.
+# -- disparity files ---------------------------------------------------------------------------------------------------
 
-
-Mask = npt.NDArray[np.bool_]
-CONSISTENT = 1.0  # pixels by which two disparities of one point may differ
+MAX_INCONSISTENCY = 1.0  # pixels by which two disparities of one point may differ
 
 
 def read_disparity(path: Path, *, scale: float = 1.0) -> Floats:
-    """h w, pixels. A PNG holds `scale` times the disparity, 0 where unknown; in other files infinity is unknown.
+    """The disparity of a PNG, PFM or .npz file in pixels, 0 where unknown.   ->   h w
 
-    NaN is unknown in an .npz alone: those who wrote a PFM had infinity for that, and a NaN is a mistake of theirs.
+    A PNG holds `scale` times the disparity, 0 where unknown; in other files infinity is unknown. NaN is unknown only in
+    an .npz: a PFM has infinity for that, so a NaN in it is a mistake.
     """
     if path.suffix.lower() == ".png":
         return (read_grey(path) / np.float32(scale)).astype(np.float32)
@@ -121,7 +122,9 @@ def read_disparity(path: Path, *, scale: float = 1.0) -> Floats:
     if path.suffix.lower() == ".npz":
         values = np.where(np.isnan(values), np.float32(np.inf), values)
     if np.isnan(values).any():
-        raise DataError(f"{path}: {int(np.isnan(values).sum())} pixels are NaN; write infinity where nothing is known")
+        raise DataError(
+            f"{path}: {int(np.isnan(values).sum())} pixels are NaN; write infinity where the disparity is unknown"
+        )
     if (values < 0).any():
         raise DataError(
             f"{path}: {int((values < 0).sum())} disparities are negative, down to {values.min():g}; left pixel x "
@@ -131,89 +134,85 @@ def read_disparity(path: Path, *, scale: float = 1.0) -> Floats:
 
 
 def read_array(path: Path) -> Floats:
-    """The one array of an .npz, which is read without running anything in it."""
+    """The only array of an .npz, read without unpickling.   ->   h w"""
     try:
         with np.load(path, allow_pickle=False) as archive:
             names = list(archive.files)
             values = archive[names[0]] if len(names) == 1 else None
     except FileNotFoundError:
         raise DataError(f"{path}: missing") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as broken:
-        raise DataError(f"{path}: no readable .npz ({broken})") from None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path}: not readable as .npz ({error})") from None
     if values is None or values.ndim != 2 or not np.issubdtype(values.dtype, np.floating):
-        what = f"{len(names)} arrays" if values is None else f"{values.dtype} of shape {values.shape}"
-        raise DataError(f"{path}: holds {what}; a disparity map is one array h w of floating point numbers")
+        content = f"{len(names)} arrays" if values is None else f"{values.dtype} of shape {values.shape}"
+        raise DataError(f"{path}: holds {content}; a disparity map is one array h w of floating-point numbers")
     return values.astype(np.float32)
 
 
-def consistent(left: Floats, right: Floats) -> Mask:
-    """Where the right camera's disparity at x - d agrees with d: what both cameras see.   h w, h w   ->   h w"""
+def find_consistent(left: Floats, right: Floats) -> Mask:
+    """Pixels that both cameras see: the right disparity at x - d agrees with d.   h w, h w   ->   h w"""
     h, w = left.shape
-    there = np.rint(np.arange(w) - left).astype(np.int64)
+    target = np.rint(np.arange(w) - left).astype(np.int64)
     rows = np.arange(h)[:, None]
-    other = right[rows, there.clip(0, w - 1)]
-    inside = (there >= 0) & (left != UNKNOWN) & (other != UNKNOWN)
-    return inside & (np.abs(other - left) <= CONSISTENT)
+    other = right[rows, target.clip(0, w - 1)]
+    inside = (target >= 0) & (left != UNKNOWN) & (other != UNKNOWN)
+    return inside & (np.abs(other - left) <= MAX_INCONSISTENCY)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Portable float maps: one float32 a pixel, rows from the bottom up, in either order of bytes.
+# -- PFM: one float32 per pixel, rows from the bottom up, in either byte order -----------------------------------------
 
-
-Floats = npt.NDArray[np.float32]
-HEADER = re.compile(rb"(P[fF])\s+(\d+)\s+(\d+)\s+([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s")
-LONGEST = 256  # bytes of a header
+PFM_HEADER = re.compile(rb"(P[fF])\s+(\d+)\s+(\d+)\s+([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s")
+MAX_HEADER = 256  # bytes
 
 
 def read_pfm(path: Path) -> Floats:
-    """h w, rows from the top down, in this machine's order of bytes."""
+    """The content of a one-channel PFM file.   ->   h w, rows from the top down"""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         raise DataError(f"{path}: missing") from None
-    except OSError as broken:
-        raise DataError(f"{path}: cannot be read ({broken})") from None
-    found = HEADER.match(content[:LONGEST])
-    if found is None:
-        raise DataError(f"{path}: no PFM file: it should begin with Pf, width, height and a scale")
-    kind, width, height, scale = found[1], int(found[2]), int(found[3]), float(found[4])
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error})") from None
+    header = PFM_HEADER.match(content[:MAX_HEADER])
+    if header is None:
+        raise DataError(f"{path}: not a PFM file; it should begin with Pf, width, height and a scale")
+    kind, width, height, scale = header[1], int(header[2]), int(header[3]), float(header[4])
     if kind == b"PF":
-        raise DataError(f"{path}: a PFM of three channels; a disparity map has one (Pf)")
+        raise DataError(f"{path}: has three channels (PF); a disparity map has one (Pf)")
     if not width or not height or not scale:
-        raise DataError(f"{path}: a PFM of {width} x {height} pixels with scale {scale:g}; none of them may be 0")
-    body = content[found.end() :]
+        raise DataError(f"{path}: has {width} x {height} pixels and scale {scale:g}; none of them may be 0")
+    body = content[header.end() :]
     if len(body) != 4 * width * height:
         raise DataError(
-            f"{path}: {len(body)} bytes of pixels, but {width} x {height} float32 take {4 * width * height}; the file "
-            "is damaged or incomplete"
+            f"{path}: has {len(body)} bytes of pixels, but {width} x {height} float32 take {4 * width * height}; the "
+            "file is damaged or incomplete"
         )
-    # the sign of the scale is the order of bytes; its size is that of a unit, which no disparity map uses
+    # the sign of the scale gives the byte order; its size is a unit, which disparity maps do not use
     values = np.frombuffer(body, "<f4" if scale < 0 else ">f4").reshape(height, width)
     return np.ascontiguousarray(values[::-1], dtype=np.float32)
 
 
-def pfm(values: Floats) -> bytes:
-    """The content of a file that `read_pfm` reads, lowest byte first."""
+def encode_pfm(values: Floats) -> bytes:
+    """The content of a little-endian PFM file.   h w"""
     height, width = values.shape
     return f"Pf\n{width} {height}\n-1\n".encode() + np.ascontiguousarray(values[::-1], dtype="<f4").tobytes()
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# `calib.txt` of Middlebury 2014: lines such as `width=2964`.
+# -- calib.txt of Middlebury 2014 --------------------------------------------------------------------------------------
 
 
 def read_calibration(path: Path) -> dict[str, float]:
-    """The numbers by name; matrices are left out."""
+    """The numbers of lines such as `width=2964` by name; matrices are left out."""
     try:
         lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as broken:
-        raise DataError(f"{path}: cannot be read ({broken})") from None
-    found: dict[str, float] = {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read ({error})") from None
+    numbers: dict[str, float] = {}
     for line in lines:
         name, equals, value = line.partition("=")
         if equals and not value.strip().startswith("["):
             try:
-                found[name.strip()] = float(value)
+                numbers[name.strip()] = float(value)
             except ValueError:
-                raise DataError(f"{path}: '{line.strip()}' is no number; lines are such as width=2964") from None
-    return found
+                raise DataError(f"{path}: '{line.strip()}' has no number; lines look like width=2964") from None
+    return numbers

@@ -1,4 +1,7 @@
-"""`planes`: textured slanted planes seen by two cameras, with exact disparity and occlusion."""
+"""`planes`: generated pairs of textured slanted planes, with exact disparity and occlusion.
+
+A scene is a function of (seed, split, index) alone, with the same bits on every machine.
+"""
 
 from __future__ import annotations
 
@@ -14,28 +17,36 @@ from torch import Tensor
 from hamburger.errors import OptionError, check_choice, check_count, check_positive, check_seed
 from hamburger.stereo.data.base import StereoSample, StereoSet, stereo_sets
 from hamburger.stereo.data.files import Mask
-from hamburger.training.keyed_rng import Draws, Integers
+from hamburger.training.keyed_rng import Integers, KeyedRng
+
+Values = npt.NDArray[np.float64]
 
 SPLITS = {"train": 1000, "val": 100}
-TURNS = ((1.0, 0.0), (0.8, 0.6), (0.6, 0.8), (0.8, -0.6), (0.6, -0.8))  # cosine and sine, exact enough everywhere
-SLANT = 0.2  # pixels of disparity a pixel, at most
-GROUND = 0.3  # of the largest disparity: how near the ground comes
-EXPOSURE = 0.1  # share by which the right camera's may differ
+TURNS = (
+    (1.0, 0.0),
+    (0.8, 0.6),
+    (0.6, 0.8),
+    (0.8, -0.6),
+    (0.6, -0.8),
+)  # cosine and sine of rotations, as rational numbers
+MAX_SLANT = 0.2  # pixels of disparity per pixel
+GROUND_DISPARITY = 0.3  # largest of the ground, as a share of the largest disparity
+EXPOSURE = 0.1  # range of the right camera's relative exposure
 
 
 @dataclass(frozen=True)
 class Surface:
-    """`a`, `b`, `c`: of its disparity.   Outside its ellipse or rectangle it is not there; a ground has neither."""
+    """A plane with disparity a x + b y + c, inside an ellipse or a rectangle; the ground has no boundary."""
 
     a: float
     b: float
     c: float
     texture: Callable[[Values, Values], Values]
-    colours: Values  # 2 3, between which the texture mixes
+    colours: Values  # 2 3: the texture mixes these two
     centre: tuple[float, float] = (0.0, 0.0)
-    reach: tuple[float, float] | None = None  # half axes
+    reach: tuple[float, float] | None = None  # half axes; None for the ground
     turn: tuple[float, float] = TURNS[0]
-    round: bool = False
+    round: bool = False  # an ellipse
 
     def covers(self, x: Values, y: Values) -> Mask:
         if self.reach is None:
@@ -46,26 +57,31 @@ class Surface:
         return u * u + v * v <= 1 if self.round else np.maximum(np.abs(u), np.abs(v)) <= 1
 
     def box(self, height: int, width: int, *, right: bool) -> tuple[slice, slice]:
-        """Rows and columns of a view outside of which it is not to be seen."""
+        """Rows and columns of a view that contain the surface."""
         if self.reach is None:
             return slice(0, height), slice(0, width)
-        (x, y), (across, along) = self.centre, _extent(self.reach, self.turn)
+        (x, y), (across, along) = self.centre, _upright_extent(self.reach, self.turn)
         corners = [(x + i * across, y + j * along) for i in (-1, 1) for j in (-1, 1)]
-        # the right camera sees a point as far to the left as its disparity is, which is linear in both coordinates
+        # the right camera sees a point further left by its disparity, which is linear in both coordinates
         columns = [u - self.a * u - self.b * v - self.c if right else u for u, v in corners]
-        return _within(y - along, y + along, height), _within(min(columns), max(columns), width)
+        return _pixel_range(y - along, y + along, height), _pixel_range(min(columns), max(columns), width)
 
     def disparity(self, x: Values, y: Values) -> Values:
         return self.a * x + self.b * y + self.c
 
     def point(self, right: Values, y: Values) -> Values:
-        """The left coordinate of its point that the right camera sees at `right`."""
+        """The left x coordinate of the surface point that the right camera sees at x coordinate `right`."""
         return (right + self.b * y + self.c) / (1 - self.a)
 
 
 @stereo_sets.register("planes")
-class Planes(StereoSet):
-    """`planes`: how many lie before the ground.   `max_disparity`: all disparities are between 1 and one less."""
+class PlanesSet(StereoSet):
+    """Generated pairs.
+
+    - `planes`: number of planes in front of the ground
+    - `max_disparity`: all disparities lie between 1 and `max_disparity` - 1
+    - `noise`: standard deviation of the noise of each pixel, of 255
+    """
 
     name = "planes"
 
@@ -88,7 +104,7 @@ class Planes(StereoSet):
         check_count(self.name, "max_disparity", max_disparity, least=8)
         if max_disparity > width // 2:
             raise OptionError(
-                f"planes: disparities up to {max_disparity} leave too little of {width} pixels to both cameras; take "
+                f"planes: disparities up to {max_disparity} leave too little overlap of views {width} pixels wide; use "
                 f"max_disparity <= {width // 2}"
             )
         check_positive(self.name, "noise", noise, zero=True)
@@ -100,77 +116,83 @@ class Planes(StereoSet):
         self.ids = [f"{split}-{i:05d}" for i in range(length)]
 
     def read(self, index: int, *, occlusions: bool) -> StereoSample:
-        draws = Draws(self.seed, list(SPLITS).index(self.split), index)
+        draws = KeyedRng(self.seed, list(SPLITS).index(self.split), index)
         surfaces = self.surfaces(draws)
         y, x = np.meshgrid(*(np.arange(n, dtype=np.float64) for n in (self.height, self.width)), indexing="ij")
-        nearest, points, disparity = look(surfaces, x, y, right=False, pixels=True)
-        left = paint(surfaces, nearest, points, y)
-        nearest_right, points_right, _ = look(surfaces, x, y, right=True, pixels=True)
+        nearest, points, disparity = render_view(surfaces, x, y, right=False, pixels=True)
+        left = paint_view(surfaces, nearest, points, y)
+        nearest_right, points_right, _ = render_view(surfaces, x, y, right=True, pixels=True)
         exposure = 1 + EXPOSURE * (draws.uniform() - 0.5)
-        right = exposure * paint(surfaces, nearest_right, points_right, y)
+        right = exposure * paint_view(surfaces, nearest_right, points_right, y)
         left, right = (view + self.noise * draws.noise(3, *x.shape) for view in (left, right))
-        seen = torch.from_numpy(visible(surfaces, nearest, x - disparity, y)) if occlusions else None
+        seen = torch.from_numpy(find_visible(surfaces, nearest, x - disparity, y)) if occlusions else None
         truth = torch.from_numpy(disparity.astype(np.float32))
-        return StereoSample(_bytes(left), _bytes(right), truth, seen)
+        return StereoSample(_to_uint8(left), _to_uint8(right), truth, seen)
 
-    def surfaces(self, draws: Draws) -> list[Surface]:
-        """The ground, then the planes before it."""
-        most = self.max_disparity - 1.0
+    def surfaces(self, draws: KeyedRng) -> list[Surface]:
+        """The ground, then the planes in front of it."""
+        largest = self.max_disparity - 1.0
         middle = (0.5 * (self.width - 1), 0.5 * (self.height - 1))
-        found = [self._surface(draws, middle, middle, (1.0, GROUND * most), ground=True)]
+        surfaces = [self._surface(draws, middle, middle, (1.0, GROUND_DISPARITY * largest), ground=True)]
         for _ in range(self.planes):
             centre = (draws.uniform() * (self.width - 1), draws.uniform() * (self.height - 1))
             reach = (self.width * (0.06 + 0.16 * draws.uniform()), self.height * (0.1 + 0.25 * draws.uniform()))
-            found.append(self._surface(draws, centre, reach, (0.15 * most, most), ground=False))
-        return found
+            surfaces.append(self._surface(draws, centre, reach, (0.15 * largest, largest), ground=False))
+        return surfaces
 
     def _surface(
         self,
-        draws: Draws,
+        draws: KeyedRng,
         centre: tuple[float, float],
         reach: tuple[float, float],
         between: tuple[float, float],
         *,
         ground: bool,
     ) -> Surface:
-        """Slanted as far as its disparities stay between 1 and the largest, all over it."""
+        """A random surface, slanted only so far that all its disparities stay between 1 and the largest."""
         kind, turn, shape = (int(n) for n in draws.below(60, 3))
         turned = TURNS[0] if ground else TURNS[turn % len(TURNS)]
         low, high = between
         d = low + (high - low) * draws.uniform()
-        a, b = (SLANT * (2 * draws.uniform() - 1) for _ in range(2))
-        across, along = _extent(reach, turned)
-        room, tilt = min(d - 1.0, self.max_disparity - 1.0 - d), abs(a) * across + abs(b) * along
-        if tilt > room:
-            a, b = a * room / tilt, b * room / tilt
+        a, b = (MAX_SLANT * (2 * draws.uniform() - 1) for _ in range(2))
+        across, along = _upright_extent(reach, turned)
+        allowed, tilt = min(d - 1.0, self.max_disparity - 1.0 - d), abs(a) * across + abs(b) * along
+        if tilt > allowed:
+            a, b = a * allowed / tilt, b * allowed / tilt
         colours = 25 + draws.below(206, 6).reshape(2, 3).astype(np.float64)
-        # a ground without texture, or with a repeated one, has no edge of its own that would show how far it is
-        texture = Rough.drawn(draws) if ground or kind >= 30 else Repeated.drawn(draws) if kind >= 15 else Flat()
+        # the ground has no edges: without texture, or with a repeated one, nothing would show its distance
+        texture = (
+            NoiseTexture.draw(draws)
+            if ground or kind >= 30
+            else WaveTexture.draw(draws)
+            if kind >= 15
+            else FlatTexture()
+        )
         c = d - a * centre[0] - b * centre[1]
         return Surface(a, b, c, texture, colours, centre, None if ground else reach, turned, shape % 2 == 0)
 
 
-def _extent(reach: tuple[float, float], turn: tuple[float, float]) -> tuple[float, float]:
-    """Half of the width and of the height of what is turned, upright."""
+def _upright_extent(reach: tuple[float, float], turn: tuple[float, float]) -> tuple[float, float]:
+    """Half width and half height of the upright box around a rotated surface."""
     cos, sin = abs(turn[0]), abs(turn[1])
     return cos * reach[0] + sin * reach[1], cos * reach[1] + sin * reach[0]
 
 
-def _within(low: float, high: float, length: int) -> slice:
-    """The pixels between, and one more on either side: a corner that is rounded must not be missed."""
+def _pixel_range(low: float, high: float, length: int) -> slice:
+    """The pixels between two coordinates, and one more on either side, so that rounding loses none."""
     return slice(max(0, floor(low) - 1), max(0, min(length, ceil(high) + 2)))
 
 
-def _bytes(view: Values) -> Tensor:
+def _to_uint8(view: Values) -> Tensor:
     return torch.from_numpy(np.rint(view).clip(0, 255).astype(np.uint8))
 
 
-def look(
+def render_view(
     surfaces: Sequence[Surface], x: Values, y: Values, *, right: bool, pixels: bool = False
 ) -> tuple[Integers, Values, Values]:
-    """At every place of a view: number of the nearest surface, left coordinate of its point, its disparity.
+    """At every position of a view: the number of the nearest surface, the left x of its point, and its disparity.
 
-    pixels: the places are those of a whole image, and each surface is looked for in its box alone.
+    `pixels`: the positions are those of a whole image, so each surface is rendered inside its box only.
     """
     nearest, points, best = np.zeros(x.shape, np.int64), np.zeros_like(x), np.full_like(x, -np.inf)
     for number, surface in enumerate(surfaces):
@@ -182,8 +204,8 @@ def look(
     return nearest, points, best
 
 
-def paint(surfaces: Sequence[Surface], nearest: Integers, points: Values, y: Values) -> Values:
-    """3 h w, 0 ... 255, each pixel by the texture of its surface at its point."""
+def paint_view(surfaces: Sequence[Surface], nearest: Integers, points: Values, y: Values) -> Values:
+    """The colours of a view: each pixel has the texture of its surface at its point.   ->   3 h w, 0 ... 255"""
     image = np.empty((3, *y.shape))
     for number, surface in enumerate(surfaces):
         here = nearest == number
@@ -193,77 +215,74 @@ def paint(surfaces: Sequence[Surface], nearest: Integers, points: Values, y: Val
     return image
 
 
-def visible(surfaces: Sequence[Surface], nearest: Integers, right: Values, y: Values) -> Mask:
-    """Whether the right camera sees the point of each left pixel at `right`: inside its frame, behind nothing."""
+def find_visible(surfaces: Sequence[Surface], nearest: Integers, right: Values, y: Values) -> Mask:
+    """Whether the right camera sees the point of each left pixel, at x coordinate `right`: in frame, not occluded."""
     own, others = np.empty_like(right), np.full_like(right, -np.inf)
     for number, surface in enumerate(surfaces):
         at = surface.point(right, y)
-        disparity, mine = at - right, nearest == number
-        own[mine] = disparity[mine]
-        there = surface.covers(at, y) & ~mine
-        others[there] = np.maximum(others, disparity)[there]
+        disparity, is_nearest = at - right, nearest == number
+        own[is_nearest] = disparity[is_nearest]
+        occludes = surface.covers(at, y) & ~is_nearest
+        others[occludes] = np.maximum(others, disparity)[occludes]
     return (right >= 0) & (right <= right.shape[1] - 1) & (own >= others)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What is painted on a surface, as a function of its own coordinates: evaluated anywhere, so that no view is resampled.
-#
-# Only sums, products and roundings are used, so that the bits are the same on every machine.
+# -- textures ----------------------------------------------------------------------------------------------------------
+# Functions of surface coordinates that can be evaluated anywhere, so that no view is resampled. They use only sums,
+# products and rounding, so that the bits are the same on every machine.
 
-
-Values = npt.NDArray[np.float64]
-CELLS = 127  # of a lattice, in either direction, before it repeats
-OCTAVES = ((3.0, 0.5), (7.0, 0.3), (17.0, 0.2))  # pixels of a cell, and weight
+CELLS = 127  # of a lattice, in each direction, before it repeats
+OCTAVES = ((3.0, 0.5), (7.0, 0.3), (17.0, 0.2))  # pixels per cell, and weight
 
 
 @dataclass(frozen=True)
-class Rough:
-    """Value noise of three sizes: every place looks different from its neighbours."""
+class NoiseTexture:
+    """Value noise at three scales: every place looks different from its neighbours."""
 
-    lattices: tuple[Values, ...]  # cells cells each, 0 ... 1
+    lattices: tuple[Values, ...]  # CELLS CELLS each, 0 ... 1
 
     @classmethod
-    def drawn(cls, draws: Draws) -> Rough:
+    def draw(cls, draws: KeyedRng) -> NoiseTexture:
         return cls(tuple(draws.below(256, CELLS * CELLS).reshape(CELLS, CELLS) / 255 for _ in OCTAVES))
 
     def __call__(self, x: Values, y: Values) -> Values:
         total = np.zeros_like(x)
         for lattice, (size, weight) in zip(self.lattices, OCTAVES, strict=True):
-            total += weight * _between(lattice, x / size, y / size)
-        return (2 * total - 0.5).clip(0, 1)  # sums of noise crowd in the middle
+            total += weight * _interpolate_lattice(lattice, x / size, y / size)
+        return (2 * total - 0.5).clip(0, 1)  # sums of noise concentrate in the middle
 
 
 @dataclass(frozen=True)
-class Repeated:
-    """Waves whose period is shorter than the disparities: one place looks like many others."""
+class WaveTexture:
+    """Waves with a period shorter than the disparities: one place looks like many others."""
 
     across: float
     along: float
 
     @classmethod
-    def drawn(cls, draws: Draws) -> Repeated:
+    def draw(cls, draws: KeyedRng) -> WaveTexture:
         across, along = draws.below(9, 2) + 6
         return cls(float(across), float(along))
 
     def __call__(self, x: Values, y: Values) -> Values:
-        return 0.75 * _wave(x / self.across) + 0.25 * _wave(y / self.along)
+        return 0.75 * _triangle_wave(x / self.across) + 0.25 * _triangle_wave(y / self.along)
 
 
 @dataclass(frozen=True)
-class Flat:
-    """Nothing: only the edges of the surface show where it is."""
+class FlatTexture:
+    """One colour: only the edges of the surface show where it is."""
 
     def __call__(self, x: Values, y: Values) -> Values:
         return np.full_like(x, 0.5)
 
 
-def _wave(turns: Values) -> Values:
-    """Between 0 and 1 and back, in straight lines, once a turn."""
+def _triangle_wave(turns: Values) -> Values:
+    """A triangle wave between 0 and 1 of period 1."""
     return np.abs(2 * (turns - np.floor(turns)) - 1)
 
 
-def _between(lattice: Values, x: Values, y: Values) -> Values:
-    """Smooth between the points of a lattice."""
+def _interpolate_lattice(lattice: Values, x: Values, y: Values) -> Values:
+    """Smooth interpolation between the points of a lattice."""
     x0, y0 = np.floor(x), np.floor(y)
     tx, ty = x - x0, y - y0
     tx, ty = tx * tx * (3 - 2 * tx), ty * ty * (3 - 2 * ty)
