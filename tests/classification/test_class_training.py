@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import hamburger as hb
 from hamburger.classification.model import create_classifier, load_classifier
-from hamburger.classification.recipe import ClassificationRecipe, check_class_recipe, classification_recipes
+from hamburger.classification.recipe import ClassificationRecipe, check_classification_recipe, classification_recipes
 from hamburger.cli.app import app
 from hamburger.errors import Interrupted
 from hamburger.segmentation.weights import load_weights
@@ -115,7 +115,7 @@ def test_a_small_stem_keeps_positions():
     net.net.layer3.register_forward_hook(lambda module, args, output: seen.append(output.shape))
     net(torch.rand(1, 3, 32, 32))
     assert seen == [(1, 256, 8, 8)]
-    with pytest.raises(hb.OptionError, match="for ResNets with one convolution and a pool"):
+    with pytest.raises(hb.OptionError, match="needs a ResNet whose stem is one convolution and a pool"):
         create_classifier("convnext_atto", num_classes=4, stem="small")
 
 
@@ -150,7 +150,7 @@ def test_the_embedded_recipe_learns_in_its_few_steps(tmp_path):
 )
 def test_recipes_that_cannot_be(settings, message):
     with pytest.raises(hb.OptionError, match=message):
-        check_class_recipe(small(*settings))
+        check_classification_recipe(small(*settings))
 
 
 def test_unknown_names_find_the_nearest_of_either_task():
@@ -168,4 +168,4 @@ def test_unknown_names_find_the_nearest_of_either_task():
 
 @pytest.mark.parametrize("name", classification_recipes.names())
 def test_every_recipe_can_be_checked(name):
-    check_class_recipe(classification_recipes.create(name))
+    check_classification_recipe(classification_recipes.create(name))

@@ -14,7 +14,7 @@ from hamburger.errors import OptionError
 from hamburger.inference.image_inputs import find_images
 from hamburger.inference.predict_files import Summary, output_names, predict_all
 from hamburger.segmentation.overlay import draw_overlay_jpeg, encode_label_png, measure_class_shares
-from hamburger.segmentation.predict import SegmentAnswers, find_layout
+from hamburger.segmentation.predict import SegmentationPredictor, find_layout
 from hamburger.training.datasets import UNLABELLED, full_palette
 
 
@@ -32,7 +32,7 @@ def photos(tmp_path):
 
 
 def run(folder, out, name="plain", classes=CLASSES, overlay=True):
-    answers = SegmentAnswers(ByColour(), info(classes), "cpu", layout=name, overlay=overlay)
+    answers = SegmentationPredictor(ByColour(), info(classes), "cpu", layout=name, overlay=overlay)
     return predict_all(answers, find_images([folder]).photos, out)
 
 
@@ -65,7 +65,7 @@ def test_running_out_of_memory_costs_one_image(photos, tmp_path):
                 raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried ...")
             return super().forward(x)
 
-    answers = SegmentAnswers(Hungry(), info(), "cpu")
+    answers = SegmentationPredictor(Hungry(), info(), "cpu")
     summary = predict_all(answers, find_images([photos]).photos, tmp_path / "o")
     assert len(summary.done) == 2 and "--max-pixels" in dict(summary.failed)[str(photos / "a.png")]
 
@@ -76,7 +76,7 @@ def test_a_bug_is_not_taken_for_a_bad_image(photos, tmp_path):
             raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
     with pytest.raises(RuntimeError, match="mat1"):
-        predict_all(SegmentAnswers(Broken(), info(), "cpu"), find_images([photos]).photos, tmp_path / "o")
+        predict_all(SegmentationPredictor(Broken(), info(), "cpu"), find_images([photos]).photos, tmp_path / "o")
 
 
 def test_the_voc_layout_has_vocs_ids(photos, tmp_path):
@@ -87,7 +87,7 @@ def test_the_voc_layout_has_vocs_ids(photos, tmp_path):
     assert palette[8 * 3 : 9 * 3] == [64, 0, 0] and palette[15 * 3 : 16 * 3] == [192, 128, 128]
     with pytest.raises(OptionError, match="unicorn"):
         run(photos, tmp_path / "out", "voc", classes=("background", "unicorn", "cat", "dog"))
-    with pytest.raises(OptionError, match="no layout"):
+    with pytest.raises(OptionError, match="unknown layout"):
         find_layout("cityscapes", CLASSES)
 
 
@@ -136,7 +136,7 @@ def test_a_summary_of_something_else_stays(photos, tmp_path):
 
 
 def test_what_was_planned_by_a_killed_call_is_ours(photos, tmp_path):
-    answers, found = SegmentAnswers(ByColour(), info(), "cpu"), find_images([photos]).photos
+    answers, found = SegmentationPredictor(ByColour(), info(), "cpu"), find_images([photos]).photos
     Summary().write(tmp_path / "out" / "summary.json", planned=output_names(found, answers))
     (tmp_path / "out" / "a.png").write_bytes(b"written before the kill")
     run(photos, tmp_path / "out").write(tmp_path / "out" / "summary.json")

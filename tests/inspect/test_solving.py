@@ -10,7 +10,7 @@ import hamburger as hb
 from hamburger.errors import OptionError
 from hamburger.inspect.solver_overrides import override_solver, solver_variants
 from hamburger.segmentation.data import create_dataset
-from hamburger.segmentation.evaluate import evaluate, evaluate_ways
+from hamburger.segmentation.evaluate import evaluate_segmenter, evaluate_variants
 from hamburger.training.protocol import EvaluationProtocol
 
 
@@ -74,9 +74,9 @@ def test_several_ways_at_once_are_each_as_if_it_were_alone(context, protocol, as
     net, calls = built(), []
     first = next(module for module in net.backbone.modules() if isinstance(module, nn.Conv2d))
     first.register_forward_hook(lambda *_: calls.append(1))
-    found = evaluate_ways(net, images, solver_variants(net, **asked), **options)
+    found = evaluate_variants(net, images, solver_variants(net, **asked), **options)
     original, ((name, values),) = type(net.backbone).forward, asked.items()
     assert net.backbone.forward.__func__ is original
-    alone = [evaluate(override_solver(built(), **{name: value}), images, **options) for value in values]
+    alone = [evaluate_segmenter(override_solver(built(), **{name: value}), images, **options) for value in values]
     assert found == alone and len({scores.miou for scores in alone}) > 1
     assert len(calls) == len(images) * len(protocol.scales) * (1 + protocol.flip)

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 import pytest
 
 from hamburger.errors import InputError, OptionError, UnknownNameError
-from hamburger.segmentation.recipe import SegmentationRecipe, check_recipe, segmentation_recipes
+from hamburger.segmentation.recipe import SegmentationRecipe, check_segmentation_recipe, segmentation_recipes
 from hamburger.tasks.recipes import find_recipe, from_json
 from hamburger.training.recipe_io import apply, differences, digest, flat, to_json
 
@@ -17,7 +17,7 @@ from hamburger.training.recipe_io import apply, differences, digest, flat, to_js
 def test_json_brings_the_same_recipe_back(name):
     recipe = segmentation_recipes.create(name)
     assert recipe.name == name
-    check_recipe(recipe)
+    check_segmentation_recipe(recipe)
     again = from_json(to_json(recipe))
     assert again == recipe
     assert digest(again) == digest(recipe)
@@ -84,13 +84,13 @@ def test_differences_name_fields_as_set_does():
 )
 def test_what_cannot_be_run_is_said_before_any_work(setting, processes, said):
     with pytest.raises(OptionError, match=said):
-        check_recipe(apply(segmentation_recipes.create("patchwork"), [setting]), processes=processes)
+        check_segmentation_recipe(apply(segmentation_recipes.create("patchwork"), [setting]), processes=processes)
 
 
 def test_start_and_pretrained_exclude_each_other():
     recipe = apply(segmentation_recipes.create("voc"), ["start=runs/a", "model.pretrained=file.safetensors"])
-    with pytest.raises(OptionError, match=r"start .* replaces every weight"):
-        check_recipe(recipe)
+    with pytest.raises(OptionError, match=r"start .* replaces all weights"):
+        check_segmentation_recipe(recipe)
 
 
 def test_foreign_json_is_refused_by_name():

@@ -13,7 +13,7 @@ from small_run import reproducible_outputs, rows, small
 
 from hamburger.errors import CheckpointError, DataError, Interrupted, OptionError, TrainingError
 from hamburger.segmentation import evaluate as segmentation_evaluate
-from hamburger.segmentation.data.batches import Batches
+from hamburger.segmentation.data.batches import SegmentationBatches
 from hamburger.segmentation.task import SegmentationTask
 from hamburger.segmentation.weights import load_weights
 from hamburger.tasks import train
@@ -52,11 +52,11 @@ def test_the_folder_holds_what_it_promises(finished):
 def test_the_best_weights_score_what_the_run_says(finished):
     run, _, result = finished
     from hamburger.segmentation.data import create_dataset
-    from hamburger.segmentation.evaluate import evaluate
+    from hamburger.segmentation.evaluate import evaluate_segmenter
 
     net, info = load_weights(run / "best.safetensors")
     data = create_dataset("patchwork", "val", **info.extra["data_options"])
-    scores = evaluate(net, data, device=torch.device("cpu"), mean=info.mean, std=info.std)
+    scores = evaluate_segmenter(net, data, device=torch.device("cpu"), mean=info.mean, std=info.std)
     assert scores.miou == result.values["best_miou"]
     assert info.extra["step"] == result.values["best_step"]
 
@@ -158,7 +158,7 @@ def test_a_light_run_finds_the_same_and_leaves_no_checkpoint(finished, tmp_path)
 @pytest.mark.parametrize("step", [6, 12])
 def test_a_stop_in_the_midst_of_an_evaluation_loses_nothing(step, finished, tmp_path, monkeypatch):
     run = tmp_path / "run"
-    original = segmentation_evaluate.evaluate
+    original = segmentation_evaluate.evaluate_segmenter
 
     seen = []
 
@@ -172,7 +172,7 @@ def test_a_stop_in_the_midst_of_an_evaluation_loses_nothing(step, finished, tmp_
 
         return original(*args, progress=pressed, **options)
 
-    monkeypatch.setattr(segmentation_evaluate, "evaluate", stop)
+    monkeypatch.setattr(segmentation_evaluate, "evaluate_segmenter", stop)
     with pytest.raises(Interrupted, match=f"stopped at step {step}"):
         train(small(), run, accelerator="cpu", light=True)  # which keeps what can be gone on with
     monkeypatch.undo()
@@ -203,12 +203,12 @@ def test_vanished_data_stop_clearly_and_save_the_last_step(finished, tmp_path, m
     def gone(*_):
         raise DataError("images/7.jpg is gone", [])
 
-    original = Batches._build
+    original = SegmentationBatches._build
 
     def build(self, step, stream):
         return gone() if step == 7 else original(self, step, stream)
 
-    monkeypatch.setattr(Batches, "_build", build)
+    monkeypatch.setattr(SegmentationBatches, "_build", build)
     with pytest.raises(TrainingError, match=r"stopped at step 7 of 12: images/7.jpg is gone.*of step 7: continue"):
         train(small(), run, accelerator="cpu")
     monkeypatch.undo()
@@ -321,7 +321,7 @@ def test_start_takes_the_weights_of_another_run(finished, tmp_path):
     recipe = small(f"start={finished[0]}", "optim.lr=1e-12", "steps=3", "optim.warmup=0", "bn_momentum=1e-9")
     result = train(recipe, run, accelerator="cpu")
     assert result.values["miou"] == pytest.approx(finished[2].values["best_miou"], abs=1e-3)
-    with pytest.raises(CheckpointError, match="nothing to start from"):
+    with pytest.raises(CheckpointError, match="there are no weights at"):
         train(small("start=/nowhere"), tmp_path / "b", accelerator="cpu")
     with pytest.raises(CheckpointError, match="another network"):
         train(

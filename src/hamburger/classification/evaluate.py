@@ -16,7 +16,7 @@ from hamburger.training.confusion import Confusion, pixel_accuracy
 
 
 @dataclass(frozen=True)
-class ClassScores:
+class ClassificationScores:
     """Scores in [0, 1]; `per_class` is the recall of each class, None for a class without images."""
 
     accuracy: float
@@ -31,7 +31,7 @@ def to_model_input(pixels: Tensor) -> Tensor:
 
 
 @torch.no_grad()  # not inference mode: modules may cache tensors here and use them in training later
-def evaluate_classes(
+def evaluate_classifier(
     net: nn.Module,
     images: ImageSet,
     *,
@@ -39,7 +39,7 @@ def evaluate_classes(
     batch: int = 128,
     channels_last: bool = False,
     progress: Callable[[int, int], Any] = lambda done, total: None,
-) -> ClassScores:
+) -> ClassificationScores:
     """Return the scores on every image, shared among the processes; restores the training mode of `net`."""
     counts = Confusion(len(images.classes))
     training = net.training
@@ -55,7 +55,7 @@ def evaluate_classes(
         net.train(training)
     counts.gather(device)
     recalls = (counts.matrix.diagonal().double() / counts.matrix.sum(1).double()).tolist()
-    return ClassScores(
+    return ClassificationScores(
         accuracy=pixel_accuracy(counts.matrix),
         per_class={n: None if math.isnan(v) else v for n, v in zip(images.classes, recalls, strict=True)},
         protocol="top-1, one view",

@@ -14,7 +14,7 @@ from hamburger.training.predictor import FilePrediction, FilePredictor
 PROTOCOL = "the largest square in the middle, {size} x {size}"
 
 
-class ClassAnswers(FilePredictor):
+class ClassificationPredictor(FilePredictor):
     columns = ("image", "class", "probability", "then")
 
     @torch.inference_mode()

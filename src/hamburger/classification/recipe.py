@@ -122,7 +122,7 @@ def tiny_imagenet_classes() -> ClassificationRecipe:
     )
 
 
-def check_class_recipe(recipe: ClassificationRecipe, *, processes: int = 1) -> None:
+def check_classification_recipe(recipe: ClassificationRecipe, *, processes: int = 1) -> None:
     """Raise OptionError for the first invalid field; `processes` share the batch."""
     call = f"recipe '{recipe.name}'"
     check_training(recipe, processes=processes)

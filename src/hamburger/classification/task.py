@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hamburger.classification.recipe import ClassificationRecipe, check_class_recipe, classification_recipes
+from hamburger.classification.recipe import ClassificationRecipe, check_classification_recipe, classification_recipes
 from hamburger.registry import Registry
 from hamburger.training.builders import batch_options, check_same_classes, to_layout
 from hamburger.training.export_spec import ExportSpec
@@ -21,31 +21,31 @@ from hamburger.training.task import Task
 
 if TYPE_CHECKING:
     from hamburger.checkpoints.weights_file import Info
-    from hamburger.classification.data.batches import Feed, ImageBatch
+    from hamburger.classification.data.batches import ImageBatch, ImageBatches
     from hamburger.classification.data.load import ImageSet
-    from hamburger.classification.evaluate import ClassScores
+    from hamburger.classification.evaluate import ClassificationScores
     from hamburger.classification.model import Classifier
-    from hamburger.classification.predict import ClassAnswers
-    from hamburger.classification.visualize import ClassShowing
+    from hamburger.classification.predict import ClassificationPredictor
+    from hamburger.classification.visualize import ClassificationVisualizer
 
 
-class Splits(NamedTuple):
+class ClassificationSplits(NamedTuple):
     train: ImageSet
     val: ImageSet
 
     @classmethod
     def of(
         cls, recipe: ClassificationRecipe, root: Path | None, *, verify: bool, note: Callable[[str], object]
-    ) -> Splits:
+    ) -> ClassificationSplits:
         from hamburger.classification.data.load import load_images, open_source
 
-        asked = recipe.data
+        data = recipe.data
         sources = [
-            open_source(asked.name, split, size=asked.size, root=root, **asked.options)
-            for split in (asked.train_split, asked.val_split)
+            open_source(data.name, split, size=data.size, root=root, **data.options)
+            for split in (data.train_split, data.val_split)
         ]
         train, val = (load_images(source, verify=verify, note=note) for source in sources)
-        check_same_classes(asked, train.classes, val.classes)
+        check_same_classes(data, train.classes, val.classes)
         return cls(train, val)
 
     def digest(self) -> str:
@@ -58,39 +58,39 @@ class ClassificationTask(Task[ClassificationRecipe]):
     recipe = ClassificationRecipe
     recipes = classification_recipes
     scores = (Score("accuracy", "accuracy"),)
-    pooled = "the share of the images of the validation split that are named rightly"
+    pooled = "the share of the images of the validation split that are classified correctly"
     member_score = Score("per_class", "accuracy")
 
     def check(self, recipe: ClassificationRecipe, *, processes: int = 1) -> None:
-        check_class_recipe(recipe, processes=processes)
+        check_classification_recipe(recipe, processes=processes)
 
     # -- training ------------------------------------------------------------------------------------------------
 
     def open(
         self, recipe: ClassificationRecipe, root: Path | None, *, first: bool, note: Callable[[str], object]
-    ) -> Splits:
-        return Splits.of(recipe, root, verify=first, note=note)
+    ) -> ClassificationSplits:
+        return ClassificationSplits.of(recipe, root, verify=first, note=note)
 
-    def build(self, recipe: ClassificationRecipe, data: Splits) -> Classifier:
+    def build(self, recipe: ClassificationRecipe, data: ClassificationSplits) -> Classifier:
         from hamburger.classification.model import create_classifier
 
         return create_classifier(**asdict(recipe.model), num_classes=len(data.train.classes), size=recipe.data.size)
 
-    def batches(self, recipe: ClassificationRecipe, data: Splits, device: torch.device) -> Feed:
-        from hamburger.classification.data.batches import Feed
+    def batches(self, recipe: ClassificationRecipe, data: ClassificationSplits, device: torch.device) -> ImageBatches:
+        from hamburger.classification.data.batches import ImageBatches
 
-        return Feed(data.train, flip=recipe.data.flip, **batch_options(recipe, device))
+        return ImageBatches(data.train, flip=recipe.data.flip, **batch_options(recipe, device))
 
     def losses(self, model: nn.Module, micro_batch: ImageBatch, recipe: ClassificationRecipe) -> dict[str, Tensor]:
         logits = model(to_layout(micro_batch.images, recipe))
         return {"cross_entropy": F.cross_entropy(logits.float(), micro_batch.labels)}
 
-    def info(self, recipe: ClassificationRecipe, data: Splits) -> Info:
+    def info(self, recipe: ClassificationRecipe, data: ClassificationSplits) -> Info:
         from hamburger.checkpoints.weights_file import Info
 
-        asked = recipe.data
-        extra: dict[str, Any] = {"recipe": recipe.name, "data": asked.name, "data_options": asked.options}
-        return Info(classes=data.val.classes, extra=extra | {"val_split": asked.val_split, "size": asked.size})
+        options = recipe.data
+        extra: dict[str, Any] = {"recipe": recipe.name, "data": options.name, "data_options": options.options}
+        return Info(classes=data.val.classes, extra=extra | {"val_split": options.val_split, "size": options.size})
 
     def about(self, recipe: ClassificationRecipe) -> dict[str, Any]:
         model = recipe.model
@@ -136,22 +136,24 @@ class ClassificationTask(Task[ClassificationRecipe]):
         channels_last: bool = False,
         protocol: EvaluationProtocol = SINGLE_SCALE,
         progress: Callable[[int, int], Any] = lambda done, total: None,
-    ) -> ClassScores:
-        from hamburger.classification.evaluate import evaluate_classes
+    ) -> ClassificationScores:
+        from hamburger.classification.evaluate import evaluate_classifier
 
-        return evaluate_classes(net, split, device=device, batch=batch, channels_last=channels_last, progress=progress)
+        return evaluate_classifier(
+            net, split, device=device, batch=batch, channels_last=channels_last, progress=progress
+        )
 
     # -- use -----------------------------------------------------------------------------------------------------
 
-    def predictor(self) -> type[ClassAnswers]:
-        from hamburger.classification.predict import ClassAnswers
+    def predictor(self) -> type[ClassificationPredictor]:
+        from hamburger.classification.predict import ClassificationPredictor
 
-        return ClassAnswers
+        return ClassificationPredictor
 
-    def visualizer(self) -> type[ClassShowing]:
-        from hamburger.classification.visualize import ClassShowing
+    def visualizer(self) -> type[ClassificationVisualizer]:
+        from hamburger.classification.visualize import ClassificationVisualizer
 
-        return ClassShowing
+        return ClassificationVisualizer
 
     def export_spec(self, info: Info) -> ExportSpec:
         return ExportSpec(size=(info.extra["size"],) * 2, predictions="images")

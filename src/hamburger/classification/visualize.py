@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hamburger.checkpoints.weights_file import Info
 
 
-class ClassShowing(Visualizer):
+class ClassificationVisualizer(Visualizer):
     score = Score("probability", "the probability of the true class")
     each = 12
     images = "one view"

@@ -75,7 +75,7 @@ def _window_starts(length: int, window: int, stride: int) -> Iterator[int]:
 
 
 @dataclass(frozen=True)
-class Scores:
+class SegmentationScores:
     """Scores in [0, 1]; a class that is neither labelled nor predicted is None and not part of the mean."""
 
     miou: float
@@ -85,7 +85,7 @@ class Scores:
     images: int
 
     @classmethod
-    def of(cls, counts: Confusion, dataset: SegmentationSet, protocol: EvaluationProtocol) -> Scores:
+    def of(cls, counts: Confusion, dataset: SegmentationSet, protocol: EvaluationProtocol) -> SegmentationScores:
         ious = iou(counts.matrix).tolist()
         return cls(
             miou=miou(counts.matrix),
@@ -98,7 +98,7 @@ class Scores:
         )
 
 
-def evaluate(
+def evaluate_segmenter(
     net: nn.Module,
     dataset: SegmentationSet,
     *,
@@ -110,14 +110,14 @@ def evaluate(
     batch: int = 1,
     workers: int = 0,
     progress: Callable[[int, int], Any] = lambda done, total: None,
-) -> Scores:
+) -> SegmentationScores:
     """Return the scores of a network on every image at full size, shared among the processes.
 
     `net` maps b 3 h w to logits b k h w; its training mode is restored. Up to `batch` images of equal size are run
     together, which may change the last bit of a logit; with batch=1 the result depends on the image alone. `progress`
     gets (done, total) before each batch of this process, and may stop the evaluation by raising.
     """
-    (scores,) = evaluate_ways(
+    (scores,) = evaluate_variants(
         net,
         dataset,
         [lambda: None],
@@ -134,7 +134,7 @@ def evaluate(
 
 
 @torch.no_grad()  # not inference mode: modules may cache tensors here and use them in training later
-def evaluate_ways(
+def evaluate_variants(
     net: nn.Module,
     dataset: SegmentationSet,
     variants: Sequence[Callable[[], object]],
@@ -147,7 +147,7 @@ def evaluate_ways(
     batch: int = 1,
     workers: int = 0,
     progress: Callable[[int, int], Any] = lambda done, total: None,
-) -> list[Scores]:
+) -> list[SegmentationScores]:
     """Return the scores of several variants of a network that share the backbone, like one `evaluate` for each.
 
     Each variant is a call that changes what `net` does after its backbone. The backbone runs once per batch.
@@ -179,7 +179,7 @@ def evaluate_ways(
     progress(done, total)
     for count in counts:
         count.gather(device)
-    return [Scores.of(count, dataset, protocol) for count in counts]
+    return [SegmentationScores.of(count, dataset, protocol) for count in counts]
 
 
 @contextmanager

@@ -141,7 +141,7 @@ def find_layout(name: str, classes: Sequence[str]) -> OutputLayout:
     )
 
 
-class SegmentAnswers(FilePredictor):
+class SegmentationPredictor(FilePredictor):
     """Predicts image files for `ham predict`.
 
     Takes the options of `Predictor`, the `layout` of the output files, and whether to write an `overlay`: by default

@@ -257,7 +257,7 @@ def folder() -> SegmentationRecipe:
     )
 
 
-def check_recipe(recipe: SegmentationRecipe, *, processes: int = 1) -> None:
+def check_segmentation_recipe(recipe: SegmentationRecipe, *, processes: int = 1) -> None:
     """Raise OptionError for the first invalid field; `processes` share the batch."""
     call = f"recipe '{recipe.name}'"
     check_training(recipe, processes=processes)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hamburger.errors import CheckpointError
 from hamburger.registry import Registry, options_of
-from hamburger.segmentation.recipe import SegmentationRecipe, check_recipe, segmentation_recipes
+from hamburger.segmentation.recipe import SegmentationRecipe, check_segmentation_recipe, segmentation_recipes
 from hamburger.training.builders import batch_options, check_classes, check_each, digest_splits, to_layout
 from hamburger.training.export_spec import SEGMENTATION_EXPORT, ExportSpec
 from hamburger.training.loss_weighting import micro_batch_shares
@@ -24,36 +24,36 @@ from hamburger.training.task import Task
 if TYPE_CHECKING:
     from hamburger.checkpoints.weights_file import Info
     from hamburger.segmentation.data.base import SegmentationSet
-    from hamburger.segmentation.data.batches import Batch, Batches
-    from hamburger.segmentation.evaluate import Scores
+    from hamburger.segmentation.data.batches import SegmentationBatch, SegmentationBatches
+    from hamburger.segmentation.evaluate import SegmentationScores
     from hamburger.segmentation.model import Segmenter
-    from hamburger.segmentation.predict import SegmentAnswers
-    from hamburger.segmentation.visualize import SegmentShowing
+    from hamburger.segmentation.predict import SegmentationPredictor
+    from hamburger.segmentation.visualize import SegmentationVisualizer
     from hamburger.training.trainer import Trainer
 
 
-class Sets(NamedTuple):
+class SegmentationSplits(NamedTuple):
     train: SegmentationSet
     val: SegmentationSet
 
     @classmethod
-    def of(cls, recipe: SegmentationRecipe, root: Path | None) -> Sets:
+    def of(cls, recipe: SegmentationRecipe, root: Path | None) -> SegmentationSplits:
         from hamburger.segmentation.data import create_dataset
 
         splits = (recipe.data.train_split, recipe.data.val_split)
         return cls(*(create_dataset(recipe.data.name, split, root=root, **recipe.data.options) for split in splits))
 
     def check(self) -> None:
-        from hamburger.segmentation.data.checks import check
+        from hamburger.segmentation.data.checks import check_dataset
 
-        check_each(self, check)
+        check_each(self, check_dataset)
 
     def digest(self) -> str:
         return digest_splits(self)
 
 
-def build(recipe: SegmentationRecipe, k: int) -> Segmenter:
-    """The network on the CPU with its initial weights."""
+def build_segmenter(recipe: SegmentationRecipe, k: int) -> Segmenter:
+    """Return the network on the CPU with its initial weights."""
     from hamburger.layers.norm import set_bn_momentum
     from hamburger.segmentation.gradient_angles import check_has_ham
     from hamburger.segmentation.model import create_model
@@ -73,14 +73,14 @@ def _copy_weights(start: Path, net: Segmenter) -> None:
     path = start / BEST if start.is_dir() else start
     if not path.is_file():
         raise CheckpointError(
-            f"train: there is nothing to start from at {start}; --set start=RUN_OR_WEIGHTS, or start=none"
+            f"train: there are no weights at {start}; --set start=RUN_OR_WEIGHTS, or start=none"
         )
     other, _ = load_weights(path)
     try:
         net.load_state_dict(other.state_dict())
-    except RuntimeError as misfit:
+    except RuntimeError as error:
         raise CheckpointError(
-            f"train: the weights in {path} are of another network than the recipe's: {str(misfit).splitlines()[1:3]}"
+            f"train: the weights in {path} do not fit the recipe's network: {str(error).splitlines()[1:3]}"
         ) from None
 
 
@@ -95,26 +95,28 @@ class SegmentationTask(Task[SegmentationRecipe]):
     test_time_augmentation = True
 
     def check(self, recipe: SegmentationRecipe, *, processes: int = 1) -> None:
-        check_recipe(recipe, processes=processes)
+        check_segmentation_recipe(recipe, processes=processes)
 
     # -- training ------------------------------------------------------------------------------------------------
 
     def open(
         self, recipe: SegmentationRecipe, root: Path | None, *, first: bool, note: Callable[[str], object]
-    ) -> Sets:
-        sets = Sets.of(recipe, root)
+    ) -> SegmentationSplits:
+        splits = SegmentationSplits.of(recipe, root)
         if first:
-            sets.check()
-        return sets
+            splits.check()
+        return splits
 
-    def build(self, recipe: SegmentationRecipe, data: Sets) -> Segmenter:
-        return build(recipe, len(data.train.classes))
+    def build(self, recipe: SegmentationRecipe, data: SegmentationSplits) -> Segmenter:
+        return build_segmenter(recipe, len(data.train.classes))
 
-    def batches(self, recipe: SegmentationRecipe, data: Sets, device: torch.device) -> Batches:
-        from hamburger.segmentation.data.batches import Batches
+    def batches(
+        self, recipe: SegmentationRecipe, data: SegmentationSplits, device: torch.device
+    ) -> SegmentationBatches:
+        from hamburger.segmentation.data.batches import SegmentationBatches
 
         info = self.info(recipe, data)
-        return Batches(
+        return SegmentationBatches(
             data.train,
             crop=recipe.data.crop,
             scales=recipe.data.scales,
@@ -124,11 +126,11 @@ class SegmentationTask(Task[SegmentationRecipe]):
             **batch_options(recipe, device),
         )
 
-    def losses(self, model: nn.Module, micro_batch: Batch, recipe: SegmentationRecipe) -> dict[str, Tensor]:
+    def losses(self, model: nn.Module, micro_batch: SegmentationBatch, recipe: SegmentationRecipe) -> dict[str, Tensor]:
         terms: dict[str, Tensor] = model(to_layout(micro_batch.images, recipe), micro_batch.labels)
         return terms
 
-    def loss_weights(self, net: Any, micro_batches: Sequence[Batch]) -> list[dict[str, Tensor]]:
+    def loss_weights(self, net: Any, micro_batches: Sequence[SegmentationBatch]) -> list[dict[str, Tensor]]:
         """Terms are means over the labelled pixels (""), unless the head counts something else for them."""
         from hamburger.segmentation.losses import IGNORE
 
@@ -136,7 +138,9 @@ class SegmentationTask(Task[SegmentationRecipe]):
         shares = {name: micro_batch_shares([count[name] for count in counts]) for name in counts[0]}
         return [{name: share[i] for name, share in shares.items()} for i in range(len(micro_batches))]
 
-    def before_step(self, trainer: Trainer[SegmentationRecipe], step: int, micro_batches: Sequence[Batch]) -> None:
+    def before_step(
+        self, trainer: Trainer[SegmentationRecipe], step: int, micro_batches: Sequence[SegmentationBatch]
+    ) -> None:
         """Compare the gradient strategies of the hams on the first micro-batch, every `angles_every` steps."""
         recipe = trainer.recipe
         if not recipe.angles_every or step % recipe.angles_every:
@@ -154,7 +158,7 @@ class SegmentationTask(Task[SegmentationRecipe]):
             trainer.write({"step": step, ANGLES: angles})
         trainer.clock.start()
 
-    def info(self, recipe: SegmentationRecipe, data: Sets) -> Info:
+    def info(self, recipe: SegmentationRecipe, data: SegmentationSplits) -> Info:
         from hamburger.checkpoints.weights_file import Info
 
         data_recipe = recipe.data
@@ -166,7 +170,7 @@ class SegmentationTask(Task[SegmentationRecipe]):
         from hamburger.segmentation.heads.base import heads
 
         model = recipe.model
-        # a head that is a whole system is its own context
+        # a head without the option is named as its own context
         context = model.context if "context" in options_of(heads[model.name]) else model.name
         return {"model": model.name, "backbone": model.backbone, "context": context}
 
@@ -175,15 +179,15 @@ class SegmentationTask(Task[SegmentationRecipe]):
         if report is not None:
             yield str(report).splitlines()[0]
         if recipe.model.backbone.startswith("resnet") and not (recipe.model.pretrained or recipe.start):
-            yield "the backbone starts from random weights; --set model.pretrained=FILE gives it others"
+            yield "the backbone starts from random weights; --set model.pretrained=FILE loads pretrained ones"
 
     def extra_results(self, recipe: SegmentationRecipe, folder: RunFolder) -> dict[str, Any]:
         return {ANGLES: folder.angles()} if recipe.angles_every else {}
 
     def changed_data_advice(self, folder: Path) -> str:
         return (
-            "the images or the classes of a split are not those it was trained on; give the same --data, or begin a "
-            f"new run with --set start={folder}"
+            "the images or classes of a split differ from those of the run; pass the same --data, or start a new run "
+            f"with --set start={folder}"
         )
 
     def restart_advice(self, folder: Path) -> str:
@@ -213,11 +217,11 @@ class SegmentationTask(Task[SegmentationRecipe]):
         self, info: Info, name: str, split: str, root: Path | None, options: Mapping[str, Any], *, whole: bool = True
     ) -> SegmentationSet:
         from hamburger.segmentation.data import create_dataset
-        from hamburger.segmentation.data.checks import check
+        from hamburger.segmentation.data.checks import check_dataset
 
         images = create_dataset(name, split, root=root, **options)
         if whole:
-            check(images)
+            check_dataset(images)
         return images
 
     def fits(self, call: str, info: Info, split: SegmentationSet) -> None:
@@ -235,11 +239,11 @@ class SegmentationTask(Task[SegmentationRecipe]):
         channels_last: bool = False,
         protocol: EvaluationProtocol = SINGLE_SCALE,
         progress: Callable[[int, int], Any] = lambda done, total: None,
-    ) -> Scores:
-        """Images are evaluated one by one whatever `batch` is, so that a result depends on nothing but the image."""
-        from hamburger.segmentation.evaluate import evaluate
+    ) -> SegmentationScores:
+        """Return the scores; images run one by one whatever `batch` is, so that a result depends on the image alone."""
+        from hamburger.segmentation.evaluate import evaluate_segmenter
 
-        return evaluate(
+        return evaluate_segmenter(
             net,
             split,
             device=device,
@@ -253,22 +257,22 @@ class SegmentationTask(Task[SegmentationRecipe]):
 
     def evaluate_variants(
         self, net: Any, split: SegmentationSet, info: Info, variants: Sequence[Callable[[], object]], **options: Any
-    ) -> list[Scores]:
-        from hamburger.segmentation.evaluate import evaluate_ways
+    ) -> list[SegmentationScores]:
+        from hamburger.segmentation.evaluate import evaluate_variants
 
-        return evaluate_ways(net, split, variants, mean=info.mean, std=info.std, **{"workers": 4, **options})
+        return evaluate_variants(net, split, variants, mean=info.mean, std=info.std, **{"workers": 4, **options})
 
     # -- use -----------------------------------------------------------------------------------------------------
 
-    def predictor(self) -> type[SegmentAnswers]:
-        from hamburger.segmentation.predict import SegmentAnswers
+    def predictor(self) -> type[SegmentationPredictor]:
+        from hamburger.segmentation.predict import SegmentationPredictor
 
-        return SegmentAnswers
+        return SegmentationPredictor
 
-    def visualizer(self) -> type[SegmentShowing]:
-        from hamburger.segmentation.visualize import SegmentShowing
+    def visualizer(self) -> type[SegmentationVisualizer]:
+        from hamburger.segmentation.visualize import SegmentationVisualizer
 
-        return SegmentShowing
+        return SegmentationVisualizer
 
     def export_spec(self, info: Info) -> ExportSpec:
         return SEGMENTATION_EXPORT

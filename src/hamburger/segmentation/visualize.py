@@ -21,7 +21,7 @@ RIGHT, WRONG, UNLABELLED_COLOUR = (222, 222, 216), (213, 94, 0), (150, 150, 150)
 CONTEXT = "head.context"
 
 
-class SegmentShowing(Visualizer):
+class SegmentationVisualizer(Visualizer):
     score = Score("right", "the share of labelled pixels that are right")
     images = "single scale, whole image"
     sample: Callable[[int], Sample]

@@ -1,4 +1,4 @@
-"""What data sets of all tasks share: creation by name, class subsets, colours, and a cache of check results."""
+"""Shared by the data sets of all tasks: creation by name, class subsets, colours, and cached checks."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ from hamburger.training.packed_images import IGNORE, Colour
 Set = TypeVar("Set")
 
 
-def create_from(known: Registry[Set], name: str, split: str, root: str | Path | None = None, **options: Any) -> Set:
-    """The same from any registry of sets."""
+def create_from_registry(
+    known: Registry[Set], name: str, split: str, root: str | Path | None = None, **options: Any
+) -> Set:
+    """Return a split of the named data set in a registry. `root` is its folder; generated sets take none."""
     if "root" not in options_of(known[name]):
         if root is not None:
             raise OptionError(
@@ -35,27 +37,22 @@ def create_from(known: Registry[Set], name: str, split: str, root: str | Path | 
     return known.create(name, split, root=Path(root), **options)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What all data sets in files share: pairs of image and label, and a table from file values to classes.
-
-
 def check_root(name: str, root: Path, layouts: str) -> Path:
-    """The folder itself, or an error that says what it should hold."""
+    """Return the folder; if it does not exist, raise an error that says what it must contain."""
     if not root.is_dir():
-        raise DataError(f"{name}: there is no folder {root}; it should hold {layouts}")
+        raise DataError(f"{name}: there is no folder {root}; it must contain {layouts}")
     return root
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Some of a data set's classes, by name or number: the others become unlabelled.
+# -- classes -----------------------------------------------------------------------------------------------------------
 
 
-OUTSIDE = 254  # in a table: no class has this value, and it is not the ignored one either
+OUTSIDE = 254  # in a label table: neither a class nor ignored
 MOST_CLASSES = 254
 
 
-def table_of(values: Iterable[int], *, ignored: Iterable[int] = ()) -> Bytes:
-    """256 entries: the file value `values[i]` is class i, ignored ones and 255 are 255, all others OUTSIDE."""
+def build_label_table(values: Iterable[int], *, ignored: Iterable[int] = ()) -> Bytes:
+    """Return 256 entries: `values[i]` maps to class i, ignored values and 255 to 255, all others to OUTSIDE."""
     table = np.full(256, OUTSIDE, np.uint8)
     table[[*ignored, IGNORE]] = IGNORE
     for index, value in enumerate(values):
@@ -63,21 +60,21 @@ def table_of(values: Iterable[int], *, ignored: Iterable[int] = ()) -> Bytes:
     return table
 
 
-def chosen(call: str, names: Sequence[str], classes: Sequence[str | int] | str | None) -> list[int]:
-    """The numbers of the classes a person asked for, in that order; all where nothing was asked.
+def select_classes(call: str, names: Sequence[str], classes: Sequence[str | int] | str | None) -> list[int]:
+    """Return the numbers of the requested classes in that order; all if `classes` is None.
 
-    `classes`: names or numbers, as a sequence or as one string with commas.
+    `classes`: names or numbers, as a sequence or a comma-separated string.
     """
     if classes is None:
         return list(range(len(names)))
-    asked: list[str | int] = [part.strip() for part in classes.split(",")] if isinstance(classes, str) else [*classes]
-    numbers = [_number(call, names, one) for one in asked]
+    requested = [part.strip() for part in classes.split(",")] if isinstance(classes, str) else classes
+    numbers = [_find_number(call, names, one) for one in requested]
     if len(set(numbers)) != len(numbers) or not numbers:
         raise OptionError(f"{call}: classes must be different ones, at least one, got {classes!r}")
     return numbers
 
 
-def _number(call: str, names: Sequence[str], one: str | int) -> int:
+def _find_number(call: str, names: Sequence[str], one: str | int) -> int:
     if isinstance(one, str) and one in names:
         return names.index(one)
     text = str(one)
@@ -86,12 +83,11 @@ def _number(call: str, names: Sequence[str], one: str | int) -> int:
     raise OptionError(f"{call}: no class {one!r} among numbers 0 ... {len(names) - 1}{did_you_mean(text, names)}")
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Colours for label maps, where a data set brings none of its own.
+# -- colours -----------------------------------------------------------------------------------------------------------
 
 
 def voc_palette(k: int) -> tuple[Colour, ...]:
-    """VOC's colours: the bits of the class number, three at a time, fill red, green and blue from the top."""
+    """Return VOC's colours: the bits of the class number, three at a time, fill red, green and blue from the top."""
 
     def colour(number: int) -> Colour:
         r = g = b = 0
@@ -105,90 +101,82 @@ def voc_palette(k: int) -> tuple[Colour, ...]:
     return tuple(colour(number) for number in range(k))
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Labels as pictures: palette PNGs for machines, overlays with a legend for eyes.
-
-
 UNLABELLED: Colour = (224, 224, 192)  # entry 255, as PASCAL VOC draws it
 
 
 def full_palette(palette: Sequence[Colour], classes: int) -> list[Colour]:
-    """256 colours: those given, then those that PASCAL VOC's rule gives to an index; 255 is for unlabelled pixels."""
+    """Return 256 colours: those given, then PASCAL VOC's for the index; 255 is the colour of unlabelled pixels."""
     given = [(int(r), int(g), int(b)) for r, g, b in palette[:classes]]
     return [*given, *voc_palette(255)[len(given) :], UNLABELLED]
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Everything that is wrong with a data set, found before training and listed at once.
+# -- checks ------------------------------------------------------------------------------------------------------------
 #
-# All files are read once, by threads. What is found is kept in a small file under the user's cache folder, keyed by
-# path, size and time of change, so that the next check reads only what has changed.
+# All files are read once, in threads. Results are cached under the user's cache folder by path, size and modification
+# time, so that the next check reads only what has changed.
 
 
 SHOWN = 20
 
 
-class Named(Protocol):
-    """What a message needs to know of a set."""
+class NamedSplit(Protocol):
+    """A split of a data set, as error messages name it."""
 
     name: str
     split: str
 
 
-def listing(data: Named, problems: list[str]) -> str:
-    """All in one message: a heading, the first 20, and how many there are beyond."""
-    some = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    lines = [f"{data.name}, split '{data.split}': {some}", *(f"  {problem}" for problem in problems[:SHOWN])]
+def format_problems(data: NamedSplit, problems: list[str]) -> str:
+    """Return one message: a heading, the first 20 problems, and how many more there are."""
+    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    lines = [f"{data.name}, split '{data.split}': {count}", *(f"  {problem}" for problem in problems[:SHOWN])]
     if len(problems) > SHOWN:
-        where = " --data DIR" if hasattr(data, "pairs") or hasattr(data, "folder") else ""  # a set in files
+        where = " --data DIR" if hasattr(data, "pairs") or hasattr(data, "folder") else ""  # a data set of files
         lines.append(f"  ... and {len(problems) - SHOWN} more; `ham data check {data.name}{where}` lists them all")
     return "\n".join(lines)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What was found in files, kept in the user's cache folder, so that the next look reads only what has changed.
-
-
-VERSION = 1  # of what is kept
+VERSION = 1  # of the cached rows
 Row = dict[str, Any]
 
 
-def remembered(
-    look: Callable[[int], Row],
-    stamps: Sequence[str],
+def run_cached_checks(
+    check: Callable[[int], Row],
+    fingerprints: Sequence[str],
     *,
     key: str | None,
     after: Callable[[], object] | None = None,
 ) -> list[Row]:
-    """`look(i)` for every sample, by threads, unless a row of the same stamp is known; `key` None keeps nothing.
+    """Return `check(i)` for every sample, run in threads, or the cached row of the same fingerprint.
 
-    A row has a "problem", None where the sample is sound. `after` is called once per sample, for progress.
+    A row has a "problem", None if the sample is valid. `key` names the cache; None disables it. `after` is called once
+    per sample, for progress.
     """
-    store = None if key is None else _store(key)
-    known = _read(store)
+    cache = None if key is None else _cache_path(key)
+    cached = _read_cache(cache)
 
-    def one(index: int) -> Row:
-        found = known.get(stamps[index]) or look(index)
+    def check_or_reuse(index: int) -> Row:
+        row = cached.get(fingerprints[index]) or check(index)
         if after is not None:
             after()
-        return found
+        return row
 
     with ThreadPoolExecutor(min(16, (os.cpu_count() or 2) + 2)) as pool:
-        found = list(pool.map(one, range(len(stamps))))
-    # what is sound is kept; what is not is looked at again, since its cure need not change the file
-    kept = {stamp: row for stamp, row in zip(stamps, found, strict=True) if row["problem"] is None}
-    if store is not None and kept != known:
-        with suppress(OSError):  # a cache that cannot be written costs time, nothing else
-            write_atomically(store, json.dumps(kept).encode())
-    return found
+        rows = list(pool.map(check_or_reuse, range(len(fingerprints))))
+    # only valid samples are cached: a problem may be fixed without changing the file
+    valid = {fingerprint: row for fingerprint, row in zip(fingerprints, rows, strict=True) if row["problem"] is None}
+    if cache is not None and valid != cached:
+        with suppress(OSError):  # a cache that cannot be written only costs time
+            write_atomically(cache, json.dumps(valid).encode())
+    return rows
 
 
-def stamp(paths: Iterable[Path | None]) -> str:
-    """Paths, sizes and times of change of the files of one sample."""
-    return " ".join(_stamp(path) for path in paths)
+def fingerprint_files(paths: Iterable[Path | None]) -> str:
+    """Return paths, sizes and modification times of the files of one sample."""
+    return " ".join(_fingerprint(path) for path in paths)
 
 
-def _stamp(path: Path | None) -> str:
+def _fingerprint(path: Path | None) -> str:
     try:
         stat = Path(path or "").stat()
     except OSError:
@@ -196,15 +184,15 @@ def _stamp(path: Path | None) -> str:
     return f"{path}:{stat.st_size}:{stat.st_mtime_ns}"
 
 
-def _store(key: str) -> Path:
+def _cache_path(key: str) -> Path:
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return base / "hamburger" / "checks" / f"{hashlib.sha256(f'{VERSION} {key}'.encode()).hexdigest()[:32]}.json"
 
 
-def _read(store: Path | None) -> dict[str, Row]:
-    if store is None:
+def _read_cache(cache: Path | None) -> dict[str, Row]:
+    if cache is None:
         return {}
     try:
-        return dict(json.loads(store.read_bytes()))
+        return dict(json.loads(cache.read_bytes()))
     except (OSError, ValueError, TypeError):
         return {}

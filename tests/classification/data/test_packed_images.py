@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from hamburger.classification.data.batches import Feed
+from hamburger.classification.data.batches import ImageBatches
 from hamburger.classification.data.load import build_key, load_images, open_source
 from hamburger.classification.data.packed_file import PackedFileError, read_packed
 from hamburger.errors import DataError, OptionError
@@ -207,7 +207,7 @@ def test_a_kill_while_packing_leaves_nothing_that_counts(tree, tmp_path):
 
 def test_batches_depend_on_their_number_alone():
     images = load_images(open_source("figures", "train", size=16, length=22))
-    feed = Feed(images, batch=8, flip=True, seed=3)
+    feed = ImageBatches(images, batch=8, flip=True, seed=3)
     run = [parts[0] for parts in feed.run(0, 6)]
     (later,) = next(iter(feed.run(4, 5)))
     torch.testing.assert_close(run[4].images, later.images, rtol=0, atol=0)
@@ -226,13 +226,13 @@ def test_batches_depend_on_their_number_alone():
 def test_processes_and_parts_share_one_batch(tree, tmp_path, resident):
     images = load_images(source(tree), cache=tmp_path / "cache")
     options = {"batch": 8, "flip": True, "seed": 1, "resident": resident, "workers": 2}
-    (whole,) = next(iter(Feed(images, **options).run(5, 6)))
+    (whole,) = next(iter(ImageBatches(images, **options).run(5, 6)))
     shares = []
     for rank in range(2):
-        feed = Feed(images, rank=rank, world=2, accumulate=2, **options)
+        feed = ImageBatches(images, rank=rank, world=2, accumulate=2, **options)
         assert (feed.kept is None) == (resident == "no")
         shares.append(next(iter(feed.run(5, 6))))
     joined = torch.cat([shares[rank][part].images for part in range(2) for rank in range(2)])
     torch.testing.assert_close(joined, whole.images, rtol=0, atol=0)
     with pytest.raises(OptionError, match="multiple of 3"):
-        Feed(images, batch=8, world=3)
+        ImageBatches(images, batch=8, world=3)

@@ -13,7 +13,7 @@ from hamburger.errors import DataError, OptionError
 from hamburger.segmentation.data import batches as evaluation
 from hamburger.segmentation.data import create_dataset, datasets
 from hamburger.segmentation.data.base import SegmentationSet
-from hamburger.segmentation.data.batches import Batches, evaluation_batches
+from hamburger.segmentation.data.batches import SegmentationBatches, evaluation_batches
 from hamburger.training import loader
 from hamburger.training.image_files import normalise
 from hamburger.training.keyed_rng import samples_of
@@ -23,7 +23,7 @@ SCENES = datasets.create("patchwork", "train", length=10, size=32)
 
 
 def batches(data=SCENES, **options):
-    return Batches(data, **{"batch": 4, "crop": 24, "seed": 3} | options)
+    return SegmentationBatches(data, **{"batch": 4, "crop": 24, "seed": 3} | options)
 
 
 def same(parts, others):

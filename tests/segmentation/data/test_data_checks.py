@@ -11,7 +11,7 @@ from PIL import Image
 
 from hamburger.errors import DataError
 from hamburger.segmentation.data import checks, create_dataset, datasets
-from hamburger.segmentation.data.checks import check, inspect_dataset
+from hamburger.segmentation.data.checks import check_dataset, inspect_dataset
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def broken(root):
 def test_every_defect_is_listed_with_its_path(tmp_path):
     data = broken(tmp_path)
     with pytest.raises(DataError) as caught:
-        check(data)
+        check_dataset(data)
     problems = caught.value.problems
     for path, what in {
         "images/img0": "missing",
@@ -64,14 +64,16 @@ def test_the_message_shows_twenty_problems_and_counts_the_rest(tmp_path):
     for path in (tmp_path / "labels").iterdir():
         path.unlink()
     with pytest.raises(DataError, match="and 5 more") as caught:
-        check(create_dataset("folder", "train", tmp_path))
+        check_dataset(create_dataset("folder", "train", tmp_path))
     assert len(caught.value.problems) == 25 and str(caught.value).count("missing") == 20
 
 
 def test_the_rest_is_found_by_a_command_that_works(tmp_path):
     data = create_dataset("folder", "train", fake_datasets.folder(tmp_path))
-    assert "`ham data check folder --data DIR`" in checks.listing(data, ["bad"] * 21)
-    assert "`ham data check patchwork`" in checks.listing(create_dataset("patchwork", "val", length=1), ["bad"] * 21)
+    assert "`ham data check folder --data DIR`" in checks.format_problems(data, ["bad"] * 21)
+    assert "`ham data check patchwork`" in checks.format_problems(
+        create_dataset("patchwork", "val", length=1), ["bad"] * 21
+    )
 
 
 def test_labels_of_another_format_are_explained(tmp_path):
@@ -107,14 +109,14 @@ def test_empty_split(tmp_path):
     fake_datasets.folder(tmp_path)
     (tmp_path / "train.txt").write_text("\n")
     with pytest.raises(DataError, match="'train' is empty"):
-        check(create_dataset("folder", "train", tmp_path))
+        check_dataset(create_dataset("folder", "train", tmp_path))
 
 
 def test_labels_without_any_class(tmp_path):
     fake_datasets.folder(tmp_path, ids=2)
     fake_datasets.write_label(tmp_path / "labels" / "img0.png", (255,))
     with pytest.raises(DataError, match="no pixel"):
-        check(create_dataset("folder", "train", tmp_path))
+        check_dataset(create_dataset("folder", "train", tmp_path))
 
 
 def test_a_mismatch_by_exif_rotation_is_explained(tmp_path):
@@ -128,7 +130,7 @@ def test_a_mismatch_by_exif_rotation_is_explained(tmp_path):
 
 def test_findings_count_pixels_and_sizes(tmp_path):
     fake_datasets.folder(tmp_path, ids=4)
-    found = check(create_dataset("folder", "train", tmp_path))
+    found = check_dataset(create_dataset("folder", "train", tmp_path))
     labels = np.stack([np.array(Image.open(tmp_path / "labels" / f"img{i}.png")) for i in range(3)])
     assert found.pixels == [int((labels == value).sum()) for value in (0, 1, 2, 255)]
     assert found.sizes == {fake_datasets.SIZE: 3}
@@ -137,11 +139,11 @@ def test_findings_count_pixels_and_sizes(tmp_path):
 def test_the_second_check_reads_only_what_changed(tmp_path, monkeypatch, own_cache):
     fake_datasets.folder(tmp_path, ids=6)
     data = create_dataset("folder", "train", tmp_path)
-    first = check(data)
+    first = check_dataset(data)
     read = []
     real = checks._inspect_sample
     monkeypatch.setattr(checks, "_inspect_sample", lambda data, index: read.append(index) or real(data, index))
-    assert check(data) == first and read == []
+    assert check_dataset(data) == first and read == []
     assert inspect_dataset(data, cache=False) == first and len(read) == 5
     read.clear()
     fake_datasets.write_label(tmp_path / "labels" / "img2.png", (0, 99), size=(5, 5))
@@ -155,12 +157,12 @@ def test_the_second_check_reads_only_what_changed(tmp_path, monkeypatch, own_cac
 def test_findings_cached_for_other_colours_are_not_used(tmp_path):
     fake_datasets.folder(tmp_path, ids=2, classes="sky 0 0 255\nroad 0 255 0\n")
     Image.fromarray(np.full((*fake_datasets.SIZE, 3), (0, 0, 255), np.uint8)).save(tmp_path / "labels" / "img0.png")
-    assert check(create_dataset("folder", "train", tmp_path)).pixels == [24 * 32, 0, 0]
+    assert check_dataset(create_dataset("folder", "train", tmp_path)).pixels == [24 * 32, 0, 0]
     (tmp_path / "classes.txt").write_text("sky 0 255 0\nroad 0 0 255\n")
-    assert check(create_dataset("folder", "train", tmp_path)).pixels == [0, 24 * 32, 0]
+    assert check_dataset(create_dataset("folder", "train", tmp_path)).pixels == [0, 24 * 32, 0]
 
 
 @pytest.mark.parametrize("name", [n for n in datasets.names() if n.startswith("patchwork")])
 def test_generated_sets_are_sound(name):
-    found = check(create_dataset(name, "val", length=12))
+    found = check_dataset(create_dataset(name, "val", length=12))
     assert sum(found.pixels) == 12 * 64 * 64 and found.pixels[-1] == 0 and found.sizes == {(64, 64): 12}

@@ -8,7 +8,7 @@ import pytest
 import torch
 from small_heads import CHANNELS, CLASSES, LABELS, SIZES, build
 
-from hamburger.segmentation.data.batches import Batch
+from hamburger.segmentation.data.batches import SegmentationBatch
 from hamburger.segmentation.task import SEGMENTATION
 
 
@@ -31,7 +31,7 @@ def test_parts_add_up_to_the_batch(case):
     labels[1] = 255
     whole = head.loss(head([f.clone() for f in features]), labels)
     halves = (slice(0, 2), slice(2, 4))
-    parts = [Batch(torch.empty(0), labels[half], []) for half in halves]
+    parts = [SegmentationBatch(torch.empty(0), labels[half], []) for half in halves]
     weights = SEGMENTATION.loss_weights(SimpleNamespace(head=head), parts)
     total = dict.fromkeys(whole, torch.zeros(()))
     for i, half in enumerate(halves):

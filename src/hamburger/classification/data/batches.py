@@ -34,7 +34,7 @@ class ImageBatch(NamedTuple):
     labels: Tensor
 
 
-class Feed:
+class ImageBatches:
     """`batch` is the size of the global batch; each process builds only its own micro-batches.
 
     `resident`: keep all images on the device: "yes", "no", or "auto" (if they take less than half of the GPU's free

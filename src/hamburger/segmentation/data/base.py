@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hamburger.registry import Registry
-from hamburger.training.datasets import create_from
+from hamburger.training.datasets import create_from_registry
 from hamburger.training.packed_images import Colour, Sample
 
 
@@ -37,4 +37,4 @@ datasets: Registry[SegmentationSet] = Registry("dataset")
 
 def create_dataset(name: str, split: str, root: str | Path | None = None, **options: Any) -> SegmentationSet:
     """Return a split of the named data set. `root` is its folder; generated sets take none."""
-    return create_from(datasets, name, split, root, **options)
+    return create_from_registry(datasets, name, split, root, **options)

@@ -18,7 +18,7 @@ from hamburger.training.loader import prefetch
 from hamburger.training.packed_images import PackedImageLoader, PackedImages, PackedSample, Sample, to_pixels
 
 
-class Batch(NamedTuple):
+class SegmentationBatch(NamedTuple):
     """`images`: b 3 crop crop, float32, normalised.   `labels`: b crop crop, int64, 255 where unlabelled.   `ids`: b"""
 
     images: Tensor
@@ -26,7 +26,7 @@ class Batch(NamedTuple):
     ids: list[str]
 
 
-class Batches(PackedImageLoader[SegmentationSet, Batch]):
+class SegmentationBatches(PackedImageLoader[SegmentationSet, SegmentationBatch]):
     def __init__(
         self,
         dataset: SegmentationSet,
@@ -67,7 +67,9 @@ class Batches(PackedImageLoader[SegmentationSet, Batch]):
     def read(self, index: int) -> PackedSample:
         return to_pixels(self.dataset[index])
 
-    def cut(self, packed: PackedImages, indices: Sequence[int], draws: Sequence[KeyedRng], ids: list[str]) -> Batch:
+    def cut(
+        self, packed: PackedImages, indices: Sequence[int], draws: Sequence[KeyedRng], ids: list[str]
+    ) -> SegmentationBatch:
         views = [
             draw_view(
                 each,
@@ -80,7 +82,7 @@ class Batches(PackedImageLoader[SegmentationSet, Batch]):
             for i, each in zip(indices, draws, strict=True)
         ]
         images, labels = render(packed, indices, views, crop=self.crop, mean=self.mean, std=self.std)
-        return Batch(images, labels, ids)
+        return SegmentationBatch(images, labels, ids)
 
 
 MAX_WAITING_BYTES = 2**27  # about 200 images of VOC; more hardly reduce the number of batches
@@ -96,7 +98,7 @@ def evaluation_batches(
     workers: int = 0,
     mean: Sequence[float] = MEAN,
     std: Sequence[float] = STD,
-) -> Iterator[Batch]:
+) -> Iterator[SegmentationBatch]:
     """Yield every image once at its own size, in batches of at most `batch` images of equal size.
 
     An image waits for others of its size. When more than MAX_WAITING_BYTES wait in total, the size with the most images
@@ -108,11 +110,13 @@ def evaluation_batches(
     indices = range(rank, len(dataset), world)
     waiting: dict[torch.Size, list[tuple[int, Sample]]] = {}  # by size, in the order of the first image of each size
 
-    def stack(size: torch.Size) -> Batch:
+    def stack(size: torch.Size) -> SegmentationBatch:
         members = waiting.pop(size)
         images = torch.stack([sample.image for _, sample in members]).to(device)
         labels = torch.stack([sample.label for _, sample in members]).to(device)
-        return Batch(normalise(images, mean, std), labels.long(), [dataset.ids[index] for index, _ in members])
+        return SegmentationBatch(
+            normalise(images, mean, std), labels.long(), [dataset.ids[index] for index, _ in members]
+        )
 
     with closing(prefetch(dataset.__getitem__, indices, workers=workers, depth=2 * max(batch, workers))) as samples:
         for index, sample in zip(indices, samples, strict=True):

@@ -19,7 +19,7 @@ from hamburger.segmentation.data.image_label_dataset import (
     list_ids,
     read_ids,
 )
-from hamburger.training.datasets import check_root, chosen, table_of
+from hamburger.training.datasets import build_label_table, check_root, select_classes
 from hamburger.training.packed_images import Colour
 
 CLASSES: dict[str, Colour] = {
@@ -47,14 +47,14 @@ class CamVid(ImageLabelSet):
     def __init__(self, split: str = "train", *, root: Path, classes: Sequence[str | int] | str | None = None) -> None:
         check_choice("camvid", "split", split, SPLITS)
         names = list(CLASSES)
-        ids = chosen("camvid", names, classes)
+        ids = select_classes("camvid", names, classes)
         super().__init__(
             "camvid",
             split,
             find_pairs(check_root("camvid", Path(root), LAYOUTS), split),
             classes=[names[i] for i in ids],
             palette=[CLASSES[names[i]] for i in ids],
-            table=table_of(ids, ignored=(VOID, *(i for i in range(len(names)) if i not in ids))),
+            table=build_label_table(ids, ignored=(VOID, *(i for i in range(len(names)) if i not in ids))),
         )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from hamburger.errors import DataError
 from hamburger.segmentation.data.base import SegmentationSet
 from hamburger.segmentation.data.image_label_dataset import ImageLabelPair, ImageLabelSet
-from hamburger.training.datasets import OUTSIDE, listing, remembered, stamp
+from hamburger.training.datasets import OUTSIDE, fingerprint_files, format_problems, run_cached_checks
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -31,13 +31,13 @@ class SegmentationFindings:
     sizes: dict[tuple[int, int], int] = field(default_factory=dict)
 
 
-def check(
+def check_dataset(
     data: SegmentationSet, *, cache: bool = True, after: Callable[[], object] | None = None
 ) -> SegmentationFindings:
     """Return the findings; raise a DataError with all problems if there are any (its message shows the first 20)."""
     findings = inspect_dataset(data, cache=cache, after=after)
     if findings.problems:
-        raise DataError(listing(data, findings.problems), findings.problems)
+        raise DataError(format_problems(data, findings.problems), findings.problems)
     return findings
 
 
@@ -57,8 +57,8 @@ def inspect_dataset(
 def _inspect_files(data: ImageLabelSet, cache: bool, after: Callable[[], object] | None) -> SegmentationFindings:
     # cached per set, split and choice of classes
     key = f"{data.pairs[0].image.parent.absolute()} {data.meaning()}" if cache else None
-    stamps = [stamp((pair.image, pair.label)) for pair in data.pairs]
-    rows = remembered(lambda index: _inspect_sample(data, index), stamps, key=key, after=after)
+    fingerprints = [fingerprint_files((pair.image, pair.label)) for pair in data.pairs]
+    rows = run_cached_checks(lambda index: _inspect_sample(data, index), fingerprints, key=key, after=after)
     repeated = [f"{id}: listed {n} times in split '{data.split}'" for id, n in Counter(data.ids).items() if n > 1]
     return _merge(data, rows, repeated + [_explain_ambiguous(pair) for pair in data.pairs if pair.rivals])
 

@@ -28,7 +28,7 @@ from hamburger.segmentation.data.image_label_dataset import (
     read_classes,
     read_ids,
 )
-from hamburger.training.datasets import OUTSIDE, check_root, chosen, table_of, voc_palette
+from hamburger.training.datasets import OUTSIDE, build_label_table, check_root, select_classes, voc_palette
 from hamburger.training.image_files import Bytes, read_colours, read_indices, read_mode
 from hamburger.training.packed_images import IGNORE, Colour
 
@@ -56,10 +56,10 @@ class LabelFolder(ImageLabelSet):
     ) -> None:
         root = check_root("folder", Path(root), LAYOUTS)
         names, colours = read_classes(root / "classes.txt")
-        ids = chosen("folder", names, classes)
+        ids = select_classes("folder", names, classes)
         default = voc_palette(len(names))
         palette = [colours[name] or default[i] for i, name in enumerate(names)]
-        table = table_of(ids, ignored=(i for i in range(len(names)) if i not in ids))
+        table = build_label_table(ids, ignored=(i for i in range(len(names)) if i not in ids))
         self.colours = build_colour_table([colours[name] for name in names], ignore_colour)
         self.remapped = remap is not None
         if remap is not None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hamburger.errors import DataError
 from hamburger.segmentation.data.base import SegmentationSet
-from hamburger.training.datasets import MOST_CLASSES, OUTSIDE, table_of
+from hamburger.training.datasets import MOST_CLASSES, OUTSIDE, build_label_table
 from hamburger.training.image_files import SUFFIXES, Bytes, read_image, read_indices
 from hamburger.training.packed_images import IGNORE, Colour, Sample
 
@@ -74,7 +74,7 @@ class ImageLabelSet(SegmentationSet):
         self.name, self.split, self.pairs = name, split, tuple(pairs)
         self.ids = [pair.id for pair in self.pairs]
         self.classes, self.palette = tuple(classes), tuple(palette)
-        self.table = table_of(range(len(self.classes))) if table is None else table
+        self.table = build_label_table(range(len(self.classes))) if table is None else table
 
     def meaning(self) -> str:
         """Return everything that decides what a label file means, as a key for cached check results."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from hamburger.errors import DataError, check_choice, check_flag
 from hamburger.segmentation.data.base import datasets
 from hamburger.segmentation.data.image_label_dataset import ImageIndex, ImageLabelPair, ImageLabelSet, read_ids
-from hamburger.training.datasets import check_root, chosen, table_of, voc_palette
+from hamburger.training.datasets import build_label_table, check_root, select_classes, voc_palette
 
 CLASSES = (
     *("background", "aeroplane", "bag", "bed", "bedclothes", "bench", "bicycle", "bird", "boat", "book", "bottle"),
@@ -50,7 +50,7 @@ class PascalContext(ImageLabelSet):
     ) -> None:
         check_choice("context", "split", split, COUNTS)
         check_flag("context", "background", background)
-        ids = [i for i in chosen("context", CLASSES, classes) if background or i != 0]
+        ids = [i for i in select_classes("context", CLASSES, classes) if background or i != 0]
         palette = voc_palette(len(CLASSES))
         super().__init__(
             "context",
@@ -58,7 +58,7 @@ class PascalContext(ImageLabelSet):
             find_pairs(find_tree(check_root("context", Path(root), LAYOUTS)), split),
             classes=[CLASSES[i] for i in ids],
             palette=[palette[i] for i in ids],
-            table=table_of(ids, ignored=(i for i in range(len(CLASSES)) if i not in ids)),
+            table=build_label_table(ids, ignored=(i for i in range(len(CLASSES)) if i not in ids)),
         )
 
 

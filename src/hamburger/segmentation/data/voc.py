@@ -16,7 +16,7 @@ from pathlib import Path
 from hamburger.errors import DataError, OptionError, check_choice
 from hamburger.segmentation.data.base import datasets
 from hamburger.segmentation.data.image_label_dataset import ImageIndex, ImageLabelPair, ImageLabelSet, read_ids
-from hamburger.training.datasets import check_root, chosen, table_of, voc_palette
+from hamburger.training.datasets import build_label_table, check_root, select_classes, voc_palette
 
 CLASSES = (
     *("background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
@@ -32,7 +32,7 @@ class VOC(ImageLabelSet):
 
     def __init__(self, split: str = "train", *, root: Path, classes: Sequence[str | int] | str | None = None) -> None:
         check_choice("voc", "split", split, SPLITS)
-        ids = chosen("voc", CLASSES, classes)
+        ids = select_classes("voc", CLASSES, classes)
         palette = voc_palette(len(CLASSES))
         super().__init__(
             "voc",
@@ -40,7 +40,7 @@ class VOC(ImageLabelSet):
             find_pairs(find_tree(check_root("voc", Path(root), LAYOUTS)), split),
             classes=[CLASSES[i] for i in ids],
             palette=[palette[i] for i in ids],
-            table=table_of(ids, ignored=(i for i in range(len(CLASSES)) if i not in ids)),
+            table=build_label_table(ids, ignored=(i for i in range(len(CLASSES)) if i not in ids)),
         )
 
 
