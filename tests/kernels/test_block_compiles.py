@@ -131,7 +131,7 @@ def test_the_way_back(dtype, r, card):
         block_launches.pull_back(du, fold, empty(1, 256, r), ratio, z, torch.empty_like(z), dtype, behind)
         assert ("mma" in card("pull_back_kernel")) == (dtype != torch.float32)
     block_launches.codes_cotangent(du, fold, taken, dtype)
-    card("cotangent_kernel")
+    card("codes_gradient_kernel")
     for fine in (False, True):
         block_launches.project_codes(du, fold, dtype, fine=fine)
         card("codes_kernel")
@@ -147,7 +147,7 @@ def test_batch_norm_in_training(dtype, r, card):
     block_norm.norm_backward(y, y, fold, codes, found, norm, dtype)
     block_norm.outer_product(empty(2, 512, r), empty(2, 256, r), empty(512, 256), dtype)
     block_launches.prepare_inputs(empty(512, 512), empty(2, 1_024, r), 2, dtype, unit=True)
-    for name in ("moments", "partial_sums", "statistics", "cut", "norm_back", "outer", "prepare"):
+    for name in ("moments", "partial_sums", "statistics", "relu_backward", "norm_backward", "outer", "prepare"):
         card(f"{name}_kernel")
 
 
@@ -155,4 +155,4 @@ def test_the_way_back_through_the_lower_bread(card):
     z, x = empty(2, 256, 4_096, dtype=torch.bfloat16), empty(2, 512, 4_096, dtype=torch.bfloat16)
     block_launches.weight_backward(z, x, torch.float32, torch.bfloat16)
     block_launches.bread_backward(x, z, empty(256, 512, dtype=torch.bfloat16), x, torch.bfloat16)
-    assert "wgmma" in card("weight_kernel") and "wgmma" in card("bread_kernel")
+    assert "wgmma" in card("weight_gradient_kernel") and "wgmma" in card("bread_kernel")

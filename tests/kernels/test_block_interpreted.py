@@ -273,8 +273,8 @@ def test_the_operator_and_the_eager_call_agree(ham):
 
 
 def test_every_ham_says_whether_it_needs_its_input():
-    assert [block.keeps_input(name) for name in HAMS] == [True, True, False]
-    assert [block.rectifies(name) for name in HAMS] == [True, False, False]
+    assert [block.saves_input(name) for name in HAMS] == [True, True, False]
+    assert [block.needs_relu(name) for name in HAMS] == [True, False, False]
 
 
 @pytest.mark.parametrize("b", [1, 3, 132])  # as many as a card has processors

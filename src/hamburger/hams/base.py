@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hamburger.errors import check_count
 from hamburger.kernels.dispatch import FusedSpec
-from hamburger.linalg import normalize_columns
+from hamburger.linalg import EPS
 from hamburger.registry import Registry
 
 
@@ -52,7 +52,7 @@ class Ham(ABC):
 
     def draw(self, b: int, d: int, *, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Random bases with unit columns: uniform(0, 1) where non-negative, else normal.   ->   b d r"""
-        return normalize_columns(self.sample(b, d, like=like, generator=generator))
+        return torch.nn.functional.normalize(self.sample(b, d, like=like, generator=generator), dim=1, eps=EPS)
 
     def sample(self, b: int, d: int, *, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Random bases before `draw` normalises them.   ->   b d r"""

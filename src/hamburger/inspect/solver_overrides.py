@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hamburger.errors import OptionError, check_count, check_seed
-from hamburger.layers.dictionary import Dictionary
-from hamburger.layers.ham import HamLayer
+from hamburger.layers.ham import Dictionary, HamLayer
 
 
 class RedrawnDictionary(nn.Module):

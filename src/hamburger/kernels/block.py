@@ -31,7 +31,7 @@ class SolvedFactors(NamedTuple):
     slope: Tensor
 
 
-def rectifies(kernel: str) -> bool:
+def needs_relu(kernel: str) -> bool:
     """Whether the lower bread ends in a ReLU."""
     return kernel == "nmf"
 
@@ -63,7 +63,7 @@ def _empty(z: Tensor) -> Tensor:
     return z.new_empty(0, dtype=torch.float32)
 
 
-def keeps_input(kernel: str) -> bool:
+def saves_input(kernel: str) -> bool:
     """Whether the gradient needs z: NMF's for its ReLU, VQ's to make the codes again. CD's read-out is linear."""
     return kernel != "cd"
 
@@ -158,7 +158,7 @@ def solve_block(
     """x: b c n   initial: (b or 1) d r, its columns still to be normalised where `unit`"""
     dtype = plan.dtype
     ready = block_launches.prepare_inputs(weights.lower, initial, x.shape[0], dtype, unit=unit)
-    z = block_launches.apply_bread(x, ready.lower, weights.bias, dtype, out=dtype, rectify=rectifies(plan.kernel))
+    z = block_launches.apply_bread(x, ready.lower, weights.bias, dtype, out=dtype, rectify=needs_relu(plan.kernel))
     found = solve_ham(z, plan.kernel, plan.options, ready.initial, plan.steps, keep=keep, counts=ready.counts)
     # E = W_u D is a bread as well, of r columns
     fold = block_launches.apply_bread(
@@ -176,7 +176,7 @@ def _forward(
         bases, codes, slope, fold, z, _ = solve_block(x, BreadWeights(lower, bias, upper), initial, plan, keep=keep)
         u = x.new_empty(x.shape[0], fold.shape[1], x.shape[2], dtype=plan.dtype)  # as norms like it best
         block_launches.finish_block(fold, codes, u, plan.dtype)
-        if keep and not keeps_input(plan.kernel):
+        if keep and not saves_input(plan.kernel):
             z = z.new_empty(0)
         return u, bases, codes, slope, fold, z
 
@@ -312,7 +312,7 @@ def _(
     return (
         u,
         bases,
-        block_launches.empty_like(x, lower.shape[0], dtype) if keeps_input(kernel) else x.new_empty(0, dtype=dtype),
+        block_launches.empty_like(x, lower.shape[0], dtype) if saves_input(kernel) else x.new_empty(0, dtype=dtype),
         x.new_empty(b, n, r, dtype=kept),
         x.new_empty(0, dtype=torch.float32) if slope is None else slope,
         x.new_empty(b, c, r, dtype=kept),

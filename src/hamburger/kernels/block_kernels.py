@@ -174,14 +174,14 @@ def codes_kernel(
 
 
 @triton.jit
-def cotangent_of_codes(
+def gradient_of_codes(
     p_ds, p_e, p_c, p_mix, c, n, r, s_sc, s_sn, o_n,
     NORM: tl.constexpr, PROJECT: tl.constexpr, FINE: tl.constexpr,
     R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """E^T dS for a tile of columns, less what a batch norm in training takes off it (NORM).   ->   BN R
 
-    p_ds: c n   p_e: c r   p_c: n r   p_mix: (r + 1) r, from `norm_back_kernel`.
+    p_ds: c n   p_e: c r   p_c: n r   p_mix: (r + 1) r, from `norm_backward_kernel`.
     PROJECT and FINE: kinds of products, see `launches._kinds`.
     """
     b_dc = project(p_ds, p_e, c, n, r, s_sc, s_sn, o_n, PROJECT, R, BN, BD)
@@ -202,14 +202,14 @@ def cotangent_of_codes(
 
 
 @triton.jit
-def cotangent_kernel(
+def codes_gradient_kernel(
     p_ds, p_e, p_c, p_mix, p_dc, c, n, r, s_sb, s_sc, s_sn,
     PROJECT: tl.constexpr, FINE: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """`cotangent_of_codes` behind a norm, written out.   ds: b c n   c, dc: b n r   Grid: b * tiles of n."""
     i_b, o_n = own_columns(n, BN)
     p_mix += i_b * (r + 1) * r
-    b_dc = cotangent_of_codes(
+    b_dc = gradient_of_codes(
         p_ds + i_b * s_sb, p_e + i_b * c * r, p_c + i_b * n * r, p_mix, c, n, r, s_sc, s_sn, o_n,
         True, PROJECT, FINE, R, BN, BD, BK,
     )  # fmt: skip
@@ -232,7 +232,7 @@ def pull_back_kernel(
     i_b, o_n = own_columns(n, BN)
     o_r = tl.arange(0, R)
     p_mix += i_b * (r + 1) * r
-    b_dc = cotangent_of_codes(
+    b_dc = gradient_of_codes(
         p_du + i_b * s_ub, p_e + i_b * c * r, p_c + i_b * n * r, p_mix, c, n, r, s_uc, s_un, o_n,
         NORM, PROJECT, FINE, R, BN, BD, BK,
     )  # fmt: skip
@@ -258,7 +258,7 @@ def pull_back_kernel(
 
 
 @triton.jit
-def weight_kernel(
+def weight_gradient_kernel(
     p_a, p_b, p_sums, d, c, n, length, s_ab, s_ad, s_an, s_bb, s_bc, s_bn,
     KIND: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip

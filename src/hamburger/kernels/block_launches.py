@@ -198,7 +198,7 @@ def weight_backward(dz: Tensor, x: Tensor, out: torch.dtype, dtype: torch.dtype)
     length, parts = split_positions(n, 2 * b * tiles[0] * tiles[1], depth)
     sums = dz.new_empty(1, b * parts, d, c, dtype=torch.float32)
     launch(
-        block_kernels.weight_kernel, (b * parts, *tiles),
+        block_kernels.weight_gradient_kernel, (b * parts, *tiles),
         dz, x, sums, d, c, n, length, *dz.stride(), *x.stride(),
         KIND=launcher.product_kind(dtype), M=side, N=side, K=depth, num_warps=8 if side == 128 else 4,
     )  # fmt: skip
@@ -266,7 +266,7 @@ def project_codes(x: Tensor, factor: Tensor, dtype: torch.dtype, *, fine: bool =
 
 
 class NormCorrection(NamedTuple):
-    """What a batch norm in training takes off a cotangent of codes: see `norm_back_kernel`."""
+    """What a batch norm in training takes off a cotangent of codes: see `norm_backward_kernel`."""
 
     codes: Tensor  # b n r
     mix: Tensor  # b (r + 1) r: E^T diag(h) E', and E'^T (g - h mean) in the row after it
@@ -278,7 +278,7 @@ def codes_cotangent(ds: Tensor, scaled: Tensor, taken: NormCorrection, dtype: to
     t = tile_sizes(c, n, r, ds.dtype)
     dc = ds.new_empty(b, n, r, dtype=torch.float32)
     launch(
-        block_kernels.cotangent_kernel, (b * cdiv(n, t.BN),),
+        block_kernels.codes_gradient_kernel, (b * cdiv(n, t.BN),),
         ds, scaled, *taken, dc, c, n, r, *ds.stride(), **_product_kinds(dtype, norm=True), **_column_tiles(t),
     )  # fmt: skip
     return dc

@@ -132,7 +132,7 @@ def statistics_kernel(
 
 
 @triton.jit
-def cut_kernel(
+def relu_backward_kernel(
     p_dy, p_y, p_c, p_ds, p_sums, c, n, r, length, s_db, s_dc, s_dn, s_yb, s_yc, s_yn, s_sb, s_sc, s_sn,
     RECTIFY: tl.constexpr, KIND: tl.constexpr, SD: tl.constexpr, SR: tl.constexpr, SN: tl.constexpr,
 ):  # fmt: skip
@@ -205,7 +205,7 @@ def store_mix(p_mix, p_e, b_right, c, r, o_c, o_r, FINE: tl.constexpr, SR: tl.co
 
 
 @triton.jit
-def norm_back_kernel(
+def norm_backward_kernel(
     p_dsc, p_total, p_e, p_mean, p_var, p_gamma, p_scaled, p_de, p_mix, p_dgamma, p_dbeta,
     samples, c, n, r, eps, FINE: tl.constexpr, M: tl.constexpr, SR: tl.constexpr,
 ):  # fmt: skip
@@ -354,7 +354,7 @@ def norm_backward(
     sums = dy.new_empty(b, parts, c * (r + 1), dtype=torch.float32)
     mask = dy if y is None else y
     launch(
-        cut_kernel, (b * parts, *tiles),
+        relu_backward_kernel, (b * parts, *tiles),
         dy, mask, codes, ds, sums, c, n, r, length, *dy.stride(), *mask.stride(), *ds.stride(),
         RECTIFY=y is not None, KIND=launcher.product_kind(dtype), SD=ROWS, SR=t.SR, SN=t.SN, num_warps=4,
     )  # fmt: skip
@@ -364,7 +364,7 @@ def norm_backward(
     mix = sums.new_empty(b, rows, r + 1, r)
     dgamma, dbeta = torch.empty_like(norm.weight), torch.empty_like(norm.weight)
     launch(
-        norm_back_kernel, (rows,),
+        norm_backward_kernel, (rows,),
         launcher.add_partial_sums(sums), found.total, fold, found.mean, found.var, norm.weight, scaled, dfold, mix, dgamma, dbeta,
         b, c, n, r, norm.eps, FINE=_fine_kind(dtype), M=CHANNELS, SR=_rank_tile(r), num_warps=4,
     )  # fmt: skip

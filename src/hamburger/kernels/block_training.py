@@ -83,7 +83,7 @@ def _forward(how: TrainingPlan, *given: Tensor | None) -> tuple[Outputs, PackedT
         block_launches.finish_block(
             found.fold, found.codes, y.flatten(2), plan.dtype, skip=flat, norm=norm, rectify=how.rectify
         )
-        z = found.z if block.keeps_input(plan.kernel) else x.new_empty(0)
+        z = found.z if block.saves_input(plan.kernel) else x.new_empty(0)
         # what is kept is a tape's own
         rounded = x.new_empty(0) if found.lower.data_ptr() == lower.data_ptr() else found.lower
         return (y, found.bases), SavedIntermediates(found.codes, found.slope, found.fold, z, rounded, *statistics)

@@ -26,8 +26,7 @@ from hamburger.kernels.dispatch import (
 )
 from hamburger.layers import norm as norms
 from hamburger.layers.bread import Bread
-from hamburger.layers.dictionary import Dictionary
-from hamburger.layers.ham import HamLayer
+from hamburger.layers.ham import Dictionary, HamLayer
 from hamburger.precision import autocast_dtype
 
 if TYPE_CHECKING:

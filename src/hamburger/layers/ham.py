@@ -1,27 +1,30 @@
-"""A decomposition inside a network: heads, a dictionary to start from, and what is differentiated."""
+"""A decomposition as a layer: heads, the initial dictionary and the gradient strategy."""
 
 from __future__ import annotations
 
+import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from hamburger import distributed
-from hamburger.errors import OptionError, ShapeError, check_choice, check_count, check_seed
-from hamburger.hams.base import Ham
+from hamburger.errors import OptionError, ShapeError, check_choice, check_count, check_positive, check_seed
+from hamburger.hams.base import Ham, weyl_multipliers, weyl_uniform
 from hamburger.hams.decompose import as_ham, run
 from hamburger.hams.gradients import BPTT, Gradient, as_gradient, bptt, one_step
 from hamburger.kernels.dispatch import BACKENDS
-from hamburger.layers.dictionary import Dictionary, PositionDictionary
-from hamburger.precision import widen
+from hamburger.linalg import normalize_columns
+from hamburger.precision import HALF, widen
 
 AXES = ("spatial", "channel")
+INITS = ("random", "fixed", "learned", "online")  # the four initialisations of the paper's Table 8
 
 
 class HamLayer(nn.Module):
     """x -> D C.   b d n   ->   b d n
 
-    `heads` splits the d channels into sections that are decomposed apart. `axis="spatial"` factorises each section as
-    it is, one column per position; `axis="channel"` factorises its transpose, one column per channel. A
-    non-negative ham expects x >= 0, as `Hamburger` sees to; nothing checks it here. `backend` as in `decompose`.
+    `heads` splits the d channels into sections that are decomposed separately. `axis="spatial"` factorises each section
+    as it is, one column per position; `axis="channel"` factorises its transpose, one column per channel. A non-negative
+    ham expects x >= 0, which `Hamburger` ensures and this layer does not check. `backend` is that of `decompose`.
     """
 
     def __init__(
@@ -54,7 +57,7 @@ class HamLayer(nn.Module):
             raise OptionError(f"Hamburger: {heads} heads do not divide the inner width {dim}; choose a divisor")
         if init == "learned" and not isinstance(grad, BPTT):
             raise OptionError(
-                f"Hamburger: init='learned' needs grad='bptt', got '{grad}': no other reaches the first dictionary"
+                f"Hamburger: init='learned' needs grad='bptt', got '{grad}'; no other trains the dictionary"
             )
         self.ham, self.dim, self.heads, self.axis, self.grad = ham, dim, heads, axis, grad
         self.backend = backend
@@ -72,8 +75,8 @@ class HamLayer(nn.Module):
         data = folded if self.axis == "spatial" else folded.mT
         self.ham.check(data.shape[1], data.shape[2])
         bases = self.dictionary(data)
-        if bases is None and distributed.world_size() > 1:
-            # each process takes its rows of what one process would have drawn for the joined batch
+        if bases is None and dist.is_available() and dist.is_initialized():
+            # each process takes its rows of what a single process draws for the global batch
             like, d = widen(data[:0]), data.shape[1]
             bases = distributed.draw_for_global_batch(lambda rows: self.ham.draw(rows, d, like=like), data.shape[0])
         out = run(
@@ -92,3 +95,85 @@ class HamLayer(nn.Module):
         steps = f"{self.steps}" if self.steps == self.eval_steps else f"{self.steps}, eval_steps={self.eval_steps}"
         backend = "" if self.backend == "auto" else f", backend={self.backend}"
         return f"{self.ham}, steps={steps}, grad={self.grad}, heads={self.heads}, axis={self.axis}{backend}"
+
+
+class Dictionary(nn.Module):
+    """Initial bases for a batch of folded heads: s dictionaries of d x r, in the state dict from the constructor on.
+
+    - "random": drawn for every sample in training; the stored one in evaluation.
+    - "fixed": always the stored one.
+    - "learned": a parameter, which only back-propagation through all steps can train.
+    - "online": a running average of the final bases of the training batches, over all processes.
+    """
+
+    bases: Tensor
+
+    def __init__(self, ham: Ham, *, heads: int, dim: int, init: str, seed: int, momentum: float) -> None:
+        super().__init__()
+        check_choice("Hamburger", "init", init, INITS)
+        check_positive("Hamburger", "online_momentum", momentum, zero=True, most=1.0)
+        self.init, self.heads, self.momentum, self.nonnegative = init, heads, momentum, ham.nonnegative
+        # own generator: building a layer leaves torch's untouched, and every process starts from the same bases
+        bases = ham.draw(heads, dim, like=torch.empty(0), generator=torch.Generator().manual_seed(seed))
+        if init == "learned":
+            self.bases = nn.Parameter(bases)
+        else:
+            self.register_buffer("bases", bases)
+
+    def forward(self, x: Tensor) -> Tensor | None:
+        """Bases for x ((b s) d n), or None where `decompose` draws them."""
+        if self.init == "random" and self.training:
+            return None
+        # an optimiser may learn negative entries; NMF has to start from non-negative bases
+        bases = self.bases.abs() if self.init == "learned" and self.nonnegative else self.bases
+        return bases.repeat(x.shape[0] // self.heads, 1, 1)
+
+    @torch.no_grad()
+    def update(self, bases: Tensor) -> None:
+        """Move an online dictionary towards the mean of these bases ((b s) d r). Does nothing in evaluation."""
+        if self.init != "online" or not self.training:
+            return
+        per_sample = bases.detach().unflatten(0, (-1, self.heads))  # b s d r
+        total, count = per_sample.sum(0), bases.new_tensor(float(per_sample.shape[0]))
+        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+            # sums and counts, not means: batch sizes may differ between processes
+            packed = torch.cat([total.flatten(), count[None]])
+            dist.all_reduce(packed)
+            total, count = packed[:-1].view_as(total), packed[-1]
+        mean = (total / count).to(self.bases.dtype)
+        moved = normalize_columns(torch.lerp(self.bases, mean, self.momentum))
+        # a batch with NaN must not spoil the average; decided on the device, without synchronising
+        self.bases.copy_(torch.where(torch.isfinite(moved).all(), moved, self.bases))
+
+    def extra_repr(self) -> str:
+        return f"init={self.init}, heads={self.heads}"
+
+
+class PositionDictionary(nn.Module):
+    """Initial bases for the transposed problem, whose dictionary has one row per position.
+
+    Its size depends on the image, so it cannot be stored. Evaluation computes it from stored Weyl multipliers.
+    """
+
+    multipliers: Tensor
+
+    def __init__(self, ham: Ham, *, init: str, seed: int) -> None:
+        super().__init__()
+        if init not in ("random", "fixed"):
+            raise OptionError(
+                f"Hamburger: the channel decomposition takes init='random' or 'fixed', got {init!r}: its dictionary "
+                f"has one row per position, so there is nothing of a fixed size to learn or to average"
+            )
+        self.init, self.ham = init, ham
+        self.register_buffer("multipliers", torch.tensor(weyl_multipliers(ham.rank, seed)))
+
+    def forward(self, x: Tensor) -> Tensor | None:
+        """Bases for x ((b s) n c), or None where `decompose` draws them."""
+        if self.init == "random" and self.training:
+            return None
+        dtype = torch.float32 if x.dtype in HALF else x.dtype
+        u = weyl_uniform(self.multipliers, x.shape[1], dtype=dtype)
+        return normalize_columns((u if self.ham.nonnegative else u - 0.5).mT[None])
+
+    def update(self, bases: Tensor) -> None:
+        """Do nothing: this dictionary is never trained."""

@@ -1,6 +1,6 @@
-"""HamGAN (Geng et al., ICLR 2021, section 3.5): SAGAN with a Hamburger in the place of its attention.
+"""HamGAN (Geng et al., ICLR 2021, section 3.5): SAGAN with a Hamburger instead of its attention.
 
-"hamgan-baby" and "hamgan-strong" are the same networks; they differ in the batch and the steps of their training.
+"hamgan-baby" and "hamgan-strong" are the same networks, trained with different batch sizes and numbers of steps.
 """
 
 from __future__ import annotations
@@ -10,22 +10,21 @@ from torch import Tensor
 
 from hamburger import distributed
 from hamburger.errors import OptionError, check_count, check_flag
-from hamburger.generation.networks.context import Gated, blocks
-from hamburger.generation.networks.layers import Layers, Style, gans
+from hamburger.generation.networks.context import GatedContext, gan_contexts
+from hamburger.generation.networks.layers import GanStyle, LayerFactory, gan_styles
 from hamburger.hams.base import Ham
 from hamburger.hams.decompose import as_ham
 from hamburger.hams.gradients import Gradient
 from hamburger.hams.nmf import NMF
-from hamburger.layers.dictionary import Dictionary
-from hamburger.layers.ham import HamLayer
+from hamburger.layers.ham import Dictionary, HamLayer
 from hamburger.precision import widen
 
 
 class UniformDictionary(Dictionary):
-    """Bases uniform on (0, 1) with columns as long as they come: those of NMF in the authors' GAN code.
+    """Bases uniform on (0, 1) without normalised columns, as for NMF in the authors' GAN code.
 
-    Longer columns make sharper first codes: a softmax of Dᵀ X. Training draws anew for every sample, evaluation takes
-    the stored ones. (The authors draw in evaluation too, so their images differ a little from call to call.)
+    Longer columns make sharper first codes, which are a softmax of Dᵀ X. Training draws new bases for every sample;
+    evaluation uses the stored ones. (The authors also draw in evaluation, so their images vary a little between calls.)
     """
 
     def __init__(self, ham: Ham, *, dim: int, seed: int) -> None:
@@ -37,21 +36,21 @@ class UniformDictionary(Dictionary):
         if not self.training:
             return super().forward(x)
         like, shape = widen(x[:0]), self.bases.shape[1:]
-        return distributed.joined_draw(
+        return distributed.draw_for_global_batch(
             lambda rows: torch.rand(rows, *shape, dtype=like.dtype, device=like.device), x.shape[0]
         )
 
 
-@blocks.register("hamgan")
-class HamBlock(Gated):
+@gan_contexts.register("hamgan")
+class HamBlock(GatedContext):
     """f(x) = W_u M(ReLU(W_l x)), then class-conditional batch norm in a generator.   b c h w   ->   b c h w
 
-    Breads without bias, no norm in a discriminator, no ReLU after the sum.
+    Breads have no bias, a discriminator has no norm, and no ReLU follows the sum.
 
     - `inner`: the paper's d, by default the channels; `rank`: by default d / 8
-    - `ham`: "nmf", "vq", "cd" (whose beta is 0.01 here), or a ready value, which has its rank
+    - `ham`: "nmf", "vq", "cd" (with beta 0.01 here), or a ham, which has its own rank
     - `steps`, `eval_steps`, `grad`, `seed`, `backend`: as in `Hamburger`
-    - `unit_bases`: start NMF from bases with unit columns, as the segmentation networks do. They do not here.
+    - `unit_bases`: start NMF from bases with unit columns, as the segmentation networks do; not by default here
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class HamBlock(Gated):
         channels: int,
         *,
         size: int,
-        layers: Layers,
+        layers: LayerFactory,
         num_classes: int | None = None,
         ham: str | Ham = "nmf",
         inner: int | None = None,
@@ -76,7 +75,7 @@ class HamBlock(Gated):
         inner = channels if inner is None else inner
         check_count(call, "inner", inner, least=1)
         check_flag(call, "unit_bases", unit_bases)
-        value = _ham(call, ham, rank, inner)
+        value = _create_ham(call, ham, rank, inner)
         self.rectify = value.nonnegative
         self.lower = layers.pointwise(channels, inner)
         self.ham = HamLayer(value, inner, steps=steps, eval_steps=eval_steps, grad=grad, seed=seed, backend=backend)
@@ -97,7 +96,7 @@ class HamBlock(Gated):
         return out
 
 
-def _ham(call: str, ham: str | Ham, rank: int | None, inner: int) -> Ham:
+def _create_ham(call: str, ham: str | Ham, rank: int | None, inner: int) -> Ham:
     if not isinstance(ham, str):
         if rank is not None:
             raise OptionError(f"{call}: a ready ham has its rank; give either rank={rank} or the ham")
@@ -106,8 +105,8 @@ def _ham(call: str, ham: str | Ham, rank: int | None, inner: int) -> Ham:
     return as_ham(ham, rank=rank, beta=0.01) if ham == "cd" else as_ham(ham, rank=rank)
 
 
-@gans.register("hamgan")
-@gans.register("hamgan-baby")
-@gans.register("hamgan-strong")
-def hamgan() -> Style:
-    return Style(context="hamgan")
+@gan_styles.register("hamgan")
+@gan_styles.register("hamgan-baby")
+@gan_styles.register("hamgan-strong")
+def hamgan() -> GanStyle:
+    return GanStyle(context="hamgan")
