@@ -67,7 +67,7 @@ import sys
 import hamburger as hb, torch
 hb.Hamburger(8, rank=2)(torch.rand(1, 8, 4, 4))
 import hamburger.checkpoints
-extras = {"numpy", "torchvision", "timm", "matplotlib", "typer", "rich", "sklearn", "onnx", "safetensors", "lightning"}
+extras = {"numpy", "torchvision", "timm", "matplotlib", "typer", "rich", "sklearn", "onnx", "safetensors"}
 print(*sorted(m for m in extras if m in sys.modules and m not in before))
 """
 

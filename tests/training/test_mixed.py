@@ -31,11 +31,12 @@ class Scaled(nn.Module):
 
 
 def test_inputs_arrive_as_they_are_and_products_are_rounded():
-    net = Accelerator.choose(accelerator="cpu").fabric("bf16").setup(Scaled())
+    scaled = Scaled()
+    net, _ = Accelerator.choose(accelerator="cpu").fabric("bf16").setup(scaled, torch.optim.SGD(scaled.parameters()))
     x, corners = torch.randn(3, 2), torch.tensor([513.0, 1023.5])
     found = net(x, {"corners": corners})
     assert torch.equal(found["seen"], corners)
-    exact = net.linear(x)
+    exact = scaled.linear(x)
     assert found["product"].dtype == torch.float32  # as the loss wants it
     assert not torch.equal(found["product"], exact)
     torch.testing.assert_close(found["product"], exact, rtol=0.02, atol=0.02)

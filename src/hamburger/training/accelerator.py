@@ -1,23 +1,16 @@
-"""Devices and processes of a run, the Fabric that drives them, and autocast."""
+"""How many devices and processes a run has."""
 
 from __future__ import annotations
 
-import logging
 import os
-import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
 from hamburger.errors import OptionError, check_choice, check_count
-
-if TYPE_CHECKING:
-    from lightning.fabric import Fabric
-
+from hamburger.training.fabric import Fabric
 
 ACCELERATORS = ("auto", "cpu", "cuda")
-FABRIC_PRECISIONS = {"bf16": "bf16-mixed", "fp16": "16-mixed"}  # by the recipe's names
 
 
 @dataclass(frozen=True)
@@ -62,24 +55,8 @@ class Accelerator:
 
     def fabric(self, precision: str) -> Fabric:
         """A launched Fabric; it starts the other processes, unless `torchrun` has."""
-        from lightning.fabric import Fabric
-        from lightning.fabric.strategies.ddp import DDPStrategy
-
-        from hamburger.training.autocast import AutocastPrecision
-
-        for name in ("lightning.fabric", "lightning.pytorch"):  # our own messages say the same
-            logging.getLogger(name).setLevel(logging.WARNING)
-        mixed = FABRIC_PRECISIONS.get(precision)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", category=UserWarning, module="lightning.*")
-            fabric = Fabric(
-                accelerator=self.accelerator,
-                devices=self.devices,
-                num_nodes=self.nodes,
-                strategy=DDPStrategy() if self.processes > 1 else "auto",
-                plugins=None if mixed is None else [AutocastPrecision(mixed, self.accelerator)],
-            )
-            fabric.launch()
+        fabric = Fabric(self.accelerator, self.devices, self.nodes, precision)
+        fabric.launch()
         return fabric
 
 

@@ -15,7 +15,7 @@ from hamburger.errors import DataError, OptionError, ShapeError
 from hamburger.training.recipe import AdamOptim, Optim, SupervisedTraining, Training
 
 if TYPE_CHECKING:
-    from lightning.fabric import Fabric
+    from hamburger.training.fabric import Fabric
 
 
 # -- checks and digests of data ----------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from hamburger.training.recipe_io import digest
 from hamburger.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from lightning.fabric import Fabric
+    from hamburger.training.fabric import Fabric
 
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -242,7 +242,7 @@ class Run(ABC, Generic[R, P]):
             "data": self.data_digest(),
             "progress": self.progress.state(),
             "record": self.record.state(),
-            "precision": self.fabric.strategy.precision.state_dict(),
+            "precision": self.fabric.state_dict(),
             "random": random_states(self.device),
             "clock": self.clock.state(self.device, self._place),
             **self.state(),
@@ -273,7 +273,7 @@ class Run(ABC, Generic[R, P]):
         self.progress.load(state["progress"])
         self.record.load(state["record"])
         self.load(state)
-        self.fabric.strategy.precision.load_state_dict(state["precision"])
+        self.fabric.load_state_dict(state["precision"])
         set_random_state(state["random"], self.device)
         self.clock.load(state.get("clock", {}), self._place)  # older checkpoints have none
         self.saved = self.progress.step

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,7 +21,7 @@ from hamburger.training.task import Task
 from hamburger.training.trainer import Trainer
 
 if TYPE_CHECKING:
-    from lightning.fabric import Fabric
+    from hamburger.training.fabric import Fabric
 
 
 R = TypeVar("R", bound=SupervisedTraining)
@@ -57,7 +56,7 @@ def train(
 
     def work(fabric: Fabric, folder: RunFolder, opened: Any, listen: Listener) -> Result:
         prepare_device(machine, fabric, fixed_batch_size=task.fixed_batch_size)
-        with fabric.rank_zero_first(local=True):  # pretrained weights are downloaded once for all processes
+        with fabric.rank_zero_first():  # pretrained weights are downloaded once for all processes
             torch.manual_seed(recipe.seed)
             net = task.build(recipe, opened)
         setup = set_up_training(recipe, recipe.optim, fabric, net)
@@ -174,15 +173,7 @@ def run_in_folder(
         return result
     except BaseException:
         if fabric is not None:
-            _kill_others(fabric)
+            fabric.kill_processes()
         raise
     finally:
         folder.release()
-
-
-def _kill_others(fabric: Fabric) -> None:
-    """Kill the processes that this one launched: they would wait for it until a timeout."""
-    launcher = fabric.strategy.launcher
-    for process in getattr(launcher, "procs", ()):
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)

@@ -21,8 +21,7 @@ from hamburger.training.run_folder import BEST, RunFolder
 from hamburger.training.run_lifecycle import Run
 
 if TYPE_CHECKING:
-    from lightning.fabric import Fabric
-
+    from hamburger.training.fabric import Fabric
     from hamburger.training.task import Task
 
 
@@ -85,9 +84,7 @@ class Trainer(Run[S, ScoredProgress]):
                 step_terms[name] = step_terms[name] + value.detach() if name in step_terms else value.detach()
         if self.recipe.optim.clip is not None:
             # a norm that is not finite shows in the loss, whose check names the images
-            self.fabric.clip_gradients(
-                self.model, self.wrapped_optimizer, max_norm=self.recipe.optim.clip, error_if_nonfinite=False
-            )
+            self.fabric.clip_gradients(self.model, self.wrapped_optimizer, self.recipe.optim.clip)
         self.wrapped_optimizer.step()
         self.done(step, step_terms, [name for part in micro_batches for name in getattr(part, "ids", ())])
 

@@ -1,0 +1,205 @@
+"""Device, precision and processes of a run: the part of Lightning Fabric's interface that training needs.
+
+Written on plain torch, since importing Lightning takes longer than a short run. A single process on one device needs
+none of `torch.distributed`; several use DistributedDataParallel over NCCL (GPU) or gloo (CPU).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from hamburger import distributed
+
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}  # by the recipe's precision
+
+
+class FabricModule(nn.Module):
+    """A network as the training loop calls it: under autocast, its outputs back in float32.
+
+    Inputs are not rounded: a box corner at pixel 513 would become 512 in bfloat16.
+    """
+
+    def __init__(self, wrapped: nn.Module, fabric: Fabric) -> None:
+        super().__init__()
+        self.wrapped, self._fabric = wrapped, fabric
+
+    def forward(self, *args: Any, **options: Any) -> Any:
+        with self._fabric.autocast():
+            outputs = self.wrapped(*args, **options)
+        return outputs if self._fabric.dtype is None else to_float32(outputs)
+
+
+class FabricOptimizer:
+    """`step()` of an optimizer, with the loss scaling of fp16 where there is one."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None) -> None:
+        self.optimizer, self._scaler = optimizer, scaler
+
+    def step(self) -> None:
+        if self._scaler is None:
+            self.optimizer.step()
+        else:  # skips the update where a gradient is not finite
+            self._scaler.step(self.optimizer)
+            self._scaler.update()
+
+
+class Fabric:
+    """One process of a run. `processes` are those that this one has started."""
+
+    def __init__(self, accelerator: str, devices: int, nodes: int, precision: str) -> None:
+        self.accelerator, self.devices, self.nodes = accelerator, devices, nodes
+        self.dtype = AUTOCAST.get(precision)  # of autocast; None: no autocast
+        self.scaler = torch.amp.GradScaler(accelerator) if precision == "fp16" else None
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.local_rank = int(os.environ.get("LOCAL_RANK", "0")) if devices * nodes > 1 else 0
+        self.device = torch.device(accelerator, self.local_rank) if accelerator == "cuda" else torch.device("cpu")
+
+    # -- processes -----------------------------------------------------------------------------------------------
+
+    def launch(self) -> None:
+        """Join the process group; first start the other processes of this machine, unless `torchrun` has."""
+        if self.accelerator == "cuda":
+            torch.cuda.set_device(self.device)
+        if self.devices * self.nodes == 1:
+            return
+        address, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), os.environ.get("MASTER_PORT") or str(_free_port())
+        if "LOCAL_RANK" not in os.environ:
+            self._start_processes({"MASTER_ADDR": address, "MASTER_PORT": port})
+        if "OMP_NUM_THREADS" not in os.environ:
+            torch.set_num_threads(max(1, (os.cpu_count() or 1) // self.devices))
+        rank = int(os.environ.get("NODE_RANK", "0")) * self.devices + self.local_rank
+        dist.init_process_group(
+            "nccl" if self.accelerator == "cuda" else "gloo",
+            init_method="env://" if "RANK" in os.environ else f"tcp://{address}:{port}",
+            rank=int(os.environ.get("RANK", rank)),
+            world_size=self.devices * self.nodes,
+            device_id=self.device if self.accelerator == "cuda" else None,
+        )
+
+    def _start_processes(self, meeting_point: dict[str, str]) -> None:
+        """Start the calling script again for every further local rank."""
+        command = _own_command()
+        for local_rank in range(1, self.devices):
+            environment = {**os.environ, **meeting_point, "LOCAL_RANK": str(local_rank)}
+            self.processes.append(subprocess.Popen(command, env=environment))
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        """Where one of the processes fails, stop the others and this one, which would wait for it."""
+        while True:
+            statuses = [process.poll() for process in self.processes]
+            if all(status == 0 for status in statuses):
+                return
+            if any(statuses):
+                for process in self.processes:
+                    process.send_signal(signal.SIGTERM)
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+            time.sleep(5)
+
+    def kill_processes(self) -> None:
+        """Kill the processes that this one started: they would wait for it until a timeout."""
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+
+    def barrier(self) -> None:
+        if distributed.world_size() > 1:
+            dist.barrier(device_ids=[self.local_rank] if self.accelerator == "cuda" else None)
+
+    @contextmanager
+    def rank_zero_first(self) -> Iterator[None]:
+        """Run the block on local rank 0 of every machine first, then on the others."""
+        if distributed.world_size() == 1:
+            yield
+            return
+        group: Any = dist.new_group(backend="gloo", timeout=timedelta(days=365))  # a download may take long
+        if self.local_rank > 0:
+            dist.barrier(group=group)
+        yield
+        if self.local_rank == 0:
+            dist.barrier(group=group)
+        dist.barrier(group=group)
+        dist.destroy_process_group(group)
+
+    # -- network and optimizer -----------------------------------------------------------------------------------
+
+    def setup(self, net: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[FabricModule, FabricOptimizer]:
+        """Move the network to the device and wrap it; a compiled network is compiled around its DDP wrapper."""
+        net.to(self.device)
+        wrapped = net
+        if distributed.world_size() > 1:
+            original: Any = getattr(net, "_orig_mod", net)
+            cuda = self.accelerator == "cuda"
+            with torch.cuda.stream(torch.cuda.Stream()) if cuda else nullcontext():  # as torch asks for CUDA graphs
+                wrapped = nn.parallel.DistributedDataParallel(original, device_ids=[self.local_rank] if cuda else None)
+            if original is not net:
+                wrapped = torch.compile(wrapped)  # type: ignore[assignment]
+        return FabricModule(wrapped, self), FabricOptimizer(optimizer, self.scaler)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self.dtype is None else torch.autocast(self.accelerator, dtype=self.dtype)
+
+    def backward(self, loss: Tensor) -> None:
+        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+
+    def no_backward_sync(self, model: FabricModule) -> AbstractContextManager[Any]:
+        """Gradients stay in this process: those of all micro-batches are averaged once, with the last."""
+        ddp: Any = getattr(model.wrapped, "_orig_mod", model.wrapped)
+        return ddp.no_sync() if distributed.world_size() > 1 else nullcontext()
+
+    def clip_gradients(self, model: FabricModule, optimizer: FabricOptimizer, max_norm: float) -> None:
+        """Scale all gradients down where their joint norm is above `max_norm`."""
+        if self.scaler is not None:
+            self.scaler.unscale_(optimizer.optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the loss scaling."""
+        return {} if self.scaler is None else self.scaler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self.scaler is not None:
+            self.scaler.load_state_dict(state)
+
+
+def to_float32(outputs: Any) -> Any:
+    """The floating-point tensors in dicts, lists and tuples as float32."""
+    if isinstance(outputs, Tensor):
+        return outputs.float() if outputs.is_floating_point() else outputs
+    if isinstance(outputs, dict):
+        return {key: to_float32(value) for key, value in outputs.items()}
+    if isinstance(outputs, tuple) and hasattr(outputs, "_fields"):
+        return type(outputs)(*map(to_float32, outputs))
+    if isinstance(outputs, (list, tuple)):
+        return type(outputs)(map(to_float32, outputs))
+    return outputs
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+def _own_command() -> list[str]:
+    """The command that started this process."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is None:
+        return [sys.executable, str(Path(sys.argv[0]).absolute()), *sys.argv[1:]]
+    return [sys.executable, "-m", spec.name.removesuffix(".__main__"), *sys.argv[1:]]
