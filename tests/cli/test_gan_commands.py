@@ -58,7 +58,7 @@ def test_train_sample_measure_and_report(ham, tmp_path, monkeypatch):
     assert "note:" not in err
     monkeypatch.setattr("hamburger.generation.samples.ROWS_SHOWN", 2)
     status, out, err = ham("gan", "sample", run, "--out", tmp_path / "made", "--count", 2)
-    assert status == 0 and "note: classes.png has the first 2 of 4 classes; --classes names others" in err
+    assert status == 0 and "note: classes.png has the first 2 of 4 classes; --classes selects others" in err
     assert len(list((tmp_path / "made" / "images").iterdir())) == 2
     words = ("--extractor", "my_means:Means", "--size", 8, "--samples", 20, "--choice", 16, "--device", "cpu")
     status, out, err = ham("gan", "fid", run, *words, "--json", tmp_path / "fid.json")
@@ -76,7 +76,7 @@ def test_train_sample_measure_and_report(ham, tmp_path, monkeypatch):
         "ham: gan sample: no class 'disk'; did you mean 'disc'? known: cross, disc, ring, square\n",
     )
     status, _, err = ham("gan", "sample", run, "--out", tmp_path / "fid.json")
-    assert status == 2 and "is a file; name a folder" in err
+    assert status == 2 and "is a file; give a folder" in err
     generator, info = load_generator(run / "generator.safetensors")
     save_generator(tmp_path / "bare.safetensors", generator, GeneratorInfo(info.classes))
     status, _, err = ham("gan", "fid", tmp_path / "bare.safetensors", *words)
@@ -109,7 +109,7 @@ def test_a_grid_that_could_not_keep_its_rows_is_not_begun(ham, tmp_path, monkeyp
         (("--out", "runs", "--json", rows), "line 2 of"),
         (("--out", "runs", "--json", rows / "x.jsonl"), "part of its path is a file"),
         (("--out", "runs", "--json", tmp_path), "is a folder; name a file"),
-        (("--out", rows), "rows.jsonl is a file; name a folder"),
+        (("--out", rows), "rows.jsonl is a file; give a folder"),
     ):
         status, _, err = ham(*words, *more)
         assert status == 2 and complaint in err

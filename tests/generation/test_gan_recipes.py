@@ -1,11 +1,11 @@
-"""GAN recipes: the paper's numbers, and what cannot be run."""
+"""GAN recipes: the numbers of the papers, and errors for invalid fields."""
 
 from __future__ import annotations
 
 import pytest
 
 from hamburger.errors import OptionError, UnknownNameError
-from hamburger.generation.gan_steps import build
+from hamburger.generation.gan_steps import build_gan
 from hamburger.generation.recipe import GanRecipe, check_gan_recipe, gan_recipes, gan_variants
 from hamburger.tasks.recipes import find_gan_recipe
 from hamburger.training.recipe_io import apply, digest, read_recipe, to_json
@@ -15,7 +15,7 @@ from hamburger.training.recipe_io import apply, digest, read_recipe, to_json
     ("name", "batch", "steps"),
     [("hamgan-baby", 256, 2_000_000), ("hamgan-strong", 1024, 10**6), ("sagan", 256, 10**6), ("ylg", 1024, 10**6)],
 )
-def test_the_papers(name, batch, steps):
+def test_recipes_of_the_papers(name, batch, steps):
     recipe = find_gan_recipe(name)
     assert (recipe.batch, recipe.made_batch, recipe.steps) == (batch, None, steps)
     assert (recipe.optim.generator_lr, recipe.optim.discriminator_lr) == (1e-4, 4e-4)
@@ -34,8 +34,8 @@ def test_sngan_has_its_own_schedule():
     assert (recipe.model.name, recipe.model.context, recipe.data.name) == ("sngan", "own", "imagenet")
 
 
-def test_recipes_without_a_batch_for_the_generator_keep_their_digest():
-    """Runs that were begun before there was one go on."""
+def test_recipes_without_made_batch_keep_their_digest():
+    """Runs from before this field existed can be resumed."""
     assert digest(find_gan_recipe("hamgan-baby")) == "a91a9d0a733d9eef"
     assert digest(apply(find_gan_recipe("hamgan-baby"), ["made_batch=512"])) != "a91a9d0a733d9eef"
 
@@ -45,7 +45,7 @@ def test_every_recipe_can_be_run_and_stored(name):
     recipe = gan_recipes.create(name)
     check_gan_recipe(recipe)
     assert recipe.name == name
-    assert 0 < recipe.collapse.patience < recipe.steps, "else a game that is over would never be stopped"
+    assert 0 < recipe.collapse.patience < recipe.steps, "otherwise a collapsed run would never be stopped"
     assert read_recipe(to_json(recipe), GanRecipe) == recipe
 
 
@@ -54,9 +54,9 @@ def test_every_recipe_can_be_run_and_stored(name):
     [
         ("model.name=hamgn", "did you mean 'hamgan'"),
         ("model.options.norm_momentun=1", "did you mean 'norm_momentum'"),
-        ("model.options.width=1", "has a field of its own"),
+        ("model.options.width=1", "has its own field"),
         ("optim.discriminator_steps=0", "at least 1"),
-        ("optim.decay_from=400", "behind the last of 400 steps"),
+        ("optim.decay_from=400", "must be below 400"),
         ("optim.generator_lr=0", "above 0"),
         ("average=2", "at most 1"),
         ("batch=1", "batch norm needs two"),
@@ -65,25 +65,25 @@ def test_every_recipe_can_be_run_and_stored(name):
         ("collapse.patience=-1", "at least 0"),
     ],
 )
-def test_mistakes(setting, complaint):
+def test_invalid_fields(setting, complaint):
     with pytest.raises(OptionError, match=complaint):
         check_gan_recipe(apply(find_gan_recipe("figures"), [setting]))
 
 
 @pytest.mark.parametrize("name", ["figures", "cifar10", "tiny-imagenet"])
-def test_every_rival_fits_the_recipes_that_compare(name):
+def test_every_context_fits_the_recipes_for_comparison(name):
     for settings in gan_variants(["none", "sagan", "ylg", "hamgan", "efficient"]).values():
-        build(apply(find_gan_recipe(name), settings), 10)
+        build_gan(apply(find_gan_recipe(name), settings), 10)
 
 
-def test_variants_differ_in_their_context_alone():
+def test_variants_differ_only_in_their_context():
     base = find_gan_recipe("cifar10")
-    made = {name: apply(base, settings) for name, settings in gan_variants(["none", "sagan", "efficient"]).items()}
-    assert {name: recipe.model.context for name, recipe in made.items()} == {
+    variants = {name: apply(base, settings) for name, settings in gan_variants(["none", "sagan", "efficient"]).items()}
+    assert {name: recipe.model.context for name, recipe in variants.items()} == {
         "none": None,
         "sagan": "sagan",
         "efficient": "efficient",
     }
-    assert len({(recipe.optim, recipe.steps, recipe.batch) for recipe in made.values()}) == 1
+    assert len({(recipe.optim, recipe.steps, recipe.batch) for recipe in variants.values()}) == 1
     with pytest.raises(UnknownNameError, match="did you mean 'sagan'"):
         gan_variants(["sagn"])

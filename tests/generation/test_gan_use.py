@@ -16,14 +16,20 @@ from PIL import Image
 
 from hamburger.classification.data.load import load_images, open_source
 from hamburger.errors import CheckpointError, InputError, OptionError
-from hamburger.generation.distances import Measure, find_extractor, look_at_real, measure_generator
-from hamburger.generation.image_sheets import sheet, to_bytes
+from hamburger.generation.evaluate import (
+    MeasureSettings,
+    append_rows,
+    cached_distances,
+    make_result_row,
+    measure_generator,
+    measure_real,
+)
+from hamburger.generation.image_grid import tile_images, to_bytes
 from hamburger.generation.metrics.cache import cached_features
-from hamburger.generation.metrics.features import distance_name, module_extractor
-from hamburger.generation.metrics.frechet import frechet_distance, gaussian
-from hamburger.generation.result_rows import append_rows, kept_distances, row
-from hamburger.generation.samples import Wanted, chosen_classes, images_asked, write_samples
-from hamburger.generation.sampling import between, truncated
+from hamburger.generation.metrics.extractors import create_extractor, distance_name, module_extractor
+from hamburger.generation.metrics.frechet import fit_gaussian, frechet_distance
+from hamburger.generation.samples import SampleRequest, count_images, select_classes, write_samples
+from hamburger.generation.sampling import interpolate_latents, truncate_latents
 from hamburger.generation.weights import load_generator, open_generator, save_generator
 
 CPU = torch.device("cpu")
@@ -41,8 +47,8 @@ def pictures(folder):
 def test_the_same_seed_writes_the_same_files(run, tmp_path):
     generator, info, _ = open_generator(run)
     wanted = {"count": 5, "rows": 2, "ways": 2, "stops": 4, "seed": 3}
-    written = write_samples(generator, info.classes, tmp_path / "a", Wanted(**wanted))
-    write_samples(generator, info.classes, tmp_path / "b", Wanted(**wanted, batch=2))
+    written = write_samples(generator, info.classes, tmp_path / "a", SampleRequest(**wanted))
+    write_samples(generator, info.classes, tmp_path / "b", SampleRequest(**wanted, batch=2))
     one, other = pictures(tmp_path / "a"), pictures(tmp_path / "b")
     assert one == other and len(one) == len(written) - 1 == 5 + 3
     for name, size in {"classes": (2 * 16 + 2, 4 * 16 + 3 * 2), "interpolations": (4 * 16 + 3 * 2, 2 * 16 + 2)}.items():
@@ -50,38 +56,42 @@ def test_the_same_seed_writes_the_same_files(run, tmp_path):
             assert opened.size == size
     account = json.loads((tmp_path / "a" / "samples.json").read_text())
     assert account["seed"] == 3 and len(account["files"]) == 8
-    write_samples(generator, info.classes, tmp_path / "c", Wanted(**{**wanted, "seed": 4}))
+    write_samples(generator, info.classes, tmp_path / "c", SampleRequest(**{**wanted, "seed": 4}))
     assert pictures(tmp_path / "c")["sheet.png"] != one["sheet.png"]
-    write_samples(generator, info.classes, tmp_path / "d", Wanted(count=3, rows=0, ways=0, classes=("cross", "0")))
+    write_samples(
+        generator, info.classes, tmp_path / "d", SampleRequest(count=3, rows=0, ways=0, classes=("cross", "0"))
+    )
     assert [name.rsplit("-", 1)[1] for name in pictures(tmp_path / "d") if "image-" in name] == [
         *("2.png", "0.png", "2.png")
     ]
-    write_samples(generator, info.classes, tmp_path / "e", Wanted(count=3, rows=0, ways=0, classes=("cross",) * 4))
+    write_samples(
+        generator, info.classes, tmp_path / "e", SampleRequest(count=3, rows=0, ways=0, classes=("cross",) * 4)
+    )
     assert all(name.endswith("-2.png") for name in pictures(tmp_path / "e") if "image-" in name)
 
 
 def test_pictures_of_an_older_call_give_way(run, tmp_path):
     generator, info, _ = open_generator(run)
     out, beside = tmp_path / "made", tmp_path / "beside.png"
-    write_samples(generator, info.classes, out, Wanted(count=6, rows=2, ways=0))
+    write_samples(generator, info.classes, out, SampleRequest(count=6, rows=2, ways=0))
     own = [out / "images" / "mine.png", out / "notes.txt", beside]
     for path in own:
         path.touch()
     account = json.loads((out / "samples.json").read_text())
     account["files"] += ["../beside.png", "notes.txt", "images/mine.png", str(beside), 7]
     (out / "samples.json").write_text(json.dumps(account))
-    write_samples(generator, info.classes, out, Wanted(count=3, rows=0, ways=1, classes=("ring",)))
+    write_samples(generator, info.classes, out, SampleRequest(count=3, rows=0, ways=1, classes=("ring",)))
     listed = json.loads((out / "samples.json").read_text())["files"]
     assert {*pictures(out)} == {*listed, "images/mine.png"} and len(listed) == 5
     assert all(path.exists() for path in own)
     (out / "samples.json").write_text("a person's own")
-    write_samples(generator, info.classes, out, Wanted(count=1, rows=0, ways=0))
+    write_samples(generator, info.classes, out, SampleRequest(count=1, rows=0, ways=0))
 
     def stopped():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_samples(generator, info.classes, out, Wanted(count=2, rows=0, ways=0, seed=9), after=stopped)
+        write_samples(generator, info.classes, out, SampleRequest(count=2, rows=0, ways=0, seed=9), after=stopped)
     assert json.loads((out / "samples.json").read_text())["files"] == [
         name for name in pictures(out) if name.startswith("images/image-000000")
     ]
@@ -91,15 +101,15 @@ def test_rows_are_of_the_first_classes_unless_some_are_named(run, tmp_path, monk
     generator, info, _ = open_generator(run)
     monkeypatch.setattr("hamburger.generation.samples.ROWS_SHOWN", 3)
     counted = []
-    wanted = Wanted(count=2, rows=5, ways=2, stops=3)
+    wanted = SampleRequest(count=2, rows=5, ways=2, stops=3)
     write_samples(generator, info.classes, tmp_path / "a", wanted, after=lambda: counted.append(1))
-    assert len(counted) == images_asked(wanted, info.classes) == 2 + 5 * 3 + 2 * 3
+    assert len(counted) == count_images(wanted, info.classes) == 2 + 5 * 3 + 2 * 3
     with Image.open(tmp_path / "a" / "classes.png") as opened:
         assert opened.size == (5 * 18 - 2, 3 * 18 - 2)
         shown = opened.copy()
     account = json.loads((tmp_path / "a" / "samples.json").read_text())
     assert account["rows"] == {"0": "disc", "1": "square", "2": "cross"} and len(account["classes"]) == 4
-    named = Wanted(count=0, rows=5, ways=0, classes=("3", "2", "1", "0"))
+    named = SampleRequest(count=0, rows=5, ways=0, classes=("3", "2", "1", "0"))
     write_samples(generator, info.classes, tmp_path / "b", named)
     with Image.open(tmp_path / "b" / "classes.png") as opened:
         assert opened.size == (5 * 18 - 2, 4 * 18 - 2)
@@ -108,44 +118,44 @@ def test_rows_are_of_the_first_classes_unless_some_are_named(run, tmp_path, monk
 
 
 def test_classes_by_name_or_number():
-    assert chosen_classes((), CLASSES) == [0, 1, 2, 3]
-    assert chosen_classes(("ring", "1"), CLASSES) == [3, 1]
+    assert select_classes((), CLASSES) == [0, 1, 2, 3]
+    assert select_classes(("ring", "1"), CLASSES) == [3, 1]
     with pytest.raises(OptionError, match="did you mean 'ring'"):
-        chosen_classes(("rin",), CLASSES)
+        select_classes(("rin",), CLASSES)
     for number in ("4", "-1", "\N{SUPERSCRIPT TWO}"):
         with pytest.raises(OptionError, match=f"no class '{number}'"):
-            chosen_classes((number,), CLASSES)
-    with pytest.raises(OptionError, match="numbers go from 0 to 3"):
-        chosen_classes(("4",), CLASSES)
-    with pytest.raises(OptionError, match="nothing is asked for"):
-        Wanted(count=0, rows=0, ways=0)
+            select_classes((number,), CLASSES)
+    with pytest.raises(OptionError, match="indices go from 0 to 3"):
+        select_classes(("4",), CLASSES)
+    with pytest.raises(OptionError, match="nothing to write"):
+        SampleRequest(count=0, rows=0, ways=0)
 
 
 def test_truncated_draws_are_those_of_a_shorter_normal():
     z = torch.randn(20_000, generator=torch.Generator().manual_seed(0))
-    short = truncated(z, 1.0)
+    short = truncate_latents(z, 1.0)
     assert short.abs().max() <= 1.0
     assert torch.equal(short.argsort(), z.argsort())
     density = math.exp(-0.5) / math.sqrt(2 * math.pi)
     variance = 1 - 2 * density / math.erf(1 / math.sqrt(2))  # of a normal cut at one deviation
     assert float(short.var()) == pytest.approx(variance, rel=0.03)
-    torch.testing.assert_close(truncated(z, 30.0), z, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(truncate_latents(z, 30.0), z, rtol=1e-4, atol=1e-5)
 
 
 def test_the_way_keeps_its_ends_and_its_length():
     a, b = torch.randn(64), torch.randn(64)
-    way = between(a, b, 5)
+    way = interpolate_latents(a, b, 5)
     torch.testing.assert_close(way[0], a)
     torch.testing.assert_close(way[-1], b)
     low, high = sorted((float(a.norm()), float(b.norm())))
     assert all(0.9 * low <= float(each.norm()) <= 1.1 * high for each in way)
-    torch.testing.assert_close(between(a, a, 3), a.expand(3, -1))
+    torch.testing.assert_close(interpolate_latents(a, a, 3), a.expand(3, -1))
 
 
 def test_bytes_go_there_and_back():
     pixels = torch.arange(256, dtype=torch.uint8).expand(1, 3, 4, 256)
     assert torch.equal(to_bytes(pixels.float() / 127.5 - 1), pixels)
-    made = sheet(torch.zeros(3, 3, 4, 5, dtype=torch.uint8), columns=2)
+    made = tile_images(torch.zeros(3, 3, 4, 5, dtype=torch.uint8), columns=2)
     assert made.shape == (3, 10, 12)
     for value in (math.nan, math.inf):
         with pytest.raises(InputError, match="to_bytes: images have NaN or infinity"):
@@ -162,7 +172,7 @@ def test_weights_that_are_not_finite_make_no_pictures(run, tmp_path, value):
 
 
 def test_weights_that_are_no_generators(run, tmp_path):
-    with pytest.raises(InputError, match="no run of `ham gan train`"):
+    with pytest.raises(InputError, match="neither a run of `ham gan train`"):
         open_generator(tmp_path)
     (tmp_path / "recipe.json").write_text("{}")
     with pytest.raises(InputError, match="first checkpoint"):
@@ -181,34 +191,34 @@ def means():
 def test_distances_are_those_of_the_features(run, means, tmp_path):
     generator, _, _ = open_generator(run)
     images = load_images(open_source("figures", "train", size=16, length=40))
-    measure = Measure(samples=30, choice=20, subsets=4, batch=7)
-    real = look_at_real(images, means, measure, device=CPU, cache=tmp_path)
+    measure = MeasureSettings(samples=30, choice=20, subsets=4, batch=7)
+    real = measure_real(images, means, measure, device=CPU, cache=tmp_path)
     found = measure_generator(generator, real, means, measure, device=CPU)
     from hamburger.generation.sampling import sample
 
     theirs = means(torch.from_numpy(np.array(images.images)))
     ours = means(to_bytes(sample(generator, 30, seed=0)))
-    assert found.frechet == pytest.approx(frechet_distance(gaussian(theirs), gaussian(ours)), rel=1e-4)
+    assert found.frechet == pytest.approx(frechet_distance(fit_gaussian(theirs), fit_gaussian(ours)), rel=1e-4)
     assert found.name == "frechet[means@8]" and (found.real, found.fake) == (40, 30)
 
-    again = look_at_real(
+    again = measure_real(
         images, means, measure, device=CPU, cache=tmp_path, progress=lambda *_: pytest.fail("read again")
     )
     assert torch.equal(again.features, real.features) and len(real.features) == 20
     other = load_images(open_source("figures", "train", size=16, length=40, seed=1))
-    assert not torch.equal(look_at_real(other, means, measure, device=CPU, cache=tmp_path).features, real.features)
+    assert not torch.equal(measure_real(other, means, measure, device=CPU, cache=tmp_path).features, real.features)
     larger = load_images(open_source("figures", "train", size=32, length=40))
     with pytest.raises(OptionError, match="16 pixels, the real ones have 32"):
         measure_generator(
-            generator, look_at_real(larger, means, measure, device=CPU, cache=tmp_path), means, measure, device=CPU
+            generator, measure_real(larger, means, measure, device=CPU, cache=tmp_path), means, measure, device=CPU
         )
 
 
 def test_features_of_another_version_are_computed_again(means, tmp_path):
     """The label has a hash of the weights; what a module computes from them may change under the same label."""
     images = load_images(open_source("figures", "train", size=16, length=40))
-    measure = Measure(samples=16, choice=20)
-    before = look_at_real(images, means, measure, device=CPU, cache=tmp_path)
+    measure = MeasureSettings(samples=16, choice=20)
+    before = measure_real(images, means, measure, device=CPU, cache=tmp_path)
 
     class Changed(Means):
         def forward(self, x):
@@ -216,16 +226,18 @@ def test_features_of_another_version_are_computed_again(means, tmp_path):
 
     changed = module_extractor(Changed(), "means", size=8, version="2")
     assert changed.label == means.label
-    after = look_at_real(images, changed, measure, device=CPU, cache=tmp_path)
+    after = measure_real(images, changed, measure, device=CPU, cache=tmp_path)
     torch.testing.assert_close(after.features, 2 * before.features)
     torch.testing.assert_close(after.gaussian.mean, 2 * before.gaussian.mean)
     for extractor, first in ((means, before), (changed, after)):
-        again = look_at_real(
+        again = measure_real(
             images, extractor, measure, device=CPU, cache=tmp_path, progress=lambda *_: pytest.fail("read again")
         )
         assert torch.equal(again.gaussian.covariance, first.gaussian.covariance)
     files = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("statistics-*")}
-    look_at_real(images, changed, Measure(samples=16, choice=9), device=CPU, cache=tmp_path)  # features of fewer images
+    measure_real(
+        images, changed, MeasureSettings(samples=16, choice=9), device=CPU, cache=tmp_path
+    )  # features of fewer images
     assert files == {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("statistics-*")}
 
 
@@ -236,8 +248,13 @@ def test_an_extractor_without_a_version_is_not_cached(tmp_path):
     for _ in range(2):
         read.clear()
         with pytest.warns(UserWarning, match=r"plain@8 .* are not cached.*features_version"):
-            look_at_real(
-                images, plain, Measure(samples=16), device=CPU, cache=tmp_path, progress=lambda *_: read.append(1)
+            measure_real(
+                images,
+                plain,
+                MeasureSettings(samples=16),
+                device=CPU,
+                cache=tmp_path,
+                progress=lambda *_: read.append(1),
             )
         assert read
     assert not list(tmp_path.iterdir())
@@ -247,10 +264,10 @@ def test_a_cache_that_cannot_be_written_is_told_before_the_work(means, tmp_path)
     images = load_images(open_source("figures", "train", size=16, length=40))
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file"):
-        look_at_real(
+        measure_real(
             images,
             means,
-            Measure(samples=16),
+            MeasureSettings(samples=16),
             device=CPU,
             cache=tmp_path / "file" / "x",
             progress=lambda *_: pytest.fail("worked"),
@@ -263,35 +280,40 @@ def test_fewer_samples_than_the_choice_still_compare_all_classes(run, means, tmp
     images = load_images(open_source("figures", "train", size=16, length=40))
     by_class = np.argsort(images.labels, kind="stable")
     images = dataclasses.replace(images, images=images.images[by_class], labels=images.labels[by_class])
-    measure = Measure(samples=16, choice=40, subsets=4)
-    real = look_at_real(images, means, measure, device=CPU, cache=tmp_path)
+    measure = MeasureSettings(samples=16, choice=40, subsets=4)
+    real = measure_real(images, means, measure, device=CPU, cache=tmp_path)
     assert len(real.features) == 16
     everything = means(torch.from_numpy(np.array(images.images)))
     places = [int((everything == one).all(1).nonzero()[0]) for one in real.features]
     assert len({int(images.labels[place]) for place in places}) > 2
     measure_generator(generator, real, means, measure, device=CPU)
-    with pytest.raises(OptionError, match="looked at for 16 images"):
-        measure_generator(generator, real, means, Measure(samples=14, choice=40, subsets=4), device=CPU)
+    with pytest.raises(OptionError, match="hold features of 16 images"):
+        measure_generator(generator, real, means, MeasureSettings(samples=14, choice=40, subsets=4), device=CPU)
 
 
 def test_too_few_real_images_are_told_before_the_work(means, tmp_path):
     images = load_images(open_source("figures", "train", size=16, length=3))
     with pytest.raises(OptionError, match=r"figures, split 'train', has 3 images; .* at least 4"):
-        look_at_real(
-            images, means, Measure(samples=20), device=CPU, cache=tmp_path, progress=lambda *_: pytest.fail("worked")
+        measure_real(
+            images,
+            means,
+            MeasureSettings(samples=20),
+            device=CPU,
+            cache=tmp_path,
+            progress=lambda *_: pytest.fail("worked"),
         )
 
 
 def test_what_is_not_a_number_is_not_measured(run, means, tmp_path):
     generator, _, _ = open_generator(run)
     images = load_images(open_source("figures", "train", size=16, length=40))
-    measure = Measure(samples=16, choice=8, subsets=2)
-    real = look_at_real(images, means, measure, device=CPU, cache=tmp_path)
+    measure = MeasureSettings(samples=16, choice=8, subsets=2)
+    real = measure_real(images, means, measure, device=CPU, cache=tmp_path)
     torch.nn.init.constant_(generator.out.bias, math.nan)
     with pytest.raises(InputError, match="NaN"):
         measure_generator(generator, real, means, measure, device=CPU)
     with pytest.raises(OptionError, match="truncation must be"):
-        Measure(truncation=0.0)
+        MeasureSettings(truncation=0.0)
 
 
 def test_kept_features_are_never_of_anything_else(tmp_path):
@@ -308,28 +330,28 @@ def test_kept_features_are_never_of_anything_else(tmp_path):
 
 def test_extractors_by_name(tmp_path):
     with pytest.raises(OptionError, match=r"needs --weights FILE.*not called FID"):
-        find_extractor("inception")
+        create_extractor("inception")
     with pytest.raises(OptionError, match="did you mean 'inception'"):
-        find_extractor("inceptio")
+        create_extractor("inceptio")
     for name in ("inception", "efficientnet-lite0"):
         with pytest.raises(OptionError, match=r"gan fid: there is no file --weights .*none\.pth"):
-            find_extractor(name, tmp_path / "none.pth")
+            create_extractor(name, tmp_path / "none.pth")
     (tmp_path / "other.pth").write_bytes(b"other weights")
     with pytest.raises(CheckpointError, match="the weights that FID is defined by"):
-        find_extractor("inception", tmp_path / "other.pth")
-    own = find_extractor("gan_run:Means", size=8)
+        create_extractor("inception", tmp_path / "other.pth")
+    own = create_extractor("gan_run:Means", size=8)
     assert own.label.startswith("Means@8 bilinear-antialias sha256:")
     assert own.version is None
     with pytest.raises(OptionError, match="gan_run:Nothing"):
-        find_extractor("gan_run:Nothing")
+        create_extractor("gan_run:Nothing")
 
 
 def test_a_module_declares_the_version_of_its_features(monkeypatch):
     monkeypatch.setattr(Means, "features_version", "3", raising=False)
-    assert find_extractor("gan_run:Means", size=8).version == "3"
+    assert create_extractor("gan_run:Means", size=8).version == "3"
     monkeypatch.setattr(Means, "features_version", 3)
     with pytest.raises(OptionError, match="features_version must be a string, got 3"):
-        find_extractor("gan_run:Means", size=8)
+        create_extractor("gan_run:Means", size=8)
 
 
 @pytest.mark.parametrize(
@@ -338,7 +360,7 @@ def test_a_module_declares_the_version_of_its_features(monkeypatch):
         ("torch-fidelity", {"resizer": "bilinear"}, "brings its own resizer; leave --resizer out"),
         ("torch-fidelity", {"size": 64}, "brings its own size"),
         ("torch-fidelity", {"weights": "w"}, "brings its own weights"),
-        ("torch-fidelity", {"other_weights": True}, "--other-weights is for --extractor inception alone"),
+        ("torch-fidelity", {"other_weights": True}, "--other-weights is for --extractor inception only"),
         ("efficientnet-lite0", {"weights": "w", "other_weights": True}, "--other-weights is for"),
         ("gan_run:Means", {"other_weights": True}, "--other-weights is for"),
         ("gan_run:Means", {"weights": "w"}, "brings its own weights; leave --weights out"),
@@ -347,14 +369,14 @@ def test_a_module_declares_the_version_of_its_features(monkeypatch):
 )
 def test_options_that_mean_nothing_to_an_extractor_are_refused(name, options, complaint):
     with pytest.raises(OptionError, match=complaint):
-        find_extractor(name, **options)
+        create_extractor(name, **options)
 
 
 def test_torch_fidelity_where_it_is_installed(monkeypatch):
     """With a stand-in: the package is not among what the tests need."""
     monkeypatch.setitem(sys.modules, "torch_fidelity", None)
     with pytest.raises(OptionError, match="pip install torch-fidelity"):
-        find_extractor("torch-fidelity")
+        create_extractor("torch-fidelity")
 
     class StandIn(torch.nn.Module):
         def __init__(self, name, features):
@@ -372,7 +394,7 @@ def test_torch_fidelity_where_it_is_installed(monkeypatch):
     module.FeatureExtractorInceptionV3 = StandIn
     monkeypatch.setitem(sys.modules, "torch_fidelity", package)
     monkeypatch.setitem(sys.modules, "torch_fidelity.feature_extractor_inceptionv3", module)
-    extractor = find_extractor("torch-fidelity")
+    extractor = create_extractor("torch-fidelity")
     extractor.network.train()  # as for every extractor: in evaluation mode, in full precision
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert extractor(torch.full((2, 3, 8, 8), 7, dtype=torch.uint8)).tolist() == [[7.0] * 3] * 2
@@ -387,7 +409,7 @@ def test_the_real_torch_fidelity():
     """Its network, behind its own resizer, is FID's: features of one image do not depend on the others."""
     pytest.importorskip("torch_fidelity")
     try:
-        extractor = find_extractor("torch-fidelity")
+        extractor = create_extractor("torch-fidelity")
     except OSError as offline:  # it fetches its weights where it has none
         pytest.skip(f"its weights are not here ({offline})")
     images = torch.randint(256, (3, 3, 32, 32), dtype=torch.uint8)
@@ -401,8 +423,8 @@ def test_the_real_torch_fidelity():
 def test_rows_are_appended_and_newer_ones_replace(run, means, tmp_path):
     generator, _, _ = open_generator(run)
     images = load_images(open_source("figures", "train", size=16, length=40))
-    measure = Measure(samples=20, choice=10, subsets=2)
-    real = look_at_real(images, means, measure, device=CPU, cache=tmp_path)
+    measure = MeasureSettings(samples=20, choice=10, subsets=2)
+    real = measure_real(images, means, measure, device=CPU, cache=tmp_path)
     found = measure_generator(generator, real, means, measure, device=CPU)
     trained = {"recipe": "figures", "context": "hamgan", "seed": 0, "steps": 3, "batch": 4, "precision": "bf16"}
     trained |= {
@@ -414,15 +436,15 @@ def test_rows_are_appended_and_newer_ones_replace(run, means, tmp_path):
         "date": "d",
         "overrides": [],
     }
-    one = row(trained, found.row(), real={"data": "figures"}, compared=10)
+    one = make_result_row(trained, found.row(), real={"data": "figures"}, compared=10)
     assert list(one)[:9] == [
         *("recipe", "context", "seed", "frechet", "extractor", "kid", "seconds_per_step", "peak_mb", "steps")
     ]
     assert one["dtype"] == "bf16" and one["precision"] == found.neighbours.precision
-    kept = kept_distances(tmp_path, ["a", 1], lambda: found)
-    assert kept_distances(tmp_path, ["a", 1], lambda: pytest.fail("measured again")) == kept == found.row()
+    kept = cached_distances(tmp_path, ["a", 1], lambda: found)
+    assert cached_distances(tmp_path, ["a", 1], lambda: pytest.fail("measured again")) == kept == found.row()
     next(tmp_path.glob("distances-*.json")).write_text("{")
-    assert kept_distances(tmp_path, ["a", 1], lambda: found) == kept
+    assert cached_distances(tmp_path, ["a", 1], lambda: found) == kept
     path = tmp_path / "rows.jsonl"
     append_rows(path, [one])
     append_rows(path, [{**one, "seed": 1}, {**one, "peak_mb": 11.0}])

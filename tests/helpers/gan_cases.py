@@ -24,7 +24,7 @@ def small(name, *, resolution=32, **options):
 
 
 def batch(net, b=3, seed=1):
-    """z and y for a generator, images and y for a discriminator."""
+    """Inputs of a network: z and y for a generator, images and y for a discriminator."""
     generator = torch.Generator().manual_seed(seed)
     y = torch.randint(net.num_classes, (b,), generator=generator)
     if hasattr(net, "latent"):
@@ -33,6 +33,7 @@ def batch(net, b=3, seed=1):
 
 
 def open_gates(net, value=0.5):
+    """The network with the gate of its context opened."""
     if net.context is not None:
         net.context.gate.data.fill_(value)
     return net

@@ -40,8 +40,8 @@ def reproducible_outputs(run):
     result = json.loads((run / "result.json").read_text())
     for name in MEASURED:
         result.pop(name)
-    sheets = {path.name: path.read_bytes() for path in (run / "samples").iterdir()}
-    return (run / "metrics.jsonl").read_text(), result, (run / "generator.safetensors").read_bytes(), sheets
+    grids = {path.name: path.read_bytes() for path in (run / "samples").iterdir()}
+    return (run / "metrics.jsonl").read_text(), result, (run / "generator.safetensors").read_bytes(), grids
 
 
 def rows(run):

@@ -1,7 +1,7 @@
 """`ham bench gan`: the context module and the whole training step of each GAN, in rounds.
 
 The paper's claim (section 3.5): HamGAN's module takes 3.6 times less than YLG's, and a whole step 15 % less. It comes
-from steps with and without the module; both are measured here, and the modules by themselves beside them.
+from steps with and without the module; both are measured here, and so are the modules alone.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class GanStepPlan:
     device: str = "cpu"
     dtype: str = "float32"
     channels_last: bool = True
-    graph: bool = False  # record every call as a CUDA graph and time its replay: the card's time, not the host's
+    graph: bool = False  # record every call as a CUDA graph and time its replay: GPU time without launch overhead
     repeats: int = 20
     seed: int = 0
 
@@ -106,7 +106,7 @@ class GanStepRow:
     dtype: str
     tf32: str
     channels_last: bool
-    graph: bool  # recorded once and replayed, or launched by the host each time
+    graph: bool  # recorded once and replayed, or launched each time
     parameters: int
     step_ms: float | None
     step_ms_iqr: float | None
@@ -155,8 +155,8 @@ class GanStep:
         z, y = self._draw()
         with self.autocast():
             with torch.no_grad():
-                made = self.generator(z, y)
-            loss = compute_discriminator_terms(self.discriminator, self.real, made, y)["discriminator"]
+                generated = self.generator(z, y)
+            loss = compute_discriminator_terms(self.discriminator, self.real, generated, y)["discriminator"]
         loss.backward()
         of_judge.step()
         of_judge.zero_grad(set_to_none=True)
@@ -185,7 +185,7 @@ class GanStep:
 
 
 class ContextModule:
-    """The context by itself where it stands, forward and backward in training mode; its gate open, as in training."""
+    """The context alone, on the map it sees, forward and backward in training mode; its gate open, as in training."""
 
     def __init__(self, game: GanStep, net: Any, b: int, *, classes: bool) -> None:
         plan = game.plan
@@ -209,9 +209,9 @@ class ContextModule:
 
 
 def context_shape(net: Any) -> tuple[int, int]:
-    """Channels and side of the map that the context stands on."""
-    seen: list[tuple[int, int]] = []
-    hook = net.context.register_forward_pre_hook(lambda _, args: seen.append((args[0].shape[1], args[0].shape[2])))
+    """Return channels and side of the map that the context sees."""
+    shapes: list[tuple[int, int]] = []
+    hook = net.context.register_forward_pre_hook(lambda _, args: shapes.append((args[0].shape[1], args[0].shape[2])))
     device = next(net.parameters()).device
     training = net.training
     try:
@@ -223,7 +223,7 @@ def context_shape(net: Any) -> tuple[int, int]:
     finally:
         hook.remove()
         net.train(training)
-    return seen[0]
+    return shapes[0]
 
 
 def record_graph(call: Callable[[], Any]) -> Callable[[], Any]:
@@ -295,7 +295,7 @@ class GanRace:
 
     def full(self, context: str) -> None:
         others = len({name for name, _ in self.calls} - {context})
-        self.notes[context] = "out of memory" + (f" beside {others} other games; try it alone" if others else "")
+        self.notes[context] = "out of memory" + (f" next to {others} other GANs; try it alone" if others else "")
         self.calls = {key: call for key, call in self.calls.items() if key[0] != context}
         torch.cuda.empty_cache()
 

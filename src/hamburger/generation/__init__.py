@@ -1,1 +1,1 @@
-"""Training of GANs, on the same run folders and checkpoints as that of segmentation."""
+"""GANs: networks, training, sampling and distances to real images."""

@@ -1,8 +1,9 @@
-"""One update of the discriminator and one of the generator: losses, optimizers, batch-norm statistics."""
+"""Parts of a GAN training step: networks, optimizers, losses, batch-norm statistics, weight average, CUDA graph."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -14,19 +15,20 @@ from hamburger.classification.data.batches import ImageBatch
 from hamburger.generation.networks.create import create_gan
 from hamburger.generation.networks.discriminator import Discriminator, discriminator_hinge, generator_hinge
 from hamburger.generation.networks.generator import Generator
-from hamburger.generation.networks.layers import channels_last
+from hamburger.generation.networks.layers import is_channels_last
+from hamburger.generation.networks.spectral import restart_power_iterations
 from hamburger.generation.recipe import GanOptim, GanRecipe
 from hamburger.layers.norm import convert_sync
 
 if TYPE_CHECKING:
-    from lightning.fabric import Fabric
+    from hamburger.training.fabric import Fabric
+
+DiscriminatorCall = Callable[[Tensor, Tensor], Tensor]  # images and classes to scores
+StepBatches = Sequence[list[ImageBatch]]  # micro-batches of real images for each discriminator update of a step
 
 
-Judge = Callable[[Tensor, Tensor], Tensor]
-
-
-class Player(NamedTuple):
-    """`net` is the network itself, `plain` the same perhaps compiled, `model` as Fabric wraps that."""
+class GanNetwork(NamedTuple):
+    """A network and its optimizer. `plain` is `net`, compiled if the recipe says so; `model` is Fabric's wrapper."""
 
     net: Any
     plain: Any
@@ -35,13 +37,13 @@ class Player(NamedTuple):
     wrapped_optimizer: Any
 
 
-class Players(NamedTuple):
-    generator: Player
-    discriminator: Player
+class GanNetworks(NamedTuple):
+    generator: GanNetwork
+    discriminator: GanNetwork
 
 
-def build(recipe: GanRecipe, k: int) -> tuple[Generator, Discriminator]:
-    """Both on the CPU, drawn from the recipe's seed, for k classes."""
+def build_gan(recipe: GanRecipe, k: int) -> tuple[Generator, Discriminator]:
+    """Generator and discriminator of a recipe for k classes, on the CPU, initialised from its seed."""
     model = recipe.model
     torch.manual_seed(recipe.seed)
     generator, discriminator = create_gan(
@@ -57,90 +59,93 @@ def build(recipe: GanRecipe, k: int) -> tuple[Generator, Discriminator]:
     return generator.train(), discriminator.train()
 
 
-def assemble(recipe: GanRecipe, fabric: Fabric, k: int) -> Players:
-    """Equal in all processes, on the device."""
+def set_up_gan(recipe: GanRecipe, fabric: Fabric, k: int) -> GanNetworks:
+    """Both networks with their optimizers on the device, the same on every rank."""
     rates = (recipe.optim.generator_lr, recipe.optim.discriminator_lr)
-    nets: tuple[Any, Any] = build(recipe, k)
-    return Players(*(_player(recipe, fabric, net, rate) for net, rate in zip(nets, rates, strict=True)))
+    nets: tuple[Any, Any] = build_gan(recipe, k)
+    return GanNetworks(*(_set_up_network(recipe, fabric, net, rate) for net, rate in zip(nets, rates, strict=True)))
 
 
-def _player(recipe: GanRecipe, fabric: Fabric, net: Any, rate: float) -> Player:
-    if recipe.sync_bn and distributed.world() > 1:
+def _set_up_network(recipe: GanRecipe, fabric: Fabric, net: Any, rate: float) -> GanNetwork:
+    if recipe.sync_bn and distributed.world_size() > 1:
         convert_sync(net)
     if recipe.channels_last:
         net.to(memory_format=torch.channels_last)
     net.to(fabric.device)
-    optimizer = adam(net, recipe.optim, rate, capturable=recipe.graph)
+    optimizer = create_adam(net, recipe.optim, rate, capturable=recipe.graph)
     plain: Any = torch.compile(net) if recipe.compile else net
     model, wrapped = fabric.setup(plain, optimizer)
-    return Player(net, plain, model, optimizer, wrapped)
+    return GanNetwork(net, plain, model, optimizer, wrapped)
 
 
-def adam(net: torch.nn.Module, optim: GanOptim, rate: float, *, capturable: bool = False) -> torch.optim.Adam:
-    """`capturable`: its rate and its count of steps lie on the device, where a recorded step reads them anew."""
+def create_adam(net: torch.nn.Module, optim: GanOptim, rate: float, *, capturable: bool = False) -> torch.optim.Adam:
+    """Adam as the recipe sets it. `capturable`: learning rate and step count are on the GPU, for CUDA graphs."""
     device = next(net.parameters()).device
-    on_card = device.type == "cuda"  # where one launch serves all weights instead of a dozen
-    lr: float | Tensor = torch.tensor(rate, device=device) if capturable and on_card else rate
-    made = torch.optim.Adam(
+    on_gpu = device.type == "cuda"  # fused there: one launch for all weights
+    lr: float | Tensor = torch.tensor(rate, device=device) if capturable and on_gpu else rate
+    optimizer = torch.optim.Adam(
         net.parameters(),
         lr=lr,
         betas=(optim.beta1, optim.beta2),
-        fused=on_card,
-        capturable=capturable and on_card,
+        fused=on_gpu,
+        capturable=capturable and on_gpu,
     )
-    # the steps before the recording are meant to run without one, and torch would warn of them
-    made._warned_capturable_if_run_uncaptured = True
-    return made
+    # the eager steps before the capture are intended, but torch warns about them
+    optimizer._warned_capturable_if_run_uncaptured = True
+    return optimizer
 
 
-def rate_share(optim: GanOptim, step: int, steps: int) -> float:
-    """What both rates are of their first value at a step: 1, and from `decay_from` on less, in a line to 0."""
+def compute_rate_factor(optim: GanOptim, step: int, steps: int) -> float:
+    """Factor of both learning rates at a step: 1, and from `decay_from` on linearly down to 0."""
     if optim.decay_from is None or step < optim.decay_from:
         return 1.0
     return (steps - step) / (steps - optim.decay_from)
 
 
-def discriminator_move(judge: Judge, real: ImageBatch, made: Tensor, classes: Tensor) -> dict[str, Tensor]:
-    """The hinge loss (`discriminator`), the mean answers to both kinds, and how varied made images are.
+def compute_discriminator_terms(
+    discriminator: DiscriminatorCall, real: ImageBatch, made: Tensor, classes: Tensor
+) -> dict[str, Tensor]:
+    """The hinge loss (`discriminator`), mean scores (`real`, `made`) and the relative `spread` of generated images.
 
-    Real and made images go through in pairs, in one call: half the launches, one power iteration, and the rows of
-    several processes one after another are those of a single one.
+    Real and generated images are interleaved in one call: half the launches and one power iteration. It also keeps the
+    order of samples the same for any number of ranks.
     """
     shape = (2 * len(made), *made.shape[1:])
     images = real.images
-    layout = torch.channels_last if channels_last(images) else torch.contiguous_format
+    layout = torch.channels_last if is_channels_last(images) else torch.contiguous_format
     pairs = torch.empty(shape, dtype=images.dtype, device=images.device, memory_format=layout)
     pairs[0::2], pairs[1::2] = images, made
-    answers = judge(pairs, torch.stack([real.labels, classes], 1).flatten()).unflatten(0, (-1, 2)).unbind(1)
+    scores = discriminator(pairs, torch.stack([real.labels, classes], 1).flatten()).unflatten(0, (-1, 2)).unbind(1)
     with torch.no_grad():
         spread = made.float().std(0).mean() / real.images.std(0).mean().clamp_min(1e-6)
     return {
-        "discriminator": discriminator_hinge(*answers),
-        "real": answers[0].detach().float().mean(),
-        "made": answers[1].detach().float().mean(),
+        "discriminator": discriminator_hinge(*scores),
+        "real": scores[0].detach().float().mean(),
+        "made": scores[1].detach().float().mean(),
         "spread": spread,
     }
 
 
-def generator_move(judge: Judge, made: Tensor, classes: Tensor) -> Tensor:
-    return generator_hinge(judge(made, classes))
+def compute_generator_loss(discriminator: DiscriminatorCall, made: Tensor, classes: Tensor) -> Tensor:
+    """The generator's hinge loss on its images."""
+    return generator_hinge(discriminator(made, classes))
 
 
-def draw(b: int, latent: int, k: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """z: b latent and y: b, this process's part of what one with the joined batch would draw."""
-    z = distributed.joined_draw(lambda rows: torch.randn(rows, latent, device=device), b)
-    return z, distributed.joined_draw(lambda rows: torch.randint(k, (rows,), device=device), b)
+def draw_latents(b: int, latent: int, k: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """z (b latent) and y (b): this rank's rows of what a single process would draw for the global batch."""
+    z = distributed.draw_for_global_batch(lambda rows: torch.randn(rows, latent, device=device), b)
+    return z, distributed.draw_for_global_batch(lambda rows: torch.randint(k, (rows,), device=device), b)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Running statistics of batch norm that move once for all accumulated parts of a batch.
+# -- batch norm with gradient accumulation -----------------------------------------------------------------------------
 
 
-class Running:
-    """Every part moves them from where the batch found them; the last one leaves their mean over the parts.
+class BatchNormAccumulator:
+    """Updates running statistics once for all micro-batches of a batch.
 
-    That is one move, by the usual momentum, towards the mean of the parts' means and variances. Moves one after another
-    would follow `parts` times as fast, the last part most. With one part nothing is done.
+    Each micro-batch updates them from their values before the batch; in the end they are the mean of the results. That
+    is one update, with the usual momentum, towards the mean of the micro-batch means and variances. Successive updates
+    would move `parts` times as fast and weight the last micro-batch most. With one micro-batch nothing is done.
     """
 
     def __init__(self, *nets: nn.Module, parts: int) -> None:
@@ -153,7 +158,7 @@ class Running:
 
     @torch.no_grad()
     def part_done(self) -> None:
-        """After the part's own gradients: what a backward pass may still read must not change."""
+        """Call after the backward pass of a micro-batch, which may still read the statistics."""
         self.left -= 1
         if not self.values:
             return
@@ -161,3 +166,106 @@ class Running:
         if not self.left:
             torch._foreach_div_(self.sums, self.parts)
         torch._foreach_copy_(self.values, self.before if self.left else self.sums)
+
+
+# -- weight average ----------------------------------------------------------------------------------------------------
+
+
+RUNNING_STATISTICS = ("running_mean", "running_var")
+
+
+class WeightAverage:
+    """Exponential moving average of a generator's weights and running statistics; other buffers are copied.
+
+    It makes steadier images than the weights of a single step. Until step `start` it is a copy of the generator. The
+    vectors of spectral norms belong to particular weights: `generator` computes those of the average.
+    """
+
+    def __init__(self, live: Generator, decay: float, start: int) -> None:
+        self.decay, self.start = decay, start
+        self.net = copy.deepcopy(live).eval().requires_grad_(False)
+        averaged, copied = _averaged_tensors(self.net), _copied_tensors(self.net)
+        averaged_from, copied_from = _averaged_tensors(live), _copied_tensors(live)
+        self._averaged, self._averaged_from = list(averaged.values()), [averaged_from[name] for name in averaged]
+        self._copied, self._copied_from = list(copied.values()), [copied_from[name] for name in copied]
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Call after the optimizer step of training step `step`."""
+        weight = 1.0 if step < self.start else 1.0 - self.decay
+        torch._foreach_lerp_(self._averaged, self._averaged_from, weight)
+        torch._foreach_copy_(self._copied, self._copied_from)
+
+    @torch.no_grad()
+    def generator(self) -> Generator:
+        """The network to sample from. Equal weights give equal spectral norms, however often this is called."""
+        torch._foreach_copy_(self._copied, self._copied_from)
+        restart_power_iterations(self.net)
+        return self.net
+
+    def state(self) -> dict[str, Any]:
+        return dict(self.net.state_dict())
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.net.load_state_dict(state)
+
+
+def _averaged_tensors(net: Generator) -> dict[str, Tensor]:
+    running = {name: value for name, value in net.named_buffers() if name.endswith(RUNNING_STATISTICS)}
+    return {**{name: value.detach() for name, value in net.named_parameters()}, **running}
+
+
+def _copied_tensors(net: Generator) -> dict[str, Tensor]:
+    return {name: value for name, value in net.named_buffers() if not name.endswith(RUNNING_STATISTICS)}
+
+
+# -- CUDA graph --------------------------------------------------------------------------------------------------------
+
+EAGER_STEPS = 11  # before the capture: kernels are selected and compiled, and their workspaces allocated
+
+
+class GraphedStep:
+    """Runs a training step as a replayed CUDA graph: hundreds of small launches become one.
+
+    At 32 pixels a step is launch-bound. The graph reads real images from buffers that each call fills, draws latents
+    from the device's own random generator, and leaves its terms in place. The first calls run `step` eagerly; every
+    call is a training step.
+    """
+
+    def __init__(self, step: Callable[[StepBatches], dict[str, Tensor]]) -> None:
+        self.step = step
+        self.calls = 0
+        self.stream = torch.cuda.Stream()
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.inputs: list[list[ImageBatch]] = []
+        self.terms: dict[str, Tensor] = {}
+
+    def __call__(self, batches: StepBatches) -> dict[str, Tensor]:
+        self.calls += 1
+        if self.calls <= EAGER_STEPS:
+            return self._run_eagerly(batches)
+        if self.graph is None:
+            self._capture(batches)
+        assert self.graph is not None
+        for parts, buffers in zip(batches, self.inputs, strict=True):
+            for part, buffer in zip(parts, buffers, strict=True):
+                buffer.images.copy_(part.images)
+                buffer.labels.copy_(part.labels)
+        self.graph.replay()
+        return {name: value.clone() for name, value in self.terms.items()}
+
+    def _run_eagerly(self, batches: StepBatches) -> dict[str, Tensor]:
+        """Run on the stream of the capture: what its first use sets up must not be captured."""
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            terms = self.step(batches)
+        torch.cuda.current_stream().wait_stream(self.stream)
+        return terms
+
+    def _capture(self, batches: StepBatches) -> None:
+        self.inputs = [[ImageBatch(part.images.clone(), part.labels.clone()) for part in parts] for parts in batches]
+        torch.cuda.synchronize()
+        self.graph = torch.cuda.CUDAGraph()
+        # prefetching threads may pin memory during the capture
+        with torch.cuda.graph(self.graph, stream=self.stream, capture_error_mode="thread_local"):
+            self.terms = self.step(self.inputs)

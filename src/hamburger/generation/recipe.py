@@ -1,4 +1,4 @@
-"""GAN recipes: the paper's, and shorter ones for small data sets."""
+"""GAN recipes: fields, those of the papers, shorter ones for small data sets, and their checks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hamburger.errors import (
     did_you_mean,
 )
 from hamburger.generation.networks import list_gans
-from hamburger.generation.networks.context import blocks
+from hamburger.generation.networks.context import gan_contexts
 from hamburger.generation.networks.create import create_gan, paper_settings
 from hamburger.registry import Registry, check_options
 from hamburger.training.recipe import LATE, RESIDENT, Training, check_training, check_two_at_once
@@ -54,17 +54,17 @@ class GanOptim:
     discriminator_lr: float = 4e-4
     beta1: float = 0.0
     beta2: float = 0.999
-    discriminator_steps: int = 1  # to one of the generator
-    decay_from: int | None = None  # the step from which both rates fall linearly to zero
+    discriminator_steps: int = 1  # per generator step
+    decay_from: int | None = None  # the step from which both rates decay linearly to zero
 
 
 @dataclass(frozen=True)
-class Collapse:
-    """When a run that will not recover is stopped: one of these held for `patience` steps in a row; 0 never stops.
+class CollapseRule:
+    """Stops a run that will not recover: if one sign holds for `patience` steps in a row. 0 never stops.
 
-    `won`: the discriminator's hinge loss is below it, so that it tells real from made without effort. `blind`: its
-    answers to real and made differ by less. `uniform`: made images differ from each other by less than this share of
-    what real ones do.
+    `won`: the discriminator's hinge loss is below this, so it separates real from generated images perfectly. `blind`:
+    its mean scores of real and generated images differ by less than this. `uniform`: the variation of generated images
+    is below this fraction of that of real images.
     """
 
     patience: int = 2_000
@@ -78,13 +78,13 @@ class GanRecipe(Training):
     model: GanModel = field(default_factory=GanModel)
     data: GanData = field(default_factory=GanData)
     optim: GanOptim = field(default_factory=GanOptim)
-    collapse: Collapse = field(default_factory=Collapse)
-    average: float | None = None  # decay of a running mean of the generator's weights, which then makes the samples
-    average_from: int = 0  # until then the mean is the generator itself
-    sample_every: int = 1_000  # a sheet of the same latents each time
-    graph: bool = False  # record a step as a CUDA graph and replay it; one process on one GPU
-    # images in a step of the generator, over all processes and parts; None: as many as `batch`, which the
-    # discriminator always gets of each kind
+    collapse: CollapseRule = field(default_factory=CollapseRule)
+    average: float | None = None  # decay of the generator's weight average, which then makes the samples
+    average_from: int = 0  # until this step the average is a copy of the generator
+    sample_every: int = 1_000  # write a grid of samples, from the same latents each time
+    graph: bool = False  # capture a step as a CUDA graph and replay it; one process on one GPU
+    # global batch of a generator step; None: `batch`, which is also the number of real and of generated images in a
+    # discriminator step
     made_batch: int | None = field(default=None, metadata={LATE: True})
 
 
@@ -92,15 +92,13 @@ class GanRecipe(Training):
 gan_recipes: Registry[GanRecipe] = Registry("GAN recipe")
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The paper's GAN recipes, and shorter ones for sets that fit a small machine.
+# -- recipes -----------------------------------------------------------------------------------------------------------
 
-
-# running statistics of batch norm at the paper's rate of 0.001 follow 2,000,000 steps; short runs need more
+# the papers' batch-norm momentum of 0.001 suits 2,000,000 steps; short runs need a larger one
 SHORT_NORM = 0.01
 
 
-def _paper(name: str) -> GanRecipe:
+def _create_paper_recipe(name: str) -> GanRecipe:
     settings = paper_settings(name)
     beta1, beta2 = settings.betas
     return GanRecipe(
@@ -118,7 +116,7 @@ def _paper(name: str) -> GanRecipe:
         batch=settings.batch,
         made_batch=settings.made_batch,
         steps=settings.steps,
-        # as TPUs, on which all but SNGAN were trained, take bfloat16 operands for their products; SNGAN's was float32
+        # TPUs, on which all but SNGAN were trained, multiply in bfloat16; SNGAN was trained in float32
         precision="bf16",
         channels_last=True,
         checkpoint_every=5_000,
@@ -129,12 +127,12 @@ def _paper(name: str) -> GanRecipe:
 
 @gan_recipes.register("sngan")
 def sngan() -> GanRecipe:
-    """Miyato & Koyama: ImageNet at 128 pixels, 450,000 steps, five of the discriminator (64 real, 64 made) to one of
-    the generator (128 made). Without a context.
+    """Miyato & Koyama: ImageNet at 128 pixels, 450,000 steps, each with five of the discriminator (64 real and 64
+    generated images) and one of the generator (128 images). No context.
 
     Device: GPU.
     """
-    return _paper("sngan")
+    return _create_paper_recipe("sngan")
 
 
 @gan_recipes.register("sagan")
@@ -143,7 +141,7 @@ def sagan() -> GanRecipe:
 
     Device: GPU.
     """
-    return _paper("sagan")
+    return _create_paper_recipe("sagan")
 
 
 @gan_recipes.register("ylg")
@@ -152,7 +150,7 @@ def ylg() -> GanRecipe:
 
     Device: GPU.
     """
-    return _paper("ylg")
+    return _create_paper_recipe("ylg")
 
 
 @gan_recipes.register("hamgan-baby")
@@ -161,7 +159,7 @@ def hamgan_baby() -> GanRecipe:
 
     Device: GPU.
     """
-    return _paper("hamgan-baby")
+    return _create_paper_recipe("hamgan-baby")
 
 
 @gan_recipes.register("hamgan-strong")
@@ -170,13 +168,13 @@ def hamgan_strong() -> GanRecipe:
 
     Device: GPU.
     """
-    return _paper("hamgan-strong")
+    return _create_paper_recipe("hamgan-strong")
 
 
 @gan_recipes.register("cifar10")
 def cifar10() -> GanRecipe:
-    """CIFAR-10 at 32 pixels, minutes on one GPU; the paper has no such row. SAGAN's rates, SNGAN's betas: at equal
-    rates, one step to one, the discriminator cannot tell real from made after some thousand steps.
+    """CIFAR-10 at 32 pixels, minutes on one GPU; the paper has no such row. SAGAN's rates, SNGAN's betas: with equal
+    rates and one discriminator step, the discriminator cannot separate real from generated after some thousand steps.
 
     Device: GPU. Duration: minutes.
     """
@@ -199,7 +197,7 @@ def cifar10() -> GanRecipe:
 
 @gan_recipes.register("tiny-imagenet")
 def tiny_imagenet() -> GanRecipe:
-    """Classes of Tiny-ImageNet at 64 pixels, on one GPU. With 5,000 images a discriminator soon knows them by heart.
+    """Classes of Tiny-ImageNet at 64 pixels, on one GPU. With 5,000 images the discriminator soon overfits.
 
     Device: GPU. Duration: minutes.
     """
@@ -214,7 +212,7 @@ def tiny_imagenet() -> GanRecipe:
 
 @gan_recipes.register("figures")
 def figures() -> GanRecipe:
-    """The embedded default: coloured figures of 32 x 32, two minutes on two idle cores.
+    """Coloured figures at 32 pixels, generated on the fly: two minutes on two idle CPU cores.
 
     Device: CPU. Duration: 2 min.
     """
@@ -228,13 +226,13 @@ def figures() -> GanRecipe:
                 "generator_multipliers": [4, 4, 4, 1],
                 "discriminator_multipliers": [1, 4, 4, 4],
                 "discriminator_downs": 3,
-                "context_at": 8,  # where both networks have the 64 channels that YLG's eight heads need
+                "context_at": 8,  # both networks have 64 channels there, which YLG's eight heads need
                 "norm_momentum": 0.1,
             },
         ),
         data=GanData(name="figures", workers=0),
-        optim=GanOptim(generator_lr=2e-3, discriminator_lr=2e-3, beta2=0.9),  # by eye, of 0.5e-3 ... 2e-3
-        collapse=Collapse(patience=100),
+        optim=GanOptim(generator_lr=2e-3, discriminator_lr=2e-3, beta2=0.9),  # chosen by eye among 0.5e-3 ... 2e-3
+        collapse=CollapseRule(patience=100),
         batch=32,
         steps=400,
         average=0.98,
@@ -247,22 +245,20 @@ def figures() -> GanRecipe:
 
 @gan_recipes.register("folder")
 def folder() -> GanRecipe:
-    """A person's own pictures, one directory per class, at 64 pixels.
+    """Your own images, one folder per class, at 64 pixels.
 
     Device: GPU.
     """
     return replace(tiny_imagenet(), name="folder", data=GanData(name="folder", flip=True))
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Whether a GAN recipe can be run at all, asked before any work is done.
+# -- checks ------------------------------------------------------------------------------------------------------------
 
-
-FIELDS = {"name", "resolution", "num_classes", "latent", "width", "context", "context_options"}
+RECIPE_FIELDS = {"name", "resolution", "num_classes", "latent", "width", "context", "context_options"}
 
 
 def check_gan_recipe(recipe: GanRecipe, *, processes: int = 1) -> None:
-    """Raise OptionError on the first field whose value cannot be; `processes` share the batch."""
+    """Raise OptionError for the first invalid field; `processes` share the global batch."""
     call = f"recipe '{recipe.name}'"
     check_training(recipe, processes=processes)
     check_count(call, "sample_every", recipe.sample_every, least=1)
@@ -271,10 +267,8 @@ def check_gan_recipe(recipe: GanRecipe, *, processes: int = 1) -> None:
         check_positive(call, "average", recipe.average, most=1)
     check_flag(call, "graph", recipe.graph)
     if recipe.graph and (processes > 1 or recipe.precision == "fp16"):
-        what = f"{processes} processes" if processes > 1 else "precision fp16, whose scale is decided on the host"
-        raise OptionError(
-            f"{call}: graph records the step of one process and of bf16 or 32, got {what}; --set graph=false"
-        )
+        got = f"{processes} processes" if processes > 1 else "precision fp16, whose loss scale is set on the CPU"
+        raise OptionError(f"{call}: graph needs one process and precision bf16 or 32, got {got}; --set graph=false")
     check_two_at_once(recipe, processes=processes)
     if recipe.made_batch is not None:
         check_count(call, "made_batch", recipe.made_batch, least=1)
@@ -282,8 +276,8 @@ def check_gan_recipe(recipe: GanRecipe, *, processes: int = 1) -> None:
         if recipe.made_batch % shares or recipe.made_batch // shares < 2:
             enough = max(2, -(-recipe.made_batch // shares)) * shares
             raise OptionError(
-                f"{call}: made_batch {recipe.made_batch} cannot be shared by {processes} processes in "
-                f"{recipe.accumulate} accumulated parts of two images or more; --set made_batch={enough}"
+                f"{call}: made_batch {recipe.made_batch} cannot be split over {processes} processes and "
+                f"{recipe.accumulate} micro-batches of two images or more; --set made_batch={enough}"
             )
     _check_model(call, recipe)
     check_count(call, "data.workers", recipe.data.workers, least=0)
@@ -299,8 +293,8 @@ def check_gan_recipe(recipe: GanRecipe, *, processes: int = 1) -> None:
         check_count(call, "optim.decay_from", optim.decay_from, least=0)
         if optim.decay_from >= recipe.steps:
             raise OptionError(
-                f"{call}: optim.decay_from {optim.decay_from} lies behind the last of {recipe.steps} steps; lower it, "
-                f"or --set optim.decay_from=none"
+                f"{call}: optim.decay_from must be below {recipe.steps}, the number of steps, got {optim.decay_from}; "
+                f"lower it, or --set optim.decay_from=none"
             )
     check_count(call, "collapse.patience", recipe.collapse.patience, least=0)
     for name in ("won", "blind", "uniform"):
@@ -310,24 +304,22 @@ def check_gan_recipe(recipe: GanRecipe, *, processes: int = 1) -> None:
 def _check_model(call: str, recipe: GanRecipe) -> None:
     check_choice(call, "model.name", recipe.model.name, list_gans())
     check_options(f"{call}: model.options", create_gan, recipe.model.options)
-    taken = sorted(FIELDS & recipe.model.options.keys())
-    if taken:
-        raise OptionError(f"{call}: {taken[0]} has a field of its own; --set model.{taken[0]}=... instead")
+    misplaced = sorted(RECIPE_FIELDS & recipe.model.options.keys())
+    if misplaced:
+        raise OptionError(f"{call}: {misplaced[0]} has its own field; --set model.{misplaced[0]}=... instead")
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The rows of a comparison of GANs: the same networks and budget, only what stands at the context's place differs.
-
+# -- variants of a comparison: the same networks and budget, only the context differs ----------------------------------
 
 NONE = "none"
 
 
 def gan_variants(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Overrides by name: "none", "sagan", "ylg", "hamgan", or any context of the zoo with its own defaults."""
-    known = sorted({NONE, *blocks, *list_contexts()})
+    """Recipe overrides for each context: "none", "sagan", "ylg", "hamgan", or any of `list_contexts()`."""
+    known = sorted({NONE, *gan_contexts, *list_contexts()})
     chosen = list(names)
     for name in chosen:
         if name not in known:
             raise UnknownNameError(f"gan grid: no context '{name}'{did_you_mean(name, known)}")
-    # the options that a recipe gives to one context mean nothing to another
+    # context options of the recipe are for its own context only
     return {name: (f"model.context={name}", "model.context_options=none") for name in chosen}

@@ -1,4 +1,4 @@
-"""What `ham gan sample` writes: single images, sheets, interpolations, generators side by side."""
+"""Sample files of trained generators: single images, grids, interpolations, and grids that compare runs."""
 
 from __future__ import annotations
 
@@ -12,32 +12,34 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hamburger.errors import InputError, OptionError, check_count, check_positive, check_seed
+from hamburger.errors import InputError, OptionError, check_count, check_positive, check_seed, did_you_mean
 from hamburger.files import write_atomically
-from hamburger.generation.image_sheets import sheet, to_bytes, write_png
+from hamburger.generation.image_grid import tile_images, to_bytes, write_png
 from hamburger.generation.networks.generator import Generator
-from hamburger.generation.sampling import BLOCK, between, generate, latents, sample, samples
+from hamburger.generation.sampling import BLOCK, generate, interpolate_latents, latents, sample, samples
 from hamburger.generation.weights import open_generator
 
 SUMMARY = "samples.json"
-INTERPOLATION_START = 2**40  # numbers of latents that no other picture of this command takes
+INTERPOLATION_START = 2**40  # sample numbers that no other file of this command uses
 ROW_START = 2**41
-NAMES = re.compile(r"(images/image-\d+-class-\d+|sheet|classes|interpolations)\.png")  # what is written here
-ROWS_SHOWN = 20  # classes in classes.png where none are named: a thousand rows are nothing to look at
+FILE_NAMES = re.compile(r"(images/image-\d+-class-\d+|sheet|classes|interpolations)\.png")  # all that is written here
+ROWS_SHOWN = 20  # classes in classes.png if none are named; nobody can look at a thousand rows
+GRID_IMAGES = 1024  # the most images in sheet.png
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """`count` single images and their sheet, `rows` images of each class, `ways` interpolations of `stops` images.
+class SampleRequest:
+    """What to write: `count` single images and a grid of them, `rows` images of each class, `ways` interpolations of
+    `stops` images each.
 
-    Of classes that are not named the first `ROWS_SHOWN` get a row.
+    If no classes are named, the first `ROWS_SHOWN` get a row.
     """
 
     count: int = 64
     rows: int = 8
     ways: int = 4
     stops: int = 9
-    classes: tuple[str, ...] = ()  # only these, by name or number; none means all
+    classes: tuple[str, ...] = ()  # by name or number; empty means all
     truncation: float | None = None
     seed: int = 0
     batch: int = 64
@@ -53,185 +55,206 @@ class Wanted:
         if self.truncation is not None:
             check_positive(call, "truncation", self.truncation)
         if not self.count and not self.rows and not self.ways:
-            raise OptionError(f"{call}: nothing is asked for; give --count, --rows or --ways")
+            raise OptionError(f"{call}: nothing to write; give --count, --rows or --ways")
 
 
-def chosen_classes(wanted: Sequence[str], known: Sequence[str]) -> list[int]:
-    """Numbers of the classes that were named, or of all."""
-    from hamburger.errors import did_you_mean
-
-    found = []
-    for name in wanted:
+def select_classes(names: Sequence[str], known: Sequence[str]) -> list[int]:
+    """Indices of the named classes, or of all if none are named."""
+    indices = []
+    for name in names:
         if name in known:
-            found.append(list(known).index(name))
+            indices.append(list(known).index(name))
         elif name.isdecimal() and int(name) < len(known):
-            found.append(int(name))
+            indices.append(int(name))
         else:
             shown = list(known) if len(known) <= 40 else [*known[:10], f"... {len(known)} of them"]
-            numbers = f"; numbers go from 0 to {len(known) - 1}" if name.lstrip("-").isdecimal() else ""
+            numbers = f"; indices go from 0 to {len(known) - 1}" if name.lstrip("-").isdecimal() else ""
             raise OptionError(f"gan sample: no class '{name}'{did_you_mean(name, shown)}{numbers}")
-    return found or list(range(len(known)))
+    return indices or list(range(len(known)))
 
 
-def row_classes(wanted: Wanted, known: Sequence[str]) -> list[int]:
-    """Those with a row in classes.png."""
-    own = chosen_classes(wanted.classes, known)
-    return (own if wanted.classes else own[:ROWS_SHOWN]) if wanted.rows else []
+def select_row_classes(request: SampleRequest, known: Sequence[str]) -> list[int]:
+    """Indices of the classes with a row in classes.png."""
+    selected = select_classes(request.classes, known)
+    return (selected if request.classes else selected[:ROWS_SHOWN]) if request.rows else []
 
 
-def images_asked(wanted: Wanted, known: Sequence[str]) -> int:
-    """How many images all of it takes."""
-    return wanted.count + wanted.rows * len(row_classes(wanted, known)) + wanted.ways * wanted.stops
+def count_images(request: SampleRequest, known: Sequence[str]) -> int:
+    """The number of images that a request generates."""
+    return request.count + request.rows * len(select_row_classes(request, known)) + request.ways * request.stops
 
 
 def write_samples(
     generator: Generator,
     classes: Sequence[str],
     out: Path,
-    wanted: Wanted,
+    request: SampleRequest,
     *,
     after: Callable[[], object] = lambda: None,
     about: dict[str, Any] | None = None,
 ) -> list[Path]:
-    """Every file that was written, the account of them last. What an older account in the folder lists is removed, and
-    nothing else; `after` is called with each image.
+    """Write the requested files and return their paths, samples.json last.
+
+    Files listed in an older samples.json of the folder are removed first, nothing else. `after` is called for each
+    image; `about` is added to samples.json.
     """
-    own, in_rows = chosen_classes(wanted.classes, classes), row_classes(wanted, classes)
-    remove_old(out)
+    selected, in_rows = select_classes(request.classes, classes), select_row_classes(request, classes)
+    remove_listed_files(out)
     written: list[Path] = []
 
-    def note_all() -> None:
-        account = {
+    def write_summary() -> None:
+        summary = {
             **(about or {}),
-            "seed": wanted.seed,
-            "truncation": wanted.truncation,
-            "classes": {index: classes[index] for index in own},
+            "seed": request.seed,
+            "truncation": request.truncation,
+            "classes": {index: classes[index] for index in selected},
             "rows": {index: classes[index] for index in in_rows},
             "files": [str(path.relative_to(out)) for path in written],
         }
-        write_atomically(out / SUMMARY, (json.dumps(account, indent=2) + "\n").encode())
+        write_atomically(out / SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())
 
     try:
-        _singles(generator, out, wanted, own, written, after)
-        _rows(generator, out, wanted, in_rows, written, after)
-        _ways(generator, out, wanted, own, written, after)
+        _write_single_images(generator, out, request, selected, written, after)
+        _write_class_rows(generator, out, request, in_rows, written, after)
+        _write_interpolations(generator, out, request, selected, written, after)
     except BaseException:
         if written:
-            note_all()  # the next call knows what to remove
+            write_summary()  # so that the next call knows what to remove
         raise
-    note_all()
+    write_summary()
     return [*written, out / SUMMARY]
 
 
-def remove_old(out: Path) -> None:
-    """The pictures that the account in a folder lists; a file that is no such account is a person's own."""
+def remove_listed_files(out: Path) -> None:
+    """Remove the images that samples.json lists; a samples.json of another program is left alone."""
     try:
         listed = list(json.loads((out / SUMMARY).read_text())["files"])
     except (OSError, ValueError, KeyError, TypeError):
         return
     for name in listed:
-        if isinstance(name, str) and NAMES.fullmatch(name):
+        if isinstance(name, str) and FILE_NAMES.fullmatch(name):
             (out / name).unlink(missing_ok=True)
 
 
-def _singles(
-    generator: Generator, out: Path, wanted: Wanted, own: list[int], written: list[Path], after: Callable[[], object]
+def _write_single_images(
+    generator: Generator,
+    out: Path,
+    request: SampleRequest,
+    selected: list[int],
+    written: list[Path],
+    after: Callable[[], object],
 ) -> None:
-    """`image-000000-class-3.png` ... and `sheet.png`: image i is the same whatever else is asked for."""
-    labels = None if not wanted.classes else torch.tensor(own).repeat(wanted.count)[: wanted.count]
-    made = samples(
+    """Write `image-000000-class-3.png` ... and `sheet.png`; image i does not depend on the rest of the request."""
+    labels = None if not request.classes else torch.tensor(selected).repeat(request.count)[: request.count]
+    batches = samples(
         generator,
-        wanted.count,
-        seed=wanted.seed,
+        request.count,
+        seed=request.seed,
         labels=labels,
-        batch_size=wanted.batch,
-        truncation=wanted.truncation,
+        batch_size=request.batch,
+        truncation=request.truncation,
     )
     kept: list[Tensor] = []
-    for images, drawn in made:
-        whole = to_bytes(images).cpu()
-        for image, label in zip(whole, drawn.tolist(), strict=True):
+    for images, labels_drawn in batches:
+        pixels = to_bytes(images).cpu()
+        for image, label in zip(pixels, labels_drawn.tolist(), strict=True):
             path = out / "images" / f"image-{len(written):06d}-class-{label}.png"
             write_png(path, image)
             written.append(path)
             after()
-        if len(written) <= 1024 + wanted.batch:  # a sheet of more is nothing to look at
-            kept.append(whole)
+        if len(written) <= GRID_IMAGES + request.batch:
+            kept.append(pixels)
     if kept:
-        write_png(out / "sheet.png", sheet(torch.cat(kept)[:1024]))
+        write_png(out / "sheet.png", tile_images(torch.cat(kept)[:GRID_IMAGES]))
         written.append(out / "sheet.png")
 
 
-def _rows(
-    generator: Generator, out: Path, wanted: Wanted, own: list[int], written: list[Path], after: Callable[[], object]
+def _write_class_rows(
+    generator: Generator,
+    out: Path,
+    request: SampleRequest,
+    selected: list[int],
+    written: list[Path],
+    after: Callable[[], object],
 ) -> None:
-    """`classes.png`: a row a class, the same latents in each."""
-    if not own:
+    """Write `classes.png`: one row per class, with the same latents in each."""
+    if not selected:
         return
     z, _ = latents(
-        wanted.rows,
-        seed=wanted.seed,
+        request.rows,
+        seed=request.seed,
         latent=generator.latent,
         num_classes=generator.num_classes,
         start=ROW_START,
-        truncation=wanted.truncation,
+        truncation=request.truncation,
     )
-    made = pixels(generator, z.repeat(len(own), 1), torch.tensor(own).repeat_interleave(wanted.rows), wanted, after)
-    write_png(out / "classes.png", sheet(made, columns=wanted.rows))
+    labels = torch.tensor(selected).repeat_interleave(request.rows)
+    images = render(generator, z.repeat(len(selected), 1), labels, request, after)
+    write_png(out / "classes.png", tile_images(images, columns=request.rows))
     written.append(out / "classes.png")
 
 
-def _ways(
-    generator: Generator, out: Path, wanted: Wanted, own: list[int], written: list[Path], after: Callable[[], object]
+def _write_interpolations(
+    generator: Generator,
+    out: Path,
+    request: SampleRequest,
+    selected: list[int],
+    written: list[Path],
+    after: Callable[[], object],
 ) -> None:
-    """`interpolations.png`: a row from one latent to another, the class the same all along."""
-    if not wanted.ways:
+    """Write `interpolations.png`: each row goes from one latent to another, with a fixed class."""
+    if not request.ways:
         return
     z, _ = latents(
-        2 * wanted.ways,
-        seed=wanted.seed,
+        2 * request.ways,
+        seed=request.seed,
         latent=generator.latent,
         num_classes=generator.num_classes,
         start=INTERPOLATION_START,
-        truncation=wanted.truncation,
+        truncation=request.truncation,
     )
-    paths = torch.cat([between(z[2 * way], z[2 * way + 1], wanted.stops) for way in range(wanted.ways)])
-    classes = torch.tensor([own[way % len(own)] for way in range(wanted.ways)]).repeat_interleave(wanted.stops)
-    write_png(out / "interpolations.png", sheet(pixels(generator, paths, classes, wanted, after), columns=wanted.stops))
+    paths = torch.cat([interpolate_latents(z[2 * way], z[2 * way + 1], request.stops) for way in range(request.ways)])
+    classes = torch.tensor([selected[way % len(selected)] for way in range(request.ways)]).repeat_interleave(
+        request.stops
+    )
+    write_png(
+        out / "interpolations.png",
+        tile_images(render(generator, paths, classes, request, after), columns=request.stops),
+    )
     written.append(out / "interpolations.png")
 
 
-def pixels(generator: Generator, z: Tensor, y: Tensor, wanted: Wanted, after: Callable[[], object]) -> Tensor:
+def render(generator: Generator, z: Tensor, y: Tensor, request: SampleRequest, after: Callable[[], object]) -> Tensor:
     """Images of given latents and classes, on the CPU.   b latent, b   ->   b 3 h w, uint8"""
-    made = []
-    several = BLOCK * max(1, wanted.batch // BLOCK)  # whole calls of the generator, so that none is filled up in vain
-    for some, classes in zip(z.split(several), y.split(several), strict=True):
-        made.append(to_bytes(generate(generator, some, classes)).cpu())
+    images = []
+    chunk = BLOCK * max(1, request.batch // BLOCK)  # whole blocks, so that only the last one is padded
+    for some, classes in zip(z.split(chunk), y.split(chunk), strict=True):
+        images.append(to_bytes(generate(generator, some, classes)).cpu())
         for _ in some:
             after()
-    return torch.cat(made)
+    return torch.cat(images)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Generators beside each other: a row each, the same classes and latents in all.
-
+# -- comparison of runs ------------------------------------------------------------------------------------------------
 
 COLUMNS = 16
 
 
-def beside(
+def compare_samples(
     runs: Sequence[Path], *, columns: int = COLUMNS, seed: int = 0, device: str | torch.device = "cpu"
 ) -> Tensor:
-    """Images of each run's generator in a row, of classes spread over all there are.   ->   3 H W, uint8"""
+    """A grid with one row per run: the same latents, and classes spread over all there are.   ->   3 H W, uint8"""
     rows, first = [], None
     for run in runs:
         generator, info, _ = open_generator(run)
-        known = (generator.num_classes, generator.resolution, info.classes)
-        if first is not None and known != first:
-            raise InputError(f"beside: {run} has other classes or sizes than {runs[0]}; give runs of one data set")
-        first = known
+        kind = (generator.num_classes, generator.resolution, info.classes)
+        if first is not None and kind != first:
+            raise InputError(
+                f"compare_samples: {run} has other classes or another size than {runs[0]}; give runs of one data set"
+            )
+        first = kind
         classes = torch.arange(columns) * generator.num_classes // columns
         rows.append(to_bytes(sample(generator.to(device), columns, seed=seed, labels=classes)).cpu())
     if not rows:
-        raise InputError("beside: there is no run to show; give at least one")
-    return sheet(torch.cat(rows), columns=columns)
+        raise InputError("compare_samples: there are no runs; give at least one")
+    return tile_images(torch.cat(rows), columns=columns)

@@ -1,4 +1,7 @@
-"""Images from a seed: sample i is the same image in whatever batch it is made."""
+"""Images from a seed: sample i is the same image whatever batch it is generated in.
+
+Latents and classes come from keyed random numbers: they are functions of the seed and the sample's number alone.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +29,19 @@ def latents(
     labels: int | Tensor | None = None,
     truncation: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """z: count latent (normal) and y: count, of the samples start, start + 1, ...: functions of seed and number alone.
+    """z (count latent, normal) and y (count) of the samples start, start + 1, ...; functions of seed and number alone.
 
     `labels` is one class for all, or a class for each (count); without it classes are drawn, all equally likely.
-    `truncation` is the largest entry of z, see `paths.truncated`.
+    `truncation` is the largest entry of z, see `truncate_latents`.
     """
     check_count("latents", "count", count, least=0)
     check_count("latents", "start", start, least=0)
     check_seed("latents", seed)
-    given = _labels(count, num_classes, labels)
+    given = _check_labels(count, num_classes, labels)
     numbers = torch.arange(start, start + count, device="cpu")
-    z = normals(seed, numbers, latent)
-    z = z if truncation is None else truncated(z, truncation)
-    return z, classes(seed, numbers, num_classes) if given is None else given
+    z = draw_normals(seed, numbers, latent)
+    z = z if truncation is None else truncate_latents(z, truncation)
+    return z, draw_classes(seed, numbers, num_classes) if given is None else given
 
 
 def samples(
@@ -51,53 +54,53 @@ def samples(
     batch_size: int = 64,
     truncation: float | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Images (b 3 h w in [-1, 1]) and classes (b), batch by batch, where the generator's weights are.
+    """Yield images (b 3 h w in [-1, 1]) and classes (b), batch by batch, on the generator's device.
 
-    The generator is in evaluation mode while images are made, and in the mode it was in when they have been.
+    The generator is in evaluation mode while it generates, and then back in the mode it was in.
     """
     check_count("sample", "count", count, least=0)
     check_count("sample", "batch_size", batch_size, least=1)
     check_seed("sample", seed)
-    given = _labels(count, generator.num_classes, labels)
+    given = _check_labels(count, generator.num_classes, labels)
     device = generator.project.bias.device
     images: list[Tensor] = []
     classes: list[Tensor] = []
-    held = 0
-    # blocks begin at multiples of BLOCK, so that a number has its place in one whatever was asked for with it
+    pending = 0
+    # blocks begin at multiples of BLOCK, so that a sample has the same place in its block whatever `start` is
     begin, end = start - start % BLOCK, start + count if count else 0
-    several = BLOCK * max(1, batch_size // BLOCK)
-    for first in range(begin, end, several):
+    chunk = BLOCK * max(1, batch_size // BLOCK)
+    for first in range(begin, end, chunk):
         z, y = latents(
-            min(several, end - first),
+            min(chunk, end - first),
             seed=seed,
             latent=generator.latent,
             num_classes=generator.num_classes,
             start=first,
             truncation=truncation,
         )
-        wanted = slice(max(start - first, 0), len(y))
+        requested = slice(max(start - first, 0), len(y))
         if given is not None:
-            y[wanted] = given[first + wanted.start - start : first + wanted.stop - start]
-        images.append(generate(generator, z, y)[wanted])
-        classes.append(y[wanted].to(device))
-        held += len(images[-1])
-        last = first + several >= end
-        if held >= batch_size or last:
-            made = zip(torch.cat(images).split(batch_size), torch.cat(classes).split(batch_size), strict=True)
-            images, classes, held = [], [], 0
-            for batch, labelled in made:
+            y[requested] = given[first + requested.start - start : first + requested.stop - start]
+        images.append(generate(generator, z, y)[requested])
+        classes.append(y[requested].to(device))
+        pending += len(images[-1])
+        last = first + chunk >= end
+        if pending >= batch_size or last:
+            batches = zip(torch.cat(images).split(batch_size), torch.cat(classes).split(batch_size), strict=True)
+            images, classes, pending = [], [], 0
+            for batch, batch_classes in batches:
                 if len(batch) == batch_size or last:
-                    yield batch, labelled
-                else:  # the rest waits for more
-                    images, classes, held = [batch], [labelled], len(batch)
+                    yield batch, batch_classes
+                else:  # the remainder becomes part of the next batch
+                    images, classes, pending = [batch], [batch_classes], len(batch)
 
 
 @torch.no_grad()
 def generate(generator: Generator, z: Tensor, y: Tensor) -> Tensor:
-    """Images of given latents and classes, where the generator is.   b latent, b   ->   b 3 h w in [-1, 1]
+    """Images of given latents and classes, on the generator's device.   b latent, b   ->   b 3 h w in [-1, 1]
 
-    Always in calls of BLOCK, the last filled up: kernels are chosen by the number of images, and other kernels round
-    otherwise, enough to change a byte of a picture. Weights are normalised once for all calls.
+    Every call of the generator gets BLOCK samples, the last one padded: libraries choose kernels by batch size, and
+    other kernels round differently, enough to change a byte of an image. Spectral norms are computed once in all.
     """
     device = generator.project.bias.device
     missing = -len(z) % BLOCK
@@ -106,10 +109,10 @@ def generate(generator: Generator, z: Tensor, y: Tensor) -> Tensor:
     generator.eval()
     try:
         with parametrize.cached():
-            made = [generator(a, b) for a, b in zip(z.split(BLOCK), y.split(BLOCK), strict=True)]
+            images = [generator(a, b) for a, b in zip(z.split(BLOCK), y.split(BLOCK), strict=True)]
     finally:
         generator.train(training)
-    return torch.cat(made)[: len(y) - missing]
+    return torch.cat(images)[: len(y) - missing]
 
 
 def sample(
@@ -122,21 +125,21 @@ def sample(
     batch_size: int = 64,
     truncation: float | None = None,
 ) -> Tensor:
-    """`count` images in the CPU's memory.   ->   count 3 h w in [-1, 1]
+    """`count` images on the CPU.   ->   count 3 h w in [-1, 1]
 
-    Image i depends on `seed` and `start + i`, not on `batch_size`, to the last bit.
+    Image i is a function of `seed` and `start + i`; `batch_size` does not change a bit of it.
     """
-    made = [
+    batches = [
         images.cpu()
         for images, _ in samples(
             generator, count, seed=seed, labels=labels, start=start, batch_size=batch_size, truncation=truncation
         )
     ]
     size = generator.resolution
-    return torch.cat(made) if made else torch.empty(0, 3, size, size)
+    return torch.cat(batches) if batches else torch.empty(0, 3, size, size)
 
 
-def _labels(count: int, num_classes: int, labels: int | Tensor | None) -> Tensor | None:
+def _check_labels(count: int, num_classes: int, labels: int | Tensor | None) -> Tensor | None:
     if labels is None:
         return None
     if isinstance(labels, int) and not isinstance(labels, bool):
@@ -144,7 +147,7 @@ def _labels(count: int, num_classes: int, labels: int | Tensor | None) -> Tensor
     if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.dtype == torch.bool:
         raise InputError(f"sample: labels must be a class, a tensor of whole numbers, or None, got {labels!r}")
     if labels.shape != (count,):
-        raise ShapeError(f"sample: there must be one label per image, ({count},), got {tuple(labels.shape)}")
+        raise ShapeError(f"sample: labels must hold one class per image, ({count},), got {tuple(labels.shape)}")
     if count and not (int(labels.min()) >= 0 and int(labels.max()) < num_classes):
         raise OptionError(
             f"sample: labels must lie in 0 ... {num_classes - 1}, got {int(labels.min())} ... {int(labels.max())}"
@@ -152,83 +155,85 @@ def _labels(count: int, num_classes: int, labels: int | Tensor | None) -> Tensor
     return labels.long().cpu()
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Random numbers as functions of a seed and a sample's number alone.
+# -- keyed random numbers ----------------------------------------------------------------------------------------------
 #
-# torch's generator on the CPU keeps 32 bits of its seed: with one for each of 50,000 samples, two would now and then be
-# the same. Here every sample has a stream of SplitMix64 (Steele et al., 2014) of its own, from 64 bits.
+# torch's CPU generator keeps 32 bits of its seed: with one generator for each of 50,000 samples, two would sometimes be
+# equal. Here every sample has its own stream of SplitMix64 (Steele et al., 2014), seeded with 64 bits.
 
 
 GOLDEN = 0x9E3779B97F4A7C15
-FIRST, SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+MULTIPLIER_1, MULTIPLIER_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
-def normals(seed: int, numbers: Tensor, width: int) -> Tensor:
-    """Standard normal, by Box and Muller.   numbers: b   ->   b width"""
-    bits = _bits(seed, numbers, 1, 2 * width)
+def draw_normals(seed: int, numbers: Tensor, width: int) -> Tensor:
+    """Standard normal numbers by the Box-Muller transform.   numbers: b   ->   b width"""
+    bits = _draw_bits(seed, numbers, 1, 2 * width)
     radius, angle = ((part + 1) * 2.0**-53 for part in bits.double().chunk(2, dim=1))  # in (0, 1]
     return ((-2 * radius.log()).sqrt() * (2 * math.pi * angle).cos()).float()
 
 
-def classes(seed: int, numbers: Tensor, num_classes: int) -> Tensor:
-    """0 ... num_classes - 1, all equally likely; the modulo's bias is below 2^-40 for thousands.   b   ->   b"""
-    return _bits(seed, numbers, 0, 1)[:, 0] % num_classes
+def draw_classes(seed: int, numbers: Tensor, num_classes: int) -> Tensor:
+    """Classes 0 ... num_classes - 1, equally likely up to a modulo bias below 2^-40 for thousands.   b   ->   b"""
+    return _draw_bits(seed, numbers, 0, 1)[:, 0] % num_classes
 
 
-def _bits(seed: int, numbers: Tensor, first: int, count: int) -> Tensor:
-    """Draws first, first + 1, ... of every sample's stream, 53 bits each.   b   ->   b count"""
-    key = _mixed(torch.tensor(_signed(seed + GOLDEN), device="cpu"))
-    stream = _mixed(key + _signed(GOLDEN) * (numbers + 1))
+def _draw_bits(seed: int, numbers: Tensor, first: int, count: int) -> Tensor:
+    """Numbers first, first + 1, ... of every sample's stream, 53 bits each.   b   ->   b count"""
+    key = _mix(torch.tensor(_as_int64(seed + GOLDEN), device="cpu"))
+    stream = _mix(key + _as_int64(GOLDEN) * (numbers + 1))
     steps = torch.arange(first + 1, first + count + 1, device="cpu")
-    return _shifted(_mixed(stream[:, None] + _signed(GOLDEN) * steps), 11)
+    return _shift_right(_mix(stream[:, None] + _as_int64(GOLDEN) * steps), 11)
 
 
-def _mixed(x: Tensor) -> Tensor:
-    """SplitMix64's mixing, modulo 2^64: different numbers give different ones."""
-    x = (x ^ _shifted(x, 30)) * _signed(FIRST)
-    x = (x ^ _shifted(x, 27)) * _signed(SECOND)
-    return x ^ _shifted(x, 31)
+def _mix(x: Tensor) -> Tensor:
+    """SplitMix64's mixing function, modulo 2^64; it is a bijection."""
+    x = (x ^ _shift_right(x, 30)) * _as_int64(MULTIPLIER_1)
+    x = (x ^ _shift_right(x, 27)) * _as_int64(MULTIPLIER_2)
+    return x ^ _shift_right(x, 31)
 
 
-def _shifted(x: Tensor, by: int) -> Tensor:
-    """To the right, with zeros: torch's own shift repeats the sign."""
+def _shift_right(x: Tensor, by: int) -> Tensor:
+    """Logical shift: torch's own right shift repeats the sign bit."""
     return (x >> by) & ((1 << (64 - by)) - 1)
 
 
-def _signed(x: int) -> int:
+def _as_int64(x: int) -> int:
     """The int64 with the same 64 bits."""
     return (x + 2**63) % 2**64 - 2**63
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Latents by design: nearer to the mean, or on the way from one to another.
+# -- truncation and interpolation of latents ---------------------------------------------------------------------------
 
 
-def truncated(z: Tensor, limit: float) -> Tensor:
-    """Normal draws as draws of the normal that ends at -limit and limit, each entry by itself and in its order.
+def truncate_latents(z: Tensor, limit: float) -> Tensor:
+    """Map normal numbers to the normal distribution truncated at -limit and limit, entry by entry.
 
-    By ranks (u -> the same share of the shorter distribution) instead of by drawing again: sample i stays a function of
-    its own number. Smaller limits give likelier and less varied images.
+    Each entry keeps its quantile instead of being drawn again, so that sample i stays a function of its own number.
+    Smaller limits give likelier and less varied images.
     """
-    check_positive("truncated", "limit", limit)
+    check_positive("truncate_latents", "limit", limit)
     low, high = torch.special.ndtr(torch.tensor([-limit, limit], dtype=torch.float64, device=z.device))
     share = low + torch.special.ndtr(z.double()) * (high - low)
     return torch.special.ndtri(share).clamp(-limit, limit).to(z.dtype)
 
 
-def between(start: Tensor, end: Tensor, count: int) -> Tensor:
-    """`count` latents from `start` to `end`, both included, along the arc: a straight line would pass through short
-    vectors, which a normal of many entries hardly ever draws.   latent, latent   ->   count latent
+def interpolate_latents(start: Tensor, end: Tensor, count: int) -> Tensor:
+    """`count` latents from `start` to `end`, both included, by spherical interpolation.   ->   count latent
+
+    A straight line would pass through short vectors, which a normal distribution of many dimensions hardly ever draws.
     """
-    check_count("between", "count", count, least=2)
+    check_count("interpolate_latents", "count", count, least=2)
     if start.dim() != 1 or start.shape != end.shape:
-        raise ShapeError(f"between: needs two latents of one length, got {tuple(start.shape)} and {tuple(end.shape)}")
+        raise ShapeError(
+            f"interpolate_latents: start and end must be vectors of one length, got {tuple(start.shape)} and "
+            f"{tuple(end.shape)}"
+        )
     a, b = start.double(), end.double()
     cosine = torch.dot(a, b) / (a.norm() * b.norm()).clamp_min(1e-12)
     angle = torch.arccos(cosine.clamp(-1, 1))
     t = torch.linspace(0, 1, count, dtype=torch.float64, device=a.device)[:, None]
-    if angle.sin() < 1e-6:  # on one line, there is no arc
+    if angle.sin() < 1e-6:  # parallel vectors: there is no arc
         return torch.lerp(a[None], b[None], t).to(start.dtype)
-    made = (torch.sin((1 - t) * angle) * a + torch.sin(t * angle) * b) / angle.sin()
-    made[0], made[-1] = a, b
-    return made.to(start.dtype)
+    path = (torch.sin((1 - t) * angle) * a + torch.sin(t * angle) * b) / angle.sin()
+    path[0], path[-1] = a, b
+    return path.to(start.dtype)

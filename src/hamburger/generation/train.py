@@ -9,12 +9,12 @@ import torch
 
 from hamburger import distributed
 from hamburger.classification.data.base import ImageSource
-from hamburger.classification.data.batches import Feed
+from hamburger.classification.data.batches import ImageBatches
 from hamburger.classification.data.load import ImageSet, load_images, open_source
 from hamburger.errors import DataError, OptionError
-from hamburger.generation.gan_steps import Players, assemble
+from hamburger.generation.gan_steps import GanNetworks, set_up_gan
 from hamburger.generation.recipe import GanRecipe, check_gan_recipe
-from hamburger.generation.trainer import GanLoop
+from hamburger.generation.trainer import GanTrainer
 from hamburger.training.accelerator import Accelerator
 from hamburger.training.interrupt import StopSignal
 from hamburger.training.metrics_log import Listener, Note
@@ -22,7 +22,7 @@ from hamburger.training.run_folder import Result, RunFolder, measurements
 from hamburger.training.train import prepare_device, run_in_folder, start_or_resume
 
 if TYPE_CHECKING:
-    from lightning.fabric import Fabric
+    from hamburger.training.fabric import Fabric
 
 
 def train_gan(
@@ -36,13 +36,11 @@ def train_gan(
     resume: bool = False,
     on_event: Listener = lambda event: None,
 ) -> Result:
-    """Train `recipe` into the folder `run`, or go on with it; everything is as in `engine.train.train`."""
+    """Train `recipe` into the folder `run`, or resume it; arguments as in `hamburger.training.train.train`."""
     machine = Accelerator.choose(accelerator=accelerator, devices=devices, nodes=nodes)
     check_gan_recipe(recipe, processes=machine.processes)
     if recipe.graph and machine.accelerator == "cpu":
-        raise OptionError(
-            f"recipe '{recipe.name}': graph records a step on a CUDA device, not on a CPU; --set graph=false"
-        )
+        raise OptionError(f"recipe '{recipe.name}': graph needs a CUDA device, got a CPU; --set graph=false")
 
     def open_data(first: bool) -> tuple[ImageSource, ImageSet]:
         listen: Listener = on_event if first else lambda event: None
@@ -52,15 +50,14 @@ def train_gan(
         images = load_images(source, verify=first, note=lambda text: listen(Note(text)))
         if len(images) < 2:
             raise DataError(
-                f"gan train: {images.name}, split '{images.split}', has 1 image; there is nothing to learn from one "
-                f"alone, so give at least 2"
+                f"gan train: {images.name}, split '{images.split}', has {len(images)} image; training needs at least 2"
             )
         return source, images
 
     def work(fabric: Fabric, folder: RunFolder, opened: tuple[ImageSource, ImageSet], listen: Listener) -> Result:
         source, images = opened
         if distributed.rank():
-            # the first has read all of the packed file by now, and made it again if it was damaged
+            # rank 0 has verified the packed file by now, and rebuilt it if it was damaged
             images = load_images(source, verify=False)
         return _train(recipe, machine, fabric, folder, images, resume, listen)
 
@@ -77,47 +74,47 @@ def _train(
     listen: Listener,
 ) -> Result:
     prepare_device(machine, fabric)
-    players = assemble(recipe, fabric, len(images.classes))
-    feed = Feed(
+    networks = set_up_gan(recipe, fabric, len(images.classes))
+    feed = ImageBatches(
         images,
         batch=recipe.batch,
         flip=recipe.data.flip,
         seed=recipe.seed,
         device=fabric.device,
         rank=distributed.rank(),
-        world=distributed.world(),
+        world=distributed.world_size(),
         accumulate=recipe.accumulate,
         workers=recipe.data.workers,
         resident=recipe.data.resident,
     )
     with StopSignal() as stop:
-        loop = GanLoop(recipe, fabric, folder, players, feed, stop, listen)
-        start_or_resume(loop, resume, sum(_count(player.net) for player in players), len(images), None)
-        loop.run()
-    return _finish(recipe, folder, loop, players)
+        trainer = GanTrainer(recipe, fabric, folder, networks, feed, stop, listen)
+        start_or_resume(trainer, resume, sum(_count(network.net) for network in networks), len(images), None)
+        trainer.run()
+    return _finish(recipe, folder, trainer, networks)
 
 
-def _finish(recipe: GanRecipe, folder: RunFolder, loop: GanLoop, players: Players) -> Result:
-    speed = loop.clock.images_per_s
+def _finish(recipe: GanRecipe, folder: RunFolder, trainer: GanTrainer, networks: GanNetworks) -> Result:
+    speed = trainer.clock.images_per_s
     values: dict[str, Any] = {
         "recipe": recipe.name,
         "model": recipe.model.name,
-        "context": players.generator.net.config["context"],
+        "context": networks.generator.net.config["context"],
         "data": recipe.data.name,
         "split": recipe.data.split,
-        "data_sha256": loop.data_digest(),
+        "data_sha256": trainer.data_digest(),
         "resolution": recipe.model.resolution,
         "seed": recipe.seed,
         "steps": recipe.steps,
         "batch": recipe.batch,
         "precision": recipe.precision,
-        **loop.progress.terms,
-        "generator_parameters": _count(players.generator.net),
-        "discriminator_parameters": _count(players.discriminator.net),
-        **measurements(loop.clock, loop.device),
+        **trainer.progress.terms,
+        "generator_parameters": _count(networks.generator.net),
+        "discriminator_parameters": _count(networks.discriminator.net),
+        **measurements(trainer.clock, trainer.device),
         "seconds_per_step": None if speed is None else round(recipe.batch / speed, 6),
     }
-    loop.conclude(values)
+    trainer.conclude(values)
     return Result(folder.path, values)
 
 

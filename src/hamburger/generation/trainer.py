@@ -1,8 +1,8 @@
-"""The training loop of a GAN: moves of both networks, sheets of samples, and a watch for games that are over."""
+"""The GAN trainer: updates of both networks, sample grids, checkpoints, and detection of collapse."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
@@ -12,26 +12,26 @@ import torch
 from torch import Tensor
 
 from hamburger import distributed
-from hamburger.classification.data.batches import Feed, ImageBatch
+from hamburger.classification.data.batches import ImageBatch, ImageBatches
 from hamburger.errors import TrainingError
-from hamburger.generation.collapse import counted, verdict
 from hamburger.generation.gan_steps import (
-    Player,
-    Players,
-    Running,
-    discriminator_move,
-    draw,
-    generator_move,
-    rate_share,
+    BatchNormAccumulator,
+    GanNetwork,
+    GanNetworks,
+    GraphedStep,
+    StepBatches,
+    WeightAverage,
+    compute_discriminator_terms,
+    compute_generator_loss,
+    compute_rate_factor,
+    draw_latents,
 )
-from hamburger.generation.graphed_step import Replayed
-from hamburger.generation.image_sheets import sheet, to_bytes, write_png
+from hamburger.generation.image_grid import tile_images, to_bytes, write_png
 from hamburger.generation.networks.generator import Generator
-from hamburger.generation.networks.spectral import iterate, resting
-from hamburger.generation.recipe import GanRecipe
+from hamburger.generation.networks.spectral import freeze_power_iterations, run_power_iterations
+from hamburger.generation.recipe import CollapseRule, GanRecipe
 from hamburger.generation.sampling import sample
-from hamburger.generation.weight_average import Average
-from hamburger.generation.weights import GeneratorInfo, save_generator
+from hamburger.generation.weights import GENERATOR, SAMPLES, GeneratorInfo, save_generator
 from hamburger.training.checkpoint import Progress
 from hamburger.training.interrupt import StopSignal
 from hamburger.training.metrics_log import Listener, SamplesDrawn
@@ -39,47 +39,48 @@ from hamburger.training.run_folder import RunFolder
 from hamburger.training.run_lifecycle import Run
 
 if TYPE_CHECKING:
-    from lightning.fabric import Fabric
-from hamburger.generation.weights import GENERATOR, SAMPLES
+    from hamburger.training.fabric import Fabric
 
-ROWS, COLUMNS = 8, 10  # of a sheet: classes, and images of each
-SAMPLE_SEED = 0  # the same latents in every run, so that sheets can be laid side by side
+ROWS, COLUMNS = 8, 10  # of a sample grid: classes, and images of each
+SAMPLE_SEED = 0  # the same latents in every run, so that grids of different runs can be compared
 
 
 @dataclass
 class GanProgress(Progress):
-    """`counts`: for how many steps each sign of a collapse has held.   `terms`: those of the last line of the log"""
+    """`counts`: for how many steps in a row each sign of collapse has held.   `terms`, `logged`: of the last row"""
 
     counts: dict[str, int] = field(default_factory=dict)
     terms: dict[str, float] = field(default_factory=dict)
     logged: int = 0
 
 
-class GanLoop(Run[GanRecipe, GanProgress]):
+class GanTrainer(Run[GanRecipe, GanProgress]):
+    """Trains a generator and a discriminator in turn; `Run` handles log, checkpoints and interruption."""
+
     def __init__(
         self,
         recipe: GanRecipe,
         fabric: Fabric,
         folder: RunFolder,
-        players: Players,
-        feed: Feed,
+        networks: GanNetworks,
+        feed: ImageBatches,
         stop: StopSignal,
         listen: Listener,
     ) -> None:
         super().__init__(recipe, fabric, folder, stop, listen, GanProgress())
-        self.generator, self.discriminator = players
+        self.generator, self.discriminator = networks
         self.feed, self.classes = feed, feed.set.classes
-        self.moves: Callable[[Sequence[list[ImageBatch]]], dict[str, Tensor]] = self.both_move
+        self.update: Callable[[StepBatches], dict[str, Tensor]] = self.update_both
         if recipe.graph:
-            self.moves = Replayed(self.both_move)
-        self.average: Average | None = None
+            self.update = GraphedStep(self.update_both)
+        self.average: WeightAverage | None = None
         if recipe.average is not None:
-            self.average = Average(self.generator.net, recipe.average, recipe.average_from)
+            self.average = WeightAverage(self.generator.net, recipe.average, recipe.average_from)
 
     @property
-    def maker(self) -> Generator:
-        """The network that samples come from."""
-        net: Generator = self.generator.net if self.average is None else self.average.settled()
+    def sampling_generator(self) -> Generator:
+        """The generator that makes samples: the weight average, where there is one."""
+        net: Generator = self.generator.net if self.average is None else self.average.generator()
         return net
 
     # -- the run -------------------------------------------------------------------------------------------------
@@ -88,106 +89,113 @@ class GanLoop(Run[GanRecipe, GanProgress]):
         each = self.recipe.optim.discriminator_steps
         self.clock.start()
         feed: Any = self.feed.run(self.progress.step * each, self.recipe.steps * each)
-        with closing(feed):  # its threads end with the loop, however that ends
-            for step, draws in enumerate(_grouped(feed, each), start=self.progress.step):
-                self.train_step(step, draws)
+        with closing(feed):  # ends its threads, however the loop ends
+            for step, batches in enumerate(_group_batches(feed, each), start=self.progress.step):
+                self.train_step(step, batches)
                 self.after_step()
 
-    def milestones(self) -> None:
+    def after_step(self) -> None:
+        """Log, draw samples, write a checkpoint, stop: whatever is due after this step."""
+        self.log_if_due()
         sampled, saved = self._due(self.recipe.sample_every), self._due(self.recipe.checkpoint_every)
-        if not (sampled or saved):
-            return
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # or the steps' work would be counted as the sheet's
-        self.lap()
-        if sampled:
-            self.draw_sheet()
-        if saved:
-            self.save()
-        self.clock.start()
+        if sampled or saved:
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)  # otherwise the clock counts the steps' work as the sampling's
+            self.lap()
+            if sampled:
+                self.write_sample_grid()
+            if saved:
+                self.save()
+            self.clock.start()
+        self.stop_if_requested()
 
     # -- one step ------------------------------------------------------------------------------------------------
 
-    def train_step(self, step: int, draws: Sequence[list[ImageBatch]]) -> None:
-        """Moves of the discriminator, one for each draw of real images, then one of the generator."""
+    def train_step(self, step: int, batches: StepBatches) -> None:
+        """Update the discriminator once for each batch of real images, then the generator once."""
         optim = self.recipe.optim
-        share = rate_share(optim, step, self.recipe.steps)
-        _set_rate(self.generator, share * optim.generator_lr)
-        _set_rate(self.discriminator, share * optim.discriminator_lr)
-        terms = self.moves(draws)
+        factor = compute_rate_factor(optim, step, self.recipe.steps)
+        _set_rate(self.generator, factor * optim.generator_lr)
+        _set_rate(self.discriminator, factor * optim.discriminator_lr)
+        terms = self.update(batches)
         if self.average is not None:
             self.average.update(step)
         self.done(step, terms, [])
 
-    def both_move(self, draws: Sequence[list[ImageBatch]]) -> dict[str, Tensor]:
-        for parts in draws:
-            terms = self.move_discriminator(parts)
-        count, b = len(draws[0]), len(draws[0][0].labels)
+    def update_both(self, batches: StepBatches) -> dict[str, Tensor]:
+        """Update both networks and return the loss terms, those of the discriminator from its last update."""
+        for parts in batches:
+            terms = self.update_discriminator(parts)
+        count, b = len(batches[0]), len(batches[0][0].labels)
         if self.recipe.made_batch is not None:
-            b = self.recipe.made_batch // (distributed.world() * count)
-        return terms | self.move_generator(count, b)
+            b = self.recipe.made_batch // (distributed.world_size() * count)
+        return terms | self.update_generator(count, b)
 
-    def move_discriminator(self, parts: Sequence[ImageBatch]) -> dict[str, Tensor]:
-        seen: dict[str, Tensor] = {}
-        player = self.discriminator
-        player.optimizer.zero_grad(set_to_none=True)
-        running = Running(self.generator.net, self.discriminator.net, parts=len(parts))
+    def update_discriminator(self, parts: Sequence[ImageBatch]) -> dict[str, Tensor]:
+        """One optimizer step from the micro-batches of a batch of real images; returns the mean terms."""
+        means: dict[str, Tensor] = {}
+        network = self.discriminator
+        network.optimizer.zero_grad(set_to_none=True)
+        running = BatchNormAccumulator(self.generator.net, self.discriminator.net, parts=len(parts))
         with self._one_power_iteration():
             for i, part in enumerate(parts):
                 z, y = self._latents(len(part.labels))
                 with torch.no_grad():
                     made = self.generator.model(z, y)
-                with self._joined(player, last=i + 1 == len(parts)):
-                    terms = discriminator_move(player.model, self._laid(part), made, y)
+                with self._sync_if_last(network, last=i + 1 == len(parts)):
+                    terms = compute_discriminator_terms(network.model, self._with_layout(part), made, y)
                     self.fabric.backward(terms["discriminator"] / len(parts))
                 running.part_done()
                 for name, value in terms.items():
-                    own = value.detach() / len(parts)
-                    seen[name] = seen[name] + own if name in seen else own
-        player.wrapped_optimizer.step()
-        return seen
+                    share = value.detach() / len(parts)
+                    means[name] = means[name] + share if name in means else share
+        network.wrapped_optimizer.step()
+        return means
 
-    def move_generator(self, parts: int, b: int) -> dict[str, Tensor]:
-        player = self.generator
-        player.optimizer.zero_grad(set_to_none=True)
+    def update_generator(self, parts: int, b: int) -> dict[str, Tensor]:
+        """One optimizer step from `parts` micro-batches of b generated images; returns the mean loss."""
+        network = self.generator
+        network.optimizer.zero_grad(set_to_none=True)
         total: Tensor | None = None
-        # the gradient goes through the discriminator, not into it; it is called past Fabric's wrapper, which would
-        # wait for gradients that never come
+        # the gradient passes through the discriminator but not into its weights; the call bypasses Fabric's wrapper,
+        # which would wait for gradients that never come
         self.discriminator.net.requires_grad_(False)
-        running = Running(self.generator.net, self.discriminator.net, parts=parts)
+        running = BatchNormAccumulator(self.generator.net, self.discriminator.net, parts=parts)
         try:
             with self._one_power_iteration():
                 for i in range(parts):
                     z, y = self._latents(b)
-                    with self._joined(player, last=i + 1 == parts):
-                        made = player.model(z, y)
+                    with self._sync_if_last(network, last=i + 1 == parts):
+                        made = network.model(z, y)
                         with self.fabric.autocast():
-                            loss = generator_move(self.discriminator.plain, made, y) / parts
+                            loss = compute_generator_loss(self.discriminator.plain, made, y) / parts
                         self.fabric.backward(loss)
                     total = loss.detach() if total is None else total + loss.detach()
                     running.part_done()
         finally:
             self.discriminator.net.requires_grad_(True)
-        player.wrapped_optimizer.step()
+        network.wrapped_optimizer.step()
         assert total is not None
         return {"generator": total}
 
     def _latents(self, b: int) -> tuple[Tensor, Tensor]:
-        return draw(b, self.recipe.model.latent, len(self.classes), self.device)
+        return draw_latents(b, self.recipe.model.latent, len(self.classes), self.device)
 
-    def _joined(self, player: Player, *, last: bool) -> Any:
-        """Gradients cross the processes with the last accumulated part."""
-        return self.fabric.no_backward_sync(player.model) if distributed.world() > 1 and not last else nullcontext()
+    def _sync_if_last(self, network: GanNetwork, *, last: bool) -> Any:
+        """Context in which gradients are reduced over ranks only with the last micro-batch."""
+        return (
+            self.fabric.no_backward_sync(network.model) if distributed.world_size() > 1 and not last else nullcontext()
+        )
 
     @contextmanager
     def _one_power_iteration(self) -> Iterator[None]:
-        """One for a move, of both networks, however many parts its batch has."""
+        """Run one power iteration of both networks for an update, however many micro-batches it has."""
         nets = self.generator.net, self.discriminator.net
-        iterate(*nets)
-        with resting(*nets):
+        run_power_iterations(*nets)
+        with freeze_power_iterations(*nets):
             yield
 
-    def _laid(self, part: ImageBatch) -> ImageBatch:
+    def _with_layout(self, part: ImageBatch) -> ImageBatch:
         if not self.recipe.channels_last:
             return part
         return part._replace(images=part.images.contiguous(memory_format=torch.channels_last))
@@ -196,10 +204,10 @@ class GanLoop(Run[GanRecipe, GanProgress]):
 
     def line(self, terms: dict[str, float]) -> dict[str, Any]:
         now = self.progress
-        now.counts = counted(now.counts, terms, self.recipe.collapse, now.step - now.logged)
+        now.counts = count_collapse_steps(now.counts, terms, self.recipe.collapse, now.step - now.logged)
         now.terms, now.logged = dict(terms), now.step
-        share = rate_share(self.recipe.optim, now.step - 1, self.recipe.steps)
-        rate = share * self.recipe.optim.generator_lr
+        factor = compute_rate_factor(self.recipe.optim, now.step - 1, self.recipe.steps)
+        rate = factor * self.recipe.optim.generator_lr
         return {"step": now.step, "loss": terms["discriminator"], **terms, "lr": rate}
 
     def words(self, row: dict[str, Any]) -> str:
@@ -207,51 +215,51 @@ class GanLoop(Run[GanRecipe, GanProgress]):
 
     def log(self) -> None:
         super().log()
-        said = verdict(self.progress.counts, self.progress.terms, self.recipe.collapse)
-        if said is not None:
-            raise TrainingError(f"train: stopped at step {self.progress.step}: {said}; {self.last_written()}")
+        collapse = describe_collapse(self.progress.counts, self.progress.terms, self.recipe.collapse)
+        if collapse is not None:
+            raise TrainingError(f"train: stopped at step {self.progress.step}: {collapse}; {self.last_written()}")
 
     def waited(self) -> float:
         return self.feed.waited
 
-    def draw_sheet(self) -> None:
-        """The same latents every time, a row a class."""
+    def write_sample_grid(self) -> None:
+        """Write a grid of samples, one row per class, from the same latents every time."""
         if not self.first:
             return
-        self.check_weights()  # NaN would be drawn as grey, which looks like a young generator's work
-        made = sheet(class_rows(self.maker), columns=COLUMNS)
+        self.check_weights()
+        grid = tile_images(sample_class_rows(self.sampling_generator), columns=COLUMNS)
         path = self.folder.path / SAMPLES / f"step-{self.progress.step:08d}.png"
-        write_png(path, made)
+        write_png(path, grid)
         self.listen(SamplesDrawn(self.progress.step, path))
 
-    # -- what is kept --------------------------------------------------------------------------------------------
+    # -- checkpoints ---------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for name, player in (("generator", self.generator), ("discriminator", self.discriminator)):
-            found[name] = player.net.state_dict()
-            found[f"{name}_optimizer"] = player.optimizer.state_dict()
+        state: dict[str, Any] = {}
+        for name, network in (("generator", self.generator), ("discriminator", self.discriminator)):
+            state[name] = network.net.state_dict()
+            state[f"{name}_optimizer"] = network.optimizer.state_dict()
         if self.average is not None:
-            found["average"] = self.average.state()
-        return found
+            state["average"] = self.average.state()
+        return state
 
     def load(self, state: dict[str, Any]) -> None:
-        for name, player in (("generator", self.generator), ("discriminator", self.discriminator)):
-            player.net.load_state_dict(state[name])
-            player.optimizer.load_state_dict(state[f"{name}_optimizer"])
-            for group in player.optimizer.param_groups:
+        for name, network in (("generator", self.generator), ("discriminator", self.discriminator)):
+            network.net.load_state_dict(state[name])
+            network.optimizer.load_state_dict(state[f"{name}_optimizer"])
+            for group in network.optimizer.param_groups:
                 if isinstance(group["lr"], Tensor):
-                    group["lr"] = group["lr"].to(self.device)  # torch moves what belongs to weights, and nothing else
+                    group["lr"] = group["lr"].to(self.device)  # torch moves the state of weights only
         if self.average is not None:
             self.average.load(state["average"])
 
     def tensors(self) -> list[Tensor]:
-        found: list[Tensor] = []
-        for player in (self.generator, self.discriminator):
-            states = player.optimizer.state.values()
-            found += player.net.state_dict().values()
-            found += [value for state in states for value in state.values() if isinstance(value, Tensor)]
-        return found
+        tensors: list[Tensor] = []
+        for network in (self.generator, self.discriminator):
+            states = network.optimizer.state.values()
+            tensors += network.net.state_dict().values()
+            tensors += [value for state in states for value in state.values() if isinstance(value, Tensor)]
+        return tensors
 
     def data_digest(self) -> str:
         return self.feed.set.digest
@@ -266,7 +274,7 @@ class GanLoop(Run[GanRecipe, GanProgress]):
             "step": self.progress.step,
             "averaged": self.average is not None,
         }
-        save_generator(self.folder.path / GENERATOR, self.maker, GeneratorInfo(self.classes, extra))
+        save_generator(self.folder.path / GENERATOR, self.sampling_generator, GeneratorInfo(self.classes, extra))
 
     def cures(self) -> str:
         return (
@@ -275,21 +283,71 @@ class GanLoop(Run[GanRecipe, GanProgress]):
         )
 
 
-def class_rows(generator: Generator, *, rows: int = ROWS, columns: int = COLUMNS, seed: int = SAMPLE_SEED) -> Tensor:
-    """Images of the first classes, one class after another.   ->   (rows columns) 3 h w, uint8"""
+def sample_class_rows(
+    generator: Generator, *, rows: int = ROWS, columns: int = COLUMNS, seed: int = SAMPLE_SEED
+) -> Tensor:
+    """Images of the first `rows` classes, `columns` of each.   ->   (rows columns) 3 h w, uint8"""
     classes = torch.arange(min(rows, generator.num_classes)).repeat_interleave(columns)
     return to_bytes(sample(generator, len(classes), seed=seed, labels=classes))
 
 
-def _set_rate(player: Player, rate: float) -> None:
-    for group in player.optimizer.param_groups:
+def _set_rate(network: GanNetwork, rate: float) -> None:
+    for group in network.optimizer.param_groups:
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(rate)
         else:
             group["lr"] = rate
 
 
-def _grouped(feed: Iterator[list[ImageBatch]], each: int) -> Iterator[list[list[ImageBatch]]]:
-    """As many draws as a step takes."""
-    while draws := list(islice(feed, each)):
-        yield draws
+def _group_batches(feed: Iterator[list[ImageBatch]], each: int) -> Iterator[list[list[ImageBatch]]]:
+    """Groups of `each` batches: those of one training step."""
+    while batches := list(islice(feed, each)):
+        yield batches
+
+
+# -- collapse: signs in the log that hold for many steps in a row ------------------------------------------------------
+
+WON, BLIND, UNIFORM = "won", "blind", "uniform"
+
+
+def count_collapse_steps(
+    before: Mapping[str, int], terms: Mapping[str, float], rule: CollapseRule, steps: int
+) -> dict[str, int]:
+    """For how many steps in a row each sign has held, including the `steps` of this log line."""
+    signs = {
+        WON: terms["discriminator"] < rule.won,
+        BLIND: abs(terms["real"] - terms["made"]) < rule.blind,
+        UNIFORM: terms["spread"] < rule.uniform,
+    }
+    return {name: before.get(name, 0) + steps if holds else 0 for name, holds in signs.items()}
+
+
+def describe_collapse(counts: Mapping[str, int], terms: Mapping[str, float], rule: CollapseRule) -> str | None:
+    """What has happened and what to change, or None while no sign has held for `patience` steps."""
+    if not rule.patience:
+        return None
+    lasting = [name for name, steps in counts.items() if steps >= rule.patience]
+    if not lasting:
+        return None
+    name = lasting[0]
+    problem, remedy = {
+        WON: (
+            f"the discriminator separates real from generated images perfectly (its loss is "
+            f"{terms['discriminator']:.4f}, below {rule.won:g}), so the generator no longer learns",
+            "a lower optim.discriminator_lr, optim.discriminator_steps=1, data.flip=true or more images",
+        ),
+        BLIND: (
+            f"the discriminator gives real and generated images the same score ({terms['real']:.4f} and "
+            f"{terms['made']:.4f}), so the generator cannot learn from it",
+            "a higher optim.discriminator_lr, more optim.discriminator_steps, or precision=32",
+        ),
+        UNIFORM: (
+            f"the generator makes nearly the same image every time (the variation is {100 * terms['spread']:.1f} % of "
+            f"that of real images)",
+            "a lower optim.generator_lr, a larger batch, or more optim.discriminator_steps",
+        ),
+    }[name]
+    return (
+        f"{problem}, for {counts[name]} steps; start a new run with {remedy}, or with collapse.patience=0, which never "
+        f"stops"
+    )

@@ -1,4 +1,4 @@
-"""A trained generator in one .safetensors file, and where to find it."""
+"""Save a trained generator to one .safetensors file, load it, and find it in a run folder."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ KEY, VERSION = "hamburger.generator", 1
 
 @dataclass(frozen=True)
 class GeneratorInfo:
-    """`classes`: their names in order.   `extra`: anything else that JSON can hold, such as recipe and step"""
+    """`classes`: names in order.   `extra`: anything else that JSON can hold, such as recipe and step"""
 
     classes: tuple[str, ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
 
 
 def save_generator(path: str | os.PathLike[str], generator: Generator, info: GeneratorInfo) -> None:
-    """Write it to a file that is either complete or not there, and on the disk when this returns."""
+    """Write the generator to a file that is either complete or not there, and flushed to disk on return."""
     from safetensors.torch import save
 
     if generator.config is None:
         raise CheckpointError(
-            "save_generator: this generator was put together by hand, and nothing says how to build it again; build "
-            "it with create_gan, or save its state_dict() yourself"
+            "save_generator: this generator was not built by create_gan, so its options are unknown; build it with "
+            "create_gan, or save its state_dict() yourself"
         )
     if len(info.classes) != generator.num_classes:
         raise CheckpointError(
-            f"save_generator: the generator has {generator.num_classes} classes, and info names {len(info.classes)}"
+            f"save_generator: info must name {generator.num_classes} classes, got {len(info.classes)}"
         )
     entry = {"version": VERSION, "model": generator.config, "classes": list(info.classes), "extra": info.extra}
     tensors = {name: value.detach().cpu().contiguous() for name, value in generator.state_dict().items()}
@@ -46,7 +46,7 @@ def save_generator(path: str | os.PathLike[str], generator: Generator, info: Gen
 
 
 def load_generator(path: str | os.PathLike[str]) -> tuple[Generator, GeneratorInfo]:
-    """The generator of a file, on the CPU and in evaluation mode. Runs nothing in the file."""
+    """The generator in a file, on the CPU and in evaluation mode. Runs no code from the file."""
     from safetensors import SafetensorError, safe_open
 
     path = Path(path)
@@ -55,49 +55,46 @@ def load_generator(path: str | os.PathLike[str]) -> tuple[Generator, GeneratorIn
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
     except (SafetensorError, OSError) as error:
         raise CheckpointError(
             f"load_generator: {path} ({path.stat().st_size} bytes) is not a readable .safetensors file: {error}"
         ) from error
     if KEY not in metadata:
-        raise CheckpointError(f"load_generator: {path} is no generator; `ham gan train` writes generator.safetensors")
+        raise CheckpointError(f"load_generator: {path} is not a generator; expected a file that `ham gan train` wrote")
     broken = [name for name, value in tensors.items() if not value.isfinite().all()]
     if broken:
         raise CheckpointError(
-            f"load_generator: {path} has {len(broken)} tensors that are not finite ({', '.join(broken[:6])}), so that "
-            f"its images would be black or grey; take the file of another step or run"
+            f"load_generator: {path} has {len(broken)} tensors that are not finite ({', '.join(broken[:6])}); use the "
+            f"file of another step or run"
         )
     try:
         entry = json.loads(metadata[KEY])
         if entry["version"] > VERSION:
-            raise CheckpointError(f"load_generator: {path} is of a later form; install a newer hamburger")
+            raise CheckpointError(
+                f"load_generator: {path} was written by a newer version of hamburger; upgrade to read it"
+            )
         info = GeneratorInfo(tuple(map(str, entry["classes"])), dict(entry["extra"]))
         model = dict(entry["model"])
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"load_generator: {path} does not describe a generator ({error})") from error
     try:
-        with torch.random.fork_rng(devices=[]):  # what is drawn here is overwritten: leave the caller's draws alone
+        with torch.random.fork_rng(devices=[]):  # the initial weights are overwritten: keep the caller's random state
             generator = create_gan(**model).generator
         generator.load_state_dict(tensors)
     except (HamburgerError, TypeError, RuntimeError) as error:
-        said = " ".join(line.strip() for line in str(error).splitlines()[:3])
-        raise CheckpointError(f"load_generator: {path} cannot be built here: {said}") from error
+        reason = " ".join(line.strip() for line in str(error).splitlines()[:3])
+        raise CheckpointError(f"load_generator: the generator of {path} cannot be built: {reason}") from error
     return generator.eval(), info
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The training loop of a GAN: moves of both networks, sheets of samples, and a watch for games that are over.
-
+# -- run folders -------------------------------------------------------------------------------------------------------
 
 GENERATOR, SAMPLES = "generator.safetensors", "samples"
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Where a trained generator lies: a run folder, or a file of it.
-
-
 def find_generator(run_or_weights: Path) -> Path:
+    """The weights file of a run folder, or the file itself."""
     path = Path(run_or_weights)
     if path.is_file():
         return path
@@ -105,12 +102,13 @@ def find_generator(run_or_weights: Path) -> Path:
         return path / GENERATOR
     if (path / RECIPE).is_file():
         raise InputError(
-            f"gan: the run {path} has no {GENERATOR} yet; it comes with the first checkpoint, so let `ham gan train` "
-            f"go on with --resume"
+            f"gan: the run {path} has no {GENERATOR} yet; it is written with the first checkpoint, so resume the run "
+            f"with `ham gan train --resume`"
         )
-    raise InputError(f"gan: {path} is no run of `ham gan train`, nor a {GENERATOR}; name the folder given to --run")
+    raise InputError(f"gan: {path} is neither a run of `ham gan train` nor a {GENERATOR}; give the folder of --run")
 
 
 def open_generator(run_or_weights: Path) -> tuple[Generator, GeneratorInfo, Path]:
+    """The generator of a run folder or weights file, its info, and the path of the file."""
     path = find_generator(run_or_weights)
     return (*load_generator(path), path)

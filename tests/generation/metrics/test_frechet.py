@@ -1,4 +1,4 @@
-"""Moments in pieces against moments at once; distances against closed forms and three other implementations."""
+"""Moments over batches against moments at once; distances against closed forms and three other implementations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hamburger.errors import InputError, NotFiniteError, OptionError, ShapeError
-from hamburger.generation.metrics.frechet import FewSamplesWarning, Gaussian, Moments, frechet_distance, gaussian
+from hamburger.generation.metrics.frechet import FewSamplesWarning, Gaussian, Moments, fit_gaussian, frechet_distance
 
 ENOUGH = 10**6
 
@@ -28,7 +28,7 @@ def normal(mean, cov, count=ENOUGH):
 
 
 def by_numpy(a, b):
-    """Roots of the eigenvalues of the plain product A B, which is not symmetric: another way to the same trace."""
+    """By the roots of the eigenvalues of A B, which is not symmetric: another way to the same trace."""
     roots = np.sqrt(np.linalg.eigvals(a.covariance.numpy() @ b.covariance.numpy()).astype(complex)).real
     shift = a.mean.numpy() - b.mean.numpy()
     return shift @ shift + np.trace(a.covariance.numpy()) + np.trace(b.covariance.numpy()) - 2 * roots.sum()
@@ -60,7 +60,7 @@ def test_two_by_two_that_do_not_commute_in_closed_form():
 
 
 @given(st.integers(1, 24), st.integers(0, 10**6), st.sampled_from([1e-6, 1.0, 1e6]))
-def test_numpy_and_the_laws_of_a_distance(d, seed, scale):
+def test_against_numpy_and_the_axioms_of_a_distance(d, seed, scale):
     torch.manual_seed(seed)
     a = normal(torch.randn(d) * scale**0.5, covariance(d, scale=scale))
     b = normal(torch.randn(d) * scale**0.5, covariance(d, scale=scale))
@@ -71,7 +71,7 @@ def test_numpy_and_the_laws_of_a_distance(d, seed, scale):
     assert 0 <= frechet_distance(a, a) <= 1e-12 * size
 
 
-def test_scipy():
+def test_against_scipy():
     linalg = pytest.importorskip("scipy.linalg")
     d = 64
     a, b = normal(torch.randn(d), covariance(d)), normal(torch.randn(d), covariance(d))
@@ -81,7 +81,7 @@ def test_scipy():
     assert frechet_distance(a, b) == pytest.approx(expected, rel=1e-8)
 
 
-def test_torchmetrics():
+def test_against_torchmetrics():
     fid = pytest.importorskip("torchmetrics.image.fid")
 
     class Pixels(torch.nn.Module):
@@ -95,13 +95,13 @@ def test_torchmetrics():
     theirs.set_dtype(torch.float64)
     theirs.update(real, real=True)
     theirs.update(fake, real=False)
-    ours = frechet_distance(gaussian(real.flatten(1)), gaussian(fake.flatten(1)))
+    ours = frechet_distance(fit_gaussian(real.flatten(1)), fit_gaussian(fake.flatten(1)))
     assert ours == pytest.approx(float(theirs.compute()), rel=1e-6)
 
 
 @pytest.mark.parametrize("rank", [1, 5, 19])
 def test_singular_covariances_lose_no_digits(rank):
-    """Of the same flat Gaussian the distance is 0; of orthogonal ones it is the sum of their traces."""
+    """The distance of equal singular Gaussians is 0; that of orthogonal ones is the sum of their traces."""
     d = 40
     flat = covariance(d, rank)
     assert frechet_distance(normal(torch.zeros(d), flat), normal(torch.zeros(d), flat)) < 1e-12 * float(flat.trace())
@@ -115,9 +115,9 @@ def test_singular_covariances_lose_no_digits(rank):
 
 
 def test_all_samples_equal():
-    point = gaussian(torch.ones(10, 3))
+    point = fit_gaussian(torch.ones(10, 3))
     assert frechet_distance(point, point) == 0
-    assert frechet_distance(point, gaussian(torch.full((10, 3), 3.0))) == pytest.approx(12)
+    assert frechet_distance(point, fit_gaussian(torch.full((10, 3), 3.0))) == pytest.approx(12)
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=8), st.integers(0, 10**6), st.sampled_from([0.0, 1e3, 1e6]))
@@ -135,7 +135,7 @@ def test_any_split_gives_the_moments_of_the_whole(cuts, seed, offset):
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=5), st.integers(0, 10**6))
-def test_merging_is_feeding(cuts, seed):
+def test_merging_equals_updating(cuts, seed):
     torch.manual_seed(seed)
     x = torch.randn(sum(cuts) + 2, 4) * 3 + 100
     whole = Moments(4)
@@ -151,43 +151,43 @@ def test_merging_is_feeding(cuts, seed):
 
 
 def test_float32_features_far_from_zero_keep_their_spread():
-    """Sums of squares in float32 would have no correct digit left here."""
+    """Sums of squares in float32 would have no correct digit here."""
     x = (4096 + torch.randn(1000, 3) * 0.01).float()
-    got = gaussian(x).covariance
+    got = fit_gaussian(x).covariance
     assert got.numpy() == pytest.approx(np.cov(x.double().numpy().T), rel=1e-9, abs=1e-15)
 
 
-def _share(rank, path, results):
+def _run_rank(rank, path, results):
     import torch.distributed as dist
 
     dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=3)
     x = torch.randn(50, 4, generator=torch.Generator().manual_seed(1)) + 50
     moments = Moments(4)
-    if rank < 2:  # the third has no images at all
+    if rank < 2:  # the third rank has no images
         moments.update(x[:13] if rank == 0 else x[13:])
     moments.gather()
     results.put((rank, moments.count, moments.mean.tolist(), moments.scatter.tolist()))
     dist.destroy_process_group()
 
 
-def test_processes_behave_as_one(tmp_path):
+def test_ranks_match_a_single_process(tmp_path):
     context = forkserver.context()
     results = context.Queue()
-    workers = [context.Process(target=_share, args=(r, str(tmp_path / "store"), results)) for r in range(3)]
+    workers = [context.Process(target=_run_rank, args=(r, str(tmp_path / "store"), results)) for r in range(3)]
     for worker in workers:
         worker.start()
-    found = [results.get(timeout=120) for _ in workers]
+    per_rank = [results.get(timeout=120) for _ in workers]
     for worker in workers:
         worker.join()
     whole = Moments(4)
     whole.update(torch.randn(50, 4, generator=torch.Generator().manual_seed(1)) + 50)
-    for _, count, mean, scatter in found:
+    for _, count, mean, scatter in per_rank:
         assert count == 50
         assert mean == pytest.approx(whole.mean.tolist(), rel=1e-14)
         assert np.array(scatter) == pytest.approx(whole.scatter.numpy(), rel=1e-9, abs=1e-10)
 
 
-def test_alone_gathering_changes_nothing():
+def test_gathering_in_a_single_process_changes_nothing():
     moments = Moments(2)
     moments.update(torch.rand(5, 2))
     before = moments.scatter.clone()
@@ -196,22 +196,22 @@ def test_alone_gathering_changes_nothing():
     assert torch.equal(moments.scatter, before)
 
 
-def test_too_few_samples_are_said():
-    few, many = gaussian(torch.randn(8, 8)), gaussian(torch.randn(90, 8))
+def test_too_few_samples_warn():
+    few, many = fit_gaussian(torch.randn(8, 8)), fit_gaussian(torch.randn(90, 8))
     with pytest.warns(FewSamplesWarning, match="8 samples of 8 features"):
         assert math.isfinite(frechet_distance(few, many))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         frechet_distance(many, many)
     with pytest.raises(InputError, match="at least 2 samples, got 1"):
-        gaussian(torch.randn(1, 4))
+        fit_gaussian(torch.randn(1, 4))
     with pytest.raises(InputError, match="got 0"):
         Moments(3).gaussian()
 
 
-def test_mistakes_are_named():
+def test_error_messages():
     with pytest.raises(NotFiniteError, match="sample 2"):
-        gaussian(torch.tensor([[1.0], [2.0], [math.nan]]))
+        fit_gaussian(torch.tensor([[1.0], [2.0], [math.nan]]))
     with pytest.raises(ShapeError, match="different extractors"):
         frechet_distance(normal(torch.zeros(2), torch.eye(2)), normal(torch.zeros(3), torch.eye(3)))
     with pytest.raises(ShapeError):
@@ -227,4 +227,4 @@ def test_mistakes_are_named():
     with pytest.raises(OptionError):
         Moments(0)
     with pytest.raises(InputError):
-        gaussian(torch.zeros(4, 2, dtype=torch.int64))
+        fit_gaussian(torch.zeros(4, 2, dtype=torch.int64))

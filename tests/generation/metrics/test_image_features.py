@@ -1,4 +1,4 @@
-"""Extractors: the same features every time, weights that are what they say, and labels that end up in results."""
+"""Extractors: reproducible features, verified weights, and labels in results."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from paths import SHARED
 from torch import nn
 
 from hamburger.errors import CheckpointError, InputError, OptionError, ShapeError
-from hamburger.generation.metrics import features
+from hamburger.generation.evaluate import compare_images
+from hamburger.generation.metrics import extractors
 from hamburger.generation.metrics.efficientnet_lite import STAGES, EfficientNetLite0
-from hamburger.generation.metrics.features import (
+from hamburger.generation.metrics.extractors import (
     OFFICIAL_SHA256,
     Extractor,
+    collect_statistics,
     distance_name,
     efficientnet_lite0,
-    features_of,
+    extract_features,
     fid_inception,
-    gaussian_of,
     module_extractor,
     state_digest,
 )
-from hamburger.generation.metrics.frechet import gaussian
-from hamburger.generation.metrics.image_sets import compare_images
+from hamburger.generation.metrics.frechet import fit_gaussian
 from hamburger.generation.metrics.inception import FidInception
 from hamburger.generation.metrics.resize import RESIZERS
 from hamburger.testing import assert_close
 
 LITE0 = SHARED / "data" / "weights" / "efficientnet_lite0_imagenet_fp16.safetensors"
-needs_lite0 = pytest.mark.skipif(not LITE0.is_file(), reason="the weights of EfficientNet-Lite0 are not here")
+needs_lite0 = pytest.mark.skipif(not LITE0.is_file(), reason="the weights of EfficientNet-Lite0 are not available")
 
 
 def images(b=4, size=16):
@@ -41,7 +41,7 @@ def images(b=4, size=16):
 
 
 def lively(network):
-    """Random weights and statistics under which every layer carries a signal."""
+    """The network with random weights and statistics under which every layer carries a signal."""
     for name, value in network.state_dict().items():
         if name.endswith("running_var") or (value.dim() == 1 and name.endswith("weight")):
             value.uniform_(0.5, 1.5)
@@ -71,8 +71,8 @@ def inception_file(tmp_path_factory):
     return path
 
 
-def test_inception_is_torchvisions_but_for_its_pools(monkeypatch):
-    """Names, shapes and values, with torchvision's blocks made to pool as the network of 2015 does."""
+def test_inception_is_torchvisions_except_for_pooling(monkeypatch):
+    """Same names, shapes and values as torchvision's network with the pooling of the network of 2015."""
     theirs = pytest.importorskip("torchvision.models.inception")
     ours = lively(FidInception())
     net = theirs.Inception3(num_classes=1008, aux_logits=False, init_weights=False).eval()
@@ -95,7 +95,7 @@ def test_inception_is_torchvisions_but_for_its_pools(monkeypatch):
     assert_close(got, expected, slack=5)
 
 
-def test_official_weights_are_known_by_their_hash():
+def test_hash_of_the_official_weights():
     assert OFFICIAL_SHA256 == "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"
 
 
@@ -110,7 +110,7 @@ def test_other_weights_are_refused_or_labelled(inception_file):
 
 
 def test_only_the_official_weights_are_called_fid(inception_file, monkeypatch):
-    monkeypatch.setattr(features, "OFFICIAL_SHA256", hashlib.sha256(inception_file.read_bytes()).hexdigest())
+    monkeypatch.setattr(extractors, "OFFICIAL_SHA256", hashlib.sha256(inception_file.read_bytes()).hexdigest())
     official = fid_inception(inception_file, resizer="bilinear-tf1")
     assert distance_name(official.label) == "FID"
     assert distance_name(official.label, "kernel") == "KID"
@@ -125,7 +125,7 @@ def test_only_the_official_weights_are_called_fid(inception_file, monkeypatch):
     assert distance_name(official.label) != "FID"
 
 
-def test_safetensors_too(inception_file, tmp_path):
+def test_weights_from_safetensors(inception_file, tmp_path):
     save = pytest.importorskip("safetensors.torch").save_file
     state = torch.load(inception_file, weights_only=True)
     save(state, tmp_path / "w.safetensors")
@@ -168,7 +168,7 @@ def test_pickled_code_is_not_run(tmp_path, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_lite0_is_timms():
+def test_lite0_matches_timm():
     """timm's tf_efficientnet_lite0 pads as TensorFlow does and has the same eps; only its names differ."""
     timm = pytest.importorskip("timm")
     ours, theirs = lively(EfficientNetLite0()), timm.create_model("tf_efficientnet_lite0", pretrained=False).eval()
@@ -190,7 +190,7 @@ def test_lite0_is_timms():
 
 
 @needs_lite0
-def test_lite0_with_its_weights():
+def test_lite0_with_its_pretrained_weights():
     pytest.importorskip("safetensors")
     lite = efficientnet_lite0(LITE0)
     assert lite.label.startswith("efficientnet_lite0@224 bilinear-antialias sha256:")
@@ -209,7 +209,7 @@ def test_same_images_same_features():
     extractor = module_extractor(Small(), "small", size=12)
     x = images()
     first = extractor(x)
-    extractor.network.train()  # dropout and batch statistics would show
+    extractor.network.train()  # dropout and batch statistics would change the features
     assert torch.equal(extractor(x), first)
     assert_close(torch.cat([extractor(part) for part in x.split(1)]), first)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -219,7 +219,7 @@ def test_same_images_same_features():
     assert isinstance(extractor, Extractor)
 
 
-def test_the_layout_changes_rounding_alone_and_a_persons_network_keeps_its_own(inception_file):
+def test_memory_layout_changes_only_rounding_and_user_networks_stay_contiguous(inception_file):
     x = images(2, 75)
     ours = fid_inception(inception_file, other_weights=True)
     plain = FidInception().eval()
@@ -229,12 +229,12 @@ def test_the_layout_changes_rounding_alone_and_a_persons_network_keeps_its_own(i
 
     class Views(Small):
         def forward(self, x):
-            return self.norm(self.conv(x)).view(x.shape[0], -1)  # not of channels-last
+            return self.norm(self.conv(x)).view(x.shape[0], -1)  # fails for channels-last
 
     module_extractor(Views(), "views", size=8)(x)
 
 
-def test_a_label_follows_name_weights_size_and_resizer():
+def test_labels_depend_on_name_weights_size_and_resizer():
     net = Small()
     label = module_extractor(net, "small", size=12).label
     assert label == module_extractor(net, "small", size=12).label
@@ -255,7 +255,7 @@ def test_a_label_follows_name_weights_size_and_resizer():
     assert kept.label == label
 
 
-def test_a_resizer_that_is_not_the_extractors_own_is_part_of_the_name():
+def test_an_unusual_resizer_is_part_of_the_name():
     names = {resizer: module_extractor(Small(), "small", size=12, resizer=resizer).label for resizer in RESIZERS}
     assert {resizer: distance_name(label) for resizer, label in names.items()} == {
         "bilinear-antialias": "frechet[small@12]",
@@ -264,7 +264,7 @@ def test_a_resizer_that_is_not_the_extractors_own_is_part_of_the_name():
     }
 
 
-def test_names_that_could_mislead_are_refused():
+def test_misleading_names_are_refused():
     with pytest.raises(OptionError, match="reserved"):
         module_extractor(Small(), "fid_inception", size=12)
     with pytest.raises(OptionError, match="letters"):
@@ -273,23 +273,23 @@ def test_names_that_could_mislead_are_refused():
     assert distance_name("my own") == "frechet[my own]"
 
 
-def test_a_network_must_return_rows():
+def test_a_network_must_return_one_row_per_image():
     with pytest.raises(ShapeError, match="'b d'"):
         module_extractor(nn.Conv2d(3, 4, 1), "maps", size=8)(images())
 
 
-def test_streaming_statistics_are_those_of_all_features():
+def test_streamed_statistics_equal_those_of_all_features():
     extractor = module_extractor(Small(), "small", size=12)
     x = images(20)
-    whole = gaussian(features_of([x], extractor))
+    whole = fit_gaussian(extract_features([x], extractor))
     for split in (1, 7, 20):
-        got = gaussian_of(x.split(split), extractor)
+        got = collect_statistics(x.split(split), extractor)
         torch.testing.assert_close(got.mean, whole.mean, rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(got.covariance, whole.covariance, rtol=1e-4, atol=1e-6)
     with pytest.raises(InputError):
-        gaussian_of([], extractor)
+        collect_statistics([], extractor)
     with pytest.raises(InputError):
-        features_of([], extractor)
+        extract_features([], extractor)
 
 
 def test_a_result_names_its_extractor():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hamburger.errors import NotFiniteError, OptionError, ShapeError
 from hamburger.generation.metrics import precision_recall as module
-from hamburger.generation.metrics.precision_recall import precision_recall, radii
+from hamburger.generation.metrics.precision_recall import neighbour_radii, precision_recall
 
 
 def line(*values):
@@ -28,9 +28,9 @@ def by_loops(real, fake, k):
 
 
 def test_radii_by_hand():
-    assert radii(line(0, 1, 3, 7), 1).tolist() == [1, 1, 2, 4]
-    assert radii(line(0, 1, 3, 7), 3).tolist() == [7, 6, 4, 7]
-    assert radii(line(2, 2, 2, 5), 2).tolist() == [0, 0, 0, 3]
+    assert neighbour_radii(line(0, 1, 3, 7), 1).tolist() == [1, 1, 2, 4]
+    assert neighbour_radii(line(0, 1, 3, 7), 3).tolist() == [7, 6, 4, 7]
+    assert neighbour_radii(line(2, 2, 2, 5), 2).tolist() == [0, 0, 0, 3]
 
 
 def test_sets_by_hand():

@@ -1,4 +1,4 @@
-"""Resizers against each other and by hand."""
+"""Resizers against each other and against values computed by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from hamburger.errors import InputError, OptionError, ShapeError
-from hamburger.generation.metrics.resize import RESIZERS, as_bytes, resize
+from hamburger.generation.image_grid import to_bytes
+from hamburger.generation.metrics.resize import RESIZERS, resize
 
 
 def images(*shape):
@@ -26,13 +27,13 @@ def test_range_type_and_shape(resizer):
 
 
 @pytest.mark.parametrize("resizer", RESIZERS)
-def test_the_right_size_is_only_divided(resizer):
+def test_images_of_the_right_size_are_only_scaled(resizer):
     x = images(16, 16)
     assert torch.equal(resize(x, 16, resizer), x.float() / 255)
     assert torch.equal(resize(torch.full((1, 3, 9, 9), 255, dtype=torch.uint8), 16, resizer), torch.ones(1, 3, 16, 16))
 
 
-def test_antialias_matters_only_where_it_shrinks():
+def test_antialiasing_changes_only_downsampling():
     small, large = images(8, 8), images(64, 64)
     assert torch.allclose(resize(small, 16, "bilinear-antialias"), resize(small, 16, "bilinear"), atol=1e-6)
     assert (resize(large, 16, "bilinear-antialias") - resize(large, 16, "bilinear")).abs().max() > 0.05
@@ -54,20 +55,20 @@ def test_plain_is_torch():
     assert torch.equal(resize(x, 16, "bilinear"), F.interpolate(x.float() / 255, (16, 16), mode="bilinear").clamp(0, 1))
 
 
-def test_bytes():
+def test_rounding_to_bytes():
     x = torch.tensor([-2.0, -1, -0.999, 0, 0.999, 1, 5])
-    assert as_bytes(x).tolist() == [0, 0, 0, 128, 255, 255, 255]
+    assert to_bytes(x).tolist() == [0, 0, 0, 128, 255, 255, 255]
     every = torch.arange(256)
-    assert torch.equal(as_bytes(every / 127.5 - 1), every.byte())
+    assert torch.equal(to_bytes(every / 127.5 - 1), every.byte())
     for value in (math.nan, math.inf, -math.inf):
-        with pytest.raises(InputError, match="as_bytes: images have NaN or infinity"):
-            as_bytes(torch.tensor([0.0, value]))
+        with pytest.raises(InputError, match="to_bytes: images have NaN or infinity"):
+            to_bytes(torch.tensor([0.0, value]))
     with pytest.raises(InputError):
-        as_bytes(every)
+        to_bytes(every)
 
 
-def test_mistakes_are_named():
-    with pytest.raises(InputError, match="as_bytes"):
+def test_error_messages():
+    with pytest.raises(InputError, match="to_bytes"):
         resize(torch.rand(1, 3, 8, 8), 16)
     with pytest.raises(ShapeError):
         resize(torch.zeros(1, 1, 8, 8, dtype=torch.uint8), 16)

@@ -1,4 +1,4 @@
-"""Features on disk, measured by another program that shares no code with the library."""
+"""Distances of saved features, computed by a program that shares no code with the library."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from hamburger.generation.metrics.features import features_of, module_extractor
-from hamburger.generation.metrics.frechet import frechet_distance, gaussian
-from hamburger.generation.metrics.image_sets import compare_features
+from hamburger.generation.evaluate import compare_features
+from hamburger.generation.metrics.extractors import extract_features, module_extractor
+from hamburger.generation.metrics.frechet import fit_gaussian, frechet_distance
 from hamburger.generation.metrics.kernel_distance import mmd2
 from hamburger.generation.metrics.precision_recall import precision_recall
 
@@ -22,30 +22,34 @@ PROGRAM = Path(__file__).parents[2] / "helpers" / "saved_features.py"
 
 
 @pytest.mark.parametrize("k", [1, 3])
-def test_another_program_finds_the_same_distances(tmp_path, k):
+def test_an_independent_program_computes_the_same_distances(tmp_path, k):
     torch.manual_seed(5)
     net = nn.Sequential(nn.Conv2d(3, 7, 5, stride=3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     extractor = module_extractor(net, "small", size=12)
     real = torch.randint(256, (60, 3, 16, 16), dtype=torch.uint8)
     fake = torch.randint(20, 250, (45, 3, 16, 16), dtype=torch.uint8)
-    features = [features_of(images.split(16), extractor) for images in (real, fake)]
+    features = [extract_features(images.split(16), extractor) for images in (real, fake)]
     paths = [tmp_path / "real.npy", tmp_path / "fake.npy"]
     for path, each in zip(paths, features, strict=True):
         np.save(path, each.numpy())
-    said = subprocess.run([sys.executable, PROGRAM, *paths, str(k)], capture_output=True, text=True, check=True).stdout
-    theirs = json.loads(said)
+    output = subprocess.run(
+        [sys.executable, PROGRAM, *paths, str(k)], capture_output=True, text=True, check=True
+    ).stdout
+    theirs = json.loads(output)
 
     ours = precision_recall(*features, k=k)
-    assert 0 < ours.precision < 1 and 0 < ours.recall < 1, "a share of all or none would tell little"
+    assert 0 < ours.precision < 1 and 0 < ours.recall < 1, "fractions of 0 or 1 would test little"
     assert (ours.precision, ours.recall) == (theirs["precision"], theirs["recall"])
     assert mmd2(*features) == pytest.approx(theirs["kernel"], rel=1e-9)
-    assert frechet_distance(*map(gaussian, features)) == pytest.approx(theirs["frechet"], rel=1e-7)
+    assert frechet_distance(*map(fit_gaussian, features)) == pytest.approx(theirs["frechet"], rel=1e-7)
 
-    # and as they are reported; subsets of a whole set are that set
+    # as reported; subsets of the size of a set are that set
     fewer = [each[:45] for each in features]
     np.save(paths[0], fewer[0].numpy())
-    said = subprocess.run([sys.executable, PROGRAM, *paths, str(k)], capture_output=True, text=True, check=True).stdout
-    theirs = json.loads(said)
-    found = compare_features(*fewer, extractor.label, generator=torch.Generator(), subsets=2, subset_size=45, k=k).row()
+    output = subprocess.run(
+        [sys.executable, PROGRAM, *paths, str(k)], capture_output=True, text=True, check=True
+    ).stdout
+    theirs = json.loads(output)
+    row = compare_features(*fewer, extractor.label, generator=torch.Generator(), subsets=2, subset_size=45, k=k).row()
     for name, key in {"frechet": "frechet", "kid": "kernel", "precision": "precision", "recall": "recall"}.items():
-        assert found[name] == pytest.approx(theirs[key], rel=1e-7), name
+        assert row[name] == pytest.approx(theirs[key], rel=1e-7), name

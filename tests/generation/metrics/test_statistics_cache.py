@@ -1,4 +1,4 @@
-"""Statistics on disk: the same numbers back, and nothing back that was not asked for."""
+"""Cached statistics: the same numbers come back, and never those of another key."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ import torch
 pytest.importorskip("safetensors")
 from safetensors.torch import save_file
 
-from hamburger.errors import CheckpointError, InputError, OptionError
+from hamburger.errors import CheckpointError, OptionError
 from hamburger.generation.metrics import cache
 from hamburger.generation.metrics.cache import (
-    ENTRY,
+    STATISTICS_ENTRY,
     StatisticsKey,
     cached_statistics,
-    images_digest,
     load_statistics,
     save_statistics,
 )
-from hamburger.generation.metrics.features import module_extractor
-from hamburger.generation.metrics.frechet import gaussian
+from hamburger.generation.metrics.extractors import module_extractor
+from hamburger.generation.metrics.frechet import fit_gaussian
 
 KEY = StatisticsKey("0123456789abcdef", 32, 32, "small@12 bilinear sha256:0011223344556677")
 OTHERS = [
@@ -42,7 +41,7 @@ def same(a, b):
 
 @pytest.fixture
 def statistics():
-    return gaussian(torch.randn(30, 5))
+    return fit_gaussian(torch.randn(30, 5))
 
 
 @pytest.fixture
@@ -53,18 +52,18 @@ def file(tmp_path, statistics):
 
 def test_every_bit_comes_back(file, statistics):
     assert same(load_statistics(file, KEY), statistics)
-    assert [p.name for p in file.parent.iterdir()] == [file.name]  # no partial file beside it
+    assert [p.name for p in file.parent.iterdir()] == [file.name]  # no partial file left
 
 
 @pytest.mark.parametrize("key", OTHERS, ids=range(len(OTHERS)))
-def test_another_key_is_never_served(file, key):
-    with pytest.raises(CheckpointError, match="is of something else"):
+def test_another_key_is_refused(file, key):
+    with pytest.raises(CheckpointError, match="was saved for another key"):
         load_statistics(file, key)
     assert key.file_name != KEY.file_name
 
 
 def test_the_message_names_the_difference(file):
-    with pytest.raises(CheckpointError, match="height is 32, wanted 64"):
+    with pytest.raises(CheckpointError, match="height is 32, expected 64"):
         load_statistics(file, dataclasses.replace(KEY, height=64))
 
 
@@ -83,18 +82,18 @@ def test_computed_once_per_key(tmp_path, statistics):
     assert len(calls) == 1 + len(OTHERS)
     (tmp_path / "cache" / KEY.file_name).unlink()
     (tmp_path / "cache" / OTHERS[0].file_name).rename(tmp_path / "cache" / KEY.file_name)
-    with pytest.raises(CheckpointError, match="something else"):
+    with pytest.raises(CheckpointError, match="another key"):
         cached_statistics(tmp_path / "cache", KEY, compute)
 
 
-def test_a_computation_that_fails_leaves_nothing(tmp_path):
+def test_a_failed_computation_leaves_no_file(tmp_path):
     with pytest.raises(ZeroDivisionError):
         cached_statistics(tmp_path, KEY, lambda: 1 / 0)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("cut", [0, 3, 20, 0.5, -1])
-def test_cut_files(file, cut):
+def test_truncated_files(file, cut):
     content = file.read_bytes()
     file.write_bytes(content[: int(cut * len(content)) if isinstance(cut, float) else cut])
     with pytest.raises(CheckpointError, match="is damaged"):
@@ -107,26 +106,30 @@ def test_one_flipped_bit(file):
         changed = content.copy()
         changed[place] ^= 1
         file.write_bytes(changed)
-        with pytest.raises(CheckpointError, match="not those that were written"):
+        with pytest.raises(CheckpointError, match="does not match its checksum"):
             load_statistics(file, KEY)
 
 
-def test_damage_in_the_cache_is_said_not_hidden(tmp_path, statistics):
+def test_damage_in_the_cache_is_reported(tmp_path, statistics):
     cached_statistics(tmp_path, KEY, lambda: statistics)
     (tmp_path / KEY.file_name).write_bytes(b"nothing")
     with pytest.raises(CheckpointError, match="delete it"):
         cached_statistics(tmp_path, KEY, lambda: statistics)
 
 
-def test_files_of_others(tmp_path, statistics):
+def test_files_of_other_programs(tmp_path, statistics):
     path = tmp_path / "x.safetensors"
     save_file({"mean": torch.zeros(3)}, path)
     with pytest.raises(CheckpointError, match="not written by"):
         load_statistics(path, KEY)
-    save_file({"mean": torch.zeros(3)}, path, metadata={ENTRY: "{"})
-    with pytest.raises(CheckpointError, match="description"):
+    save_file({"mean": torch.zeros(3)}, path, metadata={STATISTICS_ENTRY: "{"})
+    with pytest.raises(CheckpointError, match="metadata"):
         load_statistics(path, KEY)
-    save_file({"mean": torch.zeros(3)}, path, metadata={ENTRY: json.dumps({"version": 9, "key": {}, "content": ""})})
+    save_file(
+        {"mean": torch.zeros(3)},
+        path,
+        metadata={STATISTICS_ENTRY: json.dumps({"version": 9, "key": {}, "content": ""})},
+    )
     with pytest.raises(CheckpointError, match="format 9"):
         load_statistics(path, KEY)
     with pytest.raises(CheckpointError, match="no file"):
@@ -134,24 +137,12 @@ def test_files_of_others(tmp_path, statistics):
     tensors = {"count": torch.tensor(1), "mean": torch.zeros(2), "covariance": torch.eye(2)}
     digest = cache._content_digest(tensors)
     entry = {"version": 1, "key": dataclasses.asdict(KEY), "content": digest}
-    save_file(tensors, path, metadata={ENTRY: json.dumps(entry)})
+    save_file(tensors, path, metadata={STATISTICS_ENTRY: json.dumps(entry)})
     with pytest.raises(CheckpointError, match="count"):
         load_statistics(path, KEY)
 
 
-def test_images_digest():
-    x = torch.randint(256, (6, 3, 4, 4), dtype=torch.uint8)
-    whole = images_digest([x])
-    assert images_digest(x.split(1)) == images_digest(x.split(4)) == whole
-    changed = x.clone()
-    changed[5, 2, 3, 3] ^= 1
-    reshaped = x.reshape(6, 3, 2, 8)
-    assert len({whole, *(images_digest([y]) for y in (changed, x.flip(0), reshaped))}) == 4
-    with pytest.raises(InputError):
-        images_digest([x.float()])
-
-
-def test_a_key_takes_the_extractors_label():
+def test_a_key_uses_the_extractors_label():
     extractor = module_extractor(torch.nn.Flatten(), "pixels", size=4)
     key = StatisticsKey.of("0123456789", (32, 24), extractor)
     assert (key.height, key.width, key.extractor) == (32, 24, extractor.label)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hamburger.errors import OptionError
-from hamburger.generation.networks.ylg import HEADS, enumeration, masks, pattern
+from hamburger.generation.networks.ylg import HEADS, attention_pattern, build_masks, rank_cells
 
 
 def slow_ranks(height, width):
@@ -39,7 +39,7 @@ def test_masks_against_a_slow_construction(height, width, align):
     ranks = slow_ranks(rows, columns)
     cells = [(i, j) for i in range(rows) for j in range(columns)]
     s = int(len(cells) ** 0.5)
-    got = masks(height, width, align=align)
+    got = build_masks(height, width, align=align)
     assert got.shape == (8, height * width, len(cells))
     for head, name in enumerate(HEADS):
         for i in range(height):
@@ -51,12 +51,12 @@ def test_masks_against_a_slow_construction(height, width, align):
 
 
 def test_enumeration_of_a_small_grid():
-    assert enumeration(3, 3).tolist() == [0, 1, 3, 2, 4, 6, 5, 7, 8]
+    assert rank_cells(3, 3).tolist() == [0, 1, 3, 2, 4, 6, 5, 7, 8]
 
 
 @pytest.mark.parametrize("align", ["tile", "nearest"])
 def test_counts_at_32_pixels(align):
-    got = masks(32, 32, align=align)
+    got = build_masks(32, 32, align=align)
     assert got.shape == (8, 1024, 256)
     for name, mask in zip(HEADS, got, strict=True):
         per_query = mask.sum(1)
@@ -67,7 +67,7 @@ def test_counts_at_32_pixels(align):
 
 def test_tiled_rows_are_those_of_another_place():
     """Query (y, x) takes the row of the key (2 (y mod 8) + [x >= 16], x mod 16)."""
-    tiled, near = masks(32, 32), masks(32, 32, align="nearest")
+    tiled, near = build_masks(32, 32), build_masks(32, 32, align="nearest")
     for y, x in ((0, 0), (9, 20), (31, 31), (17, 3)):
         i, j = 2 * (y % 8) + (x >= 16), x % 16
         assert torch.equal(tiled[:, 32 * y + x], near[:, 32 * 2 * i + 2 * j])
@@ -75,11 +75,11 @@ def test_tiled_rows_are_those_of_another_place():
 
 @pytest.mark.parametrize("way", ["ltr", "rtl"])
 def test_full_information_needs_the_second_pattern_after_the_first(way):
-    first, second = (pattern(f"{way}-{i}", 256).long() for i in (1, 2))
+    first, second = (attention_pattern(f"{way}-{i}", 256).long() for i in (1, 2))
     assert (second @ first > 0).all()
     assert not (first @ second > 0).all()
 
 
 def test_an_unknown_alignment():
     with pytest.raises(OptionError, match="masks: no align 'tiled'; did you mean 'tile'"):
-        masks(8, 8, align="tiled")
+        build_masks(8, 8, align="tiled")

@@ -15,7 +15,7 @@ from reference_layers import count
 import hamburger as hb
 from hamburger.errors import HamburgerError, InputError, ShapeError, UnknownNameError
 from hamburger.generation.networks import create_gan, list_gans, paper_settings
-from hamburger.generation.networks.context import blocks
+from hamburger.generation.networks.context import gan_contexts
 from hamburger.generation.networks.create import SETTINGS
 from hamburger.testing import assert_close
 
@@ -59,7 +59,7 @@ def test_parameters_to_the_unit(name, in_generator, in_discriminator):
 def test_the_context_stands_behind_maps_of_32_pixels():
     with torch.device("meta"):
         generator, discriminator = create_gan("hamgan")
-    assert (generator.place, discriminator.place) == (2, 1)
+    assert (generator.context_block, discriminator.context_block) == (2, 1)
     assert generator.context.lower.weight.shape == generator.context.upper.weight.shape == (256, 256, 1, 1)
     assert discriminator.context.lower.weight.shape == (128, 128, 1, 1)
     assert (generator.context.ham.ham.rank, discriminator.context.ham.ham.rank) == (32, 16)
@@ -92,7 +92,7 @@ def test_default_widths_below_128(resolution):
     assert generator.config["context_at"] == discriminator.config["context_at"] == 16
 
 
-@pytest.mark.parametrize("context", [*blocks, *hb.list_contexts()])
+@pytest.mark.parametrize("context", [*gan_contexts, *hb.list_contexts()])
 def test_a_closed_gate_is_the_identity_and_an_open_one_is_not(context):
     for net in small("sagan", context=context):
         shut = net.context
@@ -231,9 +231,9 @@ def test_baby_and_strong_differ_in_training_alone():
         ({"context": "hamgn"}, "no context 'hamgn'; did you mean 'hamgan'"),
         ({"context": torch.nn.Identity()}, "context must be a name or None, got Identity"),
         ({"context_options": {"rnak": 3}}, "has no option 'rnak'; did you mean 'rank'"),
-        ({"context_options": {"size": 3}}, "'size' follows from the network"),
+        ({"context_options": {"size": 3}}, "'size' is set by the network"),
         ({"context_options": 3}, "context_options must be a mapping"),
-        ({"context": None, "context_options": {"rank": 3}}, "without a context there are no context_options"),
+        ({"context": None, "context_options": {"rank": 3}}, "context_options need a context"),
         ({"context_options": {"rank": 3, "ham": hb.NMF(3)}}, "a ready ham has its rank"),
         ({"context_options": {"unit_bases": 1}}, "unit_bases must be True or False"),
         ({"context": "ylg", "width": 4}, "8 heads of an eighth of the channels need a multiple of 64 channels, got 16"),

@@ -10,16 +10,28 @@ from torch import nn
 
 from hamburger.errors import OptionError, ShapeError
 from hamburger.generation.networks import discriminator_hinge, generator_hinge
-from hamburger.generation.networks.blocks import DownBlock, FirstBlock, UpBlock
 from hamburger.generation.networks.hamgan import HamBlock, UniformDictionary
-from hamburger.generation.networks.layers import ConditionalBatchNorm2d, Layers, double, halve
+from hamburger.generation.networks.layers import (
+    ConditionalBatchNorm2d,
+    DownBlock,
+    FirstBlock,
+    LayerFactory,
+    UpBlock,
+    downsample,
+    upsample,
+)
 from hamburger.generation.networks.sagan import SelfAttention
-from hamburger.generation.networks.spectral import SpectralNorm, iterate, resting, spectral_norm
+from hamburger.generation.networks.spectral import (
+    SpectralNorm,
+    freeze_power_iterations,
+    run_power_iterations,
+    spectral_norm,
+)
 from hamburger.generation.networks.ylg import SparseAttention
 from hamburger.testing import assert_close
-from hamburger_lab.bench.footprint import counts
+from hamburger_lab.bench.footprint import count_params_and_macs
 
-PLAIN = Layers()
+PLAIN = LayerFactory()
 
 
 def stretched(layer, scale):
@@ -99,10 +111,10 @@ def test_iterations_of_all_at_once_are_those_of_each(name):
     x, y = torch.randn(2, 3, one.resolution, one.resolution, dtype=torch.float64), torch.tensor([0, 1])
     wanted = one(x, y)
     before = {key: value.clone() for key, value in two.named_buffers()}
-    iterate(two)
+    run_power_iterations(two)
     moved = {key: value.clone() for key, value in two.named_buffers() if not torch.equal(value, before[key])}
     assert {key.rsplit(".", 1)[1] for key in moved} == {"u", "v"}
-    with resting(two):
+    with freeze_power_iterations(two):
         assert_close(two(x, y), wanted)
     for key, value in one.named_buffers():
         if key in moved:
@@ -111,8 +123,8 @@ def test_iterations_of_all_at_once_are_those_of_each(name):
     for net in (one, two):
         net.zero_grad()
     one(x, y).sum().backward()
-    iterate(two)
-    with resting(two):
+    run_power_iterations(two)
+    with freeze_power_iterations(two):
         two(x, y).sum().backward()
     for mine, other in zip(two.parameters(), one.parameters(), strict=True):
         assert_close(mine.grad, other.grad)
@@ -122,29 +134,29 @@ def test_in_evaluation_and_at_rest_nothing_moves():
     layer = spectral_norm(nn.Linear(6, 4))
     vector = layer.parametrizations.weight[0].u
     before = vector.clone()
-    iterate(layer.eval())
-    with resting(layer.train()):
-        iterate(layer)
+    run_power_iterations(layer.eval())
+    with freeze_power_iterations(layer.train()):
+        run_power_iterations(layer)
     assert torch.equal(vector, before)
-    iterate(layer)
+    run_power_iterations(layer)
     assert not torch.equal(vector, before)
 
 
 def test_rest_within_rest_ends_with_the_outer_one():
     layer = spectral_norm(nn.Linear(6, 4))
     norm = layer.parametrizations.weight[0]
-    with resting(layer):
-        with resting(layer):
-            assert norm.resting
-        assert norm.resting
-    assert not norm.resting
+    with freeze_power_iterations(layer):
+        with freeze_power_iterations(layer):
+            assert norm.frozen
+        assert norm.frozen
+    assert not norm.frozen
 
 
 def test_differentiated_after_the_vectors_have_moved_on_is_an_error_and_not_a_wrong_gradient():
     layer = spectral_norm(nn.Linear(6, 4))
-    with resting(layer):
+    with freeze_power_iterations(layer):
         out = layer(torch.randn(2, 6)).sum()
-    iterate(layer)
+    run_power_iterations(layer)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         out.backward()
 
@@ -153,8 +165,8 @@ def test_differentiated_after_the_vectors_have_moved_on_is_an_error_and_not_a_wr
 def test_twice_and_half_the_size(layout):
     x = torch.randn(2, 6, 8, 4, dtype=torch.float64).contiguous(memory_format=layout).requires_grad_()
     for mine, torchs in (
-        (double, lambda t: F.interpolate(t, scale_factor=2, mode="nearest")),
-        (halve, lambda t: F.avg_pool2d(t, 2)),
+        (upsample, lambda t: F.interpolate(t, scale_factor=2, mode="nearest")),
+        (downsample, lambda t: F.avg_pool2d(t, 2)),
     ):
         out, wanted = mine(x), torchs(x)
         assert_close(out, wanted)
@@ -170,7 +182,7 @@ def test_maps_keep_their_dtype_under_autocast():
     """torch's own way to double a map does not, and everything behind it would be float32."""
     x = torch.randn(1, 2, 4, 4, dtype=torch.bfloat16, device="cuda")
     with torch.autocast("cuda", dtype=torch.bfloat16):
-        assert double(x).dtype == halve(x).dtype == torch.bfloat16
+        assert upsample(x).dtype == downsample(x).dtype == torch.bfloat16
 
 
 def test_a_vector_has_no_singular_values():
@@ -278,8 +290,8 @@ def test_sparse_attention(align):
     layer = SparseAttention(64, size=8, layers=PLAIN, align=align).double()
     layer.gate.data.fill_(0.7)
     x = torch.randn(1, 64, 8, 8, dtype=torch.float64)
-    assert_close(layer(x), attention_by_hand(layer, x, heads=8, mask=layer.shown))
-    assert "shown" not in layer.state_dict()
+    assert_close(layer(x), attention_by_hand(layer, x, heads=8, mask=layer.mask))
+    assert "mask" not in layer.state_dict()
     with pytest.raises(ShapeError, match="its masks are for maps of 8 x 8"):
         layer(torch.randn(1, 64, 16, 16, dtype=torch.float64))
 
@@ -326,7 +338,7 @@ def test_work_of_the_blocks_at_32_pixels(kind, channels, classes, macs):
     def build():
         return WithClass(kind(channels, size=32, layers=PLAIN, num_classes=classes)).eval()
 
-    assert counts(build, (1, channels, 32, 32))[1] == macs
+    assert count_params_and_macs(build, (1, channels, 32, 32))[1] == macs
 
 
 def test_bases_of_ham_gan_are_not_normalised():

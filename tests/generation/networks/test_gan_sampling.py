@@ -120,7 +120,7 @@ def test_labels():
         ({"seed": -1}, "seed must be a whole number of at least 0"),
         ({"batch_size": 0}, "batch_size must be a whole number of at least 1"),
         ({"labels": 9}, "labels must lie in 0 ... 4, got 9 ... 9"),
-        ({"labels": torch.zeros(2, dtype=torch.long)}, r"one label per image, \(3,\), got \(2,\)"),
+        ({"labels": torch.zeros(2, dtype=torch.long)}, r"one class per image, \(3,\), got \(2,\)"),
         ({"labels": "cat"}, "labels must be a class, a tensor of whole numbers, or None, got 'cat'"),
     ],
 )

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from hamburger.errors import OptionError
-from hamburger.generation.networks.layers import Layers
+from hamburger.generation.networks.layers import LayerFactory
 from hamburger.generation.networks.ylg import SparseAttention
 
 
 def block(scores, align, size=8):
     torch.manual_seed(3)
-    made = SparseAttention(64, size=size, layers=Layers(), align=align, scores=scores)
+    made = SparseAttention(64, size=size, layers=LayerFactory(), align=align, scores=scores)
     made.gate.data.fill_(1.0)
     return made
 

@@ -1,1 +1,1 @@
-"""Scores, each tested against an independent implementation."""
+"""Distances between sets of images, each tested against an independent implementation."""

@@ -1,4 +1,4 @@
-"""Features of image sets on disk, and their mean and covariance, under keys that say how they were made."""
+"""Cache on disk of features of image sets and of their mean and covariance, under keys that say how they were made."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,20 +15,20 @@ import torch
 from torch import Tensor
 
 from hamburger import distributed
-from hamburger.errors import CheckpointError, HamburgerError, InputError, OptionError, check_count
+from hamburger.errors import CheckpointError, HamburgerError, OptionError, check_count
 from hamburger.files import check_writable, write_atomically
-from hamburger.generation.metrics.features import Extractor, tensor_bytes
+from hamburger.generation.metrics.extractors import Extractor, tensor_bytes
 from hamburger.generation.metrics.frechet import Gaussian
 
-ENTRY = "hamburger.statistics"  # of the metadata
-VERSION = 1
+STATISTICS_ENTRY = "hamburger.statistics"  # in the metadata of the .safetensors file
+STATISTICS_VERSION = 1
 
 
 @dataclass(frozen=True)
 class StatisticsKey:
     """Everything that the statistics depend on.
 
-    `data`: digest of the images (`images_digest`, or any other hash of their source and preparation); `height` and
+    `data`: digest of the images, or of their source and preparation; `height` and
     `width`: of the images before the extractor resizes them; `extractor`: its label, which names weights and resizer;
     `version`: that of the extractor's code.
     """
@@ -57,18 +57,6 @@ class StatisticsKey:
         return f"statistics-{hashlib.sha256(text.encode()).hexdigest()[:32]}.safetensors"
 
 
-def images_digest(batches: Iterable[Tensor]) -> str:
-    """SHA-256 of images and their order, in any split into batches.   each b 3 h w, uint8"""
-    digest = hashlib.sha256()
-    for images in batches:
-        if images.dtype != torch.uint8 or images.dim() != 4:
-            raise InputError(f"images_digest: needs uint8 'b 3 h w', got {images.dtype} {tuple(images.shape)}")
-        for image in images:
-            digest.update(f"{tuple(image.shape)}".encode())
-            digest.update(tensor_bytes(image))
-    return digest.hexdigest()
-
-
 def save_statistics(path: str | os.PathLike[str], key: StatisticsKey, statistics: Gaussian) -> None:
     """Write the statistics to a file that is either complete or not there."""
     from safetensors.torch import save
@@ -78,8 +66,8 @@ def save_statistics(path: str | os.PathLike[str], key: StatisticsKey, statistics
         "mean": statistics.mean.contiguous(),
         "covariance": statistics.covariance.contiguous(),
     }
-    entry = {"version": VERSION, "key": dataclasses.asdict(key), "content": _content_digest(tensors)}
-    write_atomically(Path(path), save(tensors, metadata={ENTRY: json.dumps(entry)}))
+    entry = {"version": STATISTICS_VERSION, "key": dataclasses.asdict(key), "content": _content_digest(tensors)}
+    write_atomically(Path(path), save(tensors, metadata={STATISTICS_ENTRY: json.dumps(entry)}))
 
 
 def load_statistics(path: str | os.PathLike[str], key: StatisticsKey) -> Gaussian:
@@ -92,33 +80,35 @@ def load_statistics(path: str | os.PathLike[str], key: StatisticsKey) -> Gaussia
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
     except (SafetensorError, OSError) as error:
-        raise _damaged(path, str(error)) from error
-    if ENTRY not in metadata:
+        raise _damage_error(path, str(error)) from error
+    if STATISTICS_ENTRY not in metadata:
         raise CheckpointError(f"load_statistics: {path} was not written by save_statistics")
     try:
-        entry = json.loads(metadata[ENTRY])
-        version, found, content = entry["version"], entry["key"], entry["content"]
+        entry = json.loads(metadata[STATISTICS_ENTRY])
+        version, saved_key, content = entry["version"], entry["key"], entry["content"]
     except (ValueError, KeyError, TypeError) as error:
-        raise _damaged(path, f"its description cannot be read ({error})") from error
-    if version != VERSION:
-        raise CheckpointError(f"load_statistics: {path} has format {version!r}, this library reads {VERSION}")
-    wanted = dataclasses.asdict(key)
-    if found != wanted:
-        found = found if isinstance(found, dict) else {}
+        raise _damage_error(path, f"its metadata cannot be read ({error})") from error
+    if version != STATISTICS_VERSION:
+        raise CheckpointError(
+            f"load_statistics: {path} has format {version!r}, expected {STATISTICS_VERSION}; delete it"
+        )
+    expected = dataclasses.asdict(key)
+    if saved_key != expected:
+        saved_key = saved_key if isinstance(saved_key, dict) else {}
         differences = [
-            f"{name} is {found.get(name)!r}, wanted {wanted.get(name)!r}"
-            for name in sorted({*found, *wanted})
-            if found.get(name) != wanted.get(name)
+            f"{name} is {saved_key.get(name)!r}, expected {expected.get(name)!r}"
+            for name in sorted({*saved_key, *expected})
+            if saved_key.get(name) != expected.get(name)
         ]
-        raise CheckpointError(f"load_statistics: {path} is of something else: {'; '.join(differences)}")
+        raise CheckpointError(f"load_statistics: {path} was saved for another key: {'; '.join(differences)}")
     if tensors.keys() != {"count", "mean", "covariance"} or content != _content_digest(tensors):
-        raise _damaged(path, "its numbers are not those that were written")
+        raise _damage_error(path, "its content does not match its checksum")
     try:
         return Gaussian(int(tensors["count"]), tensors["mean"], tensors["covariance"])
     except (HamburgerError, RuntimeError) as error:
-        raise _damaged(path, str(error)) from error
+        raise _damage_error(path, str(error)) from error
 
 
 def cached_statistics(folder: str | os.PathLike[str], key: StatisticsKey, compute: Callable[[], Gaussian]) -> Gaussian:
@@ -146,16 +136,14 @@ def _content_digest(tensors: dict[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _damaged(path: Path, why: str) -> CheckpointError:
+def _damage_error(path: Path, why: str) -> CheckpointError:
     size = path.stat().st_size
     return CheckpointError(
         f"load_statistics: {path} ({size} bytes) is damaged: {why}; delete it and compute the statistics again"
     )
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Features of a fixed choice of images on disk, for the distances that need more than a mean and a covariance.
-
+# -- features of a fixed choice of images, for distances that need more than a mean and a covariance -------------------
 
 FEATURE_ENTRY, FEATURE_VERSION = "hamburger.features", 1
 FeaturesKey = dict[str, str | int]
@@ -169,17 +157,17 @@ def cached_features(folder: str | os.PathLike[str], key: FeaturesKey, compute: C
     text = json.dumps({"version": FEATURE_VERSION, **key}, sort_keys=True)
     path = Path(folder) / f"features-{hashlib.sha256(text.encode()).hexdigest()[:32]}.safetensors"
     if path.exists():
-        return _read(path, text)
+        return _read_features(path, text)
     check_writable(path)
     features = compute().detach().float().cpu().contiguous()
     from safetensors.torch import save
 
-    entry = {"key": text, "content": _digest(features)}
+    entry = {"key": text, "content": _features_digest(features)}
     write_atomically(path, save({"features": features}, metadata={FEATURE_ENTRY: json.dumps(entry)}))
     return features
 
 
-def _read(path: Path, text: str) -> Tensor:
+def _read_features(path: Path, text: str) -> Tensor:
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -187,18 +175,16 @@ def _read(path: Path, text: str) -> Tensor:
             entry = json.loads((file.metadata() or {})[FEATURE_ENTRY])
             features: Tensor = file.get_tensor("features")
         if entry["key"] != text:
-            raise CheckpointError(f"cached_features: {path} is of other images or another extractor; delete it")
-        if entry["content"] != _digest(features):
-            raise ValueError("its numbers are not those that were written")
+            raise CheckpointError(f"cached_features: {path} was saved for another key; delete it")
+        if entry["content"] != _features_digest(features):
+            raise ValueError("its content does not match its checksum")
     except CheckpointError:
         raise
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as damage:
-        raise CheckpointError(
-            f"cached_features: {path} is damaged ({damage}); delete it and it is made again"
-        ) from damage
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"cached_features: {path} is damaged ({error}); delete it") from error
     return features
 
 
-def _digest(features: Tensor) -> str:
-    said = f"{features.dtype} {tuple(features.shape)}\n".encode()
-    return hashlib.sha256(said + tensor_bytes(features)).hexdigest()
+def _features_digest(features: Tensor) -> str:
+    header = f"{features.dtype} {tuple(features.shape)}\n".encode()
+    return hashlib.sha256(header + tensor_bytes(features)).hexdigest()

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 FEATURES = 1280
 EPS = 1e-3
-# kernel, stride of the first, expansion, width, blocks
+# kernel size, stride of the first block, expansion, channels, blocks
 STAGES = (
     (3, 1, 1, 16, 1),
     (3, 2, 6, 24, 2),
@@ -20,7 +20,7 @@ STAGES = (
 
 
 class SameConv(nn.Conv2d):
-    """Padded so that the output has ceil(size / stride) pixels, the odd one at the bottom and right, as TensorFlow."""
+    """Convolution with TensorFlow's "same" padding: ceil(size / stride) pixels out, odd padding at the bottom right."""
 
     def forward(self, x: Tensor) -> Tensor:
         pads = []
@@ -30,8 +30,8 @@ class SameConv(nn.Conv2d):
         return super().forward(F.pad(x, pads))
 
 
-class Block(nn.Module):
-    """Expand, filter each channel, project; a shortcut where the shape stays."""
+class InvertedResidual(nn.Module):
+    """Expansion, depthwise convolution, projection; a shortcut if the shape does not change."""
 
     def __init__(self, c: int, out: int, *, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Block(nn.Module):
 class EfficientNetLite0(nn.Module):
     """Pooled features before the classifier.   b 3 224 224, in [0, 1]    ->    b 1280
 
-    `_fc` is not used for them; it is here because the weights have it.
+    `_fc` is not used; it is here because the weights file has it.
     """
 
     def __init__(self, classes: int = 1000) -> None:
@@ -67,7 +67,7 @@ class EfficientNetLite0(nn.Module):
         for kernel, stride, expansion, out, count in STAGES:
             for i in range(count):
                 first = stride if i == 0 else 1
-                blocks.append(Block(c, out, kernel=kernel, stride=first, expansion=expansion))
+                blocks.append(InvertedResidual(c, out, kernel=kernel, stride=first, expansion=expansion))
                 c = out
         self._blocks = nn.ModuleList(blocks)
         self._conv_head = SameConv(c, FEATURES, 1, bias=False)

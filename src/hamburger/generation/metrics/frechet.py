@@ -1,6 +1,6 @@
-"""Mean and covariance of features, collected in pieces, and the Frechet distance between two Gaussians.
+"""Mean and covariance of features, accumulated over batches, and the Frechet distance between two Gaussians.
 
-Everything is float64: a sum of fifty thousand float32 features loses digits that the distance needs.
+Everything is float64: a sum of fifty thousand features in float32 loses digits that the distance needs.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from hamburger.shapes import check_shapes, check_tensor
 
 
 class FewSamplesWarning(UserWarning):
-    """Fewer samples than features: the covariance is singular, and the distance far above that of more samples."""
+    """Warns of fewer samples than features: the covariance is singular, and the distance is biased far upwards."""
 
 
 @dataclass(frozen=True, eq=False)
 class Gaussian:
-    """What the Frechet distance knows of a set: `count` samples, `mean` (d), `covariance` (d d, divided by count - 1).
+    """Statistics of a set of features: `count` samples, `mean` (d), `covariance` (d d, divided by count - 1).
 
     `covariance` must be symmetric; it may be singular. Both are float64 and on the CPU.
     """
@@ -41,12 +41,12 @@ class Gaussian:
         object.__setattr__(self, "covariance", self.covariance.detach().double().cpu())
         if self.mean.dim() != 1 or self.covariance.shape != (self.dim, self.dim):
             raise ShapeError(
-                f"Gaussian: a mean of d and a covariance of d d are needed, got {tuple(self.mean.shape)} and "
+                f"Gaussian: mean must be 'd' and covariance 'd d', got {tuple(self.mean.shape)} and "
                 f"{tuple(self.covariance.shape)}"
             )
         skew = float((self.covariance - self.covariance.mT).abs().max()) if self.dim else 0.0
         if skew > 1e-8 * float(self.covariance.abs().max()):
-            raise InputError(f"Gaussian: the covariance must be symmetric; it differs from its transpose by {skew:.3g}")
+            raise InputError(f"Gaussian: covariance must be symmetric, but it differs from its transpose by {skew:.3g}")
 
     @property
     def dim(self) -> int:
@@ -54,10 +54,10 @@ class Gaussian:
 
 
 class Moments:
-    """Mean and scatter of features that come in batches, in any split, and from several processes.
+    """Accumulates mean and scatter of features over batches of any size, and over ranks.
 
-    Batches are merged as Chan, Golub and LeVeque do, by their means and their scatter about them: sums of squares,
-    whose difference would cancel, are never formed. `device` is where the sums live.
+    Batches are merged by their means and the scatter about them (Chan, Golub and LeVeque): differences of large sums of
+    squares, which lose digits, never occur. `device` holds the sums.
     """
 
     def __init__(self, dim: int, *, device: torch.device | str = "cpu") -> None:
@@ -70,7 +70,7 @@ class Moments:
     @torch.no_grad()
     def update(self, features: Tensor) -> None:
         """Add a batch.   features: b d; b may be 0"""
-        x = _samples("Moments.update", features).to(self.mean)
+        x = _check_features("Moments.update", features).to(self.mean)
         if x.shape[1] != self.dim:
             raise ShapeError(f"Moments.update: needs {self.dim} features a sample, got {tuple(features.shape)} 'b d'")
         if x.shape[0]:
@@ -79,31 +79,33 @@ class Moments:
             self._add(x.shape[0], mean, centred.mT @ centred)
 
     def merge(self, other: Moments) -> None:
-        """Add what another one has collected; that one stays as it is."""
+        """Add the samples of another accumulator, which is not changed."""
         if other.dim != self.dim:
-            raise ShapeError(f"Moments.merge: {self.dim} features here, {other.dim} in the other")
+            raise ShapeError(f"Moments.merge: the other must have {self.dim} features, got {other.dim}")
         if other.count:
             self._add(other.count, other.mean.to(self.mean), other.scatter.to(self.mean))
 
     @torch.no_grad()
     def gather(self, device: torch.device | str = "cpu") -> None:
-        """Add up what all processes have collected; `device` is where they meet. One that has nothing takes part too.
+        """Sum over all ranks, communicating on `device`; ranks without samples must call it too.
 
-        Samples are counted as often as they were fed: a sampler that repeats some to make the shares even biases this.
+        Samples count as often as they were passed to `update`: a sampler that repeats some, so that all ranks have as
+        many, biases the result.
         """
-        if distributed.world() == 1:
+        if distributed.world_size() == 1:
             return
-        own = self.mean.device
-        share = torch.tensor(float(self.count), dtype=torch.float64, device=device)
-        count = distributed.total(share)
+        home = self.mean.device
+        local_count = torch.tensor(float(self.count), dtype=torch.float64, device=device)
+        count = distributed.sum_over_ranks(local_count)
         if count == 0:
             return
-        mean = distributed.total(share * self.mean.to(device)) / count
+        mean = distributed.sum_over_ranks(local_count * self.mean.to(device)) / count
         shift = self.mean.to(device) - mean
-        scatter = distributed.total(self.scatter.to(device) + share * shift.outer(shift))
-        self.count, self.mean, self.scatter = int(count), mean.to(own), scatter.to(own)
+        scatter = distributed.sum_over_ranks(self.scatter.to(device) + local_count * shift.outer(shift))
+        self.count, self.mean, self.scatter = int(count), mean.to(home), scatter.to(home)
 
     def gaussian(self) -> Gaussian:
+        """Mean and covariance of the samples so far."""
         if self.count < 2:
             raise InputError(f"Moments.gaussian: a covariance needs at least 2 samples, got {self.count}")
         covariance = self.scatter / (self.count - 1)
@@ -117,24 +119,24 @@ class Moments:
         self.count = total
 
 
-def gaussian(features: Tensor) -> Gaussian:
-    """Mean and covariance of features that are all there.   n d"""
-    x = _samples("gaussian", features)
+def fit_gaussian(features: Tensor) -> Gaussian:
+    """Mean and covariance of features.   n d"""
+    x = _check_features("gaussian", features)
     moments = Moments(x.shape[1])
     moments.update(x)
     return moments.gaussian()
 
 
 def frechet_distance(a: Gaussian, b: Gaussian) -> float:
-    """|m_a - m_b|^2 + tr(A + B - 2 (A^1/2 B A^1/2)^1/2), the squared 2-Wasserstein distance of the two Gaussians.
+    """|m_a - m_b|^2 + tr(A + B - 2 (A^1/2 B A^1/2)^1/2), the squared 2-Wasserstein distance of two Gaussians.
 
-    The last trace is the sum of the roots of the eigenvalues of A^1/2 B A^1/2, which are the singular values of
-    A^1/2 B^1/2. They are taken as such: that product is never squared, so that small ones keep their digits, and no
-    root of a matrix that is not symmetric is needed. Singular covariances are allowed. The root of the distance is a
-    metric; the distance, which is what is reported everywhere, is not.
+    The last trace sums the square roots of the eigenvalues of A^1/2 B A^1/2, which are the singular values of
+    A^1/2 B^1/2. These are computed directly: the product is never squared, so that small values keep their digits, and
+    no root of a non-symmetric matrix is needed. Singular covariances are allowed. The square root of this distance is a
+    metric; the distance itself, which everybody reports, is not.
     """
     if a.dim != b.dim:
-        raise ShapeError(f"frechet_distance: {a.dim} features in a, {b.dim} in b; they are of different extractors")
+        raise ShapeError(f"frechet_distance: {a.dim} features in a, {b.dim} in b; they come from different extractors")
     fewest = min(a.count, b.count)
     if fewest <= a.dim:
         warnings.warn(
@@ -144,24 +146,24 @@ def frechet_distance(a: Gaussian, b: Gaussian) -> float:
             stacklevel=2,
         )
     shift = a.mean - b.mean
-    cross = torch.linalg.svdvals(_root(a.covariance) @ _root(b.covariance)).sum()
+    cross = torch.linalg.svdvals(_matrix_root(a.covariance) @ _matrix_root(b.covariance)).sum()
     distance = shift.dot(shift) + a.covariance.trace() + b.covariance.trace() - 2 * cross
-    return max(0.0, float(distance))  # of equal Gaussians, rounding can leave a little less than nothing
+    return max(0.0, float(distance))  # rounding can make it slightly negative for equal Gaussians
 
 
-def _root(covariance: Tensor) -> Tensor:
-    """The symmetric root. Eigenvalues at the level of rounding, of either sign, are zeros of a singular matrix."""
+def _matrix_root(covariance: Tensor) -> Tensor:
+    """The symmetric square root. Eigenvalues at rounding level, of either sign, count as zeros of a singular matrix."""
     values, vectors = torch.linalg.eigh(covariance)
     noise = values.abs().max() * torch.finfo(values.dtype).eps * values.numel()
     if values.min() < -max(float(noise), 1e-8 * float(values.abs().max())):
         raise InputError(
-            f"frechet_distance: a covariance has the eigenvalue {float(values.min()):.3g} beside "
-            f"{float(values.max()):.3g}; it is not one of any set of samples"
+            f"frechet_distance: a covariance has the eigenvalue {float(values.min()):.3g} (largest "
+            f"{float(values.max()):.3g}); a covariance has no negative eigenvalues"
         )
     return (vectors * values.where(values > noise, 0).sqrt()) @ vectors.mT
 
 
-def _samples(call: str, features: Tensor) -> Tensor:
+def _check_features(call: str, features: Tensor) -> Tensor:
     check_tensor(call, "features", features)
     check_shapes(call, features=(features, "b d"))
     finite = features.isfinite().all(1)

@@ -1,4 +1,4 @@
-"""The kernel distance (KID): squared maximum mean discrepancy under a cubic kernel, without bias at any sample size.
+"""Kernel distance (KID): squared maximum mean discrepancy with a cubic kernel, unbiased at any sample size.
 
 Binkowski, Sutherland, Arbel, Gretton: Demystifying MMD GANs, 2018.
 """
@@ -13,15 +13,15 @@ from torch import Tensor
 from hamburger.errors import InputError, NotFiniteError, ShapeError, check_count
 from hamburger.shapes import check_shapes, check_tensor
 
-ROWS = 1024  # of a kernel matrix that is in memory at a time
+ROWS = 1024  # rows of a kernel matrix in memory at a time
 
 
 @dataclass(frozen=True)
 class KernelDistance:
-    """The mean over the subsets, and the standard error of that mean.
+    """Mean over the subsets and the standard error of that mean.
 
-    The error is that of drawing subsets from the given features; subsets overlap, so that it does not say how far other
-    images of the same source would lead. `mean` may be negative: an unbiased estimate of 0 must be, half the time.
+    The error is that of drawing subsets from the given features. Subsets overlap, so it does not measure the variation
+    between sets of images. `mean` may be negative: an unbiased estimate of 0 is negative half of the time.
     """
 
     mean: float
@@ -31,22 +31,22 @@ class KernelDistance:
 
     @property
     def subset_std(self) -> float:
-        """Standard deviation over the subsets, the number that papers and other packages put behind a KID."""
+        """Standard deviation over the subsets, which papers and other packages report with a KID."""
         return self.standard_error * self.subsets**0.5
 
 
 def polynomial_kernel(x: Tensor, y: Tensor) -> Tensor:
-    """(<x, y> / d + 1)^3 of all pairs.   x: n d    y: m d    ->    n m"""
+    """(<x, y> / d + 1)^3 for all pairs.   x: n d    y: m d    ->    n m"""
     return (x @ y.mT / x.shape[1] + 1) ** 3
 
 
 def mmd2(x: Tensor, y: Tensor) -> float:
-    """Unbiased estimate of the squared discrepancy from all pairs.   x: n d    y: m d
+    """Unbiased estimate of the squared maximum mean discrepancy from all pairs.   x: n d    y: m d
 
-    The mean of k(x_i, x_j) over i != j, plus that of y, minus twice the mean of k(x_i, y_j); in float64, some rows at a
-    time.
+    The mean of k(x_i, x_j) over i != j, plus the same for y, minus twice the mean of k(x_i, y_j). Computed in float64,
+    some rows at a time.
     """
-    x, y = _features("mmd2", x, y)
+    x, y = _check_features("mmd2", x, y)
     return _mmd2(x, y)
 
 
@@ -55,10 +55,11 @@ def kernel_distance(
 ) -> KernelDistance:
     """KID between two sets of features.   x: n d    y: m d
 
-    Each subset draws `subset_size` samples without replacement from each set, x first, from `generator` (a CPU one, so
-    that every device draws the same); `mmd2` of each, then mean and standard error. Not multiplied by 1000.
+    For each subset, `subset_size` samples are drawn without replacement from each set, x first. `generator` must be on
+    the CPU, so that every device draws the same. The result is mean and standard error of their `mmd2`, not multiplied
+    by 1000.
     """
-    x, y = _features("kernel_distance", x, y)
+    x, y = _check_features("kernel_distance", x, y)
     check_count("kernel_distance", "subsets", subsets, least=2)
     check_count("kernel_distance", "subset_size", subset_size, least=2)
     fewest = min(x.shape[0], y.shape[0])
@@ -69,7 +70,10 @@ def kernel_distance(
     if generator.device.type != "cpu":
         raise InputError(f"kernel_distance: generator must be on the CPU, got one on {generator.device}")
     values = torch.tensor(
-        [_mmd2(_draw(x, subset_size, generator), _draw(y, subset_size, generator)) for _ in range(subsets)],
+        [
+            _mmd2(_draw_subset(x, subset_size, generator), _draw_subset(y, subset_size, generator))
+            for _ in range(subsets)
+        ],
         dtype=torch.float64,
     )
     return KernelDistance(float(values.mean()), float(values.std() / subsets**0.5), subsets, subset_size)
@@ -77,26 +81,26 @@ def kernel_distance(
 
 def _mmd2(x: Tensor, y: Tensor) -> float:
     n, m = x.shape[0], y.shape[0]
-    within = _sum_of_others(x) / (n * (n - 1)) + _sum_of_others(y) / (m * (m - 1))
+    within = _sum_off_diagonal(x) / (n * (n - 1)) + _sum_off_diagonal(y) / (m * (m - 1))
     across = sum(float(polynomial_kernel(rows, y).sum()) for rows in x.split(ROWS)) / (n * m)
     return within - 2 * across
 
 
-def _sum_of_others(x: Tensor) -> float:
-    """The kernel's sum over all pairs of two different samples."""
+def _sum_off_diagonal(x: Tensor) -> float:
+    """Sum of the kernel over all pairs of different samples."""
     total = 0.0
     for start in range(0, x.shape[0], ROWS):
         kernel = polynomial_kernel(x[start : start + ROWS], x)
-        kernel.diagonal(start).zero_()  # taken out, not subtracted: the diagonal is the largest part
+        kernel.diagonal(start).zero_()  # zeroed, not subtracted: the diagonal is the largest part
         total += float(kernel.sum())
     return total
 
 
-def _draw(x: Tensor, count: int, generator: torch.Generator) -> Tensor:
+def _draw_subset(x: Tensor, count: int, generator: torch.Generator) -> Tensor:
     return x[torch.randperm(x.shape[0], generator=generator)[:count].to(x.device)]
 
 
-def _features(call: str, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+def _check_features(call: str, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     for name, value in (("x", x), ("y", y)):
         check_tensor(call, name, value)
         if value.dim() == 2 and value.shape[0] < 2:

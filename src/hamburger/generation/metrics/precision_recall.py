@@ -1,4 +1,4 @@
-"""Improved precision and recall: how much of one set lies within the neighbourhoods of the other.
+"""Improved precision and recall: the fraction of one set that lies within the neighbourhoods of the other.
 
 Kynkaanniemi, Karras, Laine, Lehtinen, Aila: Improved precision and recall metric for assessing generative models, 2019.
 """
@@ -19,7 +19,7 @@ PAIRS = 2**23  # distances in memory at a time: 64 MiB
 
 @dataclass(frozen=True)
 class PrecisionRecall:
-    """`precision`: share of the generated within a real neighbourhood; `recall`: of the real within a generated one."""
+    """`precision`: fraction of fake samples in a real neighbourhood; `recall`: of real samples in a fake one."""
 
     precision: float
     recall: float
@@ -29,9 +29,9 @@ class PrecisionRecall:
 def precision_recall(real: Tensor, fake: Tensor, *, k: int = 3) -> PrecisionRecall:
     """Improved precision and recall of features.   real: n d    fake: m d
 
-    The neighbourhood of a sample is the closed ball that reaches its k-th nearest other sample of its own set. Both
-    values depend on n and m, so compare only results of the same sizes. Distances are in float64 from differences, not
-    from products, so that equal samples have distance 0.
+    The neighbourhood of a sample is the closed ball up to the k-th nearest other sample of its set. Both values depend
+    on n and m: compare only results of the same sizes. Distances are computed in float64 from differences, not from
+    products, so that equal samples have distance 0.
     """
     for name, value in (("real", real), ("fake", fake)):
         check_tensor("precision_recall", name, value)
@@ -44,19 +44,19 @@ def precision_recall(real: Tensor, fake: Tensor, *, k: int = 3) -> PrecisionReca
         raise OptionError(f"precision_recall: the {k}-th neighbour needs more than {k} samples, got {fewest}; lower k")
     real, fake = real.detach().double(), fake.detach().double()
     return PrecisionRecall(
-        precision=float(covered(fake, real, radii(real, k)).double().mean()),
-        recall=float(covered(real, fake, radii(fake, k)).double().mean()),
+        precision=float(find_covered(fake, real, neighbour_radii(real, k)).double().mean()),
+        recall=float(find_covered(real, fake, neighbour_radii(fake, k)).double().mean()),
         k=k,
     )
 
 
-def radii(x: Tensor, k: int) -> Tensor:
-    """Distance of each sample to its k-th nearest other one; copies of it are others.   n d    ->    n"""
-    # a sample's own distance of 0 is the smallest of its row, so that the k-th other one is number k + 1
+def neighbour_radii(x: Tensor, k: int) -> Tensor:
+    """Distance of each sample to its k-th nearest other one; copies count as others.   n d    ->    n"""
+    # the distance 0 to itself is the smallest in a row, so the k-th other one is number k + 1
     return torch.cat([_distances(rows, x).kthvalue(k + 1).values for rows in _blocks(x, x.shape[0])])
 
 
-def covered(x: Tensor, centres: Tensor, radius: Tensor) -> Tensor:
+def find_covered(x: Tensor, centres: Tensor, radius: Tensor) -> Tensor:
     """Whether each sample lies in a ball around some centre.   x: n d    centres: m d    radius: m    ->    n, bool"""
     return torch.cat([(_distances(rows, centres) <= radius).any(1) for rows in _blocks(x, centres.shape[0])])
 

@@ -1,4 +1,4 @@
-"""Where a context module stands in a GAN: behind a gate that starts closed."""
+"""Context modules of GANs, each behind a gate that starts at zero."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from torch import Tensor, nn
 from hamburger.contexts import contexts, create_context
 from hamburger.contexts.hamburgers import with_authors_version
 from hamburger.errors import OptionError, UnknownNameError, did_you_mean
-from hamburger.generation.networks.layers import Layers
+from hamburger.generation.networks.layers import LayerFactory
 from hamburger.generation.networks.spectral import spectral_norm_all
 from hamburger.precision import autocast_dtype, widen
 from hamburger.registry import Registry
 
-GIVEN = ("size", "layers", "num_classes")  # what the network says, not its user
+SET_BY_NETWORK = ("size", "layers", "num_classes")  # arguments that the network passes, not its user
 
 
-class Gated(nn.Module):
-    """x + gate f(x), the gate a scalar that starts at zero: the identity, bit for bit.   b c h w   ->   b c h w
+class GatedContext(nn.Module):
+    """x + gate f(x) with a scalar gate that starts at zero, where it is exactly the identity.   b c h w   ->   b c h w
 
-    While it is zero, f receives no gradient; the gate does. `y` (b) holds the classes where the network has them.
+    While the gate is zero, it receives a gradient but f does not. `y` (b) holds the classes in a generator.
     """
 
     def __init__(self) -> None:
@@ -35,36 +35,36 @@ class Gated(nn.Module):
 
     @abstractmethod
     def branch(self, x: Tensor, y: Tensor | None) -> Tensor:
-        """What the gate lets through.   b c h w   ->   b c h w"""
+        """f(x).   b c h w   ->   b c h w"""
 
 
-blocks: Registry[Gated] = Registry("GAN context")
+gan_contexts: Registry[GatedContext] = Registry("GAN context")
 
 
-class FromZoo(Gated):
+class ZooContext(GatedContext):
     """Any module of `create_context`.   x + gate (module(x) - x)
 
-    Such modules bring their own skip, so the gate leads from the input (0) to what the module gives (1). Gates of
-    their own start open. Convolutions and linear layers are spectrally normalised where the network is; the papers say
-    nothing of such pairs.
+    These modules have their own skip connection, so the gate interpolates between the input (0) and the module's output
+    (1). Gates inside the module start open. Convolutions and linear layers are spectrally normalised if the network is;
+    the papers do not cover such combinations.
     """
 
-    def __init__(self, channels: int, *, name: str, layers: Layers, options: Mapping[str, Any]) -> None:
+    def __init__(self, channels: int, *, name: str, layers: LayerFactory, options: Mapping[str, Any]) -> None:
         super().__init__()
-        module = open_gates(create_context(name, channels, **with_authors_version(name, options)))
+        module = open_inner_gates(create_context(name, channels, **with_authors_version(name, options)))
         self.module = spectral_norm_all(module, layers.context_spectral)
 
     def branch(self, x: Tensor, y: Tensor | None) -> Tensor:
         if autocast_dtype(x.device.type) is not None:
-            x = widen(x)  # what the module adds is small beside x: in half precision x would take most of its digits
+            x = widen(x)  # module(x) - x is small compared with x: half precision would lose most of its digits
         out: Tensor = self.module(x) - x
         return out
 
 
-def open_gates(module: nn.Module) -> nn.Module:
-    """Scales and weights that start at zero, so that the module starts as the identity, set to one or drawn.
+def open_inner_gates(module: nn.Module) -> nn.Module:
+    """The module with its zero-initialised scales set to one and its zero-initialised weights drawn at random.
 
-    Behind a second gate at zero they would stay there: of a product of two zeros neither factor receives a gradient.
+    Behind a second gate at zero they would stay zero: in a product of two zeros neither factor receives a gradient.
     """
     for name, parameter in module.named_parameters():
         if parameter.is_meta or name.endswith("bias") or parameter.any():
@@ -76,20 +76,20 @@ def open_gates(module: nn.Module) -> nn.Module:
     return module
 
 
-def create_block(
-    name: str, channels: int, *, size: int, layers: Layers, num_classes: int | None, options: Mapping[str, Any]
-) -> Gated:
-    """The named block for maps of that many channels and `size` x `size` positions.
+def create_gan_context(
+    name: str, channels: int, *, size: int, layers: LayerFactory, num_classes: int | None, options: Mapping[str, Any]
+) -> GatedContext:
+    """The named context for maps of `channels` channels and `size` x `size` positions.
 
-    Names are those of the papers of this package ("sagan", "ylg", "hamgan") and all of `list_contexts()`.
-    `num_classes` is None in a discriminator, whose blocks know nothing of classes.
+    Names are "sagan", "ylg", "hamgan" and all of `list_contexts()`. `num_classes` is None in a discriminator, whose
+    contexts do not use classes.
     """
     call = f"create_gan with context '{name}'"
     for option in options:
-        if option in GIVEN:
-            raise OptionError(f"{call}: '{option}' follows from the network; leave it out of context_options")
-    if name in blocks:
-        return blocks.create(name, channels, size=size, layers=layers, num_classes=num_classes, **options)
+        if option in SET_BY_NETWORK:
+            raise OptionError(f"{call}: '{option}' is set by the network; leave it out of context_options")
+    if name in gan_contexts:
+        return gan_contexts.create(name, channels, size=size, layers=layers, num_classes=num_classes, **options)
     if name in contexts:
-        return FromZoo(channels, name=name, layers=layers, options=options)
-    raise UnknownNameError(f"create_gan: no context '{name}'{did_you_mean(name, [*blocks, *contexts])}")
+        return ZooContext(channels, name=name, layers=layers, options=options)
+    raise UnknownNameError(f"create_gan: no context '{name}'{did_you_mean(name, [*gan_contexts, *contexts])}")

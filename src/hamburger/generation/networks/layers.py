@@ -1,4 +1,4 @@
-"""Layers that both networks of a paper share: conditional batch norm, resampling, convolutions."""
+"""Layers and residual blocks of generators and discriminators, and the style options they follow from."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from hamburger.registry import Registry
 
 
 class ConditionalBatchNorm2d(nn.Module):
-    """Batch norm with a gain and a bias of its own for every class.   b c h w, b   ->   b c h w
+    """Batch norm with a separate gain and bias for every class.   b c h w, b   ->   b c h w
 
-    Statistics are those of the batch, all classes together. `eps` and `momentum` in torch's sense: momentum 0.001 is
-    what others write as a decay of 0.999.
+    Statistics are those of the whole batch. `momentum` is meant as in torch: 0.001 is a decay of 0.999 elsewhere.
     """
 
     def __init__(self, channels: int, *, num_classes: int, eps: float = 1e-3, momentum: float = 1e-3) -> None:
@@ -38,36 +37,35 @@ class ConditionalBatchNorm2d(nn.Module):
         return f"{channels}, num_classes={classes}"
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Twice and half the size, in the dtype and the memory layout of the map.
+# -- resampling by two, keeping data type and memory layout ------------------------------------------------------------
 #
-# torch's `interpolate` goes to float32 under autocast, and takes all that is added to its result with it; and on a card
-# the way back through `avg_pool2d` takes longer than the convolution before it.
+# torch's `interpolate` returns float32 under autocast, and so does everything that is added to its result. On a GPU the
+# backward pass of `avg_pool2d` takes longer than the convolution before it.
 
 
-def double(x: Tensor) -> Tensor:
-    """Every pixel four times.   b c h w   ->   b c 2h 2w"""
+def upsample(x: Tensor) -> Tensor:
+    """Nearest-neighbour upsampling by two.   b c h w   ->   b c 2h 2w"""
     b, c, h, w = x.shape
-    if channels_last(x):
+    if is_channels_last(x):
         x = x.permute(0, 2, 3, 1)[:, :, None, :, None, :].expand(b, h, 2, w, 2, c)
         return x.reshape(b, 2 * h, 2 * w, c).permute(0, 3, 1, 2)
     return x[:, :, :, None, :, None].expand(b, c, h, 2, w, 2).reshape(b, c, 2 * h, 2 * w)
 
 
-def halve(x: Tensor) -> Tensor:
-    """The mean of 2 x 2 pixels, of which there are even numbers.   b c h w   ->   b c h/2 w/2"""
+def downsample(x: Tensor) -> Tensor:
+    """Mean over 2 x 2 pixels; h and w must be even.   b c h w   ->   b c h/2 w/2"""
     b, c, h, w = x.shape
-    if channels_last(x):
+    if is_channels_last(x):
         return x.permute(0, 2, 3, 1).reshape(b, h // 2, 2, w // 2, 2, c).mean((2, 4)).permute(0, 3, 1, 2)
     return x.reshape(b, c, h // 2, 2, w // 2, 2).mean((3, 5))
 
 
-def channels_last(x: Tensor) -> bool:
+def is_channels_last(x: Tensor) -> bool:
+    """Whether the tensor is channels-last and not contiguous as well."""
     return x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What the networks of one paper have in common, as a value, and the layers that follow from it.
+# -- style of a paper's networks ---------------------------------------------------------------------------------------
 
 
 M = TypeVar("M", nn.Conv2d, nn.Linear, nn.Embedding)
@@ -77,16 +75,16 @@ INITS = ("xavier", "xavier-relu", "orthogonal")
 
 
 @dataclass(frozen=True)
-class Style:
-    """How a family of networks is put together.
+class GanStyle:
+    """Options that distinguish the networks of the papers.
 
-    - `context`: what stands in both networks, by name; None for nothing
-    - `generator_spectral`, `discriminator_spectral`: "none", "equality" or "inequality": see `gan.spectral`. Blocks of
-      context are normalised by equality wherever their network is normalised at all.
-    - `hidden`: the width between the two convolutions of a discriminator's block, that of its input or of its output
+    - `context`: name of the context in both networks, or None
+    - `generator_spectral`, `discriminator_spectral`: "none", "equality" or "inequality", see `SpectralNorm`. Contexts
+      are normalised by "equality" unless their network has "none".
+    - `hidden`: channels between the two convolutions of a discriminator's block, those of its input or of its output
     - `init`: "xavier" (uniform), "xavier-relu" (the same, with gain sqrt(2) for 3 x 3 convolutions inside blocks), or
-      "orthogonal" (which none of these papers uses; BigGAN does). Biases are zero.
-    - `norm_eps`, `norm_momentum`: of every batch norm, in torch's sense
+      "orthogonal" (as in BigGAN; none of these papers uses it). Biases are zero.
+    - `norm_eps`, `norm_momentum`: of every batch norm, as in torch
     """
 
     context: str | None
@@ -101,8 +99,8 @@ class Style:
         call = "create_gan"
         if not (self.context is None or isinstance(self.context, str)):
             raise OptionError(
-                f"{call}: context must be a name or None, got {type(self.context).__name__}: the two networks need "
-                f"one each, of different widths; register yours with hamburger.contexts and give its name"
+                f"{call}: context must be a name or None, got {type(self.context).__name__}; the two networks need "
+                f"separate modules, so register yours with hamburger.contexts and give its name"
             )
         check_choice(call, "generator_spectral", self.generator_spectral, CONVENTIONS)
         check_choice(call, "discriminator_spectral", self.discriminator_spectral, CONVENTIONS)
@@ -111,16 +109,16 @@ class Style:
         check_positive(call, "norm_eps", self.norm_eps)
         check_positive(call, "norm_momentum", self.norm_momentum, zero=True, most=1.0)
 
-    def generator_layers(self) -> Layers:
-        return Layers(self.generator_spectral, self.init, self.norm_eps, self.norm_momentum)
+    def generator_layers(self) -> LayerFactory:
+        return LayerFactory(self.generator_spectral, self.init, self.norm_eps, self.norm_momentum)
 
-    def discriminator_layers(self) -> Layers:
-        return Layers(self.discriminator_spectral, self.init, self.norm_eps, self.norm_momentum)
+    def discriminator_layers(self) -> LayerFactory:
+        return LayerFactory(self.discriminator_spectral, self.init, self.norm_eps, self.norm_momentum)
 
 
 @dataclass(frozen=True)
-class Layers:
-    """Layers of one network: initialised, normalised, and never configured one by one."""
+class LayerFactory:
+    """Creates the layers of one network, initialised and spectrally normalised alike."""
 
     spectral: str = "none"
     init: str = "xavier"
@@ -128,7 +126,7 @@ class Layers:
     norm_momentum: float = 1e-3
 
     def conv(self, in_channels: int, out_channels: int, kernel: int = 3, *, inside: bool = False) -> nn.Conv2d:
-        """A convolution that keeps the size of the map; `inside`: one of the two in a residual block."""
+        """A convolution that keeps the map size; `inside`: it is one of the two in a residual block."""
         layer = nn.Conv2d(in_channels, out_channels, kernel, padding=kernel // 2)
         gain = math.sqrt(2) if inside and kernel == 3 and self.init == "xavier-relu" else 1.0
         return spectral_norm(self._fill(layer, gain), self.spectral)
@@ -140,7 +138,7 @@ class Layers:
         return spectral_norm(self._fill(nn.Embedding(num_classes, width)), self.spectral)
 
     def pointwise(self, in_channels: int, out_channels: int) -> nn.Conv2d:
-        """The 1 x 1 convolution of a context block: no bias, normalised by equality where the network is at all."""
+        """The 1 x 1 convolution of a context, without bias and with `context_spectral`."""
         layer = self._fill(nn.Conv2d(in_channels, out_channels, 1, bias=False))
         return spectral_norm(layer, self.context_spectral)
 
@@ -165,4 +163,73 @@ class Layers:
         return layer
 
 
-gans: Registry[Style] = Registry("GAN")
+gan_styles: Registry[GanStyle] = Registry("GAN")
+
+
+# -- residual blocks ---------------------------------------------------------------------------------------------------
+
+
+class UpBlock(nn.Module):
+    """Generator block that doubles the map.   b i h w, b   ->   b o 2h 2w
+
+        norm, ReLU, nearest x 2, conv 3, norm, ReLU, conv 3;   shortcut: nearest x 2, conv 1
+
+    Both norms are class-conditional. The shortcut convolves before it upsamples, which gives the same values for a
+    quarter of the work.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, *, num_classes: int, layers: LayerFactory) -> None:
+        super().__init__()
+        self.norm1 = layers.conditional_norm(in_channels, num_classes)
+        self.conv1 = layers.conv(in_channels, out_channels, inside=True)
+        self.norm2 = layers.conditional_norm(out_channels, num_classes)
+        self.conv2 = layers.conv(out_channels, out_channels, inside=True)
+        self.shortcut = layers.conv(in_channels, out_channels, 1)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        z = self.conv1(upsample(torch.relu(self.norm1(x, y))))
+        z = self.conv2(torch.relu(self.norm2(z, y)))
+        out: Tensor = z + upsample(self.shortcut(x))
+        return out
+
+
+class FirstBlock(nn.Module):
+    """First block of a discriminator, without ReLU on the images.   b i h w   ->   b o h/2 w/2
+
+    conv 3, ReLU, conv 3, mean of 2 x 2;   shortcut: mean of 2 x 2, conv 1
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, *, layers: LayerFactory) -> None:
+        super().__init__()
+        self.conv1 = layers.conv(in_channels, out_channels, inside=True)
+        self.conv2 = layers.conv(out_channels, out_channels, inside=True)
+        self.shortcut = layers.conv(in_channels, out_channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.conv2(torch.relu(self.conv1(x)))
+        out: Tensor = downsample(z) + self.shortcut(downsample(x))
+        return out
+
+
+class DownBlock(nn.Module):
+    """Discriminator block that halves the map if `down`.   b i h w   ->   b o h/2 w/2
+
+        ReLU, conv 3, ReLU, conv 3, mean of 2 x 2;   shortcut: conv 1, mean of 2 x 2
+
+    The shortcut is the identity if neither map size nor channels change. It downsamples before it convolves, which
+    gives the same values for a quarter of the work.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, *, hidden: str, down: bool, layers: LayerFactory) -> None:
+        super().__init__()
+        width = in_channels if hidden == "in" else out_channels
+        self.down = down
+        self.conv1 = layers.conv(in_channels, width, inside=True)
+        self.conv2 = layers.conv(width, out_channels, inside=True)
+        self.shortcut = layers.conv(in_channels, out_channels, 1) if down or in_channels != out_channels else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.conv2(torch.relu(self.conv1(torch.relu(x))))
+        if self.down:
+            z, x = downsample(z), downsample(x)
+        return z + (x if self.shortcut is None else self.shortcut(x))

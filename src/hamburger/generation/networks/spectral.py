@@ -1,4 +1,4 @@
-"""Spectral normalisation (Miyato et al., ICLR 2018): a weight divided by its largest singular value."""
+"""Spectral normalisation (Miyato et al., ICLR 2018): weights divided by their largest singular value."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hamburger.layers.bread import Bread
 from hamburger.precision import full_precision, widen
 
 CONVENTIONS = ("none", "equality", "inequality")
-WARM_UP = 15
+WARM_UP_ITERATIONS = 15
 NORMALISED = (nn.Conv1d, nn.Conv2d, nn.Linear, nn.Embedding, Bread)
 
 M = TypeVar("M", bound=nn.Module)
@@ -25,16 +25,17 @@ M = TypeVar("M", bound=nn.Module)
 class SpectralNorm(nn.Module):
     """W / s ("equality", SNGAN) or W / max(1, s) ("inequality", TF-GAN), s the largest singular value of W.
 
-    W is flattened to its first axis against all others. Two vectors follow W by `iterations` power iterations a call,
-    in training only: in evaluation the same weight gives the same bits. They are constants to the gradient, s is not.
+    W is flattened to a matrix, its first axis against all others. In training each call runs `iterations` power
+    iterations on the two singular vectors; in evaluation none, so that the same weight gives the same bits. The vectors
+    are constants to the gradient, s is not.
 
-    The vectors start at random and are then iterated 15 times, as torch does; the original code starts without that,
-    so that its first few steps divide by less than s.
+    The vectors start at random, followed by 15 iterations, as in torch. The original code has no such start, so its
+    first few steps divide by less than s. `frozen`: see `freeze_power_iterations`.
     """
 
     u: Tensor
     v: Tensor
-    resting = False
+    frozen = False
 
     def __init__(
         self, weight: Tensor, convention: str = "equality", *, iterations: int = 1, eps: float = 1e-12
@@ -51,15 +52,15 @@ class SpectralNorm(nn.Module):
         matrix = weight.detach().flatten(1)
         self.register_buffer("u", F.normalize(torch.randn_like(matrix[:, 0]), dim=0, eps=eps))
         self.register_buffer("v", F.normalize(torch.randn_like(matrix[0]), dim=0, eps=eps))
-        _iterate([(self, matrix)], WARM_UP)
+        _power_iterate([(self, matrix)], WARM_UP_ITERATIONS)
 
     def forward(self, weight: Tensor) -> Tensor:
         with full_precision(weight.device.type):
             matrix = widen(weight).flatten(1)
-            if self.training and not self.resting:
-                _iterate([(self, matrix.detach())], self.iterations)
-            # clones: the next call moves the buffers before this one has been differentiated
-            u, v = (vector.to(matrix, copy=not self.resting) for vector in (self.u, self.v))
+            if self.training and not self.frozen:
+                _power_iterate([(self, matrix.detach())], self.iterations)
+            # copies: the next call changes the buffers before the backward pass of this one
+            u, v = (vector.to(matrix, copy=not self.frozen) for vector in (self.u, self.v))
             sigma = u @ (matrix @ v)
             if self.convention == "inequality":
                 sigma = sigma.clamp_min(1.0)
@@ -70,79 +71,83 @@ class SpectralNorm(nn.Module):
 
 
 @torch.no_grad()
-def _iterate(norms: Sequence[tuple[SpectralNorm, Tensor]], times: int) -> None:
-    """Power iterations of several norms on their matrices, step by step for all of them: a card's time goes into the
-    number of operations here, not into their size.
+def _power_iterate(norms: Sequence[tuple[SpectralNorm, Tensor]], times: int) -> None:
+    """Run power iterations of several norms on their matrices, all norms together in each operation.
+
+    On a GPU they are launch-bound: their number costs time, not their size.
     """
     matrices, eps = [matrix for _, matrix in norms], [norm.eps for norm, _ in norms]
     u, v = ([], [norm.v.to(matrix) for norm, matrix in norms])
     for _ in range(times):
-        u = _units([matrix @ right for matrix, right in zip(matrices, v, strict=True)], eps)
-        v = _units([matrix.mT @ left for matrix, left in zip(matrices, u, strict=True)], eps)
+        u = _normalize_all([matrix @ right for matrix, right in zip(matrices, v, strict=True)], eps)
+        v = _normalize_all([matrix.mT @ left for matrix, left in zip(matrices, u, strict=True)], eps)
     torch._foreach_copy_([norm.u for norm, _ in norms], u)
     torch._foreach_copy_([norm.v for norm, _ in norms], v)
 
 
-def _units(vectors: list[Tensor], eps: list[float]) -> list[Tensor]:
+def _normalize_all(vectors: list[Tensor], eps: list[float]) -> list[Tensor]:
     lengths = torch._foreach_norm(vectors)
     torch._foreach_clamp_min_(lengths, eps)
     return list(torch._foreach_div(vectors, lengths))
 
 
-def _norms_of(nets: Iterable[nn.Module]) -> list[tuple[SpectralNorm, Tensor]]:
-    """All spectral norms inside, each with its weight before it is divided."""
-    found = []
+def _find_norms(nets: Iterable[nn.Module]) -> list[tuple[SpectralNorm, Tensor]]:
+    """All spectral norms of the networks, each with its weight before normalisation."""
+    norms = []
     for module in (module for net in nets for module in net.modules()):
         if parametrize.is_parametrized(module, "weight"):
-            held: Any = module.parametrizations["weight"]  # type: ignore[index]
-            found += [(norm, held.original) for norm in held if isinstance(norm, SpectralNorm)]
-    return found
+            parametrizations: Any = module.parametrizations["weight"]  # type: ignore[index]
+            norms += [(norm, parametrizations.original) for norm in parametrizations if isinstance(norm, SpectralNorm)]
+    return norms
 
 
-def iterate(*nets: nn.Module) -> None:
-    """The power iterations of a training step for all spectral norms inside at once; call the networks `resting` then.
+def run_power_iterations(*nets: nn.Module) -> None:
+    """Run the power iterations of a training step for all spectral norms of the networks at once.
 
-    Each would make its own in its next call otherwise, with the same result up to rounding; in evaluation none does.
+    Then call the networks under `freeze_power_iterations`. Otherwise each norm would iterate in its next call, with the
+    same result up to rounding. Norms in evaluation mode are skipped.
     """
-    _move([(norm, weight, norm.iterations) for norm, weight in _norms_of(nets) if norm.training and not norm.resting])
+    _run_by_count(
+        [(norm, weight, norm.iterations) for norm, weight in _find_norms(nets) if norm.training and not norm.frozen]
+    )
 
 
 @contextmanager
-def resting(*nets: nn.Module) -> Iterator[None]:
-    """The vectors of all spectral norms inside stay where they are, in training too.
+def freeze_power_iterations(*nets: nn.Module) -> Iterator[None]:
+    """Context in which no spectral norm of the networks runs power iterations, even in training.
 
-    For the parts of one batch: all of them, and their gradients, are then of the same weights. What was computed inside
-    must be differentiated before the vectors move again, else autograd complains.
+    It makes all micro-batches of a batch, and their gradients, use the same normalised weights. Run the backward pass
+    before the next power iteration, otherwise autograd raises an error.
     """
-    before = [(norm, norm.resting) for norm, _ in _norms_of(nets)]
+    before = [(norm, norm.frozen) for norm, _ in _find_norms(nets)]
     for norm, _ in before:
-        norm.resting = True
+        norm.frozen = True
     try:
         yield
     finally:
-        for norm, was in before:
-            norm.resting = was
+        for norm, frozen in before:
+            norm.frozen = frozen
 
 
-def settle(net: nn.Module) -> None:
-    """The vectors of all spectral norms inside iterated on the weights as they are now, as if each had just begun.
+def restart_power_iterations(net: nn.Module) -> None:
+    """Run the initial number of power iterations of all spectral norms on the current weights.
 
-    For weights that did not come by training steps, such as a mean over many: vectors of other weights would find a
-    smaller value than the largest, and the weight divided by that is too large.
+    It is for weights that do not come from training steps, such as an average over many: vectors of other weights would
+    underestimate the largest singular value, and the normalised weight would be too large.
     """
-    _move([(norm, weight, WARM_UP) for norm, weight in _norms_of([net])])
+    _run_by_count([(norm, weight, WARM_UP_ITERATIONS) for norm, weight in _find_norms([net])])
 
 
-def _move(norms: Sequence[tuple[SpectralNorm, Tensor, int]]) -> None:
-    """Each norm by its number of iterations, those of the same number together."""
+def _run_by_count(norms: Sequence[tuple[SpectralNorm, Tensor, int]]) -> None:
+    """Run each norm's number of iterations, norms with the same number together."""
     for times in sorted({times for _, _, times in norms}):
-        own = [(norm, weight) for norm, weight, wanted in norms if wanted == times]
-        with full_precision(own[0][1].device.type):
-            _iterate([(norm, widen(weight.detach()).flatten(1)) for norm, weight in own], times)
+        group = [(norm, weight) for norm, weight, count in norms if count == times]
+        with full_precision(group[0][1].device.type):
+            _power_iterate([(norm, widen(weight.detach()).flatten(1)) for norm, weight in group], times)
 
 
 def spectral_norm(module: M, convention: str = "equality", *, iterations: int = 1) -> M:
-    """The module with a spectrally normalised `weight`; "none" leaves it as it is."""
+    """The module with a spectrally normalised `weight`; unchanged for "none"."""
     check_choice("spectral_norm", "convention", convention, CONVENTIONS)
     if convention == "none":
         return module
@@ -154,7 +159,7 @@ def spectral_norm(module: M, convention: str = "equality", *, iterations: int = 
 
 
 def spectral_norm_all(module: M, convention: str = "equality") -> M:
-    """Every convolution, linear layer, embedding and bread inside the module, normalised; norms are left alone."""
+    """The module with every convolution, linear layer, embedding and bread in it spectrally normalised."""
     for child in list(module.modules()):
         if isinstance(child, NORMALISED) and not parametrize.is_parametrized(child):
             spectral_norm(child, convention)
