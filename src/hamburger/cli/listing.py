@@ -131,7 +131,7 @@ def describe_recipes(task: str, recipes: Mapping[str, Callable[..., Any]]) -> li
 
     A duration that nobody measured is left out of the docstring and shown as "-".
     """
-    rows = []
+    rows: list[TableRow] = []
     for name, recipe in recipes.items():
         text = recipe.__doc__ or ""
         device = re.search(r"Device: (\w+)\.", text)

@@ -48,7 +48,7 @@ def train(
             data=data,
             devices=devices,
             nodes=nodes,
-            accelerator=accelerator,
+            accelerator=accelerator,  # type: ignore[arg-type]  # train checks it
             resume=resume,
             light=light,
             on_event=listen,
