@@ -44,7 +44,7 @@ from hamburger.files import read_json_lines, write_json_lines
 from hamburger.hams import cosine
 from hamburger.layers.burger import Hamburger
 from hamburger.segmentation.data.batches import evaluation_batches
-from hamburger.segmentation.evaluate import Scores, predict_labels
+from hamburger.segmentation.evaluate import SegmentationScores, predict_labels
 from hamburger.segmentation.recipe import ANIMALS, SegmentationRecipe, voc_animals
 from hamburger.segmentation.task import SegmentationTask
 from hamburger.training.confusion import Confusion
@@ -202,7 +202,7 @@ class RecordedSegmentation(SegmentationTask):
         channels_last: bool = False,
         progress: Callable[[int, int], Any] = lambda done, total: None,
         **options: Any,
-    ) -> Scores:
+    ) -> SegmentationScores:
         """Score in float32, up to 16 images of one size at once, and keep the confusion matrix."""
         counts = Confusion(len(split.classes))
         training = net.training
@@ -214,7 +214,7 @@ class RecordedSegmentation(SegmentationTask):
             counts.update(predict_labels(net, x, SINGLE_SCALE), truth)
         net.train(training)
         self.matrix = counts.matrix
-        return Scores.of(counts, split, SINGLE_SCALE)
+        return SegmentationScores.of(counts, split, SINGLE_SCALE)
 
 
 def freeze(backbone: nn.Module, *, norms_only: bool) -> None:

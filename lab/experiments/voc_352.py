@@ -38,7 +38,7 @@ from hamburger.files import read_json_lines, write_json_lines
 from hamburger.layers.ham import HamLayer
 from hamburger.segmentation.data.base import SegmentationSet
 from hamburger.segmentation.data.batches import evaluation_batches
-from hamburger.segmentation.evaluate import Scores, evaluate, predict_labels
+from hamburger.segmentation.evaluate import SegmentationScores, evaluate_segmenter, predict_labels
 from hamburger.segmentation.recipe import SegmentationRecipe, voc_352
 from hamburger.segmentation.task import SegmentationTask
 from hamburger.training.confusion import Confusion
@@ -76,8 +76,8 @@ class BatchedSegmentation(SegmentationTask):
         channels_last: bool = False,
         progress: Callable[[int, int], Any] = lambda done, total: None,
         **options: Any,
-    ) -> Scores:
-        return evaluate(
+    ) -> SegmentationScores:
+        return evaluate_segmenter(
             net,
             split,
             device=device,
@@ -130,7 +130,7 @@ def score(
             if labels is not None:
                 for name, label in zip(ids, predicted.to(torch.uint8).cpu().numpy(), strict=True):
                     add_png(labels, name, label)
-    scores = asdict(Scores.of(counts, split, protocol))
+    scores = asdict(SegmentationScores.of(counts, split, protocol))
     return {**scores, "confusion": counts.matrix.tolist(), "seconds": round(time.perf_counter() - begin, 1)}
 
 

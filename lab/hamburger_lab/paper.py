@@ -53,10 +53,10 @@ def deviation(module: str, field: str, ours: float) -> float | None:
 
 def notes(module: str, params: int, macs: int) -> list[str]:
     """A sentence for every figure that is more than one percent off what is printed."""
-    found = []
+    sentences = []
     for field, value in (("params", params / MEBI), ("macs", macs / 1e9)):
         off = deviation(module, field, value)
         if off is not None and abs(off) > 0.01:
             why = DIFFERENCES.get((module, field), "not explained")
-            found.append(f"{field} {value:.3g} against a printed {getattr(TABLE3[module], field):g}: {why}")
-    return found
+            sentences.append(f"{field} {value:.3g} against a printed {getattr(TABLE3[module], field):g}: {why}")
+    return sentences

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Recovery:
     method: str
-    steps: int | None  # None where there are no sweeps
+    steps: int | None  # None where there are no steps
     error: float  # |estimate - clean| / |clean|
     psnr_gain_db: float  # over the noisy input
     ms: float
@@ -30,23 +30,25 @@ class Recovery:
 
 
 def recover(scene: Scene, *, rank: int, steps: tuple[int, ...] = (6, 100), seed: int = 0) -> list[Recovery]:
-    """The noisy input, a truncated SVD of it, and every ham after few and after many sweeps, from one seeded start.
+    """The noisy input, a truncated SVD of it, and every ham after few and after many steps, from one seeded start.
 
     By Eckart and Young no matrix of rank r is nearer to the *noisy* input than the SVD; it is the yardstick here, not
     an upper bound on how near one can come to the clean matrix.
     """
-    found = [_measure_recovery("noisy", None, scene, scene.noisy, 0.0)]
+    recoveries = [_measure_recovery("noisy", None, scene, scene.noisy, 0.0)]
     start = time.perf_counter()
     u, s, vt = torch.linalg.svd(scene.noisy, full_matrices=False)
-    found.append(_measure_recovery("svd", None, scene, u[:, :rank] * s[:rank] @ vt[:rank], time.perf_counter() - start))
+    recoveries.append(
+        _measure_recovery("svd", None, scene, u[:, :rank] * s[:rank] @ vt[:rank], time.perf_counter() - start)
+    )
     for name in ("nmf", "vq", "cd"):
         ham = hams.create(name, rank=rank)
         for count in steps:
             generator = torch.Generator().manual_seed(seed)
             start = time.perf_counter()
             estimate = decompose(scene.noisy[None], ham, steps=count, generator=generator).reconstruction[0]
-            found.append(_measure_recovery(name, count, scene, estimate, time.perf_counter() - start))
-    return found
+            recoveries.append(_measure_recovery(name, count, scene, estimate, time.perf_counter() - start))
+    return recoveries
 
 
 def _measure_recovery(method: str, steps: int | None, scene: Scene, estimate: Tensor, seconds: float) -> Recovery:
@@ -105,39 +107,39 @@ def _abundances(side: int, rank: int, generator: torch.Generator) -> Tensor:
 def as_rgb(matrix: Tensor, height: int, width: int) -> Tensor:
     """Three broad groups of bands as red, green and blue.   d n   ->   h w 3, in [0, 1]"""
     blue, green, red = (group.mean(0) for group in matrix.tensor_split(3, dim=0))
-    picture = torch.stack([red, green, blue], dim=-1) / 0.5
-    return picture.clamp(0, 1).unflatten(0, (height, width))
+    image = torch.stack([red, green, blue], dim=-1) / 0.5
+    return image.clamp(0, 1).unflatten(0, (height, width))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The demonstration as a table, a picture and a JSON file.
+# -- table, image and JSON file
 
 
-def recovery_table(found: Sequence[Recovery]) -> Table:
+def recovery_table(recoveries: Sequence[Recovery]) -> Table:
     from rich.table import Table
 
-    made = Table(
+    table = Table(
         title="recovery of a low-rank scene from noise", caption="svd: nearest to the noisy input at this rank"
     )
-    made.add_column("method")
-    for heading in ("sweeps", "relative error", "PSNR gain dB", "against svd", "ms"):
-        made.add_column(heading, justify="right")
-    svd = next(one.error for one in found if one.method == "svd")
-    for one in found:
+    table.add_column("method")
+    for heading in ("steps", "relative error", "PSNR gain dB", "against svd", "ms"):
+        table.add_column(heading, justify="right")
+    svd = next(one.error for one in recoveries if one.method == "svd")
+    for one in recoveries:
         verdict = "" if one.method in ("svd", "noisy") else "better" if one.error < svd else "worse"
-        sweeps = "" if one.steps is None else str(one.steps)
-        made.add_row(one.method, sweeps, f"{one.error:.3f}", f"{one.psnr_gain_db:+.1f}", verdict, f"{one.ms:.1f}")
-    return made
+        steps = "" if one.steps is None else str(one.steps)
+        table.add_row(one.method, steps, f"{one.error:.3f}", f"{one.psnr_gain_db:+.1f}", verdict, f"{one.ms:.1f}")
+    return table
 
 
-def recovery_image(scene: Scene, found: Sequence[Recovery]) -> bytes:
+def recovery_image(scene: Scene, recoveries: Sequence[Recovery]) -> bytes:
     """Clean, noisy and all recoveries side by side, as a PNG."""
     from matplotlib.figure import Figure
 
     tiles = [("clean", scene.clean)]
-    for one in found:
-        sweeps = "" if one.steps is None else f", {one.steps} sweeps"
-        tiles.append((f"{one.method}{sweeps}\nerror {one.error:.3f}", one.estimate))
+    for one in recoveries:
+        steps = "" if one.steps is None else f", {one.steps} steps"
+        tiles.append((f"{one.method}{steps}\nerror {one.error:.3f}", one.estimate))
     columns = -(-len(tiles) // 2)  # rounded up
     figure = Figure(figsize=(2.6 * columns, 6), layout="constrained")
     axes = figure.subplots(2, columns).flatten()
@@ -151,7 +153,7 @@ def recovery_image(scene: Scene, found: Sequence[Recovery]) -> bytes:
     return buffer.getvalue()
 
 
-def as_json(found: Sequence[Recovery], **settings: object) -> bytes:
+def as_json(recoveries: Sequence[Recovery], **settings: object) -> bytes:
     fields = ("method", "steps", "error", "psnr_gain_db", "ms")
-    rows = [{field: getattr(one, field) for field in fields} for one in found]
+    rows = [{field: getattr(one, field) for field in fields} for one in recoveries]
     return (json.dumps({**settings, "recoveries": rows}, indent=2) + "\n").encode()

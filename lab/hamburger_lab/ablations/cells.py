@@ -49,10 +49,10 @@ class AblationCell(Cell):
     def row(self, result: dict[str, Any]) -> dict[str, Any]:
         """One line of `results/ablation_*.jsonl`. Folders are this machine's own, so none is named."""
         recipe = self.resolved()
-        own = {"ablation": self.ablation, "cell": self.variant, "seed": self.seed, "recipe": self.recipe}
-        own |= {"recipe_hash": digest(recipe), "weights": self.weights, "loss": None}
-        own |= {"settings": list(self.settings), "overrides": list(self.overrides), "steps": recipe.steps}
-        return own | {key: value for key, value in result.items() if key not in ("recipe", "weights", "seed")}
+        identity = {"ablation": self.ablation, "cell": self.variant, "seed": self.seed, "recipe": self.recipe}
+        identity |= {"recipe_hash": digest(recipe), "weights": self.weights, "loss": None}
+        identity |= {"settings": list(self.settings), "overrides": list(self.overrides), "steps": recipe.steps}
+        return identity | {key: value for key, value in result.items() if key not in ("recipe", "weights", "seed")}
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,11 @@ def group_evaluations(cells: Sequence[AblationCell]) -> list[AblationCell]:
         alike = cell.weights is not None and len(cell.evaluation) == 2 and cell.variant.endswith(cell.evaluation[1])
         key = (cell.needs, cell.evaluation[0]) if alike and cell.evaluation[0] in JOINED else cell.name
         groups.setdefault(key, []).append(cell)
-    made = []
-    for own in groups.values():
-        first = {field.name: getattr(own[0], field.name) for field in fields(own[0])}
-        made.append(own[0] if len(own) == 1 else Evaluations(**first, members=tuple(own)))
-    return made
+    grouped = []
+    for members in groups.values():
+        first = {field.name: getattr(members[0], field.name) for field in fields(members[0])}
+        grouped.append(members[0] if len(members) == 1 else Evaluations(**first, members=tuple(members)))
+    return grouped
 
 
 def ablation_cells(
@@ -98,11 +98,11 @@ def ablation_cells(
         if len(set(values)) != len(values) or (option == "seed" and not values):
             raise OptionError(f"ablate: give each {option} once, and at least one seed, got {values}")
     grid = select_cells(name, apply(find_training(recipe), settings), only)
-    made = []
+    cells = []
     for seed in seeds:
-        for variant, found in grid.items():
-            training = variant if found.weights is None else found.weights
-            made.append(
+        for variant, definition in grid.items():
+            training = variant if definition.weights is None else definition.weights
+            cells.append(
                 AblationCell(
                     variant,
                     recipe,
@@ -110,9 +110,9 @@ def ablation_cells(
                     (KEEP, *settings, *grid[training].overrides),
                     ablation=name,
                     settings=tuple(settings),
-                    weights=found.weights,
-                    evaluation=found.evaluation,
+                    weights=definition.weights,
+                    evaluation=definition.evaluation,
                     trained=grid[training].shared or training,
                 )
             )
-    return made
+    return cells

@@ -66,8 +66,8 @@ ablations: Registry[Grid] = Registry("ablation")
 
 def ham_variant(recipe: SupervisedTraining, name: str, **options: object) -> CellVariant:
     """A Hamburger with these options; a default is said only where the recipe has another."""
-    said = _context_options(recipe)
-    needed = {key: value for key, value in options.items() if key in said or DEFAULTS.get(key) != value}
+    recipe_options = _context_options(recipe)
+    needed = {key: value for key, value in options.items() if key in recipe_options or DEFAULTS.get(key) != value}
     return CellVariant(
         (f"model.context={name}", *(f"model.context_options.{key}={value}" for key, value in needed.items()))
     )
@@ -144,15 +144,17 @@ def latent(recipe: SupervisedTraining) -> Grid:
 
 @ablations.register("steps")
 def steps(recipe: SupervisedTraining) -> Grid:
-    """Figs. 4, 7 to 9: sweeps K in training, and each of these networks evaluated with other K."""
+    """Figs. 4, 7 to 9: steps K in training, and each of these networks evaluated with other K."""
     grid: Grid = {}
     for name in HAMS:
         for trained in TRAINED_STEPS:
-            own = f"{name}-k{trained}"
-            grid[own] = ham_variant(recipe, name, steps=trained)
+            trained_name = f"{name}-k{trained}"
+            grid[trained_name] = ham_variant(recipe, name, steps=trained)
             for tested in TESTED_STEPS:
                 if tested != trained:
-                    grid[f"{own}-at{tested}"] = CellVariant(weights=own, evaluation=("--steps", str(tested)))
+                    grid[f"{trained_name}-at{tested}"] = CellVariant(
+                        weights=trained_name, evaluation=("--steps", str(tested))
+                    )
         grid[f"{name}-k{MOST_STEPS}"] = ham_variant(recipe, name, steps=MOST_STEPS)
     return grid
 

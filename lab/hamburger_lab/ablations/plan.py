@@ -24,9 +24,9 @@ class GridPart(NamedTuple):
     left: list[AblationCell]
     path: Path | None
 
-    def join(self, found: Sequence[Row]) -> None:
-        if self.path is not None and found:
-            join_rows(self.path, found, list(dict.fromkeys(cell.variant for cell in self.cells)))
+    def join(self, new_rows: Sequence[Row]) -> None:
+        if self.path is not None and new_rows:
+            join_rows(self.path, new_rows, list(dict.fromkeys(cell.variant for cell in self.cells)))
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class AblationPlan:
     def note(self, cell: Cell) -> None:
         """A run is finished: its rows go into the file of every grid that has it, at once."""
         for part in self.parts:
-            part.join(rows([own for own in part.left if own.name in cell.names], self.out))
+            part.join(rows([member for member in part.left if member.name in cell.names], self.out))
 
     def rows(self) -> list[list[Row]]:
         """All there are, grid by grid."""
@@ -128,11 +128,12 @@ def check_rows(path: Path, grid: Sequence[AblationCell]) -> None:
                 f"ablate: {path} holds rows that are none of an ablation (no {', '.join(sorted(KEYS - row.keys()))}); "
                 f"name another file with --json"
             )
-        found = (row["ablation"], row["recipe"], row["settings"])
-        if found != wanted:
+        present = (row["ablation"], row["recipe"], row["settings"])
+        if present != wanted:
             raise OptionError(
-                f"ablate: {path} holds rows of '{found[0]}' from recipe '{found[1]}' with {found[2]}, these would be "
-                f"'{wanted[0]}' from '{wanted[1]}' with {wanted[2]}; give the same, or name another file with --json"
+                f"ablate: {path} holds rows of '{present[0]}' from recipe '{present[1]}' with {present[2]}, these "
+                f"would be '{wanted[0]}' from '{wanted[1]}' with {wanted[2]}; "
+                "give the same, or name another file with --json"
             )
 
 
@@ -142,21 +143,21 @@ def still_to_run(path: Path, grid: Sequence[AblationCell], out: Path) -> list[Ab
     An evaluation needs weights: where those are gone too, their training is run again with all its evaluations, since
     rows of one training should speak of the same weights.
     """
-    had = {(row["cell"], row["seed"], row["recipe_hash"]) for row in read_rows(path)}
-    missing = {cell for cell in grid if (cell.variant, cell.seed, digest(cell.resolved())) not in had}
+    present = {(row["cell"], row["seed"], row["recipe_hash"]) for row in read_rows(path)}
+    missing = {cell for cell in grid if (cell.variant, cell.seed, digest(cell.resolved())) not in present}
     weights = {cell.needs for cell in missing if cell.needs is not None and not (out / cell.needs / BEST).exists()}
     return [cell for cell in grid if cell in missing or cell.name in weights or cell.needs in weights]
 
 
 def forget_results_without_weights(grid: Sequence[AblationCell], out: Path) -> None:
-    """Where a result is there and its weights are gone, whoever needs them has it made again."""
+    """Delete results whose weights are gone and are needed, so that they are trained again."""
     for needed in {cell.needs for cell in grid if cell.needs is not None and not (out / cell.name / RESULT).exists()}:
         if not (out / needed / BEST).exists():
             (out / needed / RESULT).unlink(missing_ok=True)
 
 
 def join_rows(path: Path, rows: Sequence[Row], order: Sequence[str] = ()) -> None:
-    """Put these beside what is there, in place of older ones of the same cell and seed.
+    """Add rows to the file, in place of older ones of the same cell and seed.
 
     In order of seed, then of cell: as `order` has them, then as they came.
     """

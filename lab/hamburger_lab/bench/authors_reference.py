@@ -1,8 +1,8 @@
 """The three hams the way their authors wrote them: plain eager torch, one product after another.
 
-The same maths as the library, in this file's own words, kept slow where theirs is: codes lie n x r, VQ and CD normalise
-all of X again in every sweep and compute first codes that nobody reads, CD inverts its Gram matrix. Under one-step
-gradients: all sweeps without a graph, then the codes once more with one.
+The same maths as the library, written independently, kept slow where theirs is: codes are n x r, VQ and CD normalise
+all of X again in every step and compute first codes that are never read, CD inverts its Gram matrix. Under one-step
+gradients: all steps without a graph, then the codes once more with one.
 
 Every function takes x (b d n) and the initial bases (b d r) and returns the final bases and D C (b d n).
 """

@@ -59,7 +59,7 @@ def measure_fastest(
 
     try:
         for mode in MODES:
-            best, ms = find_fastest(ways, formats, lambda way, laid, mode=mode: probe(mode, way, laid))  # type: ignore[misc]
+            best, ms = find_fastest(ways, formats, lambda way, layout, mode=mode: probe(mode, way, layout))  # type: ignore[misc]
             case = cases[best]
             peak = case.peak(mode)
             samples = case.samples(mode, setting.samples(ms, budget.left(BUDGET_SHARES[mode])), calls_per_sample(ms))
@@ -73,18 +73,18 @@ def find_fastest(
     ways: Mapping[str, object], formats: Sequence[str], probe: Callable[[str, str], float]
 ) -> tuple[tuple[str, str], float]:
     """The way and format of the shortest probe. One that fails is out; where all fail, the first failure is raised."""
-    found: dict[tuple[str, str], float] = {}
+    probed: dict[tuple[str, str], float] = {}
     failures: list[Exception] = []
     for way in ways:
-        for laid in formats:
-            if found.get((way, formats[0]), 0.0) > LONG_MS:  # long calls: a layout is a small part of them
+        for layout in formats:
+            if probed.get((way, formats[0]), 0.0) > LONG_MS:  # long calls: a layout is a small part of them
                 break
             try:
-                found[way, laid] = probe(way, laid)
+                probed[way, layout] = probe(way, layout)
             except (HamburgerError, ArithmeticError, RuntimeError) as failure:
-                found[way, laid] = math.inf
+                probed[way, layout] = math.inf
                 failures.append(failure.with_traceback(None))  # which would keep the tensors of its frames
-    best = min(found, key=lambda key: found[key])
-    if math.isinf(found[best]):
+    best = min(probed, key=lambda key: probed[key])
+    if math.isinf(probed[best]):
         raise failures[0]
-    return best, found[best]
+    return best, probed[best]

@@ -39,7 +39,7 @@ class ClassifierPlan(size_sweep.SizeSweepPlan):
 
 @dataclass(frozen=True)
 class ClassifierRow(size_sweep.SizeSweepRow):
-    """One line of the result file: what says which network, beside what every such race says."""
+    """One line of the result file: the fields of every such race, and those of the classifier."""
 
     stem: str
     num_classes: int
@@ -87,5 +87,5 @@ class ClassifierRace(size_sweep.SizeSweepRace):
         return TrainingStep(self.plan, net, self.images, self.labels)
 
     def about(self, context: str, samples: dict[str, list[float]]) -> dict[str, Any]:
-        own = {"stem": self.plan.stem, "num_classes": self.plan.num_classes}
-        return own | super().about(context, samples)
+        fields = {"stem": self.plan.stem, "num_classes": self.plan.num_classes}
+        return fields | super().about(context, samples)

@@ -10,24 +10,16 @@ from hamburger.kernels.dispatch import BACKEND_VARIABLE
 
 
 class GateError(ArithmeticError):
-    """An answer that is wrong in this precision, or differs from the rival's: its time says nothing."""
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Which program the hams of a measurement were told to take.
+    """A result is wrong in this precision or differs from the reference, so its time means nothing."""
 
 
 def requested_backend() -> str:
-    """What the environment says for the whole process: `auto`, where it says nothing."""
+    """Return the backend that HAM_BACKEND names for the whole process, `auto` by default."""
     return os.environ.get(BACKEND_VARIABLE, "auto")
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# How time grows with size.
-
-
 def growth_exponent(sizes: Sequence[int], times: Sequence[float]) -> float:
-    """The p of time ~ size^p: the slope of the least-squares line through the logarithms. NaN below 2 sizes."""
+    """Return p of time ~ size^p, by least squares on the logarithms; NaN below two sizes."""
     if len(set(sizes)) < 2:
         return math.nan
     u, v = [math.log(size) for size in sizes], [math.log(t) for t in times]
@@ -37,10 +29,10 @@ def growth_exponent(sizes: Sequence[int], times: Sequence[float]) -> float:
 
 
 def format_last_exponent(figures: Mapping[int, float | None]) -> str:
-    """The exponent between the two largest sizes that have a figure, to read; empty below two of them.
+    """Return the exponent between the two largest measured sizes as text; empty below two sizes.
 
-    Small sizes are left out: what a launch costs there would hide how the work grows.
+    Small sizes are left out: launch overhead would hide how the work grows.
     """
-    found = {n: figure for n, figure in figures.items() if figure}
-    ends = sorted(found)[-2:]
-    return f"{growth_exponent(ends, [found[n] for n in ends]):.2f}" if len(ends) == 2 else ""
+    measured = {n: figure for n, figure in figures.items() if figure}
+    ends = sorted(measured)[-2:]
+    return f"{growth_exponent(ends, [measured[n] for n in ends]):.2f}" if len(ends) == 2 else ""

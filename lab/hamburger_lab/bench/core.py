@@ -19,7 +19,7 @@ from hamburger_lab.bench.timing import Contender, race
 
 OURS, AUTHORS, SKLEARN, ATTENTION = "hamburger", "authors-eager", "sklearn", "sdpa"
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
-# Relative distance of two results in the norm. Sweeps at a low temperature amplify rounding, gradients even more.
+# Relative distance of two results in the norm. Steps at a low temperature amplify rounding, gradients even more.
 TOLERANCE = {"float32": 5e-3, "float64": 1e-9}
 
 
@@ -99,12 +99,12 @@ def draw_problems(plan: CorePlan, n: int) -> Iterator[dict[str, DecompositionInp
         return torch.randn(shape, generator=generator, device=plan.device, dtype=DTYPES[plan.dtype])
 
     while True:
-        signed, grad, made = normal(), normal(), {}
+        signed, grad, inputs = normal(), normal(), {}
         for name in plan.hams:
             ham = rivals.authors_ham(name, plan.rank)
             x = signed.abs() if ham.nonnegative else signed
-            made[name] = DecompositionInputs(x, ham.draw(plan.batch, plan.dim, like=x, generator=generator), grad)
-        yield made
+            inputs[name] = DecompositionInputs(x, ham.draw(plan.batch, plan.dim, like=x, generator=generator), grad)
+        yield inputs
 
 
 def check_equal_results(ham: str, mode: str, ours: Tensor, theirs: Tensor, dtype: str) -> None:
@@ -123,8 +123,8 @@ def check_against_authors(plan: CorePlan, ours: Mapping[str, Solver], theirs: Ma
         inputs = next(draw_problems(plan, n))
         for ham in plan.hams:
             for mode, evaluate in MODES.items():
-                found, expected = (evaluate(inputs[ham], solvers[ham]) for solvers in (ours, theirs))
-                check_equal_results(ham, mode, found, expected, plan.dtype)
+                result, expected = (evaluate(inputs[ham], solvers[ham]) for solvers in (ours, theirs))
+                check_equal_results(ham, mode, result, expected, plan.dtype)
 
 
 def measure(plan: CorePlan, after_round: Callable[[], object] = lambda: None) -> list[CoreRow]:

@@ -45,7 +45,7 @@ class GradientPlan:
             if not getattr(self, option):
                 raise OptionError(f"bench gradients: give at least one of the {option}")
         for steps in self.steps:
-            check_count("bench gradients", "a number of sweeps", steps, least=1)
+            check_count("bench gradients", "a number of steps", steps, least=1)
         check_count("bench gradients", "repeats", self.repeats, least=5)  # below that quartiles say nothing
         for name in self.gradients:
             as_gradient(name)
@@ -110,7 +110,7 @@ def input_gradient(problem: bench.HamProblem, x: Tensor, grad: str) -> Tensor | 
 
 
 def measure(plan: GradientPlan, before: Callable[[str], object] = lambda what: None) -> Iterator[GradientRow]:
-    """Races of all strategies, one for each ham, size and number of sweeps."""
+    """Races of all strategies, one for each ham, size and number of steps."""
     environment = asdict(Environment.here(plan.device))
     with bench.precision("float32"):
         for n, steps, name in itertools.product(plan.sizes, plan.steps, plan.hams):

@@ -150,8 +150,8 @@ class HamProblem:
     def gate(self, backend: str, mode: str, dtype: str) -> None:
         """Against plain float64 on the same input."""
         call, x = getattr(self, mode), self.inputs[0]
-        expected, found = call(x.double(), "plain"), call(x, backend).double()
-        error = float((found - expected).norm() / expected.norm())
+        expected, result = call(x.double(), "plain"), call(x, backend).double()
+        error = float((result - expected).norm() / expected.norm())
         if not error <= TOLERANCES[dtype]:  # NaN must not pass
             raise GateError(
                 f"bench ham: {type(self.ham).__name__} ({backend}, {mode}) differs from float64 by {error:.2g} "
@@ -159,7 +159,7 @@ class HamProblem:
             )
 
     def ms(self, backend: str, mode: str, repeats: int) -> Timing:
-        """Short calls run back to back in blocks: waited for one by one, they would time the host's jitter."""
+        """Short calls run back to back in blocks: waited for one by one, they would measure launch jitter."""
         call, turns = getattr(self, mode), itertools.cycle(self.inputs)
 
         def back_to_back(xs: Sequence[Tensor]) -> Tensor:

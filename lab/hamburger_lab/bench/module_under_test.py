@@ -1,4 +1,4 @@
-"""One module of a sweep and all of it that no row changes: its weights, its counts, its answer in float64."""
+"""One module of a benchmark and all of it that no row changes: its weights, its counts, its answer in float64."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hamburger_lab.bench.table3_names import COMPILED, builders
 from hamburger_lab.bench.timed_module import FORMATS, BenchSetting, check_agreement
 
 GATE_SIZE = 16  # h and w of the gate's image
-REFUSALS = (HamburgerError, GateError, RuntimeError)  # what makes a row a dash and not the sweep an end
+REFUSALS = (HamburgerError, GateError, RuntimeError)  # what makes a row a dash and not the benchmark
 
 
 def refusal_reason(error: Exception) -> str:
@@ -51,11 +51,11 @@ class ModuleUnderTest:
         return {note: functools.partial(copy.deepcopy, module) for note, module in self._originals().items()}
 
     def _originals(self) -> dict[str, nn.Module]:
-        made = {}
+        modules = {}
         for note, build in builders(self.name, self.channels).items():
             torch.manual_seed(self.seed)
-            made[note] = build().to(self.device)
-        return made
+            modules[note] = build().to(self.device)
+        return modules
 
     @functools.cached_property
     def references(self) -> list[Float64Reference]:
@@ -110,5 +110,5 @@ class Float64Reference:
         for name in formats:
             self.module.to(memory_format=FORMATS[name])
             with setting.autocast():
-                found = self.added(self.x.contiguous(memory_format=FORMATS[name]))
-            check_agreement(setting, found, self.expected, f"{name} differs from float64")
+                result = self.added(self.x.contiguous(memory_format=FORMATS[name]))
+            check_agreement(setting, result, self.expected, f"{name} differs from float64")

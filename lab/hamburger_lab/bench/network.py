@@ -218,7 +218,7 @@ class NetworkRace(ABC):
 
     def full(self, context: str) -> None:
         others = len(self.steps.keys() - {context})
-        self.notes[context] = "out of memory" + (f" beside {others} other networks; try it alone" if others else "")
+        self.notes[context] = "out of memory" + (f" next to {others} other networks; try it alone" if others else "")
         self.steps.pop(context, None)
         torch.cuda.empty_cache()
 
@@ -226,7 +226,7 @@ class NetworkRace(ABC):
         """Milliseconds by context and round. The first round is not counted: the allocator settles among them all."""
         shuffle = random.Random(self.plan.seed).shuffle
         samples: dict[str, list[float]] = {context: [] for context in self.steps}
-        gc.disable()  # it would fall on whoever is timed then
+        gc.disable()  # a collection would be counted in whatever is timed then
         try:
             for turn in range(1 + self.plan.repeats):
                 progress(f"round {turn} of {self.plan.repeats}")
@@ -248,17 +248,17 @@ class NetworkRace(ABC):
     def about(self, context: str, samples: dict[str, list[float]]) -> dict[str, Any]:
         """What the row of any such race says."""
         plan, first = self.plan, next(iter(self.plan.variants))
-        found: dict[str, float | None] = dict.fromkeys(FIGURES)
+        figures: dict[str, float | None] = dict.fromkeys(FIGURES)
         if context in self.peaks:
-            found["peak_mb"] = round(self.peaks[context], 1)
+            figures["peak_mb"] = round(self.peaks[context], 1)
         if context in samples:
             timing = Timing.of(samples[context])
-            found["train_ms"] = round(timing.ms, 3)
-            found["train_ms_iqr"] = None if timing.ms_iqr is None else round(timing.ms_iqr, 3)
-            found["images_per_s"] = round(plan.batch / timing.ms * 1e3, 1)
+            figures["train_ms"] = round(timing.ms, 3)
+            figures["train_ms_iqr"] = None if timing.ms_iqr is None else round(timing.ms_iqr, 3)
+            figures["images_per_s"] = round(plan.batch / timing.ms * 1e3, 1)
             if first in samples:
                 pairs = zip(samples[context], samples[first], strict=True)
-                found["ratio"] = round(statistics.median(mine / its for mine, its in pairs), 4)
+                figures["ratio"] = round(statistics.median(mine / its for mine, its in pairs), 4)
         return {
             "context": context,
             "backend": common.requested_backend(),
@@ -268,7 +268,7 @@ class NetworkRace(ABC):
             "tf32": describe_tf32(plan.device),
             "cudnn_benchmark": torch.backends.cudnn.benchmark,
             "params": self.params[context],
-            **found,
+            **figures,
             "ratio_to": first,
             "note": self.notes.get(context, ""),
             "repeats": plan.repeats,
@@ -301,5 +301,5 @@ class SegmentationRace(NetworkRace):
         return TrainingStep(self.plan, net, self.images, self.labels)
 
     def rows(self, samples: dict[str, list[float]]) -> list[NetworkRow]:
-        own = {"output_stride": self.plan.output_stride, "crop": self.plan.crop}
-        return [NetworkRow(**own, **self.about(context, samples)) for context in self.plan.variants]
+        fields = {"output_stride": self.plan.output_stride, "crop": self.plan.crop}
+        return [NetworkRow(**fields, **self.about(context, samples)) for context in self.plan.variants]

@@ -51,7 +51,7 @@ class ProfilePlan:
             for name in given:
                 check_choice("bench profile", option, name, known)
         if not self.sizes:
-            raise OptionError("bench profile: give at least one of the sizes, with commas between")
+            raise OptionError("bench profile: give at least one of the sizes; separate several by commas")
         for n in self.sizes:
             check_count("bench profile", "a size", n, least=16)
         for option in ("channels", "batch", "calls"):
@@ -109,8 +109,8 @@ def measure(plan: ProfilePlan, progress: Callable[[str], object] = lambda _: Non
                 for _ in range(WARM):
                     case.once(mode)
                 ms = sorted(case.once(mode, plan.calls) for _ in range(5))[2]
-                found = profile_kernels(partial(case.once, mode, plan.calls))
-                for kernel, (launches, us) in found.items():
+                kernels = profile_kernels(partial(case.once, mode, plan.calls))
+                for kernel, (launches, us) in kernels.items():
                     yield ProfileRow(
                         module=name,
                         mode=mode,
@@ -130,7 +130,7 @@ def measure(plan: ProfilePlan, progress: Callable[[str], object] = lambda _: Non
 
 
 def profile_kernels(call: Callable[[], object]) -> dict[str, tuple[int, float]]:
-    """What runs on the card during a call: launches and microseconds by name, the longest first."""
+    """Return launches and microseconds of each GPU kernel during a call, the longest first."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as watched:
@@ -169,7 +169,7 @@ def short_kernel_name(kernel: str) -> str:
 
 
 def _strip_brackets(text: str, brackets: str) -> str:
-    """All that stands in brackets left out, those in brackets too."""
+    """Return the text without anything in brackets, nested ones included."""
     depth, kept = 0, []
     for letter in text:
         depth += letter == brackets[0]
@@ -183,31 +183,34 @@ def profile_table(rows: Sequence[ProfileRow]) -> Table:
     """A line a kernel, in the order of their time in the largest problem; a column a size and mode."""
     from rich.table import Table
 
-    made = Table(title="microseconds of a call on the card (launches)")
-    made.add_column("module")
-    made.add_column("kernel")
+    table = Table(title="microseconds of a call on the GPU (launches)")
+    table.add_column("module")
+    table.add_column("kernel")
     columns = list(dict.fromkeys((row.mode, row.n) for row in rows))
     for mode, n in columns:
-        made.add_column(f"{mode} n={n:,}", justify="right")
+        table.add_column(f"{mode} n={n:,}", justify="right")
     for line in kernel_lines([asdict(row) for row in rows], columns):
-        made.add_row(*line)
+        table.add_row(*line)
     first = rows[0]
-    made.caption = f"{first.hardware}, torch {first.torch}, {first.dtype}, b = {first.batch}, c = {first.channels}"
-    return made
+    table.caption = f"{first.hardware}, torch {first.torch}, {first.dtype}, b = {first.batch}, c = {first.channels}"
+    return table
 
 
 def kernel_lines(rows: Sequence[dict[str, Any]], columns: Sequence[tuple[str, int]]) -> Iterator[list[str]]:
     """Module, kernel, and for each (mode, n) the time and in brackets the launches; then their sum, and the clock's."""
     for module in dict.fromkeys(row["module"] for row in rows):
-        own = [row for row in rows if row["module"] == module]
-        most = {name: max(row["us"] for row in own if row["kernel"] == name) for name in {r["kernel"] for r in own}}
-        by_place = {(row["kernel"], row["mode"], row["n"]): row for row in own}
+        module_rows = [row for row in rows if row["module"] == module]
+        most = {
+            name: max(row["us"] for row in module_rows if row["kernel"] == name)
+            for name in {r["kernel"] for r in module_rows}
+        }
+        by_place = {(row["kernel"], row["mode"], row["n"]): row for row in module_rows}
         for kernel in sorted(most, key=lambda name: (-most[name], name)):
             cells = [by_place.get((kernel, *column)) for column in columns]
             yield [module, kernel, *("" if c is None else f"{c['us']:.1f} ({c['launches']:g})" for c in cells)]
         sums, clocks = [], []
         for mode, n in columns:
-            some = [row for row in own if (row["mode"], row["n"]) == (mode, n)]
+            some = [row for row in module_rows if (row["mode"], row["n"]) == (mode, n)]
             sums.append(f"{sum(row['us'] for row in some):.1f} ({sum(row['launches'] for row in some):g})")
             clocks.append(f"{1000 * some[0]['ms']:.1f}" if some else "")
         yield [module, "all kernels", *sums]

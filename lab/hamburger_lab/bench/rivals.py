@@ -1,7 +1,7 @@
-"""What stands at the start of the race: the library, its authors' way, scikit-learn and self-attention.
+"""The contenders of `ham bench core`: the library, the authors' code, scikit-learn and self-attention.
 
 A contender sees a `Problem`: x (b d n), the initial bases (b d r) and the gradient of the result (b d n). "hamburger"
-is `solvers.decompose.run`, the path that the layer takes. The rivals get every courtesy: scikit-learn finds its arrays
+is `solvers.decompose.run`, the path that the layer takes. The rivals get every advantage: scikit-learn finds its arrays
 transposed, its first codes made and no read-out to do; attention finds contiguous heads and no projections to compute.
 """
 
@@ -34,12 +34,12 @@ Solver = Callable[[Tensor, Tensor], Tensor]  # x, bases -> D C
 
 def authors_ham(name: str, rank: int) -> Ham:
     """The ham as the authors set it; their VQ holds |x| constant in the gradient."""
-    made: dict[str, Callable[[], Ham]] = {
+    builders: dict[str, Callable[[], Ham]] = {
         "cd": lambda: CD(rank=rank, temperature=1 / authors_reference.INVERSE_TEMPERATURE, beta=authors_reference.BETA),
         "nmf": lambda: NMF(rank=rank, eps=authors_reference.EPS),
         "vq": lambda: VQ(rank=rank, temperature=1 / authors_reference.INVERSE_TEMPERATURE, constant_norms=True),
     }
-    return made[name]()
+    return builders[name]()
 
 
 def library_solver(name: str, rank: int, steps: int) -> Solver:
@@ -96,7 +96,7 @@ def sklearn_contender(steps: int) -> Contender:
         from sklearn.decomposition import non_negative_factorization
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it says that it has not converged; nobody has
+            warnings.simplefilter("ignore")  # it warns that it has not converged, which is intended
             return [
                 non_negative_factorization(
                     x, w, h, n_components=h.shape[0], init="custom", solver="mu", max_iter=steps, tol=0

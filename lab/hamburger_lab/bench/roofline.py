@@ -41,7 +41,7 @@ def _best(run: Callable[[], object], device: str) -> float:
 
 
 def multiply_adds(ham: str, mode: str, b: int, d: int, n: int, r: int, steps: int) -> int:
-    """As the README beside each ham counts them; "train" adds the one-step gradient."""
+    """Return the multiply-adds of a solve with D C written; "train" adds the one-step gradient."""
     main, small = b * n * d * r, b * r * r * (n + d)
     if ham == "nmf":
         forward, backward = main * (2 * steps + 3) + small * (2 * steps + 1), 2 * main + small

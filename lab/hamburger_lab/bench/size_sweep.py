@@ -18,7 +18,7 @@ from hamburger_lab.bench.network import NetworkRace, check_race_plan, training_f
 
 @dataclass(frozen=True)
 class SizeSweepPlan:
-    """`variants`: context options of the network by the name of the row.   `after`: where the context stands"""
+    """`variants`: context options of the network by the name of the row.   `after`: where the context is inserted"""
 
     call: ClassVar[str]
     least: ClassVar[int]  # pixels
@@ -67,7 +67,7 @@ class SizeSweepRow:
     ratio: float | None  # median over the rounds of this step's time over that of `ratio_to` in the same round
     ratio_to: str
     peak_mb: float | None
-    context_mb: float | None  # by how much the peak lies above that of `ratio_to`
+    context_mb: float | None  # peak above that of `ratio_to`
     note: str
     repeats: int
     seed: int
@@ -90,18 +90,18 @@ class SizeSweepRace(NetworkRace):
         self.positions: dict[str, int | None] = {}
 
     def watch(self, context: str, net: nn.Module, place: str) -> None:
-        """Count the positions of the map behind that submodule, also where no context stands there."""
+        """Count the positions of the map behind that submodule, also without a context there."""
         modules = dict(net.named_modules())
         if not place or place not in modules:
             raise UnknownNameError(describe_missing_module(self.plan.call, place, [name for name in modules if name]))
 
         inserted = modules.get(f"{place}.{CHILD_NAME}")
-        layouts = [inserted.form.layout] if isinstance(inserted, InsertedContext) else []
+        layouts = [inserted.adapter.layout] if isinstance(inserted, InsertedContext) else []
 
         def see(module: nn.Module, args: Any, output: Any) -> None:
             if not isinstance(output, Tensor) or output.dim() != 4:  # tokens: those of a class would count too
                 return
-            if not layouts:  # told once: steps are timed
+            if not layouts:  # once is enough: steps are timed
                 layouts.append(guess_layout(net, module, output))
             n = (output.shape[2:] if layouts[0] == "channels" else output.shape[1:3]).numel()  # b c h w, or b h w c
             if self.positions.setdefault(context, n) != n:  # called on maps of several sizes
@@ -114,8 +114,8 @@ class SizeSweepRace(NetworkRace):
         more = None
         if context in self.peaks and first in self.peaks:
             more = round(self.peaks[context] - self.peaks[first], 1)
-        own = {"after": self.plan.after, "size": self.size, "n": self.positions.get(context), "context_mb": more}
-        return own | super().about(context, samples)
+        fields = {"after": self.plan.after, "size": self.size, "n": self.positions.get(context), "context_mb": more}
+        return fields | super().about(context, samples)
 
 
 def measure(

@@ -77,7 +77,7 @@ class Table3Plan:
 
 def _check_list(option: str, values: Sequence[object]) -> None:
     if not values:
-        raise OptionError(f"bench table3: give at least one of the {option}, with commas between")
+        raise OptionError(f"bench table3: give at least one of the {option}; separate several by commas")
     twice = [value for value in dict.fromkeys(values) if values.count(value) > 1]
     if twice:
         raise OptionError(f"bench table3: {option} must name each once, got {twice[0]!r} several times; leave one")
@@ -148,17 +148,17 @@ def _row(
 ) -> Table3Row:
     began = time.perf_counter()
     counts = subject.counts(plan.shape(n))
-    done, said = _measure_modes(plan, setting, subject, n)
+    done, notes = _measure_modes(plan, setting, subject, n)
     printed = subject.name in paper.TABLE3 and (n, plan.channels, plan.batch) == (paper.SIZE, paper.CHANNELS, 1)
     if printed and counts.params is not None and counts.macs is not None:
-        said = paper.notes(subject.name, counts.params, counts.macs) + said
+        notes = paper.notes(subject.name, counts.params, counts.macs) + notes
     return Table3Row(
         module=subject.name,
         n=n,
         params=counts.params,
         macs=counts.macs,
         **_mode_fields(done),  # type: ignore[arg-type]
-        note="; ".join([*filter(None, [_join_choices([one.way for one in done])]), *said]),
+        note="; ".join([*filter(None, [_join_choices([one.way for one in done])]), *notes]),
         memory_format=_join_choices([one.memory_format for one in done]) or None,
         compiled=subject.compiled,
         backend=common.requested_backend(),
@@ -183,7 +183,7 @@ def _measure_modes(
     if counts.macs is not None and counts.macs > plan.max_macs:
         return [], [f"not run: more than {plan.max_macs:.0e} multiply-adds"]
     done: list[ModeMeasurement] = []
-    said = []
+    notes = []
     freeze_garbage()
     try:
         for one in autotune.measure_fastest(
@@ -191,24 +191,24 @@ def _measure_modes(
         ):  # one by one: what does not fit in training keeps its inference
             done.append(one)
     except REFUSALS as error:
-        said.append(refusal_reason(error))
+        notes.append(refusal_reason(error))
     if plan.device == "cuda":
         torch.cuda.empty_cache()  # once a row, not a call: the driver takes milliseconds to give it all again
-    return done, said
+    return done, notes
 
 
 def _mode_fields(done: Sequence[ModeMeasurement]) -> dict[str, float | None]:
     """The fields of both modes, None where one was not measured."""
-    found: dict[str, float | None] = {
+    fields: dict[str, float | None] = {
         f"{mode}_{field}": None for mode in autotune.MODES for field in ("ms", "ms_iqr", "mb", "repeats", "block")
     }
     for one in done:
-        found[f"{one.mode}_ms"] = round(one.timing.ms, 4)
-        found[f"{one.mode}_ms_iqr"] = None if one.timing.ms_iqr is None else round(one.timing.ms_iqr, 4)
-        found[f"{one.mode}_mb"] = round(one.mb, 2)
-        found[f"{one.mode}_repeats"] = one.repeats
-        found[f"{one.mode}_block"] = one.block
-    return found
+        fields[f"{one.mode}_ms"] = round(one.timing.ms, 4)
+        fields[f"{one.mode}_ms_iqr"] = None if one.timing.ms_iqr is None else round(one.timing.ms_iqr, 4)
+        fields[f"{one.mode}_mb"] = round(one.mb, 2)
+        fields[f"{one.mode}_repeats"] = one.repeats
+        fields[f"{one.mode}_block"] = one.block
+    return fields
 
 
 def _join_choices(chosen: Sequence[str]) -> str:

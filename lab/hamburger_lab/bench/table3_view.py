@@ -1,4 +1,4 @@
-"""Rows of `ham bench table3` as a table to read, what the paper prints beside them."""
+"""Tables of `ham bench table3` for the terminal, with the paper's numbers in brackets."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def format_macs(count: int | None) -> str:
 
 
 def describe_samples(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What stands behind the medians: `5 to 20 samples of 1 to 100 calls`; `1 to 200 calls` in older files."""
+    """Return such as `5 to 20 samples of 1 to 100 calls`, or `1 to 200 calls` for older files."""
     samples, blocks = (_range(rows, field) for field in ("repeats", "block"))
     if blocks:
         return f"{samples} samples of {blocks} calls"
@@ -53,8 +53,8 @@ def describe_samples(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _range(rows: Sequence[Mapping[str, Any]], field: str) -> str:
     counts = [row.get(f"{mode}_{field}") for row in rows for mode in ("infer", "train")]
-    found = sorted({count for count in counts if count is not None})
-    return " to ".join(map(str, dict.fromkeys((found[0], found[-1])))) if found else ""
+    counted = sorted({count for count in counts if count is not None})
+    return " to ".join(map(str, dict.fromkeys((counted[0], counted[-1])))) if counted else ""
 
 
 def describe_growth(figures: Mapping[int, float | None], field: str) -> tuple[str, str]:
@@ -63,26 +63,26 @@ def describe_growth(figures: Mapping[int, float | None], field: str) -> tuple[st
     Of times from the two largest sizes at which a call takes more than LEAST_MS. Where there are no two such, from the
     two largest, and marked by a ~.
     """
-    found, work = _measured_sizes(figures, field)
+    measured, work = _measured_sizes(figures, field)
     sizes = growth_sizes(figures, field)
     if not sizes:
         return "", ""
-    p = format_last_exponent({n: found[n] for n in sizes})
+    p = format_last_exponent({n: measured[n] for n in sizes})
     return ("" if len(work) > 1 else "~") + p, " to ".join(f"{n:,}" for n in sizes)
 
 
 def growth_sizes(figures: Mapping[int, float | None], field: str) -> list[int]:
     """The two sizes that the exponent is from; none below two sizes."""
-    found, work = _measured_sizes(figures, field)
-    sizes = list(work if len(work) > 1 else found)[-2:]
+    measured, work = _measured_sizes(figures, field)
+    sizes = list(work if len(work) > 1 else measured)[-2:]
     return sizes if len(sizes) == 2 else []
 
 
 def _measured_sizes(figures: Mapping[int, float | None], field: str) -> tuple[dict[int, float], dict[int, float]]:
     """The figures there are, by size, and those of them that are long enough to show how the work grows."""
-    found = {n: figure for n, figure in sorted(figures.items()) if figure}
-    work = {n: figure for n, figure in found.items() if figure > LEAST_MS} if field.endswith("_ms") else found
-    return found, work
+    measured = {n: figure for n, figure in sorted(figures.items()) if figure}
+    work = {n: figure for n, figure in measured.items() if figure > LEAST_MS} if field.endswith("_ms") else measured
+    return measured, work
 
 
 def table3_table(rows: Sequence[Table3Row]) -> Table:
@@ -130,8 +130,8 @@ def table3_growth_table(rows: Sequence[Table3Row]) -> Table:
         shown.add_column(heading, justify="left" if heading == "module" else "right")
     for module in dict.fromkeys(row.module for row in rows):
         mine = [row for row in rows if row.module == module]
-        found = (describe_growth({row.n: getattr(row, field) for row in mine}, field) for field in FIGURES)
-        shown.add_row(module, *(f"{p} ({sizes})" if p else "" for p, sizes in found))
+        exponents = (describe_growth({row.n: getattr(row, field) for row in mine}, field) for field in FIGURES)
+        shown.add_row(module, *(f"{p} ({sizes})" if p else "" for p, sizes in exponents))
     return shown
 
 

@@ -20,7 +20,7 @@ DTYPES = ("float32", "tf32", "bfloat16")
 # Allowed error of the gate, against float64, relative. The cold softmax of VQ and CD amplifies a short mantissa.
 TOLERANCE = {"float32": 1e-3, "tf32": 0.1, "bfloat16": 0.3}
 FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
-# A call below SHORT_MS, waited for, is mostly the host's jitter: such calls run back to back, about BLOCK_MS a block.
+# A call below SHORT_MS, waited for, is mostly launch jitter: such calls run back to back, about BLOCK_MS a block.
 SHORT_MS, BLOCK_MS, MOST_CALLS = 5.0, 20.0, 100
 PROBE_MS = 5.0  # a block that only has to tell candidates apart
 LONG_MS = 50.0  # a call this long is not tried in a second memory format, nor often
@@ -31,7 +31,7 @@ MIN_SAMPLES, MIN_SAMPLES_LONG, VERY_LONG_MS = 5, 2, 5000.0
 
 @dataclass(frozen=True)
 class BenchSetting:
-    """What all cases of one sweep share."""
+    """What all modules of one benchmark share."""
 
     device: str
     dtype: str
@@ -63,8 +63,8 @@ def calls_per_sample(ms: float, fill: float = BLOCK_MS) -> int:
     return 1 if ms >= SHORT_MS else min(MOST_CALLS, round(fill / max(ms, 1e-3)))
 
 
-def check_agreement(setting: BenchSetting, found: Tensor, expected: Tensor, what: str) -> None:
-    error = float((found - expected).norm() / expected.norm())
+def check_agreement(setting: BenchSetting, result: Tensor, expected: Tensor, what: str) -> None:
+    error = float((result - expected).norm() / expected.norm())
     if not error <= TOLERANCE[setting.dtype]:  # NaN must not pass
         raise GateError(f"{what} by {error:.2g} relative, more than {TOLERANCE[setting.dtype]:g}")
 
@@ -84,9 +84,9 @@ class TimedModule:
         compiled: bool = False,
     ) -> None:
         torch.manual_seed(setting.seed)
-        self.setting, laid = setting, FORMATS[memory_format]
+        self.setting, layout = setting, FORMATS[memory_format]
         self.module = build().to(setting.device)
-        self.module.to(memory_format=laid)
+        self.module.to(memory_format=layout)
         self.parameters = list(self.module.parameters())
         self.call = torch.compile(self.module, dynamic=False) if compiled else self.module
         generator = torch.Generator(setting.device).manual_seed(setting.seed)
@@ -95,7 +95,7 @@ class TimedModule:
 
         def normal() -> Tensor:
             drawn = torch.randn(shape, generator=generator, device=setting.device)
-            return drawn.to(dtype).contiguous(memory_format=laid)
+            return drawn.to(dtype).contiguous(memory_format=layout)
 
         self.inputs = [normal() for _ in range(self.INPUTS)]
         self.cotangent = normal()
@@ -150,14 +150,14 @@ class TimedModule:
         if first > LONG_MS:
             return first
         calls = calls_per_sample(first, PROBE_MS)
-        found = [self.once(mode, calls) for _ in range(2)]
-        return min(found) if calls > 1 else min(first, *found)
+        samples = [self.once(mode, calls) for _ in range(2)]
+        return min(samples) if calls > 1 else min(first, *samples)
 
     def check(self) -> None:
         """A compiled module must still answer as itself."""
         with torch.no_grad(), self.setting.autocast():
-            found, expected = self.call(self.inputs[0]).double(), self.module(self.inputs[0]).double()
-        check_agreement(self.setting, found, expected, "compiled it differs")
+            result, expected = self.call(self.inputs[0]).double(), self.module(self.inputs[0]).double()
+        check_agreement(self.setting, result, expected, "compiled it differs")
 
     def peak(self, mode: str) -> float:
         """With one input resident, as in the paper."""
@@ -169,7 +169,7 @@ class TimedModule:
     def samples(self, mode: str, count: int, calls: int = 1) -> list[float]:
         """Milliseconds of a call, that many times, each out of so many calls.
 
-        No garbage is collected between: it would fall on whoever is timed then.
+        No garbage is collected between: it would be counted in whatever is timed then.
         """
         gc.disable()
         try:

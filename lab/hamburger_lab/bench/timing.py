@@ -119,7 +119,7 @@ def race(
     """Time all contenders once per round, on inputs that `fresh` makes for that round, in two rounds at least.
 
     Interleaved, so that a busy neighbour or a warming chip slows all of them; in shuffled order and after a pause, so
-    that nobody always runs behind the same rival, its caches, and its threads that still spin for more work.
+    that no contender always runs after the same rival, its caches, and its threads that still spin for more work.
     """
     check_count("bench", "repeats", repeats, least=2)
     shuffle = random.Random(0).shuffle

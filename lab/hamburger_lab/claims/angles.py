@@ -21,8 +21,8 @@ Value = Callable[[list[Row]], float | None]  # of the series of one training
 
 def mean_cosine(series: list[Row], place: str, strategy: str) -> float | None:
     """Over the steps that were looked at; None where one of them has no angle."""
-    found = [value for row in series if (value := row.get(f"cosine_{place}_{strategy}")) is not None]
-    return statistics.fmean(found) if len(found) == len(series) else None
+    cosines = [value for row in series if (value := row.get(f"cosine_{place}_{strategy}")) is not None]
+    return statistics.fmean(cosines) if len(cosines) == len(series) else None
 
 
 def norm_spread_difference(series: list[Row], place: str, strategy: str) -> float | None:
@@ -39,12 +39,12 @@ def norm_spread_difference(series: list[Row], place: str, strategy: str) -> floa
 def judge_over_training(results: Results, value: Value, what: str, limit: float, shown: NumberFormat) -> Verdict:
     cases = []
     for rows in results.with_prefix(FILES).values():
-        found: dict[str, PairedDifference | None] = {}
+        differences: dict[str, PairedDifference | None] = {}
         for ham in HAMS:
-            own = [row for row in rows if row["cell"] == f"{ham}-angles" and row.get("angles")]
-            values = {row["seed"]: seen for row in own if (seen := value(row["angles"])) is not None}
-            found[f"{ham}, {what}"] = compare_paired(values, dict.fromkeys(values, 0.0))
-        cases.append(RunComparison(rows, found, tuple(f"{ham}-angles" for ham in HAMS)))
+            measured = [row for row in rows if row["cell"] == f"{ham}-angles" and row.get("angles")]
+            values = {row["seed"]: mean for row in measured if (mean := value(row["angles"])) is not None}
+            differences[f"{ham}, {what}"] = compare_paired(values, dict.fromkeys(values, 0.0))
+        cases.append(RunComparison(rows, differences, tuple(f"{ham}-angles" for ham in HAMS)))
     return judge_comparisons(cases, partial(exceeds, limit=limit), shown, limit=limit)
 
 
@@ -54,7 +54,7 @@ def reading_claims(reading: GradientReading) -> tuple[Claim, ...]:
         Claim(
             id=reading.id("angles-input"),
             family="angles",
-            statement=f"All through a training {reading.said} points about where BPTT points, at the ham's input.",
+            statement=f"All through a training {reading.phrase} points about where BPTT points, at the ham's input.",
             reference="section 2.3, before Eq. 13",
             paper="an argument, no numbers given",
             test=cosines,
@@ -70,7 +70,7 @@ def reading_claims(reading: GradientReading) -> tuple[Claim, ...]:
         Claim(
             id=reading.id("angles-weights"),
             family="angles",
-            statement=f"So does the gradient of all weights, as the optimiser gets it, by {reading.said}.",
+            statement=f"So does the gradient of all weights, as the optimiser gets it, by {reading.phrase}.",
             reference="section 2.3, before Eq. 13",
             paper="an argument, no numbers given",
             test=cosines,
@@ -86,7 +86,7 @@ def reading_claims(reading: GradientReading) -> tuple[Claim, ...]:
         Claim(
             id=reading.id("angles-scale"),
             family="angles",
-            statement=f"The scale of BPTT's gradient is erratic, that of {reading.said} is not.",
+            statement=f"The scale of BPTT's gradient is erratic, that of {reading.phrase} is not.",
             reference="section 2.3, after Proposition 3",
             paper="an argument, no numbers given",
             test=(

@@ -15,7 +15,7 @@ VERDICT_WORDS = (CONFIRMED, NOT_CONFIRMED, INCONCLUSIVE, NOT_RUN)
 
 @dataclass(frozen=True)
 class Finding:
-    """One comparison on one set of runs: `what` was found, in `unit`, over `n` seeds, and what that says by itself."""
+    """One comparison on one set of runs: what was compared, its effect in `unit` over `n` seeds, its own verdict."""
 
     what: str
     effect: float
@@ -24,12 +24,12 @@ class Finding:
     word: str
     unit: str = "points"
     shown: str = "{:+.2f}"
-    against: bool = False  # a large effect speaks against the claim, such as the exponent of something said to be cheap
+    against: bool = False  # a large effect speaks against the claim, such as a growth exponent
     counted: str = "seed"  # what `n` counts
     limit: float | None = None  # what the effect is held against, for figures
     short: str = ""  # for figures, where `what` is too long
     wide: tuple[float, float] | None = None  # the interval that may refute, of several comparisons and data sets
-    tells: float | None = None  # half the width of the interval that decides: the smallest effect it could have told
+    detectable: float | None = None  # half the width of the interval that decides: the smallest effect it could show
 
     @property
     def support(self) -> float:
@@ -38,23 +38,23 @@ class Finding:
 
     @property
     def power(self) -> str:
-        """What these seeds could have told, as a size without sign; empty where no interval decides."""
-        return "" if self.tells is None else self.shown.format(self.tells).lstrip("+")
+        """The smallest effect these seeds could have shown, without sign; empty where no interval decides."""
+        return "" if self.detectable is None else self.shown.format(self.detectable).lstrip("+")
 
     @property
     def text(self) -> str:
-        said = f"{self.what} {self.shown.format(self.effect)}"
+        text = f"{self.what} {self.shown.format(self.effect)}"
         if self.interval is not None:
-            said += " [{}, {}]".format(*(self.shown.format(end) for end in self.interval))
-        return said if self.unit == "points" else f"{said} {self.unit}".rstrip()
+            text += " [{}, {}]".format(*(self.shown.format(end) for end in self.interval))
+        return text if self.unit == "points" else f"{text} {self.unit}".rstrip()
 
 
 @dataclass(frozen=True)
 class Trial:
     """All comparisons that a claim asks for on one set of runs; they must all hold.
 
-    `decides` is False for generated scenes beside photographs, `missing` names comparisons without rows, `note` says
-    what else a reader must know.
+    `decides` is False for generated scenes where there are photographs. `missing`: comparisons without rows. `note` is
+    further text.
     """
 
     where: str
@@ -62,8 +62,8 @@ class Trial:
     decides: bool = True
     missing: tuple[str, ...] = ()
     note: str = ""
-    rests: tuple[tuple[str, str], ...] = ()  # trainings that several grids know, each with its cell here
-    collapsed: bool = False  # some of the networks that are compared answer one class alone
+    trainings: tuple[tuple[str, str], ...] = ()  # trainings that several grids know, each with its cell here
+    collapsed: bool = False  # some of the compared networks predict only one class
 
     @property
     def word(self) -> str:
@@ -76,60 +76,61 @@ class Trial:
 
     @property
     def text(self) -> str:
-        said = "; ".join(finding.text for finding in self.findings)
+        summary = "; ".join(finding.text for finding in self.findings)
         if len(self.findings) > MAX_LISTED:
             ordered = sorted(self.findings, key=lambda finding: finding.support)
             held = sum(finding.word == CONFIRMED for finding in ordered)
-            said = f"{held} of {len(ordered)} comparisons hold, from {ordered[0].text} to {ordered[-1].text}"
+            summary = f"{held} of {len(ordered)} comparisons hold, from {ordered[0].text} to {ordered[-1].text}"
         n = sorted({finding.n for finding in self.findings})
         counted = self.findings[0].counted if self.findings else "seed"
         seeds = " to ".join(map(str, dict.fromkeys((n[0], n[-1])))) if n else "no"
         notes = [self.note, f"not run: {'; '.join(self.missing)}" if self.missing else ""]
-        return "; ".join([f"{self.where}: {said} ({seeds} {counted}{'s' * (n != [1])})", *filter(None, notes)])
+        return "; ".join([f"{self.where}: {summary} ({seeds} {counted}{'s' * (n != [1])})", *filter(None, notes)])
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`word` over all trials, and the finding it hangs on: the least of those that say the same as the verdict."""
+    """The verdict `word` over all trials."""
 
     word: str
     trials: tuple[Trial, ...] = ()
 
     @property
-    def telling(self) -> Finding | None:
-        said = [trial for trial in deciding_trials(self.trials) if trial.findings]
-        every = [finding for trial in said for finding in trial.findings]
+    def decisive(self) -> Finding | None:
+        """Return the finding that supports the claim least among those that agree with the verdict."""
+        trials = [trial for trial in deciding_trials(self.trials) if trial.findings]
+        every = [finding for trial in trials for finding in trial.findings]
         agreeing = [finding for finding in every if finding.word == self.word]
         return min(agreeing or every, key=lambda finding: finding.support, default=None)
 
     @property
     def seeds(self) -> int | None:
-        """How many the telling finding has; None where it counts something else, 0 where there is none."""
-        telling = self.telling
-        return 0 if telling is None else telling.n if telling.counted == "seed" else None
+        """Seeds of the decisive finding; None if it counts something else, 0 if there is none."""
+        decisive = self.decisive
+        return 0 if decisive is None else decisive.n if decisive.counted == "seed" else None
 
     @property
     def generated(self) -> bool:
-        """Whether no photograph had a say."""
+        """Whether the verdict rests on generated scenes alone."""
         run = [trial for trial in self.trials if trial.findings]
         return bool(run) and not any(trial.decides for trial in run)
 
     @property
     def collapsed(self) -> bool:
-        """Whether some networks that had a say answer one class alone."""
+        """Whether some of the networks that decide predict only one class."""
         return any(trial.collapsed for trial in deciding_trials(self.trials))
 
     @property
     def basis(self) -> str:
-        """What a reader must know beside the word."""
+        """Return the caveats of the verdict as text."""
         return ", ".join(["generated scenes alone"] * self.generated + ["some trainings collapsed"] * self.collapsed)
 
     @property
     def here(self) -> str:
-        said = [trial.text for trial in self.trials]
+        texts = [trial.text for trial in self.trials]
         if {CONFIRMED, NOT_CONFIRMED} <= {trial.word for trial in deciding_trials(self.trials)}:
-            said.append("the sets of runs contradict each other")
-        return " | ".join(said)
+            texts.append("the sets of runs contradict each other")
+        return " | ".join(texts)
 
 
 @dataclass(frozen=True)
@@ -147,13 +148,13 @@ class Claim:
 
 
 def deciding_trials(trials: Iterable[Trial]) -> list[Trial]:
-    """Photographs where there are any; generated scenes were tuned to show what the layers can do."""
+    """Return the trials on photographs, or all if there are none: generated scenes were tuned to show the layers."""
     trials = list(trials)
     return [trial for trial in trials if trial.decides] or trials
 
 
 def combine_trials(trials: Sequence[Trial]) -> Verdict:
-    """Confirmed somewhere and refuted nowhere; refuted somewhere and confirmed nowhere; otherwise inconclusive."""
+    """Return one verdict: confirmed if a trial confirms and none refutes, not confirmed the other way round."""
     trials = sorted(trials, key=lambda trial: not trial.decides)
     words = {trial.word for trial in deciding_trials(trials)} - {NOT_RUN}
     if not words:
@@ -165,9 +166,7 @@ def combine_trials(trials: Sequence[Trial]) -> Verdict:
     return Verdict(INCONCLUSIVE, tuple(trials))
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The commands that make the rows of an ablation, as a person types them.
-
+# -- commands --------------------------------------------------------------------------------------------------------
 
 ANIMALS_OPTIONS = (
     "--recipe voc-animals --data VOC --set model.pretrained=resnet50_v1_imagenet_int8.safetensors --set steps=400 "
@@ -178,7 +177,7 @@ FIVE_SEED_GRIDS = ("parts", "gradient", "init")  # Tables 1, 2 and 8, whose diff
 
 
 def ablate_command(name: str) -> str:
-    """On photographs, with a ResNet-50 that has seen ImageNet. Grids in one folder share the trainings of both."""
+    """Return the command that makes the rows of an ablation on photographs; grids in one folder share trainings."""
     seeds = "0,1,2,3,4" if name in FIVE_SEED_GRIDS else "0,1,2"
     return (
         f"ham ablate {name} {ANIMALS_OPTIONS} --seeds {seeds} --jobs 12 --out runs/grids "
@@ -186,18 +185,17 @@ def ablate_command(name: str) -> str:
     )
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Eq. 13 in two readings that differ: a claim about it is judged by both, so that a reader sees where they disagree.
+# -- two readings of Eq. 13 ------------------------------------------------------------------------------------------
 
 
 class GradientReading(NamedTuple):
-    """`grad` as calls name it, `cell` as grids do, `field` as rows do, `said` as a sentence does."""
+    """One reading of the one-step gradient: its name in calls, in cells, in fields of rows, and as a phrase."""
 
     suffix: str
     grad: str
     cell: str
     field: str
-    said: str
+    phrase: str
 
     def id(self, name: str) -> str:
         return name + self.suffix
@@ -207,6 +205,6 @@ CODE = GradientReading(
     "", "one-step", "one-step", "one_step", "the one-step gradient of the authors' code (the last codes alone)"
 )
 EQUATION = GradientReading(
-    "-equation", "truncated:1", "truncated1", "truncated1", "the one-step gradient of Eq. 13 (the whole last sweep)"
+    "-equation", "truncated:1", "truncated1", "truncated1", "the one-step gradient of Eq. 13 (the whole last step)"
 )
 READINGS = (CODE, EQUATION)

@@ -1,7 +1,7 @@
 """Table 3, its growth with n, and what each gradient of a ham costs.
 
 Medians of repeated calls, not seeds: there is no interval over seeds to give. One time is called shorter than another
-where its upper quartile lies below the other's lower one; memory is counted and has no spread.
+where its upper quartile is below the other's lower one; memory is counted and has no spread.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ GRADIENTS = (
     f"ham bench gradients --device cuda --sizes {','.join(map(str, SIZES))} --steps {','.join(map(str, STEPS))} "
     "--json results/gradients_h200.jsonl"
 )
-FLAT, GROWN = 1.05, 1.5  # memory at four times the sweeps: what still counts as the same, and what as growing with them
+FLAT, GROWN = 1.05, 1.5  # memory at four times the steps: what still counts as the same, and what as growing with them
 
 
 def judge_growth(
@@ -54,20 +54,20 @@ def judge_growth(
         missing: list[str] = []
         for dtype, module, mode in product(dict.fromkeys(row["dtype"] for row in rows), modules, MODES):
             field = f"{mode}_{unit}"
-            had = {row["n"]: row[field] for row in _of(_one_run(rows, dtype), module, dtype) if row[field]}
+            figures = {row["n"]: row[field] for row in _of(_one_run(rows, dtype), module, dtype) if row[field]}
             every = {row["n"] for row in _of(rows, module, dtype) if row[field]}
-            others += [f"{module} {dtype} n = {n:,}" for n in sorted(every - had.keys())]
-            ends = sorted(had)[-2:]
+            others += [f"{module} {dtype} n = {n:,}" for n in sorted(every - figures.keys())]
+            ends = sorted(figures)[-2:]
             if len(ends) < 2:
                 missing.append(f"{module} {mode} {dtype}")
                 continue
-            p = growth_exponent(ends, [had[n] for n in ends])
+            p = growth_exponent(ends, [figures[n] for n in ends])
             holds = (most is None or p <= most) and (least is None or p >= least)
             word = CONFIRMED if holds else NOT_CONFIRMED
             what = f"{module} {mode} {dtype}"
-            if unit == "ms" and most is not None and holds and had[max(had)] < WORK * had[min(had)]:
+            if unit == "ms" and most is not None and holds and figures[max(figures)] < WORK * figures[min(figures)]:
                 word = INCONCLUSIVE
-                idle.append(f"{what} up to n = {max(had):,}")
+                idle.append(f"{what} up to n = {max(figures):,}")
             shown = ("(exponent of n)", "{:.2f}", most is not None, "measurement of each n")
             findings.append(Finding(what, p, None, 1, word, *shown, limit=least if most is None else most))
         if findings:
@@ -75,8 +75,8 @@ def judge_growth(
             if idle:
                 rise = f"less than {WORK:g} times the time of the smallest n, so that the exponent says nothing"
                 notes.append(f"still flat, {rise}: {', '.join(idle)}")
-            card, note = str(rows[0]["hardware"]), "; ".join(notes)
-            trials.append(Trial(card, tuple(findings), missing=tuple(missing), note=note))
+            hardware, note = str(rows[0]["hardware"]), "; ".join(notes)
+            trials.append(Trial(hardware, tuple(findings), missing=tuple(missing), note=note))
     return combine_trials(trials)
 
 
@@ -127,7 +127,7 @@ def _quartile(row: Row, field: str, way: float) -> float:
 
 
 def judge_gradient_cost(results: Results, *, unit: str, grad: str) -> Verdict:
-    """BPTT over a one-step gradient for each ham, at every number of sweeps that was measured."""
+    """BPTT over a one-step gradient for each ham, at every number of steps that was measured."""
     trials = []
     for rows in results.with_prefix("gradients_").values():
         by = {(row["ham"], row["n"], row["steps"], row["grad"]): row for row in rows}
@@ -145,7 +145,7 @@ def judge_gradient_cost(results: Results, *, unit: str, grad: str) -> Verdict:
 
 
 def judge_memory_growth(results: Results, *, short: str) -> Verdict:
-    """Peak memory at the most sweeps over that at the fewest: about 1 for the short gradient, and as K for BPTT."""
+    """Peak memory at the most steps over that at the fewest: about 1 for the short gradient, and as K for BPTT."""
     trials = []
     for rows in results.with_prefix("gradients_").values():
         by = {(row["ham"], row["n"], row["grad"], row["steps"]): row["mb"] for row in rows}
@@ -171,10 +171,10 @@ def judge_memory_growth(results: Results, *, short: str) -> Verdict:
 
 
 def expected_measurements(rows: list[Row]) -> tuple[list[int], list[int]]:
-    """Sizes and sweeps that a file should have: those it has anything of, and on a card those of the command."""
-    card = rows[0].get("device") == "cuda"
+    """Return the sizes and steps a file should have: those it has, and on a GPU those of the command."""
+    on_gpu = rows[0].get("device") == "cuda"
     sizes, counts = ({row[key] for row in rows} for key in ("n", "steps"))
-    return sorted(sizes | {*SIZES} if card else sizes), sorted(counts | {*STEPS} if card else counts)
+    return sorted(sizes | {*SIZES} if on_gpu else sizes), sorted(counts | {*STEPS} if on_gpu else counts)
 
 
 def _one_run(rows: list[Row], dtype: str) -> list[Row]:
@@ -188,12 +188,12 @@ def _of(rows: list[Row], module: str, dtype: str) -> list[Row]:
 
 
 def gradient_claims(reading: GradientReading) -> tuple[Claim, ...]:
-    said, each = reading.said[0].upper() + reading.said[1:], "above 1 for each ham, K and n"
+    phrase, each = reading.phrase[0].upper() + reading.phrase[1:], "above 1 for each ham, K and n"
     return (
         Claim(
             id=reading.id("cost-gradient-memory"),
             family="cost",
-            statement=f"{said} needs less memory than BPTT.",
+            statement=f"{phrase} needs less memory than BPTT.",
             reference="section 2.3, after Eq. 13",
             paper="orders alone: O(1) against O(t)",
             test=f"peak memory of forward and backward of the ham alone, BPTT over {reading.grad}, {each}",
@@ -203,11 +203,11 @@ def gradient_claims(reading: GradientReading) -> tuple[Claim, ...]:
         Claim(
             id=reading.id("cost-gradient-growth"),
             family="cost",
-            statement=f"Memory does not grow with the sweeps by {reading.said}, by BPTT it does.",
+            statement=f"Memory does not grow with the steps by {reading.phrase}, by BPTT it does.",
             reference="section 2.3, after Eq. 13",
             paper="orders alone: O(1) against O(t)",
             test=(
-                f"peak memory at the most sweeps over that at the fewest: {reading.grad} up to {FLAT:g}, "
+                f"peak memory at the most steps over that at the fewest: {reading.grad} up to {FLAT:g}, "
                 f"BPTT from {GROWN:g} on"
             ),
             command=GRADIENTS,
@@ -216,9 +216,9 @@ def gradient_claims(reading: GradientReading) -> tuple[Claim, ...]:
         Claim(
             id=reading.id("cost-gradient-time"),
             family="cost",
-            statement=f"{said} takes less time than BPTT.",
+            statement=f"{phrase} takes less time than BPTT.",
             reference="section 2.3, after Eq. 13",
-            paper="orders alone: O(1) against O(t); the sweeps themselves are made either way",
+            paper="orders alone: O(1) against O(t); the steps themselves are made either way",
             test=f"time of forward and backward of the ham alone, BPTT over {reading.grad}, {each}",
             command=GRADIENTS,
             judge=partial(judge_gradient_cost, unit="ms", grad=reading.grad),

@@ -33,7 +33,7 @@ CLAIMS = (
     Claim(
         id="init-random",
         family="init",
-        statement="Drawing the first dictionary anew each time is the best of the four starts, or close to it.",
+        statement="Drawing a new first dictionary each time is the best of the four starts, or close to it.",
         reference="Table 8, appendix F",
         paper="random, fixed, learned, online: NMF 77.8 77.3 76.5 77.5; CD 77.3 77.4 73.7 77.5; VQ 77.4 76.9 75.8 77.2",
         test="mIoU, random minus each other start for each ham: no loss of half a point or more",

@@ -48,8 +48,8 @@ def make_feature_maps(runs: Sequence[Path], data: Path | None = None, *, images:
             entry = {"run": run.name, "image": split.ids[index], "pixels": None, "channels": [], "atoms": []}
             if "root" not in options_of(datasets[name]):
                 entry["pixels"] = encode_image(shrink(sample.image))
-            seen = record_activations("pictures", net, x, [CONTEXT])[CONTEXT]
-            entry["channels"] = channel_entries(seen.before[0], seen.after[0])
+            activations = record_activations("pictures", net, x, [CONTEXT])[CONTEXT]
+            entry["channels"] = channel_entries(activations.before[0], activations.after[0])
             if len(list_ham_layers(net)) == 1:
                 entry["atoms"] = atom_entries(net, x)
             entries.append(entry)
@@ -60,18 +60,18 @@ def channel_entries(before: Tensor, after: Tensor) -> list[dict[str, Any]]:
     """Evenly spaced in the order of their energy before, from the strongest to the weakest.   c h w, c h w"""
     order = before.square().sum((1, 2)).argsort(descending=True, stable=True)
     places = torch.linspace(0, len(order) - 1, min(CHANNELS, len(order))).round().long()
-    found = []
+    entries = []
     for at, channel in zip(places.tolist(), order[places].tolist(), strict=True):
         pair = before[channel], after[channel]
         sizes = [float(one.square().mean().sqrt()) for one in pair]
-        found.append({"place": at + 1, "of": len(order), "sizes": sizes, "maps": _render_maps(*pair)})
-    return found
+        entries.append({"place": at + 1, "of": len(order), "sizes": sizes, "maps": _render_maps(*pair)})
+    return entries
 
 
 def atom_entries(net: torch.nn.Module, x: Tensor) -> list[dict[str, Any]]:
     """The strongest, each with its share of the energy of all."""
-    found = code_maps(net, x)
-    maps, energies = found.maps[0].flatten(0, 1), found.energies[0].flatten()
+    codes = code_maps(net, x)
+    maps, energies = codes.maps[0].flatten(0, 1), codes.energies[0].flatten()
     energies, order = energies.sort(descending=True, stable=True)
     shares = energies / energies.sum().clamp_min(1e-12)
     return [{"share": float(shares[i]), "map": _render_maps(maps[order[i]])} for i in range(min(ATOMS, len(order)))]
@@ -92,10 +92,10 @@ def feature_maps_html(study: FeatureMapStudy) -> Markup:
     parts = [
         heading(f"Feature maps and atoms: {study['data']}"),
         paragraph(
-            f"Images are drawn by lot (seed {SEED}). Of {first} channels those are shown that stand evenly spaced in "
+            f"Images are drawn at random (seed {SEED}). Of {first} channels those are shown that are evenly spaced in "
             "the order of their energy before the context, the strongest first: left before, right after the context, "
             "with the size (root mean square) of both. Each map is scaled to its own largest value, so that a channel "
-            "that is silenced keeps its picture and loses its size. Atoms are rows of C, strongest first, with their "
+            "that is silenced keeps its pattern and loses its size. Atoms are rows of C, strongest first, with their "
             "share of the energy. Where values have signs, orange is above zero, purple below."
         ),
     ]

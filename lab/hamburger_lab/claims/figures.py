@@ -32,18 +32,18 @@ def plot_mean(
 ) -> None:
     """The mean, and the interval of the mean where there are three values or more; of logarithms, for ratios."""
     there, back = (math.log, math.exp) if log else (float, float)
-    found = [summarise([there(value) for value in own]) for own in values]
-    means = [back(each.mean) for each in found]
+    summaries = [summarise([there(value) for value in sample]) for sample in values]
+    means = [back(each.mean) for each in summaries]
     axes.plot(xs, means, dashes, color=colour, label=label or None, marker="o" if len(xs) < 9 else None, markersize=3)
-    if all(each.n > 2 and each.deviation is not None for each in found):
-        reach = [half_width(each) for each in found]
-        low, high = ([back(each.mean + way * r) for each, r in zip(found, reach, strict=True)] for way in (-1, 1))
+    if all(each.n > 2 and each.deviation is not None for each in summaries):
+        reach = [half_width(each) for each in summaries]
+        low, high = ([back(each.mean + way * r) for each, r in zip(summaries, reach, strict=True)] for way in (-1, 1))
         axes.fill_between(xs, low, high, color=colour, alpha=0.18, linewidth=0)
 
 
 def spectra_figures(results: Results) -> Markup:
     """Fig. 5: shares of the energy before and after, and those of D C and of attention matrices."""
-    made = []
+    figures = []
     for name, rows in results.with_prefix("ablation_inside_").items():
         looked = [row for row in rows if "spectrum_before" in row]
         if not looked:
@@ -54,7 +54,7 @@ def spectra_figures(results: Results) -> Markup:
         within = _draw_spectra(
             looked, {"ham": "-", "attention": "-"}, (*HAMS, *ATTENTIONS), "D C of hams, A of attentions"
         )
-        made.append(
+        figures.append(
             side_by_side(
                 figure(
                     render_svg(f"spectra-{name}", around, alt="cumulative spectra before and after the context"), ""
@@ -67,7 +67,7 @@ def spectra_figures(results: Results) -> Markup:
                 f"{describe_runs(rows)}. {BAND} Shares of squared singular values, mean over images.", kind="soft"
             )
         )
-    return Markup("".join(made))
+    return Markup("".join(figures))
 
 
 def _draw_spectra(rows: list[Row], ends: Mapping[str, str], cells: Sequence[str], title: str) -> Draw:
@@ -75,9 +75,9 @@ def _draw_spectra(rows: list[Row], ends: Mapping[str, str], cells: Sequence[str]
 
     def draw(axes: Any) -> None:
         for cell in cells:
-            own = [row for row in rows if row["cell"] == f"{cell}-inside"]
+            cell_rows = [row for row in rows if row["cell"] == f"{cell}-inside"]
             for end, dashes in ends.items():
-                kept = [row[f"spectrum_{end}"] for row in own if f"spectrum_{end}" in row]
+                kept = [row[f"spectrum_{end}"] for row in cell_rows if f"spectrum_{end}" in row]
                 if kept:
                     shares = [[100 * curve[i] for curve in kept] for i in range(len(COUNTS))]
                     label = cell if dashes == "-" else ""
@@ -95,11 +95,11 @@ def _draw_spectra(rows: list[Row], ends: Mapping[str, str], cells: Sequence[str]
 
 def angle_figures(results: Results) -> Markup:
     """Cosine of the one-step gradient to BPTT's, and norm over BPTT's, over the steps of a training."""
-    made = []
+    figures = []
     for name, rows in results.with_prefix("ablation_angles_").items():
         cosine = _over_steps(rows, lambda row, at: row[f"cosine_{at}_one_step"], "cosine to BPTT", limit=0.5)
         ratio = _over_steps(rows, _norm_ratio, "norm over BPTT's", limit=1.0, log=True)
-        made.append(
+        figures.append(
             side_by_side(
                 figure(
                     render_svg(f"cosine-{name}", cosine, alt="cosine of one-step gradient to BPTT over training"), ""
@@ -115,7 +115,7 @@ def angle_figures(results: Results) -> Markup:
                 kind="soft",
             )
         )
-    return Markup("".join(made))
+    return Markup("".join(figures))
 
 
 def _norm_ratio(row: Row, at: str) -> float | None:
@@ -149,27 +149,27 @@ def _over_steps(
 
 
 def steps_figures(results: Results) -> Markup:
-    """Figs. 4 and 7 to 9: mIoU by the sweeps of the evaluation, a line for each K of the training."""
-    made = []
+    """Figs. 4 and 7 to 9: mIoU by the steps of the evaluation, a line for each K of the training."""
+    figures = []
     for name, rows in results.with_prefix("ablation_steps_").items():
         drawn = [
-            render_svg(f"sweeps-{ham}-{name}", _draw_steps(rows, ham), alt=f"mIoU of {ham} by sweeps") for ham in HAMS
+            render_svg(f"steps-{ham}-{name}", _draw_steps(rows, ham), alt=f"mIoU of {ham} by steps") for ham in HAMS
         ]
-        made.append(side_by_side(*(figure(one, "") for one in drawn)))
-        made.append(paragraph(f"{describe_runs(rows)}. {BAND}", kind="soft"))
-    return Markup("".join(made))
+        figures.append(side_by_side(*(figure(one, "") for one in drawn)))
+        figures.append(paragraph(f"{describe_runs(rows)}. {BAND}", kind="soft"))
+    return Markup("".join(figures))
 
 
 def _draw_steps(rows: list[Row], ham: str) -> Draw:
     def draw(axes: Any) -> None:
         for trained, colour in zip(TRAINED_STEPS, COLOURS, strict=False):
-            found: dict[int, list[float]] = {}
+            scores: dict[int, list[float]] = {}
             for tested in TESTED_STEPS:
                 cell = f"{ham}-k{trained}" + (f"-at{tested}" if tested != trained else "")
                 values = list(values_by_seed(rows, "cell", cell, "miou", 100).values())
-                found |= {tested: values} if values else {}
-            if found:
-                plot_mean(axes, list(found), list(found.values()), colour=colour, label=f"trained with K = {trained}")
+                scores |= {tested: values} if values else {}
+            if scores:
+                plot_mean(axes, list(scores), list(scores.values()), colour=colour, label=f"trained with K = {trained}")
         axes.set(title=ham.upper(), xlabel="K in evaluation", ylabel="mIoU, %", xscale="log")
         axes.xaxis.set_major_formatter("{x:.0f}")
         if axes.lines:
@@ -180,7 +180,7 @@ def _draw_steps(rows: list[Row], ham: str) -> Draw:
 
 def cost_figures(results: Results) -> Markup:
     """Time and memory of every gradient, at the largest n of each file."""
-    made = []
+    figures = []
     for name, rows in results.with_prefix("gradients_").items():
         drawn = [
             render_svg(
@@ -188,9 +188,9 @@ def cost_figures(results: Results) -> Markup:
             )
             for unit, title in (("ms", "time, ms"), ("mb", "peak memory, MiB"))
         ]
-        made.append(side_by_side(*(figure(one, "") for one in drawn)))
-        made.append(paragraph(f"{rows[0]['hardware']}. Lines on bars of time: quartiles.", kind="soft"))
-    return Markup("".join(made))
+        figures.append(side_by_side(*(figure(one, "") for one in drawn)))
+        figures.append(paragraph(f"{rows[0]['hardware']}. Lines on bars of time: quartiles.", kind="soft"))
+    return Markup("".join(figures))
 
 
 def _draw_costs(rows: list[Row], unit: str, title: str) -> Draw:
@@ -202,12 +202,12 @@ def _draw_costs(rows: list[Row], unit: str, title: str) -> Draw:
     def draw(axes: Any) -> None:
         width = 0.8 / len(grads)
         for at, (grad, colour) in enumerate(zip(grads, COLOURS, strict=False)):
-            own = [(group, by[*key, grad]) for group, key in enumerate(groups) if (*key, grad) in by]
+            measured = [(group, by[*key, grad]) for group, key in enumerate(groups) if (*key, grad) in by]
             axes.barh(
-                [group + (at - (len(grads) - 1) / 2) * width for group, _ in own],
-                [row[unit] for _, row in own],
+                [group + (at - (len(grads) - 1) / 2) * width for group, _ in measured],
+                [row[unit] for _, row in measured],
                 width,
-                xerr=[row["ms_iqr"] / 2 for _, row in own] if unit == "ms" else None,
+                xerr=[row["ms_iqr"] / 2 for _, row in measured] if unit == "ms" else None,
                 ecolor=INK,
                 color=colour,
                 label=grad,

@@ -41,7 +41,7 @@ CLAIMS = (
         Claim(
             id=reading.id(f"gradient-{ham}"),
             family="gradient",
-            statement=f"With {ham.upper()} {reading.said} scores higher than BPTT through all sweeps.",
+            statement=f"With {ham.upper()} {reading.phrase} scores higher than BPTT through all steps.",
             reference="Table 1, section 2.3",
             paper=PRINTED[ham],
             test=f"mIoU, {reading.grad} minus BPTT, paired by seed, above 0",
@@ -78,10 +78,10 @@ CLAIMS = (
         family="gradient",
         statement=(
             "The authors' code, which differentiates the last codes alone, trains as well as Eq. 13 read literally, "
-            "which differentiates the last sweep."
+            "which differentiates the last step."
         ),
         reference="Eq. 13 against the authors' code",
-        paper="the two are not told apart",
+        paper="the two are not distinguished",
         test="mIoU, one-step minus truncated:1 for each ham: within half a point either way",
         command=COMMAND,
         judge=partial(judge_miou, sources=[against(CODE, "truncated1")], rule=is_level),
@@ -110,12 +110,12 @@ CLAIMS = (
             id=reading.id("gradient-memory"),
             family="gradient",
             statement=(
-                f"Training a whole network by {reading.said} needs less memory than by BPTT, which keeps a graph of "
-                f"all sweeps."
+                f"Training a whole network by {reading.phrase} needs less memory than by BPTT, which keeps a graph of "
+                f"all steps."
             ),
             reference="section 2.3: O(1) against O(K)",
             paper="orders alone, no numbers given",
-            test=f"peak memory of the card over a training, BPTT over {reading.grad}, above {MIN_RATIO:g} for each ham",
+            test=f"peak GPU memory of a training, BPTT over {reading.grad}, above {MIN_RATIO:g} for each ham",
             command=COMMAND,
             judge=partial(judge_ratios, sources=[memory(reading)], field="peak_mb", device="cuda"),
         )

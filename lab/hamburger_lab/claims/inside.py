@@ -62,12 +62,12 @@ def logarithm(field: str) -> Value:
 
 def each_ham(rows: list[Row], value: Value, what: str, than: str | None = None) -> Differences:
     """The value for each ham; with `than`, less that of this cell, seed by seed."""
-    found: Differences = {}
+    differences: Differences = {}
     for ham in HAMS:
         ours = _by_seed(rows, ham, value)
         theirs = dict.fromkeys(ours, 0.0) if than is None else _by_seed(rows, than, value)
-        found[f"{ham}, {what}" if than is None else f"{ham} / {than}, {what}"] = compare_paired(ours, theirs)
-    return found
+        differences[f"{ham}, {what}" if than is None else f"{ham} / {than}, {what}"] = compare_paired(ours, theirs)
+    return differences
 
 
 def each_pair(rows: list[Row], value: Value, what: str) -> Differences:
@@ -82,11 +82,11 @@ def each_pair(rows: list[Row], value: Value, what: str) -> Differences:
 def each_attention(rows: list[Row], ours: Value, ham: Value, what: str, *, over_ham: bool) -> Differences:
     """A value of each attention's matrix over one of the NMF ham's, or the other way round, as logarithms."""
     theirs = _by_seed(rows, "nmf", ham)
-    found: Differences = {}
+    differences: Differences = {}
     for name in ATTENTIONS:
-        own = _by_seed(rows, name, ours)
-        found[f"{name}, {what}"] = compare_paired(own, theirs) if over_ham else compare_paired(theirs, own)
-    return found
+        values = _by_seed(rows, name, ours)
+        differences[f"{name}, {what}"] = compare_paired(values, theirs) if over_ham else compare_paired(theirs, values)
+    return differences
 
 
 def judge_above(
@@ -98,7 +98,11 @@ def judge_above(
 
 
 def _by_seed(rows: list[Row], cell: str, value: Value) -> Series:
-    return {row["seed"]: found for row in rows if row["cell"] == f"{cell}-inside" and (found := value(row)) is not None}
+    return {
+        row["seed"]: measured
+        for row in rows
+        if row["cell"] == f"{cell}-inside" and (measured := value(row)) is not None
+    }
 
 
 CLAIMS = (
@@ -136,7 +140,7 @@ CLAIMS = (
         id="inside-spectrum-attention",
         family="inside",
         statement="A Hamburger concentrates the spectrum of its feature map more than attention does.",
-        reference="our question beside Fig. 5",
+        reference="our question, next to Fig. 5",
         paper="not examined",
         test=(
             "the same ratio, that of each ham over that of self-attention, DANet's module and the non-local block, "
@@ -169,7 +173,7 @@ CLAIMS = (
         Claim(
             id=reading.id("inside-direction"),
             family="inside",
-            statement=f"In a trained network {reading.said} points about where BPTT points.",
+            statement=f"In a trained network {reading.phrase} points about where BPTT points.",
             reference="section 2.3, after Eq. 13",
             paper="an argument, no numbers given",
             test=(
@@ -190,7 +194,7 @@ CLAIMS = (
         id="inside-attention-rank",
         family="inside",
         statement="The n x n matrices of attention are of low rank too: a ham's r would hold most of their energy.",
-        reference="section 4 on efficient attention; beside Fig. 5",
+        reference="section 4 on efficient attention; next to Fig. 5",
         paper="said of others' work, no numbers given",
         # a matrix whose rows are alike has rank one whatever it was trained for, so that part is taken out
         test=(
@@ -215,7 +219,7 @@ CLAIMS = (
         id="inside-attention-ham",
         family="inside",
         statement="What a ham hands on is spread over fewer directions than the matrix of an attention.",
-        reference="beside Fig. 5: rank of attention maps, for comparison",
+        reference="next to Fig. 5: rank of attention maps, for comparison",
         paper="not examined",
         test=(
             "effective rank of each attention's matrix over that of D C of the NMF ham, paired by seed, "

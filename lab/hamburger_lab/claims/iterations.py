@@ -1,4 +1,4 @@
-"""Figs. 4 and 7 to 9: how many sweeps."""
+"""Figs. 4 and 7 to 9: how many steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLAIMS = (
     Claim(
         id="steps-six",
         family="steps",
-        statement="Six sweeps are enough for NMF and CD, and as good as fewer.",
+        statement="Six steps are enough for NMF and CD, and as good as fewer.",
         reference="Figs. 4, 7 and 8",
         paper="figures without numbers; K = 6 is used throughout",
         test="mIoU of K = 6 minus K = 1, 3 and 8 (trained so) and 12 (in evaluation): no loss of half a point or more",
@@ -35,7 +35,7 @@ CLAIMS = (
     Claim(
         id="steps-vq-one",
         family="steps",
-        statement="For VQ a single sweep does.",
+        statement="For VQ a single step does.",
         reference="Figs. 4 and 9",
         paper="a figure without numbers",
         test="mIoU of VQ, K = 1 minus K = 6 (each trained so): no loss of half a point or more",
@@ -45,7 +45,7 @@ CLAIMS = (
     Claim(
         id="steps-same",
         family="steps",
-        statement="Evaluation does best with the number of sweeps of the training.",
+        statement="Evaluation does best with the number of steps of the training.",
         reference="section 3.1, Figs. 7 to 9",
         paper="figures without numbers",
         test="mIoU of the same weights, own K minus other K: no loss of half a point or more, for each ham and K",
@@ -61,7 +61,7 @@ CLAIMS = (
     Claim(
         id="steps-many",
         family="steps",
-        statement="Many more sweeps in evaluation than in training do harm: a converged solve is not a better one.",
+        statement="Many more steps in evaluation than in training do harm: a converged solve is not a better one.",
         reference="section 3.1, appendix F",
         paper="figures without numbers",
         test=f"mIoU of the same weights trained at K = 6, K = 6 minus K = {MANY}, above 0 for each ham",

@@ -49,52 +49,52 @@ PLACES = {  # in the paper
 HEADER = ("claim", "verdict", "effect, 95 % interval", "could tell", "seeds")
 
 
-def caution_note(found: ClaimVerdicts) -> Markup:
+def caution_note(verdicts: ClaimVerdicts) -> Markup:
     """What a reader must know before the first verdict: of which scale, how weak a test, what was not run."""
     scale = (
         "Networks are trained for some hundred steps on some hundred photographs here, for 30,000 steps on VOC in the "
-        "paper: a verdict speaks of this scale, and small effects mostly cannot be told at it. "
+        "paper: a verdict speaks of this scale, and it is too small to show most small effects. "
     )
-    weak = sum(verdict.generated for _, verdict in found)
-    left = [claim.id for claim, verdict in found if verdict.word == NOT_RUN]
+    weak = sum(verdict.generated for _, verdict in verdicts)
+    left = [claim.id for claim, verdict in verdicts if verdict.word == NOT_RUN]
     links = ", ".join(f'<a href="#{name}">{name}</a>' for name in left)
-    said = (
+    warning = (
         f"{weak} of these verdicts rest on generated scenes alone, and say so: tiny networks, a few hundred steps, "
         "scenes of 64 x 64 pixels whose difficulty was set by looking at the scores of the hams. That is a weak "
         "test of what the paper says of photographs, in either direction. "
     )
-    not_run = f"Not run: {links}; the command stands under each. " if left else ""
-    return paragraph(Markup(scale + (said if weak else "") + not_run), kind="note")
+    not_run = f"Not run: {links}; the command is under each. " if left else ""
+    return paragraph(Markup(scale + (warning if weak else "") + not_run), kind="note")
 
 
 def badge(word: str) -> Markup:
     return Markup(f'<span class="badge {_kind(word)}">{word}</span>')
 
 
-def overview(found: ClaimVerdicts) -> Markup:
+def overview(verdicts: ClaimVerdicts) -> Markup:
     """Where to go, and how each claim fared: a mark for each, by topic."""
     lines = []
     for family, title in FAMILIES.items():
-        marks = "".join(verdict_mark(claim, verdict) for claim, verdict in found if claim.family == family)
+        marks = "".join(verdict_mark(claim, verdict) for claim, verdict in verdicts if claim.family == family)
         topic = f'<a href="#{family}">{text(title)}</a> <span class="soft">{PLACES[family]}</span>'
         lines.append(f'<li><span>{topic}</span><span class="marks">{marks}</span></li>')
     signs = [f'<span class="mark {_kind(word)}">{sign}</span> {word}' for word, sign in SIGNS.items()]
-    if any(verdict.generated for _, verdict in found):
+    if any(verdict.generated for _, verdict in verdicts):
         signs.append(f'<span class="mark weak {_kind(INCONCLUSIVE)}">?</span> dashed: on generated scenes alone')
     legend = paragraph(Markup(" &ensp; ".join(f'<span class="whole">{sign}</span>' for sign in signs)), kind="soft")
     return Markup(f'<nav class="overview" aria-label="topics and verdicts"><ul>{"".join(lines)}</ul></nav>{legend}')
 
 
 def verdict_mark(claim: Claim, verdict: Verdict) -> str:
-    said = text(f"{claim.id}: {', '.join(filter(None, (verdict.word, verdict.basis)))}. {claim.statement}")
+    label = text(f"{claim.id}: {', '.join(filter(None, (verdict.word, verdict.basis)))}. {claim.statement}")
     weak = " weak" * verdict.generated
     return (
-        f'<a class="mark{weak} {_kind(verdict.word)}" href="#{claim.id}" title="{said}" aria-label="{said}">'
+        f'<a class="mark{weak} {_kind(verdict.word)}" href="#{claim.id}" title="{label}" aria-label="{label}">'
         f"{SIGNS[verdict.word]}</a>"
     )
 
 
-def summary_table(found: ClaimVerdicts) -> Markup:
+def summary_table(verdicts: ClaimVerdicts) -> Markup:
     """All verdicts in one table, topic by topic."""
     rows: list[list[CellText]] = [
         [
@@ -104,22 +104,22 @@ def summary_table(found: ClaimVerdicts) -> Markup:
             format_power(verdict),
             str(verdict.seeds or ""),
         ]
-        for claim, verdict in found
+        for claim, verdict in verdicts
     ]
     groups, at = {}, 0
-    for family, own in groupby(found, key=lambda one: one[0].family):
+    for family, members in groupby(verdicts, key=lambda one: one[0].family):
         groups[at] = FAMILIES[family]
-        at += len(list(own))
+        at += len(list(members))
     return table(HEADER, rows, name="summary", kind="cards verdicts", groups=groups)
 
 
 def effect_cell(verdict: Verdict) -> CellText:
     """The effect, below it its interval, and its unit where that is not points of mIoU."""
-    telling = verdict.telling
-    if telling is None:
+    decisive = verdict.decisive
+    if decisive is None:
         return Markup()
     value, _, interval = format_effect(verdict).partition(" ")
-    unit = "" if telling.unit == "points" else telling.unit.strip("()")
+    unit = "" if decisive.unit == "points" else decisive.unit.strip("()")
     lines = "<br>".join(f'<span class="whole">{text(line)}</span>' for line in (value, interval, unit) if line)
     return Markup(f"<span>{lines}</span>")
 
@@ -145,32 +145,34 @@ def rules_html() -> Markup:
 
 
 def claims_page(results: Results) -> str:
-    found = judge_all(results)
+    verdicts = judge_all(results)
     head = (
         '<h1 id="top">The paper\'s claims, tested</h1>'
         + paragraph(
-            f"{len(found)} claims of “Is Attention Better Than Matrix Decomposition?”: {count_verdicts(found)}."
+            f"{len(verdicts)} claims of “Is Attention Better Than Matrix Decomposition?”: {count_verdicts(verdicts)}."
         )
-        + caution_note(found)
-        + overview(found)
+        + caution_note(verdicts)
+        + overview(verdicts)
         + collapsible("How a verdict is found", rules_html())
-        + summary_table(found)
+        + summary_table(verdicts)
     )
     back = paragraph(Markup('<a href="#top">Back to the overview</a>'), kind="soft")
     parts = []
     for family, title in FAMILIES.items():
-        own = [(claim, verdict) for claim, verdict in found if claim.family == family]
-        content = [claim_article(claim, verdict, claims_sharing_trainings(found, claim.id)) for claim, verdict in own]
+        members = [(claim, verdict) for claim, verdict in verdicts if claim.family == family]
+        content = [
+            claim_article(claim, verdict, claims_sharing_trainings(verdicts, claim.id)) for claim, verdict in members
+        ]
         parts.append(section(family, title, family_tables(results, family), *content, back))
     return document("The paper's claims, tested", head + "".join(parts))
 
 
-def claims_sharing_trainings(found: ClaimVerdicts, own: str) -> dict[str, list[str]]:
+def claims_sharing_trainings(verdicts: ClaimVerdicts, claim_id: str) -> dict[str, list[str]]:
     """Trainings that this claim shares with others, and those claims."""
     return {
-        label: [name for name in ids if name != own]
-        for label, (_, ids) in shared_trainings(found).items()
-        if own in ids
+        label: [name for name in ids if name != claim_id]
+        for label, (_, ids) in shared_trainings(verdicts).items()
+        if claim_id in ids
     }
 
 
@@ -178,8 +180,8 @@ def claim_article(claim: Claim, verdict: Verdict, falls_with: Mapping[str, Seque
     rows: list[list[CellText]] = [["the paper", f"{claim.paper} ({claim.reference})"], ["the test", claim.test]]
     heard = any(trial.decides for trial in verdict.trials)
     for trial in verdict.trials:
-        beside = " beside photographs, decides nothing" if heard and not trial.decides else ""
-        rows.append(["here", Markup(f"{text(trial.text)}: {badge(trial.word)}{beside}")])
+        remark = " (generated scenes; photographs decide)" if heard and not trial.decides else ""
+        rows.append(["here", Markup(f"{text(trial.text)}: {badge(trial.word)}{remark}")])
     rows += [["here", "not run"]] if not verdict.trials else []
     return Markup(
         f'<article id="{claim.id}"><h3>{text(claim.statement)} {badge(verdict.word)} '
@@ -247,7 +249,9 @@ def forest_plot(claim: Claim, verdict: Verdict) -> Markup:
     alt = f"{claim.id}: effects and their 95 % intervals"
     notes = []
     if any(finding.wide for _, finding in drawn):
-        notes.append("Thick: the interval at 95 %. Thin: the one that may refute; one that reaches the edge goes on.")
+        notes.append(
+            "Thick: the interval at 95 %. Thin: the one that may refute; one that reaches the edge continues beyond it."
+        )
     if left_out > 0:
         notes.append(f"{left_out} comparisons that speak more for the claim, some of each ham, are not drawn.")
     caption = " ".join(notes)
@@ -274,24 +278,24 @@ CURVES: dict[str, Callable[[Results], Markup]] = {
 
 
 def family_tables(results: Results, family: str) -> Markup:
-    """The paper's table beside ours, and ours as figures with error bars; pictures where there are some."""
-    made = []
+    """Return the paper's table next to ours, ours as figures with error bars, and feature maps where there are some."""
+    parts = []
     for place, sheet in enumerate(result_tables(results, family)):
-        made += [paragraph(sheet.title, kind="soft")] * bool(sheet.title)
+        parts += [paragraph(sheet.title, kind="soft")] * bool(sheet.title)
         lines = [[first, *map(_score, others)] for first, *others in sheet.lines]
-        made.append(table(sheet.header, lines, name=f"{family}-cells{place or ''}"))
+        parts.append(table(sheet.header, lines, name=f"{family}-cells{place or ''}"))
     if family in CURVES:
-        made.append(CURVES[family](results))
+        parts.append(CURVES[family](results))
     else:
         drawn = [score_bars(family, name, key, rows) for name, (key, rows) in score_files(results, family).items()]
-        made.append(side_by_side(*filter(None, drawn)))
+        parts.append(side_by_side(*filter(None, drawn)))
     if family == "inside":
-        made += [
+        parts += [
             feature_maps.feature_maps_html(study)
             for name, study in results.studies.items()
             if name.startswith("pictures_")
         ]
-    return Markup("".join(made))
+    return Markup("".join(parts))
 
 
 def score_bars(family: str, name: str, key: str, rows: Sequence[dict[str, Any]]) -> Markup:
@@ -299,14 +303,14 @@ def score_bars(family: str, name: str, key: str, rows: Sequence[dict[str, Any]])
     cells = list(dict.fromkeys(row[key] for row in rows if row.get("miou") is not None))[:MOST_DRAWN]
     if not cells:  # a training of another task
         return Markup()
-    # beside generated scenes the paper's percentages would say nothing
+    # the paper's percentages mean nothing next to generated scenes
     printed = {} if is_generated(rows[0]) else PRINTED.get(family, {})
 
     def draw(axes: Any) -> None:
         for place, cell in enumerate(cells):
-            had = list(values_by_seed(list(rows), key, cell, "miou", 100).values())
-            score = summarise(had)
-            axes.plot(had, [place] * len(had), "o", color="#56B4E9", markersize=4, alpha=0.8)
+            scores = list(values_by_seed(list(rows), key, cell, "miou", 100).values())
+            score = summarise(scores)
+            axes.plot(scores, [place] * len(scores), "o", color="#56B4E9", markersize=4, alpha=0.8)
             if score.deviation is not None and score.n > 2:
                 reach = half_width(score)
                 axes.plot([score.mean - reach, score.mean + reach], [place, place], color="#0072B2", linewidth=1.6)

@@ -21,11 +21,11 @@ class ResultTable(NamedTuple):
 
 def format_mean(values: Iterable[float | None], form: str = "{:.2f}") -> str:
     """Mean and standard deviation over seeds; empty where nothing was measured."""
-    had = [value for value in values if value is not None]
-    if not had:
+    known = [value for value in values if value is not None]
+    if not known:
         return ""
-    found = summarise(had)
-    return form.format(found.mean) + ("" if found.deviation is None else f" ± {form.format(found.deviation)}")
+    summary = summarise(known)
+    return form.format(summary.mean) + ("" if summary.deviation is None else f" ± {form.format(summary.deviation)}")
 
 
 def describe_runs(rows: list[Row]) -> str:
@@ -54,10 +54,10 @@ def inside_tables(results: Results) -> list[ResultTable]:
         cells = dict.fromkeys(row["cell"] for row in looked)
         lines = []
         for cell in cells:
-            own = [row for row in looked if row["cell"] == cell]
-            found = [format_mean(map(read, own), forms.get(name, "{:.2f}")) for name, read in columns.items()]
-            found = [text.removesuffix(" ± 0") for text in found]  # n is that of the images, whatever the seed
-            lines.append([cell.removesuffix("-inside"), *found, str(len(own))])
+            cell_rows = [row for row in looked if row["cell"] == cell]
+            texts = [format_mean(map(read, cell_rows), forms.get(name, "{:.2f}")) for name, read in columns.items()]
+            texts = [text.removesuffix(" ± 0") for text in texts]  # n is that of the images, whatever the seed
+            lines.append([cell.removesuffix("-inside"), *texts, str(len(cell_rows))])
         sheets.append(ResultTable(describe_runs(rows), ["network", *columns, "seeds"], lines))
     return sheets
 
@@ -68,13 +68,13 @@ def angle_tables(results: Results) -> list[ResultTable]:
     for rows in results.with_prefix("ablation_angles_").values():
         lines = []
         for cell in dict.fromkeys(row["cell"] for row in rows):
-            own = [row["angles"] for row in rows if row["cell"] == cell]
+            series_of_cell = [row["angles"] for row in rows if row["cell"] == cell]
             line = [cell.removesuffix("-angles")]
             for at in ("input", "weights"):
                 for strategy in ("one_step", "truncated1", "truncated2"):
-                    line.append(format_mean(_mean(series, f"cosine_{at}_{strategy}") for series in own))
-                line.append(format_mean(_ratio(series, at) for series in own))
-            lines.append([*line, str(len(own))])
+                    line.append(format_mean(_mean(series, f"cosine_{at}_{strategy}") for series in series_of_cell))
+                line.append(format_mean(_ratio(series, at) for series in series_of_cell))
+            lines.append([*line, str(len(series_of_cell))])
         parts = ["one-step", "truncated:1", "truncated:2", "norm, one-step / BPTT"]
         header = ["ham", *(f"X: {part}" for part in parts), *(f"weights: {part}" for part in parts), "seeds"]
         sheets.append(ResultTable(f"{describe_runs(rows)}: cosines to BPTT", header, lines))
@@ -82,20 +82,20 @@ def angle_tables(results: Results) -> list[ResultTable]:
 
 
 def steps_tables(results: Results) -> list[ResultTable]:
-    """mIoU by the sweeps of training and of evaluation (Figs. 4 and 7 to 9): one line a training."""
+    """mIoU by the steps of training and of evaluation (Figs. 4 and 7 to 9): one line a training."""
     sheets = []
     for rows in results.with_prefix("ablation_steps_").values():
         scores: dict[tuple[str, int], dict[int, list[float]]] = {}
         for row in (row for row in rows if row.get("miou") is not None):
             ham, _, rest = str(row["cell"]).partition("-k")
             own_k, _, other_k = rest.partition("-at")
-            found = scores.setdefault((ham, int(own_k)), {})
-            found.setdefault(int(other_k or own_k), []).append(100 * row["miou"])
-        ks = sorted({k for found in scores.values() for k in found})
+            by_steps = scores.setdefault((ham, int(own_k)), {})
+            by_steps.setdefault(int(other_k or own_k), []).append(100 * row["miou"])
+        ks = sorted({k for by_steps in scores.values() for k in by_steps})
         lines = []
-        for (ham, trained), found in scores.items():
-            seeds = sorted({len(values) for values in found.values()})
-            line = [f"{ham}, K = {trained}", *(format_mean(found.get(k, ()), "{:.1f}") for k in ks)]
+        for (ham, trained), by_steps in scores.items():
+            seeds = sorted({len(values) for values in by_steps.values()})
+            line = [f"{ham}, K = {trained}", *(format_mean(by_steps.get(k, ()), "{:.1f}") for k in ks)]
             lines.append([*line, " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))])
         title = f"{describe_runs(rows)}: mIoU, in lines the K of the training, in columns that of the evaluation"
         sheets.append(ResultTable(title, ["trained with", *(f"K = {k}" for k in ks), "seeds"], lines))
@@ -107,12 +107,12 @@ def paper_table3_tables(results: Results) -> list[ResultTable]:
     sheets = []
     fields = {"train_mb": "train MiB", "infer_mb": "infer MiB", "train_ms": "train ms", "infer_ms": "infer ms"}
     for rows in results.with_prefix("table3_h").values():
-        own = {row["module"]: row for row in rows if row["n"] == SIZE and row["dtype"] == "float32"}
+        measured = {row["module"]: row for row in rows if row["n"] == SIZE and row["dtype"] == "float32"}
         lines = []
         for module, printed in TABLE3.items():
             name = "sa-materialised" if module == "sa" else module
-            if name in own:
-                figures = [(own[name][field], getattr(printed, field)) for field in fields]
+            if name in measured:
+                figures = [(measured[name][field], getattr(printed, field)) for field in fields]
                 lines.append([name, *(f"{_number(ours)} ({_number(theirs)})" for ours, theirs in figures)])
         title = f"Table 3, n = {SIZE:,}, float32: {rows[0]['hardware']}, in brackets the paper's TITAN Xp"
         sheets += [ResultTable(title, ["module", *fields.values()], lines)] if lines else []
@@ -144,10 +144,10 @@ def gradient_tables(results: Results) -> list[ResultTable]:
 
 
 def _mean(series: list[Row], key: str) -> float | None:
-    had = [row[key] for row in series if row.get(key) is not None]
-    return statistics.fmean(had) if had else None
+    known = [row[key] for row in series if row.get(key) is not None]
+    return statistics.fmean(known) if known else None
 
 
 def _ratio(series: list[Row], at: str) -> float | None:
-    had = [(row[f"norm_{at}_one_step"], row[f"norm_{at}_bptt"]) for row in series]
-    return statistics.fmean(one / all_ for one, all_ in had) if all(one and all_ for one, all_ in had) else None
+    norms = [(row[f"norm_{at}_one_step"], row[f"norm_{at}_bptt"]) for row in series]
+    return statistics.fmean(one / all_ for one, all_ in norms) if all(one and all_ for one, all_ in norms) else None

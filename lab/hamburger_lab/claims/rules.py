@@ -1,19 +1,10 @@
-"""How rows become a word. The rules are the same for every claim.
+"""How rows become a verdict. The rules are the same for every claim.
 
-Scores are mIoU in points, differences are paired by seed, intervals are Student's at 95 %; below three shared seeds
-there is none, and nothing is decided. MARGIN is what a difference must be worth to matter: half a point, by our choice.
-The paper builds sentences on less ("warm start benefits CD" is +0.2): a claim with a smaller effect in the paper is
-refuted only by an interval that leaves out that effect.
+`RULES`, at the end, states them for the reader of the documents, with the history of their revisions.
 
-MARGIN and the rules were written before any score of the ablations was seen. They were revised after the ablations on
-generated scenes, made on a processor, and before any ablation on a card, in this: propositions are held to solves that
-meet their assumption; Eq. 13 is read in two ways; flat times and missing measurements confirm nothing; runs are told
-apart by steps and settings; the paper's effect is the least that is asked for where it is below MARGIN; a ratio
-counts from COUNTS on, silent channels from one on. Claims added then were written with those rows known.
-
-Chances to be wrong add up, and are paid for: where a claim has s data sets, any of which may confirm or refute it, each
-is held to a level of 1 - 5 % / s. Where it asks for m comparisons at once, all of them must be confirmed, which needs
-no more; but one of them alone refutes it, so that this one is held to 1 - 5 % / (s m).
+Multiple comparisons: where a claim has s data sets, any of which may confirm or refute it, each is held to a level of
+1 - 5 % / s. Where it asks for m comparisons at once, all of them must be confirmed, which needs no correction; but one
+of them alone refutes the claim, so that one is held to 1 - 5 % / (s m).
 """
 
 from __future__ import annotations
@@ -38,37 +29,37 @@ from hamburger_lab.claims.base import (
 )
 from hamburger_lab.rows import Results, Row, cell_name, has_collapsed, is_generated, score_settings, values_by_seed
 
-MARGIN = 0.5
-MIN_RATIO = 1.05  # a ratio below is next to none, however sure
+MARGIN = 0.5  # points of mIoU from which a difference matters
+MIN_RATIO = 1.05  # a smaller ratio does not matter, however certain
 
 Interval = tuple[float, float] | None
-# of the interval that confirms, and of the wider one, which refutes
+# (interval that confirms, wider interval that refutes) -> word
 Rule = Callable[[Interval, Interval], str]
 Series = Mapping[int, float]  # by seed
 
 
 def beats(usual: Interval, wide: Interval, *, least: float = MARGIN) -> str:
-    """A is better than B: the interval of A - B lies above 0. Refuted where it leaves out any gain of `least`."""
+    """A is better than B: the interval of A - B is above 0. Refuted if it excludes any gain of `least`."""
     return exceeds(usual, wide, limit=0.0, least=least)
 
 
 def is_at_least(usual: Interval, wide: Interval, *, least: float = 0.0) -> str:
-    """A is as good as B or better: a loss that matters is left out. Refuted where A is surely worse than by `least`."""
+    """A is as good as B or better: a loss of MARGIN is excluded. Refuted if the interval ends below `least`."""
     return exceeds(usual, wide, limit=-MARGIN, least=least)
 
 
 def beats_paper_gain(paper: float) -> Rule:
-    """`beats` where the paper prints that gain: what the paper itself found refutes nothing."""
+    """Return `beats` for a gain that the paper prints: an effect as small as the paper's refutes nothing."""
     return partial(beats, least=min(MARGIN, paper))
 
 
 def keeps_paper_difference(paper: float) -> Rule:
-    """`at_least` where the paper prints that difference, which may be a small loss."""
+    """Return `is_at_least` for a difference that the paper prints, which may be a small loss."""
     return partial(is_at_least, least=min(0.0, paper))
 
 
 def exceeds(usual: Interval, wide: Interval, *, limit: float, least: float | None = None) -> str:
-    """Above the limit. Refuted where it is surely below what would be `least`; by default the limit itself."""
+    """The interval is above `limit`. Refuted if the wider one ends below `least`, by default the limit."""
     if usual is None or wide is None:
         return INCONCLUSIVE
     least = limit if least is None else least
@@ -76,7 +67,7 @@ def exceeds(usual: Interval, wide: Interval, *, limit: float, least: float | Non
 
 
 def is_level(usual: Interval, wide: Interval) -> str:
-    """A and B are the same for practical purposes. Refuted where one of them is surely better."""
+    """A and B differ by less than MARGIN. Refuted if the wider interval excludes 0."""
     if usual is None or wide is None:
         return INCONCLUSIVE
     if usual[0] > -MARGIN and usual[1] < MARGIN:
@@ -84,26 +75,26 @@ def is_level(usual: Interval, wide: Interval) -> str:
     return NOT_CONFIRMED if wide[0] > 0 or wide[1] < 0 else INCONCLUSIVE
 
 
-def widen_interval(found: PairedDifference, chances: int) -> Interval:
-    """The interval where so many may err, so that all of them hold their means in 95 of 100 studies."""
-    if found.interval is None or found.deviation is None:
+def widen_interval(difference: PairedDifference, chances: int) -> Interval:
+    """Return the interval corrected for `chances` comparisons (Bonferroni), None without one."""
+    if difference.interval is None or difference.deviation is None:
         return None
-    reach = half_width(found, 1 - (1 - LEVEL) / chances)
-    return found.mean - reach, found.mean + reach
+    reach = half_width(difference, 1 - (1 - LEVEL) / chances)
+    return difference.mean - reach, difference.mean + reach
 
 
 @dataclass(frozen=True)
 class RunComparison:
-    """One set of runs, and what a claim asks of it: differences over seeds by their names, None without rows."""
+    """The comparisons of a claim on one set of runs: name -> difference over seeds, None without rows."""
 
     rows: Sequence[Row]
-    found: dict[str, PairedDifference | None]
-    cells: tuple[str, ...] = ()  # that the comparisons are of
-    told_apart: bool = False  # by its settings, where another set has the same recipe and as many steps
+    differences: dict[str, PairedDifference | None]
+    cells: tuple[str, ...] = ()  # the compared cells
+    show_settings: bool = False  # another set has the same recipe and number of steps
 
     @property
     def key(self) -> tuple[str, int, tuple[str, ...]]:
-        """What makes runs of the same seeds the same runs."""
+        """Recipe, steps and settings: equal for repeated runs."""
         first = self.rows[0]
         return str(first["recipe"]), first["steps"], score_settings(first)
 
@@ -115,14 +106,14 @@ class RunComparison:
     def where(self) -> str:
         first = self.rows[0]
         hardware = " and ".join(dict.fromkeys(str(row["hardware"]) for row in self.rows))
-        told = f" ({' '.join(self.key[2]) or 'as the recipe says'})" if self.told_apart else ""
-        return f"{first['recipe']}{told}, {first['steps']} steps, {hardware}"
+        settings = f" ({' '.join(self.key[2]) or 'as the recipe says'})" if self.show_settings else ""
+        return f"{first['recipe']}{settings}, {first['steps']} steps, {hardware}"
 
     @property
-    def rests(self) -> tuple[tuple[str, str], ...]:
-        """Trainings that several grids know under one name, with the names they have here."""
-        recipe, steps, told = self.key
-        where = ", ".join((recipe, f"{steps} steps", *told))
+    def trainings(self) -> tuple[tuple[str, str], ...]:
+        """Trainings that several grids share: (label, name of the cell here)."""
+        recipe, steps, settings = self.key
+        where = ", ".join((recipe, f"{steps} steps", *settings))
         cells = [
             (cell_name(row), shared_training_name(row.get("overrides") or (), row.get("settings"))) for row in self.rows
         ]
@@ -131,34 +122,36 @@ class RunComparison:
 
     @property
     def sizes(self) -> list[str]:
-        """Parameters of the networks that are compared, where rows tell them and they differ."""
+        """A note on the numbers of parameters, where rows state them and they differ."""
         rows = [row for row in self.rows if row.get("parameters")]
         names = {cell_name(row): row["parameters"] for row in rows}
-        had = {cell: names[cell] for cell in self.cells if cell in names}
-        if len(set(had.values())) < 2:
+        counts = {cell: names[cell] for cell in self.cells if cell in names}
+        if len(set(counts.values())) < 2:
             return []
-        usual, times = Counter(had.values()).most_common(1)[0]
-        few = {cell: count for cell, count in had.items() if times <= MAX_LISTED or count != usual}
-        said = [*(f"{cell} {_millions(count)}" for cell, count in few.items())]
-        return [f"parameters: {', '.join(said + [f'the others {_millions(usual)}'] * (len(few) < len(had)))}"]
+        usual, times = Counter(counts.values()).most_common(1)[0]
+        few = {cell: count for cell, count in counts.items() if times <= MAX_LISTED or count != usual}
+        listed = [*(f"{cell} {_millions(count)}" for cell, count in few.items())]
+        return [f"parameters: {', '.join(listed + [f'the others {_millions(usual)}'] * (len(few) < len(counts)))}"]
 
     @property
     def collapses(self) -> list[str]:
-        """Cells whose networks answer one class alone: what they lose is not the size of an effect."""
-        said = []
+        """Notes on cells whose networks predict only one class."""
+        notes = []
         for cell in self.cells:
-            had = [has_collapsed(row) for row in self.rows if cell_name(row) == cell]
-            said += [f"{cell} answers one class alone with {sum(had)} of {len(had)} seeds"] * any(had)
-        return said
+            collapsed = [has_collapsed(row) for row in self.rows if cell_name(row) == cell]
+            notes += [f"{cell} predicts one class only with {sum(collapsed)} of {len(collapsed)} seeds"] * any(
+                collapsed
+            )
+        return notes
 
     @property
-    def told(self) -> list[PairedDifference]:
-        return [found for found in self.found.values() if found is not None]
+    def available(self) -> list[PairedDifference]:
+        return [difference for difference in self.differences.values() if difference is not None]
 
     @property
     def weight(self) -> tuple[int, int]:
-        """How much evidence it is: comparisons that have rows, then seeds."""
-        return len(self.told), min(found.n for found in self.told)
+        """Amount of evidence: comparisons that have rows, then seeds."""
+        return len(self.available), min(difference.n for difference in self.available)
 
 
 def _millions(count: int) -> str:
@@ -167,7 +160,7 @@ def _millions(count: int) -> str:
 
 @dataclass(frozen=True)
 class NumberFormat:
-    """How a claim's numbers read. Ratios are means of logarithms, which take no side."""
+    """How to print the numbers of a claim. Ratios are means of logarithms; `value` converts them back."""
 
     unit: str = "points"
     form: str = "{:+.2f}"
@@ -178,16 +171,16 @@ RATIO_FORMAT = NumberFormat("times", "{:.2f}", math.exp)
 
 
 def drop_repeated_runs(cases: Sequence[RunComparison]) -> list[RunComparison]:
-    """Each experiment once: of files with one recipe, steps and settings that with more comparisons, then seeds.
+    """Return each experiment once: of repeated ones the file with more comparisons, then seeds.
 
-    Runs of the same seeds twice, in a grid and in a comparison of contexts, are no new evidence.
+    Runs of the same seeds twice, in a grid and in a comparison of contexts, are not new evidence.
     """
     best: dict[tuple[str, int, tuple[str, ...]], RunComparison] = {}
-    for case in (case for case in cases if case.told):
+    for case in (case for case in cases if case.available):
         if case.key not in best or case.weight > best[case.key].weight:
             best[case.key] = case
     alike = Counter(key[:2] for key in best)
-    return [replace(case, told_apart=alike[key[:2]] > 1) for key, case in best.items()]
+    return [replace(case, show_settings=alike[key[:2]] > 1) for key, case in best.items()]
 
 
 def judge_comparisons(
@@ -197,28 +190,32 @@ def judge_comparisons(
     *,
     limit: float = 0.0,
 ) -> Verdict:
-    """One trial for every set of runs that has anything to say, and a word for all. `limit` is what figures mark."""
+    """Return the verdict over all sets of runs, a trial each. `limit` is marked in figures."""
     cases = drop_repeated_runs(cases)
     trials = []
     for case in cases:
         sets = sum(other.decides == case.decides for other in cases)
         findings = []
-        for what, found in case.found.items():
-            if found is None:
+        for what, difference in case.differences.items():
+            if difference is None:
                 continue
-            usual, wide = widen_interval(found, sets), widen_interval(found, sets * len(case.found))
+            usual, wide = widen_interval(difference, sets), widen_interval(difference, sets * len(case.differences))
             word = rule(usual, wide)
             decides = wide if word == NOT_CONFIRMED else usual
             far = None if wide is None else (shown.value(wide[0]), shown.value(wide[1]))
-            tells = None if decides is None else shown.value((decides[1] - decides[0]) / 2)
-            ends = None if found.interval is None else (shown.value(found.interval[0]), shown.value(found.interval[1]))
-            about = (shown.value(found.mean), ends, found.n, word, shown.unit, shown.form)
-            findings.append(Finding(what, *about, limit=shown.value(limit), wide=far, tells=tells))
-        missing = tuple(what for what, found in case.found.items() if found is None)
+            detectable = None if decides is None else shown.value((decides[1] - decides[0]) / 2)
+            ends = (
+                None
+                if difference.interval is None
+                else (shown.value(difference.interval[0]), shown.value(difference.interval[1]))
+            )
+            about = (shown.value(difference.mean), ends, difference.n, word, shown.unit, shown.form)
+            findings.append(Finding(what, *about, limit=shown.value(limit), wide=far, detectable=detectable))
+        missing = tuple(what for what, difference in case.differences.items() if difference is None)
         seeds = len({row["seed"] for row in case.rows})
-        fewer = sum(found.n < seeds for found in case.told)
-        notes = [f"{fewer} of {len(case.told)} lack a seed that other cells have"] if fewer else []
-        collapses = case.collapses if shown.unit == "points" else []  # a score; memory is the same
+        fewer = sum(difference.n < seeds for difference in case.available)
+        notes = [f"{fewer} of {len(case.available)} lack a seed that other cells have"] if fewer else []
+        collapses = case.collapses if shown.unit == "points" else []  # memory does not depend on the score
         trials.append(
             Trial(
                 case.where,
@@ -226,7 +223,7 @@ def judge_comparisons(
                 decides=case.decides,
                 missing=missing,
                 note="; ".join([*notes, *collapses, *case.sizes]),
-                rests=case.rests,
+                trainings=case.trainings,
                 collapsed=bool(collapses),
             )
         )
@@ -235,7 +232,7 @@ def judge_comparisons(
 
 @dataclass(frozen=True)
 class CellPair:
-    """Ours against theirs; of several names for theirs the first that a file has."""
+    """Two cells to compare; `theirs` may be several names, of which the first in a file counts."""
 
     ours: str
     theirs: str | tuple[str, ...]
@@ -244,7 +241,7 @@ class CellPair:
         return (self.theirs,) if isinstance(self.theirs, str) else self.theirs
 
     def in_rows(self, rows: list[Row], key: str) -> tuple[str, str]:
-        """The two names as these rows have them."""
+        """Return the two names as these rows have them."""
         known = {row.get(key) for row in rows}
         return self.ours, next((name for name in self.rivals() if name in known), self.rivals()[0])
 
@@ -260,25 +257,27 @@ class RowSource:
     def cases(
         self, results: Results, read: Callable[[list[Row], str, str], Series], sign: str = "-"
     ) -> list[RunComparison]:
-        """One for every file; `read` takes the rows, the key and the name of a cell."""
-        made = []
+        """Return the comparisons of every file; `read` maps (rows, key, name of a cell) to values by seed."""
+        comparisons = []
         for rows in results.with_prefix(self.prefix).values():
             names = [pair.in_rows(rows, self.key) for pair in self.pairs]
-            found = {
+            differences = {
                 f"{ours} {sign} {theirs}": compare_paired(read(rows, self.key, ours), read(rows, self.key, theirs))
                 for ours, theirs in names
             }
-            made.append(RunComparison(rows, found, tuple(dict.fromkeys(name for pair in names for name in pair))))
-        return made
+            comparisons.append(
+                RunComparison(rows, differences, tuple(dict.fromkeys(name for pair in names for name in pair)))
+            )
+        return comparisons
 
 
 def judge_miou(results: Results, sources: Sequence[RowSource], rule: Rule) -> Verdict:
-    """mIoU of every pair on every set of runs."""
+    """Judge the differences in mIoU of all pairs on every set of runs."""
     return judge_comparisons([case for source in sources for case in source.cases(results, miou_by_seed)], rule)
 
 
 def judge_ratios(results: Results, sources: Sequence[RowSource], *, field: str, device: str) -> Verdict:
-    """Ours over theirs is above 1 by what counts, in files of that device."""
+    """Judge whether ours over theirs is above MIN_RATIO, in files of that device."""
     cases = [case for source in sources for case in source.cases(results, partial(_logarithms, field=field), "/")]
     limit = math.log(MIN_RATIO)
     here = [case for case in cases if case.rows[0]["device"] == device]
@@ -350,7 +349,7 @@ RULES = (
     "them.",
     "The effect in a table is that of the comparison that speaks least for the claim among those that share its "
     "verdict. “Could tell” is half the width of the interval that decided (that of a confirmation where nothing was"
-    " decided): the smallest effect that these seeds could have told from none. Ratios are means of logarithms; "
+    " decided): the smallest effect that these seeds could have told from zero. Ratios are means of logarithms; "
     "their “could tell” is a factor.",
     "A cosine over a training is the mean over the steps that were measured. The variation of a norm is the "
     "standard deviation (n - 1) of its natural logarithm over them. Silent channels are their share times the "

@@ -41,11 +41,11 @@ def judge_ranks(results: Results, pairs: tuple[tuple[int, int, int], ...], *, le
     cases: list[RunComparison] = []
     for name, rows in results.with_prefix("ablation_latent_").items():
         full = max(int(row["cell"][1:].partition("-")[0]) for row in rows)
-        asked = [(full // part, ours, theirs) for part, ours, theirs in pairs]
-        if any(d // ours < least for d, ours, _ in asked):
+        sizes = [(full // part, ours, theirs) for part, ours, theirs in pairs]
+        if any(d // ours < least for d, ours, _ in sizes):
             continue
-        made = tuple(CellPair(f"d{d}-r{d // ours}", f"d{d}-r{d // theirs}") for d, ours, theirs in asked)
-        cases += RowSource(name, made).cases(Results({name: rows}), miou_by_seed)
+        cell_pairs = tuple(CellPair(f"d{d}-r{d // ours}", f"d{d}-r{d // theirs}") for d, ours, theirs in sizes)
+        cases += RowSource(name, cell_pairs).cases(Results({name: rows}), miou_by_seed)
     return judge_comparisons(cases, is_at_least)
 
 
@@ -57,10 +57,10 @@ def judge_spread(results: Results, ours: str, theirs: str) -> Verdict:
     what = f"{ours} / {theirs}, spread over seeds"
     cases = []
     for rows in results.with_prefix("ablation_temperature_").values():
-        found: dict[str, PairedDifference | None] = {
+        differences: dict[str, PairedDifference | None] = {
             what: compare_paired(miou_by_seed(rows, "cell", ours), miou_by_seed(rows, "cell", theirs))
         }
-        cases.append(RunComparison(rows, found, (ours, theirs)))
+        cases.append(RunComparison(rows, differences, (ours, theirs)))
     trials = []
     cases = drop_repeated_runs(cases)
     for case in cases:
@@ -76,8 +76,8 @@ def judge_spread(results: Results, ours: str, theirs: str) -> Verdict:
         word = exceeds(decides[1], decides[1], limit=MIN_RATIO)
         tells = None if decides[1] is None else math.sqrt(decides[1][1] / decides[1][0])
         about = (ratio, interval, len(seeds), word, "times", "{:.2f}")
-        finding = Finding(what, *about, limit=MIN_RATIO, wide=decides[1], tells=tells)
-        trials.append(Trial(case.where, (finding,), decides=case.decides, rests=case.rests))
+        finding = Finding(what, *about, limit=MIN_RATIO, wide=decides[1], detectable=tells)
+        trials.append(Trial(case.where, (finding,), decides=case.decides, trainings=case.trainings))
     return combine_trials(trials)
 
 

@@ -1,4 +1,4 @@
-"""Verdicts as rows for JSON and for documents, and the paper's tables beside ours."""
+"""Verdicts as JSON rows and Markdown, and the paper's tables next to ours."""
 
 from __future__ import annotations
 
@@ -62,26 +62,28 @@ def round_significant(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def as_rows(found: ClaimVerdicts) -> list[dict[str, Any]]:
+def as_rows(verdicts: ClaimVerdicts) -> list[dict[str, Any]]:
     """What `results/claims.json` holds."""
     rows = []
-    for claim, verdict in found:
-        telling = verdict.telling
+    for claim, verdict in verdicts:
+        decisive = verdict.decisive
         rows.append(
             {
                 "id": claim.id,
                 "statement": claim.statement,
                 "paper": claim.paper,
                 "here": verdict.here or "not run",
-                "effect": None if telling is None else round_significant(telling.effect),
+                "effect": None if decisive is None else round_significant(decisive.effect),
                 "ci": None
-                if telling is None or telling.interval is None
-                else [round_significant(x) for x in telling.interval],
-                "could_tell": None if telling is None or telling.tells is None else round_significant(telling.tells),
+                if decisive is None or decisive.interval is None
+                else [round_significant(x) for x in decisive.interval],
+                "could_tell": None
+                if decisive is None or decisive.detectable is None
+                else round_significant(decisive.detectable),
                 "n_seeds": 1 if verdict.seeds is None else verdict.seeds,
                 "verdict": verdict.word,
                 "basis": verdict.basis or None,
-                "unit": None if telling is None else telling.unit.strip("()") or None,
+                "unit": None if decisive is None else decisive.unit.strip("()") or None,
                 "reference": claim.reference,
                 "test": claim.test,
                 "command": claim.command,
@@ -90,48 +92,48 @@ def as_rows(found: ClaimVerdicts) -> list[dict[str, Any]]:
     return rows
 
 
-def as_json(found: ClaimVerdicts) -> str:
+def as_json(verdicts: ClaimVerdicts) -> str:
     """One line for each claim, so that a diff shows which verdict changed."""
-    return "[\n" + ",\n".join(json.dumps(row) for row in as_rows(found)) + "\n]\n"
+    return "[\n" + ",\n".join(json.dumps(row) for row in as_rows(verdicts)) + "\n]\n"
 
 
-def count_verdicts(found: ClaimVerdicts) -> str:
+def count_verdicts(verdicts: ClaimVerdicts) -> str:
     """`12 confirmed, 3 not confirmed, ...`"""
-    had = Counter(verdict.word for _, verdict in found)
-    return ", ".join(f"{had[word]} {word}" for word in VERDICT_WORDS if had[word])
+    counts = Counter(verdict.word for _, verdict in verdicts)
+    return ", ".join(f"{counts[word]} {word}" for word in VERDICT_WORDS if counts[word])
 
 
 def format_effect(verdict: Verdict) -> str:
-    telling = verdict.telling
-    if telling is None:
+    decisive = verdict.decisive
+    if decisive is None:
         return ""
-    said = telling.shown.format(telling.effect)
-    if telling.interval is not None:
-        said += " [{}, {}]".format(*(telling.shown.format(end) for end in telling.interval))
-    return said
+    text = decisive.shown.format(decisive.effect)
+    if decisive.interval is not None:
+        text += " [{}, {}]".format(*(decisive.shown.format(end) for end in decisive.interval))
+    return text
 
 
 def format_power(verdict: Verdict) -> str:
-    """The smallest effect that the seeds of the telling comparison could have told."""
-    return "" if verdict.telling is None else verdict.telling.power
+    """Return the smallest effect that the seeds of the decisive comparison could have shown."""
+    return "" if verdict.decisive is None else verdict.decisive.power
 
 
-def shared_trainings(found: ClaimVerdicts) -> dict[str, tuple[list[str], list[str]]]:
+def shared_trainings(verdicts: ClaimVerdicts) -> dict[str, tuple[list[str], list[str]]]:
     """Trainings on which several verdicts rest: the names of their cells, and the claims that fall together."""
     cells: dict[str, dict[str, None]] = {}
     claims: dict[str, dict[str, None]] = {}
-    for claim, verdict in found:
-        for label, cell in (one for trial in deciding_trials(verdict.trials) for one in trial.rests):
+    for claim, verdict in verdicts:
+        for label, cell in (one for trial in deciding_trials(verdict.trials) for one in trial.trainings):
             cells.setdefault(label, {})[cell] = None
             claims.setdefault(label, {})[claim.id] = None
     return {label: ([*cells[label]], [*ids]) for label, ids in claims.items() if len(ids) > 1}
 
 
-def shared_trainings_table(found: ClaimVerdicts) -> str:
-    """The same as a table."""
+def shared_trainings_table(verdicts: ClaimVerdicts) -> str:
+    """Return the trainings that several verdicts share, as a table."""
     lines = [
         [label, ", ".join(f"`{cell}`" for cell in cells), ", ".join(ids)]
-        for label, (cells, ids) in shared_trainings(found).items()
+        for label, (cells, ids) in shared_trainings(verdicts).items()
     ]
     return markdown_table(["trainings", "cells of these trainings", "verdicts that fall together"], lines)
 
@@ -231,7 +233,7 @@ def attention_answer(results: Results) -> str:
                 f"**Cost** ({times.where}): fused attention takes {_range(times)} times as long as a ham; attention "
                 f"with its scores in memory needs {_range(memory)} times the memory (float32).",
                 "**Scale**: these are trainings of 400 to 1,000 steps on some hundred photographs; the paper's are "
-                "30,000 steps on all of VOC. Small effects mostly cannot be told at this scale.",
+                "30,000 steps on all of VOC. This scale is too small to show most small effects.",
             ),
             start=1,
         )
@@ -258,7 +260,7 @@ def _range(trial: Trial) -> str:
 
 
 def missing_commands(results: Results) -> str:
-    """What is left to run, each command once."""
+    """Return the commands that are left to run, each once."""
     missing: dict[str, list[str]] = {}
     for claim, verdict in judge_all(results):
         if verdict.word == NOT_RUN or not any(trial.decides for trial in verdict.trials):
@@ -280,45 +282,47 @@ def result_tables(results: Results, family: str) -> list[ResultTable]:
         return [
             one for name, rows in apart for one in paper_comparison(Results({name: rows}), family, describe_runs(rows))
         ]
-    own = {
+    builders = {
         "inside": inside_tables,
         "angles": angle_tables,
         "steps": steps_tables,
     }
-    return own[family](results) if family in own else paper_comparison(results, family)
+    return builders[family](results) if family in builders else paper_comparison(results, family)
 
 
 def score_files(results: Results, family: str) -> dict[str, tuple[str, list[Row]]]:
     """Files of scores of a family, by name: the key that names a cell in them, and their rows."""
     sources = {"accuracy": {"ablation_contexts_": "cell", "segmentation_": "context"}}
-    found = sources.get(family, {f"ablation_{family}_": "cell"})
-    return {name: (key, rows) for prefix, key in found.items() for name, rows in results.with_prefix(prefix).items()}
+    prefixes = sources.get(family, {f"ablation_{family}_": "cell"})
+    return {name: (key, rows) for prefix, key in prefixes.items() for name, rows in results.with_prefix(prefix).items()}
 
 
 def paper_comparison(results: Results, family: str, title: str = "") -> list[ResultTable]:
     """Cells: what the paper prints where it does, and mean, spread and number of seeds of every file of ours."""
-    found = score_files(results, family)
-    if not found:
+    files = score_files(results, family)
+    if not files:
         return []
     printed = (
-        SYSTEMS if family == "accuracy" else {cell: _printed(*own) for cell, own in PRINTED.get(family, {}).items()}
+        SYSTEMS if family == "accuracy" else {cell: _printed(*means) for cell, means in PRINTED.get(family, {}).items()}
     )
-    cells = list(dict.fromkeys(str(row[key]) for key, rows in found.values() for row in rows))
+    cells = list(dict.fromkeys(str(row[key]) for key, rows in files.values() for row in rows))
     lines = []
     for cell in cells:
         line = [cell, *([printed.get(cell, "")] if printed else [])]
-        for key, rows in found.values():
-            had = list(values_by_seed(rows, key, cell, "miou", 100).values())
-            if not had:
+        for key, rows in files.values():
+            scores = list(values_by_seed(rows, key, cell, "miou", 100).values())
+            if not scores:
                 line.append("")
                 continue
-            score = summarise(had)
+            score = summarise(scores)
             spread = "" if score.deviation is None else f" ± {score.deviation:.1f}"
             lost = sum(has_collapsed(row) for row in rows if row[key] == cell)
-            said = f"best {max(had):.1f}, {score.n} seed{'s' * (score.n > 1)}" + f"; {lost} collapsed" * bool(lost)
-            line.append(f"{score.mean:.1f}{spread} ({said})")
+            details = f"best {max(scores):.1f}, {score.n} seed{'s' * (score.n > 1)}" + f"; {lost} collapsed" * bool(
+                lost
+            )
+            line.append(f"{score.mean:.1f}{spread} ({details})")
         lines.append(line)
-    names = [describe_runs(rows) for _, rows in found.values()]
+    names = [describe_runs(rows) for _, rows in files.values()]
     return [ResultTable(title, ["cell", *([f"the paper, {TITLES[family]}"] if printed else []), *names], lines)]
 
 

@@ -27,7 +27,7 @@ COMMAND = (
 
 
 def is_contraction(row: Row) -> bool:
-    """What the propositions take for granted: a sweep is a contraction all along the path."""
+    """Whether the propositions' assumption holds: a step is a contraction all along the path."""
     return bool(row["L_h"] < 1)
 
 
@@ -48,22 +48,22 @@ def judge_proposition(results: Results, name: str, side: Side | None = None) -> 
         if not stem.startswith("propositions_"):
             continue
         says = report.CLAIMS[name]
-        asked = [row for row in study["rows"] if side is None or side(row)]
-        answers: list[tuple[Row, bool]] = [(row, answer) for row in asked if (answer := says(row)) is not None]
+        solves = [row for row in study["rows"] if side is None or side(row)]
+        answers: list[tuple[Row, bool]] = [(row, answer) for row in solves if (answer := says(row)) is not None]
         if not answers:
             continue
         seeds = sorted({row["seed"] for row, _ in answers})
         shares = {seed: _share([answer for row, answer in answers if row["seed"] == seed]) for seed in seeds}
-        cases = [had for had in report.count_verdicts(study | {"rows": asked})[name].values() if had[1]]
+        cases = [counts for counts in report.count_verdicts(study | {"rows": solves})[name].values() if counts[1]]
         never = sum(held == 0 for held, _ in cases)
         word = CONFIRMED if all(answer for _, answer in answers) else NOT_CONFIRMED if never else INCONCLUSIVE
-        found = compare_paired(shares, dict.fromkeys(shares, 0.0))
+        share = compare_paired(shares, dict.fromkeys(shares, 0.0))
         interval = None
-        if found is not None and found.interval is not None:
-            low, high = found.interval
+        if share is not None and share.interval is not None:
+            low, high = share.interval
             interval = max(0.0, low), min(1.0, high)  # Student's knows nothing of the ends of a share
         held = sum(answer for _, answer in answers)
-        of = f"{SIDES[side]} in {len(asked)} of {len(study['rows'])} solves, " if side else ""
+        of = f"{SIDES[side]} in {len(solves)} of {len(study['rows'])} solves, " if side else ""
         what = (
             f"{of}holds in {held} of {len(answers)}{'' if side else ' solves'}, never in {never} of {len(cases)} cases;"
         )
@@ -101,18 +101,24 @@ def proposition_claim(
 
 def proposition_claims(id: str, statement: str, reference: str, name: str, test: str) -> tuple[Claim, Claim]:
     """What the paper proves for contractions, and our question whether it needs them."""
-    ours = f"Also where a sweep is no contraction: {statement[0].lower()}{statement[1:]}"
+    ours = f"Also where a step is no contraction: {statement[0].lower()}{statement[1:]}"
     return (
         proposition_claim(
             id,
-            f"Where a sweep is a contraction: {statement[0].lower()}{statement[1:]}",
+            f"Where a step is a contraction: {statement[0].lower()}{statement[1:]}",
             reference,
             name,
             test,
             is_contraction,
         ),
         proposition_claim(
-            f"{id}-beyond", ours, f"our question beside {reference}", name, test, is_no_contraction, paper="not claimed"
+            f"{id}-beyond",
+            ours,
+            f"our question, next to {reference}",
+            name,
+            test,
+            is_no_contraction,
+            paper="not claimed",
         ),
     )
 
@@ -120,21 +126,21 @@ def proposition_claims(id: str, statement: str, reference: str, name: str, test:
 CLAIMS = (
     proposition_claim(
         "propositions-contraction",
-        "A sweep is a contraction: its Lipschitz constant in the factors is below 1.",
+        "A step is a contraction: its Lipschitz constant in the factors is below 1.",
         "section 2.3, the assumption",
         "L_h < 1 on the path",
         "largest operator norm of dF/dh along the path below 1",
     ),
     *proposition_claims(
         "propositions-1",
-        "The sweeps converge linearly.",
+        "The steps converge linearly.",
         "Proposition 1",
         "Prop. 1: linear convergence",
         "the moves shrink by a factor below 1 until they are 1e-10 of the factors",
     ),
     *proposition_claims(
         "propositions-2",
-        "The gradient of many sweeps reaches that of the implicit function theorem.",
+        "The gradient of many steps reaches that of the implicit function theorem.",
         "Proposition 2",
         "Prop. 2: BPTT reaches the implicit gradient",
         "distance of the two, relative, at most 0.1 % at the settled K",
@@ -144,14 +150,14 @@ CLAIMS = (
         "The influence of the first factors on the output dies out.",
         "Proposition 3",
         "Prop. 3: dy/dh0 -> 0",
-        "norm of dy/dh0 at most 0.1 % of that of the read-out after 50 sweeps",
+        "norm of dy/dh0 at most 0.1 % of that of the read-out after 50 steps",
     ),
     proposition_claim(
         "propositions-3-bound",
-        "Where a sweep is a contraction: what the sweeps add to the gradient stays below L_G L_x / (1 - L_h).",
+        "Where a step is a contraction: what the steps add to the gradient stays below L_G L_x / (1 - L_h).",
         "Proposition 3",
         "Prop. 3: bound, where L_h < 1",
-        "norm of the part of dy/dx that goes through the sweeps at most the bound",
+        "norm of the part of dy/dx that goes through the steps at most the bound",
         is_contraction,
     ),
     *proposition_claims(
@@ -164,7 +170,7 @@ CLAIMS = (
     *(
         proposition_claim(
             reading.id("propositions-direction"),
-            f"{reading.said[0].upper()}{reading.said[1:]} points about where the gradient of all sweeps points.",
+            f"{reading.phrase[0].upper()}{reading.phrase[1:]} points about where the gradient of all steps points.",
             "section 2.3, after Eq. 13",
             f"{reading.grad} within 60 degrees of BPTT, K=6",
             f"angle of {reading.grad} to BPTT below 60 degrees at K = 6",

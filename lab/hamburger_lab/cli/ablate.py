@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 def ablate(
-    name: Annotated[str, typer.Argument(help="a name of `ham list ablations`, or several with commas")],
+    name: Annotated[str, typer.Argument(help="a name of `ham list ablations`, or several, comma-separated")],
     out: Annotated[
         Path, typer.Option(help="a folder for the runs and their logs; grids that share it share trainings")
     ],
     recipe: Annotated[str, typer.Option(help="a name of `ham list recipes`")] = "patchwork",
     data: Annotated[Path | None, typer.Option(help="the data folder; embedded sets need none")] = None,
-    seeds: Annotated[str, typer.Option(help="with commas")] = "0,1,2",
-    cells: Annotated[str, typer.Option(help="only these cells, with commas; default: all")] = "",
+    seeds: Annotated[str, typer.Option(help="comma-separated")] = "0,1,2",
+    cells: Annotated[str, typer.Option(help="only these cells, comma-separated; default: all")] = "",
     jobs: Annotated[int, typer.Option(help="processes side by side on one device")] = 1,
     settings: Annotated[list[str] | None, typer.Option("--set", help="an override for all cells")] = None,
     json: Annotated[
@@ -29,9 +29,7 @@ def ablate(
             "results/ablation_{grid}_<data>_<hardware>.jsonl, where {grid} becomes the name"
         ),
     ] = None,
-    csv: Annotated[
-        str | None, typer.Option(help="all rows at the end, as a table with commas; {grid} as above")
-    ] = None,
+    csv: Annotated[str | None, typer.Option(help="all rows at the end, as CSV; {grid} as above")] = None,
     plan: Annotated[bool, typer.Option("--plan", help="print the cells and their commands, run nothing")] = False,
 ) -> None:
     """Train and evaluate every cell with every seed; skip what is finished, resume what broke off."""
@@ -44,7 +42,7 @@ def ablate(
     from hamburger.tasks.sweep import run_grid
     from hamburger_lab.ablations.plan import PLACE, AblationPlan
 
-    asked = AblationPlan.of(
+    ablation_plan = AblationPlan.of(
         parse_names(name),
         recipe,
         out,
@@ -56,7 +54,7 @@ def ablate(
     if plan:
         import shlex
 
-        for cell, done in asked.states():
+        for cell, done in ablation_plan.states():
             typer.echo(f"{cell.name}: {'finished' if done else shlex.join(['ham', *cell.command(out, data)[3:]])}")
         return
     tables = {grid: Path(csv.replace(PLACE, grid)) for grid in parse_names(name)} if csv is not None else {}
@@ -66,11 +64,11 @@ def ablate(
         )
     for path in tables.values():
         check_writable(path)
-    asked.begin()
-    queue = asked.queue
+    ablation_plan.begin()
+    queue = ablation_plan.queue
     with grid_progress(len(queue)) as progress:
-        run_grid(queue, out, data=data, jobs=jobs, progress=progress, done=asked.note, call="ablate")
-    for grid, rows in zip(parse_names(name), asked.rows(), strict=True):
+        run_grid(queue, out, data=data, jobs=jobs, progress=progress, done=ablation_plan.note, call="ablate")
+    for grid, rows in zip(parse_names(name), ablation_plan.rows(), strict=True):
         Console().print(table(rows))
         if grid in tables:
             write_csv(tables[grid], rows)
@@ -85,19 +83,19 @@ def table(rows: list[dict[str, Any]]) -> Table:
 
     first = rows[0]
     scored = task_named(first.get("task"), "ablate: a row").score
-    made = Table(
+    table = Table(
         title=f"{first['ablation']} from {first['recipe']}: validation {scored.words}, {first['protocol']}",
         caption=f"{first['hardware']}, torch {first['torch']}, {first['steps']} steps; spread over seeds",
     )
-    made.add_column("cell")
+    table.add_column("cell")
     for heading in (scored.heading, "spread", "loss", "seconds", "seeds"):
-        made.add_column(heading, justify="right")
+        table.add_column(heading, justify="right")
     for cell in dict.fromkeys(row["cell"] for row in rows):
-        own = [row for row in rows if row["cell"] == cell]
-        score = summarise([scored.scale * row[scored.name] for row in own])
-        losses = [row["loss"] for row in own if row["loss"] is not None]
-        seconds = summarise([row["seconds"] for row in own])
-        made.add_row(
+        cell_rows = [row for row in rows if row["cell"] == cell]
+        score = summarise([scored.scale * row[scored.name] for row in cell_rows])
+        losses = [row["loss"] for row in cell_rows if row["loss"] is not None]
+        seconds = summarise([row["seconds"] for row in cell_rows])
+        table.add_row(
             cell,
             f"{score.mean:.2f}",
             "" if score.deviation is None else f"{score.deviation:.2f}",
@@ -105,4 +103,4 @@ def table(rows: list[dict[str, Any]]) -> Table:
             f"{seconds.mean:.0f}",
             str(score.n),
         )
-    return made
+    return table

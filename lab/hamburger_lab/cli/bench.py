@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def profile(
-    modules: Annotated[str, typer.Option(help="names of `ham bench table3`, with commas")] = "nmf",
-    sizes: Annotated[str, typer.Option(help="values of n = h * w, with commas")] = "16384",
-    modes: Annotated[str, typer.Option(help="infer, train (forward and backward), with commas")] = "infer,train",
+    modules: Annotated[str, typer.Option(help="names of `ham bench table3`, comma-separated")] = "nmf",
+    sizes: Annotated[str, typer.Option(help="values of n = h * w, comma-separated")] = "16384",
+    modes: Annotated[str, typer.Option(help="infer, train (forward and backward), comma-separated")] = "infer,train",
     channels: Annotated[int, typer.Option(help="c")] = 512,
     batch: Annotated[int, typer.Option(help="b")] = 1,
     dtype: Annotated[str, typer.Option(help="float32, tf32 or bfloat16 (autocast)")] = "bfloat16",
@@ -71,10 +71,10 @@ def profile(
 Batch = Annotated[int, typer.Option(help="b")]
 Dim = Annotated[int, typer.Option(help="d")]
 Rank = Annotated[int, typer.Option(help="r")]
-Steps = Annotated[int, typer.Option(help="K sweeps")]
+Steps = Annotated[int, typer.Option(help="K steps")]
 Device = Annotated[str, typer.Option(help="cpu or cuda")]
-Hams = Annotated[str, typer.Option(help="which, with commas")]
-Sizes = Annotated[str, typer.Option(help="values of n, with commas")]
+Hams = Annotated[str, typer.Option(help="names, comma-separated")]
+Sizes = Annotated[str, typer.Option(help="values of n, comma-separated")]
 Seed = Annotated[int, typer.Option()]
 Classes = Annotated[int, typer.Option(help="k")]
 Autocast = Annotated[str, typer.Option(help="float32 or bfloat16 (autocast)")]
@@ -140,12 +140,12 @@ def core(
 
 @app.command("table3")
 def table3(
-    modules: Annotated[str, typer.Option(help="names with commas; a name may end in +compile; default: all")] = "",
-    sizes: Annotated[str, typer.Option(help="values of n = h * w, with commas")] = "16384",
+    modules: Annotated[str, typer.Option(help="names, comma-separated; a name may end in +compile; default: all")] = "",
+    sizes: Annotated[str, typer.Option(help="values of n = h * w, comma-separated")] = "16384",
     channels: Annotated[int, typer.Option(help="c")] = 512,
     batch: Batch = 1,
     device: Device = "cpu",
-    dtype: Annotated[str, typer.Option(help="float32, tf32 (cuda), bfloat16 (autocast), with commas")] = "float32",
+    dtype: Annotated[str, typer.Option(help="float32, tf32 (cuda), bfloat16 (autocast), comma-separated")] = "float32",
     memory_format: Annotated[
         str | None,
         typer.Option(help="contiguous, channels_last or best of both; default: best on cuda, else contiguous"),
@@ -158,7 +158,7 @@ def table3(
     seed: Seed = 0,
     json: Json = None,
     append: Annotated[bool, typer.Option("--append", help="keep the file's other rows, replace equal ones")] = False,
-    csv: Annotated[Path | None, typer.Option(help="write the rows here as a table with commas")] = None,
+    csv: Annotated[Path | None, typer.Option(help="write the rows here as CSV")] = None,
     plot: Annotated[
         Path | None, typer.Option(help="draw time and memory against n into this PNG, or one a dtype")
     ] = None,
@@ -224,15 +224,15 @@ def table3(
 def ham(
     hams: Hams = "nmf,vq,cd",
     backends: Annotated[
-        str | None, typer.Option(help="plain, fused, with commas; default: both on cuda, else plain")
+        str | None, typer.Option(help="plain, fused, comma-separated; default: both on cuda, else plain")
     ] = None,
-    modes: Annotated[str, typer.Option(help="infer, train (forward and backward), with commas")] = "infer,train",
+    modes: Annotated[str, typer.Option(help="infer, train (forward and backward), comma-separated")] = "infer,train",
     sizes: Sizes = "16384",
     dim: Dim = 512,
     rank: Rank = 64,
     steps: Steps = 6,
     batch: Batch = 1,
-    dtype: Annotated[str, typer.Option(help="float32, tf32 (cuda), bfloat16, float16, with commas")] = "float32",
+    dtype: Annotated[str, typer.Option(help="float32, tf32 (cuda), bfloat16, float16, comma-separated")] = "float32",
     repeats: Annotated[int, typer.Option(help="samples, each a call or a block of short ones")] = 20,
     device: Device = "cpu",
     seed: Seed = 0,
@@ -285,7 +285,7 @@ def gradients(
     hams: Hams = "nmf,vq,cd",
     grads: Hams = "one-step,truncated:1,truncated:2,bptt,implicit",
     sizes: Sizes = "4096",
-    steps: Annotated[str, typer.Option(help="values of K, with commas")] = "6,24",
+    steps: Annotated[str, typer.Option(help="values of K, comma-separated")] = "6,24",
     dim: Dim = 512,
     rank: Rank = 64,
     batch: Batch = 1,
@@ -294,7 +294,7 @@ def gradients(
     seed: Seed = 0,
     json: Json = None,
 ) -> None:
-    """What each gradient of a ham costs: time and peak memory of forward and backward, as the sweeps grow."""
+    """What each gradient of a ham costs: time and peak memory of forward and backward, as the steps grow."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -328,7 +328,7 @@ def gradients(
 @app.command("network")
 def network(
     contexts: Annotated[
-        str, typer.Option(help="with commas; also baseline, breads (no ham) and sa-flash")
+        str, typer.Option(help="comma-separated; also baseline, breads (no ham) and sa-flash")
     ] = "baseline,breads,nmf,vq,cd,sa-flash,a2,ema,efficient,da",
     backbone: Annotated[str, typer.Option()] = "resnet50",
     output_stride: Annotated[int, typer.Option(help="8, 16 or 32")] = 16,
@@ -364,11 +364,11 @@ def network(
 @app.command("detect")
 def detect(
     contexts: Annotated[
-        str, typer.Option(help="with commas; also none, breads (no ham), sa-flash and sa-materialised")
+        str, typer.Option(help="comma-separated; also none, breads (no ham), sa-flash and sa-materialised")
     ] = "none,sa-materialised,sa-flash,efficient,nmf",
-    sizes: Annotated[str, typer.Option(help="height and width of the images, with commas")] = "256,512,768,1024",
+    sizes: Annotated[str, typer.Option(help="height and width of the images, comma-separated")] = "256,512,768,1024",
     backbone: Annotated[str, typer.Option(help="a ResNet of torchvision, or tiny")] = "resnet50",
-    after: Annotated[str, typer.Option(help="where the context stands: layer1 ... layer4, p2 ... p5")] = "p3",
+    after: Annotated[str, typer.Option(help="where the context is inserted: layer1 ... layer4, p2 ... p5")] = "p3",
     batch: Batch = 4,
     device: Device = "cpu",
     dtype: Autocast = "float32",
@@ -398,9 +398,9 @@ def detect(
 @app.command("classes")
 def classes(
     contexts: Annotated[
-        str, typer.Option(help="with commas; also none, breads (no ham), sa-flash and sa-materialised")
+        str, typer.Option(help="comma-separated; also none, breads (no ham), sa-flash and sa-materialised")
     ] = "none,sa-flash,efficient,nmf",
-    sizes: Annotated[str, typer.Option(help="height and width of the images, with commas")] = "32",
+    sizes: Annotated[str, typer.Option(help="height and width of the images, comma-separated")] = "32",
     backbone: Annotated[str, typer.Option(help="a ResNet of timm; others with --stem timm")] = "resnet18",
     stem: Annotated[str, typer.Option(help="small: a ResNet's, without stride or pool; timm: as it is")] = "small",
     after: Annotated[str, typer.Option(help="the submodule that the context follows")] = "layer3",
@@ -435,7 +435,9 @@ def classes(
 
 @app.command("gan")
 def gan(
-    contexts: Annotated[str, typer.Option(help="with commas")] = "none,sagan,ylg,ylg-fused,ylg-sparse,hamgan,efficient",
+    contexts: Annotated[
+        str, typer.Option(help="comma-separated")
+    ] = "none,sagan,ylg,ylg-fused,ylg-sparse,hamgan,efficient",
     resolution: Annotated[int, typer.Option(help="32, 64 or 128")] = 128,
     width: Annotated[int, typer.Option(help="channels of the widest map")] = 64,
     num_classes: Classes = 1000,

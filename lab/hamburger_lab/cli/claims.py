@@ -18,7 +18,7 @@ COLOURS = {"confirmed": "green", "not confirmed": "red", "inconclusive": "yellow
 
 def claims(
     results: Annotated[Path, typer.Option(help="the folder of result files")] = Path("results"),
-    only: Annotated[str, typer.Option(help="claims by their id, with commas, in full; default: all")] = "",
+    only: Annotated[str, typer.Option(help="claims by their id, comma-separated, in full; default: all")] = "",
     json: Annotated[Path | None, typer.Option(help="write the verdicts here, such as results/claims.json")] = None,
     html: Annotated[Path | None, typer.Option(help="write one self-contained page here")] = None,
 ) -> None:
@@ -38,32 +38,34 @@ def claims(
     if not results.is_dir():
         raise InputError(f"claims: there is no folder {results}; name one that holds *.jsonl files with --results")
     rows = Results.read(results)
-    found = judge_all(rows)
+    verdicts = judge_all(rows)
     console = Console()
     if only:
-        _in_full(found, parse_names(only))
+        _in_full(verdicts, parse_names(only))
     else:
         # names and verdicts in full also where a terminal is narrow: --only asks for the name
-        table = Table(title=f"{len(found)} claims: {count_verdicts(found)}", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        table = Table(
+            title=f"{len(verdicts)} claims: {count_verdicts(verdicts)}", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
+        )
         table.add_column("claim", no_wrap=True)
         for heading in ("effect", "could tell", "seeds"):
             table.add_column(heading, justify="left" if heading == "effect" else "right")
         table.add_column("verdict", no_wrap=True)
-        for claim, verdict in found:
+        for claim, verdict in verdicts:
             seeds = str(verdict.seeds or "")
             word = f"[{COLOURS[verdict.word]}]{verdict.word}[/]{'*' * verdict.generated}{'†' * verdict.collapsed}"
             table.add_row(claim.id, format_effect(verdict).replace("[", r"\["), format_power(verdict), seeds, word)
         notes = {
-            "* on generated scenes alone": any(verdict.generated for _, verdict in found),
-            "† some trainings collapsed": any(verdict.collapsed for _, verdict in found),
+            "* on generated scenes alone": any(verdict.generated for _, verdict in verdicts),
+            "† some trainings collapsed": any(verdict.collapsed for _, verdict in verdicts),
         }
-        table.caption = "; ".join(note for note, said in notes.items() if said) or None
+        table.caption = "; ".join(note for note, applies in notes.items() if applies) or None
         console.print(table)
         console.print(
             "`ham claims --only ID` says what was compared, and the command that makes its rows", markup=False
         )
     if json is not None:
-        write_atomically(json, as_json(found).encode())
+        write_atomically(json, as_json(verdicts).encode())
         console.print(f"wrote {json}", soft_wrap=True, highlight=False)
     if html is not None:
         from hamburger_lab.claims.page import claims_page
@@ -72,10 +74,10 @@ def claims(
         console.print(f"wrote {html}", soft_wrap=True, highlight=False)
 
 
-def _in_full(found: ClaimVerdicts, names: tuple[str, ...]) -> None:
+def _in_full(verdicts: ClaimVerdicts, names: tuple[str, ...]) -> None:
     from hamburger_lab.claims.base import deciding_trials
 
-    known = {claim.id: (claim, verdict) for claim, verdict in found}
+    known = {claim.id: (claim, verdict) for claim, verdict in verdicts}
     for name in names:
         if name not in known:
             raise UnknownNameError(f"claims: no claim '{name}'{did_you_mean(name, known)}")
@@ -86,11 +88,11 @@ def _in_full(found: ClaimVerdicts, names: tuple[str, ...]) -> None:
         )
         typer.echo(f"  test: {claim.test}")
         for trial in verdict.trials:
-            beside = "" if trial in deciding_trials(verdict.trials) else " (beside photographs, decides nothing)"
-            typer.echo(f"  here: {trial.text}: {trial.word}{beside}")
-        telling = verdict.telling
-        if telling is not None and telling.power:
-            typer.echo(f"  could tell: {f'{telling.power} {telling.unit}'.strip()}, of {telling.what}")
+            remark = "" if trial in deciding_trials(verdict.trials) else " (generated scenes; photographs decide)"
+            typer.echo(f"  here: {trial.text}: {trial.word}{remark}")
+        decisive = verdict.decisive
+        if decisive is not None and decisive.power:
+            typer.echo(f"  could tell: {f'{decisive.power} {decisive.unit}'.strip()}, of {decisive.what}")
         typer.echo(f"  command: {claim.command}")
 
 
@@ -113,6 +115,6 @@ def pictures(
 
     check_count("pictures", "images", images, least=1)
     check_writable(json)
-    found = make_feature_maps(runs, data, images=images)
-    write_atomically(json, (dumps(found) + "\n").encode())
-    typer.echo(f"wrote {json}: {len(found['entries'])} images of {found['data']}")
+    study = make_feature_maps(runs, data, images=images)
+    write_atomically(json, (dumps(study) + "\n").encode())
+    typer.echo(f"wrote {json}: {len(study['entries'])} images of {study['data']}")

@@ -16,9 +16,7 @@ def propositions(
         "runs/propositions"
     ),
     seeds: Annotated[int | None, typer.Option(help="seeds per case; 5, or 1 with --quick", show_default=False)] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="a few seconds: fewer sweeps, no claim of convergence")
-    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="a few seconds: fewer steps, no claim of convergence")] = False,
 ) -> None:
     """Check section 2.3: contraction, spectrum, terms of Eq. 12, gradient angles; one table, one JSON, one figure."""
     import torch
@@ -67,7 +65,7 @@ def recover(
     noise: Annotated[float, typer.Option(help="standard deviation, for values between 0 and 1")] = 0.25,
     seed: Annotated[int, typer.Option()] = 0,
 ) -> None:
-    """Recover a low-rank scene from noise by NMF, VQ and CD, beside a truncated SVD."""
+    """Recover a low-rank scene from noise with NMF, VQ and CD, and with a truncated SVD for comparison."""
     from rich.console import Console
 
     from hamburger.errors import OptionError, check_count, check_positive, check_seed
@@ -83,9 +81,9 @@ def recover(
     check_seed("recover", seed)
     check_writable(out / "recovery.png")
     scene = make_scene(rank=rank, noise=noise, seed=seed)
-    found = recover_scene(scene, rank=rank, seed=seed)
+    recoveries = recover_scene(scene, rank=rank, seed=seed)
     console = Console()
-    console.print(recovery.recovery_table(found))
-    write_atomically(out / "recovery.png", recovery.recovery_image(scene, found))
-    write_atomically(out / "recovery.json", recovery.as_json(found, rank=rank, noise=noise, seed=seed))
+    console.print(recovery.recovery_table(recoveries))
+    write_atomically(out / "recovery.png", recovery.recovery_image(scene, recoveries))
+    write_atomically(out / "recovery.json", recovery.as_json(recoveries, rank=rank, noise=noise, seed=seed))
     console.print(f"wrote {out / 'recovery.png'} and {out / 'recovery.json'}", soft_wrap=True)

@@ -24,13 +24,13 @@ def classification_table(rows: Sequence[Row]) -> str:
     """Accuracy of every context over its seeds, the paired difference to none, and what it costs; best first."""
     if not rows:
         return "No rows yet."
-    own = rows_by_context(rows)
+    by_context = rows_by_context(rows)
     lines = [
         [
             name,
             *cells,
-            format_field_mean(own[name], "images_per_s", ",.0f"),
-            format_field_mean(own[name], "peak_mb", ",.0f"),
+            format_field_mean(by_context[name], "images_per_s", ",.0f"),
+            format_field_mean(by_context[name], "peak_mb", ",.0f"),
         ]
         for name, cells in ranked_cells(scores_by_context(rows, lambda row: 100 * row["accuracy"]), 2).items()
     ]

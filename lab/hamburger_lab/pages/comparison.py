@@ -12,15 +12,15 @@ COLUMNS = ("spread", "over none", "95 % interval")  # behind the score's own
 
 
 def rows_by_context(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    own: dict[str, list[Row]] = {}
+    groups: dict[str, list[Row]] = {}
     for row in rows:
-        own.setdefault(row["context"] or "none", []).append(row)
-    return own
+        groups.setdefault(row["context"] or "none", []).append(row)
+    return groups
 
 
 def scores_by_context(rows: Sequence[Row], score: Callable[[Row], float]) -> dict[str, dict[int, float]]:
     """context -> seed -> score"""
-    return {context: {row["seed"]: score(row) for row in own} for context, own in rows_by_context(rows).items()}
+    return {context: {row["seed"]: score(row) for row in group} for context, group in rows_by_context(rows).items()}
 
 
 def ranked_cells(
@@ -31,16 +31,16 @@ def ranked_cells(
     Differences are paired by seed. The reference is the network without a context, where there is one.
     """
     reference = next((name for name in REFERENCES if name in scores), None)
-    means = {context: summarise(list(own.values())) for context, own in scores.items()}
+    means = {context: summarise(list(by_seed.values())) for context, by_seed in scores.items()}
     best_first = sorted(means, key=lambda name: means[name].mean if lower_is_better else -means[name].mean)
     cells = {}
     for context in best_first:
-        found = means[context]
+        summary = means[context]
         gain = None if reference in (None, context) else compare_paired(scores[context], scores[str(reference)])
         ends = gain.interval if gain is not None and gain.interval is not None else ()
         cells[context] = [
-            f"{found.mean:.{digits}f}",
-            "" if found.deviation is None else f"{found.deviation:.{digits}f}",
+            f"{summary.mean:.{digits}f}",
+            "" if summary.deviation is None else f"{summary.deviation:.{digits}f}",
             "" if gain is None else f"{gain.mean:+z.{digits}f}",
             " ... ".join(f"{end:+z.{digits}f}" for end in ends),
         ]
@@ -53,8 +53,8 @@ def format_seeds(scores: Mapping[int, float], digits: int) -> str:
 
 def format_field_mean(rows: Sequence[Row], field: str, form: str) -> str:
     """Over those that have it; nothing where none has."""
-    had = [row[field] for row in rows if row.get(field) is not None]
-    return format(summarise(had).mean, form) if had else ""
+    values = [row[field] for row in rows if row.get(field) is not None]
+    return format(summarise(values).mean, form) if values else ""
 
 
 def format_field(row: Row, field: str, form: str) -> str:

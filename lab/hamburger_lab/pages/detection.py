@@ -22,16 +22,16 @@ def detection_table(rows: Sequence[Row]) -> str:
     """mAP of every context over its seeds, the paired difference to none, and what it costs; best first."""
     if not rows:
         return "No rows yet."
-    own = rows_by_context(rows)
+    by_context = rows_by_context(rows)
     lines = [
         [
             name,
             *cells,
-            f"{summarise([100 * row['box_map'] for row in own[name]]).mean:.2f}",
-            f"{summarise([100 * row['mask']['map_50'] for row in own[name]]).mean:.1f}",
-            format_field_mean(own[name], "images_per_s", ".0f"),
-            format_field_mean(own[name], "peak_mb", ",.0f"),
-            str(len(own[name])),
+            f"{summarise([100 * row['box_map'] for row in by_context[name]]).mean:.2f}",
+            f"{summarise([100 * row['mask']['map_50'] for row in by_context[name]]).mean:.1f}",
+            format_field_mean(by_context[name], "images_per_s", ".0f"),
+            format_field_mean(by_context[name], "peak_mb", ",.0f"),
+            str(len(by_context[name])),
         ]
         for name, cells in ranked_cells(scores_by_context(rows, lambda row: 100 * row["mask_map"]), 2).items()
     ]
@@ -51,11 +51,11 @@ def detection_growth_table(rows: Sequence[Row]) -> str:
     if not rows:
         return "No rows yet."
     sizes = sorted({row["size"] for row in rows})
-    found = {(row["context"], row["size"]): row for row in rows}
+    by_key = {(row["context"], row["size"]): row for row in rows}
     contexts = list(dict.fromkeys(row["context"] for row in rows))
     lines = []
     for context in contexts:
-        mine = [found.get((context, size)) for size in sizes]
+        mine = [by_key.get((context, size)) for size in sizes]
         lines.append(
             [
                 context,

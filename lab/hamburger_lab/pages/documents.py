@@ -98,7 +98,7 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
 
 
 def render(text: str, results: Path) -> str:
-    """Return the page with every block made anew from the results folder."""
+    """Return the page with every block written again from the results folder."""
     if not BLOCK.search(text):
         return text
     rows = Results.read(results)

@@ -32,18 +32,18 @@ def gan_distance_table(rows: Sequence[Row]) -> str:
     first = rows[0]
     mixed = [name for name in ("extractor", "steps", "batch", "data_sha256") if len({str(r[name]) for r in rows}) > 1]
     if mixed:
-        raise ValueError(f"gan page: these rows differ in {', '.join(mixed)}, so they cannot stand in one table")
-    own, scores = rows_by_context(rows), scores_by_context(rows, lambda row: row["frechet"])
+        raise ValueError(f"gan page: these rows differ in {', '.join(mixed)}, so they do not belong in one table")
+    by_context, scores = rows_by_context(rows), scores_by_context(rows, lambda row: row["frechet"])
     lines = [
         [
             context,
             *cells,
             format_seeds(scores[context], 2),
-            f"{1000 * _mean(own[context], 'kid'):.2f}",
-            f"{_mean(own[context], 'precision'):.3f}",
-            f"{_mean(own[context], 'recall'):.3f}",
-            _milliseconds(own[context]),
-            f"{max(row['peak_mb'] for row in own[context]):,.0f}",
+            f"{1000 * _mean(by_context[context], 'kid'):.2f}",
+            f"{_mean(by_context[context], 'precision'):.3f}",
+            f"{_mean(by_context[context], 'recall'):.3f}",
+            _milliseconds(by_context[context]),
+            f"{max(row['peak_mb'] for row in by_context[context]):,.0f}",
         ]
         for context, cells in ranked_cells(scores, 2, lower_is_better=True).items()
     ]
@@ -77,7 +77,7 @@ def gan_speed_table(rows: Sequence[Row]) -> str:
         f"{first['batch']}, {first['dtype']}, hams by {first['backend']}"
         f"{', replayed as CUDA graphs' if first.get('graph') else ''}; medians of {first['repeats']} shuffled "
         f"rounds, commit {first['commit']} (`ham bench gan`). The first `over ylg` is the median of each "
-        f"round's ratio, so that it need not be the ratio of the medians beside it; the others are ratios of medians. "
+        f"round's ratio, so that it need not be the ratio of the medians next to it; the others are ratios of medians. "
         f"The paper's HamGAN, on TPUs: a step "
         f"{PAPER['ylg'] / PAPER['hamgan']:.2f} of YLG's, what it adds {paper_added('hamgan') / paper_added('ylg'):.2f}."
     )

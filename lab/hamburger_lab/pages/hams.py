@@ -28,9 +28,9 @@ def core_speed_table(rows: Sequence[Row]) -> str:
     lines = []
     for ham in dict.fromkeys(row["ham"] for row in rows):
         for n in sizes:
-            found = {row["contender"]: row for row in select_rows(rows, ham=ham, n=n, mode="infer")}
-            ratios = [f"{found[name]['ratio']:.2f}" if name in found else "" for name in NAMES]
-            ours = found["hamburger"]
+            by_contender = {row["contender"]: row for row in select_rows(rows, ham=ham, n=n, mode="infer")}
+            ratios = [f"{by_contender[name]['ratio']:.2f}" if name in by_contender else "" for name in NAMES]
+            ours = by_contender["hamburger"]
             lines.append([ham, f"{n:,}", f"{ours['ms']:.1f} ({ours['ms_iqr']:.1f})", *ratios])
     header = ["ham", "n", "ours, ms (IQR)", *NAMES.values()]
     note = "Inference of the ham alone; the columns of rivals hold their time over ours, above 1 where ours is faster."
@@ -72,28 +72,30 @@ def roofline_table(rows: Sequence[Row]) -> str:
     kinds = dict.fromkeys((row["ham"], row["mode"], row["backend"]) for row in rows)
     lines = []
     for ham, mode, backend in kinds:
-        found = {row["n"]: row for row in select_rows(rows, ham=ham, mode=mode, backend=backend)}
-        shown = [f"{found[n]['ms']:.3f} ({found[n]['fraction_of_floor']:.2f})" if n in found else "" for n in sizes]
+        by_size = {row["n"]: row for row in select_rows(rows, ham=ham, mode=mode, backend=backend)}
+        shown = [
+            f"{by_size[n]['ms']:.3f} ({by_size[n]['fraction_of_floor']:.2f})" if n in by_size else "" for n in sizes
+        ]
         lines.append([ham, mode, backend, *shown])
     first = rows[0]
-    said = (
+    note = (
         f"{first['hardware']}, {first['dtype']}, b = {first['b']}, d = {first['d']}, r = {first['r']}, "
         f"K = {first['steps']}, torch {first['torch']}, medians of {first['repeats']} samples, seed {first['seed']}, "
         f"commit {first['commit']}. The floor by products at {first['tflops']:.0f} TFLOP/s and copies at "
         f"{first['gbs']:.0f} GB/s, measured in the same run."
     )
     header = ["ham", "mode", "backend", *(f"n = {n:,}" for n in sizes)]
-    return f"{markdown_table(header, lines)}\n\n{said}"
+    return f"{markdown_table(header, lines)}\n\n{note}"
 
 
 def profile_markdown(rows: Sequence[Row]) -> str:
     """Each kernel by n in both modes."""
     columns = sorted({(row["mode"], row["n"]) for row in rows})
     first = rows[0]
-    said = (
+    note = (
         f"{first['hardware']}, {first['dtype']}, b = {first['batch']}, c = {first['channels']}, torch "
         f"{first['torch']}, means of {first['calls']} calls on inputs in turn, seed {first['seed']}, commit "
         f"{first['commit']}. The clock ran without the profiler: the median of 5 blocks of {first['calls']} calls."
     )
     header = ["module", "kernel", *(f"{mode}, n = {n:,}" for mode, n in columns)]
-    return f"{markdown_table(header, list(kernel_lines(rows, columns)))}\n\n{said}"
+    return f"{markdown_table(header, list(kernel_lines(rows, columns)))}\n\n{note}"

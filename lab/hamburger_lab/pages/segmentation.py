@@ -33,11 +33,11 @@ def class_table(rows: Sequence[Row]) -> str:
             scores.setdefault(name, {}).setdefault(row["context"], {})[row["seed"]] = 100 * iou
     contexts = [name for name in dict.fromkeys(row["context"] for row in rows) if name != "baseline"]
     lines = []
-    for name, own in scores.items():
-        base = summarise(list(own["baseline"].values()))
+    for name, by_context in scores.items():
+        base = summarise(list(by_context["baseline"].values()))
         spread = "" if base.deviation is None else f" ({base.deviation:.1f})"
-        found = [compare_paired(own[context], own["baseline"]) for context in contexts]
-        gains = ["" if one is None else f"{one.mean:+z.1f}" for one in found]
+        differences = [compare_paired(by_context[context], by_context["baseline"]) for context in contexts]
+        gains = ["" if one is None else f"{one.mean:+z.1f}" for one in differences]
         lines.append([name, f"{base.mean:.1f}{spread}", *gains])
     note = "IoU in percent: the mean of the baseline with its spread over seeds, and mean differences to it."
     return f"{markdown_table(['class', 'baseline', *contexts], lines)}\n\n{note}"

@@ -23,15 +23,15 @@ def stereo_table(rows: Sequence[Row]) -> str:
     """Errors of every context over its seeds, their paired difference to none, and what it costs; best first."""
     if not rows:
         return "No rows yet."
-    own = rows_by_context(rows)
+    by_context = rows_by_context(rows)
     lines = [
         [
             name,
             *cells,
-            *(_share(own[name], field) for field in ("over_1", "over_3")),
-            *(format_field_mean(own[name], field, ".3f") for field in ("epe_pair_mean", "epe_seen")),
-            format_field_mean(own[name], "images_per_s", ".0f"),
-            format_field_mean(own[name], "peak_mb", ",.0f"),
+            *(_share(by_context[name], field) for field in ("over_1", "over_3")),
+            *(format_field_mean(by_context[name], field, ".3f") for field in ("epe_pair_mean", "epe_seen")),
+            format_field_mean(by_context[name], "images_per_s", ".0f"),
+            format_field_mean(by_context[name], "peak_mb", ",.0f"),
         ]
         for name, cells in ranked_cells(
             scores_by_context(rows, lambda row: row["epe"]), 3, lower_is_better=True
@@ -58,22 +58,22 @@ def real_pairs_table(rows: Sequence[Row]) -> str:
 
 
 def _one_size_table(rows: Sequence[Row]) -> str:
-    pairs, own = list(rows[0]["per_pair"]), rows_by_context(rows)
+    pairs, by_context = list(rows[0]["per_pair"]), rows_by_context(rows)
     lines = [
         [
             name,
-            *(f"{summarise([row['per_pair'][pair] for row in own[name]]).mean:.2f}" for pair in pairs),
-            *(format_field_mean(own[name], field, ".2f") for field in ("epe", "epe_pair_mean", "epe_seen")),
-            _share(own[name], "over_3"),
-            str(len(own[name])),
+            *(f"{summarise([row['per_pair'][pair] for row in by_context[name]]).mean:.2f}" for pair in pairs),
+            *(format_field_mean(by_context[name], field, ".2f") for field in ("epe", "epe_pair_mean", "epe_seen")),
+            _share(by_context[name], "over_3"),
+            str(len(by_context[name])),
         ]
-        for name in sorted(own, key=lambda name: summarise([row["epe"] for row in own[name]]).mean)
+        for name in sorted(by_context, key=lambda name: summarise([row["epe"] for row in by_context[name]]).mean)
     ]
     header = ["context", *(f"{pair}, px" for pair in pairs), "all pixels, px"]
     header += [_heading(rows, "epe_pair_mean"), _heading(rows, "epe_seen"), "> 3 px, %", "seeds"]
     options = rows[0].get("options") or {}
-    said = "" if not options else f" with {', '.join(f'{key}={value}' for key, value in options.items())}"
-    note = f"End-point errors on `{rows[0]['data']}`{said} ({rows[0]['protocol']}), means over seeds."
+    settings = "" if not options else f" with {', '.join(f'{key}={value}' for key, value in options.items())}"
+    note = f"End-point errors on `{rows[0]['data']}`{settings} ({rows[0]['protocol']}), means over seeds."
     return f"{markdown_table(header, lines)}\n\n{note} {describe_environment(rows)}"
 
 

@@ -38,27 +38,27 @@ def most_common_commit(rows: Sequence[Row]) -> str:
 def rows_by_commit(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """The usual commit first."""
     first = most_common_commit(rows)
-    found: dict[str, list[Row]] = {first: []}
+    groups: dict[str, list[Row]] = {first: []}
     for row in rows:
-        found.setdefault(str(row["commit"]), []).append(row)
-    return found
+        groups.setdefault(str(row["commit"]), []).append(row)
+    return groups
 
 
 def describe_protocol(rows: Sequence[Row]) -> str:
     """Of the rows of the usual commit."""
-    commit, own = next(iter(rows_by_commit(rows).items()))
-    first = own[0]
-    backends = " and ".join(sorted({row["backend"] for row in own if "backend" in row}))
+    commit, measured = next(iter(rows_by_commit(rows).items()))
+    first = measured[0]
+    backends = " and ".join(sorted({row["backend"] for row in measured if "backend" in row}))
     hams = f"our hams by backend {backends}, " if backends else ""
     return (
         f"{first['hardware']}, {first['dtype']}, b = {first['batch']}, c = {first['channels']}, "
-        f"torch {first['torch']}, {first['threads']} CPU threads, {hams}medians of {describe_samples(own)} on inputs "
-        f"in turn, seed {first['seed']}, commit {commit}."
+        f"torch {first['torch']}, {first['threads']} CPU threads, {hams}"
+        f"medians of {describe_samples(measured)} on inputs in turn, seed {first['seed']}, commit {commit}."
     )
 
 
 def format_cell(row: Row, field: str, commit: str) -> str:
-    """A figure to read: a star at a time that few samples stand behind, a dagger at a row of another commit."""
+    """Return a number with a star if it has few samples, and a dagger if its row is of another commit."""
     other = row[field] is not None and str(row["commit"]) != commit
     return format_number(row[field]) + ("*" if has_few_samples(row, field) else "") + (DAGGER if other else "")
 
@@ -71,19 +71,19 @@ def has_few_samples(row: Row, field: str) -> bool:
 
 def describe_caveats(rows: Sequence[Row]) -> str:
     """What to know of the rows, after a space; nothing of rows that were measured as they are now."""
-    said = []
-    for commit, own in rows_by_commit(rows).items():
-        measured = [row for row in own if any(row[field] is not None for field in FIELDS)]
+    notes = []
+    for commit, commit_rows in rows_by_commit(rows).items():
+        measured = [row for row in commit_rows if any(row[field] is not None for field in FIELDS)]
         older = bool(measured) and not any(row.get("infer_block") for row in measured)
         if measured and commit != most_common_commit(rows):
-            said.append(
+            notes.append(
                 f" A dagger: commit {commit}, medians of {describe_samples(measured)}{', ' + OLDER if older else ''}."
             )
         elif older:
-            said.append(f" {OLDER.capitalize()}.")
+            notes.append(f" {OLDER.capitalize()}.")
     if any(has_few_samples(row, field) for row in rows for field in FIELDS):
-        said.append(f" A star: the median of fewer than {MIN_SAMPLES} samples.")
-    return "".join(said)
+        notes.append(f" A star: the median of fewer than {MIN_SAMPLES} samples.")
+    return "".join(notes)
 
 
 def eager_rows(rows: Sequence[Row]) -> list[Row]:
@@ -103,16 +103,16 @@ def against_paper(rows: Sequence[Row], dtype: str) -> str:
     for row in rows:
         printed = TABLE3.get(row["module"])
 
-        def beside(text: str, field: str, printed: object = printed) -> str:
+        def with_printed(text: str, field: str, printed: object = printed) -> str:
             return f"{text} ({getattr(printed, field):g})" if printed is not None else text
 
         lines.append(
             [
                 row["module"],
-                beside(format_params(row["params"]), "params"),
-                beside(format_macs(row["macs"]), "macs"),
+                with_printed(format_params(row["params"]), "params"),
+                with_printed(format_macs(row["macs"]), "macs"),
                 *(
-                    beside(format_cell(row, field, commit), field)
+                    with_printed(format_cell(row, field, commit), field)
                     for field in ("train_mb", "infer_mb", "train_ms", "infer_ms")
                 ),
             ]
@@ -128,44 +128,44 @@ def over_sizes(rows: Sequence[Row], dtype: str) -> str:
     rows, commit = eager_rows(every), most_common_commit(every)
     sizes = sorted({row["n"] for row in rows})
     parts = [
-        f"{describe_protocol(every)}{describe_caveats(every)} p is the exponent between the sizes beside it: of times "
+        f"{describe_protocol(every)}{describe_caveats(every)} p is the exponent between the sizes next to it: of times "
         f"the two largest at which a call takes more than {LEAST_MS:g} ms; with a ~ where there are no two such."
     ]
     for field, title in FIELDS.items():
         lines = []
         for module in list_modules(rows):
-            found = {row["n"]: row for row in select_rows(rows, module=module)}
-            shown = [format_cell(found[n], field, commit) if n in found else format_number(None) for n in sizes]
-            lines.append([module, *shown, *growth_cells(found, field, commit)])
+            by_size = {row["n"]: row for row in select_rows(rows, module=module)}
+            shown = [format_cell(by_size[n], field, commit) if n in by_size else format_number(None) for n in sizes]
+            lines.append([module, *shown, *growth_cells(by_size, field, commit)])
         parts.append(f"### {title}")
         parts.append(markdown_table(["module", *(f"{n:,}" for n in sizes), "p", "between"], lines))
     return "\n\n".join([*parts, *under_compile(every, commit)])
 
 
-def growth_cells(found: dict[int, Row], field: str, commit: str) -> tuple[str, str]:
+def growth_cells(by_size: dict[int, Row], field: str, commit: str) -> tuple[str, str]:
     """The exponent and its sizes, with a dagger where a row of another commit is one of the two.
 
     Empty where one of them chose a way and that of the other commit had none to choose: two different things.
     """
-    figures = {n: row[field] for n, row in found.items()}
+    figures = {n: row[field] for n, row in by_size.items()}
     p, between = describe_growth(figures, field)
-    pair = [found[n] for n in growth_sizes(figures, field)]
+    pair = [by_size[n] for n in growth_sizes(figures, field)]
     if len({str(row["commit"]) for row in pair}) > 1 and len({bool(row["note"]) for row in pair}) > 1:
         return "", ""
     return p + DAGGER * any(str(row["commit"]) != commit for row in pair), between
 
 
 def under_compile(rows: Sequence[Row], commit: str) -> list[str]:
-    """A title and a table of the modules that were also run compiled, beside themselves eager; nothing without any."""
+    """A title and a table of the modules that were also run compiled, next to their eager times."""
     lines = []
     for row in rows:
         if row["module"].endswith(COMPILED):
             name = row["module"].removesuffix(COMPILED)
             plain = next(iter(select_rows(rows, module=name, n=row["n"])), None)
             pairs = [
-                format_number(None) if found is None else format_cell(found, field, commit)
+                format_number(None) if variant is None else format_cell(variant, field, commit)
                 for field in ("infer_ms", "train_ms")
-                for found in (plain, row)
+                for variant in (plain, row)
             ]
             lines.append([name, f"{row['n']:,}", *pairs])
     if not lines:
@@ -184,8 +184,8 @@ def headline(rows: Sequence[Row]) -> str:
     lines = []
     for module in HEADLINE:
         for field, label in (("infer_ms", "inference"), ("train_ms", "forward and backward")):
-            found = {row["n"]: format_cell(row, field, commit) for row in select_rows(rows, module=module)}
-            lines.append([module, label, *(found.get(n, format_number(None)) for n in sizes)])
+            by_size = {row["n"]: format_cell(row, field, commit) for row in select_rows(rows, module=module)}
+            lines.append([module, label, *(by_size.get(n, format_number(None)) for n in sizes)])
     table = markdown_table(["module", "ms", *(f"n = {n:,}" for n in sizes)], lines)
     return f"{table}\n\n{describe_protocol(rows)}{describe_caveats(rows)}"
 
@@ -194,7 +194,7 @@ RIVALS = ("authors-nmf", "sa-flash", "a2", "efficient")
 
 
 def against_ham(rows: Sequence[Row], ham: str = "nmf") -> str:
-    """Rivals beside a ham in bfloat16, eager and compiled, by n: times, and how many times as long as the ham's.
+    """Rivals next to a ham in bfloat16, eager and compiled, by n: times, and how many times as long as the ham's.
 
     No ratio between rows of different commits: they are of different runs.
     """
@@ -204,18 +204,18 @@ def against_ham(rows: Sequence[Row], ham: str = "nmf") -> str:
     ours = {row["n"]: row for row in select_rows(rows, module=ham)}
     lines = []
     for module in (name for name in shown if name in list_modules(rows)):
-        found = {row["n"]: row for row in select_rows(rows, module=module)}
+        by_size = {row["n"]: row for row in select_rows(rows, module=module)}
         for field, label in (("infer_ms", "inference"), ("train_ms", "forward and backward")):
-            cells = [_ratio_cell(found.get(n), ours.get(n), field, commit, own=module == ham) for n in sizes]
+            cells = [_ratio_cell(by_size.get(n), ours.get(n), field, commit, is_ham=module == ham) for n in sizes]
             lines.append([module, label, *cells])
     table = markdown_table(["module", "ms (over ours)", *(f"n = {n:,}" for n in sizes)], lines)
     return f"{table}\n\n{describe_protocol(rows)}{describe_caveats(rows)}"
 
 
-def _ratio_cell(row: Row | None, ours: Row | None, field: str, commit: str, *, own: bool) -> str:
+def _ratio_cell(row: Row | None, ours: Row | None, field: str, commit: str, *, is_ham: bool) -> str:
     if row is None or row[field] is None:
         return format_number(None)
     shown = format_cell(row, field, commit)
-    if own or ours is None or not ours[field] or ours["commit"] != row["commit"]:
+    if is_ham or ours is None or not ours[field] or ours["commit"] != row["commit"]:
         return shown
     return f"{shown} ({row[field] / ours[field]:.2f})"

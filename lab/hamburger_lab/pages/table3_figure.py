@@ -17,7 +17,7 @@ PANELS = {
     "infer_mb": "inference, peak MiB",
     "train_mb": "forward and backward, peak MiB",
 }
-# The hams stand out; among the rivals those that a person would reach for have a colour, the rest are grey.
+# The hams and the usual alternatives have a colour, the rest are grey.
 COLOURS = {
     "nmf": "#c1121f",
     "cd": "#e36414",
@@ -32,7 +32,7 @@ COLOURS = {
 
 
 def draw_table3(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """One picture from rows of one device and dtype; what did not fit has no point."""
+    """Draw one figure from rows of one device and dtype; what did not fit has no point."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -44,16 +44,16 @@ def draw_table3(rows: Sequence[dict[str, Any]], path: Path) -> None:
     figure, axes = plt.subplots(2, 2, figsize=(11, 8), layout="constrained")
     for axis, (field, label) in zip(axes.flat, PANELS.items(), strict=True):
         for module in dict.fromkeys(row["module"] for row in rows):
-            own = sorted(
+            points = sorted(
                 (row for row in rows if row["module"] == module and row[field] is not None), key=lambda row: row["n"]
             )
-            if not own:
+            if not points:
                 continue
             known = module in COLOURS
             colour, above = COLOURS.get(module, "#bbbbbb"), 3 if known else 2
             axis.plot(
-                [row["n"] for row in own],
-                [row[field] for row in own],
+                [row["n"] for row in points],
+                [row[field] for row in points],
                 marker="o",
                 markersize=3,
                 color=colour,
@@ -61,7 +61,7 @@ def draw_table3(rows: Sequence[dict[str, Any]], path: Path) -> None:
                 label=module if known else None,
                 zorder=above,
             )
-            others = [row for row in own if str(row["commit"]) != commit]
+            others = [row for row in points if str(row["commit"]) != commit]
             axis.plot(
                 [row["n"] for row in others],
                 [row[field] for row in others],
@@ -80,7 +80,7 @@ def draw_table3(rows: Sequence[dict[str, Any]], path: Path) -> None:
         f"{first['hardware']}, {first['dtype']}, b = {first['batch']}, c = {first['channels']}; "
         "grey: the other modules" + "; hollow: rows of another commit" * mixed
     )
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=110)
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=110)
     plt.close(figure)
-    write_atomically(path, picture.getvalue())
+    write_atomically(path, image.getvalue())

@@ -40,14 +40,14 @@ def draw_study(result: dict[str, Any], path: Path) -> None:
         angles.plot(curves[case][0]["steps"], _mean_cosines(curves[case]), marker="o", markersize=3, **style)
     _spectra(spectra, rows, shown, colours)
 
-    moves.set(title="Contraction: |h$^{k+1}$ - h$^k$| / |h|", xlabel="sweep k", yscale="log", ylim=(FLOOR, None))
+    moves.set(title="Contraction: |h$^{k+1}$ - h$^k$| / |h|", xlabel="step k", yscale="log", ylim=(FLOOR, None))
     terms.set(
         title=f"Terms of Eq. 12 at K = {result['protocol']['term_steps']}: operator norm",
-        xlabel="index i (0 is the last sweep)",
+        xlabel="index i (0 is the last step)",
         yscale="log",
         ylim=(FLOOR, None),
     )
-    angles.set(title="One-step gradient: cosine to BPTT", xlabel="sweeps K", xscale="log", ylim=(-1.05, 1.05))
+    angles.set(title="One-step gradient: cosine to BPTT", xlabel="steps K", xscale="log", ylim=(-1.05, 1.05))
     terms.legend(fontsize=7)
     seeds, dtype = result["protocol"]["seeds"], result["protocol"]["dtype"]
     figure.suptitle(f"Section 2.3, measured on the {INPUT} (seeds: {seeds}, {dtype})")
@@ -70,6 +70,6 @@ def _mean_cosines(curves: list[dict[str, Any]]) -> list[float]:
     """Mean over seeds at each K; a gradient that is zero has no angle and leaves a gap."""
     means = []
     for values in zip(*(curve["one-step"] for curve in curves), strict=True):
-        had = [value for value in values if value is not None]
-        means.append(sum(had) / len(had) if had else float("nan"))
+        known = [value for value in values if value is not None]
+        means.append(sum(known) / len(known) if known else float("nan"))
     return means

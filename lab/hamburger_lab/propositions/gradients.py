@@ -1,4 +1,4 @@
-"""The gradients that the library offers, beside each other and beside Proposition 2 solved densely."""
+"""Compare the library's gradients with each other and with Proposition 2 solved densely."""
 
 from __future__ import annotations
 
@@ -56,22 +56,22 @@ def compare_gradients(
 
 
 def _compare(x: Tensor, ham: Ham, bases: Tensor, steps: int, cotangent: Tensor) -> Gradients:
-    found: dict[str, Tensor] = {}
+    gradients: dict[str, Tensor] = {}
     refusal = None
     for name in STRATEGIES:
         try:
-            found[name] = input_gradient(x, ham, bases, steps, name, cotangent)
+            gradients[name] = input_gradient(x, ham, bases, steps, name, cotangent)
         except ImplicitGradientError as error:
             refusal = Refusal(str(error), error.findings["residual"], error.findings["drift"])
-    found[DENSE] = fixed_point_gradient(x, ham, bases, steps, cotangent)
-    found = {name: g for name, g in found.items() if torch.isfinite(g).all()}
-    reference = found[REFERENCE]
+    gradients[DENSE] = fixed_point_gradient(x, ham, bases, steps, cotangent)
+    gradients = {name: g for name, g in gradients.items() if torch.isfinite(g).all()}
+    reference = gradients[REFERENCE]
     return Gradients(
         steps=steps,
         temperature=getattr(ham, "temperature", None),
-        norms={name: float(g.norm()) for name, g in found.items()},
-        cosines={name: _cosine(g, reference) for name, g in found.items()},
-        distances={name: float((g - reference).norm() / reference.norm()) for name, g in found.items()},
+        norms={name: float(g.norm()) for name, g in gradients.items()},
+        cosines={name: _cosine(g, reference) for name, g in gradients.items()},
+        distances={name: float((g - reference).norm() / reference.norm()) for name, g in gradients.items()},
         refusal=refusal,
     )
 

@@ -83,13 +83,13 @@ def rows_by_case(result: dict[str, Any]) -> dict[CaseKey, list[Row]]:
 
 def count_verdicts(result: dict[str, Any]) -> dict[str, dict[CaseKey, tuple[int, int]]]:
     """claim -> case -> (seeds where it holds, seeds where it says something)"""
-    found: dict[str, dict[CaseKey, tuple[int, int]]] = {}
+    counts: dict[str, dict[CaseKey, tuple[int, int]]] = {}
     for claim, holds in CLAIMS.items():
-        found[claim] = {}
+        counts[claim] = {}
         for case, rows in rows_by_case(result).items():
-            said = [answer for row in rows if (answer := holds(row)) is not None]
-            found[claim][case] = (sum(said), len(said))
-    return found
+            answers = [answer for row in rows if (answer := holds(row)) is not None]
+            counts[claim][case] = (sum(answers), len(answers))
+    return counts
 
 
 def case_label(case: CaseKey) -> str:
@@ -99,23 +99,27 @@ def case_label(case: CaseKey) -> str:
 
 def verdict_table(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """One line for each case, one column for each claim: "seeds where it holds / seeds"."""
-    found = count_verdicts(result)
+    verdicts = count_verdicts(result)
     header = ["input", "ham", *CLAIMS]
     lines = []
     for case in rows_by_case(result):
-        counts = [found[claim][case] for claim in CLAIMS]
-        lines.append([case[0], case_label(case), *(f"{held}/{said}" if said else "-" for held, said in counts)])
+        counts = [verdicts[claim][case] for claim in CLAIMS]
+        lines.append(
+            [case[0], case_label(case), *(f"{held}/{applicable}" if applicable else "-" for held, applicable in counts)]
+        )
     return header, lines
 
 
 def format_range(values: Sequence[float | None]) -> str:
     """`mean [least, most]` over the seeds that have a value, with their number where some have none."""
-    had = [value for value in values if value is not None]
-    if not had:
+    known = [value for value in values if value is not None]
+    if not known:
         return "-"
-    mean = sum(had) / len(had)
-    text = _number(mean) if min(had) == max(had) else f"{_number(mean)} [{_number(min(had))}, {_number(max(had))}]"
-    return text if len(had) == len(values) else f"{text} ({len(had)} of {len(values)})"
+    mean = sum(known) / len(known)
+    text = (
+        _number(mean) if min(known) == max(known) else f"{_number(mean)} [{_number(min(known))}, {_number(max(known))}]"
+    )
+    return text if len(known) == len(values) else f"{text} ({len(known)} of {len(values)})"
 
 
 def _number(value: float) -> str:
@@ -163,9 +167,9 @@ def study_markdown(result: dict[str, Any]) -> str:
 
 
 def shared_radii(result: dict[str, Any]) -> tuple[int, int]:
-    """(pairs of VQ and CD solves with one spectral radius, pairs): their sweeps are one map in two coordinates."""
-    found: dict[tuple[Any, ...], list[float]] = {}
+    """(pairs of VQ and CD solves with one spectral radius, pairs): their steps are one map in two coordinates."""
+    radii: dict[tuple[Any, ...], list[float]] = {}
     for row in result["rows"]:
         if row["ham"] in ("VQ", "CD"):
-            found.setdefault((row["input"], row["temperature"], row["seed"]), []).append(row["radius settled"])
-    return sum(abs(a - b) <= 1e-4 for a, b in found.values()), len(found)
+            radii.setdefault((row["input"], row["temperature"], row["seed"]), []).append(row["radius settled"])
+    return sum(abs(a - b) <= 1e-4 for a, b in radii.values()), len(radii)

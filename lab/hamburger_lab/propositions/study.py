@@ -82,7 +82,7 @@ RANK = 4
 
 @dataclass(frozen=True)
 class StudyProtocol:
-    """What is run. The last entry of `steps` is each ham's "settled" K: NMF needs far more sweeps than VQ and CD."""
+    """What is run. The last entry of `steps` is each ham's "settled" K: NMF needs far more steps than VQ and CD."""
 
     seeds: int = 5
     temperatures: tuple[float, ...] = (1.0, 0.1, 0.01)
@@ -90,7 +90,7 @@ class StudyProtocol:
     settled_nmf: int = 2000
     settled_soft: int = 400  # VQ and CD
     term_steps: int = 50
-    settled_tol: float = 1e-10  # a path has settled when a sweep moves h by less than this fraction of |h|
+    settled_tol: float = 1e-10  # a path has settled when a step moves h by less than this fraction of |h|
     one_tol: float = 1e-6  # an eigenvalue is "at 1" within this; NMF's eps = 1e-6 moves them by about 1e-7
 
     def settled(self, ham: Ham) -> int:
@@ -153,8 +153,8 @@ def measure_solve(x: Tensor, ham: Ham, seed: int, protocol: StudyProtocol) -> tu
         row["radius unit columns"] = jacobian_spectrum(x, ham, bases, settled, unit_columns=True).radius
         row["rate raw"] = measure_contraction(x, ham, bases, settled).rate
     with torch.no_grad():
-        found = ham.solve(x, ham.init(x, bases), settled).bases
-    row["rank of bases"] = int(torch.linalg.matrix_rank(found, rtol=1e-6))
+        final_bases = ham.solve(x, ham.init(x, bases), settled).bases
+    row["rank of bases"] = int(torch.linalg.matrix_rank(final_bases, rtol=1e-6))
     grid = [*(k for k in protocol.steps if k < settled), settled]
     compared = compare_gradients(x, ham, bases, grid, cotangent=cotangent)
     for at in compared:

@@ -1,4 +1,4 @@
-"""`ham bench gradients`: rows, what grows with the sweeps, and refusals. Nothing here asserts that anything is fast."""
+"""`ham bench gradients`: rows, what grows with the steps, and refusals. Nothing here asserts that anything is fast."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_refusal_is_said():
     ("options", "said"),
     [
         ({"repeats": 2}, "repeats"),
-        ({"steps": (0,)}, "sweeps"),
+        ({"steps": (0,)}, "steps"),
         ({"gradients": ("bppt",)}, "did you mean 'bptt'"),
         ({"hams": ("nmff",)}, "nmf"),
         ({"sizes": ()}, "at least one of the sizes"),

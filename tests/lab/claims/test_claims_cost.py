@@ -62,7 +62,7 @@ def test_growth_is_judged_by_its_exponent():
         words[power] = {claim.id: claim.judge(results) for claim in CLAIMS if claim.family == "cost"}
     assert words[1.0]["cost-linear-time"].word == words[1.0]["cost-linear-memory"].word == CONFIRMED
     assert words[2.0]["cost-linear-time"].word == words[2.0]["cost-linear-memory"].word == NOT_CONFIRMED
-    assert words[2.0]["cost-linear-time"].telling.effect == pytest.approx(2.0)
+    assert words[2.0]["cost-linear-time"].decisive.effect == pytest.approx(2.0)
 
 
 def test_growth_is_not_read_between_two_runs():
@@ -75,7 +75,7 @@ def test_growth_is_not_read_between_two_runs():
     ]
     claim = next(claim for claim in CLAIMS if claim.id == "cost-linear-time")
     verdict = claim.judge(Results({"table3_h200": rows}))
-    assert verdict.word == CONFIRMED and verdict.telling.effect == pytest.approx(1.0)
+    assert verdict.word == CONFIRMED and verdict.decisive.effect == pytest.approx(1.0)
     assert "left out, of other commits: nmf float32 n = 262,144" in verdict.here
 
 

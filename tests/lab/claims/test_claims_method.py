@@ -41,7 +41,7 @@ def judge(rule, **files):
 
 def test_the_interval_is_students_worked_out_by_hand():
     # differences 1, 2, 3: mean 2, deviation 1, standard error 1 / sqrt 3; t(0.975, 2) = 4.302653 in every table
-    found = judge(beats, x=rows(a=[51, 52, 53], b=[50, 50, 50])).telling
+    found = judge(beats, x=rows(a=[51, 52, 53], b=[50, 50, 50])).decisive
     assert found.effect == pytest.approx(2)
     assert found.interval == pytest.approx((2 - 4.302653 / math.sqrt(3), 2 + 4.302653 / math.sqrt(3)), abs=1e-5)
     assert found.n == 3
@@ -53,7 +53,7 @@ def test_networks_that_answer_one_class_alone_are_named_beside_the_difference_th
         whole = row["miou"] > 0.2
         row["per_class"] = {"ground": 0.7, "cat": 0.5 if whole else 0.09, "dog": None}
     found = judge(beats, x=made)
-    assert found.word == CONFIRMED and "b answers one class alone with 2 of 3 seeds" in found.here
+    assert found.word == CONFIRMED and "b predicts one class only with 2 of 3 seeds" in found.here
     assert "a answers" not in found.here and found.basis == "some trainings collapsed"
     made[3]["per_class"]["cat"] = 0.1
     assert "with 1 of 3 seeds" in judge(beats, x=made).here
@@ -69,23 +69,23 @@ def test_a_training_with_an_optimiser_of_its_own_is_not_the_run_of_another_grid(
         row |= {"settings": ["optim.lr=1"], "overrides": ["optim.lr=1", "model.context=nmf"]}
     alone[3]["overrides"].append("optim.clip=1")
     (trial,) = judge(beats, x=alone).trials
-    assert [cell for _, cell in trial.rests] == ["a", "b"]
+    assert [cell for _, cell in trial.trainings] == ["a", "b"]
     for row in alone[3:]:
         row["overrides"] = ["optim.lr=1", "model.context=nmf", "optim.clip=1"]
     (trial,) = judge(beats, x=alone).trials
-    assert [cell for _, cell in trial.rests] == ["a"]
+    assert [cell for _, cell in trial.trainings] == ["a"]
 
 
 def test_power_is_half_the_interval_that_decides():
     # mean 2, deviation 1: t(0.975, 2) = 4.302653 confirms or leaves open; one of two that refutes has t(0.9875, 2)
-    lone = judge(beats, x=rows(a=[51, 52, 53], b=[50, 50, 50])).telling
-    assert lone.word == INCONCLUSIVE and lone.tells == pytest.approx(4.302653 / math.sqrt(3), abs=1e-5)
+    lone = judge(beats, x=rows(a=[51, 52, 53], b=[50, 50, 50])).decisive
+    assert lone.word == INCONCLUSIVE and lone.detectable == pytest.approx(4.302653 / math.sqrt(3), abs=1e-5)
     assert lone.power == "2.48"
     source = RowSource("ablation_toy_", (CellPair("a", "b"), CellPair("a", "c")))
     made = rows(a=[31, 32, 33], b=[50, 50, 50], c=[32, 32, 32])
     two = judge_miou(Results({"ablation_toy_x": made}), [source], beats)
-    assert two.telling.what == "a - b" and two.telling.tells == pytest.approx(6.205347 / math.sqrt(3), abs=1e-5)
-    assert judge(beats, x=rows(a=[52, 52], b=[50, 50])).telling.power == ""
+    assert two.decisive.what == "a - b" and two.decisive.detectable == pytest.approx(6.205347 / math.sqrt(3), abs=1e-5)
+    assert judge(beats, x=rows(a=[52, 52], b=[50, 50])).decisive.power == ""
 
 
 def test_the_interval_of_one_of_several_comparisons_is_wider():
@@ -137,12 +137,12 @@ def test_pairing_removes_what_seeds_share():
     scatter = [40.0, 50.0, 60.0, 70.0]
     found = judge(beats, x=rows(a=[value + 1.0 + 0.01 * i for i, value in enumerate(scatter)], b=scatter))
     assert found.word == CONFIRMED
-    assert found.telling.effect == pytest.approx(1.015)
+    assert found.decisive.effect == pytest.approx(1.015)
 
 
 def test_only_shared_seeds_count_and_nothing_is_not_run():
     found = judge(beats, x=rows(a=[52, 52, 52, 52], b=[50, 50, 50]))
-    assert found.telling.n == 3
+    assert found.decisive.n == 3
     assert judge(beats).word == NOT_RUN
     assert judge(beats, x=rows(a=[52, 52, 52])).word == NOT_RUN
 
@@ -150,7 +150,7 @@ def test_only_shared_seeds_count_and_nothing_is_not_run():
 def test_photographs_decide_and_generated_scenes_stand_beside():
     win, lose = rows(a=[52.0, 52.1, 51.9], b=[50] * 3), rows("patchwork", a=[48.0, 48.1, 47.9], b=[50] * 3)
     both = judge(beats, photos=win, scenes=lose)
-    assert both.word == CONFIRMED and both.telling.effect > 0
+    assert both.word == CONFIRMED and both.decisive.effect > 0
     assert [trial.decides for trial in both.trials] == [True, False]
     assert judge(beats, scenes=lose).word == NOT_CONFIRMED
     assert (both.basis, judge(beats, scenes=lose).basis) == ("", "generated scenes alone")
@@ -189,7 +189,7 @@ def test_sets_that_contradict_each_other_decide_nothing():
 def test_the_same_runs_in_two_files_count_once_and_the_larger_file_does():
     small, large = rows(a=[52, 52, 52], b=[50] * 3), rows(a=[48, 48, 48, 48], b=[50] * 4)
     found = judge(beats, small=small, large=large)
-    assert len(found.trials) == 1 and found.telling.n == 4 and found.word == NOT_CONFIRMED
+    assert len(found.trials) == 1 and found.decisive.n == 4 and found.word == NOT_CONFIRMED
 
 
 def test_a_grid_and_a_comparison_of_contexts_are_one_evidence():
@@ -253,7 +253,7 @@ def test_all_comparisons_of_a_claim_must_hold():
     assert half.word == INCONCLUSIVE and "not run: a - c" in half.here
     worse = rows(a=[52.0, 52.1, 51.9], b=[50] * 3, c=[54] * 3)
     refuted = judge_miou(Results({"ablation_toy_x": worse}), [source], beats)
-    assert refuted.word == NOT_CONFIRMED and refuted.telling.what == "a - c"
+    assert refuted.word == NOT_CONFIRMED and refuted.decisive.what == "a - c"
 
 
 def test_ratios_by_hand():
@@ -263,13 +263,13 @@ def test_ratios_by_hand():
         return judge_ratios(Results({"ablation_toy_x": made}), [SOURCE], field="peak_mb", device="cuda")
 
     sure, loose = found([20, 20, 20]), found([10, 20, 40])
-    assert sure.word == CONFIRMED and sure.telling.interval == pytest.approx((2, 2))
-    assert loose.word == INCONCLUSIVE and loose.telling.effect == pytest.approx(2)
+    assert sure.word == CONFIRMED and sure.decisive.interval == pytest.approx((2, 2))
+    assert loose.word == INCONCLUSIVE and loose.decisive.effect == pytest.approx(2)
     reach = math.exp(4.302653 * math.log(2) / math.sqrt(3))
-    assert loose.telling.interval == pytest.approx((2 / reach, 2 * reach), rel=1e-5)
-    assert loose.telling.tells == pytest.approx(reach, rel=1e-5)  # times
+    assert loose.decisive.interval == pytest.approx((2 / reach, 2 * reach), rel=1e-5)
+    assert loose.decisive.detectable == pytest.approx(reach, rel=1e-5)  # times
 
 
 def test_the_finding_shown_speaks_least_for_the_claim():
     cheap = [Finding("x", 0.4, None, 1, CONFIRMED, against=True), Finding("y", 1.0, None, 1, CONFIRMED, against=True)]
-    assert combine_trials([Trial("here", tuple(cheap))]).telling.what == "y"
+    assert combine_trials([Trial("here", tuple(cheap))]).decisive.what == "y"

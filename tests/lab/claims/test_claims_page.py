@@ -51,13 +51,13 @@ def test_a_figure_without_room_draws_the_least_of_every_ham(committed, text):
 
 def test_figures_draw_the_interval_that_decides(committed, text):
     found = {claim.id: verdict for claim, verdict in judge_all(committed)}
-    worst = found["gradient-more-terms-code"].telling
+    worst = found["gradient-more-terms-code"].decisive
     assert worst.wide[0] < worst.interval[0] and worst.wide[1] > worst.interval[1]
-    assert worst.tells == pytest.approx((worst.wide[1] - worst.wide[0]) / 2)  # it refutes
+    assert worst.detectable == pytest.approx((worst.wide[1] - worst.wide[0]) / 2)  # it refutes
     figure = text.partition('data-figure="gradient-more-terms-code"')[2].partition("</figure>")[0]
     drawn = sum(len(trial.findings) for trial in found["gradient-more-terms-code"].trials)
     assert figure.count("stroke-width: 0.9") == drawn
-    assert "one that reaches the edge goes on" in figure
+    assert "one that reaches the edge continues" in figure
 
 
 class Outside(HTMLParser):
@@ -82,8 +82,8 @@ def test_every_kind_of_figure_is_on_the_page(text):
         "ranks-",
         "cosine-",
         "norm-",
-        "sweeps-nmf-",
-        "sweeps-cd-",
+        "steps-nmf-",
+        "steps-cd-",
         "ms-gradients",
         "bars-ablation",
     ):
@@ -177,11 +177,10 @@ def test_what_decides_nothing_says_so_beside_its_word():
     results = two_sets("parts", ("whole", "without-ham"))
     article = claims_page(results).partition('<article id="parts-ham">')[2].partition("</article>")[0]
     photographs, scenes = (line for line in article.split("<tr>") if "9 steps" in line)
-    assert "decides nothing" in scenes and "decides nothing" not in photographs
-    alone = Results({name: rows for name, rows in results.files.items() if "patchwork" in name})
-    assert (
-        "decides nothing" not in claims_page(alone).partition('<article id="parts-ham">')[2].partition("</article>")[0]
-    )
+    assert "photographs decide" in scenes and "photographs decide" not in photographs
+    alone = claims_page(Results({name: rows for name, rows in results.files.items() if "patchwork" in name}))
+    article = alone.partition('<article id="parts-ham">')[2].partition("</article>")[0]
+    assert article and "photographs decide" not in article
 
 
 def test_figures_tell_runs_of_one_recipe_apart():

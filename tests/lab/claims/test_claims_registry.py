@@ -81,7 +81,7 @@ def test_a_claim_finds_all_its_cells_in_the_grid_of_its_command(claim):
 
 @pytest.mark.parametrize("claim", [*filter(one_difference, ABLATED)], ids=lambda claim: claim.id)
 def test_scores_on_the_papers_side_confirm_and_on_the_other_refute(claim):
-    ours, theirs = claim.judge(rows_of(claim, {})).telling.what.split(" - ")
+    ours, theirs = claim.judge(rows_of(claim, {})).decisive.what.split(" - ")
     assert claim.judge(rows_of(claim, {ours: 54.0})).word == CONFIRMED
     assert claim.judge(rows_of(claim, {theirs: 54.0})).word == NOT_CONFIRMED
 
@@ -139,7 +139,7 @@ def test_the_ham_must_do_more_than_its_breads():
         made = [row | {"rank_after": rank} if row["cell"] == "breads-inside" else row for row in rows]
         return claim.judge(Results({"ablation_inside_x": made}))
 
-    assert judged_with(2.0).word == CONFIRMED and judged_with(2.0).telling.effect == pytest.approx(2.0)
+    assert judged_with(2.0).word == CONFIRMED and judged_with(2.0).decisive.effect == pytest.approx(2.0)
     assert judged_with(0.5).word == NOT_CONFIRMED
 
 
@@ -242,7 +242,7 @@ def test_both_readings_of_equation_13_have_verdicts_of_their_own():
     assert {"gradient", "angles", "inside", "propositions", "cost-gradient"} <= stems
     found = {claim.id: claim for claim in ABLATED}
     for ours, theirs in (("gradient-nmf", "gradient-nmf-equation"), ("gradient-nmf-equation", "gradient-nmf")):
-        cell = found[ours].judge(rows_of(found[ours], {})).telling.what.partition(" - ")[0]
+        cell = found[ours].judge(rows_of(found[ours], {})).decisive.what.partition(" - ")[0]
         results = rows_of(found[ours], {cell: 54.0, "nmf-bptt": 52.0})
         assert (found[ours].judge(results).word, found[theirs].judge(results).word) == (CONFIRMED, NOT_CONFIRMED)
     (rows,) = rows_of(found["inside-direction"], {}).files.values()
