@@ -1,4 +1,4 @@
-"""The `ham` command as a person meets it: files written, one clear line for a mistake."""
+"""The `ham` command: files written, one clear line for a mistake."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_mistake_is_one_line_and_status_2(ham, arguments, complaint):
 
 
 @pytest.mark.full
-def test_a_mistake_in_a_process_of_its_own():
+def test_a_mistake_in_a_new_process():
     command = [sys.executable, "-m", "hamburger", "bench", "core", "--hams", "nfm"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")

@@ -1,4 +1,4 @@
-"""`ham data` as a person meets it."""
+"""`ham data` on small data sets."""
 
 from __future__ import annotations
 

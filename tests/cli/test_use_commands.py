@@ -1,4 +1,4 @@
-"""`ham predict` and `ham export` as a person meets them, from weights on disk."""
+"""`ham predict` and `ham export`, from weights on disk."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_bad_image_is_listed_and_the_status_is_2(ham, run_folder, photos, tmp_
     assert len(list((tmp_path / "out").glob("*.png"))) == 2
 
 
-def test_a_picture_beside_the_photograph_is_not_overwritten(run_folder, photos, tmp_path):
+def test_an_existing_image_is_not_overwritten(run_folder, photos, tmp_path):
     (photos / "grey.png").rename(photos / "grey.webp")
     (photos / "grey.png").write_bytes(b"mine")
     result = invoke("predict", run_folder, photos / "grey.webp", tmp_path / "gone", "--out", photos)

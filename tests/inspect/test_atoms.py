@@ -49,7 +49,7 @@ def test_factors_multiply_to_what_the_layer_returns(axis):
     torch.testing.assert_close(product.unflatten(0, (2, 2)).flatten(1, 2), layer.eval()(x))
 
 
-def test_heads_and_dual_hams_are_told_apart():
+def test_heads_and_dual_hams_are_distinguished():
     net = network(hb.Hamburger(8, ham="nmf", rank=3, heads=2, version="v2+", dual=True))
     assert code_maps(net, torch.rand(2, *IMAGE)).maps.shape == (2, 2, 3, 3, 5)
     along_channels = code_maps(net, torch.rand(IMAGE), layer="1.channel_ham")
@@ -83,7 +83,7 @@ def test_tokens_need_a_size():
     assert code_maps(net, image, size=(2, 3)).maps.shape == (1, 1, 2, 2, 3)
 
 
-def test_class_tokens_lie_before_the_map():
+def test_class_tokens_come_before_the_map():
     timm = pytest.importorskip("timm", reason="needs timm")
     vit = timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, depth=1, embed_dim=24, num_heads=3)
     hb.replace_attention(vit, "nmf", rank=4)

@@ -22,7 +22,7 @@ def network(name, *, heads=1, grad="one-step", steps=3):
 
 
 def received(net):
-    """What the ham of a network gets in evaluation.   ->   b d n"""
+    """The input of a network's ham in evaluation.   ->   b d n"""
     kept = []
     handle = net[1].ham.register_forward_pre_hook(lambda _, args: kept.append(args[0].detach()))
     with torch.no_grad():
@@ -95,7 +95,7 @@ def test_the_total_is_what_finite_differences_see():
     assert (sizes[0] - sizes[1]) / 2e-5 == pytest.approx(float(series.total[0, 0, 2, 3]), rel=1e-4)
 
 
-def test_a_network_of_ones_own_with_frozen_weights():
+def test_a_users_network_with_frozen_weights():
     net = nn.Sequential(
         nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4)
     )

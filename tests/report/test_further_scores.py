@@ -1,4 +1,4 @@
-"""Scores of a task beside the first: means over seeds, and of how many images they are."""
+"""Further scores of a task: means over seeds, with the number of images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def run(context, seed, **result):
     return RunRecord(Path(f"{context}-{seed}"), recipe, {"epe": 3.0, **result} if result else {})
 
 
-def test_means_over_seeds_under_words_that_say_of_how_many_pairs():
+def test_means_over_seeds_and_headings_with_numbers_of_pairs():
     about = {"images": 4, "images_seen": 2, "over_3": 0.25, "over_3_seen": None}
     runs = [run(None, seed, epe_seen=1.0 + seed, **about) for seed in (0, 1)] + [run("nmf", 0)]  # one not finished
     made = str(tables.further_scores(group_runs(runs)))

@@ -20,13 +20,13 @@ def opened(uri):
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))).convert("RGB"))
 
 
-def test_a_picture_keeps_its_pixels():
+def test_an_encoded_image_keeps_its_pixels():
     image = torch.randint(0, 256, (3, 5, 7), dtype=torch.uint8)
     assert np.array_equal(opened(encode_image(image)), image.movedim(0, 2).numpy())
     assert encode_image(image, photo=True).startswith("data:image/jpeg;base64,")
 
 
-def test_large_ones_shrink_and_labels_are_never_mixed():
+def test_large_images_shrink_and_labels_are_never_mixed():
     image = torch.full((3, 720, 480), 100, dtype=torch.uint8)
     assert shrink(image).shape == (3, 360, 240)
     assert shrink(image).unique().tolist() == [100]
@@ -36,7 +36,7 @@ def test_large_ones_shrink_and_labels_are_never_mixed():
     assert shrink(label[:9, :9]).shape == (9, 9)
 
 
-def test_heat_brightens_with_the_value():
+def test_colours_brighten_with_the_value():
     brightness = colourise(torch.tensor([[0.0, 1.0, 2.0, 4.0]]), signed=False).mean(0)[0]
     assert (brightness.diff() > 0).all()
     below, zero, above = colourise(torch.tensor([[-2.0, 0.0, 2.0]]), signed=True).unbind(2)
@@ -63,7 +63,7 @@ def test_figures_take_the_colour_of_the_text_and_share_no_ids():
 
 
 @pytest.mark.parametrize("count", [1, 12])
-def test_groups_keep_a_look_of_their_own(count):
+def test_groups_have_distinct_styles(count):
     groups = (RunGroup("baseline", "baseline", ()), *(RunGroup(str(i), "rival", ()) for i in range(count)))
     looks = [tuple(line_style(Study(SEGMENTATION, groups, groups[0], ()), group).values()) for group in groups]
     assert looks[0][0] == BASELINE

@@ -37,19 +37,19 @@ def test_breads_without_ham_have_their_own_name(make_run):
     assert {group.name: group.kind for group in found.groups} == {"breads": "breads", "nmf": "ham"}
 
 
-def test_namesakes_are_told_apart_by_what_differs(make_run):
+def test_groups_of_one_name_are_distinguished_by_settings(make_run):
     found = studied(
         make_run("nmf", options={"rank": 4}, name="a"), make_run("nmf", options={"rank": 8}, name="b"), make_run(None)
     )
     assert [group.name for group in found.groups] == ["baseline", "nmf rank=4", "nmf rank=8"]
 
 
-def test_more_than_the_context_differing_is_noticed(make_run):
+def test_fields_besides_the_context_that_differ_are_listed(make_run):
     found = studied(make_run(None), make_run("nmf", optim=Optim(lr=0.5)))
     assert found.mixed == ("optim.lr",)
 
 
-def test_what_only_feeds_a_run_does_not_split_a_group(make_run):
+def test_logging_and_loading_fields_do_not_split_a_group(make_run):
     data = SegmentationData(name="patchwork", options={"size": 32, "length": 5})
     one = make_run("nmf", seed=1, data=data)
     two = make_run("nmf", seed=2, data=dataclasses.replace(data, workers=9), log_every=7)
@@ -61,7 +61,7 @@ def test_a_seed_counts_once(make_run):
         studied(make_run("nmf", seed=5, name="a"), make_run("nmf", seed=5, name="b"))
 
 
-def test_whole_systems_are_rivals_by_their_own_name(make_run):
+def test_other_heads_are_rivals_under_their_own_name(make_run):
     from hamburger.segmentation.recipe import SegmentationModel
 
     folder = make_run("nmf")

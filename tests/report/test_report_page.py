@@ -1,4 +1,4 @@
-"""The page: every section, nothing from outside, and the numbers of the files."""
+"""The page: every section, no external files, and the numbers of the result files."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_whole_study(whole):
     assert "currentColor" in text and "#123456" not in text
 
 
-def test_pictures_are_pictures(whole):
+def test_embedded_images_are_valid_files(whole):
     _, page = whole
     kinds = {link.partition(";")[0] for link in page.links if link.startswith("data:")}
     assert kinds == {"data:image/png"}  # scenes of 32 pixels are not worth a JPEG
@@ -131,7 +131,7 @@ def test_pictures_are_pictures(whole):
 
 
 @pytest.mark.gpu
-def test_a_gpu_sees_the_same(make_run, tmp_path):
+def test_gpu_and_cpu_give_the_same_report(make_run, tmp_path):
     folders = [make_run(context, weights=True) for context in (None, "nmf", "sa")]
     pages = [report(tmp_path, *folders, device=device)[1] for device in ("cpu", "cuda")]
     for name in ("nmf", "nmf, ham alone", "sa"):
@@ -157,7 +157,7 @@ def test_runs_that_have_not_finished(make_run, tmp_path):
     assert page.column("scores", "seeds")["nmf"] == ["0 of 1"]
 
 
-def test_two_seeds_have_no_interval_and_a_losing_ham_is_said_to_lose(make_run, tmp_path):
+def test_two_seeds_have_no_interval_and_a_losing_ham_is_reported(make_run, tmp_path):
     folders = [make_run(c, seed=s, miou=m) for c, m in ((None, 0.6), ("nmf", 0.5)) for s in (1, 2)]
     text, page = report(tmp_path, *folders)
     assert page.column("scores", "95 % interval")["nmf"] == ["needs 3 shared seeds, has 2"]
@@ -165,7 +165,7 @@ def test_two_seeds_have_no_interval_and_a_losing_ham_is_said_to_lose(make_run, t
     assert "only a hint" in text
 
 
-def test_files_without_their_folder_leave_the_pictures_out(make_run, tmp_path):
+def test_without_the_data_folder_there_are_no_images(make_run, tmp_path):
     folder = make_run("nmf", weights=True)
     recipe = json.loads((folder / "recipe.json").read_text())
     recipe["data"] |= {"name": "camvid", "options": {}}

@@ -1,4 +1,4 @@
-"""Reading run folders: what is missing is missing, what is broken is named."""
+"""Reading run folders: missing files are allowed, broken files are named."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_broken_file_is_named(make_run, file, content, says):
     assert str(run / file) in str(caught.value)
 
 
-def test_no_run_is_said_so(tmp_path):
+def test_a_folder_that_is_not_a_run_is_an_error(tmp_path):
     with pytest.raises(RunError, match="is not a run folder"):
         read_runs([tmp_path / "nowhere"])
     (tmp_path / "empty").mkdir()

@@ -61,17 +61,17 @@ def check(
         dataset = create_dataset(name, one, data, **options)
         with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
             task = progress.add_task(f"reading {one}", total=len(dataset))
-            found = inspect_dataset(dataset, cache=not fresh, after=lambda task=task: progress.advance(task))  # type: ignore[misc]
-        console.print(format_heading(dataset, found), markup=False, highlight=False)
-        console.print(build_class_table(dataset, found))
+            findings = inspect_dataset(dataset, cache=not fresh, after=lambda task=task: progress.advance(task))  # type: ignore[misc]
+        console.print(format_heading(dataset, findings), markup=False, highlight=False)
+        console.print(build_class_table(dataset, findings))
         for seen in before:
             shared = count_shared_images(seen, dataset)
             if shared:
                 what = "1 image is" if shared == 1 else f"{shared:,} images are"
                 console.print(f"note: {what} in both {seen.split} and {one}", markup=False, highlight=False)
         before.append(dataset)
-        problems += len(found.problems)
-        for problem in found.problems:
+        problems += len(findings.problems)
+        for problem in findings.problems:
             typer.echo(problem, err=True)
     exit_on_problems(name, problems)
 
@@ -85,13 +85,13 @@ def check_stereo_set(name: str, data: Path | None, splits: list[str], options: d
     problems = 0
     for one in splits:
         pairs = create_stereo_set(name, one, data, **options)
-        found = inspect_stereo(pairs, cache=not fresh)
+        findings = inspect_stereo(pairs, cache=not fresh)
         typer.echo(
-            f"{name}, {one}: {len(pairs):,} pairs, {format_sizes(found.sizes)}, "
-            f"disparities up to {found.largest:g} px, known in {found.known:.2%} of the pixels"
+            f"{name}, {one}: {len(pairs):,} pairs, {format_sizes(findings.sizes)}, "
+            f"disparities up to {findings.largest:g} px, known in {findings.known:.2%} of the pixels"
         )
-        problems += len(found.problems)
-        for problem in found.problems:
+        problems += len(findings.problems)
+        for problem in findings.problems:
             typer.echo(problem, err=True)
     exit_on_problems(name, problems)
 
@@ -107,14 +107,14 @@ def check_detection_set(
     problems = 0
     for one in splits:
         scenes = create_detection_set(name, one, data, **options)
-        found = inspect_scenes(scenes, cache=not fresh)
-        counted = zip(scenes.classes, found.objects, strict=True)
+        findings = inspect_scenes(scenes, cache=not fresh)
+        counted = zip(scenes.classes, findings.objects, strict=True)
         typer.echo(
-            f"{name}, {one}: {len(scenes):,} images, {format_sizes(found.sizes)}, {sum(found.objects):,} objects: "
-            + ", ".join(f"{each} {count:,}" for each, count in counted)
+            f"{name}, {one}: {len(scenes):,} images, {format_sizes(findings.sizes)}, "
+            f"{sum(findings.objects):,} objects: " + ", ".join(f"{each} {count:,}" for each, count in counted)
         )
-        problems += len(found.problems)
-        for problem in found.problems:
+        problems += len(findings.problems)
+        for problem in findings.problems:
             typer.echo(problem, err=True)
     exit_on_problems(name, problems)
 

@@ -40,10 +40,10 @@ def export(
     net, info = task.load(path)
     with Console(stderr=True).status(f"exporting to {format}"):
         graph = task.export_spec(info)
-        made = write(net, info, out, format=format, size=requested, image=image, tolerance=tolerance, graph=graph)
-    for axis, length in zip(("batch", "height", "width"), (1, *made.size), strict=True):
-        if axis not in made.dynamic:
-            typer.echo(f"{axis} is fixed at {length}: {made.refusals[-1]}")
-    typer.echo(f"any {', '.join(made.dynamic)}" if made.dynamic else "no axis is free")
-    typer.echo(f"against torch on {'a generated image' if image is None else image}: {made.agreement}")
-    typer.echo(f"wrote {made.path} ({made.path.stat().st_size / 1e6:.1f} MB)")
+        exported = write(net, info, out, format=format, size=requested, image=image, tolerance=tolerance, graph=graph)
+    for axis, length in zip(("batch", "height", "width"), (1, *exported.size), strict=True):
+        if axis not in exported.dynamic:
+            typer.echo(f"{axis} is fixed at {length}: {exported.refusals[-1]}")
+    typer.echo(f"any {', '.join(exported.dynamic)}" if exported.dynamic else "no axis is free")
+    typer.echo(f"against torch on {'a generated image' if image is None else image}: {exported.agreement}")
+    typer.echo(f"wrote {exported.path} ({exported.path.stat().st_size / 1e6:.1f} MB)")

@@ -62,8 +62,8 @@ def predict(
     net, info = task.load(path)
     answers = predictor(net, info, on, **given)
     find = find_pairs if answers.pairs else find_images
-    found = find(images, recursive=recursive, outside=out)
-    photos = predict_files.check_outputs(found.photos, out, answers)
+    inputs = find(images, recursive=recursive, outside=out)
+    photos = predict_files.check_outputs(inputs.photos, out, answers)
     out.mkdir(parents=True, exist_ok=True)
 
     settings = answers.settings() | ({"files": list(answers.files)} if answers.files else {})
@@ -71,7 +71,7 @@ def predict(
         predict_files.Summary().write(
             out / predict_files.SUMMARY, planned=predict_files.output_names(photos, answers), **settings
         )
-    summary = predict_files.Summary(failed=[(str(path), why) for path, why in found.failed])
+    summary = predict_files.Summary(failed=[(str(path), why) for path, why in inputs.failed])
     try:
         with Progress(console=Console(stderr=True), transient=True) as progress:
             shown = progress.add_task("predicting", total=len(photos))
@@ -88,7 +88,7 @@ def predict(
     console = Console()
     if summary.done:
         console.print(predict_files.table(answers, summary))
-    for note in predict_files.notes(answers, found, summary, out):
+    for note in predict_files.notes(answers, inputs, summary, out):
         console.print(note, markup=False, highlight=False, soft_wrap=True)
     for _, why in summary.failed:
         typer.echo(f"ham: {why}", err=True)

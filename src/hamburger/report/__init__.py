@@ -1,1 +1,1 @@
-"""Run folders -> one page that needs nothing but a browser."""
+"""Run folders to one self-contained HTML page."""

@@ -46,8 +46,8 @@ def _spatial_hams(exhibit: GalleryNetwork) -> list[str]:
 
 def _atom_row(gallery: Gallery, exhibit: GalleryNetwork, index: int, x: Tensor) -> Markup:
     (layer,) = _spatial_hams(exhibit)
-    found = code_maps(exhibit.net, x, layer=layer)
-    maps, energies = found.maps[0].flatten(0, 1).float().cpu(), found.energies[0].flatten().cpu()
+    atoms = code_maps(exhibit.net, x, layer=layer)
+    maps, energies = atoms.maps[0].flatten(0, 1).float().cpu(), atoms.energies[0].flatten().cpu()
     energies, order = energies.sort(descending=True, stable=True)
     shares = energies / energies.sum().clamp_min(1e-12)
     image = shrink(gallery.showing.image(index))
@@ -116,9 +116,9 @@ def measure_spectra(
     """Mean spectra before and after the layer, and the mean numbers of singular values for 90 %."""
     befores, afters = [], []
     for x in inputs:
-        found = spectrum(exhibit.net, x, layer)
-        befores.append(found.before[0].cpu())
-        afters.append(found.after[0].cpu())
+        shares = spectrum(exhibit.net, x, layer)
+        befores.append(shares.before[0].cpu())
+        afters.append(shares.after[0].cpu())
     counts = [torch.stack([rank_for(row[None], SHARE)[0] for row in rows]).double() for rows in (befores, afters)]
     return _mean(befores), _mean(afters), (float(counts[0].mean()), float(counts[1].mean()))
 
@@ -129,12 +129,12 @@ def _mean(rows: list[Tensor]) -> Tensor:
     return torch.stack([row[:length] for row in rows]).mean(0)
 
 
-def _draw_spectra(name: str, title: str, found: dict[str, MeanCurves], colours: dict[str, str]) -> str:
-    if not found:
+def _draw_spectra(name: str, title: str, curves: dict[str, MeanCurves], colours: dict[str, str]) -> str:
+    if not curves:
         return ""
 
     def draw(axes: Any) -> None:
-        for group, (before, after) in found.items():
+        for group, (before, after) in curves.items():
             for shares, dashes in ((before, ":"), (after, "-")):
                 axes.plot(range(1, len(shares) + 1), 100 * shares.numpy(), dashes, color=colours[group])
             axes.plot([], [], color=colours[group], label=group)

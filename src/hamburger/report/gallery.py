@@ -49,8 +49,8 @@ class Gallery:
 
     def inputs(self, exhibit: GalleryNetwork, count: int) -> dict[int, Tensor]:
         """Input tensors of the first `count` images; empty if the task has no single input tensor."""
-        found = {i: self.showing.input(i, exhibit.info, self.device) for i in self.indices[:count]}
-        return {i: x for i, x in found.items() if x is not None}
+        inputs = {i: self.showing.input(i, exhibit.info, self.device) for i in self.indices[:count]}
+        return {i: x for i, x in inputs.items() if x is not None}
 
 
 def open_gallery(study: Study, data_root: Path | None, *, device: str = "auto") -> Gallery | str:
@@ -113,7 +113,7 @@ def render_predictions(study: Study, gallery: Gallery) -> Markup:
         gains = {i: showing.judge(i, answers[second][i]) - showing.judge(i, answers[first][i]) for i in gallery.indices}
         sign = 1 if showing.score.higher else -1
         ranked = sorted(gains, key=lambda i: (-sign * gains[i], i))
-        for words, found in (
+        for words, extremes in (
             (f"Where {second} gains most over {first}", [i for i in ranked[: showing.each] if sign * gains[i] > 0]),
             (
                 f"Where {second} loses most to {first}",
@@ -121,8 +121,8 @@ def render_predictions(study: Study, gallery: Gallery) -> Markup:
             ),
         ):
             parts.append(heading(words))
-            parts.append(_rows(gallery, answers, found, gains))
-            if not found:
+            parts.append(_rows(gallery, answers, extremes, gains))
+            if not extremes:
                 parts.append(paragraph("None of the images.", kind="soft"))
     legends = "".join(legend(entries) for entries in showing.legends(gallery.indices))
     return Markup(paragraph(_caption(gallery, shown)) + legends + "".join(parts))
@@ -131,8 +131,8 @@ def render_predictions(study: Study, gallery: Gallery) -> Markup:
 def _shown(study: Study, gallery: Gallery) -> list[GalleryNetwork]:
     """The reference, the best ham and the best rival that have weights; at least one network."""
     wanted = [study.reference, study.best("ham"), study.best("rival") or study.best("breads")]
-    found = [exhibit for group in wanted if group is not None and (exhibit := gallery.exhibit(group))]
-    return list(dict.fromkeys(found)) or list(gallery.exhibits[:1])
+    networks = [exhibit for group in wanted if group is not None and (exhibit := gallery.exhibit(group))]
+    return list(dict.fromkeys(networks)) or list(gallery.exhibits[:1])
 
 
 def _caption(gallery: Gallery, shown: Sequence[GalleryNetwork]) -> str:
@@ -153,7 +153,7 @@ def _rows(
     rows = []
     for index in indices:
         gain = "" if gains is None else f", {showing.score.signed(gains[index])} {showing.score.points}"
-        first, *others = showing.row(index, {name: had[index] for name, had in answers.items()}, gain)
+        first, *others = showing.row(index, {name: predictions[index] for name, predictions in answers.items()}, gain)
         photo = is_photo(first.pixels)
         entries = [(encode_image(shrink(first.pixels), photo=photo), first.words)]
         entries += [

@@ -63,14 +63,14 @@ def read_gan_run(path: Path) -> GanRun:
 
 def write_gan_report(run: Path, out: Path, *, device: str = "auto") -> Path:
     """Write the page about one run."""
-    found = read_gan_run(Path(run))
+    gan_run = read_gan_run(Path(run))
     check_writable(out)
     generator: Generator | None = None
     classes: tuple[str, ...] = ()
-    if (found.path / GENERATOR).is_file():
-        generator, info = load_generator(found.path / GENERATOR)
+    if (gan_run.path / GENERATOR).is_file():
+        generator, info = load_generator(gan_run.path / GENERATOR)
         generator, classes = generator.to(pick_device(device)), info.classes
-    write_atomically(out, render_gan_page(found, generator, classes).encode())
+    write_atomically(out, render_gan_page(gan_run, generator, classes).encode())
     return out
 
 
@@ -126,8 +126,8 @@ def _samples(run: GanRun, generator: Generator | None) -> Markup:
     words = "The same latents each time; each row is one class."
     parts = [paragraph(words), tiles(entries, large=True)]
     if generator is not None:
-        made = tile_images(sample_class_rows(generator), columns=10)
-        parts += [heading("From the saved generator"), tiles([(encode_image(made), "now")], large=True)]
+        samples = tile_images(sample_class_rows(generator), columns=10)
+        parts += [heading("From the saved generator"), tiles([(encode_image(samples), "now")], large=True)]
     return Markup("".join(parts))
 
 
@@ -165,7 +165,7 @@ def _atoms(generator: Generator | None, classes: Sequence[str]) -> Markup:
         labels=torch.arange(count),
     )
     bound = FixedClassGenerator(generator, y.to(device))
-    found = code_maps(bound, z.to(device))
+    atoms = code_maps(bound, z.to(device))
     with torch.no_grad():
         images = to_bytes(bound.eval()(z.to(device))).cpu()
     assert generator.context is not None
@@ -178,7 +178,7 @@ def _atoms(generator: Generator | None, classes: Sequence[str]) -> Markup:
         )
     ]
     for index in range(count):
-        maps, energies = found.maps[index].flatten(0, 1).float().cpu(), found.energies[index].flatten().cpu()
+        maps, energies = atoms.maps[index].flatten(0, 1).float().cpu(), atoms.energies[index].flatten().cpu()
         shares = energies / energies.sum().clamp_min(1e-12)
         large = enlarge(images[index])
         entries = [(encode_image(large), classes[int(y[index])] if classes else f"class {int(y[index])}")]

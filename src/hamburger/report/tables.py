@@ -34,9 +34,12 @@ def score_table(study: Study) -> Markup:
     costs = {field: cost for field, cost in costs.items() if any(group.value(field) for group in study.groups)}
     rows = []
     for group in study.groups:
-        found, difference = group.score, study.difference(group)
-        row: list[CellText] = [group.name, number(found.mean, score.shown(found.mean)) if found else "not finished"]
-        row += [_deviation(score, found), _seeds(group), *_difference(score, difference)]
+        summary, difference = group.score, study.difference(group)
+        row: list[CellText] = [
+            group.name,
+            number(summary.mean, score.shown(summary.mean)) if summary else "not finished",
+        ]
+        row += [_deviation(score, summary), _seeds(group), *_difference(score, difference)]
         for field, (_, shown) in costs.items():
             value = group.value(field)
             row.append(number(value.mean, shown(value.mean)) if value else None)
@@ -132,8 +135,8 @@ def _member_means(group: RunGroup, field: str) -> dict[str, float | None]:
     """Mean over the seeds in which a member has a score; None if it has none."""
     values: dict[str, list[float]] = {}
     for run in group.runs:
-        found = run.result.get(field)
-        for name, value in (found if isinstance(found, dict) else {}).items():
+        by_name = run.result.get(field)
+        for name, value in (by_name if isinstance(by_name, dict) else {}).items():
             values.setdefault(name, [])
             if isinstance(value, (int, float)):
                 values[name].append(float(value))
@@ -190,15 +193,19 @@ def _join_values(values: list[Any]) -> str:
     return "; ".join(f"{value} ({n} run{'s' * (n > 1)})" for value in each if (n := shown.count(value)))
 
 
-def _format_score(score: Score, found: SampleSummary) -> str:
-    mean = " ".join(filter(None, (score.shown(found.mean), score.unit)))
-    if found.deviation is None:
+def _format_score(score: Score, summary: SampleSummary) -> str:
+    mean = " ".join(filter(None, (score.shown(summary.mean), score.unit)))
+    if summary.deviation is None:
         return f"{mean} with one seed, so its spread is unknown"
-    return f"{mean}, deviation {score.shown(found.deviation)} over {found.n} seeds"
+    return f"{mean}, deviation {score.shown(summary.deviation)} over {summary.n} seeds"
 
 
-def _deviation(score: Score, found: SampleSummary | None) -> CellText:
-    return None if found is None or found.deviation is None else number(found.deviation, score.shown(found.deviation))
+def _deviation(score: Score, summary: SampleSummary | None) -> CellText:
+    return (
+        None
+        if summary is None or summary.deviation is None
+        else number(summary.deviation, score.shown(summary.deviation))
+    )
 
 
 def _seeds(group: RunGroup) -> str:
@@ -206,11 +213,11 @@ def _seeds(group: RunGroup) -> str:
     return str(done) if done == len(group.runs) else f"{done} of {len(group.runs)}"
 
 
-def _difference(score: Score, found: PairedDifference | None) -> tuple[CellText, CellText]:
-    if found is None:
+def _difference(score: Score, difference: PairedDifference | None) -> tuple[CellText, CellText]:
+    if difference is None:
         return None, None
-    mean = number(found.mean, score.signed(found.mean))
-    if found.interval is None:
-        return mean, f"needs 3 shared seeds, has {found.n}"
-    low, high = found.interval
+    mean = number(difference.mean, score.signed(difference.mean))
+    if difference.interval is None:
+        return mean, f"needs 3 shared seeds, has {difference.n}"
+    low, high = difference.interval
     return mean, Markup(f"{number(low, score.signed(low))} to {number(high, score.signed(high))}")

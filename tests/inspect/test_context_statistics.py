@@ -1,4 +1,4 @@
-"""Ranks, silent channels and gradient angles of a network, against what is known of them."""
+"""Ranks, silent channels and gradient angles of a network, against known values."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Net(nn.Module):
 
 
 @pytest.mark.parametrize("ham", ["nmf", "vq", "cd"])
-def test_every_measure_is_there_and_nothing_is_changed(ham):
+def test_every_statistic_is_present_and_the_network_unchanged(ham):
     torch.manual_seed(0)
     net = Net(ham).train()
     state = {name: value.clone() for name, value in net.state_dict().items()}
@@ -55,8 +55,8 @@ def test_every_measure_is_there_and_nothing_is_changed(ham):
     assert all(torch.equal(state[name], value) for name, value in net.state_dict().items())
 
 
-def test_one_sweep_kept_is_bptt_where_there_is_one_sweep():
-    """VQ's start is no function of x, so that with K = 1 the last sweep is all there is."""
+def test_one_step_kept_is_bptt_for_one_step():
+    """VQ's start does not depend on x, so with K = 1 the last step is everything."""
     torch.manual_seed(0)
     net = Net("vq", steps=1, temperature=1.0)
     found = compare_gradients(net, torch.rand(1, 3, 6, 6), torch.randint(0, 4, (1, 6, 6)), "head.context.ham")
@@ -113,7 +113,7 @@ def test_the_rank_of_attention_is_that_of_its_matrix(name, options, heads):
     assert found["common_attention"] == pytest.approx(in_common.mean(), rel=1e-6)
 
 
-def test_a_ham_hands_on_no_more_than_its_rank():
+def test_the_output_of_a_ham_has_at_most_its_rank():
     torch.manual_seed(0)
     found = measure_context(Net("nmf"), [(torch.rand(2, 3, 6, 6), torch.randint(0, 4, (2, 6, 6)))])
     assert found["bound"] == 2 and found["numerical_ham"] <= 2 and 1 <= found["rank_ham"] <= 2

@@ -1,4 +1,4 @@
-"""Trained hams evaluated with other sweeps and other dictionaries."""
+"""Trained hams evaluated with other steps and other dictionaries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def net(request):
     return nn.Sequential(hb.Hamburger(16, ham=request.param, rank=4)).eval()
 
 
-def test_other_sweeps_are_those_of_a_layer_built_for_them(net):
+def test_other_steps_equal_a_layer_built_with_them(net):
     x = torch.rand(2, 16, 5, 5)
     other = hb.Hamburger(16, ham=net[0].ham.ham, eval_steps=13).eval()
     other.load_state_dict(net[0].state_dict())
@@ -42,7 +42,7 @@ def test_drawn_dictionaries_differ_by_image_and_repeat_by_seed(net):
     assert all(torch.equal(state[name], value) for name, value in net.state_dict().items())
 
 
-def test_nothing_asked_nothing_changed(net):
+def test_no_overrides_change_nothing(net):
     x = torch.rand(1, 16, 5, 5)
     before = net(x)
     assert torch.equal(override_solver(net)(x), before)
@@ -60,8 +60,8 @@ def test_a_network_without_a_ham_has_nothing_to_change():
 @pytest.mark.parametrize("context", ["nmf", "cd"])
 @pytest.mark.parametrize("protocol", [EvaluationProtocol(), EvaluationProtocol((0.5, 1.0), flip=True)], ids=str)
 @pytest.mark.parametrize("asked", [{"steps": (1, 6, 13)}, {"draws": (1, 2)}], ids=str)
-def test_several_ways_at_once_are_each_as_if_it_were_alone(context, protocol, asked):
-    """The backbone is asked once for each view of an image; the scores are those of separate evaluations."""
+def test_several_variants_at_once_equal_separate_evaluations(context, protocol, asked):
+    """The backbone runs once per view of an image; the scores equal those of separate evaluations."""
 
     def built():
         torch.manual_seed(0)

@@ -14,7 +14,7 @@ from hamburger.inspect.spectra import cumulative_energy, rank_for, spectrum
 
 
 class InPlace(nn.Module):
-    """Overwrites what it is given, as a careless layer may."""
+    """Overwrites its input in place."""
 
     def forward(self, x):
         return x.mul_(0).add_(1.0)
