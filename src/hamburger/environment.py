@@ -1,4 +1,4 @@
-"""Where and with what something was measured."""
+"""Hardware, versions and commit of a measurement."""
 
 from __future__ import annotations
 

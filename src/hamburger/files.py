@@ -1,4 +1,4 @@
-"""Files that are either complete or not there."""
+"""Atomic writes, locks, JSON lines and CSV."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from hamburger.errors import DataError
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write beside the target, then rename: a reader never sees half a file, nor does a crash leave one."""
+    """Write a temporary file next to the target, then rename it: no reader ever sees half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-        Path(partial).chmod(0o644)  # mkstemp's own mode shuts out every other reader
+        Path(partial).chmod(0o644)  # mkstemp makes it readable by the owner only
         Path(partial).replace(path)
     except BaseException:
         Path(partial).unlink(missing_ok=True)
@@ -30,12 +30,12 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_durably(path: Path, content: bytes | memoryview, *, previous: Path | None = None) -> None:
-    """As `write_atomically`, and on the disk when this returns, so that it also survives a loss of power.
+    """As `write_atomically`, and synced to disk when this returns, so that it survives a power failure.
 
-    The file that `path` was becomes `previous` where that is given: at every moment at least one of them is whole.
+    Where `previous` is given, the old file is renamed to it: at every moment at least one of the two is complete.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")  # one name, so that what a kill leaves is used again
+    partial = path.with_name(f".{path.name}.partial")  # a fixed name: a leftover of a killed process is reused
     try:
         with partial.open("wb") as file:
             file.write(content)
@@ -51,7 +51,7 @@ def write_durably(path: Path, content: bytes | memoryview, *, previous: Path | N
 
 
 def sync_folder(folder: Path) -> None:
-    """Put the names in a folder on the disk; the files' content is their own matter."""
+    """Sync the entries of a folder to disk; not the content of its files."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -61,9 +61,9 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def one_at_a_time(path: Path, waiting: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """One process at a time inside, of all that name this file; `waiting` is called where another one is there now.
+    """Let one process at a time into the block, of all that use this file; call `waiting` before having to wait.
 
-    The lock dies with its process, so that a crash hands it on. Where a system has no locks, nobody waits.
+    The lock ends with its process, also in a crash. Systems without file locks do not wait.
     """
     try:
         import fcntl
@@ -74,7 +74,7 @@ def one_at_a_time(path: Path, waiting: Callable[[], object] = lambda: None) -> I
     with path.open("ab") as lock:
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):  # held: systems differ in how they say it
+        except (BlockingIOError, PermissionError):  # held by another process: systems raise one or the other
             waiting()
             fcntl.lockf(lock, fcntl.LOCK_EX)
         except OSError:  # a file system without locks
@@ -83,15 +83,17 @@ def one_at_a_time(path: Path, waiting: Callable[[], object] = lambda: None) -> I
 
 
 def read_json_lines(path: Path, call: str) -> list[dict[str, Any]]:
-    """One object a line; none where there is no file yet. `call` is who speaks in an error."""
-    found: list[dict[str, Any]] = []
+    """The objects of a JSON-lines file; none where there is no file. `call` starts error messages."""
+    rows: list[dict[str, Any]] = []
     if path.exists():
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
             try:
-                found.append(dict(json.loads(line)))
+                rows.append(dict(json.loads(line)))
             except (ValueError, TypeError):
-                raise DataError(f"{call}: line {number} of {path} is no row; mend it or name another file") from None
-    return found
+                raise DataError(
+                    f"{call}: line {number} of {path} is not a JSON object; fix it or name another file"
+                ) from None
+    return rows
 
 
 def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -103,7 +105,7 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A line a row, with the fields of all of them; lists and tables inside a row are JSON, so that nothing is lost."""
+    """CSV with a line per row and the fields of all rows; lists and dicts inside a row are written as JSON."""
     fields = dict.fromkeys(name for row in rows for name in row)
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(fields), lineterminator="\n")
@@ -115,7 +117,7 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def check_writable(path: Path) -> None:
-    """Make the folder and try it, before hours of work end at a closed door."""
+    """Create the folder and raise where a file cannot be written, before hours of work."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):

@@ -99,7 +99,7 @@ def test_foreign_json_is_refused_by_name():
         from_json(json.dumps({**stored, "btach": 3}))
     with pytest.raises(OptionError, match=r"recipe.steps: takes a whole number, got '3'"):
         from_json(json.dumps({**stored, "steps": "3"}))
-    with pytest.raises(OptionError, match="no JSON"):
+    with pytest.raises(OptionError, match="not valid JSON"):
         from_json("{")
     with pytest.raises(OptionError, match="name"):
         from_json("{}")

@@ -57,7 +57,7 @@ def test_later_settings_win_and_the_recipe_given_stays():
         ("steps=1.5", "takes a whole number"),
         ("steps=none", "takes a whole number"),
         ("data.flip=maybe", "true or false"),
-        ("data.scales=1", "2 values with commas"),
+        ("data.scales=1", "2 comma-separated values"),
         ("model=hamnet", "'model' is a group"),
         ("steps.more=1", "has no field 'more'"),
         ("steps", "path=value"),

@@ -1,13 +1,13 @@
-"""Random scale, crop and flip of a whole batch, straight from packed bytes, on whatever device they lie.
+"""Random scale, crop and flip of a whole batch, from packed bytes on any device.
 
-What is computed is: resize image and label to `round(h * scale)` by `round(w * scale)`, the scale uniform in `scales`;
-mirror; cut a square of `crop` pixels at a uniform place; normalise. Where the resized image is
-smaller than the crop, it lies at a uniform place inside, on a ground of zeros (the mean colour) and of label 255.
+For each sample: resize image and label to `round(h * scale)` by `round(w * scale)`, the scale uniform in `scales`;
+mirror; cut a square of `crop` pixels at a uniform position; normalise. Where the resized image is smaller than the
+crop, it is placed at a uniform position inside, padded with zeros (the mean colour) and label 255.
 
 All of it is one affine map per sample, and one gather from the bytes instead of a chain of images: bilinear for images,
-nearest for labels, pixel centres at half numbers (`align_corners=False`), edges repeated. It is written out rather than
-given to `grid_sample`, whose coordinates in -1 ... 1 round: here a crop at scale 1 is the image's own bytes. Shrinking
-is not smoothed beyond the two pixels of bilinear, as in the usual pipelines; down to 0.5 no pixel is left out.
+nearest for labels, pixel centres at half numbers (`align_corners=False`), edges repeated. It does not use
+`grid_sample`, whose coordinates in -1 ... 1 round: here a crop at scale 1 returns the image's exact bytes. As in the
+usual pipelines, shrinking has no antialiasing beyond bilinear; down to scale 0.5 no pixel is skipped.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from hamburger.training.packed_images import IGNORE, PackedImages
 
 
 class AugmentedView(NamedTuple):
-    """How one sample is seen: resized to `h` x `w`, mirrored or not, and cut at `top`, `left` (negative: ground)."""
+    """The view of one sample: resized to `h` x `w`, mirrored or not, and cut at `top`, `left` (negative: padding)."""
 
     h: int
     w: int
     top: int
     left: int
     flip: bool
-    brightness: float = 0.0  # added, as a share of white
+    brightness: float = 0.0  # added, as a fraction of white
     contrast: float = 1.0
     saturation: float = 1.0
 
@@ -55,7 +55,7 @@ def draw_view(
     flip: bool,
     photometric: float = 0.0,
 ) -> AugmentedView:
-    """One sample's view. Seven numbers are drawn whatever the options, so that one option does not shift another."""
+    """Draw one sample's view. Always draws seven numbers, so that one option does not change the draws of another."""
     u = [draws.uniform() for _ in range(7)]
     scale = scales[0] + (scales[1] - scales[0]) * u[0]
     h, w = (max(1, round(side * scale)) for side in size)
@@ -65,7 +65,7 @@ def draw_view(
 
 
 def random_offset(spare: int, u: float) -> int:
-    """A whole number from 0 to `spare`, or from `spare` to 0 where the crop is the larger."""
+    """A whole number from 0 to `spare`, or from `spare` to 0 where the crop is larger than the image."""
     return min(0, spare) + int(u * (abs(spare) + 1))
 
 
@@ -86,7 +86,7 @@ def render(
     ]
     start, h, w, h_new, w_new, top, left, flip = upload(rows, device).T.unsqueeze(-1)  # each b 1
     along = torch.arange(crop, device=device)
-    # mirrored after resizing: counted from the other side
+    # mirrored after resizing: count columns from the right
     y = along + top
     x = along + left
     x = torch.where(flip.bool(), w_new - 1 - x, x)

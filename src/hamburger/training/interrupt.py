@@ -1,4 +1,4 @@
-"""A request to stop, heard between steps instead of in the middle of one."""
+"""Turns Ctrl-C and SIGTERM into a flag that the training loop checks between steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopSignal:
-    """`with StopRequest() as stop:` turns Ctrl-C and SIGTERM into `stop.name`; a second one does what it always did."""
+    """`with StopSignal() as stop:` sets `stop.name` on Ctrl-C or SIGTERM; a second one acts as usual."""
 
     def __init__(self) -> None:
         self.name: str | None = None
@@ -21,8 +21,8 @@ class StopSignal:
         return self.name is not None
 
     def __enter__(self) -> StopSignal:
-        if threading.current_thread() is threading.main_thread():  # elsewhere Python gives no say in signals
-            self._before = {number: signal.signal(number, self._hear) for number in SIGNALS}
+        if threading.current_thread() is threading.main_thread():  # Python handles signals in the main thread only
+            self._before = {number: signal.signal(number, self._receive) for number in SIGNALS}
         return self
 
     def __exit__(
@@ -30,7 +30,7 @@ class StopSignal:
     ) -> None:
         self._restore()
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
+    def _receive(self, number: int, frame: FrameType | None) -> None:
         self.name = signal.Signals(number).name
         self._restore()
 

@@ -11,17 +11,17 @@ Integers = npt.NDArray[np.int64]
 
 
 class KeyedRng:
-    """A stream of its own for every key, such as (seed, step, position)."""
+    """A random generator determined by its key, such as (seed, step, position)."""
 
     def __init__(self, *key: int) -> None:
         self.bits = np.random.PCG64(np.random.SeedSequence(key))
 
     def below(self, most: int, count: int) -> Integers:
-        """`count` numbers 0 ... most - 1. The modulo's bias is below 2^-50 here."""
+        """`count` integers in 0 ... most - 1. The bias of the modulo is below 2^-50 here."""
         return (self.bits.random_raw(count) % np.uint64(most)).astype(np.int64)
 
     def uniform(self) -> float:
-        """In [0, 1)."""
+        """A number in [0, 1)."""
         return int(self.bits.random_raw() >> 11) * 2.0**-53
 
     def shuffled(self, n: int) -> Integers:
@@ -35,11 +35,10 @@ class KeyedRng:
         return (summed - 510) * (1 / np.sqrt(4 * (256**2 - 1) / 12))
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Which sample stands where: a function of (seed, step) alone, so that resuming needs no state.
+# -- the samples of a step ---------------------------------------------------------------------------------------------
 
 
-ORDER = 1  # keys of what is drawn for the order never meet those of the views
+ORDER = 1  # part of the key: the draws of the order and of the views are independent
 VIEW = 2
 
 
@@ -49,14 +48,14 @@ def permutation(seed: int, epoch: int, n: int) -> Integers:
 
 
 def samples_of(seed: int, step: int, *, n: int, batch: int) -> list[int]:
-    """The samples of a step's whole batch, over all processes and parts.
+    """The samples of a step's global batch, over all processes and micro-batches.
 
-    Epoch after epoch, every sample once in an order of the epoch's own; a batch may reach from one into the next.
+    Each epoch has every sample once, in its own order; a batch may span two epochs.
     """
     first = step * batch
     return [int(permutation(seed, place // n, n)[place % n]) for place in range(first, first + batch)]
 
 
 def view_rng(seed: int, step: int, position: int) -> KeyedRng:
-    """For the view of the sample that stands at `position` of the whole batch."""
+    """The generator for the view of the sample at `position` of the global batch."""
     return KeyedRng(seed, VIEW, step, position)

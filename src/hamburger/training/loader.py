@@ -27,10 +27,10 @@ B = TypeVar("B")
 
 
 def prefetch(work: Callable[[A], B], items: Iterable[A], *, workers: int, depth: int) -> Generator[B]:
-    """`work(item)` in order, with up to `depth` items under way; plain `map` without workers.
+    """Yield `work(item)` in order, computed by threads up to `depth` items ahead; without workers, as `map` does.
 
-    Threads, not processes: Pillow decodes without holding Python's lock, and threads cannot outlive a killed process.
-    An exception appears where its item would have.
+    Threads, not processes: Pillow decodes without holding the GIL, and threads cannot outlive a killed process. An
+    exception is raised where its item would have come.
     """
     if not workers:
         yield from map(work, items)
@@ -47,27 +47,22 @@ def prefetch(work: Callable[[A], B], items: Iterable[A], *, workers: int, depth:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# A few numbers from the host to the device, without waiting for it.
-
-
 def upload(values: Sequence[object], device: torch.device) -> Tensor:
-    """As `torch.tensor(values, device=device)`, which on a GPU waits until all work before it is done."""
+    """As `torch.tensor(values, device=device)`, but on a GPU without waiting for the work before it."""
     tensor = torch.tensor(values)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The whole data set on the device as bytes, where it fits.
+# -- the whole data set on the device, where it fits -------------------------------------------------------------------
 
 
-GPU_SHARE = 0.3  # of free memory; while it is joined it takes twice as much for a moment
-CPU_BYTES = 2 * 2**30  # over all processes of a machine, as far as we can tell
+GPU_SHARE = 0.3  # of free memory; concatenating takes twice as much for a moment
+CPU_BYTES = 2 * 2**30  # over all processes of a machine
 PROBED = 16
 
 
 class Sample(Protocol):
-    """What can be kept."""
+    """A sample that can be kept on a device."""
 
     @property
     def nbytes(self) -> int: ...
@@ -79,7 +74,7 @@ S = TypeVar("S", bound=Sample)
 
 
 def stays_resident(read: Callable[[int], Sample], n: int, resident: str, device: torch.device, world: int) -> bool:
-    """Whether to keep the n samples; "auto" compares an estimate with the memory there is."""
+    """Whether to keep the n samples on the device; "auto" compares an estimate with the free memory."""
     check_choice("Batches", "resident", resident, ("auto", "yes", "no"))
     if resident != "auto":
         return resident == "yes"
@@ -89,7 +84,7 @@ def stays_resident(read: Callable[[int], Sample], n: int, resident: str, device:
 
 
 def estimated_bytes(read: Callable[[int], Sample], n: int) -> float:
-    """From some samples spread over the set."""
+    """An estimate of the size of all n samples, from some spread over the set."""
     probed = range(0, n, max(1, n // PROBED))
     return n * sum(read(i).nbytes for i in probed) / len(probed)
 
@@ -102,7 +97,7 @@ def read_all(
     workers: int = 0,
     after: Callable[[], object] | None = None,
 ) -> Iterator[S]:
-    """Every sample read once, by threads, and moved to the device as it comes."""
+    """Yield every sample once, read by threads and moved to the device."""
     threads = max(workers, min(16, os.cpu_count() or 1))
     for one in prefetch(read, range(n), workers=threads, depth=4 * threads):
         yield one.to(device)
@@ -110,18 +105,14 @@ def read_all(
             after()
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Training batches of any task: which samples and views a step has, read ahead or kept on the device.
-#
-# The batch of step t is a function of (seed, t): nothing of it is state, so that a resumed run, or one with other
-# numbers of processes or workers, sees the same samples in the same views.
+# -- batches -----------------------------------------------------------------------------------------------------------
 
 
 STEPS_AHEAD = 3
 
 
 class Samples(Protocol):
-    """What a batch needs to know of a data set."""
+    """What a batch loader needs to know of a data set."""
 
     name: str
     split: str
@@ -129,16 +120,16 @@ class Samples(Protocol):
 
 
 Set = TypeVar("Set", bound=Samples)
-Held = TypeVar("Held")  # many of them on the device
+Held = TypeVar("Held")  # many samples on the device
 Part = TypeVar("Part")
 
 
 class BatchLoader(ABC, Generic[Set, S, Held, Part]):
-    """`batch` counts over all processes and accumulated parts; each process builds its own share only.
+    """Yields the micro-batches of each step. `batch` counts over all processes and micro-batches.
 
     `resident`: "yes" keeps the whole set on the device as bytes, "no" reads files as they are needed (with `workers`
     threads, or none), "auto" keeps it where it takes less than 30 % of the GPU's free memory, or 2 GiB of main memory.
-    `waited` sums the seconds that the caller waited for batches. `loaded` is called after each sample that is kept.
+    `waited` sums the seconds that the caller waited for batches. `loaded` is called after each resident sample.
     """
 
     def __init__(
@@ -162,8 +153,8 @@ class BatchLoader(ABC, Generic[Set, S, Held, Part]):
         check_count(call, "workers", workers, least=0)
         if batch % (world * accumulate):
             raise OptionError(
-                f"Batches: a batch of {batch} does not divide into {world} processes times {accumulate} accumulated "
-                f"parts; make it a multiple of {world * accumulate}"
+                f"Batches: a batch of {batch} does not divide into {world} processes times {accumulate} "
+                f"micro-batches; make it a multiple of {world * accumulate}"
             )
         if not len(dataset.ids):
             raise DataError(f"{dataset.name}: split '{dataset.split}' is empty, there is nothing to train on")
@@ -176,24 +167,24 @@ class BatchLoader(ABC, Generic[Set, S, Held, Part]):
         if stays_resident(self.read, n, resident, self.device, world):
             self.kept = self.hold(read_all(self.read, n, self.device, workers=workers, after=loaded))
 
-    # -- what each kind of batch says for itself -----------------------------------------------------------------
+    # -- implemented by each task --------------------------------------------------------------------------------
 
     @abstractmethod
     def read(self, index: int) -> S:
-        """One sample, read or rendered; called by threads."""
+        """Read or render one sample; called by threads."""
 
     @abstractmethod
     def hold(self, samples: Iterable[S]) -> Held:
-        """These samples on the device."""
+        """The samples on the device, ready for `cut`."""
 
     @abstractmethod
     def cut(self, held: Held, indices: Sequence[int], draws: Sequence[KeyedRng], ids: list[str]) -> Part:
-        """Some of the samples that are held, each in a view that is drawn from its own numbers."""
+        """A micro-batch of the held samples at `indices`, each in a view drawn from its own generator."""
 
-    # -- the stream ----------------------------------------------------------------------------------------------
+    # -- iteration -----------------------------------------------------------------------------------------------
 
     def at(self, step: int) -> list[Part]:
-        """This process's parts of one step's batch."""
+        """This process's micro-batches of one step."""
         with closing(self._read(range(step, step + 1))) as stream:
             return self._build(step, stream)
 
@@ -201,19 +192,19 @@ class BatchLoader(ABC, Generic[Set, S, Held, Part]):
         """The micro-batches of steps start ... stop - 1. Files are prefetched; closing the generator ends threads."""
         with closing(self._read(range(start, stop))) as stream:
             for step in range(start, stop):
-                asked = time.perf_counter()
+                start_time = time.perf_counter()
                 parts = self._build(step, stream)
-                self.waited += time.perf_counter() - asked
+                self.waited += time.perf_counter() - start_time
                 yield parts
 
     def parts(self, step: int) -> list[list[tuple[int, int]]]:
-        """For each accumulated part, this process's (sample, position in the whole batch)."""
+        """For each micro-batch, this process's (sample, position in the global batch)."""
         chosen = samples_of(self.seed, step, n=len(self.dataset.ids), batch=self.batch)
         firsts = [(part * self.world + self.rank) * self.share for part in range(self.accumulate)]
         return [[(chosen[place], place) for place in range(first, first + self.share)] for first in firsts]
 
     def _read(self, steps: range) -> Generator[S]:
-        """The samples of these steps one after another; none where they are kept."""
+        """Yield the samples of these steps in order; nothing where they are resident."""
         if self.kept is None:
             samples = (sample for step in steps for part in self.parts(step) for sample, _ in part)
             depth = STEPS_AHEAD * self.accumulate * self.share

@@ -20,7 +20,7 @@ from hamburger.training.scores import Score
 
 @dataclass(frozen=True)
 class RunStarted:
-    """`step` is where it starts or goes on."""
+    """`step` is where it starts or resumes."""
 
     run: Path
     step: int
@@ -34,7 +34,7 @@ class RunStarted:
 
 @dataclass(frozen=True)
 class StepLogged:
-    """Means since the last such line; `data_wait` is the share of the time that waited for data."""
+    """Means since the last line of the log; `data_wait` is the share of the time spent waiting for data."""
 
     step: int
     loss: float
@@ -42,12 +42,12 @@ class StepLogged:
     images_per_s: float
     data_wait: float
     remaining_s: float
-    words: str = ""  # what to show in the place of the loss, where one number does not say it
+    words: str = ""  # shown instead of the loss, where one number is not enough
 
 
 @dataclass(frozen=True)
 class ScoresEvaluated:
-    """`scores` are those of the task, with their values; the first is what `best` speaks of."""
+    """`scores` are those of the task, with their values; `best` is about the first."""
 
     step: int
     scores: tuple[tuple[Score, float], ...]
@@ -56,7 +56,7 @@ class ScoresEvaluated:
 
 @dataclass(frozen=True)
 class SamplesDrawn:
-    """A sheet of samples."""
+    """A grid of generated samples was written."""
 
     step: int
     path: Path
@@ -77,12 +77,14 @@ Event = RunStarted | StepLogged | ScoresEvaluated | SamplesDrawn | CheckpointSav
 Listener = Callable[[Event], object]
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Losses of the latest steps, kept on the device: writing them down makes no step wait.
+# -- losses of the latest steps ----------------------------------------------------------------------------------------
 
 
 class LossRecord:
-    """The terms of every step since the last line of the log, at most `capacity`, and the images they came from."""
+    """The loss terms of every step since the last line of the log, at most `capacity`, and the ids of their images.
+
+    They stay on the device, so that recording them does not make a step wait for it.
+    """
 
     def __init__(self, capacity: int, device: torch.device) -> None:
         self.capacity, self.device = capacity, device
@@ -120,22 +122,21 @@ class LossRecord:
 
 
 def first_nonfinite_step(values: Tensor, steps: Sequence[int]) -> int | None:
-    """The first step with a term that is not finite.   values: steps terms"""
+    """The first step with a term that is not finite, None where all are.   values: steps terms"""
     good = torch.isfinite(values).all(1)
     return None if bool(good.all()) else steps[int((~good).nonzero()[0])]
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The metrics of a run for tensorboard.
+# -- TensorBoard -------------------------------------------------------------------------------------------------------
 
 
 class TensorBoardLog:
-    """Numbers of each row under their names, terms of the loss and classes below them."""
+    """Writes the numbers of each row under their names; loss terms and classes as `name/term`."""
 
     def __init__(self, folder: Path, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # what an interrupted run wrote beyond its checkpoint is hidden
+        # hides what an interrupted run wrote after its last checkpoint
         self.writer = SummaryWriter(str(folder), purge_step=step + 1)
 
     def add(self, row: Mapping[str, Any]) -> None:
@@ -150,8 +151,7 @@ class TensorBoardLog:
         self.writer.close()
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# How fast training goes, and how much of it is waiting for data.
+# -- throughput and memory ---------------------------------------------------------------------------------------------
 
 
 COUNTED = ("images", "seconds", "waited", "warm_images", "warm_seconds")
@@ -161,24 +161,24 @@ COUNTED = ("images", "seconds", "waited", "warm_images", "warm_seconds")
 class ThroughputClock:
     """Counts training steps only: `lap` before an evaluation or a checkpoint, `start` after it.
 
-    Call both when the device has nothing left to do, or its work is counted in the wrong place. A run that goes on
-    counts on from the `state` of the one before, unless that ran elsewhere.
+    Call both when the device is idle, or its work is counted in the wrong place. A resumed run continues from the
+    stored `state`, unless that is from other hardware.
     """
 
     images: int = 0
     seconds: float = 0.0
     waited: float = 0.0
-    warm_images: int = 0  # without the first stretch, in which kernels are chosen, compiled and cached
+    warm_images: int = 0  # without the first stretch, in which kernels are compiled and chosen
     warm_seconds: float = 0.0
-    peak: float = 0.0  # MiB, of what ran before
+    peak: float = 0.0  # MiB, of earlier parts of the run
     _began: float | None = None
-    _stretches: int = 0  # of this process: its first one is cold again
+    _stretches: int = 0  # of this process, whose first one is slow again
 
     def start(self) -> None:
         self._began = time.perf_counter()
 
     def lap(self, images: int, waited: float) -> tuple[float, float]:
-        """End a stretch and begin the next; its images a second, and the share of it that waited for data."""
+        """End a stretch and begin the next: its images per second, and the share of it spent waiting for data."""
         now = time.perf_counter()
         spent = now - (now if self._began is None else self._began)
         self._began = now
@@ -205,7 +205,7 @@ class ThroughputClock:
 
     @property
     def images_per_s(self) -> float | None:
-        """None where nothing was trained on, as after resuming at the last step on another machine."""
+        """None where no step was made, as after resuming at the last step on another machine."""
         if self.warm_images:
             return self.warm_images / self.warm_seconds
         return self.images / self.seconds if self.images else None
@@ -216,7 +216,7 @@ class ThroughputClock:
 
 
 def peak_mb(device: torch.device) -> float:
-    """The most memory that tensors took on a GPU, or that the process took on a CPU, in MiB."""
+    """Peak memory in MiB: of tensors on a GPU, of the whole process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     unit = 1 if sys.platform == "darwin" else 1024

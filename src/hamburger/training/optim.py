@@ -11,10 +11,10 @@ from hamburger.training.recipe import AdamOptim, Optim
 
 
 def groups(net: nn.Module, optim: Optim | AdamOptim) -> list[dict[str, Any]]:
-    """Weights (decayed), norms and gates (not decayed), biases (not decayed, faster): every parameter in one of them.
+    """Three parameter groups: weights (decayed), norms and gates (not decayed), biases (not decayed, faster).
 
-    A bias is known by its name, a norm's weight or a gate by having one axis or one value. `scale` is what a group's
-    rate is of the schedule's.
+    A bias is recognised by its name, a norm's weight or a gate by having one axis or one value. `scale` multiplies the
+    schedule's learning rate.
     """
     weights, scales, biases = [], [], []
     for name, parameter in net.named_parameters():
@@ -48,11 +48,10 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
         group["lr"] = rate * group["scale"]
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The learning rate as a function of the step alone, so that a resumed run needs no memory of it.
-
-
 def learning_rate(optim: Optim | AdamOptim, step: int, steps: int) -> float:
-    """Poly: lr (1 - step / steps)^power for step 0 ... steps - 1, after a linear rise over the first `warmup` steps."""
+    """Poly: lr (1 - step / steps)^power for step 0 ... steps - 1, after a linear rise over the first `warmup` steps.
+
+    It depends on the step alone, so a checkpoint need not store it.
+    """
     poly = optim.lr * (1 - step / steps) ** optim.power
     return poly * min(1.0, (step + 1) / optim.warmup) if optim.warmup else poly

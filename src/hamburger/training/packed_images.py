@@ -1,4 +1,4 @@
-"""Images of any size in one block of memory: what a batch is built from."""
+"""Images of any size in one block of memory, image and label together, from which batches are gathered."""
 
 from __future__ import annotations
 
@@ -28,12 +28,8 @@ class Sample(NamedTuple):
         return self.image.nbytes + self.label.nbytes
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Images of any sizes in one block of memory, image and label side by side: what a batch is gathered from.
-
-
 class PackedSample(NamedTuple):
-    """One sample. `pixels`: h*w (and perhaps more axes), int32; of an image the bytes red, green, blue, label."""
+    """One sample. `pixels`: h*w (and perhaps more axes), int32; of an image the four bytes red, green, blue, label."""
 
     pixels: Tensor
     size: tuple[int, int]  # h, w
@@ -47,7 +43,7 @@ class PackedSample(NamedTuple):
 
 
 class PackedImages(NamedTuple):
-    """Many samples. `pixels`: total ..., int32, one sample after another.   `starts`, `sizes`: where each lies."""
+    """Many samples. `pixels`: total ..., int32, one after another.   `starts`: where each begins.   `sizes`: h, w"""
 
     pixels: Tensor
     starts: tuple[int, ...]
@@ -55,7 +51,7 @@ class PackedImages(NamedTuple):
 
 
 def to_pixels(sample: Sample) -> PackedSample:
-    """In numpy, since this runs in reading threads: each torch call there would wake a pool of threads of its own."""
+    """A sample packed into int32. Uses numpy: in a reading thread every torch call would start a thread pool."""
     h, w = sample.label.shape
     together = np.empty((h, w, 4), np.uint8)
     for channel, plane in enumerate((*sample.image.numpy(), sample.label.numpy())):
@@ -73,16 +69,14 @@ def join(samples: Iterable[PackedSample]) -> PackedImages:
 
 
 def on_device(packed: PackedImages, device: torch.device) -> PackedImages:
-    """Copied without waiting where the device is a GPU."""
+    """The images on the device; a copy to a GPU does not wait."""
     if device.type != "cuda" or packed.pixels.is_cuda:
         return packed._replace(pixels=packed.pixels.to(device))
     return packed._replace(pixels=packed.pixels.pin_memory().to(device, non_blocking=True))
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Training batches that are gathered from one block of pixels, whatever the sizes of the images in it.
-
-
 class PackedImageLoader(BatchLoader[Set, PackedSample, PackedImages, Part], Generic[Set, Part]):
+    """A batch loader whose samples are packed images."""
+
     def hold(self, samples: Iterable[PackedSample]) -> PackedImages:
         return on_device(join(samples), self.device)

@@ -1,4 +1,4 @@
-"""What every training recipe has: frozen dataclasses, and checks that run before any work."""
+"""The fields that all training recipes share, as frozen dataclasses, and checks that run before any work."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from hamburger.errors import OptionError, check_choice, check_count, check_flag, check_positive, check_seed
 
-LATE = "late"  # marks fields that came later: unless they are set, digests are those of recipes without them
+LATE = "late"  # marks fields added later: at their default they do not change a recipe's digest
 
 
 @dataclass(frozen=True)
@@ -20,13 +20,13 @@ class Optim:
     bias_lr: float = 2.0
     power: float = 0.9  # of the poly schedule
     warmup: int = 0  # steps
-    # the most that the norm of all gradients together may be; a longer one is shortened. None: as it is
+    # upper bound on the norm of all gradients together; None: no clipping
     clip: float | None = field(default=None, metadata={LATE: True})
 
 
 @dataclass(frozen=True)
 class AdamOptim:
-    """AdamW, and the same schedule; without `weight_decay` it is Adam. A `power` of 0 keeps the rate."""
+    """AdamW with the same schedule; without `weight_decay` it is Adam. A `power` of 0 keeps the rate constant."""
 
     lr: float = 1e-3
     beta1: float = 0.9
@@ -39,10 +39,10 @@ class AdamOptim:
 
 @dataclass(frozen=True)
 class Training:
-    """What every run has, whatever it trains."""
+    """The fields of every recipe, whatever it trains."""
 
     name: str
-    batch: int = 16  # over all processes and accumulated parts
+    batch: int = 16  # the global batch, over all processes and micro-batches
     accumulate: int = 1
     steps: int = 30_000
     precision: str = "32"  # 32, bf16 or fp16
@@ -56,18 +56,16 @@ class Training:
 
 
 class SupervisedTraining(Training):
-    """What the recipe of a supervised task has besides; a dataclass that names these fields derives from it."""
+    """The further fields of supervised recipes; the recipe dataclass of each task declares them."""
 
-    model: Any  # what the task builds its network from, with `context` and `context_options` at least
-    data: Any  # with `name`, `options`, `val_split` and `workers` at least
-    optim: Any  # Optim or AdamOptim: which optimiser it is, its settings say
+    model: Any  # options of the network, at least `context` and `context_options`
+    data: Any  # at least `name`, `options`, `val_split` and `workers`
+    optim: Any  # Optim (SGD) or AdamOptim
     eval_every: int
     keep: str
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Whether a recipe can be run at all, asked before any work is done.
-
+# -- checks before any work --------------------------------------------------------------------------------------------
 
 PRECISIONS = ("32", "bf16", "fp16")
 RESIDENT = ("auto", "yes", "no")
@@ -75,7 +73,7 @@ KEEP = ("best", "last")
 
 
 def check_training(recipe: Training, *, processes: int = 1) -> None:
-    """The part that all recipes share."""
+    """Raise OptionError on the first shared field whose value cannot work."""
     call = f"recipe '{recipe.name}'"
     check_count("train", "the number of processes (devices times nodes)", processes, least=1)
     for name in ("batch", "accumulate", "steps", "checkpoint_every", "log_every"):
@@ -87,23 +85,23 @@ def check_training(recipe: Training, *, processes: int = 1) -> None:
     shares = processes * recipe.accumulate
     if recipe.batch % shares:
         raise OptionError(
-            f"{call}: batch {recipe.batch} cannot be shared by {processes} processes in {recipe.accumulate} "
-            f"accumulated parts; --set batch={-(-recipe.batch // shares) * shares}, a multiple of {shares}"
+            f"{call}: batch {recipe.batch} does not divide into {processes} processes times {recipe.accumulate} "
+            f"micro-batches; --set batch={-(-recipe.batch // shares) * shares}, a multiple of {shares}"
         )
 
 
 def check_two_at_once(recipe: Training, *, processes: int) -> None:
-    """Batch norm of a single image's features has nothing to compare them with."""
+    """Raise where a micro-batch has one image: batch norm over a single value is always zero."""
     shares = processes * recipe.accumulate
     if recipe.batch // shares < 2:
         raise OptionError(
             f"recipe '{recipe.name}': batch norm needs two images at once, and batch {recipe.batch} in {processes} "
-            f"processes of {recipe.accumulate} accumulated parts is less; --set batch={2 * shares}"
+            f"processes of {recipe.accumulate} micro-batches is less; --set batch={2 * shares}"
         )
 
 
 class Views(Protocol):
-    """How the images of a recipe are cut out."""
+    """The fields of a recipe's data that say how images are cropped."""
 
     @property
     def crop(self) -> int: ...

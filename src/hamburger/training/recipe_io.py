@@ -22,44 +22,44 @@ def to_json(recipe: Training) -> str:
 
 
 def read_recipe(text: str, kind: type[Kind]) -> Kind:
-    """The recipe of that kind that `to_json` wrote."""
+    """The recipe of the given class that `to_json` wrote."""
     try:
         values = json.loads(text)
     except json.JSONDecodeError as mistake:
-        raise OptionError(f"recipe: this is no JSON ({mistake}); a run's recipe.json is meant") from None
+        raise OptionError(f"recipe: not valid JSON ({mistake}); expected a run's recipe.json") from None
     return build(kind, values, "recipe")
 
 
 def digest(recipe: Training) -> str:
-    """Sixteen hexadecimal digits that two equal recipes share."""
-    plain = json.dumps(_said(recipe), sort_keys=True)
+    """Sixteen hexadecimal digits, the same for equal recipes."""
+    plain = json.dumps(_set_fields(recipe), sort_keys=True)
     return hashlib.sha256(plain.encode()).hexdigest()[:16]
 
 
-def _said(group: Any) -> dict[str, Any]:
-    """Fields and their values, without those that came later and were not set."""
-    said: dict[str, Any] = {}
+def _set_fields(group: Any) -> dict[str, Any]:
+    """Fields and their values, without those added later and still at their default."""
+    values: dict[str, Any] = {}
     for field in dataclasses.fields(group):
         value = getattr(group, field.name)
         if LATE in field.metadata and value == field.default:
             continue
-        said[field.name] = _said(value) if dataclasses.is_dataclass(value) else value
-    return said
+        values[field.name] = _set_fields(value) if dataclasses.is_dataclass(value) else value
+    return values
 
 
 def flat(recipe: Training) -> dict[str, Any]:
     """Fields by their dotted names, as `--set` takes them."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
 
     def walk(prefix: str, value: Any) -> None:
         if isinstance(value, dict) and value:
             for key, inner in value.items():
                 walk(f"{prefix}.{key}" if prefix else key, inner)
         elif value != {}:
-            found[prefix] = value
+            fields[prefix] = value
 
     walk("", json.loads(to_json(recipe)))
-    return found
+    return fields
 
 
 def differences(one: Training, other: Training) -> list[str]:
@@ -117,7 +117,7 @@ def cast(kind: Any, value: Any, place: str) -> Any:
         return float(value)
     if kind in (str, int, float, bool) and type(value) is kind:
         return value
-    raise OptionError(f"{place}: takes {spoken(kind)}, got {value!r}")
+    raise OptionError(f"{place}: takes {describe_type(kind)}, got {value!r}")
 
 
 def is_optional(kind: Any) -> bool:
@@ -129,19 +129,17 @@ def required(kind: Any) -> Any:
     return next(part for part in get_args(kind) if part is not type(None))
 
 
-def spoken(kind: Any) -> str:
+def describe_type(kind: Any) -> str:
     """A type in words."""
     words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
     if is_optional(kind):
-        return f"{spoken(required(kind))} or none"
+        return f"{describe_type(required(kind))} or none"
     if get_origin(kind) is tuple:
-        return f"{len(get_args(kind))} values with commas"
+        return f"{len(get_args(kind))} comma-separated values"
     return words.get(kind, "named options")
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Dotted changes to a recipe, as `--set` takes them: `model.context=vq`, `optim.lr=0.01`, `data.scales=0.5,2`.
-
+# -- overrides as `--set` takes them: `model.context=vq`, `optim.lr=0.01`, `data.scales=0.5,2` -------------------------
 
 TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
@@ -150,7 +148,7 @@ def apply(recipe: Kind, settings: Iterable[str]) -> Kind:
     """A new recipe with each `path=value` set in turn; the value is read by the type of its field.
 
     Below a field of options, such as `model.context_options.rank=32`, any name goes and the value is read as it looks:
-    a number, true or false, none, a list with commas, or text. JSON works too where plain text cannot say it.
+    a number, true or false, none, a comma-separated list, or text. JSON works too.
     """
     for setting in settings:
         path, equals, text = setting.partition("=")
@@ -206,7 +204,7 @@ def _set(group: Any, names: list[str], text: str, path: str) -> Any:
     if get_origin(kind) is dict:
         return dataclasses.replace(group, **{name: _entry(now, rest, text, path)})
     if rest:
-        raise OptionError(f"--set {path}: '{name}' is {spoken(kind)} and has no field '{rest[0]}'")
+        raise OptionError(f"--set {path}: '{name}' is {describe_type(kind)} and has no field '{rest[0]}'")
     return dataclasses.replace(group, **{name: parse(kind, text, path)})
 
 
@@ -231,7 +229,7 @@ def parse(kind: Any, text: str, path: str) -> Any:
     if get_origin(kind) is tuple:
         kinds, parts = get_args(kind), text.strip("()[]").split(",")
         if len(parts) != len(kinds):
-            raise OptionError(f"--set {path}: takes {len(kinds)} values with commas, got {text!r}")
+            raise OptionError(f"--set {path}: takes {len(kinds)} comma-separated values, got {text!r}")
         return tuple(parse(inner, part.strip(), path) for inner, part in zip(kinds, parts, strict=True))
     if kind is str:
         return text
@@ -242,7 +240,7 @@ def parse(kind: Any, text: str, path: str) -> Any:
             return cast(kind, kind(text), path)
     except ValueError:
         pass
-    raise OptionError(f"--set {path}: takes {spoken(kind)}, got {text!r}")
+    raise OptionError(f"--set {path}: takes {describe_type(kind)}, got {text!r}")
 
 
 def guess(text: str) -> Any:

@@ -35,7 +35,7 @@ ANGLES = "angles"  # the key of lines of the metrics that compare gradients
 def in_use(path: Path) -> bool:
     """Whether another process is training in this folder now.
 
-    Not for who trains there itself: to close the file again would give up its own lock, as POSIX has it.
+    Do not call it from the process that trains there: closing the file would release its lock (POSIX).
     """
     try:
         import fcntl
@@ -44,7 +44,7 @@ def in_use(path: Path) -> bool:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except (ImportError, OSError):  # no such run, or no locks here
+    except (ImportError, OSError):  # no such run, or no locks on this system
         return False
     return False
 
@@ -52,8 +52,7 @@ def in_use(path: Path) -> bool:
 class RunFolder:
     """`recipe.json`, `metrics.jsonl`, `timings.jsonl`, `last.ckpt`, `previous.ckpt`, `best.safetensors`, `result.json`.
 
-    The metrics of two equal runs are equal to the last bit, whatever stopped them in between; so nothing that a clock
-    says is in there, but in the timings.
+    The metrics of two equal runs are equal to the last bit, also after interruptions. So times go to the timings.
     """
 
     def __init__(self, path: Path) -> None:
@@ -61,7 +60,7 @@ class RunFolder:
         self._lock: IO[bytes] | None = None
 
     def claim(self, recipe: Training, *, resume: bool) -> None:
-        """Make the folder this process's own, or say why it cannot be."""
+        """Create and lock the folder; raise where it cannot be used for this run."""
         if self.path.exists() and not self.path.is_dir():
             raise OptionError(f"train: --run {self.path} is a file; name a folder")
         self.path.mkdir(parents=True, exist_ok=True)
@@ -69,7 +68,7 @@ class RunFolder:
         stored = self.path / RECIPE
         if not resume and (stored.exists() or (self.path / checkpoint.LAST).exists()):
             raise OptionError(
-                f"train: {self.path} already holds a run; go on with it by --resume, or name another folder"
+                f"train: {self.path} already holds a run; continue it with --resume, or name another folder"
             )
         if stored.exists():
             try:
@@ -82,11 +81,11 @@ class RunFolder:
             if changed:
                 raise CheckpointError(
                     f"train: the run in {self.path} was started with another recipe ({'; '.join(changed)}); "
-                    f"give the same settings to go on with it, or name another folder"
+                    f"give the same settings to resume it, or name another folder"
                 )
 
     def begin(self, recipe: Training) -> None:
-        """From here on the folder holds a run; called when nothing is left that a typing mistake could stop."""
+        """Write recipe.json. Called after all checks, so that a mistyped option leaves no run behind."""
         if not (self.path / RECIPE).exists():
             write_durably(self.path / RECIPE, to_json(recipe).encode())
 
@@ -96,7 +95,7 @@ class RunFolder:
             self._lock = None
 
     def _take_lock(self) -> None:
-        """One writer at a time. The lock belongs to the process, not to its children, and dies with it."""
+        """Allow one writer at a time. The lock belongs to this process, not to its children, and ends with it."""
         try:
             import fcntl
         except ImportError:  # not on this system
@@ -113,7 +112,7 @@ class RunFolder:
             self.release()
 
     def result(self) -> dict[str, Any] | None:
-        """What a finished run wrote; None where it is not finished."""
+        """The result of a finished run; None where it is not finished."""
         path = self.path / RESULT
         if not path.exists():
             return None
@@ -126,7 +125,7 @@ class RunFolder:
         write_durably(self.path / RESULT, (json.dumps(result, indent=2, allow_nan=False) + "\n").encode())
 
     def drop_checkpoints(self) -> None:
-        """Of a finished run, which is only read from now on."""
+        """Delete the checkpoints of a finished run."""
         for name in (checkpoint.LAST, checkpoint.PREVIOUS):
             (self.path / name).unlink(missing_ok=True)
 
@@ -134,7 +133,7 @@ class RunFolder:
         self._append(METRICS, row)
 
     def angles(self) -> list[dict[str, Any]]:
-        """The comparisons of gradients in the metrics, each with the number of steps made before it."""
+        """The gradient comparisons in the metrics, each with its step."""
         lines = [json.loads(line) for line in (self.path / METRICS).read_text().splitlines()]
         return [{"step": line["step"], **line[ANGLES]} for line in lines if ANGLES in line]
 
@@ -142,28 +141,26 @@ class RunFolder:
         self._append(TIMINGS, row)
 
     def _append(self, name: str, row: Mapping[str, Any]) -> None:
-        with (self.path / name).open("ab") as file:  # unbuffered in effect: a killed run keeps its lines
+        with (self.path / name).open("ab") as file:  # closed at once, so a killed run keeps its lines
             file.write((json.dumps(row, allow_nan=False) + "\n").encode())
 
     def sync_log(self) -> int:
-        """Put the metrics on the disk; their length in bytes, which a checkpoint remembers."""
+        """Sync the metrics to disk; return their length in bytes, for the checkpoint."""
         with (self.path / METRICS).open("ab") as file:
             os.fsync(file.fileno())
             return file.tell()
 
     def cut_log(self, length: int) -> None:
-        """Forget the metrics of steps after the checkpoint: they are about to be made again."""
+        """Cut off the metrics of steps after the checkpoint, which will be made again."""
         with (self.path / METRICS).open("ab") as file:
             if file.tell() > length:
                 file.truncate(length)
                 os.fsync(file.fileno())
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What a finished run has to say, in one file.
+# -- result ------------------------------------------------------------------------------------------------------------
 
-
-# What two equal runs may differ in.
+# fields of the result in which two equal runs may differ
 MEASURED = ("images_per_s", "peak_mb", "data_wait", "seconds", "date")
 
 
@@ -176,11 +173,11 @@ class Result:
 
 
 def measurements(clock: ThroughputClock, device: torch.device) -> dict[str, Any]:
-    """What it cost, and on what."""
+    """Fields of the result on time, memory, hardware and versions."""
     return {
         "processes": distributed.world_size(),
         **asdict(Environment.here(device.type)),
-        "backend": os.environ.get(BACKEND_VARIABLE, "auto"),  # which program the hams were told to take
+        "backend": os.environ.get(BACKEND_VARIABLE, "auto"),
         "images_per_s": None if clock.images_per_s is None else round(clock.images_per_s, 2),
         "peak_mb": round(clock.peak_mb(device), 1),
         "data_wait": round(clock.data_wait, 4),

@@ -11,7 +11,7 @@ its `Task` object. To add a task, copy the smallest folder, `classification/`:
 3. `predict.py` (a `FilePredictor`) and `visualize.py` (a `Visualizer`); both may come later.
 4. `task.py`: a subclass of `Task` and one object of it, added to the list in `hamburger/tasks/__init__.py`. Its module
    is imported to list recipes, so it imports data, networks and evaluation inside its methods.
-5. Tests like `tests/classification/test_class_training.py`.
+5. Tests like `tests/classification/test_classification_training.py`.
 
 `train` calls `check`, `open`, `build`, `info`, `batches`, `notes`; at every step `before_step`, `loss_weights` and
 `losses`; at every evaluation `evaluate` and `save`; at the end `about` and `extra_results`. `ham eval` calls `load`,

@@ -185,7 +185,7 @@ def test_runs_that_outlive_a_killed_call_are_waited_for(tmp_path):
     ("content", "said"),
     [
         ('{"recipe": "patchwork", "context": "nmf"}', "rows that are none of an ablation .no ablation, cell"),
-        ('{"ablation": "parts", "ce', "ablate: line 1 of .*rows.jsonl is no row"),
+        ('{"ablation": "parts", "ce', "ablate: line 1 of .*rows.jsonl is not a JSON object"),
     ],
 )
 def test_a_file_of_something_else_is_refused_before_any_work(tmp_path, content, said):

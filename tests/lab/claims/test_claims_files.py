@@ -21,7 +21,7 @@ def test_an_empty_folder_is_not_run_everywhere(tmp_path):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ('{"cell": "who', "claims: line 1 of .*ablation_parts_x.jsonl is no row"),
+        ('{"cell": "who', "claims: line 1 of .*ablation_parts_x.jsonl is not a JSON object"),
         ('{"cell": "whole", "seed": 0, "miou": 0.5}', "line 1 of .* has no hardware, recipe, steps"),
     ],
 )
