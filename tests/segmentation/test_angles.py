@@ -1,4 +1,4 @@
-"""Gradients by several strategies in the midst of a training: right, and without a trace in it."""
+"""Gradient angles measured during training: correct values, no effect on the training."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def by_hand(net, images, strategy, seed):
 
 
 @pytest.mark.parametrize("ham", ["nmf", "vq", "cd"])
-def test_norms_and_cosines_are_those_of_each_strategy_by_itself(ham):
+def test_norms_and_cosines_match_each_strategy_computed_separately(ham):
     images = torch.rand(2, 3, 5, 5)
     alone = {strategy: by_hand(ham, images, strategy, seed=3) for strategy in STRATEGIES}
     whole = alone["one-step"][0]
@@ -57,7 +57,7 @@ def test_norms_and_cosines_are_those_of_each_strategy_by_itself(ham):
     assert measured["cosine_weights_one_step"] < 1 - 1e-6
 
 
-def test_a_training_that_is_measured_is_the_training_that_is_not(tmp_path):
+def test_measuring_angles_does_not_change_training(tmp_path):
     train(small(), tmp_path / "plain", accelerator="cpu")
     train(small("angles_every=5"), tmp_path / "measured", accelerator="cpu")
     plain, measured = reproducible_outputs(tmp_path / "plain"), reproducible_outputs(tmp_path / "measured")
@@ -68,7 +68,7 @@ def test_a_training_that_is_measured_is_the_training_that_is_not(tmp_path):
     assert all(-1 <= row["cosine_input_one_step"] <= 1 and row["norm_weights_bptt"] > 0 for row in series)
 
 
-def test_what_explodes_is_said_to_be_no_number():
+def test_values_that_are_not_finite_become_none():
     layer = hb.create_context("nmf", 8, rank=2)
     measured = measure_angles(layer, lambda: layer(torch.rand(1, 8, 4, 4)).sum() * math.inf)
     assert set(measured.values()) == {None}
@@ -82,6 +82,6 @@ def test_a_network_without_a_ham_is_refused(tmp_path):
         train(small("angles_every=-1"), tmp_path, accelerator="cpu")
 
 
-def test_the_digest_of_a_recipe_that_does_not_ask_is_what_it_was():
+def test_angles_every_zero_leaves_the_recipe_digest_unchanged():
     assert digest(find_recipe("patchwork")) == "cecd3ab31cf6bed4"
     assert digest(small("angles_every=5")) != digest(small())

@@ -1,4 +1,4 @@
-"""Whole networks by name: counts of the paper, every context in its place, any size, clear mistakes."""
+"""`create_model`: parameter counts, every context, any image size, errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def small(name="hamnet", **options):
     return hb.create_model(name, num_classes=CLASSES, **options)
 
 
-def test_parameters_to_the_unit():
+def test_exact_parameter_counts():
     with torch.device("meta"):
         baseline = hb.create_model("hamnet", backbone="resnet50", num_classes=21, context=None)
         for context in ("nmf", "vq", "cd"):
@@ -49,7 +49,7 @@ def test_every_context_trains_in_the_same_place(context):
 
 
 @pytest.mark.parametrize("name", heads.names())
-def test_every_head_gives_logits_of_the_images_size(name):
+def test_every_head_returns_logits_of_image_size(name):
     net = small(name).eval()
     with torch.no_grad():
         for size in ((37, 29), (20, 64)):
@@ -70,7 +70,7 @@ def test_the_head_is_convolution_context_convolution_classifier():
     assert abs(float(std) / (2 / (9 * 32)) ** 0.5 - 1) < 0.05
 
 
-def test_a_ready_module_can_be_the_context():
+def test_a_module_can_be_the_context():
     net = small(context=nn.Conv2d(32, 32, 1))
     assert isinstance(net.head.context, nn.Conv2d)
     assert net.config["context"] == {"module": "Conv2d"}
@@ -110,7 +110,7 @@ def test_options_reach_their_parts():
     ],
     ids=str,
 )
-def test_mistakes_are_named(arguments, error, message):
+def test_invalid_options_are_named(arguments, error, message):
     with pytest.raises(error, match=message):
         small(**arguments)
 

@@ -31,7 +31,7 @@ def borders_by_hand(target, radius):
 
 @pytest.mark.parametrize("radius", [1, 2, 4])
 @pytest.mark.parametrize("holes", [0.0, 0.4, 0.9])
-def test_a_border_is_where_a_window_holds_two_classes(radius, holes):
+def test_a_border_is_where_a_window_has_two_classes(radius, holes):
     target = labels(holes=holes)
     found = find_borders(target, radius=radius)
     assert torch.equal(found, borders_by_hand(target, radius))
@@ -40,7 +40,7 @@ def test_a_border_is_where_a_window_holds_two_classes(radius, holes):
         assert {0, 1} <= set(found.unique().tolist())
 
 
-def test_a_band_of_unlabelled_pixels_is_a_border_and_padding_is_none():
+def test_an_unlabelled_band_is_a_border_but_padding_is_not():
     row = torch.tensor([3, 3, 3, 3, 3, 3, 255, 255, 255, 5, 5, 5, 5, 5, 255, 255, 255, 255, 255])
     expected = [0, 0, 0, 0, 0, 0, 255, 1, 255, 0, 0, 0, 0, 0, *[255] * 5]  # of the band, only its middle sees both
     assert find_borders(row.repeat(1, 4, 1), radius=2)[0, 1].tolist() == expected
@@ -58,7 +58,7 @@ def focal_by_hand(logits, target, gamma, alpha):
 
 
 @pytest.mark.parametrize("gamma, alpha", [(2.0, 0.25), (0.0, 0.5), (1.5, 0.9)])
-def test_the_loss_is_its_definition(gamma, alpha):
+def test_the_loss_matches_its_definition(gamma, alpha):
     logits, target = torch.randn(2, 1, 9, 11, dtype=torch.float64) * 3, find_borders(labels(), radius=1)
     assert_close(focal_loss(logits, target, gamma=gamma, alpha=alpha), focal_by_hand(logits, target, gamma, alpha))
 

@@ -1,4 +1,4 @@
-"""Networks in files and folders: the same bits after the round trip, and a clear word about every bad file."""
+"""Networks in files and folders: bit-exact round trips, and errors for bad files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def file(tmp_path):
     return path
 
 
-def test_a_file_is_the_network(file):
+def test_a_file_restores_the_network(file):
     net, x = small(context_options={"rank": 4, "parts": {"lower", "ham"}}), torch.randn(2, 3, 33, 21)
     torch.manual_seed(5)
     expected = torch.rand(1)
@@ -56,7 +56,7 @@ def test_a_file_is_the_network(file):
     assert [p.name for p in file.parent.iterdir()] == ["net.safetensors"]  # nothing half-written stays
 
 
-def test_channels_last_and_names_left_out(tmp_path):
+def test_channels_last_weights_and_missing_class_names(tmp_path):
     net = small().to(memory_format=torch.channels_last)
     save_weights(tmp_path / "w.safetensors", net)
     again, info = load_weights(tmp_path / "w.safetensors")
@@ -65,7 +65,7 @@ def test_channels_last_and_names_left_out(tmp_path):
         assert torch.equal(again.state_dict()[name], value)
 
 
-def test_a_folder_is_the_network(tmp_path):
+def test_a_folder_restores_the_network(tmp_path):
     net, x = small(), torch.randn(2, 3, 33, 21)
     net.save_pretrained(tmp_path / "mine", info=INFO)
     assert {p.name for p in (tmp_path / "mine").iterdir()} == {"config.json", "model.safetensors", "README.md"}
@@ -79,7 +79,7 @@ def test_a_folder_is_the_network(tmp_path):
     assert (tmp_path / "mine" / "README.md").read_text() == "edited"
 
 
-def test_what_is_uploaded_is_such_a_folder(tmp_path, monkeypatch):
+def test_uploads_have_the_files_of_a_folder(tmp_path, monkeypatch):
     import huggingface_hub.hub_mixin as mixin
 
     class Api:
@@ -128,7 +128,7 @@ def test_bad_files_are_named(file, tmp_path, monkeypatch):
         Segmenter.from_pretrained("nobody/nothing")
 
 
-def test_what_no_file_could_build_again_is_refused_before_writing(tmp_path):
+def test_networks_a_file_cannot_rebuild_are_refused_before_writing(tmp_path):
     path = tmp_path / "w.safetensors"
     for net, error, message in (
         (nn.Linear(2, 2), InputError, "needs a Segmenter"),

@@ -1,4 +1,4 @@
-"""Logits lie over the pixels that they were made from, at every size of image."""
+"""Logits line up with their pixels at every image size."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_padded_size_fits_and_is_the_next_one(size, corners):
     assert Means(16, corners=corners)(x)[0].shape[2:] == ((grid.height - 1) // 16 + 1, (grid.width - 1) // 16 + 1)
 
 
-def test_images_that_fit_are_left_alone():
+def test_images_of_a_fitting_size_are_not_padded():
     x = torch.randn(1, 3, 321, 33)
     assert PixelGrid.of(Means(16, corners=True), 321, 33).pad(x) is x
 
@@ -84,7 +84,7 @@ def test_padding_is_not_labelled():
     ("name", "stride", "corners"),
     [("resnet18", 16, True), ("timm:resnet18", 16, True), ("timm:convnext_atto", 32, False)],
 )
-def test_backbones_know_how_their_maps_lie(name, stride, corners):
+def test_backbones_know_the_alignment_of_their_maps(name, stride, corners):
     backbone = create_backbone(name, output_stride=stride).eval()
     assert backbone.corners is corners
     grid = PixelGrid.of(backbone, 70, 90)

@@ -1,4 +1,4 @@
-"""Labels in the size that came, the same in tiles and windows where they must be."""
+"""`Predictor`: label size, tiles, windows, scales and errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_tiles_cover_every_pixel_once_and_stay_small(height, width, limit):
 
 @pytest.mark.parametrize("options", [{}, {"flip": True}, {"window": 64}, {"window": 64, "flip": True}], ids=str)
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 301), (37, 53), (150, 131)])
-def test_pixels_stay_where_they_are(height, width, options):
+def test_tiling_does_not_shift_pixels(height, width, options):
     """A network that looks at one pixel must give that pixel's label, through tiles, windows and mirrors alike."""
     strongest = picture(height, width)[0] % 3
     image = torch.stack([(strongest == colour).to(torch.uint8) * 255 for colour in range(3)])
@@ -42,7 +42,7 @@ def test_pixels_stay_where_they_are(height, width, options):
 
 
 @pytest.mark.parametrize("scales", [(0.5,), (0.5, 1.0, 2.0)], ids=str)
-def test_scales_keep_size_and_place(scales):
+def test_scales_keep_size_and_position(scales):
     image = torch.zeros(3, 60, 90, dtype=torch.uint8)
     image[0, :30], image[1, 30:, :45], image[2, 30:, 45:] = 255, 255, 255
     found = Predictor(ByColour(), info(), "cpu", scales=scales)(image)
@@ -63,7 +63,7 @@ def test_two_calls_give_the_same_bits():
     assert torch.equal(predictor(image), predictor(image))
 
 
-def test_tiles_are_rarely_seen_by_a_local_network():
+def test_tiles_barely_change_a_local_network():
     """Two convolutions see less far than the margin, so their labels are those of the whole image."""
     net, image = segmenter(context=None), picture(256, 256)
     whole = net(normalise(image, info().mean, info().std)[None])[0].argmax(0)
@@ -91,7 +91,7 @@ def test_memory_is_bounded_by_the_tile():
     [torch.zeros(3, 4, 4), torch.zeros(1, 3, 4, 4, dtype=torch.uint8), torch.zeros(3, 0, 4, dtype=torch.uint8)],
     ids=["float", "batch", "empty"],
 )
-def test_what_is_no_image_is_refused(image):
+def test_invalid_images_are_refused(image):
     with pytest.raises(InputError, match="read_image"):
         Predictor(ByColour(), info(), "cpu")(image)
 

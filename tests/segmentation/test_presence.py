@@ -1,4 +1,4 @@
-"""Which classes an image holds, against loops over its pixels."""
+"""Class presence and its loss, against loops over pixels."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_present_is_the_set_of_labels_without_255():
         assert {c for c, yes in enumerate(row) if yes} == set(image.unique().tolist()) - {255}
 
 
-def test_the_loss_is_its_definition():
+def test_the_loss_matches_its_definition():
     logits, target = torch.randn(3, 6, dtype=torch.float64) * 3, labels()
     assert_close(presence_loss(logits, target), by_hand(logits, target))
     target[1] = 255  # an image that says nothing

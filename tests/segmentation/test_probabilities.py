@@ -1,4 +1,4 @@
-"""Scales, flips and windows, with networks whose answer is known."""
+"""Scales, flips and windows, with networks of known output."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def softmax(x):
 
 
 @pytest.mark.parametrize("size", [(40, 53), (16, 16), (7, 90), (33, 1)])
-def test_a_pointwise_network_is_blind_to_windows_and_flips(size):
+def test_windows_and_flips_do_not_change_a_pointwise_network(size):
     x = torch.randn(2, 3, *size)
     for protocol in (
         SINGLE_SCALE,
@@ -67,12 +67,12 @@ def test_overlapping_windows_are_averaged():
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
 
 
-def test_flipping_a_network_that_knows_left_from_right_leaves_it_undecided():
+def test_flipping_averages_a_left_right_classifier_to_a_tie():
     found = predict_probabilities(Column(), torch.zeros(1, 3, 4, 8), EvaluationProtocol(flip=True))
     torch.testing.assert_close(found, torch.full_like(found, 0.5))
 
 
-def test_scales_show_the_image_in_those_sizes_and_average():
+def test_scales_resize_the_image_and_average():
     net, x = Pointwise(), torch.randn(1, 3, 20, 30)
     both = predict_probabilities(net, x, EvaluationProtocol(scales=(0.5, 1.0)))
     assert net.sizes == [(10, 15), (20, 30)]
@@ -83,7 +83,7 @@ def test_scales_show_the_image_in_those_sizes_and_average():
     torch.testing.assert_close(several, softmax(constant))
 
 
-def test_the_protocol_says_what_was_done():
+def test_the_protocol_string_describes_the_views():
     assert str(SINGLE_SCALE) == "single scale"
     assert str(EvaluationProtocol(scales=(0.5,))) == "scale 0.5"
     assert str(EvaluationProtocol((0.5, 0.75, 1.0), flip=True)) == "scales 0.5,0.75,1, flip"
@@ -91,6 +91,6 @@ def test_the_protocol_says_what_was_done():
 
 
 @pytest.mark.parametrize("wrong", [{"scales": ()}, {"scales": (0.0,)}, {"scales": (99.0,)}, {"window": 3}, {"flip": 1}])
-def test_senseless_protocols_are_refused(wrong):
+def test_invalid_protocols_are_refused(wrong):
     with pytest.raises(OptionError):
         EvaluationProtocol(**wrong)

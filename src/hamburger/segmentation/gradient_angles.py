@@ -1,5 +1,4 @@
-"""Compare the gradients of one training step under several gradient strategies: same weights, batch and random
-draws."""
+"""Compare the gradients of one training step by several strategies, with the same weights, batch and draws."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 OPACITY = 0.55
 SMALLEST, LARGEST = 256, 8192  # the longer side of an overlay
-LINE = 22  # height of a line of the legend
+LINE = 22  # height of a legend line in pixels
 
 
 def encode_label_png(label: Tensor, palette: Sequence[Colour]) -> bytes:

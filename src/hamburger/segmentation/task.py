@@ -72,9 +72,7 @@ def _copy_weights(start: Path, net: Segmenter) -> None:
 
     path = start / BEST if start.is_dir() else start
     if not path.is_file():
-        raise CheckpointError(
-            f"train: there are no weights at {start}; --set start=RUN_OR_WEIGHTS, or start=none"
-        )
+        raise CheckpointError(f"train: there are no weights at {start}; --set start=RUN_OR_WEIGHTS, or start=none")
     other, _ = load_weights(path)
     try:
         net.load_state_dict(other.state_dict())

@@ -36,7 +36,7 @@ def test_a_directory_is_a_class(tmp_path):
     np.testing.assert_array_equal(bare.images, found.images)
 
 
-def test_a_split_that_is_not_there_is_not_the_folder_above(tmp_path):
+def test_a_missing_split_does_not_fall_back_to_its_parent(tmp_path):
     root = fake_image_folders.folders(tmp_path / "data")
     fake_image_folders.folders(root, split="val")
     with pytest.raises(DataError, match=r"no split 'test' in .*; it has train, val"):
@@ -112,7 +112,7 @@ def test_labels_of_sheets_that_cannot_be_used_are_named(tmp_path, content, compl
 
 
 @pytest.mark.parametrize(("label", "said"), [(-5, r"-5 \.\.\. 2"), (2**70, rf"1 \.\.\. {2**70}")])
-def test_labels_of_a_batch_outside_of_the_classes_are_named(tmp_path, label, said):
+def test_batch_labels_outside_the_classes_are_named(tmp_path, label, said):
     path = fake_image_folders.cifar_batches(tmp_path / "a") / "cifar-10-batches-py" / "data_batch_2"
     found = {b"data": np.zeros((3, 3072), np.uint8), b"labels": [1, label, 2]}
     path.write_bytes(pickle.dumps(found, protocol=2))
@@ -120,7 +120,7 @@ def test_labels_of_a_batch_outside_of_the_classes_are_named(tmp_path, label, sai
         load("cifar10", tmp_path / "a", tmp_path, size=32)
 
 
-def test_a_batch_file_runs_nothing(tmp_path):
+def test_a_batch_file_executes_nothing(tmp_path):
     root = fake_image_folders.cifar_batches(tmp_path / "a")
     marker = tmp_path / "ran"
 
@@ -177,7 +177,7 @@ FORGED = b"A" * 32  # bytes that would be taken for addresses of objects
         "int64",
     ],
 )
-def test_a_batch_file_makes_nothing_but_arrays_of_bytes(tmp_path, data):
+def test_a_batch_file_creates_only_byte_arrays(tmp_path, data):
     """numpy's own ndarray, called by a stream, takes bytes for objects: that ends the process, or worse."""
     path = tmp_path / "batch"
     path.write_bytes(pickle.dumps({b"data": data}, protocol=2))
@@ -187,7 +187,7 @@ def test_a_batch_file_makes_nothing_but_arrays_of_bytes(tmp_path, data):
         assert "not a CIFAR batch" in str(told)
 
 
-def test_tiny_imagenet_from_a_tar_is_that_of_the_folder(tmp_path):
+def test_tiny_imagenet_from_a_tar_equals_the_folder(tmp_path):
     tree = fake_image_folders.folders(tmp_path / "tree", classes=("n01", "n02"), size=(64, 64), suffix=".jpeg")
     (tree / "train" / "n01" / "._0.jpeg").write_bytes(b"what some systems put beside a file")
     fake_image_folders.archive(tmp_path / "tiny_imagenet10.tar", tree)
@@ -201,7 +201,7 @@ def test_tiny_imagenet_from_a_tar_is_that_of_the_folder(tmp_path):
         open_source("tiny-imagenet", "test", size=64, root=tree)
 
 
-def test_a_tar_that_is_cut_anywhere_is_noticed(tmp_path):
+def test_a_truncated_tar_is_detected(tmp_path):
     """At a member's boundary, or inside a header, tarfile itself sees nothing: the classes behind would be missing."""
     tree = fake_image_folders.folders(tmp_path / "tree", classes=("n01", "n02"), each=2, size=(8, 8), suffix=".jpeg")
     whole = fake_image_folders.archive(tmp_path / "whole.tar", tree)
@@ -224,7 +224,7 @@ def test_a_tar_that_is_cut_anywhere_is_noticed(tmp_path):
 
 
 @pytest.mark.parametrize("form", ["ustar", "gnu", "pax", "tar"])
-def test_whole_tars_of_every_writer_pass(tmp_path, form):
+def test_complete_tars_of_every_writer_are_accepted(tmp_path, form):
     tree = fake_image_folders.folders(tmp_path / "tree", classes=("n01", "n02"), size=(8, 8), suffix=".jpeg")
     path = tmp_path / "whole.tar"
     if form == "tar":
@@ -270,7 +270,7 @@ def test_the_official_val_of_tiny_imagenet_has_the_classes_of_train(tmp_path, pa
         load_val()
 
 
-def test_val_alone_brings_its_own_classes(tmp_path):
+def test_val_alone_uses_its_own_classes(tmp_path):
     found = load("tiny-imagenet", fake_image_folders.official_val(tmp_path / "tree"), tmp_path, size=64, split="val")
     assert found.classes == ("n01", "n02") and found.labels.tolist() == [0, 0, 1, 1]
 
@@ -288,7 +288,7 @@ def test_all_broken_files_are_listed_at_once(tmp_path):
     assert not list((tmp_path / "cache").glob("*.partial"))
 
 
-def test_mistakes_are_told(tmp_path):
+def test_invalid_folders_are_named(tmp_path):
     with pytest.raises(UnknownNameError, match="did you mean 'cifar10'"):
         open_source("cifar", "train", size=32)
     with pytest.raises(OptionError, match="--data DIR"):

@@ -1,4 +1,4 @@
-"""The packed cache: whole or not there, never of anything else; and what is fed from it."""
+"""The packed image cache: atomic, keyed by content; and the batches read from it."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_files_are_read_once(tree, tmp_path):
     ],
     ids=["cut by one", "truncated", "empty", "a pixel", "a label", "longer"],
 )
-def test_a_damaged_file_is_noticed_and_made_again(tree, tmp_path, harm):
+def test_a_damaged_file_is_detected_and_rebuilt(tree, tmp_path, harm):
     cache = tmp_path / "cache"
     whole = load_images(source(tree), cache=cache)
     packed = only(cache)
@@ -119,13 +119,13 @@ def test_changed_files_and_other_sizes_are_other_keys(tree, tmp_path):
         read_packed(old, {})
 
 
-def test_a_place_that_cannot_be_written_is_told(tree, tmp_path):
+def test_an_unwritable_cache_folder_is_named(tree, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=r"file: packed images cannot be written.*XDG_CACHE_HOME"):
         load_images(source(tree), cache=tmp_path / "file")
 
 
-def test_a_folder_in_the_place_of_the_packed_file_is_told(tree, tmp_path):
+def test_a_folder_in_place_of_the_packed_file_is_named(tree, tmp_path):
     cache = tmp_path / "cache"
     load_images(source(tree), cache=cache)
     packed = only(cache)
@@ -135,7 +135,7 @@ def test_a_folder_in_the_place_of_the_packed_file_is_told(tree, tmp_path):
         load_images(source(tree), cache=cache)
 
 
-def test_processes_that_pack_at_once_do_not_meet(tree, tmp_path, monkeypatch):
+def test_processes_that_pack_concurrently_do_not_collide(tree, tmp_path, monkeypatch):
     """On two machines that share the folder they may even have one number."""
     monkeypatch.setattr("os.getpid", lambda: 1)
     cache, slow = tmp_path / "cache", source(tree)
@@ -154,7 +154,7 @@ def test_processes_that_pack_at_once_do_not_meet(tree, tmp_path, monkeypatch):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="locks and kills as Linux has them")
 @pytest.mark.parametrize("crashed", [False, True], ids=["it finishes", "it is killed"])
-def test_who_comes_second_waits_and_reads_what_the_first_packed(tree, tmp_path, crashed):
+def test_a_second_process_waits_and_reads_the_packed_file(tree, tmp_path, crashed):
     whole = load_images(source(tree), cache=tmp_path / "other")
     packed = only(tmp_path / "other")
     cache = tmp_path / "cache"
@@ -183,7 +183,7 @@ def test_a_cache_that_is_only_read_needs_no_lock(tree, tmp_path, monkeypatch):
     assert load_images(source(tree), cache=cache).digest == digest
 
 
-def test_batches_of_one_length_and_time_are_known_by_their_content(tmp_path):
+def test_cifar_batches_are_identified_by_content(tmp_path):
     roots = [fake_image_folders.cifar_batches(tmp_path / name) for name in ("a", "b")]
     changed = roots[1] / "cifar-10-batches-py" / "data_batch_1"
     other = bytearray(changed.read_bytes())
@@ -195,7 +195,7 @@ def test_batches_of_one_length_and_time_are_known_by_their_content(tmp_path):
     assert one != two
 
 
-def test_a_kill_while_packing_leaves_nothing_that_counts(tree, tmp_path):
+def test_a_kill_while_packing_leaves_no_packed_file(tree, tmp_path):
     cache = tmp_path / "cache"
     broken = source(tree)
     read = broken.read
@@ -223,14 +223,14 @@ def test_batches_depend_on_their_number_alone():
 
 
 @pytest.mark.parametrize("resident", ["yes", "no"])
-def test_processes_and_parts_share_one_batch(tree, tmp_path, resident):
+def test_processes_and_micro_batches_share_one_batch(tree, tmp_path, resident):
     images = load_images(source(tree), cache=tmp_path / "cache")
     options = {"batch": 8, "flip": True, "seed": 1, "resident": resident, "workers": 2}
     (whole,) = next(iter(ImageBatches(images, **options).run(5, 6)))
     shares = []
     for rank in range(2):
         feed = ImageBatches(images, rank=rank, world=2, accumulate=2, **options)
-        assert (feed.kept is None) == (resident == "no")
+        assert (feed.resident is None) == (resident == "no")
         shares.append(next(iter(feed.run(5, 6))))
     joined = torch.cat([shares[rank][part].images for part in range(2) for rank in range(2)])
     torch.testing.assert_close(joined, whole.images, rtol=0, atol=0)

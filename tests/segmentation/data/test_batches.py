@@ -1,4 +1,4 @@
-"""Batches: a function of seed and step, the same for any number of processes, workers, and places to keep the data."""
+"""Batches depend on seed and step alone, for any number of processes and workers, on any device."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_shapes_and_ids():
 
 
 @pytest.mark.parametrize(("world", "accumulate"), [(2, 1), (4, 1), (1, 2), (2, 2)])
-def test_processes_and_parts_join_to_the_whole_batch(world, accumulate):
+def test_processes_and_micro_batches_form_the_global_batch(world, accumulate):
     whole = joined(batches(batch=8).at(5))
     ranks = [batches(batch=8, rank=rank, world=world, accumulate=accumulate).at(5) for rank in range(world)]
     pieces = joined([ranks[rank][part] for part in range(accumulate) for rank in range(world)])
@@ -56,7 +56,7 @@ def test_processes_and_parts_join_to_the_whole_batch(world, accumulate):
 @pytest.mark.parametrize(
     "options", [{"resident": "no"}, {"resident": "no", "workers": 3}, {"resident": "yes"}], ids=str
 )
-def test_where_the_data_lie_changes_no_bit(options):
+def test_resident_data_and_workers_give_the_same_bits(options):
     first, second = batches(), batches(**options)
     for parts, others in zip(first.run(2, 9), second.run(2, 9), strict=True):
         assert same(parts, others)
@@ -65,11 +65,12 @@ def test_where_the_data_lie_changes_no_bit(options):
 
 def test_a_step_needs_no_history():
     run = list(batches().run(0, 12))
-    assert same(run[11], batches().at(11)) and same(run[7], list(batches().run(7, 8))[0])
+    [seventh] = batches().run(7, 8)
+    assert same(run[11], batches().at(11)) and same(run[7], seventh)
     assert not torch.equal(run[0][0].images, batches(seed=4).at(0)[0].images)
 
 
-def test_an_epoch_has_every_sample_once_in_an_order_of_its_own():
+def test_an_epoch_has_every_sample_once_in_its_own_order():
     epochs = [[i for s in (2 * e, 2 * e + 1) for i in samples_of(0, s, n=10, batch=5)] for e in range(3)]
     assert all(sorted(epoch) == list(range(10)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 3
@@ -86,7 +87,7 @@ def test_the_same_sample_has_another_view_each_time():
     assert len({image.numpy().tobytes() for image in part.images}) == 6
 
 
-def test_without_augmentation_the_image_itself():
+def test_without_augmentation_batches_are_the_images():
     (part,) = batches(crop=32, scales=(1, 1), flip=False).at(0)
     for image, label, id in zip(*part, strict=True):
         expected = SCENES[SCENES.ids.index(id)]
@@ -101,7 +102,7 @@ def test_auto_keeps_what_fits(monkeypatch):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_vanished_folder_stops_with_a_path_and_no_thread_stays(tmp_path, workers):
+def test_a_missing_folder_raises_its_path_and_leaves_no_thread(tmp_path, workers):
     data = create_dataset("folder", "train", fake_datasets.folder(tmp_path / "set", ids=6))
     run = batches(data, batch=2, resident="no", workers=workers).run(0, 1000)
     next(run)
@@ -132,7 +133,7 @@ def test_a_loop_that_ends_early_leaves_no_thread():
     ],
     ids=str,
 )
-def test_mistakes_name_the_rule(options, complaint):
+def test_invalid_options_are_named(options, complaint):
     with pytest.raises(OptionError, match=complaint):
         batches(**options)
 
@@ -164,7 +165,7 @@ def test_evaluation_sees_each_image_once_in_its_own_size(tmp_path, workers, batc
     assert sorted(id for ids in ranks for id in ids) == sorted(data.ids)
 
 
-def test_few_images_wait_for_others_of_their_size(monkeypatch):
+def test_waiting_images_are_bounded(monkeypatch):
     """Sizes that keep coming in turns would else all lie in memory at once; the same images go together each time."""
     sizes = [(4, 4 + i % 5) for i in range(23)]  # 6 x 4 x 4 bytes on average
     held = []

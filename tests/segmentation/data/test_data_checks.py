@@ -1,4 +1,4 @@
-"""Bad data folders: every defect with its path, all at once, before training."""
+"""Checks of bad data folders list every defect with its path, before training."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_message_shows_twenty_problems_and_counts_the_rest(tmp_path):
     assert len(caught.value.problems) == 25 and str(caught.value).count("missing") == 20
 
 
-def test_the_rest_is_found_by_a_command_that_works(tmp_path):
+def test_the_suggested_command_lists_all_problems(tmp_path):
     data = create_dataset("folder", "train", fake_datasets.folder(tmp_path))
     assert "`ham data check folder --data DIR`" in checks.format_problems(data, ["bad"] * 21)
     assert "`ham data check patchwork`" in checks.format_problems(
@@ -97,7 +97,7 @@ def test_two_images_of_one_id_are_ambiguous(tmp_path):
     assert data.ids == ["img0", "img1", "img2"] and len(data.problems()) == 1
 
 
-def test_a_single_pixel_is_sound(tmp_path):
+def test_a_single_pixel_is_valid(tmp_path):
     fake_datasets.folder(tmp_path, ids=2)
     fake_datasets.write_image(tmp_path / "images" / "img0.png", (1, 1))
     fake_datasets.write_label(tmp_path / "labels" / "img0.png", (1,), (1, 1))
@@ -163,6 +163,6 @@ def test_findings_cached_for_other_colours_are_not_used(tmp_path):
 
 
 @pytest.mark.parametrize("name", [n for n in datasets.names() if n.startswith("patchwork")])
-def test_generated_sets_are_sound(name):
+def test_generated_sets_are_valid(name):
     found = check_dataset(create_dataset(name, "val", length=12))
     assert sum(found.pixels) == 12 * 64 * 64 and found.pixels[-1] == 0 and found.sizes == {(64, 64): 12}

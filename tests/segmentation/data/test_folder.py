@@ -1,4 +1,4 @@
-"""A person's own images: layouts, label kinds, odd files."""
+"""The `folder` data set: layouts, kinds of labels, unusual files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_layouts_and_formats(tmp_path, layout, suffix):
         assert np.array_equal(image.numpy(), pixels.transpose(2, 0, 1))
 
 
-def test_labels_in_colours(tmp_path):
+def test_rgb_labels(tmp_path):
     fake_datasets.folder(tmp_path, ids=2, classes="sky 0 0 255\nroad 128 64 128\ntree 0 128 0\n")
     raw = np.array(Image.open(tmp_path / "labels" / "img0.png"))
     colours = np.zeros((256, 3), np.uint8)

@@ -47,7 +47,7 @@ def images(tmp_path):
         ("C/0002.jpg D/0002.png", "0002"),
     ],
 )
-def test_a_line_means_the_image_that_is_there(images, tmp_path, line, id):
+def test_a_line_resolves_to_an_existing_image(images, tmp_path, line, id):
     fake_datasets.write_list(tmp_path / "train.txt", ["", line, " "])
     assert read_ids(tmp_path / "train.txt", images) == [id]
 
@@ -55,14 +55,14 @@ def test_a_line_means_the_image_that_is_there(images, tmp_path, line, id):
 @pytest.mark.parametrize(
     ("line", "id"), [("a -1", "a"), ("/x/a.jpg /y/a.png", "a"), ("x/a.jpg", "a"), ("a b c", "a b c")]
 )
-def test_without_images_the_name_alone(tmp_path, line, id):
+def test_without_images_a_line_is_its_name(tmp_path, line, id):
     fake_datasets.write_list(tmp_path / "train.txt", [line])
     assert read_ids(tmp_path / "train.txt") == [id]
 
 
 @pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"], ids=["plain", "byte order mark"])
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"], ids=["unix", "windows"])
-def test_editors_of_windows(images, tmp_path, start, end):
+def test_byte_order_marks_and_windows_line_endings(images, tmp_path, start, end):
     (tmp_path / "train.txt").write_bytes(start + end.join([b"a", b"my photo 1", b"B/0001", b""]))
     assert read_ids(tmp_path / "train.txt", images) == ["a", "my photo 1", "B/0001"]
 

@@ -1,4 +1,4 @@
-"""Scenes drawn from a seed: the same bits everywhere, and classes that only the whole image tells apart."""
+"""Generated scenes: the same bits everywhere, and classes that only the whole image shows."""
 
 from __future__ import annotations
 
@@ -101,6 +101,6 @@ def test_a_scene_takes_about_a_millisecond():
     ],
     ids=str,
 )
-def test_mistakes_name_the_rule(options, complaint):
+def test_invalid_options_are_named(options, complaint):
     with pytest.raises(OptionError, match=complaint):
         datasets.create("patchwork", **{"split": "train"} | options)

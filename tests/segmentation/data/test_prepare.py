@@ -34,7 +34,7 @@ def test_the_union_without_val_with_vocs_own_labels_first(tmp_path):
             assert image.mode == "P" and tuple(image.getpalette()[45:48]) == (192, 128, 128)  # 15, person
 
 
-def test_a_stopped_run_goes_on(tmp_path, monkeypatch):
+def test_an_interrupted_run_resumes(tmp_path, monkeypatch):
     tree = fake_datasets.voc(tmp_path)
     fake_datasets.sbd(tmp_path)
     real, written = prepare.write_label, []

@@ -1,4 +1,4 @@
-"""Every layout that a loader accepts, on small trees; the real files where they are at hand."""
+"""Every layout that a loader accepts, on small trees, and on real files if available."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ANIMALS = ("background", "cat", "cow", "dog", "horse", "person", "sheep")
 
 
 @pytest.mark.parametrize("name", datasets.names())
-def test_every_set_says_what_its_folder_lacks(name, tmp_path):
+def test_every_set_names_what_its_folder_must_contain(name, tmp_path):
     if name.startswith("patchwork"):
         with pytest.raises(OptionError, match="reads no folder"):
             create_dataset(name, "train", tmp_path)
@@ -32,13 +32,13 @@ def test_every_set_says_what_its_folder_lacks(name, tmp_path):
         create_dataset(name, "train", tmp_path)
 
 
-def test_an_unknown_set_finds_the_one_meant():
+def test_an_unknown_set_suggests_the_nearest():
     with pytest.raises(UnknownNameError, match="did you mean 'camvid'"):
         create_dataset("camvdi", "train")
 
 
 @pytest.mark.parametrize("below", ["", "VOCdevkit", "VOCdevkit/VOC2012"])
-def test_voc_reads_the_official_tree_from_any_height(tmp_path, below):
+def test_voc_finds_the_official_tree_from_parent_folders(tmp_path, below):
     tree = fake_datasets.voc(tmp_path)
     data = create_dataset("voc", "train", tmp_path / below)
     assert data.ids == ["a", "b"] and len(data.classes) == len(data.palette) == 21
@@ -72,7 +72,7 @@ def test_subset_mistakes(tmp_path):
             create_dataset("voc", "train", tmp_path, classes=classes)
 
 
-def test_voc_palette_is_the_known_one():
+def test_voc_palette_is_the_official_one():
     assert voc_palette(21)[1] == (128, 0, 0) and voc_palette(21)[15] == (192, 128, 128)
     assert voc_palette(21)[20] == (0, 64, 128) and voc_palette(256)[255] == (224, 224, 192)
 
@@ -86,7 +86,7 @@ def test_a_split_without_labels_is_for_prediction_only(tmp_path):
     assert "has no labels" in data.problems()[0]
 
 
-def test_trainaug_says_how_it_is_made(tmp_path):
+def test_missing_trainaug_names_the_prepare_command(tmp_path):
     fake_datasets.voc(tmp_path)
     with pytest.raises(OptionError, match="ham data prepare voc"):
         create_dataset("voc", "trainaug", tmp_path)

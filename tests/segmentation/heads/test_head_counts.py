@@ -1,4 +1,4 @@
-"""Parameters at the published widths, by arithmetic of our own: ResNet's maps, 21 classes."""
+"""Parameter counts at the published widths (ResNet's maps, 21 classes), computed independently."""
 
 from __future__ import annotations
 
@@ -79,5 +79,5 @@ def test_parameters_at_the_published_widths(name):
     assert count(head) == COUNTS[name]
 
 
-def test_every_system_is_counted():
+def test_every_head_has_a_parameter_count():
     assert set(COUNTS) == {name for name in CASES if name in heads} - {"hamnet", "lightham"}

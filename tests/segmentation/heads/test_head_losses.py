@@ -1,4 +1,4 @@
-"""The terms of every head's loss: their names, and their weights as the papers have them."""
+"""Names and published weights of the loss terms of every head."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ EXPECTED = {
 }
 
 
-def test_every_head_is_here():
+def test_every_head_has_a_loss_case():
     assert set(EXPECTED) == set(CASES)
 
 

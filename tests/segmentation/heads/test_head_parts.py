@@ -1,4 +1,4 @@
-"""A batch in parts weighs as the whole batch does, for every term of every head."""
+"""Micro-batches give the loss of the whole batch, for every term of every head."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def one_by_one(head):
 
 
 @pytest.mark.parametrize("case", ["encnet", "cfnet-encoding", "dfn", "sanet", "pspnet", "ocrnet"])
-def test_parts_add_up_to_the_batch(case):
+def test_micro_batches_add_up_to_the_batch(case):
     head = one_by_one(build(case))
     generator = torch.Generator().manual_seed(1)
     features = [torch.rand(4, c, *size, generator=generator) for c, size in zip(CHANNELS, SIZES, strict=True)]

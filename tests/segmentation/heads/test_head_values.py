@@ -1,4 +1,4 @@
-"""Logits of the heads against the same networks written with torch's plain functions, in evaluation and float64."""
+"""Logits of the heads against the same networks in plain torch functions, in evaluation mode and float64."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_pspnet():
     assert_close(head(x).logits, linear(head.classifier, y))
 
 
-def test_cfnet_lays_the_mean_beside_the_attention():
+def test_cfnet_concatenates_the_mean_with_the_attention():
     head, x = randomise(build("cfnet")), features()
     u = cbr(head.reduce, x[-1])
     whole = cbr(head.whole, u.flatten(2).mean(2)[:, :, None, None]).repeat(1, 1, *SIZES[-1])
@@ -76,7 +76,7 @@ def test_emanet_starts_from_normal_weights_of_the_fan_out():
         assert abs(float(block.weight.detach().std()) / (2 / fan) ** 0.5 - 1) < 0.1
 
 
-def test_ocrnet_makes_regions_of_the_map_before():
+def test_ocrnet_takes_regions_from_the_second_deepest_map():
     head, x = randomise(build("ocrnet")), features()
     x[-2] = torch.randn(2, CHANNELS[-2], 9, 7, dtype=torch.float64)  # of another size than the deepest
     coarse = resized(linear(head.coarse[1], cbr(head.coarse[0], x[-2])), SIZES[-1])
@@ -85,7 +85,7 @@ def test_ocrnet_makes_regions_of_the_map_before():
     assert head.train()(x).aux["aux"].shape == (2, CLASSES, 9, 7)
 
 
-def test_sgr_has_a_node_for_every_class_unless_told_otherwise():
+def test_sgr_has_a_node_per_class_by_default():
     assert len(build("sgr").reason[1].embeddings) == CLASSES
     words = torch.randn(7, 10)
     assert torch.equal(build("sgr", embeddings=words).reason[1].embeddings, words)

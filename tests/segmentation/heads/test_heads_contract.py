@@ -1,4 +1,4 @@
-"""What every head promises, whatever its paper: run over the registry, and over options that change what is built."""
+"""The contract of every head in the registry, also with options that change its structure."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_one_image_trains(case):
     assert loss.isfinite() and features[-1].grad.isfinite().all()
 
 
-def test_a_batch_without_labels_costs_nothing_and_breaks_nothing(case):
+def test_a_batch_without_labels_has_zero_loss(case):
     head, features = build(case).train(), maps(grad=True)
     terms = head.loss(head(features), torch.full((2, 33, 25), 255))
     assert all(float(term.detach()) == 0 for term in terms.values())
@@ -110,7 +110,7 @@ def test_half_precision_under_autocast_is_near_float32(case):
     assert all(term.dtype == torch.float32 for term in head.loss(outputs, target).values())
 
 
-def test_an_extra_shallow_map_is_left_alone(case):
+def test_an_extra_shallow_map_is_ignored(case):
     """Some backbones give five maps: the head takes the last, and its parameters do not change."""
     head, wide = build(case), build(case, channels=(3, *CHANNELS))
     wide.load_state_dict(head.state_dict(), strict=True)

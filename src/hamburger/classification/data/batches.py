@@ -69,10 +69,10 @@ class ImageBatches:
         self.share = batch // (world * accumulate)
         self.firsts = [(part * world + rank) * self.share for part in range(accumulate)]
         self.waited = 0.0
-        self.kept: Tensor | None = None
+        self.resident: Tensor | None = None
         self.labels = torch.from_numpy(np.array(images.labels, np.int64)).to(self.device)
         if resident == "yes" or (resident == "auto" and self._fits(world)):
-            self.kept = torch.from_numpy(np.array(images.images)).to(self.device)
+            self.resident = torch.from_numpy(np.array(images.images)).to(self.device)
         # the order of a whole epoch stays on the device, so a batch needs no copy from the CPU
         self._epoch_order = lru_cache(maxsize=2)(self._draw_epoch)
 
@@ -116,10 +116,12 @@ class ImageBatches:
 
     def _read(self, numbers: range) -> Generator[Tensor]:
         """Yield the bytes of each micro-batch in order; nothing if all images are on the device."""
-        if self.kept is not None:
+        if self.resident is not None:
             return
-        wanted = (self.indices(number)[first : first + self.share] for number in numbers for first in self.firsts)
-        yield from prefetch(self._gather, wanted, workers=self.workers, depth=BATCHES_AHEAD * len(self.firsts))
+        micro_batches = (
+            self.indices(number)[first : first + self.share] for number in numbers for first in self.firsts
+        )
+        yield from prefetch(self._gather, micro_batches, workers=self.workers, depth=BATCHES_AHEAD * len(self.firsts))
 
     def _gather(self, indices: Integers) -> Tensor:
         order = np.argsort(indices)  # sequential reads are fastest
@@ -130,8 +132,8 @@ class ImageBatches:
 
     def _micro_batch(self, number: int, first: int, stream: Iterator[Tensor]) -> ImageBatch:
         indices = self._device_indices(number, first)
-        if self.kept is not None:
-            pixels = self.kept[indices]
+        if self.resident is not None:
+            pixels = self.resident[indices]
         else:
             (pixels,) = islice(stream, 1)
             pixels = pixels.to(self.device, non_blocking=True)

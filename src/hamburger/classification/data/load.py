@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from hamburger.classification.data.base import ImageChunk, ImageSource, image_sources
 from hamburger.classification.data.packed_file import PackedFile, PackedFileError, read_packed, write_packed
-from hamburger.errors import DataError, OptionError
+from hamburger.errors import DataError
 from hamburger.files import one_at_a_time
-from hamburger.registry import options_of
+from hamburger.training.datasets import create_from_registry
 from hamburger.training.image_files import Bytes
 from hamburger.training.loader import prefetch
 
@@ -51,15 +51,7 @@ def find_cache_folder() -> Path:
 
 def open_source(name: str, split: str, *, size: int, root: str | Path | None = None, **options: Any) -> ImageSource:
     """Return a split of the named source. `root` is its folder; generated sources take none."""
-    if "root" not in options_of(image_sources[name]):
-        if root is not None:
-            raise OptionError(
-                f"image set '{name}' is generated and reads no folder, but was given {root}; leave it out"
-            )
-        return image_sources.create(name, split, size=size, **options)
-    if root is None:
-        raise OptionError(f"image set '{name}' needs its folder: root= in Python, --data DIR on the command line")
-    return image_sources.create(name, split, size=size, root=Path(root), **options)
+    return create_from_registry(image_sources, name, split, root, size=size, **options)
 
 
 def load_images(

@@ -109,7 +109,7 @@ class AuxiliaryHead(Head):
         check_positive(self.call, "aux_weight", aux_weight, zero=True)
         check_count(self.call, "num_classes", num_classes, least=1)
         check_count(self.call, "aux_width", aux_width, least=1)
-        use = "the deepest to decode, the one before it for the auxiliary loss (aux_weight=0 does without)"
+        use = "the deepest to decode, the one before it for the auxiliary loss (not needed with aux_weight=0)"
         self.channels = check_channels(self.call, channels, least=2 if aux_weight else 1, use=use)
         self.terms: dict[str, tuple[float, LossFunction]] = {"aux": (aux_weight, cross_entropy)}
         self.auxiliary = FCNHead(self.channels[-2], aux_width, num_classes, dropout=dropout) if aux_weight else None

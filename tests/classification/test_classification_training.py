@@ -1,4 +1,4 @@
-"""Classification on the engine: what lies in its folder, that it repeats and resumes, what it refuses."""
+"""Classification training: run folder, repeatability, resume and errors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def finished(tmp_path_factory):
     return run, told, train(small(), run, accelerator="cpu", on_event=told.append)
 
 
-def test_the_folder_holds_what_it_promises(finished):
+def test_the_run_folder_is_complete(finished):
     run, told, result = finished
     stored = json.loads((run / "result.json").read_text())
     assert stored == result.values and stored["task"] == "classes"
@@ -53,7 +53,7 @@ def test_the_folder_holds_what_it_promises(finished):
     )
 
 
-def test_the_same_bits_again_also_after_an_interruption(finished, tmp_path):
+def test_repeated_and_resumed_runs_have_the_same_bits(finished, tmp_path):
     torch.manual_seed(77)
     train(small(), tmp_path / "again", accelerator="cpu")
     assert reproducible_outputs(tmp_path / "again") == reproducible_outputs(finished[0])
@@ -68,7 +68,7 @@ def test_the_same_bits_again_also_after_an_interruption(finished, tmp_path):
     assert reproducible_outputs(tmp_path / "stopped") == reproducible_outputs(finished[0])
 
 
-def test_accumulated_parts_see_the_same_images(tmp_path):
+def test_micro_batches_see_the_same_images(tmp_path):
     """Batch norm sees the parts one by one, so only the images and not the losses can be compared."""
     train(small("accumulate=2", "steps=2"), tmp_path / "run", accelerator="cpu")
     assert rows(tmp_path / "run")[-1]["images"] == 48
@@ -148,12 +148,12 @@ def test_the_embedded_recipe_learns_in_its_few_steps(tmp_path):
         (("task=segments",), "task"),
     ],
 )
-def test_recipes_that_cannot_be(settings, message):
+def test_invalid_recipes_are_refused(settings, message):
     with pytest.raises(hb.OptionError, match=message):
         check_classification_recipe(small(*settings))
 
 
-def test_unknown_names_find_the_nearest_of_either_task():
+def test_unknown_names_suggest_the_nearest_of_any_task():
     with pytest.raises(hb.UnknownNameError, match=r"did you mean 'figures-classes'.*patchwork"):
         find_training("figure-classes")
     with pytest.raises(hb.UnknownNameError, match="no submodule 'layr3'; did you mean 'layer3'"):

@@ -33,7 +33,7 @@ def test_options_build_a_layer_that_fits(state: State, want: dict[str, Any]) -> 
     assert load_hamburger(hb.Hamburger(**options), state).ok
 
 
-def test_what_tensors_do_not_hold_is_left_out() -> None:
+def test_options_not_in_the_tensors_are_omitted() -> None:
     assert infer_options(hamnet("v2+")).keys().isdisjoint({"rank", "steps", "eval_steps", "grad", "heads"})
 
 
@@ -49,13 +49,13 @@ def test_dual_or_narrow_cheese(dual: bool, inner: int, factor: int) -> None:
     assert infer_options(state | {name: torch.rand(1, inner, RANK)})["dual"] is dual
 
 
-def test_what_cannot_be_dual() -> None:
+def test_burgers_that_cannot_be_dual() -> None:
     for state in (hamnet("v2"), hamnet("v2+"), lightham()):
         with pytest.raises(OptionError, match="cannot be dual"):
             infer_options(state, dual=True)
 
 
-def test_vq_or_cd_is_yours_to_say() -> None:
+def test_vq_and_cd_cannot_be_inferred() -> None:
     state = hamnet("v2", nmf=False)
     with pytest.warns(UserWarning, match="ham='vq' or ham='cd'"):
         options = infer_options(state)
@@ -76,7 +76,7 @@ def test_malformed_tensors(name: str, value: torch.Tensor) -> None:
         infer_options(hamnet("v2") | {name: value})
 
 
-def test_without_a_lower_bread_there_is_nothing_to_infer() -> None:
+def test_inference_needs_a_lower_bread() -> None:
     state = {key: value for key, value in hamnet("v2").items() if "lower_bread" not in key}
     with pytest.raises(CheckpointError, match=r"lower\.weight"):
         infer_options(state)

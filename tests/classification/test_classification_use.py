@@ -63,7 +63,7 @@ def chances(net, path):
     return parts / parts.sum()
 
 
-def test_names_and_probabilities_of_photographs(run, photos, tmp_path):
+def test_predict_writes_classes_and_probabilities(run, photos, tmp_path):
     (photos / "broken.jpg").write_bytes(b"\xff\xd8\xff garbage")
     result = ham("predict", run, photos, "--out", tmp_path / "out", "--device", "cpu")
     (photos / "broken.jpg").unlink()
@@ -92,7 +92,7 @@ def test_options_of_another_task_are_refused_before_any_work(run, photos, tmp_pa
 
 
 @pytest.mark.parametrize("format", [pytest.param("onnx", marks=pytest.mark.full), "pt2"])
-def test_an_exported_classifier_gives_what_torch_gives(run, photos, tmp_path, format):
+def test_an_exported_classifier_matches_torch(run, photos, tmp_path, format):
     path = tmp_path / f"net.{format}"
     result = ham("export", run, "--format", format, "--out", path, "--image", photos / "wide.png")
     assert result.exit_code == 0, result.output
@@ -110,7 +110,7 @@ def test_an_exported_classifier_gives_what_torch_gives(run, photos, tmp_path, fo
         assert (found - net(x)).abs().max() < 1e-4
 
 
-def test_a_network_of_two_images_leaves_with_two_inputs(tmp_path):
+def test_a_two_image_network_is_exported_with_two_inputs(tmp_path):
     class Shift(nn.Module):
         def forward(self, left, right):
             return (left - right).mean(1, keepdim=True)
@@ -129,7 +129,7 @@ def test_a_network_of_two_images_leaves_with_two_inputs(tmp_path):
     assert np.allclose(found, (left - right).mean(1, keepdim=True).numpy(), atol=1e-6)
 
 
-def test_files_of_any_kind_are_known_again(tmp_path, photos):
+def test_the_task_of_every_weights_file_is_recognised(tmp_path, photos):
     class Maps(FilePredictor):
         columns = ("map", "size")
         files = {"map": lambda name: tmp_path.relative_to(tmp_path) / f"{name}.pfm"}  # noqa: RUF012
@@ -190,7 +190,7 @@ def test_weights_and_data_of_other_classes_are_refused(run, photos, tmp_path, mo
     assert "know the classes disc, square, cross, ring, and 'folder' has disc, square" in str(result.exception)
 
 
-def test_runs_of_two_tasks_are_no_one_page(tmp_path):
+def test_a_report_refuses_runs_of_two_tasks(tmp_path):
     from hamburger.segmentation.recipe import segmentation_recipes
 
     for name, recipe in (

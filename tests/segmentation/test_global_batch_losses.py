@@ -1,4 +1,4 @@
-"""Two processes with shares of a batch, against one with all of it."""
+"""Losses of two processes match a single process on the global batch."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def parts(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_the_mean_over_processes_is_the_loss_of_the_joined_batch(name, parts):
+def test_the_mean_over_processes_is_the_loss_of_the_global_batch(name, parts):
     (loss_a, grad_a), (loss_b, grad_b) = (part[name] for part in parts)
     loss, grad = gradient(name, slice(None))
     assert_close((loss_a + loss_b) / 2, loss)

@@ -1,4 +1,4 @@
-"""Every key is accounted for, and a strict load is all or nothing."""
+"""`load_hamburger`: the report covers every key, and a strict load is all or nothing."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_missing() -> None:
     assert all_keys(report) == (sorted(state), sorted(build("v2").state_dict()))
 
 
-def test_a_whole_bread_missing_is_not_taken_for_another_ham() -> None:
+def test_a_missing_bread_is_not_reported_as_another_ham() -> None:
     state = {key: value for key, value in hamnet("v2").items() if "lower_bread" not in key}
     report = refuse(build("v2"), state)
     assert report.missing.keys() == {"lower.weight", "lower.bias"}
@@ -126,7 +126,7 @@ def _without_counter(channels: int) -> torch.nn.Module:
 
 
 @pytest.mark.parametrize("init", ["learned", "online"])
-def test_bases_that_were_trained_cannot_be_made_up(init: str) -> None:
+def test_trained_bases_must_be_in_the_checkpoint(init: str) -> None:
     assert refuse(build("v2", init=init), hamnet("v2")).missing.keys() == {BASES}
 
 

@@ -1,4 +1,4 @@
-"""Files: what is unwrapped, what is refused, and how it is said."""
+"""`read_checkpoint`: wrappers, refused files and error messages."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_corrupt(name: str, content: bytes, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("zipped", [True, False])
 @pytest.mark.parametrize("part", [0.3, 0.9])
-def test_cut_short(part: float, zipped: bool, tmp_path: Path) -> None:
+def test_truncated_files_are_refused(part: float, zipped: bool, tmp_path: Path) -> None:
     torch.save(hamnet("v2"), tmp_path / "a.pth", _use_new_zipfile_serialization=zipped)
     content = (tmp_path / "a.pth").read_bytes()
     (tmp_path / "a.pth").write_bytes(content[: int(part * len(content))])
