@@ -23,7 +23,7 @@ from hamburger.detection.data.masks import read_mask
 from hamburger.detection.evaluate import evaluate_detector
 from hamburger.detection.model import load_detector
 from hamburger.detection.recipe import check_detection_recipe, detection_recipes
-from hamburger.detection.task import SceneSets
+from hamburger.detection.task import DetectionSplits
 from hamburger.detection.visualize import ObjectVisualizer, count_found
 from hamburger.errors import CheckpointError, Interrupted, TrainingError
 from hamburger.segmentation.weights import load_weights
@@ -236,7 +236,7 @@ def test_training_on_files_notes_dropped_annotations(tmp_path):
     result = train(recipe, tmp_path / "run", data=tmp_path / "coco", accelerator="cpu", on_event=events.append)
     assert list(result.values["per_class"]) == ["square", "triangle"] and result.values["images"] == 2
     notes = [event.text for event in events if isinstance(event, Note)]
-    assert any("'train2017': 1 broken annotations are left out" in note for note in notes)
+    assert any("'train2017': 1 invalid annotations are left out" in note for note in notes)
     scored = ham("eval", tmp_path / "run", "--data", tmp_path / "coco", "--device", "cpu")
     assert scored.exit_code == 0 and "coco val2017, 2 images" in scored.output
     (tmp_path / "coco" / "val2017" / "000.png").unlink()
@@ -342,8 +342,8 @@ def test_splits_with_different_classes_raise(tmp_path):
     content["categories"].append({"id": 9, "name": "star"})
     write(tmp_path, "val2017", content)
     with pytest.raises(hb.DataError, match=r"'train2017' and 'val2017' differ, star in one of them only; both must"):
-        SceneSets.of(detection_recipes.create("coco-maskrcnn"), tmp_path)
+        DetectionSplits.of(detection_recipes.create("coco-maskrcnn"), tmp_path)
     content["categories"] = [{"id": 3, "name": "triangle"}, {"id": 7, "name": "square"}]
     write(tmp_path, "val2017", content)
     with pytest.raises(hb.DataError, match="differ, in their order"):
-        SceneSets.of(detection_recipes.create("coco-maskrcnn"), tmp_path)
+        DetectionSplits.of(detection_recipes.create("coco-maskrcnn"), tmp_path)

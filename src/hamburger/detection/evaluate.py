@@ -19,8 +19,10 @@ from hamburger.training.loader import prefetch
 
 PROTOCOL = "COCO, at most 100 objects an image"
 # the twelve numbers of COCO's summary, in its order
-SUMMARY = ("map", "map_50", "map_75", "map_small", "map_medium", "map_large")
-SUMMARY += ("mar_1", "mar_10", "mar_100", "mar_small", "mar_medium", "mar_large")
+SUMMARY = (
+    *("map", "map_50", "map_75", "map_small", "map_medium", "map_large"),
+    *("mar_1", "mar_10", "mar_100", "mar_small", "mar_medium", "mar_large"),
+)
 
 Entry = dict[str, Any]  # an annotation or a detection, in the terms of COCO files
 
@@ -44,7 +46,7 @@ class DetectionScores:
 class ScoredImage(NamedTuple):
     """One image's objects and detections, small enough to keep: masks are RLEs."""
 
-    index: int
+    id: int  # index in the set
     size: tuple[int, int]
     truth: list[Entry]
     detections: list[Entry]
@@ -63,7 +65,7 @@ def evaluate_detector(
     training = net.training
     net.eval()
     own = range(distributed.rank(), len(dataset), distributed.world_size())
-    images = []
+    images: list[ScoredImage] = []
     try:
         with contextlib.closing(
             prefetch(dataset.__getitem__, own, workers=workers, depth=2 * max(1, workers))
@@ -100,7 +102,7 @@ def gather_images(images: list[ScoredImage]) -> list[ScoredImage]:
         parts: list[Any] = [None] * distributed.world_size()
         dist.all_gather_object(parts, images)
         images = [image for part in parts for image in part]
-    return sorted(images, key=lambda image: image.index)
+    return sorted(images, key=lambda image: image.id)
 
 
 def score_images(images: Sequence[ScoredImage], classes: Sequence[str]) -> DetectionScores:
@@ -120,17 +122,17 @@ def average_precision(
     from pycocotools.cocoeval import COCOeval
 
     def as_coco(entries_by_image: Sequence[list[Entry]]) -> Any:
-        annotations = []
+        annotations: list[Entry] = []
         for image, entries in zip(images, entries_by_image, strict=True):
             for entry in entries:
                 width, height = entry["bbox"][2:]
                 area = width * height if kind == "bbox" else float(coco_masks.area(entry["segmentation"]))
                 # ids count from 1, since COCOeval takes a match with id 0 for none
-                own = {"id": len(annotations) + 1, "image_id": image.index}
+                own = {"id": len(annotations) + 1, "image_id": image.id}
                 annotations.append({"area": area, "iscrowd": 0, **entry, **own})
         index = COCO()
         index.dataset = {
-            "images": [{"id": image.index, "height": image.size[0], "width": image.size[1]} for image in images],
+            "images": [{"id": image.id, "height": image.size[0], "width": image.size[1]} for image in images],
             "categories": [{"id": label} for label in range(classes)],
             "annotations": annotations,
         }

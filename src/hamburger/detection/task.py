@@ -28,18 +28,20 @@ if TYPE_CHECKING:
     from hamburger.detection.visualize import ObjectVisualizer
 
 
-class SceneSets(NamedTuple):
+class DetectionSplits(NamedTuple):
+    """The two data sets of a recipe."""
+
     train: DetectionSet
     val: DetectionSet
 
     @classmethod
-    def of(cls, recipe: DetectionRecipe, root: Path | None) -> SceneSets:
+    def of(cls, recipe: DetectionRecipe, root: Path | None) -> DetectionSplits:
         from hamburger.detection.data import create_detection_set
 
-        asked = recipe.data
-        splits = (asked.train_split, asked.val_split)
-        train, val = (create_detection_set(asked.name, split, root, **asked.options) for split in splits)
-        check_same_classes(asked, train.classes, val.classes)
+        data = recipe.data
+        splits = (data.train_split, data.val_split)
+        train, val = (create_detection_set(data.name, split, root, **data.options) for split in splits)
+        check_same_classes(data, train.classes, val.classes)
         return cls(train, val)
 
     def check(self) -> None:
@@ -48,7 +50,7 @@ class SceneSets(NamedTuple):
         check_each(self, check_scenes)
 
     def digest(self) -> str:
-        """Annotations count too: one file holds those of all images, and a tool that adds some writes it anew."""
+        """A hash of the images and annotations: one file holds all annotations, so any tool may change them at once."""
         return " ".join([digest_splits(self), *(each.digest for each in self if each.digest)])
 
 
@@ -69,22 +71,22 @@ class DetectionTask(Task[DetectionRecipe]):
 
     def open(
         self, recipe: DetectionRecipe, root: Path | None, *, first: bool, note: Callable[[str], object]
-    ) -> SceneSets:
-        sets = SceneSets.of(recipe, root)
+    ) -> DetectionSplits:
+        sets = DetectionSplits.of(recipe, root)
         if first:
             sets.check()
             for each in sets:
                 dropped = getattr(each, "dropped", 0)
                 if dropped:
-                    note(f"{each.name}, split '{each.split}': {dropped} broken annotations are left out")
+                    note(f"{each.name}, split '{each.split}': {dropped} invalid annotations are left out")
         return sets
 
-    def build(self, recipe: DetectionRecipe, data: SceneSets) -> Detector:
+    def build(self, recipe: DetectionRecipe, data: DetectionSplits) -> Detector:
         from hamburger.detection.model import create_detector
 
         return create_detector(**asdict(recipe.model), num_classes=len(data.train.classes))
 
-    def batches(self, recipe: DetectionRecipe, data: SceneSets, device: torch.device) -> SceneBatches:
+    def batches(self, recipe: DetectionRecipe, data: DetectionSplits, device: torch.device) -> SceneBatches:
         from hamburger.detection.data.batches import SceneBatches
 
         return SceneBatches(
@@ -101,12 +103,12 @@ class DetectionTask(Task[DetectionRecipe]):
         terms: dict[str, Tensor] = model(micro_batch.images, micro_batch.targets)
         return terms
 
-    def info(self, recipe: DetectionRecipe, data: SceneSets) -> Info:
+    def info(self, recipe: DetectionRecipe, data: DetectionSplits) -> Info:
         from hamburger.checkpoints.weights_file import Info
 
-        asked = recipe.data
-        extra: dict[str, Any] = {"recipe": recipe.name, "data": asked.name, "data_options": asked.options}
-        return Info(classes=data.val.classes, palette=data.val.palette, extra=extra | {"val_split": asked.val_split})
+        chosen = recipe.data
+        extra: dict[str, Any] = {"recipe": recipe.name, "data": chosen.name, "data_options": chosen.options}
+        return Info(classes=data.val.classes, palette=data.val.palette, extra=extra | {"val_split": chosen.val_split})
 
     def about(self, recipe: DetectionRecipe) -> dict[str, Any]:
         model = recipe.model
@@ -120,8 +122,8 @@ class DetectionTask(Task[DetectionRecipe]):
 
     def changed_data_advice(self, folder: Path) -> str:
         return (
-            "the images, the classes or the annotations (boxes, masks) of a split are not those it was trained on; "
-            "give the same --data with its files as they were, or begin a new run"
+            "the images, the classes or the annotations (boxes, masks) of a split differ from those it was trained on; "
+            "use the same --data with unchanged files, or begin a new run"
         )
 
     # -- weights -------------------------------------------------------------------------------------------------

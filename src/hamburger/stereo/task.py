@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 
 class StereoSplits(NamedTuple):
+    """The two data sets of a recipe."""
+
     train: StereoSet
     val: StereoSet
 
@@ -43,7 +45,7 @@ class StereoSplits(NamedTuple):
         return cls(*(create_stereo_set(recipe.data.name, split, root, **recipe.data.options) for split in splits))
 
     def check(self) -> float:
-        """The largest disparity to train on, 0 where pairs are rendered: those have nothing wrong either."""
+        """Check sets in files; return the largest disparity of the training split, 0 for a generated one."""
         from hamburger.stereo.data.checks import check_stereo
         from hamburger.stereo.data.files import StereoFileSet
 
@@ -51,9 +53,9 @@ class StereoSplits(NamedTuple):
         return 0.0 if train is None or not isinstance(self.train, StereoFileSet) else train.largest / self.train.shrink
 
     def digest(self) -> str:
-        """Of what decides which pairs a step sees."""
-        said = [[each.name, each.split, list(each.ids)] for each in self]
-        return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+        """A hash of everything that decides which pairs a step uses."""
+        content = [[each.name, each.split, list(each.ids)] for each in self]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 class StereoTask(Task[StereoRecipe]):
@@ -87,8 +89,8 @@ class StereoTask(Task[StereoRecipe]):
             largest, reach = splits.check(), recipe.model.max_disparity
             if largest >= reach:
                 note(
-                    f"{recipe.data.name}: disparities to train on go up to {largest:.0f} px, and what is not below "
-                    f"model.max_disparity = {reach} is left out; a larger one, or data.options.shrink, takes it in"
+                    f"{recipe.data.name}: training disparities go up to {largest:.0f} px; pixels at or above "
+                    f"model.max_disparity = {reach} are left out; increase it or data.options.shrink to use them"
                 )
         return splits
 
@@ -122,9 +124,11 @@ class StereoTask(Task[StereoRecipe]):
     def info(self, recipe: StereoRecipe, data: StereoSplits) -> Info:
         from hamburger.checkpoints.weights_file import Info
 
-        asked = recipe.data
-        extra = {"recipe": recipe.name, "data": asked.name, "data_options": asked.options}
-        return Info(extra={**extra, "val_split": asked.val_split, "seed": recipe.seed, "context": recipe.model.context})
+        chosen = recipe.data
+        extra = {"recipe": recipe.name, "data": chosen.name, "data_options": chosen.options}
+        return Info(
+            extra={**extra, "val_split": chosen.val_split, "seed": recipe.seed, "context": recipe.model.context}
+        )
 
     def about(self, recipe: StereoRecipe) -> dict[str, Any]:
         model = recipe.model
@@ -151,7 +155,7 @@ class StereoTask(Task[StereoRecipe]):
         return stereo_sets
 
     def dataset_for(self, name: str, root: Path | None) -> str:
-        """A folder given to weights of a generated set is one of real pairs."""
+        """The set to evaluate on: if a generated set gets a folder, that of the folder's layout."""
         if root is None or "root" in options_of(self.datasets()[name]):
             return name
         frames = [path for place in (root, *root.glob("*/")) for path in place.glob("frames_*/")]
