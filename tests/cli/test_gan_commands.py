@@ -1,4 +1,4 @@
-"""`ham gan` as a person meets it."""
+"""`ham gan` from the command line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SMALL = [
     *("batch=4", "steps=4", "log_every=2", "sample_every=4", "checkpoint_every=2", "average=none"),
 ]
 SET = [word for setting in SMALL for word in ("--set", setting)]
-# colours of quarters in the place of a network
+# mean colours of quarters instead of a network
 MODULE = (
     "import torch\nclass Means(torch.nn.Module):\n    def forward(self, x):\n"
     "        return torch.nn.functional.adaptive_avg_pool2d(x, 2).flatten(1)\n"
@@ -68,7 +68,7 @@ def test_train_sample_measure_and_report(ham, tmp_path, monkeypatch):
     assert found["fake_images"] == 20 and found["extractor"].startswith("Means@8") and found["seed"] == 3
     words = ("--extractor", "mine_alone:Means", "--size", 8, "--samples", 20, "--device", "cpu")
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert ham("gan", "fid", run, *words)[0] == 0, "a module beside the user is found"
+    assert ham("gan", "fid", run, *words)[0] == 0, "a module in the current folder is found"
     monkeypatch.chdir(tmp_path)
     status, _, err = ham("gan", "sample", run, "--out", tmp_path / "x", "--classes", "disk")
     assert (status, err) == (
@@ -86,11 +86,11 @@ def test_train_sample_measure_and_report(ham, tmp_path, monkeypatch):
     page = (run / "report.html").read_text()
     assert all(name in page for name in load_generator(run / "generator.safetensors")[1].classes[:2])
     assert all(words in page for words in ("Hinge losses", "step 4", "atom 1", "seconds_per_step"))
-    (run / "samples" / "step-best.png").touch()  # a person's own
+    (run / "samples" / "step-best.png").touch()  # a file of the user
     assert ham("gan", "report", run)[0] == 0
     status, _, err = ham("gan", "report", run / "generator.safetensors")
     assert status == 2 and "has no recipe.json, so it is no run" in err
-    (run / "samples" / "step-00000003.png").write_bytes(b"half a picture")
+    (run / "samples" / "step-00000003.png").write_bytes(b"half an image")
     status, _, err = ham("gan", "report", run)
     assert status == 2 and "step-00000003.png" in err and "Traceback" not in err
     (run / "samples" / "step-00000003.png").unlink()
@@ -100,7 +100,7 @@ def test_train_sample_measure_and_report(ham, tmp_path, monkeypatch):
     assert status == 0 and "finished" in err
 
 
-def test_a_grid_that_could_not_keep_its_rows_is_not_begun(ham, tmp_path, monkeypatch):
+def test_a_grid_that_cannot_write_its_rows_does_not_start(ham, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"seed": 0}\nhalf a ro')
@@ -128,7 +128,7 @@ def test_a_grid_trains_measures_and_appends(ham, tmp_path, monkeypatch):
     status, out, err = ham(*words, "--jobs", 2)
     assert status == 0, err
     found = sorted((json.loads(line) for line in rows.read_text().splitlines()), key=lambda each: each["context"])
-    assert [each["context"] for each in found] == ["none", "ylg"]  # in the file as they ended
+    assert [each["context"] for each in found] == ["none", "ylg"]  # rows are in the order in which runs finished
     assert all({"frechet", "kid", "seconds_per_step", "peak_mb", "hardware", "commit"} <= each.keys() for each in found)
     assert "ylg" in out and "frechet[Means@32]" in out
     assert f"wrote {tmp_path / 'runs' / 'samples.png'}, from the top: none, ylg" in " ".join(err.split())
@@ -138,7 +138,7 @@ def test_a_grid_trains_measures_and_appends(ham, tmp_path, monkeypatch):
     assert status == 0, err
     assert len(rows.read_text().splitlines()) == 2
     weights = tmp_path / "runs" / "none-seed0" / "generator.safetensors"
-    kept = weights.rename(tmp_path / "kept")  # its row is in the file, so that nothing needs it but the pictures
+    kept = weights.rename(tmp_path / "kept")  # its row is in the file, so only the grid of samples needs it
     status, out, err = ham(*words)
     assert status == 0 and "ylg" in out and "from the top: ylg" in " ".join(err.split()), err
     kept.rename(weights)
@@ -158,10 +158,10 @@ def test_a_grid_trains_measures_and_appends(ham, tmp_path, monkeypatch):
     assert status == 2 and "ylg-seed0 was trained on other images (sha256 000000000000)" in err
     assert len(rows.read_text().splitlines()) == 2
     shutil.rmtree(tmp_path / "runs")
-    status, out, err = ham(*words)  # the rows are there, the folders are not
+    status, out, err = ham(*words)  # rows without run folders
     assert status == 0 and "ylg" in out, err
     assert not (tmp_path / "runs" / "ylg-seed0").exists()
-    # one of a recipe that has changed since stands for nothing
+    # rows of a changed recipe do not count
     kept = [{**each, "recipe_hash": "before"} if each["context"] == "ylg" else each for each in found]
     rows.write_text("".join(json.dumps(each) + "\n" for each in kept))
 
@@ -174,7 +174,7 @@ def test_a_grid_trains_measures_and_appends(ham, tmp_path, monkeypatch):
 
 
 @pytest.mark.full
-def test_a_grid_that_breaks_off_keeps_the_rows_of_what_is_done(ham, tmp_path, monkeypatch):
+def test_an_interrupted_grid_keeps_the_rows_of_finished_runs(ham, tmp_path, monkeypatch):
     rows = tmp_path / "rows.jsonl"
     words = ["gan", "grid", "figures", "--out", tmp_path / "runs", "--contexts", "none,ylg", "--seeds", "0", *SET]
     words += ["--extractor", "my_means:Means", "--samples", 20, "--choice", 16, "--device", "cpu", "--json", rows]
@@ -208,7 +208,7 @@ def test_a_grid_that_breaks_off_keeps_the_rows_of_what_is_done(ham, tmp_path, mo
         (["report", "NOWHERE"], "NOWHERE"),
     ],
 )
-def test_mistakes_are_told_in_a_line(ham, tmp_path, words, complaint):
+def test_errors_take_one_line(ham, tmp_path, words, complaint):
     status, out, err = ham("gan", *(str(tmp_path / "run") if word == "RUN" else word for word in words))
     assert (status, out) == (2, "")
     assert complaint in err

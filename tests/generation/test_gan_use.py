@@ -1,4 +1,4 @@
-"""Samples, distances and rows of trained generators."""
+"""Sample files, distances and result rows of trained generators."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run(tmp_path_factory):
     return write_run(tmp_path_factory.mktemp("use") / "run")
 
 
-def pictures(folder):
+def png_files(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.png"))}
 
 
@@ -49,42 +49,42 @@ def test_the_same_seed_writes_the_same_files(run, tmp_path):
     wanted = {"count": 5, "rows": 2, "ways": 2, "stops": 4, "seed": 3}
     written = write_samples(generator, info.classes, tmp_path / "a", SampleRequest(**wanted))
     write_samples(generator, info.classes, tmp_path / "b", SampleRequest(**wanted, batch=2))
-    one, other = pictures(tmp_path / "a"), pictures(tmp_path / "b")
+    one, other = png_files(tmp_path / "a"), png_files(tmp_path / "b")
     assert one == other and len(one) == len(written) - 1 == 5 + 3
     for name, size in {"classes": (2 * 16 + 2, 4 * 16 + 3 * 2), "interpolations": (4 * 16 + 3 * 2, 2 * 16 + 2)}.items():
         with Image.open(tmp_path / "a" / f"{name}.png") as opened:
             assert opened.size == size
-    account = json.loads((tmp_path / "a" / "samples.json").read_text())
-    assert account["seed"] == 3 and len(account["files"]) == 8
+    summary = json.loads((tmp_path / "a" / "samples.json").read_text())
+    assert summary["seed"] == 3 and len(summary["files"]) == 8
     write_samples(generator, info.classes, tmp_path / "c", SampleRequest(**{**wanted, "seed": 4}))
-    assert pictures(tmp_path / "c")["sheet.png"] != one["sheet.png"]
+    assert png_files(tmp_path / "c")["sheet.png"] != one["sheet.png"]
     write_samples(
         generator, info.classes, tmp_path / "d", SampleRequest(count=3, rows=0, ways=0, classes=("cross", "0"))
     )
-    assert [name.rsplit("-", 1)[1] for name in pictures(tmp_path / "d") if "image-" in name] == [
+    assert [name.rsplit("-", 1)[1] for name in png_files(tmp_path / "d") if "image-" in name] == [
         *("2.png", "0.png", "2.png")
     ]
     write_samples(
         generator, info.classes, tmp_path / "e", SampleRequest(count=3, rows=0, ways=0, classes=("cross",) * 4)
     )
-    assert all(name.endswith("-2.png") for name in pictures(tmp_path / "e") if "image-" in name)
+    assert all(name.endswith("-2.png") for name in png_files(tmp_path / "e") if "image-" in name)
 
 
-def test_pictures_of_an_older_call_give_way(run, tmp_path):
+def test_files_of_an_older_call_are_removed(run, tmp_path):
     generator, info, _ = open_generator(run)
-    out, beside = tmp_path / "made", tmp_path / "beside.png"
+    out, outside = tmp_path / "made", tmp_path / "outside.png"
     write_samples(generator, info.classes, out, SampleRequest(count=6, rows=2, ways=0))
-    own = [out / "images" / "mine.png", out / "notes.txt", beside]
+    own = [out / "images" / "mine.png", out / "notes.txt", outside]
     for path in own:
         path.touch()
-    account = json.loads((out / "samples.json").read_text())
-    account["files"] += ["../beside.png", "notes.txt", "images/mine.png", str(beside), 7]
-    (out / "samples.json").write_text(json.dumps(account))
+    summary = json.loads((out / "samples.json").read_text())
+    summary["files"] += ["../outside.png", "notes.txt", "images/mine.png", str(outside), 7]
+    (out / "samples.json").write_text(json.dumps(summary))
     write_samples(generator, info.classes, out, SampleRequest(count=3, rows=0, ways=1, classes=("ring",)))
     listed = json.loads((out / "samples.json").read_text())["files"]
-    assert {*pictures(out)} == {*listed, "images/mine.png"} and len(listed) == 5
+    assert {*png_files(out)} == {*listed, "images/mine.png"} and len(listed) == 5
     assert all(path.exists() for path in own)
-    (out / "samples.json").write_text("a person's own")
+    (out / "samples.json").write_text("a file of the user")
     write_samples(generator, info.classes, out, SampleRequest(count=1, rows=0, ways=0))
 
     def stopped():
@@ -93,11 +93,11 @@ def test_pictures_of_an_older_call_give_way(run, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         write_samples(generator, info.classes, out, SampleRequest(count=2, rows=0, ways=0, seed=9), after=stopped)
     assert json.loads((out / "samples.json").read_text())["files"] == [
-        name for name in pictures(out) if name.startswith("images/image-000000")
+        name for name in png_files(out) if name.startswith("images/image-000000")
     ]
 
 
-def test_rows_are_of_the_first_classes_unless_some_are_named(run, tmp_path, monkeypatch):
+def test_rows_show_the_first_classes_unless_some_are_named(run, tmp_path, monkeypatch):
     generator, info, _ = open_generator(run)
     monkeypatch.setattr("hamburger.generation.samples.ROWS_SHOWN", 3)
     counted = []
@@ -107,13 +107,13 @@ def test_rows_are_of_the_first_classes_unless_some_are_named(run, tmp_path, monk
     with Image.open(tmp_path / "a" / "classes.png") as opened:
         assert opened.size == (5 * 18 - 2, 3 * 18 - 2)
         shown = opened.copy()
-    account = json.loads((tmp_path / "a" / "samples.json").read_text())
-    assert account["rows"] == {"0": "disc", "1": "square", "2": "cross"} and len(account["classes"]) == 4
+    summary = json.loads((tmp_path / "a" / "samples.json").read_text())
+    assert summary["rows"] == {"0": "disc", "1": "square", "2": "cross"} and len(summary["classes"]) == 4
     named = SampleRequest(count=0, rows=5, ways=0, classes=("3", "2", "1", "0"))
     write_samples(generator, info.classes, tmp_path / "b", named)
     with Image.open(tmp_path / "b" / "classes.png") as opened:
         assert opened.size == (5 * 18 - 2, 4 * 18 - 2)
-        # a row is the same pictures wherever it stands
+        # a row has the same images wherever it is in the grid
         np.testing.assert_array_equal(np.array(opened)[18 * 3 :], np.array(shown)[:16])
 
 
@@ -131,39 +131,39 @@ def test_classes_by_name_or_number():
         SampleRequest(count=0, rows=0, ways=0)
 
 
-def test_truncated_draws_are_those_of_a_shorter_normal():
+def test_truncated_latents_follow_the_truncated_normal():
     z = torch.randn(20_000, generator=torch.Generator().manual_seed(0))
-    short = truncate_latents(z, 1.0)
-    assert short.abs().max() <= 1.0
-    assert torch.equal(short.argsort(), z.argsort())
+    cut = truncate_latents(z, 1.0)
+    assert cut.abs().max() <= 1.0
+    assert torch.equal(cut.argsort(), z.argsort())
     density = math.exp(-0.5) / math.sqrt(2 * math.pi)
-    variance = 1 - 2 * density / math.erf(1 / math.sqrt(2))  # of a normal cut at one deviation
-    assert float(short.var()) == pytest.approx(variance, rel=0.03)
+    variance = 1 - 2 * density / math.erf(1 / math.sqrt(2))  # of a normal truncated at one standard deviation
+    assert float(cut.var()) == pytest.approx(variance, rel=0.03)
     torch.testing.assert_close(truncate_latents(z, 30.0), z, rtol=1e-4, atol=1e-5)
 
 
-def test_the_way_keeps_its_ends_and_its_length():
+def test_interpolation_keeps_its_ends_and_norms():
     a, b = torch.randn(64), torch.randn(64)
-    way = interpolate_latents(a, b, 5)
-    torch.testing.assert_close(way[0], a)
-    torch.testing.assert_close(way[-1], b)
+    path = interpolate_latents(a, b, 5)
+    torch.testing.assert_close(path[0], a)
+    torch.testing.assert_close(path[-1], b)
     low, high = sorted((float(a.norm()), float(b.norm())))
-    assert all(0.9 * low <= float(each.norm()) <= 1.1 * high for each in way)
+    assert all(0.9 * low <= float(each.norm()) <= 1.1 * high for each in path)
     torch.testing.assert_close(interpolate_latents(a, a, 3), a.expand(3, -1))
 
 
-def test_bytes_go_there_and_back():
+def test_bytes_round_trip_and_tile():
     pixels = torch.arange(256, dtype=torch.uint8).expand(1, 3, 4, 256)
     assert torch.equal(to_bytes(pixels.float() / 127.5 - 1), pixels)
-    made = tile_images(torch.zeros(3, 3, 4, 5, dtype=torch.uint8), columns=2)
-    assert made.shape == (3, 10, 12)
+    grid = tile_images(torch.zeros(3, 3, 4, 5, dtype=torch.uint8), columns=2)
+    assert grid.shape == (3, 10, 12)
     for value in (math.nan, math.inf):
         with pytest.raises(InputError, match="to_bytes: images have NaN or infinity"):
             to_bytes(torch.full((1, 3, 2, 2), value))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_weights_that_are_not_finite_make_no_pictures(run, tmp_path, value):
+def test_weights_that_are_not_finite_are_refused(run, tmp_path, value):
     generator, info, _ = open_generator(run)
     torch.nn.init.constant_(generator.out.bias, value)
     save_generator(tmp_path / "broken.safetensors", generator, info)
@@ -171,7 +171,7 @@ def test_weights_that_are_not_finite_make_no_pictures(run, tmp_path, value):
         load_generator(tmp_path / "broken.safetensors")
 
 
-def test_weights_that_are_no_generators(run, tmp_path):
+def test_files_that_are_not_generators(run, tmp_path):
     with pytest.raises(InputError, match="neither a run of `ham gan train`"):
         open_generator(tmp_path)
     (tmp_path / "recipe.json").write_text("{}")
@@ -188,7 +188,7 @@ def means():
     return module_extractor(Means(), "means", size=8, version="1")
 
 
-def test_distances_are_those_of_the_features(run, means, tmp_path):
+def test_distances_match_those_of_the_features(run, means, tmp_path):
     generator, _, _ = open_generator(run)
     images = load_images(open_source("figures", "train", size=16, length=40))
     measure = MeasureSettings(samples=30, choice=20, subsets=4, batch=7)
@@ -260,7 +260,7 @@ def test_an_extractor_without_a_version_is_not_cached(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_cache_that_cannot_be_written_is_told_before_the_work(means, tmp_path):
+def test_an_unwritable_cache_is_reported_before_the_work(means, tmp_path):
     images = load_images(open_source("figures", "train", size=16, length=40))
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file"):
@@ -275,7 +275,7 @@ def test_a_cache_that_cannot_be_written_is_told_before_the_work(means, tmp_path)
 
 
 def test_fewer_samples_than_the_choice_still_compare_all_classes(run, means, tmp_path):
-    """Images in folders lie class by class: a part of them from the beginning is of the first classes."""
+    """Images in folders are sorted by class: the first ones would be of the first classes only."""
     generator, _, _ = open_generator(run)
     images = load_images(open_source("figures", "train", size=16, length=40))
     by_class = np.argsort(images.labels, kind="stable")
@@ -291,7 +291,7 @@ def test_fewer_samples_than_the_choice_still_compare_all_classes(run, means, tmp
         measure_generator(generator, real, means, MeasureSettings(samples=14, choice=40, subsets=4), device=CPU)
 
 
-def test_too_few_real_images_are_told_before_the_work(means, tmp_path):
+def test_too_few_real_images_are_reported_before_the_work(means, tmp_path):
     images = load_images(open_source("figures", "train", size=16, length=3))
     with pytest.raises(OptionError, match=r"figures, split 'train', has 3 images; .* at least 4"):
         measure_real(
@@ -304,7 +304,7 @@ def test_too_few_real_images_are_told_before_the_work(means, tmp_path):
         )
 
 
-def test_what_is_not_a_number_is_not_measured(run, means, tmp_path):
+def test_nan_images_are_not_measured(run, means, tmp_path):
     generator, _, _ = open_generator(run)
     images = load_images(open_source("figures", "train", size=16, length=40))
     measure = MeasureSettings(samples=16, choice=8, subsets=2)
@@ -316,7 +316,7 @@ def test_what_is_not_a_number_is_not_measured(run, means, tmp_path):
         MeasureSettings(truncation=0.0)
 
 
-def test_kept_features_are_never_of_anything_else(tmp_path):
+def test_damaged_cached_features_are_refused(tmp_path):
     key = {"data": "a", "count": 2}
     kept = cached_features(tmp_path, key, lambda: torch.ones(2, 3))
     assert torch.equal(cached_features(tmp_path, key, lambda: pytest.fail("made again")), kept)
@@ -367,13 +367,13 @@ def test_a_module_declares_the_version_of_its_features(monkeypatch):
         ("inception", {"weights": "w", "size": 64}, "299 pixels"),
     ],
 )
-def test_options_that_mean_nothing_to_an_extractor_are_refused(name, options, complaint):
+def test_options_that_do_not_apply_to_an_extractor_are_refused(name, options, complaint):
     with pytest.raises(OptionError, match=complaint):
         create_extractor(name, **options)
 
 
 def test_torch_fidelity_where_it_is_installed(monkeypatch):
-    """With a stand-in: the package is not among what the tests need."""
+    """With a stand-in, since the tests do not require the package."""
     monkeypatch.setitem(sys.modules, "torch_fidelity", None)
     with pytest.raises(OptionError, match="pip install torch-fidelity"):
         create_extractor("torch-fidelity")
@@ -395,7 +395,7 @@ def test_torch_fidelity_where_it_is_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch_fidelity", package)
     monkeypatch.setitem(sys.modules, "torch_fidelity.feature_extractor_inceptionv3", module)
     extractor = create_extractor("torch-fidelity")
-    extractor.network.train()  # as for every extractor: in evaluation mode, in full precision
+    extractor.network.train()  # the extractor restores evaluation mode and full precision
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert extractor(torch.full((2, 3, 8, 8), 7, dtype=torch.uint8)).tolist() == [[7.0] * 3] * 2
     with pytest.raises(InputError, match="torch_fidelity: images must be uint8"):
@@ -406,12 +406,12 @@ def test_torch_fidelity_where_it_is_installed(monkeypatch):
 
 
 def test_the_real_torch_fidelity():
-    """Its network, behind its own resizer, is FID's: features of one image do not depend on the others."""
+    """The features of one image do not depend on the others."""
     pytest.importorskip("torch_fidelity")
     try:
         extractor = create_extractor("torch-fidelity")
-    except OSError as offline:  # it fetches its weights where it has none
-        pytest.skip(f"its weights are not here ({offline})")
+    except OSError as error:  # it downloads its weights on first use
+        pytest.skip(f"its weights are not available ({error})")
     images = torch.randint(256, (3, 3, 32, 32), dtype=torch.uint8)
     extractor.network.train()
     features = extractor(images)
@@ -420,7 +420,7 @@ def test_the_real_torch_fidelity():
     assert distance_name(extractor.label) == "frechet[torch-fidelity_inception@299]"
 
 
-def test_rows_are_appended_and_newer_ones_replace(run, means, tmp_path):
+def test_rows_are_appended_and_newer_ones_replace_older_ones(run, means, tmp_path):
     generator, _, _ = open_generator(run)
     images = load_images(open_source("figures", "train", size=16, length=40))
     measure = MeasureSettings(samples=20, choice=10, subsets=2)
@@ -453,7 +453,7 @@ def test_rows_are_appended_and_newer_ones_replace(run, means, tmp_path):
 
 
 @pytest.mark.parametrize("field", ["data", "split", "data_sha256", "compared_images"])
-def test_a_row_of_other_images_gives_way_to_none(tmp_path, field):
+def test_a_row_of_other_images_does_not_replace(tmp_path, field):
     one = {"recipe": "folder", "context": "none", "seed": 0, "data": "folder", "split": "train", "data_sha256": "a"}
     one |= {"compared_images": 10, "frechet": 1.0}
     other = {**one, field: "other", "frechet": 2.0}

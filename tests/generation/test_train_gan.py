@@ -120,6 +120,7 @@ def changed_at(path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="kills by signal")
+@pytest.mark.full
 def test_killed_runs_resume_bit_by_bit(tmp_path):
     settings = ("steps=30", "checkpoint_every=3")
 

@@ -21,7 +21,7 @@ from hamburger.classification.data.load import ImageSet, find_cache_folder
 from hamburger.errors import OptionError, check_count, check_positive, check_seed
 from hamburger.files import read_json_lines, write_atomically, write_json_lines
 from hamburger.generation.image_grid import to_bytes
-from hamburger.generation.metrics.cache import StatisticsKey, cached_features, cached_statistics
+from hamburger.generation.metrics.cache import FeaturesKey, StatisticsKey, cached_features, cached_statistics
 from hamburger.generation.metrics.extractors import (
     Extractor,
     NetworkExtractor,
@@ -220,7 +220,7 @@ def measure_real(
     else:
         statistics_key = StatisticsKey.of(images.digest, (images.size, images.size), extractor, extractor.version)
         gaussian = cached_statistics(folder, statistics_key, compute_statistics)
-        features_key = {
+        features_key: FeaturesKey = {
             "data": images.digest,
             "size": images.size,
             "extractor": extractor.label,

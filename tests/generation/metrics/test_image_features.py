@@ -29,7 +29,7 @@ from hamburger.generation.metrics.extractors import (
 )
 from hamburger.generation.metrics.frechet import fit_gaussian
 from hamburger.generation.metrics.inception import FidInception
-from hamburger.generation.metrics.resize import RESIZERS
+from hamburger.generation.metrics.resize import RESIZERS, resize
 from hamburger.testing import assert_close
 
 LITE0 = SHARED / "data" / "weights" / "efficientnet_lite0_imagenet_fp16.safetensors"
@@ -93,6 +93,20 @@ def test_inception_is_torchvisions_except_for_pooling(monkeypatch):
     assert got.shape == (2, 2048)
     assert got.std() > 0.01
     assert_close(got, expected, slack=5)
+
+
+def test_inception_is_torch_fidelitys_except_for_the_scaling_of_pixels(inception_file):
+    """torch-fidelity computes (x - 128) / 128 from bytes, as the original graph does; we compute x / 127.5 - 1."""
+    theirs = pytest.importorskip("torch_fidelity.feature_extractor_inceptionv3")
+    net = theirs.FeatureExtractorInceptionV3(
+        "inception-v3-compat", ["2048"], feature_extractor_weights_path=inception_file
+    )
+    ours = FidInception().eval()
+    ours.load_state_dict(torch.load(inception_file, weights_only=True))
+    x = images(2, 32)
+    pixels = 255 * resize(x, 299, "bilinear-tf1")
+    with torch.no_grad():
+        assert_close(ours(((pixels - 128) / 128 + 1) / 2), net(x)[0], slack=5)
 
 
 def test_hash_of_the_official_weights():

@@ -1,4 +1,4 @@
-"""YLG's masks against a slow construction from the paper's words, and the counts of the authors' code."""
+"""YLG's masks against a slow construction from the paper's text and the counts of the authors' code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def slow_ranks(height, width):
 
 
 def slow_sees(name, a, b, s):
-    """Whether rank a sees rank b, from stretches of s ranks."""
+    """Whether rank a attends to rank b, with segments of s ranks."""
     same = a // s == b // s
     return {
         "ltr-1": same and b <= a,
@@ -65,7 +65,7 @@ def test_counts_at_32_pixels(align):
         assert (per_query.min(), per_query.max()) == (low, high)
 
 
-def test_tiled_rows_are_those_of_another_place():
+def test_tiled_rows_belong_to_another_position():
     """Query (y, x) takes the row of the key (2 (y mod 8) + [x >= 16], x mod 16)."""
     tiled, near = build_masks(32, 32), build_masks(32, 32, align="nearest")
     for y, x in ((0, 0), (9, 20), (31, 31), (17, 3)):

@@ -1,4 +1,4 @@
-"""Pairs by name: counts, shapes, gates, gradients, files, mistakes."""
+"""Networks by name: parameter counts, shapes, gates, gradients, state dicts, error messages."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def discriminator_by_hand(widths, *, downs, hidden, classes=1000):
     ("name", "in_generator", "in_discriminator"),
     [("sngan", 0, 0), ("sagan", 81_921, 20_481), ("ylg", 81_921, 20_481), ("hamgan", 643_073, 32_769)],
 )
-def test_parameters_to_the_unit(name, in_generator, in_discriminator):
+def test_parameter_counts(name, in_generator, in_discriminator):
     with torch.device("meta"):
         generator, discriminator = create_gan(name)
     up, down = [1024, 1024, 512, 256, 128, 64], [64, 128, 256, 512, 1024, 1024]
@@ -56,7 +56,7 @@ def test_parameters_to_the_unit(name, in_generator, in_discriminator):
     assert count(discriminator) == bare + in_discriminator
 
 
-def test_the_context_stands_behind_maps_of_32_pixels():
+def test_the_context_follows_maps_of_32_pixels():
     with torch.device("meta"):
         generator, discriminator = create_gan("hamgan")
     assert (generator.context_block, discriminator.context_block) == (2, 1)
@@ -95,21 +95,21 @@ def test_default_widths_below_128(resolution):
 @pytest.mark.parametrize("context", [*gan_contexts, *hb.list_contexts()])
 def test_a_closed_gate_is_the_identity_and_an_open_one_is_not(context):
     for net in small("sagan", context=context):
-        shut = net.context
+        context_block = net.context
         x = torch.randn(2, 64, 16, 16)
         y = torch.tensor([0, 3]) if hasattr(net, "latent") else None
-        assert torch.equal(shut(x, y), x)
-        shut(x, y).square().sum().backward()
-        assert shut.gate.grad.abs() > 0
-        shut.gate.data.fill_(0.5)
-        assert (shut(x, y) - x).abs().max() > 1e-4
+        assert torch.equal(context_block(x, y), x)
+        context_block(x, y).square().sum().backward()
+        assert context_block.gate.grad.abs() > 0
+        context_block.gate.data.fill_(0.5)
+        assert (context_block(x, y) - x).abs().max() > 1e-4
 
 
 @pytest.mark.parametrize("context", ["efficient", "psp"])
 def test_mixed_precision_keeps_the_digits_of_what_a_context_adds(context):
     block = small("sagan", context=context).generator.context.eval()
     torch.manual_seed(1)
-    x = torch.randn(2, 64, 16, 16).bfloat16()  # exact in both, and ten times as large as what is added
+    x = torch.randn(2, 64, 16, 16).bfloat16()  # exact in both, and ten times as large as the context's output
     with torch.no_grad():
         exact = block.branch(x.float(), None)
         with torch.autocast("cpu", torch.bfloat16):
@@ -118,7 +118,7 @@ def test_mixed_precision_keeps_the_digits_of_what_a_context_adds(context):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_pair_starts_as_the_pair_without_its_context(name):
+def test_networks_start_as_networks_without_context(name):
     for net, bare in zip(small(name), small(name, context=None), strict=True):
         bare.load_state_dict({key: value for key, value in net.state_dict().items() if "context" not in key})
         inputs = batch(net)
@@ -134,12 +134,12 @@ def test_gradients_reach_every_parameter(name):
         for key, parameter in net.named_parameters():
             assert parameter.grad is not None, key
             assert parameter.grad.isfinite().all(), key
-            # a bias in front of a batch norm moves nothing
+            # a bias before a batch norm has no effect
             assert parameter.grad.any() or key.endswith("conv1.bias"), key
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_evaluation_gives_the_same_bits_and_moves_nothing(name):
+def test_evaluation_is_deterministic_and_changes_no_state(name):
     for net in small(name):
         open_gates(net).eval()
         before = copy.deepcopy(net.state_dict())
@@ -149,7 +149,7 @@ def test_evaluation_gives_the_same_bits_and_moves_nothing(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_state_dict_makes_the_same_network(name, tmp_path):
+def test_a_state_dict_restores_the_network(name, tmp_path):
     for net, other in zip(small(name), small(name), strict=True):
         open_gates(net)
         net(*batch(net))
@@ -162,7 +162,7 @@ def test_a_state_dict_makes_the_same_network(name, tmp_path):
         assert torch.equal(copy.deepcopy(net)(*inputs), net(*inputs))
 
 
-def test_a_config_builds_the_networks_again():
+def test_a_config_rebuilds_the_networks():
     pair = small("ylg", context_options={"align": "nearest"}, hidden="in", norm_momentum=0.1)
     config = json.loads(json.dumps(pair.generator.config))
     again = create_gan(config.pop("name"), **config)
@@ -180,10 +180,10 @@ def test_networks_in_half_precision_stay_near():
             with torch.autocast("cpu", dtype=torch.bfloat16):
                 narrow = net(*inputs)
         assert narrow.isfinite().all()
-        assert_close(narrow.float(), wide, slack=10, dtype=torch.bfloat16)  # two dozen layers, rounded after each
+        assert_close(narrow.float(), wide, slack=10, dtype=torch.bfloat16)  # two dozen layers, each rounded
 
 
-def test_the_projection_is_what_depends_on_the_class():
+def test_only_the_projection_depends_on_the_class():
     _, discriminator = small("sngan")
     discriminator.eval()
     x, _ = batch(discriminator, 1)
@@ -202,7 +202,7 @@ def test_every_option_is_explicit_and_names_are_known():
     assert list_gans() == ["hamgan", "hamgan-baby", "hamgan-strong", "sagan", "sngan", "ylg"]
 
 
-def test_baby_and_strong_differ_in_training_alone():
+def test_baby_and_strong_differ_only_in_training():
     assert [repr(net) for net in small("hamgan-baby")] == [repr(net) for net in small("hamgan-strong")]
     baby, strong = paper_settings("hamgan-baby"), paper_settings("hamgan-strong")
     assert (baby.batch, baby.steps, strong.batch, strong.steps) == (256, 2_000_000, 1024, 1_000_000)
@@ -244,7 +244,7 @@ def test_baby_and_strong_differ_in_training_alone():
         ({"norm_momentum": 2}, "norm_momentum must be a finite number at least 0 and at most 1"),
     ],
 )
-def test_messages(options, message):
+def test_error_messages(options, message):
     with pytest.raises(HamburgerError, match=message):
         create_gan("hamgan", **{"resolution": 32, "num_classes": 3, "width": 8, **options})
 

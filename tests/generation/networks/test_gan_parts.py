@@ -1,4 +1,4 @@
-"""Spectral norm, conditional batch norm, residual blocks, attentions and losses against plain formulas."""
+"""Spectral norm, conditional batch norm, residual blocks, attention and losses against explicit formulas."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _arguments(layer):
     return (layer.in_features, layer.out_features) if isinstance(layer, nn.Linear) else tuple(layer.weight.shape)
 
 
-def test_spectral_norm_is_torchs():
+def test_spectral_norm_matches_torch():
     """Its power iteration, step by step, and its gradient."""
     torch.manual_seed(3)
     mine, torchs = nn.Conv2d(5, 7, 3).double(), nn.Conv2d(5, 7, 3).double()
@@ -90,7 +90,7 @@ def test_spectral_norm_is_torchs():
         assert_close(*grads)
 
 
-def test_vectors_move_in_training_alone_and_two_calls_can_be_differentiated():
+def test_vectors_change_only_in_training_and_two_calls_can_be_differentiated():
     layer = spectral_norm(nn.Linear(6, 4))
     vector = layer.parametrizations.weight[0].u
     before = vector.clone()
@@ -105,7 +105,7 @@ def test_vectors_move_in_training_alone_and_two_calls_can_be_differentiated():
 
 
 @pytest.mark.parametrize("name", ["sngan", "sagan"])
-def test_iterations_of_all_at_once_are_those_of_each(name):
+def test_power_iterations_of_all_norms_at_once_match_those_of_each(name):
     one, two = (small(name)[1].double().train() for _ in range(2))
     two.load_state_dict(one.state_dict())
     x, y = torch.randn(2, 3, one.resolution, one.resolution, dtype=torch.float64), torch.tensor([0, 1])
@@ -130,7 +130,7 @@ def test_iterations_of_all_at_once_are_those_of_each(name):
         assert_close(mine.grad, other.grad)
 
 
-def test_in_evaluation_and_at_rest_nothing_moves():
+def test_vectors_are_constant_in_evaluation_and_when_frozen():
     layer = spectral_norm(nn.Linear(6, 4))
     vector = layer.parametrizations.weight[0].u
     before = vector.clone()
@@ -142,7 +142,7 @@ def test_in_evaluation_and_at_rest_nothing_moves():
     assert not torch.equal(vector, before)
 
 
-def test_rest_within_rest_ends_with_the_outer_one():
+def test_nested_freezing_ends_with_the_outer_context():
     layer = spectral_norm(nn.Linear(6, 4))
     norm = layer.parametrizations.weight[0]
     with freeze_power_iterations(layer):
@@ -152,7 +152,7 @@ def test_rest_within_rest_ends_with_the_outer_one():
     assert not norm.frozen
 
 
-def test_differentiated_after_the_vectors_have_moved_on_is_an_error_and_not_a_wrong_gradient():
+def test_backward_after_a_power_iteration_raises():
     layer = spectral_norm(nn.Linear(6, 4))
     with freeze_power_iterations(layer):
         out = layer(torch.randn(2, 6)).sum()
@@ -162,7 +162,7 @@ def test_differentiated_after_the_vectors_have_moved_on_is_an_error_and_not_a_wr
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_twice_and_half_the_size(layout):
+def test_upsampling_and_downsampling(layout):
     x = torch.randn(2, 6, 8, 4, dtype=torch.float64).contiguous(memory_format=layout).requires_grad_()
     for mine, torchs in (
         (upsample, lambda t: F.interpolate(t, scale_factor=2, mode="nearest")),
@@ -179,7 +179,7 @@ def test_twice_and_half_the_size(layout):
 
 @pytest.mark.gpu
 def test_maps_keep_their_dtype_under_autocast():
-    """torch's own way to double a map does not, and everything behind it would be float32."""
+    """torch's interpolate does not, and everything after it would be float32."""
     x = torch.randn(1, 2, 4, 4, dtype=torch.bfloat16, device="cuda")
     with torch.autocast("cuda", dtype=torch.bfloat16):
         assert upsample(x).dtype == downsample(x).dtype == torch.bfloat16
@@ -341,7 +341,7 @@ def test_work_of_the_blocks_at_32_pixels(kind, channels, classes, macs):
     assert count_params_and_macs(build, (1, channels, 32, 32))[1] == macs
 
 
-def test_bases_of_ham_gan_are_not_normalised():
+def test_bases_of_hamgan_are_not_normalised():
     block = HamBlock(64, size=4, layers=PLAIN)
     dictionary = block.ham.dictionary
     assert isinstance(dictionary, UniformDictionary)

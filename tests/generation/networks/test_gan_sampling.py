@@ -1,4 +1,4 @@
-"""Images are functions of the seed and their number."""
+"""Images are functions of the seed and the sample number."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_latents_are_functions_of_seed_and_number():
 
 
 def test_the_stream_is_splitmix64():
-    """Against whole numbers without end, in Python."""
+    """Against arbitrary-precision integers in Python."""
     word, golden = 2**64, 0x9E3779B97F4A7C15
 
     def mixed(x):
@@ -54,13 +54,13 @@ def test_latents_are_normal_and_classes_uniform():
     z, y = latents(4000, seed=0, latent=16, num_classes=4)
     assert z.mean(0).abs().max() < 0.08
     assert (z.std(0) - 1).abs().max() < 0.06
-    assert torch.bincount(y).sub(1000).abs().max() < 120  # four deviations
-    assert (z[1:] * z[:-1]).mean().abs() < 0.02  # neighbours have nothing in common, nor columns
+    assert torch.bincount(y).sub(1000).abs().max() < 120  # four standard deviations
+    assert (z[1:] * z[:-1]).mean().abs() < 0.02  # neither neighbours nor columns correlate
     assert (torch.corrcoef(z.T) - torch.eye(16)).abs().max() < 0.08
     assert (z.square() > 9).float().mean().item() == pytest.approx(0.0027, abs=0.001)
 
 
-def test_the_callers_random_numbers_are_left_alone():
+def test_the_callers_random_state_is_kept():
     generator = small("hamgan").generator
     before = torch.get_rng_state()
     sample(generator, 1, seed=0)
@@ -70,7 +70,7 @@ def test_the_callers_random_numbers_are_left_alone():
 @pytest.mark.parametrize("name", ["sngan", "ylg", "hamgan"])
 def test_images_do_not_depend_on_the_batches(name):
     generator = open_gates(small(name).generator)
-    generator(*batch(generator, 8))  # running statistics of something
+    generator(*batch(generator, 8))  # so that running statistics are not trivial
     whole = sample(generator, 7, seed=1)
     assert whole.shape == (7, 3, 32, 32)
     assert generator.training
@@ -93,14 +93,14 @@ def test_images_do_not_depend_on_the_batches(name):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["sagan", "ylg", "hamgan"])
-def test_nor_do_they_on_a_card(name):
+def test_images_do_not_depend_on_the_batches_on_a_gpu(name):
     generator = open_gates(small(name).generator).cuda()
     whole = sample(generator, 37, seed=1)
     assert torch.equal(sample(generator, 37, seed=1), whole)
     for size in (1, 5, 16, 64):
         assert torch.equal(sample(generator, 37, seed=1, batch_size=size), whole)
     assert torch.equal(sample(generator, 9, seed=1, start=20), whole[20:29])
-    # convolutions may run in TF32 there, one behind the other
+    # successive convolutions may run in TF32 there
     assert_close(whole, sample(generator.cpu(), 37, seed=1), dtype=torch.float16, slack=8)
 
 
@@ -124,6 +124,6 @@ def test_labels():
         ({"labels": "cat"}, "labels must be a class, a tensor of whole numbers, or None, got 'cat'"),
     ],
 )
-def test_messages(options, message):
+def test_error_messages(options, message):
     with pytest.raises(HamburgerError, match=message):
         sample(small("sngan").generator, **{"count": 3, "seed": 0, **options})
