@@ -79,7 +79,7 @@ def test_a_ham_fits_a_screen():
     for ham in (hb.NMF, hb.VQ, hb.CD):
         lines = inspect.getsource(ham).split('"""')
         code = [line for line in (lines[0] + lines[2]).splitlines() if line.strip()]
-        assert len(code) < 50, ham
+        assert len(code) < 60, ham
 
 
 def test_the_version_is_the_same_in_both_places():

@@ -154,7 +154,7 @@ def test_single_rows_can_be_pooled():
             {"mode": "dot_product", "scale": True},
             "scale belongs to mode='embedded_gaussian', got mode='dot_product'",
         ),
-        (1, {}, "half of 1 channels is no width at all; set inner"),
+        (1, {}, "half of 1 channels is 0; pass inner"),
         (8, {"inner": 0}, "inner must be a whole number of at least 1"),
     ],
 )

@@ -1,10 +1,12 @@
 """Double attention (Chen, Kalantidis, Li, Yan and Feng, "A²-Nets: Double attention networks", NeurIPS 2018).
 
-Checked against the paper's formula and widely used ports; where the batch norms stand is uncertain (see `norm`).
-One popular port leaves out the softmax axes, which torch then takes to be the batch, and the residual: not so here.
+Checked against the paper's formula and widely used ports; where the batch norms are is uncertain (see `norm`). One
+popular port omits the residual and the axes of its softmaxes, so that torch takes the batch axis; this file does not.
 """
 
 from __future__ import annotations
+
+from typing import Literal, get_args
 
 from torch import Tensor, nn
 
@@ -12,12 +14,13 @@ from hamburger.contexts.common import check_map, contexts, conv, softmax_float32
 from hamburger.errors import check_choice, check_count
 from hamburger.layers.norm import BatchNorm2d
 
-NORMS = ("all", "out", "none")
+NormPlaces = Literal["all", "out", "none"]
+NORMS = get_args(NormPlaces)
 
 
 @contexts.register("a2")
 class DoubleAttention(nn.Module):
-    """Gather k descriptors of the whole map, then give each position its mix of them.   b c h w   ->   b c h w
+    """Gather k descriptors of the whole map, then mix them for each position.   b c h w   ->   b c h w
 
         A, B, V = Wa X, Wb X, Wv X                      m n, k n, k n
         G = A softmax over pixels of B, transposed      m k      gather
@@ -32,7 +35,9 @@ class DoubleAttention(nn.Module):
       the 1.01M parameters that Table 3 prints; the A² paper's residual use shows the last alone.
     """
 
-    def __init__(self, channels: int, *, inner: int | None = None, maps: int | None = None, norm: str = "all") -> None:
+    def __init__(
+        self, channels: int, *, inner: int | None = None, maps: int | None = None, norm: NormPlaces = "all"
+    ) -> None:
         super().__init__()
         inner = channels if inner is None else inner
         maps = channels if maps is None else maps

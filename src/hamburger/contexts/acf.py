@@ -7,6 +7,7 @@ positions are counted after pooling, so odd sizes work, and the attention is fus
 from __future__ import annotations
 
 import math
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +25,8 @@ from hamburger.contexts.common import (
 from hamburger.errors import OptionError, check_choice, check_count, check_flag
 from hamburger.layers.norm import BatchNorm2d
 
-TRANSFORMS = ("conv", "ffn")
+Transform = Literal["conv", "ffn"]
+TRANSFORMS = get_args(Transform)
 
 
 @contexts.register("acf")
@@ -36,16 +38,15 @@ class ACF(nn.Module):
         π = softmax_over_mixtures(W_m mean_over_positions(q)) only where there are several
         out = x + BN(W_o v Aᵀ)
 
-    The width of a head is c/heads for values and d_k = mixtures * c/heads for queries, and it is that whole d_k which
-    sets the temperature. The mixture is linear in the values, so it is taken over the outputs of fused attentions:
-    memory grows with n (in training on a CPU torch holds the scores, because of the dropout), work with n²/4, and the
-    product with the values is done once per mixture. One head and one mixture is the row of Table 3; the authors' own
-    default is eight heads.
+    The width of a head is c/heads for values and d_k = mixtures * c/heads for queries; this whole d_k sets the
+    temperature. The mixture is linear in the values, so it is taken over the outputs of fused attentions: memory grows
+    with n (in training on a CPU torch stores the scores, because of the dropout), work with n²/4, and the product with
+    the values is computed once per mixture. Table 3 has one head and one mixture; the authors' default is eight heads.
 
     - `transform`: "conv", a linear T, or "ffn": 3 x 3 convolution, BN, ReLU and then a linear map.
     - `pool`: False attends to every position.
     - `dropout`: of attention weights, in training.
-    - `materialise`: hold the weights, n x n/4, in memory as the authors do: the same values.
+    - `materialise`: store the weights, n x n/4, as the authors do; the values are the same.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class ACF(nn.Module):
         *,
         heads: int = 1,
         mixtures: int = 1,
-        transform: str = "conv",
+        transform: Transform = "conv",
         pool: bool = True,
         dropout: float = 0.1,
         materialise: bool = False,
@@ -99,7 +100,7 @@ class ACF(nn.Module):
         value = self.value(pooled).flatten(2).unflatten(1, (self.heads, 1, -1))
         value = value.expand(-1, -1, self.mixtures, -1, -1).flatten(1, 2)  # b (heads mixtures) d n/4
         slices = self.heads * self.mixtures
-        # contiguous: a fused kernel refuses a transposed head, and torch then holds all scores without a word
+        # contiguous: a fused kernel refuses a transposed head, and torch then silently stores all scores
         q, k, v = (t.mT.contiguous() for t in (query.unflatten(1, (slices, -1)), key.unflatten(1, (slices, -1)), value))
         dropout, scale = self.dropout if self.training else 0.0, self.key_width**-0.5
         if self.materialise:
@@ -107,12 +108,12 @@ class ACF(nn.Module):
         else:
             y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scale).mT
         if self.mixtures > 1:
-            share = self.shares(query)[..., None, None]  # b heads mixtures 1 1
-            y = (y.unflatten(1, (self.heads, self.mixtures)) * share).sum(2)
+            shares = self.mixture_shares(query)[..., None, None]  # b heads mixtures 1 1
+            y = (y.unflatten(1, (self.heads, self.mixtures)) * shares).sum(2)
         return x + self.norm(self.out(y.flatten(1, 2).unflatten(2, x.shape[2:])))
 
-    def shares(self, query: Tensor) -> Tensor:
-        """The paper's π, one mixture per head and image.   b (heads d_k) n   ->   b heads mixtures"""
+    def mixture_shares(self, query: Tensor) -> Tensor:
+        """Return the paper's π, one mixture per head and image.   b (heads d_k) n   ->   b heads mixtures"""
         mean = query.mean(2).unflatten(1, (self.heads, self.key_width))
         return softmax_float32(F.linear(mean, self.mixing), dim=2)
 

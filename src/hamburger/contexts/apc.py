@@ -1,11 +1,12 @@
 """Adaptive pyramid context: APCNet (He, Deng, Zhou, Wang, Qiao, CVPR 2019).
 
-Checked against a widely used port; whether the paper itself squashes the affinity by a sigmoid could not be checked.
+Checked against a widely used port; whether the paper itself applies a sigmoid to the affinity could not be checked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -21,14 +22,18 @@ from hamburger.contexts.common import (
 )
 from hamburger.errors import OptionError, check_choice, check_count, check_flag
 
-GLOBAL_INFO = ("input", "reduced")
-JOINS = ("residual", "bottleneck")
+GlobalInfo = Literal["input", "reduced"]
+GLOBAL_INFO = get_args(GlobalInfo)
+Join = Literal["residual", "bottleneck"]
+JOINS = get_args(Join)
 
 
 class AdaptiveContext(nn.Module):
     """One scale: every position mixes the s² cells of a pooled grid.   x: b c h w   mean: b c 1 1   ->   b d h w"""
 
-    def __init__(self, channels: int, width: int, scale: int, *, global_info: str, fusion: bool, bias: bool) -> None:
+    def __init__(
+        self, channels: int, width: int, scale: int, *, global_info: GlobalInfo, fusion: bool, bias: bool
+    ) -> None:
         super().__init__()
         self.scale, self.global_info = scale, global_info
         self.reduce = conv_norm_relu(channels, width, bias=bias)
@@ -50,7 +55,7 @@ class AdaptiveContext(nn.Module):
 
 @contexts.register("apc")
 class APC(nn.Module):
-    """Pyramids whose cells every position weighs for itself.   b c h w   ->   b c h w
+    """Pooled pyramids whose cells each position weights itself.   b c h w   ->   b c h w
 
         u = CBR(x)                                       b d n, d = `width`
         y = CBR(grid(x, s))                              b d s²: means of x over an s x s grid
@@ -60,14 +65,14 @@ class APC(nn.Module):
         out = x + mean of the o, folded to c channels
 
     The paper concatenates x and the o_s and reduces them by a 3 x 3 convolution of its segmentation head, which Table 3
-    leaves out. Without it (4 + 2) c/2 channels would come back for c. So that the layer keeps its shape and has exactly
-    the parameters counted there, the o_s are laid end to end, cut into pieces of c channels and averaged, and added to
-    x: at d = c/2, ((o_1, o_2) + (o_3, o_6)) / 2. That join is this library's choice.
+    leaves out. Without it, (4 + 2) c/2 channels would be returned for c. To keep the shape and exactly the parameters
+    counted there, this layer concatenates the o_s, splits them into pieces of c channels, and adds the mean of the
+    pieces to x: at d = c/2, ((o_1, o_2) + (o_3, o_6)) / 2. This join is the library's choice.
 
     - `global_info`: where g comes from. "input", mean(x), is the wiring with the cost printed in Table 3; "reduced",
       mean(u) with a square convolution, that of the port.
-    - `bias`: of the convolutions before batch norm. They change nothing but the count: with "input" they make the
-      2.03M of Table 3 (2,125,362); `global_info="reduced", bias=False` is the port (1,858,098).
+    - `bias`: of the convolutions before batch norm. It changes only the number of parameters: with "input" it gives
+      the 2.03M of Table 3 (2,125,362); `global_info="reduced", bias=False` is the port (1,858,098).
     - `fusion`: the last CBR of each scale.
     - `join`: "residual" as above, or "bottleneck": CBR 3 x 3 of (x, o_1, ...) to c channels, as in the paper's head.
     """
@@ -78,10 +83,10 @@ class APC(nn.Module):
         *,
         width: int | None = None,
         scales: Sequence[int] = (1, 2, 3, 6),
-        global_info: str = "input",
+        global_info: GlobalInfo = "input",
         fusion: bool = True,
         bias: bool = True,
-        join: str = "residual",
+        join: Join = "residual",
     ) -> None:
         super().__init__()
         check_count("APC", "channels", channels, least=2)
@@ -107,7 +112,7 @@ class APC(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         check_map("APC", x, self.channels)
-        mean = x.mean((2, 3), keepdim=True)  # once: it reads all of x, and every scale asks for it
+        mean = x.mean((2, 3), keepdim=True)  # computed once, since it reads all of x and every scale uses it
         branches = [scale(x, mean) for scale in self.scales]
         if self.bottleneck is not None:
             y: Tensor = self.bottleneck(torch.cat([x, *branches], dim=1))

@@ -5,6 +5,8 @@ Checked against the authors' code, which differs from the paper in the channel b
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -13,16 +15,17 @@ from hamburger.contexts.common import check_map, compute_attention_weights, cont
 from hamburger.errors import OptionError, check_choice, check_count, check_flag
 from hamburger.precision import HALF, full_precision, widen
 
-CONVS = ("in", "out", "both")
+ConvPlaces = Literal["in", "out", "both"]
+CONVS = get_args(ConvPlaces)
 
 
 def attend_fused(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """Unscaled softmax attention without its n x n matrix.   b n d, b n d, b n c   ->   b n c
 
-    Flash kernels take only heads as wide in values as in queries, and half precision. There the values are cut into
-    pieces of d channels under the same weights: the scores are computed c/d times, and it is still faster than the
-    kernel that takes a wide head, most of all in training. In float32 that kernel is the better one. On a CPU torch
-    has none for values wider than queries and holds the scores after all, which is the faster way there.
+    Flash kernels need values as wide as queries, and half precision. For them the values are split into pieces of d
+    channels under the same weights: the scores are computed c/d times, and this is still faster than the kernel that
+    takes a wide head, above all in training. In float32 that kernel is faster. On a CPU torch has no kernel for values
+    wider than queries and stores the scores, which is faster there.
     """
     pieces = values.shape[2] // queries.shape[2]
     if values.dtype not in HALF or pieces * queries.shape[2] != values.shape[2]:
@@ -37,8 +40,8 @@ class PositionAttention(nn.Module):
 
         Q, K: inner n    V: c n    A = softmax over keys of Qᵀ K, n n    Y = X + gate V Aᵀ
 
-    With `materialise` A is held in memory, as the original does, in float32: unscaled scores overflow half precision.
-    Without it torch's fused attention gives the same values.
+    `materialise` stores A in memory as the original does, in float32: unscaled scores overflow half precision. Without
+    it torch's fused attention gives the same values.
     """
 
     def __init__(self, channels: int, *, inner: int, materialise: bool = False) -> None:
@@ -58,7 +61,7 @@ class PositionAttention(nn.Module):
         return self.gate * y.unflatten(2, x.shape[2:]) + x
 
     def attention(self, x: Tensor) -> Tensor:
-        """A, which `forward` holds only where it is told to.   b c h w   ->   b 1 n n"""
+        """Return A, which `forward` computes only with `materialise`.   b c h w   ->   b 1 n n"""
         queries, keys = (layer(x).flatten(2) for layer in (self.queries, self.keys))
         return compute_attention_weights(queries.mT, keys.mT, scale=1).unsqueeze(1)
 
@@ -68,8 +71,8 @@ class ChannelAttention(nn.Module):
 
         E = X Xᵀ, c c    A = softmax over columns of -E (the authors' code) or E (their paper)    Y = X + gate A X
 
-    The code takes max(E) - E of every row, which a softmax cannot tell from -E: the channels least alike weigh most.
-    `invert=False` is the paper's formula, where the most alike do.
+    The code takes the softmax of max(E) - E of every row, which equals that of -E: the least similar channels get the
+    largest weights. `invert=False` is the paper's formula, where the most similar do.
     """
 
     def __init__(self, *, invert: bool = True) -> None:
@@ -79,7 +82,7 @@ class ChannelAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.flatten(2)
-        with full_precision(x.device.type):  # sums of n squares: half precision has neither the range nor the digits
+        with full_precision(x.device.type):  # sums of n squares exceed the range and precision of half
             gram = widen(rows) @ widen(rows).mT
             attention = (-gram if self.invert else gram).softmax(dim=-1)
         y = attention.to(rows.dtype) @ rows
@@ -95,11 +98,11 @@ class DualAttention(nn.Module):
 
         Y = PAM(CBR(X)) + CAM(CBR(X)),  each CBR a 3 x 3 convolution of its own with batch norm and ReLU
 
-    - `convs`: that one convolution stands "in" front of the attention, or after it ("out"); DANet's head has "both".
-      The Hamburger paper's Table 3 counts one per branch.
+    - `convs`: a convolution before the attention ("in"), after it ("out"), or "both", as in DANet's head. Table 3 of
+      the Hamburger paper counts one per branch.
     - `inner`: the width of PAM's queries and keys, by default channels / 8 (a known port fixes it at 64).
     - `cam_invert`: the authors' code (True) or their paper (False).
-    - `materialise`: PAM's n x n matrix in memory, as the original has it.
+    - `materialise`: store PAM's n x n matrix in memory, as the original does.
     """
 
     def __init__(
@@ -108,7 +111,7 @@ class DualAttention(nn.Module):
         *,
         inner: int | None = None,
         cam_invert: bool = True,
-        convs: str = "in",
+        convs: ConvPlaces = "in",
         materialise: bool = False,
     ) -> None:
         super().__init__()
@@ -120,7 +123,7 @@ class DualAttention(nn.Module):
         if inner is None:
             inner = channels // 8
             if inner == 0:
-                raise OptionError(f"da: an eighth of {channels} channels is no width at all; set inner")
+                raise OptionError(f"da: an eighth of {channels} channels is 0; pass inner")
         check_count("da", "inner", inner, least=1)
 
         def branch(attention: nn.Module) -> nn.Sequential:

@@ -39,12 +39,12 @@ class RRB(nn.Module):
 
 
 class CAB(nn.Module):
-    """Channel attention block: the coarse map says which channels of the fine one to keep.   b c h w   ->   b c h w
+    """Channel attention block: the coarse map weights the channels of the fine one.   b c h w   ->   b c h w
 
         w = sigmoid(FC(ReLU(FC(mean_pixels([low; high])))))          2c -> c / reduction -> c
         out = w * low + high
 
-    `high` may be b c 1 1, which stands for a constant map.
+    `high` may be b c 1 1, a constant map.
     """
 
     def __init__(self, channels: int, *, reduction: int = 1) -> None:
@@ -65,7 +65,7 @@ class CAB(nn.Module):
 
 @contexts.register("dfn")
 class DFN(nn.Module):
-    """Refine, let the global average choose channels, refine.   b c h w   ->   b c h w
+    """Refine, weight channels by the global average, refine.   b c h w   ->   b c h w
 
         low = RRB(x);   high = ReLU(BN(W mean_pixels(x)));   out = RRB(CAB(low, high))
 

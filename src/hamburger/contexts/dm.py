@@ -6,6 +6,7 @@ Checked against a widely used port.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -24,11 +25,12 @@ from hamburger.contexts.common import (
 from hamburger.errors import OptionError, check_choice, check_count, check_flag
 from hamburger.layers.norm import BatchNorm2d
 
-JOINS = ("residual", "bottleneck")
+Join = Literal["residual", "bottleneck"]
+JOINS = get_args(Join)
 
 
 class DynamicFilter(nn.Module):
-    """One filter size: the image, pooled to k x k, is the kernel it is filtered with.   b c h w   ->   b d h w"""
+    """One filter size: the map is filtered with itself, pooled to k x k.   b c h w   ->   b d h w"""
 
     def __init__(self, channels: int, width: int, size: int, *, fusion: bool) -> None:
         super().__init__()
@@ -45,10 +47,10 @@ class DynamicFilter(nn.Module):
 
 
 def filter_depthwise(u: Tensor, kernel: Tensor) -> Tensor:
-    """Every channel of every image with its own kernel, zeros outside.   b d h w, b d k k   ->   b d h w"""
+    """Filter every channel of every image with its own kernel, zero-padded.   b d h w, b d k k   ->   b d h w"""
     size = kernel.shape[-1]
-    before, after = size // 2, (size - 1) // 2  # an even kernel reaches further to the left
-    if is_exporting():  # in an exported graph the groups would fix the batch: one tap at a time instead
+    before, after = size // 2, (size - 1) // 2  # an even kernel extends further to the left
+    if is_exporting():  # groups would fix the batch size in an exported graph, so sum one tap at a time
         padded, (h, w) = F.pad(u, (before, after, before, after)), u.shape[2:]
         taps = [
             padded[:, :, i : i + h, j : j + w] * kernel[:, :, i : i + 1, j : j + 1]
@@ -70,7 +72,7 @@ def filter_depthwise(u: Tensor, kernel: Tensor) -> Tensor:
 
 @contexts.register("dm")
 class DM(nn.Module):
-    """Depthwise filters that are made of the image they filter.   b c h w   ->   b c h w
+    """Depthwise filters computed from the map that they filter.   b c h w   ->   b c h w
 
         g = W grid(x, k) + bias                          b d k k, d = `width`: one kernel per image and channel
         u = CBR(x)                                       b d h w
@@ -78,11 +80,11 @@ class DM(nn.Module):
         out = x + mean of the o, folded to c channels
 
     The paper concatenates x and the o_k and reduces them by a 3 x 3 convolution of its segmentation head, which Table 3
-    leaves out. So that the layer keeps its shape and has exactly the parameters counted there, the o_k are laid end to
-    end, cut into pieces of c channels and averaged, and added to x: at d = c, the mean of the four. That join is this
+    leaves out. To keep the shape and exactly the parameters counted there, this layer concatenates the o_k, splits them
+    into pieces of c channels, and adds the mean of the pieces to x: at d = c, the mean of the four. This join is the
     library's choice.
 
-    - `fusion`: the last CBR of each size, which Table 3 has and the port leaves out unless asked.
+    - `fusion`: the last CBR of each size, which Table 3 has and the port has only as an option.
     - `join`: "residual" as above, or "bottleneck": CBR 3 x 3 of (x, o_1, ...) to c channels, as in the paper's head.
     """
 
@@ -93,7 +95,7 @@ class DM(nn.Module):
         width: int | None = None,
         sizes: Sequence[int] = (1, 3, 5, 7),
         fusion: bool = True,
-        join: str = "residual",
+        join: Join = "residual",
     ) -> None:
         super().__init__()
         check_count("DM", "channels", channels, least=1)

@@ -6,12 +6,15 @@ Checked against the authors' code and their post on decomposed attention.
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 from torch import Tensor, nn
 
 from hamburger.contexts.common import check_map, contexts, conv, softmax_float32
 from hamburger.errors import OptionError, check_choice, check_count
 
-NORMS = ("softmax", "scale_sqrt_k", "scale_n")
+AttentionNorm = Literal["softmax", "scale_sqrt_k", "scale_n"]
+NORMS = get_args(AttentionNorm)
 
 
 @contexts.register("efficient")
@@ -23,12 +26,12 @@ class EfficientAttention(nn.Module):
              "scale_sqrt_k"   Y = X + Wo (V Kᵀ / √d) Q
              "scale_n"        Y = X + Wo (V Kᵀ / n) Q
 
-    With a scale it is exactly the quadratic attention of the same scale (the authors' post takes √d, their paper n; the
-    first grows with n, beyond float16 on large maps).
-    With softmax it approximates softmax attention: the implied n x n matrix Qₛᵀ Kₛ is not softmax(Qᵀ K), but is
-    non-negative with rows that sum to 1. O(n d e) a head either way, and the only matrix between is d x e.
+    With a scale it equals the quadratic attention of the same scale. The authors' post takes √d, their paper n; with
+    √d values grow with n and overflow float16 on large maps. With softmax it approximates softmax attention: the
+    implied n x n matrix Qₛᵀ Kₛ is not softmax(Qᵀ K), but is non-negative with rows that sum to 1. Both cost O(n d e)
+    per head, and the only intermediate matrix is d x e.
 
-    - `heads` cut keys and values alike.
+    - `heads` split keys and values alike.
     - `key_channels`, `value_channels`: the widths over all heads; by default the channels.
     """
 
@@ -36,7 +39,7 @@ class EfficientAttention(nn.Module):
         self,
         channels: int,
         *,
-        norm: str = "softmax",
+        norm: AttentionNorm = "softmax",
         heads: int = 1,
         key_channels: int | None = None,
         value_channels: int | None = None,
@@ -61,19 +64,19 @@ class EfficientAttention(nn.Module):
         return x + self.context(x)
 
     def context(self, x: Tensor) -> Tensor:
-        """The layer without its skip.   b c h w   ->   b c h w"""
+        """Apply the layer without its skip.   b c h w   ->   b c h w"""
         check_map("efficient", x, self.channels)
         queries, keys, values = (
             layer(x).flatten(2).unflatten(1, (self.heads, -1)) for layer in (self.queries, self.keys, self.values)
         )  # b heads d n
         if self.norm == "softmax":
             queries, keys = softmax_float32(queries, dim=2), softmax_float32(keys, dim=3)
-        elif self.norm == "scale_sqrt_k":  # before the product: it is what half precision may not hold
+        elif self.norm == "scale_sqrt_k":  # before the product, which could overflow half precision
             keys = keys / keys.shape[2] ** 0.5
-        else:  # 1/√n before the product, so that half precision holds it, and above what 1/n would round to zero
+        else:  # 1/√n before the product: it does not overflow half precision, and 1/n would underflow
             keys = keys / keys.shape[3] ** 0.5
         context = values @ keys.mT  # b heads e d
-        if self.norm == "scale_n":  # the other 1/√n, on what is small: d x e instead of d x n
+        if self.norm == "scale_n":  # the other 1/√n, on the smaller matrix: d x e, not d x n
             context = context / keys.shape[3] ** 0.5
         y = (context @ queries).flatten(1, 2)
         return self.out(y.unflatten(2, x.shape[2:]))

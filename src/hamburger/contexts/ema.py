@@ -17,22 +17,22 @@ EPS = 1e-6
 
 @contexts.register("ema")
 class EMAU(nn.Module):
-    """Pixels rebuilt from r bases that expectation-maximisation finds in them.   b c h w   ->   b c h w
+    """Reconstruct pixels from r bases found by expectation-maximisation.   b c h w   ->   b c h w
 
         F = W_l x + bias                              c x n
         E-step   Z  = softmax_over_r(F^T mu)          n x r
         M-step   mu = columns of F Z diag(1 / sum_over_pixels Z), scaled to length 1          c x r
         out = ReLU(x + BN(W_u ReLU(mu Z^T)))
 
-    `steps` rounds of E and M start from the stored bases. What is rebuilt has the last mu but the Z of the last
-    E-step, which came from the mu before it. All of this is a constant to autograd: the convolution W_l is never
-    trained (so it is frozen here, which DDP needs) and the input gets its gradient over the skip alone.
+    `steps` rounds of E and M start from the stored bases. The reconstruction uses the last mu, and the Z of the last
+    E-step, which was computed from the mu before it. All of this is constant to autograd: the convolution W_l is never
+    trained (so it is frozen here, which DDP needs), and the input gets its gradient through the skip alone.
 
     - `rank`: the number r of bases.
     - `momentum`: in training the stored bases become momentum * bases + (1 - momentum) * mean of mu over the samples of
-      all processes; 0.9 is the authors' value, and other ports call the same thing 0.1.
-    - `renormalize`: scale that mean back to unit columns before it is mixed in, as mmsegmentation does.
-    - `seed`: of the first bases, which are the same in every process and are saved with the weights.
+      all ranks; 0.9 is the authors' value, which other ports write as 0.1.
+    - `renormalize`: scale that mean to unit columns before it is averaged in, as mmsegmentation does.
+    - `seed`: of the first bases, which are the same on every rank and are saved with the weights.
     """
 
     bases: Tensor
@@ -69,14 +69,14 @@ class EMAU(nn.Module):
         check_map("EMAU", x, self.channels)
         with torch.no_grad():
             features = self.lower(x)
-            rebuilt, bases = self.attend(features.flatten(2))
+            reconstruction, bases = self.attend(features.flatten(2))
             if self.training:
                 self._update(bases)
-        y = self.upper(torch.relu(rebuilt).unflatten(2, x.shape[2:]).to(features.dtype))
+        y = self.upper(torch.relu(reconstruction).unflatten(2, x.shape[2:]).to(features.dtype))
         return torch.relu(x + y)
 
     def attend(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """mu Z^T and mu.   b c n   ->   b c n,  b c r"""
+        """Return mu Z^T and mu.   b c n   ->   b c n,  b c r"""
         wide = widen(features)
         bases = self.bases.to(wide.dtype).expand(wide.shape[0], -1, -1)
         # float32 under autocast: weights of 1 / n are below what float16 can hold
@@ -90,7 +90,7 @@ class EMAU(nn.Module):
     def _update(self, bases: Tensor) -> None:
         total, count = bases.sum(0, keepdim=True), bases.new_tensor(float(bases.shape[0]))
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-            # sums and counts, not means: processes may hold batches of different sizes
+            # sums and counts, not means: ranks may hold batches of different sizes
             packed = torch.cat([total.flatten(), count[None]])
             dist.all_reduce(packed)
             total, count = packed[:-1].view_as(total), packed[-1]
@@ -103,5 +103,5 @@ class EMAU(nn.Module):
 
 
 def normalise_columns(bases: Tensor) -> Tensor:
-    """b c r   ->   b c r"""
+    """Scale the columns to length 1.   b c r   ->   b c r"""
     return bases / (EPS + torch.linalg.vector_norm(bases, dim=1, keepdim=True))

@@ -24,11 +24,11 @@ class Enc(nn.Module):
         e = mean_over_k relu(BN_k(e_k))                  b c, one statistic per codeword
         out = relu(x + x * sigmoid(W e + bias))
 
-    The paper writes -s_k; the sign is kept in the parameter here, as in the authors' code. Distances and residuals are
-    expanded, so nothing of size n x k x c exists, and are taken in float32 at least: they are sums over c and n.
+    The paper writes -s_k; here the parameter includes the sign, as in the authors' code. Distances and residuals are
+    expanded, so nothing of size n x k x c is stored, and are computed in float32 at least: they are sums over c and n.
 
-    - `num_classes`: adds the linear head of the semantic encoding loss. `forward(x, return_se=True)` then gives
-      (out, logits), logits b x num_classes: which classes are somewhere in the image, for a binary cross-entropy.
+    - `num_classes`: adds the linear head of the semantic encoding loss. `forward(x, return_se=True)` then returns
+      (out, logits), logits b x num_classes: which classes are present in the image, for a binary cross-entropy.
     """
 
     def __init__(self, channels: int, *, codewords: int = 32, num_classes: int | None = None) -> None:
@@ -51,16 +51,15 @@ class Enc(nn.Module):
         if return_se and self.presence is None:
             raise OptionError("Enc: return_se needs the head of the classes; build it with num_classes=...")
         code = self.encode(x)
-        with full_precision(
-            x.device.type
-        ):  # a code grows with n until batch norm has seen a few; it is b x c, and cheap
+        # the code grows with n until batch norm has seen some batches; it is only b x c, so float32 is cheap
+        with full_precision(x.device.type):
             gate = torch.sigmoid(self.gate(code)).to(x.dtype)
             logits = self.presence(code) if return_se and self.presence is not None else None
         out = torch.relu(x + x * gate[:, :, None, None])
         return out if logits is None else (out, logits)
 
     def encode(self, x: Tensor) -> Tensor:
-        """The image in one vector, the paper's e.   b c h w   ->   b c"""
+        """Return the image as one vector, the paper's e.   b c h w   ->   b c"""
         f = self.lower(x).flatten(2)
         with full_precision(x.device.type):
             f = widen(f)
@@ -69,7 +68,7 @@ class Enc(nn.Module):
             return torch.relu(self.norm(residuals.to(self.norm.weight.dtype)[..., None])).mean((1, 3))
 
     def assign(self, f: Tensor) -> Tensor:
-        """Each position's share in each codeword; they sum to one over codewords.   b c n   ->   b k n"""
+        """Return the weights of the codewords at each position, which sum to 1.   b c n   ->   b k n"""
         words = self.codewords.to(f.dtype)
         lengths = words.square().sum(1)[:, None]
         distances = f.square().sum(1, keepdim=True) - 2 * (words @ f) + lengths

@@ -7,6 +7,7 @@ Checked against the authors' code.
 from __future__ import annotations
 
 import math
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,26 +16,27 @@ from hamburger.contexts.common import check_map, contexts, conv, conv_norm_relu
 from hamburger.errors import check_choice, check_count
 from hamburger.precision import widen
 
-NORMS = ("double", "softmax")
+AttentionNorm = Literal["double", "softmax"]
+NORMS = get_args(AttentionNorm)
 EPS = 1e-9
 
 
 @contexts.register("external")
 class ExternalAttention(nn.Module):
-    """Attention to r learned slots, shared by all images, in place of the other pixels.   b c h w   ->   b c h w
+    """Attention to r learned slots, shared by all images, instead of to pixels.   b c h w   ->   b c h w
 
         F = W X + bias                                c n
-        A = softmax over pixels of Mk F, then each pixel's column over (its sum + 1e-9)      r n
+        A = softmax over pixels of Mk F, then each column divided by (its sum + 1e-9)      r n
         Y = ReLU(X + BN(Wo Mv A))                     Mk: r c, Mv: c r
 
-    O(n c r), and linear in n. Only the softmax over pixels carries anything from one position to another.
+    Cost O(n c r), linear in n. Only the softmax over pixels moves information between positions.
 
     - `slots`: r, the paper's S.
-    - `norm`: "double", that pair of normalisations, or "softmax" over the slots alone, as in plain attention;
-      then positions no longer see each other.
+    - `norm`: "double", both normalisations, or "softmax" over the slots alone, as in plain attention; positions are
+      then independent of each other.
     """
 
-    def __init__(self, channels: int, *, slots: int = 64, norm: str = "double") -> None:
+    def __init__(self, channels: int, *, slots: int = 64, norm: AttentionNorm = "double") -> None:
         super().__init__()
         check_count("external", "channels", channels, least=1)
         check_count("external", "slots", slots, least=1)
@@ -48,7 +50,7 @@ class ExternalAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """N(0, 2 / out) as in the authors' code; the keys start as the values transposed, and are trained apart."""
+        """Draw weights from N(0, 2 / out) as in the authors' code; the keys start as the transposed values."""
         for layer in self.modules():
             if isinstance(layer, nn.Conv2d):
                 nn.init.normal_(layer.weight, std=math.sqrt(2 / layer.out_channels))
@@ -62,7 +64,7 @@ class ExternalAttention(nn.Module):
         return torch.relu(x + self.upper(y))
 
     def normalise(self, scores: Tensor) -> Tensor:
-        # float32 throughout: between the two steps the weights are about 1/n, and 1e-9 is zero in half precision
+        # in float32: between the two steps the weights are about 1/n, and 1e-9 is zero in half precision
         wide = widen(scores)
         if self.normalisation == "softmax":
             return wide.softmax(dim=1).to(scores.dtype)

@@ -1,7 +1,7 @@
 """LightHam, the decoder of SegNeXt (Guo, Lu, Hou, Liu, Cheng and Hu, NeurIPS 2022), without dropout and classifier.
 
-Checked against the authors' code and its ports. In all of them the solver runs with autograd on: LightHam is trained by
-back-propagation through all of its sweeps, not by the one-step gradient of the paper it comes from.
+Checked against the authors' code and its ports. All of them run the solver with autograd on: LightHam is trained by
+back-propagation through all steps, not by the one-step gradient of the Hamburger paper.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class LightHam(nn.Module):
 
     - `inner`: the width d, by default the channels.
     - `in_channels`: the widths of several maps, which `forward` then takes as a sequence; all are resized to the first.
-    - `rank`, `steps`, `eval_steps`, `grad`, `seed`: those of `Hamburger`. Evaluation takes one sweep more than
-      training, as published; `grad="one-step"` is the paper's gradient, and the same values.
-    - `groups`: of every group norm.
+    - `rank`, `steps`, `eval_steps`, `grad`, `seed`: those of `Hamburger`. Evaluation takes one step more than
+      training, as published; `grad="one-step"` is the Hamburger paper's gradient, with the same outputs.
+    - `groups`: of each group norm.
     """
 
     def __init__(
@@ -94,6 +94,6 @@ class LightHam(nn.Module):
                 f"{[tuple(m.shape) for m in maps]}; set in_channels to the widths of the maps"
             )
         size = maps[0].shape[2:]
-        # corners not aligned, as every published setting of this decoder has it
+        # without align_corners, as in every published setting of this decoder
         maps = [m if m.shape[2:] == size else F.interpolate(m, size, mode="bilinear") for m in maps]
         return self.align(self.hamburger(self.squeeze(torch.cat(maps, dim=1))))

@@ -6,6 +6,8 @@ embedded Gaussian's scores by √d, which the paper's formula does not.
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -14,9 +16,11 @@ from hamburger.contexts.common import attend_materialised, check_map, compute_at
 from hamburger.errors import OptionError, check_choice, check_count, check_flag
 from hamburger.layers.norm import BatchNorm2d
 
-MODES = ("embedded_gaussian", "gaussian", "dot_product", "concatenation")
+Mode = Literal["embedded_gaussian", "gaussian", "dot_product", "concatenation"]
+MODES = get_args(Mode)
 GAUSSIANS = ("embedded_gaussian", "gaussian")
-NORMS = ("batch", "none")
+OutputNorm = Literal["batch", "none"]
+NORMS = get_args(OutputNorm)
 
 
 @contexts.register("nonlocal")
@@ -32,12 +36,12 @@ class NonLocal(nn.Module):
 
     - `inner`: the paper's d, by default half of the channels. In "gaussian" only the values have it.
     - `scale`: divide by √d, the default of "embedded_gaussian"; False is the paper's formula. The others have none.
-    - `pool`: max-pool keys and values by 2, so m = n / 4. An odd row or column is kept: no position goes unseen.
-    - `norm`: "batch", its weight zero at first, or "none", where Wo is zero instead: either way the layer starts as the
-      identity. (The port's layout: a bias on Wo only where no norm follows.)
-    - `materialise`: hold the n x m weights of both Gaussians in memory: the same values. The others have no choice.
+    - `pool`: max-pool keys and values by 2, so m = n / 4. Odd rows and columns are rounded up, so all positions count.
+    - `norm`: "batch", with its weight initialised to zero, or "none", where Wo is zero instead: the layer starts as the
+      identity in both. As in the port, Wo has a bias only without a norm.
+    - `materialise`: store the n x m weights of the two Gaussian modes; the values are the same.
 
-    Otherwise no n x m matrix is held except in "concatenation", and, on a CPU, in "gaussian". "dot_product" is
+    Without it, an n x m matrix is stored only in "concatenation" and, on a CPU, in "gaussian". "dot_product" is
     associative and costs O(n d²).
     """
 
@@ -45,11 +49,11 @@ class NonLocal(nn.Module):
         self,
         channels: int,
         *,
-        mode: str = "embedded_gaussian",
+        mode: Mode = "embedded_gaussian",
         inner: int | None = None,
         scale: bool | None = None,
         pool: bool = False,
-        norm: str = "batch",
+        norm: OutputNorm = "batch",
         materialise: bool = False,
     ) -> None:
         super().__init__()
@@ -59,7 +63,7 @@ class NonLocal(nn.Module):
         if inner is None:
             inner = channels // 2
             if inner == 0:
-                raise OptionError(f"nonlocal: half of {channels} channels is no width at all; set inner")
+                raise OptionError(f"nonlocal: half of {channels} channels is 0; pass inner")
         check_count("nonlocal", "inner", inner, least=1)
         check_flag("nonlocal", "pool", pool)
         check_flag("nonlocal", "materialise", materialise)
@@ -97,7 +101,7 @@ class NonLocal(nn.Module):
         return x + self.norm(self.out(y.unflatten(2, x.shape[2:])))
 
     def attention(self, x: Tensor) -> Tensor:
-        """A, which `forward` holds only where it must.   b c h w   ->   b 1 n m"""
+        """Return A, which `forward` computes only where it must.   b c h w   ->   b 1 n m"""
         queries, keys = self.pairs(x)
         if self.mode in GAUSSIANS:
             return compute_attention_weights(queries.mT, keys.mT, scale=self.scale).unsqueeze(1)
@@ -105,21 +109,22 @@ class NonLocal(nn.Module):
         return scores.unsqueeze(1) / keys.shape[-1]
 
     def pairs(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """What the pairwise function compares.   b c h w   ->   b d n, b d m, with d = 1 in "concatenation"."""
+        """Return the inputs of the pairwise function.   b c h w   ->   b d n, b d m, with d = 1 in "concatenation"."""
         queries, keys = self.queries(x), self.pool(self.keys(x))
         if self.mode == "concatenation":
             queries, keys = self.query_score(queries), self.key_score(keys)
         return queries.flatten(2), keys.flatten(2)
 
     def mix(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """b d n, b d m, b e m   ->   b e n"""
+        """Return the weighted sums of values.   b d n, b d m, b e m   ->   b e n"""
         if self.mode in GAUSSIANS:
-            # contiguous rows and a heads axis of one: without them the fused kernels are refused
+            # the fused kernels need contiguous rows and an axis for heads
             q, k, v = (t.mT.contiguous().unsqueeze(1) for t in (queries, keys, values))
             if self.materialise:
                 return attend_materialised(q, k, v, scale=self.scale).squeeze(1).mT
             return F.scaled_dot_product_attention(q, k, v, scale=self.scale).squeeze(1).mT
-        root = keys.shape[-1] ** 0.5  # 1/√m on each side: sums over m stay inside half precision, 1/m stays above zero
+        # 1/√m on each side: in half precision sums over m do not overflow, and 1/m does not underflow
+        root = keys.shape[-1] ** 0.5
         if self.mode == "dot_product":
             return (values @ (keys / root).mT) @ (queries / root)
         scores = torch.relu(queries.mT + keys)  # b n m

@@ -1,7 +1,7 @@
 """Object-contextual representations: OCR (Yuan, Chen, Wang, ECCV 2020).
 
-Checked against a widely used port. The dropout of the original is an option; its place is the original's, its rate
-there (0.05) uncertain.
+Checked against a widely used port. Dropout is an option, in the same place as in the original; the original rate (0.05)
+is uncertain.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class OCR(nn.Module):
     The regions are those of coarse class logits b k h w, any k, given to `forward(x, logits)`; in the paper they come
     from an auxiliary head on an earlier stage. Where none are given:
 
-    - `num_classes=k` adds a linear classifier on x for them, and `forward(x, return_logits=True)` gives (out, logits)
-      for the auxiliary loss that makes regions of them.
-    - without it, the means of `regions` groups of channels stand in: no parameters, no meaning, the same cost. That is
-      this library's unit form, for measuring and for heads that have no coarse logits; by default the largest power of
-      two up to 64 that divides the channels.
+    - `num_classes=k` adds a linear classifier on x for them, and `forward(x, return_logits=True)` returns (out, logits)
+      for the auxiliary loss that trains it.
+    - without it, the means of `regions` groups of channels are used: they have no parameters and no meaning, but the
+      same cost. This is the library's choice, for benchmarks and for heads without coarse logits. By default `regions`
+      is the largest power of two up to 64 that divides the channels.
 
     `dropout` drops whole channels of the output in training.
     """
@@ -82,7 +82,7 @@ class OCR(nn.Module):
         check_shapes("OCR", x=(x, "b c h w"), logits=(logits, "b k h w"))
         objects = self.gather(x, logits)[..., None]  # b c k 1: a map of k positions, for the convolutions
         y = F.scaled_dot_product_attention(
-            # one head, for the fused kernels want four axes, and contiguous, for they refuse a transposed one
+            # the fused kernels need four axes, so one head, and contiguous rows
             *(t.flatten(2).mT.contiguous()[:, None] for t in (self.query(x), self.key(objects), self.value(objects))),
         )
         y = self.upper(y[:, 0].mT.unflatten(2, x.shape[2:]))
@@ -90,12 +90,12 @@ class OCR(nn.Module):
         return (out, logits) if return_logits else out
 
     def coarse(self, x: Tensor) -> Tensor:
-        """The logits that regions are made of where none are given.   b c h w   ->   b k h w"""
+        """Return the logits that define the regions where none are given.   b c h w   ->   b k h w"""
         if self.classifier is not None:
             logits: Tensor = self.classifier(x)
             return logits
         return x.unflatten(1, (self.regions, -1)).mean(2)
 
     def gather(self, x: Tensor, logits: Tensor) -> Tensor:
-        """The paper's region features: x averaged with weights softmax_over_positions(logits).   ->   b c k"""
+        """Return the paper's region features: x averaged with weights softmax_over_positions(logits).   ->   b c k"""
         return x.flatten(2) @ softmax_float32(logits.flatten(2), dim=2).to(x.dtype).mT

@@ -6,6 +6,7 @@ Checked against a widely used port.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -13,24 +14,25 @@ from torch import Tensor, nn
 from hamburger.contexts.common import check_counts, check_map, contexts, conv_norm_relu, pool_to_grid, resize_from_grid
 from hamburger.errors import OptionError, check_choice, check_count
 
-JOINS = ("residual", "bottleneck")
+Join = Literal["residual", "bottleneck"]
+JOINS = get_args(Join)
 
 
 @contexts.register("psp")
 class PSP(nn.Module):
-    """Means over coarser and coarser grids, laid over the map again.   b c h w   ->   b c h w
+    """Means over several grids, resized to the map and added to it.   b c h w   ->   b c h w
 
         p_s = bilinear(CBR(grid(x, s)))                  b c/4 h w, for each s of `scales`; grid: means over s x s cells
         out = x + (p_1, p_2, p_3, p_6)                   c/4 channels each
 
     The paper concatenates x and the p_s and reduces the 2c channels by a 3 x 3 convolution of its segmentation head,
-    about eighteen times the parameters of the pyramid. The p_s together have the c channels of x, so the unit adds them
-    instead; that join is this library's choice, and the head that follows has its 3 x 3 convolution still.
+    about eighteen times the parameters of the pyramid. The p_s together have the c channels of x, so this layer adds
+    them instead. This join is the library's choice; the head that follows still has its 3 x 3 convolution.
 
     - `join`: "residual" as above, or "bottleneck": CBR 3 x 3 of (x, p_1, ...) to c channels, as in the paper's head.
     """
 
-    def __init__(self, channels: int, *, scales: Sequence[int] = (1, 2, 3, 6), join: str = "residual") -> None:
+    def __init__(self, channels: int, *, scales: Sequence[int] = (1, 2, 3, 6), join: Join = "residual") -> None:
         super().__init__()
         check_count("PSP", "channels", channels, least=1)
         check_choice("PSP", "join", join, JOINS)

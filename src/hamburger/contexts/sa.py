@@ -1,7 +1,7 @@
 """Self-attention over the positions of a map (Vaswani et al., "Attention is all you need", NeurIPS 2017).
 
-Checked against the paper's formula, and against Table 3 of the Hamburger paper for its width: four bare 1 x 1
-convolutions, none of them narrower than the input.
+Checked against the paper's formula, and against Table 3 of the Hamburger paper for its width: four 1 x 1
+convolutions without bias or norm, none narrower than the input.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from hamburger.errors import OptionError, check_count, check_flag
 
 @contexts.register("sa")
 class SelfAttention(nn.Module):
-    """Every position is renewed by a weighted mean over all positions.   b c h w   ->   b c h w
+    """Add to every position a weighted mean over all positions.   b c h w   ->   b c h w
 
-        Q, K, V = Wq X, Wk X, Wv X                 inner n each, cut into heads of d channels
+        Q, K, V = Wq X, Wk X, Wv X                 inner n each, split into heads of d channels
         A       = softmax over keys of Qᵀ K / √d   n n, rows sum to 1
         Y       = X + Wo (V Aᵀ)
 
-    - `heads`: one, as Table 3 has it. Flash kernels stop at 256 channels a head: at 512 in half precision two heads run
-      several times faster, and in training one head is better materialised where memory allows.
+    - `heads`: by default one, as in Table 3. Flash kernels take at most 256 channels per head: at 512 channels in half
+      precision two heads are several times faster; with one head, materialise in training if memory allows.
     - `inner`: the width of queries, keys and values; by default the channels.
-    - `materialise`: hold A, n x n, in memory as the paper's comparison did. The same values at O(n²) memory; without
-      it they come from torch's fused attention.
+    - `materialise`: store A, n x n, as the Hamburger paper's comparison did: the values of torch's fused attention, at
+      O(n²) memory.
     """
 
     def __init__(self, channels: int, *, heads: int = 1, inner: int | None = None, materialise: bool = False) -> None:
@@ -54,12 +54,12 @@ class SelfAttention(nn.Module):
         return x + self.out(y)
 
     def attention(self, x: Tensor) -> Tensor:
-        """A, which `forward` holds only where it is told to.   b c h w   ->   b heads n n"""
+        """Return A, which `forward` computes only with `materialise`.   b c h w   ->   b heads n n"""
         queries, keys = (self.split(layer(x)) for layer in (self.queries, self.keys))
         return compute_attention_weights(queries, keys, scale=queries.shape[-1] ** -0.5)
 
     def split(self, x: Tensor) -> Tensor:
-        """b c h w   ->   b heads n d, each d contiguous in memory: the fused kernels refuse anything else."""
+        """Split into heads, contiguous along d as the fused kernels require.   b c h w   ->   b heads n d"""
         return x.flatten(2).mT.contiguous().unflatten(2, (self.heads, -1)).transpose(1, 2)
 
     def extra_repr(self) -> str:

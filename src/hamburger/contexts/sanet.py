@@ -1,10 +1,12 @@
 """The squeeze-and-attention unit of SANet (Zhong et al., CVPR 2020).
 
 Rebuilt from the paper's formula and a community block: details are uncertain, among them how the attention map is
-brought back to full size, and whether it is squashed.
+upsampled, and whether a sigmoid follows.
 """
 
 from __future__ import annotations
+
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -13,18 +15,19 @@ from torch import Tensor, nn
 from hamburger.contexts.common import check_map, contexts, conv_norm_relu, resize
 from hamburger.errors import check_choice, check_count, check_flag
 
-UPSAMPLE = ("bilinear", "nearest")
+Upsampling = Literal["bilinear", "nearest"]
+UPSAMPLE = get_args(Upsampling)
 
 
 class SqueezeAttention(nn.Module):
-    """The unit with a width of its own.   b a h w   ->   b c h w
+    """The unit with any output width.   b a h w   ->   b c h w
 
     main = CBR3(CBR3(x))
     attn = up(CBR3(CBR3(average-pool 2 of x)))          CBR3: 3x3 convolution with bias, batch norm, ReLU
     out  = attn * main + attn
     """
 
-    def __init__(self, in_channels: int, out_channels: int, *, squash: bool, upsample: str) -> None:
+    def __init__(self, in_channels: int, out_channels: int, *, squash: bool, upsample: Upsampling) -> None:
         super().__init__()
         check_count("SANet", "width", out_channels, least=1)
         check_choice("SANet", "upsample", upsample, UPSAMPLE)
@@ -41,7 +44,7 @@ class SqueezeAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         check_map("SANet", x, self.channels)
-        # windows that reach over the edge average what is inside
+        # windows that cross the border average the pixels inside
         attention = self.attention(F.avg_pool2d(x, 2, ceil_mode=True))
         attention = resize(attention, x) if self.upsample == "bilinear" else F.interpolate(attention, x.shape[2:])
         if self.squash:
@@ -54,12 +57,12 @@ class SqueezeAttention(nn.Module):
 
 @contexts.register("sanet")
 class SANet(SqueezeAttention):
-    """Attention at half size, a map and not a vector: "not fully squeezed".   b c h w   ->   b c h w
+    """Attention map at half resolution, "not fully squeezed" to a vector.   b c h w   ->   b c h w
 
-    - `squash`: a sigmoid on attn, which one port has.
-    - `upsample`: "bilinear" or "nearest". Odd sizes are rounded up by the pooling and come back exactly.
+    - `squash`: apply a sigmoid to attn, as one port does.
+    - `upsample`: "bilinear" or "nearest". The pooling rounds odd sizes up; the output has the size of the input.
     """
 
-    def __init__(self, channels: int, *, squash: bool = False, upsample: str = "bilinear") -> None:
+    def __init__(self, channels: int, *, squash: bool = False, upsample: Upsampling = "bilinear") -> None:
         check_count("SANet", "channels", channels, least=1)
         super().__init__(channels, channels, squash=squash, upsample=upsample)

@@ -7,6 +7,7 @@ and the number of nodes, which in the paper are the concepts of a data set.
 from __future__ import annotations
 
 import math
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -16,14 +17,16 @@ from hamburger.contexts.common import check_map, contexts, conv, softmax_float32
 from hamburger.errors import OptionError, check_choice, check_count, check_seed
 from hamburger.precision import full_precision, widen
 
-MAPPINGS = ("paper", "vote")
-ADJACENCIES = ("identity", "learnable")
+Mapping = Literal["paper", "vote"]
+MAPPINGS = get_args(Mapping)
+Adjacency = Literal["identity", "learnable"]
+ADJACENCIES = get_args(Adjacency)
 WORDS = 300  # the width of fastText vectors
 
 
 @contexts.register("sgr")
 class SGR(nn.Module):
-    """Pixels vote for symbols, symbols reason along a graph, pixels get the answer back.   b c h w   ->   b c h w
+    """Pixels vote for graph nodes, a graph convolution mixes nodes, pixels read them.   b c h w   ->   b c h w
 
         vote     a = softmax_over_nodes(W_a x)                             m x n
                  V = ReLU(a X^T W_ps)                                      m x d
@@ -32,12 +35,12 @@ class SGR(nn.Module):
         map      out = x + ReLU((b^T H W_sp)^T)                            b: m x n
 
     - `mapping`: "vote" takes b = a. "paper" takes the published b = softmax_over_pixels(w . [H_m; x_i]), divided by its
-      sum over nodes. That score is a term of the node plus a term of the pixel, of which the softmax cancels the first
-      and the division the second: every weight is 1 / m, every pixel gets the same vector, and w is not trained.
+      sum over nodes. That score is the sum of a node term and a pixel term. The softmax cancels the first and the
+      division the second: every weight is 1 / m, every pixel gets the same vector, and w gets no gradient.
     - `embeddings`: S, one row per node; by default random unit vectors, fixed by `seed` and saved with the weights.
-    - `adjacency`: A as a non-negative m x m tensor, "learnable" (symmetric, in (0, 1), at first 1 / m each), or
-      "identity": no edges, so that every node reasons alone.
-    - `nodes`: m, where neither of the tensors says it; 64 by default, which is ours.
+    - `adjacency`: A as a non-negative m x m tensor, "learnable" (symmetric, in (0, 1), initialised to 1 / m), or
+      "identity": no edges between nodes.
+    - `nodes`: m, if neither tensor determines it; 64 by default, the library's choice.
     - `inner`: the width d, by default the channels, as in the paper.
     """
 
@@ -49,9 +52,9 @@ class SGR(nn.Module):
         *,
         inner: int | None = None,
         nodes: int | None = None,
-        mapping: str = "vote",
+        mapping: Mapping = "vote",
         embeddings: Tensor | None = None,
-        adjacency: str | Tensor = "learnable",
+        adjacency: Adjacency | Tensor = "learnable",
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -87,31 +90,31 @@ class SGR(nn.Module):
             self.register_buffer("edges", edges.detach().clone().to(torch.get_default_dtype()))
         else:
             check_choice("SGR", "adjacency", adjacency, ADJACENCIES)
-            # sigmoid of this is 1 / m: at first a node hears its neighbours together about as loud as itself
+            # its sigmoid is 1 / m: all neighbours together start with about the weight of the node itself
             start = torch.full((nodes, nodes), -math.log(max(nodes - 1, 1)))
             self.edges = nn.Parameter(start) if adjacency == "learnable" else None
 
     def graph(self) -> Tensor:
-        """Q^-1/2 (A + I) Q^-1/2.   ->   m m"""
+        """Return the normalised adjacency Q^-1/2 (A + I) Q^-1/2.   ->   m m"""
         eye = torch.eye(len(self.embeddings), dtype=self.embeddings.dtype, device=self.embeddings.device)
         if self.edges is None:
             return eye
-        learnt = isinstance(self.edges, nn.Parameter)
-        linked = eye + (torch.sigmoid((self.edges + self.edges.mT) / 2) if learnt else self.edges)
-        scale = linked.sum(dim=1).rsqrt()
-        return scale[:, None] * linked * scale
+        learnable = isinstance(self.edges, nn.Parameter)
+        adjacency = eye + (torch.sigmoid((self.edges + self.edges.mT) / 2) if learnable else self.edges)
+        scale = adjacency.sum(dim=1).rsqrt()
+        return scale[:, None] * adjacency * scale
 
     def forward(self, x: Tensor) -> Tensor:
         check_map("SGR", x, self.channels)
         votes = softmax_float32(self.vote(x).flatten(2), dim=1)  # b m n
-        flat = widen(x.flatten(2))  # votes are sums over all pixels: more than float16 can hold
+        flat = widen(x.flatten(2))  # sums over all pixels overflow float16
         with full_precision(x.device.type):
-            y = self._answer(flat, votes.to(flat.dtype))
+            y = self._reason(flat, votes.to(flat.dtype))
         return x + torch.relu(y).unflatten(2, x.shape[2:]).to(x.dtype)
 
-    def _answer(self, flat: Tensor, votes: Tensor) -> Tensor:
-        """flat: b c n   votes: b m n   ->   b c n"""
-        # whatever acts on channels acts on m nodes, not on n pixels: the products are associative
+    def _reason(self, flat: Tensor, votes: Tensor) -> Tensor:
+        """Return what the nodes add to each pixel.   flat: b c n   votes: b m n   ->   b c n"""
+        # products are associative, so all linear layers run on m nodes, not on n pixels
         v = torch.relu(apply_linear(self.gather, votes @ flat.mT))  # b m d
         words = self.embeddings.to(flat.dtype).expand(v.shape[0], -1, -1)
         h = torch.relu(self.graph().to(flat.dtype) @ apply_linear(self.reason, torch.cat([v, words], dim=2)))
@@ -120,7 +123,7 @@ class SGR(nn.Module):
         else:
             of_node, of_pixel = self.score.weight.to(flat.dtype).split([h.shape[2], flat.shape[1]], dim=1)
             scores = h @ of_node.mT + of_pixel @ flat  # b m n
-            # softmax over pixels, divided by its sum over nodes; in logarithms, for far pixels underflow to 0 / 0
+            # softmax over pixels, divided by its sum over nodes; in logarithms, since small weights underflow to 0 / 0
             weights = scores.log_softmax(dim=2).softmax(dim=1)
         return apply_linear(self.scatter, h).mT @ weights
 
@@ -129,5 +132,5 @@ class SGR(nn.Module):
 
 
 def apply_linear(layer: nn.Linear, x: Tensor) -> Tensor:
-    """The layer in the precision of x, whatever its own."""
+    """Apply the layer in the precision of x."""
     return F.linear(x, layer.weight.to(x.dtype))

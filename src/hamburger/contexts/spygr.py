@@ -1,7 +1,7 @@
 """Spatial-pyramid graph reasoning, SpyGR (Li, Yang, Zhao, Shen, Lin and Liu, CVPR 2020).
 
-Rebuilt from the paper's equations and unofficial ports, whose own defects are not followed: details are uncertain,
-among them the norm after the graph convolution, the way the map is made smaller, and the number of scales.
+Rebuilt from the paper's equations and unofficial ports, without the defects of the ports: details are uncertain, among
+them the norm after the graph convolution, how the map is downsampled, and the number of scales.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class GraphReasoning(nn.Module):
 
 
 def apply_laplacian(x: Tensor, phi: Tensor, lam: Tensor) -> Tensor:
-    """X L by its factors, linear in n.   x: b c n   phi: b m n   lam: b m   ->   b c n
+    """Return X L, computed from the factors of L in O(n).   x: b c n   phi: b m n   lam: b m   ->   b c n
 
-    A pixel with phi = 0 has no neighbours, not even itself, and stays what it is.
+    A pixel with phi = 0 has no neighbours, not even itself, and is returned unchanged.
     """
     x32, phi, lam = (widen(t) for t in (x, phi, lam[:, :, None]))
     # float32 under autocast: degrees are sums over all pixels
@@ -53,8 +53,8 @@ def apply_laplacian(x: Tensor, phi: Tensor, lam: Tensor) -> Tensor:
 
 
 def pool_by_two(x: Tensor) -> Tensor:
-    """Max-pool 2, with an odd size rounded up: the windows that reach over the edge take what is inside."""
-    if is_exporting():  # torch.export cannot reason about the sizes of ceil_mode
+    """Max-pool by 2, odd sizes rounded up: windows that cross the border use the pixels inside."""
+    if is_exporting():  # torch.export cannot derive the sizes of ceil_mode
         return F.max_pool2d(F.pad(x, (0, 1, 0, 1), value=float("-inf")), 2)
     return F.max_pool2d(x, 2, ceil_mode=True)
 
@@ -67,7 +67,7 @@ class SpyGR(nn.Module):
         out_s = GR_s(x_s) + resize(out_{s+1})          result: out_0 + x
 
     - `embedding`: the width m in which pixels are compared.
-    - `scales`: levels of the pyramid. Odd sizes are rounded up on the way down.
+    - `scales`: levels of the pyramid. Odd sizes are rounded up when pooled.
     """
 
     def __init__(self, channels: int, *, embedding: int = 64, scales: int = 3) -> None:
