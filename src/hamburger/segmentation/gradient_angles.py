@@ -41,11 +41,11 @@ def measure_angles(net: nn.Module, loss: Callable[[], Tensor]) -> AngleRow:
             by_strategy[strategy]["input"] = gradients[:1]
     row: AngleRow = {}
     for place, reference in by_strategy[REFERENCE].items():
-        for strategy, gradients in by_strategy.items():
+        for strategy, by_place in by_strategy.items():
             key = f"{place}_{strategy.replace(':', '').replace('-', '_')}"
-            row[f"norm_{key}"] = _finite_or_none(math.sqrt(dot(gradients[place], gradients[place])))
+            row[f"norm_{key}"] = _finite_or_none(math.sqrt(dot(by_place[place], by_place[place])))
             if strategy != REFERENCE:
-                row[f"cosine_{key}"] = cosine(gradients[place], reference)
+                row[f"cosine_{key}"] = cosine(by_place[place], reference)
     return row
 
 
