@@ -131,7 +131,7 @@ def test_strange_files_are_never_overwritten_but_ours_are(photos, tmp_path):
 def test_a_summary_of_something_else_stays(photos, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "summary.json").write_text('{"of": "something else"}')
-    with pytest.raises(OptionError, match="no summary of predictions"):
+    with pytest.raises(OptionError, match="not a summary of predictions"):
         run(photos, tmp_path / "out")
 
 

@@ -62,7 +62,7 @@ def test_a_link_that_leads_nowhere_fails(tree):
     found = find_images([tree])
     assert names(found) == ["a", "b", "there"]
     [(path, why)] = found.failed
-    assert path == tree / "gone.jpg" and "moved/gone.jpg, which is not there" in why
+    assert path == tree / "gone.jpg" and "moved/gone.jpg, which does not exist" in why
     (tree / "sub" / "a.webp").unlink()
     (tree / "sub" / "a.webp").symlink_to("nowhere.webp")
     assert [path.name for path, _ in find_images([tree / "sub"]).failed] == ["a.webp"]

@@ -323,7 +323,7 @@ def test_start_takes_the_weights_of_another_run(finished, tmp_path):
     assert result.values["miou"] == pytest.approx(finished[2].values["best_miou"], abs=1e-3)
     with pytest.raises(CheckpointError, match="there are no weights at"):
         train(small("start=/nowhere"), tmp_path / "b", accelerator="cpu")
-    with pytest.raises(CheckpointError, match="another network"):
+    with pytest.raises(CheckpointError, match="do not fit the recipe's network"):
         train(
             small(f"start={finished[0]}", "model.context=none", "model.context_options=none"),
             tmp_path / "c",

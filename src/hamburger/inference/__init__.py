@@ -1,1 +1,1 @@
-"""Trained weights at work: prediction, export, sharing."""
+"""Using trained weights, whatever the task: prediction of image files, and export."""

@@ -29,16 +29,20 @@ if TYPE_CHECKING:
     from hamburger.checkpoints.weights_file import Info
 
 
-FREEDOMS = (("batch", "height", "width"), ("batch",), ())  # tried in this order, as far as the graph allows them
+FREEDOMS = (
+    ("batch", "height", "width"),
+    ("batch",),
+    (),
+)  # sets of dynamic axes, tried in this order
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """A graph beside torch, over every input tried."""
+    """How far the outputs of the exported file and of torch agree, over every input tried."""
 
     max_abs_difference: float
     largest_logit: float
-    labels: float  # share of answers that are the same
+    labels: float  # share of predictions that are the same
     graph: ExportSpec = SEGMENTATION_EXPORT
 
     def within(self, tolerance: float) -> bool:
@@ -54,10 +58,10 @@ class Agreement:
 @dataclass(frozen=True)
 class Exported:
     path: Path
-    dynamic: tuple[str, ...]  # which of batch, height and width may be any
+    dynamic: tuple[str, ...]  # which of batch, height and width are dynamic
     size: tuple[int, int]
     agreement: Agreement
-    refusals: tuple[str, ...]  # why not more of them
+    refusals: tuple[str, ...]  # why not more axes are dynamic
 
 
 @torch.no_grad()  # a graph that switches gradients off in its middle cannot be saved
@@ -74,9 +78,9 @@ def export(
 ) -> Exported:
     """Write `path`: from normalised images, `image` b 3 h w, to `logits`, b k h w, float32; or as `graph` says.
 
-    `size`: height and width in pixels, or one number for both. The file is compared with torch on a photograph (or a
-    generated picture) before it gets its name: logits may differ by `tolerance` times the largest logit, labels in one
-    pixel of a thousand. Classes, mean and std lie inside.
+    `size`: height and width in pixels, or one number for both. The file is compared with torch on `image` (or a
+    generated one) before it gets its name: logits may differ by `tolerance` times the largest logit, labels in one
+    pixel of a thousand. Classes, mean and std are stored in it.
     """
     size = graph.size if size is None else (size, size) if isinstance(size, int) else size
     check_choice("export", "format", format, WRITERS)
@@ -93,7 +97,7 @@ def export(
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
         partial = Path(folder) / f"model.{format}"
         for dynamic in (freedom for freedom in FREEDOMS if set(freedom) <= set(graph.dynamic)):
-            # an example of one would be taken to mean that the batch is always one
+            # from an example of one image the exporter would fix the batch size to one
             example = torch.stack([x, x.flip(-1)]) if "batch" in dynamic else x[None]
             try:
                 with _silence():
@@ -101,7 +105,7 @@ def export(
                     agreement = compare(net, run, [_several(z, tensors) for z in _inputs(x, dynamic)], graph)
             except HamburgerError:
                 raise
-            except Exception as refusal:  # exporters and runtimes have many kinds of their own
+            except Exception as refusal:  # exporters and runtimes raise many types
                 refusals.append(_in_one_line(refusal))
                 continue
             if agreement.within(tolerance):
@@ -132,14 +136,14 @@ def compare(
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """The exporters talk of their own progress and deprecations."""
+    """Hide the exporters' progress messages and deprecation warnings."""
     with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         warnings.simplefilter("ignore")
         yield
 
 
 def _inputs(x: Tensor, dynamic: tuple[str, ...]) -> list[Tensor]:
-    """The picture itself, others, and what must work too if the axes are as free as they are said to be."""
+    """The image, variants of it, and the other batch and image sizes that dynamic axes must allow."""
     inputs = [x[None], torch.stack([x, x.flip(-2), x.flip(-1)]) if "batch" in dynamic else x.flip(-1)[None]]
     if "height" in dynamic:
         inputs.append(x[None, :, : -(-x.shape[1] * 3 // 4), : -(-x.shape[2] * 7 // 8)])
@@ -147,7 +151,7 @@ def _inputs(x: Tensor, dynamic: tuple[str, ...]) -> list[Tensor]:
 
 
 def _several(x: Tensor, count: int) -> tuple[Tensor, ...]:
-    """As many images as the network takes: the same one, moved a little further to the left each time."""
+    """As many inputs as the network takes: the same image, shifted 4 pixels further left each time."""
     return tuple(x.roll(-4 * i, -1) for i in range(count))
 
 
@@ -164,7 +168,7 @@ def _publish(partial: Path, path: Path) -> None:
 
 
 def _in_one_line(refusal: Exception) -> str:
-    """Exporters write pages; the cause stands at the end of the chain, in its first line."""
+    """The first line of the root cause: exporters' messages are pages long."""
     cause: BaseException = refusal
     while cause.__cause__ is not None:
         cause = cause.__cause__
@@ -172,8 +176,7 @@ def _in_one_line(refusal: Exception) -> str:
     return f"{type(cause).__name__}: {lines[0][:200]}" if lines else type(cause).__name__
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Networks written as graphs, and read back as functions: ONNX by onnxruntime, pt2 by torch.export.
+# -- formats: each writer returns the file, read back as a function ----------------------------------------------------
 
 
 Run = Callable[..., Outputs]
@@ -183,7 +186,7 @@ INFO = "info.json"  # the metadata inside a pt2 file
 
 
 def metadata(info: Info) -> dict[str, str]:
-    """What a user of the file needs beside it; values are JSON, for formats that hold strings only."""
+    """The metadata stored in the file; values are JSON, for formats that hold only strings."""
     values: dict[str, Any] = {
         "classes": list(info.classes),
         "palette": [list(colour) for colour in info.palette],
@@ -255,8 +258,7 @@ def _onnx() -> tuple[Any, Any]:
 WRITERS: dict[str, Write] = {"onnx": write_onnx, "pt2": write_pt2}
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# A small picture made from nothing, to try a network on when no photograph is at hand.
+# -- a generated image, for comparing where the user gives none --------------------------------------------------------
 
 
 def generated_image(height: int, width: int, *, seed: int = 0) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which images the user means by files and folders, and how they are read."""
+"""Find the images in files and folders that the user names, and read them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from hamburger.training import image_files
 
 @dataclass(frozen=True)
 class InputImage:
+    """One image to predict, or a stereo pair."""
+
     path: Path
-    name: str  # of its output, without a suffix; folders below the named one are kept, as in `trip/0001`
-    partner: Path | None = None  # the right one of a pair, whose left one is `path`
+    name: str  # of its output, without suffix; keeps folders below the given one, as in `trip/0001`
+    partner: Path | None = None  # the right image of a pair, whose left image is `path`
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -28,16 +30,18 @@ class InputImage:
 
 @dataclass(frozen=True)
 class Found:
+    """The images found, and the paths that gave none."""
+
     photos: tuple[InputImage, ...]
-    failed: tuple[tuple[Path, str], ...]  # paths that lead to no image, and why
-    left_out: tuple[Path, ...]  # files in folders that are no images by their name
+    failed: tuple[tuple[Path, str], ...]  # paths without an image, and why
+    left_out: tuple[Path, ...]  # files in folders without an image suffix
     repeated: tuple[Path, ...]  # named more than once
 
 
 def find_images(paths: Sequence[Path], *, recursive: bool = False, outside: Path | None = None) -> Found:
-    """Files as they are named, folders sorted. What lies in the folder `outside` (our own output) is not looked at.
+    """The images at `paths`: files in the given order, folders sorted; none below `outside`, the output folder.
 
-    `a.jpg` and `a.png`, or `x/a.jpg` and `y/a.jpg`, get different names: none overwrites the output of the other.
+    `a.jpg` and `a.png`, or `x/a.jpg` and `y/a.jpg`, get different names, so neither overwrites the other's output.
     """
     photos: list[InputImage] = []
     failed: list[tuple[Path, str]] = []
@@ -47,11 +51,11 @@ def find_images(paths: Sequence[Path], *, recursive: bool = False, outside: Path
     taken: set[str] = set()
     for given in paths:
         if not given.is_dir():
-            candidates = [(given, given.stem)]  # also what is not there: reading it says so
+            candidates = [(given, given.stem)]  # also a missing file: reading it raises the error
         else:
             files = list(_files(given, recursive, outside))
             dangling = [path for path, _ in files if not path.exists() and path.suffix.lower() in SUFFIXES]
-            failed += [(path, f"{path}: a link to {path.readlink()}, which is not there") for path in dangling]
+            failed += [(path, f"{path}: a link to {path.readlink()}, which does not exist") for path in dangling]
             files = [(path, name) for path, name in files if path.exists()]
             candidates = [(path, name) for path, name in files if path.suffix.lower() in SUFFIXES]
             left_out += [path for path, _ in files if path.suffix.lower() not in SUFFIXES]
@@ -67,9 +71,9 @@ def find_images(paths: Sequence[Path], *, recursive: bool = False, outside: Path
 
 
 def _files(folder: Path, recursive: bool, outside: Path | None) -> Iterator[tuple[Path, str]]:
-    """Files and their names below the folder, without hidden ones: systems scatter `._a.jpg` and the like.
+    """Yield files and their names below the folder, without hidden ones such as `._a.jpg`.
 
-    A link that leads nowhere is among them: it stands for an image that somebody expects.
+    Broken links are included, so that they are reported as missing images.
     """
     for path in sorted(folder.rglob("*") if recursive else folder.iterdir()):
         inner = path.relative_to(folder)
@@ -82,12 +86,12 @@ def _files(folder: Path, recursive: bool, outside: Path | None) -> Iterator[tupl
 def _empty(folder: Path, recursive: bool) -> str:
     kinds = ", ".join(SUFFIXES)
     if not recursive and any(path.is_dir() for path in folder.iterdir()):
-        return f"{folder}: no image ({kinds}) lies in this folder; look into its folders with --recursive"
-    return f"{folder}: no image ({kinds}) lies in this folder"
+        return f"{folder}: no image ({kinds}) in this folder; search its subfolders with --recursive"
+    return f"{folder}: no image ({kinds}) in this folder"
 
 
 def _free(name: str, suffix: str, taken: set[str]) -> str:
-    """`a`, else `a-png`, else `a-png-2`, ...; some file systems take `A` and `a` for one."""
+    """A name that is not taken: `a`, else `a-png`, else `a-png-2`, ...; `A` counts as `a`, as on some file systems."""
     stem = f"{name}-{suffix.lower().lstrip('.')}" if name.casefold() in taken else name
     free, count = stem, 1
     while free.casefold() in taken:
@@ -97,8 +101,7 @@ def _free(name: str, suffix: str, taken: set[str]) -> str:
     return free
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Photographs as a network wants them, read exactly as those it was trained on.
+# -- reading, exactly as training images are read ----------------------------------------------------------------------
 
 
 SUFFIXES = image_files.SUFFIXES
@@ -106,22 +109,22 @@ Read = TypeVar("Read")
 
 
 def read_square(path: Path, size: int) -> Tensor:
-    """The largest square in the middle of such a file, in that size.   ->   3 size size uint8"""
+    """The largest centred square of an image file, resized.   ->   3 size size uint8"""
     return torch.from_numpy(_read(lambda: image_files.read_square(path, size)))
 
 
 def read_image(path: Path) -> Tensor:
-    """One JPEG, PNG or WebP file as 3 h w uint8 RGB; what cannot be read raises with its path.
+    """One JPEG, PNG or WebP file as 3 h w uint8 RGB; an unreadable file raises with its path.
 
     The EXIF rotation is applied. Grey becomes three equal channels, 16 bits become 8, a palette or CMYK becomes RGB,
-    transparent pixels lie over white, and of an animation the first frame counts.
+    transparent pixels are put on white, and of an animation the first frame is taken.
     """
     return _read(lambda: image_files.read_image(path))
 
 
 def _read(read: Callable[[], Read]) -> Read:
     try:
-        with warnings.catch_warnings():  # of odd metadata, and of large pictures; beyond its hard limit Pillow raises
+        with warnings.catch_warnings():  # about odd metadata and large images; beyond its hard limit Pillow raises
             warnings.simplefilter("ignore")
             return read()
     except DataError as bad:

@@ -1,4 +1,4 @@
-"""Where trained weights lie: a run folder, a weights file, or a folder as the hub has it."""
+"""Find the weights file in a run folder or a hub folder."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ HUB = ("config.json", "model.safetensors")
 
 
 def find_weights(run_or_weights: Path) -> Path:
-    """The weights file that a person means by a path.
+    """The weights file of a path.
 
-    A run folder gives its `best.safetensors`, a hub folder (`config.json` beside `model.safetensors`) the latter, a
-    `.safetensors` file itself.
+    Of a run folder that is `best.safetensors`, of a hub folder (with `config.json`) `model.safetensors`; a
+    `.safetensors` file is itself.
     """
     path = Path(run_or_weights)
     if path.is_dir():
@@ -24,8 +24,8 @@ def find_weights(run_or_weights: Path) -> Path:
     if path.suffix == ".safetensors":
         return path
     if (path.parent / BEST).is_file():
-        raise InputError(f"weights: {path} is no weights file; name {path.parent / BEST} or the folder {path.parent}")
-    raise InputError(f"weights: {path} is no .safetensors file; name a run folder or a file that `ham train` wrote")
+        raise InputError(f"weights: {path} is not a weights file; name {path.parent / BEST} or {path.parent}")
+    raise InputError(f"weights: {path} is not a .safetensors file; name a run folder or a file that `ham train` wrote")
 
 
 def _in_folder(folder: Path) -> Path:
@@ -36,7 +36,7 @@ def _in_folder(folder: Path) -> Path:
     if (folder / RECIPE).is_file():
         raise InputError(
             f"weights: the run {folder} has no {BEST} yet; it is written at the first evaluation, "
-            f"so let `ham train` go on with --resume"
+            f"so continue `ham train` with --resume"
         )
     others = sorted(folder.glob("*.safetensors"))
     if len(others) == 1:

@@ -1,4 +1,4 @@
-"""Predict many images into a folder; a broken image fails alone."""
+"""Predict many image files into a folder; an image that fails does not stop the others."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 SUMMARY = "summary.json"
-FILES = ("label", "overlay")  # the kinds of file where a summary names none
+FILES = ("label", "overlay")  # the kinds of file in summaries that name none
 
 
 @dataclass(frozen=True)
 class PredictedImage:
-    """What was made of one photograph; `files` are paths below the output folder, by their kind."""
+    """The prediction of one image; `files` are paths below the output folder, by kind."""
 
     image: str
     files: dict[str, str]
@@ -40,10 +40,10 @@ class Summary:
     failed: list[tuple[str, str]] = field(default_factory=list)  # image, why
 
     def write(self, path: Path, *, planned: Iterable[str] = (), **settings: object) -> None:
-        """The same photographs and weights give the same file: no times, no dates.
+        """Write summary.json. The same images and weights give the same file: no times, no dates.
 
-        What an earlier call wrote beside it stays listed, and so does what is `planned`, for calls that are killed:
-        only what is listed may be written over later.
+        Files of earlier calls stay listed, and so do those `planned`, in case this call is killed: only listed files
+        may be overwritten later.
         """
         rows = {
             **settings,
@@ -65,7 +65,7 @@ def predict_all(
     after: Callable[[InputImage], None] = lambda photo: None,
     summary: Summary | None = None,
 ) -> Summary:
-    """Write the files of every photograph below `out`, and tell what was made and what failed."""
+    """Predict every image and write its files below `out`; return what was made and what failed."""
     summary = Summary() if summary is None else summary
     for photo in check_outputs(photos, out, answers):
         try:
@@ -82,41 +82,41 @@ def predict_all(
 
 
 def check_outputs(photos: Sequence[InputImage], out: Path, answers: FilePredictor) -> list[InputImage]:
-    """The photographs by the names of their outputs; an error where a file that is not ours would be written over."""
+    """The images with the names of their outputs; raise where a file that no prediction wrote would be overwritten."""
     photos = _by_id(photos) if answers.by_id else list(photos)
     _refuse_to_overwrite(photos, out, answers)
     return photos
 
 
 def output_names(photos: Sequence[InputImage], answers: FilePredictor) -> list[str]:
-    """All that will be written below the output folder, besides the summary."""
+    """The names of all files that will be written below the output folder, except the summary."""
     return [path(photo.name).as_posix() for photo in photos for path in answers.files.values()]
 
 
 def listed_files(summary: Path) -> set[str]:
-    """What a summary on disk says was written beside it; nothing where there is none."""
-    told = _read(summary) or {"images": []}
-    rows = [row for row in told["images"] if isinstance(row, dict)]
-    names = [row.get(kind) for row in rows for kind in told.get("files", FILES)]
-    return {name for name in (*names, *told.get("earlier", ())) if isinstance(name, str)}
+    """The files that a summary on disk lists; none where there is no summary."""
+    content = _read(summary) or {"images": []}
+    rows = [row for row in content["images"] if isinstance(row, dict)]
+    names = [row.get(kind) for row in rows for kind in content.get("files", FILES)]
+    return {name for name in (*names, *content.get("earlier", ())) if isinstance(name, str)}
 
 
 def _read(summary: Path) -> dict[str, Any] | None:
     try:
-        told = json.loads(summary.read_bytes())
+        content = json.loads(summary.read_bytes())
     except (OSError, ValueError):
         return None
-    ours = isinstance(told, dict) and all(isinstance(told.get(key), list) for key in ("images", "failed"))
-    return told if ours else None
+    ours = isinstance(content, dict) and all(isinstance(content.get(key), list) for key in ("images", "failed"))
+    return content if ours else None
 
 
 def _one(answers: FilePredictor, photo: InputImage, out: Path) -> PredictedImage:
-    found = answers(*photo.paths)
-    files = {kind: answers.files[kind](photo.name) for kind in found.files}
+    prediction = answers(*photo.paths)
+    files = {kind: answers.files[kind](photo.name) for kind in prediction.files}
     for kind, path in files.items():
-        write_atomically(out / path, found.files[kind])
+        write_atomically(out / path, prediction.files[kind])
     return PredictedImage(
-        str(photo.path), {kind: path.as_posix() for kind, path in files.items()}, found.row, found.cells
+        str(photo.path), {kind: path.as_posix() for kind, path in files.items()}, prediction.row, prediction.cells
     )
 
 
@@ -146,26 +146,25 @@ def _refuse_to_overwrite(photos: Sequence[InputImage], out: Path, answers: FileP
             )
     if _read(out / SUMMARY) is None and os.path.lexists(out / SUMMARY):
         raise OptionError(
-            f"predict: {out / SUMMARY} would overwrite a file that is no summary of predictions; name another folder "
-            f"with --out, or move the file"
+            f"predict: {out / SUMMARY} would overwrite a file that is not a summary of predictions; name another "
+            f"folder with --out, or move the file"
         )
 
 
 def _memory(error: BaseException) -> bool:
-    # on a CPU the allocator speaks through a plain RuntimeError
+    # on a CPU running out of memory raises a plain RuntimeError
     words = str(error).lower()
     return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "alloc" in words or "out of memory" in words
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What a prediction made, in a few lines for the terminal.
+# -- output on the terminal --------------------------------------------------------------------------------------------
 
 
 ROWS = 20
 
 
 def table(answers: FilePredictor, summary: Summary) -> Table:
-    """A line for each of the first photographs: its first file, or itself where it has none, and the answer."""
+    """A line for each of the first images: its first file, or the image where there is none, and the prediction."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -179,7 +178,7 @@ def table(answers: FilePredictor, summary: Summary) -> Table:
 
 
 def notes(answers: FilePredictor, found: Found, summary: Summary, out: Path) -> Iterator[str]:
-    """Nothing is passed over in silence."""
+    """Lines to print after the table: what was skipped, repeated or failed."""
     if len(summary.done) > ROWS:
         yield f"and {len(summary.done) - ROWS} more"
     yield from answers.notes([one.row for one in summary.done])
