@@ -109,6 +109,7 @@ def test_mistakes_come_before_any_work(run_folder, photos, tmp_path, options, co
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.full
 def test_export_to_onnx(run_folder, photos, tmp_path):
     path = tmp_path / "net.onnx"
     result = invoke(

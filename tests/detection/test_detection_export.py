@@ -104,6 +104,7 @@ def test_the_fixed_detector_matches_torchvision(options):
             assert judged.same.all() and len(judged.same) > 5 and judged.difference < 1e-5
 
 
+@pytest.mark.full
 def test_an_export_without_any_object_to_compare_raises(tmp_path):
     net = detector()
     net.net.roi_heads.score_thresh = 1.0

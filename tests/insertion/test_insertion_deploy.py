@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from small_networks import NETWORKS, Plain
+from tiers import full_except
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -26,7 +27,7 @@ def build():
     return hb.insert_context(Plain(), PLACES, gate="one")
 
 
-@pytest.mark.parametrize("name", ["plain", "torchvision_densenet", "timm_regnet"])
+@pytest.mark.parametrize("name", full_except(("plain",), ("plain", "torchvision_densenet", "timm_regnet")))
 def test_compiled_and_exported(name):
     net, places = NETWORKS[name]()
     hb.insert_context(net.eval(), places, gate="one")
@@ -75,6 +76,7 @@ def test_put_into_a_network_that_is_compiled_and_has_run(name):
         assert torch.equal(compiled(x), before)
 
 
+@pytest.mark.full
 def test_onnx(tmp_path):
     pytest.importorskip("onnxscript", reason="needs the extra [export]")
     onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra [export]")

@@ -72,6 +72,7 @@ def test_the_context_stands_without_its_skip_and_the_class_token_takes_part():
     torch.testing.assert_close(burger(x), burger.context.context(x.mT).mT)
 
 
+@pytest.mark.full
 def test_compiled_exported_and_beside_inserted_contexts():
     net = hb.replace_attention(vit().eval(), "nmf", blocks=[0, 1], rank=4)
     hb.insert_context(net, {"blocks.0": "efficient", "blocks.1.attn": "efficient"}, gate="one")

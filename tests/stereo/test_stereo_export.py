@@ -81,6 +81,7 @@ def test_exported_files_match_torch(name, format, tmp_path):
     assert (net(right, left) - ours).abs().max() > 1  # or the inputs could change places
 
 
+@pytest.mark.full
 def test_the_command_reports_fixed_sizes_and_the_file_enforces_them(tmp_path):
     save_stereo(tmp_path / "best.safetensors", network("volume"), Info())
     made = CliRunner().invoke(
