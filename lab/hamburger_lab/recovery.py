@@ -57,8 +57,7 @@ def _measure_recovery(method: str, steps: int | None, scene: Scene, estimate: Te
     return Recovery(method, steps, error, 20 * math.log10(before / error), seconds * 1e3, estimate)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# A made-up hyperspectral scene: every pixel mixes a few spectra, so bands x pixels is a matrix of known rank.
+# -- a made-up hyperspectral scene: every pixel mixes a few spectra, so the rank is known -----------------------------
 
 
 class Scene(NamedTuple):
@@ -111,8 +110,7 @@ def as_rgb(matrix: Tensor, height: int, width: int) -> Tensor:
     return image.clamp(0, 1).unflatten(0, (height, width))
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# -- table, image and JSON file
+# -- table, image and JSON file ---------------------------------------------------------------------------------------
 
 
 def recovery_table(recoveries: Sequence[Recovery]) -> Table:

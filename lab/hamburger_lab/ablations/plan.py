@@ -69,7 +69,7 @@ class AblationPlan:
 
     @property
     def left(self) -> list[AblationCell]:
-        """What is to be run: seeds outermost, so that what is cut short compares all cells; each folder once."""
+        """Return the cells to run, each folder once; seeds outermost, so an interrupted grid compares all cells."""
         cells = [cell for part in self.parts for cell in part.left]
         seeds = list(dict.fromkeys(cell.seed for cell in cells))
         ordered = sorted(cells, key=lambda cell: seeds.index(cell.seed))
@@ -77,18 +77,18 @@ class AblationPlan:
 
     @property
     def queue(self) -> list[AblationCell]:
-        """The same as processes to start: evaluations of one network together."""
+        """Return the processes to start: evaluations of one network are grouped."""
         return group_evaluations([cell for cell in self.left if not finished(cell, self.out)])
 
     def states(self) -> Iterator[tuple[AblationCell, bool]]:
-        """Every cell once, and whether it is finished."""
+        """Yield every cell once, and whether it is finished."""
         left = {cell.name for cell in self.left}
         cells = {cell.name: cell for part in self.parts for cell in part.cells}
         for cell in cells.values():
             yield cell, cell.name not in left or finished(cell, self.out)
 
     def begin(self) -> None:
-        """Rows of what another call has finished; then only what runs adds some."""
+        """Write the rows of cells that an earlier call has finished."""
         for part in self.parts:
             if part.path is not None:
                 check_writable(part.path)
@@ -97,18 +97,16 @@ class AblationPlan:
             part.join(rows(part.left, self.out))
 
     def note(self, cell: Cell) -> None:
-        """A run is finished: its rows go into the file of every grid that has it, at once."""
+        """Write the rows of a finished run into the file of every grid that has it."""
         for part in self.parts:
             part.join(rows([member for member in part.left if member.name in cell.names], self.out))
 
     def rows(self) -> list[list[Row]]:
-        """All there are, grid by grid."""
+        """Return all rows, grid by grid."""
         return [rows(part.cells, self.out) if part.path is None else read_rows(part.path) for part in self.parts]
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The file of an ablation's rows: one line per run, joined over calls, of one kind of training only.
-
+# -- the file of an ablation's rows -----------------------------------------------------------------------------------
 
 Row = dict[str, Any]
 KEYS = {"ablation", "recipe", "settings", "cell", "seed", "recipe_hash"}
@@ -119,13 +117,13 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def check_rows(path: Path, grid: Sequence[AblationCell]) -> None:
-    """Before any work: cells of other settings are no neighbours in a table."""
+    """Raise OptionError if the file holds rows of another grid, recipe or settings."""
     cell = grid[0]
     wanted = (cell.ablation, cell.recipe, list(cell.settings))
     for row in read_rows(path):
         if not row.keys() >= KEYS:
             raise OptionError(
-                f"ablate: {path} holds rows that are none of an ablation (no {', '.join(sorted(KEYS - row.keys()))}); "
+                f"ablate: {path} holds rows that are not of an ablation (no {', '.join(sorted(KEYS - row.keys()))}); "
                 f"name another file with --json"
             )
         present = (row["ablation"], row["recipe"], row["settings"])
@@ -138,7 +136,7 @@ def check_rows(path: Path, grid: Sequence[AblationCell]) -> None:
 
 
 def still_to_run(path: Path, grid: Sequence[AblationCell], out: Path) -> list[AblationCell]:
-    """Cells that have no row yet, so that a grid can go on where its run folders are gone.
+    """Return the cells that have no row yet, so that a grid can resume without its run folders.
 
     An evaluation needs weights: where those are gone too, their training is run again with all its evaluations, since
     rows of one training should speak of the same weights.

@@ -87,8 +87,7 @@ def _weighted_means(x: Tensor, codes: Tensor) -> Tensor:
 SOLVERS: dict[str, Callable[[Tensor, Tensor, int], Solution]] = {"cd": cd, "nmf": nmf, "vq": vq}
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The authors' NMF burger V1 as they run it: convolutions, batch norm and about ninety small eager launches.
+# -- the authors' NMF burger V1, as they run it: about ninety small eager launches ------------------------------------
 
 
 class AuthorsNMF(nn.Module):

@@ -1,4 +1,4 @@
-"""Of several ways to build and lay out a module, the fastest, measured."""
+"""Measure the fastest of several ways to build and lay out a module."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BUDGET_SHARES = {"infer": 0.4, "train": 1.0}
 
 @dataclass(frozen=True)
 class ModeMeasurement:
-    """One mode of one module, and by which way."""
+    """The measurement of one mode of a module, and how it was built."""
 
     mode: str
     way: str

@@ -1,4 +1,4 @@
-"""One module of a benchmark and all of it that no row changes: its weights, its counts, its answer in float64."""
+"""A benchmarked module with everything that all rows share: weights, counts and float64 reference."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hamburger_lab.bench.table3_names import COMPILED, builders
 from hamburger_lab.bench.timed_module import FORMATS, BenchSetting, check_agreement
 
 GATE_SIZE = 16  # h and w of the gate's image
-REFUSALS = (HamburgerError, GateError, RuntimeError)  # what makes a row a dash and not the benchmark
+REFUSALS = (HamburgerError, GateError, RuntimeError)  # these leave a row empty; the benchmark continues
 
 
 def refusal_reason(error: Exception) -> str:
@@ -37,7 +37,7 @@ class ModuleCounts:
 
 
 class ModuleUnderTest:
-    """Built once, counted once a size, gated once a dtype."""
+    """A module by name: built once, counted once per size, checked once per dtype."""
 
     def __init__(self, name: str, channels: int, device: str, seed: int) -> None:
         self.name, self.channels, self.device, self.seed = name, channels, device, seed

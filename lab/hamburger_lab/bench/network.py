@@ -52,7 +52,7 @@ class NetworkPlan:
 
 
 class RacePlan(Protocol):
-    """What a race needs to know of its plan."""
+    """The fields of a plan that a race reads."""
 
     @property
     def variants(self) -> dict[str, dict[str, Any]]: ...
@@ -121,7 +121,7 @@ class NetworkRow:
 
 @contextlib.contextmanager
 def training_flags(device: str, *, steady: bool = True) -> Iterator[None]:
-    """What `ham train` sets for the device, put back afterwards. It leaves TF32 as torch has it; rows say how."""
+    """Set the flags of `ham train` for the device, and restore them afterwards. TF32 stays as torch has it."""
     before = torch.backends.cudnn.benchmark
     if device == "cuda":
         torch.backends.cudnn.benchmark = steady
@@ -175,7 +175,7 @@ def measure(plan: NetworkPlan, progress: Callable[[str], object] = lambda _: Non
 
 
 class NetworkRace(ABC):
-    """The networks of one measurement, and what became of each."""
+    """Races training steps of several networks; a subclass builds them and makes the rows."""
 
     def __init__(self, plan: RacePlan) -> None:
         self.plan: Any = plan
@@ -199,7 +199,7 @@ class NetworkRace(ABC):
         return self.race(progress)
 
     def enter(self, context: str) -> None:
-        """Build a network, warm it up, look at its loss and measure its peak."""
+        """Build a network, warm it up, check its loss and measure its peak memory."""
         plan = self.plan
         torch.manual_seed(plan.seed)
         net = self.create(context)
@@ -246,7 +246,7 @@ class NetworkRace(ABC):
         return {context: samples[context] for context in self.steps}
 
     def about(self, context: str, samples: dict[str, list[float]]) -> dict[str, Any]:
-        """What the row of any such race says."""
+        """Return the fields of a row that all races share."""
         plan, first = self.plan, next(iter(self.plan.variants))
         figures: dict[str, float | None] = dict.fromkeys(FIGURES)
         if context in self.peaks:

@@ -1,4 +1,4 @@
-"""A clock, and a race in which every contender meets the same inputs and the same disturbances."""
+"""Time calls, and race contenders on the same inputs under the same disturbances."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class RaceTiming(Timing):
-    """Of a race, which has two rounds at least, so there always is a spread."""
+    """The timing of a race, which has at least two rounds and so always a spread."""
 
     ms_iqr: float
 
@@ -55,7 +55,7 @@ def interquartile_range(samples: Sequence[float]) -> float:
 
 
 def time_call(run: Callable[..., Any], args: tuple[Any, ...], device: str) -> float:
-    """Milliseconds of one call: by the device's own events where it has them, else until the call returns."""
+    """Return the milliseconds of one call: by CUDA events on a GPU, else until the call returns."""
     if device == "cuda":
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
@@ -72,7 +72,7 @@ def time_call(run: Callable[..., Any], args: tuple[Any, ...], device: str) -> fl
 
 
 class TimeBudget:
-    """Wall time that several steps share, each up to its part of it."""
+    """Wall time that several measurements share."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.start = seconds, time.perf_counter()
@@ -83,7 +83,7 @@ class TimeBudget:
 
     @contextlib.contextmanager
     def excused(self) -> Iterator[None]:
-        """What happens inside is not counted."""
+        """Do not count the time spent inside."""
         began = time.perf_counter()
         try:
             yield
@@ -92,14 +92,14 @@ class TimeBudget:
 
 
 def freeze_garbage() -> None:
-    """Collect garbage, and let later collections pass over what is left: 0.1 s each where they look at all of torch."""
+    """Collect garbage and freeze the rest, since a collection that scans all of torch takes 0.1 s."""
     gc.collect()
     gc.freeze()
 
 
 @contextlib.contextmanager
 def unfreeze_garbage_afterwards() -> Iterator[None]:
-    """What was settled inside is garbage like any other after it."""
+    """Unfreeze afterwards what `freeze_garbage` froze inside."""
     try:
         yield
     finally:

@@ -50,8 +50,7 @@ def format_optional(value: float | None, digits: int = 2) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Rows of `ham bench network` as a table to read.
+# -- `ham bench network` ----------------------------------------------------------------------------------------------
 
 
 def network_table(rows: Sequence[NetworkRow]) -> Table:
@@ -79,8 +78,7 @@ def network_table(rows: Sequence[NetworkRow]) -> Table:
     return table
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Rows of `ham bench detect` and `ham bench classes` as a table to read.
+# -- `ham bench detect` and `ham bench classes` -----------------------------------------------------------------------
 
 
 def sized_table(rows: Sequence[SizeSweepRow], network: str) -> Table:
@@ -110,9 +108,7 @@ def sized_table(rows: Sequence[SizeSweepRow], network: str) -> Table:
     return table
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Rows of a benchmark as tables to read.
-
+# -- `ham bench core` -------------------------------------------------------------------------------------------------
 
 RIVALS = (AUTHORS, SKLEARN, ATTENTION)
 

@@ -20,68 +20,20 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-def profile(
-    modules: Annotated[str, typer.Option(help="names of `ham bench table3`, comma-separated")] = "nmf",
-    sizes: Annotated[str, typer.Option(help="values of n = h * w, comma-separated")] = "16384",
-    modes: Annotated[str, typer.Option(help="infer, train (forward and backward), comma-separated")] = "infer,train",
-    channels: Annotated[int, typer.Option(help="c")] = 512,
-    batch: Annotated[int, typer.Option(help="b")] = 1,
-    dtype: Annotated[str, typer.Option(help="float32, tf32 or bfloat16 (autocast)")] = "bfloat16",
-    calls: Annotated[int, typer.Option(help="calls to average over")] = 20,
-    seed: Annotated[int, typer.Option()] = 0,
-    json: Annotated[Path | None, typer.Option(help="write the rows here, one JSON object per line")] = None,
-) -> None:
-    """Which kernels the time of a context module goes into, on a CUDA device: launches and microseconds of a call."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from hamburger.files import check_writable, write_json_lines
-    from hamburger_lab.bench import profile as bench
-
-    plan = bench.ProfilePlan(
-        modules=parse_names(modules),
-        sizes=parse_ints(sizes, "bench profile", "sizes"),
-        channels=channels,
-        batch=batch,
-        dtype=dtype,
-        modes=parse_names(modes),
-        calls=calls,
-        seed=seed,
-    )
-    if json is not None:
-        check_writable(json)
-    # drawn between stages only: a thread that draws takes its turns from whatever is timed then
-    with Progress(console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
-        task = bar.add_task("measuring", total=plan.stages)
-        try:
-            rows = list(bench.measure(plan, lambda what: bar.update(task, description=what, advance=1, refresh=True)))
-        except GateError as refusal:
-            typer.echo(f"ham: {refusal}", err=True)
-            raise typer.Exit(1) from None
-    if json is not None:
-        write_json_lines(json, map(asdict, rows))
-    Console().print(bench.profile_table(rows))
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# `ham bench`: measurements on this machine.
-
-
-# what means the same in all of them
-Batch = Annotated[int, typer.Option(help="b")]
-Dim = Annotated[int, typer.Option(help="d")]
-Rank = Annotated[int, typer.Option(help="r")]
-Steps = Annotated[int, typer.Option(help="K steps")]
+# options that mean the same in several commands
+Batch = Annotated[int, typer.Option(help="batch size b")]
+Dim = Annotated[int, typer.Option(help="channels d")]
+Rank = Annotated[int, typer.Option(help="rank r")]
+Steps = Annotated[int, typer.Option(help="steps K")]
 Device = Annotated[str, typer.Option(help="cpu or cuda")]
 Hams = Annotated[str, typer.Option(help="names, comma-separated")]
 Sizes = Annotated[str, typer.Option(help="values of n, comma-separated")]
 Seed = Annotated[int, typer.Option()]
-Classes = Annotated[int, typer.Option(help="k")]
+Classes = Annotated[int, typer.Option(help="number of classes")]
 Autocast = Annotated[str, typer.Option(help="float32 or bfloat16 (autocast)")]
 Json = Annotated[Path | None, typer.Option(help="write the rows here, one JSON object per line")]
 
 app = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
-app.command("profile")(profile)
 
 
 @app.callback()
@@ -103,7 +55,7 @@ def core(
     seed: Seed = 0,
     json: Json = None,
 ) -> None:
-    """Time the hams against the authors' way, scikit-learn's NMF and self-attention, as n grows."""
+    """Time the hams against the authors' code, scikit-learn's NMF and self-attention, as n grows."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -142,7 +94,7 @@ def core(
 def table3(
     modules: Annotated[str, typer.Option(help="names, comma-separated; a name may end in +compile; default: all")] = "",
     sizes: Annotated[str, typer.Option(help="values of n = h * w, comma-separated")] = "16384",
-    channels: Annotated[int, typer.Option(help="c")] = 512,
+    channels: Annotated[int, typer.Option(help="channels c")] = 512,
     batch: Batch = 1,
     device: Device = "cpu",
     dtype: Annotated[str, typer.Option(help="float32, tf32 (cuda), bfloat16 (autocast), comma-separated")] = "float32",
@@ -163,7 +115,7 @@ def table3(
         Path | None, typer.Option(help="draw time and memory against n into this PNG, or one a dtype")
     ] = None,
 ) -> None:
-    """Every context module as the paper's Table 3 compares them: parameters, multiply-adds, memory, time."""
+    """Measure every context module as in the paper's Table 3: parameters, multiply-adds, memory, time."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -238,7 +190,7 @@ def ham(
     seed: Seed = 0,
     json: Json = None,
 ) -> None:
-    """The ham alone, plain and fused, against the least time that its arithmetic and its bytes take."""
+    """Time the ham alone, plain and fused, against the roofline: the least time for its arithmetic and bytes."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -294,7 +246,7 @@ def gradients(
     seed: Seed = 0,
     json: Json = None,
 ) -> None:
-    """What each gradient of a ham costs: time and peak memory of forward and backward, as the steps grow."""
+    """Measure time and peak memory of forward and backward for each gradient of a ham, as K grows."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -341,7 +293,7 @@ def network(
     seed: Seed = 0,
     json: Json = None,
 ) -> None:
-    """A training step of HamNet with each context, in shuffled rounds: images/s and peak memory."""
+    """Time a training step of HamNet with each context, in shuffled rounds: images/s and peak memory."""
     from hamburger.tasks.compare import model_options
     from hamburger_lab.bench import network as bench
     from hamburger_lab.bench.views import network_table
@@ -376,7 +328,7 @@ def detect(
     seed: Seed = 0,
     json: Json = None,
 ) -> None:
-    """A training step of Mask R-CNN with each context as the image grows: time, and memory against n."""
+    """Time a training step of Mask R-CNN with each context as the image grows: time, and memory against n."""
     from hamburger.tasks.compare import model_options
     from hamburger_lab.bench import detect as bench
     from hamburger_lab.bench.views import sized_table
@@ -412,7 +364,7 @@ def classes(
     seed: Seed = 0,
     json: Json = None,
 ) -> None:
-    """A training step of an image classifier with each context, in shuffled rounds: images/s and peak memory."""
+    """Time a training step of an image classifier with each context: images/s and peak memory."""
     from hamburger.tasks.compare import model_options
     from hamburger_lab.bench import classes as bench
     from hamburger_lab.bench.views import sized_table
@@ -449,7 +401,7 @@ def gan(
     seed: Seed = 0,
     json: Json = None,
 ) -> None:
-    """A training step of HamGAN and its rivals, and their modules alone, in shuffled rounds."""
+    """Time a training step of HamGAN and its rivals, and their modules alone, in shuffled rounds."""
     from hamburger_lab.bench import gan as bench
     from hamburger_lab.bench.views import gan_table
 
@@ -468,13 +420,57 @@ def gan(
     _in_rounds(partial(bench.measure, plan), plan.stages, gan_table, json)
 
 
+@app.command("profile")
+def profile(
+    modules: Annotated[str, typer.Option(help="names of `ham bench table3`, comma-separated")] = "nmf",
+    sizes: Annotated[str, typer.Option(help="values of n = h * w, comma-separated")] = "16384",
+    modes: Annotated[str, typer.Option(help="infer, train (forward and backward), comma-separated")] = "infer,train",
+    channels: Annotated[int, typer.Option(help="channels c")] = 512,
+    batch: Annotated[int, typer.Option(help="batch size b")] = 1,
+    dtype: Annotated[str, typer.Option(help="float32, tf32 or bfloat16 (autocast)")] = "bfloat16",
+    calls: Annotated[int, typer.Option(help="calls to average over")] = 20,
+    seed: Annotated[int, typer.Option()] = 0,
+    json: Annotated[Path | None, typer.Option(help="write the rows here, one JSON object per line")] = None,
+) -> None:
+    """Profile the kernels of a context module on a CUDA device: launches and microseconds of a call."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from hamburger.files import check_writable, write_json_lines
+    from hamburger_lab.bench import profile as bench
+
+    plan = bench.ProfilePlan(
+        modules=parse_names(modules),
+        sizes=parse_ints(sizes, "bench profile", "sizes"),
+        channels=channels,
+        batch=batch,
+        dtype=dtype,
+        modes=parse_names(modes),
+        calls=calls,
+        seed=seed,
+    )
+    if json is not None:
+        check_writable(json)
+    # drawn between stages only: a thread that draws takes its turns from whatever is timed then
+    with Progress(console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
+        task = bar.add_task("measuring", total=plan.stages)
+        try:
+            rows = list(bench.measure(plan, lambda what: bar.update(task, description=what, advance=1, refresh=True)))
+        except GateError as refusal:
+            typer.echo(f"ham: {refusal}", err=True)
+            raise typer.Exit(1) from None
+    if json is not None:
+        write_json_lines(json, map(asdict, rows))
+    Console().print(bench.profile_table(rows))
+
+
 def _in_rounds(
     measure: Callable[[Callable[[str], object]], Iterable[Any]],
     stages: int,
     table: Callable[[list[Any]], RenderableType],
     json: Path | None,
 ) -> None:
-    """Rows come in groups measured in turns, perhaps all at the end; what is interrupted keeps what it has."""
+    """Measure with a progress bar, write rows as they come (an interrupted run keeps them), print the table."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -96,8 +96,7 @@ def _in_full(verdicts: ClaimVerdicts, names: tuple[str, ...]) -> None:
         typer.echo(f"  command: {claim.command}")
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# `ham pictures`: feature maps and atoms of trained networks, into a file for the page of claims.
+# -- `ham pictures` ---------------------------------------------------------------------------------------------------
 
 
 def pictures(

@@ -55,8 +55,7 @@ def propositions(
     console.print(f"wrote {out / 'propositions.json'} and {out / 'propositions.png'}", soft_wrap=True)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# `ham recover`: the core at work on a matrix that one can look at.
+# -- `ham recover` ----------------------------------------------------------------------------------------------------
 
 
 def recover(

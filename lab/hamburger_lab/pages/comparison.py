@@ -1,4 +1,4 @@
-"""Contexts over seeds, against one of them: the columns that every table of trained networks begins with."""
+"""Columns that tables of trained networks share: scores over seeds and differences to a reference."""
 
 from __future__ import annotations
 

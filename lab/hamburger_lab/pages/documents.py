@@ -62,15 +62,16 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "table3-h200-float32": lambda results: table3.over_sizes(results.rows("table3_h200"), "float32"),
     "table3-cpu": lambda results: table3.over_sizes(results.rows("table3_cpu"), "float32"),
     "network-h200": lambda results: segmentation.network_speed_table(results.rows("network_h200")),
-    **{
-        block: lambda results, name=name: segmentation.accuracy_table(results.rows(name))
-        for block, name in (
-            ("segmentation-patchwork-cpu", "segmentation_patchwork_cpu"),
-            ("segmentation-glyphs-cpu", "segmentation_patchwork-glyphs_cpu"),
-            ("segmentation-animals-h200", "segmentation_voc-animals_h200"),
-            ("segmentation-camvid-h200", "segmentation_camvid_h200"),
-        )
-    },
+    "segmentation-patchwork-cpu": lambda results: segmentation.accuracy_table(
+        results.rows("segmentation_patchwork_cpu")
+    ),
+    "segmentation-glyphs-cpu": lambda results: segmentation.accuracy_table(
+        results.rows("segmentation_patchwork-glyphs_cpu")
+    ),
+    "segmentation-animals-h200": lambda results: segmentation.accuracy_table(
+        results.rows("segmentation_voc-animals_h200")
+    ),
+    "segmentation-camvid-h200": lambda results: segmentation.accuracy_table(results.rows("segmentation_camvid_h200")),
     "segmentation-camvid-classes": lambda results: segmentation.class_table(results.rows("segmentation_camvid_h200")),
     "classes-cifar10-h200": lambda results: classification.classification_table(
         results.rows("classes_cifar10-classes_h200")

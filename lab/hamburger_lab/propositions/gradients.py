@@ -12,10 +12,11 @@ from hamburger.errors import ImplicitGradientError, OptionError
 from hamburger.hams.base import Ham
 from hamburger.hams.decompose import decompose
 from hamburger.inspect.fixed_point import ROUND_OFF, FixedPointIteration, jacobians
+from hamburger.literals import GradientName
 
 REFERENCE = "bptt"
 DENSE = "proposition-2"  # the formula solved densely, and never refused
-STRATEGIES = ("one-step", "truncated:1", REFERENCE, "implicit")
+STRATEGIES: tuple[GradientName, ...] = ("one-step", "truncated:1", REFERENCE, "implicit")
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def _compare(x: Tensor, ham: Ham, bases: Tensor, steps: int, cotangent: Tensor) 
     )
 
 
-def input_gradient(x: Tensor, ham: Ham, bases: Tensor, steps: int, grad: str, cotangent: Tensor) -> Tensor:
+def input_gradient(x: Tensor, ham: Ham, bases: Tensor, steps: int, grad: GradientName, cotangent: Tensor) -> Tensor:
     """u^T dy/dx as `decompose` gives it.   x, cotangent u: 1 d n   ->   dn"""
     x = x.detach().requires_grad_()
     y = decompose(x, ham, steps=steps, grad=grad, bases=bases).reconstruction

@@ -70,11 +70,7 @@ def drawn_image(seed: int, *, side: int) -> Tensor:
     return (image + 0.02 * uniform(3, side, side)).clamp(0, 1)[None]
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Section 2.3 over inputs, hams, temperatures and seeds: runs the measurements and returns rows of plain numbers.
-#
-# A row is one solve: its case (input, ham, temperature, seed) and named measures; None stands for "does not apply".
-
+# -- the study; a row is one solve, None stands for "does not apply" --------------------------------------------------
 
 INPUTS: dict[str, Callable[[int], Tensor]] = {"low-rank": low_rank, "feature map": feature_map}
 RANK = 4

@@ -184,7 +184,7 @@ def test_runs_that_outlive_a_killed_call_are_waited_for(tmp_path):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ('{"recipe": "patchwork", "context": "nmf"}', "rows that are none of an ablation .no ablation, cell"),
+        ('{"recipe": "patchwork", "context": "nmf"}', "rows that are not of an ablation .no ablation, cell"),
         ('{"ablation": "parts", "ce', "ablate: line 1 of .*rows.jsonl is not a JSON object"),
     ],
 )
