@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hamburger.contexts.common import conv_norm_relu, resize
-from hamburger.contexts.sanet import SqueezeAttention
+from hamburger.contexts.sanet import SqueezeAttention, Upsampling
 from hamburger.errors import check_count, check_positive
 from hamburger.segmentation.heads.base import Head, HeadOutputs, PixelClassifier, check_channels, check_features, heads
 from hamburger.segmentation.losses import cross_entropy, find_labelled_images, presence_loss
@@ -42,7 +42,7 @@ class SANetHead(Head):
         *,
         width: int = 256,
         squash: bool = False,
-        upsample: str = "bilinear",
+        upsample: Upsampling = "bilinear",
         dropout: float = 0.1,
         cat_weight: float = 0.2,
         dense_weight: float = 0.8,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from hamburger.contexts.common import conv_norm_relu
-from hamburger.contexts.sgr import SGR
+from hamburger.contexts.sgr import SGR, Adjacency, Mapping
 from hamburger.errors import check_count
 from hamburger.segmentation.heads.base import AuxiliaryHead, PixelClassifier, heads
 
@@ -37,9 +37,9 @@ class SGRNet(AuxiliaryHead):
         *,
         width: int = 256,
         nodes: int | None = None,
-        mapping: str = "vote",
+        mapping: Mapping = "vote",
         embeddings: Tensor | None = None,
-        adjacency: str | Tensor = "learnable",
+        adjacency: Adjacency | Tensor = "learnable",
         seed: int = 0,
         dropout: float = 0.1,
         aux_weight: float = 0.0,
