@@ -1,6 +1,8 @@
-"""The ham inside the block: its factors, and how a cotangent of its codes becomes one of its input.
+"""The block around a ham by fused kernels, from x to u = W_u M(W_l x) or to the end, and back.
 
-Everything that the block asks of a ham is asked here. Its name and numbers: see `Plan`.
+The upper bread is folded into the dictionary: W_u (D C) = (W_u D) C = E C, so neither D C nor its product with W_u is
+made. The gradient is that of the read-out (one-step): D, and with it E's second factor, is a constant. Derivation and
+launches: docs/design/block.md.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ class SolvedFactors(NamedTuple):
     """What a solve found: D (b d r, float32) and C (b n r), and what is kept for the gradient of the read-out.
 
     `slope` is Q = C / (D^T D C + eps) for NMF (b n r) and the ridge projector for CD (transposed: b d r), empty for VQ
-    and where no gradient was asked for.
+    and where no gradient is needed.
     """
 
     bases: Tensor
@@ -39,9 +41,9 @@ def needs_relu(kernel: str) -> bool:
 def solve_ham(
     z: Tensor, kernel: str, options: Sequence[float], initial: Tensor, steps: int, *, keep: bool, counts: Tensor
 ) -> SolvedFactors:
-    """K sweeps from the bases `initial` (b d r, float32), and the read-out.   z: b d n
+    """K steps from the bases `initial` (b d r, float32), and the read-out.   z: b d n
 
-    counts: b, `launch.COUNTS`, zero: for programs that wait for each other.
+    counts: b, `launcher.COUNTERS_PER_IMAGE`, zero: for programs that wait for each other.
     """
     dtype = launcher.saved_dtype(z.dtype)
     if kernel == "nmf":
@@ -80,7 +82,7 @@ def pull_back_ham(
     """The cotangent of the lower bread, before its ReLU, from that of u = E C, and its sum over samples and positions.
 
     du, x: b c n   fold (E = W_u D): b c r   z: b d n, laid out as x   ->   b d n,  d
-    Behind a batch norm in training du is the cotangent of its output, and fold is E': `launches.pull_back`.
+    Behind a batch norm in training du is the cotangent of its output, and fold is E': `block_launches.pull_back`.
     """
     if plan.kernel == "vq":
         temperature, constant_norms = plan.options
@@ -100,11 +102,7 @@ def pull_back_ham(
     return dz, launcher.add_partial_sums(sums[None])[0]
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# From x to u = W_u M(W_l x) in a few launches, and back: the upper bread is folded into the dictionary.
-#
-# W_u (D C) = (W_u D) C = E C, so neither D C nor its product with W_u is made. The gradient is that of the read-out
-# (one-step): D, and with it E's second factor, is a constant.
+# -- the block up to its upper bread, and in evaluation ----------------------------------------------------------------
 
 
 def block_context(x: Tensor, weights: BreadWeights, initial: Tensor, plan: BlockPlan) -> tuple[Tensor, Tensor]:
@@ -146,7 +144,7 @@ class BlockFactors(NamedTuple):
 
     bases: Tensor  # b d r
     codes: Tensor  # b n r
-    slope: Tensor  # see `hams.Factors`
+    slope: Tensor  # see `SolvedFactors`
     fold: Tensor  # E = W_u D: b c r
     z: Tensor  # W_l x: b d n
     lower: Tensor  # d c
@@ -231,7 +229,7 @@ def input_gradient(x: Tensor, lower: Tensor, dz: Tensor) -> Tensor:
 
 
 class _Context(torch.autograd.Function):
-    """`context` for eager calls: an operator of torch.library would cost the host more than all its launches."""
+    """`context` for eager calls: an operator of torch.library would take more CPU time than all its launches."""
 
     @staticmethod
     def forward(

@@ -48,7 +48,7 @@ def prepare_kernel(
 
     w: size numbers   initial: d r of each sample, s_initial apart (0: one for all)   made: b d r, its columns of unit
     length where UNIT; D is d padded   count: counts   Grid: tiles of w where ROUND, then b * tiles of r where MAKE; at
-    least one, and the first clears the counters beside its own work.
+    least one, and the first clears the counters next to its own work.
     """
     i = tl.program_id(0)
     o = tl.arange(0, BLOCK)
@@ -155,11 +155,7 @@ def finish_kernel(
     tl.store(p_y + i_b * s_yb + o_m[:, None] * s_yc + o_n[None, :] * s_yn, b_y.to(p_y.dtype.element_ty), mask=m_y)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The way back from u = E C to the lower bread, in Triton. Letters: `hamburger.kernels.common`.
-#
-# C is b n r, E = W_u D is b c r and D is b d r, each as it lies in memory; x, z and u (b c n, b d n, b c n) may have any
-# strides. What a batch norm in training adds to it is made in `norm_kernels`.
+# -- backward ----------------------------------------------------------------------------------------------------------
 
 
 @triton.jit
@@ -182,7 +178,7 @@ def gradient_of_codes(
     """E^T dS for a tile of columns, less what a batch norm in training takes off it (NORM).   ->   BN R
 
     p_ds: c n   p_e: c r   p_c: n r   p_mix: (r + 1) r, from `norm_backward_kernel`.
-    PROJECT and FINE: kinds of products, see `launches._kinds`.
+    PROJECT and FINE: kinds of products, see `block_launches._product_kinds`.
     """
     b_dc = project(p_ds, p_e, c, n, r, s_sc, s_sn, o_n, PROJECT, R, BN, BD)
     if NORM:

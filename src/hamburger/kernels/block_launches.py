@@ -48,16 +48,16 @@ def gemm_grid(x: Tensor, weight: Tensor, more: Tensor | None, z: Tensor) -> tupl
     return fit_gemm(b, c, n, len(weight), gpu_properties(x.get_device()))
 
 
-def fit_gemm(b: int, c: int, n: int, d: int, card: GpuProperties) -> tuple[int, int] | None:
+def fit_gemm(b: int, c: int, n: int, d: int, gpu: GpuProperties) -> tuple[int, int] | None:
     """Tiles of d, and programs for each, about one for a multiprocessor in all; None where each had few tiles."""
     rows = cdiv(d, GEMM_ROWS)
-    each = card.processors // rows
+    each = gpu.processors // rows
     narrow = min(c, d) <= GEMM_ROWS // 2  # most of a tile would be zeros
     if (
-        card.capability != HOPPER
+        gpu.capability != HOPPER
         or narrow
         or c > MAX_GEMM_CHANNELS
-        or gemm_shared_bytes(padded_depth(c)) + DRIVER_SHARED_BYTES > card.shared
+        or gemm_shared_bytes(padded_depth(c)) + DRIVER_SHARED_BYTES > gpu.shared
     ):
         return None
     return (rows, each) if 0 < MIN_GEMM_TILES * each <= b * cdiv(n, GEMM_COLUMNS) else None
@@ -96,8 +96,7 @@ def launch_gemm(
     )  # fmt: skip
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The host's side of the block's kernels: tiles, memory, grids. Nothing here is differentiated.
+# -- the other kernels -------------------------------------------------------------------------------------------------
 
 
 HALF_MAX = torch.finfo(torch.float16).max
@@ -219,7 +218,7 @@ def _cublas_bread(x: Tensor, weight: Tensor, bias: Tensor | None, out: torch.dty
 
 
 def _tile_side(b: int, rows: int, n: int) -> int:
-    """Of a square tile: large ones read less, small ones keep a card busy with a small problem."""
+    """Of a square tile: large ones read less, small ones keep a GPU busy with a small problem."""
     return next((side for side in (128, 64) if b * cdiv(rows, side) * cdiv(n, side) >= TARGET_PROGRAMS // 4), 32)
 
 
@@ -233,7 +232,7 @@ def finish_block(
     norm: NormParameters | None = None,
     rectify: bool = False,
 ) -> Tensor:
-    """E C, then the norm, + skip and a ReLU where they are asked for, into y.
+    """E C, then the norm, + skip and a ReLU where given, into y.
 
     fold (E = W_u D): b c r   codes: b n r   skip, y: b c n
     """
@@ -253,7 +252,7 @@ def finish_block(
 
 
 def project_codes(x: Tensor, factor: Tensor, dtype: torch.dtype, *, fine: bool = False) -> Tensor:
-    """X^T A in float32.   x: b d n   factor: b d r   ->   b n r   (`fine`: see `launch.kind`)"""
+    """X^T A in float32.   x: b d n   factor: b d r   ->   b n r   (`fine`: see `launcher.product_kind`)"""
     (b, d, n), r = x.shape, factor.shape[2]
     t = tile_sizes(d, n, r, dtype)
     codes = x.new_empty(b, n, r, dtype=torch.float32)

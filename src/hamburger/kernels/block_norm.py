@@ -1,8 +1,8 @@
-"""Batch norm of u = E C in training, forward and back, by sums over codes rather than over u. Letters: `ops.kernels`.
+"""Batch norm of u = E C in training, forward and back, by sums over codes rather than over u. Letters: `common`.
 
 u has rank r: its mean over positions is E times that of the codes, its variance is a quadratic form in E of their
 covariance (r x r), and what the gradient needs of u are products of E as well. So u is never stored, and a pass over
-its size is made only where the cotangent of y comes in. Formulas: README.md beside this file.
+its size is made only where the cotangent of y comes in. Formulas: docs/design/block.md.
 
 In memory C is b n r; E, and what has its size, is b c r.
 """
@@ -215,8 +215,8 @@ def norm_backward_kernel(
     e: b c r   mean, var, gamma, dgamma, dbeta: c
 
     With a = gamma / sigma, h = sum(dS u') / (N sigma^2) for u' = u - mean, and g = dS 1 / N, the cotangent of u is
-    dU = a (dS - g - h u'). Written: E' = a E, dE = dU C^T (both b c r), and each tile's share of what E'^T dU / a needs
-    beside E'^T dS: E^T diag(h) E' and, in the row after it, E'^T (g - h mean).   mix: b tiles (r + 1) r
+    dU = a (dS - g - h u'). Written: E' = a E, dE = dU C^T (both b c r), and each tile's partial sum of what E'^T dU / a
+    needs next to E'^T dS: E^T diag(h) E' and, in the row after it, E'^T (g - h mean).   mix: b tiles (r + 1) r
     """
     o_c = tl.program_id(0) * M + tl.arange(0, M)
     m_c = o_c < c
@@ -281,8 +281,7 @@ def outer_kernel(
     tl.store(p_w + o_m[:, None] * d + o_n[None, :], b_w.to(p_w.dtype.element_ty), mask=m_w)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The host's side of batch norm in training: `norm_kernels`.
+# -- launches ----------------------------------------------------------------------------------------------------------
 
 
 # Of a tile of channels: each adds up all partial sums of its rows, so there should be many; a multiple of the 16 that
@@ -365,8 +364,8 @@ def norm_backward(
     dgamma, dbeta = torch.empty_like(norm.weight), torch.empty_like(norm.weight)
     launch(
         norm_backward_kernel, (rows,),
-        launcher.add_partial_sums(sums), found.total, fold, found.mean, found.var, norm.weight, scaled, dfold, mix, dgamma, dbeta,
-        b, c, n, r, norm.eps, FINE=_fine_kind(dtype), M=CHANNELS, SR=_rank_tile(r), num_warps=4,
+        launcher.add_partial_sums(sums), found.total, fold, found.mean, found.var, norm.weight, scaled, dfold, mix,
+        dgamma, dbeta, b, c, n, r, norm.eps, FINE=_fine_kind(dtype), M=CHANNELS, SR=_rank_tile(r), num_warps=4,
     )  # fmt: skip
     return NormGradients(ds, scaled, dfold, NormCorrection(codes, launcher.add_partial_sums(mix)), dgamma, dbeta)
 

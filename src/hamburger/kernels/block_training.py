@@ -1,6 +1,6 @@
 """The whole block in training with batch norm, forward and back: neither u nor its normed self is ever written.
 
-`norm_kernels` has the idea, README.md the formulas. What the norm sees are sums over codes.
+The norm needs only sums over codes: see `block_norm`, and docs/design/block.md for the formulas.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _forward(how: TrainingPlan, *given: Tensor | None) -> tuple[Outputs, PackedT
             found.fold, found.codes, y.flatten(2), plan.dtype, skip=flat, norm=norm, rectify=how.rectify
         )
         z = found.z if block.saves_input(plan.kernel) else x.new_empty(0)
-        # what is kept is a tape's own
+        # saved tensors must be memory of the cached launches
         rounded = x.new_empty(0) if found.lower.data_ptr() == lower.data_ptr() else found.lower
         return (y, found.bases), SavedIntermediates(found.codes, found.slope, found.fold, z, rounded, *statistics)
 
@@ -112,8 +112,8 @@ def gradients(
     plan, dtype = how.plan, how.plan.dtype
 
     def solve(dy: Tensor, x: Tensor, y: Tensor, lower: Tensor, upper: Tensor, gamma: Tensor, bases: Tensor,
-              *of_bundle: Tensor) -> Outputs:  # fmt: skip
-        k, x = SavedIntermediates(*PackedTensors(of_bundle, kept.layout).tensors()), x.flatten(2)
+              *of_packed: Tensor) -> Outputs:  # fmt: skip
+        k, x = SavedIntermediates(*PackedTensors(of_packed, kept.layout).tensors()), x.flatten(2)
         norm, found = NormParameters(k.mean, k.var, gamma, None, how.eps), BatchStatistics(k.mean, k.var, k.total)
         back = block_norm.norm_backward(dy, None if y is None else y.flatten(2), k.fold, k.codes, found, norm, dtype)
         dupper = block_norm.outer_product(back.dfold, bases, upper, dtype)

@@ -40,14 +40,13 @@ def readout_kernel(
         expand(b_c, p_out + i_b * d * r, p_y + i_b * s_yb, d, n, r, s_yd, s_yn, o_n, COARSE, R, BN, BD)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Soft CD by kernels: the values of reference.py, in one launch where it fits the card, else in a few per sweep.
+# -- solve and gradient ------------------------------------------------------------------------------------------------
 
 
 def decompose(
     x: Tensor, bases: Tensor, *, steps: int, temperature: float = 0.01, beta: float = 0.1
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """K sweeps, the ridge read-out, and D C.
+    """K steps, the ridge read-out, and D C.
 
     x: b d n (float32, bfloat16 or float16)    bases: b d r    ->    bases: b d r, codes: b r n, D C: b d n
 
@@ -57,7 +56,7 @@ def decompose(
     bases = bases.detach().float().contiguous()
     if keep or torch.compiler.is_compiling():
         found, codes, y, _ = cd_op(x, bases, steps, temperature, beta, keep)
-    else:  # an operator of torch.library would cost the host more than all its launches
+    else:  # an operator of torch.library would take more CPU time than all its launches
 
         def bare(x: Tensor, bases: Tensor) -> Outputs:
             found, codes, y, _ = solve_factors(x, bases, steps, temperature, beta, keep=False, product=True)
@@ -81,10 +80,10 @@ def solve_factors(
     codes: torch.dtype = torch.float32,
     counts: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """x: b d n   bases: b d r, float32, contiguous   (counts: see `cosine_wave.memory`)
+    """x: b d n   bases: b d r, float32, contiguous   (counts: see `cosine_hopper.exchange_memory`)
 
     ->   bases: b d r, of unit length where they have moved,  codes: b n r of that dtype,  D C: b d n where `product`,
-    and where `keep` all that the gradient needs beside D: the projector, transposed, b d r
+    and where `keep` all that the gradient needs next to D: the projector, transposed, b d r
     """
     with device_of(x):
         whole = (
@@ -116,18 +115,20 @@ def _solve_by_steps(
     counts: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     (b, d, n), r = x.shape, bases.shape[2]
-    streamed, swept = streaming_grid(x, r, cosine_hopper.streaming_bytes), None
-    if streamed is not None:
+    streaming, swept = streaming_grid(x, r, cosine_hopper.streaming_bytes), None
+    if streaming is not None:
         swept = try_cooperative(
-            lambda: cosine_hopper.run_streaming_steps(x, bases, streamed, steps, temperature, unit=True, counts=counts),
+            lambda: cosine_hopper.run_streaming_steps(
+                x, bases, streaming, steps, temperature, unit=True, counts=counts
+            ),
             x,
         )
     if swept is not None:
         moved, _ = swept
     else:
         moved, *_ = cosine.run_steps(x, bases, steps, temperature, tile_sizes(d, n, r, x.dtype), unit=True)
-    if streamed is not None and cosine_hopper.has_ridge_kernel(steps, beta):
-        found, projector = cosine_hopper.launch_ridge_projector(moved, beta, streamed)
+    if streaming is not None and cosine_hopper.has_ridge_kernel(steps, beta):
+        found, projector = cosine_hopper.launch_ridge_projector(moved, beta, streaming)
     else:
         found = normalize_columns(moved) if steps else bases.clone()
         with full_precision(x.device.type):

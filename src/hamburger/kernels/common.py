@@ -4,8 +4,9 @@ Letters, in all kernels: i_ program index or loop position, o_ offsets, m_ mask,
 each load; s_ stride; capitals for sizes known at compile time. d, n, r, c are sizes as they are, D and R padded ones,
 BN, BD and the like those of a tile: `tiles.Blocks`. Offsets into d and n are 64 bits wide: d n may exceed 2^31.
 
-What a program, a tile, a part, a share are: docs/design/kernels.md, with a map of these files. Between programs of one launch
-there is no order here: a program reads what launches before it wrote, and writes what no other one writes.
+What a program, a tile, a part, a partial sum are: docs/design/kernels.md, with a map of these files. Between programs
+of one launch there is no order here: a program reads what launches before it wrote, and writes what no other one
+writes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import triton.language as tl
 
 @triton.jit
 def rounded_to_tf32(b_value):
-    """To the nearest: a matrix unit would cut the last 13 bits off, to one side in every product of every sweep."""
+    """To the nearest: a matrix unit would cut the last 13 bits off, to one side in every product of every step."""
     b_value = b_value.to(tl.float32)
     b_bits = (b_value.to(tl.int32, bitcast=True) + 0x1000) & -0x2000
     return tl.where(tl.abs(b_value) < float("inf"), b_bits.to(tl.float32, bitcast=True), b_value)

@@ -110,8 +110,7 @@ def centroids_kernel(
     tl.store(p_d + i_b * d * r + o_d[:, None] * r + o_r[None, :], b_xc / (b_mass + EPS), mask=m_d)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Sweeps of soft k-means in a few launches each, shared by VQ and CD.
+# -- launches ----------------------------------------------------------------------------------------------------------
 
 
 TINY = torch.finfo(torch.float32).tiny
@@ -165,5 +164,6 @@ def assign_columns(
         assign_kernel, (b * cdiv(n, t.BN),),
         x, bases, scale, codes, out, d, n, r, *x.stride(), *out.stride(), temperature,
         FIRST=first, CENTROIDS=centroids, EXPAND=y is not None, EPS=EPS, TINY=TINY,
-        KIND=launcher.product_kind(x.dtype, fine=True), COARSE=launcher.product_kind(x.dtype), R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,
+        KIND=launcher.product_kind(x.dtype, fine=True),
+        COARSE=launcher.product_kind(x.dtype), R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,
     )  # fmt: skip

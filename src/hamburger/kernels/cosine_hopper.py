@@ -15,7 +15,7 @@ MANY_PARTIAL_SUMS = 1 << 21  # numbers, of all programs: so many are written in 
 
 
 class ExchangeMemory(NamedTuple):
-    """What a solve writes beside its results: see `cosine_wave_kernels.Exchange`."""
+    """What a solve writes next to its results: see `hopper.cosine_resident.Exchange`."""
 
     copy: Tensor
     shares: Tensor
@@ -32,45 +32,44 @@ def resident_bytes(D: int, R: int, BN: int) -> int:
     return 2 * max(D * BN + 4 * stage * R, BN * R + 2 * stage * (R + BN)) + 8192
 
 
-def reducer_count(wave: ResidentGrid) -> int:
+def reducer_count(grid: ResidentGrid) -> int:
     """Programs that update D: a power of two, and 4 rows for each at the least."""
-    return 1 << (min(wave.programs, wave.D // 4).bit_length() - 1)
+    return 1 << (min(grid.programs, grid.D // 4).bit_length() - 1)
 
 
-def partial_sums_dtype(wave: ResidentGrid) -> torch.dtype:
-    """What a share of X C^T is written in: float32 where that costs no time, and for a high rank, whose columns of D
-    are closer to each other."""
-    many = wave.programs * wave.D * wave.R >= MANY_PARTIAL_SUMS
-    return torch.int16 if many and wave.R == 64 else torch.float32
+def partial_sums_dtype(grid: ResidentGrid) -> torch.dtype:
+    """What a partial sum of X C^T is written in: float32 where that costs no time, and for a high rank, whose columns
+    of D are closer to each other."""
+    many = grid.programs * grid.D * grid.R >= MANY_PARTIAL_SUMS
+    return torch.int16 if many and grid.R == 64 else torch.float32
 
 
-def exchange_memory(b: int, wave: ResidentGrid, device: torch.device, counts: Tensor | None = None) -> ExchangeMemory:
-    """counts: `launch.counters`, where somebody has them already"""
-    D, R, programs = wave.D, wave.R, wave.programs
+def exchange_memory(b: int, grid: ResidentGrid, device: torch.device, counts: Tensor | None = None) -> ExchangeMemory:
+    """counts: `launcher.zero_counters`, if the caller has them already"""
+    D, R, programs = grid.D, grid.R, grid.programs
     return ExchangeMemory(
         torch.empty(b, 2, D, R, dtype=torch.bfloat16, device=device),
-        torch.empty(b, programs, D, R, dtype=partial_sums_dtype(wave), device=device),
+        torch.empty(b, programs, D, R, dtype=partial_sums_dtype(grid), device=device),
         torch.empty(b, programs * R + programs * D + D // 4 * R, dtype=torch.float32, device=device),
         launcher.zero_counters(b, device) if counts is None else counts,
     )
 
 
-def resident_constants(x: Tensor, wave: ResidentGrid) -> dict[str, Any]:
+def resident_constants(x: Tensor, grid: ResidentGrid) -> dict[str, Any]:
     """Of the kernels, and of their launch."""
     return {
-        "D": wave.D,
-        "R": wave.R,
-        "BN": wave.BN,
-        "OWNERS": reducer_count(wave),
-        "MOST": power_of_two(wave.programs),
+        "D": grid.D,
+        "R": grid.R,
+        "BN": grid.BN,
+        "OWNERS": reducer_count(grid),
+        "MOST": power_of_two(grid.programs),
         "N_FAST": x.stride(2) == 1,
         "num_warps": 8,
         "launch_cooperative_grid": True,
     }
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Soft k-means by cosine with one pass over X per sweep, all sweeps in one launch: what VQ and CD share of it.
+# -- streaming: one pass over X per step, all steps in one launch ------------------------------------------------------
 
 
 def streaming_bytes(D: int, R: int) -> int:
@@ -88,9 +87,9 @@ def run_streaming_steps(
     unit: bool,
     counts: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """As `cosine_fused.sweeps`, but for the codes, which nobody writes.   ->   bases: b d r,  1 / |x|: b n
+    """As `cosine.run_steps`, without writing codes.   ->   bases: b d r,  1 / |x|: b n
 
-    counts: see `cosine_wave.memory`
+    counts: see `cosine_hopper.exchange_memory`
     """
     b, _, n = x.shape
     scale = torch.empty(b, n, dtype=torch.float32, device=x.device)
@@ -136,14 +135,13 @@ def _launch_streaming(
     )  # fmt: skip
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Soft VQ in one launch, where all of it is on the card at once: the same values as reference.py.
+# -- VQ, resident ------------------------------------------------------------------------------------------------------
 
 
 def solve_vq_resident(
     x: Tensor,
     bases: Tensor,
-    wave: ResidentGrid,
+    grid: ResidentGrid,
     steps: int,
     temperature: float,
     *,
@@ -151,27 +149,26 @@ def solve_vq_resident(
     dtype: torch.dtype,
     counts: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """x: b d n, bfloat16   bases: b d r, float32   ->   as `fused.factors`"""
+    """x: b d n, bfloat16   bases: b d r, float32   ->   as `solve_factors`"""
     from hamburger.kernels.hopper.cosine_resident import vq_resident_kernel
 
     (b, d, n), r = x.shape, bases.shape[2]
     found = torch.empty(b, d, r, dtype=torch.float32, device=x.device)
     codes = torch.empty(b, n, r, dtype=dtype, device=x.device)
     y = torch.empty_like(x) if product else None
-    out, its = x if y is None else y, exchange_memory(b, wave, x.device, counts)
+    out, its = x if y is None else y, exchange_memory(b, grid, x.device, counts)
     launch(
-        vq_resident_kernel, (wave.programs, b),
+        vq_resident_kernel, (grid.programs, b),
         x, bases, found, its.copy, codes, out, its.shares, its.scratch, its.counters,
-        d, n, r, steps, wave.programs, temperature, *x.stride(), *out.stride(), bases.stride(0),
-        Y=product, **resident_constants(x, wave),
+        d, n, r, steps, grid.programs, temperature, *x.stride(), *out.stride(), bases.stride(0),
+        Y=product, **resident_constants(x, grid),
     )  # fmt: skip
     if steps == 0:
         found.copy_(bases)
     return found, codes, y
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Soft CD in one launch, where all of it is on the card at once: the same values as reference.py.
+# -- CD, resident ------------------------------------------------------------------------------------------------------
 
 
 # Of the ridge: below it the inverse, which is made in float32 without exchange of rows, loses too many digits where
@@ -192,7 +189,7 @@ def cd_resident_bytes(D: int, R: int, BN: int) -> int:
 def solve_cd_resident(
     x: Tensor,
     bases: Tensor,
-    wave: ResidentGrid,
+    grid: ResidentGrid,
     steps: int,
     temperature: float,
     beta: float,
@@ -202,7 +199,7 @@ def solve_cd_resident(
     dtype: torch.dtype,
     counts: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """x: b d n, bfloat16   bases: b d r, float32   ->   as `fused.factors`"""
+    """x: b d n, bfloat16   bases: b d r, float32   ->   as `solve_factors`"""
     from hamburger.kernels.hopper.cosine_resident import cd_resident_kernel
 
     (b, d, n), r = x.shape, bases.shape[2]
@@ -210,19 +207,18 @@ def solve_cd_resident(
     codes = torch.empty(b, n, r, dtype=dtype, device=x.device)
     projector = torch.empty_like(found) if keep else None
     y = torch.empty_like(x) if product else None
-    out, its = x if y is None else y, exchange_memory(b, wave, x.device, counts)
+    out, its = x if y is None else y, exchange_memory(b, grid, x.device, counts)
     launch(
-        cd_resident_kernel, (wave.programs, b),
+        cd_resident_kernel, (grid.programs, b),
         x, bases, found, its.copy, codes, found if projector is None else projector, out,
         its.shares, its.scratch, its.counters,
-        d, n, r, steps, wave.programs, temperature, beta, *x.stride(), *out.stride(), bases.stride(0),
-        PROJECTOR=keep, Y=product, **resident_constants(x, wave),
+        d, n, r, steps, grid.programs, temperature, beta, *x.stride(), *out.stride(), bases.stride(0),
+        PROJECTOR=keep, Y=product, **resident_constants(x, grid),
     )  # fmt: skip
     return found, codes, y, projector
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The ridge projector of CD by a kernel of our own, where the one-launch form's inverse will do: see `wave.fits`.
+# -- CD: the ridge projector -------------------------------------------------------------------------------------------
 
 
 def launch_ridge_projector(centroids: Tensor, beta: float, cut: StreamingGrid) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Launches recorded as a CUDA graph by the driver itself.
+"""CUDA graphs captured through the driver, and their replay where the addresses of cached launches repeat.
 
 Torch's own graph keeps memory and random states for what is recorded, and starts two kernels more at every replay to
 set the latter. Launches on memory that is taken care of elsewhere need none of it.
@@ -110,28 +110,23 @@ def _capture_on(stream: c_void_p, start: Callable[[int], None], cuda: Any) -> Cu
             cuda.cuGraphDestroy(graph)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The same launches at the same addresses once more, as a single one: a CUDA graph, recorded by itself.
-#
-# In a loop torch's allocator hands out the same memory again and again, so the addresses of a tape's launches repeat.
-# Where they have done so a few times they are recorded; later calls start the recording. Nothing is copied, and none of
-# torch's memory is kept: where an address is another one, the launches are made one by one as before. HAM_REPLAY=0 turns
-# it off, for tapes that are made from then on.
+# -- replay ------------------------------------------------------------------------------------------------------------
+# In a loop torch's allocator returns the same memory again and again, so the addresses of cached launches repeat. After
+# a few repetitions the launches are captured, and later calls replay the graph. Nothing is copied and no torch memory
+# is kept: with other addresses the launches are made one by one. HAM_REPLAY=0 turns replay off for new caches.
 
 
-CALLS_BEFORE_CAPTURE = (
-    3  # that addresses are seen before they are recorded: a recording costs as much as some hundred launches
-)
-MAX_GRAPHS = 64  # recordings of all tapes: each takes memory of the driver's, which torch does not know of
-MAX_COUNTED = 256  # addresses of a tape that are counted
-MAX_FAILURES = 3  # times in a tape's life that a driver may refuse
+CALLS_BEFORE_CAPTURE = 3  # with the same addresses: a capture costs as much as some hundred launches
+MAX_GRAPHS = 64  # in all caches: each takes driver memory that torch does not count
+MAX_COUNTED = 256  # keys of one cache that are counted
+MAX_FAILURES = 3  # captures that may fail before a cache stops trying
 REPLAY_VARIABLE = "HAM_REPLAY"
 
 LaunchAll = Callable[[int], None]  # all launches, on that stream
 
 
 class GraphCache:
-    """Of one tape, by stream and addresses."""
+    """The graphs of one set of cached launches, by stream and addresses."""
 
     def __init__(self) -> None:
         self.found: dict[Hashable, CudaGraph] = {}
@@ -139,12 +134,12 @@ class GraphCache:
         self.refused = MAX_FAILURES if os.environ.get(REPLAY_VARIABLE) == "0" else 0
 
     def play(self, key: Hashable, stream: int) -> bool:
-        """Start the recording, where there is one and nobody else is recording or looking on."""
+        """Replay the graph, if there is one and no other capture or launch hook is active."""
         graph = self.found.get(key)
         return graph is not None and not is_capturing() and not has_launch_hook() and graph.replay(stream)
 
     def note(self, key: Hashable, start: LaunchAll) -> None:
-        """These launches have just been made; record them if they come often."""
+        """Count these launches; capture them when their addresses repeat."""
         if self.refused >= MAX_FAILURES or is_capturing() or has_launch_hook():
             return
         if len(self.seen) >= MAX_COUNTED:
@@ -154,7 +149,7 @@ class GraphCache:
             return
         self.seen.pop(key, None)  # another thread may have cleared all
         graph = capture(start)
-        if graph is None:  # a driver that cannot, now or ever: as before
+        if graph is None:  # the driver cannot, now or ever: launch one by one as before
             self.refused += 1
             return
         self.found[key] = graph
@@ -168,6 +163,6 @@ _all_graphs: deque[tuple[GraphCache, Hashable]] = deque()
 
 
 def is_capturing() -> bool:
-    """Whether the current stream is being recorded by somebody."""
+    """Whether the current stream is being captured."""
     recording: bool = torch._C._cuda_isCurrentStreamCapturing()
     return recording

@@ -1,4 +1,12 @@
-"""Several tensors in one piece of memory: to take it, to keep it and to look at it costs the host as much as one."""
+"""Cache the launches of a solve and repeat them with other memory: small problems are launch-bound.
+
+A solve of several kernels is a few microseconds of work for a GPU and hundreds for Python, which computes the same
+tiles, strides and programs at every call. Only addresses change between calls. So the first call of a kind is recorded;
+later calls allocate one workspace for all intermediate memory and launch the same programs at once. This is what a CUDA
+graph does, without its private memory, fixed addresses and capture. Where addresses repeat, `cuda_graphs` captures one.
+Tensors that wait for the backward pass are packed into one piece of memory: allocating, saving and viewing it takes as
+much CPU time as a single tensor.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +24,8 @@ ALIGNMENT = 512  # bytes, as torch aligns its memory
 
 
 class PackedPiece(NamedTuple):
+    """One tensor's place in the packed memory."""
+
     place: int
     size: int  # bytes
     shape: tuple[int, ...]
@@ -24,7 +34,7 @@ class PackedPiece(NamedTuple):
 
 
 class PackedLayout:
-    """Where each of them lies. Equal to itself alone, so that it is quickly looked up."""
+    """The place of each tensor. Compared by identity, which makes look-ups fast."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self.pieces: list[PackedPiece] = []
@@ -50,7 +60,7 @@ class PackedTensors(NamedTuple):
 
 
 def pack_tensors(tensors: Sequence[Tensor]) -> PackedTensors:
-    """Copies of them."""
+    """Copies of the tensors in one piece of memory."""
     layout = PackedLayout(tensors)
     memory = torch.empty(layout.size, dtype=torch.uint8, device=tensors[0].device)
     for own, given in zip(layout.tensors(memory), tensors, strict=True):
@@ -58,19 +68,12 @@ def pack_tensors(tensors: Sequence[Tensor]) -> PackedTensors:
     return PackedTensors((memory,), layout)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Launches made once and made again with other memory: for a small problem the host is what everybody waits for.
-#
-# A solve of several kernels is a few microseconds of work for a card and hundreds for Python, which works out the same
-# tiles, strides and programs at every call. Only addresses change from one call to the next. So the first call of a kind
-# is watched; later ones take one piece of memory for everything in between and start the same programs at once. This is
-# what a CUDA graph does, without its private memory, its fixed addresses and its capture; where addresses repeat,
-# `replay` makes one after all.
+# -- cached launches ---------------------------------------------------------------------------------------------------
 
 
-MAX_CACHED = 1024  # tapes to remember
+MAX_CACHED = 1024  # entries of the cache
 
-# What torch may do while it is watched: take memory, and look at memory in another way. All else would be missing.
+# What torch may do during a recording: allocate and view memory. Other calls would be missing from the cached launches.
 ALLOWED_TORCH_CALLS = frozenset(
     f"aten::{name}"
     for name in (
@@ -101,7 +104,7 @@ class OutputSpec(NamedTuple):
 
 
 class CachedLaunches(NamedTuple):
-    """Launches whose memory is what is given, new outputs, what is kept beside them in one piece, and a workspace."""
+    """Launches on the given tensors, new outputs, saved tensors in one piece of memory, and a workspace."""
 
     steps: tuple[CachedLaunch, ...]
     outputs: tuple[OutputSpec, ...]
@@ -110,7 +113,7 @@ class CachedLaunches(NamedTuple):
     recordings: GraphCache
 
     def play(self, given: Sequence[int], device: torch.device) -> tuple[Outputs, PackedTensors]:
-        """The launches again, with the addresses of what is given and of new memory for all else."""
+        """Repeat the launches with the addresses of the given tensors and of new memory for everything else."""
         outputs = tuple([torch.empty_strided(m.shape, m.stride, dtype=m.dtype, device=device) for m in self.outputs])
         kept = EMPTY if self.kept is None else torch.empty(self.kept.size, dtype=torch.uint8, device=device)
         workspace = torch.empty(self.workspace, dtype=torch.uint8, device=device)
@@ -124,7 +127,7 @@ class CachedLaunches(NamedTuple):
 
     def start(self, memory: Sequence[int], stream: int) -> None:
         for program, grid, template, holes in self.steps:
-            args = template.copy()  # another thread may be playing the same tape
+            args = template.copy()  # another thread may be repeating the same launches
             for i, where, offset in holes:
                 args[i] = memory[where] + offset
             launch_compiled(program, grid, args, stream)
@@ -134,11 +137,11 @@ _cache: dict[Hashable, CachedLaunches | None] = {}
 
 
 def launch_cached(solve: Callable[..., Outputs], given: Sequence[Tensor | None], *facts: Hashable) -> Outputs:
-    """`solve(*given)`, by the launches of an earlier call where one was of the same kind.
+    """Return `solve(*given)`, by the cached launches of an earlier call of the same kind if there is one.
 
-    `solve` takes memory and launches kernels; where it does more, that is noticed, and it is simply called each time.
-    `facts` is everything that it depends on beside the kind of what is given. Its outputs are its own, not given ones.
-    The first of the given is where all of it happens.
+    `solve` allocates memory and launches kernels; if it does more, that is detected and it is called each time. `facts`
+    is everything it depends on besides dtypes, shapes and strides of the given tensors. It allocates its outputs
+    itself. The first given tensor determines the device.
     """
     return launch_cached_saving(lambda *given: (solve(*given), ()), given, *facts)[0]
 
@@ -146,30 +149,30 @@ def launch_cached(solve: Callable[..., Outputs], given: Sequence[Tensor | None],
 def launch_cached_saving(
     solve: Callable[..., tuple[Outputs, Outputs]], given: Sequence[Tensor | None], *facts: Hashable
 ) -> tuple[Outputs, PackedTensors]:
-    """The same for what also keeps tensors that only another tape will look at: they come as a bundle.
+    """`launch_cached` for a solve that also saves tensors for other cached launches: they are returned packed.
 
-    Its memory may be given to another tape, with its layout as a fact.
+    Their memory may be given to other cached launches, with the layout as a fact.
     """
     first = given[0]
     assert first is not None
     if not first.is_cuda:
         return _unpacked(solve(*given))
     places = [0 if t is None else t.data_ptr() for t in given]
-    # a tape knows addresses alone: what was moved to another device must not meet it
+    # cached launches know only addresses: tensors of another device must have another key
     kinds = [
         None if t is None else (t.dtype, t.shape, t.stride(), t.get_device(), p % 16)
         for t, p in zip(given, places, strict=True)
     ]
     key = (facts, *kinds)
-    tape = _cache.get(key)
-    if tape is not None and recorder.launches is None and _are_distinct(places):
-        return tape.play(places, first.device)
+    cached = _cache.get(key)
+    if cached is not None and recorder.launches is None and _are_distinct(places):
+        return cached.play(places, first.device)
     if key in _cache or recorder.launches is not None or has_launch_hook() or not _are_distinct(places):
         return _unpacked(solve(*given))
     if len(_cache) >= MAX_CACHED:
         _cache.clear()
-    outputs, bundle, _cache[key] = record_launches(solve, given)
-    return outputs, bundle
+    outputs, packed, _cache[key] = record_launches(solve, given)
+    return outputs, packed
 
 
 def _unpacked(found: tuple[Outputs, Outputs]) -> tuple[Outputs, PackedTensors]:
@@ -186,7 +189,7 @@ def _are_distinct(places: Sequence[int]) -> bool:
 def record_launches(
     solve: Callable[..., tuple[Outputs, Outputs]], given: Sequence[Tensor | None]
 ) -> tuple[Outputs, PackedTensors, CachedLaunches | None]:
-    """`solve(*given)`, and the tape of it; None where launches are not all of it."""
+    """Return `solve(*given)` and its launches; None in their place if it did more than launch kernels."""
     recorder.launches = []
     try:
         with _TorchCallDetector() as torch_too:  # type: ignore[no-untyped-call]
@@ -197,9 +200,9 @@ def record_launches(
     apart = PackedTensors(kept, None)
     if torch_too.worked or any(launch.program is None for launch in launches):
         return outputs, apart, None
-    bundle = pack_tensors(kept) if kept else apart
-    tape = build_cached_launches(launches, given, outputs, kept, bundle.layout)
-    return (outputs, apart, None) if tape is None else (outputs, bundle, tape)
+    packed = pack_tensors(kept) if kept else apart
+    cached = build_cached_launches(launches, given, outputs, kept, packed.layout)
+    return (outputs, apart, None) if cached is None else (outputs, packed, cached)
 
 
 class _TorchCallDetector(TorchDispatchMode):
@@ -219,7 +222,7 @@ def build_cached_launches(
 ) -> CachedLaunches | None:
     """None where a launch looks into the middle of something given: its place there is not known to be the same.
 
-    In the memory of a bundle it is: the layout is a fact of the call.
+    In packed memory it is: the layout is a fact of the call.
     """
     where = {t.data_ptr(): i for i, t in enumerate(given) if t is not None and t.numel()}
     whole = {

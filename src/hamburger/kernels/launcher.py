@@ -31,7 +31,7 @@ class KernelLaunch(NamedTuple):
 
 
 class _LaunchRecorder(threading.local):
-    launches: list[KernelLaunch] | None = None  # those of this thread, while somebody keeps a record
+    launches: list[KernelLaunch] | None = None  # the launches of this thread, during a recording
 
 
 recorder = _LaunchRecorder()
@@ -78,7 +78,7 @@ def current_stream() -> int:
 
 
 def has_launch_hook() -> bool:
-    """Whether somebody, a profiler as a rule, wants to be told of every launch."""
+    """Whether a launch hook, usually a profiler's, is installed."""
     if not CACHES_PROGRAMS:  # Triton's own start tells them
         return False
     hook = triton.knobs.runtime.launch_enter_hook
@@ -92,8 +92,7 @@ def device_of(x: Tensor) -> AbstractContextManager[object]:
     return torch.cuda.device_of(x)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The host's side of the shared kernels: precision, grids, partial sums. No value is read, so the host never waits.
+# -- shared launches ---------------------------------------------------------------------------------------------------
 
 
 COUNTERS_PER_IMAGE = 32  # that a solve in one launch may use, for each image
@@ -138,7 +137,7 @@ def tf32_enabled() -> bool:
 
 def refuse_second_derivative(ctx: Any, *cotangents: Tensor) -> NoReturn:
     raise OptionError(
-        "decompose: backend 'fused' can be differentiated once, and a gradient of its gradient was asked for "
+        "decompose: backend 'fused' can be differentiated once, and a second derivative was requested "
         "(create_graph=True); take backend='plain'"
     )
 

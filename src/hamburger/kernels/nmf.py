@@ -23,8 +23,7 @@ from hamburger.kernels.tiling import (
     try_cooperative,
 )
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Multiplicative updates in Triton: two passes over columns and the update of D. Letters: `hamburger.kernels.common`.
+# -- kernels -----------------------------------------------------------------------------------------------------------
 
 
 @triton.jit
@@ -138,8 +137,7 @@ def bases_kernel(
     tl.store(p_new + o_d[:, None] * r + o_r[None, :], b_d * b_xc / (b_dcc + eps), mask=m_d)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The update of D from sums over positions, for all forms that take a launch of their own for it.
+# -- update of D -------------------------------------------------------------------------------------------------------
 
 
 def update_bases(bases: Tensor, sums: Tensor, dtype: torch.dtype, t: TileSizes, eps: float) -> Tensor:
@@ -157,12 +155,11 @@ def update_bases(bases: Tensor, sums: Tensor, dtype: torch.dtype, t: TileSizes, 
     return new
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# NMF by kernels: the same values as reference.py, in one launch where it fits the card, else in a few per sweep.
+# -- solve and gradient ------------------------------------------------------------------------------------------------
 
 
 def decompose(x: Tensor, bases: Tensor, *, steps: int, eps: float = 1e-6) -> tuple[Tensor, Tensor, Tensor]:
-    """K sweeps from softmax codes, the read-out, and D C.
+    """K steps from softmax codes, the read-out, and D C.
 
     x: b d n (float32, bfloat16 or float16)    bases: b d r    ->    bases: b d r, codes: b r n, D C: b d n
 
@@ -172,7 +169,7 @@ def decompose(x: Tensor, bases: Tensor, *, steps: int, eps: float = 1e-6) -> tup
     bases = bases.detach().float().contiguous()
     if keep or torch.compiler.is_compiling():
         found, codes, y, _ = nmf_op(x, bases, steps, eps, keep)
-    else:  # an operator of torch.library would cost the host more than all its launches
+    else:  # an operator of torch.library would take more CPU time than all its launches
 
         def bare(x: Tensor, bases: Tensor) -> Outputs:
             found, codes, y, _ = solve_factors(x, bases, steps, eps, keep=False, product=True)
@@ -198,7 +195,7 @@ def solve_factors(
     """x: b d n   bases: b d r, float32, contiguous
 
     ->   bases: b d r,  codes: b n r of that dtype,  D C: b d n where `product`,  and where `keep` all that the gradient
-    needs: Q = C / (D^T D C + eps) from before the read-out, b n r   (counts: see `wave.solve`)
+    needs: Q = C / (D^T D C + eps) from before the read-out, b n r   (counts: see `nmf_hopper.solve_resident`)
     """
     with device_of(x):
         whole = resident_grid(x, bases.shape[2], nmf_hopper.resident_bytes)
@@ -211,11 +208,11 @@ def solve_factors(
             )
             if found is not None:
                 return found
-        streamed = streaming_grid(x, bases.shape[2], nmf_hopper.streaming_bytes)
-        if streamed is not None:
+        streaming = streaming_grid(x, bases.shape[2], nmf_hopper.streaming_bytes)
+        if streaming is not None:
             found = try_cooperative(
                 lambda: nmf_hopper.solve_streaming(
-                    x, bases, streamed, steps, eps, keep=keep, product=product, dtype=codes, counts=counts
+                    x, bases, streaming, steps, eps, keep=keep, product=product, dtype=codes, counts=counts
                 ),
                 x,
             )  # fmt: skip

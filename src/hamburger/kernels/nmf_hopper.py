@@ -23,7 +23,7 @@ def unit_columns(programs: int) -> int:
 def solve_resident(
     x: Tensor,
     bases: Tensor,
-    wave: ResidentGrid,
+    grid: ResidentGrid,
     steps: int,
     eps: float,
     *,
@@ -32,9 +32,9 @@ def solve_resident(
     dtype: torch.dtype,
     counts: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """x: b d n, bfloat16   bases: b d r, float32   ->   as `fused.factors`
+    """x: b d n, bfloat16   bases: b d r, float32   ->   as `solve_factors`
 
-    counts: two or more zeros for each image, where somebody has them already
+    counts: two or more zeros for each image, if the caller has them already
     """
     from hamburger.kernels.hopper.nmf_resident import nmf_resident_kernel
 
@@ -43,16 +43,16 @@ def solve_resident(
     codes = torch.empty(b, n, r, dtype=dtype, device=x.device)
     y = torch.empty_like(x) if product else None
     ratio = torch.empty(b, n, r, dtype=x.dtype, device=x.device) if keep else None
-    copy = torch.empty(b, wave.D, wave.R, dtype=x.dtype, device=x.device)
-    sums = torch.empty(b, wave.programs, wave.D + wave.R, wave.R, dtype=x.dtype, device=x.device)
+    copy = torch.empty(b, grid.D, grid.R, dtype=x.dtype, device=x.device)
+    sums = torch.empty(b, grid.programs, grid.D + grid.R, grid.R, dtype=x.dtype, device=x.device)
     if counts is None:
         counts = launcher.zero_counters(b, x.device)
     out = x if y is None else y
     launch(
-        nmf_resident_kernel, (wave.programs, b),
+        nmf_resident_kernel, (grid.programs, b),
         x, bases, found, copy, codes, x if ratio is None else ratio, out, sums, counts,
-        d, n, r, steps, wave.programs, eps, *x.stride(), *out.stride(), bases.stride(0), counts.stride(0),
-        D=wave.D, R=wave.R, BN=wave.BN, COLS=unit_columns(wave.programs),
+        d, n, r, steps, grid.programs, eps, *x.stride(), *out.stride(), bases.stride(0), counts.stride(0),
+        D=grid.D, R=grid.R, BN=grid.BN, COLS=unit_columns(grid.programs),
         N_FAST=x.stride(2) == 1, RATIO=keep, Y=product, num_warps=8, launch_cooperative_grid=True,
     )  # fmt: skip
     if steps == 0:
@@ -60,8 +60,7 @@ def solve_resident(
     return found, codes, y, ratio
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# NMF with one pass over X per sweep, all sweeps in one launch, whatever n is: the same values as reference.py.
+# -- streaming: one pass over X per step, all steps in one launch, any n -----------------------------------------------
 
 
 BUFFERS = 2  # for tiles of X, where they are copied in the background
@@ -84,7 +83,9 @@ def solve_streaming(
     dtype: torch.dtype,
     counts: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """x: b d n, bfloat16   bases: b d r, float32   ->   as `fused.factors`   (counts: see `wave.solve`)"""
+    """x: b d n, bfloat16   bases: b d r, float32   ->   as `solve_factors`   (counts: see
+    `nmf_hopper.solve_resident`)
+    """
     (b, _, n), r = x.shape, bases.shape[2]
     found = torch.empty_like(bases) if steps else bases.clone()
     last = torch.empty(b, n, r, dtype=dtype, device=x.device)

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-# Programs to aim for in a pass over positions: about two for each multiprocessor of a large card. A constant rather
+# Programs to aim for in a pass over positions: about two for each multiprocessor of a large gpu. A constant rather
 # than a question to the device: the number of partial sums decides the last bits of a result.
 TARGET_PROGRAMS = 264
 
@@ -87,15 +87,14 @@ def split_positions(n: int, tiles: int, step: int) -> tuple[int, int]:
     return length, cdiv(n, length)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Whether a whole solve fits the card at once: one launch, whose programs wait for each other after each sweep.
+# -- resident: a whole solve is on the GPU at once ---------------------------------------------------------------------
 
 
 HOPPER = (9, 0)  # whose matrix units take their operands from shared memory
 DRIVER_SHARED_BYTES = 1024  # bytes of shared memory that the driver keeps for itself
 RANKS = (64, 128)
-# Programs for an image: each waits for the shares of all others; at n = 8,192 half as many with twice the columns are
-# faster.
+# Programs for an image: each waits for the partial sums of all others; at n = 8,192 half as many with twice the columns
+# are faster.
 MAX_NARROW_PROGRAMS = 64
 
 T = TypeVar("T")
@@ -118,24 +117,20 @@ class GpuProperties(NamedTuple):
 
 
 def resident_grid(x: Tensor, r: int, needs: ResidentBytes) -> ResidentGrid | None:
-    """x: b d n   ->   how to solve it in one launch, or None where it does not fit or the card is of another kind."""
+    """x: b d n   ->   how to solve it in one launch, or None where it does not fit or the GPU is of another kind."""
     if x.dtype != torch.bfloat16 or not x.is_cuda or not has_gluon():
         return None
     b, d, n = x.shape
     return fit_resident(b, d, n, r, gpu_properties(x.get_device()), needs)
 
 
-def fit_resident(b: int, d: int, n: int, r: int, card: GpuProperties, needs: ResidentBytes) -> ResidentGrid | None:
-    if card.capability != HOPPER or r > RANKS[-1] or d > 512:
+def fit_resident(b: int, d: int, n: int, r: int, gpu: GpuProperties, needs: ResidentBytes) -> ResidentGrid | None:
+    if gpu.capability != HOPPER or r > RANKS[-1] or d > 512:
         return None
     D, R = max(128, power_of_two(d)), max(RANKS[0], power_of_two(r))
-    for BN, most in ((64, MAX_NARROW_PROGRAMS), (128, card.processors)):
+    for BN, most in ((64, MAX_NARROW_PROGRAMS), (128, gpu.processors)):
         programs = cdiv(n, BN)
-        if (
-            programs <= most
-            and b * programs <= card.processors
-            and needs(D, R, BN) + DRIVER_SHARED_BYTES <= card.shared
-        ):
+        if programs <= most and b * programs <= gpu.processors and needs(D, R, BN) + DRIVER_SHARED_BYTES <= gpu.shared:
             return ResidentGrid(D, R, BN, programs)
     return None
 
@@ -146,7 +141,7 @@ _devices_without_cooperative: set[int] = set()  # devices
 def try_cooperative(solve: Callable[[], T], x: Tensor) -> T | None:
     """`solve()`; None where the driver has no room for all programs at once, and then never again on that device.
 
-    It knows of limits that the card's own numbers do not show, such as a share of its processors.
+    It knows of limits that the GPU's own numbers do not show, such as a partial sum of its processors.
     """
     if x.get_device() in _devices_without_cooperative:
         return None
@@ -178,11 +173,10 @@ def has_gluon() -> bool:
     return True
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# How a solve is cut whose programs take tiles of columns in turn: one pass over X in a sweep, whatever n is.
+# -- streaming: programs take tiles of columns in turn -----------------------------------------------------------------
 
 
-BN = 64  # columns of a tile: more would leave no room for another one beside it, or no registers beside the sums
+BN = 64  # columns of a tile: more would leave no room for another one next to it, or no registers next to the sums
 MAX_IMAGES = 65_535  # rows of a grid
 
 StreamingBytes = Callable[[int, int], int]  # D, R -> bytes of shared memory, which every ham counts for itself
@@ -198,23 +192,23 @@ class StreamingGrid(NamedTuple):
 
 
 def streaming_grid(x: Tensor, r: int, needs: StreamingBytes) -> StreamingGrid | None:
-    """x: b d n   ->   how to solve it with one pass per sweep, or None where the card is of another kind."""
+    """x: b d n   ->   how to solve it with one pass per step, or None where the GPU is of another kind."""
     if x.dtype != torch.bfloat16 or not x.is_cuda or not has_gluon():
         return None
     b, d, n = x.shape
     return fit_streaming(b, d, n, r, gpu_properties(x.get_device()), needs)
 
 
-def fit_streaming(b: int, d: int, n: int, r: int, card: GpuProperties, needs: StreamingBytes) -> StreamingGrid | None:
-    if card.capability != HOPPER or r > RANKS[-1] or d > 512 or b > MAX_IMAGES:
+def fit_streaming(b: int, d: int, n: int, r: int, gpu: GpuProperties, needs: StreamingBytes) -> StreamingGrid | None:
+    if gpu.capability != HOPPER or r > RANKS[-1] or d > 512 or b > MAX_IMAGES:
         return None
     D, R = max(128, power_of_two(d)), max(RANKS[0], power_of_two(r))
-    if needs(D, R) + DRIVER_SHARED_BYTES > card.shared:
+    if needs(D, R) + DRIVER_SHARED_BYTES > gpu.shared:
         return None
     # one program on a multiprocessor: at d = 512 shared memory has room for no more, and all of a launch wait for
     # each other
-    images = cdiv(b, cdiv(b, card.processors))
-    return StreamingGrid(D, R, min(card.processors // images, cdiv(n, BN)), images)
+    images = cdiv(b, cdiv(b, gpu.processors))
+    return StreamingGrid(D, R, min(gpu.processors // images, cdiv(n, BN)), images)
 
 
 def can_copy_async(x: Tensor) -> bool:

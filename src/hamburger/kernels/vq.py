@@ -67,14 +67,13 @@ def pull_back_kernel(
             tl.store(p_sums + tl.program_id(0).to(tl.int64) * d + o_d, tl.sum(b_dx, axis=0), mask=o_d < d)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Soft VQ by kernels: the values of reference.py, in one launch where it fits the card, else in a few per sweep.
+# -- solve and gradient ------------------------------------------------------------------------------------------------
 
 
 def decompose(
     x: Tensor, bases: Tensor, *, steps: int, temperature: float = 0.01, constant_norms: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """K sweeps, the read-out, and D C.
+    """K steps, the read-out, and D C.
 
     x: b d n (float32, bfloat16 or float16)    bases: b d r    ->    bases: b d r, codes: b r n, D C: b d n
 
@@ -83,7 +82,7 @@ def decompose(
     bases = bases.detach().float().contiguous()
     if torch.compiler.is_compiling() or (torch.is_grad_enabled() and x.requires_grad):
         found, codes, y = vq_op(x, bases, steps, temperature, constant_norms)
-    else:  # an operator of torch.library would cost the host more than all its launches
+    else:  # an operator of torch.library would take more CPU time than all its launches
 
         def bare(x: Tensor, bases: Tensor) -> Outputs:
             found, codes, y = solve_factors(x, bases, steps, temperature, product=True)
@@ -105,7 +104,7 @@ def solve_factors(
     codes: torch.dtype = torch.float32,
     counts: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """x: b d n   bases: b d r, float32, contiguous   (counts: see `cosine_wave.memory`)
+    """x: b d n   bases: b d r, float32, contiguous   (counts: see `cosine_hopper.exchange_memory`)
 
     ->   bases: b d r,  codes: b n r of that dtype,  D C: b d n where `product`
     """
@@ -120,10 +119,10 @@ def solve_factors(
             )
             if found is not None:
                 return found
-        streamed = streaming_grid(x, bases.shape[2], cosine_hopper.streaming_bytes)
-        if streamed is not None:
+        streaming = streaming_grid(x, bases.shape[2], cosine_hopper.streaming_bytes)
+        if streaming is not None:
             found = try_cooperative(
-                lambda: _solve_streaming(x, bases, streamed, steps, temperature, product, codes, counts), x
+                lambda: _solve_streaming(x, bases, streaming, steps, temperature, product, codes, counts), x
             )
             if found is not None:
                 return found

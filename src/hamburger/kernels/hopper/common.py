@@ -1,7 +1,7 @@
-"""Pieces of a solve in one launch, in Gluon: all programs are on the card at once and wait for each other.
+"""Pieces of a solve in one launch, in Gluon: all programs are on the GPU at once and wait for each other.
 
 Letters as in `hamburger.kernels.common`; here a b_ may also lie in shared memory. A program holds BN columns of X in
-shared memory for all K sweeps. What sums over positions goes through global memory: in NMF each program writes its
+shared memory for all K steps. What sums over positions goes through global memory: in NMF each program writes its
 share in bfloat16, and after a barrier each adds up some units of it, in the order of the programs.
 
 What keeps order: `arrive` and `wait` between programs, by counters in global memory that only ever grow; `threads_meet`
@@ -71,7 +71,7 @@ def wait(p_count, target):
 def zero_of(step):
     """A zero that the compiler cannot see through, to build addresses on.
 
-    Else all addresses would be made once, before the first sweep, and find no registers to stay in. What it does see is
+    Else all addresses would be made once, before the first step, and find no registers to stay in. What it does see is
     that the zero is a multiple of a line, so that addresses stay aligned.
     """
     return 128 * gl.inline_asm_elementwise("mov.u32 $0, 0;", "=r,r", [step], dtype=gl.int32, is_pure=False, pack=1)
@@ -143,7 +143,7 @@ def write_sums(
     b_x, b_c, p_own, zero, z,
     D: gl.constexpr, BD: gl.constexpr, XD: gl.constexpr, R: gl.constexpr, WIDE: gl.constexpr,
 ):  # fmt: skip
-    """This program's share of X C^T.   own: D R, in blocks"""
+    """This program's partial sum of X C^T.   own: D R, in blocks"""
     mma: gl.constexpr = zero.type.layout
     o_d = gl.arange(0, BD, gl.SliceLayout(1, mma))
     o_r = gl.arange(0, R, gl.SliceLayout(0, mma))
@@ -159,9 +159,10 @@ def write_sums(
 
 @gluon.constexpr_function
 def partial_sum_layout(SIZE, W):
-    """For what is added over programs: two or more neighbours in a thread, and all their shares as far as it can be.
+    """For what is added over programs: two or more neighbours in a thread, and all their partial sums as far as it can
+    be.
 
-    A unit too small for all threads is read by groups of warps, each so many of the shares.
+    A unit too small for all threads is read by groups of warps, each so many of the partial sums.
     """
     GROUPS = max(1, 64 * W // SIZE)
     return gl.BlockedLayout([1, max(2, SIZE // (32 * W))], [1, 32], [GROUPS, W // GROUPS], [1, 0])
@@ -169,7 +170,7 @@ def partial_sum_layout(SIZE, W):
 
 @gluon.jit
 def load_partial_sums(p_unit, i_p, programs, stride, o_unit, AT_ONCE: gl.constexpr, layout: gl.constexpr):
-    """The shares of AT_ONCE programs in a unit of numbers.   ->   AT_ONCE SIZE, in bfloat16"""
+    """The partial sums of AT_ONCE programs in a unit of numbers.   ->   AT_ONCE SIZE, in bfloat16"""
     o_p = i_p + gl.arange(0, AT_ONCE, gl.SliceLayout(1, layout))
     p_share = p_unit + o_p[:, None] * stride + o_unit[None, :]
     return gl.load(p_share, mask=(o_p < programs)[:, None], other=0.0, cache_modifier=".cg")
@@ -203,10 +204,8 @@ def write_product(
         store_rows(b_rows, p_y, o_n, i * 64, d, n, s_yd, s_yn, 64, ld_y)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What sweeps in one pass over X are made of, in Gluon. Letters, and more: `hamburger.kernels.hopper.common`.
-#
-# A tile of X, BN columns, lies in shared memory in pieces of ROWS rows: x is D/ROWS ROWS BN everywhere here.
+# -- streaming pieces --------------------------------------------------------------------------------------------------
+# A tile of X, BN columns, is in shared memory in pieces of ROWS rows: x is D/ROWS ROWS BN below.
 
 
 ROWS = gl.constexpr(128)  # of X that go together: its tile is copied, multiplied and freed in such pieces
@@ -214,9 +213,9 @@ ROWS = gl.constexpr(128)  # of X that go together: its tile is copied, multiplie
 
 @gluon.jit
 def column_range(sweep, i_p, programs, tiles):
-    """Where a sweep begins and how far it is to its next tile: it goes through a program's tiles there or back.
+    """Where a step begins and how far it is to its next tile: it goes through a program's tiles there or back.
 
-    Back begins with what the card's cache still has of X.   tiles: how many the program owns
+    Back begins with what the GPU's cache still has of X.   tiles: how many the program owns
     """
     back = sweep % 2
     return i_p + back * (tiles - 1) * programs, programs - 2 * back * programs
@@ -224,7 +223,7 @@ def column_range(sweep, i_p, programs, tiles):
 
 @gluon.jit
 def tile_at(k, begin, way, tiles):
-    """The k-th tile of a sweep; after its last one come those of the next sweep, which is on its way back.
+    """The k-th tile of a step; after its last one come those of the next step, which is on its way back.
 
     k: at most two beyond the last
     """

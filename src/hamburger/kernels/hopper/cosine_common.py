@@ -3,7 +3,7 @@
 At a temperature of 0.01 the ninth bit of a cosine is another cluster, so bfloat16 alone will not do. Here are what
 makes halves of D, and products with both of them; pieces of VQ and CD in one launch and in one pass over X.
 
-In one launch D does not fit beside X in shared memory. It passes through in stages of BD rows, from `copy`, where it
+In one launch D does not fit next to X in shared memory. It passes through in stages of BD rows, from `copy`, where it
 lies in global memory: 2 D R, the first halves and then the second.
 """
 
@@ -80,7 +80,7 @@ def publish_initial_bases(
     p_initial, p_copy, p_squares, d, r, i_p,
     D: gl.constexpr, R: gl.constexpr, OWNERS: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
-    """An owner brings its rows of the first D into the form that every later D has.   initial: d r in float32"""
+    """A reducer brings its rows of the first D into the form that every later D has.   initial: d r in float32"""
     ROWS: gl.constexpr = min(D // OWNERS, 32)
     # 4 rows in a thread: were two squares added by two threads, each would round its own and not the other
     ld_d: gl.constexpr = gl.BlockedLayout([4, R // 32], [1, 32], [W, 1], [1, 0])

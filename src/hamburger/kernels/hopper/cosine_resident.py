@@ -1,11 +1,11 @@
-"""Soft k-means by cosine in one launch, in Gluon: the steps of a sweep that VQ and CD share.
+"""Soft k-means by cosine in one launch, in Gluon: the parts of a step that VQ and CD share.
 
-Letters: `hamburger.kernels.hopper.common`. A program holds BN columns of X in shared memory from the first sweep to the
-read-out, as in NMF, and makes codes of them anew in each sweep. What a step is made of: `cosine_bases_kernels` has D
-and products with it, `cosine_shares_kernels` the exchange of sums.
+Letters: `hamburger.kernels.hopper.common`. A program holds BN columns of X in shared memory from the first step to the
+read-out, as in NMF, and makes codes of them anew in each step. What a step is made of: `cosine_common` has D
+and products with it, `cosine_sums` the exchange of sums.
 
-The first OWNERS programs own an equal number of rows of D each. After a sweep they alone add up the shares and write D;
-the others wait for it.
+The first OWNERS programs own an equal number of rows of D each. After a step they alone add up the partial sums and
+write D; the others wait for it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hamburger.kernels.hopper.cosine_sums import update_centroids, write_fine_su
 from hamburger.kernels.hopper.layouts import SWIZZLED, product_layout, row_layout
 from hamburger.kernels.hopper.ridge import ridge, rows_times_ridge, times_ridge
 
-COUNTERS = gl.constexpr(32)  # from one image to the next: `launch.COUNTS`
+COUNTERS = gl.constexpr(32)  # from one image to the next: `launcher.COUNTERS_PER_IMAGE`
 NEW_D = gl.constexpr(16)  # where the second counter lies: not in the sector of the first
 
 
@@ -39,10 +39,10 @@ class Exchange(NamedTuple):
 
     p_copy: Any  # 2 D R, bfloat16: the two halves of D
     p_shares: Any  # programs D R, int16 or float32: of X C^T
-    p_mass: Any  # programs R, float32: shares of C 1
-    p_top: Any  # programs D, float32: the scales of a share's rows, where it is of int16
+    p_mass: Any  # programs R, float32: partial sums of C 1
+    p_top: Any  # programs D, float32: the scales of a partial sum's rows, where it is of int16
     p_squares: Any  # D/4 R, float32: |d|^2 over four rows each
-    p_count: Any  # int32: programs that have written their shares; NEW_D further on, owners that have written D
+    p_count: Any  # int32: programs that have written their partial sums; NEW_D further on, reducers that have written D
 
 
 @gluon.jit
@@ -57,7 +57,7 @@ def exchange_of(p_copy, p_shares, p_scratch, p_count, i_b, programs, D: gl.const
 
 @gluon.jit
 def of_this_step(at, z):
-    """The same addresses, by a zero of this sweep: see `zero_of`."""
+    """The same addresses, by a zero of this step: see `zero_of`."""
     return Exchange(
         at.p_copy + z, at.p_shares + z, at.p_mass + z, at.p_top + z, at.p_squares + z, at.p_count
     )  # fmt: skip
@@ -74,7 +74,7 @@ def begin_with(
     p_initial, s_initial, at, d, r, i_p, i_b,
     D: gl.constexpr, R: gl.constexpr, OWNERS: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
-    """The first D, of step 0, from its owners.   initial: b d r in float32"""
+    """The first D, of step 0, from its reducers.   initial: b d r in float32"""
     if i_p < OWNERS:
         publish_initial_bases(p_initial + i_b * s_initial, at.p_copy, at.p_squares, d, r, i_p, D, R, OWNERS, W)
         arrive(at.p_count + NEW_D)
@@ -102,10 +102,10 @@ def move_bases(
     b_codes, b_scale, b_x, at, p_d, d, r, step, steps, programs, z, i_p,
     D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, OWNERS: gl.constexpr, MOST: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
-    """Each basis to the mean of its columns. An owner returns when its own rows are written, others sooner.
+    """Each basis to the mean of its columns. A reducer returns when its own rows are written, others sooner.
 
-    Owners wait for all shares, which are then theirs to read. Nobody else does: the shares of the next sweep can only
-    be written behind `wait_for_bases`, when all owners have read these.
+    Reducers wait for all partial sums, which are then theirs to read. No other program does: the partial sums of the
+    next step can only be written behind `wait_for_bases`, when all reducers have read these.
     """
     write_fine_sums(b_codes, b_scale, b_x, at.p_shares, at.p_mass, at.p_top, z, i_p, D, R, BN, W)
     arrive(at.p_count)
@@ -118,8 +118,7 @@ def move_bases(
         arrive(at.p_count + NEW_D)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The whole of soft VQ in one launch, in Gluon for Hopper. Steps of a sweep: `hamburger.kernels.hopper.cosine_resident`.
+# -- VQ ----------------------------------------------------------------------------------------------------------------
 
 
 @gluon.jit(do_not_specialize=["steps", "programs"])
@@ -129,11 +128,11 @@ def vq_resident_kernel(
     D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, OWNERS: gl.constexpr, MOST: gl.constexpr,
     N_FAST: gl.constexpr, Y: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
-    """K sweeps, the codes under the last D, and where Y the product D C. Grid: programs of an image, b.
+    """K steps, the codes under the last D, and where Y the product D C. Grid: programs of an image, b.
 
     A program owns BN columns, and one of the first OWNERS also D / OWNERS rows of D. In shared memory it holds its
-    columns of X for all sweeps, and two stages of D or its codes in two halves; in registers its codes and 1 / |x|.
-    What the programs exchange in global memory, and who waits for whom: `cosine_wave_kernels`.
+    columns of X for all steps, and two stages of D or its codes in two halves; in registers its codes and 1 / |x|.
+    What the programs exchange in global memory, and who waits for whom: `cosine_resident`.
 
     x, y: b d n in bfloat16, any strides. initial, d: b d r in float32; d is not written where steps = 0. c: b n r.
     The gradient makes the codes again from X and D: nothing is kept for it.
@@ -169,8 +168,7 @@ def vq_resident_kernel(
         write_streamed_product(b_codes.to(gl.bfloat16), at.p_copy, p_y, d, n, s_yd, s_yn, i_p, D, R, BN, N_FAST, W)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The whole of soft CD in one launch, in Gluon for Hopper. Steps of a sweep: `hamburger.kernels.hopper.cosine_resident`.
+# -- CD ----------------------------------------------------------------------------------------------------------------
 
 
 @gluon.jit
@@ -201,7 +199,7 @@ def write_projector(
 def normalize_own(
     p_d, b_norm, d, r, i_p, D: gl.constexpr, R: gl.constexpr, OWNERS: gl.constexpr, W: gl.constexpr
 ):  # fmt: skip
-    """An owner brings its rows of the last D, which it wrote itself, to unit columns."""
+    """A reducer brings its rows of the last D, which it wrote itself, to unit columns."""
     ROWS: gl.constexpr = min(D // OWNERS, 32)
     ld_d: gl.constexpr = row_layout(R, 4, W)
     o_r = gl.arange(0, R, gl.SliceLayout(0, ld_d))[None, :]
@@ -222,15 +220,15 @@ def cd_resident_kernel(
     D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, OWNERS: gl.constexpr, MOST: gl.constexpr,
     N_FAST: gl.constexpr, PROJECTOR: gl.constexpr, Y: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
-    """K sweeps, the ridge codes under the last D, and where Y the product D C. Grid: programs of an image, b.
+    """K steps, the ridge codes under the last D, and where Y the product D C. Grid: programs of an image, b.
 
     A program owns BN columns, and one of the first OWNERS also D / OWNERS rows of D. In shared memory it holds its
-    columns of X for all sweeps, and two stages of D or its codes in two halves; in the read-out the ridge matrix and
+    columns of X for all steps, and two stages of D or its codes in two halves; in the read-out the ridge matrix and
     X^T D have their place. In registers are its codes and 1 / |x|. What the programs exchange in global memory, and
-    who waits for whom: `cosine_wave_kernels`.
+    who waits for whom: `cosine_resident`.
 
     x, y: b d n in bfloat16, any strides. initial, d: b d r in float32. c: b n r. m: b d r in float32, the transposed
-    projector, which the gradient needs beside D (PROJECTOR). steps > 0: the bases are of unit length. Every program
+    projector, which the gradient needs next to D (PROJECTOR). steps > 0: the bases are of unit length. Every program
     inverts the same R x R matrix: if one did it for all, the others would only wait.
     """
     W: gl.constexpr = num_warps

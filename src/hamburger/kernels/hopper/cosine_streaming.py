@@ -1,8 +1,8 @@
-"""Soft k-means by cosine where X does not fit the card, in Gluon for Hopper: VQ's and CD's sweeps in one launch, each
+"""Soft k-means by cosine where X does not fit the GPU, in Gluon for Hopper: VQ's and CD's steps in one launch, each
 of them one pass over X.
 
-Letters: `hamburger.kernels.hopper.common`. Pieces of X: `hamburger.kernels.hopper.common`. Why both D and C are taken in two
-halves: `hamburger.kernels.hopper.cosine_common`.
+Letters: `hamburger.kernels.hopper.common`. Pieces of X: `hamburger.kernels.hopper.common`. Why both D and C are taken
+in two halves: `hamburger.kernels.hopper.cosine_common`.
 """
 
 from __future__ import annotations
@@ -138,10 +138,10 @@ def run_step(
     D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, N_FAST: gl.constexpr, ASYNC: gl.constexpr,
     FIRST: gl.constexpr, READOUT: gl.constexpr, Y: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
-    """This program's share of what D needs of its tiles; or (READOUT) their codes and where Y the product D C.
+    """This program's partial sum of what D needs of its tiles; or (READOUT) their codes and where Y the product D C.
 
-    step: how many sweeps there were before. Where ASYNC the first tile is on its way when it begins, and that of
-    the next sweep when it ends.   scale: n, which FIRST makes
+    step: how many steps there were before. Where ASYNC the first tile is on its way when it begins, and that of
+    the next step when it ends.   scale: n, which FIRST makes
     """
     PIECES: gl.constexpr = D // ROWS
     mma: gl.constexpr = product_layout(BN, R, W)
@@ -211,7 +211,8 @@ def run_step(
 
 @gluon.jit
 def update_rows(p_sums, p_d, d, r, programs, i_u, D: gl.constexpr, R: gl.constexpr, W: gl.constexpr):
-    """D = X C^T diag(C 1)^-1 in four of its rows, the i_u-th four: the shares of all programs added up in their order.
+    """D = X C^T diag(C 1)^-1 in four of its rows, the i_u-th four: the partial sums of all programs added up in their
+    order.
 
     sums: programs (D + 1) R, X C^T above C 1   d: d r, in float32
     """
@@ -240,22 +241,22 @@ def cosine_streaming_kernel(
     D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, N_FAST: gl.constexpr, ASYNC: gl.constexpr,
     FIRST: gl.constexpr, CENTROIDS: gl.constexpr, READOUT: gl.constexpr, Y: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
-    """All sweeps; or (READOUT) the last codes, and where Y the product D C. Grid: programs of an image, images from
+    """All steps; or (READOUT) the last codes, and where Y the product D C. Grid: programs of an image, images from
     `first` on.
 
     A program owns every `programs`-th tile of BN columns, from the i_p-th on, and every programs-th four rows of D.
-    It has one tile at least, and every other sweep goes back through them. X C^T and C 1 of all its tiles stay in its
-    registers in float32: X is read once in a sweep, and no code is written but the last. Both halves of D and one tile
+    It has one tile at least, and every other step goes back through them. X C^T and C 1 of all its tiles stay in its
+    registers in float32: X is read once in a step, and no code is written but the last. Both halves of D and one tile
     of X fill the shared memory, with the codes of that tile. Where ASYNC a piece of the next tile is on its way as soon
-    as the sums have taken the same piece of this one. Twice in a sweep all
-    programs of an image wait for each other, by two counters: before they read shares (`sums`), and before they read D.
-    Within a program `ready` and `threads_meet` stand between what threads write to shared memory and who reads it or
-    writes there next.
+    as the sums have taken the same piece of this one. Twice in a step all
+    programs of an image wait for each other, by two counters: before they read partial sums (`sums`), and before they
+    read D. Within a program `ready` and `threads_meet` stand between what threads write to shared memory and who reads
+    it or writes there next.
 
     x, y: b d n in bfloat16, any strides. initial, d: b d r in float32, D before and after. scale: b n, 1 / |x|. c:
-    b n r. sums: b programs (D + 1) R in float32, the share of each program, X C^T above C 1. count: two counters for
-    each image, zero, s_count apart. FIRST: whether the read-out makes the scale. CENTROIDS: see `take_bases`, of all D
-    but the first. One kernel for both, with a read-out behind the sweeps, would have no registers for it.
+    b n r. sums: b programs (D + 1) R in float32, the partial sum of each program, X C^T above C 1. count: two counters
+    for each image, zero, s_count apart. FIRST: whether the read-out makes the scale. CENTROIDS: see `take_bases`, of
+    all D but the first. One kernel for both, with a read-out behind the steps, would have no registers for it.
     """
     W: gl.constexpr = num_warps
     PIECES: gl.constexpr = D // ROWS
@@ -286,7 +287,7 @@ def cosine_streaming_kernel(
             D, R, BN, N_FAST, ASYNC, True, False, False, W,
         )  # fmt: skip
         for step in range(1, steps + 1):
-            z = zero_of(step)  # what is found from it finds no registers to stay in between sweeps, and needs none
+            z = zero_of(step)  # what is found from it finds no registers to stay in between steps, and needs none
             i_bz = i_b + z
             p_own_count = p_count + i_bz * s_count
             arrive(p_own_count)

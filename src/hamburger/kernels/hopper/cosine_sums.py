@@ -1,10 +1,11 @@
-"""The exchange of a sweep of VQ and CD in one launch, in Gluon: shares of X C^T and of C 1, and new bases from them.
+"""The exchange of a step of VQ and CD in one launch, in Gluon: partial sums of X C^T and of C 1, and new bases from
+them.
 
 Each program writes its shares, the sums over its own columns, to global memory. The first OWNERS programs own an equal
-number of rows of D each: they alone add up all programs' shares of their rows, in a fixed order, and write
-D. Who waits for whom is in `cosine_wave_kernels.move_bases`.
+number of rows of D each: they alone add up all programs' partial sums of their rows, in a fixed order, and write
+D. Who waits for whom is in `cosine_resident.move_bases`.
 
-A share of X C^T is written in float32, or in 16 bits (SCALED: where the memory for it is of int16) as
+A partial sum of X C^T is written in float32, or in 16 bits (SCALED: where the memory for it is of int16) as
 V diag(width) with
 
 - width: of a column, sum_j c_j |x_j| T rounded to a power of two. It brings the columns of V to like sizes, whatever
@@ -31,10 +32,10 @@ EXPONENT = gl.constexpr(0x7F800000)  # its bits in a float32
 
 @gluon.jit
 def fine_offset(o_d, o_r, R: gl.constexpr):
-    """Where an element of a share lies: in blocks of 8 x 8, in them halves of 4 rows, in them columns two by two.
+    """Where an element of a partial sum lies: in blocks of 8 x 8, in them halves of 4 rows, in them columns two by two.
 
-    The blocks are those of `wave_kernels.block_offset`, and for the same reason. In them an owner's thread reads a tile
-    of 4 rows of 2 columns at a time, so that it has to know the masses of two columns only.
+    The blocks are those of `hopper.common.block_offset`, and for the same reason. In them a reducer's thread reads a
+    tile of 4 rows of 2 columns at a time, so that it has to know the masses of two columns only.
     """
     return o_r % 2 + 2 * (o_d % 4) + 8 * (o_r % 8 // 2) + 32 * (o_d % 8 // 4) + 64 * (o_r // 8 + (R // 8) * (o_d // 8))
 
@@ -96,7 +97,7 @@ def write_fine_sums(
     b_codes, b_scale, b_x, p_shares, p_mass, p_top, z, i_p,
     D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
-    """This program's share of X C^T and of C 1, for the owners.
+    """This program's partial sum of X C^T and of C 1, for the reducers.
 
     In registers, codes: BN R   scale: BN, 1 / (|x| T).   In shared memory, x: D/BD BD BN, and C in two halves.
     In global memory, shares: programs D R   mass: programs R   top: programs D
@@ -142,13 +143,15 @@ def write_fine_sums(
 
 @gluon.constexpr_function
 def partial_sums_at_once(D, R, OWNERS, W):
-    """Shares of the same entries that different threads add up: so many that each has 8 numbers of a share."""
+    """Partial sums of the same entries that different threads add up: so many that each has 8 numbers of a partial
+    sum.
+    """
     return max(1, 256 * W // (D // OWNERS * R))
 
 
 @gluon.constexpr_function
 def rows_at_once(D, R, OWNERS, W):
-    """Rows of D that an owner adds up at a time: at most 32 numbers of them in a thread."""
+    """Rows of D that a reducer adds up at a time: at most 32 numbers of them in a thread."""
     return min(D // OWNERS, 1024 * W // R)
 
 
@@ -193,13 +196,13 @@ def first_column(o_t, ROWS: gl.constexpr, R: gl.constexpr):
 
 @gluon.jit
 def tile_offset(o_t, ROWS: gl.constexpr):
-    """And how many numbers of a share before it, from the first of these rows on."""
+    """And how many numbers of a partial sum before it, from the first of these rows on."""
     return 64 * (o_t // 4) + 8 * (o_t % 4) if ROWS == 4 else 8 * o_t
 
 
 @gluon.constexpr_function
 def flat_layout(AT_ONCE, W):
-    """Of AT_ONCE shares, T tiles, the 8 numbers of a tile as they lie: a tile is one thread's."""
+    """Of AT_ONCE partial sums, T tiles, the 8 numbers of a tile as they lie: a tile is one thread's."""
     over_shares = min(W, AT_ONCE)
     return gl.BlockedLayout([1, 1, 8], [1, 32, 1], [over_shares, W // over_shares, 1], [2, 1, 0])
 
@@ -257,9 +260,9 @@ def update_centroids(
     p_shares, p_mass, p_top, p_d, p_copy, p_squares, d, r, programs, i_p, last,
     D: gl.constexpr, R: gl.constexpr, OWNERS: gl.constexpr, MOST: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
-    """An owner's rows of D = X C^T diag(C 1)^-1, ROWS at a time: in halves to p_copy, in float32 to p_d where `last`.
+    """A reducer's rows of D = X C^T diag(C 1)^-1, ROWS at a time: in halves to p_copy, in float32 to p_d where `last`.
 
-    All in registers, in T tiles of 4 rows and 2 columns, each of which lies together in a share.
+    All in registers, in T tiles of 4 rows and 2 columns, each of which lies together in a partial sum.
     Offsets: o_ of the rows of D, q_ of their squares.
     """
     AT_ONCE: gl.constexpr = partial_sums_at_once(D, R, OWNERS, W)

@@ -1,8 +1,8 @@
 """The bread of many columns, in Gluon for Hopper: W stays in registers, and X passes through shared memory.
 
-Letters: `hamburger.kernels.common`; what keeps order: `hamburger.kernels.hopper.common`. A tile is BN columns of X, all K rows
-of it. A program takes one after another, a turn for each: while the matrix units make the product of a tile, the two
-tiles after it are on their way, and what was made of the tile before is finished and written.
+Letters: `hamburger.kernels.common`; what keeps order: `hamburger.kernels.hopper.common`. A tile is BN columns of X, all
+K rows of it. A program takes one after another, a turn for each: while the matrix units make the product of a tile, the
+two tiles after it are on their way, and what was made of the tile before is finished and written.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def add_partial_sums(
     p_xc, p_cc, o_xc, o_cc, programs,
     D: gl.constexpr, R: gl.constexpr, COLS: gl.constexpr, of_xc: gl.constexpr, of_cc: gl.constexpr,
 ):  # fmt: skip
-    """All programs' shares of a unit of X C^T and of its columns of C C^T, in their order, AT_ONCE at a time.
+    """All programs' partial sums of a unit of X C^T and of its columns of C C^T, in their order, AT_ONCE at a time.
 
     xc, cc: where those of the first program begin   ->   64 COLS,  COLS R, both as they lie
     """
@@ -59,9 +59,9 @@ def update_unit(
 ):  # fmt: skip
     """D * (X C^T) / (D C C^T + eps) for a unit of D: 64 rows, the i_d-th so many, and COLS columns, the i_r-th.
 
-    Each entry has one owner, who adds up the shares of all programs in their order.
+    Each entry has one reducer, who adds up the partial sums of all programs in their order.
     In global memory, old, new: d r in float32   copy: D R in bfloat16, the new D for everybody   sums: programs
-    (D + R) R, in blocks: the shares of X C^T, and below them those of C C^T.
+    (D + R) R, in blocks: the partial sums of X C^T, and below them those of C C^T.
     In shared memory, rows: 64 R, the old ones   cc: COLS (or 8) R, free for the unit's columns of C C^T
     """
     mma: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, W // 4], instr_shape=[16, 8, 16])
@@ -173,13 +173,14 @@ def nmf_resident_kernel(
     D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, COLS: gl.constexpr,
     N_FAST: gl.constexpr, RATIO: gl.constexpr, Y: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
-    """K sweeps and the read-out, where Y also D C. Grid: programs of an image, b.
+    """K steps and the read-out, where Y also D C. Grid: programs of an image, b.
 
     A program owns BN columns, and every programs-th unit of D. In shared memory it holds its columns of X for all
-    sweeps, D, its codes and D^T D, all in bfloat16; in registers its codes in float32. Twice in a sweep all programs of
-    an image wait for each other, by two counters: before they read shares (`sums`), and before they read D (`copy`).
+    steps, D, its codes and D^T D, all in bfloat16; in registers its codes in float32. Twice in a step all programs of
+    an image wait for each other, by two counters: before they read partial sums (`sums`), and before they read D
+    (`copy`).
 
-    x, y: b d n in bfloat16, any strides. initial, d: b d r in float32; copy: b D R in bfloat16, D for the next sweep.
+    x, y: b d n in bfloat16, any strides. initial, d: b d r in float32; copy: b D R in bfloat16, D for the next step.
     c: b n r. ratio: C / (D^T D C + eps) before the read-out, all that its gradient needs. sums: b programs (D + R) R.
     count: two counters for each image, zero, s_count apart.
     """
@@ -191,7 +192,7 @@ def nmf_resident_kernel(
     mma_r: gl.constexpr = product_layout(64, R, W)
     b_x = gl.allocate_shared_memory(gl.bfloat16, [D // XD, XD, BN], SWIZZLED)
     b_d = gl.allocate_shared_memory(gl.bfloat16, [D // 64, 64, R], SWIZZLED)
-    # one of each, found anew in each sweep: as a matrix alone its addresses would be kept and spilled
+    # one of each, found anew in each step: as a matrix alone its addresses would be kept and spilled
     b_codes_place = gl.allocate_shared_memory(gl.bfloat16, [1, BN, R], SWIZZLED)
     b_gram_place = gl.allocate_shared_memory(gl.bfloat16, [1, R, R], SWIZZLED)
 
@@ -228,7 +229,7 @@ def nmf_resident_kernel(
         b_c.store(b_codes.to(gl.bfloat16))
         ready()
         if step < steps:
-            # this program's shares of C C^T and X C^T
+            # this program's partial sums of C C^T and X C^T
             b_own = warpgroup_mma(b_c.permute([1, 0]), b_c, zero_r, use_acc=False)
             gl.store(p_own + z + D * R + block_offset(o_gi[:, None], o_gj[None, :], R, WIDE), b_own.to(gl.bfloat16))
             write_sums(b_x, b_c, p_own, zero_d, z, D, BD, XD, R, WIDE)

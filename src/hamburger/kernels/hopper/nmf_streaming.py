@@ -1,4 +1,4 @@
-"""NMF where X does not fit the card, in Gluon for Hopper: all sweeps in one launch, each of them one pass over X.
+"""NMF where X does not fit the GPU, in Gluon for Hopper: all steps in one launch, each of them one pass over X.
 
 Letters and pieces: `hamburger.kernels.hopper.common`.
 """
@@ -44,7 +44,7 @@ def take_bases(
         b_d.index(i + z).store(b_rows[i].to(gl.bfloat16))
     ready()
     b_gram = gl.zeros([R, R], gl.float32, product_layout(R, R, W))
-    for i in range(D // 64):  # a loop of the machine's: what is found for one unrolled would be kept for all sweeps
+    for i in range(D // 64):  # a loop of the machine's: what is found for one unrolled would be kept for all steps
         b_gram = warpgroup_mma(b_d.index(i).permute([1, 0]), b_d.index(i), b_gram)
     b_g.store(b_gram.to(gl.bfloat16))
     ready()
@@ -121,11 +121,12 @@ def run_step(
     N_FAST: gl.constexpr, ASYNC: gl.constexpr,
     FIRST: gl.constexpr, READOUT: gl.constexpr, RATIO: gl.constexpr, Y: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
-    """New codes for all tiles of this program, and its share of what D needs of them; or (READOUT) the last codes.
+    """New codes for all tiles of this program, and its partial sum of what D needs of them; or (READOUT) the last
+    codes.
 
-    c, last: n r, the codes before and after (FIRST makes those before: softmax of D^T X). step: how many sweeps there
-    were before. Tiles lie in the PLACES of b_tiles by turns, over all sweeps. Where ASYNC the first PLACES tiles are on
-    their way when it begins, and those of the next sweep when it ends.
+    c, last: n r, the codes before and after (FIRST makes those before: softmax of D^T X). step: how many steps there
+    were before. Tiles lie in the PLACES of b_tiles by turns, over all steps. Where ASYNC the first PLACES tiles are on
+    their way when it begins, and those of the next step when it ends.
     """
     PIECES: gl.constexpr = D // ROWS
     mma: gl.constexpr = product_layout(BN, R, W)
@@ -144,7 +145,7 @@ def run_step(
         s_down, s_along = strides_of_tile(s_xd, s_xn, z, N_FAST)
         i_next, i_coming = tile_at(k + 1, begin, way, tiles), tile_at(k + PLACES, begin, way, tiles)
         if READOUT and k + PLACES >= tiles:
-            i_coming = gl.cdiv(n, BN)  # no sweep comes after it, and beyond n nothing is read
+            i_coming = gl.cdiv(n, BN)  # no step comes after it, and beyond n nothing is read
         b_x = buffer_of(b_tiles, step * tiles + k, D, BN, PLACES)
         b_c, b_g = b_codes_place.index(z), b_gram_place.index(z)
         o_c, m_c = own_codes(i_t, n, r + z, BN, R, mma)  # the softmax of a column beyond n is not zero
@@ -197,28 +198,29 @@ def nmf_streaming_kernel(
     N_FAST: gl.constexpr, ASYNC: gl.constexpr,
     FIRST: gl.constexpr, READOUT: gl.constexpr, RATIO: gl.constexpr, Y: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
-    """All sweeps; or (READOUT) the last codes, and where Y the product D C. Grid: programs of an image, images from
+    """All steps; or (READOUT) the last codes, and where Y the product D C. Grid: programs of an image, images from
     `first` on.
 
     A program owns every `programs`-th tile of BN columns, from the i_p-th on, and every programs-th unit of D. It has
-    one tile at least, and every other sweep goes back through them. X C^T and C C^T of all its tiles stay in its
-    registers in float32, and X is read once in a sweep. In shared memory, all in bfloat16: D and D^T D, the same for
+    one tile at least, and every other step goes back through them. X C^T and C C^T of all its tiles stay in its
+    registers in float32, and X is read once in a step. In shared memory, all in bfloat16: D and D^T D, the same for
     all tiles; PLACES tiles of X; the new codes of a tile. Where ASYNC a piece of the tile that is PLACES tiles ahead is
-    on its way as soon as the sums have taken the same piece of this one. Twice in a sweep all programs of an image wait
-    for each other, by two counters: before they read shares (`sums`), and before they read D (`copy`). Within a program
-    `ready` and `threads_meet` stand between what threads write to shared memory and who reads it or writes there next.
+    on its way as soon as the sums have taken the same piece of this one. Twice in a step all programs of an image wait
+    for each other, by two counters: before they read partial sums (`sums`), and before they read D (`copy`). Within a
+    program `ready` and `threads_meet` stand between what threads write to shared memory and who reads it or writes
+    there next.
 
     x, y: b d n in bfloat16, any strides. initial, d: b d r in float32, D before and after; copy: b D R in bfloat16, D
-    for the next sweep. c: b n r in float32, the codes between sweeps; last: b n r, those of the read-out. ratio:
+    for the next step. c: b n r in float32, the codes between steps; last: b n r, those of the read-out. ratio:
     C / (D^T D C + eps) before it. sums: b programs (D + R) R. count: two counters for each image, zero, s_count apart.
-    FIRST: whether the read-out makes the codes before it. One kernel for both, with a read-out behind the sweeps, would
+    FIRST: whether the read-out makes the codes before it. One kernel for both, with a read-out behind the steps, would
     have no registers for it.
     """
     W: gl.constexpr = num_warps
     WIDE: gl.constexpr = COLS if COLS < 8 else 8  # of a block of the sums
     b_tiles = gl.allocate_shared_memory(gl.bfloat16, [PLACES, D, BN], SWIZZLED)
     b_d = gl.allocate_shared_memory(gl.bfloat16, [D // 64, 64, R], SWIZZLED)
-    # one of each, found anew in each sweep: as a matrix alone its addresses would be kept and spilled
+    # one of each, found anew in each step: as a matrix alone its addresses would be kept and spilled
     b_codes_place = gl.allocate_shared_memory(gl.bfloat16, [1, BN, R], SWIZZLED)
     b_gram_place = gl.allocate_shared_memory(gl.bfloat16, [1, R, R], SWIZZLED)
 
@@ -227,7 +229,7 @@ def nmf_streaming_kernel(
     p_c += i_b * n * r
     tiles = gl.cdiv(gl.cdiv(n, BN) - i_p, programs)
 
-    before = steps if READOUT else 0  # sweeps
+    before = steps if READOUT else 0  # steps
     begin, way = column_range(before, i_p, programs, tiles)
     if ASYNC:
         for k in gl.static_range(PLACES):
@@ -249,7 +251,7 @@ def nmf_streaming_kernel(
             D, R, BN, PLACES, WIDE, N_FAST, ASYNC, True, False, False, False, W,
         )  # fmt: skip
         for step in range(1, steps + 1):
-            z = zero_of(step)  # what is found from it finds no registers to stay in between sweeps, and needs none
+            z = zero_of(step)  # what is found from it finds no registers to stay in between steps, and needs none
             i_bz = i_b + z
             p_own_count = p_count + i_bz * s_count
             arrive(p_own_count)
@@ -280,4 +282,4 @@ def nmf_streaming_kernel(
                     D, R, BN, PLACES, WIDE, N_FAST, ASYNC, False, False, False, False, W,
                 )  # fmt: skip
     if ASYNC:
-        async_copy.wait_group(0)  # tiles of one more sweep, which nobody needs
+        async_copy.wait_group(0)  # tiles of one more step, which nobody needs
