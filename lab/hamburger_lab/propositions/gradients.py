@@ -14,7 +14,7 @@ from hamburger.hams.decompose import decompose
 from hamburger.inspect.fixed_point import ROUND_OFF, FixedPointIteration, jacobians
 from hamburger.literals import GradientName
 
-REFERENCE = "bptt"
+REFERENCE: GradientName = "bptt"
 DENSE = "proposition-2"  # the formula solved densely, and never refused
 STRATEGIES: tuple[GradientName, ...] = ("one-step", "truncated:1", REFERENCE, "implicit")
 

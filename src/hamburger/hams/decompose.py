@@ -11,6 +11,7 @@ from hamburger.errors import InputError, OptionError, ShapeError, check_count
 from hamburger.hams.base import Factors, Ham, hams
 from hamburger.hams.gradients import Gradient, as_gradient, one_step
 from hamburger.kernels import dispatch
+from hamburger.literals import Backend, GradientName, HamName
 from hamburger.precision import full_precision, widen
 from hamburger.shapes import check_finite, check_nonnegative, check_shapes, check_tensor
 
@@ -38,13 +39,13 @@ def as_ham(ham: str | Ham, **options: Any) -> Ham:
 
 def decompose(
     x: Tensor,
-    ham: str | Ham = "nmf",
+    ham: HamName | str | Ham = "nmf",
     *,
     steps: int = 6,
-    grad: str | Gradient = one_step,
+    grad: GradientName | Gradient = one_step,
     bases: Tensor | None = None,
     generator: torch.Generator | None = None,
-    backend: str = "auto",
+    backend: Backend = "auto",
     **options: Any,
 ) -> Decomposition:
     """Low-rank factors of x: b d n, and their product D C.
