@@ -59,7 +59,7 @@ def commit() -> str | None:
         return None
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
-        found = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=10, check=True)
+        described = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip() or None
+    return described.stdout.strip() or None

@@ -58,39 +58,39 @@ class Summary:
 
 
 def predict_all(
-    answers: FilePredictor,
-    photos: Sequence[InputImage],
+    predictor: FilePredictor,
+    images: Sequence[InputImage],
     out: Path,
     *,
-    after: Callable[[InputImage], None] = lambda photo: None,
+    after: Callable[[InputImage], None] = lambda image: None,
     summary: Summary | None = None,
 ) -> Summary:
     """Predict every image and write its files below `out`; return what was made and what failed."""
     summary = Summary() if summary is None else summary
-    for photo in check_outputs(photos, out, answers):
+    for image in check_outputs(images, out, predictor):
         try:
-            summary.done.append(_one(answers, photo, out))
+            summary.done.append(_one(predictor, image, out))
         except HamburgerError as bad:
-            summary.failed.append((str(photo.path), str(bad)))
+            summary.failed.append((str(image.path), str(bad)))
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as full:
             if not _memory(full):
                 raise
-            why = f"{photo.path}: the network ran out of memory; {answers.remedy}"
-            summary.failed.append((str(photo.path), why))
-        after(photo)
+            why = f"{image.path}: the network ran out of memory; {predictor.remedy}"
+            summary.failed.append((str(image.path), why))
+        after(image)
     return summary
 
 
-def check_outputs(photos: Sequence[InputImage], out: Path, answers: FilePredictor) -> list[InputImage]:
+def check_outputs(images: Sequence[InputImage], out: Path, predictor: FilePredictor) -> list[InputImage]:
     """The images with the names of their outputs; raise where a file that no prediction wrote would be overwritten."""
-    photos = _by_id(photos) if answers.by_id else list(photos)
-    _refuse_to_overwrite(photos, out, answers)
-    return photos
+    images = _by_id(images) if predictor.by_id else list(images)
+    _refuse_to_overwrite(images, out, predictor)
+    return images
 
 
-def output_names(photos: Sequence[InputImage], answers: FilePredictor) -> list[str]:
+def output_names(images: Sequence[InputImage], predictor: FilePredictor) -> list[str]:
     """The names of all files that will be written below the output folder, except the summary."""
-    return [path(photo.name).as_posix() for photo in photos for path in answers.files.values()]
+    return [path(image.name).as_posix() for image in images for path in predictor.files.values()]
 
 
 def listed_files(summary: Path) -> set[str]:
@@ -110,32 +110,32 @@ def _read(summary: Path) -> dict[str, Any] | None:
     return content if ours else None
 
 
-def _one(answers: FilePredictor, photo: InputImage, out: Path) -> PredictedImage:
-    prediction = answers(*photo.paths)
-    files = {kind: answers.files[kind](photo.name) for kind in prediction.files}
+def _one(predictor: FilePredictor, image: InputImage, out: Path) -> PredictedImage:
+    prediction = predictor(*image.paths)
+    files = {kind: predictor.files[kind](image.name) for kind in prediction.files}
     for kind, path in files.items():
         write_atomically(out / path, prediction.files[kind])
     return PredictedImage(
-        str(photo.path), {kind: path.as_posix() for kind, path in files.items()}, prediction.row, prediction.cells
+        str(image.path), {kind: path.as_posix() for kind, path in files.items()}, prediction.row, prediction.cells
     )
 
 
-def _by_id(photos: Sequence[InputImage]) -> list[InputImage]:
+def _by_id(images: Sequence[InputImage]) -> list[InputImage]:
     owners: dict[str, Path] = {}
-    for photo in photos:
-        if photo.path.stem in owners:
+    for image in images:
+        if image.path.stem in owners:
             raise OptionError(
-                f"predict: {owners[photo.path.stem]} and {photo.path} have the same id, but the voc layout has one "
+                f"predict: {owners[image.path.stem]} and {image.path} have the same id, but the voc layout has one "
                 f"file for it; predict them into different folders"
             )
-        owners[photo.path.stem] = photo.path
+        owners[image.path.stem] = image.path
     return [InputImage(path, stem) for stem, path in owners.items()]
 
 
-def _refuse_to_overwrite(photos: Sequence[InputImage], out: Path, answers: FilePredictor) -> None:
-    inputs = {path.resolve() for photo in photos for path in photo.paths}
+def _refuse_to_overwrite(images: Sequence[InputImage], out: Path, predictor: FilePredictor) -> None:
+    inputs = {path.resolve() for image in images for path in image.paths}
     ours = listed_files(out / SUMMARY)
-    for name in output_names(photos, answers):
+    for name in output_names(images, predictor):
         path = out / name
         if path.resolve() in inputs:
             raise OptionError(f"predict: {path} would overwrite an image; name another folder with --out")
@@ -163,13 +163,13 @@ def _memory(error: BaseException) -> bool:
 ROWS = 20
 
 
-def table(answers: FilePredictor, summary: Summary) -> Table:
+def table(predictor: FilePredictor, summary: Summary) -> Table:
     """A line for each of the first images: its first file, or the image where there is none, and the prediction."""
     from rich.markup import escape
     from rich.table import Table
 
     made = Table()
-    for heading in answers.columns:
+    for heading in predictor.columns:
         made.add_column(heading, overflow="fold")
     for one in summary.done[:ROWS]:
         first = next(iter(one.files.values()), one.image)
@@ -177,15 +177,15 @@ def table(answers: FilePredictor, summary: Summary) -> Table:
     return made
 
 
-def notes(answers: FilePredictor, found: Found, summary: Summary, out: Path) -> Iterator[str]:
+def notes(predictor: FilePredictor, inputs: Found, summary: Summary, out: Path) -> Iterator[str]:
     """Lines to print after the table: what was skipped, repeated or failed."""
     if len(summary.done) > ROWS:
         yield f"and {len(summary.done) - ROWS} more"
-    yield from answers.notes([one.row for one in summary.done])
-    if found.repeated:
-        yield f"{len(found.repeated)} named more than once, predicted once: {_some(found.repeated)}"
-    if found.left_out:
-        yield f"{len(found.left_out)} other files in the folders left out: {_some(found.left_out)}"
+    yield from predictor.notes([one.row for one in summary.done])
+    if inputs.repeated:
+        yield f"{len(inputs.repeated)} named more than once, predicted once: {_some(inputs.repeated)}"
+    if inputs.left_out:
+        yield f"{len(inputs.left_out)} other files in the folders left out: {_some(inputs.left_out)}"
     yield f"predicted {len(summary.done)}, failed {len(summary.failed)}; wrote {out / SUMMARY}"
 
 
