@@ -93,7 +93,7 @@ def test_what_does_not_fit_has_a_note(monkeypatch):
     monkeypatch.setattr(network.footprint, "peak_mib", peak)
     small, large = network.measure(plan("baseline", "nmf", repeats=1))
     assert small.train_ms > 0
-    assert large.note == "out of memory beside 1 other networks; try it alone" and large.train_ms is None
+    assert large.note == "out of memory next to 1 other networks; try it alone" and large.train_ms is None
 
 
 def test_flags_are_those_of_training_and_put_back(monkeypatch):

@@ -66,7 +66,7 @@ def test_several_ways_to_solve_have_a_file_each(tmp_path):
     found = {n: json.loads((tmp_path / f"at{n}.json").read_text()) for n in (1, 9)}
     assert [found[n]["eval_steps"] for n in (1, 9)] == [1, 9] and "steps 9" in told.stdout
     for words, said in (
-        (["--steps", "1,9", "--json", str(tmp_path / "one.json")], "put {} where they differ"),
+        (["--steps", "1,9", "--json", str(tmp_path / "one.json")], "put {} into the name"),
         (["--steps", "1,9", "--draws", "1,2"], "not both"),
         (["--steps", "1,9", "--inside", "1"], "takes a single evaluation"),
         (["--steps", "six"], "whole numbers"),
