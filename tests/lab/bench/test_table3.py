@@ -379,7 +379,7 @@ def test_a_later_run_replaces_equal_rows_where_they_stand_and_keeps_the_others(t
     assert rows.merge_table3_rows(old, new) == [new[0], old[1], old[2], new[1]]
     assert rows.read_table3_rows(tmp_path / "none.jsonl") == []
     (tmp_path / "other.jsonl").write_text(json.dumps(old[0]) + '\n{"ham": "nmf"}\n')
-    with pytest.raises(OptionError, match=r"line 2 of .*other.jsonl is not a JSON object"):
+    with pytest.raises(OptionError, match=r"line 2 of .*other.jsonl is not a row of this benchmark"):
         rows.read_table3_rows(tmp_path / "other.jsonl")
 
 

@@ -17,3 +17,6 @@ from hamburger.segmentation.heads import (
     sgr,  # noqa: F401
     spygr,  # noqa: F401
 )
+from hamburger.segmentation.heads.base import heads
+
+__all__ = ["heads"]
