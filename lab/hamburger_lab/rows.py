@@ -196,7 +196,8 @@ def read_table3_rows(path: Path) -> list[Row]:
     for number, row in enumerate(rows, start=1):
         if missing := [field for field in TABLE3_KEY if field not in row]:
             raise OptionError(
-                f"bench table3: line {number} of {path} is not a row of this benchmark (missing {', '.join(missing)}); {advice}"
+                f"bench table3: line {number} of {path} is not a row of this benchmark "
+                f"(missing {', '.join(missing)}); {advice}"
             )
     return rows
 
