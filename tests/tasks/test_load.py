@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import hamburger as hb
-from hamburger.checkpoints import shipped
 from hamburger.checkpoints.weights_file import Info
 from hamburger.generation.weights import GeneratorInfo, save_generator
+from hamburger.tasks import load as loading
 from hamburger.tasks import tasks
 
 TINY = {"num_classes": 3, "backbone": "tiny", "output_stride": 4, "head_options": {"width": 16}}
@@ -68,7 +68,7 @@ def test_load_downloads_from_the_hub_and_by_shipped_name(segmenter_file, monkeyp
         return str(segmenter_file)
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-    monkeypatch.setitem(shipped.SHIPPED, "hamnet-voc", "someone/hamnet")
+    monkeypatch.setitem(loading.SHIPPED, "hamnet-voc", "someone/hamnet")
     assert hb.list_weights() == ["hamnet-voc"]
     assert hb.load("someone/other", revision="v1").info.classes == INFO.classes
     assert hb.load("hamnet-voc").info.classes == INFO.classes

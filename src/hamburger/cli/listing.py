@@ -129,7 +129,7 @@ def list_names(
 def describe_recipes(task: str, recipes: Mapping[str, Callable[..., Any]]) -> list[TableRow]:
     """Name, task, device and duration of each recipe, read from `Device: CPU. Duration: 2 min.` in its docstring.
 
-    A duration that nobody measured is left out of the docstring and shown as "-".
+    A duration that was not measured is left out of the docstring and shown as "-".
     """
     rows: list[TableRow] = []
     for name, recipe in recipes.items():

@@ -23,7 +23,7 @@ SUMMARY = "samples.json"
 INTERPOLATION_START = 2**40  # sample numbers that no other file of this command uses
 ROW_START = 2**41
 FILE_NAMES = re.compile(r"(images/image-\d+-class-\d+|sheet|classes|interpolations)\.png")  # all that is written here
-ROWS_SHOWN = 20  # classes in classes.png if none are named; nobody can look at a thousand rows
+ROWS_SHOWN = 20  # classes in classes.png if none are named; a thousand rows are too many to look at
 GRID_IMAGES = 1024  # the most images in sheet.png
 
 

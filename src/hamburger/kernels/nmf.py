@@ -61,7 +61,7 @@ def step_kernel(
         store_codes(softmax(b_xd, r, R), p_c, n, r, o_n, R)
         tl.debug_barrier()  # `ratio` reads them back, each thread what others wrote
     b_c = ratio(p_c, p_g, n, r, o_n, eps, KIND, R, BN, BK) * b_xd
-    tl.debug_barrier()  # nobody overwrites what another thread has still to read
+    tl.debug_barrier()  # no thread overwrites what another has still to read
     store_codes(b_c, p_c, n, r, o_n, R)
 
 

@@ -203,7 +203,7 @@ class Hamburger(nn.Module):
         else:
             y = z + y
         if self.version != "paper":
-            y = y.relu_()  # in place: the sum is nobody else's
+            y = y.relu_()  # in place: no other tensor shares this memory
         if z.dtype == torch.float16:  # the sum of two large halves may not be one
             y = y.clamp(-HALF_MAX, HALF_MAX)
         return y.to(z.dtype)

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from hamburger.checkpoints.shipped import SHIPPED
 from hamburger.errors import CheckpointError, InputError
 
+# Published weights: name -> repository on the Hugging Face hub. None are published yet.
+SHIPPED: dict[str, str] = {}
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 HUB_WEIGHTS = "model.safetensors"
 

@@ -306,4 +306,4 @@ def cosine_streaming_kernel(
                     D, R, BN, N_FAST, ASYNC, False, False, False, W,
                 )  # fmt: skip
     if ASYNC:
-        async_copy.wait_group(0)  # one more tile, which nobody needs
+        async_copy.wait_group(0)  # one more tile, which is not used

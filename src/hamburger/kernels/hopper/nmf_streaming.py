@@ -282,4 +282,4 @@ def nmf_streaming_kernel(
                     D, R, BN, PLACES, WIDE, N_FAST, ASYNC, False, False, False, False, W,
                 )  # fmt: skip
     if ASYNC:
-        async_copy.wait_group(0)  # tiles of one more step, which nobody needs
+        async_copy.wait_group(0)  # tiles of one more step, which is not used
