@@ -11,7 +11,7 @@ import hamburger
 
 SOURCE = Path(hamburger.__file__).parent
 LAB = SOURCE.parents[1] / "lab" / "hamburger_lab"
-# A package may import from itself and from those before it. Files at the top (errors, shapes, ...) are below all.
+# A package may import from itself and from those before it. Files at the top (errors, tensors, ...) are below all.
 ORDER = (
     *("kernels", "hams", "layers", "contexts", "insertion", "checkpoints", "backbones", "training", "inference"),
     *("segmentation", "classification", "detection", "stereo", "generation", "tasks", "inspect", "report", "cli"),
@@ -77,3 +77,10 @@ def test_importing_the_core_loads_no_extra():
     code = "import sys, torch\nbefore = set(sys.modules)\n" + CORE
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == ""
+
+
+def test_a_forward_pass_enters_at_most_eight_files():
+    script = SOURCE.parents[1] / "tools" / "call_path.py"
+    out = subprocess.run([sys.executable, script, "forward"], capture_output=True, text=True, check=True)
+    files = out.stdout.splitlines()[1].partition(": ")[2].split()
+    assert "hams/nmf.py" in files and len(files) <= 8, files

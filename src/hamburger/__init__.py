@@ -41,7 +41,7 @@ from hamburger.hams import (
 )
 from hamburger.insertion import insert_context, remove_contexts, replace_attention
 from hamburger.layers import Hamburger, HamLayer
-from hamburger.shapes import debug
+from hamburger.tensors import debug
 
 if TYPE_CHECKING:
     from hamburger.classification.model import create_classifier

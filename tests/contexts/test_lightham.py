@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from hamburger.contexts.lightham import LightHam
 from hamburger.errors import OptionError, ShapeError
-from hamburger.hams.gradients import BPTT
+from hamburger.hams import BPTT
 from hamburger.testing import assert_close, relative_error
 
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from hamburger.environment import Environment
 from hamburger.errors import ImplicitGradientError, OptionError, check_choice, check_count
+from hamburger.hams import as_gradient
 from hamburger.hams.decompose import run
-from hamburger.hams.gradients import as_gradient
 from hamburger_lab.bench import footprint
 from hamburger_lab.bench import ham as bench
 from hamburger_lab.bench.timing import Contender, race

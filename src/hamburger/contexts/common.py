@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from hamburger.errors import OptionError, ShapeError, check_count
 from hamburger.layers.norm import BatchNorm2d
-from hamburger.precision import HALF, full_precision, widen
 from hamburger.registry import Registry
-from hamburger.shapes import check_tensor
+from hamburger.tensors import HALF, check_tensor, full_precision, widen
 
 contexts: Registry[nn.Module] = Registry("context")
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from hamburger.contexts.common import check_map, compute_attention_weights, contexts, conv, conv_norm_relu
 from hamburger.errors import OptionError, check_choice, check_count, check_flag
-from hamburger.precision import HALF, full_precision, widen
+from hamburger.tensors import HALF, full_precision, widen
 
 ConvPlaces = Literal["in", "out", "both"]
 CONVS = get_args(ConvPlaces)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hamburger.contexts.common import check_map, contexts, conv, conv_norm_relu
 from hamburger.errors import check_count, check_flag, check_positive, check_seed
-from hamburger.precision import full_precision, widen
+from hamburger.tensors import full_precision, widen
 
 EPS = 1e-6
 

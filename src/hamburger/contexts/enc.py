@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hamburger.contexts.common import check_map, contexts, conv_norm_relu
 from hamburger.errors import OptionError, check_count
 from hamburger.layers.norm import BatchNorm2d
-from hamburger.precision import full_precision, widen
+from hamburger.tensors import full_precision, widen
 
 
 @contexts.register("enc")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from hamburger.contexts.common import check_map, contexts, conv, conv_norm_relu
 from hamburger.errors import check_choice, check_count
-from hamburger.precision import widen
+from hamburger.tensors import widen
 
 AttentionNorm = Literal["double", "softmax"]
 NORMS = get_args(AttentionNorm)

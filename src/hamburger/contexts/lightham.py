@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from hamburger.contexts.common import check_counts, contexts, conv
 from hamburger.errors import OptionError, ShapeError, check_count
-from hamburger.hams.gradients import Gradient
+from hamburger.hams import Gradient
 from hamburger.layers.burger import Hamburger
 from hamburger.literals import GradientName
-from hamburger.shapes import check_tensor
+from hamburger.tensors import check_tensor
 
 
 @contexts.register("lightham")

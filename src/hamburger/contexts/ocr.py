@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from hamburger.contexts.common import check_dropout, check_map, contexts, conv, conv_norm_relu, softmax_float32
 from hamburger.errors import OptionError, check_count
 from hamburger.layers.norm import Dropout2d
-from hamburger.shapes import check_shapes
+from hamburger.tensors import check_shapes
 
 REGIONS = 64
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from hamburger.contexts.common import check_map, contexts, conv, softmax_float32
 from hamburger.errors import OptionError, check_choice, check_count, check_seed
-from hamburger.precision import full_precision, widen
+from hamburger.tensors import full_precision, widen
 
 Mapping = Literal["paper", "vote"]
 MAPPINGS = get_args(Mapping)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hamburger.contexts.common import check_map, contexts, conv, conv_norm_relu, is_exporting, resize
 from hamburger.errors import check_count
-from hamburger.precision import full_precision, widen
+from hamburger.tensors import full_precision, widen
 
 EPS = 1e-6
 

@@ -2,8 +2,17 @@
 
 from hamburger.hams.base import Factors, Ham, hams
 from hamburger.hams.cd import CD
-from hamburger.hams.decompose import Decomposition, as_ham, decompose
-from hamburger.hams.gradients import BPTT, Gradient, Truncated, as_gradient, bptt, one_step
+from hamburger.hams.decompose import (
+    BPTT,
+    Decomposition,
+    Gradient,
+    Truncated,
+    as_gradient,
+    as_ham,
+    bptt,
+    decompose,
+    one_step,
+)
 from hamburger.hams.implicit import Implicit
 from hamburger.hams.nmf import NMF
 from hamburger.hams.vq import VQ

@@ -29,7 +29,7 @@ from hamburger.hams import cosine
 from hamburger.hams.base import Factors, Ham, hams
 from hamburger.kernels.dispatch import FusedSpec
 from hamburger.linalg import normalize_columns, ridge_projector
-from hamburger.shapes import check_shapes
+from hamburger.tensors import check_shapes
 
 
 @hams.register("cd")

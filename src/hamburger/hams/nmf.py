@@ -34,7 +34,7 @@ from hamburger.errors import check_choice, check_flag, check_positive
 from hamburger.hams import cosine
 from hamburger.hams.base import Factors, Ham, hams, weyl_multipliers, weyl_uniform
 from hamburger.kernels.dispatch import FusedSpec
-from hamburger.shapes import check_shapes
+from hamburger.tensors import check_shapes
 
 CODES_INIT = ("softmax", "cosine", "uniform")
 

@@ -24,7 +24,7 @@ from hamburger.errors import check_flag, check_positive
 from hamburger.hams import cosine
 from hamburger.hams.base import Factors, Ham, hams
 from hamburger.kernels.dispatch import FusedSpec
-from hamburger.shapes import check_shapes
+from hamburger.tensors import check_shapes
 
 
 @hams.register("vq")

@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 from hamburger.errors import InputError, ShapeError
 from hamburger.insertion.container_proxy import CHILD_NAME, hide_context, restore_class
 from hamburger.literals import Gate
-from hamburger.precision import widen
+from hamburger.tensors import widen
 
 GATES: dict[Gate, float] = {"zero": 0.0, "one": 1.0}
 NESTED_TENSORS = (

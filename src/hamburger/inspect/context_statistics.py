@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hamburger.errors import InputError
+from hamburger.hams import as_gradient
 from hamburger.hams.decompose import run
-from hamburger.hams.gradients import as_gradient
 from hamburger.inspect.atoms import list_ham_layers
 from hamburger.inspect.hooks import attention_layers, attention_maps, evaluation_mode, record_activations
 from hamburger.inspect.spectra import cumulative_energy, effective_rank, numerical_rank, rank_for, shares_at

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hamburger.errors import InputError, ShapeError, UnknownNameError, did_you_mean
-from hamburger.shapes import check_tensor
+from hamburger.tensors import check_tensor
 
 
 class LayerActivations(NamedTuple):

@@ -18,7 +18,7 @@ from hamburger.kernels.block_launches import NormCorrection
 from hamburger.kernels.dispatch import BlockPlan, BreadWeights, NormParameters
 from hamburger.kernels.launch_cache import Outputs, launch_cached
 from hamburger.kernels.launcher import device_of
-from hamburger.precision import full_precision
+from hamburger.tensors import full_precision
 
 
 class SolvedFactors(NamedTuple):

@@ -25,7 +25,7 @@ from hamburger.kernels.tiling import (
     tile_sizes,
 )
 from hamburger.linalg import EPS
-from hamburger.precision import full_precision
+from hamburger.tensors import full_precision
 
 GEMM_ROWS, GEMM_COLUMNS, GEMM_BUFFERS = 128, 64, 3  # as in the kernel
 MAX_GEMM_CHANNELS = 512  # channels of x: a program's rows of W are half of its registers then

@@ -17,7 +17,7 @@ from hamburger.kernels.block_norm import BatchStatistics
 from hamburger.kernels.dispatch import BatchNormState, BlockPlan, BreadWeights, NormParameters
 from hamburger.kernels.launch_cache import Outputs, PackedLayout, PackedTensors, launch_cached, launch_cached_saving
 from hamburger.kernels.launcher import device_of
-from hamburger.precision import full_precision
+from hamburger.tensors import full_precision
 
 
 class TrainingPlan(NamedTuple):

@@ -15,7 +15,7 @@ from hamburger.kernels.launch_cache import Outputs, launch_cached
 from hamburger.kernels.launcher import device_of, launch
 from hamburger.kernels.tiling import cdiv, resident_grid, streaming_grid, tile_sizes, try_cooperative
 from hamburger.linalg import normalize_columns, ridge_projector
-from hamburger.precision import full_precision
+from hamburger.tensors import full_precision
 
 
 @triton.jit

@@ -9,11 +9,10 @@ from torch import Tensor, nn
 from hamburger import distributed
 from hamburger.errors import OptionError, ShapeError, check_choice, check_count, check_positive, check_seed
 from hamburger.hams.base import Ham, weyl_multipliers, weyl_uniform
-from hamburger.hams.decompose import as_ham, run
-from hamburger.hams.gradients import BPTT, Gradient, as_gradient, bptt, one_step
+from hamburger.hams.decompose import BPTT, Gradient, as_gradient, as_ham, bptt, one_step, run
 from hamburger.kernels.dispatch import BACKENDS
 from hamburger.linalg import normalize_columns
-from hamburger.precision import HALF, widen
+from hamburger.tensors import HALF, widen
 
 AXES = ("spatial", "channel")
 INITS = ("random", "fixed", "learned", "online")  # the four initialisations of the paper's Table 8

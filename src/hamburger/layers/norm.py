@@ -1,6 +1,9 @@
-"""Batch norm and dropout whose results do not depend on how the global batch is split over ranks."""
+"""The norm of a burger; batch norm and dropout whose results do not depend on how the batch is split over ranks."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import get_args
 
 import torch
 import torch.nn.functional as F
@@ -9,8 +12,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from hamburger import distributed
 from hamburger.distributed import draw_for_global_batch
-from hamburger.errors import InputError, OptionError, check_positive
-from hamburger.precision import widen
+from hamburger.errors import InputError, OptionError, check_choice, check_positive
+from hamburger.literals import Norm
+from hamburger.tensors import widen
+
+NORMS = get_args(Norm)
+GROUPS = 32
 
 
 def normalise_single_value(norm: _BatchNorm, x: Tensor) -> Tensor | None:
@@ -34,6 +41,23 @@ class BatchNorm2d(nn.BatchNorm2d):
     def forward(self, x: Tensor) -> Tensor:
         y = normalise_single_value(self, x)
         return super().forward(x) if y is None else y
+
+
+def make_norm(norm: Norm | Callable[[int], nn.Module], channels: int, momentum: float) -> nn.Module:
+    """Return a norm for b c n: "batch" (the paper's), "group" (LightHam's), "none", or a function of the channels."""
+    if callable(norm):
+        return norm(channels)
+    check_choice("Hamburger", "norm", norm, NORMS)
+    if norm == "batch":
+        return BatchNorm1d(channels, momentum=momentum)
+    if norm == "group":
+        if channels % GROUPS:
+            raise OptionError(
+                f"Hamburger: norm='group' has {GROUPS} groups, so channels must be a multiple of {GROUPS} (got "
+                f"{channels}); pass norm=lambda c: torch.nn.GroupNorm(groups, c) for another number of groups"
+            )
+        return nn.GroupNorm(GROUPS, channels)
+    return nn.Identity()
 
 
 CONVERTIBLE_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, BatchNorm1d, BatchNorm2d)

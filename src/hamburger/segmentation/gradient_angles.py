@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hamburger.errors import OptionError
-from hamburger.hams.gradients import as_gradient
+from hamburger.hams import as_gradient
 from hamburger.layers.ham import HamLayer
 
 REFERENCE = "bptt"

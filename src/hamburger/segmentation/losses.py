@@ -8,8 +8,7 @@ from torch import Tensor
 
 from hamburger.contexts.common import resize_from_grid
 from hamburger.errors import check_count, check_positive
-from hamburger.precision import full_precision, widen
-from hamburger.shapes import check_shapes
+from hamburger.tensors import check_shapes, full_precision, widen
 from hamburger.training.loss_weighting import global_mean
 
 IGNORE = 255

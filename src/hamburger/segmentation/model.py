@@ -18,7 +18,7 @@ from hamburger.registry import options_of
 from hamburger.segmentation.heads import base
 from hamburger.segmentation.heads.base import Head
 from hamburger.segmentation.losses import IGNORE, resize_logits
-from hamburger.shapes import check_tensor
+from hamburger.tensors import check_tensor
 
 
 class Segmenter(nn.Module):

@@ -21,8 +21,7 @@ from hamburger.errors import CheckpointError, HamburgerError, OptionError, Shape
 from hamburger.insertion import insert_context
 from hamburger.layers.norm import BatchNorm2d
 from hamburger.literals import Gate
-from hamburger.precision import widen
-from hamburger.shapes import check_tensor
+from hamburger.tensors import check_tensor, widen
 from hamburger.training.loss_weighting import global_mean
 
 TASK = "stereo"

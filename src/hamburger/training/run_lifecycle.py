@@ -14,7 +14,7 @@ from torch import Tensor
 from hamburger import distributed
 from hamburger.environment import hardware_name
 from hamburger.errors import CheckpointError, DataError, Interrupted, TrainingError
-from hamburger.shapes import debugging
+from hamburger.tensors import debugging
 from hamburger.training import checkpoint
 from hamburger.training.checkpoint import Progress, random_states, set_random_state
 from hamburger.training.interrupt import StopSignal

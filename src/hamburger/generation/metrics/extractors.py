@@ -35,7 +35,7 @@ from hamburger.generation.metrics.efficientnet_lite import EfficientNetLite0
 from hamburger.generation.metrics.frechet import Gaussian, Moments
 from hamburger.generation.metrics.inception import FidInception
 from hamburger.generation.metrics.resize import RESIZERS, check_uint8_images, resize
-from hamburger.precision import full_precision
+from hamburger.tensors import full_precision
 
 OFFICIAL_FILE = "pt_inception-2015-12-05-6726825d.pth"  # its name holds the first digits of its SHA-256
 OFFICIAL_SHA256 = "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hamburger import distributed
 from hamburger.errors import InputError, NotFiniteError, ShapeError, check_count
-from hamburger.shapes import check_shapes, check_tensor
+from hamburger.tensors import check_shapes, check_tensor
 
 
 class FewSamplesWarning(UserWarning):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hamburger.errors import InputError, NotFiniteError, ShapeError, check_count
-from hamburger.shapes import check_shapes, check_tensor
+from hamburger.tensors import check_shapes, check_tensor
 
 ROWS = 1024  # rows of a kernel matrix in memory at a time
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hamburger.errors import NotFiniteError, OptionError, check_count
-from hamburger.shapes import check_shapes, check_tensor
+from hamburger.tensors import check_shapes, check_tensor
 
 PAIRS = 2**23  # distances in memory at a time: 64 MiB
 

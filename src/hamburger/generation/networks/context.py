@@ -14,8 +14,8 @@ from hamburger.contexts.hamburgers import with_authors_version
 from hamburger.errors import OptionError, UnknownNameError, did_you_mean
 from hamburger.generation.networks.layers import LayerFactory
 from hamburger.generation.networks.spectral import spectral_norm_all
-from hamburger.precision import autocast_dtype, widen
 from hamburger.registry import Registry
+from hamburger.tensors import autocast_dtype, widen
 
 SET_BY_NETWORK = ("size", "layers", "num_classes")  # arguments that the network passes, not its user
 

@@ -14,8 +14,7 @@ from hamburger.generation.networks.context import GatedContext, create_gan_conte
 from hamburger.generation.networks.design import GanPlan
 from hamburger.generation.networks.generator import check_classes
 from hamburger.generation.networks.layers import DownBlock, FirstBlock, GanStyle
-from hamburger.precision import widen
-from hamburger.shapes import check_shapes, check_tensor
+from hamburger.tensors import check_shapes, check_tensor, widen
 
 
 class Discriminator(nn.Module):

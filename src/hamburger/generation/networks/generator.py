@@ -13,7 +13,7 @@ from hamburger.errors import InputError, ShapeError
 from hamburger.generation.networks.context import GatedContext, create_gan_context
 from hamburger.generation.networks.design import FIRST_SIZE, GanPlan
 from hamburger.generation.networks.layers import GanStyle, UpBlock
-from hamburger.shapes import check_tensor, debugging
+from hamburger.tensors import check_tensor, debugging
 
 
 class Generator(nn.Module):

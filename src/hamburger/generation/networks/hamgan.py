@@ -12,12 +12,12 @@ from hamburger import distributed
 from hamburger.errors import OptionError, check_count, check_flag
 from hamburger.generation.networks.context import GatedContext, gan_contexts
 from hamburger.generation.networks.layers import GanStyle, LayerFactory, gan_styles
+from hamburger.hams import Gradient
 from hamburger.hams.base import Ham
 from hamburger.hams.decompose import as_ham
-from hamburger.hams.gradients import Gradient
 from hamburger.hams.nmf import NMF
 from hamburger.layers.ham import Dictionary, HamLayer
-from hamburger.precision import widen
+from hamburger.tensors import widen
 
 
 class UniformDictionary(Dictionary):

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from hamburger.errors import OptionError, check_choice, check_count, check_positive
-from hamburger.layers.bread import Bread
-from hamburger.precision import full_precision, widen
+from hamburger.layers.burger import Bread
+from hamburger.tensors import full_precision, widen
 
 CONVENTIONS = ("none", "equality", "inequality")
 WARM_UP_ITERATIONS = 15

@@ -12,7 +12,7 @@ from hamburger.errors import ShapeError, check_choice, check_count
 from hamburger.generation.networks.context import GatedContext, gan_contexts
 from hamburger.generation.networks.layers import GanStyle, LayerFactory, gan_styles
 from hamburger.generation.networks.sagan import check_widths
-from hamburger.precision import full_precision, widen
+from hamburger.tensors import full_precision, widen
 
 SCORES = ("dense", "fused", "sparse")
 MASK_PENALTY = -1000.0  # as in the authors' code: low enough, and no row becomes NaN

@@ -1,7 +1,8 @@
-"""Checks of shapes and values. Value checks synchronise with the GPU, so they run only under `debug()`."""
+"""Checks of input tensors, and their precision: which dtype autocast uses, how to leave it, float32 for halves."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 
 import torch
@@ -9,7 +10,8 @@ from torch import Tensor
 
 from hamburger.errors import InputError, NotFiniteError, ShapeError
 
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+HALF = (torch.float16, torch.bfloat16)
+FLOATS = (*HALF, torch.float32, torch.float64)
 
 
 def check_shapes(call: str, **tensors: tuple[Tensor, str]) -> None:
@@ -97,3 +99,26 @@ def check_nonnegative(call: str, name: str, x: Tensor) -> None:
         raise InputError(
             f"{call}: this ham needs {name} >= 0, got a minimum of {x.min().item():.4g}; pass {name}.relu()"
         )
+
+
+# -- precision ---------------------------------------------------------------------------------------------------------
+
+
+def autocast_dtype(device_type: str) -> torch.dtype | None:
+    """Return the dtype that autocast uses for products on the device; None where it is off."""
+    # the meta device has no autocast and asking raises; torch's own test for that cannot be compiled in torch 2.11
+    if device_type == "meta" or not torch.is_autocast_enabled(device_type):
+        return None
+    return torch.get_autocast_dtype(device_type)
+
+
+def full_precision(device_type: str) -> AbstractContextManager[object]:
+    """Context manager: turn autocast off, if it is on."""
+    if autocast_dtype(device_type) is None:
+        return nullcontext()
+    return torch.autocast(device_type, enabled=False)
+
+
+def widen(x: Tensor) -> Tensor:
+    """Return a half-precision tensor as float32, any other unchanged."""
+    return x.float() if x.dtype in HALF else x
