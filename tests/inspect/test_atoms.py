@@ -9,7 +9,7 @@ from torch import nn
 import hamburger as hb
 from hamburger.contexts import create_context
 from hamburger.errors import InputError, OptionError, ShapeError
-from hamburger.inspect.atoms import code_maps, list_ham_layers, solve_layer
+from hamburger.inspect.solves import code_maps, list_ham_layers, solve_layer
 from hamburger.layers.ham import HamLayer
 
 IMAGE = (3, 12, 20)

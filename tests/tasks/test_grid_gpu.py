@@ -6,7 +6,7 @@ import pytest
 import torch
 from small_run import small
 
-from hamburger.inspect.context_statistics import measure_context
+from hamburger.inspect.evaluation import measure_context
 from hamburger.segmentation.model import create_model
 from hamburger.tasks import train
 

@@ -16,9 +16,9 @@ from torch import Tensor
 from hamburger.environment import Environment
 from hamburger.errors import OptionError
 from hamburger.inference.locate import find_weights
-from hamburger.inspect.atoms import code_maps, list_ham_layers
-from hamburger.inspect.context_statistics import CONTEXT
-from hamburger.inspect.hooks import record_activations
+from hamburger.inspect.activations import record_activations
+from hamburger.inspect.evaluation import CONTEXT
+from hamburger.inspect.solves import code_maps, list_ham_layers
 from hamburger.registry import options_of
 from hamburger.report.figures import colourise, encode_image, shrink
 from hamburger.report.html import Markup, heading, paragraph, tiles

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hamburger.inspect.context_statistics import COUNTS
+from hamburger.inspect.evaluation import COUNTS
 from hamburger.report.figures import BASELINE, COLOURS, INK, render_svg
 from hamburger.report.html import Markup, figure, paragraph, side_by_side
 from hamburger.report.statistics import half_width, summarise

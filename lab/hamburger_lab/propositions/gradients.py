@@ -11,8 +11,9 @@ from torch import Tensor
 from hamburger.errors import ImplicitGradientError, OptionError
 from hamburger.hams.base import Ham
 from hamburger.hams.decompose import decompose
-from hamburger.inspect.fixed_point import ROUND_OFF, FixedPointIteration, jacobians
+from hamburger.inspect.solves import ROUND_OFF
 from hamburger.literals import GradientName
+from hamburger_lab.propositions.fixed_point import FixedPointIteration, jacobians
 
 REFERENCE: GradientName = "bptt"
 DENSE = "proposition-2"  # the formula solved densely, and never refused

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from hamburger.environment import Environment
 from hamburger.hams import CD, NMF, VQ, Ham
-from hamburger.inspect.fixed_point import (
-    Contraction,
+from hamburger.inspect import Contraction
+from hamburger_lab.propositions.fixed_point import (
     GradientTerms,
     jacobian_spectrum,
     measure_contraction,

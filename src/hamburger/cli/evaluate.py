@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from hamburger.checkpoints.weights_file import Info
-    from hamburger.inspect.context_statistics import Measurements
+    from hamburger.inspect.evaluation import Measurements
     from hamburger.segmentation.data import SegmentationSet
     from hamburger.training.task import Task
 
@@ -58,7 +58,7 @@ def evaluate(
     from hamburger.environment import Environment
     from hamburger.files import check_writable, write_atomically
     from hamburger.inference.locate import find_weights
-    from hamburger.inspect.solver_overrides import solver_variants
+    from hamburger.inspect.evaluation import solver_variants
     from hamburger.segmentation.predict import pick_device
     from hamburger.tasks import task_of_weights
     from hamburger.training.protocol import SINGLE_SCALE, EvaluationProtocol
@@ -165,7 +165,7 @@ def member_table(task: Task[Any], scores: dict[str, Any], title: str) -> Table:
 
 
 def _measure_context(net: Any, images: SegmentationSet, info: Info, device: torch.device, count: int) -> Measurements:
-    from hamburger.inspect.context_statistics import CONTEXT, measure_context
+    from hamburger.inspect.evaluation import CONTEXT, measure_context
     from hamburger.segmentation.data.batches import evaluation_batches
 
     if getattr(net.head, "context", None) is None:

@@ -3,14 +3,29 @@
 Every function returns data; `plots.py` draws it into axes of yours.
 """
 
-from hamburger.inspect.atoms import CodeMaps, code_maps
-from hamburger.inspect.hooks import attention_maps
+from hamburger.inspect.activations import (
+    FeatureMaps,
+    Spectrum,
+    attention_maps,
+    effective_rank,
+    feature_maps,
+    spectrum,
+    strongest,
+)
 from hamburger.inspect.plots import plot_convergence, plot_errors, plot_maps, plot_series, plot_spectrum
-from hamburger.inspect.solves import GradientSeries, convergence, gradient_series, reconstruction_errors
-from hamburger.inspect.spectra import FeatureMaps, Spectrum, effective_rank, feature_maps, spectrum, strongest
+from hamburger.inspect.solves import (
+    CodeMaps,
+    Contraction,
+    GradientSeries,
+    code_maps,
+    convergence,
+    gradient_series,
+    reconstruction_errors,
+)
 
 __all__ = [
     "CodeMaps",
+    "Contraction",
     "FeatureMaps",
     "GradientSeries",
     "Spectrum",

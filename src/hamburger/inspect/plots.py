@@ -7,9 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from hamburger.inspect.fixed_point import Contraction
-from hamburger.inspect.solves import GradientSeries
-from hamburger.inspect.spectra import Spectrum
+from hamburger.inspect.activations import Spectrum
+from hamburger.inspect.solves import Contraction, GradientSeries
 
 
 def plot_spectrum(axes: Any, spectrum: Spectrum) -> None:

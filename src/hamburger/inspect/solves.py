@@ -1,22 +1,165 @@
-"""Reconstruction errors, convergence and gradient terms of a ham inside any model, by the layer's name.
+"""What a ham inside any model computes: its atoms, and errors, convergence and gradient terms of its solve.
 
-Everything runs in float64 and evaluation mode, from the layer's own first dictionary. s counts heads. A ham along the
-channels factorises the transpose, so there d counts positions and n channels.
+Layers are found by name. Everything runs in evaluation mode, from the layer's own first dictionary. s counts heads. A
+ham along the channels factorises the transpose, so there d counts positions and n channels.
+
+In the paper's model h^{k+1} = F(h^k, x), y = G(h^t) (Eqs. 10, 11), h is what a ham carries from step to step (NMF:
+bases and codes; VQ and CD: bases), F is one step, and y is the reconstruction D C after the read-out. G therefore sees
+x too: besides the terms of Eq. 12, the gradient has a direct term and, if h^0 is computed from x, a start term.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from hamburger.errors import InputError, check_count
-from hamburger.inspect.atoms import find_ham, fold_heads, prepare_solve
-from hamburger.inspect.fixed_point import Contraction, FixedPointIteration, measure_contraction, term_gradients
-from hamburger.inspect.hooks import evaluation_mode, get_layer, record_activations
+from hamburger.errors import InputError, OptionError, ShapeError, check_count
+from hamburger.hams.base import Factors, Ham
+from hamburger.hams.decompose import Decomposition, run
+from hamburger.inspect.activations import LayerActivations, evaluation_mode, get_layer, record_activations
 from hamburger.layers.ham import HamLayer
+
+# Below this fraction of |h| a move is float64 round-off, and its ratio to the previous one is meaningless.
+ROUND_OFF = 1e-12
+TAIL = 5  # the last moves, which define the rate: few, since a path often starts at another rate
+
+
+class CodeMaps(NamedTuple):
+    """The atoms of each head, sorted by falling energy.
+
+    `maps`: b s r h w, the codes C of each atom over the positions.    `bases`: b s d r, the atoms D themselves.
+    `energies`: b s r, the squared norm of each atom's part of D C; rescaling between D and C does not change it.
+    """
+
+    maps: Tensor
+    bases: Tensor
+    energies: Tensor
+
+
+def list_ham_layers(model: nn.Module) -> dict[str, HamLayer]:
+    """The hams inside the model, by dotted name."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, HamLayer)}
+
+
+def code_maps(
+    model: nn.Module, image: Tensor, *, layer: str | None = None, size: tuple[int, int] | None = None
+) -> CodeMaps:
+    """The codes that a ham of the model computes in evaluation.   image: 3 h w or b 3 h w, as the model takes it
+
+    `layer` names a ham, or a module that contains exactly one; leave it out where the model contains exactly one.
+    `size` is (h, w) of the ham's positions; leave it out where a module around the ham works on such a map. If the ham
+    has up to w - 1 more positions, the last h w are the map: class tokens and the like come first. A ham that
+    factorises along the channels has its maps in D, not in C; then `maps` is D and `bases` is C.
+    """
+    name, module = find_ham("code_maps", model, layer)
+    image = image[None] if isinstance(image, Tensor) and image.dim() == 3 else image
+    around = [name[:i] for i in range(len(name)) if name[i] == "."]
+    activations = record_activations("code_maps", model, image, [name], optional=["", *around])
+    bases, maps, _ = solve_layer(module, activations[name].before)
+    if module.axis != "spatial":
+        bases, maps = maps.mT, bases.mT
+    h, w = size or _map_size(name, activations, [*reversed(around), ""])
+    if not 0 <= maps.shape[2] - h * w < w:
+        raise ShapeError(
+            f"code_maps: size {h} x {w} does not fit the {maps.shape[2]} positions of '{name}'; give (h, w) with as "
+            f"many positions, or up to w - 1 fewer (tokens before the map are left out)"
+        )
+    energies = maps.square().sum(2) * bases.square().sum(1)  # (b s) r
+    energies, order = energies.sort(dim=1, descending=True, stable=True)
+    maps = maps.gather(1, order[:, :, None].expand_as(maps))
+    bases = bases.gather(2, order[:, None].expand_as(bases))
+    maps, bases, energies = (each.unflatten(0, (-1, module.heads)) for each in (maps, bases, energies))
+    return CodeMaps(maps[..., -h * w :].unflatten(3, (h, w)), bases, energies)
+
+
+def fold_heads(layer: HamLayer, x: Tensor) -> Tensor:
+    """The matrices the layer factorises: heads in the batch, transposed for channels.   b d n   ->   (b s) d n"""
+    heads = x.unflatten(1, (layer.heads, -1)).flatten(0, 1)
+    return heads if layer.axis == "spatial" else heads.mT
+
+
+def prepare_solve(layer: HamLayer, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The matrices the layer factorises in evaluation, and its first bases.   b d n   ->   (b s) d n, (b s or 1) d r"""
+    data = fold_heads(layer, x)
+    mode = layer.dictionary.training
+    layer.dictionary.eval()  # in training mode it would draw random bases
+    try:
+        with torch.no_grad():
+            bases = layer.dictionary(data)
+    finally:
+        layer.dictionary.train(mode)
+    assert bases is not None
+    return data, bases
+
+
+def solve_layer(layer: HamLayer, x: Tensor) -> Decomposition:
+    """Decompose x as the layer does in evaluation.   b d n   ->   bases (b s) d r, codes (b s) r n"""
+    data, bases = prepare_solve(layer, x)
+    with torch.no_grad():
+        return run(data, layer.ham, steps=layer.eval_steps, grad=layer.grad, bases=bases)
+
+
+def find_ham(call: str, model: nn.Module, layer: str | None) -> tuple[str, HamLayer]:
+    """The ham that `layer` is or contains, with its full name; without `layer`, the model's only ham."""
+    hams = list_ham_layers(model)
+    if layer is not None:
+        get_layer(call, model, layer)
+        hams = {name: ham for name, ham in hams.items() if name == layer or not layer or name.startswith(f"{layer}.")}
+    where = f"layer '{layer}'" if layer else "the model"
+    if not hams:
+        raise InputError(f"{call}: {where} contains no ham; name a Hamburger layer")
+    # of the two hams of a dual Hamburger, the spatial one is the paper's
+    found = list(hams.items()) if len(hams) == 1 else [item for item in hams.items() if item[1].axis == "spatial"]
+    if len(found) != 1:
+        raise OptionError(f"{call}: {where} contains several hams; name one with layer=: {', '.join(hams)}")
+    return found[0]
+
+
+def _map_size(name: str, activations: dict[str, LayerActivations], around: list[str]) -> tuple[int, int]:
+    """(h, w) of the innermost surrounding map with as many positions as the ham."""
+    n = activations[name].before.shape[2]
+    for outer in around:
+        before = activations[outer].before if outer in activations else torch.empty(0)
+        if before.dim() == 4 and before.shape[2] * before.shape[3] == n:
+            return before.shape[2], before.shape[3]
+    raise ShapeError(
+        f"code_maps: no module around '{name}' works on a map of its {n} positions; give size=(h, w) of the map "
+        f"that the last positions form"
+    )
+
+
+# -- errors, convergence and gradients of a solve, in float64 ----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """How far each step moves the state."""
+
+    moves: tuple[float, ...]  # |h^{k+1} - h^k|, k = 0 ... K-1
+    size: float  # |h^K|
+
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        """|h^{k+2} - h^{k+1}| / |h^{k+1} - h^k|, up to round-off. Below 1 for every pair if F contracts."""
+        return tuple(b / a for a, b in pairwise(self._above_round_off()))
+
+    @property
+    def rate(self) -> float | None:
+        """Geometric mean of the last few ratios: the factor of linear convergence; None without two moves."""
+        tail = self._above_round_off()[-TAIL:]
+        return (tail[-1] / tail[0]) ** (1 / (len(tail) - 1)) if len(tail) > 1 else None
+
+    def settled(self, tol: float) -> int | None:
+        """The first k with |h^{k+1} - h^k| <= tol |h^K|, or None."""
+        return next((k for k, move in enumerate(self.moves) if move <= tol * self.size), None)
+
+    def _above_round_off(self) -> tuple[float, ...]:
+        return self.moves[: self.settled(ROUND_OFF)]
 
 
 class GradientSeries(NamedTuple):
@@ -51,11 +194,10 @@ def reconstruction_errors(
     steps = ham_layer.eval_steps if steps is None else steps
     check_count("reconstruction_errors", "steps", steps, least=0)
     with torch.no_grad():
-        factors = ham_layer.ham.init(x, bases)
-        errors = []
-        for step in range(steps + 1):
-            factors = ham_layer.ham.step(x, factors) if step else factors
-            errors.append((x - factors.bases @ ham_layer.ham.readout(x, factors)).flatten(1).norm(dim=1))
+        errors = [
+            (x - factors.bases @ ham_layer.ham.readout(x, factors)).flatten(1).norm(dim=1)
+            for factors in _solve_steps(ham_layer.ham, x, bases, steps)
+        ]
     sizes = x.flatten(1).norm(dim=1).clamp_min(torch.finfo(x.dtype).tiny)
     return (torch.stack(errors, 1) / sizes[:, None]).unflatten(0, (-1, ham_layer.heads))
 
@@ -67,13 +209,16 @@ def convergence(
 
     If bases and codes can exchange scale (NMF), bases are kept at unit columns.
     """
+    check_count("convergence", "steps", steps, least=1)
     ham_layer, x, bases = _prepare("convergence", model, images, layer)
-    ham = ham_layer.ham
-    moves = [
-        measure_contraction(x[[i]], ham, bases[[i]], steps, unit_columns=ham.scale_free)  # one sample at a time
-        for i in range(len(x))
-    ]
-    return [moves[i : i + ham_layer.heads] for i in range(0, len(moves), ham_layer.heads)]
+    path = _solve_steps(ham_layer.ham, x, bases, steps, unit_columns=ham_layer.ham.scale_free)
+    flat = (torch.cat([factor.flatten(1) for factor in _present(factors)], 1) for factors in path)
+    moves = []
+    for before, after in pairwise(flat):
+        moves.append((after - before).norm(dim=1))
+    by_sample = zip(torch.stack(moves, 1).tolist(), after.norm(dim=1).tolist(), strict=True)
+    contractions = [Contraction(tuple(each), size) for each, size in by_sample]
+    return [contractions[i : i + ham_layer.heads] for i in range(0, len(contractions), ham_layer.heads)]
 
 
 def gradient_series(
@@ -85,26 +230,72 @@ def gradient_series(
     """
     ham_layer, x, bases = _prepare("gradient_series", model, images, layer)
     check_count("gradient_series", "the layer's steps", ham_layer.eval_steps, least=1)
-    cotangent = fold_heads(ham_layer, _cotangent(model, images, loss, ham_layer)).to(x)
-    parts = [
-        term_gradients(FixedPointIteration(x[[i]], ham_layer.ham, bases[[i]]), ham_layer.eval_steps, cotangent[i])
-        for i in range(len(x))
-    ]
-    stacked = (torch.stack(part).unflatten(-1, x.shape[1:]) for part in zip(*parts, strict=True))
-    return GradientSeries(*(part.unflatten(0, (-1, ham_layer.heads)) for part in stacked))
+
+    def checked(output: Any) -> Tensor:
+        value = loss(output)
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            got = f"a tensor of {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise InputError(f"gradient_series: the loss must return one number (got {got})")
+        if not bool(torch.isfinite(value)):
+            raise InputError(f"gradient_series: the loss must be finite (got {value.item()})")
+        return value
+
+    cotangent = output_gradient(model, images, checked, ham_layer)
+    if cotangent is None:
+        raise InputError("gradient_series: the loss does not depend on the ham's output; give one that does")
+    ham = ham_layer.ham
+
+    def reconstruct(x: Tensor, factors: Factors) -> tuple[Tensor]:
+        return (factors.bases @ ham.readout(x, factors),)
+
+    def step(x: Tensor, factors: Factors) -> tuple[Tensor, ...]:
+        return _present(ham.step(x, factors))
+
+    *path, last = _solve_steps(ham, x, bases, ham_layer.eval_steps)
+    direct, *cotangents = _pull_back(reconstruct, x, last, [fold_heads(ham_layer, cotangent).to(x)])
+    terms = []
+    for factors in reversed(path):
+        term, *cotangents = _pull_back(step, x, factors, cotangents)
+        terms.append(term)
+    (start,) = torch.func.vjp(lambda x: _present(ham.init(x, bases)), x)[1](tuple(cotangents))
+    parts = (direct, torch.stack(terms, 1), start)
+    return GradientSeries(*(part.unflatten(0, (-1, ham_layer.heads)) for part in parts))
+
+
+def _solve_steps(ham: Ham, x: Tensor, bases: Tensor, steps: int, *, unit_columns: bool = False) -> Iterator[Factors]:
+    """The factors before the first step and after each one."""
+    factors = None
+    for _ in range(steps + 1):
+        with torch.no_grad():
+            factors = ham.init(x, bases) if factors is None else ham.step(x, factors)
+            if unit_columns and factors.codes is not None:
+                norms = torch.linalg.vector_norm(factors.bases, dim=1, keepdim=True)
+                factors = Factors(factors.bases / norms, factors.codes * norms.mT)
+        yield factors
+
+
+def _present(factors: Factors) -> tuple[Tensor, ...]:
+    """The factors that the ham carries from step to step: VQ and CD carry no codes."""
+    return tuple(factor for factor in factors if factor is not None)
+
+
+def _pull_back(
+    function: Callable[[Tensor, Factors], tuple[Tensor, ...]], x: Tensor, factors: Factors, cotangents: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """Vector-Jacobian products of function(x, factors) with respect to x and to each factor."""
+    pull = torch.func.vjp(lambda x, *state: function(x, Factors(*state)), x, *_present(factors))[1]
+    return tuple(each.detach() for each in pull(tuple(cotangents)))
 
 
 def _prepare(call: str, model: nn.Module, images: Tensor, layer: str | None) -> tuple[HamLayer, Tensor, Tensor]:
     """The ham, its input in float64, and its first bases.   ->   x: (b s) d n   bases: (b s) d r"""
-    name = find_ham(model, layer, call=call)
-    ham_layer = get_layer(call, model, name)
-    assert isinstance(ham_layer, HamLayer)
+    name, ham_layer = find_ham(call, model, layer)
     x, bases = prepare_solve(ham_layer, record_activations(call, model, images, [name])[name].before.double())
     return ham_layer, x, bases.to(x).expand(len(x), -1, -1)
 
 
-def _cotangent(model: nn.Module, images: Tensor, loss: Callable[[Any], Tensor], layer: HamLayer) -> Tensor:
-    """dL/d(D C) of the ham's last call.   ->   b d n"""
+def output_gradient(model: nn.Module, images: Tensor, loss: Callable[[Any], Tensor], layer: HamLayer) -> Tensor | None:
+    """dL/d(D C) of the ham's last call in evaluation mode; None if the loss does not depend on it.   ->   b d n"""
     leaves: list[Tensor] = []
 
     def cut(_: nn.Module, __: tuple[Any, ...], out: Tensor) -> Tensor:
@@ -115,16 +306,6 @@ def _cotangent(model: nn.Module, images: Tensor, loss: Callable[[Any], Tensor], 
     try:
         with evaluation_mode(model), torch.enable_grad():
             value = loss(model(images))
-            if not isinstance(value, Tensor) or value.numel() != 1:
-                got = f"a tensor of {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-                raise InputError(f"gradient_series: the loss must return one number (got {got})")
-            if not bool(torch.isfinite(value)):
-                raise InputError(f"gradient_series: the loss must be finite (got {value.item()})")
-            (cotangent,) = (
-                torch.autograd.grad(value, leaves[-1:], allow_unused=True) if value.requires_grad else (None,)
-            )
+            return torch.autograd.grad(value, leaves[-1:], allow_unused=True)[0] if value.requires_grad else None
     finally:
         handle.remove()
-    if cotangent is None:
-        raise InputError("gradient_series: the loss does not depend on the ham's output; give one that does")
-    return cotangent

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hamburger.inspect.atoms import code_maps, list_ham_layers
-from hamburger.inspect.spectra import rank_for, spectrum
+from hamburger.inspect.activations import rank_for, spectrum
+from hamburger.inspect.solves import code_maps, list_ham_layers
 from hamburger.report.figures import colourise, encode_image, is_photo, line_style, render_svg, shrink
 from hamburger.report.gallery import Gallery, GalleryNetwork
 from hamburger.report.html import CellText, Markup, figure, heading, number, paragraph, side_by_side, table, tiles

@@ -17,7 +17,7 @@ from hamburger.generation.networks.generator import Generator
 from hamburger.generation.sampling import latents
 from hamburger.generation.trainer import SAMPLE_SEED, sample_class_rows
 from hamburger.generation.weights import GENERATOR, SAMPLES, load_generator
-from hamburger.inspect.atoms import code_maps, list_ham_layers
+from hamburger.inspect.solves import code_maps, list_ham_layers
 from hamburger.report.atoms_and_spectra import overlay_map
 from hamburger.report.figures import COLOURS, encode_image, render_svg
 from hamburger.report.html import Markup, document, figure, heading, paragraph, section, side_by_side, table, tiles

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from claim_rows import gradient_rows, two_sets
 
-from hamburger.inspect.context_statistics import COUNTS
+from hamburger.inspect.evaluation import COUNTS
 from hamburger.tasks.recipes import find_recipe
 from hamburger_lab.ablations.grids import ablations
 from hamburger_lab.claims import CLAIMS, Results

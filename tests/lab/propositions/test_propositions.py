@@ -8,13 +8,12 @@ import pytest
 import torch
 
 from hamburger import CD, NMF, VQ, Factors, Ham, OptionError, ShapeError
-from hamburger.inspect.fixed_point import (
+from hamburger_lab.propositions.fixed_point import (
     FixedPointIteration,
     jacobian_spectrum,
     jacobians,
     measure_contraction,
     measure_gradient_terms,
-    term_gradients,
 )
 from hamburger_lab.propositions.gradients import compare_gradients, fixed_point_gradient, input_gradient
 from hamburger_lab.propositions.study import feature_map, low_rank
@@ -109,14 +108,29 @@ def test_jacobians_match_finite_differences(ham):
         torch.testing.assert_close(by_state @ to_h + by_input @ to_x.flatten(), want, rtol=1e-6, atol=1e-6)
 
 
+def dense_parts(ham, x, bases, steps):
+    """dy/dx through the read-out, through each step from the last to the first, and through h^0."""
+    flow = FixedPointIteration(x, ham, bases)
+    *path, last = flow.path(steps)
+    left, direct = jacobians(flow.output, last, x)
+    terms = []
+    for h in reversed(path):
+        by_state, by_input = jacobians(flow.step, h, x)
+        terms.append(left @ by_input)
+        left = left @ by_state
+    return direct, terms, left @ torch.func.jacrev(flow.start)(x).flatten(1)
+
+
 @pytest.mark.parametrize("ham", HAMS, ids=str)
 def test_the_parts_add_up_to_bptt(ham):
     x, bases, u = solve_of(ham)
-    direct, each, start = term_gradients(FixedPointIteration(x, ham, bases), 5, u)
-    assert len(each) == 5
-    torch.testing.assert_close(direct + each.sum(0) + start, input_gradient(x, ham, bases, 5, "bptt", u))
-    torch.testing.assert_close(direct, input_gradient(x, ham, bases, 5, "one-step", u))
-    torch.testing.assert_close(direct + each[0], input_gradient(x, ham, bases, 5, "truncated:1", u))
+    direct, terms, start = dense_parts(ham, x, bases, 5)
+    for gradient, part in (
+        ("bptt", direct + sum(terms) + start),
+        ("one-step", direct),
+        ("truncated:1", direct + terms[0]),
+    ):
+        torch.testing.assert_close(u.flatten() @ part, input_gradient(x, ham, bases, 5, gradient, u))
     assert (start.norm() > 0) == ham.scale_free  # only NMF makes its first state from x
 
 
@@ -124,13 +138,14 @@ def test_the_parts_add_up_to_bptt(ham):
 def test_operator_norms_are_those_of_the_dense_terms(ham):
     x, bases, _ = solve_of(ham)
     found = measure_gradient_terms(x, ham, bases, 3)
-    rows = [term_gradients(FixedPointIteration(x, ham, bases), 3, u) for u in torch.eye(D * N, dtype=torch.float64)]
-    direct, each, start = (torch.stack(parts) for parts in zip(*rows, strict=True))
-    for i, norm in enumerate(found.norms):
-        assert norm == pytest.approx(float(torch.linalg.matrix_norm(each[:, i], 2)), rel=1e-6, abs=1e-12)
-    assert found.direct == pytest.approx(float(torch.linalg.matrix_norm(direct, 2)), rel=1e-6, abs=1e-12)
-    assert found.start == pytest.approx(float(torch.linalg.matrix_norm(start, 2)), rel=1e-6, abs=1e-12)
-    assert found.through_steps == pytest.approx(float(torch.linalg.matrix_norm(each.sum(1), 2)), rel=1e-6, abs=1e-12)
+    direct, terms, start = dense_parts(ham, x, bases, 3)
+    for norm, matrix in (
+        *zip(found.norms, terms, strict=True),
+        (found.direct, direct),
+        (found.start, start),
+        (found.through_steps, sum(terms)),
+    ):
+        assert norm == pytest.approx(float(torch.linalg.matrix_norm(matrix, 2)), rel=1e-6, abs=1e-12)
 
 
 def test_nmf_has_r_eigenvalues_at_1_and_unit_columns_take_them_out():

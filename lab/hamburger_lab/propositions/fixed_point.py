@@ -17,10 +17,7 @@ from torch import Tensor
 
 from hamburger.errors import OptionError, ShapeError, check_count
 from hamburger.hams.base import Factors, Ham
-
-# Below this fraction of |h| a move is float64 round-off, and its ratio to the previous one is meaningless.
-ROUND_OFF = 1e-12
-TAIL = 5  # the last moves, which define the rate: few, since a path often starts at another rate
+from hamburger.inspect import Contraction
 
 
 class FixedPointIteration:
@@ -71,33 +68,6 @@ class FixedPointIteration:
     def _split(self, h: Tensor) -> Factors:
         parts = h.split([shape.numel() for shape in self._shapes])
         return Factors(*(part.reshape(shape) for part, shape in zip(parts, self._shapes, strict=True)))
-
-
-@dataclass(frozen=True)
-class Contraction:
-    """How far each step moves the state."""
-
-    moves: tuple[float, ...]  # |h^{k+1} - h^k|, k = 0 ... K-1
-    size: float  # |h^K|
-
-    @property
-    def ratios(self) -> tuple[float, ...]:
-        """|h^{k+2} - h^{k+1}| / |h^{k+1} - h^k|, up to round-off. Below 1 for every pair if F contracts."""
-        kept = self._above_round_off()
-        return tuple(b / a for a, b in pairwise(kept))
-
-    @property
-    def rate(self) -> float | None:
-        """Geometric mean of the last few ratios: the factor of linear convergence; None without two moves."""
-        tail = self._above_round_off()[-TAIL:]
-        return (tail[-1] / tail[0]) ** (1 / (len(tail) - 1)) if len(tail) > 1 else None
-
-    def settled(self, tol: float) -> int | None:
-        """The first k with |h^{k+1} - h^k| <= tol |h^K|, or None."""
-        return next((k for k, move in enumerate(self.moves) if move <= tol * self.size), None)
-
-    def _above_round_off(self) -> tuple[float, ...]:
-        return self.moves[: self.settled(ROUND_OFF)]
 
 
 def measure_contraction(x: Tensor, ham: Ham, bases: Tensor, steps: int, *, unit_columns: bool = False) -> Contraction:
@@ -166,27 +136,6 @@ class GradientTerms:
         """L_G L_x / (1 - L_h), the bound of Proposition 3 on `through_steps`; None if L_h >= 1."""
         l_h, l_x, l_g = self.lipschitz
         return l_g * l_x / (1 - l_h) if l_h < 1 else None
-
-
-def term_gradients(flow: FixedPointIteration, steps: int, cotangent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """u^T times each part of dy/dx.   cotangent u: d n   ->   direct: dn,  terms: t dn,  start: dn
-
-    Vector-Jacobian products only, so it also works at the size of networks.
-    """
-    states = flow.path(steps)
-    cotangent, direct = _vjp(flow.output, states[-1], flow.x, cotangent.flatten())
-    terms = []
-    for state in reversed(states[:-1]):
-        cotangent, by_input = _vjp(flow.step, state, flow.x, cotangent)
-        terms.append(by_input)
-    (start,) = torch.func.vjp(flow.start, flow.x)[1](cotangent)
-    return direct, torch.stack(terms), start.flatten()
-
-
-def _vjp(function: Callable[[Tensor, Tensor], Tensor], h: Tensor, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    """u^T df/dh and u^T df/dx of function(h, x).   u: q   ->   m,  dn"""
-    by_state, by_input = torch.func.vjp(function, h, x)[1](u)
-    return by_state.detach(), by_input.detach().flatten()
 
 
 def measure_gradient_terms(

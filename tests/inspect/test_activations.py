@@ -8,9 +8,15 @@ import torch
 from torch import nn
 
 import hamburger as hb
-from hamburger.errors import InputError, ShapeError, UnknownNameError
-from hamburger.inspect.hooks import record_activations
-from hamburger.inspect.spectra import cumulative_energy, rank_for, spectrum
+from hamburger.errors import InputError, OptionError, ShapeError, UnknownNameError
+from hamburger.inspect.activations import (
+    cumulative_energy,
+    feature_maps,
+    rank_for,
+    record_activations,
+    spectrum,
+    strongest,
+)
 
 
 class InPlace(nn.Module):
@@ -106,3 +112,46 @@ def test_mistakes_are_named(net):
     with pytest.raises(InputError, match=r"'0\.never' was not called"):
         spectrum(unused, torch.rand(1, 3, 4, 4), "0.never")
     assert not any(module._forward_hooks for module in unused.modules())
+
+
+IMAGES = torch.rand(2, 3, 6, 5, generator=torch.Generator().manual_seed(1))
+
+
+class Last(nn.Module):
+    """Works on b h w c, as Swin does."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Linear(3, 7)
+
+    def forward(self, x):
+        return self.mix(x.movedim(1, 3))
+
+
+def test_channels_last_are_unfolded_along_their_channels():
+    net = Last()
+    with torch.no_grad():
+        maps = net(IMAGES).movedim(3, 1).flatten(2).double().numpy()  # 2 7 30
+    energy = np.linalg.svd(maps, compute_uv=False) ** 2
+    found = spectrum(net, IMAGES, "mix", channels=-1)
+    assert found.after.shape == (2, 7)
+    np.testing.assert_allclose(found.after.numpy(), np.cumsum(energy, 1) / energy.sum(1, keepdims=True), rtol=1e-6)
+    assert feature_maps(net, IMAGES, "mix", channels=3).after.shape == (2, 7, 6, 5)
+    for channels in (0, 4, -4):
+        with pytest.raises(OptionError, match=r"channels must be an axis of .* after the batch"):
+            spectrum(net, IMAGES, "mix", channels=channels)
+
+
+def test_maps_by_energy():
+    net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU())
+    found = feature_maps(net, IMAGES, "1")
+    with torch.no_grad():
+        torch.testing.assert_close(found.before, net[0](IMAGES))
+    sizes = np.square(found.after.numpy()).sum((2, 3))
+    np.testing.assert_allclose(found.energies_after.numpy(), sizes, rtol=1e-6)
+    ordered = strongest(found.after, found.energies_after)
+    for image in range(2):
+        order = np.argsort(-sizes[image], kind="stable")
+        np.testing.assert_array_equal(ordered[image].numpy(), found.after[image].numpy()[order])
+    with pytest.raises(UnknownNameError, match="feature_maps: the model has no layer '2'"):
+        feature_maps(net, IMAGES, "2")

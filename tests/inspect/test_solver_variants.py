@@ -8,10 +8,16 @@ from torch import nn
 
 import hamburger as hb
 from hamburger.errors import OptionError
-from hamburger.inspect.solver_overrides import override_solver, solver_variants
+from hamburger.inspect.evaluation import solver_variants
 from hamburger.segmentation.data import create_dataset
 from hamburger.segmentation.evaluate import evaluate_segmenter, evaluate_variants
 from hamburger.training.protocol import EvaluationProtocol
+
+
+def override_solver(net, **settings):
+    (switch,) = solver_variants(net, **{name: (value,) for name, value in settings.items()})
+    switch()
+    return net
 
 
 @pytest.fixture(params=["nmf", "vq", "cd"])

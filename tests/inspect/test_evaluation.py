@@ -10,10 +10,9 @@ from torch import nn
 
 import hamburger as hb
 from hamburger.errors import InputError, UnknownNameError
-from hamburger.inspect import context_statistics
-from hamburger.inspect.context_statistics import COUNTS, compare_gradients, measure_context, silent_share
-from hamburger.inspect.hooks import attention_layers, attention_maps
-from hamburger.inspect.spectra import cumulative_energy, effective_rank
+from hamburger.inspect import evaluation
+from hamburger.inspect.activations import attention_layers, attention_maps, cumulative_energy, effective_rank
+from hamburger.inspect.evaluation import COUNTS, compare_gradients, measure_context, silent_share
 
 
 def test_effective_rank_of_known_spectra():
@@ -67,9 +66,9 @@ def test_one_step_kept_is_bptt_for_one_step():
 
 def test_an_exploded_bptt_leaves_no_nan_behind(monkeypatch):
     torch.manual_seed(0)
-    input_gradient = context_statistics._input_gradient
+    input_gradient = evaluation._input_gradient
     monkeypatch.setattr(
-        context_statistics,
+        evaluation,
         "_input_gradient",
         lambda *a: input_gradient(*a) * (float("inf") if a[-1] == "bptt" else 1.0),
     )

@@ -1,21 +1,35 @@
-"""Rank, silent channels and gradient directions of a trained context, as means over labelled images."""
+"""What `ham eval` looks at inside a trained network.
+
+`measure_context`: rank, silent channels and gradient directions of its context, as means over labelled images.
+`solver_variants`: the same network with other step counts or other dictionaries; no weight changes.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import product
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hamburger.errors import InputError
+from hamburger.errors import InputError, OptionError, check_count, check_seed
 from hamburger.hams import as_gradient
 from hamburger.hams.decompose import run
-from hamburger.inspect.atoms import list_ham_layers
-from hamburger.inspect.hooks import attention_layers, attention_maps, evaluation_mode, record_activations
-from hamburger.inspect.spectra import cumulative_energy, effective_rank, numerical_rank, rank_for, shares_at
-from hamburger.layers.ham import HamLayer
+from hamburger.inspect.activations import (
+    attention_layers,
+    attention_maps,
+    cumulative_energy,
+    effective_rank,
+    numerical_rank,
+    rank_for,
+    record_activations,
+)
+from hamburger.inspect.solves import fold_heads, list_ham_layers, output_gradient, prepare_solve
+from hamburger.layers.ham import Dictionary, HamLayer
 
 CONTEXT = "head.context"
 SILENT = 0.01  # a channel is silent below this fraction of the mean channel's RMS
@@ -67,7 +81,7 @@ def measure_context(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *,
             add(f"rank_{part}", effective_rank(shares))
             add(f"rank90_{part}", rank_for(shares, 0.9))
             add(f"numerical_{part}", numerical_rank(shares, max(matrix.flatten(2).shape[1:])))
-            add(f"spectrum_{part}", shares_at(shares, COUNTS))
+            add(f"spectrum_{part}", shares[:, [min(count, shares.shape[1]) - 1 for count in COUNTS]])
         for key, size in zip(("channels", "positions"), matrices["before"].flatten(2).shape[1:], strict=True):
             add(key, torch.full((len(images),), float(size)))
         if ham_name is not None:
@@ -95,22 +109,15 @@ def compare_gradients(net: nn.Module, images: Tensor, labels: Tensor, name: str)
     assert isinstance(layer, HamLayer)
     if layer.axis != "spatial":
         return {}
-    recorded: list[Tensor] = []
-
-    def record(_: nn.Module, args: tuple[Tensor, ...], out: Tensor) -> None:
-        recorded.extend((args[0].detach(), out))
-
-    handle = layer.register_forward_hook(record)
-    try:
-        with evaluation_mode(net), torch.enable_grad():
-            loss = F.cross_entropy(net(images).float(), labels, ignore_index=IGNORE)
-            (cotangent,) = torch.autograd.grad(loss, [recorded[1]])
-            x, cotangent = (
-                each.unflatten(1, (layer.heads, -1)).flatten(0, 1).float() for each in (recorded[0], cotangent)
-            )
-            gradients = {grad: _input_gradient(layer, x, cotangent, grad) for grad in (*STRATEGIES, "bptt")}
-    finally:
-        handle.remove()
+    before = record_activations("compare_gradients", net, images, [name])[name].before
+    x, bases = prepare_solve(layer, before.float())
+    cotangent = output_gradient(
+        net, images, lambda logits: F.cross_entropy(logits.float(), labels, ignore_index=IGNORE), layer
+    )
+    if cotangent is None:
+        return {}
+    cotangent = fold_heads(layer, cotangent).float()
+    gradients = {grad: _input_gradient(layer, x, bases, cotangent, grad) for grad in (*STRATEGIES, "bptt")}
     reference = gradients.pop("bptt").flatten().double()
     if not 0 < float(reference.norm()) < math.inf:
         return {}
@@ -123,9 +130,72 @@ def compare_gradients(net: nn.Module, images: Tensor, labels: Tensor, name: str)
     return measured
 
 
-def _input_gradient(layer: HamLayer, x: Tensor, cotangent: Tensor, grad: str) -> Tensor:
+def _input_gradient(layer: HamLayer, x: Tensor, bases: Tensor, cotangent: Tensor, grad: str) -> Tensor:
     """dL/dX of the ham by one gradient strategy."""
     x = x.detach().requires_grad_()
-    bases = layer.dictionary(x)
     out = run(x, layer.ham, steps=layer.eval_steps, grad=as_gradient(grad), bases=bases, backend="plain")
     return torch.autograd.grad(out.reconstruction, x, cotangent)[0]
+
+
+# -- other solver settings ---------------------------------------------------------------------------------------------
+
+
+class RedrawnDictionary(nn.Module):
+    """First bases drawn anew for every sample, in evaluation too, as in the authors' code.   (b s) d n -> (b s) d r
+
+    It has its own generator: the same images in the same order get the same draws on every device.
+    """
+
+    init, heads = "random", 1
+
+    def __init__(self, layer: HamLayer, seed: int) -> None:
+        super().__init__()
+        self.ham = layer.ham
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def forward(self, x: Tensor) -> Tensor:
+        like = x.new_empty(0, dtype=torch.float32)
+        return self.ham.draw(x.shape[0], x.shape[1], like=like, generator=self.generator)
+
+    def update(self, bases: Tensor) -> None:
+        """Do nothing: drawn bases are not updated."""
+
+
+def solver_variants(
+    net: nn.Module, *, steps: Sequence[int | None] = (None,), draws: Sequence[int | None] = (None,)
+) -> list[Callable[[], None]]:
+    """Functions that switch the hams of `net` to each combination of step counts and seeds of drawn dictionaries.
+
+    None leaves a setting as trained. Each function keeps the state of its draws. A network without a ham is an error.
+    """
+    layers = list(list_ham_layers(net).values())
+    step_counts, seeds = ([value for value in values if value is not None] for values in (steps, draws))
+    if not layers and (step_counts or seeds):
+        raise OptionError("eval: --steps and --draws need a ham, and this network has none; leave them out")
+    for count in step_counts:
+        check_count("eval", "steps", count, least=0)
+    for drawn in seeds:
+        check_seed("eval", drawn)
+    if seeds and not all(isinstance(layer.dictionary, (Dictionary, RedrawnDictionary)) for layer in layers):
+        raise OptionError(
+            "eval: --draws needs a spatial ham; the dictionary of a channel ham has one row per position and cannot be "
+            "redrawn"
+        )
+
+    variants: list[Callable[[], None]] = []
+    for step_count, seed in product(steps, draws):
+        settings = [
+            (
+                layer,
+                layer.eval_steps if step_count is None else step_count,
+                layer.dictionary if seed is None else RedrawnDictionary(layer, seed + index),
+            )
+            for index, layer in enumerate(layers)
+        ]
+        variants.append(partial(_switch, settings))
+    return variants
+
+
+def _switch(settings: Sequence[tuple[HamLayer, int, Any]]) -> None:
+    for layer, steps, dictionary in settings:
+        layer.eval_steps, layer.dictionary = steps, dictionary
