@@ -48,7 +48,7 @@ from hamburger.segmentation.evaluate import SegmentationScores, predict_labels
 from hamburger.segmentation.recipe import ANIMALS, SegmentationRecipe, voc_animals
 from hamburger.segmentation.task import SegmentationTask
 from hamburger.training.confusion import Confusion
-from hamburger.training.protocol import SINGLE_SCALE
+from hamburger.training.task import SINGLE_SCALE
 from hamburger.training.train import train
 
 BPTT = {"grad": "bptt", "steps": 6}
@@ -173,7 +173,7 @@ class RecordedSegmentation(SegmentationTask):
         """Record the norm of all gradients once a step: before clipping where there is any, else before the update."""
         parameters = [parameter for parameter in trainer.net.parameters() if parameter.requires_grad]
         clips = trainer.recipe.optim.clip is not None
-        clip_gradients = trainer.fabric.clip_gradients
+        clip_gradients = trainer.accelerator.clip_gradients
 
         def record_and_clip(*args: Any, **kwargs: Any) -> Any:
             self.recorder.record_total(parameters)
@@ -185,7 +185,7 @@ class RecordedSegmentation(SegmentationTask):
             if self.variant.clip_value is not None:
                 nn.utils.clip_grad_value_(parameters, self.variant.clip_value)
 
-        trainer.fabric.clip_gradients = record_and_clip
+        trainer.accelerator.clip_gradients = record_and_clip
         trainer.optimizer.register_step_pre_hook(before_update)
 
     def save(self, path: Path, net: Any, info: Any, *, durable: bool = True) -> None:

@@ -42,7 +42,7 @@ from hamburger.segmentation.evaluate import SegmentationScores, evaluate_segment
 from hamburger.segmentation.recipe import SegmentationRecipe, voc_352
 from hamburger.segmentation.task import SegmentationTask
 from hamburger.training.confusion import Confusion
-from hamburger.training.protocol import PAPER_SCALES, SINGLE_SCALE, EvaluationProtocol
+from hamburger.training.task import PAPER_SCALES, SINGLE_SCALE, EvaluationProtocol
 from hamburger.training.train import train
 
 # cell: context and its options

@@ -5,7 +5,7 @@ Everything here also works without torch.distributed, as rank 0 of 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -65,3 +65,18 @@ def is_equal_on_all_ranks(x: Tensor) -> bool:
     dist.all_reduce(low, dist.ReduceOp.MIN)
     dist.all_reduce(high, dist.ReduceOp.MAX)
     return bool(torch.equal(low, high))
+
+
+def global_mean(loss: Tensor, count: Tensor) -> Tensor:
+    """A sum over this process's items as a mean over those of all: DDP averages gradients over the processes.
+
+    `count` is the number of items of this process; processes may have different numbers. No items at all give 0, not
+    NaN.
+    """
+    return loss * world_size() / sum_over_ranks(count).clamp_min(1)
+
+
+def micro_batch_shares(counts: Sequence[Tensor]) -> Tensor:
+    """Each micro-batch's share of the items of the global batch, from this process's counts; they sum to 1."""
+    totals = sum_over_ranks(torch.stack(list(counts))).float()
+    return totals / totals.sum().clamp_min(1)

@@ -23,12 +23,10 @@ from hamburger.classification.model import load_classifier
 from hamburger.classification.recipe import classification_recipes
 from hamburger.cli.app import app
 from hamburger.inference.export import export
-from hamburger.inference.image_inputs import InputImage
-from hamburger.inference.predict_files import Summary, predict_all
+from hamburger.inference.predict_files import InputImage, Summary, predict_all
 from hamburger.report.page import SECTIONS, write_report
-from hamburger.training.export_spec import ExportSpec, compare_single_output
-from hamburger.training.predictor import FilePrediction, FilePredictor
 from hamburger.training.recipe_io import apply, to_json
+from hamburger.training.task_outputs import ExportSpec, FilePrediction, FilePredictor, compare_single_output
 
 
 @pytest.fixture(scope="module")

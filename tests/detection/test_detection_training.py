@@ -28,9 +28,8 @@ from hamburger.detection.visualize import ObjectVisualizer, count_found
 from hamburger.errors import CheckpointError, Interrupted, TrainingError
 from hamburger.segmentation.weights import load_weights
 from hamburger.tasks import task_of_weights, train
-from hamburger.tasks.compare import variants
 from hamburger.tasks.recipes import find_training
-from hamburger.tasks.sweep import GridError, cells, check_grid
+from hamburger.tasks.sweep import GridError, cells, check_grid, variants
 from hamburger.training.metrics_log import Note, ScoresEvaluated, StepLogged
 from hamburger.training.recipe_io import apply, to_json
 from hamburger.training.trainer import Trainer

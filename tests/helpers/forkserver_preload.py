@@ -9,7 +9,7 @@ import torch.nn.parallel
 import hamburger
 import hamburger.generation.train
 import hamburger.segmentation.weights
-import hamburger.tasks  # noqa: F401
-from hamburger.training.fabric import Fabric  # noqa: F401
+import hamburger.tasks
+import hamburger.training.accelerator  # noqa: F401
 
 torch.set_num_threads(1)

@@ -11,8 +11,7 @@ from PIL import Image
 from small_segmenter import CLASSES, PALETTE, ByColour, info
 
 from hamburger.errors import OptionError
-from hamburger.inference.image_inputs import find_images
-from hamburger.inference.predict_files import Summary, output_names, predict_all
+from hamburger.inference.predict_files import Summary, find_images, output_names, predict_all
 from hamburger.segmentation.overlay import draw_overlay_jpeg, encode_label_png, measure_class_shares
 from hamburger.segmentation.predict import SegmentationPredictor, find_layout
 from hamburger.training.datasets import UNLABELLED, full_palette

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hamburger.inference.image_inputs import find_images
+from hamburger.inference.predict_files import find_images
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hamburger.errors import InputError
-from hamburger.inference.locate import find_weights
+from hamburger.tasks.load import find_weights
 
 
 def touch(folder, *names):

@@ -12,7 +12,7 @@ import torch
 from PIL import Image, ImageOps
 
 from hamburger.errors import InputError
-from hamburger.inference.image_inputs import read_image
+from hamburger.inference.predict_files import read_image
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (7, 5, 3), dtype=np.uint8)
 

@@ -11,7 +11,7 @@ from hamburger.errors import OptionError
 from hamburger.inspect.evaluation import solver_variants
 from hamburger.segmentation.data import create_dataset
 from hamburger.segmentation.evaluate import evaluate_segmenter, evaluate_variants
-from hamburger.training.protocol import EvaluationProtocol
+from hamburger.training.task import EvaluationProtocol
 
 
 def override_solver(net, **settings):

@@ -11,10 +11,9 @@ from torch import nn
 
 import hamburger as hb
 from hamburger.checkpoints.weights_file import Info
-from hamburger.inference.image_inputs import InputImage
-from hamburger.inference.predict_files import predict_all
+from hamburger.inference.predict_files import InputImage, predict_all
 from hamburger.stereo.predict import find_pairs
-from hamburger.training.predictor import FilePrediction, FilePredictor
+from hamburger.training.task_outputs import FilePrediction, FilePredictor
 
 
 @pytest.fixture

@@ -33,9 +33,8 @@ from hamburger.stereo.recipe import check_stereo_recipe, stereo_recipes
 from hamburger.stereo.task import STEREO
 from hamburger.stereo.visualize import OVER_3_COLOUR, WITHIN_1_COLOUR, WITHIN_3_COLOUR, StereoVisualizer, colour_errors
 from hamburger.tasks import task_of_weights, tasks, train
-from hamburger.tasks.compare import variants
 from hamburger.tasks.recipes import find_training
-from hamburger.tasks.sweep import cells
+from hamburger.tasks.sweep import cells, variants
 from hamburger.training.metrics_log import ScoresEvaluated, StepLogged
 from hamburger.training.recipe_io import apply, to_json
 

@@ -11,8 +11,7 @@ import time
 import pytest
 
 from hamburger.errors import OptionError, UnknownNameError
-from hamburger.tasks.compare import variants
-from hamburger.tasks.sweep import Cell, GridError, cells, command, process_environment, run_grid
+from hamburger.tasks.sweep import Cell, GridError, cells, command, process_environment, run_grid, variants
 from hamburger.training.recipe_io import to_json
 
 WORK = """

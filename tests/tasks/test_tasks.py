@@ -19,12 +19,11 @@ from hamburger.cli import compare
 from hamburger.generation.recipe import GanRecipe
 from hamburger.report.page import write_report
 from hamburger.tasks import task_named, task_of, task_of_weights, tasks, train
-from hamburger.tasks.compare import variants
 from hamburger.tasks.recipes import find_training
-from hamburger.tasks.sweep import cells, check_grid
+from hamburger.tasks.sweep import cells, check_grid, variants
 from hamburger.training.checkpoint import ScoredProgress
 from hamburger.training.recipe_io import apply, to_json
-from hamburger.training.scores import Score
+from hamburger.training.task import Score
 from hamburger_lab.ablations.cells import ablation_cells
 from hamburger_lab.cli import ablate
 

@@ -32,7 +32,7 @@ class Scaled(nn.Module):
 
 def test_inputs_arrive_as_they_are_and_products_are_rounded():
     scaled = Scaled()
-    net, _ = Accelerator.choose(accelerator="cpu").fabric("bf16").setup(scaled, torch.optim.SGD(scaled.parameters()))
+    net = Accelerator("cpu", precision="bf16").prepare(scaled)
     x, corners = torch.randn(3, 2), torch.tensor([513.0, 1023.5])
     found = net(x, {"corners": corners})
     assert torch.equal(found["seen"], corners)

@@ -12,7 +12,7 @@ from hamburger.segmentation.task import SegmentationSplits
 from hamburger.tasks import train
 from hamburger.tasks.recipes import find_training
 from hamburger.training import checkpoint
-from hamburger.training.builders import check_classes
+from hamburger.training.datasets import check_classes
 from hamburger.training.trainer import Trainer
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from hamburger.errors import OptionError, UnknownNameError, did_you_mean
 from hamburger.registry import Registry
-from hamburger.tasks.compare import variants
+from hamburger.tasks.sweep import variants
 from hamburger.training.recipe import SupervisedTraining
 
 HAMS = ("nmf", "vq", "cd")

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from hamburger.environment import Environment
 from hamburger.errors import OptionError
-from hamburger.inference.locate import find_weights
 from hamburger.inspect.activations import record_activations
 from hamburger.inspect.evaluation import CONTEXT
 from hamburger.inspect.solves import code_maps, list_ham_layers
@@ -24,6 +23,7 @@ from hamburger.report.figures import colourise, encode_image, shrink
 from hamburger.report.html import Markup, heading, paragraph, tiles
 from hamburger.segmentation.data import create_dataset, datasets
 from hamburger.segmentation.weights import load_weights
+from hamburger.tasks.load import find_weights
 from hamburger.training.image_files import normalise
 
 SEED = 0  # of the draw of images

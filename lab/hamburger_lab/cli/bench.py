@@ -294,7 +294,7 @@ def network(
     json: Json = None,
 ) -> None:
     """Time a training step of HamNet with each context, in shuffled rounds: images/s and peak memory."""
-    from hamburger.tasks.compare import model_options
+    from hamburger.tasks.sweep import model_options
     from hamburger_lab.bench import network as bench
     from hamburger_lab.bench.views import network_table
 
@@ -329,7 +329,7 @@ def detect(
     json: Json = None,
 ) -> None:
     """Time a training step of Mask R-CNN with each context as the image grows: time, and memory against n."""
-    from hamburger.tasks.compare import model_options
+    from hamburger.tasks.sweep import model_options
     from hamburger_lab.bench import detect as bench
     from hamburger_lab.bench.views import sized_table
 
@@ -365,7 +365,7 @@ def classes(
     json: Json = None,
 ) -> None:
     """Time a training step of an image classifier with each context: images/s and peak memory."""
-    from hamburger.tasks.compare import model_options
+    from hamburger.tasks.sweep import model_options
     from hamburger_lab.bench import classes as bench
     from hamburger_lab.bench.views import sized_table
 

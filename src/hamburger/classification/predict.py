@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from hamburger.classification.evaluate import to_model_input
-from hamburger.inference.image_inputs import read_square
-from hamburger.training.predictor import FilePrediction, FilePredictor
+from hamburger.inference.predict_files import read_square
+from hamburger.training.task_outputs import FilePrediction, FilePredictor
 
 PROTOCOL = "the largest square in the middle, {size} x {size}"
 

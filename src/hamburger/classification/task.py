@@ -13,11 +13,10 @@ from torch import Tensor, nn
 
 from hamburger.classification.recipe import ClassificationRecipe, check_classification_recipe, classification_recipes
 from hamburger.registry import Registry
-from hamburger.training.builders import batch_options, check_same_classes, to_layout
-from hamburger.training.export_spec import ExportSpec
-from hamburger.training.protocol import SINGLE_SCALE, EvaluationProtocol
-from hamburger.training.scores import Score
-from hamburger.training.task import Task
+from hamburger.training.datasets import check_same_classes
+from hamburger.training.loader import batch_options, to_layout
+from hamburger.training.task import SINGLE_SCALE, EvaluationProtocol, Score, Task
+from hamburger.training.task_outputs import ExportSpec
 
 if TYPE_CHECKING:
     from hamburger.checkpoints.weights_file import Info

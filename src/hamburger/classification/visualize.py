@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from hamburger.classification.evaluate import to_model_input
 from hamburger.insertion.inserted import InsertedContext
-from hamburger.training.scores import Score
-from hamburger.training.visualizer import CaptionedImage, Visualizer
+from hamburger.training.task import Score
+from hamburger.training.task_outputs import CaptionedImage, Visualizer
 
 if TYPE_CHECKING:
     from hamburger.checkpoints.weights_file import Info

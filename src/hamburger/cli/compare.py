@@ -36,8 +36,7 @@ def compare(
     """Train every context with every seed; skip finished runs, resume interrupted ones."""
     from hamburger.cli.output import parse_ints, parse_names
     from hamburger.files import check_writable
-    from hamburger.tasks.compare import variants
-    from hamburger.tasks.sweep import cells
+    from hamburger.tasks.sweep import cells, variants
 
     if json is not None:
         check_writable(json)

@@ -22,8 +22,7 @@ def demo(
     from hamburger.cli.compare import run_and_show_grid
     from hamburger.cli.output import parse_ints, parse_names
     from hamburger.errors import HamburgerError, check_choice
-    from hamburger.tasks.compare import variants
-    from hamburger.tasks.sweep import cells
+    from hamburger.tasks.sweep import cells, variants
 
     check_choice("demo", "recipe", recipe, RECIPES)
     shared = [] if steps is None else [f"steps={steps}"]

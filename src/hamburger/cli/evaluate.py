@@ -57,11 +57,11 @@ def evaluate(
     from hamburger.cli.output import parse_floats
     from hamburger.environment import Environment
     from hamburger.files import check_writable, write_atomically
-    from hamburger.inference.locate import find_weights
     from hamburger.inspect.evaluation import solver_variants
     from hamburger.segmentation.predict import pick_device
     from hamburger.tasks import task_of_weights
-    from hamburger.training.protocol import SINGLE_SCALE, EvaluationProtocol
+    from hamburger.tasks.load import find_weights
+    from hamburger.training.task import SINGLE_SCALE, EvaluationProtocol
 
     check_count("eval", "inside", inside, least=0)
     protocol = EvaluationProtocol(parse_floats(scales, "eval"), flip, window)

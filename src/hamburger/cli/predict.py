@@ -39,12 +39,12 @@ def predict(
     from hamburger.cli.output import parse_floats
     from hamburger.errors import OptionError
     from hamburger.inference import predict_files
-    from hamburger.inference.image_inputs import find_images
-    from hamburger.inference.locate import find_weights
+    from hamburger.inference.predict_files import find_images
     from hamburger.registry import options_of
     from hamburger.segmentation.predict import pick_device
     from hamburger.stereo.predict import find_pairs
     from hamburger.tasks import task_of_weights
+    from hamburger.tasks.load import find_weights
 
     on = pick_device(device)
     path = find_weights(weights)

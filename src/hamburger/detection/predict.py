@@ -15,10 +15,9 @@ from torch import Tensor, nn
 
 from hamburger.detection.data.masks import encode_masks
 from hamburger.errors import check_positive
-from hamburger.inference.image_inputs import read_image
-from hamburger.training.datasets import full_palette
-from hamburger.training.packed_images import Colour
-from hamburger.training.predictor import FilePrediction, FilePredictor
+from hamburger.inference.predict_files import read_image
+from hamburger.training.datasets import Colour, full_palette
+from hamburger.training.task_outputs import FilePrediction, FilePredictor
 
 if TYPE_CHECKING:
     from hamburger.checkpoints.weights_file import Info

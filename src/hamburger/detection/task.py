@@ -12,11 +12,10 @@ from torch import Tensor, nn
 
 from hamburger.detection.recipe import DetectionRecipe, check_detection_recipe, detection_recipes
 from hamburger.registry import Registry
-from hamburger.training.builders import batch_options, check_classes, check_each, check_same_classes, digest_splits
-from hamburger.training.export_spec import ExportSpec
-from hamburger.training.protocol import SINGLE_SCALE, EvaluationProtocol
-from hamburger.training.scores import Score
-from hamburger.training.task import Task
+from hamburger.training.datasets import check_classes, check_each, check_same_classes, digest_splits
+from hamburger.training.loader import batch_options
+from hamburger.training.task import SINGLE_SCALE, EvaluationProtocol, Score, Task
+from hamburger.training.task_outputs import ExportSpec
 
 if TYPE_CHECKING:
     from hamburger.checkpoints.weights_file import Info

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from hamburger.detection.data import Scene
 from hamburger.detection.predict import MIN_SCORE, PROTOCOL, Objects, detect_objects, draw_objects
-from hamburger.training.scores import Score
-from hamburger.training.visualizer import CaptionedImage, Legend, Visualizer
+from hamburger.training.task import Score
+from hamburger.training.task_outputs import CaptionedImage, Legend, Visualizer
 
 if TYPE_CHECKING:
     from hamburger.checkpoints.weights_file import Info

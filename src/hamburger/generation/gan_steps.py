@@ -21,20 +21,19 @@ from hamburger.generation.recipe import GanOptim, GanRecipe
 from hamburger.layers.norm import convert_sync
 
 if TYPE_CHECKING:
-    from hamburger.training.fabric import Fabric
+    from hamburger.training.accelerator import Accelerator
 
 DiscriminatorCall = Callable[[Tensor, Tensor], Tensor]  # images and classes to scores
 StepBatches = Sequence[list[ImageBatch]]  # micro-batches of real images for each discriminator update of a step
 
 
 class GanNetwork(NamedTuple):
-    """A network and its optimizer. `plain` is `net`, compiled if the recipe says so; `model` is Fabric's wrapper."""
+    """A network and its optimizer. `plain` is `net`, compiled if the recipe says so; `model` is called in steps."""
 
     net: Any
     plain: Any
     model: Any
     optimizer: torch.optim.Adam
-    wrapped_optimizer: Any
 
 
 class GanNetworks(NamedTuple):
@@ -59,23 +58,24 @@ def build_gan(recipe: GanRecipe, k: int) -> tuple[Generator, Discriminator]:
     return generator.train(), discriminator.train()
 
 
-def set_up_gan(recipe: GanRecipe, fabric: Fabric, k: int) -> GanNetworks:
+def set_up_gan(recipe: GanRecipe, accelerator: Accelerator, k: int) -> GanNetworks:
     """Both networks with their optimizers on the device, the same on every rank."""
     rates = (recipe.optim.generator_lr, recipe.optim.discriminator_lr)
     nets: tuple[Any, Any] = build_gan(recipe, k)
-    return GanNetworks(*(_set_up_network(recipe, fabric, net, rate) for net, rate in zip(nets, rates, strict=True)))
+    return GanNetworks(
+        *(_set_up_network(recipe, accelerator, net, rate) for net, rate in zip(nets, rates, strict=True))
+    )
 
 
-def _set_up_network(recipe: GanRecipe, fabric: Fabric, net: Any, rate: float) -> GanNetwork:
+def _set_up_network(recipe: GanRecipe, accelerator: Accelerator, net: Any, rate: float) -> GanNetwork:
     if recipe.sync_bn and distributed.world_size() > 1:
         convert_sync(net)
     if recipe.channels_last:
         net.to(memory_format=torch.channels_last)
-    net.to(fabric.device)
+    net.to(accelerator.device)
     optimizer = create_adam(net, recipe.optim, rate, capturable=recipe.graph)
     plain: Any = torch.compile(net) if recipe.compile else net
-    model, wrapped = fabric.setup(plain, optimizer)
-    return GanNetwork(net, plain, model, optimizer, wrapped)
+    return GanNetwork(net, plain, accelerator.prepare(plain), optimizer)
 
 
 def create_adam(net: torch.nn.Module, optim: GanOptim, rate: float, *, capturable: bool = False) -> torch.optim.Adam:

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from hamburger import distributed
-from hamburger.classification.data.base import ImageSource
 from hamburger.classification.data.batches import ImageBatches
-from hamburger.classification.data.load import ImageSet, load_images, open_source
+from hamburger.classification.data.load import load_images, open_source
 from hamburger.errors import DataError, OptionError
 from hamburger.generation.gan_steps import GanNetworks, set_up_gan
 from hamburger.generation.recipe import GanRecipe, check_gan_recipe
 from hamburger.generation.trainer import GanTrainer
-from hamburger.training.accelerator import Accelerator
-from hamburger.training.interrupt import StopSignal
+from hamburger.training.accelerator import Accelerator, is_rank_zero
 from hamburger.training.metrics_log import Listener, Note
 from hamburger.training.run_folder import Result, RunFolder, measurements
-from hamburger.training.train import prepare_device, run_in_folder, start_or_resume
-
-if TYPE_CHECKING:
-    from hamburger.training.fabric import Fabric
+from hamburger.training.run_lifecycle import StopSignal
+from hamburger.training.train import on_rank_zero, open_folder, prepare_device, start_or_resume
 
 
 def train_gan(
@@ -37,61 +33,46 @@ def train_gan(
     on_event: Listener = lambda event: None,
 ) -> Result:
     """Train `recipe` into the folder `run`, or resume it; arguments as in `hamburger.training.train.train`."""
-    machine = Accelerator.choose(accelerator=accelerator, devices=devices, nodes=nodes)
-    check_gan_recipe(recipe, processes=machine.processes)
-    if recipe.graph and machine.accelerator == "cpu":
+    hardware = Accelerator(accelerator, devices=devices, nodes=nodes, precision=recipe.precision)
+    check_gan_recipe(recipe, processes=hardware.processes)
+    if recipe.graph and not hardware.on_gpu:
         raise OptionError(f"recipe '{recipe.name}': graph needs a CUDA device, got a CPU; --set graph=false")
-
-    def open_data(first: bool) -> tuple[ImageSource, ImageSet]:
-        listen: Listener = on_event if first else lambda event: None
+    listen = on_rank_zero(on_event)
+    with open_folder(recipe, run, hardware, resume=resume) as folder:
+        if resume and (values := folder.result()) is not None:
+            listen(Note(f"the run in {folder.path} is finished: nothing is left to do"))
+            return Result(folder.path, values)
         source = open_source(
             recipe.data.name, recipe.data.split, size=recipe.model.resolution, root=data, **recipe.data.options
         )
-        images = load_images(source, verify=first, note=lambda text: listen(Note(text)))
+        images = load_images(source, verify=is_rank_zero(), note=lambda text: listen(Note(text)))
         if len(images) < 2:
             raise DataError(
                 f"gan train: {images.name}, split '{images.split}', has {len(images)} image; training needs at least 2"
             )
-        return source, images
-
-    def work(fabric: Fabric, folder: RunFolder, opened: tuple[ImageSource, ImageSet], listen: Listener) -> Result:
-        source, images = opened
+        hardware.launch()
         if distributed.rank():
             # rank 0 has verified the packed file by now, and rebuilt it if it was damaged
             images = load_images(source, verify=False)
-        return _train(recipe, machine, fabric, folder, images, resume, listen)
-
-    return run_in_folder(recipe, run, machine, resume=resume, on_event=on_event, open_data=open_data, work=work)
-
-
-def _train(
-    recipe: GanRecipe,
-    machine: Accelerator,
-    fabric: Fabric,
-    folder: RunFolder,
-    images: ImageSet,
-    resume: bool,
-    listen: Listener,
-) -> Result:
-    prepare_device(machine, fabric)
-    networks = set_up_gan(recipe, fabric, len(images.classes))
-    feed = ImageBatches(
-        images,
-        batch=recipe.batch,
-        flip=recipe.data.flip,
-        seed=recipe.seed,
-        device=fabric.device,
-        rank=distributed.rank(),
-        world=distributed.world_size(),
-        accumulate=recipe.accumulate,
-        workers=recipe.data.workers,
-        resident=recipe.data.resident,
-    )
-    with StopSignal() as stop:
-        trainer = GanTrainer(recipe, fabric, folder, networks, feed, stop, listen)
-        start_or_resume(trainer, resume, sum(_count(network.net) for network in networks), len(images), None)
-        trainer.run()
-    return _finish(recipe, folder, trainer, networks)
+        prepare_device(hardware)
+        networks = set_up_gan(recipe, hardware, len(images.classes))
+        feed = ImageBatches(
+            images,
+            batch=recipe.batch,
+            flip=recipe.data.flip,
+            seed=recipe.seed,
+            device=hardware.device,
+            rank=distributed.rank(),
+            world=distributed.world_size(),
+            accumulate=recipe.accumulate,
+            workers=recipe.data.workers,
+            resident=recipe.data.resident,
+        )
+        with StopSignal() as stop:
+            trainer = GanTrainer(recipe, hardware, folder, networks, feed, stop, listen)
+            start_or_resume(trainer, resume, sum(_count(network.net) for network in networks), len(images), None)
+            trainer.run()
+        return _finish(recipe, folder, trainer, networks)
 
 
 def _finish(recipe: GanRecipe, folder: RunFolder, trainer: GanTrainer, networks: GanNetworks) -> Result:

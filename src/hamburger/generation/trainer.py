@@ -33,13 +33,12 @@ from hamburger.generation.recipe import CollapseRule, GanRecipe
 from hamburger.generation.sampling import sample
 from hamburger.generation.weights import GENERATOR, SAMPLES, GeneratorInfo, save_generator
 from hamburger.training.checkpoint import Progress
-from hamburger.training.interrupt import StopSignal
 from hamburger.training.metrics_log import Listener, SamplesDrawn
 from hamburger.training.run_folder import RunFolder
-from hamburger.training.run_lifecycle import Run
+from hamburger.training.run_lifecycle import Run, StopSignal
 
 if TYPE_CHECKING:
-    from hamburger.training.fabric import Fabric
+    from hamburger.training.accelerator import Accelerator
 
 ROWS, COLUMNS = 8, 10  # of a sample grid: classes, and images of each
 SAMPLE_SEED = 0  # the same latents in every run, so that grids of different runs can be compared
@@ -60,14 +59,14 @@ class GanTrainer(Run[GanRecipe, GanProgress]):
     def __init__(
         self,
         recipe: GanRecipe,
-        fabric: Fabric,
+        accelerator: Accelerator,
         folder: RunFolder,
         networks: GanNetworks,
         feed: ImageBatches,
         stop: StopSignal,
         listen: Listener,
     ) -> None:
-        super().__init__(recipe, fabric, folder, stop, listen, GanProgress())
+        super().__init__(recipe, accelerator, folder, stop, listen, GanProgress())
         self.generator, self.discriminator = networks
         self.feed, self.classes = feed, feed.set.classes
         self.update: Callable[[StepBatches], dict[str, Tensor]] = self.update_both
@@ -144,12 +143,12 @@ class GanTrainer(Run[GanRecipe, GanProgress]):
                     made = self.generator.model(z, y)
                 with self._sync_if_last(network, last=i + 1 == len(parts)):
                     terms = compute_discriminator_terms(network.model, self._with_layout(part), made, y)
-                    self.fabric.backward(terms["discriminator"] / len(parts))
+                    self.accelerator.backward(terms["discriminator"] / len(parts))
                 running.part_done()
                 for name, value in terms.items():
                     share = value.detach() / len(parts)
                     means[name] = means[name] + share if name in means else share
-        network.wrapped_optimizer.step()
+        self.accelerator.optimizer_step(network.optimizer)
         return means
 
     def update_generator(self, parts: int, b: int) -> dict[str, Tensor]:
@@ -157,7 +156,7 @@ class GanTrainer(Run[GanRecipe, GanProgress]):
         network = self.generator
         network.optimizer.zero_grad(set_to_none=True)
         total: Tensor | None = None
-        # the gradient passes through the discriminator but not into its weights; the call bypasses Fabric's wrapper,
+        # the gradient passes through the discriminator but not into its weights; the call bypasses DDP's wrapper,
         # which would wait for gradients that never come
         self.discriminator.net.requires_grad_(False)
         running = BatchNormAccumulator(self.generator.net, self.discriminator.net, parts=parts)
@@ -167,14 +166,14 @@ class GanTrainer(Run[GanRecipe, GanProgress]):
                     z, y = self._latents(b)
                     with self._sync_if_last(network, last=i + 1 == parts):
                         made = network.model(z, y)
-                        with self.fabric.autocast():
+                        with self.accelerator.autocast():
                             loss = compute_generator_loss(self.discriminator.plain, made, y) / parts
-                        self.fabric.backward(loss)
+                        self.accelerator.backward(loss)
                     total = loss.detach() if total is None else total + loss.detach()
                     running.part_done()
         finally:
             self.discriminator.net.requires_grad_(True)
-        network.wrapped_optimizer.step()
+        self.accelerator.optimizer_step(network.optimizer)
         assert total is not None
         return {"generator": total}
 
@@ -183,9 +182,7 @@ class GanTrainer(Run[GanRecipe, GanProgress]):
 
     def _sync_if_last(self, network: GanNetwork, *, last: bool) -> Any:
         """Context in which gradients are reduced over ranks only with the last micro-batch."""
-        return (
-            self.fabric.no_backward_sync(network.model) if distributed.world_size() > 1 and not last else nullcontext()
-        )
+        return nullcontext() if last else self.accelerator.no_sync(network.model)
 
     @contextmanager
     def _one_power_iteration(self) -> Iterator[None]:

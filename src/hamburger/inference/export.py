@@ -21,9 +21,9 @@ from torch.export import Dim
 
 from hamburger.errors import ExportError, HamburgerError, OptionError, check_choice, check_count, check_positive
 from hamburger.files import check_writable
-from hamburger.inference.image_inputs import read_image
-from hamburger.training.export_spec import SEGMENTATION_EXPORT, ExportSpec, Outputs
+from hamburger.inference.predict_files import read_image
 from hamburger.training.image_files import normalise
+from hamburger.training.task_outputs import SEGMENTATION_EXPORT, ExportSpec, Outputs
 
 if TYPE_CHECKING:
     from hamburger.checkpoints.weights_file import Info

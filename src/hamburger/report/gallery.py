@@ -16,7 +16,7 @@ from hamburger.report.figures import encode_image, is_photo, shrink
 from hamburger.report.html import Markup, heading, legend, paragraph, tiles
 from hamburger.report.study import RunGroup, RunRecord, Study
 from hamburger.segmentation.predict import pick_device
-from hamburger.training.visualizer import Visualizer
+from hamburger.training.task_outputs import Visualizer
 
 SEED = 0  # for drawing the images
 CANDIDATES = 32

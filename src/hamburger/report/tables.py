@@ -8,7 +8,7 @@ from typing import Any
 from hamburger.report.html import CellText, Markup, collapsible, number, paragraph, table
 from hamburger.report.statistics import PairedDifference, SampleSummary, compare_paired
 from hamburger.report.study import RunGroup, Study
-from hamburger.training.scores import Score
+from hamburger.training.task import Score
 
 # fields of result.json about how and where a score was measured, and their headings
 CONDITIONS = {

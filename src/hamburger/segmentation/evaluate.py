@@ -16,7 +16,7 @@ from hamburger import distributed
 from hamburger.segmentation.data.base import SegmentationSet
 from hamburger.segmentation.data.batches import evaluation_batches
 from hamburger.training.confusion import Confusion, iou, miou, pixel_accuracy
-from hamburger.training.protocol import SINGLE_SCALE, EvaluationProtocol
+from hamburger.training.task import SINGLE_SCALE, EvaluationProtocol
 
 
 def predict_probabilities(net: nn.Module, x: Tensor, protocol: EvaluationProtocol = SINGLE_SCALE) -> Tensor:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from hamburger.training.packed_images import Colour
+from hamburger.training.datasets import Colour
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from hamburger.errors import InputError, OptionError, check_count
-from hamburger.inference.image_inputs import read_image
+from hamburger.inference.predict_files import read_image
 from hamburger.segmentation.evaluate import predict_labels
 from hamburger.segmentation.overlay import draw_overlay_jpeg, encode_label_png, measure_class_shares
 from hamburger.training.datasets import full_palette
 from hamburger.training.image_files import normalise
-from hamburger.training.predictor import FilePrediction, FilePredictor
-from hamburger.training.protocol import EvaluationProtocol
+from hamburger.training.task import EvaluationProtocol
+from hamburger.training.task_outputs import FilePrediction, FilePredictor
 
 if TYPE_CHECKING:
     from hamburger.checkpoints.weights_file import Info
@@ -84,7 +84,7 @@ class Predictor:
         if image.dtype != torch.uint8 or image.dim() != 3 or image.shape[0] != 3 or image.numel() == 0:
             raise InputError(
                 f"Predictor: an image must be uint8 of shape (3, h, w) (got {image.dtype} {tuple(image.shape)}); "
-                f"read files with hamburger.inference.image_inputs.read_image"
+                f"read files with hamburger.inference.read_image"
             )
         _, height, width = image.shape
         label = torch.empty(height, width, dtype=torch.uint8)

@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from hamburger.distributed import micro_batch_shares
 from hamburger.errors import CheckpointError
 from hamburger.registry import Registry, options_of
 from hamburger.segmentation.recipe import SegmentationRecipe, check_segmentation_recipe, segmentation_recipes
-from hamburger.training.builders import batch_options, check_classes, check_each, digest_splits, to_layout
-from hamburger.training.export_spec import SEGMENTATION_EXPORT, ExportSpec
-from hamburger.training.loss_weighting import micro_batch_shares
-from hamburger.training.protocol import SINGLE_SCALE, EvaluationProtocol
+from hamburger.training.datasets import check_classes, check_each, digest_splits
+from hamburger.training.loader import batch_options, to_layout
 from hamburger.training.run_folder import ANGLES, BEST, RunFolder
-from hamburger.training.scores import Score
-from hamburger.training.task import Task
+from hamburger.training.task import SINGLE_SCALE, EvaluationProtocol, Score, Task
+from hamburger.training.task_outputs import SEGMENTATION_EXPORT, ExportSpec
 
 if TYPE_CHECKING:
     from hamburger.checkpoints.weights_file import Info
@@ -148,7 +147,7 @@ class SegmentationTask(Task[SegmentationRecipe]):
         trainer.lap()
 
         def loss() -> Tensor:  # of the bare network: its gradients must not be averaged over the processes
-            with trainer.fabric.autocast():
+            with trainer.accelerator.autocast():
                 return torch.stack(list(self.losses(trainer.net, micro_batches[0], recipe).values())).sum()
 
         angles = measure_angles(trainer.net, loss)

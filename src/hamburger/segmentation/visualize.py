@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from hamburger.segmentation.data import IGNORE, Sample
 from hamburger.segmentation.predict import Predictor
 from hamburger.training.image_files import normalise
-from hamburger.training.scores import Score
-from hamburger.training.visualizer import CaptionedImage, Legend, Visualizer
+from hamburger.training.task import Score
+from hamburger.training.task_outputs import CaptionedImage, Legend, Visualizer
 
 if TYPE_CHECKING:
     from hamburger.checkpoints.weights_file import Info

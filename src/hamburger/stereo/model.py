@@ -17,12 +17,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hamburger.checkpoints.weights_file import Info, read_weights, to_plain_json, write_weights
+from hamburger.distributed import global_mean
 from hamburger.errors import CheckpointError, HamburgerError, OptionError, ShapeError, check_choice, check_count
 from hamburger.insertion import insert_context
 from hamburger.layers.norm import BatchNorm2d
 from hamburger.literals import Gate
 from hamburger.tensors import check_tensor, widen
-from hamburger.training.loss_weighting import global_mean
 
 TASK = "stereo"
 VOLUMES = ("correlation", "concatenation")

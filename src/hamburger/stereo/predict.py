@@ -11,13 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from hamburger.errors import InputError, OptionError
-from hamburger.inference.image_inputs import Found, InputImage, find_images, read_image
+from hamburger.inference.predict_files import Found, InputImage, find_images, read_image
 from hamburger.stereo.data.files import encode_pfm
 from hamburger.stereo.data.middlebury import MiddleburySet
 from hamburger.stereo.model import StereoNet
-from hamburger.training.export_spec import ExportSpec, compare_single_output
 from hamburger.training.image_files import normalise
-from hamburger.training.predictor import FilePrediction, FilePredictor
+from hamburger.training.task_outputs import ExportSpec, FilePrediction, FilePredictor, compare_single_output
 
 if TYPE_CHECKING:
     from hamburger.checkpoints.weights_file import Info

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from hamburger.distributed import micro_batch_shares
 from hamburger.registry import Registry, options_of
 from hamburger.stereo.recipe import StereoRecipe, check_stereo_recipe, stereo_recipes
-from hamburger.training.builders import batch_options, check_each
-from hamburger.training.export_spec import ExportSpec
-from hamburger.training.loss_weighting import micro_batch_shares
-from hamburger.training.protocol import SINGLE_SCALE, EvaluationProtocol
-from hamburger.training.scores import Score
-from hamburger.training.task import Task
+from hamburger.training.datasets import check_each
+from hamburger.training.loader import batch_options
+from hamburger.training.task import SINGLE_SCALE, EvaluationProtocol, Score, Task
+from hamburger.training.task_outputs import ExportSpec
 
 if TYPE_CHECKING:
     from hamburger.checkpoints.weights_file import Info

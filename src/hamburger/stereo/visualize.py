@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from hamburger.stereo.data import UNKNOWN, StereoSample
 from hamburger.stereo.evaluate import BOUNDS, DisparityErrors, mean_errors
 from hamburger.stereo.predict import UNKNOWN_COLOUR, colour_disparity, predict_disparity
-from hamburger.training.scores import Score
-from hamburger.training.visualizer import CaptionedImage, Legend, Visualizer
+from hamburger.training.task import Score
+from hamburger.training.task_outputs import CaptionedImage, Legend, Visualizer
 
 if TYPE_CHECKING:
     from hamburger.checkpoints.weights_file import Info

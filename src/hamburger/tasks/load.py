@@ -11,11 +11,12 @@ import torch
 from torch import nn
 
 from hamburger.errors import CheckpointError, InputError
+from hamburger.training.run_folder import BEST, RECIPE
 
 # Published weights: name -> repository on the Hugging Face hub. None are published yet.
 SHIPPED: dict[str, str] = {}
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-HUB_WEIGHTS = "model.safetensors"
+HUB_CONFIG, HUB_WEIGHTS = HUB = ("config.json", "model.safetensors")
 
 
 def load(name: str | os.PathLike[str], *, device: str | torch.device = "cpu", **hub_options: Any) -> nn.Module:
@@ -57,7 +58,6 @@ def list_weights() -> list[str]:
 
 def _find_file(name: str | os.PathLike[str], hub_options: dict[str, Any]) -> Path:
     from hamburger.generation.weights import GENERATOR
-    from hamburger.inference.locate import find_weights
 
     path = Path(name)
     if path.exists() and str(name) not in SHIPPED:
@@ -106,3 +106,42 @@ def _load_task_network(path: Path) -> tuple[nn.Module, Any]:
     from hamburger.tasks import task_of_weights
 
     return task_of_weights(path).load(path)
+
+
+def find_weights(run_or_weights: Path) -> Path:
+    """The weights file of a path.
+
+    Of a run folder that is `best.safetensors`, of a hub folder (with `config.json`) `model.safetensors`; a
+    `.safetensors` file is itself.
+    """
+    path = Path(run_or_weights)
+    if path.is_dir():
+        return _in_folder(path)
+    if not path.exists():
+        raise InputError(f"weights: there is no {path}; name a run folder (of `ham train`) or a .safetensors file")
+    if path.suffix == ".safetensors":
+        return path
+    if (path.parent / BEST).is_file():
+        raise InputError(f"weights: {path} is not a weights file; name {path.parent / BEST} or {path.parent}")
+    raise InputError(f"weights: {path} is not a .safetensors file; name a run folder or a file that `ham train` wrote")
+
+
+def _in_folder(folder: Path) -> Path:
+    if (folder / BEST).is_file():
+        return folder / BEST
+    if all((folder / name).is_file() for name in HUB):
+        return folder / HUB[1]
+    if (folder / RECIPE).is_file():
+        raise InputError(
+            f"weights: the run {folder} has no {BEST} yet; it is written at the first evaluation, "
+            f"so continue `ham train` with --resume"
+        )
+    others = sorted(folder.glob("*.safetensors"))
+    if len(others) == 1:
+        return others[0]
+    if others:
+        raise InputError(f"weights: {folder} holds {len(others)} weights files; name one, such as {others[0]}")
+    raise InputError(
+        f"weights: {folder} holds neither {BEST} (a run) nor {' and '.join(HUB)} (a hub folder); "
+        f"name the folder given to `ham train --run`"
+    )

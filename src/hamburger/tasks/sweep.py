@@ -7,20 +7,22 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from hamburger.errors import HamburgerError, OptionError, check_count
+from hamburger.contexts import list_contexts
+from hamburger.errors import HamburgerError, OptionError, UnknownNameError, check_count, did_you_mean
 from hamburger.generation.recipe import GanRecipe, check_gan_recipe
 from hamburger.kernels.dispatch import BACKEND_VARIABLE
+from hamburger.segmentation.recipe import SegmentationRecipe
 from hamburger.tasks import task_of
 from hamburger.tasks.recipes import find_gan_recipe, find_training
-from hamburger.training.interrupt import StopSignal
 from hamburger.training.recipe import Training
 from hamburger.training.recipe_io import apply, differences, digest, read_recipe
 from hamburger.training.run_folder import RECIPE, RESULT, RunFolder, in_use
+from hamburger.training.run_lifecycle import StopSignal
 
 
 class GridError(HamburgerError, RuntimeError):
@@ -266,3 +268,34 @@ def check_data(grid: Sequence[Cell], out: Path, digest: str) -> None:
                 f"({digest[:12]}); give the same --data, or name another folder with --out. If they are the same, "
                 f"remove its {RESULT}: --resume writes it again from the checkpoint"
             )
+
+
+# -- the rows of a comparison ------------------------------------------------------------------------------------------
+
+
+SPECIAL: dict[str, tuple[str, ...]] = {
+    "baseline": ("model.context=none",),
+    "none": ("model.context=none",),
+    # Table 2's "without ham": the two linear maps, the norm and the skip alone
+    "breads": ("model.context=nmf", "model.context_options.parts=lower,upper"),
+    # flash kernels take at most 256 channels a head
+    "sa-flash": ("model.context=sa", "model.context_options.heads=8"),
+    # the n x n matrix in memory, as the paper's comparison had it: for small maps
+    "sa-materialised": ("model.context=sa", "model.context_options.materialise=true"),
+}
+
+
+def variants(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Overrides by name; a context takes its own defaults, not the options that the recipe gives to another."""
+    known = {**{name: (f"model.context={name}",) for name in list_contexts()}, **SPECIAL}
+    for name in names:
+        if name not in known:
+            raise UnknownNameError(f"compare: no context '{name}'{did_you_mean(name, known)}")
+    return {name: known[name] for name in names}
+
+
+def model_options(name: str) -> dict[str, Any]:
+    """The same as keywords of `create_model`."""
+    overrides = variants([name])[name]
+    model = apply(SegmentationRecipe(name=name), list(overrides)).model
+    return {"context": model.context, "context_options": model.context_options}

@@ -1,67 +1,224 @@
-"""How many devices and processes a run has."""
+"""Device, precision and processes of a run, on plain torch.
+
+One process on one device needs no `torch.distributed`; several use DistributedDataParallel over NCCL (GPU) or gloo
+(CPU). `ham train --devices N` starts the further processes itself; under `torchrun` they are already running.
+"""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch import Tensor, nn
 
+from hamburger import distributed
 from hamburger.errors import OptionError, check_choice, check_count
-from hamburger.training.fabric import Fabric
 
 ACCELERATORS = ("auto", "cpu", "cuda")
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}  # by the recipe's precision
 
 
-@dataclass(frozen=True)
 class Accelerator:
-    """`devices` processes on each of `nodes` machines."""
+    """One of `devices * nodes` processes. Building it checks the options; `launch` starts the others."""
 
-    accelerator: str  # cpu or cuda
-    devices: int
-    nodes: int
-
-    @property
-    def processes(self) -> int:
-        return self.devices * self.nodes
-
-    @classmethod
-    def choose(cls, *, accelerator: str = "auto", devices: int = 1, nodes: int = 1) -> Accelerator:
-        """Check the options; under `torchrun`, which has started the processes, take its numbers."""
+    def __init__(self, accelerator: str = "auto", *, devices: int = 1, nodes: int = 1, precision: str = "32") -> None:
         check_choice("train", "accelerator", accelerator, ACCELERATORS)
         check_count("train", "devices", devices, least=1)
         check_count("train", "nodes", nodes, least=1)
         if accelerator == "auto":
             accelerator = "cuda" if torch.cuda.is_available() else "cpu"
         if under_torchrun():
-            local = int(os.environ["LOCAL_WORLD_SIZE"])
-            started = (local, int(os.environ["WORLD_SIZE"]) // local)
-            if (devices, nodes) not in ((1, 1), started):
-                raise OptionError(
-                    f"train: torchrun started {started[0]} processes on {started[1]} nodes, got --devices {devices} "
-                    f"--nodes {nodes}; leave both out under torchrun"
-                )
-            devices, nodes = started
+            devices, nodes = _torchrun_sizes(devices, nodes)
         if accelerator == "cuda" and devices > torch.cuda.device_count():
             raise OptionError(
                 f"train: --devices {devices} is more than this machine has ({torch.cuda.device_count()} CUDA devices); "
                 f"take fewer --devices, or --accelerator cpu"
             )
-        return cls(accelerator, devices, nodes)
-
-    def check_precision(self, precision: str) -> None:
-        if precision == "fp16" and self.accelerator == "cpu":
+        if precision == "fp16" and accelerator == "cpu":
             raise OptionError("train: precision fp16 needs a GPU; on a CPU --set precision=bf16 or 32")
+        self.devices, self.nodes = devices, nodes
+        self.processes = devices * nodes
+        self.local_rank = int(os.environ.get("LOCAL_RANK", "0")) if self.processes > 1 else 0
+        self.device = torch.device("cuda", self.local_rank) if accelerator == "cuda" else torch.device("cpu")
+        self.dtype = AUTOCAST.get(precision)  # of autocast; None: no autocast
+        self.scaler = torch.amp.GradScaler(accelerator) if precision == "fp16" else None
+        self.started: list[subprocess.Popen[bytes]] = []  # the processes that this one has started
 
-    def fabric(self, precision: str) -> Fabric:
-        """A launched Fabric; it starts the other processes, unless `torchrun` has."""
-        fabric = Fabric(self.accelerator, self.devices, self.nodes, precision)
-        fabric.launch()
-        return fabric
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.type == "cuda"
+
+    # -- processes -----------------------------------------------------------------------------------------------
+
+    def launch(self) -> None:
+        """Join the process group; first start the other processes of this machine, unless `torchrun` has."""
+        if self.on_gpu:
+            torch.cuda.set_device(self.device)
+        if self.processes == 1:
+            return
+        address, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), os.environ.get("MASTER_PORT") or str(_free_port())
+        if "LOCAL_RANK" not in os.environ:
+            self._start_processes({"MASTER_ADDR": address, "MASTER_PORT": port})
+        if "OMP_NUM_THREADS" not in os.environ:
+            torch.set_num_threads(max(1, (os.cpu_count() or 1) // self.devices))
+        rank = int(os.environ.get("NODE_RANK", "0")) * self.devices + self.local_rank
+        dist.init_process_group(
+            "nccl" if self.on_gpu else "gloo",
+            init_method="env://" if "RANK" in os.environ else f"tcp://{address}:{port}",
+            rank=int(os.environ.get("RANK", rank)),
+            world_size=self.processes,
+            device_id=self.device if self.on_gpu else None,
+        )
+
+    def _start_processes(self, meeting_point: dict[str, str]) -> None:
+        """Start the calling script again for every further local rank."""
+        for local_rank in range(1, self.devices):
+            environment = {**os.environ, **meeting_point, "LOCAL_RANK": str(local_rank)}
+            self.started.append(subprocess.Popen(_own_command(), env=environment))
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        """Where one of the processes fails, stop the others and this one, which would wait for it."""
+        while True:
+            statuses = [process.poll() for process in self.started]
+            if all(status == 0 for status in statuses):
+                return
+            if any(statuses):
+                for process in self.started:
+                    process.send_signal(signal.SIGTERM)
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+            time.sleep(5)
+
+    def kill_processes(self) -> None:
+        """Kill the processes that this one started: they would wait for it until a timeout."""
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+
+    def barrier(self) -> None:
+        if distributed.world_size() > 1:
+            dist.barrier(device_ids=[self.local_rank] if self.on_gpu else None)
+
+    @contextmanager
+    def rank_zero_first(self) -> Iterator[None]:
+        """Run the block on local rank 0 of every machine first, then on the others."""
+        if distributed.world_size() == 1:
+            yield
+            return
+        group: Any = dist.new_group(backend="gloo", timeout=timedelta(days=365))  # a download may take long
+        if self.local_rank > 0:
+            dist.barrier(group=group)
+        yield
+        if self.local_rank == 0:
+            dist.barrier(group=group)
+        dist.barrier(group=group)
+        dist.destroy_process_group(group)
+
+    # -- network and optimizer -----------------------------------------------------------------------------------
+
+    def prepare(self, net: nn.Module) -> AutocastModule:
+        """Move the network to the device and wrap it; a compiled network is compiled around its DDP wrapper."""
+        net.to(self.device)
+        wrapped = net
+        if distributed.world_size() > 1:
+            original: Any = getattr(net, "_orig_mod", net)
+            ids = [self.local_rank] if self.on_gpu else None
+            with torch.cuda.stream(torch.cuda.Stream()) if self.on_gpu else nullcontext():  # for CUDA graphs
+                wrapped = nn.parallel.DistributedDataParallel(original, device_ids=ids)
+            if original is not net:
+                wrapped = torch.compile(wrapped)  # type: ignore[assignment]
+        return AutocastModule(wrapped, self)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self.dtype is None else torch.autocast(self.device.type, dtype=self.dtype)
+
+    def backward(self, loss: Tensor) -> None:
+        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+
+    def no_sync(self, model: AutocastModule) -> AbstractContextManager[Any]:
+        """Gradients stay in this process: those of all micro-batches are averaged once, with the last."""
+        ddp: Any = getattr(model.wrapped, "_orig_mod", model.wrapped)
+        return ddp.no_sync() if distributed.world_size() > 1 else nullcontext()
+
+    def clip_gradients(self, model: nn.Module, optimizer: torch.optim.Optimizer, max_norm: float) -> None:
+        """Scale all gradients down where their joint norm is above `max_norm`."""
+        if self.scaler is not None:
+            self.scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+
+    def optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Update the weights; with the loss scaling of fp16, skip the update where a gradient is not finite."""
+        if self.scaler is None:
+            optimizer.step()
+        else:
+            self.scaler.step(optimizer)
+            self.scaler.update()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the loss scaling."""
+        return {} if self.scaler is None else self.scaler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self.scaler is not None:
+            self.scaler.load_state_dict(state)
+
+
+class AutocastModule(nn.Module):
+    """A network as the training loop calls it: under autocast, its outputs back in float32.
+
+    Inputs are not rounded: a box corner at pixel 513 would become 512 in bfloat16.
+    """
+
+    def __init__(self, wrapped: nn.Module, accelerator: Accelerator) -> None:
+        super().__init__()
+        self.wrapped, self._accelerator = wrapped, accelerator
+
+    def forward(self, *args: Any, **options: Any) -> Any:
+        with self._accelerator.autocast():
+            outputs = self.wrapped(*args, **options)
+        return outputs if self._accelerator.dtype is None else to_float32(outputs)
+
+
+def to_float32(outputs: Any) -> Any:
+    """The floating-point tensors in dicts, lists and tuples as float32."""
+    if isinstance(outputs, Tensor):
+        return outputs.float() if outputs.is_floating_point() else outputs
+    if isinstance(outputs, dict):
+        return {key: to_float32(value) for key, value in outputs.items()}
+    if isinstance(outputs, tuple) and hasattr(outputs, "_fields"):
+        return type(outputs)(*map(to_float32, outputs))
+    if isinstance(outputs, (list, tuple)):
+        return type(outputs)(map(to_float32, outputs))
+    return outputs
 
 
 def under_torchrun() -> bool:
     return {"LOCAL_WORLD_SIZE", "WORLD_SIZE", "RANK"} <= set(os.environ) and "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def _torchrun_sizes(devices: int, nodes: int) -> tuple[int, int]:
+    """Processes on each machine, and machines, as torchrun has started them."""
+    local = int(os.environ["LOCAL_WORLD_SIZE"])
+    started = (local, int(os.environ["WORLD_SIZE"]) // local)
+    if (devices, nodes) not in ((1, 1), started):
+        raise OptionError(
+            f"train: torchrun started {started[0]} processes on {started[1]} nodes, got --devices {devices} "
+            f"--nodes {nodes}; leave both out under torchrun"
+        )
+    return started
 
 
 def is_rank_zero() -> bool:
@@ -69,3 +226,17 @@ def is_rank_zero() -> bool:
     if "RANK" in os.environ:
         return os.environ["RANK"] == "0"
     return os.environ.get("LOCAL_RANK", "0") == "0" and os.environ.get("NODE_RANK", "0") == "0"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+def _own_command() -> list[str]:
+    """The command that started this process."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is None:
+        return [sys.executable, str(Path(sys.argv[0]).absolute()), *sys.argv[1:]]
+    return [sys.executable, "-m", spec.name.removesuffix(".__main__"), *sys.argv[1:]]

@@ -12,17 +12,72 @@ usual pipelines, shrinking has no antialiasing beyond bilinear; down to scale 0.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Generic, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hamburger.errors import OptionError, check_count, check_flag, check_positive
+from hamburger.training.datasets import IGNORE, Sample
 from hamburger.training.image_files import MEAN, STD, normalise
 from hamburger.training.keyed_rng import KeyedRng
-from hamburger.training.loader import upload
-from hamburger.training.packed_images import IGNORE, PackedImages
+from hamburger.training.loader import BatchLoader, Part, Set, upload
+
+
+class PackedSample(NamedTuple):
+    """One sample. `pixels`: h*w (and perhaps more axes), int32; of an image the four bytes red, green, blue, label."""
+
+    pixels: Tensor
+    size: tuple[int, int]  # h, w
+
+    @property
+    def nbytes(self) -> int:
+        return self.pixels.nbytes
+
+    def to(self, device: torch.device) -> PackedSample:
+        return PackedSample(self.pixels.to(device), self.size)
+
+
+class PackedImages(NamedTuple):
+    """Many samples. `pixels`: total ..., int32, one after another.   `starts`: where each begins.   `sizes`: h, w"""
+
+    pixels: Tensor
+    starts: tuple[int, ...]
+    sizes: tuple[tuple[int, int], ...]
+
+
+def to_pixels(sample: Sample) -> PackedSample:
+    """A sample packed into int32. Uses numpy: in a reading thread every torch call would start a thread pool."""
+    h, w = sample.label.shape
+    together = np.empty((h, w, 4), np.uint8)
+    for channel, plane in enumerate((*sample.image.numpy(), sample.label.numpy())):
+        together[..., channel] = plane
+    return PackedSample(torch.from_numpy(together).view(torch.int32).flatten(), (h, w))
+
+
+def join(samples: Iterable[PackedSample]) -> PackedImages:
+    samples = list(samples)
+    starts, total = [], 0
+    for sample in samples:
+        starts.append(total)
+        total += len(sample.pixels)
+    return PackedImages(torch.cat([s.pixels for s in samples]), tuple(starts), tuple(s.size for s in samples))
+
+
+def on_device(packed: PackedImages, device: torch.device) -> PackedImages:
+    """The images on the device; a copy to a GPU does not wait."""
+    if device.type != "cuda" or packed.pixels.is_cuda:
+        return packed._replace(pixels=packed.pixels.to(device))
+    return packed._replace(pixels=packed.pixels.pin_memory().to(device, non_blocking=True))
+
+
+class PackedImageLoader(BatchLoader[Set, PackedSample, PackedImages, Part], Generic[Set, Part]):
+    """A batch loader whose samples are packed images."""
+
+    def hold(self, samples: Iterable[PackedSample]) -> PackedImages:
+        return on_device(join(samples), self.device)
 
 
 class AugmentedView(NamedTuple):

@@ -9,17 +9,31 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
+from torch import Tensor
 
-from hamburger.errors import DataError, OptionError, did_you_mean
+from hamburger.errors import DataError, OptionError, ShapeError, did_you_mean
 from hamburger.files import write_atomically
 from hamburger.registry import Registry, options_of
 from hamburger.training.image_files import Bytes
-from hamburger.training.packed_images import IGNORE, Colour
+from hamburger.training.keyed_rng import Integers, KeyedRng
 
+IGNORE = 255  # the label of pixels that do not count
+Colour = tuple[int, int, int]
 Set = TypeVar("Set")
+
+
+class Sample(NamedTuple):
+    """`image`: 3 h w, uint8, RGB.    `label`: h w, uint8, 0 ... k - 1, and 255 where unlabelled."""
+
+    image: Tensor
+    label: Tensor
+
+    @property
+    def nbytes(self) -> int:
+        return self.image.nbytes + self.label.nbytes
 
 
 def create_from_registry(
@@ -196,3 +210,109 @@ def _read_cache(cache: Path | None) -> dict[str, Row]:
         return dict(json.loads(cache.read_bytes()))
     except (OSError, ValueError, TypeError):
         return {}
+
+
+# -- checks and digests of several splits ------------------------------------------------------------------------------
+
+
+class Split(Protocol):
+    """One split of a data set."""
+
+    name: str
+    split: str
+    ids: Sequence[str]
+    classes: tuple[str, ...]
+
+
+S = TypeVar("S")
+Checked = TypeVar("Checked")
+
+
+def check_each(splits: Iterable[S], check: Callable[[S], Checked]) -> list[Checked]:
+    """The results of `check` for each split; one DataError lists the problems of all of them."""
+    results: list[Checked] = []
+    errors: list[DataError] = []
+    for split in splits:
+        try:
+            results.append(check(split))
+        except DataError as error:
+            errors.append(error)
+    if errors:
+        problems = [problem for error in errors for problem in error.problems]
+        raise DataError("\n".join(str(error) for error in errors), problems)
+    return results
+
+
+def check_same_classes(data: Any, train: tuple[str, ...], val: tuple[str, ...]) -> None:
+    """Raise where the splits of a recipe's `data` have different classes, or the same ones in another order."""
+    if train != val:
+        only = [name for name in (*train, *val) if name not in train or name not in val]
+        what = f"{', '.join(only[:8])} in one of them only" if only else "in their order"
+        raise DataError(
+            f"{data.name}: the classes of '{data.train_split}' and '{data.val_split}' differ, {what}; both must "
+            "name the same ones in the same order"
+        )
+
+
+def check_classes(call: str, known: Sequence[str], dataset: Any) -> None:
+    """Raise where weights and data set have different classes, or the same ones in another order."""
+    if len(known) != len(dataset.classes):
+        raise ShapeError(
+            f"{call}: the weights know {len(known)} classes, the data set '{dataset.name}' has "
+            f"{len(dataset.classes)}; give the data set and options that the weights were trained with"
+        )
+    for i, (ours, theirs) in enumerate(zip(known, dataset.classes, strict=True)):
+        if ours != theirs:
+            raise OptionError(
+                f"{call}: class {i} is '{ours}' to the weights and '{theirs}' in the data set '{dataset.name}'; "
+                f"name and order the classes as the weights were trained with: {', '.join(known)}"
+            )
+
+
+def digest_splits(splits: Iterable[Split]) -> str:
+    """A digest of what decides which images a step sees and what their labels mean."""
+    content = [[split.name, split.split, split.classes, list(split.ids)] for split in splits]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+# -- generated scenes: Voronoi pieces in families of warm and cool twins -----------------------------------------------
+
+
+TWINS = ("warm", "cool")
+
+
+WARM = np.array([1, 0, -1], np.int64)  # the direction in which twins differ: red against blue
+
+
+class SceneLayout(NamedTuple):
+    """Where the pieces lie and what they are. `piece`: size size, the number of the nearest centre."""
+
+    piece: Integers
+    centres: Integers  # pieces 2, y and x
+    families: Integers  # pieces
+    twins: Integers  # families, this image's twin of each
+
+
+def cut_scene(draws: KeyedRng, *, size: int, pieces: int, families: int, present: int) -> SceneLayout:
+    """A Voronoi cut around random centres; `present` of the families, each with at least one piece."""
+    centres = draws.below(size, 2 * pieces).reshape(pieces, 2)
+    here = draws.shuffled(families)[:present]
+    order = draws.below(present, pieces)
+    order[:present] = np.arange(present)
+    axis = np.arange(size, dtype=np.int32)[:, None]
+    squares = (axis - centres.T[:, None].astype(np.int32)) ** 2 * np.int32(pieces)  # 2 size pieces
+    rows, columns = np.ascontiguousarray(squares.swapaxes(1, 2))
+    # the piece's number in the low digits: one minimum finds the nearest centre and settles ties; piece by piece, since
+    # two maps stay in the cache and one of all distances does not
+    nearest = rows[0][:, None] + columns[0]
+    other = np.empty_like(nearest)
+    for piece in range(1, pieces):
+        np.add((rows[piece] + np.int32(piece))[:, None], columns[piece], out=other)
+        np.minimum(nearest, other, out=nearest)
+    return SceneLayout((nearest % pieces).astype(np.int64), centres, here[order], draws.below(2, families))
+
+
+def shade(colour: Colour, twin: str) -> Colour:
+    """The family's colour, lighter for the warm twin and darker for the cool one, so that label maps show both."""
+    r, g, b = ((c + 255) // 2 if twin == "warm" else c * 5 // 8 for c in colour)
+    return (r, g, b)

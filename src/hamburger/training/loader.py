@@ -14,13 +14,15 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from itertools import islice
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
 
+from hamburger import distributed
 from hamburger.errors import DataError, OptionError, check_choice, check_count, check_seed
 from hamburger.training.keyed_rng import KeyedRng, samples_of, view_rng
+from hamburger.training.recipe import SupervisedTraining, Training
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -225,3 +227,22 @@ class BatchLoader(ABC, Generic[Set, S, Held, Part]):
             held, indices = self.hold(read), list(range(len(part)))
         draws = [view_rng(self.seed, step, place) for _, place in part]
         return self.cut(held, indices, draws, [self.dataset.ids[sample] for sample in samples])
+
+
+def batch_options(recipe: SupervisedTraining, device: torch.device) -> dict[str, Any]:
+    """The options that the batches of every task take: sizes, seed, device, and this process's rank."""
+    return {
+        "batch": recipe.batch,
+        "seed": recipe.seed,
+        "device": device,
+        "rank": distributed.rank(),
+        "world": distributed.world_size(),
+        "accumulate": recipe.accumulate,
+        "workers": recipe.data.workers,
+        "resident": recipe.data.resident,
+    }
+
+
+def to_layout(images: Tensor, recipe: Training) -> Tensor:
+    """The images in the memory layout of the recipe's network."""
+    return images.contiguous(memory_format=torch.channels_last) if recipe.channels_last else images

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hamburger import distributed
-from hamburger.training.scores import Score
+from hamburger.training.task import Score
 
 
 @dataclass(frozen=True)

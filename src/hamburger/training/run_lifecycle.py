@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import signal
+import threading
 from abc import ABC, abstractmethod
 from contextlib import suppress
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
@@ -17,7 +20,6 @@ from hamburger.errors import CheckpointError, DataError, Interrupted, TrainingEr
 from hamburger.tensors import debugging
 from hamburger.training import checkpoint
 from hamburger.training.checkpoint import Progress, random_states, set_random_state
-from hamburger.training.interrupt import StopSignal
 from hamburger.training.metrics_log import (
     CheckpointSaved,
     Listener,
@@ -33,7 +35,7 @@ from hamburger.training.recipe_io import digest
 from hamburger.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from hamburger.training.fabric import Fabric
+    from hamburger.training.accelerator import Accelerator
 
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -50,11 +52,10 @@ class Run(ABC, Generic[R, P]):
     """
 
     def __init__(
-        self, recipe: R, fabric: Fabric, folder: RunFolder, stop: StopSignal, listen: Listener, progress: P
+        self, recipe: R, accelerator: Accelerator, folder: RunFolder, stop: StopSignal, listen: Listener, progress: P
     ) -> None:
-        self.recipe, self.fabric, self.folder, self.stop, self.listen = recipe, fabric, folder, stop, listen
-        self.device = fabric.device
-        self.progress = progress
+        self.recipe, self.accelerator, self.device = recipe, accelerator, accelerator.device
+        self.folder, self.stop, self.listen, self.progress = folder, stop, listen, progress
         self.record = LossRecord(recipe.log_every, self.device)
         self.clock = ThroughputClock()
         self.first = distributed.rank() == 0
@@ -235,14 +236,14 @@ class Run(ABC, Generic[R, P]):
         if self.light and self.progress.step == self.recipe.steps:
             if self.first:
                 self.keep()
-            self.fabric.barrier()
+            self.accelerator.barrier()
             return
         state = {
             "recipe": digest(self.recipe),
             "data": self.data_digest(),
             "progress": self.progress.state(),
             "record": self.record.state(),
-            "precision": self.fabric.state_dict(),
+            "precision": self.accelerator.state_dict(),
             "random": random_states(self.device),
             "clock": self.clock.state(self.device, self._place),
             **self.state(),
@@ -253,7 +254,7 @@ class Run(ABC, Generic[R, P]):
             self.keep()  # after the checkpoint: if the run is killed in between, resuming writes them again
             self.listen(CheckpointSaved(self.progress.step, path))
         self.saved = self.progress.step
-        self.fabric.barrier()
+        self.accelerator.barrier()
 
     def restore(self) -> bool:
         """Load the last checkpoint; False where there is none and the run starts at step 0."""
@@ -273,7 +274,7 @@ class Run(ABC, Generic[R, P]):
         self.progress.load(state["progress"])
         self.record.load(state["record"])
         self.load(state)
-        self.fabric.load_state_dict(state["precision"])
+        self.accelerator.load_state_dict(state["precision"])
         set_random_state(state["random"], self.device)
         self.clock.load(state.get("clock", {}), self._place)  # older checkpoints have none
         self.saved = self.progress.step
@@ -349,3 +350,39 @@ def gather_ids(ids: list[str]) -> list[str]:
     gathered: list[Any] = [None] * distributed.world_size()
     torch.distributed.all_gather_object(gathered, ids)
     return [name for each in gathered for name in each]
+
+
+# -- signals -----------------------------------------------------------------------------------------------------------
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopSignal:
+    """`with StopSignal() as stop:` sets `stop.name` on Ctrl-C or SIGTERM; a second one acts as usual."""
+
+    def __init__(self) -> None:
+        self.name: str | None = None
+        self._before: dict[int, Any] = {}
+
+    def __bool__(self) -> bool:
+        return self.name is not None
+
+    def __enter__(self) -> StopSignal:
+        if threading.current_thread() is threading.main_thread():  # Python handles signals in the main thread only
+            self._before = {number: signal.signal(number, self._receive) for number in SIGNALS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._restore()
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self.name = signal.Signals(number).name
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}

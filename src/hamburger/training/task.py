@@ -22,28 +22,119 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from hamburger.errors import OptionError
+from hamburger.errors import OptionError, check_count, check_flag, check_positive
 from hamburger.registry import Registry
-from hamburger.training.protocol import SINGLE_SCALE, EvaluationProtocol
 from hamburger.training.recipe import SupervisedTraining
-from hamburger.training.scores import Score
 
 if TYPE_CHECKING:
     from hamburger.checkpoints.weights_file import Info
-    from hamburger.training.export_spec import ExportSpec
-    from hamburger.training.predictor import FilePredictor
     from hamburger.training.run_folder import RunFolder
+    from hamburger.training.task_outputs import ExportSpec, FilePredictor, Visualizer
     from hamburger.training.trainer import Trainer
-    from hamburger.training.visualizer import Visualizer
-
 
 R = TypeVar("R", bound=SupervisedTraining)
+
+
+# -- scores ------------------------------------------------------------------------------------------------------------
+
+
+PERCENT = "%"
+
+
+@dataclass(frozen=True)
+class Score:
+    """`Score("miou", "mIoU")` is a share between 0 and 1, shown in percent; `Score("epe", "EPE", "px", higher=False)`
+    is in pixels, and less of it is better. `among`: the field that says of how many of the `images` a score is, where
+    not all of them have what it needs.
+    """
+
+    name: str  # of the field in result.json, metrics.jsonl and rows
+    words: str
+    unit: str = PERCENT
+    higher: bool = True
+    among: str | None = None
+
+    def among_images(self, result: Mapping[str, Any], member: str) -> Score:
+        """This score named for one result: `EPE seen by both (2 of 4 pairs)` where only some images have it."""
+        count, images = result.get(self.among or ""), result.get("images")
+        if count is None or count == images:
+            return self
+        return replace(self, words=f"{self.words} ({count} of {images} {member}s)")
+
+    def better(self, one: float, other: float) -> bool:
+        return one > other if self.higher else one < other
+
+    @property
+    def scale(self) -> int:
+        return 100 if self.unit == PERCENT else 1
+
+    @property
+    def heading(self) -> str:
+        return f"{self.words}, {self.unit}" if self.unit else self.words
+
+    @property
+    def points(self) -> str:
+        """What a difference is counted in."""
+        return "points" if self.unit == PERCENT else self.unit or "more"
+
+    def shown(self, value: float, digits: int = 2) -> str:
+        return f"{self.scale * value:.{digits}f}"
+
+    def signed(self, value: float) -> str:
+        return f"{self.scale * value:+.2f}"
+
+    def spoken(self, value: float) -> str:
+        """`mIoU 71.20`, `EPE 1.25 px`."""
+        unit = "" if self.unit in (PERCENT, "") else f" {self.unit}"
+        return f"{self.words} {self.shown(value)}{unit}"
+
+
+PAPER_SCALES = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)  # the paper's test scales
+
+
+@dataclass(frozen=True)
+class EvaluationProtocol:
+    """Class probabilities are averaged over `scales`, the mirrored image (`flip`) and the positions of a `window`.
+
+    `str(protocol)` is reported with every score.
+    """
+
+    scales: tuple[float, ...] = (1.0,)
+    flip: bool = False
+    window: int | None = None  # side of a square; neighbours overlap by a third
+
+    def __post_init__(self) -> None:
+        if not self.scales:
+            raise OptionError("evaluation: scales is empty; give at least one, such as 1.0")
+        for scale in self.scales:
+            check_positive("evaluation", "a scale", scale, most=8)
+        check_flag("evaluation", "flip", self.flip)
+        if self.window is not None:
+            check_count("evaluation", "window", self.window, least=16)
+
+    @property
+    def stride(self) -> int | None:
+        return None if self.window is None else -(-2 * self.window // 3)
+
+    def __str__(self) -> str:
+        single = len(self.scales) == 1
+        listed = ",".join(f"{scale:g}" for scale in self.scales)
+        parts = ["single scale" if self.scales == (1.0,) else f"scale {listed}" if single else f"scales {listed}"]
+        if self.flip:
+            parts.append("flip")
+        if self.window is not None:
+            parts.append(f"window {self.window}/{self.stride}")
+        return ", ".join(parts)
+
+
+SINGLE_SCALE = EvaluationProtocol()
 
 
 class Task(ABC, Generic[R]):

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed
 
 from hamburger import distributed
 from hamburger.training.accelerator import Accelerator, is_rank_zero
-from hamburger.training.builders import set_up_training
-from hamburger.training.interrupt import StopSignal
 from hamburger.training.metrics_log import Listener, Note, RunStarted
 from hamburger.training.recipe import SupervisedTraining, Training
 from hamburger.training.run_folder import Result, RunFolder, measurements
-from hamburger.training.run_lifecycle import Run
+from hamburger.training.run_lifecycle import Run, StopSignal
 from hamburger.training.task import Task
-from hamburger.training.trainer import Trainer
-
-if TYPE_CHECKING:
-    from hamburger.training.fabric import Fabric
-
+from hamburger.training.trainer import Trainer, set_up_training
 
 R = TypeVar("R", bound=SupervisedTraining)
 
@@ -42,33 +37,32 @@ def train(
 ) -> Result:
     """Train `recipe` into the folder `run`, or resume it; of a finished run only the result is read.
 
-    `data` is the data folder, for data sets that are not generated. With several `devices` Fabric starts the calling
+    `data` is the data folder, for data sets that are not generated. With several `devices` it starts the calling
     script again for each further process, unless `torchrun` has started them all. Ctrl-C and SIGTERM save a checkpoint
     and raise `Interrupted`. With `light`, the checkpoint is deleted when the run finishes.
     """
-    machine = Accelerator.choose(accelerator=accelerator, devices=devices, nodes=nodes)
-    task.check(recipe, processes=machine.processes)
-
-    def open_data(first: bool) -> Any:
-        listen: Listener = on_event if first else lambda event: None
+    hardware = Accelerator(accelerator, devices=devices, nodes=nodes, precision=recipe.precision)
+    task.check(recipe, processes=hardware.processes)
+    listen = on_rank_zero(on_event)
+    with open_folder(recipe, run, hardware, resume=resume) as folder:
+        if resume and (values := folder.result()) is not None:
+            listen(Note(f"the run in {folder.path} is finished: nothing is left to do"))
+            return Result(folder.path, values)
         root = None if data is None else Path(data)
-        return task.open(recipe, root, first=first, note=lambda text: listen(Note(text)))
-
-    def work(fabric: Fabric, folder: RunFolder, opened: Any, listen: Listener) -> Result:
-        prepare_device(machine, fabric, fixed_batch_size=task.fixed_batch_size)
-        with fabric.rank_zero_first():  # pretrained weights are downloaded once for all processes
+        opened = task.open(recipe, root, first=is_rank_zero(), note=lambda text: listen(Note(text)))
+        hardware.launch()
+        prepare_device(hardware, fixed_batch_size=task.fixed_batch_size)
+        with hardware.rank_zero_first():  # pretrained weights are downloaded once for all processes
             torch.manual_seed(recipe.seed)
             net = task.build(recipe, opened)
-        setup = set_up_training(recipe, recipe.optim, fabric, net)
+        setup = set_up_training(recipe, recipe.optim, hardware, net)
         parameters = sum(parameter.numel() for parameter in net.parameters())
         with StopSignal() as stop:
-            trainer = Trainer(task, recipe, opened, setup, fabric, folder, stop, listen)
+            trainer = Trainer(task, recipe, opened, setup, hardware, folder, stop, listen)
             trainer.light = light
             start_or_resume(trainer, resume, parameters, len(opened.train), len(opened.val), task.notes(recipe, net))
             trainer.run()
         return _finish(task, recipe, trainer, parameters)
-
-    return run_in_folder(recipe, run, machine, resume=resume, on_event=on_event, open_data=open_data, work=work)
 
 
 def _finish(task: Task[R], recipe: R, trainer: Trainer[R], parameters: int) -> Result:
@@ -97,11 +91,33 @@ def _finish(task: Task[R], recipe: R, trainer: Trainer[R], parameters: int) -> R
 # -- shared with GAN training ------------------------------------------------------------------------------------------
 
 
-def prepare_device(machine: Accelerator, fabric: Fabric, *, fixed_batch_size: bool = True) -> None:
+def on_rank_zero(listen: Listener) -> Listener:
+    """The listener on rank 0; elsewhere one that does nothing."""
+    return listen if is_rank_zero() else lambda event: None
+
+
+@contextmanager
+def open_folder(recipe: Training, run: Path | str, accelerator: Accelerator, *, resume: bool) -> Iterator[RunFolder]:
+    """Lock the run folder while the block runs. Where the block fails, kill the processes that wait for this one."""
+    folder = RunFolder(Path(run))
+    try:
+        if is_rank_zero():
+            folder.claim(recipe, resume=resume)
+        yield folder
+        if distributed.world_size() > 1:
+            torch.distributed.destroy_process_group()  # or what this process does next would wait for the others
+    except BaseException:
+        accelerator.kill_processes()
+        raise
+    finally:
+        folder.release()
+
+
+def prepare_device(accelerator: Accelerator, *, fixed_batch_size: bool = True) -> None:
     """Set up the GPU before anything is allocated on it."""
-    if machine.accelerator == "cuda":
+    if accelerator.on_gpu:
         torch.backends.cudnn.benchmark = fixed_batch_size  # choosing algorithms by trial pays if sizes stay the same
-        torch.cuda.reset_peak_memory_stats(fabric.device)
+        torch.cuda.reset_peak_memory_stats(accelerator.device)
 
 
 def start_or_resume(
@@ -134,46 +150,3 @@ def start_or_resume(
             processes=distributed.world_size(),
         )
     )
-
-
-D = TypeVar("D")
-
-
-def run_in_folder(
-    recipe: Training,
-    run: Path | str,
-    machine: Accelerator,
-    *,
-    resume: bool,
-    on_event: Listener,
-    open_data: Callable[[bool], D],
-    work: Callable[[Fabric, RunFolder, D, Listener], Result],
-) -> Result:
-    """Lock the folder, call `open_data` (with whether this process has rank 0), start Fabric, call `work`.
-
-    Of a finished run only the result is read. Where this process fails, those that wait for it are killed.
-    """
-    machine.check_precision(recipe.precision)
-    folder = RunFolder(Path(run))
-    first = is_rank_zero()
-    listen: Listener = on_event if first else lambda event: None
-    fabric = None
-    try:
-        if first:
-            folder.claim(recipe, resume=resume)
-        finished = folder.result() if resume else None
-        if finished is not None:
-            listen(Note(f"the run in {folder.path} is finished: nothing is left to do"))
-            return Result(folder.path, finished)
-        data = open_data(first)
-        fabric = machine.fabric(recipe.precision)
-        result = work(fabric, folder, data, listen)
-        if distributed.world_size() > 1:
-            torch.distributed.destroy_process_group()  # or what this process does next would wait for the others
-        return result
-    except BaseException:
-        if fabric is not None:
-            fabric.kill_processes()
-        raise
-    finally:
-        folder.release()

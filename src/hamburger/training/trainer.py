@@ -5,27 +5,48 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hamburger import distributed
-from hamburger.training.builders import TrainingSetup
+from hamburger.layers.norm import convert_sync
 from hamburger.training.checkpoint import ScoredProgress
-from hamburger.training.interrupt import StopSignal
 from hamburger.training.metrics_log import Listener, ScoresEvaluated
-from hamburger.training.optim import learning_rate, set_rate
-from hamburger.training.recipe import SupervisedTraining
+from hamburger.training.optim import learning_rate, optimizer_of, set_rate
+from hamburger.training.recipe import AdamOptim, Optim, SupervisedTraining, Training
 from hamburger.training.run_folder import BEST, RunFolder
-from hamburger.training.run_lifecycle import Run
+from hamburger.training.run_lifecycle import Run, StopSignal
 
 if TYPE_CHECKING:
-    from hamburger.training.fabric import Fabric
+    from hamburger.training.accelerator import Accelerator
     from hamburger.training.task import Task
 
 
 S = TypeVar("S", bound=SupervisedTraining)
+
+
+class TrainingSetup(NamedTuple):
+    """`net` is the network itself, `model` the same network as a training step calls it."""
+
+    net: Any
+    model: Any
+    optimizer: torch.optim.Optimizer
+
+
+def set_up_training(
+    recipe: Training, optim: Optim | AdamOptim, accelerator: Accelerator, net: nn.Module
+) -> TrainingSetup:
+    """A built network on its device, with its optimizer."""
+    if recipe.sync_bn and distributed.world_size() > 1:
+        convert_sync(net)
+    if recipe.channels_last:
+        net.to(memory_format=torch.channels_last)
+    net.train()
+    optimizer = optimizer_of(net, optim)
+    compiled: Any = torch.compile(net) if recipe.compile else net
+    return TrainingSetup(net, accelerator.prepare(compiled), optimizer)
 
 
 class Trainer(Run[S, ScoredProgress]):
@@ -37,16 +58,16 @@ class Trainer(Run[S, ScoredProgress]):
         recipe: S,
         data: Any,
         setup: TrainingSetup,
-        fabric: Fabric,
+        accelerator: Accelerator,
         folder: RunFolder,
         stop: StopSignal,
         listen: Listener,
     ) -> None:
-        super().__init__(recipe, fabric, folder, stop, listen, ScoredProgress())
+        super().__init__(recipe, accelerator, folder, stop, listen, ScoredProgress())
         self.task, self.data = task, data
-        self.net, self.model, self.optimizer, self.wrapped_optimizer = setup
+        self.net, self.model, self.optimizer = setup
         self.info = task.info(recipe, data)
-        self.batches = task.batches(recipe, data, fabric.device)
+        self.batches = task.batches(recipe, data, self.device)
 
     # -- one step ------------------------------------------------------------------------------------------------
 
@@ -72,20 +93,19 @@ class Trainer(Run[S, ScoredProgress]):
         step_terms: dict[str, Tensor] = {}
         for i, micro_batch in enumerate(micro_batches):
             # gradients are averaged over the processes with the last micro-batch only
-            accumulating = i + 1 < count and distributed.world_size() > 1
-            with self.fabric.no_backward_sync(self.model) if accumulating else nullcontext():
+            with self.accelerator.no_sync(self.model) if i + 1 < count else nullcontext():
                 terms = self.task.losses(self.model, micro_batch, self.recipe)
                 if weights is not None:
                     terms = {name: value * weights[i].get(name, weights[i][""]) for name, value in terms.items()}
                 elif count > 1:
                     terms = {name: value / count for name, value in terms.items()}
-                self.fabric.backward(torch.stack(list(terms.values())).sum())
+                self.accelerator.backward(torch.stack(list(terms.values())).sum())
             for name, value in terms.items():
                 step_terms[name] = step_terms[name] + value.detach() if name in step_terms else value.detach()
         if self.recipe.optim.clip is not None:
             # a norm that is not finite shows in the loss, whose check names the images
-            self.fabric.clip_gradients(self.model, self.wrapped_optimizer, self.recipe.optim.clip)
-        self.wrapped_optimizer.step()
+            self.accelerator.clip_gradients(self.model, self.optimizer, self.recipe.optim.clip)
+        self.accelerator.optimizer_step(self.optimizer)
         self.done(step, step_terms, [name for part in micro_batches for name in getattr(part, "ids", ())])
 
     def after_step(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hamburger.errors import OptionError, UnknownNameError
-from hamburger.tasks.compare import model_options
+from hamburger.tasks.sweep import model_options
 from hamburger_lab.bench import detect
 from hamburger_lab.bench.views import sized_table
 from hamburger_lab.pages import detection

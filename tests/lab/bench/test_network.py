@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hamburger.errors import OptionError, UnknownNameError
-from hamburger.tasks.compare import model_options
+from hamburger.tasks.sweep import model_options
 from hamburger_lab.bench import network
 from hamburger_lab.pages import segmentation
 

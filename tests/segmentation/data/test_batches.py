@@ -15,9 +15,9 @@ from hamburger.segmentation.data import create_dataset, datasets
 from hamburger.segmentation.data.base import SegmentationSet
 from hamburger.segmentation.data.batches import SegmentationBatches, evaluation_batches
 from hamburger.training import loader
+from hamburger.training.datasets import Sample
 from hamburger.training.image_files import normalise
 from hamburger.training.keyed_rng import samples_of
-from hamburger.training.packed_images import Sample
 
 SCENES = datasets.create("patchwork", "train", length=10, size=32)
 

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from hamburger.registry import Registry
-from hamburger.training.datasets import create_from_registry
-from hamburger.training.packed_images import Colour
+from hamburger.training.datasets import Colour, create_from_registry
 
 
 class Scene(NamedTuple):

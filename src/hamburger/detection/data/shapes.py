@@ -21,9 +21,8 @@ import torch
 from hamburger.detection.data.base import DetectionSet, Scene, detection_sets, find_boxes
 from hamburger.detection.data.masks import Mask
 from hamburger.errors import OptionError, check_choice, check_count, check_positive, check_seed
-from hamburger.training.generated_scenes import TWINS, WARM, cut, shade
+from hamburger.training.datasets import TWINS, WARM, Colour, cut_scene, shade
 from hamburger.training.keyed_rng import Integers, KeyedRng
-from hamburger.training.packed_images import Colour
 
 SPLITS = {"train": 2000, "val": 200}
 FORMS: dict[str, Colour] = {
@@ -88,7 +87,7 @@ class ShapesSet(DetectionSet):
             raise IndexError(f"{self.name}: index {index} is out of range; there are {len(self)} scenes")
         draws = KeyedRng(self.seed, list(SPLITS).index(self.split), index)
         twin = int(draws.below(2, 1)[0])
-        ground = cut(draws, size=self.size, pieces=self.tiles, families=1, present=1).piece
+        ground = cut_scene(draws, size=self.size, pieces=self.tiles, families=1, present=1).piece
         forms, visible = self.place_shapes(draws)
         tints = np.rint(self.jitter * draws.noise(self.tiles + len(forms)) + (1 - 2 * twin) * self.shift)
         tint = tints.astype(np.int64)[:, None] * WARM  # pieces 3

@@ -2,7 +2,7 @@
 
 from hamburger.segmentation.data import camvid, folder, pascal_context, patchwork, voc
 from hamburger.segmentation.data.base import SegmentationSet, create_dataset, datasets
-from hamburger.training.packed_images import IGNORE, Colour, Sample
+from hamburger.training.datasets import IGNORE, Colour, Sample
 
 __all__ = [
     "IGNORE",

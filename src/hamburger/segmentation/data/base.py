@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hamburger.registry import Registry
-from hamburger.training.datasets import create_from_registry
-from hamburger.training.packed_images import Colour, Sample
+from hamburger.training.datasets import Colour, Sample, create_from_registry
 
 
 class SegmentationSet:

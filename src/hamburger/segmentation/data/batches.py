@@ -11,11 +11,19 @@ from torch import Tensor
 
 from hamburger.errors import check_count
 from hamburger.segmentation.data.base import SegmentationSet
-from hamburger.training.augment import check_augmentation, draw_view, render
+from hamburger.training.augment import (
+    PackedImageLoader,
+    PackedImages,
+    PackedSample,
+    check_augmentation,
+    draw_view,
+    render,
+    to_pixels,
+)
+from hamburger.training.datasets import Sample
 from hamburger.training.image_files import MEAN, STD, normalise
 from hamburger.training.keyed_rng import KeyedRng
 from hamburger.training.loader import prefetch
-from hamburger.training.packed_images import PackedImageLoader, PackedImages, PackedSample, Sample, to_pixels
 
 
 class SegmentationBatch(NamedTuple):

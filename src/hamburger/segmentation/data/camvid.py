@@ -19,8 +19,7 @@ from hamburger.segmentation.data.image_label_dataset import (
     list_ids,
     read_ids,
 )
-from hamburger.training.datasets import build_label_table, check_root, select_classes
-from hamburger.training.packed_images import Colour
+from hamburger.training.datasets import Colour, build_label_table, check_root, select_classes
 
 CLASSES: dict[str, Colour] = {
     "sky": (128, 128, 128),

@@ -28,9 +28,16 @@ from hamburger.segmentation.data.image_label_dataset import (
     read_classes,
     read_ids,
 )
-from hamburger.training.datasets import OUTSIDE, build_label_table, check_root, select_classes, voc_palette
+from hamburger.training.datasets import (
+    IGNORE,
+    OUTSIDE,
+    Colour,
+    build_label_table,
+    check_root,
+    select_classes,
+    voc_palette,
+)
 from hamburger.training.image_files import Bytes, read_colours, read_indices, read_mode
-from hamburger.training.packed_images import IGNORE, Colour
 
 LAYOUTS = "classes.txt, images/ and labels/ (both with one folder per split, or with train.txt and val.txt)"
 

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from hamburger.errors import DataError
 from hamburger.segmentation.data.base import SegmentationSet
-from hamburger.training.datasets import MOST_CLASSES, OUTSIDE, build_label_table
+from hamburger.training.datasets import IGNORE, MOST_CLASSES, OUTSIDE, Colour, Sample, build_label_table
 from hamburger.training.image_files import SUFFIXES, Bytes, read_image, read_indices
-from hamburger.training.packed_images import IGNORE, Colour, Sample
 
 
 def read_classes(path: Path) -> tuple[list[str], dict[str, Colour | None]]:

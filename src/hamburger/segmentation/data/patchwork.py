@@ -22,9 +22,8 @@ import torch
 
 from hamburger.errors import OptionError, check_choice, check_count, check_positive, check_seed
 from hamburger.segmentation.data.base import SegmentationSet, datasets
-from hamburger.training.generated_scenes import TWINS, WARM, Layout, cut, shade
+from hamburger.training.datasets import TWINS, WARM, Colour, Sample, SceneLayout, cut_scene, shade
 from hamburger.training.keyed_rng import KeyedRng
-from hamburger.training.packed_images import Colour, Sample
 
 SPLITS = {"train": 2000, "val": 200}
 FAMILIES: dict[str, Colour] = {
@@ -89,13 +88,13 @@ class Patchwork(SegmentationSet):
         if not 0 <= index < len(self):  # IndexError also ends a for loop
             raise IndexError(f"{self.name}: index out of range (got {index} for {len(self)} scenes)")
         draws = KeyedRng(self.seed, list(SPLITS).index(self.split), index)
-        layout = cut(draws, size=self.size, pieces=self.pieces, families=self.families, present=self.present)
+        layout = cut_scene(draws, size=self.size, pieces=self.pieces, families=self.families, present=self.present)
         noise = self.noise * draws.noise(3, self.size, self.size)
         image = np.rint(self.paint(layout, noise)).clip(0, 255).astype(np.uint8)
         label = (2 * layout.families + layout.twins[layout.families])[layout.piece].astype(np.uint8)
         return Sample(torch.from_numpy(image), torch.from_numpy(label))
 
-    def paint(self, layout: Layout, noise: Colours) -> Colours:
+    def paint(self, layout: SceneLayout, noise: Colours) -> Colours:
         """Return the image before rounding.   3 size size"""
         raise NotImplementedError
 
@@ -123,7 +122,7 @@ class PatchworkShift(Patchwork):
         check_positive(self.name, "shift", shift, zero=True)
         self.shift = float(shift)
 
-    def paint(self, layout: Layout, noise: Colours) -> Colours:
+    def paint(self, layout: SceneLayout, noise: Colours) -> Colours:
         signs = 1 - 2 * layout.twins  # warm is +1, cool is -1
         shifted = self.colours + self.shift * signs[:, None] * WARM
         return np.moveaxis(shifted[layout.families][layout.piece], -1, 0) + noise
@@ -154,7 +153,7 @@ class PatchworkGlyphs(Patchwork):
         check_count(self.name, "glyphs", glyphs, least=0)
         self.glyphs = glyphs
 
-    def paint(self, layout: Layout, noise: Colours) -> Colours:
+    def paint(self, layout: SceneLayout, noise: Colours) -> Colours:
         painted = np.moveaxis(self.colours[layout.families][layout.piece], -1, 0) + noise
         for family in np.unique(layout.families):
             shape, ink = GLYPHS[TWINS[layout.twins[family]]]

@@ -12,11 +12,17 @@ from torch import Tensor
 
 from hamburger.errors import OptionError, check_count, check_flag, check_positive
 from hamburger.stereo.data.base import UNKNOWN, StereoSample, StereoSet
-from hamburger.training.augment import AugmentedView, jitter_colours, random_offset
+from hamburger.training.augment import (
+    AugmentedView,
+    PackedImageLoader,
+    PackedImages,
+    PackedSample,
+    jitter_colours,
+    random_offset,
+)
 from hamburger.training.image_files import MEAN, STD, normalise
 from hamburger.training.keyed_rng import KeyedRng
 from hamburger.training.loader import upload
-from hamburger.training.packed_images import PackedImageLoader, PackedImages, PackedSample
 
 
 class StereoBatch(NamedTuple):
