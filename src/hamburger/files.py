@@ -10,23 +10,39 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from hamburger.errors import DataError
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a temporary file next to the target, then rename it: no reader ever sees half a file."""
+@contextmanager
+def open_atomically(path: Path, *, durable: bool = False) -> Iterator[BinaryIO]:
+    """Open a temporary file next to the target, renamed when the block ends: no reader ever sees half a file.
+
+    With `durable`, the file is synced to disk before it is renamed.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    partial = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        Path(partial).chmod(0o644)  # mkstemp makes it readable by the owner only
-        Path(partial).replace(path)
+            yield file
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        partial.chmod(0o644)  # mkstemp makes it readable by the owner only
+        partial.replace(path)
     except BaseException:
-        Path(partial).unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
         raise
+    if durable:
+        sync_folder(path.parent)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a temporary file next to the target, then rename it."""
+    with open_atomically(path) as file:
+        file.write(content)
 
 
 def write_durably(path: Path, content: bytes | memoryview, *, previous: Path | None = None) -> None:

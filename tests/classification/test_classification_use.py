@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import hamburger as hb
 from hamburger.checkpoints.weights_file import Info
-from hamburger.classification.data.load import load_images, open_source
+from hamburger.classification.data.base import load_images, open_source
 from hamburger.classification.model import load_classifier
 from hamburger.classification.recipe import classification_recipes
 from hamburger.cli.app import app

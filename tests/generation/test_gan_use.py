@@ -14,7 +14,7 @@ import torch
 from gan_run import CLASSES, Means, write_run
 from PIL import Image
 
-from hamburger.classification.data.load import load_images, open_source
+from hamburger.classification.data.base import load_images, open_source
 from hamburger.errors import CheckpointError, InputError, OptionError
 from hamburger.generation.evaluate import (
     MeasureSettings,

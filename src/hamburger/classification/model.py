@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from hamburger.checkpoints.weights_file import Info, read_weights, write_weights
+from hamburger.checkpoints.weights_file import Info, write_weights
 from hamburger.errors import OptionError, check_choice, check_count
 from hamburger.insertion import insert_context
 from hamburger.literals import Gate
+from hamburger.training.supervised import load_network
 
 TASK = "classes"
 STEMS = ("timm", "small")
@@ -94,9 +95,4 @@ def save_classifier(path: str | os.PathLike[str], net: Classifier, info: Info, *
 
 def load_classifier(path: str | os.PathLike[str]) -> tuple[Classifier, Info]:
     """Return the classifier of a file, on the CPU in evaluation mode, and its info."""
-    info, tensors = read_weights("load_classifier", path, TASK)
-    options = {key: value for key, value in info.model.items() if key != "task"}
-    with torch.random.fork_rng(devices=[]):  # the initial weights are overwritten; keep the caller's random state
-        net = create_classifier(**options)
-    net.load_state_dict(tensors)
-    return net.eval(), info
+    return load_network("load_classifier", path, TASK, create_classifier)

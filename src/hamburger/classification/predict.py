@@ -1,17 +1,20 @@
-"""Predict the class of image files, with the probability of each class."""
+"""Predictions of a classifier: of image files for `ham predict`, of a split's images for `ham report`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
-from hamburger.classification.evaluate import to_model_input
+from hamburger.checkpoints.weights_file import Info
+from hamburger.classification.data.batches import to_model_input
 from hamburger.inference.predict_files import read_square
-from hamburger.training.task_outputs import FilePrediction, FilePredictor
-
-PROTOCOL = "the largest square in the middle, {size} x {size}"
+from hamburger.insertion.inserted import InsertedContext
+from hamburger.training.task import Score
+from hamburger.training.task_outputs import CaptionedImage, FilePrediction, FilePredictor, Visualizer
 
 
 class ClassificationPredictor(FilePredictor):
@@ -30,4 +33,41 @@ class ClassificationPredictor(FilePredictor):
         )
 
     def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "protocol": PROTOCOL.format(size=self.info.extra["size"])}
+        size = self.info.extra["size"]
+        return {**super().settings(), "protocol": f"the largest square in the middle, {size} x {size}"}
+
+
+class ClassificationVisualizer(Visualizer):
+    """Draws each image with its true class and the predictions of the networks."""
+
+    score = Score("probability", "the probability of the true class")
+    each = 12
+    images = "one view"
+
+    def name(self, index: int) -> str:
+        return str(self.split.classes[int(self.split.labels[index])])
+
+    def image(self, index: int) -> Tensor:
+        return torch.tensor(self.split.images[index])
+
+    def input(self, index: int, info: Info, device: torch.device) -> Tensor:
+        return to_model_input(self.image(index)[None].to(device))
+
+    @torch.no_grad()
+    def answer(self, net: nn.Module, info: Info, device: torch.device, index: int) -> list[float]:
+        """Return the probability of each class."""
+        probabilities: list[float] = net(self.input(index, info, device))[0].float().softmax(0).tolist()
+        return probabilities
+
+    def judge(self, index: int, answer: list[float]) -> float:
+        return answer[int(self.split.labels[index])]
+
+    def row(self, index: int, answers: Mapping[str, list[float]], note: str = "") -> list[CaptionedImage]:
+        lines = [f"true: {self.name(index)}{note}"]
+        for name, probabilities in answers.items():
+            best = max(range(len(probabilities)), key=probabilities.__getitem__)
+            lines.append(f"{name}: {self.split.classes[best]} {probabilities[best]:.0%}")
+        return [CaptionedImage(self.image(index), "\n".join(lines))]
+
+    def context(self, net: nn.Module) -> str | None:
+        return next((name for name, module in net.named_modules() if isinstance(module, InsertedContext)), None)

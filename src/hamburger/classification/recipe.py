@@ -8,15 +8,8 @@ from typing import Any
 from hamburger.classification.model import STEMS
 from hamburger.errors import check_choice, check_count, check_flag
 from hamburger.registry import Registry
-from hamburger.training.recipe import (
-    KEEP,
-    RESIDENT,
-    Optim,
-    SupervisedTraining,
-    check_optim,
-    check_training,
-    check_two_at_once,
-)
+from hamburger.training.recipe import Optim, SupervisedTraining, check_optim, check_two_at_once
+from hamburger.training.supervised import DataOptions, check_supervised
 
 
 @dataclass(frozen=True)
@@ -34,17 +27,11 @@ class ClassifierModel:
 
 
 @dataclass(frozen=True)
-class ClassificationData:
+class ClassificationData(DataOptions):
     """An image-class data set; generation trains on the same ones."""
 
     name: str = "figures"
-    options: dict[str, Any] = field(default_factory=dict)
-    train_split: str = "train"
-    val_split: str = "val"
     size: int = 32
-    flip: bool = True  # mirror half of the images
-    workers: int = 4
-    resident: str = "auto"  # keep the whole set on the device: "auto", "yes" or "no"
 
 
 @dataclass(frozen=True)
@@ -124,16 +111,10 @@ def tiny_imagenet_classes() -> ClassificationRecipe:
 
 def check_classification_recipe(recipe: ClassificationRecipe, *, processes: int = 1) -> None:
     """Raise OptionError for the first invalid field; `processes` share the batch."""
-    call = f"recipe '{recipe.name}'"
-    check_training(recipe, processes=processes)
+    call = check_supervised(recipe, processes=processes)
     check_choice(call, "task", recipe.task, ("classes",))
-    check_count(call, "eval_every", recipe.eval_every, least=1)
-    check_choice(call, "keep", recipe.keep, KEEP)
     check_two_at_once(recipe, processes=processes)
     check_choice(call, "model.stem", recipe.model.stem, STEMS)
     check_flag(call, "model.pretrained", recipe.model.pretrained)
     check_count(call, "data.size", recipe.data.size, least=1)
-    check_count(call, "data.workers", recipe.data.workers, least=0)
-    check_flag(call, "data.flip", recipe.data.flip)
-    check_choice(call, "data.resident", recipe.data.resident, RESIDENT)
     check_optim(call, recipe.optim)

@@ -5,48 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hamburger.checkpoints.weights_file import Info
+from hamburger.classification.data import ImageSet, image_sources, load_images, open_source
+from hamburger.classification.data.batches import ImageBatch, ImageBatches
+from hamburger.classification.evaluate import ClassificationScores, evaluate_classifier
+from hamburger.classification.model import Classifier, create_classifier, load_classifier, save_classifier
+from hamburger.classification.predict import ClassificationPredictor, ClassificationVisualizer
 from hamburger.classification.recipe import ClassificationRecipe, check_classification_recipe, classification_recipes
 from hamburger.registry import Registry
 from hamburger.training.datasets import check_same_classes
 from hamburger.training.loader import batch_options, to_layout
+from hamburger.training.supervised import Splits, describe_data
 from hamburger.training.task import SINGLE_SCALE, EvaluationProtocol, Score, Task
 from hamburger.training.task_outputs import ExportSpec
 
-if TYPE_CHECKING:
-    from hamburger.checkpoints.weights_file import Info
-    from hamburger.classification.data.batches import ImageBatch, ImageBatches
-    from hamburger.classification.data.load import ImageSet
-    from hamburger.classification.evaluate import ClassificationScores
-    from hamburger.classification.model import Classifier
-    from hamburger.classification.predict import ClassificationPredictor
-    from hamburger.classification.visualize import ClassificationVisualizer
 
-
-class ClassificationSplits(NamedTuple):
-    train: ImageSet
-    val: ImageSet
-
-    @classmethod
-    def of(
-        cls, recipe: ClassificationRecipe, root: Path | None, *, verify: bool, note: Callable[[str], object]
-    ) -> ClassificationSplits:
-        from hamburger.classification.data.load import load_images, open_source
-
-        data = recipe.data
-        sources = [
-            open_source(data.name, split, size=data.size, root=root, **data.options)
-            for split in (data.train_split, data.val_split)
-        ]
-        train, val = (load_images(source, verify=verify, note=note) for source in sources)
-        check_same_classes(data, train.classes, val.classes)
-        return cls(train, val)
-
+class ClassificationSplits(Splits[ImageSet]):
     def digest(self) -> str:
         return f"{self.train.digest} {self.val.digest}"
 
@@ -68,16 +48,16 @@ class ClassificationTask(Task[ClassificationRecipe]):
     def open(
         self, recipe: ClassificationRecipe, root: Path | None, *, first: bool, note: Callable[[str], object]
     ) -> ClassificationSplits:
-        return ClassificationSplits.of(recipe, root, verify=first, note=note)
+        data = recipe.data
+        sources = Splits.create(data, root, lambda *args, **options: open_source(*args, size=data.size, **options))
+        splits = ClassificationSplits(*(load_images(source, verify=first, note=note) for source in sources))
+        check_same_classes(data, splits.train.classes, splits.val.classes)
+        return splits
 
     def build(self, recipe: ClassificationRecipe, data: ClassificationSplits) -> Classifier:
-        from hamburger.classification.model import create_classifier
-
         return create_classifier(**asdict(recipe.model), num_classes=len(data.train.classes), size=recipe.data.size)
 
     def batches(self, recipe: ClassificationRecipe, data: ClassificationSplits, device: torch.device) -> ImageBatches:
-        from hamburger.classification.data.batches import ImageBatches
-
         return ImageBatches(data.train, flip=recipe.data.flip, **batch_options(recipe, device))
 
     def losses(self, model: nn.Module, micro_batch: ImageBatch, recipe: ClassificationRecipe) -> dict[str, Tensor]:
@@ -85,11 +65,7 @@ class ClassificationTask(Task[ClassificationRecipe]):
         return {"cross_entropy": F.cross_entropy(logits.float(), micro_batch.labels)}
 
     def info(self, recipe: ClassificationRecipe, data: ClassificationSplits) -> Info:
-        from hamburger.checkpoints.weights_file import Info
-
-        options = recipe.data
-        extra: dict[str, Any] = {"recipe": recipe.name, "data": options.name, "data_options": options.options}
-        return Info(classes=data.val.classes, extra=extra | {"val_split": options.val_split, "size": options.size})
+        return Info(classes=data.val.classes, extra={**describe_data(recipe), "size": recipe.data.size})
 
     def about(self, recipe: ClassificationRecipe) -> dict[str, Any]:
         model = recipe.model
@@ -99,29 +75,20 @@ class ClassificationTask(Task[ClassificationRecipe]):
     # -- weights -------------------------------------------------------------------------------------------------
 
     def save(self, path: Path, net: Any, info: Info, *, durable: bool = True) -> None:
-        from hamburger.classification.model import save_classifier
-
         save_classifier(path, net, info, durable=durable)
 
     def load(self, path: Path) -> tuple[Classifier, Info]:
-        from hamburger.classification.model import load_classifier
-
         return load_classifier(path)
 
     # -- scores --------------------------------------------------------------------------------------------------
 
     def datasets(self) -> Registry[Any]:
-        from hamburger.classification.data import image_sources
-
         return image_sources
 
     def split(
         self, info: Info, name: str, split: str, root: Path | None, options: Mapping[str, Any], *, whole: bool = True
     ) -> ImageSet:
-        from hamburger.classification.data.load import load_images, open_source
-
-        source = open_source(name, split, size=info.extra["size"], root=root, **options)
-        return load_images(source, verify=whole)
+        return load_images(open_source(name, split, root, size=info.extra["size"], **options), verify=whole)
 
     def evaluate(
         self,
@@ -129,29 +96,18 @@ class ClassificationTask(Task[ClassificationRecipe]):
         split: ImageSet,
         info: Info,
         *,
-        device: torch.device,
-        batch: int = 128,
         workers: int = 4,
-        channels_last: bool = False,
         protocol: EvaluationProtocol = SINGLE_SCALE,
-        progress: Callable[[int, int], Any] = lambda done, total: None,
+        **options: Any,
     ) -> ClassificationScores:
-        from hamburger.classification.evaluate import evaluate_classifier
-
-        return evaluate_classifier(
-            net, split, device=device, batch=batch, channels_last=channels_last, progress=progress
-        )
+        return evaluate_classifier(net, split, **options)
 
     # -- use -----------------------------------------------------------------------------------------------------
 
     def predictor(self) -> type[ClassificationPredictor]:
-        from hamburger.classification.predict import ClassificationPredictor
-
         return ClassificationPredictor
 
     def visualizer(self) -> type[ClassificationVisualizer]:
-        from hamburger.classification.visualize import ClassificationVisualizer
-
         return ClassificationVisualizer
 
     def export_spec(self, info: Info) -> ExportSpec:

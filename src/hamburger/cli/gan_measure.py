@@ -62,7 +62,7 @@ def fid(
     json: Annotated[Path | None, typer.Option(help="write the result to this file as a JSON object")] = None,
 ) -> None:
     """Print Frechet distance, kernel distance, precision and recall, labelled with their feature extractor."""
-    from hamburger.classification.data.load import load_images, open_source
+    from hamburger.classification.data.base import load_images, open_source
     from hamburger.environment import Environment
     from hamburger.errors import CheckpointError
     from hamburger.files import check_writable, write_atomically
@@ -168,7 +168,7 @@ def run_measured_grid(
 
     Runs with a row in `json` are not repeated, even if their folders are gone.
     """
-    from hamburger.classification.data.load import load_images, open_source
+    from hamburger.classification.data.base import load_images, open_source
     from hamburger.errors import OptionError
     from hamburger.files import check_writable
     from hamburger.generation.evaluate import append_rows, cached_distances, make_result_row, read_rows

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hamburger.classification.data.load import ImageSet, find_cache_folder
+from hamburger.classification.data.base import ImageSet, find_cache_folder
 from hamburger.errors import OptionError, check_count, check_positive, check_seed
 from hamburger.files import read_json_lines, write_atomically, write_json_lines
 from hamburger.generation.image_grid import to_bytes

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from hamburger import distributed
+from hamburger.classification.data.base import load_images, open_source
 from hamburger.classification.data.batches import ImageBatches
-from hamburger.classification.data.load import load_images, open_source
 from hamburger.errors import DataError, OptionError
 from hamburger.generation.gan_steps import GanNetworks, set_up_gan
 from hamburger.generation.recipe import GanRecipe, check_gan_recipe

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hamburger.classification.data.load import load_images, open_source
-from hamburger.classification.data.safe_pickle import read_batch
+from hamburger.classification.data.base import load_images, open_source
+from hamburger.classification.data.cifar10 import read_batch
 from hamburger.errors import DataError, OptionError, UnknownNameError
 
 

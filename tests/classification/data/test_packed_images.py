@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 import torch
 
+from hamburger.classification.data.base import PackedFileError, build_key, load_images, open_source, read_packed
 from hamburger.classification.data.batches import ImageBatches
-from hamburger.classification.data.load import build_key, load_images, open_source
-from hamburger.classification.data.packed_file import PackedFileError, read_packed
 from hamburger.errors import DataError, OptionError
 
 
@@ -148,7 +147,7 @@ def test_processes_that_pack_concurrently_do_not_collide(tree, tmp_path, monkeyp
 
     slow.read = reading
     assert load_images(slow, cache=cache).digest == inner[0]
-    assert read_packed(only(cache), build_key(source(tree))).digest == inner[0]
+    assert read_packed(only(cache), build_key(source(tree)))[2] == inner[0]
     assert only(cache).stat().st_mode & 0o777 == 0o644
 
 
@@ -179,7 +178,7 @@ def test_a_cache_that_is_only_read_needs_no_lock(tree, tmp_path, monkeypatch):
     digest = load_images(source(tree), cache=cache).digest
     for path in cache.glob(".*.lock"):
         path.unlink()
-    monkeypatch.setattr("hamburger.classification.data.load.one_at_a_time", lambda *_: pytest.fail("locked"))
+    monkeypatch.setattr("hamburger.classification.data.base.one_at_a_time", lambda *_: pytest.fail("locked"))
     assert load_images(source(tree), cache=cache).digest == digest
 
 

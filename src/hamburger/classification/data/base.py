@@ -1,22 +1,38 @@
-"""The interface and registry of image-class sources: chunks of images that can be read one by one."""
+"""Image-class sources, and loading all images of one: files are packed into one cache file, which is memory-mapped.
+
+A packed file contains a key of what was packed and how, so that a file of anything else is never used instead:
+
+    n images of 3 size size bytes | n labels, int32 | a JSON description | its length, 8 bytes | 8 bytes of magic
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from hamburger.errors import DataError
+from hamburger.files import one_at_a_time, open_atomically
 from hamburger.registry import Registry
+from hamburger.training.datasets import create_from_registry
 from hamburger.training.image_files import Bytes
+from hamburger.training.loader import prefetch
+
+Labels = npt.NDArray[np.int64]
 
 
 class ImageChunk(NamedTuple):
     """Consecutive images of a source.   `images`: m 3 size size, uint8, RGB.   `labels`: m, 0 ... k - 1"""
 
     images: Bytes
-    labels: npt.NDArray[np.int64]
+    labels: Labels
 
 
 class ImageSource:
@@ -37,11 +53,7 @@ class ImageSource:
         raise NotImplementedError
 
     def origin(self) -> Any:
-        """Return JSON values that change whenever an image would: files with sizes and times, or the options."""
-        raise NotImplementedError
-
-    def transform(self) -> str:
-        """Describe how an image file becomes pixels."""
+        """Return JSON values that change whenever an image would, such as files with sizes and times."""
         raise NotImplementedError
 
 
@@ -49,7 +61,176 @@ class ImageSource:
 image_sources: Registry[ImageSource] = Registry("image set")
 
 
-def describe_file(path: Path, root: Path) -> list[Any]:
-    """Return relative path, size and modification time, for `origin`."""
-    stat = path.stat()
-    return [str(path.relative_to(root)), stat.st_size, stat.st_mtime_ns]
+def open_source(name: str, split: str, root: str | Path | None = None, *, size: int, **options: Any) -> ImageSource:
+    """Return a split of the named source. `root` is its folder; generated sources take none."""
+    return create_from_registry(image_sources, name, split, root, size=size, **options)
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSet:
+    """`images`: n 3 size size, uint8.   `labels`: n, 0 ... k - 1.   `digest`: SHA-256 of all pixels and labels"""
+
+    name: str
+    split: str
+    classes: tuple[str, ...]
+    images: Bytes
+    labels: Labels
+    digest: str
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def size(self) -> int:
+        return int(self.images.shape[2])
+
+
+def find_cache_folder() -> Path:
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "hamburger" / "images"
+
+
+def load_images(
+    source: ImageSource,
+    *,
+    cache: Path | None = None,
+    verify: bool = True,
+    note: Callable[[str], object] = lambda text: None,
+) -> ImageSet:
+    """Return all images of a source.
+
+    Files are read once, in threads, and packed into one file under `cache`. If some cannot be read, one error lists
+    them all and nothing is written. A damaged or stale packed file is rebuilt, with a `note`. `verify` compares the
+    checksum of a packed file with its content.
+    """
+    if source.embedded:
+        chunks = [source.read(index) for index in range(len(source))]
+        pixels, labels = (np.concatenate(parts) for parts in zip(*chunks, strict=True))
+        digest = hashlib.sha256(pixels.tobytes() + labels.astype("<i8").tobytes()).hexdigest()
+        return ImageSet(source.name, source.split, source.classes, pixels, labels, digest)
+    key = build_key(source)
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+    path = (cache or find_cache_folder()) / f"{source.name}-{source.split}-{digest[:20]}.images"
+    packed = _read_cache(path, key, verify)
+    if packed is None:
+        try:
+            # of several processes one packs; the others wait and read its file
+            lock = path.with_name(f".{path.name}.lock")
+            with one_at_a_time(lock, lambda: note(f"waiting: another process is packing {path}")):
+                packed = _read_cache(path, key, verify, note)
+                if packed is None:
+                    write_packed(path, key, source.size, read_chunks(source))
+                    packed = read_packed(path, key, verify=False)
+        except OSError as closed:
+            raise DataError(
+                f"{path.parent}: packed images cannot be written ({closed.strerror or closed}); set XDG_CACHE_HOME=DIR "
+                f"to use another folder"
+            ) from closed
+    images = ImageSet(source.name, source.split, source.classes, *packed)
+    if not len(images):
+        raise DataError(f"{source.name}: split '{source.split}' is empty")
+    return images
+
+
+def build_key(source: ImageSource) -> dict[str, Any]:
+    """Return everything that the pixels depend on; files by a digest of names, sizes and modification times."""
+    origin = hashlib.sha256(json.dumps(source.origin(), sort_keys=True).encode()).hexdigest()
+    fields = ("name", "split", "classes", "size")
+    return {"version": VERSION, "origin": origin, **{field: getattr(source, field) for field in fields}}
+
+
+def read_chunks(source: ImageSource) -> Iterator[ImageChunk]:
+    """Yield every chunk in order; if some cannot be read, try all and raise one error that lists them."""
+
+    def read(index: int) -> ImageChunk | DataError:
+        try:
+            return source.read(index)
+        except DataError as broken:
+            return broken
+
+    problems: list[str] = []
+    threads = min(16, os.cpu_count() or 1)
+    for chunk in prefetch(read, range(len(source)), workers=threads, depth=4 * threads):
+        if isinstance(chunk, DataError):
+            problems.append(str(chunk))
+        elif not problems:
+            yield chunk
+    if problems:
+        count = "1 file" if len(problems) == 1 else f"{len(problems)} files"
+        more = [f"... and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
+        lines = [f"{source.name}, split '{source.split}': {count} cannot be used", *problems[:SHOWN], *more]
+        raise DataError("\n  ".join(lines), problems)
+
+
+# -- packed files ------------------------------------------------------------------------------------------------------
+
+
+SHOWN = 20
+VERSION = 2  # of the conversion from files to pixels; changing it invalidates every packed file
+MAGIC = b"HAMPACK1"
+TAIL = 8 + len(MAGIC)
+LABEL = np.dtype("<i4")
+Packed = tuple[Bytes, Labels, str]  # memory-mapped images n 3 size size, labels n, SHA-256 of both
+
+
+class PackedFileError(DataError):
+    """A packed file is damaged or contains something else; it can be rebuilt."""
+
+
+def write_packed(path: Path, key: dict[str, Any], size: int, chunks: Iterable[ImageChunk]) -> None:
+    """Write the chunks to a file, flushed to disk; a kill at any moment leaves the old file or the new one."""
+    digest, labels = hashlib.sha256(), [np.empty(0, np.int64)]
+    with open_atomically(path, durable=True) as file:
+        for chunk in chunks:
+            content = np.ascontiguousarray(chunk.images).tobytes()
+            file.write(content)
+            digest.update(content)
+            labels.append(chunk.labels)
+        content = np.concatenate(labels).astype(LABEL).tobytes()
+        file.write(content)
+        digest.update(content)
+        count = len(content) // LABEL.itemsize
+        text = json.dumps({"key": key, "count": count, "size": size, "sha256": digest.hexdigest()}).encode()
+        file.write(text + len(text).to_bytes(8, "little") + MAGIC)
+
+
+def read_packed(path: Path, key: dict[str, Any], *, verify: bool = True) -> Packed:
+    """Return the images, or raise PackedFileError with the reason. `verify` reads everything and compares checksums."""
+    content = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.empty(0, np.uint8)
+    length = int.from_bytes(content[-TAIL : -len(MAGIC)].tobytes(), "little")
+    try:
+        description = json.loads(content[-TAIL - length : -TAIL].tobytes())
+        count, size, digest = (description[name] for name in ("count", "size", "sha256"))
+        intact = content[-len(MAGIC) :].tobytes() == MAGIC
+    except (ValueError, KeyError, TypeError):
+        intact = False
+    if not intact:
+        raise PackedFileError(f"{path} is truncated, or not a packed file")
+    if json.dumps(description["key"]) != json.dumps(key):
+        raise PackedFileError(f"{path} holds other images, or was prepared differently")
+    pixels = count * 3 * size * size
+    end = pixels + count * LABEL.itemsize
+    if len(content) != end + length + TAIL:
+        raise PackedFileError(f"{path} has the wrong length")
+    if verify and hashlib.sha256(content[:end].data).hexdigest() != digest:
+        raise PackedFileError(f"{path} has the wrong checksum")
+    labels = np.frombuffer(content[pixels:end].tobytes(), LABEL).astype(np.int64)
+    return content[:pixels].reshape(count, 3, size, size), labels, digest
+
+
+def _read_cache(
+    path: Path, key: dict[str, Any], verify: bool, note: Callable[[str], object] = lambda text: None
+) -> Packed | None:
+    """Return the packed file, None if it is missing or unusable; a `note` says why."""
+    if not path.exists():
+        return None
+    try:
+        return read_packed(path, key, verify=verify)
+    except PackedFileError as damage:
+        note(f"{damage}: rebuilding it")
+        return None
+    except OSError as closed:  # a folder of that name, or a file of another user
+        raise DataError(
+            f"{path}: packed images cannot be read ({closed.strerror or closed}); remove it, or set XDG_CACHE_HOME=DIR "
+            f"to use another folder"
+        ) from closed

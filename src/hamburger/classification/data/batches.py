@@ -7,19 +7,18 @@ images in the same order with the same flips.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import closing
-from functools import lru_cache
-from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hamburger.classification.data.load import ImageSet
-from hamburger.errors import OptionError, check_choice, check_count, check_seed
-from hamburger.training.keyed_rng import Integers, permutation, view_rng
+from hamburger.classification.data.base import ImageSet
+from hamburger.errors import OptionError
+from hamburger.training.keyed_rng import Integers, samples_of, view_rng
 from hamburger.training.loader import prefetch
 
 GPU_SHARE = 0.5  # of the free memory that resident images may use
@@ -32,6 +31,11 @@ class ImageBatch(NamedTuple):
 
     images: Tensor
     labels: Tensor
+
+
+def to_model_input(pixels: Tensor) -> Tensor:
+    """Scale images for a network.   b 3 h w, uint8   ->   b 3 h w in [-1, 1]"""
+    return pixels.float() / 127.5 - 1
 
 
 class ImageBatches:
@@ -55,10 +59,6 @@ class ImageBatches:
         workers: int = 4,
         resident: str = "auto",
     ) -> None:
-        check_count("ImageBatches", "batch", batch, least=1)
-        check_count("ImageBatches", "accumulate", accumulate, least=1)
-        check_seed("ImageBatches", seed)
-        check_choice("ImageBatches", "resident", resident, ("auto", "yes", "no"))
         if batch % (world * accumulate):
             raise OptionError(
                 f"ImageBatches: batch must be a multiple of {world * accumulate}, {world} processes times {accumulate} "
@@ -70,11 +70,8 @@ class ImageBatches:
         self.firsts = [(part * world + rank) * self.share for part in range(accumulate)]
         self.waited = 0.0
         self.resident: Tensor | None = None
-        self.labels = torch.from_numpy(np.array(images.labels, np.int64)).to(self.device)
         if resident == "yes" or (resident == "auto" and self._fits(world)):
             self.resident = torch.from_numpy(np.array(images.images)).to(self.device)
-        # the order of a whole epoch stays on the device, so a batch needs no copy from the CPU
-        self._epoch_order = lru_cache(maxsize=2)(self._draw_epoch)
 
     def _fits(self, world: int) -> bool:
         size = self.set.images.size
@@ -84,65 +81,41 @@ class ImageBatches:
 
     def run(self, start: int, stop: int) -> Iterator[list[ImageBatch]]:
         """Yield batches start ... stop - 1, each as a list of micro-batches; closing the generator ends its threads."""
-        with closing(self._read(range(start, stop))) as stream:
+        places = ((number, first) for number in range(start, stop) for first in self.firsts)
+        workers = self.workers if self.resident is None else 0
+        with closing(prefetch(self._read, places, workers=workers, depth=BATCHES_AHEAD * len(self.firsts))) as pixels:
             for number in range(start, stop):
                 begin = time.perf_counter()
-                parts = [self._micro_batch(number, first, stream) for first in self.firsts]
+                parts = [self._micro_batch(number, first, next(pixels)) for first in self.firsts]
                 self.waited += time.perf_counter() - begin
                 yield parts
 
-    def epoch_slices(self, number: int) -> list[tuple[int, int, int]]:
-        """Return the batch as slices (epoch, from, to) of the epochs' orders; it may span several epochs."""
-        n, first, last = len(self.set), number * self.batch, (number + 1) * self.batch
-        slices = []
-        while first < last:
-            end = min(last, (first // n + 1) * n)
-            slices.append((first // n, first % n, first % n + end - first))
-            first = end
-        return slices
-
     def indices(self, number: int) -> Integers:
         """Return the image indices of the global batch."""
-        n = len(self.set)
-        return np.concatenate([permutation(self.seed, e, n)[a:b] for e, a, b in self.epoch_slices(number)])
+        return np.array(samples_of(self.seed, number, n=len(self.set), batch=self.batch))
 
-    def _draw_epoch(self, epoch: int) -> Tensor:
-        return torch.from_numpy(permutation(self.seed, epoch, len(self.set))).to(self.device)
-
-    def _device_indices(self, number: int, first: int) -> Tensor:
-        slices = [self._epoch_order(epoch)[a:b] for epoch, a, b in self.epoch_slices(number)]
-        batch = slices[0] if len(slices) == 1 else torch.cat(slices)
-        return batch[first : first + self.share]
-
-    def _read(self, numbers: range) -> Generator[Tensor]:
-        """Yield the bytes of each micro-batch in order; nothing if all images are on the device."""
+    def _read(self, place: tuple[int, int]) -> Tensor:
+        """Return the bytes of the micro-batch that begins at (batch, position).   b 3 size size"""
+        number, first = place
+        indices = self.indices(number)[first : first + self.share]
         if self.resident is not None:
-            return
-        micro_batches = (
-            self.indices(number)[first : first + self.share] for number in numbers for first in self.firsts
-        )
-        yield from prefetch(self._gather, micro_batches, workers=self.workers, depth=BATCHES_AHEAD * len(self.firsts))
-
-    def _gather(self, indices: Integers) -> Tensor:
+            return self.resident[self._upload(indices)]
         order = np.argsort(indices)  # sequential reads are fastest
         pixels = np.empty((len(indices), *self.set.images.shape[1:]), np.uint8)
         pixels[order] = self.set.images[indices[order]]
         batch = torch.from_numpy(pixels)
         return batch.pin_memory() if self.device.type == "cuda" else batch
 
-    def _micro_batch(self, number: int, first: int, stream: Iterator[Tensor]) -> ImageBatch:
-        indices = self._device_indices(number, first)
-        if self.resident is not None:
-            pixels = self.resident[indices]
-        else:
-            (pixels,) = islice(stream, 1)
-            pixels = pixels.to(self.device, non_blocking=True)
-        images = pixels.float() / 127.5 - 1
+    def _micro_batch(self, number: int, first: int, pixels: Tensor) -> ImageBatch:
+        chosen = slice(first, first + self.share)
+        images = to_model_input(pixels.to(self.device, non_blocking=True))
         if self.flip:
-            mirrored = self._draw_flips(number)[first : first + self.share]
+            mirrored = self._upload(view_rng(self.seed, number, 0).below(2, self.batch)[chosen] == 1)
             images = torch.where(mirrored[:, None, None, None], images.flip(3), images)
-        return ImageBatch(images, self.labels[indices])
+        return ImageBatch(images, self._upload(self.set.labels[self.indices(number)[chosen]]))
 
-    def _draw_flips(self, number: int) -> Tensor:
-        drawn = torch.from_numpy(view_rng(self.seed, number, 0).below(2, self.batch) == 1)
-        return drawn.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else drawn
+    def _upload(self, values: npt.NDArray[Any]) -> Tensor:
+        """Return the values on the device; a copy to a GPU does not wait."""
+        tensor = torch.from_numpy(values)
+        tensor = tensor.pin_memory() if self.device.type == "cuda" else tensor
+        return tensor.to(self.device, non_blocking=True)

@@ -7,13 +7,14 @@ and `test_labels.npy`. They are lossy, so distances such as FID must take their 
 from __future__ import annotations
 
 import hashlib
+import io
+import pickle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hamburger.classification.data.base import ImageChunk, ImageSource, image_sources
-from hamburger.classification.data.safe_pickle import read_batch
+from hamburger.classification.data.base import ImageChunk, ImageSource, Labels, image_sources
 from hamburger.errors import DataError, OptionError, check_choice
 from hamburger.training.image_files import read_image
 
@@ -34,69 +35,86 @@ class CIFAR10(ImageSource):
         if size != SIZE:
             raise OptionError(f"cifar10: images are {SIZE} x {SIZE} (got size={size}); --set model.resolution={SIZE}")
         self.split, self.size, self.classes = split, size, CLASSES
-        self.root, self.files = _find_files(Path(root), split)
-        self.sheets = self.files[0].suffix == ".jpg"
-        self._labels = self._read_sheet_labels() if self.sheets else None
-
-    def _read_sheet_labels(self) -> Any:
-        path = self.root / f"{self.split}_labels.npy"
-        try:
-            with path.open("rb") as file:  # not np.load, which also opens archives and pickles
-                labels = np.lib.format.read_array(file, allow_pickle=False)
-        except OSError as closed:
-            raise DataError(f"{path}: cannot be read ({closed.strerror or closed})") from None
-        except Exception as broken:  # a damaged header can make numpy raise anything
-            raise DataError(f"{path}: not an array of labels ({broken}); write it with numpy.save") from None
-        most = len(self.files) * TILES**2
-        if labels.ndim != 1 or labels.dtype.kind not in "iu" or len(labels) > most:
-            raise DataError(
-                f"{path}: needs one integer for each of at most {most} tiles (got {labels.dtype} {labels.shape}); is a "
-                f"sheet missing?"
-            )
-        least = most - TILES**2 + 1  # only the last sheet may have tiles without an image
-        if len(labels) < least:
-            raise DataError(
-                f"{path}: {len(self.files)} sheets of {TILES**2} tiles need at least {least} labels (got "
-                f"{len(labels)}: {least - len(labels)} are missing); copy it again"
-            )
-        _check_range(path, int(labels.min()), int(labels.max()))
-        return labels.astype(np.int64)
+        self.files = _find_files(Path(root), split)
+        self.sheet_labels: Labels | None = None
+        if self.files[0].suffix == ".jpg":
+            self.label_file = self.files[0].with_name(f"{split}_labels.npy")
+            self.sheet_labels = _read_sheet_labels(self.label_file, len(self.files))
 
     def __len__(self) -> int:
         return len(self.files)
 
     def read(self, index: int) -> ImageChunk:
-        return self._read_sheet(index) if self.sheets else self._read_batch(index)
-
-    def _read_sheet(self, index: int) -> ImageChunk:
         path = self.files[index]
+        if self.sheet_labels is None:
+            return _read_batch_file(path)
         sheet = read_image(path).numpy()
         if sheet.shape != (3, TILES * SIZE, TILES * SIZE):
             raise DataError(f"{path}: a sheet must be {TILES * SIZE} x {TILES * SIZE} pixels (got {sheet.shape[1:]})")
         tiles = sheet.reshape(3, TILES, SIZE, TILES, SIZE).transpose(1, 3, 0, 2, 4).reshape(-1, 3, SIZE, SIZE)
-        assert self._labels is not None
-        labels = self._labels[index * TILES**2 : (index + 1) * TILES**2]
+        labels = self.sheet_labels[index * TILES**2 : (index + 1) * TILES**2]
         return ImageChunk(tiles[: len(labels)], labels)
 
-    def _read_batch(self, index: int) -> ImageChunk:
-        path = self.files[index]
-        batch = read_batch(path)
-        data, labels = batch.get("data"), batch.get("labels")
-        if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != 3 * SIZE**2:
-            raise DataError(f"{path}: not a CIFAR batch (its data are not n x {3 * SIZE**2} bytes)")
-        if not isinstance(labels, list) or len(labels) != len(data) or not all(isinstance(one, int) for one in labels):
-            raise DataError(f"{path}: not a CIFAR-10 batch (it needs a label for each of its {len(data)} images)")
-        if labels:
-            _check_range(path, min(labels), max(labels))
-        return ImageChunk(data.reshape(-1, 3, SIZE, SIZE), np.array(labels, np.int64))
-
     def origin(self) -> Any:
-        labels = [self.root / f"{self.split}_labels.npy"] if self.sheets else []
+        labels = [] if self.sheet_labels is None else [self.label_file]
         # by content: all batches have the same size, and copies have arbitrary times
-        return [[path.name, _digest(path)] for path in [*self.files, *labels]]
+        return [[path.name, hashlib.sha256(_read_bytes(path)).hexdigest()] for path in [*self.files, *labels]]
 
-    def transform(self) -> str:
-        return "tiles of sheets" if self.sheets else "as stored"
+
+def _find_files(root: Path, split: str) -> list[Path]:
+    """Return all batches, or sheets numbered from 0 without a gap."""
+    missing: list[Path] = []
+    for folder in (root / place for place in PLACES):
+        batches = [folder / name for name in BATCHES[split]]
+        sheets = [folder / f"{split}_{i:02d}.jpg" for i in range(len(list(folder.glob(f"{split}_[0-9][0-9].jpg"))))]
+        for expected in (batches, sheets):
+            absent = [path for path in expected if not path.is_file()]
+            if expected and not absent:
+                return expected
+            if expected is sheets or len(absent) < len(expected):
+                missing += absent
+    if missing:
+        raise DataError(f"cifar10: missing: {', '.join(map(str, missing))}", [f"{path}: missing" for path in missing])
+    raise DataError(
+        f"cifar10: {root} contains neither {BATCHES[split][0]} (cifar-10-batches-py, unpacked) nor "
+        f"{split}_00.jpg (sheets)"
+    )
+
+
+def _read_sheet_labels(path: Path, sheets: int) -> Labels:
+    try:
+        with path.open("rb") as file:  # not np.load, which also opens archives and pickles
+            labels = np.lib.format.read_array(file, allow_pickle=False)
+    except OSError as closed:
+        raise DataError(f"{path}: cannot be read ({closed.strerror or closed})") from None
+    except Exception as broken:  # a damaged header can make numpy raise anything
+        raise DataError(f"{path}: not an array of labels ({broken}); write it with numpy.save") from None
+    most = sheets * TILES**2
+    if labels.ndim != 1 or labels.dtype.kind not in "iu" or len(labels) > most:
+        raise DataError(
+            f"{path}: needs one integer for each of at most {most} tiles (got {labels.dtype} {labels.shape}); is a "
+            f"sheet missing?"
+        )
+    least = most - TILES**2 + 1  # only the last sheet may have tiles without an image
+    if len(labels) < least:
+        raise DataError(
+            f"{path}: {sheets} sheets of {TILES**2} tiles need at least {least} labels (got {len(labels)}: "
+            f"{least - len(labels)} are missing); copy it again"
+        )
+    _check_range(path, int(labels.min()), int(labels.max()))
+    return np.asarray(labels, np.int64)
+
+
+def _read_batch_file(path: Path) -> ImageChunk:
+    batch = read_batch(path)
+    data, labels = batch.get("data"), batch.get("labels")
+    if not isinstance(data, np.ndarray) or data.ndim != 2 or data.shape[1] != 3 * SIZE**2:
+        raise DataError(f"{path}: not a CIFAR batch (its data are not n x {3 * SIZE**2} bytes)")
+    if not isinstance(labels, list) or len(labels) != len(data) or not all(isinstance(one, int) for one in labels):
+        raise DataError(f"{path}: not a CIFAR-10 batch (it needs a label for each of its {len(data)} images)")
+    if labels:
+        _check_range(path, min(labels), max(labels))
+    return ImageChunk(data.reshape(-1, 3, SIZE, SIZE), np.array(labels, np.int64))
 
 
 def _check_range(path: Path, lowest: int, highest: int) -> None:
@@ -104,33 +122,84 @@ def _check_range(path: Path, lowest: int, highest: int) -> None:
         raise DataError(f"{path}: labels must be in 0 ... {len(CLASSES) - 1} (got {lowest} ... {highest})")
 
 
-def _digest(path: Path) -> str:
+def _read_bytes(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return path.read_bytes()
     except OSError as closed:
         raise DataError(f"{path}: cannot be read ({closed.strerror or closed})") from None
 
 
-def _find_files(root: Path, split: str) -> tuple[Path, list[Path]]:
-    """Return the folder and its files: all batches, or sheets numbered from 0 without a gap."""
-    missing: list[Path] = []
-    for folder in (root / place for place in PLACES):
-        batches = [folder / name for name in BATCHES[split]]
-        existing = [path for path in batches if path.is_file()]
-        if len(existing) == len(batches):
-            return folder, batches
-        if existing:
-            missing += [path for path in batches if path not in existing]
-        sheets = sorted(folder.glob(f"{split}_[0-9][0-9].jpg"))
-        if sheets:
-            expected = [folder / f"{split}_{i:02d}.jpg" for i in range(len(sheets))]
-            if sheets == expected:
-                return folder, sheets
-            missing += [path for path in expected if path not in sheets]
-    if missing:
-        raise DataError(f"cifar10: missing: {', '.join(map(str, missing))}", [f"{path}: missing" for path in missing])
-    raise DataError(
-        f"cifar10: {root} contains neither {BATCHES[split][0]} (cifar-10-batches-py, unpacked) nor "
-        f"{split}_00.jpg (sheets)"
-    )
+# -- reading a pickle safely -------------------------------------------------------------------------------------------
+#
+# Giving numpy's own types to a pickle is not safe: `ndarray` called with an object dtype and a buffer takes any bytes
+# as addresses. Here numpy's names resolve to small classes of this file, which only ever hold bytes.
+
+
+ARRAY = "ndarray"  # replaces the type in a pickle; not callable
+
+
+class _ByteDtype:
+    """Replaces numpy's dtype in a pickle."""
+
+    def __init__(self, code: bytes | str, *_: object) -> None:
+        if _to_text(code).lstrip("|") != "u1":
+            raise pickle.UnpicklingError(f"it has an array of {_to_text(code)!r}, not of bytes")
+
+    def __setstate__(self, state: object) -> None:
+        """Ignore byte order and alignment, which bytes do not have."""
+
+
+class _ByteArray:
+    """Replaces numpy's array in a pickle: empty, then filled once from the bytes that follow."""
+
+    values: np.ndarray | None = None
+
+    def __init__(self, kind: object, *_: object) -> None:
+        if kind is not ARRAY:
+            raise pickle.UnpicklingError(f"it builds a {kind}")
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, shape, dtype, fortran, content = state
+        if not isinstance(dtype, _ByteDtype) or not isinstance(content, bytes):
+            raise pickle.UnpicklingError("its array is not of bytes")
+        self.values = np.frombuffer(content, np.uint8).reshape(shape, order="F" if fortran else "C")
+
+
+def _encode(text: str, encoding: str) -> bytes:
+    """Decode bytes as pickle protocol 2 writes them."""
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"it uses the encoding {encoding!r}")
+    return text.encode("latin1")
+
+
+# Everything a batch refers to. Python 2 wrote them in 2009, with the names that numpy had then.
+ALLOWED = {
+    ("numpy.core.multiarray", "_reconstruct"): _ByteArray,
+    ("numpy._core.multiarray", "_reconstruct"): _ByteArray,
+    ("numpy", "ndarray"): ARRAY,
+    ("numpy", "dtype"): _ByteDtype,
+    ("_codecs", "encode"): _encode,
+}
+
+
+class _SafeUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in ALLOWED:
+            raise pickle.UnpicklingError(f"it uses {module}.{name}, which no CIFAR batch contains")
+        return ALLOWED[module, name]
+
+
+def read_batch(path: Path) -> dict[str, Any]:
+    """Return the mapping in a batch file, with its keys as text. Executes nothing in the file."""
+    content = _read_bytes(path)
+    try:
+        batch = _SafeUnpickler(io.BytesIO(content), encoding="bytes").load()
+    except Exception as broken:  # a damaged file can make the unpickler raise anything
+        raise DataError(f"{path}: not a CIFAR batch ({broken})") from None
+    if not isinstance(batch, dict):
+        raise DataError(f"{path}: not a CIFAR batch (it holds a {type(batch).__name__})")
+    return {_to_text(key): value.values if isinstance(value, _ByteArray) else value for key, value in batch.items()}
+
+
+def _to_text(value: object) -> str:
+    return value.decode("latin1") if isinstance(value, bytes) else str(value)

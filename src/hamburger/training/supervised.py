@@ -1,0 +1,114 @@
+"""What the supervised tasks share: data fields of recipes, the two splits, weights files and evaluation."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, Self, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from hamburger.checkpoints.weights_file import Info, read_weights
+from hamburger.errors import check_choice, check_count, check_flag
+from hamburger.training.datasets import digest_splits
+from hamburger.training.recipe import KEEP, RESIDENT, SupervisedTraining, check_training
+
+SplitSet = TypeVar("SplitSet")
+Network = TypeVar("Network", bound=nn.Module)
+
+
+# -- recipes -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """The fields that the `data` of every recipe has."""
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+    train_split: str = "train"
+    val_split: str = "val"
+    flip: bool = True  # mirror half of the images
+    workers: int = 4
+    resident: str = "auto"  # keep the whole set on the device: "auto", "yes" or "no"
+
+
+def check_supervised(recipe: SupervisedTraining, *, processes: int) -> str:
+    """Raise OptionError for the first invalid field that all tasks have; return the prefix of error messages."""
+    call = f"recipe '{recipe.name}'"
+    check_training(recipe, processes=processes)
+    check_count(call, "eval_every", recipe.eval_every, least=1)
+    check_choice(call, "keep", recipe.keep, KEEP)
+    check_count(call, "data.workers", recipe.data.workers, least=0)
+    check_flag(call, "data.flip", recipe.data.flip)
+    check_choice(call, "data.resident", recipe.data.resident, RESIDENT)
+    return call
+
+
+# -- data --------------------------------------------------------------------------------------------------------------
+
+
+class Splits(NamedTuple, Generic[SplitSet]):
+    """The training and the validation split of a recipe."""
+
+    train: SplitSet
+    val: SplitSet
+
+    @classmethod
+    def create(cls, data: Any, root: Path | None, create: Callable[..., SplitSet]) -> Self:
+        """Open both splits of a recipe's `data` by `create(name, split, root, **options)`."""
+        return cls(*(create(data.name, split, root, **data.options) for split in (data.train_split, data.val_split)))
+
+    def digest(self) -> str:
+        """Return a digest of what decides which images a step sees and what their labels mean."""
+        splits: tuple[Any, ...] = self
+        return digest_splits(splits)
+
+
+def describe_data(recipe: SupervisedTraining) -> dict[str, Any]:
+    """Return the entries of `Info.extra` from which a task opens the validation split of the weights again."""
+    data = recipe.data
+    return {"recipe": recipe.name, "data": data.name, "data_options": data.options, "val_split": data.val_split}
+
+
+# -- networks ----------------------------------------------------------------------------------------------------------
+
+
+def load_network(
+    call: str, path: str | os.PathLike[str], task: str, create: Callable[..., Network]
+) -> tuple[Network, Info]:
+    """Return the network of a weights file, built by `create`, on the CPU in evaluation mode, and its info."""
+    info, tensors = read_weights(call, path, task)
+    options = {key: value for key, value in info.model.items() if key != "task"}
+    with torch.random.fork_rng(devices=[]):  # the initial weights are overwritten; keep the caller's random state
+        net = create(**options)
+    net.load_state_dict(tensors)
+    return net.eval(), info
+
+
+@contextmanager
+def evaluation_mode(net: nn.Module, *, fixed_size: bool = True) -> Iterator[None]:
+    """Put the network into evaluation mode without gradients; restore its training mode afterwards.
+
+    Without `fixed_size`, cuDNN does not autotune: that pays off only if image sizes repeat. This is not inference mode,
+    since modules may cache tensors here and use them in training later.
+    """
+    training, benchmark = net.training, torch.backends.cudnn.benchmark
+    net.eval()
+    torch.backends.cudnn.benchmark = benchmark and fixed_size
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        torch.backends.cudnn.benchmark = benchmark
+        net.train(training)
+
+
+def scores_by_class(classes: Sequence[str], values: Tensor) -> dict[str, float | None]:
+    """Return the score of each class by name; None instead of NaN, which marks a class without a score."""
+    return {name: None if math.isnan(v) else v for name, v in zip(classes, values.tolist(), strict=True)}
