@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hamburger.report import tables
+from hamburger.report.page import further_scores
 from hamburger.report.study import RunRecord, group_runs
 
 
@@ -16,11 +16,11 @@ def run(context, seed, **result):
 def test_means_over_seeds_and_headings_with_numbers_of_pairs():
     about = {"images": 4, "images_seen": 2, "over_3": 0.25, "over_3_seen": None}
     runs = [run(None, seed, epe_seen=1.0 + seed, **about) for seed in (0, 1)] + [run("nmf", 0)]  # one not finished
-    made = str(tables.further_scores(group_runs(runs)))
+    made = str(further_scores(group_runs(runs)))
     assert ">EPE seen by both (2 of 4 pairs), px<" in made and ">1.50<" in made
     assert ">above 3 px, %<" in made and ">25.00<" in made
     assert "above 3 px seen by both" not in made and "above 1 px" not in made  # nobody has them
 
 
 def test_no_table_without_further_scores():
-    assert tables.further_scores(group_runs([run(None, 0, images=4)])) == ""
+    assert further_scores(group_runs([run(None, 0, images=4)])) == ""

@@ -10,8 +10,9 @@ import pytest
 import torch
 from PIL import Image
 
-from hamburger.report.atoms_and_spectra import overlay_map
-from hamburger.report.figures import BASELINE, INK, colourise, encode_image, line_style, render_svg, shrink
+from hamburger.report.gallery import overlay_map
+from hamburger.report.html import BASELINE, INK, colourise, encode_image, render_svg, shrink
+from hamburger.report.page import line_style
 from hamburger.report.study import RunGroup, Study
 from hamburger.segmentation.task import SEGMENTATION
 

@@ -12,8 +12,8 @@ from hamburger.report.study import RunError, read_run, read_runs
 def test_a_run_is_read_as_written(make_run):
     run = read_run(make_run("nmf", seed=3, miou=0.625, weights=True))
     assert (run.seed, run.score, run.recipe["model"]["context"]) == (3, 0.625, "nmf")
-    assert run.curve("miou") == [(20, 0.3125), (40, 0.625)]
-    assert [step for step, _ in run.curve("loss")] == [10, 20, 30, 40]
+    assert run.curve("miou") == {20: 0.3125, 40: 0.625}
+    assert list(run.curve("loss")) == [10, 20, 30, 40]
     assert run.weights.name == "best.safetensors"
 
 
@@ -71,4 +71,4 @@ def test_a_folder_that_is_not_a_run_is_an_error(tmp_path):
 def test_numbers_that_are_none_leave_gaps(make_run):
     path = make_run("nmf") / "metrics.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in [{"step": 1, "loss": None}, {"step": 2, "loss": 1.0}]))
-    assert read_run(path.parent).curve("loss") == [(2, 1.0)]
+    assert read_run(path.parent).curve("loss") == {2: 1.0}

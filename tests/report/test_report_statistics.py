@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scipy import stats
 
-from hamburger.report.statistics import compare_paired, half_width, summarise, t_quantile
+from hamburger.report.study import compare_paired, half_width, summarise, t_quantile
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable
 from functools import partial
 
-from hamburger.report.statistics import PairedDifference, compare_paired
+from hamburger.report.study import PairedDifference, compare_paired
 from hamburger_lab.claims.base import READINGS, Claim, GradientReading, Verdict, ablate_command
 from hamburger_lab.claims.rules import NumberFormat, RunComparison, exceeds, judge_comparisons
 from hamburger_lab.rows import Results, Row

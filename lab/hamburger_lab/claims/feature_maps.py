@@ -19,8 +19,7 @@ from hamburger.inspect.activations import record_activations
 from hamburger.inspect.evaluation import CONTEXT
 from hamburger.inspect.solves import code_maps, list_ham_layers
 from hamburger.registry import options_of
-from hamburger.report.figures import colourise, encode_image, shrink
-from hamburger.report.html import Markup, heading, paragraph, tiles
+from hamburger.report.html import Markup, colourise, encode_image, heading, paragraph, shrink, tiles
 from hamburger.segmentation.data import create_dataset, datasets
 from hamburger.segmentation.weights import load_weights
 from hamburger.tasks.load import find_weights

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hamburger.inspect.evaluation import COUNTS
-from hamburger.report.figures import BASELINE, COLOURS, INK, render_svg
-from hamburger.report.html import Markup, figure, paragraph, side_by_side
-from hamburger.report.statistics import half_width, summarise
+from hamburger.report.html import BASELINE, COLOURS, INK, Markup, figure, paragraph, render_svg, side_by_side
+from hamburger.report.study import half_width, summarise
 from hamburger_lab.ablations.grids import ATTENTIONS, HAMS, TESTED_STEPS, TRAINED_STEPS
 from hamburger_lab.claims.result_tables import describe_runs
 from hamburger_lab.rows import Results, Row, values_by_seed

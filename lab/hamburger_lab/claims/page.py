@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby, zip_longest
 from typing import Any
 
-from hamburger.report.figures import render_svg
 from hamburger.report.html import (
     CellText,
     Markup,
@@ -15,12 +14,13 @@ from hamburger.report.html import (
     document,
     figure,
     paragraph,
+    render_svg,
     section,
     side_by_side,
     table,
     text,
 )
-from hamburger.report.statistics import half_width, summarise
+from hamburger.report.study import half_width, summarise
 from hamburger_lab.claims import feature_maps, figures
 from hamburger_lab.claims.base import CONFIRMED, INCONCLUSIVE, NOT_CONFIRMED, NOT_RUN, Claim, Finding, Verdict
 from hamburger_lab.claims.registry import CLAIMS, FAMILIES

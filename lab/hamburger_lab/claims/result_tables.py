@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from hamburger.report.statistics import summarise
+from hamburger.report.study import summarise
 from hamburger_lab.paper import SIZE, TABLE3
 from hamburger_lab.rows import Results, Row
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from hamburger.report.statistics import LEVEL, PairedDifference, compare_paired, half_width
+from hamburger.report.study import LEVEL, PairedDifference, compare_paired, half_width
 from hamburger_lab.ablations.grids import shared_training_name
 from hamburger_lab.claims.base import (
     CONFIRMED,

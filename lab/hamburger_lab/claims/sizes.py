@@ -6,7 +6,7 @@ import math
 import statistics
 from functools import partial
 
-from hamburger.report.statistics import LEVEL, PairedDifference, compare_paired, summarise, t_quantile
+from hamburger.report.study import LEVEL, PairedDifference, compare_paired, summarise, t_quantile
 from hamburger_lab.claims.base import Claim, Finding, Trial, Verdict, ablate_command, combine_trials
 from hamburger_lab.claims.rules import (
     MIN_RATIO,

@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from typing import Any
 
-from hamburger.report.statistics import summarise
+from hamburger.report.study import summarise
 from hamburger_lab.ablations.grids import ablations
 from hamburger_lab.claims.base import NOT_RUN, VERDICT_WORDS, Claim, Trial, Verdict, deciding_trials
 from hamburger_lab.claims.registry import CLAIMS, FAMILIES

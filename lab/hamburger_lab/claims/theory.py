@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from hamburger.report.statistics import compare_paired
+from hamburger.report.study import compare_paired
 from hamburger_lab.claims.base import (
     CONFIRMED,
     INCONCLUSIVE,

@@ -78,7 +78,7 @@ def table(rows: list[dict[str, Any]]) -> Table:
     """The score of the task over the seeds of each cell, in the order of the grid."""
     from rich.table import Table
 
-    from hamburger.report.statistics import summarise
+    from hamburger.report.study import summarise
     from hamburger.tasks import task_named
 
     first = rows[0]

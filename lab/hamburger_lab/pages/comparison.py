@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from hamburger.report.statistics import compare_paired, summarise
+from hamburger.report.study import compare_paired, summarise
 from hamburger_lab.rows import Row
 
 REFERENCES = ("none", "baseline")

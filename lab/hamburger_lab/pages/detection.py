@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hamburger.report.statistics import summarise
+from hamburger.report.study import summarise
 from hamburger_lab.markdown import markdown_table
 from hamburger_lab.pages.comparison import (
     COLUMNS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from hamburger.report.statistics import compare_paired, summarise
+from hamburger.report.study import compare_paired, summarise
 from hamburger_lab.markdown import markdown_table
 from hamburger_lab.pages.comparison import (
     describe_environment,

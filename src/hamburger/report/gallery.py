@@ -1,19 +1,37 @@
-"""Validation images next to the predictions of the trained networks."""
+"""Trained networks on validation images: predictions, atoms of the hams, and spectra before and after the context."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hamburger.checkpoints.weights_file import Info
+from hamburger.inspect.activations import rank_for, spectrum
+from hamburger.inspect.solves import code_maps, list_ham_layers
 from hamburger.registry import options_of
-from hamburger.report.figures import encode_image, is_photo, shrink
-from hamburger.report.html import Markup, heading, legend, paragraph, tiles
+from hamburger.report.html import (
+    CellText,
+    Markup,
+    colourise,
+    encode_image,
+    figure,
+    heading,
+    is_photo,
+    legend,
+    number,
+    paragraph,
+    render_svg,
+    shrink,
+    side_by_side,
+    table,
+    tiles,
+)
 from hamburger.report.study import RunGroup, RunRecord, Study
 from hamburger.segmentation.predict import pick_device
 from hamburger.training.task_outputs import Visualizer
@@ -36,20 +54,17 @@ class GalleryNetwork:
 class Gallery:
     """Trained networks and some validation images; `indices` are drawn with a fixed seed."""
 
-    showing: Visualizer
+    visualizer: Visualizer
     indices: tuple[int, ...]
-    exhibits: tuple[GalleryNetwork, ...]  # the reference first, if it has weights
+    networks: tuple[GalleryNetwork, ...]  # the reference first, if it has weights
     device: torch.device
 
-    def exhibit(self, group: RunGroup | None) -> GalleryNetwork | None:
-        return next((exhibit for exhibit in self.exhibits if exhibit.group is group), None)
+    def predict(self, network: GalleryNetwork) -> dict[int, Any]:
+        return {i: self.visualizer.answer(network.net, network.info, self.device, i) for i in self.indices}
 
-    def answers(self, exhibit: GalleryNetwork) -> dict[int, Any]:
-        return {i: self.showing.answer(exhibit.net, exhibit.info, self.device, i) for i in self.indices}
-
-    def inputs(self, exhibit: GalleryNetwork, count: int) -> dict[int, Tensor]:
+    def inputs(self, network: GalleryNetwork, count: int) -> dict[int, Tensor]:
         """Input tensors of the first `count` images; empty if the task has no single input tensor."""
-        inputs = {i: self.showing.input(i, exhibit.info, self.device) for i in self.indices[:count]}
+        inputs = {i: self.visualizer.input(i, network.info, self.device) for i in self.indices[:count]}
         return {i: x for i, x in inputs.items() if x is not None}
 
 
@@ -58,37 +73,38 @@ def open_gallery(study: Study, data_root: Path | None, *, device: str = "auto") 
     task = study.task
     visualizer = task.visualizer()
     if visualizer is None:
-        return f"The task '{study.task.name}' has no images to show."
-    exhibited = list(_choose(study))
-    if not exhibited:
+        return f"The task '{task.name}' has no images to show."
+    chosen = list(_choose(study))
+    if not chosen:
         return "No run has weights (best.safetensors) yet."
-    recipe = exhibited[0][1].recipe["data"]
+    recipe = chosen[0][1].recipe["data"]
     name, split = recipe["name"], recipe.get("val_split", "val")
     if data_root is None and "root" in options_of(task.datasets()[name]):
         return f"The data set '{name}' is on disk and no folder was given (--data DIR)."
     on = pick_device(device)
-    exhibits = []
+    networks = []
     data: Any = None
-    for group, run in exhibited:
+    for group, run in chosen:
         assert run.weights
         net, info = task.load(run.weights)
         if data is None:
             data = task.split(info, name, split, data_root, recipe.get("options") or {}, whole=False)
         task.fits(f"report: {run.weights}", info, data)
-        exhibits.append(GalleryNetwork(group, run, net.to(on).eval(), info))
+        networks.append(GalleryNetwork(group, run, net.to(on).eval(), info))
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(SEED)).tolist()
-    return Gallery(visualizer(data), tuple(order[:CANDIDATES]), tuple(exhibits), on)
+    return Gallery(visualizer(data), tuple(order[:CANDIDATES]), tuple(networks), on)
 
 
 def _choose(study: Study) -> Iterator[tuple[RunGroup, RunRecord]]:
     """One run of each group on the reference's data: the lowest seed that all groups have, else the group's lowest."""
-    groups = [group for group in study.groups if any(run.weights for run in group.runs)]
+    with_weights = {group: [run for run in group.runs if run.weights] for group in study.groups}
+    groups = [group for group in study.groups if with_weights[group]]
     groups = [group for group in groups if _data(group) == _data(groups[0])]
-    seeds = [{run.seed for run in group.runs if run.weights} for group in groups]
-    shared = sorted(set.intersection(*seeds)) if seeds else []
+    seeds = [{run.seed for run in with_weights[group]} for group in groups]
+    shared = min(set.intersection(*seeds), default=None) if seeds else None
     for group in groups:
-        having = [run for run in group.runs if run.weights]
-        yield group, next((run for run in having if shared and run.seed == shared[0]), having[0])
+        runs = with_weights[group]
+        yield group, next((run for run in runs if run.seed == shared), runs[0])
 
 
 def _data(group: RunGroup) -> tuple[object, ...]:
@@ -99,68 +115,171 @@ def _data(group: RunGroup) -> tuple[object, ...]:
 # -- images and predictions, side by side ------------------------------------------------------------------------------
 
 
-GalleryPredictions = dict[str, dict[int, Any]]  # by the name of the group, then by index
-
-
 def render_predictions(study: Study, gallery: Gallery) -> Markup:
     """Some random images, some where the context gains most, some where it loses most."""
-    showing = gallery.showing
-    shown = _shown(study, gallery)
-    answers = {exhibit.group.name: gallery.answers(exhibit) for exhibit in shown}
-    parts = [heading(f"Random images (seed {SEED})"), _rows(gallery, answers, gallery.indices[: showing.each])]
+    visualizer = gallery.visualizer
+    # the reference, the best ham and the best rival that have weights; at least one network
+    wanted = [study.reference, study.best("ham"), study.best("rival") or study.best("breads")]
+    found = [network for group in wanted for network in gallery.networks if network.group is group]
+    shown = list(dict.fromkeys(found)) or list(gallery.networks[:1])
+    predictions = {network.group.name: gallery.predict(network) for network in shown}
+    names = ", ".join(f"{network.group.name} (seed {network.run.seed})" for network in shown)
+    caption = (
+        f"{len(gallery.indices)} images of the {visualizer.split.split} split of {visualizer.split.name}, drawn with a "
+        f"fixed seed, predicted by {names}: best weights of each run, {visualizer.images}. Gains and losses are in "
+        f"{visualizer.score.words}; they are the extremes of these images, not typical ones."
+    )
+    parts = [paragraph(caption), *(legend(entries) for entries in visualizer.legends(gallery.indices))]
+    parts.append(heading(f"Random images (seed {SEED})"))
+    parts.append(_prediction_rows(visualizer, predictions, gallery.indices[: visualizer.each]))
     if len(shown) > 1:
-        first, second = shown[0].group.name, shown[1].group.name
-        gains = {i: showing.judge(i, answers[second][i]) - showing.judge(i, answers[first][i]) for i in gallery.indices}
-        sign = 1 if showing.score.higher else -1
+        (first, before), (second, after) = list(predictions.items())[:2]
+        gains = {i: visualizer.judge(i, after[i]) - visualizer.judge(i, before[i]) for i in gallery.indices}
+        sign = 1 if visualizer.score.higher else -1
         ranked = sorted(gains, key=lambda i: (-sign * gains[i], i))
+        best, worst = ranked[: visualizer.each], ranked[: -visualizer.each - 1 : -1]
         for words, extremes in (
-            (f"Where {second} gains most over {first}", [i for i in ranked[: showing.each] if sign * gains[i] > 0]),
-            (
-                f"Where {second} loses most to {first}",
-                [i for i in ranked[: -showing.each - 1 : -1] if sign * gains[i] < 0],
-            ),
+            (f"Where {second} gains most over {first}", [i for i in best if sign * gains[i] > 0]),
+            (f"Where {second} loses most to {first}", [i for i in worst if sign * gains[i] < 0]),
         ):
-            parts.append(heading(words))
-            parts.append(_rows(gallery, answers, extremes, gains))
+            parts += [heading(words), _prediction_rows(visualizer, predictions, extremes, gains)]
             if not extremes:
                 parts.append(paragraph("None of the images.", kind="soft"))
-    legends = "".join(legend(entries) for entries in showing.legends(gallery.indices))
-    return Markup(paragraph(_caption(gallery, shown)) + legends + "".join(parts))
+    return Markup("".join(parts))
 
 
-def _shown(study: Study, gallery: Gallery) -> list[GalleryNetwork]:
-    """The reference, the best ham and the best rival that have weights; at least one network."""
-    wanted = [study.reference, study.best("ham"), study.best("rival") or study.best("breads")]
-    networks = [exhibit for group in wanted if group is not None and (exhibit := gallery.exhibit(group))]
-    return list(dict.fromkeys(networks)) or list(gallery.exhibits[:1])
-
-
-def _caption(gallery: Gallery, shown: Sequence[GalleryNetwork]) -> str:
-    showing = gallery.showing
-    names = ", ".join(f"{exhibit.group.name} (seed {exhibit.run.seed})" for exhibit in shown)
-    return (
-        f"{len(gallery.indices)} images of the {showing.split.split} split of {showing.split.name}, drawn with a fixed "
-        f"seed, predicted by {names}: best weights of each run, {showing.images}. Gains and losses are in "
-        f"{showing.score.words}; they are the extremes of these images, not typical ones."
-    )
-
-
-def _rows(
-    gallery: Gallery, answers: GalleryPredictions, indices: Sequence[int], gains: dict[int, float] | None = None
+def _prediction_rows(
+    visualizer: Visualizer,
+    predictions: Mapping[str, Mapping[int, Any]],
+    indices: Sequence[int],
+    gains: Mapping[int, float] | None = None,
 ) -> Markup:
     """A row of tiles for each image; if every image has one tile, all of them in one row."""
-    showing = gallery.showing
     rows = []
     for index in indices:
-        gain = "" if gains is None else f", {showing.score.signed(gains[index])} {showing.score.points}"
-        first, *others = showing.row(index, {name: predictions[index] for name, predictions in answers.items()}, gain)
-        photo = is_photo(first.pixels)
-        entries = [(encode_image(shrink(first.pixels), photo=photo), first.words)]
-        entries += [
+        gain = "" if gains is None else f", {visualizer.score.signed(gains[index])} {visualizer.score.points}"
+        images = visualizer.row(index, {name: by_index[index] for name, by_index in predictions.items()}, gain)
+        photo = is_photo(images[0].pixels)
+        entries = [
             (encode_image(shrink(each.pixels, labels=each.drawn), photo=photo and not each.drawn), each.words)
-            for each in others
+            for each in images
         ]
         rows.append((entries, photo))
-    if all(len(entries) == 1 for entries, _ in rows):
-        return tiles([entries[0] for entries, _ in rows], large=any(photo for _, photo in rows)) if rows else Markup()
+    if rows and all(len(entries) == 1 for entries, _ in rows):
+        return tiles([entries[0] for entries, _ in rows], large=any(photo for _, photo in rows))
     return Markup("".join(tiles(entries, large=photo) for entries, photo in rows))
+
+
+# -- atoms drawn over an image -----------------------------------------------------------------------------------------
+
+
+ATOM_IMAGES, ATOMS = 2, 7
+OPACITY = 0.75
+
+
+def render_atoms(gallery: Gallery) -> Markup:
+    """The strongest atoms of every ham on the first images of the gallery."""
+    parts = []
+    for network in gallery.networks:
+        hams = [name for name, ham in list_ham_layers(network.net).items() if ham.axis == "spatial"]
+        inputs = gallery.inputs(network, ATOM_IMAGES)
+        if len(hams) == 1 and inputs:
+            parts.append(heading(f"{network.group.name}, seed {network.run.seed}"))
+            parts += [_atom_row(gallery.visualizer, network.net, hams[0], index, x) for index, x in inputs.items()]
+    if not parts:
+        return paragraph("No network here has a ham: there are no atoms to show.", kind="soft")
+    text = (
+        "A ham writes its input as X = D C: r atoms (columns of D), and for each a row of C that says how much of "
+        "it every position holds. Shown is that row over the image, for the atoms whose part of D C has most "
+        "energy (the squared norm), with its share of the sum over all atoms. Each map is scaled to its own "
+        "maximum; bright is large. If codes have signs (CD), orange is above zero, purple below, white is "
+        "zero. Atoms are computed for each image, so the first atom of one image is not that of another."
+    )
+    return Markup(paragraph(text) + "".join(parts))
+
+
+def _atom_row(visualizer: Visualizer, net: nn.Module, layer: str, index: int, x: Tensor) -> Markup:
+    atoms = code_maps(net, x, layer=layer)
+    maps, energies = atoms.maps[0].flatten(0, 1).float().cpu(), atoms.energies[0].flatten().cpu()
+    energies, order = energies.sort(descending=True, stable=True)
+    shares = energies / energies.sum().clamp_min(1e-12)
+    image = shrink(visualizer.image(index))
+    photo = is_photo(image)
+    entries = [(encode_image(image, photo=photo), visualizer.name(index))]
+    for rank, atom in enumerate(order[:ATOMS].tolist()):
+        drawn = encode_image(overlay_map(image, maps[atom]), photo=photo)
+        entries.append((drawn, f"atom {rank + 1}: {100 * float(shares[rank]):.1f} %"))
+    return tiles(entries, large=photo)
+
+
+def overlay_map(image: Tensor, values: Tensor) -> Tensor:
+    """Draw a map of any size over the grey image, every position a block.   3 h w uint8, h' w'   ->   3 h w uint8"""
+    grey = image.float().mean(0) / 255
+    colours = colourise(values, signed=bool((values < 0).any()))
+    colours = F.interpolate(colours[None], size=image.shape[1:], mode="nearest-exact")[0]
+    mixed = OPACITY * colours + (1 - OPACITY) * grey
+    return (255 * mixed).round().clamp(0, 255).to(torch.uint8)
+
+
+# -- spectra before and after the context and the ham (Fig. 5) ---------------------------------------------------------
+
+
+SPECTRUM_IMAGES = 8
+SHARE = 0.9
+MeanCurves = tuple[Tensor, Tensor]  # before and after a layer
+
+
+def render_spectra(gallery: Gallery, colours: Mapping[str, str]) -> Markup:
+    """Two figures and a table; a sentence if no network has a context. `colours` are by name of the group."""
+    curves: dict[str, dict[str, MeanCurves]] = {"context": {}, "ham": {}}
+    counts: list[list[CellText]] = []
+    for network in gallery.networks:
+        name = network.group.name
+        context, hams = gallery.visualizer.context(network.net), list(list_ham_layers(network.net))
+        layers = {"context": context} if context is not None and network.group.kind != "baseline" else {}
+        layers |= {"ham": hams[0]} if hams else {}
+        inputs = list(gallery.inputs(network, SPECTRUM_IMAGES).values())
+        for part, layer in layers.items() if inputs else ():
+            spectra = [spectrum(network.net, x, layer) for x in inputs]
+            ends = [[each.before.cpu() for each in spectra], [each.after.cpu() for each in spectra]]
+            curves[part][name] = _mean_curve(ends[0]), _mean_curve(ends[1])
+            ranks = [float(torch.cat([rank_for(shares, SHARE) for shares in end]).double().mean()) for end in ends]
+            label = name if part == "context" else f"{name}, ham alone"
+            counts.append([label, *(number(rank, f"{rank:.1f}") for rank in ranks)])
+    if not counts:
+        return paragraph("No network here has a context: there is no spectrum to show.", kind="soft")
+    text = (
+        "Feature maps unfolded to c x n; the share of energy (squared singular values) in the largest ones, "
+        f"mean over the first {min(SPECTRUM_IMAGES, len(gallery.indices))} images above. A curve that rises faster "
+        "belongs to a map of lower effective rank. Left: input and output of the whole context module, skip included, "
+        "as in Fig. 5 of the paper. Right: the ham alone, X and D C, which has at most rank r by construction."
+    )
+    titles = {"context": "Context module: input, output", "ham": "Ham alone: X, D C"}
+    drawn = [
+        _draw_spectra(f"spectrum-{part}", titles[part], by_group, colours)
+        for part, by_group in curves.items()
+        if by_group
+    ]
+    header = ["singular values for 90 %", "before", "after"]
+    return Markup(paragraph(text) + side_by_side(*drawn) + table(header, counts, name="spectrum"))
+
+
+def _mean_curve(rows: Sequence[Tensor]) -> Tensor:
+    """The mean, cut to the shortest: images of different sizes have spectra of different lengths."""
+    length = min(row.shape[1] for row in rows)
+    return torch.cat([row[:, :length] for row in rows]).mean(0)
+
+
+def _draw_spectra(name: str, title: str, curves: Mapping[str, MeanCurves], colours: Mapping[str, str]) -> Markup:
+    def draw(axes: Any) -> None:
+        for group, (before, after) in curves.items():
+            for shares, dashes in ((before, ":"), (after, "-")):
+                axes.plot(range(1, len(shares) + 1), 100 * shares.numpy(), dashes, color=colours[group])
+            axes.plot([], [], color=colours[group], label=group)
+        axes.plot([], [], ":", color="#888888", label="before")
+        axes.plot([], [], "-", color="#888888", label="after")
+        axes.set(title=title, xlabel="singular values", ylabel="share of energy, %", xscale="log", ylim=(None, 101))
+        axes.xaxis.set_major_formatter("{x:.0f}")
+        axes.legend(loc="lower right")
+
+    return figure(render_svg(name, draw, alt=f"{title}: cumulative share of energy"), "")

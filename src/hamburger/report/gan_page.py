@@ -18,9 +18,21 @@ from hamburger.generation.sampling import latents
 from hamburger.generation.trainer import SAMPLE_SEED, sample_class_rows
 from hamburger.generation.weights import GENERATOR, SAMPLES, load_generator
 from hamburger.inspect.solves import code_maps, list_ham_layers
-from hamburger.report.atoms_and_spectra import overlay_map
-from hamburger.report.figures import COLOURS, encode_image, render_svg
-from hamburger.report.html import Markup, document, figure, heading, paragraph, section, side_by_side, table, tiles
+from hamburger.report.gallery import overlay_map
+from hamburger.report.html import (
+    COLOURS,
+    Markup,
+    document,
+    encode_image,
+    figure,
+    heading,
+    paragraph,
+    render_svg,
+    section,
+    side_by_side,
+    table,
+    tiles,
+)
 from hamburger.report.study import RunError, read_json_object, read_rows
 from hamburger.segmentation.predict import pick_device
 from hamburger.training.image_files import read_image

@@ -1,12 +1,31 @@
-"""HTML elements of a report. Text is escaped here, and only here."""
+"""Elements of a page: HTML, matplotlib figures as inline SVG, and embedded images.
+
+Text is escaped here, and only here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import base64
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 STYLE = Path(__file__).with_name("style.css")
+
+# Okabe and Ito's colour-blind safe palette, without yellow and black, which are invisible on a white or a dark page;
+# then three of Tol's
+COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#AA4499", "#999933", "#44AA99")
+BASELINE = "#8A8A8A"
+INK = "#123456"  # placeholder for the text colour of the page
+WIDTH, HEIGHT = 4.6, 3.0  # inches: 331 points, so that a point is a pixel on a narrow phone
+MAX_SIDE = 360  # pixels of the longer side of an embedded image
 
 
 class Markup(str):
@@ -106,3 +125,84 @@ def document(title: str, body: str) -> str:
         f"<title>{escape(title)}</title><style>\n{STYLE.read_text(encoding='utf-8')}</style></head>\n"
         f"<body><main>{body}</main></body></html>\n"
     )
+
+
+# -- figures and images ------------------------------------------------------------------------------------------------
+
+
+def render_svg(name: str, draw: Callable[[Any], None], *, alt: str, height: float = HEIGHT) -> str:
+    """Draw one pair of axes as inline SVG. `name` keeps the ids of several figures on a page distinct."""
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    settings: Any = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": name,
+        "font.size": 9,
+        "font.family": "sans-serif",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.titlesize": 10,
+        "axes.titlelocation": "left",
+        "lines.linewidth": 1.8,
+        "legend.frameon": False,
+        "legend.fontsize": 8.5,
+        **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
+    }
+    with matplotlib.rc_context(settings):
+        canvas = FigureCanvasSVG(Figure(figsize=(WIDTH, height), layout="constrained"))  # needs no display, no pyplot
+        axes = canvas.figure.subplots()
+        axes.grid(color=INK, alpha=0.12, linewidth=0.7)
+        axes.set_axisbelow(True)
+        draw(axes)
+        file = io.StringIO()
+        canvas.figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    # without XML header, name spaces, metadata, fixed size and fonts
+    svg = file.getvalue()
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    box = re.findall(r'viewBox="[^"]*"', svg)[0]
+    inside = re.sub(r"font: (?:[^;\"]*? )?([\d.]+px) [^;\"]*", r"font-size: \1", svg[svg.index(">") + 1 :])
+    # matplotlib's own ids (figure_1, axes_1 ...) would repeat on the page, and nothing refers to them
+    inside = re.sub(r'<g id="[^"]*">', "<g>", inside.replace(INK, "currentColor"))
+    return f'<svg role="img" aria-label="{alt}" data-figure="{name}" {box}>{inside}'
+
+
+def encode_image(image: Tensor, *, photo: bool = False) -> str:
+    """The image as a data URI.   3 h w or h w 3, uint8"""
+    from PIL import Image
+
+    pixels = image.movedim(0, 2) if image.shape[0] == 3 and image.shape[2] != 3 else image
+    file = io.BytesIO()
+    kind, options = ("jpeg", {"quality": 85}) if photo else ("png", {"optimize": True})
+    Image.fromarray(pixels.cpu().contiguous().numpy()).save(file, kind, **options)
+    return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def is_photo(image: Tensor) -> bool:
+    """Whether to show the image large and as JPEG; small images are shown pixel by pixel."""
+    return max(image.shape) > 128
+
+
+def shrink(image: Tensor, *, labels: bool = False) -> Tensor:
+    """... h w to at most MAX_SIDE pixels a side: by antialiased interpolation, for labels by nearest neighbour."""
+    h, w = image.shape[-2:]
+    if max(h, w) <= MAX_SIDE:
+        return image
+    size = (max(1, round(h * MAX_SIDE / max(h, w))), max(1, round(w * MAX_SIDE / max(h, w))))
+    how: dict[str, Any] = {"mode": "nearest-exact"} if labels else {"mode": "bilinear", "antialias": True}
+    small = F.interpolate(image.reshape(1, -1, h, w).float(), size=size, **how).round().clamp(0, 255)
+    return small.reshape(*image.shape[:-2], *size).to(image.dtype)
+
+
+def colourise(values: Tensor, *, signed: bool) -> Tensor:
+    """Colour a map with a colour-blind and greyscale safe colour map.   h w   ->   3 h w, 0 ... 1
+
+    Signed maps are white at zero and equally dark on both sides; others run from dark at zero to bright at the maximum.
+    """
+    from matplotlib import colormaps
+
+    largest = values.abs().max().clamp_min(1e-12)
+    level = values / largest / 2 + 0.5 if signed else values / largest
+    colours = colormaps["PuOr_r" if signed else "cividis"](level.double().cpu().numpy())[..., :3]
+    return torch.from_numpy(colours).movedim(2, 0).float()

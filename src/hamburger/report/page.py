@@ -1,18 +1,38 @@
-"""`write_report`: one HTML page about training runs."""
+"""`write_report`: one HTML page about training runs, with its tables, sentences and curves."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from hamburger.files import check_writable, write_atomically
-from hamburger.report import tables
-from hamburger.report.atoms_and_spectra import render_atoms, render_spectra
-from hamburger.report.figures import plot_curves, plot_scores
-from hamburger.report.gallery import Gallery, open_gallery, render_predictions
-from hamburger.report.html import Markup, document, paragraph, section
-from hamburger.report.study import Study, group_runs, read_runs
+from hamburger.report.gallery import Gallery, open_gallery, render_atoms, render_predictions, render_spectra
+from hamburger.report.html import (
+    BASELINE,
+    COLOURS,
+    CellText,
+    Markup,
+    collapsible,
+    document,
+    figure,
+    number,
+    paragraph,
+    render_svg,
+    section,
+    side_by_side,
+    table,
+)
+from hamburger.report.study import (
+    PairedDifference,
+    RunGroup,
+    Study,
+    compare_paired,
+    group_runs,
+    read_runs,
+)
+from hamburger.training.task import Score
 
 SECTIONS = {
     "results": "Results",
@@ -22,6 +42,18 @@ SECTIONS = {
     "spectra": "Spectrum before and after",
     "measured": "How it was measured",
 }
+# fields of result.json about how and where a score was measured, and their headings
+CONDITIONS = {
+    "protocol": "evaluation",
+    "hardware": "hardware",
+    "processes": "processes",
+    "threads": "threads",
+    "torch": "torch",
+    "commit": "commit",
+    "date": "date",
+}
+DASHES = ("-", "--", "-.")
+MAX_LINES = 12
 
 
 def write_report(
@@ -39,22 +71,24 @@ def write_report(
 
 def render_page(study: Study, gallery: Gallery | str) -> str:
     """The page as HTML; `gallery` may be the reason why there are no images."""
-    title = f"{study.task.networks} on {', '.join(_data_names(study))}"
-    runs = sum(len(group.runs) for group in study.groups)
-    contents = {
-        "results": _results(study),
-        "curves": plot_curves(study),
-        "predictions": _if_open(gallery, lambda opened: render_predictions(study, opened)),
-        "measured": tables.conditions_table(study) + tables.run_table(study),
-    }
-    if _takes_one_tensor(gallery):
-        contents["atoms"] = _if_open(gallery, render_atoms)
-        contents["spectra"] = _if_open(gallery, lambda opened: render_spectra(study, opened))
+    contents: dict[str, str] = {"results": _results(study), "curves": plot_curves(study)}
+    if isinstance(gallery, str):
+        contents |= dict.fromkeys(("predictions", "atoms", "spectra"), paragraph(gallery, kind="soft"))
+    else:
+        contents["predictions"] = render_predictions(study, gallery)
+        if any(gallery.inputs(network, 1) for network in gallery.networks):  # networks that take one tensor per image
+            contents["atoms"] = render_atoms(gallery)
+            colours = {group.name: line_style(study, group)["color"] for group in study.groups}
+            contents["spectra"] = render_spectra(gallery, colours)
+    contents["measured"] = conditions_table(study) + run_table(study)
     shown = {name: words for name, words in SECTIONS.items() if name in contents}
+    data = dict.fromkeys(str(run.recipe["data"].get("name")) for run in study.runs)
+    title = f"{study.task.networks} on {', '.join(data)}"
+    written = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     head = (
         f"<h1>{title}</h1>"
-        + paragraph(f"{runs} runs of {len(study.groups)} networks. Written {_now()}.", kind="soft")
-        + f'<div class="verdict">{tables.verdict_text(study)}</div>'
+        + paragraph(f"{len(study.runs)} runs of {len(study.groups)} networks. Written {written}.", kind="soft")
+        + f'<div class="verdict">{verdict_text(study)}</div>'
         + "<nav>"
         + "".join(f'<a href="#{name}">{words}</a>' for name, words in shown.items())
         + "</nav>"
@@ -65,46 +99,273 @@ def render_page(study: Study, gallery: Gallery | str) -> str:
 def _results(study: Study) -> Markup:
     parts: list[str] = []
     if study.mixed:
-        fields = ", ".join(study.mixed)
-        parts.append(
-            paragraph(
-                f"Careful: these networks differ in more than their context ({fields}), so a difference between them "
-                "is not due to the context alone.",
-                kind="note",
-            )
+        text = (
+            f"Careful: these networks differ in more than their context ({', '.join(study.mixed)}), so a difference "
+            "between them is not due to the context alone."
         )
-    parts += [tables.score_table(study), paragraph(_reading_guide(study), kind="soft"), plot_scores(study)]
-    parts += [tables.further_scores(study), tables.per_seed_table(study), tables.per_member_table(study)]
-    return Markup("".join(parts))
-
-
-def _reading_guide(study: Study) -> str:
-    text = (
+        parts.append(paragraph(text, kind="note"))
+    guide = (
         f"The {study.task.score.words} is that of the last step, {study.task.pooled}. "
         "Mean and sample standard deviation are over seeds, which change initial weights, data order and "
         "augmentation together. "
     )
     if len(study.groups) > 1:
-        text += (
+        guide += (
             f"Differences to {study.reference.name} are paired by seed; the interval is Student's t, at 95 % for each "
             "row by itself: among many rows some will exclude zero by chance. "
         )
-    return text + "Parameters, images/s (training) and peak memory are means over seeds."
+    guide += "Parameters, images/s (training) and peak memory are means over seeds."
+    parts += [score_table(study), paragraph(guide, kind="soft"), plot_scores(study)]
+    parts += [further_scores(study), per_seed_table(study), per_member_table(study)]
+    return Markup("".join(parts))
 
 
-def _if_open(gallery: Gallery | str, make: Callable[[Gallery], Markup]) -> Markup:
-    return paragraph(gallery, kind="soft") if isinstance(gallery, str) else make(gallery)
+# -- sentences ---------------------------------------------------------------------------------------------------------
 
 
-def _takes_one_tensor(gallery: Gallery | str) -> bool:
-    """Whether these networks take one tensor per image, which atoms and spectra need; True without weights."""
-    return isinstance(gallery, str) or any(gallery.inputs(exhibit, 1) for exhibit in gallery.exhibits)
+def verdict_text(study: Study) -> Markup:
+    """What the numbers support, and no more; a rival or baseline that wins comes first."""
+    best, ham, rival = study.best(), study.best("ham"), study.best("rival")
+    if best is None or best.score is None:
+        return paragraph("No run has finished yet: there is no score to compare.")
+    score, summary = study.task.score, best.score
+    mean = " ".join(filter(None, (score.shown(summary.mean), score.unit)))
+    spread = " with one seed, so its spread is unknown"
+    if summary.deviation is not None:
+        spread = f", deviation {score.shown(summary.deviation)} over {summary.n} seeds"
+    most = "highest" if score.higher else "lowest"
+    sentences = [f"The {most} mean {score.words} is that of {best.name}: {mean}{spread}."]
+    if len(study.groups) == 1:
+        sentences.append("There is nothing to compare it with here.")
+    elif best.kind == "baseline":
+        sentences.append("Here no context module is better than the baseline.")
+    elif best.kind == "rival" and ham is not None:
+        sentences.append(f"A rival wins: {_compare(score, best, ham)}")
+    elif best.kind == "ham" and rival is not None:
+        sentences.append(f"The best rival is {rival.name}: {_compare(score, best, rival)}")
+    if ham is not None and study.reference.scores and ham is not study.reference:
+        sentences.append(_compare(score, ham, study.reference))
+    return Markup("".join(paragraph(sentence) for sentence in sentences))
 
 
-def _data_names(study: Study) -> list[str]:
-    names = [str(run.recipe["data"].get("name")) for group in study.groups for run in group.runs]
-    return list(dict.fromkeys(names))
+def _compare(score: Score, one: RunGroup, other: RunGroup) -> str:
+    difference = compare_paired(one.scores, other.scores)
+    if difference is None:
+        return f"{one.name} and {other.name} share no seed, so they cannot be paired."
+    points = f"{score.signed(difference.mean)} {score.points} over {difference.n} shared seed{'s' * (difference.n > 1)}"
+    if difference.interval is None:
+        return f"{one.name} minus {other.name} is {points}: too few seeds for an interval, so only a hint."
+    low, high = difference.interval
+    weight = "it excludes zero" if difference.clear else "it includes zero, so this may be chance"
+    interval = f"95 % interval {score.signed(low)} to {score.signed(high)}"
+    return f"{one.name} minus {other.name} is {points}, {interval}: {weight}."
 
 
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def _cell(value: float | None, shown: Callable[[float], str]) -> CellText:
+    return None if value is None else number(value, shown(value))
+
+
+def score_table(study: Study) -> Markup:
+    """One row per group: score with spread, difference to the reference, and cost."""
+    score = study.task.score
+    header = ["context", score.heading, "deviation", "seeds", f"minus {study.reference.name}", "95 % interval"]
+    costs: dict[str, tuple[str, Callable[[float], str]]] = {
+        "parameters": ("parameters", lambda value: f"{value:,.0f}"),
+        "images_per_s": ("images/s", lambda value: f"{value:.3g}" if value < 100 else f"{value:,.0f}"),
+        "peak_mb": ("peak MB", lambda value: f"{value:,.0f}"),
+    }
+    costs = {field: cost for field, cost in costs.items() if any(group.value(field) for group in study.groups)}
+    rows = []
+    for group in study.groups:
+        summary, done = group.score, len(group.scores)
+        row: list[CellText] = [group.name]
+        row.append(_cell(summary.mean, score.shown) if summary else "not finished")
+        row.append(_cell(summary.deviation, score.shown) if summary else None)
+        row.append(str(done) if done == len(group.runs) else f"{done} of {len(group.runs)}")
+        row += _difference_cells(score, study.difference(group))
+        row += [_mean_cell(group, field, shown) for field, (_, shown) in costs.items()]
+        rows.append(row)
+    return table([*header, *(words for words, _ in costs.values())], rows, name="scores", kind="cards")
+
+
+def _difference_cells(score: Score, difference: PairedDifference | None) -> tuple[CellText, CellText]:
+    if difference is None:
+        return None, None
+    mean = _cell(difference.mean, score.signed)
+    if difference.interval is None:
+        return mean, f"needs 3 shared seeds, has {difference.n}"
+    return mean, Markup(" to ".join(number(end, score.signed(end)) for end in difference.interval))
+
+
+def _mean_cell(group: RunGroup, field: str, shown: Callable[[float], str]) -> CellText:
+    summary = group.value(field)
+    return _cell(summary.mean if summary else None, shown)
+
+
+def further_scores(study: Study) -> Markup:
+    """The task's further scores, means over seeds; empty if no run has any."""
+    scores = [score for score in study.task.scores[1:] if any(group.value(score.name) for group in study.groups)]
+    if not scores:
+        return Markup()
+    # usually one heading each; runs on different images may differ
+    headings: dict[str, dict[str, None]] = {score.name: {} for score in scores}
+    for run in study.runs:
+        for score, _ in study.task.present_scores(run.result):
+            headings.get(score.name, {})[score.heading] = None
+    rows = [[group.name, *(_mean_cell(group, each.name, each.shown) for each in scores)] for group in study.groups]
+    html = table(["context", *(" or ".join(each) for each in headings.values())], rows, name="others")
+    return collapsible("Further scores", html + paragraph("Means over seeds, of the last step.", kind="soft"))
+
+
+def per_seed_table(study: Study) -> Markup:
+    """The score of every run."""
+    score = study.task.score
+    seeds = sorted({run.seed for run in study.runs})
+    rows = [[group.name, *(_cell(group.scores.get(seed), score.shown) for seed in seeds)] for group in study.groups]
+    html = table([score.heading, *(f"seed {seed}" for seed in seeds)], rows, name="per-seed")
+    return collapsible("Every seed", html)
+
+
+def per_member_table(study: Study) -> Markup:
+    """The score of each class (or other member), mean over seeds; empty if no run has any."""
+    each, member = study.task.member_score, study.task.member
+    if each is None:
+        return Markup()
+    means = {group.name: _member_means(group, each.name) for group in study.groups}
+    members = dict.fromkeys(name for scores in means.values() for name in scores)
+    if not members:
+        return Markup()
+    rows = [[name, *(_cell(scores.get(name), each.shown) for scores in means.values())] for name in members]
+    unit = f", {each.unit}" if each.unit else ""
+    note = paragraph(f"Mean over seeds{unit}. A dash: {study.task.absent}.", kind="soft")
+    return collapsible(f"{each.words} of each {member}", table([member, *means], rows, name=f"per-{member}") + note)
+
+
+def _member_means(group: RunGroup, field: str) -> dict[str, float | None]:
+    """Mean over the seeds in which a member has a score; None if it has none."""
+    values: dict[str, list[float]] = {}
+    for run in group.runs:
+        by_name = run.result.get(field)
+        for name, value in (by_name if isinstance(by_name, dict) else {}).items():
+            values.setdefault(name, []).extend([float(value)] if isinstance(value, (int, float)) else [])
+    return {name: sum(scores) / len(scores) if scores else None for name, scores in values.items()}
+
+
+def conditions_table(study: Study) -> Markup:
+    """How the scores were measured; where runs differ, each value with its number of runs."""
+    recipes = [run.recipe for run in study.runs]
+    values: dict[str, list[Any]] = {"recipe": [recipe.get("name") for recipe in recipes]}
+    if "backbone" in recipes[0]["model"]:
+        values["backbone"] = [_backbone(recipe["model"]) for recipe in recipes]
+    values["data"] = [f"{recipe['data'].get('name')}, {recipe['data'].get('val_split')}" for recipe in recipes]
+    values["steps x batch"] = [f"{recipe.get('steps')} x {recipe.get('batch')}" for recipe in recipes]
+    values["training precision"] = [recipe.get("precision") for recipe in recipes]
+    for field, words in CONDITIONS.items():
+        values[words] = [run.result[field] for run in study.runs if run.result.get(field) is not None]
+    values["date"] = sorted(str(date)[:10] for date in values["date"])  # the day is enough
+    rows = [[words, _join_values(each)] for words, each in values.items() if each]
+    return table(["what", "how"], rows, name="conditions", kind="words")
+
+
+def _backbone(model: dict[str, Any]) -> str:
+    stride = f", stride {model['output_stride']}" if "output_stride" in model else ""
+    return f"{model.get('backbone')}{stride}"
+
+
+def _join_values(values: list[Any]) -> str:
+    """Each value once, with its number of runs if there are several values."""
+    shown = [str(value) for value in values]
+    each = list(dict.fromkeys(shown))
+    if len(each) == 1:
+        return each[0]
+    return "; ".join(f"{value} ({n} run{'s' * (n > 1)})" for value in each if (n := shown.count(value)))
+
+
+def run_table(study: Study) -> Markup:
+    """The run folders and their state."""
+    rows = []
+    for group in study.groups:
+        for run in group.runs:
+            state = "finished" if run.result else "not finished"
+            rows.append([str(run.path), group.name, str(run.seed), state, "yes" if run.weights else "no"])
+    return collapsible("Run folders", table(["folder", "context", "seed", "state", "weights"], rows, name="runs"))
+
+
+# -- figures -----------------------------------------------------------------------------------------------------------
+
+
+def line_style(study: Study, group: RunGroup) -> dict[str, Any]:
+    """Colour and dashes of a group, the same in every figure: grey for the baseline, then 27 distinct styles."""
+    others = [other for other in study.groups if other.kind != "baseline"]
+    if group not in others:
+        return {"color": BASELINE, "linestyle": "-"}
+    index = others.index(group)
+    return {"color": COLOURS[index % len(COLOURS)], "linestyle": DASHES[index // len(COLOURS) % len(DASHES)]}
+
+
+def plot_scores(study: Study) -> Markup:
+    """One dot per seed and a bar at the mean of each group."""
+    scored = [group for group in study.groups if group.scores]
+    if not scored:
+        return Markup()
+    score = study.task.score
+
+    def draw(axes: Any) -> None:
+        for index, group in enumerate(scored):
+            style = line_style(study, group)["color"]
+            values = [score.scale * value for value in group.scores.values()]
+            axes.plot(values, [index] * len(values), "o", color=style, alpha=0.75, markersize=6, markeredgewidth=0)
+            axes.plot([sum(values) / len(values)] * 2, [index - 0.3, index + 0.3], color=style, linewidth=2.5)
+        axes.set_yticks(range(len(scored)), [group.name for group in scored])
+        axes.set(xlabel=score.heading, ylim=(len(scored) - 0.4, -0.6))
+        axes.grid(visible=False, axis="y")
+
+    alt = f"{score.words} of every run, by context"
+    drawn = render_svg("scores", draw, alt=alt, height=0.75 + 0.3 * len(scored))
+    return figure(drawn, "Each dot is one run, that is one seed; the bar is the mean. The axis does not begin at zero.")
+
+
+def plot_curves(study: Study) -> Markup:
+    """Training loss and validation score over steps."""
+    score = study.task.score
+    figures = [
+        _curve(study, "loss", "Training loss", "loss", 1),
+        _curve(study, score.name, f"Validation {score.words}", score.heading, score.scale),
+    ]
+    drawn = [drawing for drawing in figures if drawing]
+    if not drawn:
+        return paragraph("No run has written a learning curve (metrics.jsonl).", kind="soft")
+    left_out = len(study.groups) - MAX_LINES
+    note = f" The first {MAX_LINES} groups of {len(study.groups)} are drawn." if left_out > 0 else ""
+    caption = (
+        "Line: mean over seeds. Band: from the lowest to the highest seed. Steps at which only some of the seeds have "
+        "a value are left out. The loss is that of the training batches as logged, with every auxiliary term, and "
+        f"unsmoothed; heads with different terms are not comparable by it.{note}"
+    )
+    return Markup(side_by_side(*drawn) + paragraph(caption, kind="soft"))
+
+
+def _curve(study: Study, field: str, title: str, unit: str, scale: int) -> str:
+    """Mean, lowest and highest seed at the steps that all runs of a group with this curve share."""
+    curves = {group: [curve for run in group.runs if (curve := run.curve(field))] for group in study.groups[:MAX_LINES]}
+    curves = {group: by_seed for group, by_seed in curves.items() if by_seed and set.intersection(*map(set, by_seed))}
+    if not curves:
+        return ""
+
+    def draw(axes: Any) -> None:
+        for group, by_seed in curves.items():
+            steps = sorted(set.intersection(*(set(curve) for curve in by_seed)))
+            values = [[scale * curve[step] for curve in by_seed] for step in steps]
+            style = line_style(study, group)
+            means = [sum(each) / len(each) for each in values]
+            marker = "o" if len(steps) < 12 else None
+            axes.plot(steps, means, label=group.name, marker=marker, markersize=3, **style)
+            low, high = [min(each) for each in values], [max(each) for each in values]
+            axes.fill_between(steps, low, high, color=style["color"], alpha=0.18, linewidth=0)
+        axes.set(title=title, xlabel="step", ylabel=unit)
+        axes.legend(ncols=2 if len(curves) > 5 else 1)
+
+    return figure(render_svg(f"curve-{field}", draw, alt=f"{title} over steps, by context"), "")

@@ -1,21 +1,81 @@
-"""Read run folders and group runs that differ only in their seed."""
+"""Run folders as a study: reading runs, grouping those that differ only in their seed, and statistics over seeds."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hamburger.errors import HamburgerError
 from hamburger.hams.base import hams
-from hamburger.report.statistics import PairedDifference, SampleSummary, compare_paired, summarise
 from hamburger.tasks import task_named
 from hamburger.training.task import Task
 
-Curve = list[tuple[int, float]]
+LEVEL = 0.95  # confidence of every interval that is not asked for at another level
+
+
+@dataclass(frozen=True)
+class SampleSummary:
+    """Mean and sample standard deviation (n - 1) of `n` values; `deviation` is None for one value."""
+
+    mean: float
+    deviation: float | None
+    n: int
+
+
+@dataclass(frozen=True)
+class PairedDifference(SampleSummary):
+    """Mean difference paired by seed, with its 95 % interval.
+
+    `interval` is None below three pairs: for two, it would reach 12.7 standard errors each way.
+    """
+
+    interval: tuple[float, float] | None
+
+    @property
+    def clear(self) -> bool:
+        """Whether the interval excludes zero."""
+        return self.interval is not None and not self.interval[0] <= 0 <= self.interval[1]
+
+
+def summarise(values: Sequence[float]) -> SampleSummary:
+    """Return mean and sample standard deviation of `values`, which must not be empty."""
+    mean = math.fsum(values) / len(values)
+    if len(values) == 1:
+        return SampleSummary(mean, None, 1)
+    squares = math.fsum((value - mean) ** 2 for value in values)
+    return SampleSummary(mean, math.sqrt(squares / (len(values) - 1)), len(values))
+
+
+def compare_paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> PairedDifference | None:
+    """Return `ours` minus `theirs` (seed to score) over the seeds both have, or None if they share none."""
+    seeds = sorted(set(ours) & set(theirs))
+    if not seeds:
+        return None
+    summary = summarise([ours[seed] - theirs[seed] for seed in seeds])
+    reach = half_width(summary) if summary.n > 2 else None
+    interval = None if reach is None else (summary.mean - reach, summary.mean + reach)
+    return PairedDifference(summary.mean, summary.deviation, summary.n, interval)
+
+
+def half_width(summary: SampleSummary, level: float = LEVEL) -> float:
+    """Return half the width of Student's t interval of the mean at confidence `level`; needs two values or more."""
+    if summary.deviation is None:
+        raise ValueError(f"half_width: needs at least two values (got {summary.n})")
+    return t_quantile((1 + level) / 2, summary.n - 1) * summary.deviation / math.sqrt(summary.n)
+
+
+def t_quantile(probability: float, degrees: int) -> float:
+    """Return the quantile of Student's t distribution with `degrees` degrees of freedom."""
+    from scipy.stats import t  # slow to import
+
+    return float(t.ppf(probability, degrees))
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
 
 
 class RunError(HamburgerError, ValueError):
@@ -45,24 +105,18 @@ class RunRecord:
         """The task's first score; None until the run finishes."""
         return self.result.get(self.task.score.name)
 
-    def curve(self, field: str) -> Curve:
-        """(step, value) of the rows with a finite number under that name, by rising step."""
-        points = {}
-        for row in self.rows:
-            value = row.get(field)
-            if isinstance(value, (int, float)) and math.isfinite(value):
-                points[int(row["step"])] = float(value)  # a later row of the same step replaces an earlier one
-        return sorted(points.items())
+    def curve(self, field: str) -> dict[int, float]:
+        """Step to value, of the rows with a number under that name; a later row of a step replaces an earlier one."""
+        return {int(row["step"]): float(row[field]) for row in self.rows if _is_number(row.get(field))}
 
 
 def read_run(path: Path) -> RunRecord:
     """Read the run in that folder; a file that exists but cannot be read raises RunError."""
+    advice = "give one written by `ham train --run`"
     if not path.is_dir():
-        raise RunError(f"report: {path} is not a run folder; give one written by `ham train --run`")
+        raise RunError(f"report: {path} is not a run folder; {advice}")
     if not (path / "recipe.json").exists():
-        raise RunError(
-            f"report: {path} has no recipe.json, so it is not a run folder; give one written by `ham train --run`"
-        )
+        raise RunError(f"report: {path} has no recipe.json, so it is not a run folder; {advice}")
     recipe = read_json_object(path / "recipe.json")
     result = read_json_object(path / "result.json") if (path / "result.json").exists() else {}
     if not isinstance(recipe.get("model"), dict) or not isinstance(recipe.get("data"), dict):
@@ -75,9 +129,8 @@ def read_run(path: Path) -> RunRecord:
     if result and not _is_number(result.get(name)):
         raise RunError(f"report: {path / 'result.json'} has no number '{name}'; it is not the result of a run")
     weights = path / "best.safetensors"
-    return RunRecord(
-        path, recipe, result, tuple(read_rows(path / "metrics.jsonl")), weights if weights.exists() else None
-    )
+    rows = tuple(read_rows(path / "metrics.jsonl"))
+    return RunRecord(path, recipe, result, rows, weights if weights.exists() else None)
 
 
 def read_runs(paths: Sequence[Path]) -> list[RunRecord]:
@@ -97,7 +150,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     rows = []
-    lines = _read_text(path).split("\n")
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -116,23 +169,16 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    text = _read_text(path)
+    """Read a JSON object; a file that holds something else raises RunError."""
     try:
-        value = json.loads(text)
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        raise RunError(f"report: {path} is not UTF-8 text; the file is damaged") from None
     except ValueError as broken:
         raise RunError(f"report: {path} is not valid JSON ({broken}); its run did not finish writing it") from None
     if not isinstance(value, dict):
         raise RunError(f"report: {path} must contain a JSON object (got {type(value).__name__})")
     return value
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise RunError(f"report: {path} is not UTF-8 text; the file is damaged") from None
-    except OSError as error:
-        raise RunError(f"report: {path} cannot be read: {error.strerror or error}") from None
 
 
 def _is_number(value: object) -> bool:
@@ -167,7 +213,7 @@ class RunGroup:
 
     def value(self, field: str) -> SampleSummary | None:
         """Summary of a number of result.json over the runs that have it."""
-        values = [run.result[field] for run in self.runs if isinstance(run.result.get(field), (int, float))]
+        values = [run.result[field] for run in self.runs if _is_number(run.result.get(field))]
         return summarise(values) if values else None
 
 
@@ -184,6 +230,10 @@ class Study:
     reference: RunGroup
     mixed: tuple[str, ...]
 
+    @property
+    def runs(self) -> list[RunRecord]:
+        return [run for group in self.groups for run in group.runs]
+
     def difference(self, group: RunGroup) -> PairedDifference | None:
         return None if group is self.reference else compare_paired(group.scores, self.reference.scores)
 
@@ -199,18 +249,21 @@ def group_runs(runs: Sequence[RunRecord]) -> Study:
     tasks = {run.task.name for run in runs}
     if len(tasks) > 1:
         raise RunError(f"report: these runs are for {' and '.join(sorted(tasks))}; give runs of one task")
-    members_of: dict[str, list[RunRecord]] = {}
+    members: dict[str, dict[int, RunRecord]] = {}  # by recipe without its seed, then by seed
     fields: dict[str, dict[str, Any]] = {}
     for run in runs:
         flat = {key: value for key, value in flatten_fields(run.recipe).items() if key not in IGNORED_FIELDS}
         identity = json.dumps(flat, sort_keys=True)
-        members_of.setdefault(identity, []).append(run)
         fields[identity] = flat
-    mixed = [key for key in _differing(list(fields.values())) if not key.startswith(CONTEXT_FIELDS)]
-    kinds = {identity: _name_and_kind(members[0].recipe["model"]) for identity, members in members_of.items()}
-
+        same = members.setdefault(identity, {}).setdefault(run.seed, run)
+        if same is not run:
+            raise RunError(
+                f"report: {same.path} and {run.path} have the same recipe and seed ({run.seed}); a repeated run is not "
+                "another sample: leave one of them out"
+            )
+    kinds = {identity: _name_and_kind(next(iter(by_seed.values())).recipe) for identity, by_seed in members.items()}
     groups = []
-    for identity, members in members_of.items():
+    for identity, by_seed in members.items():
         name, kind = kinds[identity]
         # groups of the same name are distinguished by the settings in which they differ
         namesakes = [fields[other] for other, (other_name, _) in kinds.items() if other_name == name]
@@ -218,26 +271,11 @@ def group_runs(runs: Sequence[RunRecord]) -> Study:
             f"{key.rpartition('.')[2]}={_format_value(fields[identity].get(key, 'default'))}"
             for key in _differing(namesakes)
         ]
-        groups.append(RunGroup(" ".join([name, *settings]), kind, _by_seed(members)))
+        by_rising_seed = tuple(by_seed[seed] for seed in sorted(by_seed))
+        groups.append(RunGroup(" ".join([name, *settings]), kind, by_rising_seed))
     groups.sort(key=lambda group: KINDS.index(group.kind))
-    return Study(runs[0].task, tuple(groups), groups[0], tuple(mixed))
-
-
-def _differing(recipes: Sequence[dict[str, Any]]) -> list[str]:
-    known = sorted({key for flat in recipes for key in flat})
-    return [key for key in known if len({json.dumps(flat.get(key)) for flat in recipes}) > 1]
-
-
-def _by_seed(members: Sequence[RunRecord]) -> tuple[RunRecord, ...]:
-    seeds: dict[int, RunRecord] = {}
-    for run in members:
-        if run.seed in seeds:
-            raise RunError(
-                f"report: {seeds[run.seed].path} and {run.path} have the same recipe and seed ({run.seed}); a repeated "
-                f"run is not another sample: leave one of them out"
-            )
-        seeds[run.seed] = run
-    return tuple(seeds[seed] for seed in sorted(seeds))
+    mixed = tuple(key for key in _differing(list(fields.values())) if not key.startswith(CONTEXT_FIELDS))
+    return Study(runs[0].task, tuple(groups), groups[0], mixed)
 
 
 def flatten_fields(value: Any, path: str = "") -> dict[str, Any]:
@@ -250,21 +288,23 @@ def flatten_fields(value: Any, path: str = "") -> dict[str, Any]:
     return fields
 
 
-def _name_and_kind(model: dict[str, Any]) -> tuple[str, str]:
+def _differing(recipes: Sequence[dict[str, Any]]) -> list[str]:
+    known = sorted({key for flat in recipes for key in flat})
+    return [key for key in known if len({json.dumps(flat.get(key)) for flat in recipes}) > 1]
+
+
+def _name_and_kind(recipe: dict[str, Any]) -> tuple[str, str]:
     """Name and kind of a variant, from its head and context."""
-    system = str(model.get("name", "hamnet"))
-    context, options = model.get("context"), model.get("context_options") or {}
+    model = recipe["model"]
+    system, context = str(model.get("name", "hamnet")), model.get("context")
     if system != "hamnet":
         return system, "ham" if system == "lightham" else "rival"
     if context is None:
         return "baseline", "baseline"
-    if "parts" in options and "ham" not in _part_names(options["parts"]):
+    parts = (model.get("context_options") or {}).get("parts", "ham")
+    if "ham" not in (parts.split(",") if isinstance(parts, str) else parts):
         return "breads", "breads"
     return str(context), "ham" if context in (*hams, "lightham") else "rival"
-
-
-def _part_names(parts: Any) -> list[str]:
-    return parts.split(",") if isinstance(parts, str) else list(parts)
 
 
 def _format_value(value: Any) -> str:

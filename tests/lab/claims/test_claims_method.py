@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from hamburger.report.statistics import compare_paired
+from hamburger.report.study import compare_paired
 from hamburger_lab.claims.base import CONFIRMED, INCONCLUSIVE, NOT_CONFIRMED, NOT_RUN, Finding, Trial, combine_trials
 from hamburger_lab.claims.rules import (
     CellPair,
