@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 
 class HamburgerError(Exception):
@@ -55,7 +56,14 @@ class ExportError(HamburgerError, RuntimeError):
 
 
 class CheckpointError(HamburgerError, RuntimeError):
-    """Weights or a checkpoint that cannot be read, or that belong to another network."""
+    """Weights or a checkpoint that cannot be read, or that belong to another network.
+
+    `report` lists every key and its reason, where a load made one (`hamburger.checkpoints.load_hamburger`).
+    """
+
+    def __init__(self, message: str, report: Any = None) -> None:
+        super().__init__(message if report is None else f"{message}\n{report}")
+        self.report = report
 
 
 class TrainingError(HamburgerError, RuntimeError):

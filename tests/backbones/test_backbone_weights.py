@@ -9,7 +9,7 @@ import torch
 from paths import SHARED
 
 from hamburger.backbones import create_backbone, load_backbone
-from hamburger.backbones.weights import dequantise
+from hamburger.backbones.create import dequantise
 from hamburger.errors import CheckpointError, InputError
 from hamburger.testing import assert_close
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import hamburger as hb
-from hamburger.backbones.base import Backbone
+from hamburger.backbones import Backbone
 from hamburger.checkpoints.weights_file import Info
 from hamburger.segmentation.heads.base import Head, HeadOutputs
 from hamburger.segmentation.model import Segmenter

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from hamburger.backbones import create_backbone
-from hamburger.backbones.base import Backbone
+from hamburger.backbones import Backbone, create_backbone
 from hamburger.segmentation.heads.base import Head, HeadOutputs
 from hamburger.segmentation.model import PixelGrid, Segmenter, create_model
 

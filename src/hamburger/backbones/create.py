@@ -1,17 +1,29 @@
-"""Create a backbone by name, with pretrained weights."""
+"""Create a backbone by name, and load weights files into backbones: what did not fit is reported."""
 
 from __future__ import annotations
 
 import os
+import re
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from hamburger.backbones.base import Backbone, backbones
-from hamburger.backbones.resnet import ResNet
-from hamburger.backbones.timm_encoder import PREFIX, TimmBackbone, load_timm_state
-from hamburger.backbones.weights import load_backbone, load_backbone_state
-from hamburger.errors import OptionError, UnknownNameError
+from torch import Tensor, nn
 
-DOWNLOAD = "timm"
+from hamburger.backbones.networks import Backbone, LoadReport, ResNet, backbones
+from hamburger.backbones.timm_encoder import PREFIX, TimmBackbone, load_timm_state
+from hamburger.checkpoints.read import read_checkpoint
+from hamburger.checkpoints.weights_file import read_metadata
+from hamburger.errors import CheckpointError, InputError, OptionError, UnknownNameError
+
+DOWNLOAD = "timm"  # the value of `pretrained` that downloads weights
+MIN_SHARE = 0.5  # of the backbone's entries; a file that fills fewer belongs to another network
+SCALE = ".scale"
+COUNTER = "num_batches_tracked"
+CLASSIFIERS = ("fc.", "classifier.", "head.", "head_fc.", "last_linear.")
+# prefixes of the backbone in files of whole networks, including ours
+PREFIXES = ("", "backbone.", "backbone.net.", "encoder.", "model.")
 
 
 def create_backbone(
@@ -48,3 +60,110 @@ def create_backbone(
     if pretrained is not None and not download:
         backbone.report = load_backbone(backbone, pretrained)
     return backbone
+
+
+def load_backbone(backbone: nn.Module, path: str | os.PathLike[str]) -> LoadReport:
+    """Load a .safetensors or .pth file of torchvision, timm or this library into a backbone; return a report.
+
+    Weights may be int8 with one factor per output channel as `<name>.scale`. Classifiers are ignored. A warning with
+    the whole report lists other entries that do not fit. If less than half of the backbone would be filled, a
+    CheckpointError is raised and the backbone stays unchanged. Nothing in the file is executed.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(
+            f"pretrained: there is no file '{path}'; pass the path of a .safetensors or .pth file, or 'timm'"
+        )
+    state = read_checkpoint(path)
+    architecture = read_metadata(path).get("arch", "") if path.suffix == ".safetensors" else ""
+    return load_backbone_state(backbone, state, source=str(path), architecture=architecture)
+
+
+def load_backbone_state(
+    backbone: nn.Module, state: Mapping[str, Tensor], *, source: str, architecture: str = ""
+) -> LoadReport:
+    """Load a state dict into a backbone like `load_backbone`. `architecture`: what its file states, or ""."""
+    net: nn.Module = backbone.net if isinstance(backbone, TimmBackbone) else backbone
+    report, values = match_entries(net.state_dict(), dequantise(state), source)
+    _explain(report, backbone, architecture)
+    if report.share < MIN_SHARE:
+        raise CheckpointError(
+            f"pretrained: the file fills only {report.share:.0%} of the {type(backbone).__name__}, so it belongs to "
+            f"another network; nothing was loaded\n{report}"
+        )
+    broken = [name for name, value in values.items() if not value.isfinite().all()]
+    if broken:
+        raise CheckpointError(f"pretrained: {source} has NaN or infinity in {broken[0]}; nothing was loaded")
+    net.load_state_dict(values, strict=False)  # names and shapes were checked above
+    if not report.complete:
+        warnings.warn(f"pretrained weights do not fit the backbone completely\n{report}", stacklevel=2)
+    return report
+
+
+def dequantise(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the state with int8 entries multiplied by their `.scale`, one factor per output channel."""
+    values = {}
+    for name, value in state.items():
+        scale = state.get(name + SCALE)
+        if scale is not None and not value.is_floating_point():
+            if scale.shape != value.shape[:1]:
+                raise CheckpointError(
+                    f"pretrained: {name}{SCALE} must have one factor for each of the {value.shape[0]} output channels "
+                    f"of {name} (got shape {tuple(scale.shape)})"
+                )
+            values[name] = value.float() * scale.float().reshape(-1, *[1] * (value.dim() - 1))
+        elif not (name.endswith(SCALE) and name.removesuffix(SCALE) in state):
+            values[name] = value
+    return values
+
+
+def match_entries(
+    wanted: Mapping[str, Tensor], state: Mapping[str, Tensor], source: str
+) -> tuple[LoadReport, dict[str, Tensor]]:
+    """Return a report on every name of both sides, and the values that can be loaded under the backbone's names."""
+    prefix = max(PREFIXES, key=lambda p: sum(p + name in state for name in wanted))
+    inside = {name.removeprefix(prefix): name for name in state if name.startswith(prefix)}
+    # timm's feature extractors say stages_0 for what its files call stages.0
+    respelled = {name.replace("_", "."): name for name in inside}
+    report, values, used = LoadReport(source), {}, set()
+    for name, value in wanted.items():
+        theirs = name if name in inside else respelled.get(name.replace("_", "."))
+        if theirs is None:
+            if not name.endswith(COUNTER):
+                report.missing.append(name)
+            continue
+        used.add(inside[theirs])
+        entry = state[inside[theirs]]
+        if entry.shape != value.shape:
+            report.mismatched[name] = f"{tuple(entry.shape)} in the file, {tuple(value.shape)} in the network"
+        elif entry.is_floating_point() != value.is_floating_point():
+            report.mismatched[name] = f"{entry.dtype} without '{name}{SCALE}'"
+        else:
+            values[name] = entry
+            report.loaded.append(name)
+    for name in state:
+        if name not in used:
+            rest = name.removeprefix(prefix)
+            ignored = not name.startswith(prefix) or rest.startswith(CLASSIFIERS) or rest.endswith(COUNTER)
+            (report.ignored if ignored else report.unexpected).append(name)
+    return report, values
+
+
+def _explain(report: LoadReport, backbone: nn.Module, architecture: str) -> None:
+    """Add doubts and notes on what names and shapes do not show."""
+    if architecture:
+        report.notes.append(f"the file states its architecture as: {architecture}")
+    if not isinstance(backbone, ResNet):
+        return
+    for name, theirs, ours in (("conv1.weight", "plain", "deep"), ("conv1.0.weight", "deep", "plain")):
+        if name in report.unexpected:
+            report.doubts.append(
+                f"the stem was not loaded: it is {theirs} in the file and {ours} in the network; pass stem='{theirs}'"
+            )
+    version = {"3x3": "v1.5", "1x1": "v1"}[backbone.stride_in]
+    if (stated := re.search(r"\bv1(\.5)?(?![\w.])", architecture)) and stated[0] != version:
+        report.doubts.append(f"the file states {stated[0]}, the network is {version}; change stride_in")
+    report.notes.append(
+        f"the network strides in its {backbone.stride_in} convolutions ({version}, stride_in='{backbone.stride_in}'); "
+        f"the weights do not show which they were trained for: torchvision's and timm's are v1.5, the originals v1"
+    )

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hamburger.backbones.base import Backbone
+from hamburger.backbones.networks import Backbone
 from hamburger.errors import CheckpointError, OptionError, ShapeError, UnknownNameError, did_you_mean
 
 PREFIX = "timm:"

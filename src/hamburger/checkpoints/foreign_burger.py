@@ -3,18 +3,54 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from hamburger.checkpoints.foreign_names import NAME_TABLES, ForeignBurger, find_burger
-from hamburger.checkpoints.read import CheckpointError, Report, unwrap
-from hamburger.errors import OptionError
+from hamburger.checkpoints.read import unwrap
+from hamburger.errors import CheckpointError, OptionError, check_choice
 from hamburger.layers import Hamburger, HamLayer
 
+AFFINE = ("weight", "bias")
+BATCH_NORM = (*AFFINE, "running_mean", "running_var", "num_batches_tracked")
+
+# parts of a head that share a prefix with a burger that has no name level of its own
+NEIGHBOURS = frozenset(
+    {"align", "auxiliary_head", "backbone", "conv_cat", "conv_seg", "decode_head", "dropout", "fc", "neck", "squeeze"}
+)
+
+
+def _map_parts(theirs: str, ours: str, parts: Iterable[str]) -> dict[str, str]:
+    return {f"{theirs}.{part}": f"{ours}.{part}" for part in parts}
+
+
+HAMNET = {
+    **_map_parts("lower_bread.0", "lower", AFFINE),  # NMF: a Sequential of linear and ReLU
+    **_map_parts("lower_bread", "lower", AFFINE),  # CD and VQ: the linear alone
+    "cheese.conv.weight": "cheese.0.weight",
+    **_map_parts("cheese.bn", "cheese.1", BATCH_NORM),
+    "upper_bread.0.weight": "upper.weight",  # V1: a Sequential of linear and BN
+    **_map_parts("upper_bread.1", "norm", BATCH_NORM),
+    "upper_bread.weight": "upper.weight",  # V2 and V2+: the linear alone
+    "coef_ham": "burger_scale",
+    "coef_shortcut": "skip_scale",
+    "ham.bases": "ham.dictionary.bases",  # stored only if the bases are not random
+    "ham_1.bases": "ham.dictionary.bases",  # the half of a dual burger along positions
+}
+LIGHTHAM = {
+    **_map_parts("ham_in.conv", "lower", AFFINE),
+    "ham_out.conv.weight": "upper.weight",
+    **_map_parts("ham_out.gn", "norm", AFFINE),
+    **_map_parts("ham_out.bn", "norm", BATCH_NORM),
+    "ham.bases": "ham.dictionary.bases",
+}
+NAME_TABLES = {"hamnet": HAMNET, "lightham": LIGHTHAM, "mmseg": LIGHTHAM}
+SLICES = {"hamnet": ("lower_bread", "upper_bread"), "lightham": ("ham_in", "ham_out"), "mmseg": ("ham_in", "ham_out")}
+SOURCES = ("auto", *NAME_TABLES)
 # our tensors -> the options that decide the length of each axis; named in the report when a shape does not fit
 AXES = {
     "lower.weight": ("inner or dual", "channels"),
@@ -26,6 +62,7 @@ AXES = {
     "ham.dictionary.bases": ("heads", "inner or heads", "rank"),
 }
 COUNTER = "num_batches_tracked"
+SHOWN = 8  # keys printed per reason for skipping; the report itself holds them all
 
 
 def load_hamburger(
@@ -167,9 +204,6 @@ def _describe_outside(key: str, prefix: str) -> str:
     return f"outside the burger, in {part}"
 
 
-# -- options -----------------------------------------------------------------------------------------------------------
-
-
 def infer_options(
     state: Mapping[str, Any], source: str = "auto", *, prefix: str | None = None, dual: bool | None = None
 ) -> dict[str, Any]:
@@ -241,3 +275,158 @@ def _guess_dual(burger: ForeignBurger, factor: int) -> bool:
         stacklevel=3,
     )
     return True
+
+
+# -- find the burger ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ForeignBurger:
+    """The burger in a checkpoint: its tensors by their names below `prefix`, and the keys outside it."""
+
+    source: str
+    prefix: str
+    tensors: dict[str, Tensor]
+    outside: tuple[str, ...]
+
+    @property
+    def version(self) -> str:
+        if "coef_ham" in self.tensors or "coef_shortcut" in self.tensors:
+            return "v2+"
+        return "v2" if self._has("cheese.") else "v1"
+
+    @property
+    def norm(self) -> str:
+        if self.source == "hamnet" or self._has("ham_out.bn."):
+            return "batch"
+        return "group" if self._has("ham_out.gn.") else "none"
+
+    @property
+    def rectify(self) -> bool | None:
+        """Whether a ReLU comes before the ham: always in LightHam; in HamNet the lower bread's names tell."""
+        if self.source == "hamnet" and not self._has("lower_bread."):
+            return None
+        return self.source != "hamnet" or self._has("lower_bread.0.")
+
+    def find(self, ours: str) -> Tensor:
+        """Return the tensor for our key."""
+        for theirs, name in NAME_TABLES[self.source].items():
+            if name == ours and theirs in self.tensors:
+                return self.tensors[theirs]
+        raise CheckpointError(
+            f"load_hamburger: the {self.source} burger under '{self.prefix}' has no tensor for '{ours}' "
+            f"(got {sorted(self.tensors)})"
+        )
+
+    def _has(self, start: str) -> bool:
+        return any(name.startswith(start) for name in self.tensors)
+
+
+def find_burger(state: Mapping[str, Tensor], source: str = "auto", prefix: str | None = None) -> ForeignBurger:
+    """Return the burger in a state dict, at any depth; `prefix` selects one of several."""
+    check_choice("load_hamburger", "source", source, SOURCES)
+    # "auto" does not search for mmseg: its keys are LightHam's
+    sources = ("hamnet", "lightham") if source == "auto" else (source,)
+    places = [(name, place) for name in sources for place in _find_prefixes(state, name)]
+    if prefix is not None:
+        wanted = prefix if not prefix or prefix.endswith(".") else f"{prefix}."
+        places = [place for place in places if place[1] == wanted]
+    if len(places) != 1:
+        raise CheckpointError(_explain_count(state, source, prefix, places))
+    source, prefix = places[0]
+    named = prefix.endswith("hamburger.")  # then all keys below belong to it; else other parts of the head may too
+    inside = {
+        key: key.removeprefix(prefix)
+        for key in state
+        if key.startswith(prefix) and (named or key.removeprefix(prefix).split(".")[0] not in NEIGHBOURS)
+    }
+    tensors = {name: state[key] for key, name in inside.items()}
+    return ForeignBurger(source, prefix, tensors, tuple(key for key in state if key not in inside))
+
+
+def _find_prefixes(state: Mapping[str, Tensor], source: str) -> list[str]:
+    prefixes = set()
+    for key in state:
+        parts = key.split(".")
+        for i, part in enumerate(parts):
+            if part in SLICES[source]:
+                prefixes.add("".join(f"{p}." for p in parts[:i]))
+                break
+    return sorted(prefixes)
+
+
+def _explain_count(state: Mapping[str, Tensor], source: str, prefix: str | None, places: list[tuple[str, str]]) -> str:
+    if places:
+        return f"load_hamburger: several burgers, as (source, prefix): {places}; choose one with source= and prefix="
+    under = "" if prefix is None else f" under prefix='{prefix}'"
+    message = f"load_hamburger: no burger for source='{source}'{under}"
+    others = [(name, place) for name in ("hamnet", "lightham") for place in _find_prefixes(state, name)]
+    if others:
+        return f"{message}; the checkpoint has, as (source, prefix): {others}"
+    if any(key.endswith("lower.weight") for key in state):
+        return f"{message}; the names are this library's own: use layer.load_state_dict(state)"
+    return (
+        f"{message}; no key has a part named {', '.join(SLICES['hamnet'])} (HamNet) or {', '.join(SLICES['lightham'])} "
+        f"(LightHam, mmseg); the first of {len(state)} keys: {list(state)[:8]}"
+    )
+
+
+# -- report ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Report:
+    """What happened to every key of a load: each key of the checkpoint and of the layer is in exactly one mapping.
+
+    - `loaded`: our key -> the checkpoint's key
+    - `held_back`: the same for keys that fit, if others did not and strict=True left the layer unchanged
+    - `missing`: our key -> why the checkpoint has no value for it
+    - `kept`: our key that the checkpoint lacks and that keeps its value -> why
+    - `mismatched`: our key -> the checkpoint's key, both shapes and the likely cause
+    - `unexpected`: key inside the burger -> why it was not used
+    - `skipped`: key outside the burger, or without use here -> why
+    - `conflicts`: option -> how the checkpoint's burger differs from the layer although the keys may fit
+    """
+
+    source: str
+    prefix: str
+    loaded: dict[str, str] = field(default_factory=dict)
+    held_back: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    kept: dict[str, str] = field(default_factory=dict)
+    mismatched: dict[str, str] = field(default_factory=dict)
+    unexpected: dict[str, str] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    conflicts: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the layer matches the checkpoint's burger; kept and skipped keys do not count."""
+        return not (self.missing or self.mismatched or self.unexpected or self.conflicts)
+
+    def __str__(self) -> str:
+        titles = ("loaded", "missing", "kept", "mismatched", "unexpected", "skipped", "conflicts")
+        counts = ", ".join(f"{len(getattr(self, title))} {title}" for title in titles)
+        where = f"under '{self.prefix}'" if self.prefix else "at the top level"
+        lines = [f"{self.source} burger {where}: {counts}"]
+        sections = {
+            title: [f"{key}: {why}" for key, why in getattr(self, title).items()]
+            for title in ("conflicts", "mismatched", "missing", "unexpected", "kept")
+        }
+        sections["skipped"] = self._group_skipped()
+        sections["loaded"] = [f"{ours} <- {theirs}" for ours, theirs in self.loaded.items()]
+        sections["held back"] = [f"{ours} <- {theirs}" for ours, theirs in self.held_back.items()]
+        for title, entries in sections.items():
+            lines += [f"  {title}:", *(f"    {entry}" for entry in entries)] if entries else []
+        return "\n".join(lines)
+
+    def _group_skipped(self) -> list[str]:
+        """Return one line per reason, with the first keys skipped for it."""
+        groups: defaultdict[str, list[str]] = defaultdict(list)
+        for key, why in self.skipped.items():
+            groups[why].append(key)
+        return [
+            f"{why}: {', '.join(keys[:SHOWN])}"
+            + (f", ... {len(keys) - SHOWN} more in Report.skipped" if len(keys) > SHOWN else "")
+            for why, keys in groups.items()
+        ]

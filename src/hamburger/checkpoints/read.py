@@ -7,16 +7,14 @@ import os
 import pickle
 import re
 import warnings
-from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hamburger import errors
+from hamburger.errors import CheckpointError
 
 WRAPPERS = ("net", "state_dict", "model", "module")  # HamNet; mmcv and mmengine; common training scripts; DeepSpeed
 NOT_A_PICKLE = ("Unsupported operand", "String is too long")  # in torch's error for bytes that are not a torch pickle
@@ -98,75 +96,3 @@ def _corrupt(path: Path, why: str) -> CheckpointError:
     return CheckpointError(
         f"read_checkpoint: {path} ({size} bytes) is not a readable checkpoint: {why}; download or save it again"
     )
-
-
-# -- report ------------------------------------------------------------------------------------------------------------
-
-
-SHOWN = 8  # keys printed per reason for skipping; the report itself holds them all
-
-
-@dataclass(frozen=True)
-class Report:
-    """What happened to every key of a load: each key of the checkpoint and of the layer is in exactly one mapping.
-
-    - `loaded`: our key -> the checkpoint's key
-    - `held_back`: the same for keys that fit, if others did not and strict=True left the layer unchanged
-    - `missing`: our key -> why the checkpoint has no value for it
-    - `kept`: our key that the checkpoint lacks and that keeps its value -> why
-    - `mismatched`: our key -> the checkpoint's key, both shapes and the likely cause
-    - `unexpected`: key inside the burger -> why it was not used
-    - `skipped`: key outside the burger, or without use here -> why
-    - `conflicts`: option -> how the checkpoint's burger differs from the layer although the keys may fit
-    """
-
-    source: str
-    prefix: str
-    loaded: dict[str, str] = field(default_factory=dict)
-    held_back: dict[str, str] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)
-    kept: dict[str, str] = field(default_factory=dict)
-    mismatched: dict[str, str] = field(default_factory=dict)
-    unexpected: dict[str, str] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)
-    conflicts: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def ok(self) -> bool:
-        """Whether the layer matches the checkpoint's burger; kept and skipped keys do not count."""
-        return not (self.missing or self.mismatched or self.unexpected or self.conflicts)
-
-    def __str__(self) -> str:
-        where = f"under '{self.prefix}'" if self.prefix else "at the top level"
-        lines = [f"{self.source} burger {where}: {len(self.loaded)} loaded, {self._count()}"]
-        for title in ("conflicts", "mismatched", "missing", "unexpected", "kept"):
-            entries: dict[str, str] = getattr(self, title)
-            lines += [f"  {title}:"] * bool(entries) + [f"    {key}: {why}" for key, why in entries.items()]
-        if self.skipped:
-            lines += ["  skipped:", *_group_by_reason(self.skipped)]
-        for title, pairs in (("loaded", self.loaded), ("held back", self.held_back)):
-            lines += [f"  {title}:"] * bool(pairs) + [f"    {ours} <- {theirs}" for ours, theirs in pairs.items()]
-        return "\n".join(lines)
-
-    def _count(self) -> str:
-        titles = ("missing", "kept", "mismatched", "unexpected", "skipped", "conflicts")
-        return ", ".join(f"{len(getattr(self, title))} {title}" for title in titles)
-
-
-def _group_by_reason(skipped: dict[str, str]) -> list[str]:
-    groups: defaultdict[str, list[str]] = defaultdict(list)
-    for key, why in skipped.items():
-        groups[why].append(key)
-    lines = []
-    for why, keys in groups.items():
-        more = f", ... {len(keys) - SHOWN} more in Report.skipped" if len(keys) > SHOWN else ""
-        lines.append(f"    {why}: {', '.join(keys[:SHOWN])}{more}")
-    return lines
-
-
-class CheckpointError(errors.CheckpointError, ValueError):
-    """A checkpoint cannot be read or does not fit the layer; in the second case `report` lists the keys and reasons."""
-
-    def __init__(self, message: str, report: Report | None = None) -> None:
-        super().__init__(message if report is None else f"{message}\n{report}")
-        self.report = report

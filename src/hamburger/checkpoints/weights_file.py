@@ -15,18 +15,6 @@ from torch import Tensor, nn
 from hamburger.errors import CheckpointError
 from hamburger.files import write_atomically, write_durably
 
-
-def to_plain_json(value: Any) -> Any:
-    """Convert tuples and sets to lists, recursively; values JSON cannot hold stay and are refused when saved."""
-    if isinstance(value, Mapping):
-        return {str(key): to_plain_json(item) for key, item in value.items()}
-    if isinstance(value, (set, frozenset)):
-        return sorted(to_plain_json(item) for item in value)
-    if isinstance(value, (list, tuple)):
-        return [to_plain_json(item) for item in value]
-    return value
-
-
 VERSION = 1  # of the metadata; a reader refuses newer ones
 KEY = "hamburger"  # of the metadata in the file
 Colour = tuple[int, int, int]
@@ -95,15 +83,14 @@ def write_weights(path: str | os.PathLike[str], net: nn.Module, info: Info, *, d
 
 def read_weights(call: str, path: str | os.PathLike[str], task: str | None = None) -> tuple[Info, dict[str, Tensor]]:
     """Return info and tensors that `write_weights` wrote; refuse a file of another task. Executes nothing in it."""
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
 
     path = Path(path)
     if not path.is_file():
         raise CheckpointError(f"{call}: there is no file {path}")
     try:
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+        metadata, tensors = read_metadata(path), load_file(path)
     except (SafetensorError, OSError) as error:
         raise CheckpointError(
             f"{call}: {path} ({path.stat().st_size} bytes) is not a readable .safetensors file: {error}"
@@ -126,12 +113,28 @@ def read_weights(call: str, path: str | os.PathLike[str], task: str | None = Non
 
 def read_task_name(path: str | os.PathLike[str]) -> object:
     """Return the "task" entry of a weights file: None for segmentation, and for files that cannot be loaded."""
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
 
     try:
-        with safe_open(path, "pt") as file:
-            metadata = json.loads((file.metadata() or {}).get(KEY, "{}"))
-    except (SafetensorError, OSError, ValueError):
+        return Info.from_json(read_metadata(path)[KEY], str(path)).model.get("task")
+    except (SafetensorError, OSError, KeyError, CheckpointError):
         return None
-    model = metadata.get("model") if isinstance(metadata, dict) else None
-    return model.get("task") if isinstance(model, dict) else None
+
+
+def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Return the metadata of any .safetensors file."""
+    from safetensors import safe_open
+
+    with safe_open(path, "pt") as file:
+        return file.metadata() or {}
+
+
+def to_plain_json(value: Any) -> Any:
+    """Convert tuples and sets to lists, recursively; values JSON cannot hold stay and are refused when saved."""
+    if isinstance(value, Mapping):
+        return {str(key): to_plain_json(item) for key, item in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return sorted(to_plain_json(item) for item in value)
+    if isinstance(value, (list, tuple)):
+        return [to_plain_json(item) for item in value]
+    return value

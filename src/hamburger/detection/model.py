@@ -23,12 +23,11 @@ from torchvision.models.detection.transform import GeneralizedRCNNTransform, res
 from torchvision.ops import FrozenBatchNorm2d
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
-from hamburger.backbones.weights import load_backbone
+from hamburger.backbones import load_backbone
 from hamburger.checkpoints.weights_file import Info, read_weights, write_weights
 from hamburger.errors import OptionError, UnknownNameError, check_choice, check_count
-from hamburger.insertion import insert_context
+from hamburger.insertion import Gate, insert_context
 from hamburger.layers.norm import BatchNorm2d
-from hamburger.literals import Gate
 
 TASK = "detection"
 POOLED_SIDE = 7  # of the features of a box

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple, overload
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hamburger.backbones import create_backbone
-from hamburger.backbones.base import Backbone
+from hamburger.backbones import Backbone, create_backbone
 from hamburger.checkpoints.weights_file import Info, to_plain_json
 from hamburger.contexts.common import is_exporting
 from hamburger.errors import InputError, OptionError, ShapeError, check_count
