@@ -54,5 +54,3 @@ GradientName = Literal[
     "implicit",
 ]
 Backend = Literal["auto", "plain", "fused"]
-Gate = Literal["zero", "one"]
-Replacement = Literal["nmf", "vq", "cd", "efficient"]  # of a transformer's attention

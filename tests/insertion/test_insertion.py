@@ -15,7 +15,7 @@ from torch import nn
 
 import hamburger as hb
 from hamburger.insertion import InsertedContext
-from hamburger.insertion.placement import POSITION_BLIND
+from hamburger.insertion.insert import POSITION_BLIND
 
 
 def image():

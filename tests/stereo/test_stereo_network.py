@@ -8,7 +8,7 @@ import torch
 
 import hamburger as hb
 from hamburger.contexts import list_contexts
-from hamburger.insertion.placement import POSITION_BLIND
+from hamburger.insertion.insert import POSITION_BLIND
 from hamburger.stereo.model import (
     concatenation_volume,
     correlation_volume,

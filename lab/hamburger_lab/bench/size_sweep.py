@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from hamburger.errors import OptionError, UnknownNameError, check_count
-from hamburger.insertion.container_proxy import CHILD_NAME
-from hamburger.insertion.inserted import InsertedContext
-from hamburger.insertion.placement import describe_missing_module, guess_layout
+from hamburger.insertion.dry_run import guess_layout
+from hamburger.insertion.insert import describe_missing_module
+from hamburger.insertion.inserted import CHILD_NAME, InsertedContext
 from hamburger_lab.bench.network import NetworkRace, check_race_plan, training_flags
 
 

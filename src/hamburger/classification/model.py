@@ -12,8 +12,7 @@ from torch import nn
 
 from hamburger.checkpoints.weights_file import Info, write_weights
 from hamburger.errors import OptionError, check_choice, check_count
-from hamburger.insertion import insert_context
-from hamburger.literals import Gate
+from hamburger.insertion import Gate, insert_context
 from hamburger.training.supervised import load_network
 
 TASK = "classes"

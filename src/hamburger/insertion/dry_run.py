@@ -1,4 +1,4 @@
-"""Run a network once to record the outputs of some modules, and leave no trace of that run."""
+"""Run a network once to record what its modules return, and leave no trace of that run."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import random
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,41 +16,68 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from hamburger.errors import InputError
 
-
-def run_eagerly() -> AbstractContextManager[Any]:
-    """Context manager: run compiled networks eagerly, so that the hooks of a dry run are called."""
-    return torch.compiler.set_stance("force_eager") if _dynamo_is_loaded() else nullcontext()
-
-
-def reset_compiled_code() -> None:
-    """Make torch recompile every network at its next call: any of them may contain the changed one."""
-    if _dynamo_is_loaded():
-        torch.compiler.reset()
-
-
-def _dynamo_is_loaded() -> bool:
-    return "torch._dynamo" in sys.modules
-
-
 # image sizes to try; the first is small: an attention matrix over all pairs of positions takes 10 GB at 224 x 224
 TRIED_SIZES = (112, 224, 32, 64, 128, 256, 28, 384, 512)
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+# layers whose channels are axis 1, for features with three, four and five axes
+CHANNEL_FIRST_LAYERS = (
+    (nn.Conv1d, nn.ConvTranspose1d, nn.BatchNorm1d),
+    (nn.Conv2d, nn.ConvTranspose2d, nn.BatchNorm2d),
+    (nn.Conv3d, nn.ConvTranspose3d, nn.BatchNorm3d),
+)
 
 
+# -- checks before the run ---------------------------------------------------------------------------------------------
+
+
+def check_ready(call: str, model: object) -> None:
+    """Raise unless contexts can be inserted into the model."""
+    model = check_not_in_ddp(call, model, "would not average the gradients of parameters added later")
+    if torch.is_inference_mode_enabled():
+        raise InputError(
+            f"{call}: called under torch.inference_mode(), where new parameters can never be trained; call it outside "
+            "torch.inference_mode() (torch.no_grad() is fine)"
+        )
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if isinstance(tensor, (UninitializedParameter, UninitializedBuffer)):
+            raise InputError(f"{call}: '{name}' has no size yet (a lazy module); run the model once first")
+
+
+def check_not_in_ddp(call: str, model: object, why: str) -> nn.Module:
+    """Return the model; raise if it is wrapped in DistributedDataParallel. `why`: what DDP would do wrong."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"{call}: the model must be a torch.nn.Module, got {type(model).__name__}")
+    if any(isinstance(module, DistributedDataParallel) for module in model.modules()):
+        raise InputError(
+            f"{call}: the model is already wrapped in DistributedDataParallel, which {why}; call {call} on the bare "
+            "model, then wrap it"
+        )
+    return model
+
+
+# -- the run -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
 class ModuleCalls:
-    """The inputs of a module's first call, and its outputs at every call."""
+    """The inputs of a module's first call, its outputs at every call, and whether all its inputs were finite."""
 
-    def __init__(self) -> None:
-        self.inputs: tuple[Any, ...] = ()
-        self.outputs: list[Any] = []
+    inputs: tuple[Any, ...] = ()
+    outputs: list[Any] = field(default_factory=list)
+    finite: bool = True
 
-    @property
-    def calls(self) -> int:
-        return len(self.outputs)
+    def record(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        """The forward hook."""
+        inputs = (*args, *kwargs.values())
+        self.inputs = self.inputs if self.outputs else inputs
+        self.outputs.append(output)
+        # now, since a network may change its features in place afterwards
+        features = [x for x in inputs if is_feature(x) and not (x.is_meta or x.is_nested or x.is_sparse)]
+        self.finite &= all(bool(x.isfinite().all()) for x in features)
 
-    @property
-    def output(self) -> Any:
-        return self.outputs[0] if self.outputs else None
+
+def is_feature(output: Any) -> bool:
+    return isinstance(output, Tensor) and output.is_floating_point()
 
 
 def record_calls(
@@ -76,21 +104,17 @@ def record_calls(
     ) from failure
 
 
+def _summarise_error(error: BaseException | None) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:200]}{'...' if len(text) > 200 else ''}"
+
+
 def _run_and_record(model: nn.Module, places: Mapping[str, nn.Module], example: Any) -> dict[str, ModuleCalls]:
     calls = {name: ModuleCalls() for name in places}
-
-    def make_hook(name: str) -> Any:
-        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            record = calls[name]
-            if not record.outputs:
-                record.inputs = (*args, *kwargs.values())
-            record.outputs.append(output)
-
-        return hook
-
     # before all other hooks, where the context will run
     handles = [
-        module.register_forward_hook(make_hook(name), prepend=True, with_kwargs=True) for name, module in places.items()
+        module.register_forward_hook(calls[name].record, prepend=True, with_kwargs=True)
+        for name, module in places.items()
     ]
     try:
         with preserve_state(model):
@@ -102,13 +126,27 @@ def _run_and_record(model: nn.Module, places: Mapping[str, nn.Module], example: 
 
 
 def call_model(model: nn.Module, example: Any) -> None:
-    with run_eagerly():
+    """Call the model on an example; a compiled model runs eagerly, so that the hooks of a dry run are called."""
+    eagerly: AbstractContextManager[Any] = nullcontext()
+    if _dynamo_is_loaded():
+        eagerly = torch.compiler.set_stance("force_eager")
+    with eagerly:
         if isinstance(example, tuple):
             model(*example)
         elif isinstance(example, dict):
             model(**example)
         else:
             model(example)
+
+
+def reset_compiled_code() -> None:
+    """Make torch recompile every network at its next call: any of them may contain the changed one."""
+    if _dynamo_is_loaded():
+        torch.compiler.reset()
+
+
+def _dynamo_is_loaded() -> bool:
+    return "torch._dynamo" in sys.modules
 
 
 @contextmanager
@@ -145,12 +183,12 @@ def preserve_state(model: nn.Module, *, training: bool = False) -> Iterator[None
 
 
 def _copy_attributes(module: nn.Module) -> dict[str, tuple[Any, Any]]:
-    """Return each attribute with a shallow copy of it if it is a container, else None."""
-    return {name: (value, _copy_container(value)) for name, value in vars(module).items()}
-
-
-def _copy_container(value: Any) -> Any:
-    return next((kind(value) for kind in (dict, list, set) if isinstance(value, kind)), None)
+    """Return each attribute, and a shallow copy of it if it is a container, else None."""
+    kinds = (dict, list, set)
+    return {
+        name: (value, next((kind(value) for kind in kinds if isinstance(value, kind)), None))
+        for name, value in vars(module).items()
+    }
 
 
 def _restore_attributes(module: nn.Module, copies: dict[str, tuple[Any, Any]]) -> None:
@@ -188,46 +226,20 @@ def _guess_examples(call: str, model: nn.Module) -> Iterator[Tensor]:
         yield example.to(like.device, like.dtype)
 
 
-def check_ready(call: str, model: object) -> None:
-    """Raise unless contexts can be inserted into the model."""
-    model = check_not_in_ddp(call, model, "would not average the gradients of parameters added later")
-    if torch.is_inference_mode_enabled():
-        raise InputError(
-            f"{call}: called under torch.inference_mode(), where new parameters can never be trained; call it outside "
-            "torch.inference_mode() (torch.no_grad() is fine)"
-        )
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if isinstance(tensor, (UninitializedParameter, UninitializedBuffer)):
-            raise InputError(f"{call}: '{name}' has no size yet (a lazy module); run the model once first")
-
-
-def check_not_in_ddp(call: str, model: object, why: str) -> nn.Module:
-    """Return the model; raise if it is wrapped in DistributedDataParallel. `why`: what DDP would do wrong."""
-    if not isinstance(model, nn.Module):
-        raise InputError(f"{call}: the model must be a torch.nn.Module, got {type(model).__name__}")
-    if any(isinstance(module, DistributedDataParallel) for module in model.modules()):
-        raise InputError(
-            f"{call}: the model is already wrapped in DistributedDataParallel, which {why}; call {call} on the bare "
-            "model, then wrap it"
-        )
-    return model
-
-
 def _declared_input_sizes(model: nn.Module) -> Iterator[tuple[int, ...]]:
     """Yield the input heights and widths that networks of timm and torchvision declare."""
-    patches: Any = getattr(model, "patch_embed", None)
     config: Any = getattr(model, "pretrained_cfg", None)
-    declared = [getattr(patches, "img_size", None), getattr(model, "image_size", None)]
-    declared.append(config.get("input_size") if isinstance(config, dict) else None)
-    for size in declared:
+    for size in (
+        getattr(getattr(model, "patch_embed", None), "img_size", None),
+        getattr(model, "image_size", None),
+        config.get("input_size") if isinstance(config, dict) else None,
+    ):
         sides = tuple(size[-2:]) if isinstance(size, (tuple, list)) else (size, size)
         if all(isinstance(side, int) and side > 0 for side in sides):
             yield sides
 
 
-def _summarise_error(error: BaseException | None) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:200]}{'...' if len(text) > 200 else ''}"
+# -- what the run shows of the features --------------------------------------------------------------------------------
 
 
 def choose_dtype(model: nn.Module, module: nn.Module, x: Tensor) -> torch.dtype:
@@ -242,5 +254,38 @@ def choose_dtype(model: nn.Module, module: nn.Module, x: Tensor) -> torch.dtype:
     return x.dtype
 
 
-def is_feature(output: Any) -> bool:
-    return isinstance(output, Tensor) and output.is_floating_point()
+def guess_layout(model: nn.Module, module: nn.Module, x: Tensor) -> str:
+    """Return the layout of features x: which axis holds the channels.
+
+    For maps, three signs vote, since each of them can mislead:
+
+    - Sizes of weights. Layers that concatenate, shuffle or transpose have other sizes: the 16 x 16 map of an Inception
+      block is as wide as one of its branches.
+    - The sides of a square map. An image that is not square can be as high as it has channels.
+    - The kind of layers. Some modules permute the output of a convolution.
+    """
+    if x.dim() == 3:
+        votes_3d = (vote(part, x) for part in (module, model) for vote in (_vote_by_width, _vote_by_kind))
+        return next((vote for vote in votes_3d if vote), "tokens")
+    votes = [_vote_by_width(module, x), _vote_by_kind(module, x), _vote_by_sides(x)]
+    lead = votes.count("channels") - votes.count("tokens")
+    if lead:
+        return "channels" if lead > 0 else "tokens"
+    return _vote_by_width(model, x) or "channels"
+
+
+def _vote_by_width(part: nn.Module, x: Tensor) -> str | None:
+    widths = {parameter.shape[0] for parameter in part.parameters() if parameter.dim()}
+    first, last = x.shape[1] in widths, x.shape[-1] in widths
+    return None if first == last else "channels" if first else "tokens"
+
+
+def _vote_by_kind(part: nn.Module, x: Tensor) -> str | None:
+    channels_first = any(isinstance(layer, CHANNEL_FIRST_LAYERS[x.dim() - 3]) for layer in part.modules())
+    channels_last = any(isinstance(layer, (nn.Linear, nn.LayerNorm)) for layer in part.modules())
+    return None if channels_first == channels_last else "channels" if channels_first else "tokens"
+
+
+def _vote_by_sides(x: Tensor) -> str | None:
+    first, last = len(set(x.shape[2:])) == 1, len(set(x.shape[1:-1])) == 1
+    return None if first == last else "channels" if first else "tokens"

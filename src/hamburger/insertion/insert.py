@@ -2,36 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from hamburger.errors import InputError, OptionError, ShapeError, UnknownNameError
-from hamburger.insertion.container_proxy import CHILD_NAME
+from hamburger.contexts import contexts, create_context
+from hamburger.errors import (
+    HamburgerError,
+    InputError,
+    OptionError,
+    ShapeError,
+    UnknownNameError,
+    check_choice,
+    check_count,
+)
 from hamburger.insertion.dry_run import (
     ModuleCalls,
     check_not_in_ddp,
     check_ready,
     choose_dtype,
-    preserve_state,
+    guess_layout,
+    is_feature,
     record_calls,
     reset_compiled_code,
 )
-from hamburger.insertion.inserted import GATES, InsertedContext, attach_context, detach_context, holds_context
-from hamburger.insertion.placement import (
-    ContextRequest,
-    build_requested_context,
-    collect_features,
-    describe_missing_module,
-    parse_request,
+from hamburger.insertion.inserted import (
+    CHILD_NAME,
+    GATES,
+    NESTED_TENSORS,
+    FeatureAdapter,
+    Gate,
+    InsertedContext,
+    attach_context,
+    detach_context,
+    holds_context,
 )
 from hamburger.insertion.replace_attention import ReplacedAttention, restore_attention
-from hamburger.literals import Gate
+from hamburger.layers.burger import LAYOUTS, Hamburger
 
 CALL = "insert_context"
+PLACEMENT_OPTIONS = ("layout", "grid", "output")
+# Contexts that treat positions as a set, so tokens need no grid. A test compares the list with the registry.
+POSITION_BLIND = frozenset(
+    ("a2", "cd", "efficient", "ema", "enc", "external", "lightham", "nmf", "nonlocal", "ocr", "sa", "sgr", "vq")
+)
 Model = TypeVar("Model", bound=nn.Module)
 
 
@@ -60,31 +78,36 @@ def insert_context(
         raise OptionError(f"{CALL}: gate must be 'zero', 'one' or None, got {gate!r}")
     if not isinstance(places, Mapping) or not places:
         raise OptionError(f"{CALL}: places must be a dict from names of submodules to contexts, got {places!r}")
-    requests = [parse_request(CALL, place, value) for place, value in places.items()]
+    requests = [_parse_request(place, value) for place, value in places.items()]
     modules = _find_modules(model, requests)
     calls, example = record_calls(CALL, model, modules, example)
 
-    contexts: dict[str, InsertedContext] = {}
+    inserted: dict[str, InsertedContext] = {}
     for request in requests:
-        module, features = modules[request.place], collect_features(CALL, request, calls[request.place])
-        context, adapter = build_requested_context(CALL, request, model, module, features)
+        module, outputs = modules[request.place], calls[request.place].outputs
+        features = [_check_feature(request, output) for output in outputs]
+        if not features:
+            raise InputError(
+                f"{CALL}: '{request.place}' is not called when the model runs on the example, so nothing can follow "
+                "it; name a module that is called (the members of a ModuleList, not the list), or pass an example= "
+                "that reaches it"
+            )
+        adapted, adapter = _build_context(request, model, module, features)
         x = features[0].to(choose_dtype(model, module, features[0]))
-        inserted = InsertedContext(context, gate=gate, adapter=adapter).to(x.device, x.dtype)
+        context = InsertedContext(adapted, gate=gate, adapter=adapter).to(x.device, x.dtype)
         for other in {feature.shape: feature for feature in features}.values():
-            _try_context(request.place, inserted, other.to(x.dtype))
-        if inserted.gate is not None and _is_identity(inserted, x):
+            context.check_on(other.to(x.dtype))
+        if context.gate is not None and context.is_identity(x):
             # no gate is needed to keep the network's outputs; behind a closed one neither would get a gradient
-            nn.init.ones_(inserted.gate)
-        contexts[request.place] = inserted.train(module.training)
+            nn.init.ones_(context.gate)
+        inserted[request.place] = context.train(module.training)
 
-    for place, inserted in contexts.items():
-        attach_context(modules[place], inserted)
+    for place, context in inserted.items():
+        attach_context(modules[place], context)
     try:
-        with _refuse_nonfinite_features(contexts):
-            counts = {place: calls[place].calls for place in contexts}
-            _check_contexts_run_once(model, modules, contexts, example, counts)
+        _try_model(model, modules, inserted, example, {place: len(calls[place].outputs) for place in inserted})
     except Exception:
-        for place in contexts:
+        for place in inserted:
             detach_context(modules[place])
         raise
     reset_compiled_code()
@@ -93,6 +116,9 @@ def insert_context(
 
 def remove_contexts(model: Model, places: Iterable[str] | None = None) -> Model:
     """Undo `insert_context` and `replace_attention`, everywhere or at the named places; return the model.
+
+    >>> remove_contexts(resnet, ["layer3"])        # at one place
+    >>> remove_contexts(resnet)                    # everywhere
 
     The original modules come back as the same objects with the same state dict keys, and keep their trained weights.
     """
@@ -120,6 +146,58 @@ def remove_contexts(model: Model, places: Iterable[str] | None = None) -> Model:
     if chosen:
         reset_compiled_code()
     return model
+
+
+# -- what to insert, and where -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ContextRequest:
+    """What to insert at `place`: a context's name, a module or a function of the channels, with its options.
+
+    `placement` holds the options that say how features are read: `layout`, `grid` and `output`.
+    """
+
+    place: str
+    context: str | nn.Module | Callable[..., nn.Module]
+    options: dict[str, Any] = field(default_factory=dict)
+    placement: dict[str, Any] = field(default_factory=dict)
+
+
+def _parse_request(place: str, value: Any) -> ContextRequest:
+    """Return the request for one entry of `places`: a context, or a tuple (context, {options})."""
+    where = f"{CALL}, '{place}'"
+    context, options = value, {}
+    if isinstance(value, tuple):
+        if len(value) != 2 or not isinstance(value[1], Mapping):
+            raise OptionError(f"{CALL}: '{place}' must be given a context, or (context, {{options}}), got {value!r}")
+        context, options = value[0], dict(value[1])
+    if isinstance(context, str):
+        try:
+            contexts[context]
+        except HamburgerError as error:  # its message suggests the nearest name
+            raise type(error)(f"{where}: {error}") from error
+    elif not isinstance(context, nn.Module) and not callable(context):
+        raise OptionError(
+            f"{CALL}: '{place}' must be given the name of a context, a module, or a function of the channels that "
+            f"builds one, got {context!r}"
+        )
+    placement = {key: options.pop(key) for key in PLACEMENT_OPTIONS if key in options}
+    if isinstance(context, nn.Module) and options:
+        raise OptionError(
+            f"{CALL}: '{place}' is given a module, which takes no options except {', '.join(PLACEMENT_OPTIONS)} (got "
+            f"{', '.join(options)}); pass options to its constructor"
+        )
+    if "layout" in placement:
+        check_choice(where, "layout", placement["layout"], (*LAYOUTS, "sequence"))
+    grid = placement.get("grid")
+    if grid is not None:
+        if not isinstance(grid, (tuple, list)) or len(grid) != 2:
+            raise OptionError(f"{where}: grid must be (height, width), got {grid!r}")
+        for side in grid:
+            check_count(where, "each side of the grid", side, least=1)
+        placement["grid"] = tuple(grid)
+    return ContextRequest(place, context, options, placement)
 
 
 def _find_modules(model: nn.Module, requests: list[ContextRequest]) -> dict[str, nn.Module]:
@@ -161,113 +239,197 @@ def _find_modules(model: nn.Module, requests: list[ContextRequest]) -> dict[str,
     return found
 
 
-def _check_contexts_run_once(
+def describe_missing_module(call: str, place: str, names: list[str]) -> str:
+    """Return the error message for a name that no submodule has, with the nearest known names."""
+    deeper = [name for name in names if name.endswith(f".{place}")]  # the same name inside another module
+    close = deeper[:3] or difflib.get_close_matches(place, names, n=3, cutoff=0.5)
+    if not close:
+        ends = {name.rpartition(".")[2]: name for name in reversed(names)}
+        close = [ends[end] for end in difflib.get_close_matches(place, ends, n=1)]
+    children = [name for name in names if "." not in name]
+    hint = f"it has {', '.join(children[:12])}{', ...' if len(children) > 12 else ''}"
+    if close:
+        hint = f"did you mean {' or '.join(repr(name) for name in close)}?"
+    return f"{call}: the model has no submodule '{place}'; {hint}"
+
+
+def _check_feature(request: ContextRequest, output: Any) -> Tensor:
+    """Return the feature tensor in what a module returned; raise if there is none."""
+    where, part = f"{CALL}: '{request.place}'", request.placement.get("output")
+    if part is not None:
+        if isinstance(output, Tensor):  # output[part] would be one sample of the batch
+            raise OptionError(
+                f"{where} returns one tensor, which has no parts (got output={part!r}); leave out 'output'"
+            )
+        try:
+            output = output[part]
+        except (LookupError, TypeError) as error:
+            known = f"; it has {_list_parts(output)}" if _list_parts(output) else ""
+            raise OptionError(
+                f"{where} returns {_describe_output(output)}, which has no part {part!r}{known}"
+            ) from error
+    if not is_feature(output):
+        remedy = "name a module that returns a tensor"
+        parts = [each for each in _list_parts(output) if is_feature(output[each])] if part is None else []
+        if parts:  # options may also come from a recipe or a command line
+            remedy = f"choose a part in the context's options, {{'output': {parts[0]!r}}}, one of {parts}"
+        raise InputError(
+            f"{where} returns {_describe_output(output)}, not a tensor of floating point numbers; {remedy}"
+        )
+    if output.is_nested:
+        raise InputError(f"{where} returns {NESTED_TENSORS}")
+    if output.dim() not in (3, 4, 5) or 0 in output.shape:
+        raise ShapeError(
+            f"{where} returns {tuple(output.shape)}; a context takes feature maps (b, c, h, w[, d]) or tokens "
+            "(b, n, c), so name a module before positions are pooled"
+        )
+    return output.clone() if output.is_inference() else output  # some models enter inference mode themselves
+
+
+def _list_parts(output: Any) -> list[Any]:
+    """Return the keys or indices of a dict, a tuple or a list; nothing for other outputs."""
+    if isinstance(output, dict):
+        return list(output)[:8]
+    return list(range(len(output)))[:8] if isinstance(output, (tuple, list)) else []
+
+
+def _describe_output(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of {value.dtype}"
+    if isinstance(value, dict):
+        return f"a {type(value).__name__} with {_list_parts(value)}"
+    return f"a {type(value).__name__}" + (f" of {len(value)}" if isinstance(value, (tuple, list)) else "")
+
+
+# -- the context for the features of a place ---------------------------------------------------------------------------
+
+
+def _build_context(
+    request: ContextRequest, model: nn.Module, module: nn.Module, features: Sequence[Tensor]
+) -> tuple[nn.Module, FeatureAdapter]:
+    """Return the requested context and its adapter, for the features of each call of `module`."""
+    where, x = f"{CALL}, '{request.place}'", features[0]
+    layout = _find_layout(request, model, module, features)
+    channels = x.shape[1 if layout == "channels" else -1]
+    positions = {"channels": x.shape[2:], "tokens": x.shape[1:-1], "sequence": x.shape[:1]}[layout]
+    grid = request.placement.get("grid")
+    if grid is not None and grid[0] * grid[1] > positions.numel():
+        raise ShapeError(
+            f"{where}: a grid of {grid} has more than the {positions.numel()} positions of {tuple(x.shape)}"
+        )
+    if grid is not None and len(positions) == 2 and grid != tuple(positions):  # the rows of a map are not class tokens
+        raise ShapeError(
+            f"{where}: 'grid' arranges tokens, but the features {tuple(x.shape)} are already a map of "
+            f"{positions[0]} x {positions[1]} (got grid={grid}); leave out 'grid'"
+        )
+    context = request.context
+    if not isinstance(context, nn.Module):
+        context = _call_builder(where, context, channels, request.options)
+    takes = "map" if grid is not None else _choose_input_layout(context)
+    if takes == "map" and grid is None and len(positions) != 2 and not _is_position_blind(request.context, context):
+        raise ShapeError(
+            f"{where}: {type(context).__name__} looks at neighbours in a map b c h w, and the features are "
+            f"{tuple(x.shape)}; arrange them as a map with {{'grid': (height, width)}} in its options, or use one of "
+            f"{', '.join(sorted(POSITION_BLIND))}"
+        )
+    skipped = None if grid is None else positions.numel() - grid[0] * grid[1]
+    return context, FeatureAdapter(layout, takes, grid, request.placement.get("output"), skipped, request.place)
+
+
+def _find_layout(request: ContextRequest, model: nn.Module, module: nn.Module, features: Sequence[Tensor]) -> str:
+    """Return the given layout, or else a guess; raise unless it and the channels are the same at every call."""
+    where, x, layout = f"{CALL}, '{request.place}'", features[0], request.placement.get("layout")
+    guessed = layout is None
+    if guessed:
+        if x.dim() == 3 and any(getattr(part, "batch_first", True) is False for part in model.modules()):
+            raise InputError(
+                f"{where} returns {tuple(x.shape)}, and the model has layers with batch_first=False: over the wrong "
+                "axis a context would mix the samples of a batch; add {'layout': 'sequence'} to its options for "
+                "(n, b, c), 'tokens' for (b, n, c), 'channels' for (b, c, n)"
+            )
+        layout = guess_layout(model, module, x)
+    if layout == "sequence" and x.dim() != 3:
+        raise ShapeError(f"{where}: the layout 'sequence' is (n, b, c), and the features are {tuple(x.shape)}")
+    axis = 1 if layout == "channels" else -1
+    for other in features[1:]:
+        same_channels = other.dim() == x.dim() and other.shape[axis] == x.shape[axis]
+        if not same_channels or (guessed and guess_layout(model, module, other) != layout):
+            raise InputError(
+                f"{where} is called {len(features)} times in one pass and returns {tuple(x.shape)} and "
+                f"{tuple(other.shape)}; one context can only follow calls with the same channels on the same axis: "
+                "name a module that is called once" + (", or pass the 'layout'" if same_channels else "")
+            )
+    return str(layout)
+
+
+def _call_builder(where: str, build: str | Callable[..., Any], channels: int, options: dict[str, Any]) -> nn.Module:
+    """Build a context from its name or by the user's function."""
+    try:
+        context = create_context(build, channels, **options) if isinstance(build, str) else build(channels, **options)
+    except HamburgerError as error:
+        raise type(error)(f"{where}: {error}") from error
+    except Exception as error:  # the user's function may raise anything
+        if isinstance(build, str):
+            raise
+        arguments = ", ".join((str(channels), *(f"{name}={value!r}" for name, value in options.items())))
+        raise OptionError(
+            f"{where}: {getattr(build, '__name__', type(build).__name__)}({arguments}) must build a context "
+            f"for {channels} channels and failed ({type(error).__name__}: {error})"
+        ) from error
+    if not isinstance(context, nn.Module):
+        raise OptionError(f"{where}: the function must build a torch.nn.Module, got {type(context).__name__}")
+    return context
+
+
+def _choose_input_layout(context: nn.Module) -> str:
+    """Return what a context takes, as in `FeatureAdapter.takes`; foreign modules get the features unchanged."""
+    if isinstance(context, Hamburger):
+        return context.layout
+    registered = tuple(kind for kind in contexts.values() if isinstance(kind, type))
+    return "map" if isinstance(context, registered) else "same"
+
+
+def _is_position_blind(requested: Any, context: nn.Module) -> bool:
+    name = requested
+    if not isinstance(requested, str):
+        name = next((known for known, kind in contexts.items() if kind is type(context)), None)
+    return name in POSITION_BLIND and not isinstance(getattr(context, "pool", None), nn.MaxPool2d)
+
+
+def _try_model(
     model: nn.Module,
     modules: dict[str, nn.Module],
-    contexts: dict[str, InsertedContext],
+    inserted: dict[str, InsertedContext],
     example: Any,
     counts: dict[str, int],
 ) -> None:
-    """Raise unless each context runs once per call of its module (`counts`: calls of each module).
+    """Run the model with its contexts; raise unless each runs once per call of its module, on finite features.
 
-    A module that loops over its children runs the context as one of them, so its hook is removed.
+    `counts`: the calls of each module. A module that loops over its children runs the context as one of them, so its
+    hook is removed. Such a module must return the very tensor of the context, or other features would change.
     """
-    calls, _ = record_calls(CALL, model, contexts, example)
+    calls, _ = record_calls(CALL, model, inserted, example)
     looping = [
         place
-        for place, context in contexts.items()
-        if calls[place].calls == 2 * counts[place] and context.adapter.output is None
+        for place, context in inserted.items()
+        if len(calls[place].outputs) == 2 * counts[place] and context.adapter.output is None
     ]
     for place in looping:
-        contexts[place].unhook()
-    module_calls: dict[str, ModuleCalls] = {}
+        inserted[place].unhook()
+    returned: dict[str, ModuleCalls] = {}
     if looping:
-        both = {**contexts, **{f"{place} itself": modules[place] for place in looping}}
+        both = {**inserted, **{f"{place} itself": modules[place] for place in looping}}
         calls, _ = record_calls(CALL, model, both, example)
-        module_calls = {place: calls.pop(f"{place} itself") for place in looping}
+        returned = {place: calls.pop(f"{place} itself") for place in looping}
     for place, record in calls.items():
-        # in a loop the context must be the last child: the module then returns the very tensor of the context
-        outputs = module_calls.get(place, record).outputs
-        if record.calls != counts[place] or list(map(id, outputs)) != list(map(id, record.outputs)):
+        if inserted[place].gate is not None and not record.finite:  # x + 0 (context(x) - x) is NaN: inf - inf
+            raise InputError(
+                f"{CALL}: '{place}' returns features that are not finite (a mask of -inf, or weights not loaded "
+                "yet), which a gate cannot keep unchanged; name a module before it, or use gate=None"
+            )
+        outputs = returned.get(place, record).outputs
+        if len(record.outputs) != counts[place] or list(map(id, outputs)) != list(map(id, record.outputs)):
             raise InputError(
                 f"{CALL}: '{place}' loops over its children itself, so its output would change with a context; name "
                 "the module around it or one inside"
             )
-
-
-@contextmanager
-def _refuse_nonfinite_features(contexts: dict[str, InsertedContext]) -> Iterator[None]:
-    """Context manager: raise if a gated context gets NaN or infinity. A gate of 0 does not keep them: inf - inf is NaN.
-
-    Checked when the contexts are called, since a network may change its features in place afterwards.
-    """
-    nonfinite: list[str] = []
-
-    def make_hook(place: str) -> Any:
-        def hook(module: nn.Module, args: Any) -> None:
-            if not args[0].is_meta and not args[0].isfinite().all():
-                nonfinite.append(place)
-
-        return hook
-
-    handles = [
-        inserted.register_forward_pre_hook(make_hook(place))
-        for place, inserted in contexts.items()
-        if inserted.gate is not None
-    ]
-    try:
-        yield
-    except Exception:
-        if not nonfinite:  # otherwise NaN caused the error, and the message below is clearer
-            raise
-    finally:
-        for handle in handles:
-            handle.remove()
-    if nonfinite:
-        raise InputError(
-            f"{CALL}: '{nonfinite[0]}' returns features that are not finite (a mask of -inf, or weights not loaded "
-            "yet), which a gate cannot keep unchanged; name a module before it, or use gate=None"
-        )
-
-
-def _is_identity(inserted: InsertedContext, x: Tensor) -> bool:
-    """Whether a context starts as the identity, as those do whose last layer is initialised to zero.
-
-    Tested on large numbers of both signs, since x may be all zero or may hide a ReLU. Tested in training mode too,
-    where a dropout is not the identity.
-    """
-    if x.is_meta:  # there are no values to compare
-        return False
-    probe = 10 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
-    for training in (False, True):
-        with preserve_state(inserted, training=training):
-            try:
-                y = inserted.adapter.run(inserted.context, probe)
-            except Exception:  # for example batch norm, which cannot train on a single value
-                return False
-        if not torch.equal(y, probe):
-            return False
-    return True
-
-
-def _try_context(place: str, inserted: InsertedContext, x: Tensor) -> None:
-    """Run a context alone on the features of its place, so that an error can name the place."""
-    kind = type(inserted.context).__name__
-    version = x._version
-    try:
-        with preserve_state(inserted):
-            y = inserted.adapter.run(inserted.context, x)
-    except Exception as error:
-        raise ShapeError(
-            f"{CALL}: {kind} cannot take the features {tuple(x.shape)} of '{place}', read as "
-            f"'{inserted.adapter.layout}': {error}"
-        ) from error
-    if not isinstance(y, Tensor) or y.shape != x.shape:
-        result = tuple(y.shape) if isinstance(y, Tensor) else f"a {type(y).__name__}"
-        raise ShapeError(
-            f"{CALL}: a context must keep the shape of its input, but {kind} returns {result} for {tuple(x.shape)}"
-        )
-    if x._version != version:
-        raise InputError(
-            f"{CALL}: {kind} changes its input in place, but the gate still needs it; build it without inplace=True"
-        )

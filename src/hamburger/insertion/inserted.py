@@ -1,22 +1,28 @@
-"""An inserted context: the adapter between feature layouts, the gate, and the hook that runs it."""
+"""An inserted context: the adapter between feature layouts, the gate, the hook that runs it, and where it is stored.
+
+An inserted context is a child of the module it follows, so that it is moved, saved and copied with it.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from hamburger.errors import InputError, ShapeError
-from hamburger.insertion.container_proxy import CHILD_NAME, hide_context, restore_class
-from hamburger.literals import Gate
+from hamburger.insertion.dry_run import preserve_state
 from hamburger.tensors import widen
 
+Gate = Literal["zero", "one"]
 GATES: dict[Gate, float] = {"zero": 0.0, "one": 1.0}
+CHILD_NAME = "inserted_context"
 NESTED_TENSORS = (
     "nested tensors, which nn.TransformerEncoder makes from padded sequences in evaluation; build it with "
     "enable_nested_tensor=False, or set its use_nested_tensor = False"
@@ -105,6 +111,48 @@ class InsertedContext(nn.Module):
             self.handle.remove()
             self.handle = None
 
+    def check_on(self, x: Tensor) -> None:
+        """Run the context alone on features x, so that an error can name its place; raise unless it keeps them."""
+        kind, version = type(self.context).__name__, x._version
+        try:
+            with preserve_state(self):
+                y: Any = self.adapter.run(self.context, x)
+        except Exception as error:
+            raise ShapeError(
+                f"insert_context: {kind} cannot take the features {tuple(x.shape)} of '{self.adapter.place}', read as "
+                f"'{self.adapter.layout}': {error}"
+            ) from error
+        if not isinstance(y, Tensor) or y.shape != x.shape:
+            result = tuple(y.shape) if isinstance(y, Tensor) else f"a {type(y).__name__}"
+            raise ShapeError(
+                f"insert_context: a context must keep the shape of its input, but {kind} returns {result} for "
+                f"{tuple(x.shape)}"
+            )
+        if x._version != version:
+            raise InputError(
+                f"insert_context: {kind} changes its input in place, but the gate still needs it; build it without "
+                "inplace=True"
+            )
+
+    def is_identity(self, x: Tensor) -> bool:
+        """Whether the context starts as the identity, as those do whose last layer is initialised to zero.
+
+        Tested on large numbers of both signs, since x may be all zero or may hide a ReLU. Tested in training mode too,
+        where a dropout is not the identity.
+        """
+        if x.is_meta:  # there are no values to compare
+            return False
+        probe = 10 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
+        for training in (False, True):
+            with preserve_state(self, training=training):
+                try:
+                    y = self.adapter.run(self.context, probe)
+                except Exception:  # for example batch norm, which cannot train on a single value
+                    return False
+            if not torch.equal(y, probe):
+                return False
+        return True
+
     def extra_repr(self) -> str:
         grid = "" if self.adapter.grid is None else f", grid={self.adapter.grid}"
         return f"layout={self.adapter.layout}{grid}" + ("" if self.gate is None else ", gated")
@@ -113,17 +161,18 @@ class InsertedContext(nn.Module):
 def attach_context(module: nn.Module, inserted: InsertedContext) -> None:
     """Run a context after a module, before its other hooks: those then see the features with context."""
     module.add_module(CHILD_NAME, inserted)
-    hide_context(module)
+    if isinstance(module, (nn.Sequential, nn.ModuleDict)):
+        _set_class(module, _proxy_class(type(module)))
     inserted.handle = module.register_forward_hook(run_context_hook, prepend=True)
 
 
 def detach_context(module: nn.Module) -> None:
     """Undo `attach_context`."""
-    inserted = module._modules[CHILD_NAME]
+    inserted = module._modules.pop(CHILD_NAME)
     assert isinstance(inserted, InsertedContext)
     inserted.unhook()
-    restore_class(module)
-    del module._modules[CHILD_NAME]
+    if isinstance(module, _ContextProxy):
+        _set_class(module, module.shown)
 
 
 def holds_context(module: nn.Module) -> bool:
@@ -136,12 +185,10 @@ def run_context_hook(module: nn.Module, args: Any, output: Any) -> Any:
     inserted = module._modules[CHILD_NAME]
     assert isinstance(inserted, InsertedContext)
     part = inserted.adapter.output
-    if part is None:
-        return inserted(output)
-    return replace_part(output, part, inserted(output[part]))
+    return inserted(output) if part is None else _replace_part(output, part, inserted(output[part]))
 
 
-def replace_part(output: Any, part: int | str, value: Tensor) -> Any:
+def _replace_part(output: Any, part: int | str, value: Tensor) -> Any:
     """Return a copy of a tuple, list or dict with one entry replaced."""
     if isinstance(output, tuple):
         entries: Any = list(output)
@@ -150,3 +197,95 @@ def replace_part(output: Any, part: int | str, value: Tensor) -> Any:
     changed: Any = copy.copy(output) if isinstance(output, Mapping) else list(output)
     changed[part] = value
     return changed
+
+
+# -- containers --------------------------------------------------------------------------------------------------------
+# A container would treat its context as one of its members: `layer3[-1]` would be the context, and `for block in
+# layer3` would call it. The proxy classes leave it out of length, iteration and indexing; all else is the original's.
+
+_PROXY_CLASSES: dict[type[Any], type[Any]] = {}
+
+
+class _ContextProxy:
+    """Base of both proxies; `shown` is the original class, from which pickle and deepcopy make the proxy again."""
+
+    shown: type[nn.Module]
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return _new_proxy, (self.shown,), self.__getstate__()
+
+
+class _SequentialProxy(_ContextProxy, nn.Sequential):
+    def __len__(self) -> int:
+        return len(_without_context(self._modules))
+
+    def __iter__(self) -> Iterator[nn.Module]:
+        return iter(_without_context(self._modules).values())
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):  # a slice is a container of the original class, without the context
+            return self.shown(OrderedDict(list(_without_context(self._modules).items())[index]))
+        return list(self)[index]
+
+    def __setitem__(self, index: int, module: nn.Module) -> None:
+        with _set_context_aside(self):
+            super().__setitem__(index, module)
+
+    def __delitem__(self, index: Any) -> None:
+        with _set_context_aside(self):
+            super().__delitem__(index)
+
+    def insert(self, index: int, module: nn.Module) -> Any:
+        with _set_context_aside(self):
+            return super().insert(index, module)
+
+
+class _ModuleDictProxy(_ContextProxy, nn.ModuleDict):
+    def __len__(self) -> int:
+        return len(_without_context(self._modules))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_without_context(self._modules))
+
+    def __contains__(self, key: str) -> bool:
+        return key in _without_context(self._modules)
+
+    def keys(self) -> KeysView[str]:
+        return _without_context(self._modules).keys()
+
+    def items(self) -> ItemsView[str, nn.Module]:
+        return _without_context(self._modules).items()
+
+    def values(self) -> ValuesView[nn.Module]:
+        return _without_context(self._modules).values()
+
+
+def _without_context(modules: dict[str, nn.Module]) -> dict[str, nn.Module]:
+    return {name: module for name, module in modules.items() if name != CHILD_NAME}
+
+
+@contextmanager
+def _set_context_aside(module: nn.Module) -> Iterator[None]:
+    """Remove the context while the container counts or renumbers its members, then put it back."""
+    held = module._modules.pop(CHILD_NAME)
+    try:
+        yield
+    finally:
+        module._modules[CHILD_NAME] = held
+
+
+def _set_class(module: nn.Module, kind: type[Any]) -> None:
+    module.__class__ = kind
+
+
+def _proxy_class(shown: type[Any]) -> type[Any]:
+    """Return the proxy class of a container class; it is made once and cached."""
+    if shown not in _PROXY_CLASSES:
+        kind = _SequentialProxy if issubclass(shown, nn.Sequential) else _ModuleDictProxy
+        # with the original __module__: tools such as torch.fx decide by it which modules they trace into
+        _PROXY_CLASSES[shown] = type(shown.__name__, (kind, shown), {"shown": shown, "__module__": shown.__module__})
+    return _PROXY_CLASSES[shown]
+
+
+def _new_proxy(shown: type[Any]) -> Any:
+    return object.__new__(_proxy_class(shown))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +13,10 @@ from hamburger.contexts.efficient import EfficientAttention
 from hamburger.errors import HamburgerError, InputError, OptionError, ShapeError, UnknownNameError, did_you_mean
 from hamburger.insertion.dry_run import ModuleCalls, call_model, check_ready, choose_dtype, preserve_state, record_calls
 from hamburger.layers.burger import Hamburger
-from hamburger.literals import Replacement
 
 CALL = "replace_attention"
 EXTRA_INPUTS = "more than tokens (a mask, sizes, rotary positions), which a decomposition does not take"
+Replacement = Literal["nmf", "vq", "cd", "efficient"]
 NAMES = get_args(Replacement)
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -87,7 +87,7 @@ def replace_attention(
         raise InputError(f"{CALL}: '{place}' {reason}{remedy}")
     replacements: dict[str, ReplacedAttention] = {}
     for (place, attention), given in zip(places.items(), modules, strict=True):
-        x = calls[place].output
+        x = calls[place].outputs[0]
         module = _build_replacement(place, context, x.shape[-1], options) if given is None else given
         x = x.to(choose_dtype(model, attention, x))
         replaced = ReplacedAttention(module, attention).to(x.device, x.dtype)
@@ -116,9 +116,9 @@ def _has_extra_inputs(values: Iterable[Any]) -> bool:
 
 def _find_objection(calls: ModuleCalls) -> str | None:
     """Return why an attention that was called so cannot be replaced; None if it can."""
-    if calls.calls != 1:
-        return f"is called {calls.calls} times in one pass, but must be called once"
-    x, (tokens, *others) = calls.output, calls.inputs or (None,)
+    if len(calls.outputs) != 1:
+        return f"is called {len(calls.outputs)} times in one pass, but must be called once"
+    x, (tokens, *others) = calls.outputs[0], calls.inputs or (None,)
     taken, returned = (tuple(t.shape) if isinstance(t, Tensor) else type(t).__name__ for t in (tokens, x))
     if not isinstance(x, Tensor) or x.dim() != 3:
         return f"must return tokens (b, n, c), got {returned}"

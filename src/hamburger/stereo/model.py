@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from hamburger.checkpoints.weights_file import Info, read_weights, to_plain_json, write_weights
 from hamburger.distributed import global_mean
 from hamburger.errors import CheckpointError, HamburgerError, OptionError, ShapeError, check_choice, check_count
-from hamburger.insertion import insert_context
+from hamburger.insertion import Gate, insert_context
 from hamburger.layers.norm import BatchNorm2d
-from hamburger.literals import Gate
 from hamburger.tensors import check_tensor, widen
 
 TASK = "stereo"

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hamburger.errors import OptionError, check_choice, check_count, check_flag, check_positive
+from hamburger.insertion.insert import POSITION_BLIND
 from hamburger.insertion.inserted import GATES
-from hamburger.insertion.placement import POSITION_BLIND
 from hamburger.registry import Registry
 from hamburger.stereo.model import check_stereo_options
 from hamburger.training.recipe import KEEP, RESIDENT, AdamOptim, SupervisedTraining, check_adam, check_training
