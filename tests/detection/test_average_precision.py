@@ -8,7 +8,7 @@ import torch
 
 from hamburger import distributed
 from hamburger.detection import evaluate
-from hamburger.detection.data.base import Scene
+from hamburger.detection.data import Scene
 from hamburger.detection.evaluate import SUMMARY, describe_image, gather_images, score_images
 
 CLASSES, SIDE = ("a", "b", "c", "d"), 160

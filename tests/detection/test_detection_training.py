@@ -19,11 +19,10 @@ from typer.testing import CliRunner
 import hamburger as hb
 from hamburger.cli.app import app
 from hamburger.detection.data import create_detection_set
-from hamburger.detection.data.masks import read_mask
+from hamburger.detection.data.coco import read_mask
 from hamburger.detection.evaluate import evaluate_detector
-from hamburger.detection.model import load_detector
 from hamburger.detection.recipe import check_detection_recipe, detection_recipes
-from hamburger.detection.task import DetectionSplits
+from hamburger.detection.task import DETECTION
 from hamburger.detection.visualize import ObjectVisualizer, count_found
 from hamburger.errors import CheckpointError, Interrupted, TrainingError
 from hamburger.segmentation.weights import load_weights
@@ -175,7 +174,7 @@ def test_predictions_are_json_and_overlays(finished, tmp_path):
     made = ham("predict", run, tmp_path / "a.png", "--out", tmp_path / "out", "--score", "0.01", "--device", "cpu")
     assert made.exit_code == 0, made.output
     objects = json.loads((tmp_path / "out" / "a.json").read_text())["objects"]
-    net, info = load_detector(run / "best.safetensors")
+    net, info = DETECTION.load(run / "best.safetensors")
     with torch.no_grad():
         output = net([scene.image[:, :40].float() / 255])[0]
     kept = output["scores"] >= 0.01
@@ -218,7 +217,7 @@ def test_found_objects_count_once():
 def test_weights_describe_themselves(finished):
     weights = finished[0] / "best.safetensors"
     assert task_of_weights(weights).name == "detection"
-    net, info = load_detector(weights)
+    net, info = DETECTION.load(weights)
     assert info.classes[0] == "disc-warm" and net.config["after"] == "p3" and not net.training
     with pytest.raises(hb.CheckpointError, match=r"of the task 'segmentation' \(got 'detection'"):
         load_weights(weights)
@@ -341,8 +340,8 @@ def test_splits_with_different_classes_raise(tmp_path):
     content["categories"].append({"id": 9, "name": "star"})
     write(tmp_path, "val2017", content)
     with pytest.raises(hb.DataError, match=r"'train2017' and 'val2017' differ, star in one of them only; both must"):
-        DetectionSplits.of(detection_recipes.create("coco-maskrcnn"), tmp_path)
+        DETECTION.open(detection_recipes.create("coco-maskrcnn"), tmp_path, first=False, note=print)
     content["categories"] = [{"id": 3, "name": "triangle"}, {"id": 7, "name": "square"}]
     write(tmp_path, "val2017", content)
     with pytest.raises(hb.DataError, match="differ, in their order"):
-        DetectionSplits.of(detection_recipes.create("coco-maskrcnn"), tmp_path)
+        DETECTION.open(detection_recipes.create("coco-maskrcnn"), tmp_path, first=False, note=print)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torchvision.models.detection.roi_heads import paste_masks_in_image
 
-from hamburger.detection.data.batches import SceneBatches
+from hamburger.detection.data import SceneBatches
 from hamburger.detection.data.shapes import ShapesSet
 from hamburger.detection.model import create_detector, resolve_places
 from hamburger.errors import OptionError, UnknownNameError

@@ -36,7 +36,7 @@ class DetectorRace(size_sweep.SizeSweepRace):
     """On generated scenes of one size."""
 
     def __init__(self, plan: DetectorPlan, size: int) -> None:
-        from hamburger.detection.data.batches import SceneBatches
+        from hamburger.detection.data import SceneBatches
         from hamburger.detection.data.shapes import ShapesSet
 
         super().__init__(plan, size)

@@ -101,20 +101,19 @@ def check_detection_set(
 ) -> None:
     """Check splits of a detection data set."""
     from hamburger.detection.data import create_detection_set
-    from hamburger.detection.data.checks import inspect_scenes
     from hamburger.segmentation.data.checks import format_sizes
 
     problems = 0
     for one in splits:
         scenes = create_detection_set(name, one, data, **options)
-        findings = inspect_scenes(scenes, cache=not fresh)
-        counted = zip(scenes.classes, findings.objects, strict=True)
+        found = scenes.problems(cache=not fresh)
+        objects, sizes = scenes.count()
+        listed = ", ".join(f"{each} {objects[label]:,}" for label, each in enumerate(scenes.classes))
         typer.echo(
-            f"{name}, {one}: {len(scenes):,} images, {format_sizes(findings.sizes)}, "
-            f"{sum(findings.objects):,} objects: " + ", ".join(f"{each} {count:,}" for each, count in counted)
+            f"{name}, {one}: {len(scenes):,} images, {format_sizes(sizes)}, {objects.total():,} objects: {listed}"
         )
-        problems += len(findings.problems)
-        for problem in findings.problems:
+        problems += len(found)
+        for problem in found:
             typer.echo(problem, err=True)
     exit_on_problems(name, problems)
 

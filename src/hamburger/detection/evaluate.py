@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torchvision.ops import box_convert
 
 from hamburger import distributed
-from hamburger.detection.data.base import DetectionSet, Scene
-from hamburger.detection.data.masks import encode_masks
-from hamburger.training.loader import prefetch
+from hamburger.detection.data import DetectionSet, Scene
+from hamburger.detection.data.coco import encode_masks
+from hamburger.training.loader import evaluate_share
 
 PROTOCOL = "COCO, at most 100 objects an image"
 # the twelve numbers of COCO's summary, in its order
@@ -32,6 +33,8 @@ class DetectionScores:
     """Scores between 0 and 1, None where no object decides. `per_class` is the mask mAP of each class.
 
     `box` and `mask` hold all twelve numbers of COCO's summary: `map`, `map_50`, `map_75`, by size, and recalls.
+    To add a score, compute it in `score_images`: every field here is written to result.json and metrics.jsonl, and
+    those named in `DetectionTask.scores` (task.py) are printed by `ham train`, `eval`, `compare` and `report`.
     """
 
     mask_map: float | None
@@ -62,22 +65,27 @@ def evaluate_detector(
     progress: Callable[[int, int], Any] = lambda done, total: None,
 ) -> DetectionScores:
     """Scores of `net` on every image, one at a time, shared among the processes. The mode of `net` is restored."""
-    training = net.training
-    net.eval()
-    own = range(distributed.rank(), len(dataset), distributed.world_size())
     images: list[ScoredImage] = []
-    try:
-        with contextlib.closing(
-            prefetch(dataset.__getitem__, own, workers=workers, depth=2 * max(1, workers))
-        ) as scenes:
-            for index, scene in zip(own, scenes, strict=True):
-                progress(len(images), len(own))
-                [detections] = net([scene.image.to(device).float() / 255])
-                images.append(describe_image(index, scene, detections))
-    finally:
-        net.train(training)
-    progress(len(own), len(own))
+    with evaluate_share(net, dataset, workers=workers, progress=progress) as scenes:
+        for index, scene in scenes:
+            [detections] = net([scene.image.to(device).float() / 255])
+            images.append(describe_image(index, scene, detections))
     return score_images(gather_images(images), dataset.classes)
+
+
+def score_images(images: Sequence[ScoredImage], classes: Sequence[str]) -> DetectionScores:
+    """Box and mask scores of all images together."""
+    box, _ = average_precision(images, len(classes), "bbox")
+    mask, per_class = average_precision(images, len(classes), "segm")
+    return DetectionScores(
+        mask_map=mask["map"],
+        box_map=box["map"],
+        per_class=dict(zip(classes, per_class, strict=True)),
+        mask=mask,
+        box=box,
+        protocol=PROTOCOL,
+        images=len(images),
+    )
 
 
 def describe_image(index: int, scene: Scene, detections: dict[str, Tensor]) -> ScoredImage:
@@ -90,8 +98,7 @@ def describe_image(index: int, scene: Scene, detections: dict[str, Tensor]) -> S
 
 
 def _entries(boxes: Tensor, masks: Tensor, **columns: Tensor) -> list[Entry]:
-    boxes = boxes.double()
-    columns["bbox"] = torch.cat([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], 1)  # left, top, width, height
+    columns["bbox"] = box_convert(boxes.double(), "xyxy", "xywh")
     rows = zip(*(column.tolist() for column in columns.values()), encode_masks(masks), strict=True)
     return [dict(zip((*columns, "segmentation"), row, strict=True)) for row in rows]
 
@@ -103,14 +110,6 @@ def gather_images(images: list[ScoredImage]) -> list[ScoredImage]:
         dist.all_gather_object(parts, images)
         images = [image for part in parts for image in part]
     return sorted(images, key=lambda image: image.id)
-
-
-def score_images(images: Sequence[ScoredImage], classes: Sequence[str]) -> DetectionScores:
-    """Box and mask scores of all images together."""
-    box, _ = average_precision(images, len(classes), "bbox")
-    mask, per_class = average_precision(images, len(classes), "segm")
-    named = dict(zip(classes, per_class, strict=True))
-    return DetectionScores(mask["map"], box["map"], named, mask, box, PROTOCOL, len(images))
 
 
 def average_precision(
@@ -131,11 +130,9 @@ def average_precision(
                 own = {"id": len(annotations) + 1, "image_id": image.id}
                 annotations.append({"area": area, "iscrowd": 0, **entry, **own})
         index = COCO()
-        index.dataset = {
-            "images": [{"id": image.id, "height": image.size[0], "width": image.size[1]} for image in images],
-            "categories": [{"id": label} for label in range(classes)],
-            "annotations": annotations,
-        }
+        sizes = [{"id": image.id, "height": image.size[0], "width": image.size[1]} for image in images]
+        categories = [{"id": label} for label in range(classes)]
+        index.dataset = {"images": sizes, "categories": categories, "annotations": annotations}
         index.createIndex()
         return index
 

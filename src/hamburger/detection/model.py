@@ -6,7 +6,6 @@ import os
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,12 +23,10 @@ from torchvision.ops import FrozenBatchNorm2d
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
 from hamburger.backbones import load_backbone
-from hamburger.checkpoints.weights_file import Info, read_weights, write_weights
 from hamburger.errors import OptionError, UnknownNameError, check_choice, check_count
 from hamburger.insertion import Gate, insert_context
 from hamburger.layers.norm import BatchNorm2d
 
-TASK = "detection"
 POOLED_SIDE = 7  # of the features of a box
 ANCHOR_RATIOS = (0.5, 1.0, 2.0)  # of the anchors
 EXAMPLE_SIDE = 128  # pixels: the image on which insert_context runs the network once
@@ -115,14 +112,12 @@ def create_detector(
     - `frozen`: the first so many parts of the encoder (stem, layer1, ...) are not trained
     - `pretrained`: a file of torchvision's weights for the encoder
     """
-    call = "create_detector"
-    config = {key: value for key, value in locals().items() if key != "call"}
-    counts = {"num_classes": num_classes, "size": size, "max_size": max_size, "anchor": anchor, "channels": channels}
-    counts |= {"hidden": hidden, "sampled": sampled, "proposals": proposals}
-    for option, value in counts.items():
-        check_count(call, option, value, least=1)
+    config = dict(locals())
+    config |= {"context_options": dict(context_options or {}), "pretrained": None}  # what was loaded is in the weights
+    for option in ("num_classes", "size", "max_size", "anchor", "channels", "hidden", "sampled", "proposals"):
+        check_count("create_detector", option, config[option], least=1)
     if max_size < size:
-        raise OptionError(f"{call}: max_size ({max_size}) must be at least size ({size})")
+        raise OptionError(f"create_detector: max_size ({max_size}) must be at least size ({size})")
     encoder = create_pyramid(backbone, channels=channels, norm=norm, frozen=frozen)
     if pretrained is not None:
         encoder.report = load_backbone(encoder.body, pretrained)
@@ -147,14 +142,12 @@ def create_detector(
     for module in (net.backbone, net.rpn.head, net.roi_heads.box_predictor):
         module.register_forward_hook(cast_to_float32)
     if context is not None:
-        inserted = (context, dict(context_options or {}))
         # a small example image: at full size attention may need more than the main memory
         net.transform.min_size, net.transform.max_size = (EXAMPLE_SIDE,), EXAMPLE_SIDE
         example = ([torch.zeros(3, EXAMPLE_SIDE, EXAMPLE_SIDE)],)
-        insert_context(net, dict.fromkeys(resolve_places(after), inserted), gate=gate, example=example)
+        places = dict.fromkeys(resolve_places(after), (context, dict(context_options or {})))
+        insert_context(net, places, gate=gate, example=example)
         net.transform.min_size, net.transform.max_size = (size,), max_size
-    config["pretrained"] = None  # what was loaded is in the weights
-    config["context_options"] = dict(context_options or {})
     return Detector(net, config)
 
 
@@ -188,28 +181,13 @@ def cast_to_float32(module: nn.Module, args: Any, output: Any) -> Any:
     return type(output)(cast_to_float32(module, args, each) for each in output)
 
 
-def save_detector(path: str | os.PathLike[str], net: Detector, info: Info, *, durable: bool = True) -> None:
-    """Write the network to a file, atomically."""
-    write_weights(path, net, replace(info, model={"task": TASK, **net.config}), durable=durable)
-
-
-def load_detector(path: str | os.PathLike[str]) -> tuple[Detector, Info]:
-    """The detector of a file, on the CPU and in evaluation mode, and the file's information on classes and data."""
-    info, tensors = read_weights("load_detector", path, TASK)
-    with torch.random.fork_rng(devices=[]):  # initial weights are overwritten: keep the caller's random state
-        net = create_detector(**{key: value for key, value in info.model.items() if key != "task"})
-    net.load_state_dict(tensors)
-    return net.eval(), info
-
-
 # -- encoder and feature pyramid ---------------------------------------------------------------------------------------
 
-TINY = "tiny"
-ENCODERS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", TINY)
+ENCODERS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "tiny")
 NORMS: dict[str, Callable[[int], nn.Module]] = {"batch": BatchNorm2d, "frozen": FrozenBatchNorm2d}
-STEM = ("conv1", "bn1")
 STAGES = ("layer1", "layer2", "layer3", "layer4")
 LEVELS = len(STAGES) + 1  # of the pyramid: max pooling adds one
+TINY_WIDTHS = (16, 24, 32, 48)
 
 
 def create_pyramid(backbone: str, *, channels: int, norm: str = "batch", frozen: int = 0) -> Any:
@@ -218,38 +196,33 @@ def create_pyramid(backbone: str, *, channels: int, norm: str = "batch", frozen:
     `frozen`: number of parts of the encoder, of stem, layer1, ... layer4, that are not trained.
     b 3 h w   ->   {"0": b c h/4 w/4, ..., "pool": b c h/64 w/64}
     """
-    call = "create_pyramid"
-    check_choice(call, "backbone", backbone, ENCODERS)
-    check_choice(call, "norm", norm, NORMS)
+    check_choice("create_detector", "backbone", backbone, ENCODERS)
+    check_choice("create_detector", "norm", norm, NORMS)
     if frozen not in range(LEVELS + 1):
-        raise OptionError(f"{call}: frozen must be 0 ... {LEVELS}, for the stem and four layers (got {frozen!r})")
-    if backbone == TINY:
+        raise OptionError(
+            f"create_detector: frozen must be 0 ... {LEVELS}, for the stem and four layers (got {frozen!r})"
+        )
+    if backbone == "tiny":
         encoder, widths = create_tiny_encoder(NORMS[norm]), list(TINY_WIDTHS)
     else:
         encoder = getattr(resnet, backbone)(weights=None, norm_layer=NORMS[norm])
         widths = [encoder.fc.in_features // 2**i for i in (3, 2, 1, 0)]
-    for part in (STEM, *((stage,) for stage in STAGES))[:frozen]:
+    for part in (("conv1", "bn1"), *((stage,) for stage in STAGES))[:frozen]:
         for name in part:
             encoder.get_submodule(name).requires_grad_(False)
     returned = {stage: str(i) for i, stage in enumerate(STAGES)}
     return BackboneWithFPN(encoder, returned, widths, channels, extra_blocks=LastLevelMaxPool())
 
 
-TINY_WIDTHS = (16, 24, 32, 48)
-
-
 def create_tiny_encoder(norm: Callable[[int], nn.Module]) -> nn.Sequential:
     """An encoder of one convolution per stage, with a ResNet's names: trains in seconds on a CPU."""
-    parts: list[tuple[str, nn.Module]] = [
-        ("conv1", nn.Conv2d(3, TINY_WIDTHS[0], 3, stride=2, padding=1, bias=False)),
-        ("bn1", norm(TINY_WIDTHS[0])),
-        ("relu", nn.ReLU(inplace=True)),
-    ]
-    previous = TINY_WIDTHS[0]
-    for stage, width in zip(STAGES, TINY_WIDTHS, strict=True):
-        convolution = nn.Conv2d(previous, width, 3, stride=2, padding=1, bias=False)
-        parts.append((stage, nn.Sequential(convolution, norm(width), nn.ReLU(inplace=True))))
-        previous = width
+
+    def convolve(c: int, d: int) -> list[nn.Module]:
+        return [nn.Conv2d(c, d, 3, stride=2, padding=1, bias=False), norm(d), nn.ReLU(inplace=True)]
+
+    parts = dict(zip(("conv1", "bn1", "relu"), convolve(3, TINY_WIDTHS[0]), strict=True))
+    for stage, c, d in zip(STAGES, (TINY_WIDTHS[0], *TINY_WIDTHS), TINY_WIDTHS, strict=False):
+        parts[stage] = nn.Sequential(*convolve(c, d))
     encoder = nn.Sequential(OrderedDict(parts))
     for module in encoder.modules():
         if isinstance(module, nn.Conv2d):

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hamburger.detection.data.masks import encode_masks
+from hamburger.detection.data.coco import encode_masks
 from hamburger.errors import check_positive
 from hamburger.inference.predict_files import read_image
 from hamburger.training.datasets import Colour, full_palette

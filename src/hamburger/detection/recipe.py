@@ -75,14 +75,7 @@ def shapes_detect() -> DetectionRecipe:
     return DetectionRecipe(
         name="shapes-detect",
         model=DetectorModel(
-            backbone="tiny",
-            size=96,
-            max_size=96,
-            anchor=12,
-            channels=32,
-            hidden=128,
-            sampled=64,
-            proposals=100,
+            backbone="tiny", size=96, max_size=96, anchor=12, channels=32, hidden=128, sampled=64, proposals=100
         ),
         data=DetectionData(options={"size": 96, "length": 200}, crop=96, workers=0),
         optim=Optim(lr=0.04, bias_lr=1.0, warmup=30),
@@ -145,8 +138,6 @@ def coco_maskrcnn() -> DetectionRecipe:
 
 # -- checks ------------------------------------------------------------------------------------------------------------
 
-COUNT_FIELDS = ("size", "max_size", "anchor", "channels", "hidden", "sampled", "proposals")
-
 
 def check_detection_recipe(recipe: DetectionRecipe, *, processes: int = 1) -> None:
     """Raise OptionError on the first invalid field. `processes` share the batch."""
@@ -159,7 +150,7 @@ def check_detection_recipe(recipe: DetectionRecipe, *, processes: int = 1) -> No
         raise OptionError(
             f"{call}: compile=true would recompile without end, since the number of boxes changes; leave it false"
         )
-    for name in COUNT_FIELDS:
+    for name in ("size", "max_size", "anchor", "channels", "hidden", "sampled", "proposals"):
         check_count(call, f"model.{name}", getattr(recipe.model, name), least=1)
     if recipe.model.pretrained is None and recipe.model.norm == "frozen":
         raise OptionError(

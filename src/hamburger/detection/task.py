@@ -5,52 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from hamburger.detection.recipe import DetectionRecipe, check_detection_recipe, detection_recipes
 from hamburger.registry import Registry
-from hamburger.training.datasets import check_classes, check_each, check_same_classes, digest_splits
+from hamburger.training.datasets import Splits, check_classes, check_each, check_same_classes, open_splits
 from hamburger.training.loader import batch_options
-from hamburger.training.task import SINGLE_SCALE, EvaluationProtocol, Score, Task
+from hamburger.training.task import Score, Task
 from hamburger.training.task_outputs import ExportSpec
 
 if TYPE_CHECKING:
     from hamburger.checkpoints.weights_file import Info
-    from hamburger.detection.data import DetectionSet
-    from hamburger.detection.data.batches import SceneBatch, SceneBatches
+    from hamburger.detection.data import DetectionSet, SceneBatch, SceneBatches
     from hamburger.detection.evaluate import DetectionScores
     from hamburger.detection.model import Detector
     from hamburger.detection.predict import ObjectPredictor
     from hamburger.detection.visualize import ObjectVisualizer
-
-
-class DetectionSplits(NamedTuple):
-    """The two data sets of a recipe."""
-
-    train: DetectionSet
-    val: DetectionSet
-
-    @classmethod
-    def of(cls, recipe: DetectionRecipe, root: Path | None) -> DetectionSplits:
-        from hamburger.detection.data import create_detection_set
-
-        data = recipe.data
-        splits = (data.train_split, data.val_split)
-        train, val = (create_detection_set(data.name, split, root, **data.options) for split in splits)
-        check_same_classes(data, train.classes, val.classes)
-        return cls(train, val)
-
-    def check(self) -> None:
-        from hamburger.detection.data.checks import check_scenes
-
-        check_each(self, check_scenes)
-
-    def digest(self) -> str:
-        """A hash of the images and annotations: one file holds all annotations, so any tool may change them at once."""
-        return " ".join([digest_splits(self), *(each.digest for each in self if each.digest)])
 
 
 class DetectionTask(Task[DetectionRecipe]):
@@ -58,6 +31,7 @@ class DetectionTask(Task[DetectionRecipe]):
     networks = "Mask R-CNN"
     recipe = DetectionRecipe
     recipes = detection_recipes
+    # fields of DetectionScores in evaluate.py, as they are printed
     scores = (Score("mask_map", "mask mAP"), Score("box_map", "box mAP"))
     pooled = "COCO's average over ten overlaps from 0.5 to 0.95 and over classes, at most 100 objects an image"
     member_score = Score("per_class", "mask mAP")
@@ -68,41 +42,34 @@ class DetectionTask(Task[DetectionRecipe]):
 
     # -- training ------------------------------------------------------------------------------------------------
 
-    def open(
-        self, recipe: DetectionRecipe, root: Path | None, *, first: bool, note: Callable[[str], object]
-    ) -> DetectionSplits:
-        sets = DetectionSplits.of(recipe, root)
+    def open(self, recipe: DetectionRecipe, root: Path | None, *, first: bool, note: Callable[[str], object]) -> Splits:
+        from hamburger.detection.data import check_scenes, create_detection_set
+
+        splits = open_splits(create_detection_set, recipe.data, root)
+        check_same_classes(recipe.data, splits.train.classes, splits.val.classes)
         if first:
-            sets.check()
-            for each in sets:
+            check_each(splits, check_scenes)
+            for each in splits:
                 dropped = getattr(each, "dropped", 0)
                 if dropped:
                     note(f"{each.name}, split '{each.split}': {dropped} invalid annotations are left out")
-        return sets
+        return splits
 
-    def build(self, recipe: DetectionRecipe, data: DetectionSplits) -> Detector:
-        from hamburger.detection.model import create_detector
+    def build(self, recipe: DetectionRecipe, data: Splits) -> Detector:
+        return self.create(**asdict(recipe.model), num_classes=len(data.train.classes))
 
-        return create_detector(**asdict(recipe.model), num_classes=len(data.train.classes))
+    def batches(self, recipe: DetectionRecipe, data: Splits, device: torch.device) -> SceneBatches:
+        from hamburger.detection.data import SceneBatches
 
-    def batches(self, recipe: DetectionRecipe, data: DetectionSplits, device: torch.device) -> SceneBatches:
-        from hamburger.detection.data.batches import SceneBatches
-
-        return SceneBatches(
-            data.train,
-            crop=recipe.data.crop,
-            scales=recipe.data.scales,
-            flip=recipe.data.flip,
-            pad=recipe.data.pad,
-            **batch_options(recipe, device),
-        )
+        views = {name: getattr(recipe.data, name) for name in ("crop", "scales", "flip", "pad")}
+        return SceneBatches(data.train, **views, **batch_options(recipe, device))
 
     def losses(self, model: nn.Module, micro_batch: SceneBatch, recipe: DetectionRecipe) -> dict[str, Tensor]:
         """Every term is a mean over images or sampled boxes, so micro-batches of equal size weigh the same."""
         terms: dict[str, Tensor] = model(micro_batch.images, micro_batch.targets)
         return terms
 
-    def info(self, recipe: DetectionRecipe, data: DetectionSplits) -> Info:
+    def info(self, recipe: DetectionRecipe, data: Splits) -> Info:
         from hamburger.checkpoints.weights_file import Info
 
         chosen = recipe.data
@@ -125,17 +92,10 @@ class DetectionTask(Task[DetectionRecipe]):
             "use the same --data with unchanged files, or begin a new run"
         )
 
-    # -- weights -------------------------------------------------------------------------------------------------
+    def create(self, **config: Any) -> Detector:
+        from hamburger.detection.model import create_detector
 
-    def save(self, path: Path, net: Any, info: Info, *, durable: bool = True) -> None:
-        from hamburger.detection.model import save_detector
-
-        save_detector(path, net, info, durable=durable)
-
-    def load(self, path: Path) -> tuple[Detector, Info]:
-        from hamburger.detection.model import load_detector
-
-        return load_detector(path)
+        return create_detector(**config)
 
     # -- scores --------------------------------------------------------------------------------------------------
 
@@ -147,8 +107,7 @@ class DetectionTask(Task[DetectionRecipe]):
     def split(
         self, info: Info, name: str, split: str, root: Path | None, options: Mapping[str, Any], *, whole: bool = True
     ) -> DetectionSet:
-        from hamburger.detection.data import create_detection_set
-        from hamburger.detection.data.checks import check_scenes
+        from hamburger.detection.data import check_scenes, create_detection_set
 
         scenes = create_detection_set(name, split, root, **options)
         if whole:
@@ -159,21 +118,12 @@ class DetectionTask(Task[DetectionRecipe]):
         check_classes(call, info.classes, split)
 
     def evaluate(
-        self,
-        net: nn.Module,
-        split: DetectionSet,
-        info: Info,
-        *,
-        device: torch.device,
-        batch: int = 128,
-        workers: int = 4,
-        channels_last: bool = False,
-        protocol: EvaluationProtocol = SINGLE_SCALE,
-        progress: Callable[[int, int], Any] = lambda done, total: None,
+        self, net: nn.Module, split: DetectionSet, info: Info, *, device: torch.device, workers: int = 4, **options: Any
     ) -> DetectionScores:
         """Images are evaluated one by one whatever `batch` is, so that a result depends on nothing but the image."""
         from hamburger.detection.evaluate import evaluate_detector
 
+        progress = options.get("progress", lambda done, total: None)
         return evaluate_detector(net, split, device=device, workers=workers, progress=progress)
 
     # -- use -----------------------------------------------------------------------------------------------------

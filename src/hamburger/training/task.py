@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from hamburger.errors import OptionError, check_count, check_flag, check_positive
+from hamburger.errors import CheckpointError, HamburgerError, OptionError, check_count, check_flag, check_positive
 from hamburger.registry import Registry
 from hamburger.training.recipe import SupervisedTraining
 
@@ -235,16 +235,32 @@ class Task(ABC, Generic[R]):
 
     # -- weights -------------------------------------------------------------------------------------------------
 
-    @abstractmethod
-    def save(self, path: Path, net: nn.Module, info: Info, *, durable: bool = True) -> None:
+    def create(self, **config: Any) -> nn.Module:
+        """The network with this `config`, the keywords that its weights file stores."""
+        raise NotImplementedError
+
+    def save(self, path: Path, net: Any, info: Info, *, durable: bool = True) -> None:
         """Write one .safetensors file from which `load` builds the network again; its metadata names the task.
 
         With `durable`, return only when the file is on the disk.
         """
+        from hamburger.checkpoints.weights_file import write_weights
 
-    @abstractmethod
-    def load(self, path: Path) -> tuple[nn.Module, Info]:
+        write_weights(path, net, replace(info, model={"task": self.name, **net.config}), durable=durable)
+
+    def load(self, path: Path) -> tuple[Any, Info]:
         """The network on the CPU in evaluation mode, and its metadata."""
+        from hamburger.checkpoints.weights_file import read_weights
+
+        info, tensors = read_weights("load", path, self.name)
+        config = {key: value for key, value in info.model.items() if key != "task"}
+        try:
+            with torch.random.fork_rng(devices=[]):  # initial weights are overwritten: keep the caller's random state
+                net = self.create(**config)
+            net.load_state_dict(tensors)
+        except (HamburgerError, TypeError, RuntimeError) as error:
+            raise CheckpointError(f"load: {path} describes a network that cannot be built: {error}") from error
+        return net.eval(), info
 
     # -- scores --------------------------------------------------------------------------------------------------
 

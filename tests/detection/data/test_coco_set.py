@@ -12,7 +12,7 @@ import torch
 from fake_coco import SIZE, coco, note, write
 
 from hamburger.detection.data import create_detection_set
-from hamburger.detection.data.masks import encode_masks
+from hamburger.detection.data.coco import encode_masks
 from hamburger.errors import DataError, OptionError
 
 KEEP_HINT = "set empty=keep to accept images without objects"
@@ -313,13 +313,9 @@ def edits():
     yield "file", lambda content: content["images"][0].update(file_name="001.png")
 
 
-def test_the_digest_depends_on_values_and_not_on_formatting(tmp_path):
+def test_the_digest_changes_with_every_annotation(tmp_path):
     content = coco(tmp_path)
     digests = {"original": open_set(tmp_path).digest}
-    content["annotations"][0]["bbox"] = [4.0, 5.0, 10.0, 10.0]
-    file = tmp_path / "annotations" / "instances_train2017.json"
-    file.write_text(json.dumps({"info": {"year": 2017}, **content}, indent=1, sort_keys=True))
-    assert open_set(tmp_path).digest == digests["original"]
     for name, edit in edits():
         changed = json.loads(json.dumps(content))
         edit(changed)
@@ -327,7 +323,7 @@ def test_the_digest_depends_on_values_and_not_on_formatting(tmp_path):
         digests[name] = open_set(tmp_path).digest
     assert len(set(digests.values())) == len(digests) == 13
     write(tmp_path, "train2017", content)
-    assert open_set(tmp_path, classes="triangle").digest != open_set(tmp_path).digest == digests["original"]
+    assert open_set(tmp_path).digest == digests["original"]
     assert create_detection_set("shapes", "val", length=2).digest == ""
 
 

@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Collection, Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from torch import Tensor
 
-from hamburger.detection.data.base import DetectionSet, Scene, detection_sets
-from hamburger.detection.data.masks import Extent, find_extent, read_mask
+from hamburger.detection.data import DetectionSet, Scene, detection_sets
 from hamburger.errors import DataError, InputError, check_choice
 from hamburger.training.datasets import (
     Row,
@@ -34,14 +35,13 @@ from hamburger.training.datasets import (
 from hamburger.training.image_files import read_image
 
 LAYOUT = "annotations/instances_<split>.json and a folder <split> of images"
-BROKEN_POLICIES = ("refuse", "drop")
-EMPTY_POLICIES = ("refuse", "keep")
-TOLERANCE = 1.0  # pixels by which a box may reach beyond the image, since files round
-LARGEST_NUMBER = 1e18  # of a box or an area: a larger number is a mistake
-MIN_OVERLAP = 0.3  # of a box and its mask: they may differ (boxes of visible parts, of rotated boxes), but not more
-CORNERS_HINT = "a bbox is left, top, width and height, but this one looks like left, top, right, bottom"
+FILES = ("annotations/instances_{}.json", "annotations/{}.json", "{}.json")
+ALL_INVALID = "all its annotations are invalid and left out"
+NOT_CHOSEN = "has no annotation of the chosen classes"
 
 Entry = dict[str, Any]
+Mask = npt.NDArray[np.bool_]
+Extent = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 @detection_sets.register("coco")
@@ -64,12 +64,15 @@ class CocoSet(DetectionSet):
         broken: str = "refuse",
         empty: str = "refuse",
     ) -> None:
-        check_choice(self.name, "broken", broken, BROKEN_POLICIES)
-        check_choice(self.name, "empty", empty, EMPTY_POLICIES)
+        check_choice(self.name, "broken", broken, ("refuse", "drop"))
+        check_choice(self.name, "empty", empty, ("refuse", "keep"))
         root = check_root(self.name, Path(root), LAYOUT)
+        files = [root / name.format(split) for name in FILES]
+        if not any(path.is_file() for path in files):
+            raise DataError(f"coco: there is no {files[0]}; {root} should hold {LAYOUT}")
         self.split, self.empty = split, empty
-        self.file = _find_file(root, split, ("annotations/instances_{}.json", "annotations/{}.json", "{}.json"))
-        content = _read_json(self.file)
+        self.file = next(path for path in files if path.is_file())
+        content, self.digest = read_instances(self.file)
         categories = sorted(content["categories"], key=lambda each: (isinstance(each["id"], str), each["id"]))
         names = [str(category["name"]) for category in categories]
         numbers = select_classes(self.name, names, classes)
@@ -78,70 +81,44 @@ class CocoSet(DetectionSet):
         _check_unique(self.file, "class name", self.classes, "rename one, or choose by number with classes=0,1,...")
         self.palette = voc_palette(len(numbers) + 1)[1:]
         self.categories = {categories[number]["id"]: label for label, number in enumerate(numbers)}
-        self.known = {category["id"] for category in categories}
         self.images: list[Entry] = content["images"]
         self.ids = [str(image["id"]) for image in self.images]
         self.folder = _find_image_folder(root, split, self.images)
-        self.faulty: set[Any] = set()  # ids of images with invalid annotations
-        self.others: set[Any] = set()  # ids of images with valid annotations of classes that are not chosen
-        self.faults, self.objects = self._sort_annotations(content["annotations"])
+        self.faults: list[str] = []  # what is wrong with annotations
+        self.objects: dict[Any, list[Entry]] = defaultdict(list)  # valid annotations of the chosen classes by image id
+        self.unused: dict[Any, str] = {}  # by image id, why some annotation is not among the objects
+        self._sort_annotations(content["annotations"], {category["id"] for category in categories})
         self.dropped = len(self.faults) if broken == "drop" else 0
         if broken == "drop":
             self.faults = []
 
-    def _sort_annotations(self, annotations: Sequence[Entry]) -> tuple[list[str], dict[Any, list[Entry]]]:
-        """What is wrong with annotations, and the valid ones of the chosen classes by image id."""
+    def _sort_annotations(self, annotations: Sequence[Entry], categories: set[Any]) -> None:
         images = {image["id"]: image for image in self.images}
-        faults, objects = [], defaultdict(list)
         first_by_id: dict[Any, Entry] = {}
         for annotation in annotations:
             id, image = annotation.get("id"), annotation.get("image_id")
-            fault = find_fault(annotation, images, self.known)
+            fault = find_fault(annotation, images, categories)
             # some tools repeat ids; only if the whole annotation is repeated would one object count twice
             if fault is None and isinstance(id, Hashable):
                 first = first_by_id.setdefault(id, annotation)
                 if first is not annotation and first == annotation:
                     fault = "is listed twice"
             if fault is not None:
-                name = "no image"
-                if _is_known(image, images):
-                    self.faulty.add(image)
-                    name = images[image]["file_name"]
-                faults.append(f"{self.file}: annotation {id} ({name}): {fault}")
+                known = _is_known(image, images)
+                self.faults.append(
+                    f"{self.file}: annotation {id} ({images[image]['file_name'] if known else 'no image'}): {fault}"
+                )
+                if known:
+                    self.unused[image] = ALL_INVALID
             elif annotation["category_id"] in self.categories:
-                objects[image].append(annotation)
+                self.objects[image].append(annotation)
             else:
-                self.others.add(image)
-        return faults, objects
-
-    @cached_property
-    def digest(self) -> str:  # type: ignore[override] # read only
-        """A hash of the values: the order of keys and white space do not change it."""
-        digest = hashlib.sha256()
-        for image in self.images:
-            objects = self.objects.get(image["id"], [])
-            digest.update(json.dumps([image["file_name"], read_size(image), len(objects)]).encode())
-            for annotation in objects:
-                for part in self._annotation_bytes(annotation):
-                    digest.update(part)
-        return digest.hexdigest()
-
-    def _annotation_bytes(self, annotation: Entry) -> Iterator[bytes]:
-        """Everything that is read of an annotation, as binary numbers, since formatting them would be slow."""
-        segmentation, area = annotation["segmentation"], annotation.get("area")
-        label, crowd = self.categories[annotation["category_id"]], bool(annotation.get("iscrowd"))
-        outlines = [segmentation["counts"]] if isinstance(segmentation, dict) else segmentation
-        numbers = [label, crowd, -1 if area is None else area, *annotation["bbox"], *map(len, outlines)]
-        yield np.array(numbers, np.float64).tobytes()
-        for outline in outlines:
-            yield outline.encode() if isinstance(outline, str) else np.asarray(outline, np.float64).tobytes()
+                self.unused.setdefault(image, NOT_CHOSEN)
 
     def path(self, index: int) -> Path:
         return self.folder / str(self.images[index]["file_name"])
 
-    def __getitem__(self, index: int) -> Scene:
-        if not 0 <= index < len(self):
-            raise IndexError(f"{self.name}: index {index} is out of range; there are {len(self)} images")
+    def read(self, index: int) -> Scene:
         entry = self.images[index]
         image, size = read_image(self.path(index)), read_size(entry)
         if tuple(image.shape[-2:]) != size:
@@ -164,28 +141,32 @@ class CocoSet(DetectionSet):
             torch.tensor([bool(annotation.get("iscrowd")) for annotation in annotations], dtype=torch.bool),
         )
 
-    def problems(self, *, cache: bool = True, after: Callable[[], object] | None = None) -> list[str]:
+    def count(self) -> tuple[Counter[int], Counter[tuple[int, int]]]:
+        annotations = (annotation for objects in self.objects.values() for annotation in objects)
+        labels = (self.categories[each["category_id"]] for each in annotations if not each.get("iscrowd"))
+        return Counter(labels), Counter(read_size(image) for image in self.images)
+
+    def problems(self, *, cache: bool = True) -> list[str]:
         """Defects of the JSON, then those of the image files, each of which is read."""
         if not self.ids:
             return [f"{self.file}: lists no images", *self.faults]
         repeated = [f"{self.file}: image {id} is listed {n} times" for id, n in Counter(self.ids).items() if n > 1]
         empty = [] if self.empty == "keep" else [line for i in range(len(self)) if (line := self._explain_empty(i))]
         key = f"coco {self.folder.absolute()} {self.split} {self.file.stat().st_mtime_ns}" if cache else None
-        rows = run_cached_checks(
-            self._inspect_image, [fingerprint_files([self.path(i)]) for i in range(len(self))], key=key, after=after
-        )
-        return repeated + self.faults + empty + [row["problem"] for row in rows if row["problem"]]
+        fingerprints = [fingerprint_files([self.path(i)]) for i in range(len(self))]
+        rows = run_cached_checks(self._inspect_image, fingerprints, key=key)
+        problems = repeated + self.faults + empty + [row["problem"] for row in rows if row["problem"]]
+        if not problems and not self.count()[0]:
+            return [f"coco: split '{self.split}' has no object of any of its {len(self.classes)} classes"]
+        return problems
 
     def _explain_empty(self, index: int) -> str | None:
         """Why an image has no object; None if it has one, or if another problem already says why."""
         id, path = self.images[index]["id"], self.path(index)
-        reported = id in self.faulty and not self.dropped  # its annotations are listed one by one
+        reason = self.unused.get(id, "has no annotation")
+        reported = reason == ALL_INVALID and not self.dropped  # its annotations are listed one by one
         if self.objects.get(id) or reported or not path.is_file():
             return None
-        if id in self.faulty:
-            reason = "all its annotations are invalid and left out"
-        else:
-            reason = "has no annotation of the chosen classes" if id in self.others else "has no annotation"
         return f"{path}: {reason}; set empty=keep to accept images without objects"
 
     def _inspect_image(self, index: int) -> Row:
@@ -203,6 +184,63 @@ class CocoSet(DetectionSet):
 def read_size(image: Entry) -> tuple[int, int]:
     """The size of an image as the file gives it.   ->   h, w"""
     return int(image["height"]), int(image["width"])
+
+
+def _find_image_folder(root: Path, split: str, images: Sequence[Entry]) -> Path:
+    """The folder that has one of the first images, or the one where they should be."""
+    folders = [root / split, root / "images" / split, root / "images", root]
+    names = [str(image["file_name"]) for image in images[:20]]
+    return next((folder for folder in folders if any((folder / name).is_file() for name in names)), folders[0])
+
+
+def _check_unique(file: Path, what: str, values: Sequence[Any], remedy: str) -> None:
+    repeated = [value for value, n in Counter(values).items() if n > 1]
+    if repeated:
+        raise DataError(f"{file}: several categories have the {what} {repeated[0]!r}; {remedy}")
+
+
+# -- the JSON file -----------------------------------------------------------------------------------------------------
+
+NEEDED = {"images": ("id", "file_name", "width", "height"), "annotations": (), "categories": ("id", "name")}
+
+
+def read_instances(path: Path) -> tuple[dict[str, list[Entry]], str]:
+    """The content of a file of COCO instances, whose images and categories are complete, and its SHA-256."""
+    try:
+        data = path.read_bytes()
+        content = json.loads(data)
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not readable as JSON ({error})") from None
+    for part, keys in NEEDED.items():
+        entries = content.get(part) if isinstance(content, dict) else None
+        if not isinstance(entries, list):
+            raise DataError(f"{path}: has no list of '{part}'; a file of COCO instances has {', '.join(NEEDED)}")
+        for place, entry in enumerate(entries):
+            if not isinstance(entry, dict):
+                raise DataError(f"{path}: {part}[{place}] must be a JSON object (got {entry!r:.40})")
+            for key in keys:
+                if key not in entry:
+                    raise DataError(f"{path}: {part}[{place}] has no {key}")
+                if not _is_valid(key, entry[key]):
+                    raise DataError(f"{path}: {part}[{place}]: {key} cannot be {entry[key]!r:.60}")
+    return content, hashlib.sha256(data).hexdigest()
+
+
+def _is_valid(key: str, value: Any) -> bool:
+    if key in ("width", "height"):
+        try:
+            return 0 < int(value) < 2**31
+        except (TypeError, ValueError, OverflowError):
+            return False
+    return isinstance(value, str) or (key != "file_name" and isinstance(value, (int, float)))
+
+
+# -- faults of annotations ---------------------------------------------------------------------------------------------
+
+TOLERANCE = 1.0  # pixels by which a box may reach beyond the image, since files round
+LARGEST_NUMBER = 1e18  # of a box or an area: a larger number is a mistake
+MIN_OVERLAP = 0.3  # of a box and its mask: they may differ (boxes of visible parts, of rotated boxes), but not more
+CORNERS_HINT = "a bbox is left, top, width and height, but this one looks like left, top, right, bottom"
 
 
 def find_fault(annotation: Entry, images: dict[Any, Entry], categories: set[Any]) -> str | None:
@@ -257,53 +295,121 @@ def _is_known(id: Any, known: Collection[Any]) -> bool:
     return isinstance(id, Hashable) and id in known
 
 
-def _check_unique(file: Path, what: str, values: Sequence[Any], remedy: str) -> None:
-    repeated = [value for value, n in Counter(values).items() if n > 1]
-    if repeated:
-        raise DataError(f"{file}: several categories have the {what} {repeated[0]!r}; {remedy}")
+# -- segmentations: polygons and run-length encodings (RLE) ------------------------------------------------------------
+# An RLE reads pixels column by column. Its counts are the lengths of runs of 0, 1, 0, 1, ...; the first may be 0.
+# pycocotools checks neither polygons nor RLEs and reads past its buffers: everything is validated here first.
+
+FARTHEST = 1e5  # pixels: pycocotools walks along edges in steps of a fifth of a pixel
+FLAT = 1e-6  # square pixels below which a triangle has no area
+# One number of an RLE string: five bits a character, the lowest first. Characters from P on say that more follow.
+PACKED_COUNT = re.compile("[P-o]{0,6}[0-O]")
 
 
-def _find_file(root: Path, split: str, patterns: Sequence[str]) -> Path:
-    paths = [root / pattern.format(split) for pattern in patterns]
-    for path in paths:
-        if path.is_file():
-            return path
-    raise DataError(f"coco: there is no {paths[0]}; {root} should hold {LAYOUT}")
+def read_mask(segmentation: Any, size: tuple[int, int]) -> Mask:
+    """The mask of an annotation; an invalid segmentation raises InputError.   (h, w)   ->   h w"""
+    from pycocotools import mask as coco_masks
+
+    if isinstance(segmentation, dict):
+        counts = read_counts(segmentation, size)
+        return np.repeat(np.arange(len(counts)) % 2 == 1, counts).reshape(size[::-1]).T
+    rle = coco_masks.merge(coco_masks.frPyObjects(read_polygons(segmentation), *size))
+    return coco_masks.decode(rle).view(np.bool_)
 
 
-def _find_image_folder(root: Path, split: str, images: Sequence[Entry]) -> Path:
-    """The folder that has one of the first images, or the one where they should be."""
-    folders = [root / split, root / "images" / split, root / "images", root]
-    names = [str(image["file_name"]) for image in images[:20]]
-    return next((folder for folder in folders if any((folder / name).is_file() for name in names)), folders[0])
+def encode_masks(masks: Tensor) -> list[dict[str, Any]]:
+    """One compressed RLE per mask, as COCO result files hold it.   m h w, bool   ->   m"""
+    from pycocotools import mask as coco_masks
+
+    columns_first = masks.to(torch.uint8).transpose(1, 2).contiguous().cpu().numpy()  # m w h
+    return [{**rle, "counts": rle["counts"].decode()} for rle in coco_masks.encode(columns_first.T)]
 
 
-def _read_json(path: Path) -> dict[str, list[Entry]]:
+def find_extent(segmentation: Any, size: tuple[int, int]) -> Extent:
+    """The bounding box of a segmentation inside an image of (h, w), without drawing it.
+
+    Raises InputError if the segmentation is invalid or covers no pixel of the image.
+    """
+    return (_rle_extent if isinstance(segmentation, dict) else _polygon_extent)(segmentation, size)
+
+
+def read_counts(segmentation: Any, size: tuple[int, int]) -> list[int]:
+    """The counts of `{"size": [h, w], "counts": [...] or "..."}`, validated for an image of `size`."""
     try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not readable as JSON ({error})") from None
-    needed = {"images": ("id", "file_name", "width", "height"), "annotations": (), "categories": ("id", "name")}
-    for part, keys in needed.items():
-        entries = content.get(part) if isinstance(content, dict) else None
-        if not isinstance(entries, list):
-            raise DataError(f"{path}: has no list of '{part}'; a file of COCO instances has {', '.join(needed)}")
-        for place, entry in enumerate(entries):
-            if not isinstance(entry, dict):
-                raise DataError(f"{path}: {part}[{place}] must be a JSON object (got {entry!r:.40})")
-            for key in keys:
-                if key not in entry:
-                    raise DataError(f"{path}: {part}[{place}] has no {key}")
-            for key in keys:
-                if not _is_valid(key, entry[key]):
-                    raise DataError(f"{path}: {part}[{place}]: {key} cannot be {entry[key]!r:.60}")
-    return content
+        (h, w), counts = segmentation["size"], segmentation["counts"]
+        counts = _unpack(counts) if isinstance(counts, str) else [int(count) for count in counts]
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise InputError("an RLE needs a 'size' of two numbers and 'counts'") from None
+    if (h, w) != size:
+        raise InputError(f"the RLE is for {w} x {h} pixels, but the image has {size[1]} x {size[0]}")
+    if not all(0 <= count <= h * w for count in counts):
+        raise InputError(f"RLE counts must lie between 0 and {w} x {h} = {h * w} pixels")
+    if sum(counts) != h * w:
+        raise InputError(f"RLE counts must sum to {w} x {h} = {h * w} pixels (got {sum(counts)})")
+    return counts
 
 
-def _is_valid(key: str, value: Any) -> bool:
-    if key in ("width", "height"):
-        try:
-            return 0 < int(value) < 2**31
-        except (TypeError, ValueError, OverflowError):
-            return False
-    return isinstance(value, str) or (key != "file_name" and isinstance(value, (int, float)))
+def _unpack(text: str) -> list[int]:
+    """The counts of an RLE string. From the fourth on, each is stored as the difference from the count two before."""
+    numbers = PACKED_COUNT.findall(text)
+    if "".join(numbers) != text:
+        raise InputError("an RLE string has characters from '0' to 'o' and ends with a complete number")
+    counts: list[int] = []
+    for number in numbers:
+        bits = [ord(character) - ord("0") for character in number]
+        value = sum((five & 31) << 5 * place for place, five in enumerate(bits))
+        value -= (bits[-1] & 16) << 5 * len(bits) - 4  # two's complement: bit 4 of the last character is the sign
+        counts.append(value + counts[-2] if len(counts) > 2 else value)
+    return counts
+
+
+def _rle_extent(segmentation: Any, size: tuple[int, int]) -> Extent:
+    counts, h = np.array(read_counts(segmentation, size)), size[0]
+    covered = (np.arange(len(counts)) % 2 == 1) & (counts > 0)
+    if not covered.any():
+        raise InputError("the RLE has no pixel of the object: all its runs of 1 are empty")
+    ends = counts.cumsum()
+    first, last = (ends - counts)[covered], ends[covered] - 1  # pixels of each run
+    # a run that continues in the next column covers the bottom of one column and the top of another
+    top, bottom = (0, h - 1) if (first // h < last // h).any() else ((first % h).min(), (last % h).max())
+    return float(first[0] // h), float(top), float(last[-1] // h + 1), float(bottom + 1)
+
+
+def read_polygons(polygons: Any) -> list[list[float]]:
+    """Lists x, y, x, y, ... of corners, validated."""
+    if not isinstance(polygons, (list, tuple)) or not polygons:
+        raise InputError("a segmentation is a list of polygons or an RLE; this one is empty or neither")
+    return [_read_corners(polygon) for polygon in polygons]
+
+
+def _read_corners(polygon: Any) -> list[float]:
+    try:
+        corners = np.asarray(polygon, np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise InputError("a polygon is a list of numbers x, y, x, y, ...") from None
+    if corners.ndim != 1 or len(corners) < 6 or len(corners) % 2:
+        raise InputError(f"a polygon has three or more corners x, y (got {corners.size} numbers)")
+    low, high = corners.min(), corners.max()
+    if not (low > -FARTHEST and high < FARTHEST):  # also if one is NaN
+        raise InputError(f"the corners of a polygon are pixels near the image (got {low:g} to {high:g})")
+    return corners.tolist()
+
+
+def _polygon_extent(polygons: Any, size: tuple[int, int]) -> Extent:
+    corners = [(polygon[::2], polygon[1::2]) for polygon in read_polygons(polygons)]
+    extents = [(min(x), min(y), max(x), max(y)) for x, y in corners if not _is_flat(x, y)]
+    if not extents:
+        raise InputError("the polygons have no area: the corners of each lie on a line")
+    h, w = size
+    visible = [each for each in extents if each[0] < w and each[1] < h and each[2] > 0 and each[3] > 0]
+    if not visible:
+        raise InputError(f"the polygons lie outside the image of {w} x {h} pixels")
+    left, top, right, bottom = zip(*visible, strict=True)
+    return max(0, min(left)), max(0, min(top)), min(w, max(right)), min(h, max(bottom))
+
+
+def _is_flat(x: Sequence[float], y: Sequence[float]) -> bool:
+    """Whether every triangle that the first corner forms with an edge has no area."""
+    edges = range(1, len(x) - 1)
+    return all(abs((x[i] - x[0]) * (y[i + 1] - y[0]) - (y[i] - y[0]) * (x[i + 1] - x[0])) < FLAT for i in edges)

@@ -18,8 +18,8 @@ from itertools import product
 import numpy as np
 import torch
 
-from hamburger.detection.data.base import DetectionSet, Scene, detection_sets, find_boxes
-from hamburger.detection.data.masks import Mask
+from hamburger.detection.data import DetectionSet, Scene, detection_sets, find_boxes
+from hamburger.detection.data.coco import Mask
 from hamburger.errors import OptionError, check_choice, check_count, check_positive, check_seed
 from hamburger.training.datasets import TWINS, WARM, Colour, cut_scene, shade
 from hamburger.training.keyed_rng import Integers, KeyedRng
@@ -63,18 +63,20 @@ class ShapesSet(DetectionSet):
         length: int | None = None,
         seed: int = 0,
     ) -> None:
-        call = self.name
-        check_choice(call, "split", split, SPLITS)
-        check_count(call, "size", size, least=32)
-        check_count(call, "shapes", shapes, least=1)
-        check_count(call, "tiles", tiles, least=1)
-        for option, value in (("jitter", jitter), ("shift", shift), ("noise", noise)):
-            check_positive(call, option, value, zero=True)
-        check_seed(call, seed)
-        if size > 1024 or tiles > 1024:  # keyed distances stay below 2^31
-            raise OptionError(f"{call}: size and tiles must be at most 1024 (got {size} and {tiles})")
+        check_choice(self.name, "split", split, SPLITS)
         length = SPLITS[split] if length is None else length
-        check_count(call, "length", length, least=1)
+        for option, count, least in (
+            ("size", size, 32),
+            ("shapes", shapes, 1),
+            ("tiles", tiles, 1),
+            ("length", length, 1),
+        ):
+            check_count(self.name, option, count, least=least)
+        for option, value in (("jitter", jitter), ("shift", shift), ("noise", noise)):
+            check_positive(self.name, option, value, zero=True)
+        check_seed(self.name, seed)
+        if size > 1024 or tiles > 1024:  # keyed distances stay below 2^31
+            raise OptionError(f"shapes: size and tiles must be at most 1024 (got {size} and {tiles})")
         self.split, self.size, self.shapes, self.tiles, self.seed = split, size, shapes, tiles, seed
         self.jitter, self.shift, self.noise = float(jitter), float(shift), float(noise)
         self.ids = [f"{split}-{i:05d}" for i in range(length)]
@@ -82,9 +84,7 @@ class ShapesSet(DetectionSet):
         self.palette = tuple(shade(FORMS[form], twin) for form, twin in product(FORMS, TWINS))
         self.colours = np.array(list(FORMS.values()), np.int64)
 
-    def __getitem__(self, index: int) -> Scene:
-        if not 0 <= index < len(self):  # this also ends a plain for loop
-            raise IndexError(f"{self.name}: index {index} is out of range; there are {len(self)} scenes")
+    def read(self, index: int) -> Scene:
         draws = KeyedRng(self.seed, list(SPLITS).index(self.split), index)
         twin = int(draws.below(2, 1)[0])
         ground = cut_scene(draws, size=self.size, pieces=self.tiles, families=1, present=1).piece
