@@ -21,9 +21,9 @@ from hamburger.cli.app import app
 from hamburger.detection.data import create_detection_set
 from hamburger.detection.data.coco import read_mask
 from hamburger.detection.evaluate import evaluate_detector
+from hamburger.detection.predict import ObjectVisualizer, count_found
 from hamburger.detection.recipe import check_detection_recipe, detection_recipes
 from hamburger.detection.task import DETECTION
-from hamburger.detection.visualize import ObjectVisualizer, count_found
 from hamburger.errors import CheckpointError, Interrupted, TrainingError
 from hamburger.segmentation.weights import load_weights
 from hamburger.tasks import task_of_weights, train

@@ -16,7 +16,7 @@ from torchvision.ops import box_convert
 from hamburger import distributed
 from hamburger.detection.data import DetectionSet, Scene
 from hamburger.detection.data.coco import encode_masks
-from hamburger.training.loader import evaluate_share
+from hamburger.training.supervised import evaluation_mode, read_share
 
 PROTOCOL = "COCO, at most 100 objects an image"
 # the twelve numbers of COCO's summary, in its order
@@ -55,7 +55,6 @@ class ScoredImage(NamedTuple):
     detections: list[Entry]
 
 
-@torch.no_grad()  # not inference mode: modules may keep tensors made here and train with them later
 def evaluate_detector(
     net: nn.Module,
     dataset: DetectionSet,
@@ -66,8 +65,8 @@ def evaluate_detector(
 ) -> DetectionScores:
     """Scores of `net` on every image, one at a time, shared among the processes. The mode of `net` is restored."""
     images: list[ScoredImage] = []
-    with evaluate_share(net, dataset, workers=workers, progress=progress) as scenes:
-        for index, scene in scenes:
+    with evaluation_mode(net, fixed_size=False):
+        for index, scene in read_share(dataset, workers, progress):
             [detections] = net([scene.image.to(device).float() / 255])
             images.append(describe_image(index, scene, detections))
     return score_images(gather_images(images), dataset.classes)

@@ -7,7 +7,8 @@ from typing import Any
 
 from hamburger.errors import OptionError, check_choice, check_count, check_flag
 from hamburger.registry import Registry
-from hamburger.training.recipe import KEEP, Optim, SupervisedTraining, check_optim, check_training, check_views
+from hamburger.training.recipe import Optim, SupervisedTraining, check_optim, check_views
+from hamburger.training.supervised import DataOptions, check_supervised
 
 
 @dataclass(frozen=True)
@@ -32,19 +33,13 @@ class DetectorModel:
 
 
 @dataclass(frozen=True)
-class DetectionData:
+class DetectionData(DataOptions):
     """A detection set. Training uses at most `crop` x `crop` pixels of images scaled by a factor from `scales`."""
 
     name: str = "shapes"
-    options: dict[str, Any] = field(default_factory=dict)
-    train_split: str = "train"
-    val_split: str = "val"
     crop: int = 128
     scales: tuple[float, float] = (1.0, 1.0)
-    flip: bool = True
     pad: bool = True  # pad to the square; otherwise the network resizes smaller views to its own size
-    workers: int = 4
-    resident: str = "auto"  # keep the whole set on the device: "auto", "yes" or "no"
 
 
 @dataclass(frozen=True)
@@ -141,11 +136,8 @@ def coco_maskrcnn() -> DetectionRecipe:
 
 def check_detection_recipe(recipe: DetectionRecipe, *, processes: int = 1) -> None:
     """Raise OptionError on the first invalid field. `processes` share the batch."""
-    call = f"recipe '{recipe.name}'"
-    check_training(recipe, processes=processes)
+    call = check_supervised(recipe, processes=processes)
     check_choice(call, "task", recipe.task, ("detection",))
-    check_count(call, "eval_every", recipe.eval_every, least=1)
-    check_choice(call, "keep", recipe.keep, KEEP)
     if recipe.compile:
         raise OptionError(
             f"{call}: compile=true would recompile without end, since the number of boxes changes; leave it false"

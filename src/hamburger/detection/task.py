@@ -5,25 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from hamburger.checkpoints.weights_file import Info
+from hamburger.detection.data import (
+    DetectionSet,
+    SceneBatch,
+    SceneBatches,
+    check_scenes,
+    create_detection_set,
+    detection_sets,
+)
+from hamburger.detection.evaluate import DetectionScores, evaluate_detector
+from hamburger.detection.export import detector_export_spec
+from hamburger.detection.model import Detector, create_detector
+from hamburger.detection.predict import ObjectPredictor, ObjectVisualizer
 from hamburger.detection.recipe import DetectionRecipe, check_detection_recipe, detection_recipes
 from hamburger.registry import Registry
-from hamburger.training.datasets import Splits, check_classes, check_each, check_same_classes, open_splits
+from hamburger.training.datasets import check_classes, check_each, check_same_classes
 from hamburger.training.loader import batch_options
+from hamburger.training.supervised import Splits, describe_data
 from hamburger.training.task import Score, Task
 from hamburger.training.task_outputs import ExportSpec
 
-if TYPE_CHECKING:
-    from hamburger.checkpoints.weights_file import Info
-    from hamburger.detection.data import DetectionSet, SceneBatch, SceneBatches
-    from hamburger.detection.evaluate import DetectionScores
-    from hamburger.detection.model import Detector
-    from hamburger.detection.predict import ObjectPredictor
-    from hamburger.detection.visualize import ObjectVisualizer
+
+class DetectionSplits(Splits[DetectionSet]):
+    def digest(self) -> str:
+        """One file holds all annotations, so any tool may change them at once: their hash counts too."""
+        return " ".join([super().digest(), *(each.digest for each in self if each.digest)])
 
 
 class DetectionTask(Task[DetectionRecipe]):
@@ -42,10 +54,10 @@ class DetectionTask(Task[DetectionRecipe]):
 
     # -- training ------------------------------------------------------------------------------------------------
 
-    def open(self, recipe: DetectionRecipe, root: Path | None, *, first: bool, note: Callable[[str], object]) -> Splits:
-        from hamburger.detection.data import check_scenes, create_detection_set
-
-        splits = open_splits(create_detection_set, recipe.data, root)
+    def open(
+        self, recipe: DetectionRecipe, root: Path | None, *, first: bool, note: Callable[[str], object]
+    ) -> DetectionSplits:
+        splits = DetectionSplits.create(recipe.data, root, create_detection_set)
         check_same_classes(recipe.data, splits.train.classes, splits.val.classes)
         if first:
             check_each(splits, check_scenes)
@@ -55,12 +67,10 @@ class DetectionTask(Task[DetectionRecipe]):
                     note(f"{each.name}, split '{each.split}': {dropped} invalid annotations are left out")
         return splits
 
-    def build(self, recipe: DetectionRecipe, data: Splits) -> Detector:
+    def build(self, recipe: DetectionRecipe, data: DetectionSplits) -> Detector:
         return self.create(**asdict(recipe.model), num_classes=len(data.train.classes))
 
-    def batches(self, recipe: DetectionRecipe, data: Splits, device: torch.device) -> SceneBatches:
-        from hamburger.detection.data import SceneBatches
-
+    def batches(self, recipe: DetectionRecipe, data: DetectionSplits, device: torch.device) -> SceneBatches:
         views = {name: getattr(recipe.data, name) for name in ("crop", "scales", "flip", "pad")}
         return SceneBatches(data.train, **views, **batch_options(recipe, device))
 
@@ -69,12 +79,8 @@ class DetectionTask(Task[DetectionRecipe]):
         terms: dict[str, Tensor] = model(micro_batch.images, micro_batch.targets)
         return terms
 
-    def info(self, recipe: DetectionRecipe, data: Splits) -> Info:
-        from hamburger.checkpoints.weights_file import Info
-
-        chosen = recipe.data
-        extra: dict[str, Any] = {"recipe": recipe.name, "data": chosen.name, "data_options": chosen.options}
-        return Info(classes=data.val.classes, palette=data.val.palette, extra=extra | {"val_split": chosen.val_split})
+    def info(self, recipe: DetectionRecipe, data: DetectionSplits) -> Info:
+        return Info(classes=data.val.classes, palette=data.val.palette, extra=describe_data(recipe))
 
     def about(self, recipe: DetectionRecipe) -> dict[str, Any]:
         model = recipe.model
@@ -93,22 +99,16 @@ class DetectionTask(Task[DetectionRecipe]):
         )
 
     def create(self, **config: Any) -> Detector:
-        from hamburger.detection.model import create_detector
-
         return create_detector(**config)
 
     # -- scores --------------------------------------------------------------------------------------------------
 
     def datasets(self) -> Registry[Any]:
-        from hamburger.detection.data import detection_sets
-
         return detection_sets
 
     def split(
         self, info: Info, name: str, split: str, root: Path | None, options: Mapping[str, Any], *, whole: bool = True
     ) -> DetectionSet:
-        from hamburger.detection.data import check_scenes, create_detection_set
-
         scenes = create_detection_set(name, split, root, **options)
         if whole:
             check_scenes(scenes)
@@ -121,26 +121,18 @@ class DetectionTask(Task[DetectionRecipe]):
         self, net: nn.Module, split: DetectionSet, info: Info, *, device: torch.device, workers: int = 4, **options: Any
     ) -> DetectionScores:
         """Images are evaluated one by one whatever `batch` is, so that a result depends on nothing but the image."""
-        from hamburger.detection.evaluate import evaluate_detector
-
         progress = options.get("progress", lambda done, total: None)
         return evaluate_detector(net, split, device=device, workers=workers, progress=progress)
 
     # -- use -----------------------------------------------------------------------------------------------------
 
     def predictor(self) -> type[ObjectPredictor]:
-        from hamburger.detection.predict import ObjectPredictor
-
         return ObjectPredictor
 
     def visualizer(self) -> type[ObjectVisualizer]:
-        from hamburger.detection.visualize import ObjectVisualizer
-
         return ObjectVisualizer
 
     def export_spec(self, info: Info) -> ExportSpec:
-        from hamburger.detection.export import detector_export_spec
-
         return detector_export_spec(info.model["size"])
 
 

@@ -278,23 +278,6 @@ def digest_splits(splits: Iterable[Split]) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-class Splits(NamedTuple):
-    """The training and the validation split of a recipe."""
-
-    train: Any
-    val: Any
-
-    def digest(self) -> str:
-        """A hash of what decides which images a step sees and what their labels mean."""
-        # one file may hold all annotations, so any tool may change them at once: a set in such files has a digest
-        return " ".join([digest_splits(self), *(each.digest for each in self if getattr(each, "digest", ""))])
-
-
-def open_splits(create: Callable[..., Any], data: Any, root: Path | None) -> Splits:
-    """Both splits that a recipe's `data` names, made by `create(name, split, root, **options)`."""
-    return Splits(*(create(data.name, split, root, **data.options) for split in (data.train_split, data.val_split)))
-
-
 # -- generated scenes: Voronoi pieces in families of warm and cool twins -----------------------------------------------
 
 

@@ -12,12 +12,12 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from itertools import islice
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hamburger import distributed
 from hamburger.errors import DataError, OptionError, check_choice, check_count, check_seed
@@ -53,35 +53,6 @@ def upload(values: Sequence[object], device: torch.device) -> Tensor:
     """As `torch.tensor(values, device=device)`, but on a GPU without waiting for the work before it."""
     tensor = torch.tensor(values)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
-
-
-# -- evaluation --------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def evaluate_share(
-    net: nn.Module, dataset: Any, *, workers: int, progress: Callable[[int, int], Any]
-) -> Iterator[Iterator[tuple[int, Any]]]:
-    """Yield an iterator over (index, sample) of this process's share of a data set; `net` is in evaluation mode.
-
-    Samples are prefetched by `workers` threads. `progress(done, total)` is called before each and at the end. The mode
-    of `net` is restored.
-    """
-    own = range(distributed.rank(), len(dataset), distributed.world_size())
-
-    def report(samples: Iterable[Any]) -> Iterator[tuple[int, Any]]:
-        for done, (index, sample) in enumerate(zip(own, samples, strict=True)):
-            progress(done, len(own))
-            yield index, sample
-        progress(len(own), len(own))
-
-    training = net.training
-    net.eval()
-    try:
-        with closing(prefetch(dataset.__getitem__, own, workers=workers, depth=2 * max(1, workers))) as samples:
-            yield report(samples)
-    finally:
-        net.train(training)
 
 
 # -- the whole data set on the device, where it fits -------------------------------------------------------------------

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, Self, TypeVar
@@ -13,9 +13,11 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
+from hamburger import distributed
 from hamburger.checkpoints.weights_file import Info, read_weights
-from hamburger.errors import check_choice, check_count, check_flag
+from hamburger.errors import CheckpointError, HamburgerError, check_choice, check_count, check_flag
 from hamburger.training.datasets import digest_splits
+from hamburger.training.loader import prefetch
 from hamburger.training.recipe import KEEP, RESIDENT, SupervisedTraining, check_training
 
 SplitSet = TypeVar("SplitSet")
@@ -85,9 +87,12 @@ def load_network(
     """Return the network of a weights file, built by `create`, on the CPU in evaluation mode, and its info."""
     info, tensors = read_weights(call, path, task)
     options = {key: value for key, value in info.model.items() if key != "task"}
-    with torch.random.fork_rng(devices=[]):  # the initial weights are overwritten; keep the caller's random state
-        net = create(**options)
-    net.load_state_dict(tensors)
+    try:
+        with torch.random.fork_rng(devices=[]):  # the initial weights are overwritten; keep the caller's random state
+            net = create(**options)
+        net.load_state_dict(tensors)
+    except (HamburgerError, TypeError, RuntimeError) as error:
+        raise CheckpointError(f"{call}: {path} describes a network that cannot be built: {error}") from error
     return net.eval(), info
 
 
@@ -107,6 +112,19 @@ def evaluation_mode(net: nn.Module, *, fixed_size: bool = True) -> Iterator[None
     finally:
         torch.backends.cudnn.benchmark = benchmark
         net.train(training)
+
+
+def read_share(dataset: Any, workers: int, progress: Callable[[int, int], Any]) -> Generator[tuple[int, Any]]:
+    """Yield (index, sample) of this process's share of a data set, read ahead by `workers` threads.
+
+    `progress(done, total)` is called before each sample and at the end.
+    """
+    own = range(distributed.rank(), len(dataset), distributed.world_size())
+    with closing(prefetch(dataset.__getitem__, own, workers=workers, depth=2 * max(1, workers))) as samples:
+        for done, (index, sample) in enumerate(zip(own, samples, strict=True)):
+            progress(done, len(own))
+            yield index, sample
+    progress(len(own), len(own))
 
 
 def scores_by_class(classes: Sequence[str], values: Tensor) -> dict[str, float | None]:

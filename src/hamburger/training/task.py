@@ -8,7 +8,7 @@ its `Task` object. To add a task, copy the smallest folder, `classification/`:
 2. `data/`, `model.py` (a class with a `config` that `checkpoints` can store) and `evaluate.py`: an evaluation returns
    a frozen dataclass with the scores, `protocol` and `images`. It gives the same bits every time and sums its counts
    over all processes.
-3. `predict.py` (a `FilePredictor`) and `visualize.py` (a `Visualizer`); both may come later.
+3. `predict.py`: a `FilePredictor` for `ham predict` and a `Visualizer` for `ham report`; both may come later.
 4. `task.py`: a subclass of `Task` and one object of it, added to the list in `hamburger/tasks/__init__.py`. Its module
    is imported to list recipes, so it imports data, networks and evaluation inside its methods.
 5. Tests like `tests/classification/test_classification_training.py`.
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from hamburger.errors import CheckpointError, HamburgerError, OptionError, check_count, check_flag, check_positive
+from hamburger.errors import OptionError, check_count, check_flag, check_positive
 from hamburger.registry import Registry
 from hamburger.training.recipe import SupervisedTraining
 
@@ -250,17 +250,9 @@ class Task(ABC, Generic[R]):
 
     def load(self, path: Path) -> tuple[Any, Info]:
         """The network on the CPU in evaluation mode, and its metadata."""
-        from hamburger.checkpoints.weights_file import read_weights
+        from hamburger.training.supervised import load_network
 
-        info, tensors = read_weights("load", path, self.name)
-        config = {key: value for key, value in info.model.items() if key != "task"}
-        try:
-            with torch.random.fork_rng(devices=[]):  # initial weights are overwritten: keep the caller's random state
-                net = self.create(**config)
-            net.load_state_dict(tensors)
-        except (HamburgerError, TypeError, RuntimeError) as error:
-            raise CheckpointError(f"load: {path} describes a network that cannot be built: {error}") from error
-        return net.eval(), info
+        return load_network("load", path, self.name, self.create)
 
     # -- scores --------------------------------------------------------------------------------------------------
 
