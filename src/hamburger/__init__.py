@@ -46,7 +46,7 @@ from hamburger.tensors import debug
 if TYPE_CHECKING:
     from hamburger.classification.model import create_classifier
     from hamburger.detection.model import create_detector
-    from hamburger.generation.networks import create_gan
+    from hamburger.generation.model import create_gan
     from hamburger.segmentation.model import create_model
     from hamburger.segmentation.predict import Predictor
     from hamburger.stereo.model import create_stereo
@@ -107,7 +107,7 @@ _IMPORTED_ON_USE = {
     "Predictor": "hamburger.segmentation.predict",
     "create_classifier": "hamburger.classification.model",
     "create_detector": "hamburger.detection.model",
-    "create_gan": "hamburger.generation.networks",
+    "create_gan": "hamburger.generation.model",
     "create_model": "hamburger.segmentation.model",
     "create_stereo": "hamburger.stereo.model",
     "list_models": "hamburger.tasks.load",

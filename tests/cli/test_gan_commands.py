@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 
 import pytest
-from PIL import Image
 
-from hamburger.cli import gan_measure, main
+from hamburger.cli import gan, main
 from hamburger.generation.weights import GeneratorInfo, load_generator, save_generator
-from hamburger.tasks.sweep import GanCell, GridError
 
 OPTIONS = '{"generator_multipliers": [8, 8, 8], "discriminator_multipliers": [8, 8], "norm_momentum": 0.1}'
 SMALL = [
@@ -56,7 +53,7 @@ def test_train_sample_measure_and_report(ham, tmp_path, monkeypatch):
         path.name for path in (tmp_path / "made").iterdir()
     }
     assert "note:" not in err
-    monkeypatch.setattr("hamburger.generation.samples.ROWS_SHOWN", 2)
+    monkeypatch.setattr("hamburger.generation.predict.ROWS_SHOWN", 2)
     status, out, err = ham("gan", "sample", run, "--out", tmp_path / "made", "--count", 2)
     assert status == 0 and "note: classes.png has the first 2 of 4 classes; --classes selects others" in err
     assert len(list((tmp_path / "made" / "images").iterdir())) == 2
@@ -100,95 +97,6 @@ def test_train_sample_measure_and_report(ham, tmp_path, monkeypatch):
     assert status == 0 and "finished" in err
 
 
-def test_a_grid_that_cannot_write_its_rows_does_not_start(ham, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text('{"seed": 0}\nhalf a ro')
-    words = ["gan", "grid", "figures", "--extractor", "my_means:Means", "--samples", 20, "--device", "cpu", *SET]
-    for more, complaint in (
-        (("--out", "runs", "--json", rows), "line 2 of"),
-        (("--out", "runs", "--json", rows / "x.jsonl"), "part of its path is a file"),
-        (("--out", "runs", "--json", tmp_path), "is a folder; name a file"),
-        (("--out", rows), "rows.jsonl is a file; give a folder"),
-    ):
-        status, _, err = ham(*words, *more)
-        assert status == 2 and complaint in err
-    (tmp_path / "results").mkdir(exist_ok=True)
-    rows.rename(tmp_path / "results" / "gan_figures_cpu.jsonl")
-    status, _, err = ham(*words, "--out", "runs")
-    assert status == 2 and "line 2 of results" in err
-    assert not (tmp_path / "runs").exists()
-
-
-def test_a_grid_trains_measures_and_appends(ham, tmp_path, monkeypatch):
-    rows = tmp_path / "rows.jsonl"
-    words = ["gan", "grid", "figures", "--out", tmp_path / "runs", "--contexts", "none,ylg", "--seeds", "0", *SET]
-    words += ["--extractor", "my_means:Means", "--size", 32, "--samples", 20, "--choice", 16]
-    words += ["--device", "cpu", "--json", rows]
-    status, out, err = ham(*words, "--jobs", 2)
-    assert status == 0, err
-    found = sorted((json.loads(line) for line in rows.read_text().splitlines()), key=lambda each: each["context"])
-    assert [each["context"] for each in found] == ["none", "ylg"]  # rows are in the order in which runs finished
-    assert all({"frechet", "kid", "seconds_per_step", "peak_mb", "hardware", "commit"} <= each.keys() for each in found)
-    assert "ylg" in out and "frechet[Means@32]" in out
-    assert f"wrote {tmp_path / 'runs' / 'samples.png'}, from the top: none, ylg" in " ".join(err.split())
-    with Image.open(tmp_path / "runs" / "samples.png") as shown:
-        assert shown.size == (16 * 18 - 2, 2 * 18 - 2)
-    status, _, err = ham(*words)  # nothing is trained again
-    assert status == 0, err
-    assert len(rows.read_text().splitlines()) == 2
-    weights = tmp_path / "runs" / "none-seed0" / "generator.safetensors"
-    kept = weights.rename(tmp_path / "kept")  # its row is in the file, so only the grid of samples needs it
-    status, out, err = ham(*words)
-    assert status == 0 and "ylg" in out and "from the top: ylg" in " ".join(err.split()), err
-    kept.rename(weights)
-    other = [*words[:-1], tmp_path / "other.jsonl"]
-    changed = MODULE.replace("(x, 2)", "(x * x, 2)")  # the same label, but no version, so nothing is cached
-    (tmp_path / "my_means.py").write_text(changed)
-    monkeypatch.delitem(sys.modules, "my_means")
-    assert ham(*other)[0] == 0
-    again = {each["context"]: each for each in map(json.loads, (tmp_path / "other.jsonl").read_text().splitlines())}
-    assert all(again[each["context"]]["extractor"] == each["extractor"] for each in found)
-    assert all(again[each["context"]]["frechet"] != each["frechet"] for each in found)
-    result = tmp_path / "runs" / "ylg-seed0" / "result.json"
-    trained = json.loads(result.read_text())
-    assert trained["data_sha256"] == found[1]["data_sha256"] and trained["split"] == "train"
-    result.write_text(json.dumps({**trained, "data_sha256": "0" * 64}))
-    status, _, err = ham(*words)
-    assert status == 2 and "ylg-seed0 was trained on other images (sha256 000000000000)" in err
-    assert len(rows.read_text().splitlines()) == 2
-    shutil.rmtree(tmp_path / "runs")
-    status, out, err = ham(*words)  # rows without run folders
-    assert status == 0 and "ylg" in out, err
-    assert not (tmp_path / "runs" / "ylg-seed0").exists()
-    # rows of a changed recipe do not count
-    kept = [{**each, "recipe_hash": "before"} if each["context"] == "ylg" else each for each in found]
-    rows.write_text("".join(json.dumps(each) + "\n" for each in kept))
-
-    def asked(waiting, *_, **__):
-        raise GridError(f"gan grid: to run: {[cell.name for cell in waiting]}")
-
-    monkeypatch.setattr(gan_measure, "run_grid", asked)
-    status, _, err = ham(*words)
-    assert status == 2 and "to run: ['ylg-seed0']" in err
-
-
-@pytest.mark.full
-def test_an_interrupted_grid_keeps_the_rows_of_finished_runs(ham, tmp_path, monkeypatch):
-    rows = tmp_path / "rows.jsonl"
-    words = ["gan", "grid", "figures", "--out", tmp_path / "runs", "--contexts", "none,ylg", "--seeds", "0", *SET]
-    words += ["--extractor", "my_means:Means", "--samples", 20, "--choice", 16, "--device", "cpu", "--json", rows]
-    command = GanCell.command
-
-    def fails(cell, out, data):
-        return command(cell, out, data) if cell.variant == "none" else [sys.executable, "-c", "raise SystemExit(3)"]
-
-    monkeypatch.setattr(GanCell, "command", fails)
-    status, _, err = ham(*words)
-    assert status == 2 and "ylg-seed0 (exit 3)" in err
-    assert [json.loads(line)["context"] for line in rows.read_text().splitlines()] == ["none"]
-
-
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
@@ -203,8 +111,6 @@ def test_an_interrupted_grid_keeps_the_rows_of_finished_runs(ham, tmp_path, monk
         (["sample", "NOWHERE", "--out", "RUN", "--truncation", "-1"], "truncation"),
         (["fid", "NOWHERE"], "NOWHERE"),
         (["fid", "NOWHERE", "--samples", "1"], "samples"),
-        (["grid", "figures", "--out", "RUN"], "--weights FILE"),
-        (["grid", "figures", "--out", "RUN", "--extractor", "my_means:Means", "--contexts", "hamgn"], "hamgan"),
         (["report", "NOWHERE"], "NOWHERE"),
     ],
 )
@@ -214,3 +120,13 @@ def test_errors_take_one_line(ham, tmp_path, words, complaint):
     assert complaint in err
     assert "Traceback" not in err
     assert not (tmp_path / "run" / "recipe.json").exists()
+
+
+def test_the_grid_is_part_of_the_lab(ham, monkeypatch):
+    commands = [command for command in gan.app.registered_commands if command.name != "grid"]
+    monkeypatch.setattr(gan.app, "registered_commands", commands)
+    status, _, err = ham("gan", "grid", "figures")
+    assert (status, err) == (
+        2,
+        "ham: `ham gan grid` is part of hamburger-lab; pip install hamburger-lab (in a clone: -e lab)\n",
+    )

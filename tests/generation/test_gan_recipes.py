@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hamburger.errors import OptionError, UnknownNameError
-from hamburger.generation.gan_steps import build_gan
-from hamburger.generation.recipe import GanRecipe, check_gan_recipe, gan_recipes, gan_variants
+from hamburger.errors import OptionError
+from hamburger.generation.recipe import GanRecipe, check_gan_recipe, gan_recipes
 from hamburger.tasks.recipes import find_gan_recipe
 from hamburger.training.recipe_io import apply, digest, read_recipe, to_json
 
@@ -68,22 +67,3 @@ def test_every_recipe_can_be_run_and_stored(name):
 def test_invalid_fields(setting, complaint):
     with pytest.raises(OptionError, match=complaint):
         check_gan_recipe(apply(find_gan_recipe("figures"), [setting]))
-
-
-@pytest.mark.parametrize("name", ["figures", "cifar10", "tiny-imagenet"])
-def test_every_context_fits_the_recipes_for_comparison(name):
-    for settings in gan_variants(["none", "sagan", "ylg", "hamgan", "efficient"]).values():
-        build_gan(apply(find_gan_recipe(name), settings), 10)
-
-
-def test_variants_differ_only_in_their_context():
-    base = find_gan_recipe("cifar10")
-    variants = {name: apply(base, settings) for name, settings in gan_variants(["none", "sagan", "efficient"]).items()}
-    assert {name: recipe.model.context for name, recipe in variants.items()} == {
-        "none": None,
-        "sagan": "sagan",
-        "efficient": "efficient",
-    }
-    assert len({(recipe.optim, recipe.steps, recipe.batch) for recipe in variants.values()}) == 1
-    with pytest.raises(UnknownNameError, match="did you mean 'sagan'"):
-        gan_variants(["sagn"])

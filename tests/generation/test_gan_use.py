@@ -1,4 +1,4 @@
-"""Sample files, distances and result rows of trained generators."""
+"""Sample files and distances of trained generators."""
 
 from __future__ import annotations
 
@@ -18,18 +18,14 @@ from hamburger.classification.data.base import load_images, open_source
 from hamburger.errors import CheckpointError, InputError, OptionError
 from hamburger.generation.evaluate import (
     MeasureSettings,
-    append_rows,
-    cached_distances,
-    make_result_row,
     measure_generator,
     measure_real,
 )
-from hamburger.generation.image_grid import tile_images, to_bytes
-from hamburger.generation.metrics.cache import cached_features
+from hamburger.generation.metrics.distances import fit_gaussian, frechet_distance
 from hamburger.generation.metrics.extractors import create_extractor, distance_name, module_extractor
-from hamburger.generation.metrics.frechet import fit_gaussian, frechet_distance
-from hamburger.generation.samples import SampleRequest, count_images, select_classes, write_samples
+from hamburger.generation.predict import SampleRequest, count_images, select_classes, write_samples
 from hamburger.generation.sampling import interpolate_latents, truncate_latents
+from hamburger.generation.visualize import tile_images, to_bytes
 from hamburger.generation.weights import load_generator, open_generator, save_generator
 
 CPU = torch.device("cpu")
@@ -99,7 +95,7 @@ def test_files_of_an_older_call_are_removed(run, tmp_path):
 
 def test_rows_show_the_first_classes_unless_some_are_named(run, tmp_path, monkeypatch):
     generator, info, _ = open_generator(run)
-    monkeypatch.setattr("hamburger.generation.samples.ROWS_SHOWN", 3)
+    monkeypatch.setattr("hamburger.generation.predict.ROWS_SHOWN", 3)
     counted = []
     wanted = SampleRequest(count=2, rows=5, ways=2, stops=3)
     write_samples(generator, info.classes, tmp_path / "a", wanted, after=lambda: counted.append(1))
@@ -316,18 +312,6 @@ def test_nan_images_are_not_measured(run, means, tmp_path):
         MeasureSettings(truncation=0.0)
 
 
-def test_damaged_cached_features_are_refused(tmp_path):
-    key = {"data": "a", "count": 2}
-    kept = cached_features(tmp_path, key, lambda: torch.ones(2, 3))
-    assert torch.equal(cached_features(tmp_path, key, lambda: pytest.fail("made again")), kept)
-    (path,) = tmp_path.iterdir()
-    content = bytearray(path.read_bytes())
-    content[-2] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"damaged.*delete it"):
-        cached_features(tmp_path, key, lambda: torch.ones(2, 3))
-
-
 def test_extractors_by_name(tmp_path):
     with pytest.raises(OptionError, match=r"needs --weights FILE.*not called FID"):
         create_extractor("inception")
@@ -398,7 +382,7 @@ def test_torch_fidelity_where_it_is_installed(monkeypatch):
     extractor.network.train()  # the extractor restores evaluation mode and full precision
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert extractor(torch.full((2, 3, 8, 8), 7, dtype=torch.uint8)).tolist() == [[7.0] * 3] * 2
-    with pytest.raises(InputError, match="torch_fidelity: images must be uint8"):
+    with pytest.raises(InputError, match="resize: images must be uint8"):
         extractor(torch.rand(2, 3, 8, 8))
     assert extractor.label.startswith("torch-fidelity_inception@299 its-own sha256:")
     assert extractor.version == "0.4.0"
@@ -418,45 +402,3 @@ def test_the_real_torch_fidelity():
     assert features.shape == (3, 2048) and features.dtype == torch.float32 and not features.requires_grad
     torch.testing.assert_close(extractor(images[:1]), features[:1], rtol=1e-4, atol=1e-4)
     assert distance_name(extractor.label) == "frechet[torch-fidelity_inception@299]"
-
-
-def test_rows_are_appended_and_newer_ones_replace_older_ones(run, means, tmp_path):
-    generator, _, _ = open_generator(run)
-    images = load_images(open_source("figures", "train", size=16, length=40))
-    measure = MeasureSettings(samples=20, choice=10, subsets=2)
-    real = measure_real(images, means, measure, device=CPU, cache=tmp_path)
-    found = measure_generator(generator, real, means, measure, device=CPU)
-    trained = {"recipe": "figures", "context": "hamgan", "seed": 0, "steps": 3, "batch": 4, "precision": "bf16"}
-    trained |= {
-        "hardware": "here",
-        "seconds_per_step": 0.5,
-        "peak_mb": 10.0,
-        "torch": "2",
-        "commit": "c",
-        "date": "d",
-        "overrides": [],
-    }
-    one = make_result_row(trained, found.row(), real={"data": "figures"}, compared=10)
-    assert list(one)[:9] == [
-        *("recipe", "context", "seed", "frechet", "extractor", "kid", "seconds_per_step", "peak_mb", "steps")
-    ]
-    assert one["dtype"] == "bf16" and one["precision"] == found.neighbours.precision
-    kept = cached_distances(tmp_path, ["a", 1], lambda: found)
-    assert cached_distances(tmp_path, ["a", 1], lambda: pytest.fail("measured again")) == kept == found.row()
-    next(tmp_path.glob("distances-*.json")).write_text("{")
-    assert cached_distances(tmp_path, ["a", 1], lambda: found) == kept
-    path = tmp_path / "rows.jsonl"
-    append_rows(path, [one])
-    append_rows(path, [{**one, "seed": 1}, {**one, "peak_mb": 11.0}])
-    kept = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [(each["seed"], each["peak_mb"]) for each in kept] == [(0, 11.0), (1, 10.0)]
-
-
-@pytest.mark.parametrize("field", ["data", "split", "data_sha256", "compared_images"])
-def test_a_row_of_other_images_does_not_replace(tmp_path, field):
-    one = {"recipe": "folder", "context": "none", "seed": 0, "data": "folder", "split": "train", "data_sha256": "a"}
-    one |= {"compared_images": 10, "frechet": 1.0}
-    other = {**one, field: "other", "frechet": 2.0}
-    append_rows(tmp_path / "rows.jsonl", [one])
-    append_rows(tmp_path / "rows.jsonl", [other])
-    assert [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()] == [one, other]

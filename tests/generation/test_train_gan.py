@@ -218,13 +218,13 @@ def test_accumulation_and_several_discriminator_steps(tmp_path):
 
 def test_the_generator_has_its_own_batch_size(tmp_path, monkeypatch):
     batch_sizes = []
-    compute_loss = trainer.compute_generator_loss
+    compute_loss = trainer.generator_hinge
 
-    def recorded(discriminator, made, y):
-        batch_sizes.append(len(made))
-        return compute_loss(discriminator, made, y)
+    def recorded(scores):
+        batch_sizes.append(len(scores))
+        return compute_loss(scores)
 
-    monkeypatch.setattr(trainer, "compute_generator_loss", recorded)
+    monkeypatch.setattr(trainer, "generator_hinge", recorded)
     train_small(tmp_path / "run", "made_batch=12", "accumulate=2", "steps=2", "average=none")
     assert batch_sizes == [6] * 4
 

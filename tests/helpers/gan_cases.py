@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hamburger.generation.networks import create_gan
+from hamburger.generation.model import create_gan
 
 NAMES = ("sngan", "sagan", "ylg", "hamgan")
 CLASSES = 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from hamburger.generation.networks import create_gan
+from hamburger.generation.model import create_gan
 from hamburger.generation.weights import GeneratorInfo, save_generator
 
 CLASSES = ("disc", "square", "cross", "ring")

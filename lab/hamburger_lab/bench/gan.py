@@ -29,8 +29,8 @@ from hamburger.errors import (
     did_you_mean,
 )
 from hamburger.generation.gan_steps import EAGER_STEPS as BEFORE_RECORDING
-from hamburger.generation.gan_steps import GraphedStep, compute_discriminator_terms, compute_generator_loss, create_adam
-from hamburger.generation.networks.create import Gan, create_gan
+from hamburger.generation.gan_steps import GraphedStep, compute_discriminator_terms, create_adam, generator_hinge
+from hamburger.generation.model import Gan, create_gan
 from hamburger.generation.recipe import GanOptim
 from hamburger_lab.bench import common, footprint
 from hamburger_lab.bench.network import DTYPES, describe_tf32, training_flags
@@ -163,7 +163,7 @@ class GanStep:
         self.discriminator.requires_grad_(False)
         z, y = self._draw()
         with self.autocast():
-            answer = compute_generator_loss(self.discriminator, self.generator(z, y), y)
+            answer = generator_hinge(self.discriminator(self.generator(z, y), y))
         answer.backward()
         self.discriminator.requires_grad_(True)
         of_maker.step()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import typer
 
-from hamburger.cli import listing
+from hamburger.cli import gan, listing
 from hamburger_lab.ablations.grids import ablations
-from hamburger_lab.cli import ablate, bench, claims, studies
+from hamburger_lab.cli import ablate, bench, claims, gan_grid, studies
 from hamburger_lab.cli import claims as pictures
 
 
@@ -18,4 +18,5 @@ def register(app: typer.Typer) -> None:
     app.command("recover")(studies.recover)
     app.command("propositions")(studies.propositions)
     app.add_typer(bench.app, name="bench")
+    gan.app.command("grid")(gan_grid.grid)
     listing.names["ablations"] = ablations.names

@@ -20,13 +20,13 @@ def main() -> None:
     try:
         import typer
 
-        from hamburger.cli.app import app, needs_lab
+        from hamburger.cli.app import app, find_missing_lab_command
     except ModuleNotFoundError as missing:
         if missing.name not in ("typer", "rich", "click"):
             raise
         _stop(f"the command line needs {missing.name}: pip install 'hamburger[cli]'")
-    if len(sys.argv) > 1 and needs_lab(sys.argv[1]):
-        _stop(f"`ham {sys.argv[1]}` is part of hamburger-lab; pip install hamburger-lab (in a clone: -e lab)")
+    if lab_command := find_missing_lab_command(sys.argv[1:]):
+        _stop(f"`ham {lab_command}` is part of hamburger-lab; pip install hamburger-lab (in a clone: -e lab)")
     # newer versions of typer include click
     usage: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import entry_points
 from typing import Annotated
 
@@ -10,7 +11,7 @@ import typer
 import hamburger
 from hamburger.cli import compare, data, demo, evaluate, export, gan, listing, predict, report, train
 
-LAB_COMMANDS = ("ablate", "bench", "claims", "pictures", "propositions", "recover")  # of hamburger-lab
+LAB_COMMANDS = ("ablate", "bench", "claims", "gan grid", "pictures", "propositions", "recover")  # of hamburger-lab
 
 app = typer.Typer(name="ham", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -44,7 +45,9 @@ for entry in entry_points(group="hamburger.commands"):
     entry.load()(app)
 
 
-def needs_lab(command: str) -> bool:
-    """Whether `ham COMMAND` exists only with hamburger-lab, and that package is not installed."""
+def find_missing_lab_command(words: Sequence[str]) -> str | None:
+    """The command that the words begin with, if only hamburger-lab has it and that package is not installed."""
     known = {command.name for command in app.registered_commands} | {group.name for group in app.registered_groups}
-    return command in LAB_COMMANDS and command not in known
+    known |= {f"gan {command.name}" for command in gan.app.registered_commands}
+    typed = " ".join([*words[:2], ""])
+    return next((name for name in LAB_COMMANDS if name not in known and typed.startswith(f"{name} ")), None)

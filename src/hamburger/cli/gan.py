@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json as json_format
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from hamburger.cli.gan_measure import fid, grid
-
 app = typer.Typer(help="Generate images with HamGAN, SNGAN, SAGAN and YLG.", no_args_is_help=True)
-app.command("fid")(fid)
-app.command("grid")(grid)
+
+Extractor = Annotated[
+    str, typer.Option(help="inception, torch-fidelity, efficientnet-lite0, or package.module:function")
+]
+Weights = Annotated[Path | None, typer.Option(help="the extractor's weights")]
+Size = Annotated[int | None, typer.Option(help="input size of the extractor in pixels; default: its own")]
+Samples = Annotated[int, typer.Option(help="images to generate")]
+Choice = Annotated[int, typer.Option(help="images of each set for kernel distance, precision and recall")]
 
 
 @app.callback()
@@ -90,7 +95,7 @@ def sample(
     from hamburger.cli.output import parse_names, print_note
     from hamburger.errors import OptionError
     from hamburger.files import check_writable
-    from hamburger.generation.samples import SUMMARY, SampleRequest, count_images, select_row_classes, write_samples
+    from hamburger.generation.predict import SUMMARY, SampleRequest, count_images, select_row_classes, write_samples
     from hamburger.generation.weights import open_generator
     from hamburger.segmentation.predict import pick_device
 
@@ -110,6 +115,82 @@ def sample(
     if rows and not request.classes and len(shown) < len(info.classes):
         print_note(f"classes.png has the first {len(shown)} of {len(info.classes)} classes; --classes selects others")
     typer.echo(f"wrote {len(written)} files to {out}")
+
+
+@app.command()
+def fid(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder, or its generator.safetensors")],
+    data: Annotated[Path | None, typer.Option(help="folder of the real images; not needed for built-in data")] = None,
+    extractor: Extractor = "inception",
+    weights: Weights = None,
+    samples: Samples = 50_000,
+    choice: Choice = 10_000,
+    split: Annotated[str | None, typer.Option(help="split of the real images; default: that of the training")] = None,
+    resizer: Annotated[
+        str | None,
+        typer.Option(help="bilinear-antialias (default), bilinear or bilinear-tf1; not for torch-fidelity"),
+    ] = None,
+    size: Size = None,
+    other_weights: Annotated[
+        bool, typer.Option("--other-weights", help="allow other weights of inception; the result is not called FID")
+    ] = False,
+    truncation: Annotated[
+        float | None, typer.Option(help="largest absolute value in a latent; default: no limit")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="seed of the generated images")] = 0,
+    batch: Annotated[int, typer.Option(help="batch size")] = 256,
+    cache: Annotated[Path | None, typer.Option(help="folder of cached statistics of real images")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    json: Annotated[Path | None, typer.Option(help="write the result to this file as a JSON object")] = None,
+) -> None:
+    """Print Frechet distance, kernel distance, precision and recall, labelled with their feature extractor."""
+    from hamburger.classification.data.base import load_images, open_source
+    from hamburger.cli.output import image_progress, print_note, warnings_as_notes
+    from hamburger.environment import Environment
+    from hamburger.errors import CheckpointError
+    from hamburger.files import check_writable, write_atomically
+    from hamburger.generation.evaluate import MeasureSettings, measure_generator, measure_real
+    from hamburger.generation.metrics.extractors import create_extractor
+    from hamburger.generation.weights import open_generator
+    from hamburger.segmentation.predict import pick_device
+
+    measure = MeasureSettings(samples=samples, choice=choice, seed=seed, truncation=truncation, batch=batch)
+    if json is not None:
+        check_writable(json)
+    on = pick_device(device)
+    generator, info, path = open_generator(run)
+    if not {"data", "split"} <= info.extra.keys():
+        raise CheckpointError(
+            f"gan fid: {path} does not say which images it was trained on, unlike files of `ham gan train`; use "
+            f"hamburger.generation.evaluate.measure_generator in Python instead"
+        )
+    network = create_extractor(extractor, weights, resizer=resizer, size=size, other_weights=other_weights)
+    source = open_source(
+        str(info.extra["data"]),
+        split or str(info.extra["split"]),
+        size=generator.resolution,
+        root=data,
+        **info.extra.get("data_options", {}),
+    )
+    images = load_images(source, note=print_note)
+    with warnings_as_notes(), image_progress() as progress:
+        real = measure_real(images, network, measure, device=on, cache=cache, progress=progress)
+        distances = measure_generator(generator, real, network, measure, device=on, progress=progress)
+    typer.echo(str(distances))
+    if json is not None:
+        values = {
+            "weights": str(path),
+            **{key: info.extra.get(key) for key in ("recipe", "seed", "step")},
+            "data": images.name,
+            "split": images.split,
+            "data_sha256": images.digest,
+            "samples_seed": seed,
+            "truncation": truncation,
+            **distances.row(),
+            "compared_images": min(choice, samples, len(images)),
+            **asdict(Environment.here(on.type)),
+        }
+        write_atomically(json, (json_format.dumps(values) + "\n").encode())
 
 
 @app.command()

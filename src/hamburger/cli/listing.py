@@ -62,7 +62,7 @@ def _stereo_sets() -> list[str]:
 
 
 def _gans() -> list[str]:
-    from hamburger.generation.networks import list_gans
+    from hamburger.generation.model import list_gans
 
     return list_gans()
 

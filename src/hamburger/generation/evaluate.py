@@ -1,4 +1,4 @@
-"""Distances between generated and real images (Frechet, kernel, precision and recall), and rows of result files.
+"""Distances between a generator's images and real ones: Frechet and kernel distance, precision and recall.
 
 Every number is labelled with the feature extractor that it was measured with.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,23 +18,58 @@ import torch
 from torch import Tensor
 
 from hamburger.classification.data.base import ImageSet, find_cache_folder
-from hamburger.errors import OptionError, check_count, check_positive, check_seed
-from hamburger.files import read_json_lines, write_atomically, write_json_lines
-from hamburger.generation.image_grid import to_bytes
-from hamburger.generation.metrics.cache import FeaturesKey, StatisticsKey, cached_features, cached_statistics
+from hamburger.errors import CheckpointError, OptionError, check_count, check_positive, check_seed
+from hamburger.files import check_writable, write_atomically
+from hamburger.generation.metrics.distances import (
+    Gaussian,
+    KernelDistance,
+    Moments,
+    PrecisionRecall,
+    frechet_distance,
+    kernel_distance,
+    precision_recall,
+)
 from hamburger.generation.metrics.extractors import (
-    Extractor,
     NetworkExtractor,
     collect_statistics,
     distance_name,
     extract_features,
+    tensor_bytes,
 )
-from hamburger.generation.metrics.frechet import Gaussian, Moments, fit_gaussian, frechet_distance
-from hamburger.generation.metrics.kernel_distance import KernelDistance, kernel_distance
-from hamburger.generation.metrics.precision_recall import PrecisionRecall, precision_recall
-from hamburger.generation.networks.generator import Generator
+from hamburger.generation.model import Generator
 from hamburger.generation.sampling import samples
+from hamburger.generation.visualize import to_bytes
 from hamburger.training.keyed_rng import Integers, KeyedRng
+
+CHOICE_SEED = 0  # selects the real images whose features are cached: always the same ones
+Progress = Callable[[str, int], object]  # receives what is being processed, and how many more images of it are done
+
+
+@dataclass(frozen=True)
+class MeasureSettings:
+    """`samples` images are generated from `seed`; kernel distance, precision and recall take `choice` of each set."""
+
+    samples: int = 50_000
+    choice: int = 10_000
+    subsets: int = 100
+    subset_size: int = 1_000
+    neighbours: int = 3
+    seed: int = 0
+    truncation: float | None = None
+    batch: int = 256
+
+    def __post_init__(self) -> None:
+        for name, least in (("samples", 2), ("choice", 2), ("subsets", 2), ("subset_size", 2), ("neighbours", 1)):
+            check_count("gan fid", name, getattr(self, name), least=least)
+        check_count("gan fid", "batch", self.batch, least=1)
+        check_seed("gan fid", self.seed)
+        if self.truncation is not None:
+            check_positive("gan fid", "truncation", self.truncation)
+        if min(self.choice, self.samples) <= self.neighbours:
+            raise OptionError(
+                f"gan fid: {min(self.choice, self.samples)} images are too few for {self.neighbours} neighbours; "
+                f"raise samples and choice"
+            )
 
 
 @dataclass(frozen=True)
@@ -81,96 +116,13 @@ class Distances:
         )
 
 
-def compare_images(
-    real: Iterable[Tensor],
-    fake: Iterable[Tensor],
-    extractor: Extractor,
-    *,
-    generator: torch.Generator,
-    subsets: int = 100,
-    subset_size: int = 1000,
-    k: int = 3,
-) -> Distances:
-    """Every distance between two sets, given in batches.   each b 3 h w, uint8
-
-    Features of both sets are kept in memory (50,000 of 2048: 400 MB). `subset_size` is at most the smaller set's.
-    """
-    return compare_features(
-        extract_features(real, extractor),
-        extract_features(fake, extractor),
-        extractor.label,
-        generator=generator,
-        subsets=subsets,
-        subset_size=subset_size,
-        k=k,
-    )
-
-
-def compare_features(
-    real: Tensor,
-    fake: Tensor,
-    extractor: str,
-    *,
-    generator: torch.Generator,
-    subsets: int = 100,
-    subset_size: int = 1000,
-    k: int = 3,
-) -> Distances:
-    """`compare_images` for given features and the label of their extractor.   n d, m d"""
-    fewest = min(real.shape[0], fake.shape[0])
-    return Distances(
-        extractor=extractor,
-        real=real.shape[0],
-        fake=fake.shape[0],
-        frechet=frechet_distance(fit_gaussian(real), fit_gaussian(fake)),
-        kernel=kernel_distance(real, fake, generator=generator, subsets=subsets, subset_size=min(subset_size, fewest)),
-        neighbours=precision_recall(real, fake, k=k),
-    )
-
-
-# -- measuring a generator ---------------------------------------------------------------------------------------------
-
-CHOICE_SEED = 0  # selects the real images whose features are cached: always the same ones
-Progress = Callable[[str, int], object]  # receives what is being processed, and how many more images of it are done
-
-
-@dataclass(frozen=True)
-class MeasureSettings:
-    """`samples` images are generated from `seed`; kernel distance, precision and recall take `choice` of each set."""
-
-    samples: int = 50_000
-    choice: int = 10_000
-    subsets: int = 100
-    subset_size: int = 1_000
-    neighbours: int = 3
-    seed: int = 0
-    truncation: float | None = None
-    batch: int = 256
-
-    def __post_init__(self) -> None:
-        for name, least in (("samples", 2), ("choice", 2), ("subsets", 2), ("subset_size", 2), ("neighbours", 1)):
-            check_count("gan fid", name, getattr(self, name), least=least)
-        check_count("gan fid", "batch", self.batch, least=1)
-        check_seed("gan fid", self.seed)
-        if self.truncation is not None:
-            check_positive("gan fid", "truncation", self.truncation)
-        if min(self.choice, self.samples) <= self.neighbours:
-            raise OptionError(
-                f"gan fid: {min(self.choice, self.samples)} images are too few for {self.neighbours} neighbours; "
-                f"raise samples and choice"
-            )
-
-
 @dataclass(frozen=True)
 class RealStatistics:
     """Statistics and features of the real images, computed once for all generators that are measured against them."""
 
     gaussian: Gaussian
     features: Tensor
-    name: str
-    split: str
     size: int
-    digest: str
 
 
 def measure_real(
@@ -191,9 +143,7 @@ def measure_real(
             f"gan fid: {images.name}, split '{images.split}', has {len(images)} images; a covariance and "
             f"{measure.neighbours} neighbours need at least {measure.neighbours + 1}"
         )
-    folder = cache or find_cache_folder().parent / "statistics"
     extractor.to(device)
-    everything = np.arange(len(images))
     # as many as will be compared, at random: the first of a set sorted by class would be of a few classes only
     count = min(measure.choice, measure.samples, len(images))
     chosen = np.sort(KeyedRng(CHOICE_SEED, len(images)).shuffled(len(images))[:count])
@@ -204,11 +154,12 @@ def measure_real(
             progress("real images", len(some))
             yield torch.from_numpy(np.array(images.images[some])).to(device)
 
-    def compute_statistics() -> Gaussian:
-        return collect_statistics(batches(everything), extractor, device=device)
+    def compute_statistics() -> dict[str, Tensor]:
+        gaussian = collect_statistics(batches(np.arange(len(images))), extractor, device=device)
+        return {"count": torch.tensor(gaussian.count), "mean": gaussian.mean, "covariance": gaussian.covariance}
 
-    def compute_features() -> Tensor:
-        return extract_features(batches(chosen), extractor)
+    def compute_features() -> dict[str, Tensor]:
+        return {"features": extract_features(batches(chosen), extractor)}
 
     if extractor.version is None:
         warnings.warn(
@@ -216,20 +167,14 @@ def measure_real(
             f'unnoticed; to cache them, declare a version (features_version = "1" in the module, or version=)',
             stacklevel=2,
         )
-        gaussian, features = compute_statistics(), compute_features()
+        statistics, features = compute_statistics(), compute_features()
     else:
-        statistics_key = StatisticsKey.of(images.digest, (images.size, images.size), extractor, extractor.version)
-        gaussian = cached_statistics(folder, statistics_key, compute_statistics)
-        features_key: FeaturesKey = {
-            "data": images.digest,
-            "size": images.size,
-            "extractor": extractor.label,
-            "extractor_version": extractor.version,
-            "count": count,
-            "seed": CHOICE_SEED,
-        }
-        features = cached_features(folder, features_key, compute_features)
-    return RealStatistics(gaussian, features, images.name, images.split, images.size, images.digest)
+        folder = cache or find_cache_folder().parent / "statistics"
+        key = {"data": images.digest, "size": images.size, "extractor": extractor.label, "version": extractor.version}
+        statistics = cached_tensors(folder, "statistics", key, compute_statistics)
+        features = cached_tensors(folder, "features", {**key, "count": count, "seed": CHOICE_SEED}, compute_features)
+    gaussian = Gaussian(int(statistics["count"]), statistics["mean"], statistics["covariance"])
+    return RealStatistics(gaussian, features["features"], images.size)
 
 
 def measure_generator(
@@ -251,11 +196,10 @@ def measure_generator(
     extractor.to(device)
     moments: Moments | None = None
     kept: list[Tensor] = []
-    batches = samples(
-        generator, measure.samples, seed=measure.seed, batch_size=measure.batch, truncation=measure.truncation
-    )
     missing = min(measure.choice, measure.samples)
-    for images, _ in batches:
+    for images, _ in samples(
+        generator, measure.samples, seed=measure.seed, batch_size=measure.batch, truncation=measure.truncation
+    ):
         progress("generated images", len(images))
         features = extractor(to_bytes(images))
         moments = moments or Moments(features.shape[1], device=device)
@@ -287,57 +231,51 @@ def measure_generator(
     )
 
 
-# -- rows of results/gan_*.jsonl: a training run and its distances -----------------------------------------------------
+# -- cache of statistics and features of real images -------------------------------------------------------------------
 
-# two rows that agree in these are of the same run and measurement; runs on other images are other runs
-ROW_KEY = (
-    *("recipe", "recipe_hash", "context", "seed", "steps", "batch", "overrides", "hardware"),
-    *("data", "split", "data_sha256", "extractor", "fake_images", "compared_images"),
-)
-# the first fields of a row, in this order
-LEADING_FIELDS = ("recipe", "context", "seed", "frechet", "extractor", "kid", "seconds_per_step", "peak_mb", "steps")
+ENTRY = "hamburger.cache"  # in the metadata of the .safetensors file
 
 
-def make_result_row(
-    trained: dict[str, Any], distances: dict[str, Any], *, real: dict[str, Any], compared: int
-) -> dict[str, Any]:
-    """One row from a run's result.json (`trained`), the row of its distances, and facts about the real images."""
-    # "precision" is a data type in result.json and a fraction of images in distances: the former becomes "dtype"
-    trained = {**trained, "dtype": trained["precision"]}
-    fields = {**trained, **distances, **real, "compared_images": compared}
-    return {**{name: fields.pop(name) for name in LEADING_FIELDS}, **fields}
+def cached_tensors(
+    folder: Path, kind: str, key: dict[str, Any], compute: Callable[[], dict[str, Tensor]]
+) -> dict[str, Tensor]:
+    """The tensors of `key` from the folder, or from `compute`, whose result is then saved there.
 
-
-def cached_distances(run: Path, key: Sequence[Any], measure: Callable[[], Distances]) -> dict[str, Any]:
-    """The row of distances saved in the run folder under `key`, or a new one from `measure`, which is then saved.
-
-    The key must hold everything that the numbers depend on: generator, real images, extractor and settings.
+    The key must hold everything that the tensors depend on; each key has its own file, which holds the key and a
+    checksum. A file that is damaged or holds another key raises: delete it to compute again.
     """
-    text = json.dumps(list(key))
-    path = run / f"distances-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+    text = json.dumps(key, sort_keys=True)
+    path = folder / f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:32]}.safetensors"
     if path.exists():
-        try:
-            saved = json.loads(path.read_text())
-            if saved["key"] == text:
-                return dict(saved["row"])
-        except (ValueError, KeyError, TypeError):
-            pass  # not a file of ours, or a damaged one: measure again
-    row: dict[str, Any] = dict(measure().row())
-    write_atomically(path, json.dumps({"key": text, "row": row}).encode())
-    return row
+        return _read_cached(path, text)
+    check_writable(path)  # before the work, not after it
+    tensors = {name: value.detach().cpu().contiguous() for name, value in compute().items()}
+    from safetensors.torch import save
+
+    entry = json.dumps({"key": text, "content": _digest_tensors(tensors)})
+    write_atomically(path, save(tensors, metadata={ENTRY: entry}))
+    return tensors
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a result file; an empty list if there is no file yet."""
-    return read_json_lines(path, "gan grid")
+def _read_cached(path: Path, key: str) -> dict[str, Tensor]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt") as file:
+            entry = json.loads((file.metadata() or {})[ENTRY])
+            tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if entry["content"] != _digest_tensors(tensors):
+            raise ValueError("its content does not match its checksum")
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"gan fid: the cached file {path} is damaged ({error}); delete it") from error
+    if entry["key"] != key:
+        raise CheckpointError(f"gan fid: the cached file {path} was saved for another key; delete it")
+    return tensors
 
 
-def append_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Add rows to a result file; a new row replaces an older one of the same run and measurement."""
-    merged = {_row_key(row): row for row in read_rows(path)}
-    merged.update((_row_key(row), row) for row in rows)
-    write_json_lines(path, merged.values())
-
-
-def _row_key(row: dict[str, Any]) -> str:
-    return json.dumps([row.get(name) for name in ROW_KEY])
+def _digest_tensors(tensors: dict[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)}\n".encode())
+        digest.update(tensor_bytes(tensors[name]))
+    return digest.hexdigest()

@@ -12,13 +12,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from hamburger import distributed
 from hamburger.classification.data.batches import ImageBatch
-from hamburger.generation.networks.create import create_gan
-from hamburger.generation.networks.discriminator import Discriminator, discriminator_hinge, generator_hinge
-from hamburger.generation.networks.generator import Generator
+from hamburger.generation.model import Discriminator, Generator, create_gan
 from hamburger.generation.networks.layers import is_channels_last
 from hamburger.generation.networks.spectral import restart_power_iterations
 from hamburger.generation.recipe import GanOptim, GanRecipe
 from hamburger.layers.norm import convert_sync
+from hamburger.tensors import check_shapes, widen
 
 if TYPE_CHECKING:
     from hamburger.training.accelerator import Accelerator
@@ -34,11 +33,6 @@ class GanNetwork(NamedTuple):
     plain: Any
     model: Any
     optimizer: torch.optim.Adam
-
-
-class GanNetworks(NamedTuple):
-    generator: GanNetwork
-    discriminator: GanNetwork
 
 
 def build_gan(recipe: GanRecipe, k: int) -> tuple[Generator, Discriminator]:
@@ -58,16 +52,8 @@ def build_gan(recipe: GanRecipe, k: int) -> tuple[Generator, Discriminator]:
     return generator.train(), discriminator.train()
 
 
-def set_up_gan(recipe: GanRecipe, accelerator: Accelerator, k: int) -> GanNetworks:
-    """Both networks with their optimizers on the device, the same on every rank."""
-    rates = (recipe.optim.generator_lr, recipe.optim.discriminator_lr)
-    nets: tuple[Any, Any] = build_gan(recipe, k)
-    return GanNetworks(
-        *(_set_up_network(recipe, accelerator, net, rate) for net, rate in zip(nets, rates, strict=True))
-    )
-
-
-def _set_up_network(recipe: GanRecipe, accelerator: Accelerator, net: Any, rate: float) -> GanNetwork:
+def set_up_network(recipe: GanRecipe, accelerator: Accelerator, net: Any, rate: float) -> GanNetwork:
+    """The network with its optimizer on the device, the same on every rank."""
     if recipe.sync_bn and distributed.world_size() > 1:
         convert_sync(net)
     if recipe.channels_last:
@@ -102,6 +88,21 @@ def compute_rate_factor(optim: GanOptim, step: int, steps: int) -> float:
     return (steps - step) / (steps - optim.decay_from)
 
 
+# -- losses: the hinge (Lim & Ye, 2017), used by all these papers ------------------------------------------------------
+
+
+def discriminator_hinge(real: Tensor, made: Tensor) -> Tensor:
+    """mean of max(0, 1 - D(real)) + mean of max(0, 1 + D(made)).   real: b, made: m   ->   scalar"""
+    check_shapes("discriminator_hinge", real=(real, "b"), made=(made, "m"))
+    return torch.relu(1 - widen(real)).mean() + torch.relu(1 + widen(made)).mean()
+
+
+def generator_hinge(made: Tensor) -> Tensor:
+    """-mean of D(made).   b   ->   scalar"""
+    check_shapes("generator_hinge", made=(made, "b"))
+    return -widen(made).mean()
+
+
 def compute_discriminator_terms(
     discriminator: DiscriminatorCall, real: ImageBatch, made: Tensor, classes: Tensor
 ) -> dict[str, Tensor]:
@@ -124,11 +125,6 @@ def compute_discriminator_terms(
         "made": scores[1].detach().float().mean(),
         "spread": spread,
     }
-
-
-def compute_generator_loss(discriminator: DiscriminatorCall, made: Tensor, classes: Tensor) -> Tensor:
-    """The generator's hinge loss on its images."""
-    return generator_hinge(discriminator(made, classes))
 
 
 def draw_latents(b: int, latent: int, k: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -184,10 +180,8 @@ class WeightAverage:
     def __init__(self, live: Generator, decay: float, start: int) -> None:
         self.decay, self.start = decay, start
         self.net = copy.deepcopy(live).eval().requires_grad_(False)
-        averaged, copied = _averaged_tensors(self.net), _copied_tensors(self.net)
-        averaged_from, copied_from = _averaged_tensors(live), _copied_tensors(live)
-        self._averaged, self._averaged_from = list(averaged.values()), [averaged_from[name] for name in averaged]
-        self._copied, self._copied_from = list(copied.values()), [copied_from[name] for name in copied]
+        self._averaged, self._copied = _split_tensors(self.net)
+        self._averaged_from, self._copied_from = _split_tensors(live)
 
     @torch.no_grad()
     def update(self, step: int) -> None:
@@ -203,20 +197,12 @@ class WeightAverage:
         restart_power_iterations(self.net)
         return self.net
 
-    def state(self) -> dict[str, Any]:
-        return dict(self.net.state_dict())
 
-    def load(self, state: dict[str, Any]) -> None:
-        self.net.load_state_dict(state)
-
-
-def _averaged_tensors(net: Generator) -> dict[str, Tensor]:
-    running = {name: value for name, value in net.named_buffers() if name.endswith(RUNNING_STATISTICS)}
-    return {**{name: value.detach() for name, value in net.named_parameters()}, **running}
-
-
-def _copied_tensors(net: Generator) -> dict[str, Tensor]:
-    return {name: value for name, value in net.named_buffers() if not name.endswith(RUNNING_STATISTICS)}
+def _split_tensors(net: Generator) -> tuple[list[Tensor], list[Tensor]]:
+    """The tensors that are averaged, and those that are copied."""
+    buffers = [(name.endswith(RUNNING_STATISTICS), value) for name, value in net.named_buffers()]
+    averaged = [parameter.detach() for parameter in net.parameters()] + [value for running, value in buffers if running]
+    return averaged, [value for running, value in buffers if not running]
 
 
 # -- CUDA graph --------------------------------------------------------------------------------------------------------
@@ -255,7 +241,7 @@ class GraphedStep:
         return {name: value.clone() for name, value in self.terms.items()}
 
     def _run_eagerly(self, batches: StepBatches) -> dict[str, Tensor]:
-        """Run on the stream of the capture: what its first use sets up must not be captured."""
+        # on the stream of the capture: what its first use sets up must not be captured
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             terms = self.step(batches)

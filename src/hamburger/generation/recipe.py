@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hamburger.contexts import list_contexts
-from hamburger.errors import (
-    OptionError,
-    UnknownNameError,
-    check_choice,
-    check_count,
-    check_flag,
-    check_positive,
-    did_you_mean,
-)
-from hamburger.generation.networks import list_gans
-from hamburger.generation.networks.context import gan_contexts
-from hamburger.generation.networks.create import create_gan, paper_settings
+from hamburger.errors import OptionError, check_choice, check_count, check_flag, check_positive
+from hamburger.generation.model import create_gan, list_gans
 from hamburger.registry import Registry, check_options
 from hamburger.training.recipe import LATE, RESIDENT, Training, check_training, check_two_at_once
 
@@ -98,24 +86,21 @@ gan_recipes: Registry[GanRecipe] = Registry("GAN recipe")
 SHORT_NORM = 0.01
 
 
-def _create_paper_recipe(name: str) -> GanRecipe:
-    settings = paper_settings(name)
-    beta1, beta2 = settings.betas
+def _create_paper_recipe(
+    name: str, *, batch: int, steps: int, made_batch: int | None = None, optim: GanOptim | None = None
+) -> GanRecipe:
+    """ImageNet at 128 pixels. The papers use neither a weight average nor truncation.
+
+    The second beta of all but SNGAN is the framework's default in their code; SAGAN's paper says 0.9.
+    """
     return GanRecipe(
         name=name,
         model=GanModel(name=name, resolution=128),
         data=GanData(name="imagenet"),
-        optim=GanOptim(
-            generator_lr=settings.generator_rate,
-            discriminator_lr=settings.discriminator_rate,
-            beta1=beta1,
-            beta2=beta2,
-            discriminator_steps=settings.discriminator_steps,
-            decay_from=settings.decay_from,
-        ),
-        batch=settings.batch,
-        made_batch=settings.made_batch,
-        steps=settings.steps,
+        optim=optim or GanOptim(),
+        batch=batch,
+        made_batch=made_batch,
+        steps=steps,
         # TPUs, on which all but SNGAN were trained, multiply in bfloat16; SNGAN was trained in float32
         precision="bf16",
         channels_last=True,
@@ -130,9 +115,12 @@ def sngan() -> GanRecipe:
     """Miyato & Koyama: ImageNet at 128 pixels, 450,000 steps, each with five of the discriminator (64 real and 64
     generated images) and one of the generator (128 images). No context.
 
+    The global batch over four GPUs is from memory of the paper; its configuration file has 16 and 32 images per GPU.
+
     Device: GPU.
     """
-    return _create_paper_recipe("sngan")
+    optim = GanOptim(generator_lr=2e-4, discriminator_lr=2e-4, beta2=0.9, discriminator_steps=5, decay_from=400_000)
+    return _create_paper_recipe("sngan", batch=64, made_batch=128, steps=450_000, optim=optim)
 
 
 @gan_recipes.register("sagan")
@@ -141,16 +129,18 @@ def sagan() -> GanRecipe:
 
     Device: GPU.
     """
-    return _create_paper_recipe("sagan")
+    return _create_paper_recipe("sagan", batch=256, steps=1_000_000)
 
 
 @gan_recipes.register("ylg")
 def ylg() -> GanRecipe:
     """Daras et al.: 1,000,000 steps of 1,024 images, sparse attention at 32 x 32; its batch is inferred.
 
+    HamGAN-strong uses this batch and claims YLG's settings.
+
     Device: GPU.
     """
-    return _create_paper_recipe("ylg")
+    return _create_paper_recipe("ylg", batch=1024, steps=1_000_000)
 
 
 @gan_recipes.register("hamgan-baby")
@@ -159,7 +149,7 @@ def hamgan_baby() -> GanRecipe:
 
     Device: GPU.
     """
-    return _create_paper_recipe("hamgan-baby")
+    return _create_paper_recipe("hamgan-baby", batch=256, steps=2_000_000)
 
 
 @gan_recipes.register("hamgan-strong")
@@ -168,7 +158,7 @@ def hamgan_strong() -> GanRecipe:
 
     Device: GPU.
     """
-    return _create_paper_recipe("hamgan-strong")
+    return _create_paper_recipe("hamgan-strong", batch=1024, steps=1_000_000)
 
 
 @gan_recipes.register("cifar10")
@@ -279,7 +269,10 @@ def check_gan_recipe(recipe: GanRecipe, *, processes: int = 1) -> None:
                 f"{call}: made_batch {recipe.made_batch} cannot be split over {processes} processes and "
                 f"{recipe.accumulate} micro-batches of two images or more; --set made_batch={enough}"
             )
-    _check_model(call, recipe)
+    check_choice(call, "model.name", recipe.model.name, list_gans())
+    check_options(f"{call}: model.options", create_gan, recipe.model.options)
+    if misplaced := sorted(RECIPE_FIELDS & recipe.model.options.keys()):
+        raise OptionError(f"{call}: {misplaced[0]} has its own field; --set model.{misplaced[0]}=... instead")
     check_count(call, "data.workers", recipe.data.workers, least=0)
     check_flag(call, "data.flip", recipe.data.flip)
     check_choice(call, "data.resident", recipe.data.resident, RESIDENT)
@@ -299,27 +292,3 @@ def check_gan_recipe(recipe: GanRecipe, *, processes: int = 1) -> None:
     check_count(call, "collapse.patience", recipe.collapse.patience, least=0)
     for name in ("won", "blind", "uniform"):
         check_positive(call, f"collapse.{name}", getattr(recipe.collapse, name), zero=True)
-
-
-def _check_model(call: str, recipe: GanRecipe) -> None:
-    check_choice(call, "model.name", recipe.model.name, list_gans())
-    check_options(f"{call}: model.options", create_gan, recipe.model.options)
-    misplaced = sorted(RECIPE_FIELDS & recipe.model.options.keys())
-    if misplaced:
-        raise OptionError(f"{call}: {misplaced[0]} has its own field; --set model.{misplaced[0]}=... instead")
-
-
-# -- variants of a comparison: the same networks and budget, only the context differs ----------------------------------
-
-NONE = "none"
-
-
-def gan_variants(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Recipe overrides for each context: "none", "sagan", "ylg", "hamgan", or any of `list_contexts()`."""
-    known = sorted({NONE, *gan_contexts, *list_contexts()})
-    chosen = list(names)
-    for name in chosen:
-        if name not in known:
-            raise UnknownNameError(f"gan grid: no context '{name}'{did_you_mean(name, known)}")
-    # context options of the recipe are for its own context only
-    return {name: (f"model.context={name}", "model.context_options=none") for name in chosen}

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.utils import parametrize
 
 from hamburger.errors import InputError, OptionError, ShapeError, check_count, check_positive, check_seed
-from hamburger.generation.networks.generator import Generator
+from hamburger.generation.model import Generator
 
 BLOCK = 16  # images that the generator makes in one call
 
@@ -38,10 +38,11 @@ def latents(
     check_count("latents", "start", start, least=0)
     check_seed("latents", seed)
     given = _check_labels(count, num_classes, labels)
-    numbers = torch.arange(start, start + count, device="cpu")
-    z = draw_normals(seed, numbers, latent)
+    bits = _draw_bits(seed, torch.arange(start, start + count, device="cpu"), 1 + 2 * latent)
+    radius, angle = ((part + 1) * 2.0**-53 for part in bits[:, 1:].double().chunk(2, dim=1))  # in (0, 1]
+    z = ((-2 * radius.log()).sqrt() * (2 * math.pi * angle).cos()).float()  # Box-Muller
     z = z if truncation is None else truncate_latents(z, truncation)
-    return z, draw_classes(seed, numbers, num_classes) if given is None else given
+    return z, bits[:, 0] % num_classes if given is None else given  # the bias of the modulo is below 2^-40
 
 
 def samples(
@@ -54,7 +55,7 @@ def samples(
     batch_size: int = 64,
     truncation: float | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield images (b 3 h w in [-1, 1]) and classes (b), batch by batch, on the generator's device.
+    """Yield images (b 3 h w in [-1, 1]) and classes (b), at most `batch_size` or 16 at once, on the generator's device.
 
     The generator is in evaluation mode while it generates, and then back in the mode it was in.
     """
@@ -62,37 +63,23 @@ def samples(
     check_count("sample", "batch_size", batch_size, least=1)
     check_seed("sample", seed)
     given = _check_labels(count, generator.num_classes, labels)
-    device = generator.project.bias.device
-    images: list[Tensor] = []
-    classes: list[Tensor] = []
-    pending = 0
     # blocks begin at multiples of BLOCK, so that a sample has the same place in its block whatever `start` is
-    begin, end = start - start % BLOCK, start + count if count else 0
+    begin, end = start - start % BLOCK, start + count
     chunk = BLOCK * max(1, batch_size // BLOCK)
-    for first in range(begin, end, chunk):
+    for first in range(begin, end, chunk) if count else ():
+        last, skipped = min(first + chunk, end), max(start - first, 0)
         z, y = latents(
-            min(chunk, end - first),
+            last - first,
             seed=seed,
             latent=generator.latent,
             num_classes=generator.num_classes,
             start=first,
             truncation=truncation,
         )
-        requested = slice(max(start - first, 0), len(y))
         if given is not None:
-            y[requested] = given[first + requested.start - start : first + requested.stop - start]
-        images.append(generate(generator, z, y)[requested])
-        classes.append(y[requested].to(device))
-        pending += len(images[-1])
-        last = first + chunk >= end
-        if pending >= batch_size or last:
-            batches = zip(torch.cat(images).split(batch_size), torch.cat(classes).split(batch_size), strict=True)
-            images, classes, pending = [], [], 0
-            for batch, batch_classes in batches:
-                if len(batch) == batch_size or last:
-                    yield batch, batch_classes
-                else:  # the remainder becomes part of the next batch
-                    images, classes, pending = [batch], [batch_classes], len(batch)
+            y[skipped:] = given[first + skipped - start : last - start]
+        images = generate(generator, z, y)
+        yield images[skipped:], y[skipped:].to(images.device)
 
 
 @torch.no_grad()
@@ -165,23 +152,11 @@ GOLDEN = 0x9E3779B97F4A7C15
 MULTIPLIER_1, MULTIPLIER_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
-def draw_normals(seed: int, numbers: Tensor, width: int) -> Tensor:
-    """Standard normal numbers by the Box-Muller transform.   numbers: b   ->   b width"""
-    bits = _draw_bits(seed, numbers, 1, 2 * width)
-    radius, angle = ((part + 1) * 2.0**-53 for part in bits.double().chunk(2, dim=1))  # in (0, 1]
-    return ((-2 * radius.log()).sqrt() * (2 * math.pi * angle).cos()).float()
-
-
-def draw_classes(seed: int, numbers: Tensor, num_classes: int) -> Tensor:
-    """Classes 0 ... num_classes - 1, equally likely up to a modulo bias below 2^-40 for thousands.   b   ->   b"""
-    return _draw_bits(seed, numbers, 0, 1)[:, 0] % num_classes
-
-
-def _draw_bits(seed: int, numbers: Tensor, first: int, count: int) -> Tensor:
-    """Numbers first, first + 1, ... of every sample's stream, 53 bits each.   b   ->   b count"""
+def _draw_bits(seed: int, numbers: Tensor, count: int) -> Tensor:
+    """The first `count` numbers of every sample's stream, 53 bits each.   b   ->   b count"""
     key = _mix(torch.tensor(_as_int64(seed + GOLDEN), device="cpu"))
     stream = _mix(key + _as_int64(GOLDEN) * (numbers + 1))
-    steps = torch.arange(first + 1, first + count + 1, device="cpu")
+    steps = torch.arange(1, count + 1, device="cpu")
     return _shift_right(_mix(stream[:, None] + _as_int64(GOLDEN) * steps), 11)
 
 

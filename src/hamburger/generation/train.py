@@ -5,18 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from hamburger import distributed
 from hamburger.classification.data.base import load_images, open_source
 from hamburger.classification.data.batches import ImageBatches
 from hamburger.errors import DataError, OptionError
-from hamburger.generation.gan_steps import GanNetworks, set_up_gan
+from hamburger.generation.gan_steps import build_gan, set_up_network
 from hamburger.generation.recipe import GanRecipe, check_gan_recipe
 from hamburger.generation.trainer import GanTrainer
 from hamburger.training.accelerator import Accelerator, is_rank_zero
+from hamburger.training.loader import batch_options
 from hamburger.training.metrics_log import Listener, Note
-from hamburger.training.run_folder import Result, RunFolder, measurements
+from hamburger.training.run_folder import Result, measurements
 from hamburger.training.run_lifecycle import StopSignal
 from hamburger.training.train import on_rank_zero, open_folder, prepare_device, start_or_resume
 
@@ -55,32 +54,24 @@ def train_gan(
             # rank 0 has verified the packed file by now, and rebuilt it if it was damaged
             images = load_images(source, verify=False)
         prepare_device(hardware)
-        networks = set_up_gan(recipe, hardware, len(images.classes))
-        feed = ImageBatches(
-            images,
-            batch=recipe.batch,
-            flip=recipe.data.flip,
-            seed=recipe.seed,
-            device=hardware.device,
-            rank=distributed.rank(),
-            world=distributed.world_size(),
-            accumulate=recipe.accumulate,
-            workers=recipe.data.workers,
-            resident=recipe.data.resident,
-        )
+        nets = build_gan(recipe, len(images.classes))
+        generator = set_up_network(recipe, hardware, nets[0], recipe.optim.generator_lr)
+        discriminator = set_up_network(recipe, hardware, nets[1], recipe.optim.discriminator_lr)
+        batches = ImageBatches(images, flip=recipe.data.flip, **batch_options(recipe, hardware.device))
+        parameters = [sum(parameter.numel() for parameter in net.parameters()) for net in nets]
         with StopSignal() as stop:
-            trainer = GanTrainer(recipe, hardware, folder, networks, feed, stop, listen)
-            start_or_resume(trainer, resume, sum(_count(network.net) for network in networks), len(images), None)
+            trainer = GanTrainer(recipe, hardware, folder, generator, discriminator, batches, stop, listen)
+            start_or_resume(trainer, resume, sum(parameters), len(images), None)
             trainer.run()
-        return _finish(recipe, folder, trainer, networks)
+        return _finish(trainer, *parameters)
 
 
-def _finish(recipe: GanRecipe, folder: RunFolder, trainer: GanTrainer, networks: GanNetworks) -> Result:
-    speed = trainer.clock.images_per_s
+def _finish(trainer: GanTrainer, generator_parameters: int, discriminator_parameters: int) -> Result:
+    recipe, speed = trainer.recipe, trainer.clock.images_per_s
     values: dict[str, Any] = {
         "recipe": recipe.name,
         "model": recipe.model.name,
-        "context": networks.generator.net.config["context"],
+        "context": trainer.generator.net.config["context"],
         "data": recipe.data.name,
         "split": recipe.data.split,
         "data_sha256": trainer.data_digest(),
@@ -90,14 +81,10 @@ def _finish(recipe: GanRecipe, folder: RunFolder, trainer: GanTrainer, networks:
         "batch": recipe.batch,
         "precision": recipe.precision,
         **trainer.progress.terms,
-        "generator_parameters": _count(networks.generator.net),
-        "discriminator_parameters": _count(networks.discriminator.net),
+        "generator_parameters": generator_parameters,
+        "discriminator_parameters": discriminator_parameters,
         **measurements(trainer.clock, trainer.device),
         "seconds_per_step": None if speed is None else round(recipe.batch / speed, 6),
     }
     trainer.conclude(values)
-    return Result(folder.path, values)
-
-
-def _count(net: torch.nn.Module) -> int:
-    return sum(parameter.numel() for parameter in net.parameters())
+    return Result(trainer.folder.path, values)

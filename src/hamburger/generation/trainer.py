@@ -17,20 +17,19 @@ from hamburger.errors import TrainingError
 from hamburger.generation.gan_steps import (
     BatchNormAccumulator,
     GanNetwork,
-    GanNetworks,
     GraphedStep,
     StepBatches,
     WeightAverage,
     compute_discriminator_terms,
-    compute_generator_loss,
     compute_rate_factor,
     draw_latents,
+    generator_hinge,
 )
-from hamburger.generation.image_grid import tile_images, to_bytes, write_png
-from hamburger.generation.networks.generator import Generator
+from hamburger.generation.model import Generator
 from hamburger.generation.networks.spectral import freeze_power_iterations, run_power_iterations
 from hamburger.generation.recipe import CollapseRule, GanRecipe
 from hamburger.generation.sampling import sample
+from hamburger.generation.visualize import tile_images, to_bytes, write_png
 from hamburger.generation.weights import GENERATOR, SAMPLES, GeneratorInfo, save_generator
 from hamburger.training.checkpoint import Progress
 from hamburger.training.metrics_log import Listener, SamplesDrawn
@@ -61,13 +60,14 @@ class GanTrainer(Run[GanRecipe, GanProgress]):
         recipe: GanRecipe,
         accelerator: Accelerator,
         folder: RunFolder,
-        networks: GanNetworks,
+        generator: GanNetwork,
+        discriminator: GanNetwork,
         feed: ImageBatches,
         stop: StopSignal,
         listen: Listener,
     ) -> None:
         super().__init__(recipe, accelerator, folder, stop, listen, GanProgress())
-        self.generator, self.discriminator = networks
+        self.generator, self.discriminator = generator, discriminator
         self.feed, self.classes = feed, feed.set.classes
         self.update: Callable[[StepBatches], dict[str, Tensor]] = self.update_both
         if recipe.graph:
@@ -167,7 +167,7 @@ class GanTrainer(Run[GanRecipe, GanProgress]):
                     with self._sync_if_last(network, last=i + 1 == parts):
                         made = network.model(z, y)
                         with self.accelerator.autocast():
-                            loss = compute_generator_loss(self.discriminator.plain, made, y) / parts
+                            loss = generator_hinge(self.discriminator.plain(made, y)) / parts
                         self.accelerator.backward(loss)
                     total = loss.detach() if total is None else total + loss.detach()
                     running.part_done()
@@ -237,7 +237,7 @@ class GanTrainer(Run[GanRecipe, GanProgress]):
             state[name] = network.net.state_dict()
             state[f"{name}_optimizer"] = network.optimizer.state_dict()
         if self.average is not None:
-            state["average"] = self.average.state()
+            state["average"] = self.average.net.state_dict()
         return state
 
     def load(self, state: dict[str, Any]) -> None:
@@ -248,7 +248,7 @@ class GanTrainer(Run[GanRecipe, GanProgress]):
                 if isinstance(group["lr"], Tensor):
                     group["lr"] = group["lr"].to(self.device)  # torch moves the state of weights only
         if self.average is not None:
-            self.average.load(state["average"])
+            self.average.net.load_state_dict(state["average"])
 
     def tensors(self) -> list[Tensor]:
         tensors: list[Tensor] = []

@@ -12,8 +12,7 @@ import torch
 
 from hamburger.errors import CheckpointError, HamburgerError, InputError
 from hamburger.files import write_durably
-from hamburger.generation.networks.create import create_gan
-from hamburger.generation.networks.generator import Generator
+from hamburger.generation.model import Generator, create_gan
 from hamburger.training.run_folder import RECIPE
 
 KEY, VERSION = "hamburger.generator", 1

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from hamburger.files import check_writable, write_atomically
-from hamburger.generation.image_grid import tile_images, to_bytes
-from hamburger.generation.networks.generator import Generator
+from hamburger.generation.model import Generator
 from hamburger.generation.sampling import latents
 from hamburger.generation.trainer import SAMPLE_SEED, sample_class_rows
+from hamburger.generation.visualize import tile_images, to_bytes
 from hamburger.generation.weights import GENERATOR, SAMPLES, load_generator
 from hamburger.inspect.solves import code_maps, list_ham_layers
 from hamburger.report.gallery import overlay_map

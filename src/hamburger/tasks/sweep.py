@@ -14,14 +14,13 @@ from typing import Any, ClassVar, TypeVar
 
 from hamburger.contexts import list_contexts
 from hamburger.errors import HamburgerError, OptionError, UnknownNameError, check_count, did_you_mean
-from hamburger.generation.recipe import GanRecipe, check_gan_recipe
 from hamburger.kernels.dispatch import BACKEND_VARIABLE
 from hamburger.segmentation.recipe import SegmentationRecipe
 from hamburger.tasks import task_of
-from hamburger.tasks.recipes import find_gan_recipe, find_training
+from hamburger.tasks.recipes import find_training
 from hamburger.training.recipe import Training
-from hamburger.training.recipe_io import apply, differences, digest, read_recipe
-from hamburger.training.run_folder import RECIPE, RESULT, RunFolder, in_use
+from hamburger.training.recipe_io import apply, differences, read_recipe
+from hamburger.training.run_folder import RECIPE, RESULT, in_use
 from hamburger.training.run_lifecycle import StopSignal
 
 
@@ -237,37 +236,6 @@ def _step(metrics: Path) -> int:
             except (ValueError, KeyError, TypeError):
                 continue
     return 0
-
-
-@dataclass(frozen=True)
-class GanCell(Cell):
-    """One GAN run of a grid."""
-
-    verb: ClassVar[tuple[str, ...]] = ("gan", "train")
-
-    def resolved(self) -> GanRecipe:
-        recipe = replace(apply(find_gan_recipe(self.recipe), self.overrides), seed=self.seed)
-        check_gan_recipe(recipe, processes=1)
-        return recipe
-
-    def row(self, result: dict[str, Any]) -> dict[str, Any]:
-        return {**super().row(result), "recipe_hash": digest(self.resolved())}
-
-
-def check_data(grid: Sequence[Cell], out: Path, digest: str) -> None:
-    """Raise where a finished run in the folder was trained on other images than those of the digest.
-
-    Unfinished runs check this themselves when they resume.
-    """
-    for cell in grid:
-        result = RunFolder(out / cell.name).result()
-        if result is not None and result.get("data_sha256") != digest:
-            seen = str(result.get("data_sha256", "unknown"))[:12]
-            raise OptionError(
-                f"gan grid: the run in {out / cell.name} was trained on other images (sha256 {seen}) than --data holds "
-                f"({digest[:12]}); give the same --data, or name another folder with --out. If they are the same, "
-                f"remove its {RESULT}: --resume writes it again from the checkpoint"
-            )
 
 
 # -- the rows of a comparison ------------------------------------------------------------------------------------------

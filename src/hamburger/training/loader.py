@@ -22,7 +22,7 @@ from torch import Tensor
 from hamburger import distributed
 from hamburger.errors import DataError, OptionError, check_choice, check_count, check_seed
 from hamburger.training.keyed_rng import KeyedRng, samples_of, view_rng
-from hamburger.training.recipe import SupervisedTraining, Training
+from hamburger.training.recipe import Training
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -229,7 +229,7 @@ class BatchLoader(ABC, Generic[Set, S, Held, Part]):
         return self.cut(held, indices, draws, [self.dataset.ids[sample] for sample in samples])
 
 
-def batch_options(recipe: SupervisedTraining, device: torch.device) -> dict[str, Any]:
+def batch_options(recipe: Any, device: torch.device) -> dict[str, Any]:
     """The options that the batches of every task take: sizes, seed, device, and this process's rank."""
     return {
         "batch": recipe.batch,

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from hamburger.errors import InputError, OptionError, ShapeError
-from hamburger.generation.image_grid import to_bytes
-from hamburger.generation.metrics.resize import RESIZERS, resize
+from hamburger.generation.metrics.extractors import RESIZERS, resize
+from hamburger.generation.visualize import to_bytes
 
 
 def images(*shape):

@@ -13,12 +13,13 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hamburger.checkpoints.read import read_checkpoint
@@ -31,10 +32,7 @@ from hamburger.errors import (
     check_count,
     did_you_mean,
 )
-from hamburger.generation.metrics.efficientnet_lite import EfficientNetLite0
-from hamburger.generation.metrics.frechet import Gaussian, Moments
-from hamburger.generation.metrics.inception import FidInception
-from hamburger.generation.metrics.resize import RESIZERS, check_uint8_images, resize
+from hamburger.generation.metrics.distances import Gaussian, Moments
 from hamburger.tensors import full_precision
 
 OFFICIAL_FILE = "pt_inception-2015-12-05-6726825d.pth"  # its name holds the first digits of its SHA-256
@@ -51,24 +49,13 @@ COUNTER = "num_batches_tracked"  # counts training steps; no feature depends on 
 LABEL = re.compile(r"(?P<name>[\w.+-]+)@(?P<size>\d+) (?P<resizer>\S+) sha256:(?P<digest>[0-9a-f]{16})")
 
 
-@runtime_checkable
-class Extractor(Protocol):
-    """What the distances need of an extractor: a row of features for each image, and a label."""
-
-    @property
-    def label(self) -> str: ...
-
-    def __call__(self, images: Tensor) -> Tensor:
-        """b 3 h w, uint8    ->    b d, float32"""
-        ...
-
-
 class NetworkExtractor:
-    """A resizer and a network with fixed weights.
+    """A resizer and a network with fixed weights; maps images, b 3 h w, uint8, to features, b d, float32.
 
-    The network gets float32 images in [0, 1], `b 3 size size`, normalises them itself and returns b d. It always runs
-    in evaluation mode, without gradients, autocast, TF32 or cuDNN benchmarking, so that the same images give the same
-    features. `digest` identifies the weights: the SHA-256 of their file, or of the state dict (`state_digest`).
+    The network gets float32 images in [0, 1], `b 3 size size`, normalises them itself and returns b d. With the
+    resizer "its-own" it gets the bytes. It always runs in evaluation mode, without gradients, autocast, TF32 or cuDNN
+    benchmarking, so that the same images give the same features. `digest` identifies the weights: the SHA-256 of their
+    file, or of the state dict (`state_digest`).
 
     `version` identifies the code, which no hash covers: change it whenever the network computes other features from the
     same weights. Features are cached under label and version; without a version nothing is cached.
@@ -85,12 +72,10 @@ class NetworkExtractor:
         version: str | None = None,
         layout: torch.memory_format = torch.contiguous_format,
     ) -> None:
-        check_count(type(self).__name__, "size", size, least=1)
-        check_choice(type(self).__name__, "resizer", resizer, RESIZERS)
+        check_count("NetworkExtractor", "size", size, least=1)
+        check_choice("NetworkExtractor", "resizer", resizer, (*RESIZERS, OWN_RESIZER))
         if not re.fullmatch(r"[\w.+-]+", name):
-            raise OptionError(f"{type(self).__name__}: name may contain letters, digits and _ . + - only, got {name!r}")
-        if not re.fullmatch(r"[0-9a-f]{64}", digest):
-            raise OptionError(f"{type(self).__name__}: digest must be a SHA-256 in 64 hex digits, got {digest!r}")
+            raise OptionError(f"NetworkExtractor: name may contain letters, digits and _ . + - only, got {name!r}")
         self.layout = layout  # of images and weights; a user's network may rely on contiguous tensors
         self.network = network.eval().requires_grad_(False).to(memory_format=layout)
         self.name, self.size, self.resizer, self.digest, self.version = name, size, resizer, digest, version
@@ -103,16 +88,12 @@ class NetworkExtractor:
         self.network.to(device)
         return self
 
-    def prepare(self, images: Tensor) -> Tensor:
-        """The network's input for these images.   b 3 h w, uint8    ->    b 3 size size in [0, 1]"""
-        return resize(images, self.size, self.resizer)
-
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
-        x = self.prepare(images).contiguous(memory_format=self.layout)
+        x = resize(images, self.size, self.resizer)
         self.network.eval()
         with full_precision(x.device.type), _deterministic_cudnn(x.device.type):
-            features = self.network(x)
+            features = self.network(x.contiguous(memory_format=self.layout))
         if not isinstance(features, Tensor) or features.dim() != 2 or features.shape[0] != x.shape[0]:
             got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
             raise ShapeError(f"{self.label}: the network must return 'b d' for {x.shape[0]} images, got {got}")
@@ -134,34 +115,26 @@ def fid_inception(
             f"{OFFICIAL_SHA256[:SHOWN_DIGITS]}...; download {OFFICIAL_FILE} again, or pass other_weights=True for a "
             f"result that is not called FID"
         )
+    from hamburger.generation.metrics.networks import FidInception
+
     name = OFFICIAL_NAME if digest == OFFICIAL_SHA256 else f"{OFFICIAL_NAME}-other-weights"
-    network = load_network(FidInception(), path)
-    return NetworkExtractor(
-        network,
-        name,
-        size=OFFICIAL_SIZE,
-        resizer=resizer,
-        digest=digest,
-        version=BUILT_IN_VERSION,
-        layout=torch.channels_last,
-    )
+    network = load_network(FidInception(), read_checkpoint(path), path)
+    return _built_in(network, name, size=OFFICIAL_SIZE, resizer=resizer, digest=digest)
 
 
 def efficientnet_lite0(
     path: str | os.PathLike[str], *, size: int = 224, resizer: str = DEFAULT_RESIZER
 ) -> NetworkExtractor:
     """EfficientNet-Lite0 up to its pooling, 1280 features, from a weights file of efficientnet_lite_pytorch."""
-    network = load_network(EfficientNetLite0(), path)
-    digest = file_digest(path)
-    return NetworkExtractor(
-        network,
-        "efficientnet_lite0",
-        size=size,
-        resizer=resizer,
-        digest=digest,
-        version=BUILT_IN_VERSION,
-        layout=torch.channels_last,
-    )
+    from hamburger.generation.metrics.networks import EfficientNetLite0
+
+    network = EfficientNetLite0()
+    load_network(network, network.rename(read_checkpoint(path)), path)
+    return _built_in(network, "efficientnet_lite0", size=size, resizer=resizer, digest=file_digest(path))
+
+
+def _built_in(network: nn.Module, name: str, **options: Any) -> NetworkExtractor:
+    return NetworkExtractor(network, name, version=BUILT_IN_VERSION, layout=torch.channels_last, **options)
 
 
 def module_extractor(
@@ -194,7 +167,7 @@ def distance_name(label: str, distance: str = "frechet") -> str:
     return f"{distance}[{parts['name']}@{parts['size']}{resizer}]"
 
 
-def extract_features(batches: Iterable[Tensor], extractor: Extractor) -> Tensor:
+def extract_features(batches: Iterable[Tensor], extractor: NetworkExtractor) -> Tensor:
     """Features of all images, on the CPU.   each b 3 h w, uint8    ->    n d, float32"""
     parts = [extractor(images).float().cpu() for images in batches]
     if not parts:
@@ -203,7 +176,7 @@ def extract_features(batches: Iterable[Tensor], extractor: Extractor) -> Tensor:
 
 
 def collect_statistics(
-    batches: Iterable[Tensor], extractor: Extractor, *, device: torch.device | str = "cpu"
+    batches: Iterable[Tensor], extractor: NetworkExtractor, *, device: torch.device | str = "cpu"
 ) -> Gaussian:
     """Mean and covariance of the features of all images, without keeping the features. Not reduced over ranks."""
     moments: Moments | None = None
@@ -216,9 +189,8 @@ def collect_statistics(
     return moments.gaussian()
 
 
-def load_network(network: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
-    """The network with weights from a .pth (tensors only) or .safetensors file, which must match it entry by entry."""
-    state = read_checkpoint(path)
+def load_network(network: nn.Module, state: Mapping[str, Tensor], path: str | os.PathLike[str]) -> nn.Module:
+    """The network with the weights in `state`, which must match it entry by entry; `path` is for errors."""
     expected = network.state_dict()
     missing = [name for name in expected if name not in state and not name.endswith(COUNTER)]
     unexpected = [name for name in state if name not in expected and not name.endswith(COUNTER)]
@@ -269,9 +241,54 @@ def _deterministic_cudnn(device_type: str) -> AbstractContextManager[object]:
     return torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
 
 
-# -- torch-fidelity ----------------------------------------------------------------------------------------------------
+# -- resizers ----------------------------------------------------------------------------------------------------------
 
-FIDELITY_NETWORK, FIDELITY_FEATURES = "inception-v3-compat", "2048"
+
+RESIZERS = (
+    "bilinear-antialias",  # averages where it shrinks; where it enlarges it is "bilinear"
+    "bilinear",  # the package pytorch-fid; aliases where it shrinks
+    "bilinear-tf1",  # TensorFlow 1, hence TF-GAN and the first published numbers
+)
+
+
+def resize(images: Tensor, size: int, resizer: str = DEFAULT_RESIZER) -> Tensor:
+    """Images as float32 in [0, 1], resized and clamped, not rounded again.   b 3 h w, uint8    ->    b 3 size size
+
+    The aspect ratio is not kept: crop before. Images that already have the size are only divided by 255. With the
+    resizer "its-own" the images are returned as they are.
+    """
+    check_choice("resize", "resizer", resizer, (*RESIZERS, OWN_RESIZER))
+    if not isinstance(images, Tensor) or images.dtype != torch.uint8:
+        got = images.dtype if isinstance(images, Tensor) else type(images).__name__
+        raise InputError(
+            f"resize: images must be uint8, 0 to 255, so that real and generated ones are rounded alike (got {got}); "
+            f"convert a generator's output in [-1, 1] with to_bytes(images)"
+        )
+    if images.dim() != 4 or images.shape[1] != 3 or 0 in images.shape[2:]:
+        raise ShapeError(f"resize: images must be 'b 3 h w', got {tuple(images.shape)}")
+    if resizer == OWN_RESIZER:
+        return images
+    x = images.float() / 255
+    if x.shape[2:] == (size, size):
+        return x
+    if resizer == "bilinear-tf1":
+        return _resize_as_tensorflow1(x, size).clamp(0, 1)
+    antialias = resizer == "bilinear-antialias"
+    return F.interpolate(x, (size, size), mode="bilinear", align_corners=False, antialias=antialias).clamp(0, 1)
+
+
+def _resize_as_tensorflow1(x: Tensor, size: int) -> Tensor:
+    """TensorFlow 1's bilinear resize: output pixel i is at i * (input / output), which ignores pixel centres."""
+    for axis in (2, 3):
+        position = torch.arange(size, device=x.device, dtype=torch.float32) * (x.shape[axis] / size)
+        low = position.floor().long()
+        high = (low + 1).clamp_max(x.shape[axis] - 1)
+        weight = (position - low).unflatten(0, (-1, 1) if axis == 2 else (1, -1))
+        x = torch.lerp(x.index_select(axis, low), x.index_select(axis, high), weight)
+    return x
+
+
+# -- torch-fidelity ----------------------------------------------------------------------------------------------------
 
 
 class _FidelityNetwork(nn.Module):
@@ -286,21 +303,11 @@ class _FidelityNetwork(nn.Module):
         return features.flatten(1)
 
 
-class FidelityExtractor(NetworkExtractor):
-    """An extractor labelled as torch-fidelity's, not as FID: the package loads its weights, and we check no hash."""
+def torch_fidelity() -> NetworkExtractor:
+    """The Inception extractor of the package torch-fidelity, which downloads its weights.
 
-    def prepare(self, images: Tensor) -> Tensor:
-        """The images unchanged: the network resizes them."""
-        check_uint8_images("torch_fidelity", images)
-        return images
-
-    @property
-    def label(self) -> str:
-        return super().label.replace(f" {self.resizer} ", f" {OWN_RESIZER} ")
-
-
-def torch_fidelity() -> FidelityExtractor:
-    """The Inception extractor of the package torch-fidelity, which downloads its weights."""
+    It is labelled as torch-fidelity's, not as FID: the package loads its weights, and we check no hash.
+    """
     try:
         import torch_fidelity as package  # type: ignore
         from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3  # type: ignore
@@ -309,12 +316,12 @@ def torch_fidelity() -> FidelityExtractor:
             "gan fid: --extractor torch-fidelity needs the package: pip install torch-fidelity; or use "
             "--extractor inception --weights FILE"
         ) from None
-    inception: Any = FeatureExtractorInceptionV3(FIDELITY_NETWORK, [FIDELITY_FEATURES])
-    network = _FidelityNetwork(inception)
-    return FidelityExtractor(
+    network = _FidelityNetwork(FeatureExtractorInceptionV3("inception-v3-compat", ["2048"]))
+    return NetworkExtractor(
         network,
         "torch-fidelity_inception",
         size=OFFICIAL_SIZE,
+        resizer=OWN_RESIZER,
         digest=state_digest(network),
         version=getattr(package, "__version__", None),
     )

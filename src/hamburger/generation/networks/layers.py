@@ -1,4 +1,4 @@
-"""Layers and residual blocks of generators and discriminators, and the style options they follow from."""
+"""Layers and residual blocks of generators and discriminators."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hamburger.errors import OptionError, check_choice, check_positive
-from hamburger.generation.networks.spectral import CONVENTIONS, spectral_norm
+from hamburger.generation.networks.spectral import spectral_norm
 from hamburger.layers.norm import BatchNorm2d
-from hamburger.registry import Registry
 
 
 class ConditionalBatchNorm2d(nn.Module):
@@ -65,55 +63,12 @@ def is_channels_last(x: Tensor) -> bool:
     return x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
 
 
-# -- style of a paper's networks ---------------------------------------------------------------------------------------
+# -- layers ------------------------------------------------------------------------------------------------------------
 
 
 M = TypeVar("M", nn.Conv2d, nn.Linear, nn.Embedding)
 
-HIDDEN = ("in", "out")
 INITS = ("xavier", "xavier-relu", "orthogonal")
-
-
-@dataclass(frozen=True)
-class GanStyle:
-    """Options that distinguish the networks of the papers.
-
-    - `context`: name of the context in both networks, or None
-    - `generator_spectral`, `discriminator_spectral`: "none", "equality" or "inequality", see `SpectralNorm`. Contexts
-      are normalised by "equality" unless their network has "none".
-    - `hidden`: channels between the two convolutions of a discriminator's block, those of its input or of its output
-    - `init`: "xavier" (uniform), "xavier-relu" (the same, with gain sqrt(2) for 3 x 3 convolutions inside blocks), or
-      "orthogonal" (as in BigGAN; none of these papers uses it). Biases are zero.
-    - `norm_eps`, `norm_momentum`: of every batch norm, as in torch
-    """
-
-    context: str | None
-    generator_spectral: str = "inequality"
-    discriminator_spectral: str = "inequality"
-    hidden: str = "out"
-    init: str = "xavier"
-    norm_eps: float = 1e-3
-    norm_momentum: float = 1e-3
-
-    def __post_init__(self) -> None:
-        call = "create_gan"
-        if not (self.context is None or isinstance(self.context, str)):
-            raise OptionError(
-                f"{call}: context must be a name or None, got {type(self.context).__name__}; the two networks need "
-                f"separate modules, so register yours with hamburger.contexts and give its name"
-            )
-        check_choice(call, "generator_spectral", self.generator_spectral, CONVENTIONS)
-        check_choice(call, "discriminator_spectral", self.discriminator_spectral, CONVENTIONS)
-        check_choice(call, "hidden", self.hidden, HIDDEN)
-        check_choice(call, "init", self.init, INITS)
-        check_positive(call, "norm_eps", self.norm_eps)
-        check_positive(call, "norm_momentum", self.norm_momentum, zero=True, most=1.0)
-
-    def generator_layers(self) -> LayerFactory:
-        return LayerFactory(self.generator_spectral, self.init, self.norm_eps, self.norm_momentum)
-
-    def discriminator_layers(self) -> LayerFactory:
-        return LayerFactory(self.discriminator_spectral, self.init, self.norm_eps, self.norm_momentum)
 
 
 @dataclass(frozen=True)
@@ -161,9 +116,6 @@ class LayerFactory:
         if bias is not None:
             nn.init.zeros_(bias)
         return layer
-
-
-gan_styles: Registry[GanStyle] = Registry("GAN")
 
 
 # -- residual blocks ---------------------------------------------------------------------------------------------------

@@ -11,12 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from hamburger.errors import OptionError, check_choice, check_count, check_positive
+from hamburger.errors import OptionError, check_choice
 from hamburger.layers.burger import Bread
 from hamburger.tensors import full_precision, widen
 
 CONVENTIONS = ("none", "equality", "inequality")
 WARM_UP_ITERATIONS = 15
+EPS = 1e-12  # the least length of a vector before it is normalised
 NORMALISED = (nn.Conv1d, nn.Conv2d, nn.Linear, nn.Embedding, Bread)
 
 M = TypeVar("M", bound=nn.Module)
@@ -25,9 +26,9 @@ M = TypeVar("M", bound=nn.Module)
 class SpectralNorm(nn.Module):
     """W / s ("equality", SNGAN) or W / max(1, s) ("inequality", TF-GAN), s the largest singular value of W.
 
-    W is flattened to a matrix, its first axis against all others. In training each call runs `iterations` power
-    iterations on the two singular vectors; in evaluation none, so that the same weight gives the same bits. The vectors
-    are constants to the gradient, s is not.
+    W is flattened to a matrix, its first axis against all others. In training each call runs one power iteration on
+    the two singular vectors; in evaluation none, so that the same weight gives the same bits. The vectors are constants
+    to the gradient, s is not.
 
     The vectors start at random, followed by 15 iterations, as in torch. The original code has no such start, so its
     first few steps divide by less than s. `frozen`: see `freeze_power_iterations`.
@@ -37,28 +38,24 @@ class SpectralNorm(nn.Module):
     v: Tensor
     frozen = False
 
-    def __init__(
-        self, weight: Tensor, convention: str = "equality", *, iterations: int = 1, eps: float = 1e-12
-    ) -> None:
+    def __init__(self, weight: Tensor, convention: str = "equality") -> None:
         super().__init__()
         check_choice("SpectralNorm", "convention", convention, CONVENTIONS[1:])
-        check_count("SpectralNorm", "iterations", iterations, least=1)
-        check_positive("SpectralNorm", "eps", eps)
         if weight.dim() < 2:
             raise OptionError(
                 f"SpectralNorm: a weight needs two axes or more to have singular values, got {tuple(weight.shape)}"
             )
-        self.convention, self.iterations, self.eps = convention, iterations, eps
+        self.convention = convention
         matrix = weight.detach().flatten(1)
-        self.register_buffer("u", F.normalize(torch.randn_like(matrix[:, 0]), dim=0, eps=eps))
-        self.register_buffer("v", F.normalize(torch.randn_like(matrix[0]), dim=0, eps=eps))
+        self.register_buffer("u", F.normalize(torch.randn_like(matrix[:, 0]), dim=0, eps=EPS))
+        self.register_buffer("v", F.normalize(torch.randn_like(matrix[0]), dim=0, eps=EPS))
         _power_iterate([(self, matrix)], WARM_UP_ITERATIONS)
 
     def forward(self, weight: Tensor) -> Tensor:
         with full_precision(weight.device.type):
             matrix = widen(weight).flatten(1)
             if self.training and not self.frozen:
-                _power_iterate([(self, matrix.detach())], self.iterations)
+                _power_iterate([(self, matrix.detach())], 1)
             # copies: the next call changes the buffers before the backward pass of this one
             u, v = (vector.to(matrix, copy=not self.frozen) for vector in (self.u, self.v))
             sigma = u @ (matrix @ v)
@@ -67,49 +64,48 @@ class SpectralNorm(nn.Module):
             return (widen(weight) / sigma).to(weight.dtype)
 
     def extra_repr(self) -> str:
-        return f"{self.convention}, iterations={self.iterations}, eps={self.eps}"
+        return self.convention
 
 
-@torch.no_grad()
-def _power_iterate(norms: Sequence[tuple[SpectralNorm, Tensor]], times: int) -> None:
-    """Run power iterations of several norms on their matrices, all norms together in each operation.
-
-    On a GPU they are launch-bound: their number costs time, not their size.
-    """
-    matrices, eps = [matrix for _, matrix in norms], [norm.eps for norm, _ in norms]
-    u, v = ([], [norm.v.to(matrix) for norm, matrix in norms])
-    for _ in range(times):
-        u = _normalize_all([matrix @ right for matrix, right in zip(matrices, v, strict=True)], eps)
-        v = _normalize_all([matrix.mT @ left for matrix, left in zip(matrices, u, strict=True)], eps)
-    torch._foreach_copy_([norm.u for norm, _ in norms], u)
-    torch._foreach_copy_([norm.v for norm, _ in norms], v)
+def spectral_norm(module: M, convention: str = "equality") -> M:
+    """The module with a spectrally normalised `weight`; unchanged for "none"."""
+    check_choice("spectral_norm", "convention", convention, CONVENTIONS)
+    if convention == "none":
+        return module
+    weight = getattr(module, "weight", None)
+    if not isinstance(weight, Tensor):
+        raise OptionError(f"spectral_norm: {type(module).__name__} has no weight to normalise")
+    parametrize.register_parametrization(module, "weight", SpectralNorm(weight, convention))
+    return module
 
 
-def _normalize_all(vectors: list[Tensor], eps: list[float]) -> list[Tensor]:
-    lengths = torch._foreach_norm(vectors)
-    torch._foreach_clamp_min_(lengths, eps)
-    return list(torch._foreach_div(vectors, lengths))
+def spectral_norm_all(module: M, convention: str = "equality") -> M:
+    """The module with every convolution, linear layer, embedding and bread in it spectrally normalised."""
+    for child in list(module.modules()):
+        if isinstance(child, NORMALISED) and not parametrize.is_parametrized(child):
+            spectral_norm(child, convention)
+    return module
 
 
-def _find_norms(nets: Iterable[nn.Module]) -> list[tuple[SpectralNorm, Tensor]]:
-    """All spectral norms of the networks, each with its weight before normalisation."""
-    norms = []
-    for module in (module for net in nets for module in net.modules()):
-        if parametrize.is_parametrized(module, "weight"):
-            parametrizations: Any = module.parametrizations["weight"]  # type: ignore[index]
-            norms += [(norm, parametrizations.original) for norm in parametrizations if isinstance(norm, SpectralNorm)]
-    return norms
+# -- power iterations of whole networks --------------------------------------------------------------------------------
 
 
 def run_power_iterations(*nets: nn.Module) -> None:
-    """Run the power iterations of a training step for all spectral norms of the networks at once.
+    """Run the power iteration of a training step for all spectral norms of the networks at once.
 
     Then call the networks under `freeze_power_iterations`. Otherwise each norm would iterate in its next call, with the
     same result up to rounding. Norms in evaluation mode are skipped.
     """
-    _run_by_count(
-        [(norm, weight, norm.iterations) for norm, weight in _find_norms(nets) if norm.training and not norm.frozen]
-    )
+    _iterate_all([(norm, weight) for norm, weight in _find_norms(nets) if norm.training and not norm.frozen], 1)
+
+
+def restart_power_iterations(net: nn.Module) -> None:
+    """Run the initial number of power iterations of all spectral norms on the current weights.
+
+    It is for weights that do not come from training steps, such as an average over many: vectors of other weights would
+    underestimate the largest singular value, and the normalised weight would be too large.
+    """
+    _iterate_all(_find_norms([net]), WARM_UP_ITERATIONS)
 
 
 @contextmanager
@@ -129,38 +125,38 @@ def freeze_power_iterations(*nets: nn.Module) -> Iterator[None]:
             norm.frozen = frozen
 
 
-def restart_power_iterations(net: nn.Module) -> None:
-    """Run the initial number of power iterations of all spectral norms on the current weights.
+def _find_norms(nets: Iterable[nn.Module]) -> list[tuple[SpectralNorm, Tensor]]:
+    """All spectral norms of the networks, each with its weight before normalisation."""
+    norms = []
+    for module in (module for net in nets for module in net.modules()):
+        if parametrize.is_parametrized(module, "weight"):
+            parametrizations: Any = module.parametrizations["weight"]  # type: ignore[index]
+            norms += [(norm, parametrizations.original) for norm in parametrizations if isinstance(norm, SpectralNorm)]
+    return norms
 
-    It is for weights that do not come from training steps, such as an average over many: vectors of other weights would
-    underestimate the largest singular value, and the normalised weight would be too large.
+
+def _iterate_all(norms: Sequence[tuple[SpectralNorm, Tensor]], times: int) -> None:
+    if norms:
+        with full_precision(norms[0][1].device.type):
+            _power_iterate([(norm, widen(weight.detach()).flatten(1)) for norm, weight in norms], times)
+
+
+@torch.no_grad()
+def _power_iterate(norms: Sequence[tuple[SpectralNorm, Tensor]], times: int) -> None:
+    """Run power iterations of several norms on their matrices, all norms together in each operation.
+
+    On a GPU they are launch-bound: their number costs time, not their size.
     """
-    _run_by_count([(norm, weight, WARM_UP_ITERATIONS) for norm, weight in _find_norms([net])])
+    matrices = [matrix for _, matrix in norms]
+    u, v = ([], [norm.v.to(matrix) for norm, matrix in norms])
+    for _ in range(times):
+        u = _normalize_all([matrix @ right for matrix, right in zip(matrices, v, strict=True)])
+        v = _normalize_all([matrix.mT @ left for matrix, left in zip(matrices, u, strict=True)])
+    torch._foreach_copy_([norm.u for norm, _ in norms], u)
+    torch._foreach_copy_([norm.v for norm, _ in norms], v)
 
 
-def _run_by_count(norms: Sequence[tuple[SpectralNorm, Tensor, int]]) -> None:
-    """Run each norm's number of iterations, norms with the same number together."""
-    for times in sorted({times for _, _, times in norms}):
-        group = [(norm, weight) for norm, weight, count in norms if count == times]
-        with full_precision(group[0][1].device.type):
-            _power_iterate([(norm, widen(weight.detach()).flatten(1)) for norm, weight in group], times)
-
-
-def spectral_norm(module: M, convention: str = "equality", *, iterations: int = 1) -> M:
-    """The module with a spectrally normalised `weight`; unchanged for "none"."""
-    check_choice("spectral_norm", "convention", convention, CONVENTIONS)
-    if convention == "none":
-        return module
-    weight = getattr(module, "weight", None)
-    if not isinstance(weight, Tensor):
-        raise OptionError(f"spectral_norm: {type(module).__name__} has no weight to normalise")
-    parametrize.register_parametrization(module, "weight", SpectralNorm(weight, convention, iterations=iterations))
-    return module
-
-
-def spectral_norm_all(module: M, convention: str = "equality") -> M:
-    """The module with every convolution, linear layer, embedding and bread in it spectrally normalised."""
-    for child in list(module.modules()):
-        if isinstance(child, NORMALISED) and not parametrize.is_parametrized(child):
-            spectral_norm(child, convention)
-    return module
+def _normalize_all(vectors: list[Tensor]) -> list[Tensor]:
+    lengths = torch._foreach_norm(vectors)
+    torch._foreach_clamp_min_(lengths, EPS)
+    return list(torch._foreach_div(vectors, lengths))

@@ -9,9 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hamburger.errors import ShapeError, check_choice, check_count
-from hamburger.generation.networks.context import GatedContext, gan_contexts
-from hamburger.generation.networks.layers import GanStyle, LayerFactory, gan_styles
-from hamburger.generation.networks.sagan import check_widths
+from hamburger.generation.networks.contexts import GatedContext, check_widths, gan_contexts
+from hamburger.generation.networks.layers import LayerFactory
 from hamburger.tensors import full_precision, widen
 
 SCORES = ("dense", "fused", "sparse")
@@ -87,11 +86,6 @@ class SparseAttention(GatedContext):
 def _split_heads(x: Tensor) -> Tensor:
     """b (8 e) h w   ->   b 8 n e"""
     return x.flatten(2).unflatten(1, (len(HEADS), -1)).mT
-
-
-@gan_styles.register("ylg")
-def ylg() -> GanStyle:
-    return GanStyle(context="ylg")
 
 
 # -- masks -------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import torch
 from gan_cases import CLASSES, batch, open_gates, small
 
 from hamburger.errors import HamburgerError
-from hamburger.generation.networks import latents, sample, samples
+from hamburger.generation.sampling import latents, sample, samples
 from hamburger.testing import assert_close
 
 
@@ -80,8 +80,8 @@ def test_images_do_not_depend_on_the_batches(name):
     many = sample(generator, 70, seed=1)
     assert torch.equal(many[:7], whole)
     assert torch.equal(sample(generator, 23, seed=1, start=30, batch_size=5), many[30:53])
-    assert [len(y) for _, y in samples(generator, 23, seed=1, start=30, batch_size=5)] == [5, 5, 5, 5, 3]
-    assert [len(y) for _, y in samples(generator, 70, seed=1, batch_size=40)] == [40, 30]
+    assert [len(y) for _, y in samples(generator, 23, seed=1, start=30, batch_size=5)] == [2, 16, 5]
+    assert [len(y) for _, y in samples(generator, 70, seed=1, batch_size=40)] == [32, 32, 6]
     labels = torch.arange(70) % generator.num_classes
     assert torch.equal(
         sample(generator, 9, seed=1, start=31, labels=labels[31:40]),

@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from hamburger.generation.networks.create import create_gan
+from hamburger.generation.model import create_gan
 from hamburger_lab.bench.gan import CONTENDERS
 
 

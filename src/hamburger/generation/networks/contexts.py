@@ -1,0 +1,230 @@
+"""Context modules of GANs, each behind a gate that starts at zero: SAGAN's, HamGAN's, any of `list_contexts()`."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hamburger import distributed
+from hamburger.contexts import contexts, create_context
+from hamburger.contexts.common import attend_materialised
+from hamburger.contexts.hamburgers import with_authors_version
+from hamburger.errors import OptionError, UnknownNameError, check_count, check_flag, did_you_mean
+from hamburger.generation.networks.layers import LayerFactory
+from hamburger.generation.networks.spectral import spectral_norm_all
+from hamburger.hams import Gradient
+from hamburger.hams.base import Ham
+from hamburger.hams.decompose import as_ham
+from hamburger.hams.nmf import NMF
+from hamburger.layers.ham import Dictionary, HamLayer
+from hamburger.registry import Registry
+from hamburger.tensors import autocast_dtype, widen
+
+SET_BY_NETWORK = ("size", "layers", "num_classes")  # arguments that the network passes, not its user
+
+
+class GatedContext(nn.Module):
+    """x + gate f(x) with a scalar gate that starts at zero, where it is exactly the identity.   b c h w   ->   b c h w
+
+    While the gate is zero, it receives a gradient but f does not. `y` (b) holds the classes in a generator.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        return x + self.gate.to(x.dtype) * self.branch(x, y).to(x.dtype)
+
+    @abstractmethod
+    def branch(self, x: Tensor, y: Tensor | None) -> Tensor:
+        """f(x).   b c h w   ->   b c h w"""
+
+
+gan_contexts: Registry[GatedContext] = Registry("GAN context")
+
+
+def create_gan_context(
+    name: str, channels: int, *, size: int, layers: LayerFactory, num_classes: int | None, options: Mapping[str, Any]
+) -> GatedContext:
+    """The named context for maps of `channels` channels and `size` x `size` positions.
+
+    Names are "sagan", "ylg", "hamgan" and all of `list_contexts()`. `num_classes` is None in a discriminator, whose
+    contexts do not use classes.
+    """
+    call = f"create_gan with context '{name}'"
+    for option in options:
+        if option in SET_BY_NETWORK:
+            raise OptionError(f"{call}: '{option}' is set by the network; leave it out of context_options")
+    if name in gan_contexts:
+        return gan_contexts.create(name, channels, size=size, layers=layers, num_classes=num_classes, **options)
+    if name in contexts:
+        return ZooContext(channels, name=name, layers=layers, options=options)
+    raise UnknownNameError(f"create_gan: no context '{name}'{did_you_mean(name, [*gan_contexts, *contexts])}")
+
+
+class ZooContext(GatedContext):
+    """Any module of `create_context`.   x + gate (module(x) - x)
+
+    These modules have their own skip connection, so the gate interpolates between the input (0) and the module's output
+    (1). Gates inside the module start open. Convolutions and linear layers are spectrally normalised if the network is;
+    the papers do not cover such combinations.
+    """
+
+    def __init__(self, channels: int, *, name: str, layers: LayerFactory, options: Mapping[str, Any]) -> None:
+        super().__init__()
+        module = open_inner_gates(create_context(name, channels, **with_authors_version(name, options)))
+        self.module = spectral_norm_all(module, layers.context_spectral)
+
+    def branch(self, x: Tensor, y: Tensor | None) -> Tensor:
+        if autocast_dtype(x.device.type) is not None:
+            x = widen(x)  # module(x) - x is small compared with x: half precision would lose most of its digits
+        out: Tensor = self.module(x) - x
+        return out
+
+
+def open_inner_gates(module: nn.Module) -> nn.Module:
+    """The module with its zero-initialised scales set to one and its zero-initialised weights drawn at random.
+
+    Behind a second gate at zero they would stay zero: in a product of two zeros neither factor receives a gradient.
+    """
+    for name, parameter in module.named_parameters():
+        if parameter.is_meta or name.endswith("bias") or parameter.any():
+            continue
+        if parameter.dim() < 2:
+            nn.init.ones_(parameter)
+        else:
+            nn.init.xavier_uniform_(parameter)
+    return module
+
+
+# -- SAGAN (Zhang et al., "Self-attention generative adversarial networks", ICML 2019), as in TF-GAN -------------------
+
+
+@gan_contexts.register("sagan")
+class SelfAttention(GatedContext):
+    """Unscaled attention of all positions to max-pooled keys.   b c h w   ->   b c h w
+
+        Q: c/8 n    K: c/8 n/4    V: c/2 n/4    A = softmax over keys of Qᵀ K    f(x) = W_o V Aᵀ
+
+    It has 5 c²/4 weights and the gate. Scores are float32: without a scale they overflow half precision.
+    """
+
+    def __init__(self, channels: int, *, size: int, layers: LayerFactory, num_classes: int | None = None) -> None:
+        super().__init__()
+        check_widths("sagan", channels, size, heads=1)
+        self.queries = layers.pointwise(channels, channels // 8)
+        self.keys = layers.pointwise(channels, channels // 8)
+        self.values = layers.pointwise(channels, channels // 2)
+        self.out = layers.pointwise(channels // 2, channels)
+
+    def branch(self, x: Tensor, y: Tensor | None) -> Tensor:
+        queries = self.queries(x).flatten(2)
+        keys, values = (F.max_pool2d(layer(x), 2).flatten(2) for layer in (self.keys, self.values))
+        mixed = attend_materialised(queries.mT, keys.mT, values.mT, scale=1.0).mT
+        out: Tensor = self.out(mixed.unflatten(2, x.shape[2:]))
+        return out
+
+
+def check_widths(name: str, channels: int, size: int, *, heads: int) -> None:
+    """Raise unless an eighth of the channels divides into the heads and the map size is even."""
+    if channels % (8 * heads):
+        raise OptionError(
+            f"create_gan with context '{name}': {heads} heads of an eighth of the channels need a multiple of "
+            f"{8 * heads} channels, got {channels}; change width, the multipliers or context_at"
+        )
+    if size % 2:
+        raise OptionError(f"create_gan with context '{name}': the map size must be even, got {size}; change context_at")
+
+
+# -- HamGAN (Geng et al., ICLR 2021, section 3.5) ----------------------------------------------------------------------
+
+
+class UniformDictionary(Dictionary):
+    """Bases uniform on (0, 1) without normalised columns, as for NMF in the authors' GAN code.
+
+    Longer columns make sharper first codes, which are a softmax of Dᵀ X. Training draws new bases for every sample;
+    evaluation uses the stored ones. (The authors also draw in evaluation, so their images vary a little between calls.)
+    """
+
+    def __init__(self, ham: Ham, *, dim: int, seed: int) -> None:
+        super().__init__(ham, heads=1, dim=dim, init="random", seed=seed, momentum=0.0)
+        drawn = torch.rand(1, dim, ham.rank, generator=torch.Generator().manual_seed(seed), device="cpu")
+        self.bases.copy_(drawn)
+
+    def forward(self, x: Tensor) -> Tensor | None:
+        if not self.training:
+            return super().forward(x)
+        like, shape = widen(x[:0]), self.bases.shape[1:]
+        return distributed.draw_for_global_batch(
+            lambda rows: torch.rand(rows, *shape, dtype=like.dtype, device=like.device), x.shape[0]
+        )
+
+
+@gan_contexts.register("hamgan")
+class HamBlock(GatedContext):
+    """f(x) = W_u M(ReLU(W_l x)), then class-conditional batch norm in a generator.   b c h w   ->   b c h w
+
+    Breads have no bias, a discriminator has no norm, and no ReLU follows the sum.
+
+    - `inner`: the paper's d, by default the channels; `rank`: by default d / 8
+    - `ham`: "nmf", "vq", "cd" (with beta 0.01 here), or a ham, which has its own rank
+    - `steps`, `eval_steps`, `grad`, `seed`, `backend`: as in `Hamburger`
+    - `unit_bases`: start NMF from bases with unit columns, as the segmentation networks do; not by default here
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        *,
+        size: int,
+        layers: LayerFactory,
+        num_classes: int | None = None,
+        ham: str | Ham = "nmf",
+        inner: int | None = None,
+        rank: int | None = None,
+        steps: int = 6,
+        eval_steps: int | None = None,
+        grad: str | Gradient | None = None,
+        seed: int = 0,
+        backend: str = "auto",
+        unit_bases: bool = False,
+    ) -> None:
+        super().__init__()
+        call = "create_gan with context 'hamgan'"
+        inner = channels if inner is None else inner
+        check_count(call, "inner", inner, least=1)
+        check_flag(call, "unit_bases", unit_bases)
+        value = _create_ham(call, ham, rank, inner)
+        self.rectify = value.nonnegative
+        self.lower = layers.pointwise(channels, inner)
+        self.ham = HamLayer(value, inner, steps=steps, eval_steps=eval_steps, grad=grad, seed=seed, backend=backend)
+        if isinstance(value, NMF) and not unit_bases:
+            self.ham.dictionary = UniformDictionary(value, dim=inner, seed=seed)
+        self.upper = layers.pointwise(inner, channels)
+        self.norm = None if num_classes is None else layers.conditional_norm(channels, num_classes)
+
+    def branch(self, x: Tensor, y: Tensor | None) -> Tensor:
+        z = self.lower(x)
+        if self.rectify:
+            z = torch.relu(z)
+        z = self.ham(z.flatten(2)).unflatten(2, x.shape[2:])
+        out: Tensor = self.upper(z)
+        if self.norm is not None:
+            assert y is not None
+            out = self.norm(out, y)
+        return out
+
+
+def _create_ham(call: str, ham: str | Ham, rank: int | None, inner: int) -> Ham:
+    if not isinstance(ham, str):
+        if rank is not None:
+            raise OptionError(f"{call}: a ready ham has its rank; give either rank={rank} or the ham")
+        return as_ham(ham)
+    rank = max(1, inner // 8) if rank is None else rank
+    return as_ham(ham, rank=rank, beta=0.01) if ham == "cd" else as_ham(ham, rank=rank)
