@@ -140,7 +140,8 @@ def _make_files(
     options: dict[str, Any] = {"seed": request.seed, "truncation": request.truncation}
     sizes = {"latent": generator.latent, "num_classes": generator.num_classes}
     labels = torch.tensor(selected).repeat(request.count)[: request.count] if request.classes else None
-    number, kept = 0, []
+    number = 0
+    kept: list[Tensor] = []
     for images, drawn in samples(generator, request.count, labels=labels, batch_size=request.batch, **options):
         pixels = to_bytes(images).cpu()
         for image, label in zip(pixels, drawn.tolist(), strict=True):
