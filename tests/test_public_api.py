@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import hamburger as hb
-from hamburger import literals
+from hamburger.contexts import ContextName
+from hamburger.hams.decompose import HamName
 
 NAMES = (
     *("NMF", "VQ", "CD", "hams", "Ham", "Factors", "Decomposition", "decompose"),
@@ -91,7 +92,7 @@ def test_the_version_is_the_same_in_both_places():
 
 
 def test_the_literal_types_list_the_registered_names():
-    for names, registry in ((literals.ContextName, hb.contexts), (literals.HamName, hb.hams)):
+    for names, registry in ((ContextName, hb.contexts), (HamName, hb.hams)):
         ours = {name for name, constructor in registry.items() if constructor.__module__.startswith("hamburger.")}
         assert set(get_args(names)) == ours
 

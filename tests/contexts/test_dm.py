@@ -126,7 +126,7 @@ def test_messages(build, message):
 
 @pytest.mark.parametrize(("width", "channels"), [(8, 8), (4, 8), (16, 8), (6, 8)])
 def test_folding_is_concatenation_cut_and_averaged(width, channels):
-    from hamburger.contexts.common import fold_branches
+    from hamburger.contexts.psp import fold_branches
 
     branches = [torch.randn(2, width, 3, 5, dtype=torch.float64) for _ in range(4)]
     whole = torch.cat(branches, dim=1)

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from hamburger.contexts.common import pool_to_grid
+from hamburger.contexts.psp import pool_to_grid
 from hamburger.testing import assert_close
 
 

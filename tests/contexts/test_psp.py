@@ -84,7 +84,7 @@ def test_messages(build, message):
 def test_laying_a_grid_over_a_map_is_bilinear_interpolation(size, hw):
     import torch.nn.functional as F
 
-    from hamburger.contexts.common import resize_from_grid
+    from hamburger.contexts.psp import resize_from_grid
 
     grid, image = torch.randn(2, 3, size, size, dtype=torch.float64), torch.empty(2, 3, *hw)
     expected = F.interpolate(grid, size=hw, mode="bilinear", align_corners=True)
@@ -92,7 +92,7 @@ def test_laying_a_grid_over_a_map_is_bilinear_interpolation(size, hw):
 
 
 def test_grids_are_kept_and_can_be_trained_with_after_inference_mode():
-    from hamburger.contexts.common import pool_to_grid
+    from hamburger.contexts.psp import pool_to_grid
 
     x = torch.randn(1, 4, 10, 11)
     with torch.inference_mode():
@@ -105,7 +105,7 @@ def test_grids_are_kept_and_can_be_trained_with_after_inference_mode():
 
 
 def test_grid_means_in_bfloat16_are_as_good_as_torchs():
-    from hamburger.contexts.common import pool_to_grid
+    from hamburger.contexts.psp import pool_to_grid
 
     x = (torch.randn(1, 4, 64, 61) + 10).bfloat16()
     exact = F.adaptive_avg_pool2d(x.double(), 6)

@@ -7,8 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from hamburger.contexts import contexts, create_context
-from hamburger.contexts.hamburgers import with_authors_version
+from hamburger.contexts import contexts, create_context, with_authors_version
 from hamburger_lab.bench.authors_reference import AuthorsNMF
 
 Build = Callable[[int], nn.Module]  # channels -> module

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from hamburger.errors import ImplicitGradientError, OptionError
 from hamburger.hams.base import Ham
-from hamburger.hams.decompose import decompose
+from hamburger.hams.decompose import GradientName, decompose
 from hamburger.inspect.solves import ROUND_OFF
-from hamburger.literals import GradientName
 from hamburger_lab.propositions.fixed_point import FixedPointIteration, jacobians
 
 REFERENCE: GradientName = "bptt"

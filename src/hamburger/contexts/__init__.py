@@ -1,41 +1,58 @@
-"""The context modules, by name. All of them map b c h w -> b c h w."""
+"""The context modules, by name. All of them map b c h w -> b c h w.
 
+One paper is one file, with a class decorated by `@contexts.register("<name>")`; `external.py` is a good model, and
+`common.py` has what several of them share. A new file is imported below, and its name is added to `ContextName`.
+"""
+
+# ruff: noqa: F401 - importing a module registers its contexts
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
 
 from torch import nn
 
-# importing a module registers its contexts
 from hamburger.contexts import (
-    a2,  # noqa: F401
-    acf,  # noqa: F401
-    apc,  # noqa: F401
-    da,  # noqa: F401
-    dfn,  # noqa: F401
-    dm,  # noqa: F401
-    efficient,  # noqa: F401
-    ema,  # noqa: F401
-    enc,  # noqa: F401
-    external,  # noqa: F401
-    hamburgers,  # noqa: F401
-    lightham,  # noqa: F401
-    nonlocal_block,  # noqa: F401
-    ocr,  # noqa: F401
-    psp,  # noqa: F401
-    sa,  # noqa: F401
-    sanet,  # noqa: F401
-    sgr,  # noqa: F401
-    spygr,  # noqa: F401
+    a2,
+    acf,
+    apc,
+    da,
+    dfn,
+    dm,
+    efficient,
+    ema,
+    enc,
+    external,
+    lightham,
+    nonlocal_block,
+    ocr,
+    psp,
+    sa,
+    sanet,
+    sgr,
+    spygr,
 )
 from hamburger.contexts.common import contexts
-from hamburger.literals import ContextName
+from hamburger.hams.decompose import HamName
+from hamburger.layers.burger import Hamburger
 
-__all__ = ["contexts", "create_context", "list_contexts"]
+__all__ = ["contexts", "create_context", "list_contexts", "with_authors_version"]
+
+# for editors and type checkers; anyone can register more
+# fmt: off
+ContextName = Literal[
+    "a2", "acf", "apc", "cd", "da", "dfn", "dm", "efficient", "ema", "enc", "external", "lightham",
+    "nmf", "nonlocal", "ocr", "psp", "sa", "sanet", "sgr", "spygr", "vq",
+]
+# fmt: on
 
 
 def list_contexts() -> list[str]:
-    """Return every name that `create_context` knows."""
+    """Return every name that `create_context` knows.
+
+    >>> for name in list_contexts():
+    ...     layer = create_context(name, 512)
+    """
     return contexts.names()
 
 
@@ -43,8 +60,35 @@ def create_context(name: ContextName | str, channels: int, **options: Any) -> nn
     """Build the named context module for feature maps of that many channels.
 
     >>> layer = create_context("nmf", 512, rank=32)
+    >>> y = layer(x)                                # (b, 512, h, w) -> (b, 512, h, w)
 
     `options` are those of the module: of `Hamburger` for "nmf", "vq" and "cd", else of the class in the file of that
     name in `hamburger.contexts`.
     """
     return contexts.create(name, channels, **options)
+
+
+# -- the three Hamburgers of the paper (Geng et al., ICLR 2021) --------------------------------------------------------
+
+
+@contexts.register("nmf")
+def nmf(channels: int, **options: Any) -> Hamburger:
+    return Hamburger(channels, ham="nmf", **options)
+
+
+@contexts.register("vq")
+def vq(channels: int, **options: Any) -> Hamburger:
+    return Hamburger(channels, ham="vq", **options)
+
+
+@contexts.register("cd")
+def cd(channels: int, **options: Any) -> Hamburger:
+    return Hamburger(channels, ham="cd", **options)
+
+
+def with_authors_version(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of the named context, with `version="v1"` for a Hamburger unless they give another version.
+
+    For networks that follow the authors' code, whose Hamburger ends in a ReLU.
+    """
+    return {"version": "v1", **options} if name in get_args(HamName) else dict(options)

@@ -10,8 +10,8 @@ from typing import Literal, get_args
 
 from torch import Tensor, nn
 
-from hamburger.contexts.common import check_map, contexts, conv, softmax_float32
-from hamburger.errors import check_choice, check_count
+from hamburger.contexts.common import check_map, check_sizes, contexts, conv, softmax_float32
+from hamburger.errors import check_choice
 from hamburger.layers.norm import BatchNorm2d
 
 NormPlaces = Literal["all", "out", "none"]
@@ -41,9 +41,7 @@ class DoubleAttention(nn.Module):
         super().__init__()
         inner = channels if inner is None else inner
         maps = channels if maps is None else maps
-        check_count("a2", "channels", channels, least=1)
-        check_count("a2", "inner", inner, least=1)
-        check_count("a2", "maps", maps, least=1)
+        check_sizes("a2", channels=channels, inner=inner, maps=maps)
         check_choice("a2", "norm", norm, NORMS)
         self.channels = channels
 

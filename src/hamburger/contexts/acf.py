@@ -14,19 +14,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hamburger.contexts.common import (
-    attend_materialised,
+    attend,
     check_dropout,
     check_map,
+    check_sizes,
     contexts,
     conv,
     conv_norm_relu,
     softmax_float32,
 )
-from hamburger.errors import OptionError, check_choice, check_count, check_flag
+from hamburger.errors import OptionError, check_choice, check_flag
 from hamburger.layers.norm import BatchNorm2d
 
 Transform = Literal["conv", "ffn"]
-TRANSFORMS = get_args(Transform)
 
 
 @contexts.register("acf")
@@ -61,16 +61,14 @@ class ACF(nn.Module):
         materialise: bool = False,
     ) -> None:
         super().__init__()
-        check_count("ACF", "channels", channels, least=1)
-        check_count("ACF", "heads", heads, least=1)
-        check_count("ACF", "mixtures", mixtures, least=1)
-        check_choice("ACF", "transform", transform, TRANSFORMS)
-        if channels % heads:
-            raise OptionError(f"ACF: {heads} heads do not divide the channels {channels}; choose a divisor")
-        self.channels = channels
+        check_sizes("ACF", channels=channels, heads=heads, mixtures=mixtures)
+        check_choice("ACF", "transform", transform, get_args(Transform))
         check_dropout("ACF", dropout)
         check_flag("ACF", "pool", pool)
         check_flag("ACF", "materialise", materialise)
+        if channels % heads:
+            raise OptionError(f"ACF: {heads} heads do not divide the channels {channels}; choose a divisor")
+        self.channels = channels
         self.heads, self.mixtures, self.dropout, self.materialise = heads, mixtures, dropout, materialise
         self.value_width = channels // heads
         self.key_width = mixtures * self.value_width
@@ -103,10 +101,7 @@ class ACF(nn.Module):
         # contiguous: a fused kernel refuses a transposed head, and torch then silently stores all scores
         q, k, v = (t.mT.contiguous() for t in (query.unflatten(1, (slices, -1)), key.unflatten(1, (slices, -1)), value))
         dropout, scale = self.dropout if self.training else 0.0, self.key_width**-0.5
-        if self.materialise:
-            y = attend_materialised(q, k, v, scale=scale, dropout=dropout).mT
-        else:
-            y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scale).mT
+        y = attend(q, k, v, scale=scale, dropout=dropout, materialise=self.materialise).mT
         if self.mixtures > 1:
             shares = self.mixture_shares(query)[..., None, None]  # b heads mixtures 1 1
             y = (y.unflatten(1, (self.heads, self.mixtures)) * shares).sum(2)

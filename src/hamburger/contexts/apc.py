@@ -11,21 +11,11 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from hamburger.contexts.common import (
-    check_counts,
-    check_map,
-    contexts,
-    conv,
-    conv_norm_relu,
-    fold_branches,
-    pool_to_grid,
-)
+from hamburger.contexts.common import check_counts, check_map, contexts, conv, conv_norm_relu
+from hamburger.contexts.psp import Join, join_branches, pool_to_grid
 from hamburger.errors import OptionError, check_choice, check_count, check_flag
 
 GlobalInfo = Literal["input", "reduced"]
-GLOBAL_INFO = get_args(GlobalInfo)
-Join = Literal["residual", "bottleneck"]
-JOINS = get_args(Join)
 
 
 class AdaptiveContext(nn.Module):
@@ -49,8 +39,7 @@ class AdaptiveContext(nn.Module):
         whole = self.whole(mean if self.global_info == "input" else u.mean((2, 3), keepdim=True))
         weights = torch.sigmoid(self.affinity(u + whole)).flatten(2)  # b s² n, not normalised
         z = (cells @ weights).unflatten(2, x.shape[2:])
-        y: Tensor = self.fusion(torch.relu(self.residual(z) + u))
-        return y
+        return self.fusion(torch.relu(self.residual(z) + u))
 
 
 @contexts.register("apc")
@@ -92,8 +81,8 @@ class APC(nn.Module):
         check_count("APC", "channels", channels, least=2)
         width = channels // 2 if width is None else width
         check_count("APC", "width", width, least=1)
-        check_choice("APC", "global_info", global_info, GLOBAL_INFO)
-        check_choice("APC", "join", join, JOINS)
+        check_choice("APC", "global_info", global_info, get_args(GlobalInfo))
+        check_choice("APC", "join", join, get_args(Join))
         check_counts("APC", "scales", scales, example=(1, 2, 3, 6))
         check_flag("APC", "fusion", fusion)
         check_flag("APC", "bias", bias)
@@ -113,8 +102,4 @@ class APC(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         check_map("APC", x, self.channels)
         mean = x.mean((2, 3), keepdim=True)  # computed once, since it reads all of x and every scale uses it
-        branches = [scale(x, mean) for scale in self.scales]
-        if self.bottleneck is not None:
-            y: Tensor = self.bottleneck(torch.cat([x, *branches], dim=1))
-            return y
-        return x + fold_branches(branches, self.channels)
+        return join_branches(x, [scale(x, mean) for scale in self.scales], self.bottleneck)

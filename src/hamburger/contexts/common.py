@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +14,8 @@ from hamburger.registry import Registry
 from hamburger.tensors import HALF, check_tensor, full_precision, widen
 
 contexts: Registry[nn.Module] = Registry("context")
+# torch 2.6 cannot distinguish export from compilation; the code for export is correct in both
+is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
 
 
 def check_map(call: str, x: Tensor, channels: int) -> None:
@@ -24,6 +24,12 @@ def check_map(call: str, x: Tensor, channels: int) -> None:
     if x.dim() != 4 or x.shape[1] != channels:
         hint = f"; build it with channels={x.shape[1]}" if x.dim() == 4 else ""
         raise ShapeError(f"{call}: built for maps b c h w of {channels} channels, got {tuple(x.shape)}{hint}")
+
+
+def check_sizes(call: str, **sizes: object) -> None:
+    """Raise unless every option is a whole number above zero: `check_sizes("sa", channels=channels, heads=heads)`."""
+    for option, size in sizes.items():
+        check_count(call, option, size, least=1)
 
 
 def check_counts(call: str, option: str, values: object, *, example: Sequence[int]) -> None:
@@ -68,8 +74,22 @@ def softmax_float32(scores: Tensor, dim: int) -> Tensor:
     return scores.softmax(dim, dtype=torch.float32).to(scores.dtype)  # converts while reading, in one pass
 
 
-def attend_materialised(queries: Tensor, keys: Tensor, values: Tensor, *, scale: float, dropout: float = 0.0) -> Tensor:
-    """Return softmax attention with its weights stored in memory.   ... n d, ... m d, ... m e   ->   ... n e"""
+def attend(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    *,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    materialise: bool = False,
+) -> Tensor:
+    """Return softmax attention, fused or with its weights stored in memory.   ... n d, ... m d, ... m e   ->   ... n e
+
+    The scale is 1 / √d where none is given. Fused kernels need four axes and contiguous rows.
+    """
+    if not materialise:
+        return F.scaled_dot_product_attention(queries, keys, values, dropout_p=dropout, scale=scale)
+    scale = queries.shape[-1] ** -0.5 if scale is None else scale
     weights = compute_attention_weights(queries, keys, scale=scale).to(values.dtype)
     return (F.dropout(weights, dropout) if dropout else weights) @ values
 
@@ -84,87 +104,3 @@ def compute_attention_weights(queries: Tensor, keys: Tensor, *, scale: float) ->
         with full_precision(queries.device.type):
             return (widen(queries) @ widen(keys).mT).softmax(dim=-1)
     return softmax_float32((queries * scale) @ keys.mT, dim=-1)
-
-
-def fold_branches(branches: Sequence[Tensor], channels: int) -> Tensor:
-    """Concatenate branches of d channels, split them into pieces of c, and average.   b d h w   ->   b c h w
-
-    Works piece by piece where the widths allow, since concatenating would copy all branches.
-    """
-    width = branches[0].shape[1]
-    pieces = len(branches) * width // channels
-    if channels % width and width % channels:
-        return torch.cat(list(branches), dim=1).unflatten(1, (pieces, channels)).mean(1)
-    wide = [piece for y in branches for piece in y.split(min(channels, width), dim=1)]
-    per = len(wide) // pieces  # how many narrow branches form one piece
-    groups = [torch.cat(wide[i : i + per], dim=1) if per > 1 else wide[i] for i in range(0, len(wide), per)]
-    total = groups[0]
-    for piece in groups[1:]:
-        total = total + piece
-    return total / pieces
-
-
-# torch 2.6 cannot distinguish export from compilation; the code for export is correct in both
-is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
-
-
-# -- pooling to a grid, and resizing a grid to a map -------------------------------------------------------------------
-
-
-def pool_to_grid(x: Tensor, size: int) -> Tensor:
-    """Adaptive average pooling to size x size, as two matrix products.   b c h w   ->   b c size size
-
-    The cells are those of torch's pooling; they overlap where `size` does not divide h or w. torch's ONNX export is
-    correct only for the traced size, and its CUDA gradient is not deterministic. Matrix products have neither problem.
-    """
-    if size == 1:
-        return x.mean((2, 3), keepdim=True)
-    (rows, per_row), (columns, per_column) = (_grid_matrix(_cell_matrix, size, x.shape[axis], x) for axis in (2, 3))
-    # products with ones and zeros first, which are exact in any precision, then one division
-    return rows @ (x @ columns.mT) / (per_row * per_column.mT).to(x.dtype)
-
-
-def _cell_matrix(size: int, length: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Row i has ones from floor(i length / size) up to ceil((i + 1) length / size).   ->   size length, size 1"""
-    cell = torch.arange(size, device=device)[:, None]
-    position = torch.arange(length, device=device)
-    first, end = cell * length // size, ((cell + 1) * length + size - 1) // size
-    inside = (position >= first) & (position < end)
-    return inside.to(dtype), inside.sum(1, keepdim=True).to(torch.float32)
-
-
-def _grid_matrix(make: Callable[..., Any], size: int, length: int, like: Tensor) -> Any:
-    """Return the matrices of a grid and a length, cached: making them takes a dozen small kernel launches."""
-    if torch.compiler.is_compiling():  # in a graph they are constants, or depend on sizes known at run time
-        return make(size, length, like.dtype, like.device)
-    return _cached_grid_matrix(make, size, length, like.dtype, like.device)
-
-
-@lru_cache(maxsize=256)
-def _cached_grid_matrix(
-    make: Callable[..., Any], size: int, length: int, dtype: torch.dtype, device: torch.device
-) -> Any:
-    with torch.inference_mode(False):  # tensors cached under inference_mode could not be used in training
-        return make(size, length, dtype, device)
-
-
-def resize_from_grid(x: Tensor, size: Sequence[int]) -> Tensor:
-    """Bilinear resize with aligned corners, as two matrix products.   b c s t   ->   b c *size
-
-    The values are those of torch's interpolation. Its CUDA gradient adds h w values into s t cells one after another,
-    which takes longer than the rest of a pyramid; a matrix product adds them as a tree.
-    """
-    rows, columns = (
-        _grid_matrix(_interpolation_matrix, x.shape[axis], length, x) for axis, length in zip((2, 3), size, strict=True)
-    )
-    return rows @ x @ columns.mT
-
-
-def _interpolation_matrix(size: int, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return rows i with the weights of the cells at position i (size - 1) / (length - 1).   ->   length size"""
-    # integers until the last division: position i is i (size - 1) steps of 1 / (length - 1) from the first cell
-    steps = max(length - 1, 1)
-    at = torch.arange(length, device=device)[:, None] * (size - 1)
-    away = (at - torch.arange(size, device=device) * steps).abs()
-    wide = torch.float64 if dtype == torch.float64 else torch.float32
-    return ((steps - away).clamp_min(0).to(wide) / steps).to(dtype)

@@ -16,7 +16,6 @@ from hamburger.errors import OptionError, check_choice, check_count, check_flag
 from hamburger.tensors import HALF, full_precision, widen
 
 ConvPlaces = Literal["in", "out", "both"]
-CONVS = get_args(ConvPlaces)
 
 
 def attend_fused(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -116,7 +115,7 @@ class DualAttention(nn.Module):
     ) -> None:
         super().__init__()
         check_count("da", "channels", channels, least=1)
-        check_choice("da", "convs", convs, CONVS)
+        check_choice("da", "convs", convs, get_args(ConvPlaces))
         check_flag("da", "cam_invert", cam_invert)
         check_flag("da", "materialise", materialise)
         self.channels = channels

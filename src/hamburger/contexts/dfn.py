@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from hamburger.contexts.common import check_map, contexts, conv, conv_norm_relu
-from hamburger.errors import OptionError, check_count
+from hamburger.contexts.common import check_map, check_sizes, contexts, conv, conv_norm_relu
+from hamburger.errors import OptionError
 
 
 class RRB(nn.Module):
@@ -24,8 +24,7 @@ class RRB(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int, *, relu: bool = True) -> None:
         super().__init__()
-        check_count("RRB", "in_channels", in_channels, least=1)
-        check_count("RRB", "out_channels", out_channels, least=1)
+        check_sizes("RRB", in_channels=in_channels, out_channels=out_channels)
         self.project = conv(in_channels, out_channels, bias=False)
         self.refine = nn.Sequential(
             conv_norm_relu(out_channels, out_channels, 3), conv(out_channels, out_channels, 3, bias=False)
@@ -49,8 +48,7 @@ class CAB(nn.Module):
 
     def __init__(self, channels: int, *, reduction: int = 1) -> None:
         super().__init__()
-        check_count("CAB", "channels", channels, least=1)
-        check_count("CAB", "reduction", reduction, least=1)
+        check_sizes("CAB", channels=channels, reduction=reduction)
         if channels % reduction:
             raise OptionError(f"CAB: reduction {reduction} does not divide the {channels} channels; choose a divisor")
         hidden = channels // reduction
@@ -74,7 +72,7 @@ class DFN(nn.Module):
 
     def __init__(self, channels: int, *, reduction: int = 1) -> None:
         super().__init__()
-        check_count("DFN", "channels", channels, least=1)
+        check_sizes("DFN", channels=channels)
         self.channels = channels
         self.before = RRB(channels, channels)
         self.context = conv_norm_relu(channels, channels)

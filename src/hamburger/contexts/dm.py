@@ -6,7 +6,7 @@ Checked against a widely used port.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 import torch.nn.functional as F
@@ -15,18 +15,15 @@ from torch import Tensor, nn
 from hamburger.contexts.common import (
     check_counts,
     check_map,
+    check_sizes,
     contexts,
     conv,
     conv_norm_relu,
-    fold_branches,
     is_exporting,
-    pool_to_grid,
 )
-from hamburger.errors import OptionError, check_choice, check_count, check_flag
+from hamburger.contexts.psp import Join, join_branches, pool_to_grid
+from hamburger.errors import OptionError, check_choice, check_flag
 from hamburger.layers.norm import BatchNorm2d
-
-Join = Literal["residual", "bottleneck"]
-JOINS = get_args(Join)
 
 
 class DynamicFilter(nn.Module):
@@ -42,8 +39,7 @@ class DynamicFilter(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         kernel = self.kernel(pool_to_grid(x, self.size))  # b d k k
-        y: Tensor = self.fusion(torch.relu(self.norm(filter_depthwise(self.reduce(x), kernel))))
-        return y
+        return self.fusion(torch.relu(self.norm(filter_depthwise(self.reduce(x), kernel))))
 
 
 def filter_depthwise(u: Tensor, kernel: Tensor) -> Tensor:
@@ -98,10 +94,9 @@ class DM(nn.Module):
         join: Join = "residual",
     ) -> None:
         super().__init__()
-        check_count("DM", "channels", channels, least=1)
         width = channels if width is None else width
-        check_count("DM", "width", width, least=1)
-        check_choice("DM", "join", join, JOINS)
+        check_sizes("DM", channels=channels, width=width)
+        check_choice("DM", "join", join, get_args(Join))
         check_counts("DM", "sizes", sizes, example=(1, 3, 5, 7))
         check_flag("DM", "fusion", fusion)
         total = len(sizes) * width
@@ -116,8 +111,4 @@ class DM(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         check_map("DM", x, self.channels)
-        branches = [branch(x) for branch in self.filters]
-        if self.bottleneck is not None:
-            y: Tensor = self.bottleneck(torch.cat([x, *branches], dim=1))
-            return y
-        return x + fold_branches(branches, self.channels)
+        return join_branches(x, [branch(x) for branch in self.filters], self.bottleneck)

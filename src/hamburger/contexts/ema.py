@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from hamburger.contexts.common import check_map, contexts, conv, conv_norm_relu
-from hamburger.errors import check_count, check_flag, check_positive, check_seed
+from hamburger.contexts.common import check_map, check_sizes, contexts, conv, conv_norm_relu
+from hamburger.errors import check_flag, check_positive, check_seed
 from hamburger.tensors import full_precision, widen
 
 EPS = 1e-6
@@ -48,9 +48,7 @@ class EMAU(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        check_count("EMAU", "channels", channels, least=1)
-        check_count("EMAU", "rank", rank, least=1)
-        check_count("EMAU", "steps", steps, least=1)
+        check_sizes("EMAU", channels=channels, rank=rank, steps=steps)
         check_positive("EMAU", "momentum, the share of the old bases that stays,", momentum, zero=True, most=1.0)
         check_flag("EMAU", "renormalize", renormalize)
         check_seed("EMAU", seed)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from hamburger.contexts.common import check_map, contexts, conv_norm_relu
+from hamburger.contexts.common import check_map, check_sizes, contexts, conv_norm_relu
 from hamburger.errors import OptionError, check_count
 from hamburger.layers.norm import BatchNorm2d
 from hamburger.tensors import full_precision, widen
@@ -33,8 +33,7 @@ class Enc(nn.Module):
 
     def __init__(self, channels: int, *, codewords: int = 32, num_classes: int | None = None) -> None:
         super().__init__()
-        check_count("Enc", "channels", channels, least=1)
-        check_count("Enc", "codewords", codewords, least=1)
+        check_sizes("Enc", channels=channels, codewords=codewords)
         if num_classes is not None:
             check_count("Enc", "num_classes", num_classes, least=1)
         self.channels = channels

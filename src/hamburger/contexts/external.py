@@ -12,12 +12,11 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from hamburger.contexts.common import check_map, contexts, conv, conv_norm_relu
-from hamburger.errors import check_choice, check_count
+from hamburger.contexts.common import check_map, check_sizes, contexts, conv, conv_norm_relu
+from hamburger.errors import check_choice
 from hamburger.tensors import widen
 
 AttentionNorm = Literal["double", "softmax"]
-NORMS = get_args(AttentionNorm)
 EPS = 1e-9
 
 
@@ -38,9 +37,8 @@ class ExternalAttention(nn.Module):
 
     def __init__(self, channels: int, *, slots: int = 64, norm: AttentionNorm = "double") -> None:
         super().__init__()
-        check_count("external", "channels", channels, least=1)
-        check_count("external", "slots", slots, least=1)
-        check_choice("external", "norm", norm, NORMS)
+        check_sizes("external", channels=channels, slots=slots)
+        check_choice("external", "norm", norm, get_args(AttentionNorm))
         self.channels = channels
         self.normalisation = norm
         self.lower = conv(channels, channels, bias=True)

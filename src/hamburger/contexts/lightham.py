@@ -12,11 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hamburger.contexts.common import check_counts, contexts, conv
-from hamburger.errors import OptionError, ShapeError, check_count
-from hamburger.hams import Gradient
+from hamburger.contexts.common import check_counts, check_sizes, contexts, conv
+from hamburger.errors import OptionError, ShapeError
+from hamburger.hams.decompose import Gradient, GradientName
 from hamburger.layers.burger import Hamburger
-from hamburger.literals import GradientName
 from hamburger.tensors import check_tensor
 
 
@@ -50,12 +49,10 @@ class LightHam(nn.Module):
     ) -> None:
         super().__init__()
         inner = channels if inner is None else inner
-        check_count("LightHam", "channels", channels, least=1)
-        check_count("LightHam", "inner", inner, least=1)
+        check_sizes("LightHam", channels=channels, inner=inner, groups=groups)
         if in_channels is not None:
             check_counts("LightHam", "in_channels", in_channels, example=(64, 128))
         self.in_channels = (channels,) if in_channels is None else tuple(in_channels)
-        check_count("LightHam", "groups", groups, least=1)
         for name, width in (("channels", channels), ("inner", inner)):
             if width % groups:
                 raise OptionError(

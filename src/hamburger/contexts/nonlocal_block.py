@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hamburger.contexts.common import attend_materialised, check_map, compute_attention_weights, contexts, conv
+from hamburger.contexts.common import attend, check_map, compute_attention_weights, contexts, conv
 from hamburger.errors import OptionError, check_choice, check_count, check_flag
 from hamburger.layers.norm import BatchNorm2d
 
@@ -20,7 +19,6 @@ Mode = Literal["embedded_gaussian", "gaussian", "dot_product", "concatenation"]
 MODES = get_args(Mode)
 GAUSSIANS = ("embedded_gaussian", "gaussian")
 OutputNorm = Literal["batch", "none"]
-NORMS = get_args(OutputNorm)
 
 
 @contexts.register("nonlocal")
@@ -59,7 +57,7 @@ class NonLocal(nn.Module):
         super().__init__()
         check_count("nonlocal", "channels", channels, least=1)
         check_choice("nonlocal", "mode", mode, MODES)
-        check_choice("nonlocal", "norm", norm, NORMS)
+        check_choice("nonlocal", "norm", norm, get_args(OutputNorm))
         if inner is None:
             inner = channels // 2
             if inner == 0:
@@ -120,9 +118,7 @@ class NonLocal(nn.Module):
         if self.mode in GAUSSIANS:
             # the fused kernels need contiguous rows and an axis for heads
             q, k, v = (t.mT.contiguous().unsqueeze(1) for t in (queries, keys, values))
-            if self.materialise:
-                return attend_materialised(q, k, v, scale=self.scale).squeeze(1).mT
-            return F.scaled_dot_product_attention(q, k, v, scale=self.scale).squeeze(1).mT
+            return attend(q, k, v, scale=self.scale, materialise=self.materialise).squeeze(1).mT
         # 1/√m on each side: in half precision sums over m do not overflow, and 1/m does not underflow
         root = keys.shape[-1] ** 0.5
         if self.mode == "dot_product":

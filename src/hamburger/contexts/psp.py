@@ -5,17 +5,17 @@ Checked against a widely used port.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, get_args
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from hamburger.contexts.common import check_counts, check_map, contexts, conv_norm_relu, pool_to_grid, resize_from_grid
+from hamburger.contexts.common import check_counts, check_map, contexts, conv_norm_relu
 from hamburger.errors import OptionError, check_choice, check_count
 
 Join = Literal["residual", "bottleneck"]
-JOINS = get_args(Join)
 
 
 @contexts.register("psp")
@@ -35,7 +35,7 @@ class PSP(nn.Module):
     def __init__(self, channels: int, *, scales: Sequence[int] = (1, 2, 3, 6), join: Join = "residual") -> None:
         super().__init__()
         check_count("PSP", "channels", channels, least=1)
-        check_choice("PSP", "join", join, JOINS)
+        check_choice("PSP", "join", join, get_args(Join))
         check_counts("PSP", "scales", scales, example=(1, 2, 3, 6))
         if channels % len(scales):
             raise OptionError(
@@ -53,10 +53,87 @@ class PSP(nn.Module):
             resize_from_grid(branch(pool_to_grid(x, scale)), x.shape[2:])
             for scale, branch in zip(self.scales, self.branches, strict=True)
         ]
-        if self.bottleneck is not None:
-            y: Tensor = self.bottleneck(torch.cat([x, *pyramid], dim=1))
-            return y
-        return x + torch.cat(pyramid, dim=1)
+        return join_branches(x, pyramid, self.bottleneck)
 
     def extra_repr(self) -> str:
         return f"scales={self.scales}"
+
+
+# -- pyramids, also of other contexts ----------------------------------------------------------------------------------
+
+
+def join_branches(x: Tensor, branches: list[Tensor], bottleneck: nn.Module | None) -> Tensor:
+    """Return x + the folded branches, or the bottleneck of all where there is one.   b c h w, b d h w   ->   b c h w"""
+    if bottleneck is not None:
+        return bottleneck(torch.cat([x, *branches], dim=1))
+    return x + fold_branches(branches, x.shape[1])
+
+
+def fold_branches(branches: list[Tensor], channels: int) -> Tensor:
+    """Concatenate branches of d channels, split them into pieces of c, and average.   b d h w   ->   b c h w"""
+    width = branches[0].shape[1]
+    if channels % width:
+        return torch.cat(branches, dim=1).unflatten(1, (-1, channels)).mean(1)
+    # piece by piece: concatenating would copy all branches
+    per = channels // width
+    pieces = [torch.cat(branches[i : i + per], dim=1) if per > 1 else branches[i] for i in range(0, len(branches), per)]
+    return sum(pieces[1:], start=pieces[0]) / len(pieces) if len(pieces) > 1 else pieces[0]
+
+
+def pool_to_grid(x: Tensor, size: int) -> Tensor:
+    """Adaptive average pooling to size x size, as two matrix products.   b c h w   ->   b c size size
+
+    The cells are those of torch's pooling; they overlap where `size` does not divide h or w. torch's ONNX export is
+    correct only for the traced size, and its CUDA gradient is not deterministic. Matrix products have neither problem.
+    """
+    if size == 1:
+        return x.mean((2, 3), keepdim=True)
+    (rows, per_row), (columns, per_column) = (_grid_matrix(_cell_matrix, size, x.shape[axis], x) for axis in (2, 3))
+    # products with ones and zeros first, which are exact in any precision, then one division
+    return rows @ (x @ columns.mT) / (per_row * per_column.mT).to(x.dtype)
+
+
+def _cell_matrix(size: int, length: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Row i has ones from floor(i length / size) up to ceil((i + 1) length / size).   ->   size length, size 1"""
+    cell = torch.arange(size, device=device)[:, None]
+    position = torch.arange(length, device=device)
+    first, end = cell * length // size, ((cell + 1) * length + size - 1) // size
+    inside = (position >= first) & (position < end)
+    return inside.to(dtype), inside.sum(1, keepdim=True).to(torch.float32)
+
+
+def _grid_matrix(make: Callable[..., Any], size: int, length: int, like: Tensor) -> Any:
+    """Return the matrices of a grid and a length, cached: making them takes a dozen small kernel launches."""
+    if torch.compiler.is_compiling():  # in a graph they are constants, or depend on sizes known at run time
+        return make(size, length, like.dtype, like.device)
+    return _cached_grid_matrix(make, size, length, like.dtype, like.device)
+
+
+@lru_cache(maxsize=256)
+def _cached_grid_matrix(
+    make: Callable[..., Any], size: int, length: int, dtype: torch.dtype, device: torch.device
+) -> Any:
+    with torch.inference_mode(False):  # tensors cached under inference_mode could not be used in training
+        return make(size, length, dtype, device)
+
+
+def resize_from_grid(x: Tensor, size: Sequence[int]) -> Tensor:
+    """Bilinear resize with aligned corners, as two matrix products.   b c s t   ->   b c *size
+
+    The values are those of torch's interpolation. Its CUDA gradient adds h w values into s t cells one after another,
+    which takes longer than the rest of a pyramid; a matrix product adds them as a tree.
+    """
+    rows, columns = (
+        _grid_matrix(_interpolation_matrix, x.shape[axis], length, x) for axis, length in zip((2, 3), size, strict=True)
+    )
+    return rows @ x @ columns.mT
+
+
+def _interpolation_matrix(size: int, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return rows i with the weights of the cells at position i (size - 1) / (length - 1).   ->   length size"""
+    # integers until the last division: position i is i (size - 1) steps of 1 / (length - 1) from the first cell
+    steps = max(length - 1, 1)
+    at = torch.arange(length, device=device)[:, None] * (size - 1)
+    away = (at - torch.arange(size, device=device) * steps).abs()
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    return ((steps - away).clamp_min(0).to(wide) / steps).to(dtype)

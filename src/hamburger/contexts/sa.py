@@ -6,11 +6,10 @@ convolutions without bias or norm, none narrower than the input.
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hamburger.contexts.common import attend_materialised, check_map, compute_attention_weights, contexts, conv
-from hamburger.errors import OptionError, check_count, check_flag
+from hamburger.contexts.common import attend, check_map, check_sizes, compute_attention_weights, contexts, conv
+from hamburger.errors import OptionError, check_flag
 
 
 @contexts.register("sa")
@@ -31,9 +30,7 @@ class SelfAttention(nn.Module):
     def __init__(self, channels: int, *, heads: int = 1, inner: int | None = None, materialise: bool = False) -> None:
         super().__init__()
         inner = channels if inner is None else inner
-        check_count("sa", "channels", channels, least=1)
-        check_count("sa", "inner", inner, least=1)
-        check_count("sa", "heads", heads, least=1)
+        check_sizes("sa", channels=channels, inner=inner, heads=heads)
         if inner % heads:
             raise OptionError(f"sa: {heads} heads do not divide the inner width {inner}; choose heads or inner to fit")
         check_flag("sa", "materialise", materialise)
@@ -45,11 +42,9 @@ class SelfAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         check_map("sa", x, self.channels)
-        queries, keys, values = (self.split(layer(x)) for layer in (self.queries, self.keys, self.values))
-        if self.materialise:
-            y = attend_materialised(queries, keys, values, scale=queries.shape[-1] ** -0.5)
-        else:
-            y = F.scaled_dot_product_attention(queries, keys, values)
+        y = attend(
+            *(self.split(layer(x)) for layer in (self.queries, self.keys, self.values)), materialise=self.materialise
+        )
         y = y.transpose(1, 2).flatten(2).mT.unflatten(2, x.shape[2:])
         return x + self.out(y)
 

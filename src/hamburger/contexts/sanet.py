@@ -16,7 +16,6 @@ from hamburger.contexts.common import check_map, contexts, conv_norm_relu, resiz
 from hamburger.errors import check_choice, check_count, check_flag
 
 Upsampling = Literal["bilinear", "nearest"]
-UPSAMPLE = get_args(Upsampling)
 
 
 class SqueezeAttention(nn.Module):
@@ -30,7 +29,7 @@ class SqueezeAttention(nn.Module):
     def __init__(self, in_channels: int, out_channels: int, *, squash: bool, upsample: Upsampling) -> None:
         super().__init__()
         check_count("SANet", "width", out_channels, least=1)
-        check_choice("SANet", "upsample", upsample, UPSAMPLE)
+        check_choice("SANet", "upsample", upsample, get_args(Upsampling))
         check_flag("SANet", "squash", squash)
         self.channels = in_channels
         self.squash, self.upsample = squash, upsample

@@ -13,14 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hamburger.contexts.common import check_map, contexts, conv, softmax_float32
+from hamburger.contexts.common import check_map, check_sizes, contexts, conv, softmax_float32
 from hamburger.errors import OptionError, check_choice, check_count, check_seed
 from hamburger.tensors import full_precision, widen
 
 Mapping = Literal["paper", "vote"]
-MAPPINGS = get_args(Mapping)
 Adjacency = Literal["identity", "learnable"]
-ADJACENCIES = get_args(Adjacency)
 WORDS = 300  # the width of fastText vectors
 
 
@@ -59,9 +57,8 @@ class SGR(nn.Module):
     ) -> None:
         super().__init__()
         inner = channels if inner is None else inner
-        check_count("SGR", "channels", channels, least=1)
-        check_count("SGR", "inner", inner, least=1)
-        check_choice("SGR", "mapping", mapping, MAPPINGS)
+        check_sizes("SGR", channels=channels, inner=inner)
+        check_choice("SGR", "mapping", mapping, get_args(Mapping))
         check_seed("SGR", seed)
         if embeddings is not None and not isinstance(embeddings, Tensor):
             raise OptionError(
@@ -89,7 +86,7 @@ class SGR(nn.Module):
         if edges is not None:
             self.register_buffer("edges", edges.detach().clone().to(torch.get_default_dtype()))
         else:
-            check_choice("SGR", "adjacency", adjacency, ADJACENCIES)
+            check_choice("SGR", "adjacency", adjacency, get_args(Adjacency))
             # its sigmoid is 1 / m: all neighbours together start with about the weight of the node itself
             start = torch.full((nodes, nodes), -math.log(max(nodes - 1, 1)))
             self.edges = nn.Parameter(start) if adjacency == "learnable" else None

@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hamburger.contexts.common import check_map, contexts, conv, conv_norm_relu, is_exporting, resize
-from hamburger.errors import check_count
+from hamburger.contexts.common import check_map, check_sizes, contexts, conv, conv_norm_relu, is_exporting, resize
 from hamburger.tensors import full_precision, widen
 
 EPS = 1e-6
@@ -72,9 +71,7 @@ class SpyGR(nn.Module):
 
     def __init__(self, channels: int, *, embedding: int = 64, scales: int = 3) -> None:
         super().__init__()
-        check_count("SpyGR", "channels", channels, least=1)
-        check_count("SpyGR", "embedding", embedding, least=1)
-        check_count("SpyGR", "scales", scales, least=1)
+        check_sizes("SpyGR", channels=channels, embedding=embedding, scales=scales)
         self.channels = channels
         self.levels = nn.ModuleList(GraphReasoning(channels, embedding) for _ in range(scales))
 

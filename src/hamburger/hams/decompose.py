@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -17,8 +17,19 @@ from hamburger.errors import InputError, OptionError, ShapeError, check_count, d
 from hamburger.hams.base import Factors, Ham, hams
 from hamburger.hams.implicit import Implicit
 from hamburger.kernels import dispatch
-from hamburger.literals import Backend, GradientName, HamName
 from hamburger.tensors import check_finite, check_nonnegative, check_shapes, check_tensor, full_precision, widen
+
+# Names for editors and type checkers. Anyone can register hams, so signatures take `HamName | str`.
+HamName = Literal["nmf", "vq", "cd"]
+Backend = Literal["auto", "plain", "fused"]
+# "truncated:m" works for every m; from 9 on, typed code passes `Truncated(m)`
+# fmt: off
+GradientName = Literal[
+    "one-step", "bptt", "implicit",
+    "truncated:1", "truncated:2", "truncated:3", "truncated:4", "truncated:5", "truncated:6",
+    "truncated:7", "truncated:8",
+]
+# fmt: on
 
 # -- gradient strategies -----------------------------------------------------------------------------------------------
 

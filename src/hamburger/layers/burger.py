@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -21,15 +21,19 @@ from hamburger.errors import (
     did_you_mean,
 )
 from hamburger.hams.base import Ham, hams
-from hamburger.hams.decompose import Gradient, as_ham
+from hamburger.hams.decompose import Backend, Gradient, GradientName, HamName, as_ham
 from hamburger.kernels.dispatch import resolve_backend
 from hamburger.layers import fused_block
 from hamburger.layers.ham import HamLayer
-from hamburger.layers.norm import make_norm
-from hamburger.literals import Backend, CodesInit, GradientName, HamName, Init, Layout, Norm, Part, Version
+from hamburger.layers.norm import Norm, make_norm
 from hamburger.registry import options_of, suggest_options
 from hamburger.tensors import autocast_dtype, check_finite, check_tensor, full_precision, widen
 
+Version = Literal["paper", "v1", "v2", "v2+"]
+Part = Literal["lower", "ham", "upper"]
+Layout = Literal["channels", "tokens"]
+Init = Literal["random", "fixed", "learned", "online"]
+CodesInit = Literal["softmax", "cosine", "uniform"]
 VERSIONS = get_args(Version)
 LAYOUTS = get_args(Layout)
 PARTS: frozenset[Part] = frozenset(get_args(Part))

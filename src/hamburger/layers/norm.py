@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import get_args
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -13,9 +13,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from hamburger import distributed
 from hamburger.distributed import draw_for_global_batch
 from hamburger.errors import InputError, OptionError, check_choice, check_positive
-from hamburger.literals import Norm
 from hamburger.tensors import widen
 
+Norm = Literal["batch", "group", "none"]
 NORMS = get_args(Norm)
 GROUPS = 32
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hamburger.contexts.common import resize_from_grid
+from hamburger.contexts.psp import resize_from_grid
 from hamburger.distributed import global_mean
 from hamburger.errors import check_count, check_positive
 from hamburger.tensors import check_shapes, full_precision, widen

@@ -11,9 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hamburger import distributed
-from hamburger.contexts import contexts, create_context
-from hamburger.contexts.common import attend_materialised
-from hamburger.contexts.hamburgers import with_authors_version
+from hamburger.contexts import contexts, create_context, with_authors_version
+from hamburger.contexts.common import attend
 from hamburger.errors import OptionError, UnknownNameError, check_count, check_flag, did_you_mean
 from hamburger.generation.networks.layers import LayerFactory
 from hamburger.generation.networks.spectral import spectral_norm_all
@@ -126,7 +125,7 @@ class SelfAttention(GatedContext):
     def branch(self, x: Tensor, y: Tensor | None) -> Tensor:
         queries = self.queries(x).flatten(2)
         keys, values = (F.max_pool2d(layer(x), 2).flatten(2) for layer in (self.keys, self.values))
-        mixed = attend_materialised(queries.mT, keys.mT, values.mT, scale=1.0).mT
+        mixed = attend(queries.mT, keys.mT, values.mT, scale=1.0, materialise=True).mT
         out: Tensor = self.out(mixed.unflatten(2, x.shape[2:]))
         return out
 

@@ -11,9 +11,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hamburger.contexts import create_context
+from hamburger.contexts import create_context, with_authors_version
 from hamburger.contexts.common import conv_norm_relu
-from hamburger.contexts.hamburgers import with_authors_version
 from hamburger.errors import OptionError, check_count
 from hamburger.segmentation.heads.base import Head, HeadOutputs, PixelClassifier, check_channels, check_features, heads
 

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from hamburger.contexts.lightham import LightHam as Unit
 from hamburger.errors import check_count
-from hamburger.hams import Gradient
-from hamburger.literals import GradientName
+from hamburger.hams.decompose import Gradient, GradientName
 from hamburger.segmentation.heads.base import Head, HeadOutputs, PixelClassifier, check_channels, check_features, heads
 
 

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from hamburger.contexts.common import check_counts, conv_norm_relu, pool_to_grid, resize_from_grid
+from hamburger.contexts.common import check_counts, conv_norm_relu
+from hamburger.contexts.psp import pool_to_grid, resize_from_grid
 from hamburger.errors import OptionError, check_count
 from hamburger.segmentation.heads.base import AuxiliaryHead, PixelClassifier, heads
 
