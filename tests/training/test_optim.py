@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
 
 from hamburger.contexts import create_context, list_contexts
-from hamburger.training.optim import groups, learning_rate, set_rate, sgd
-from hamburger.training.recipe import Optim
+from hamburger.training.optim import groups, learning_rate, optimizer_of, set_rate
+from hamburger.training.recipe import AdamOptim, Optim
 
 
 class Net(nn.Module):
@@ -44,7 +48,7 @@ def test_one_step_by_hand():
     optim = Optim(lr=0.1, momentum=0.9, weight_decay=0.01, bias_lr=2.0)
     expected = {name: p.detach().double().clone() for name, p in net.named_parameters()}
     velocity = {name: torch.zeros_like(p) for name, p in expected.items()}
-    optimizer = sgd(net, optim)
+    optimizer = optimizer_of(net, optim)
     x = torch.randn(5, 3)
     for rate in (0.1, 0.05):
         set_rate(optimizer, rate)
@@ -69,3 +73,42 @@ def test_the_rate_is_poly_after_a_rise():
         [0.25, 0.5 * 0.99, 0.75 * 0.98, 0.97, 0.96]
     )
     assert learning_rate(Optim(lr=1.0, warmup=50), 9, 10) > 0
+
+
+@pytest.mark.parametrize("optim", [Optim(lr=0.1), AdamOptim(lr=0.1, weight_decay=0.01)])
+def test_updates_and_state_are_those_of_torch(optim):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 2), nn.LayerNorm(2))
+    other = copy.deepcopy(net)
+    ours = optimizer_of(net, optim)
+    base = type(ours).__mro__[1]
+    assert base in (torch.optim.SGD, torch.optim.AdamW)
+    theirs = base(
+        groups(other, optim),
+        **{name: ours.defaults[name] for name in ("lr", "momentum", "betas") if name in ours.defaults},
+    )
+    x = torch.randn(5, 3)
+    for _ in range(3):
+        for one, optimizer in ((net, ours), (other, theirs)):
+            optimizer.zero_grad()
+            one(x).square().sum().backward()
+            optimizer.step()
+    torch.testing.assert_close(dict(net.state_dict()), dict(other.state_dict()), rtol=0, atol=0)
+    torch.testing.assert_close(ours.state_dict(), theirs.state_dict(), rtol=0, atol=0)
+
+
+def test_a_step_does_not_import_the_compiler():
+    code = """
+import sys, torch
+from hamburger.training.optim import optimizer_of
+from hamburger.training.recipe import AdamOptim, Optim
+for optim in (Optim(), AdamOptim()):
+    net = torch.nn.Linear(2, 2)
+    optimizer = optimizer_of(net, optim)
+    net(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    optimizer.load_state_dict(optimizer.state_dict())
+print("torch._dynamo" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from hamburger.training.recipe import AdamOptim, Optim
+
+Kind = TypeVar("Kind", bound=torch.optim.Optimizer)
+
+
+def optimizer_of(net: nn.Module, optim: Optim | AdamOptim) -> torch.optim.Optimizer:
+    """SGD or AdamW over the parameter groups of the network."""
+    if isinstance(optim, Optim):
+        return without_dynamo(torch.optim.SGD)(groups(net, optim), lr=optim.lr, momentum=optim.momentum)
+    betas = (optim.beta1, optim.beta2)
+    return without_dynamo(torch.optim.AdamW)(groups(net, optim), lr=optim.lr, betas=betas)
 
 
 def groups(net: nn.Module, optim: Optim | AdamOptim) -> list[dict[str, Any]]:
@@ -33,19 +44,14 @@ def groups(net: nn.Module, optim: Optim | AdamOptim) -> list[dict[str, Any]]:
     ]
 
 
-def sgd(net: nn.Module, optim: Optim) -> torch.optim.SGD:
-    return torch.optim.SGD(groups(net, optim), lr=optim.lr, momentum=optim.momentum)
+def without_dynamo(kind: type[Kind]) -> type[Kind]:
+    """The optimizer class without torch's calls of `torch._dynamo`, whose import takes a second.
 
-
-def optimizer_of(net: nn.Module, optim: Optim | AdamOptim) -> torch.optim.Optimizer:
-    if isinstance(optim, Optim):
-        return sgd(net, optim)
-    return torch.optim.AdamW(groups(net, optim), lr=optim.lr, betas=(optim.beta1, optim.beta2))
-
-
-def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = rate * group["scale"]
+    torch calls it so that a compiled step breaks there; our steps are not compiled.
+    """
+    names = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
+    methods = {name: inspect.unwrap(getattr(kind, name)) for name in names}
+    return type(kind.__name__, (kind,), {**methods, "step": torch.no_grad()(inspect.unwrap(kind.step))})
 
 
 def learning_rate(optim: Optim | AdamOptim, step: int, steps: int) -> float:
@@ -55,3 +61,8 @@ def learning_rate(optim: Optim | AdamOptim, step: int, steps: int) -> float:
     """
     poly = optim.lr * (1 - step / steps) ** optim.power
     return poly * min(1.0, (step + 1) / optim.warmup) if optim.warmup else poly
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group["scale"]
