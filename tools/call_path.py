@@ -3,8 +3,9 @@
     python tools/call_path.py                      # all five paths
     python tools/call_path.py forward train-step   # some of them
 
-Each call runs twice and the second run is recorded, so imports do not count. For `forward` and `decompose` the script
-also prints the files on the call stack at the ham's arithmetic: those that a reader follows from the call to the maths.
+Each call runs twice and the second run is recorded, so imports do not count. The script also prints the files on the
+call stack where a reader arrives: at the ham's arithmetic for `forward` and `decompose`, at the network's `forward` for
+`train-step` and `predict`.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ import hamburger as hb
 
 SOURCE = Path(hb.__file__).parent
 ARITHMETIC = "hams/nmf.py", "update_codes"
+NETWORK = "segmentation/model.py", "forward"
 
 
 class CallPath:
-    """The files entered by a call, and those on the stack when the ham's arithmetic first runs."""
+    """The files entered by a call, and those on the stack when the function `target` is first entered."""
 
-    def __init__(self) -> None:
+    def __init__(self, target: tuple[str, str]) -> None:
+        self.target = target
         self.files: dict[str, None] = {}  # an ordered set
         self.stack: dict[str, None] = {}
 
@@ -53,7 +56,7 @@ class CallPath:
         if file is None:
             return
         self.files.setdefault(file)
-        if not self.stack and (file, frame.f_code.co_name) == ARITHMETIC:
+        if not self.stack and (file, frame.f_code.co_name) == self.target:
             callers, caller = [file], frame.f_back
             while caller is not None:
                 callers.append(file_of(caller) or "")
@@ -67,10 +70,10 @@ def file_of(frame: FrameType) -> str | None:
     return Path(name).relative_to(SOURCE).as_posix() if name.startswith(f"{SOURCE}{os.sep}") else None
 
 
-def record(call: Callable[[], object]) -> CallPath:
+def record(call: Callable[[], object], target: tuple[str, str]) -> CallPath:
     """Run the call twice and record the second run: the first imports and fills caches."""
     call()
-    with CallPath().recording() as path:
+    with CallPath(target).recording() as path:
         call()
     return path
 
@@ -78,13 +81,13 @@ def record(call: Callable[[], object]) -> CallPath:
 def forward() -> CallPath:
     """hb.Hamburger(64, rank=8)(x), on a CPU"""
     layer, x = hb.Hamburger(64, rank=8), torch.randn(1, 64, 8, 8)
-    return record(lambda: layer(x))
+    return record(lambda: layer(x), ARITHMETIC)
 
 
 def decompose() -> CallPath:
     """hb.decompose(x, "nmf", rank=8)"""
     x = torch.rand(1, 64, 100)
-    return record(lambda: hb.decompose(x, "nmf", rank=8))
+    return record(lambda: hb.decompose(x, "nmf", rank=8), ARITHMETIC)
 
 
 def train_step() -> CallPath:
@@ -106,16 +109,15 @@ def predict() -> CallPath:
         image = Path(folder) / "image.png"
         Image.new("RGB", (64, 64), "gray").save(image)
         out = map(str, range(2))
-        return record(
-            lambda: ham("predict", Path(folder) / "run", image, "--out", Path(folder) / next(out), "--device", "cpu")
-        )
+        arguments = ("predict", Path(folder) / "run", image, "--device", "cpu", "--out")
+        return record(lambda: ham(*arguments, Path(folder) / next(out)), NETWORK)
 
 
 def training() -> tuple[CallPath, CallPath]:
     """The start of a training run, and its second step."""
     from hamburger.training.trainer import Trainer
 
-    start, step = CallPath(), CallPath()
+    start, step = CallPath(NETWORK), CallPath(NETWORK)
     original = Trainer.train_step
     with tempfile.TemporaryDirectory() as folder:
         train(Path(folder) / "run", steps=1)
@@ -174,8 +176,9 @@ def main() -> None:
             parser.error(f"no path {name!r}; choose from {', '.join(PATHS)}")
         path = PATHS[name]()
         lines = [f"{name}: {PATHS[name].__doc__}", f"  {len(path.files)} files run: {' '.join(path.files)}"]
-        if name in ("forward", "decompose"):
-            lines.append(f"  {len(path.stack)} lead to the arithmetic: {' '.join(path.stack)}")
+        if path.stack:
+            where = "arithmetic" if path.target == ARITHMETIC else "network"
+            lines.append(f"  {len(path.stack)} lead to the {where}: {' '.join(path.stack)}")
         sys.stdout.write("\n".join(lines) + "\n")
 
 

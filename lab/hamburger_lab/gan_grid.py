@@ -30,7 +30,7 @@ from hamburger.generation.weights import GENERATOR, open_generator
 from hamburger.tasks.recipes import find_gan_recipe
 from hamburger.tasks.sweep import Cell, check_grid, finished, run_grid
 from hamburger.tasks.sweep import rows as results
-from hamburger.training.recipe_io import apply, digest
+from hamburger.training.recipe import apply, digest
 from hamburger.training.run_folder import RESULT, RunFolder
 
 RESULTS = Path("results")

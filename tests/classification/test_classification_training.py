@@ -21,7 +21,7 @@ from hamburger.segmentation.weights import load_weights
 from hamburger.tasks import train
 from hamburger.tasks.recipes import find_training
 from hamburger.training.metrics_log import CheckpointSaved, RunStarted, ScoresEvaluated, StepLogged
-from hamburger.training.recipe_io import apply, read_recipe, to_json
+from hamburger.training.recipe import apply, read_recipe, to_json
 
 SETTINGS = ("data.options.length=48", "batch=8", "steps=12", "log_every=5", "eval_every=6", "checkpoint_every=4")
 

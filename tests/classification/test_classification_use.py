@@ -25,7 +25,7 @@ from hamburger.cli.app import app
 from hamburger.inference.export import export
 from hamburger.inference.predict_files import InputImage, Summary, predict_all
 from hamburger.report.page import SECTIONS, write_report
-from hamburger.training.recipe_io import apply, to_json
+from hamburger.training.recipe import apply, to_json
 from hamburger.training.task_outputs import ExportSpec, FilePrediction, FilePredictor, compare_single_output
 
 

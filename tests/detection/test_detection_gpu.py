@@ -9,7 +9,7 @@ from small_run import rows
 from hamburger.detection.recipe import detection_recipes
 from hamburger.tasks import tasks, train
 from hamburger.tasks.sweep import model_options
-from hamburger.training.recipe_io import apply
+from hamburger.training.recipe import apply
 from hamburger_lab.bench import detect
 
 pytestmark = pytest.mark.gpu

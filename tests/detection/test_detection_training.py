@@ -30,7 +30,7 @@ from hamburger.tasks import task_of_weights, train
 from hamburger.tasks.recipes import find_training
 from hamburger.tasks.sweep import GridError, cells, check_grid, variants
 from hamburger.training.metrics_log import Note, ScoresEvaluated, StepLogged
-from hamburger.training.recipe_io import apply, to_json
+from hamburger.training.recipe import apply, to_json
 from hamburger.training.trainer import Trainer
 
 MODEL = (

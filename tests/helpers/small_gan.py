@@ -6,7 +6,7 @@ import json
 
 from hamburger.generation.recipe import gan_recipes
 from hamburger.generation.train import train_gan
-from hamburger.training.recipe_io import apply
+from hamburger.training.recipe import apply
 
 SETTINGS = (
     "model.resolution=16",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from hamburger.segmentation.recipe import segmentation_recipes
-from hamburger.training.recipe_io import apply
+from hamburger.training.recipe import apply
 from hamburger.training.run_folder import MEASURED
 
 SETTINGS = (

@@ -12,7 +12,7 @@ from hamburger.segmentation.data import create_dataset
 from hamburger.segmentation.model import create_model
 from hamburger.segmentation.recipe import SegmentationData, SegmentationModel, SegmentationRecipe
 from hamburger.segmentation.weights import Info, save_weights
-from hamburger.training.recipe_io import to_json
+from hamburger.training.recipe import to_json
 
 OPTIONS = {"size": 32, "length": 5}
 MODEL = SegmentationModel(backbone="tiny", output_stride=4, backbone_options={"width": 8}, head_options={"width": 16})

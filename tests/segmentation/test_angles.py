@@ -14,7 +14,7 @@ from hamburger.errors import OptionError
 from hamburger.segmentation.gradient_angles import STRATEGIES, measure_angles
 from hamburger.tasks import train
 from hamburger.tasks.recipes import find_recipe
-from hamburger.training.recipe_io import digest
+from hamburger.training.recipe import digest
 
 
 def by_hand(net, images, strategy, seed):

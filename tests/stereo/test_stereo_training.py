@@ -36,7 +36,7 @@ from hamburger.tasks import task_of_weights, tasks, train
 from hamburger.tasks.recipes import find_training
 from hamburger.tasks.sweep import cells, variants
 from hamburger.training.metrics_log import ScoresEvaluated, StepLogged
-from hamburger.training.recipe_io import apply, to_json
+from hamburger.training.recipe import apply, to_json
 
 SETTINGS = (
     *("data.options.height=32", "data.options.width=64", "data.options.max_disparity=12", "data.options.length=8"),

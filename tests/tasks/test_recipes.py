@@ -10,7 +10,7 @@ import pytest
 from hamburger.errors import InputError, OptionError, UnknownNameError
 from hamburger.segmentation.recipe import SegmentationRecipe, check_segmentation_recipe, segmentation_recipes
 from hamburger.tasks.recipes import find_recipe, from_json
-from hamburger.training.recipe_io import apply, differences, digest, flat, to_json
+from hamburger.training.recipe import apply, differences, digest, flat, to_json
 
 
 @pytest.mark.parametrize("name", segmentation_recipes)

@@ -12,7 +12,7 @@ import pytest
 
 from hamburger.errors import OptionError, UnknownNameError
 from hamburger.tasks.sweep import Cell, GridError, cells, command, process_environment, run_grid, variants
-from hamburger.training.recipe_io import to_json
+from hamburger.training.recipe import to_json
 
 WORK = """
 import json, pathlib, sys, time

@@ -22,7 +22,7 @@ from hamburger.tasks import task_named, task_of, task_of_weights, tasks, train
 from hamburger.tasks.recipes import find_training
 from hamburger.tasks.sweep import cells, check_grid, variants
 from hamburger.training.checkpoint import ScoredProgress
-from hamburger.training.recipe_io import apply, to_json
+from hamburger.training.recipe import apply, to_json
 from hamburger.training.task import Score
 from hamburger_lab.ablations.cells import ablation_cells
 from hamburger_lab.cli import ablate

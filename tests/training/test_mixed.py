@@ -9,7 +9,7 @@ from torch import nn
 from hamburger.detection.recipe import detection_recipes
 from hamburger.tasks import train
 from hamburger.training.accelerator import Accelerator
-from hamburger.training.recipe_io import apply
+from hamburger.training.recipe import apply
 
 SMALL = (
     "model.size=64",

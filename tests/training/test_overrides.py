@@ -6,7 +6,7 @@ import pytest
 
 from hamburger.errors import OptionError
 from hamburger.segmentation.recipe import segmentation_recipes
-from hamburger.training.recipe_io import apply
+from hamburger.training.recipe import apply
 
 BASE = segmentation_recipes.create("patchwork")
 

@@ -11,7 +11,7 @@ from hamburger.segmentation.recipe import segmentation_recipes
 from hamburger.segmentation.task import SegmentationTask
 from hamburger.tasks import train
 from hamburger.training import checkpoint
-from hamburger.training.recipe_io import apply
+from hamburger.training.recipe import apply
 from hamburger.training.trainer import Trainer
 
 pytestmark = pytest.mark.gpu

@@ -11,8 +11,7 @@ from typing import Any
 from hamburger.errors import OptionError
 from hamburger.tasks.recipes import find_training
 from hamburger.tasks.sweep import Cell
-from hamburger.training.recipe import SupervisedTraining
-from hamburger.training.recipe_io import apply, digest
+from hamburger.training.recipe import SupervisedTraining, apply, digest
 from hamburger.training.run_folder import RESULT
 from hamburger_lab.ablations.grids import select_cells
 

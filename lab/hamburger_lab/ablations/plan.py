@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from hamburger.errors import OptionError
 from hamburger.files import check_writable, read_json_lines, write_json_lines
 from hamburger.tasks.sweep import Cell, check_grid, finished, rows
-from hamburger.training.recipe_io import digest
+from hamburger.training.recipe import digest
 from hamburger.training.run_folder import BEST, RESULT
 from hamburger_lab.ablations.cells import AblationCell, ablation_cells, group_evaluations
 

@@ -45,7 +45,7 @@ def train(
     from hamburger.cli.train import run_with_display
     from hamburger.generation.train import train_gan
     from hamburger.tasks.recipes import find_gan_recipe
-    from hamburger.training.recipe_io import apply
+    from hamburger.training.recipe import apply
 
     resolved = apply(find_gan_recipe(recipe), settings or ())
     resolved = resolved if seed is None else replace(resolved, seed=seed)

@@ -37,7 +37,7 @@ def train(
     from hamburger.tasks import task_of
     from hamburger.tasks import train as run_training
     from hamburger.tasks.recipes import find_training
-    from hamburger.training.recipe_io import apply
+    from hamburger.training.recipe import apply
 
     resolved = apply(find_training(recipe), settings or ())
     resolved = resolved if seed is None else replace(resolved, seed=seed)

@@ -10,7 +10,7 @@ from hamburger.insertion.insert import POSITION_BLIND
 from hamburger.insertion.inserted import GATES
 from hamburger.registry import Registry
 from hamburger.stereo.model import check_stereo_options
-from hamburger.training.recipe import KEEP, RESIDENT, AdamOptim, SupervisedTraining, check_adam, check_training
+from hamburger.training.recipe import KEEP, RESIDENT, AdamOptim, SupervisedTraining, check_optim, check_training
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def check_stereo_recipe(recipe: StereoRecipe, *, processes: int = 1) -> None:
     check_positive(call, "data.photometric", recipe.data.photometric, zero=True, most=0.9)
     check_count(call, "data.workers", recipe.data.workers, least=0)
     check_choice(call, "data.resident", recipe.data.resident, RESIDENT)
-    check_adam(call, recipe.optim)
+    check_optim(call, recipe.optim)
 
 
 def _check_model(call: str, recipe: StereoRecipe) -> None:

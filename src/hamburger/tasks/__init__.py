@@ -74,7 +74,7 @@ def train(
     Ctrl-C and SIGTERM save a checkpoint and raise `hamburger.errors.Interrupted`.
     """
     from hamburger.tasks.recipes import find_training
-    from hamburger.training.recipe_io import override
+    from hamburger.training.recipe import override
     from hamburger.training.train import train
 
     chosen = find_training(str(recipe)) if isinstance(recipe, (str, Path)) else recipe

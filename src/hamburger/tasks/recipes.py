@@ -10,8 +10,7 @@ from hamburger.errors import InputError, UnknownNameError, did_you_mean
 from hamburger.generation.recipe import GanRecipe, gan_recipes
 from hamburger.segmentation.recipe import SegmentationRecipe, segmentation_recipes
 from hamburger.tasks import task_named, tasks
-from hamburger.training.recipe import SupervisedTraining
-from hamburger.training.recipe_io import read_recipe
+from hamburger.training.recipe import SupervisedTraining, read_recipe
 
 
 def find_recipe(name: str) -> SegmentationRecipe:

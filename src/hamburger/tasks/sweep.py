@@ -18,8 +18,7 @@ from hamburger.kernels.dispatch import BACKEND_VARIABLE
 from hamburger.segmentation.recipe import SegmentationRecipe
 from hamburger.tasks import task_of
 from hamburger.tasks.recipes import find_training
-from hamburger.training.recipe import Training
-from hamburger.training.recipe_io import apply, differences, read_recipe
+from hamburger.training.recipe import Training, apply, differences, read_recipe
 from hamburger.training.run_folder import RECIPE, RESULT, in_use
 from hamburger.training.run_lifecycle import StopSignal
 

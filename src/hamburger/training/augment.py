@@ -21,9 +21,9 @@ from torch import Tensor
 
 from hamburger.errors import OptionError, check_count, check_flag, check_positive
 from hamburger.training.datasets import IGNORE, Sample
-from hamburger.training.image_files import MEAN, STD, normalise
+from hamburger.training.image_files import MEAN, STD, normalise, upload
 from hamburger.training.keyed_rng import KeyedRng
-from hamburger.training.loader import BatchLoader, Part, Set, upload
+from hamburger.training.loader import BatchLoader, Part, Set
 
 
 class PackedSample(NamedTuple):

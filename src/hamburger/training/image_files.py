@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from hamburger.errors import DataError
-from hamburger.training.loader import upload
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 FORMATS = ("JPEG", "PNG", "WEBP")  # JPEG opens MPO too, which many telephones write into a .jpg
@@ -160,3 +159,9 @@ def normalise(image: Tensor, mean: Sequence[float] = MEAN, std: Sequence[float] 
     """... 3 h w, 0 ... 255   ->   the same shape, float32, (x / 255 - mean) / std"""
     centre, spread = (upload(values, image.device).view(3, 1, 1) for values in (mean, std))
     return (image.float() / 255 - centre) / spread
+
+
+def upload(values: Sequence[object], device: torch.device) -> Tensor:
+    """As `torch.tensor(values, device=device)`, but on a GPU without waiting for the work before it."""
+    tensor = torch.tensor(values)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)

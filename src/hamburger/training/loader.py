@@ -49,12 +49,6 @@ def prefetch(work: Callable[[A], B], items: Iterable[A], *, workers: int, depth:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def upload(values: Sequence[object], device: torch.device) -> Tensor:
-    """As `torch.tensor(values, device=device)`, but on a GPU without waiting for the work before it."""
-    tensor = torch.tensor(values)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
-
-
 # -- the whole data set on the device, where it fits -------------------------------------------------------------------
 
 

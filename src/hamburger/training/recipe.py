@@ -1,13 +1,30 @@
-"""The fields that all training recipes share, as frozen dataclasses, and checks that run before any work."""
+"""Recipes: the fields that all of them share, their checks, JSON, digest, and `--set` overrides."""
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
+import hashlib
+import json
+import types
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from hamburger.errors import OptionError, check_choice, check_count, check_flag, check_positive, check_seed
+from hamburger.errors import (
+    OptionError,
+    check_choice,
+    check_count,
+    check_flag,
+    check_positive,
+    check_seed,
+    did_you_mean,
+)
 
 LATE = "late"  # marks fields added later: at their default they do not change a recipe's digest
+PRECISIONS = ("32", "bf16", "fp16")
+RESIDENT = ("auto", "yes", "no")
+KEEP = ("best", "last")
 
 
 @dataclass(frozen=True)
@@ -65,11 +82,11 @@ class SupervisedTraining(Training):
     keep: str
 
 
-# -- checks before any work --------------------------------------------------------------------------------------------
+Group = TypeVar("Group")
+Recipe = TypeVar("Recipe", bound=Training)
 
-PRECISIONS = ("32", "bf16", "fp16")
-RESIDENT = ("auto", "yes", "no")
-KEEP = ("best", "last")
+
+# -- checks before any work --------------------------------------------------------------------------------------------
 
 
 def check_training(recipe: Training, *, processes: int = 1) -> None:
@@ -100,22 +117,8 @@ def check_two_at_once(recipe: Training, *, processes: int) -> None:
         )
 
 
-class Views(Protocol):
-    """The fields of a recipe's data that say how images are cropped."""
-
-    @property
-    def crop(self) -> int: ...
-    @property
-    def scales(self) -> tuple[float, float]: ...
-    @property
-    def flip(self) -> bool: ...
-    @property
-    def workers(self) -> int: ...
-    @property
-    def resident(self) -> str: ...
-
-
-def check_views(call: str, data: Views) -> None:
+def check_views(call: str, data: Any) -> None:
+    """Check the fields of a recipe's `data` that say how images are cropped and read."""
     check_count(call, "data.crop", data.crop, least=1)
     check_count(call, "data.workers", data.workers, least=0)
     check_flag(call, "data.flip", data.flip)
@@ -127,25 +130,241 @@ def check_views(call: str, data: Views) -> None:
         raise OptionError(f"{call}: data.scales go from small to large, got {low:g},{high:g}")
 
 
-def check_adam(call: str, optim: AdamOptim) -> None:
+def check_optim(call: str, optim: Optim | AdamOptim) -> None:
+    """Raise on the first field of the optimizer whose value cannot work."""
     check_positive(call, "optim.lr", optim.lr)
-    for name in ("power", "weight_decay"):
-        check_positive(call, f"optim.{name}", getattr(optim, name), zero=True)
-    for name in ("beta1", "beta2"):
-        check_positive(call, f"optim.{name}", getattr(optim, name), zero=True, most=0.99999)
-    _check_both(call, optim)
-
-
-def check_optim(call: str, optim: Optim) -> None:
-    for name in ("lr", "power"):
-        check_positive(call, f"optim.{name}", getattr(optim, name))
-    for name in ("weight_decay", "bias_lr"):
-        check_positive(call, f"optim.{name}", getattr(optim, name), zero=True)
-    check_positive(call, "optim.momentum", optim.momentum, zero=True, most=0.9999)
-    _check_both(call, optim)
-
-
-def _check_both(call: str, optim: Optim | AdamOptim) -> None:
+    check_positive(call, "optim.power", optim.power, zero=isinstance(optim, AdamOptim))
+    check_positive(call, "optim.weight_decay", optim.weight_decay, zero=True)
+    if isinstance(optim, Optim):
+        check_positive(call, "optim.bias_lr", optim.bias_lr, zero=True)
+        check_positive(call, "optim.momentum", optim.momentum, zero=True, most=0.9999)
+    else:
+        check_positive(call, "optim.beta1", optim.beta1, zero=True, most=0.99999)
+        check_positive(call, "optim.beta2", optim.beta2, zero=True, most=0.99999)
     check_count(call, "optim.warmup", optim.warmup, least=0)
     if optim.clip is not None:
         check_positive(call, "optim.clip", optim.clip)
+
+
+# -- JSON --------------------------------------------------------------------------------------------------------------
+
+
+def to_json(recipe: Training) -> str:
+    return json.dumps(dataclasses.asdict(recipe), indent=2) + "\n"
+
+
+def read_recipe(text: str, kind: type[Recipe]) -> Recipe:
+    """The recipe of the given class that `to_json` wrote."""
+    try:
+        values = json.loads(text)
+    except json.JSONDecodeError as mistake:
+        raise OptionError(f"recipe: not valid JSON ({mistake}); expected a run's recipe.json") from None
+    return _build(kind, values, "recipe")
+
+
+def digest(recipe: Training) -> str:
+    """Sixteen hexadecimal digits, the same for equal recipes."""
+    plain = json.dumps(_set_fields(recipe), sort_keys=True)
+    return hashlib.sha256(plain.encode()).hexdigest()[:16]
+
+
+def _set_fields(group: Any) -> dict[str, Any]:
+    """Fields and their values, without those added later and still at their default."""
+    values = {one.name: getattr(group, one.name) for one in dataclasses.fields(group)}
+    for one in dataclasses.fields(group):
+        if LATE in one.metadata and values[one.name] == one.default:
+            del values[one.name]
+    return {name: _set_fields(value) if dataclasses.is_dataclass(value) else value for name, value in values.items()}
+
+
+def flat(recipe: Training) -> dict[str, Any]:
+    """Fields by their dotted names, as `--set` takes them."""
+    fields: dict[str, Any] = {}
+
+    def walk(prefix: str, value: Any) -> None:
+        if isinstance(value, dict) and value:
+            for key, inner in value.items():
+                walk(f"{prefix}.{key}" if prefix else key, inner)
+        elif value != {}:
+            fields[prefix] = value
+
+    walk("", json.loads(to_json(recipe)))
+    return fields
+
+
+def differences(one: Training, other: Training) -> list[str]:
+    """Such as `optim.lr: 0.009 here, 0.01 there`, for every field that differs."""
+    here, there = flat(one), flat(other)
+    return [
+        f"{name}: {here.get(name, 'not set')} here, {there.get(name, 'not set')} there"
+        for name in sorted({*here, *there})
+        if name not in here or name not in there or here[name] != there[name]
+    ]
+
+
+def _build(kind: type[Group], values: object, place: str) -> Group:
+    """A dataclass from plain values, each checked against the type of its field."""
+    if not isinstance(values, Mapping):
+        raise OptionError(f"{place}: takes named fields, got {values!r}")
+    hints = get_type_hints(kind)
+    for name in values:
+        if name not in hints:
+            raise OptionError(f"{place} has no field '{name}'{did_you_mean(str(name), hints)}")
+    made = {name: _cast(hints[name], value, f"{place}.{name}") for name, value in values.items()}
+    try:
+        return kind(**made)
+    except TypeError as mistake:  # a field without a default is missing
+        raise OptionError(f"{place}: {mistake}") from None
+
+
+def _cast(kind: Any, value: Any, place: str) -> Any:
+    """`value`, as plain JSON has it, as the type of its field."""
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return _build(kind, value, place)
+    if _is_optional(kind):
+        return None if value is None else _cast(_required(kind), value, place)
+    if get_origin(kind) is tuple and isinstance(value, list | tuple):
+        kinds = get_args(kind)
+        if len(value) != len(kinds):
+            raise OptionError(f"{place}: takes {len(kinds)} values, got {len(value)}: {value}")
+        return tuple(_cast(inner, part, place) for inner, part in zip(kinds, value, strict=True))
+    if get_origin(kind) is dict and isinstance(value, Mapping):
+        return json.loads(json.dumps(value))  # tuples become lists here, so that they do not do so later
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if kind in (str, int, float, bool) and type(value) is kind:
+        return value
+    raise OptionError(f"{place}: takes {_describe_type(kind)}, got {value!r}")
+
+
+def _is_optional(kind: Any) -> bool:
+    return get_origin(kind) in (Union, types.UnionType) and type(None) in get_args(kind)
+
+
+def _required(kind: Any) -> Any:
+    """`str` of `str | None`."""
+    return next(part for part in get_args(kind) if part is not type(None))
+
+
+def _describe_type(kind: Any) -> str:
+    """A type in words."""
+    if _is_optional(kind):
+        return f"{_describe_type(_required(kind))} or none"
+    if get_origin(kind) is tuple:
+        return f"{len(get_args(kind))} comma-separated values"
+    words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+    return words.get(kind, "named options")
+
+
+# -- overrides ---------------------------------------------------------------------------------------------------------
+
+
+def override(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
+    """Return a copy of the recipe with new values of the fields in `changes`, by their dotted names."""
+    values = json.loads(to_json(recipe))
+    for path, value in changes.items():
+        group, (*groups, name) = values, path.split(".")
+        for key in groups:
+            group = group.setdefault(key, {})
+            if not isinstance(group, dict):
+                raise OptionError(f"recipe: '{key}' in '{path}' is not a group (got {group!r}); set '{key}' itself")
+        group[name] = value
+    return _build(type(recipe), values, "recipe") if changes else recipe
+
+
+def apply(recipe: Recipe, settings: Iterable[str]) -> Recipe:
+    """A new recipe with each `path=value` of `--set` in turn, such as `optim.lr=0.01`; read by the type of its field.
+
+    Below a field of options, such as `model.context_options.rank=32`, any name goes and the value is read as it looks:
+    a number, true or false, none, a comma-separated list, or text. JSON works too.
+    """
+    for setting in settings:
+        path, equals, text = (part.strip() for part in setting.partition("="))
+        if not equals or not path:
+            raise OptionError(f"--set takes path=value, such as optim.lr=0.01, got {setting!r}")
+        recipe = override(recipe, {path: _read_setting(type(recipe), path, text, setting)})
+    return recipe
+
+
+def _read_setting(recipe: type, path: str, text: str, setting: str) -> Any:
+    """The value of a setting; raise on a path that names no field, and suggest the nearest one."""
+    kind: Any = recipe
+    names = path.split(".")
+    for depth, name in enumerate(names):
+        if get_origin(kind) is dict:
+            return _guess(text)
+        if not dataclasses.is_dataclass(kind):
+            field_type = _describe_type(kind)
+            raise OptionError(f"--set {path}: '{names[depth - 1]}' is {field_type} and has no field '{name}'")
+        hints = get_type_hints(kind)
+        if name not in hints:
+            raise OptionError(f"--set {setting}: no field '{name}'{_suggest(recipe, names)}")
+        kind = hints[name]
+    if dataclasses.is_dataclass(kind):
+        fields = ", ".join(get_type_hints(kind))
+        raise OptionError(f"--set {path}: '{names[-1]}' is a group; set one of its fields: {fields}")
+    return _parse(kind, text, path)
+
+
+def _suggest(recipe: type, names: list[str]) -> str:
+    """` (did you mean optim.lr?)` for `lr`: the same name in another group first, then similar spellings."""
+    paths = list(_paths(recipe))
+    nearest = [path for path in paths if path.split(".")[-1] == names[-1]]
+    nearest = nearest or difflib.get_close_matches(".".join(names), paths, n=1, cutoff=0.5)
+    if not nearest:
+        last_names = {path.split(".")[-1]: path for path in reversed(paths)}
+        nearest = [last_names[name] for name in difflib.get_close_matches(names[-1], last_names, n=1, cutoff=0.5)]
+    return f" (did you mean {' or '.join(nearest)}?)" if nearest else f"; fields: {', '.join(paths)}"
+
+
+def _paths(group: Any) -> Iterator[str]:
+    """Dotted names of all fields, those of groups included."""
+    for name, kind in get_type_hints(group).items():
+        if dataclasses.is_dataclass(kind):
+            yield from (f"{name}.{path}" for path in _paths(kind))
+        else:
+            yield name
+
+
+def _parse(kind: Any, text: str, path: str) -> Any:
+    """`text` as the type of a field."""
+    if _is_optional(kind):
+        return None if text.lower() == "none" else _parse(_required(kind), text, path)
+    if get_origin(kind) is tuple:
+        kinds, parts = get_args(kind), text.strip("()[]").split(",")
+        if len(parts) != len(kinds):
+            raise OptionError(f"--set {path}: takes {len(kinds)} comma-separated values, got {text!r}")
+        return tuple(_parse(inner, part.strip(), path) for inner, part in zip(kinds, parts, strict=True))
+    if get_origin(kind) is dict:
+        options = {} if text.lower() in ("", "none") else _guess(text)
+        if not isinstance(options, dict):
+            raise OptionError(f"--set {path}: takes options by name, such as {path}.rank=32, got {text!r}")
+        return options
+    if kind is bool and text.lower() in ("true", "yes", "on", "1", "false", "no", "off", "0"):
+        return text.lower() in ("true", "yes", "on", "1")
+    try:
+        if kind in (str, int, float):
+            return kind(text)
+    except ValueError:
+        pass
+    raise OptionError(f"--set {path}: takes {_describe_type(kind)}, got {text!r}")
+
+
+def _guess(text: str) -> Any:
+    """A value of no declared type, as it looks: 32, 0.5, true, none, a,b (a list), else text."""
+    if text.startswith(("[", "{", '"')):
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError as mistake:
+            raise OptionError(f"--set: {text!r} begins like JSON, but is none ({mistake})") from None
+    if "," in text:
+        return [_guess(part.strip()) for part in text.split(",") if part.strip()]
+    words = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

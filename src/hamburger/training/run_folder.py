@@ -18,8 +18,7 @@ from hamburger.files import write_durably
 from hamburger.kernels.dispatch import BACKEND_VARIABLE
 from hamburger.training import checkpoint
 from hamburger.training.metrics_log import ThroughputClock
-from hamburger.training.recipe import Training
-from hamburger.training.recipe_io import differences, read_recipe, to_json
+from hamburger.training.recipe import Training, differences, read_recipe, to_json
 
 LOCK = ".lock"
 RECIPE, METRICS, TIMINGS, RESULT, BEST = (

@@ -30,8 +30,7 @@ from hamburger.training.metrics_log import (
     ThroughputClock,
     first_nonfinite_step,
 )
-from hamburger.training.recipe import Training
-from hamburger.training.recipe_io import digest
+from hamburger.training.recipe import Training, digest
 from hamburger.training.run_folder import RunFolder
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from hamburger.errors import HamburgerError, OptionError, UnknownNameError
 from hamburger.segmentation.model import create_model
 from hamburger.tasks.recipes import find_recipe
 from hamburger.tasks.sweep import GridError, check_grid, rows, run_grid
-from hamburger.training.recipe_io import digest, to_json
+from hamburger.training.recipe import digest, to_json
 from hamburger.training.run_folder import in_use
 from hamburger_lab.ablations.cells import ablation_cells
 from hamburger_lab.ablations.grids import DEFAULTS, ablations, select_cells

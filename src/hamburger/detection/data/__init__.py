@@ -18,9 +18,9 @@ from hamburger.errors import DataError
 from hamburger.registry import Registry
 from hamburger.training.augment import AugmentedView, check_augmentation, draw_view, interpolation_taps
 from hamburger.training.datasets import Colour, create_from_registry, format_problems
-from hamburger.training.image_files import MEAN
+from hamburger.training.image_files import MEAN, upload
 from hamburger.training.keyed_rng import KeyedRng
-from hamburger.training.loader import BatchLoader, upload
+from hamburger.training.loader import BatchLoader
 
 
 class Scene(NamedTuple):

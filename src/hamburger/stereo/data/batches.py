@@ -20,9 +20,8 @@ from hamburger.training.augment import (
     jitter_colours,
     random_offset,
 )
-from hamburger.training.image_files import MEAN, STD, normalise
+from hamburger.training.image_files import MEAN, STD, normalise, upload
 from hamburger.training.keyed_rng import KeyedRng
-from hamburger.training.loader import upload
 
 
 class StereoBatch(NamedTuple):
