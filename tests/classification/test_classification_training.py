@@ -17,7 +17,7 @@ from hamburger.classification.model import create_classifier, load_classifier
 from hamburger.classification.recipe import ClassificationRecipe, check_classification_recipe, classification_recipes
 from hamburger.cli.app import app
 from hamburger.errors import Interrupted
-from hamburger.segmentation.weights import load_weights
+from hamburger.segmentation import load_weights
 from hamburger.tasks import train
 from hamburger.tasks.recipes import find_training
 from hamburger.training.metrics_log import CheckpointSaved, RunStarted, ScoresEvaluated, StepLogged

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from hamburger.checkpoints.weights_file import Info
 from hamburger.cli.app import app
+from hamburger.segmentation import load_weights, save_weights
 from hamburger.segmentation.model import create_model
-from hamburger.segmentation.weights import load_weights, save_weights
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from hamburger.detection.predict import ObjectVisualizer, count_found
 from hamburger.detection.recipe import check_detection_recipe, detection_recipes
 from hamburger.detection.task import DETECTION
 from hamburger.errors import CheckpointError, Interrupted, TrainingError
-from hamburger.segmentation.weights import load_weights
+from hamburger.segmentation import load_weights
 from hamburger.tasks import task_of_weights, train
 from hamburger.tasks.recipes import find_training
 from hamburger.tasks.sweep import GridError, cells, check_grid, variants

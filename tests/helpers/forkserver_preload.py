@@ -8,7 +8,7 @@ import torch.nn.parallel
 
 import hamburger
 import hamburger.generation.train
-import hamburger.segmentation.weights
+import hamburger.segmentation.model
 import hamburger.tasks
 import hamburger.training.accelerator  # noqa: F401
 

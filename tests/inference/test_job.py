@@ -12,8 +12,13 @@ from small_segmenter import CLASSES, PALETTE, ByColour, info
 
 from hamburger.errors import OptionError
 from hamburger.inference.predict_files import Summary, find_images, output_names, predict_all
-from hamburger.segmentation.overlay import draw_overlay_jpeg, encode_label_png, measure_class_shares
-from hamburger.segmentation.predict import SegmentationPredictor, find_layout
+from hamburger.segmentation.predict import (
+    SegmentationPredictor,
+    draw_overlay_jpeg,
+    encode_label_png,
+    find_layout,
+    measure_class_shares,
+)
 from hamburger.training.datasets import UNLABELLED, full_palette
 
 

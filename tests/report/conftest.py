@@ -8,10 +8,10 @@ import json
 import pytest
 import torch
 
+from hamburger.segmentation import Info, save_weights
 from hamburger.segmentation.data import create_dataset
 from hamburger.segmentation.model import create_model
 from hamburger.segmentation.recipe import SegmentationData, SegmentationModel, SegmentationRecipe
-from hamburger.segmentation.weights import Info, save_weights
 from hamburger.training.recipe import to_json
 
 OPTIONS = {"size": 32, "length": 5}

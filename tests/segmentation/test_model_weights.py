@@ -10,8 +10,7 @@ from torch import nn
 
 import hamburger as hb
 from hamburger.errors import CheckpointError, InputError
-from hamburger.segmentation.model import Segmenter
-from hamburger.segmentation.weights import Info, load_weights, save_weights
+from hamburger.segmentation import Info, Segmenter, load_weights, save_weights
 
 safetensors = pytest.importorskip("safetensors.torch")
 pytest.importorskip("huggingface_hub")
@@ -80,8 +79,6 @@ def test_a_folder_restores_the_network(tmp_path):
 
 
 def test_uploads_have_the_files_of_a_folder(tmp_path, monkeypatch):
-    import huggingface_hub.hub_mixin as mixin
-
     class Api:
         def __init__(self, token=None):
             pass
@@ -93,7 +90,7 @@ def test_uploads_have_the_files_of_a_folder(tmp_path, monkeypatch):
             self.__class__.net = Segmenter.from_pretrained(folder_path)
             return "https://hub/commit"
 
-    monkeypatch.setattr(mixin, "HfApi", Api)
+    monkeypatch.setattr("huggingface_hub.HfApi", Api)
     net, x = small(), torch.randn(1, 3, 20, 20)
     assert net.push_to_hub("someone/net", info=INFO, private=True) == "https://hub/commit"
     assert torch.equal(Api.net(x), net(x))

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 import hamburger as hb
 from hamburger.cli.app import app
 from hamburger.errors import Interrupted
-from hamburger.segmentation.weights import load_weights
+from hamburger.segmentation import load_weights
 from hamburger.stereo.data import StereoSample, StereoSet, create_stereo_set
 from hamburger.stereo.data.batches import StereoBatch
 from hamburger.stereo.data.files import read_pfm

@@ -8,11 +8,11 @@ from small_run import small
 
 from hamburger.errors import CheckpointError, Interrupted, OptionError, ShapeError, TrainingError
 from hamburger.segmentation.data import create_dataset
-from hamburger.segmentation.task import SegmentationSplits
 from hamburger.tasks import train
 from hamburger.tasks.recipes import find_training
 from hamburger.training import checkpoint
 from hamburger.training.datasets import check_classes
+from hamburger.training.supervised import Splits
 from hamburger.training.trainer import Trainer
 
 
@@ -34,8 +34,8 @@ def broken_off(tmp_path, monkeypatch):
 
 
 def test_other_data_are_refused(broken_off, monkeypatch):
-    real = SegmentationSplits.digest
-    monkeypatch.setattr(SegmentationSplits, "digest", lambda self: real(self) + "0")
+    real = Splits.digest
+    monkeypatch.setattr(Splits, "digest", lambda self: real(self) + "0")
     with pytest.raises(CheckpointError, match=r"written with other data.*--set start="):
         train(small(), broken_off, accelerator="cpu", resume=True)
 
@@ -47,7 +47,7 @@ def test_a_recipe_of_another_task_is_refused(broken_off):
 
 def test_the_digest_hears_of_images_and_classes():
     def sets(**options):
-        return SegmentationSplits(*(create_dataset("patchwork", split, **options) for split in ("train", "val")))
+        return Splits(*(create_dataset("patchwork", split, **options) for split in ("train", "val")))
 
     assert sets().digest() == sets().digest()
     assert sets().digest() != sets(length=7).digest()

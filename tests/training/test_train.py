@@ -12,10 +12,10 @@ import torch
 from small_run import reproducible_outputs, rows, small
 
 from hamburger.errors import CheckpointError, DataError, Interrupted, OptionError, TrainingError
-from hamburger.segmentation import evaluate as segmentation_evaluate
+from hamburger.segmentation import load_weights
+from hamburger.segmentation import task as segmentation_task
 from hamburger.segmentation.data.batches import SegmentationBatches
 from hamburger.segmentation.task import SegmentationTask
-from hamburger.segmentation.weights import load_weights
 from hamburger.tasks import train
 from hamburger.tasks.recipes import from_json
 from hamburger.training import checkpoint
@@ -158,7 +158,7 @@ def test_a_light_run_finds_the_same_and_leaves_no_checkpoint(finished, tmp_path)
 @pytest.mark.parametrize("step", [6, 12])
 def test_a_stop_in_the_midst_of_an_evaluation_loses_nothing(step, finished, tmp_path, monkeypatch):
     run = tmp_path / "run"
-    original = segmentation_evaluate.evaluate_segmenter
+    original = segmentation_task.evaluate_segmenter
 
     seen = []
 
@@ -172,7 +172,7 @@ def test_a_stop_in_the_midst_of_an_evaluation_loses_nothing(step, finished, tmp_
 
         return original(*args, progress=pressed, **options)
 
-    monkeypatch.setattr(segmentation_evaluate, "evaluate_segmenter", stop)
+    monkeypatch.setattr(segmentation_task, "evaluate_segmenter", stop)
     with pytest.raises(Interrupted, match=f"stopped at step {step}"):
         train(small(), run, accelerator="cpu", light=True)  # which keeps what can be gone on with
     monkeypatch.undo()

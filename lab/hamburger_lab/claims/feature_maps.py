@@ -20,8 +20,8 @@ from hamburger.inspect.evaluation import CONTEXT
 from hamburger.inspect.solves import code_maps, list_ham_layers
 from hamburger.registry import options_of
 from hamburger.report.html import Markup, colourise, encode_image, heading, paragraph, shrink, tiles
+from hamburger.segmentation import load_weights
 from hamburger.segmentation.data import create_dataset, datasets
-from hamburger.segmentation.weights import load_weights
 from hamburger.tasks.load import find_weights
 from hamburger.training.image_files import normalise
 

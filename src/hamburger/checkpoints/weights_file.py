@@ -60,7 +60,7 @@ class Info:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(
                 f"{source} does not describe a network of this library ({type(error).__name__}: {error}); "
-                f"save it with hamburger.segmentation.weights.save_weights"
+                f"save it with hamburger.segmentation.save_weights"
             ) from error
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from hamburger import distributed
 from hamburger.segmentation.data.base import SegmentationSet
 from hamburger.segmentation.data.batches import evaluation_batches
 from hamburger.training.confusion import Confusion, iou, miou, pixel_accuracy
+from hamburger.training.supervised import evaluation_mode, scores_by_class
 from hamburger.training.task import SINGLE_SCALE, EvaluationProtocol
 
 
@@ -86,54 +86,21 @@ class SegmentationScores:
 
     @classmethod
     def of(cls, counts: Confusion, dataset: SegmentationSet, protocol: EvaluationProtocol) -> SegmentationScores:
-        ious = iou(counts.matrix).tolist()
         return cls(
             miou=miou(counts.matrix),
             pixel_accuracy=pixel_accuracy(counts.matrix),
-            per_class={
-                name: None if math.isnan(value) else value for name, value in zip(dataset.classes, ious, strict=True)
-            },
+            per_class=scores_by_class(dataset.classes, iou(counts.matrix)),
             protocol=str(protocol),
             images=len(dataset),
         )
 
 
-def evaluate_segmenter(
-    net: nn.Module,
-    dataset: SegmentationSet,
-    *,
-    device: torch.device,
-    mean: tuple[float, float, float],
-    std: tuple[float, float, float],
-    protocol: EvaluationProtocol = SINGLE_SCALE,
-    channels_last: bool = False,
-    batch: int = 1,
-    workers: int = 0,
-    progress: Callable[[int, int], Any] = lambda done, total: None,
-) -> SegmentationScores:
-    """Return the scores of a network on every image at full size, shared among the processes.
-
-    `net` maps b 3 h w to logits b k h w; its training mode is restored. Up to `batch` images of equal size are run
-    together, which may change the last bit of a logit; with batch=1 the result depends on the image alone. `progress`
-    gets (done, total) before each batch of this process, and may stop the evaluation by raising.
-    """
-    (scores,) = evaluate_variants(
-        net,
-        dataset,
-        [lambda: None],
-        device=device,
-        mean=mean,
-        std=std,
-        protocol=protocol,
-        channels_last=channels_last,
-        batch=batch,
-        workers=workers,
-        progress=progress,
-    )
+def evaluate_segmenter(net: nn.Module, dataset: SegmentationSet, **options: Any) -> SegmentationScores:
+    """Return the scores of a network on every image at full size; `options` are those of `evaluate_variants`."""
+    (scores,) = evaluate_variants(net, dataset, [lambda: None], **options)
     return scores
 
 
-@torch.no_grad()  # not inference mode: modules may cache tensors here and use them in training later
 def evaluate_variants(
     net: nn.Module,
     dataset: SegmentationSet,
@@ -148,22 +115,20 @@ def evaluate_variants(
     workers: int = 0,
     progress: Callable[[int, int], Any] = lambda done, total: None,
 ) -> list[SegmentationScores]:
-    """Return the scores of several variants of a network that share the backbone, like one `evaluate` for each.
+    """Return the scores of several variants of a network on every image at full size, shared among the processes.
 
-    Each variant is a call that changes what `net` does after its backbone. The backbone runs once per batch.
+    Each variant is a call that changes what `net` does after its backbone; the backbone runs once per batch. `net` maps
+    b 3 h w to logits b k h w; its training mode is restored. Up to `batch` images of equal size are run together, which
+    may change the last bit of a logit; with batch=1 the result depends on the image alone. `progress` gets
+    (done, total) before each batch of this process, and may stop the evaluation by raising.
     """
     rank, world = distributed.rank(), distributed.world_size()
     counts = [Confusion(len(dataset.classes)) for _ in variants]
-    training = net.training
-    net.eval()
     done, total = 0, len(range(rank, len(dataset), world))
     feed = evaluation_batches(
         dataset, batch=batch, device=device, rank=rank, world=world, workers=workers, mean=mean, std=std
     )
-    benchmark = torch.backends.cudnn.benchmark
-    # autotuning pays off only if image sizes repeat; here nearly every image has its own
-    torch.backends.cudnn.benchmark = False
-    try:
+    with evaluation_mode(net, fixed_size=False):  # nearly every image has its own size
         for images, truth, ids in feed:
             progress(done, total)
             x = images.contiguous(memory_format=torch.channels_last) if channels_last else images
@@ -173,9 +138,6 @@ def evaluate_variants(
                     restart()
                     count.update(predict_labels(net, x, protocol), truth)
             done += len(ids)
-    finally:
-        torch.backends.cudnn.benchmark = benchmark
-        net.train(training)
     progress(done, total)
     for count in counts:
         count.gather(device)

@@ -1,18 +1,23 @@
-"""Segmentation networks: backbone, head, and logits at the size of the image."""
+"""Segmentation networks: backbone, head, and logits at the size of the image; their weights files and hub folders."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, overload
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hamburger.backbones import Backbone, create_backbone
-from hamburger.checkpoints.weights_file import Info, to_plain_json
+from hamburger.checkpoints.weights_file import Info, to_plain_json, write_weights
 from hamburger.contexts.common import is_exporting
-from hamburger.errors import InputError, OptionError, ShapeError, check_count
+from hamburger.errors import CheckpointError, InputError, OptionError, ShapeError, check_count
+from hamburger.files import write_atomically
 from hamburger.registry import options_of
 from hamburger.segmentation.heads import base
 from hamburger.segmentation.heads.base import Head
@@ -55,10 +60,12 @@ class Segmenter(nn.Module):
         return grid.crop(resize_logits(outputs.logits, (grid.height, grid.width)))
 
     def save_pretrained(self, folder: str | os.PathLike[str], *, info: Info | None = None) -> None:
-        """Write `config.json`, `model.safetensors` and `README.md`, for `from_pretrained`."""
-        from hamburger.segmentation.weights import save_pretrained
-
-        save_pretrained(self, folder, info=info)
+        """Write `config.json`, `model.safetensors` and `README.md`, for `from_pretrained`; an existing README stays."""
+        folder, info = Path(folder), describe_network(self, info)
+        save_weights(folder / WEIGHTS, self, info)
+        write_atomically(folder / CONFIG, (info.as_json(indent=2) + "\n").encode())
+        if not (folder / CARD).exists():
+            write_atomically(folder / CARD, write_model_card(info).encode())
 
     @classmethod
     def from_pretrained(cls, name: str | os.PathLike[str], **options: Any) -> Segmenter:
@@ -66,15 +73,47 @@ class Segmenter(nn.Module):
 
         `options` are passed to huggingface_hub: revision, token, cache_dir, local_files_only, force_download.
         """
-        from hamburger.segmentation.weights import from_pretrained
+        if Path(name).is_file():
+            raise CheckpointError(f"from_pretrained: {name} is a file; pass its folder, or use load_weights")
+        path = Path(name) / WEIGHTS
+        if Path(name).is_dir() and not path.is_file():
+            raise CheckpointError(
+                f"from_pretrained: the folder {name} has no {WEIGHTS}; pass one written by save_pretrained"
+            )
+        if not path.is_file():
+            from huggingface_hub import hf_hub_download
 
-        return from_pretrained(name, **options)
+            try:
+                path = Path(hf_hub_download(str(name), WEIGHTS, **options))
+            except Exception as error:  # a download can fail with any exception
+                why = (str(error).strip().splitlines() or [""])[0]
+                raise CheckpointError(
+                    f"from_pretrained: '{name}' is not a local folder and could not be downloaded from the hub: "
+                    f"{type(error).__name__}: {why}"
+                ) from error
+        return load_weights(path)[0]
 
-    def push_to_hub(self, repo_id: str, *, info: Info | None = None, **options: Any) -> str:
-        """Upload what `save_pretrained` writes; return the URL of the commit. `options` go to huggingface_hub."""
-        from hamburger.segmentation.weights import push_to_hub
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        info: Info | None = None,
+        private: bool | None = None,
+        token: str | bool | None = None,
+        branch: str | None = None,
+        **options: Any,
+    ) -> str:
+        """Upload what `save_pretrained` writes; return the URL of the commit.
 
-        return push_to_hub(self, repo_id, info=info, **options)
+        `options` are those of huggingface_hub's `upload_folder`, such as commit_message and create_pr.
+        """
+        from huggingface_hub import HfApi
+
+        api = HfApi(token=token)
+        repository = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+        with TemporaryDirectory() as folder:
+            self.save_pretrained(folder, info=info)
+            return str(api.upload_folder(repo_id=repository, folder_path=folder, revision=branch, **options))
 
 
 def _check_inputs(x: Tensor, target: Tensor | None) -> None:
@@ -212,3 +251,86 @@ class PixelGrid(NamedTuple):
         if is_exporting():
             logits = F.pad(logits, (0, 1, 0, 1))
         return logits[..., : self.h, : self.w]
+
+
+# -- weights files -----------------------------------------------------------------------------------------------------
+
+
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+
+
+def save_weights(
+    path: str | os.PathLike[str], net: Segmenter, info: Info | None = None, *, durable: bool = True
+) -> None:
+    """Write the network to a file atomically, and flush it to disk.
+
+    `info` is by default that of the network; its `model` is always the network's `config`. With durable=False the flush
+    is skipped, so a power failure may lose the file.
+    """
+    write_weights(path, net, describe_network(net, info), durable=durable)
+
+
+def describe_network(net: Segmenter, info: Info | None = None) -> Info:
+    """Return the info to save with the network; raise if the network could not be rebuilt from it."""
+    if not isinstance(net, Segmenter):
+        raise InputError(
+            f"save_weights: needs a Segmenter (got a {type(net).__name__}); for a wrapped network, pass the inner one"
+        )
+    info = info or net.info or Info()
+    if net.config is None:
+        raise CheckpointError(
+            "save_weights: this network was not built by create_model, so a file could not rebuild it; use "
+            "create_model, or save its state_dict() yourself"
+        )
+    context = net.config["context"]
+    if context is not None and not isinstance(context, str):
+        raise CheckpointError(
+            f"save_weights: the context is a {context['module']} instance, which a file cannot rebuild; register the "
+            f"class (hamburger.contexts.register) and pass its name, or save the state_dict() yourself"
+        )
+    for option, value in net.config.items():
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"save_weights: {option}={value!r} cannot be written as JSON ({error}); pass a name or numbers"
+            ) from None
+    k = net.num_classes
+    for what, values in (("class names", info.classes), ("colours", info.palette)):
+        if values and len(values) != k:
+            raise CheckpointError(f"save_weights: info must have {k} {what}, one per class (got {len(values)})")
+    classes = info.classes or tuple(str(i) for i in range(k))
+    return dataclasses.replace(info, model=net.config, classes=classes)
+
+
+def load_weights(path: str | os.PathLike[str]) -> tuple[Segmenter, Info]:
+    """Return the network of a file, on the CPU in evaluation mode, and its info. Executes nothing in the file."""
+    from hamburger.training.supervised import load_network
+
+    net, info = load_network("load_weights", path, None, create_model)
+    net.info = info
+    return net, info
+
+
+def write_model_card(info: Info) -> str:
+    """Return the README.md that the hub shows."""
+    model = info.model
+    context = f", context `{model['context']}`" if model["context"] else ""
+    return f"""---
+library_name: hamburger
+pipeline_tag: image-segmentation
+tags: [semantic-segmentation, matrix-decomposition]
+---
+
+# {model["name"]} with {model["backbone"]}{context}
+
+Semantic segmentation into {len(info.classes)} classes: {", ".join(info.classes)}.
+
+```python
+from hamburger.segmentation import Segmenter
+
+net = Segmenter.from_pretrained("...")  # this repository or a copy of it; images b 3 h w -> logits b k h w
+```
+
+Images are RGB in [0, 1], minus the mean {list(info.mean)}, divided by {list(info.std)}.
+"""

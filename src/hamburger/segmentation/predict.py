@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,14 +14,16 @@ from torch import Tensor, nn
 
 from hamburger.errors import InputError, OptionError, check_count
 from hamburger.inference.predict_files import read_image
+from hamburger.segmentation.data.published import VOC_CLASSES
 from hamburger.segmentation.evaluate import predict_labels
-from hamburger.segmentation.overlay import draw_overlay_jpeg, encode_label_png, measure_class_shares
-from hamburger.training.datasets import full_palette
+from hamburger.training.datasets import Colour, full_palette
 from hamburger.training.image_files import normalise
 from hamburger.training.task import EvaluationProtocol
 from hamburger.training.task_outputs import FilePrediction, FilePredictor
 
 if TYPE_CHECKING:
+    from PIL import Image
+
     from hamburger.checkpoints.weights_file import Info
 
 
@@ -108,36 +110,32 @@ class Predictor:
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-LAYOUTS = ("plain", "voc")
 VOC_FOLDER = Path("results/VOC2012/Segmentation/comp6_test_cls")
 
 
-@dataclass(frozen=True)
-class OutputLayout:
-    """The paths of an image's output files, and the label value of each class."""
+class OutputLayout(NamedTuple):
+    """The paths of an image's output files by kind, and the label value of each class."""
 
-    label: Callable[[str], Path]
-    overlay: Callable[[str], Path]
-    values: tuple[int, ...] | None = None  # by class; None: the index of the class
+    files: dict[str, Callable[[str], Path]]
+    values: list[int] | None = None  # by class; None: the index of the class
     by_id: bool = False  # file names are the stems of the images, which must then differ
 
 
 def find_layout(name: str, classes: Sequence[str]) -> OutputLayout:
     if name == "plain":
-        return OutputLayout(lambda name: Path(f"{name}.png"), lambda name: Path(f"{name}_overlay.jpg"))
+        return OutputLayout({"label": lambda id: Path(f"{id}.png"), "overlay": lambda id: Path(f"{id}_overlay.jpg")})
     if name != "voc":
-        raise OptionError(f"predict: unknown layout {name!r}; use one of {', '.join(LAYOUTS)}")
-    from hamburger.segmentation.data.voc import CLASSES
-
-    unknown = [name for name in classes if name not in CLASSES]
+        raise OptionError(f"predict: unknown layout {name!r}; use one of plain, voc")
+    unknown = [name for name in classes if name not in VOC_CLASSES]
     if unknown:
         raise OptionError(
             f"predict: the voc layout needs PASCAL VOC's classes (got weights with {', '.join(unknown[:5])}); "
             f"use --layout plain"
         )
-    values = tuple(CLASSES.index(name) for name in classes)
     return OutputLayout(
-        lambda name: VOC_FOLDER / f"{name}.png", lambda name: Path("overlays") / f"{name}.jpg", values, by_id=True
+        {"label": lambda id: VOC_FOLDER / f"{id}.png", "overlay": lambda id: Path("overlays") / f"{id}.jpg"},
+        [VOC_CLASSES.index(name) for name in classes],
+        by_id=True,
     )
 
 
@@ -166,10 +164,9 @@ class SegmentationPredictor(FilePredictor):
     ) -> None:
         self.predictor = Predictor(net, info, device, scales=scales, flip=flip, window=window, max_pixels=max_pixels)
         super().__init__(net, info, self.predictor.device)
-        self.layout = find_layout(layout, info.classes)
-        self.by_id = self.layout.by_id
+        files, self.values, self.by_id = find_layout(layout, info.classes)
         self.overlay = layout == "plain" if overlay is None else overlay
-        self.files = {"label": self.layout.label} | ({"overlay": self.layout.overlay} if self.overlay else {})
+        self.files = {kind: name for kind, name in files.items() if kind == "label" or self.overlay}
         self.palette = full_palette(info.palette, len(info.classes))
 
     def __call__(self, *paths: Path) -> FilePrediction:
@@ -187,9 +184,9 @@ class SegmentationPredictor(FilePredictor):
         return FilePrediction(row if self.overlay else {"overlay": None, **row}, (f"{width} x {height}", words), files)
 
     def _label_png(self, label: Tensor) -> bytes:
-        if self.layout.values is None:
+        if self.values is None:
             return encode_label_png(label, self.palette)
-        values = torch.tensor(self.layout.values, dtype=torch.uint8)
+        values = torch.tensor(self.values, dtype=torch.uint8)
         return encode_label_png(values[label.int()], full_palette((), 0))  # VOC's class ids in VOC's colours
 
     def settings(self) -> dict[str, Any]:
@@ -199,6 +196,87 @@ class SegmentationPredictor(FilePredictor):
         tiled = sum(row["tiles"] > 1 for row in rows)
         if tiled:
             yield f"{tiled} images were split into tiles, which limits context to the tile (see --max-pixels)"
+
+
+# -- drawing -----------------------------------------------------------------------------------------------------------
+
+
+OPACITY = 0.55
+SMALLEST, LARGEST = 256, 8192  # the longer side of an overlay
+LINE = 22  # height of a legend line in pixels
+
+
+def encode_label_png(label: Tensor, palette: Sequence[Colour]) -> bytes:
+    """Return a PNG whose pixel values are the labels; the palette only colours them.   label: h w uint8"""
+    from PIL import Image
+
+    image = Image.fromarray(label.cpu().numpy())
+    image.putpalette([value for colour in palette for value in colour])
+    buffer = io.BytesIO()
+    image.save(buffer, format="PNG", optimize=False)
+    return buffer.getvalue()
+
+
+def measure_class_shares(label: Tensor, classes: Sequence[str]) -> dict[str, float]:
+    """Return the share of pixels of each class; classes without pixels are left out."""
+    counts = torch.bincount(label.flatten(), minlength=256).tolist()
+    return {name: counts[i] / label.numel() for i, name in enumerate(classes) if counts[i]}
+
+
+def draw_overlay_jpeg(image: Tensor, label: Tensor, classes: Sequence[str], palette: Sequence[Colour]) -> bytes:
+    """Return a JPEG of the image under its labels, with a legend of the classes.   3 h w and h w, both uint8
+
+    Small images are enlarged by a whole factor and very large ones reduced, for viewing.
+    """
+    from PIL import Image
+
+    picture = _resize_for_viewing(Image.fromarray(_blend(image, label, palette).numpy()))
+    shares = sorted(measure_class_shares(label, classes).items(), key=lambda item: -item[1])
+    words = {name: f"{name}  {share:.1%}" if share >= 0.001 else f"{name}  <0.1%" for name, share in shares}
+    legend = _draw_legend([(palette[classes.index(name)], text) for name, text in words.items()], picture.width)
+    sheet = Image.new("RGB", (max(picture.width, legend.width), picture.height + legend.height), "white")
+    sheet.paste(picture, (0, 0))
+    sheet.paste(legend, (0, picture.height))
+    buffer = io.BytesIO()
+    sheet.save(buffer, format="JPEG", quality=92)
+    return buffer.getvalue()
+
+
+def _blend(image: Tensor, label: Tensor, palette: Sequence[Colour]) -> Tensor:
+    """Blend image and label colours in bands of rows, to save memory.   3 h w and h w   ->   h w 3, uint8"""
+    colours = torch.tensor(palette, dtype=torch.float32)
+    bands = zip(image.movedim(0, -1).split(256), label.split(256), strict=True)
+    return torch.cat([((1 - OPACITY) * i + OPACITY * colours[j.long()]).round().to(torch.uint8) for i, j in bands])
+
+
+def _resize_for_viewing(picture: Image.Image) -> Image.Image:
+    from PIL import Image
+
+    longer = max(picture.size)
+    if longer < SMALLEST:
+        factor = -(-SMALLEST // longer)
+        return picture.resize((picture.width * factor, picture.height * factor), Image.Resampling.NEAREST)
+    if longer > LARGEST:
+        width, height = (max(1, side * LARGEST // longer) for side in picture.size)
+        return picture.resize((width, height), Image.Resampling.BILINEAR)
+    return picture
+
+
+def _draw_legend(entries: Sequence[tuple[Colour, str]], width: int) -> Image.Image:
+    """Draw coloured squares with text, in as many columns as fit the width, at least one."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    font = ImageFont.load_default(size=14)
+    column = 2 * LINE + round(max(font.getlength(words) for _, words in entries))
+    columns = max(1, width // column)
+    lines = -(-len(entries) // columns)
+    legend = Image.new("RGB", (max(width, column), LINE * lines + LINE // 2), "white")
+    draw = ImageDraw.Draw(legend)
+    for i, (colour, words) in enumerate(entries):
+        left, top = column * (i % columns) + LINE // 4, LINE * (i // columns) + LINE // 4
+        draw.rectangle((left, top + 2, left + LINE - 6, top + LINE - 4), fill=colour, outline="black")
+        draw.text((left + LINE, top + 2), words, fill="black", font=font)
+    return legend
 
 
 # -- tiles -------------------------------------------------------------------------------------------------------------

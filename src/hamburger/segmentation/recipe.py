@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hamburger.errors import OptionError, check_choice, check_count, check_positive
+from hamburger.errors import OptionError, check_count, check_positive
 from hamburger.registry import Registry
-from hamburger.training.recipe import KEEP, LATE, Optim, SupervisedTraining, check_optim, check_training, check_views
+from hamburger.training.recipe import LATE, Optim, SupervisedTraining, check_optim, check_views
+from hamburger.training.supervised import DataOptions, check_supervised
 
 
 @dataclass(frozen=True)
@@ -25,16 +26,10 @@ class SegmentationModel:
 
 
 @dataclass(frozen=True)
-class SegmentationData:
+class SegmentationData(DataOptions):
     name: str = "patchwork"
-    options: dict[str, Any] = field(default_factory=dict)
-    train_split: str = "train"
-    val_split: str = "val"
     crop: int = 513
     scales: tuple[float, float] = (0.5, 2.0)
-    flip: bool = True
-    workers: int = 4
-    resident: str = "auto"  # keep the whole set on the device: "auto", "yes" or "no"
 
 
 @dataclass(frozen=True)
@@ -259,21 +254,14 @@ def folder() -> SegmentationRecipe:
 
 def check_segmentation_recipe(recipe: SegmentationRecipe, *, processes: int = 1) -> None:
     """Raise OptionError for the first invalid field; `processes` share the batch."""
-    call = f"recipe '{recipe.name}'"
-    check_training(recipe, processes=processes)
-    check_count(call, "eval_every", recipe.eval_every, least=1)
+    call = check_supervised(recipe, processes=processes)
     check_count(call, "angles_every", recipe.angles_every, least=0)
-    check_choice(call, "keep", recipe.keep, KEEP)
     check_positive(call, "bn_momentum", recipe.bn_momentum, most=1)
-    _check_model(call, recipe)
-    check_views(call, recipe.data)
-    check_optim(call, recipe.optim)
-
-
-def _check_model(call: str, recipe: SegmentationRecipe) -> None:
     check_count(call, "model.output_stride", recipe.model.output_stride, least=1)
     if recipe.start is not None and recipe.model.pretrained is not None:
         raise OptionError(
             f"{call}: start ({recipe.start}) replaces all weights, including model.pretrained "
             f"({recipe.model.pretrained}); --set one of them to none"
         )
+    check_views(call, recipe.data)
+    check_optim(call, recipe.optim)

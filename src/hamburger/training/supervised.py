@@ -82,7 +82,7 @@ def describe_data(recipe: SupervisedTraining) -> dict[str, Any]:
 
 
 def load_network(
-    call: str, path: str | os.PathLike[str], task: str, create: Callable[..., Network]
+    call: str, path: str | os.PathLike[str], task: str | None, create: Callable[..., Network]
 ) -> tuple[Network, Info]:
     """Return the network of a weights file, built by `create`, on the CPU in evaluation mode, and its info."""
     info, tensors = read_weights(call, path, task)
@@ -90,9 +90,15 @@ def load_network(
     try:
         with torch.random.fork_rng(devices=[]):  # the initial weights are overwritten; keep the caller's random state
             net = create(**options)
+    except (HamburgerError, TypeError) as error:
+        raise CheckpointError(f"{call}: the network of {path} cannot be built: {error}") from error
+    try:
         net.load_state_dict(tensors)
-    except (HamburgerError, TypeError, RuntimeError) as error:
-        raise CheckpointError(f"{call}: {path} describes a network that cannot be built: {error}") from error
+    except RuntimeError as error:
+        lines = [line.strip() for line in str(error).splitlines()[1:3]]
+        raise CheckpointError(
+            f"{call}: the tensors in {path} do not fit the network it describes: {' '.join(lines)}"
+        ) from error
     return net.eval(), info
 
 

@@ -9,8 +9,9 @@ its `Task` object. To add a task, copy the smallest folder, `classification/`:
    a frozen dataclass with the scores, `protocol` and `images`. It gives the same bits every time and sums its counts
    over all processes.
 3. `predict.py`: a `FilePredictor` for `ham predict` and a `Visualizer` for `ham report`; both may come later.
-4. `task.py`: a subclass of `Task` and one object of it, added to the list in `hamburger/tasks/__init__.py`. Its module
-   is imported to list recipes, so it imports data, networks and evaluation inside its methods.
+   `supervised.py` next to this file has what tasks share.
+4. `task.py`: a subclass of `Task` and one object of it, added to the list in `hamburger/tasks/__init__.py`. It is
+   imported to list recipes, so large packages such as timm are imported only inside functions.
 5. Tests like `tests/classification/test_classification_training.py`.
 
 `train` calls `check`, `open`, `build`, `info`, `batches`, `notes`; at every step `before_step`, `loss_weights` and
@@ -31,6 +32,7 @@ from torch import Tensor, nn
 
 from hamburger.errors import OptionError, check_count, check_flag, check_positive
 from hamburger.registry import Registry
+from hamburger.training.datasets import check_classes
 from hamburger.training.recipe import SupervisedTraining
 
 if TYPE_CHECKING:
@@ -272,12 +274,8 @@ class Task(ABC, Generic[R]):
 
     def fits(self, call: str, info: Info, split: Any) -> None:
         """Raise where weights and data have different classes, as far as they have any."""
-        classes = getattr(split, "classes", info.classes)
-        if tuple(classes) != info.classes:
-            raise OptionError(
-                f"{call}: the weights know the classes {', '.join(info.classes)}, and '{split.name}' has "
-                f"{', '.join(classes)}; give the data that they were trained with"
-            )
+        if hasattr(split, "classes"):
+            check_classes(call, info.classes, split)
 
     @abstractmethod
     def evaluate(

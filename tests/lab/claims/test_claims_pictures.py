@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import hamburger as hb
 from hamburger.cli.app import app
 from hamburger.errors import OptionError
-from hamburger.segmentation.weights import Info, save_weights
+from hamburger.segmentation import Info, save_weights
 from hamburger_lab.claims.feature_maps import channel_entries, feature_maps_html, make_feature_maps
 
 OPTIONS = {"size": 16, "length": 4}

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 import hamburger as hb
 from hamburger.cli.app import app
+from hamburger.segmentation import Info, save_weights
 from hamburger.segmentation.data import create_dataset
-from hamburger.segmentation.weights import Info, save_weights
 
 SETTINGS = ("steps=2", "eval_every=2", "checkpoint_every=2", "batch=2", "data.options.length=8")
 TINY = [word for setting in SETTINGS for word in ("--set", setting)]

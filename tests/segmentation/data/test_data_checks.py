@@ -56,7 +56,7 @@ def test_every_defect_is_listed_with_its_path(tmp_path):
         assert sum(path in problem and what in problem for problem in problems) == 1, (path, problems)
     assert len(problems) == 8 and "8 problems" in str(caught.value)
     assert all(problem in str(caught.value) for problem in problems)
-    assert data.problems() == list(problems)
+    assert inspect_dataset(data).problems == list(problems)
 
 
 def test_the_message_shows_twenty_problems_and_counts_the_rest(tmp_path):
@@ -94,7 +94,7 @@ def test_two_images_of_one_id_are_ambiguous(tmp_path):
         (tmp_path / "moved").rename(tmp_path / part / "train")
     (tmp_path / "train.txt").unlink()  # all images of the folder: still one sample, and still ambiguous
     data = create_dataset("folder", "train", tmp_path)
-    assert data.ids == ["img0", "img1", "img2"] and len(data.problems()) == 1
+    assert data.ids == ["img0", "img1", "img2"] and len(inspect_dataset(data).problems) == 1
 
 
 def test_a_single_pixel_is_valid(tmp_path):
@@ -102,7 +102,7 @@ def test_a_single_pixel_is_valid(tmp_path):
     fake_datasets.write_image(tmp_path / "images" / "img0.png", (1, 1))
     fake_datasets.write_label(tmp_path / "labels" / "img0.png", (1,), (1, 1))
     data = create_dataset("folder", "train", tmp_path)
-    assert data[0].image.add_(1).shape == (3, 1, 1) and data.problems() == []
+    assert data[0].image.add_(1).shape == (3, 1, 1) and inspect_dataset(data).problems == []
 
 
 def test_empty_split(tmp_path):

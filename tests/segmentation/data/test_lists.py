@@ -6,7 +6,8 @@ import fake_datasets
 import pytest
 
 from hamburger.segmentation.data import create_dataset
-from hamburger.segmentation.data.image_label_dataset import ImageIndex, read_ids
+from hamburger.segmentation.data.base import ImageIndex, read_ids
+from hamburger.segmentation.data.checks import inspect_dataset
 
 
 @pytest.fixture
@@ -76,4 +77,4 @@ def test_equal_names_in_different_folders_are_different_samples(tmp_path):
     fake_datasets.write_list(tmp_path / "train.txt", list(sizes))
     data = create_dataset("folder", "train", tmp_path)
     assert data.ids == list(sizes) and [tuple(sample.label.shape) for sample in data] == list(sizes.values())
-    assert data.problems() == []
+    assert inspect_dataset(data).problems == []

@@ -11,7 +11,8 @@ from PIL import Image
 
 from hamburger.errors import DataError, OptionError, UnknownNameError
 from hamburger.segmentation.data import create_dataset, datasets
-from hamburger.segmentation.data.pascal_context import CLASSES as CONTEXT
+from hamburger.segmentation.data.checks import inspect_dataset
+from hamburger.segmentation.data.published import CONTEXT_CLASSES as CONTEXT
 from hamburger.training.datasets import voc_palette
 
 DATA = SHARED / "data"
@@ -83,7 +84,7 @@ def test_a_split_without_labels_is_for_prediction_only(tmp_path):
     assert data.image_paths() == [tree / "JPEGImages" / "t.jpg"] and not data.labelled
     with pytest.raises(DataError, match=r"has no labels.*ham predict"):
         data[0]
-    assert "has no labels" in data.problems()[0]
+    assert "has no labels" in inspect_dataset(data).problems[0]
 
 
 def test_missing_trainaug_names_the_prepare_command(tmp_path):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,42 +35,23 @@ class SegmentationBatch(NamedTuple):
 
 
 class SegmentationBatches(PackedImageLoader[SegmentationSet, SegmentationBatch]):
+    """Crops of `crop` x `crop` pixels of images scaled by a factor from `scales`; `options` go to `BatchLoader`."""
+
     def __init__(
         self,
         dataset: SegmentationSet,
         *,
-        batch: int,
         crop: int,
         scales: Sequence[float] = (0.5, 2.0),
         flip: bool = True,
-        photometric: float = 0.0,
-        seed: int = 0,
-        device: torch.device | str = "cpu",
-        rank: int = 0,
-        world: int = 1,
-        accumulate: int = 1,
-        workers: int = 0,
-        resident: str = "auto",
         mean: Sequence[float] = MEAN,
         std: Sequence[float] = STD,
-        loaded: Callable[[], object] | None = None,
+        **options: Any,
     ) -> None:
-        check_augmentation("Batches", crop, scales, flip, photometric)
-        self.crop, self.scales = crop, (float(scales[0]), float(scales[1]))
-        self.flip, self.photometric = flip, float(photometric)
+        check_augmentation("Batches", crop, scales, flip, 0.0)
+        self.crop, self.scales, self.flip = crop, (float(scales[0]), float(scales[1])), flip
         self.mean, self.std = tuple(mean), tuple(std)
-        super().__init__(
-            dataset,
-            batch=batch,
-            seed=seed,
-            device=device,
-            rank=rank,
-            world=world,
-            accumulate=accumulate,
-            workers=workers,
-            resident=resident,
-            loaded=loaded,
-        )
+        super().__init__(dataset, **options)
 
     def read(self, index: int) -> PackedSample:
         return to_pixels(self.dataset[index])
@@ -79,14 +60,7 @@ class SegmentationBatches(PackedImageLoader[SegmentationSet, SegmentationBatch])
         self, packed: PackedImages, indices: Sequence[int], draws: Sequence[KeyedRng], ids: list[str]
     ) -> SegmentationBatch:
         views = [
-            draw_view(
-                each,
-                packed.sizes[i],
-                crop=self.crop,
-                scales=self.scales,
-                flip=self.flip,
-                photometric=self.photometric,
-            )
+            draw_view(each, packed.sizes[i], crop=self.crop, scales=self.scales, flip=self.flip)
             for i, each in zip(indices, draws, strict=True)
         ]
         images, labels = render(packed, indices, views, crop=self.crop, mean=self.mean, std=self.std)

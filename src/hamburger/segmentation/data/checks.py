@@ -5,21 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hamburger.errors import DataError
-from hamburger.segmentation.data.base import SegmentationSet
-from hamburger.segmentation.data.image_label_dataset import ImageLabelPair, ImageLabelSet
-from hamburger.training.datasets import OUTSIDE, fingerprint_files, format_problems, run_cached_checks
+from hamburger.segmentation.data.base import ImageLabelSet, SegmentationSet
+from hamburger.training.datasets import fingerprint_files, format_problems, run_cached_checks
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-
-OTHER_SUFFIXES = (".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
 
 @dataclass
@@ -31,11 +26,9 @@ class SegmentationFindings:
     sizes: dict[tuple[int, int], int] = field(default_factory=dict)
 
 
-def check_dataset(
-    data: SegmentationSet, *, cache: bool = True, after: Callable[[], object] | None = None
-) -> SegmentationFindings:
+def check_dataset(data: SegmentationSet) -> SegmentationFindings:
     """Return the findings; raise a DataError with all problems if there are any (its message shows the first 20)."""
-    findings = inspect_dataset(data, cache=cache, after=after)
+    findings = inspect_dataset(data)
     if findings.problems:
         raise DataError(format_problems(data, findings.problems), findings.problems)
     return findings
@@ -44,64 +37,46 @@ def check_dataset(
 def inspect_dataset(
     data: SegmentationSet, *, cache: bool = True, after: Callable[[], object] | None = None
 ) -> SegmentationFindings:
-    """Return problems, pixel counts and image sizes. `after` is called once per sample, for progress."""
+    """Return problems, pixel counts and image sizes. `after` is called once per sample, for progress.
+
+    Files that have not changed since the last check are not read again, unless `cache` is false.
+    """
+    no_pixels = [0] * (len(data.classes) + 1)
     if not len(data):
-        return SegmentationFindings([f"{data.name}: split '{data.split}' is empty"], [0] * (len(data.classes) + 1))
+        return SegmentationFindings([f"{data.name}: split '{data.split}' is empty"], no_pixels)
+    problems: list[str] = []
+    key, fingerprints = None, list(data.ids)
     if isinstance(data, ImageLabelSet):
         if not data.labelled:
-            return SegmentationFindings([_explain_unlabelled(data)], [0] * (len(data.classes) + 1))
-        return _inspect_files(data, cache, after)
-    return _merge(data, [_inspect_generated(data, i, after) for i in range(len(data))], data.problems())
-
-
-def _inspect_files(data: ImageLabelSet, cache: bool, after: Callable[[], object] | None) -> SegmentationFindings:
-    # cached per set, split and choice of classes
-    key = f"{data.pairs[0].image.parent.absolute()} {data.meaning()}" if cache else None
-    fingerprints = [fingerprint_files((pair.image, pair.label)) for pair in data.pairs]
+            return SegmentationFindings([data.explain_unlabelled()], no_pixels)
+        problems = [f"{id}: listed {n} times in split '{data.split}'" for id, n in Counter(data.ids).items() if n > 1]
+        for pair in data.pairs:
+            if pair.rivals:
+                others = ", ".join(path.name for path in pair.rivals)
+                problems.append(f"{pair.image}: has the same id as {others}; keep one of them or rename the others")
+        # cached per set, split and choice of classes
+        key = f"{data.pairs[0].image.parent.absolute()} {data.meaning()}" if cache else None
+        fingerprints = [fingerprint_files((pair.image, pair.label)) for pair in data.pairs]
     rows = run_cached_checks(lambda index: _inspect_sample(data, index), fingerprints, key=key, after=after)
-    repeated = [f"{id}: listed {n} times in split '{data.split}'" for id, n in Counter(data.ids).items() if n > 1]
-    return _merge(data, rows, repeated + [_explain_ambiguous(pair) for pair in data.pairs if pair.rivals])
+    pixels = np.array([row.get("pixels", no_pixels) for row in rows]).sum(0).tolist()
+    problems += [line for row in rows if row["problem"] for line in row["problem"].split("\n")]
+    if not any(row["problem"] for row in rows) and not sum(pixels[:-1]):
+        classes = len(data.classes)
+        problems.append(f"{data.name}: no pixel of split '{data.split}' belongs to any of its {classes} classes")
+    sizes = dict(Counter((row["h"], row["w"]) for row in rows if "h" in row))
+    return SegmentationFindings(problems, pixels, sizes)
 
 
-def _inspect_sample(data: ImageLabelSet, index: int) -> dict[str, Any]:
+def _inspect_sample(data: SegmentationSet, index: int) -> dict[str, Any]:
     """Return one sample's row: {problem, h, w, pixels}."""
-    row: dict[str, Any] = {"problem": None}
-    problems: list[str] = []
-    size = shape = None
-    try:
-        size = tuple(data.read_image(index).shape[-2:])
-    except DataError as broken:
-        problems.append(str(broken))
-    try:
-        _check_suffix(data.label_path(index))
-        raw = data.read_raw(index)
-        shape = raw.shape
-        label = data.table[raw]
-        if (label == OUTSIDE).any():
-            problems.append(data.explain_outside(index, raw))
-        row["pixels"] = _count_pixels(label, len(data.classes))
-    except DataError as broken:
-        problems.append(str(broken))
-    if size and shape and size != shape:
-        problems.append(data.explain_mismatch(index, size, shape))
-    if problems:
-        row["problem"] = "\n".join(problems)
-    if size:
-        row["h"], row["w"] = size
+    image, label, problems = data.inspect(index)
+    row: dict[str, Any] = {"problem": "\n".join(problems) or None}
+    if label is not None:
+        counts = np.bincount(label.ravel(), minlength=256).tolist()
+        row["pixels"] = [*counts[: len(data.classes)], counts[255]]
+    if image is not None:
+        row["h"], row["w"] = image.shape[1:]
     return row
-
-
-def _check_suffix(label: Path) -> None:
-    if label.is_file():
-        return
-    for other in (label.with_name(f"{label.stem}{suffix}") for suffix in OTHER_SUFFIXES):
-        if other.is_file():
-            raise DataError(f"{label}: missing, but {other.name} exists; convert labels to PNG, which is lossless")
-
-
-def _explain_ambiguous(pair: ImageLabelPair) -> str:
-    others = ", ".join(path.name for path in pair.rivals)
-    return f"{pair.image}: has the same id as {others}; keep one of them or rename the others"
 
 
 def count_shared_images(one: SegmentationSet, other: SegmentationSet) -> int:
@@ -109,39 +84,6 @@ def count_shared_images(one: SegmentationSet, other: SegmentationSet) -> int:
     if not (isinstance(one, ImageLabelSet) and isinstance(other, ImageLabelSet)):
         return 0
     return len(set(one.image_paths()) & set(other.image_paths()))
-
-
-def _inspect_generated(data: SegmentationSet, index: int, after: Callable[[], object] | None) -> dict[str, Any]:
-    image, label = data[index]
-    if after is not None:
-        after()
-    h, w = image.shape[-2:]
-    return {"problem": None, "h": h, "w": w, "pixels": _count_pixels(label.numpy(), len(data.classes))}
-
-
-def _count_pixels(label: Any, k: int) -> list[int]:
-    counts = np.bincount(label.ravel(), minlength=256)
-    return [*counts[:k].tolist(), int(counts[255])]
-
-
-def _merge(data: SegmentationSet, rows: list[dict[str, Any]], problems: list[str]) -> SegmentationFindings:
-    sample_problems = [line for row in rows if row["problem"] for line in row["problem"].split("\n")]
-    pixels = np.array([row.get("pixels", [0] * (len(data.classes) + 1)) for row in rows]).sum(0).tolist()
-    if not sample_problems and not sum(pixels[:-1]):
-        sample_problems.append(
-            f"{data.name}: no pixel of split '{data.split}' belongs to any of its {len(data.classes)} classes"
-        )
-    sizes = dict(Counter((row["h"], row["w"]) for row in rows if "h" in row))
-    return SegmentationFindings(problems + sample_problems, pixels, sizes)
-
-
-def _explain_unlabelled(data: ImageLabelSet) -> str:
-    missing = next(i for i, pair in enumerate(data.pairs) if pair.label is None)
-    try:
-        data.label_path(missing)
-    except DataError as error:
-        return str(error)
-    raise AssertionError("a pair without a label has no label path")
 
 
 # -- printing ----------------------------------------------------------------------------------------------------------

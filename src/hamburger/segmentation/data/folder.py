@@ -1,8 +1,7 @@
 """`folder`: your own images and labels.
 
     classes.txt                            one class per line, in the order of the label values: `road`, or with a
-    colour
-                                           `road 128 64 128`; lines that begin with # are skipped
+                                           colour `road 128 64 128`; lines that begin with # are skipped
     images/<id>.jpg|png|webp               labels/<id>.png                with train.txt, val.txt: lists of ids
     images/<split>/...                     labels/<split>/...             or one folder per split
     <split>/images/...                     <split>/labels/...             or the splits on top
@@ -19,22 +18,13 @@ from pathlib import Path
 import numpy as np
 
 from hamburger.errors import DataError, OptionError
-from hamburger.segmentation.data.base import datasets
-from hamburger.segmentation.data.image_label_dataset import (
-    ImageIndex,
-    ImageLabelPair,
-    ImageLabelSet,
-    list_ids,
-    read_classes,
-    read_ids,
-)
+from hamburger.segmentation.data.base import ImageLabelPair, ImageLabelSet, datasets, list_pairs
 from hamburger.training.datasets import (
     IGNORE,
+    MOST_CLASSES,
     OUTSIDE,
     Colour,
-    build_label_table,
     check_root,
-    select_classes,
     voc_palette,
 )
 from hamburger.training.image_files import Bytes, read_colours, read_indices, read_mode
@@ -62,36 +52,27 @@ class LabelFolder(ImageLabelSet):
         ignore_colour: Sequence[int] | None = None,
     ) -> None:
         root = check_root("folder", Path(root), LAYOUTS)
-        names, colours = read_classes(root / "classes.txt")
-        ids = select_classes("folder", names, classes)
-        default = voc_palette(len(names))
-        palette = [colours[name] or default[i] for i, name in enumerate(names)]
-        table = build_label_table(ids, ignored=(i for i in range(len(names)) if i not in ids))
-        self.colours = build_colour_table([colours[name] for name in names], ignore_colour)
+        colours = read_classes(root / "classes.txt")
+        default = voc_palette(len(colours))
+        palette = [colour or default[i] for i, colour in enumerate(colours.values())]
+        pairs = find_pairs(root, split)
+        super().__init__("folder", split, pairs, classes=list(colours), palette=palette, keep=classes)
+        self.colours = build_colour_table(list(colours.values()), ignore_colour)
         self.remapped = remap is not None
         if remap is not None:
-            table = table[build_remap_table(remap, len(names))]
+            self.table = self.table[build_remap_table(remap, len(colours))]
         for value in [ignore] if isinstance(ignore, int) else ignore:
-            if not 0 <= value <= IGNORE or table[value] < OUTSIDE:
+            if not 0 <= value <= IGNORE or self.table[value] < OUTSIDE:
                 raise OptionError(
                     f"folder: ignore must be label values 0 ... {IGNORE} without a class (got {value!r}); to leave a "
                     f"class out, list the others in classes="
                 )
-            table[value] = IGNORE
-        super().__init__(
-            "folder",
-            split,
-            find_pairs(root, split),
-            classes=[names[i] for i in ids],
-            palette=[palette[i] for i in ids],
-            table=table,
-        )
+            self.table[value] = IGNORE
 
     def meaning(self) -> str:
         return super().meaning() + repr((self.colours, self.remapped))
 
-    def read_raw(self, index: int) -> Bytes:
-        path = self.label_path(index)
+    def read_raw(self, path: Path) -> Bytes:
         if read_mode(path) not in ("RGB", "RGBA"):
             return read_indices(path)
         if self.remapped:
@@ -104,15 +85,40 @@ class LabelFolder(ImageLabelSet):
         return read_colour_label(path, self.colours)
 
 
+def read_classes(path: Path) -> dict[str, Colour | None]:
+    """Return the classes of a classes.txt in order, with the colour of each or None.
+
+    A line is a name, which may contain spaces, optionally followed by three numbers 0 ... 255.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except FileNotFoundError:
+        raise DataError(
+            f"{path}: missing; it must list the classes, one per line, in the order of their label values"
+        ) from None
+    except (OSError, UnicodeDecodeError) as broken:
+        raise DataError(f"{path}: not a readable text file ({broken})") from None
+    colours: dict[str, Colour | None] = {}
+    for number, line in enumerate(lines, start=1):
+        words = line.replace(",", " ").split()
+        if not words or words[0].startswith("#"):
+            continue
+        colour = None
+        if len(words) > 3 and all(word.isdecimal() for word in words[-3:]):
+            r, g, b = (int(word) for word in words[-3:])
+            if max(r, g, b) > 255:
+                raise DataError(f"{path}, line {number}: a colour is three numbers 0 ... 255 (got {line.strip()!r})")
+            words, colour = words[:-3], (r, g, b)
+        name = " ".join(words)
+        if name in colours:
+            raise DataError(f"{path}, line {number}: class '{name}' is listed twice")
+        colours[name] = colour
+    if not 1 <= len(colours) <= MOST_CLASSES:
+        raise DataError(f"{path}: there must be 1 ... {MOST_CLASSES} classes (got {len(colours)})")
+    return colours
+
+
 def find_pairs(root: Path, split: str) -> list[ImageLabelPair]:
-    images, labels, list_file = find_folders(root, split)
-    index = ImageIndex(images)
-    ids = read_ids(list_file, index) if list_file.is_file() else list_ids(images)
-    return [index.pair(i, labels) for i in ids]
-
-
-def find_folders(root: Path, split: str) -> tuple[Path, Path, Path]:
-    """Return the folders of images and labels, and the list of ids, which need not exist if the split has folders."""
     list_file = root / f"{split}.txt"
     for images, labels in (
         (root / "images" / split, root / "labels" / split),
@@ -121,7 +127,7 @@ def find_folders(root: Path, split: str) -> tuple[Path, Path, Path]:
         if images.is_dir():
             if not labels.is_dir():
                 raise DataError(f"folder: there is no folder {labels} for the labels of {images}")
-            return images, labels, list_file
+            return list_pairs(images, labels, list_file, required=False)
     for part in (root / "images", root / "labels"):
         if not part.is_dir():
             raise DataError(f"folder: there is no folder {part}; {root} must contain {LAYOUTS}")
@@ -130,7 +136,7 @@ def find_folders(root: Path, split: str) -> tuple[Path, Path, Path]:
             f"folder: {root} has no list of the images of '{split}'; write their ids to {list_file}, one per line, "
             f"or move them to {root / 'images' / split} and {root / 'labels' / split}"
         )
-    return root / "images", root / "labels", list_file
+    return list_pairs(root / "images", root / "labels", list_file)
 
 
 def build_remap_table(remap: Mapping[int | str, int], k: int) -> Bytes:

@@ -16,6 +16,8 @@ each pixel takes one rounded product, so the bits are the same on every machine.
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -44,41 +46,40 @@ GLYPHS = {  # twin: its shape and its ink
 Colours = npt.NDArray[np.float64]
 
 
+@dataclass(eq=False)
 class Patchwork(SegmentationSet):
     """Base of both variants: options, classes, layout. Each variant paints what distinguishes the twins."""
 
-    def __init__(
-        self,
-        split: str,
-        *,
-        size: int,
-        families: int,
-        present: int,
-        pieces: int,
-        noise: float,
-        length: int | None,
-        seed: int,
-    ) -> None:
+    split: str = "train"
+    _: KW_ONLY
+    size: int = 64
+    families: int = 5
+    present: int = 3  # families in one image
+    pieces: int = 20
+    noise: float = 40.0
+    length: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
         call = self.name
-        check_choice(call, "split", split, SPLITS)
-        check_count(call, "size", size, least=16)
-        check_count(call, "families", families, least=1)
-        check_count(call, "present", present, least=1)
-        check_count(call, "pieces", pieces, least=present)
-        check_positive(call, "noise", noise, zero=True)
-        check_seed(call, seed)
-        if not present <= families <= len(FAMILIES):
+        check_choice(call, "split", self.split, SPLITS)
+        check_count(call, "size", self.size, least=16)
+        check_count(call, "families", self.families, least=1)
+        check_count(call, "present", self.present, least=1)
+        check_count(call, "pieces", self.pieces, least=self.present)
+        check_positive(call, "noise", self.noise, zero=True)
+        check_seed(call, self.seed)
+        if not self.present <= self.families <= len(FAMILIES):
             raise OptionError(
-                f"{call}: must have present <= families <= {len(FAMILIES)} (got families={families}, present={present})"
+                f"{call}: must have present <= families <= {len(FAMILIES)} (got families={self.families}, "
+                f"present={self.present})"
             )
-        if size > 1024 or pieces > 1024:  # keyed distances stay below 2^31
-            raise OptionError(f"{call}: size and pieces must be at most 1024 (got {size} and {pieces})")
-        length = SPLITS[split] if length is None else length
+        if self.size > 1024 or self.pieces > 1024:  # keyed distances stay below 2^31
+            raise OptionError(f"{call}: size and pieces must be at most 1024 (got {self.size} and {self.pieces})")
+        length = SPLITS[self.split] if self.length is None else self.length
         check_count(call, "length", length, least=1)
-        self.split, self.size, self.families, self.present, self.pieces = split, size, families, present, pieces
-        self.noise, self.seed = float(noise), seed
-        self.ids = [f"{split}-{i:05d}" for i in range(length)]
-        names = list(FAMILIES)[:families]
+        self.ids = [f"{self.split}-{i:05d}" for i in range(length)]
+        names = list(FAMILIES)[: self.families]
         self.classes = tuple(f"{family}-{twin}" for family in names for twin in TWINS)
         self.palette = tuple(shade(FAMILIES[family], twin) for family in names for twin in TWINS)
         self.colours = np.array([FAMILIES[family] for family in names], np.float64)
@@ -100,27 +101,14 @@ class Patchwork(SegmentationSet):
 
 
 @datasets.register("patchwork")
+@dataclass(eq=False, kw_only=True)
 class PatchworkShift(Patchwork):
     name = "patchwork"
+    shift: float = 3.0
 
-    def __init__(
-        self,
-        split: str = "train",
-        *,
-        size: int = 64,
-        families: int = 5,
-        present: int = 3,
-        pieces: int = 20,
-        noise: float = 40.0,
-        shift: float = 3.0,
-        length: int | None = None,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(
-            split, size=size, families=families, present=present, pieces=pieces, noise=noise, length=length, seed=seed
-        )
-        check_positive(self.name, "shift", shift, zero=True)
-        self.shift = float(shift)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self.name, "shift", self.shift, zero=True)
 
     def paint(self, layout: SceneLayout, noise: Colours) -> Colours:
         signs = 1 - 2 * layout.twins  # warm is +1, cool is -1
@@ -129,29 +117,17 @@ class PatchworkShift(Patchwork):
 
 
 @datasets.register("patchwork-glyphs")
+@dataclass(eq=False, kw_only=True)
 class PatchworkGlyphs(Patchwork):
     """`glyphs`: number of glyphs per family in an image, at most one per piece."""
 
     name = "patchwork-glyphs"
+    noise: float = 10.0
+    glyphs: int = 1
 
-    def __init__(
-        self,
-        split: str = "train",
-        *,
-        size: int = 64,
-        families: int = 5,
-        present: int = 3,
-        pieces: int = 20,
-        noise: float = 10.0,
-        glyphs: int = 1,
-        length: int | None = None,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(
-            split, size=size, families=families, present=present, pieces=pieces, noise=noise, length=length, seed=seed
-        )
-        check_count(self.name, "glyphs", glyphs, least=0)
-        self.glyphs = glyphs
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count(self.name, "glyphs", self.glyphs, least=0)
 
     def paint(self, layout: SceneLayout, noise: Colours) -> Colours:
         painted = np.moveaxis(self.colours[layout.families][layout.piece], -1, 0) + noise

@@ -19,8 +19,8 @@ import numpy as np
 
 from hamburger.errors import DataError
 from hamburger.files import write_atomically
-from hamburger.segmentation.data.image_label_dataset import read_ids
-from hamburger.segmentation.data.voc import CLASSES, find_tree
+from hamburger.segmentation.data.base import read_ids
+from hamburger.segmentation.data.published import VOC_CLASSES, find_voc
 from hamburger.training.datasets import voc_palette
 from hamburger.training.image_files import Bytes
 from hamburger.training.loader import prefetch
@@ -55,7 +55,7 @@ def prepare_voc(
     `expected` are the required counts; None accepts any. `after` is called once per label with the total number to
     write. Missing files are all reported before anything is written.
     """
-    tree, source = find_tree(Path(root)), find_sbd(Path(root), sbd)
+    tree, source = find_voc(root), find_sbd(Path(root), sbd)
     lists = tree / "ImageSets" / "Segmentation"
     train, val = read_ids(lists / "train.txt"), set(read_ids(lists / "val.txt"))
     ids = sorted(({*read_ids(source / "train.txt"), *read_ids(source / "val.txt"), *train}) - val)
@@ -127,7 +127,7 @@ def read_mat(path: Path) -> Bytes:
         label = np.asarray(loadmat(path)["GTcls"]["Segmentation"][0, 0])
     except Exception as broken:  # scipy can raise anything for a damaged file
         raise DataError(f"{path}: not an SBD label, or damaged ({broken}); copy it again") from broken
-    if label.ndim != 2 or not ((label < len(CLASSES)) | (label == 255)).all():
+    if label.ndim != 2 or not ((label < len(VOC_CLASSES)) | (label == 255)).all():
         raise DataError(f"{path}: label of shape {label.shape} with values up to {label.max()}; SBD has h w, 0 ... 20")
     return label.astype(np.uint8)
 
