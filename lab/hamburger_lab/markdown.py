@@ -8,3 +8,8 @@ from collections.abc import Sequence
 def markdown_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """Return a table in Markdown; every line has one text per column."""
     return "\n".join("| " + " | ".join(row) + " |" for row in (header, ["---"] * len(header), *lines))
+
+
+def collapsed(title: str, text: str) -> str:
+    """Return Markdown that shows `text` when the reader clicks on the title."""
+    return f"<details><summary>{title}</summary>\n\n{text}\n\n</details>"

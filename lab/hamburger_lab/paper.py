@@ -1,4 +1,4 @@
-"""What the paper prints in Table 3, and why a figure of ours may differ from it.
+"""Numbers of the paper's Table 3, and why some of ours differ.
 
 Input 1 x 512 x 128 x 128 (n = 16,384), float32, one NVIDIA TITAN Xp. Parameters in units of 2^20, multiply-adds in
 units of 10^9, memory in MiB.
@@ -44,7 +44,7 @@ DIFFERENCES = {
 
 
 def deviation(module: str, field: str, ours: float) -> float | None:
-    """Relative difference to the printed figure; None where the table has no such row."""
+    """Return the relative difference to the printed number; None if the table has no such row."""
     if module not in TABLE3:
         return None
     printed = float(getattr(TABLE3[module], field))
@@ -52,7 +52,7 @@ def deviation(module: str, field: str, ours: float) -> float | None:
 
 
 def notes(module: str, params: int, macs: int) -> list[str]:
-    """A sentence for every figure that is more than one percent off what is printed."""
+    """Return a sentence for every number that differs from the printed one by more than one percent."""
     sentences = []
     for field, value in (("params", params / MEBI), ("macs", macs / 1e9)):
         off = deviation(module, field, value)

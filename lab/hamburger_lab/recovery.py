@@ -1,4 +1,4 @@
-"""Recover a low-rank scene from noise with each ham: a small demonstration."""
+"""`ham recover`: recover a low-rank scene from noise with each ham."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Recovery:
     method: str
-    steps: int | None  # None where there are no steps
+    steps: int | None  # None for methods without steps
     error: float  # |estimate - clean| / |clean|
     psnr_gain_db: float  # over the noisy input
     ms: float
@@ -30,10 +30,10 @@ class Recovery:
 
 
 def recover(scene: Scene, *, rank: int, steps: tuple[int, ...] = (6, 100), seed: int = 0) -> list[Recovery]:
-    """The noisy input, a truncated SVD of it, and every ham after few and after many steps, from one seeded start.
+    """Return the noisy input, its truncated SVD, and every ham after few and many steps from one seeded dictionary.
 
-    By Eckart and Young no matrix of rank r is nearer to the *noisy* input than the SVD; it is the yardstick here, not
-    an upper bound on how near one can come to the clean matrix.
+    By Eckart and Young no matrix of rank r is closer to the *noisy* input than the SVD. The clean matrix may be
+    approximated better.
     """
     recoveries = [_measure_recovery("noisy", None, scene, scene.noisy, 0.0)]
     start = time.perf_counter()
@@ -57,7 +57,7 @@ def _measure_recovery(method: str, steps: int | None, scene: Scene, estimate: Te
     return Recovery(method, steps, error, 20 * math.log10(before / error), seconds * 1e3, estimate)
 
 
-# -- a made-up hyperspectral scene: every pixel mixes a few spectra, so the rank is known -----------------------------
+# -- a generated hyperspectral scene: every pixel mixes a few spectra, so the rank is known ----------------------------
 
 
 class Scene(NamedTuple):
@@ -71,7 +71,7 @@ BANDS = 64
 
 
 def make_scene(*, bands: int = BANDS, side: int = 96, rank: int = 6, noise: float = 0.25, seed: int = 0) -> Scene:
-    """4 x 4 striped and checked patches, each between two of `rank` smooth spectra; Gaussian noise, cut off at zero."""
+    """Return a scene of 4 x 4 textured patches that mix `rank` smooth spectra, with Gaussian noise clipped at zero."""
     generator = torch.Generator().manual_seed(seed)
     spectra = _spectra(bands, rank)  # d r
     abundances = _abundances(side, rank, generator)  # r n, columns sum to 1
@@ -81,14 +81,14 @@ def make_scene(*, bands: int = BANDS, side: int = 96, rank: int = 6, noise: floa
 
 
 def _spectra(bands: int, rank: int) -> Tensor:
-    """Bumps spread over the bands, on a small floor.   ->   d r"""
+    """Return Gaussian bumps spread over the bands, plus a constant.   ->   d r"""
     position = torch.linspace(0, 1, bands)[:, None]
     centres = torch.linspace(0.05, 0.95, rank)[None]
     return 0.05 + 0.95 * torch.exp(-0.5 * ((position - centres) / 0.09) ** 2)
 
 
 def _abundances(side: int, rank: int, generator: torch.Generator) -> Tensor:
-    """Which spectra a pixel mixes: per patch two of them, weighted by a texture.   ->   r n"""
+    """Return the weight of each spectrum in each pixel: two spectra per patch, mixed by a texture.   ->   r n"""
     patch = side // 4
     row, column = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
     weights = torch.zeros(rank, side, side)
@@ -104,7 +104,7 @@ def _abundances(side: int, rank: int, generator: torch.Generator) -> Tensor:
 
 
 def as_rgb(matrix: Tensor, height: int, width: int) -> Tensor:
-    """Three broad groups of bands as red, green and blue.   d n   ->   h w 3, in [0, 1]"""
+    """Return the means of three groups of bands as red, green and blue.   d n   ->   h w 3, in [0, 1]"""
     blue, green, red = (group.mean(0) for group in matrix.tensor_split(3, dim=0))
     image = torch.stack([red, green, blue], dim=-1) / 0.5
     return image.clamp(0, 1).unflatten(0, (height, width))
@@ -131,7 +131,7 @@ def recovery_table(recoveries: Sequence[Recovery]) -> Table:
 
 
 def recovery_image(scene: Scene, recoveries: Sequence[Recovery]) -> bytes:
-    """Clean, noisy and all recoveries side by side, as a PNG."""
+    """Return a PNG of the clean scene, the noisy scene and all recoveries."""
     from matplotlib.figure import Figure
 
     tiles = [("clean", scene.clean)]

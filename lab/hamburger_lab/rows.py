@@ -39,7 +39,7 @@ STUDY_FIELDS = {
     *("input", "ham", "temperature", "seed", "L_h", "L_G", "bound"),
     *("through sweeps", "settled at", "rate", "dy/dh0"),
 }
-# settings that do not change the score of the last step, or that the row itself states
+# settings that do not change the score of the last step, or that the row states
 NEUTRAL_SETTINGS = ("steps=", "keep=", "eval_every=", "checkpoint_every=", "model.context=", "model.context_options.")
 
 
@@ -53,7 +53,7 @@ def check_rows(rows: Sequence[Row], path: Path) -> None:
             writer = WRITERS.get(kind, "`ham ablate` and `ham compare` write")
             raise DataError(
                 f"claims: line {number} of {path} has no {', '.join(sorted(missing))}; "
-                f"{writer} such rows, give other files another name"
+                f"{writer} such rows; give other files another name"
             )
         check_numbers(row, f"line {number} of {path}")
     if kind in SCORE_FIELDS:
@@ -87,7 +87,7 @@ def check_one_experiment(rows: Sequence[Row], path: Path) -> None:
         cell = cell_name(row), row["seed"]
         if hashes.setdefault(cell, row.get("recipe_hash")) != row.get("recipe_hash"):
             raise DataError(
-                f"claims: {path} has {cell[0]}, seed {cell[1]} twice, of two recipes ({hashes[cell]} and "
+                f"claims: {path} has {cell[0]}, seed {cell[1]} twice, from two recipes ({hashes[cell]} and "
                 f"{row.get('recipe_hash')}); keep the rows of one"
             )
 
@@ -137,7 +137,7 @@ def read_study(path: Path) -> Row:
     if path.stem.startswith("propositions_"):
         rows = study.get("rows") if isinstance(study, dict) else None
         if not isinstance(rows, list) or "hardware" not in study.get("environment", {}):
-            raise DataError(f"claims: {path} is no study of `ham propositions`; give other files another name")
+            raise DataError(f"claims: {path} was not written by `ham propositions`; give other files another name")
         for number, row in enumerate(rows, start=1):
             if missing := STUDY_FIELDS - set(row):
                 raise DataError(f"claims: row {number} of {path} has no {', '.join(sorted(missing))}; measure it again")
@@ -165,12 +165,12 @@ def cell_name(row: Row) -> str:
 
 
 def is_generated(row: Row) -> bool:
-    """Whether a row was measured on generated scenes, which decide nothing where there are photographs."""
+    """Return whether a row was measured on generated scenes, which do not decide if there are photographs."""
     return str(row.get("recipe", "")).startswith(GENERATED_PREFIX)
 
 
 def has_collapsed(row: Row) -> bool:
-    """Whether a network predicts only one class: no other class reaches an IoU of 0.1."""
+    """Return whether a network predicts only one class: no other class reaches an IoU of 0.1."""
     scores = (row.get("per_class") or {}).values()
     return len(scores) > 1 and sum(score is not None and score >= 0.1 for score in scores) <= 1
 

@@ -1,4 +1,4 @@
-"""Cells of a named grid: trainings, and evaluations that use the weights of a training in another way."""
+"""Cells of a grid: trainings, and evaluations of trained weights with other options."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ from hamburger.training.recipe import SupervisedTraining, apply, digest
 from hamburger.training.run_folder import RESULT
 from hamburger_lab.ablations.grids import select_cells
 
-# evaluations speak of the weights that the row of their training speaks of: those of the last step
+# evaluations use the weights of the last step, as the row of their training does
 KEEP = "keep=last"
-JOINED = ("--steps", "--draws")  # options of `ham eval` that take several values
+GROUPED_OPTIONS = ("--steps", "--draws")  # options of `ham eval` that take several values
 
 
 @dataclass(frozen=True)
 class AblationCell(Cell):
+    """One training or evaluation of an ablation, with one seed."""
+
     ablation: str = ""
-    settings: tuple[str, ...] = ()  # what the person set for all cells
+    settings: tuple[str, ...] = ()  # --set options of the call, for all cells
     weights: str | None = None  # the variant whose weights are evaluated; None for a training
-    evaluation: tuple[str, ...] = ()  # words for `ham eval`
-    trained: str = ""  # the folder of the training, without its seed: of several grids, where they have it in common
+    evaluation: tuple[str, ...] = ()  # options of `ham eval`
+    trained: str = ""  # folder of the training without its seed; several grids may share it
 
     @property
     def name(self) -> str:
@@ -46,7 +48,7 @@ class AblationCell(Cell):
         return words if data is None else [*words, "--data", str(data)]
 
     def row(self, result: dict[str, Any]) -> dict[str, Any]:
-        """One line of `results/ablation_*.jsonl`. Folders are this machine's own, so none is named."""
+        """One line of `results/ablation_*.jsonl`. It names no folders, which differ between machines."""
         recipe = self.resolved()
         identity = {"ablation": self.ablation, "cell": self.variant, "seed": self.seed, "recipe": self.recipe}
         identity |= {"recipe_hash": digest(recipe), "weights": self.weights, "loss": None}
@@ -56,7 +58,7 @@ class AblationCell(Cell):
 
 @dataclass(frozen=True)
 class Evaluations(AblationCell):
-    """Several evaluations of one network in one process, which share most of their work. Named as the first of them."""
+    """Several evaluations of one network in one process, which share most of their work; named after the first."""
 
     members: tuple[AblationCell, ...] = ()
 
@@ -76,11 +78,11 @@ class Evaluations(AblationCell):
 
 
 def group_evaluations(cells: Sequence[AblationCell]) -> list[AblationCell]:
-    """Evaluations of one network that differ in the value of one option become one cell; others stay as they are."""
+    """Merge evaluations of one network that differ in the value of one option into one cell."""
     groups: dict[object, list[AblationCell]] = {}
     for cell in cells:
         alike = cell.weights is not None and len(cell.evaluation) == 2 and cell.variant.endswith(cell.evaluation[1])
-        key = (cell.needs, cell.evaluation[0]) if alike and cell.evaluation[0] in JOINED else cell.name
+        key = (cell.needs, cell.evaluation[0]) if alike and cell.evaluation[0] in GROUPED_OPTIONS else cell.name
         groups.setdefault(key, []).append(cell)
     grouped = []
     for members in groups.values():
@@ -92,7 +94,7 @@ def group_evaluations(cells: Sequence[AblationCell]) -> list[AblationCell]:
 def ablation_cells(
     name: str, recipe: str, *, seeds: Sequence[int], settings: Sequence[str] = (), only: Sequence[str] = ()
 ) -> list[AblationCell]:
-    """Every cell with every seed, seeds outermost, so that what is cut short still compares all cells."""
+    """Return every cell with every seed; seeds outermost, so that an interrupted grid compares all cells."""
     for option, values in (("seed", list(seeds)), ("cell", list(only))):
         if len(set(values)) != len(values) or (option == "seed" and not values):
             raise OptionError(f"ablate: give each {option} once, and at least one seed, got {values}")

@@ -1,4 +1,4 @@
-"""The paper's ablations as named grids: what each cell changes in a recipe, or in how trained weights are evaluated."""
+"""The paper's ablations as named grids: what each cell changes in a recipe, or in the evaluation of trained weights."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from hamburger.training.recipe import SupervisedTraining
 
 HAMS = ("nmf", "vq", "cd")
 GRADIENTS = ("one-step", "bptt", "truncated:1", "truncated:2")
-CLIP = 1  # of the gradient of all weights, whose norm is about that by the one-step gradient
+CLIP = 1  # largest norm of all gradients; about the norm of the one-step gradient
 INITS = ("random", "fixed", "learned", "online")
 TEMPERATURES = (1, 0.1, 0.01)
 TRAINED_STEPS = (1, 3, 6)
-MOST_STEPS = 8  # the most that the paper trains with; evaluated as trained
+MOST_STEPS = 8  # largest K that the paper trains with; evaluated with the same K
 TESTED_STEPS = (1, 3, 6, 12, 50)
 DRAWS = (1, 2, 3)
-ATTENTIONS = ("sa-flash", "da", "nonlocal")  # those with a matrix of n x n
+ATTENTIONS = ("sa-flash", "da", "nonlocal")  # contexts with an n x n matrix
 RIVALS = ("baseline", "breads", *HAMS, "sa-flash", "a2", "ema", "efficient", "da")
-INSPECTED_IMAGES = 50  # images
-MEASUREMENTS = 12  # times in a training
-WIDTH = 512  # of HamNet's head where a recipe says nothing
-# what a Hamburger has where nothing is said
+INSPECTED_IMAGES = 50
+MEASUREMENTS = 12  # per training
+WIDTH = 512  # default width of HamNet's head
+# default options of a Hamburger
 DEFAULTS: dict[str, object] = {"grad": "one-step", "init": "random", "steps": 6, "temperature": 0.01}
 
 
@@ -39,33 +39,32 @@ class CellVariant:
 
     @property
     def shared(self) -> str | None:
-        """The name under which several grids know this training; None for one of a grid's own."""
+        """Return the name under which several grids share this training; None if only one grid has it."""
         return None if self.weights is not None else _COMMON.get(self.overrides)
 
 
-# what a cell of its own may say and still be the same training, but for its context, which is looked up
-HARMLESS = ("model.context", "keep=", "angles_every=")
+# settings that may differ between cells of the same training; the context is compared separately
+SHARED_DESPITE = ("model.context", "keep=", "angles_every=")
 _COMMON = {overrides: name for name, overrides in variants(("baseline", "breads", *HAMS, *ATTENTIONS)).items()}
 Grid = dict[str, CellVariant]
 
 
 def shared_training_name(overrides: Sequence[str], settings: Sequence[str] | None = None) -> str | None:
-    """The name under which several grids know a training with these settings of its context; None for any other.
+    """Return the name under which several grids share a training with these context settings, else None.
 
-    `settings` are those that all cells of the grid have; a cell that changes anything else in its training is no other
-    grid's.
+    `settings` are those of all cells of the grid. A cell that changes anything else is not shared.
     """
-    if settings is not None and any(not one.startswith(HARMLESS) for one in overrides if one not in settings):
+    if settings is not None and any(not one.startswith(SHARED_DESPITE) for one in overrides if one not in settings):
         return None
     return _COMMON.get(tuple(one for one in overrides if one.startswith("model.context")))
 
 
-# functions of the recipe that return a grid
+# name -> function that returns the grid for a recipe
 ablations: Registry[Grid] = Registry("ablation")
 
 
 def ham_variant(recipe: SupervisedTraining, name: str, **options: object) -> CellVariant:
-    """A Hamburger with these options; a default is said only where the recipe has another."""
+    """Return the cell of a Hamburger with these options; defaults are omitted unless the recipe changes them."""
     recipe_options = _context_options(recipe)
     needed = {key: value for key, value in options.items() if key in recipe_options or DEFAULTS.get(key) != value}
     return CellVariant(
@@ -75,7 +74,7 @@ def ham_variant(recipe: SupervisedTraining, name: str, **options: object) -> Cel
 
 @ablations.register("gradient")
 def gradient(recipe: SupervisedTraining) -> Grid:
-    """Table 1: what is differentiated, for each ham."""
+    """Table 1: the gradient of each ham."""
     return {
         f"{name}-{grad.replace(':', '')}": ham_variant(recipe, name, grad=grad) for name in HAMS for grad in GRADIENTS
     }
@@ -83,7 +82,7 @@ def gradient(recipe: SupervisedTraining) -> Grid:
 
 @ablations.register("clip")
 def clip(recipe: SupervisedTraining) -> Grid:
-    """Table 1 with the norm of the gradient held at 1: whether BPTT fails by its scale or by its direction."""
+    """Table 1 with the gradient norm clipped to 1: whether BPTT fails by its scale or by its direction."""
     return {
         f"{name}-{grad}-clip": CellVariant((*ham_variant(recipe, name, grad=grad).overrides, f"optim.clip={CLIP}"))
         for name in HAMS
@@ -93,7 +92,7 @@ def clip(recipe: SupervisedTraining) -> Grid:
 
 @ablations.register("angles")
 def angles(recipe: SupervisedTraining) -> Grid:
-    """Section 2.3 over a training by the one-step gradient: its norm and its angle to BPTT's, every twelfth."""
+    """Section 2.3: norm of the one-step gradient and its angle to BPTT, twelve times during a training."""
     _head(recipe, "angles")
     every = max(1, recipe.steps // MEASUREMENTS)
     return {
@@ -103,7 +102,7 @@ def angles(recipe: SupervisedTraining) -> Grid:
 
 @ablations.register("parts")
 def parts(recipe: SupervisedTraining) -> Grid:
-    """Table 2: which parts of the burger are there."""
+    """Table 2: parts of the Hamburger removed."""
     return {
         "baseline": CellVariant(("model.context=none",)),
         "whole": ham_variant(recipe, "nmf"),
@@ -116,20 +115,20 @@ def parts(recipe: SupervisedTraining) -> Grid:
 
 @ablations.register("init")
 def init(recipe: SupervisedTraining) -> Grid:
-    """Table 8: where the first dictionary comes from; a learned one is differentiated by BPTT."""
+    """Table 8: initial dictionary; a learned one is differentiated by BPTT."""
     return {f"{name}-{start}": ham_variant(recipe, name, init=start) for name in HAMS for start in INITS}
 
 
 @ablations.register("temperature")
 def temperature(recipe: SupervisedTraining) -> Grid:
-    """Table 9: how hard CD and VQ assign."""
+    """Table 9: temperature of CD and VQ."""
     cells = [(name, value) for name in ("cd", "vq") for value in TEMPERATURES]
     return {f"{name}-t{value:g}": ham_variant(recipe, name, temperature=value) for name, value in cells}
 
 
 @ablations.register("latent")
 def latent(recipe: SupervisedTraining) -> Grid:
-    """Fig. 3: inner width d and rank r, in parts of the head's width, so that a small network has such a grid too."""
+    """Fig. 3: inner width d and rank r, as fractions of the head's width."""
     width = head_width(recipe, "latent")
     if width % 64:
         raise OptionError(f"ablate: 'latent' divides the head's width by up to 64, got {width}; take a multiple of 64")
@@ -138,13 +137,13 @@ def latent(recipe: SupervisedTraining) -> Grid:
     narrow = [(width // part, width // 8) for part in (2, 4)]
     cells = {f"d{d}-r{r}": ham_variant(recipe, "nmf", inner=d, rank=r) for d, r in (*across, *along, *narrow)}
     if width // 8 >= 8 and not _context_options(recipe):
-        cells[f"d{width}-r{width // 8}"] = ham_variant(recipe, "nmf")  # which it is by default
+        cells[f"d{width}-r{width // 8}"] = ham_variant(recipe, "nmf")  # the default
     return cells
 
 
 @ablations.register("steps")
 def steps(recipe: SupervisedTraining) -> Grid:
-    """Figs. 4, 7 to 9: steps K in training, and each of these networks evaluated with other K."""
+    """Figs. 4, 7 to 9: steps K in training, each network evaluated with several K."""
     grid: Grid = {}
     for name in HAMS:
         for trained in TRAINED_STEPS:
@@ -161,7 +160,7 @@ def steps(recipe: SupervisedTraining) -> Grid:
 
 @ablations.register("dictionary")
 def dictionary(recipe: SupervisedTraining) -> Grid:
-    """One stored dictionary in evaluation, always the same bits, against one drawn for every image."""
+    """Evaluation with the stored dictionary against one drawn for every image."""
     grid: Grid = {}
     for name in HAMS:
         grid[name] = ham_variant(recipe, name)
@@ -178,7 +177,7 @@ def contexts(recipe: SupervisedTraining) -> Grid:
 
 @ablations.register("inside")
 def inside(recipe: SupervisedTraining) -> Grid:
-    """Figs. 5 and 6: spectra before and after the context, ranks of attention maps, angles of gradients."""
+    """Figs. 5 and 6: spectra before and after the context, ranks of attention matrices, angles of gradients."""
     _head(recipe, "inside")
     grid: Grid = {}
     for name, overrides in variants(("breads", *HAMS, *ATTENTIONS)).items():
@@ -188,26 +187,24 @@ def inside(recipe: SupervisedTraining) -> Grid:
 
 
 def head_width(recipe: SupervisedTraining, grid: str) -> int:
-    """Channels that the context of a segmentation network takes."""
+    """Return the number of channels of the context in a segmentation network."""
     return int(_head(recipe, grid).get("width", WIDTH))
 
 
 def _head(recipe: SupervisedTraining, grid: str) -> dict[str, Any]:
-    """The options of a segmentation network's head; other tasks have none."""
+    """Return the options of the segmentation head; raise OptionError for other tasks."""
     if not hasattr(recipe.model, "head_options"):
-        raise OptionError(
-            f"ablate: '{grid}' is about the head of a segmentation network, which '{recipe.name}' has not"
-        )
+        raise OptionError(f"ablate: '{grid}' needs a segmentation recipe (got '{recipe.name}')")
     return dict(recipe.model.head_options)
 
 
 def _context_options(recipe: SupervisedTraining) -> dict[str, Any]:
-    """Those that the recipe itself gives to its context."""
+    """Return the context options of the recipe."""
     return dict(getattr(recipe.model, "context_options", {}))
 
 
 def select_cells(name: str, recipe: SupervisedTraining, cells: Sequence[str] = ()) -> Grid:
-    """A named grid, or the named cells of it; the weights that an evaluation needs come along."""
+    """Return a grid, or some cells of it together with the trainings that their evaluations need."""
     grid = ablations.create(name, recipe)
     for cell in cells:
         if cell not in grid:

@@ -1,4 +1,4 @@
-"""One or several grids in one queue: what is left to run, and the files of their rows."""
+"""Run one or several grids: which cells are left, in what order, and the files of their rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hamburger.training.recipe import digest
 from hamburger.training.run_folder import BEST, RESULT
 from hamburger_lab.ablations.cells import AblationCell, ablation_cells, group_evaluations
 
-PLACE = "{grid}"
+PLACE = "{grid}"  # replaced by the name of the grid in --json and --csv
 
 
 class GridPart(NamedTuple):
@@ -24,14 +24,14 @@ class GridPart(NamedTuple):
     left: list[AblationCell]
     path: Path | None
 
-    def join(self, new_rows: Sequence[Row]) -> None:
+    def write_rows(self, new_rows: Sequence[Row]) -> None:
         if self.path is not None and new_rows:
-            join_rows(self.path, new_rows, list(dict.fromkeys(cell.variant for cell in self.cells)))
+            merge_rows(self.path, new_rows, list(dict.fromkeys(cell.variant for cell in self.cells)))
 
 
 @dataclass(frozen=True)
 class AblationPlan:
-    """Trainings that several grids have in common are run once."""
+    """The cells of several grids; a training that several grids share runs once."""
 
     parts: list[GridPart]
     out: Path
@@ -48,14 +48,14 @@ class AblationPlan:
         only: Sequence[str] = (),
         json: str | None = None,
     ) -> AblationPlan:
-        """All checked, nothing written. `json` is the file of the rows, `{grid}` in it the name of the grid."""
+        """Return the checked plan; writes nothing. `json`: file of the rows, with `{grid}` for the name of the grid."""
         if not names or len(set(names)) != len(names):
             raise OptionError(f"ablate: give each grid once, and at least one, got {list(names)}")
         if len(names) > 1 and only:
-            raise OptionError("ablate: cells are named for one grid; leave out --cells, or name one grid")
+            raise OptionError("ablate: --cells needs a single grid; leave it out, or name one grid")
         if len(names) > 1 and json is not None and PLACE not in json:
             raise OptionError(
-                f"ablate: several grids have a file of rows each, got --json {json}; put {PLACE} where the name belongs"
+                f"ablate: several grids need several files (got --json {json}); put {PLACE} where the name belongs"
             )
         parts = []
         for name in names:
@@ -92,14 +92,14 @@ class AblationPlan:
         for part in self.parts:
             if part.path is not None:
                 check_writable(part.path)
-        forget_results_without_weights(self.left, self.out)
+        delete_results_without_weights(self.left, self.out)
         for part in self.parts:
-            part.join(rows(part.left, self.out))
+            part.write_rows(rows(part.left, self.out))
 
     def note(self, cell: Cell) -> None:
         """Write the rows of a finished run into the file of every grid that has it."""
         for part in self.parts:
-            part.join(rows([member for member in part.left if member.name in cell.names], self.out))
+            part.write_rows(rows([member for member in part.left if member.name in cell.names], self.out))
 
     def rows(self) -> list[list[Row]]:
         """Return all rows, grid by grid."""
@@ -123,23 +123,23 @@ def check_rows(path: Path, grid: Sequence[AblationCell]) -> None:
     for row in read_rows(path):
         if not row.keys() >= KEYS:
             raise OptionError(
-                f"ablate: {path} holds rows that are not of an ablation (no {', '.join(sorted(KEYS - row.keys()))}); "
+                f"ablate: {path} has rows that are not from an ablation (no {', '.join(sorted(KEYS - row.keys()))}); "
                 f"name another file with --json"
             )
         present = (row["ablation"], row["recipe"], row["settings"])
         if present != wanted:
             raise OptionError(
-                f"ablate: {path} holds rows of '{present[0]}' from recipe '{present[1]}' with {present[2]}, these "
-                f"would be '{wanted[0]}' from '{wanted[1]}' with {wanted[2]}; "
-                "give the same, or name another file with --json"
+                f"ablate: {path} has rows of '{present[0]}' from recipe '{present[1]}' with {present[2]}; this call "
+                f"makes '{wanted[0]}' from '{wanted[1]}' with {wanted[2]}; "
+                "use the same settings, or name another file with --json"
             )
 
 
 def still_to_run(path: Path, grid: Sequence[AblationCell], out: Path) -> list[AblationCell]:
     """Return the cells that have no row yet, so that a grid can resume without its run folders.
 
-    An evaluation needs weights: where those are gone too, their training is run again with all its evaluations, since
-    rows of one training should speak of the same weights.
+    An evaluation needs weights. If they are gone too, their training runs again with all its evaluations, so that rows
+    of one training use the same weights.
     """
     present = {(row["cell"], row["seed"], row["recipe_hash"]) for row in read_rows(path)}
     missing = {cell for cell in grid if (cell.variant, cell.seed, digest(cell.resolved())) not in present}
@@ -147,18 +147,15 @@ def still_to_run(path: Path, grid: Sequence[AblationCell], out: Path) -> list[Ab
     return [cell for cell in grid if cell in missing or cell.name in weights or cell.needs in weights]
 
 
-def forget_results_without_weights(grid: Sequence[AblationCell], out: Path) -> None:
-    """Delete results whose weights are gone and are needed, so that they are trained again."""
+def delete_results_without_weights(grid: Sequence[AblationCell], out: Path) -> None:
+    """Delete results whose weights are needed but missing, so that they are trained again."""
     for needed in {cell.needs for cell in grid if cell.needs is not None and not (out / cell.name / RESULT).exists()}:
         if not (out / needed / BEST).exists():
             (out / needed / RESULT).unlink(missing_ok=True)
 
 
-def join_rows(path: Path, rows: Sequence[Row], order: Sequence[str] = ()) -> None:
-    """Add rows to the file, in place of older ones of the same cell and seed.
-
-    In order of seed, then of cell: as `order` has them, then as they came.
-    """
-    joined = {(row["seed"], row["cell"]): row for row in (*read_rows(path), *rows)}
-    place = {cell: at for at, cell in enumerate(dict.fromkeys((*order, *(cell for _, cell in joined))))}
-    write_json_lines(path, [joined[key] for key in sorted(joined, key=lambda key: (key[0], place[key[1]]))])
+def merge_rows(path: Path, rows: Sequence[Row], order: Sequence[str] = ()) -> None:
+    """Add rows to the file in place of older ones of the same cell and seed; sort by seed and cell, as in `order`."""
+    merged = {(row["seed"], row["cell"]): row for row in (*read_rows(path), *rows)}
+    place = {cell: at for at, cell in enumerate(dict.fromkeys((*order, *(cell for _, cell in merged))))}
+    write_json_lines(path, [merged[key] for key in sorted(merged, key=lambda key: (key[0], place[key[1]]))])

@@ -1,8 +1,8 @@
-"""The three hams the way their authors wrote them: plain eager torch, one product after another.
+"""The three hams as in the authors' code: plain eager torch, one product after another.
 
-The same maths as the library, written independently, kept slow where theirs is: codes are n x r, VQ and CD normalise
-all of X again in every step and compute first codes that are never read, CD inverts its Gram matrix. Under one-step
-gradients: all steps without a graph, then the codes once more with one.
+The maths is the library's, written independently, with the inefficiencies of the authors' code: codes are n x r, VQ and
+CD normalise X again in every step and compute first codes that are never read, CD inverts its Gram matrix. The gradient
+is one-step: all steps run without a graph, then the codes are computed once more with one.
 
 Every function takes x (b d n) and the initial bases (b d r) and returns the final bases and D C (b d n).
 """
@@ -87,11 +87,11 @@ def _weighted_means(x: Tensor, codes: Tensor) -> Tensor:
 SOLVERS: dict[str, Callable[[Tensor, Tensor, int], Solution]] = {"cd": cd, "nmf": nmf, "vq": vq}
 
 
-# -- the authors' NMF burger V1, as they run it: about ninety small eager launches ------------------------------------
+# -- the authors' NMF burger V1: about ninety small eager launches ----------------------------------------------------
 
 
 class AuthorsNMF(nn.Module):
-    """ReLU(X + BN(W_u NMF(ReLU(W_l X)))), a fresh random dictionary in every call, training or not."""
+    """ReLU(X + BN(W_u NMF(ReLU(W_l X)))), a new random dictionary in every call, also in evaluation."""
 
     def __init__(self, channels: int, *, rank: int = 64, steps: int = 6) -> None:
         super().__init__()
@@ -103,7 +103,9 @@ class AuthorsNMF(nn.Module):
             nn.init.normal_(bread.weight, std=math.sqrt(2 / channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        y = F.relu(self.lower(x), inplace=True).flatten(2)  # one name throughout: nothing is held longer than theirs
+        y = F.relu(self.lower(x), inplace=True).flatten(
+            2
+        )  # one name throughout, so that tensors are freed as early as theirs
         bases = F.normalize(torch.rand(x.shape[0], y.shape[1], self.rank, device=x.device), dim=1).to(y.dtype)
         y = nmf(y, bases, self.steps).reconstruction
         y = self.norm(self.upper(y.view_as(x)))

@@ -1,4 +1,4 @@
-"""Measure the fastest of several ways to build and lay out a module."""
+"""Find the fastest build and memory format of a module, and measure it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hamburger_lab.bench.timed_module import LONG_MS, BenchSetting, TimedModule,
 from hamburger_lab.bench.timing import TimeBudget, Timing
 
 MODES = ("infer", "train")
-# Up to which part of a row's seconds a mode may take samples. Training comes last and has what is left: its calls take
-# about three times as long.
+# Share of a row's time budget by the end of which a mode stops sampling. Training comes last, as its calls take about
+# three times as long.
 BUDGET_SHARES = {"infer": 0.4, "train": 1.0}
 
 
@@ -41,10 +41,10 @@ def measure_fastest(
     *,
     compiled: bool = False,
 ) -> Iterator[ModeMeasurement]:
-    """Inference, then training: each by its own fastest way, and where only the second does not fit, the first is kept.
+    """Yield the measurement of inference, then of training, each with its own fastest build and memory format.
 
-    A few calls choose and many others are timed, so that the luckier of two equals gains nothing by it. All of it is to
-    take the setting's seconds; a compilation is excused, and the least samples are taken whatever is left.
+    If training does not fit, inference has been yielded. A few calls choose and other calls are timed, so that the
+    choice does not bias the time. All of it shares the setting's time budget; compilation does not count.
     """
     budget = TimeBudget(setting.seconds)
     cases: dict[tuple[str, str], TimedModule] = {}
@@ -66,24 +66,24 @@ def measure_fastest(
             yield ModeMeasurement(mode, *best, Timing.of(samples), len(samples), calls_per_sample(ms), peak)
     finally:
         if compiled:
-            torch.compiler.reset()  # after eight sizes and modes of one class it would run the next uncompiled
+            torch.compiler.reset()  # torch stops compiling a class after eight recompilations
 
 
 def find_fastest(
     ways: Mapping[str, object], formats: Sequence[str], probe: Callable[[str, str], float]
 ) -> tuple[tuple[str, str], float]:
-    """The way and format of the shortest probe. One that fails is out; where all fail, the first failure is raised."""
+    """Return the build and format with the shortest probe, and its time; raise the first failure if all fail."""
     probed: dict[tuple[str, str], float] = {}
     failures: list[Exception] = []
     for way in ways:
         for layout in formats:
-            if probed.get((way, formats[0]), 0.0) > LONG_MS:  # long calls: a layout is a small part of them
+            if probed.get((way, formats[0]), 0.0) > LONG_MS:  # the memory format matters little for long calls
                 break
             try:
                 probed[way, layout] = probe(way, layout)
             except (HamburgerError, ArithmeticError, RuntimeError) as failure:
                 probed[way, layout] = math.inf
-                failures.append(failure.with_traceback(None))  # which would keep the tensors of its frames
+                failures.append(failure.with_traceback(None))  # a traceback would keep tensors alive
     best = min(probed, key=lambda key: probed[key])
     if math.isinf(probed[best]):
         raise failures[0]

@@ -1,4 +1,4 @@
-"""`ham bench classes`: a training step of an image classifier with each context, at one or more sizes of the image."""
+"""`ham bench classes`: time a training step of an image classifier with each context, at several image sizes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hamburger_lab.bench.network import TrainingStep, random_batch
 
 @dataclass(frozen=True)
 class ClassifierPlan(size_sweep.SizeSweepPlan):
-    """`variants`: context options of `create_classifier` by the name of the row; the rest is that of the recipes."""
+    """`variants`: row name -> context options of `create_classifier`; other options are those of the recipes."""
 
     call: ClassVar[str] = "bench classes"
     least: ClassVar[int] = 8
@@ -31,7 +31,7 @@ class ClassifierPlan(size_sweep.SizeSweepPlan):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # of one image the last map may be one position, which batch norm cannot train on
+        # the last map of a single image may have one position, which batch norm cannot train on
         for option in ("batch", "num_classes"):
             check_count(self.call, option, getattr(self, option), least=2)
         check_choice(self.call, "stem", self.stem, STEMS)
@@ -39,7 +39,7 @@ class ClassifierPlan(size_sweep.SizeSweepPlan):
 
 @dataclass(frozen=True)
 class ClassifierRow(size_sweep.SizeSweepRow):
-    """One line of the result file: the fields of every such race, and those of the classifier."""
+    """One line of the result file: the shared fields and those of the classifier."""
 
     stem: str
     num_classes: int
@@ -62,7 +62,7 @@ class ClassifierWithLoss(nn.Module):
 
 
 class ClassifierRace(size_sweep.SizeSweepRace):
-    """On random images of one size."""
+    """Times classifiers on random images of one size."""
 
     row = ClassifierRow
 
@@ -80,12 +80,12 @@ class ClassifierRace(size_sweep.SizeSweepRace):
             size=self.size,
             **plan.variants[context],
         )
-        self.watch(context, net.net, plan.after)
+        self.count_positions(context, net.net, plan.after)
         return ClassifierWithLoss(net)
 
     def step(self, net: nn.Module) -> TrainingStep:
         return TrainingStep(self.plan, net, self.images, self.labels)
 
-    def about(self, context: str, samples: dict[str, list[float]]) -> dict[str, Any]:
+    def row_fields(self, context: str, samples: dict[str, list[float]]) -> dict[str, Any]:
         fields = {"stem": self.plan.stem, "num_classes": self.plan.num_classes}
-        return fields | super().about(context, samples)
+        return fields | super().row_fields(context, samples)

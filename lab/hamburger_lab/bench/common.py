@@ -10,7 +10,7 @@ from hamburger.kernels.dispatch import BACKEND_VARIABLE
 
 
 class GateError(ArithmeticError):
-    """A result is wrong in this precision or differs from the reference, so its time means nothing."""
+    """A result is wrong in this precision or differs from the reference, so it is not timed."""
 
 
 def requested_backend() -> str:
@@ -31,7 +31,7 @@ def growth_exponent(sizes: Sequence[int], times: Sequence[float]) -> float:
 def format_last_exponent(figures: Mapping[int, float | None]) -> str:
     """Return the exponent between the two largest measured sizes as text; empty below two sizes.
 
-    Small sizes are left out: launch overhead would hide how the work grows.
+    Small sizes are left out: they are launch-bound.
     """
     measured = {n: figure for n, figure in figures.items() if figure}
     ends = sorted(measured)[-2:]

@@ -1,4 +1,4 @@
-"""`ham bench core`: the hams alone, against the authors' way, scikit-learn and self-attention, as n grows."""
+"""`ham bench core`: time the hams alone against the authors' code, scikit-learn and self-attention, as n grows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOLERANCE = {"float32": 5e-3, "float64": 1e-9}
 
 @dataclass(frozen=True)
 class CorePlan:
-    """What to measure. `hams` times (b d n) problems of every size, in inference and in training."""
+    """What to measure: every ham on (b, d, n) inputs of every size, in inference and in training."""
 
     sizes: tuple[int, ...] = (1024, 2048, 4096, 8192, 16384)
     dim: int = 512
@@ -53,7 +53,7 @@ class CorePlan:
         check_choice("bench core", "dtype", self.dtype, DTYPES)
         check_choice("bench core", "device", self.device, ("cpu", "cuda"))
         if self.device == "cuda" and not torch.cuda.is_available():
-            raise OptionError("bench core: there is no CUDA device here; take --device cpu")
+            raise OptionError("bench core: no CUDA device found; use --device cpu")
 
     @property
     def rounds(self) -> int:
@@ -65,11 +65,11 @@ WARMUP = 2
 
 @dataclass(frozen=True)
 class CoreRow:
-    """One line of the result file. `ratio` is this contender's time over that of the library."""
+    """One line of the result file. `ratio` is this contender's time divided by ours."""
 
     ham: str
     contender: str
-    backend: str  # of the library: what HAM_BACKEND said
+    backend: str  # backend of our hams: the value of HAM_BACKEND
     b: int
     d: int
     n: int
@@ -91,7 +91,7 @@ class CoreRow:
 
 
 def draw_problems(plan: CorePlan, n: int) -> Iterator[dict[str, DecompositionInputs]]:
-    """Endless fresh inputs, one problem per ham: normal, its absolute value for a ham that needs x >= 0."""
+    """Yield fresh inputs per ham without end: normal numbers, or their absolute values for a ham that needs x >= 0."""
     generator = torch.Generator(plan.device).manual_seed(plan.seed + n)
     shape = (plan.batch, plan.dim, n)
 
@@ -108,17 +108,17 @@ def draw_problems(plan: CorePlan, n: int) -> Iterator[dict[str, DecompositionInp
 
 
 def check_equal_results(ham: str, mode: str, ours: Tensor, theirs: Tensor, dtype: str) -> None:
-    """The gate: raise unless both results agree up to rounding."""
+    """Raise GateError unless both results agree up to rounding."""
     error = float((ours - theirs).norm() / theirs.norm())
     if not error <= TOLERANCE[dtype]:  # NaN must not pass
         raise GateError(
-            f"bench core: {ham} ({mode}) differs from the authors' way by {error:.2g} relative, more than "
-            f"{TOLERANCE[dtype]:g} in {dtype}; no time is reported for programs that disagree"
+            f"bench core: {ham} ({mode}) differs from the authors' code by {error:.2g} relative, more than "
+            f"{TOLERANCE[dtype]:g} in {dtype}; results that disagree are not timed"
         )
 
 
 def check_against_authors(plan: CorePlan, ours: Mapping[str, Solver], theirs: Mapping[str, Solver]) -> None:
-    """Values and gradients of every ham, at the smallest and the largest size."""
+    """Compare values and gradients of every ham, at the smallest and the largest size."""
     for n in sorted({min(plan.sizes), max(plan.sizes)}):
         inputs = next(draw_problems(plan, n))
         for ham in plan.hams:
@@ -128,7 +128,7 @@ def check_against_authors(plan: CorePlan, ours: Mapping[str, Solver], theirs: Ma
 
 
 def measure(plan: CorePlan, after_round: Callable[[], object] = lambda: None) -> list[CoreRow]:
-    """Pass the gate, then race. All hams and rivals of one size and mode run interleaved."""
+    """Check correctness, then time. All hams and rivals of one size and mode run interleaved."""
     ours = {ham: rivals.library_solver(ham, plan.rank, plan.steps) for ham in plan.hams}
     theirs = {ham: rivals.authors_solver(ham, plan.steps) for ham in plan.hams}
     check_against_authors(plan, ours, theirs)
@@ -146,8 +146,8 @@ def measure(plan: CorePlan, after_round: Callable[[], object] = lambda: None) ->
                 after_round=after_round,
             )
             for ham in plan.hams:
-                for (entered_for, name), timing in timings.items():
-                    if entered_for not in (ham, ANY):
+                for (contender_ham, name), timing in timings.items():
+                    if contender_ham not in (ham, ANY):
                         continue
                     rows.append(
                         CoreRow(
@@ -172,27 +172,27 @@ def measure(plan: CorePlan, after_round: Callable[[], object] = lambda: None) ->
     return rows
 
 
-ANY = "any"  # attention is no ham: one measurement is compared with each of them
+ANY = "any"  # attention: one measurement is compared with every ham
 
 
 def _contenders(
     plan: CorePlan, mode: str, ours: Mapping[str, Solver], theirs: Mapping[str, Solver]
 ) -> dict[tuple[str, str], Contender]:
-    """Contenders by (ham, name), each picking its ham's problem."""
+    """Return contenders by (ham, name); each uses the inputs of its ham."""
 
-    def of(ham: str, contender: Contender) -> Contender:
+    def for_ham(ham: str, contender: Contender) -> Contender:
         def prepare(inputs: dict[str, DecompositionInputs]) -> tuple[Any, ...]:
             return contender.prepare(inputs[ham])
 
         return Contender(prepare, contender.run)
 
-    starters: dict[tuple[str, str], Contender] = {}
+    contenders: dict[tuple[str, str], Contender] = {}
     for ham in plan.hams:
-        starters[ham, OURS] = of(ham, rivals.solver_contender(ours[ham], mode))
-        starters[ham, AUTHORS] = of(ham, rivals.solver_contender(theirs[ham], mode))
-        # part of an extra of its own: without it the race is run without it
+        contenders[ham, OURS] = for_ham(ham, rivals.solver_contender(ours[ham], mode))
+        contenders[ham, AUTHORS] = for_ham(ham, rivals.solver_contender(theirs[ham], mode))
+        # scikit-learn is an optional dependency
         if ham == "nmf" and mode == "infer" and plan.device == "cpu" and find_spec("sklearn"):
-            starters[ham, SKLEARN] = of(ham, rivals.sklearn_contender(plan.steps))
+            contenders[ham, SKLEARN] = for_ham(ham, rivals.sklearn_contender(plan.steps))
     if mode == "infer":
-        starters[ANY, ATTENTION] = of(plan.hams[0], rivals.attention_contender())
-    return starters
+        contenders[ANY, ATTENTION] = for_ham(plan.hams[0], rivals.attention_contender())
+    return contenders

@@ -1,4 +1,4 @@
-"""`ham bench detect`: a training step of Mask R-CNN with each context, at several sizes of the image."""
+"""`ham bench detect`: time a training step of Mask R-CNN with each context, at several image sizes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hamburger_lab.bench.size_sweep import SizeSweepRow
 
 @dataclass(frozen=True)
 class DetectorPlan(size_sweep.SizeSweepPlan):
-    """`variants`: context options of `create_detector` by the name of the row.   `options`: its other ones"""
+    """`variants`: row name -> context options of `create_detector`. `options`: its other options."""
 
     call: ClassVar[str] = "bench detect"
     least: ClassVar[int] = 64
@@ -28,12 +28,12 @@ class DetectorPlan(size_sweep.SizeSweepPlan):
 
 
 def measure(plan: DetectorPlan, progress: Callable[[str], object] = lambda _: None) -> Iterator[SizeSweepRow]:
-    """A row per size and context."""
+    """Yield one row per size and context."""
     return size_sweep.measure(plan, DetectorRace, progress, steady=False)
 
 
 class DetectorRace(size_sweep.SizeSweepRace):
-    """On generated scenes of one size."""
+    """Times detectors on generated scenes of one size."""
 
     def __init__(self, plan: DetectorPlan, size: int) -> None:
         from hamburger.detection.data import SceneBatches
@@ -57,7 +57,7 @@ class DetectorRace(size_sweep.SizeSweepRace):
             **plan.variants[context],
             **plan.options,
         )
-        self.watch(context, net.net, resolve_places(plan.after)[0])
+        self.count_positions(context, net.net, resolve_places(plan.after)[0])
         return net
 
     def step(self, net: nn.Module) -> TrainingStep:

@@ -1,4 +1,4 @@
-"""Counts and peaks: parameters, multiply-adds, and the memory of one call, each apart from the clock."""
+"""Parameters, multiply-adds and peak memory of a call, measured apart from its time."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ MIB = 2**20
 
 
 def count_params_and_macs(build: Callable[[], nn.Module], shape: tuple[int, ...]) -> tuple[int, int]:
-    """Parameters, and multiply-adds of one evaluation by torch's counter: products and convolutions, nothing else.
+    """Return parameters and multiply-adds of one evaluation; torch's counter counts products and convolutions.
 
-    On the meta device: shapes only, so a 16,384 x 16,384 product costs no time, and attention is the two products it
-    is made of, whichever kernel would run it.
+    It runs on the meta device, which computes shapes only. Attention counts as its two products, whichever kernel
+    would run it.
     """
     with torch.device("meta"):
         module = build().eval()
@@ -28,18 +28,18 @@ def count_params_and_macs(build: Callable[[], nn.Module], shape: tuple[int, ...]
     counter = FlopCounterMode(display=False)
     with counter, torch.no_grad():
         module(x)
-    # the counter takes a multiply-add for two operations
+    # the counter counts a multiply-add as two operations
     return sum(p.numel() for p in module.parameters()), counter.get_total_flops() // 2
 
 
 def peak_mib(call: Callable[[], object], resident: list[Tensor], device: str) -> float:
-    """What is resident before the call (parameters, buffers, input) and what it allocates at its peak, in MiB.
+    """Return the MiB of the `resident` tensors (parameters, buffers, input) plus the peak allocation of the call.
 
-    Not counted: the workspaces of matrix libraries, which the first call allocates once for the whole process.
+    Not counted: workspaces of matrix libraries, which the first call allocates once per process.
     """
     gc.collect()
-    held = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in resident}
-    return (sum(held.values()) + (_cuda_peak if device == "cuda" else _cpu_peak)(call)) / MIB
+    resident_bytes = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in resident}
+    return (sum(resident_bytes.values()) + (_cuda_peak if device == "cuda" else _cpu_peak)(call)) / MIB
 
 
 def _cuda_peak(call: Callable[[], object]) -> int:
@@ -53,20 +53,20 @@ def _cuda_peak(call: Callable[[], object]) -> int:
 
 @contextlib.contextmanager
 def _quiet_stderr() -> Iterator[None]:
-    """The profiler's library announces itself on the process's stderr, past Python."""
+    """Silence the process's stderr: the profiler's C++ library writes to it."""
     sys.stderr.flush()
-    kept = os.dup(2)
-    with Path(os.devnull).open("wb") as nowhere:
-        os.dup2(nowhere.fileno(), 2)
+    original = os.dup(2)
+    with Path(os.devnull).open("wb") as null:
+        os.dup2(null.fileno(), 2)
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(original, 2)
+        os.close(original)
 
 
 def _cpu_peak(call: Callable[[], object]) -> int:
-    """Largest sum of torch's CPU allocations during the call, in bytes, from the profiler's record of them."""
+    """Return the largest sum of torch's CPU allocations during the call in bytes, from the profiler's records."""
     from torch.profiler import ProfilerActivity, profile
 
     with _quiet_stderr(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:

@@ -1,7 +1,7 @@
-"""`ham bench gan`: the context module and the whole training step of each GAN, in rounds.
+"""`ham bench gan`: time the whole training step and the context module of each GAN.
 
-The paper's claim (section 3.5): HamGAN's module takes 3.6 times less than YLG's, and a whole step 15 % less. It comes
-from steps with and without the module; both are measured here, and so are the modules alone.
+The paper (section 3.5) reports that HamGAN's module takes 3.6 times less time than YLG's, and a whole step 15 % less.
+It derives the first number from steps with and without the module. Both are measured here, and the modules alone.
 """
 
 from __future__ import annotations
@@ -28,19 +28,24 @@ from hamburger.errors import (
     check_seed,
     did_you_mean,
 )
-from hamburger.generation.gan_steps import EAGER_STEPS as BEFORE_RECORDING
-from hamburger.generation.gan_steps import GraphedStep, compute_discriminator_terms, create_adam, generator_hinge
+from hamburger.generation.gan_steps import (
+    EAGER_STEPS,
+    GraphedStep,
+    compute_discriminator_terms,
+    create_adam,
+    generator_hinge,
+)
 from hamburger.generation.model import Gan, create_gan
 from hamburger.generation.recipe import GanOptim
 from hamburger_lab.bench import common, footprint
 from hamburger_lab.bench.network import DTYPES, describe_tf32, training_flags
 from hamburger_lab.bench.timing import Timing, time_call
 
-# name of the row: context and its options, in one family of networks
+# row name -> context and its options; all contexts are built into the same networks
 CONTENDERS: dict[str, tuple[str | None, dict[str, Any]]] = {
     "none": (None, {}),
     "sagan": ("sagan", {}),
-    "ylg": ("ylg", {}),  # as published: all scores, most of them hidden
+    "ylg": ("ylg", {}),  # as published: computes all scores and masks most of them
     "ylg-fused": ("ylg", {"scores": "fused"}),
     "ylg-sparse": ("ylg", {"scores": "sparse"}),
     "hamgan": ("hamgan", {}),
@@ -48,7 +53,7 @@ CONTENDERS: dict[str, tuple[str | None, dict[str, Any]]] = {
 }
 NONE, REFERENCE = "none", "ylg"
 WARMUP = 3
-STEP, GENERATOR, DISCRIMINATOR = "step", "generator", "discriminator"  # what is timed
+STEP, GENERATOR, DISCRIMINATOR = "step", "generator", "discriminator"  # the timed calls of one context
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,7 @@ class GanStepPlan:
     device: str = "cpu"
     dtype: str = "float32"
     channels_last: bool = True
-    graph: bool = False  # record every call as a CUDA graph and time its replay: GPU time without launch overhead
+    graph: bool = False  # time the replay of a CUDA graph: GPU time without launch overhead
     repeats: int = 20
     seed: int = 0
 
@@ -80,10 +85,10 @@ class GanStepPlan:
         check_choice(call, "device", self.device, ("cpu", "cuda"))
         check_choice(call, "dtype", self.dtype, DTYPES)
         if self.device == "cuda" and not torch.cuda.is_available():
-            raise OptionError(f"{call}: there is no CUDA device here; take --device cpu")
+            raise OptionError(f"{call}: no CUDA device found; use --device cpu")
         check_flag(call, "graph", self.graph)
         if self.graph and self.device != "cuda":
-            raise OptionError(f"{call}: graph records what a GPU does, got device '{self.device}'; leave --graph out")
+            raise OptionError(f"{call}: CUDA graphs need --device cuda (got '{self.device}'); leave --graph out")
 
     @property
     def stages(self) -> int:
@@ -92,21 +97,22 @@ class GanStepPlan:
 
 @dataclass(frozen=True)
 class GanStepRow:
-    """Medians in milliseconds. `added_ms`: median over the rounds of a step's time over that without context.
+    """One line of the result file; times are medians in milliseconds.
 
-    `generator_ms`, `discriminator_ms`: the module alone, forward and backward, on maps of the batch in the generator
-    and of twice the batch (real and made) in the discriminator. `step_of_ylg`, `added_of_ylg`: over those of `ylg`.
+    `added_ms`: median over rounds of the step's time minus that of the step without a context.
+    `generator_ms`, `discriminator_ms`: forward and backward of the module alone. The discriminator's module sees twice
+    the batch, real and generated images. `step_of_ylg`, `added_of_ylg`, `module_of_ylg`: ratios to `ylg`.
     """
 
     context: str
-    backend: str  # of our hams: what HAM_BACKEND said
+    backend: str  # backend of our hams: the value of HAM_BACKEND
     resolution: int
     width: int
     batch: int
     dtype: str
     tf32: str
     channels_last: bool
-    graph: bool  # recorded once and replayed, or launched each time
+    graph: bool  # replayed as a CUDA graph instead of launched kernel by kernel
     parameters: int
     step_ms: float | None
     step_ms_iqr: float | None
@@ -129,11 +135,11 @@ class GanStepRow:
 
 
 class GanStep:
-    """One step of training on random images: a move of the discriminator, one of the generator, Adam for both."""
+    """One training step on random images: an update of the discriminator, then one of the generator, both by Adam."""
 
     def __init__(self, plan: GanStepPlan, networks: Gan) -> None:
         self.plan = plan
-        self.generator, self.discriminator = (self._laid(net.train().to(plan.device)) for net in networks)
+        self.generator, self.discriminator = (self._to_layout(net.train().to(plan.device)) for net in networks)
         rates = ((self.generator, 1e-4), (self.discriminator, 4e-4))
         self.optimizers = [create_adam(net, GanOptim(), rate, capturable=plan.graph) for net, rate in rates]
         random_numbers = torch.Generator(plan.device).manual_seed(plan.seed)
@@ -144,31 +150,32 @@ class GanStep:
             images = images.contiguous(memory_format=torch.channels_last)
         self.real = ImageBatch(images, labels)
 
-    def _laid(self, net: nn.Module) -> nn.Module:
+    def _to_layout(self, net: nn.Module) -> nn.Module:
         return net.to(memory_format=torch.channels_last) if self.plan.channels_last else net
 
     def autocast(self) -> contextlib.AbstractContextManager[object]:
         return torch.autocast(self.plan.device, torch.bfloat16, enabled=self.plan.dtype == "bfloat16")
 
     def __call__(self) -> Tensor:
-        of_maker, of_judge = self.optimizers
+        generator_optimizer, discriminator_optimizer = self.optimizers
         z, y = self._draw()
         with self.autocast():
             with torch.no_grad():
                 generated = self.generator(z, y)
-            loss = compute_discriminator_terms(self.discriminator, self.real, generated, y)["discriminator"]
-        loss.backward()
-        of_judge.step()
-        of_judge.zero_grad(set_to_none=True)
+            terms = compute_discriminator_terms(self.discriminator, self.real, generated, y)
+        discriminator_loss = terms["discriminator"]
+        discriminator_loss.backward()
+        discriminator_optimizer.step()
+        discriminator_optimizer.zero_grad(set_to_none=True)
         self.discriminator.requires_grad_(False)
         z, y = self._draw()
         with self.autocast():
-            answer = generator_hinge(self.discriminator(self.generator(z, y), y))
-        answer.backward()
+            generator_loss = generator_hinge(self.discriminator(self.generator(z, y), y))
+        generator_loss.backward()
         self.discriminator.requires_grad_(True)
-        of_maker.step()
-        of_maker.zero_grad(set_to_none=True)
-        return loss.detach() + answer.detach()
+        generator_optimizer.step()
+        generator_optimizer.zero_grad(set_to_none=True)
+        return discriminator_loss.detach() + generator_loss.detach()
 
     def _draw(self) -> tuple[Tensor, Tensor]:
         b, device = self.plan.batch, self.plan.device
@@ -176,32 +183,33 @@ class GanStep:
         return z, torch.randint(self.plan.num_classes, (b,), device=device)
 
     def resident(self) -> list[Tensor]:
+        """Return all tensors that stay in memory between steps."""
         states = [
             value for optimizer in self.optimizers for state in optimizer.state.values() for value in state.values()
         ]
         nets = (self.generator, self.discriminator)
-        held = [tensor for net in nets for tensor in (*net.parameters(), *net.buffers())]
-        return [*held, *(value for value in states if isinstance(value, Tensor)), *self.real]
+        weights = [tensor for net in nets for tensor in (*net.parameters(), *net.buffers())]
+        return [*weights, *(value for value in states if isinstance(value, Tensor)), *self.real]
 
 
 class ContextModule:
-    """The context alone, on the map it sees, forward and backward in training mode; its gate open, as in training."""
+    """Forward and backward of the context alone, in training mode, on a map of the size it has in the network."""
 
-    def __init__(self, game: GanStep, net: Any, b: int, *, classes: bool) -> None:
-        plan = game.plan
-        self.module, self.autocast = net.context, game.autocast
+    def __init__(self, step: GanStep, net: Any, b: int, *, classes: bool) -> None:
+        plan = step.plan
+        self.module, self.autocast = net.context, step.autocast
         channels, size = context_shape(net)
         random_numbers = torch.Generator(plan.device).manual_seed(plan.seed)
         x = torch.randn(b, channels, size, size, generator=random_numbers, device=plan.device)
         x = x.contiguous(memory_format=torch.channels_last) if plan.channels_last else x
         self.x = x.to(torch.bfloat16 if plan.dtype == "bfloat16" else torch.float32).requires_grad_()
         self.y = torch.randint(plan.num_classes, (b,), device=plan.device) if classes else None
-        self.back = torch.randn_like(self.x)
+        self.cotangent = torch.randn_like(self.x)
 
     def __call__(self) -> Tensor:
         with self.autocast():
             out: Tensor = self.module(self.x, self.y)
-        out.backward(self.back)
+        out.backward(self.cotangent)
         self.x.grad = None
         for parameter in self.module.parameters():
             parameter.grad = None
@@ -209,7 +217,7 @@ class ContextModule:
 
 
 def context_shape(net: Any) -> tuple[int, int]:
-    """Return channels and side of the map that the context sees."""
+    """Return the channels and the height of the map that the context gets."""
     shapes: list[tuple[int, int]] = []
     hook = net.context.register_forward_pre_hook(lambda _, args: shapes.append((args[0].shape[1], args[0].shape[2])))
     device = next(net.parameters()).device
@@ -227,29 +235,31 @@ def context_shape(net: Any) -> tuple[int, int]:
 
 
 def record_graph(call: Callable[[], Any]) -> Callable[[], Any]:
-    """The same work by replay, as a recipe with `graph` trains."""
+    """Return a call that replays the same work as a CUDA graph, as recipes with `graph=true` train."""
 
     def step(_: object) -> dict[str, Tensor]:
         call()
         return {}
 
-    replayed = GraphedStep(step)
-    for _ in range(BEFORE_RECORDING + 1):
-        replayed(())
-    return lambda: replayed(())
+    graphed = GraphedStep(step)
+    for _ in range(EAGER_STEPS + 1):
+        graphed(())
+    return lambda: graphed(())
 
 
 def measure(plan: GanStepPlan, progress: Callable[[str], object] = lambda _: None) -> list[GanStepRow]:
-    """A row per context. All games stay on the device; every round plays each, and its modules, in shuffled order."""
+    """Return one row per context. Every round times each GAN and its modules once, in shuffled order."""
     with training_flags(plan.device):
-        field = GanRace(plan)
+        race = GanRace(plan)
         for context in plan.contexts:
             progress(context)
-            field.enter(context)
-        return field.rows(field.race(progress))
+            race.add(context)
+        return race.rows(race.run(progress))
 
 
 class GanRace:
+    """Times the steps and modules of several GANs that stay on the device together."""
+
     def __init__(self, plan: GanStepPlan) -> None:
         self.plan = plan
         self.calls: dict[tuple[str, str], Callable[[], Any]] = {}
@@ -257,7 +267,8 @@ class GanRace:
         self.peaks: dict[str, float] = {}
         self.notes: dict[str, str] = {}
 
-    def enter(self, context: str) -> None:
+    def add(self, context: str) -> None:
+        """Build a GAN, warm it up, check its loss and measure its peak memory."""
         plan = self.plan
         torch.manual_seed(plan.seed)
         name, options = CONTENDERS[context]
@@ -272,35 +283,36 @@ class GanRace:
         )
         for net in networks:
             if net.context is not None:
-                nn.init.constant_(net.context.gate, 0.1)  # closed, nothing behind it would be worth computing
+                nn.init.constant_(net.context.gate, 0.1)  # an open gate, as after some training
         self.parameters[context] = sum(p.numel() for net in networks for p in net.parameters())
         try:
-            game = GanStep(plan, networks)
+            step = GanStep(plan, networks)
             loss = torch.tensor(0.0)
             for _ in range(WARMUP):
-                loss = game()
+                loss = step()
             if not torch.isfinite(loss):
                 self.notes[context] = f"refused: the loss is {loss.item()}"
                 return
-            self.peaks[context] = footprint.peak_mib(game, game.resident(), plan.device)
-            calls: dict[str, Callable[[], Any]] = {STEP: game}
+            self.peaks[context] = footprint.peak_mib(step, step.resident(), plan.device)
+            calls: dict[str, Callable[[], Any]] = {STEP: step}
             if name is not None:
-                calls[GENERATOR] = ContextModule(game, game.generator, plan.batch, classes=True)
-                calls[DISCRIMINATOR] = ContextModule(game, game.discriminator, 2 * plan.batch, classes=False)
+                calls[GENERATOR] = ContextModule(step, step.generator, plan.batch, classes=True)
+                calls[DISCRIMINATOR] = ContextModule(step, step.discriminator, 2 * plan.batch, classes=False)
             for what, call in calls.items():
                 call()
                 self.calls[context, what] = record_graph(call) if plan.graph else call
         except torch.OutOfMemoryError:
-            self.full(context)
+            self.drop(context)
 
-    def full(self, context: str) -> None:
+    def drop(self, context: str) -> None:
+        """Remove a GAN that ran out of memory."""
         others = len({name for name, _ in self.calls} - {context})
         self.notes[context] = "out of memory" + (f" next to {others} other GANs; try it alone" if others else "")
         self.calls = {key: call for key, call in self.calls.items() if key[0] != context}
         torch.cuda.empty_cache()
 
-    def race(self, progress: Callable[[str], object]) -> dict[tuple[str, str], list[float]]:
-        """Milliseconds by context, call and round; the first round is not counted."""
+    def run(self, progress: Callable[[str], object]) -> dict[tuple[str, str], list[float]]:
+        """Return (context, call) -> milliseconds of every round but the first, which warms up."""
         shuffle = random.Random(self.plan.seed).shuffle
         samples: dict[tuple[str, str], list[float]] = {key: [] for key in self.calls}
         gc.disable()
@@ -316,7 +328,7 @@ class GanRace:
                     try:
                         elapsed = time_call(self.calls[key], (), self.plan.device)
                     except torch.OutOfMemoryError:
-                        self.full(key[0])
+                        self.drop(key[0])
                         continue
                     if turn:
                         samples[key].append(elapsed)
@@ -327,13 +339,13 @@ class GanRace:
     def rows(self, samples: dict[tuple[str, str], list[float]]) -> list[GanStepRow]:
         plan, environment = self.plan, asdict(Environment.here(self.plan.device))
         added = {context: self._added(samples, context) for context in plan.contexts}
-        modules = {context: self._module(samples, context) for context in plan.contexts}
+        module_ms = {context: self._module(samples, context) for context in plan.contexts}
         reference = samples.get((REFERENCE, STEP))
         rows = []
         for context in plan.contexts:
             steps = samples.get((context, STEP))
             timing = Timing.of(steps) if steps else None
-            alone = [samples.get((context, place)) for place in (GENERATOR, DISCRIMINATOR)]
+            modules = [samples.get((context, call)) for call in (GENERATOR, DISCRIMINATOR)]
             rows.append(
                 GanStepRow(
                     context=context,
@@ -349,11 +361,11 @@ class GanRace:
                     step_ms=_rounded(timing and timing.ms),
                     step_ms_iqr=_rounded(timing and timing.ms_iqr),
                     added_ms=_rounded(added[context]),
-                    generator_ms=_rounded(alone[0] and statistics.median(alone[0])),
-                    discriminator_ms=_rounded(alone[1] and statistics.median(alone[1])),
+                    generator_ms=_rounded(modules[0] and statistics.median(modules[0])),
+                    discriminator_ms=_rounded(modules[1] and statistics.median(modules[1])),
                     step_of_ylg=_rounded(_median_ratio(steps, reference)),
                     added_of_ylg=_rounded(_ratio(added[context], added.get(REFERENCE))),
-                    module_of_ylg=_rounded(_ratio(modules[context], modules.get(REFERENCE))),
+                    module_of_ylg=_rounded(_ratio(module_ms[context], module_ms.get(REFERENCE))),
                     peak_mb=_rounded(self.peaks.get(context), 1),
                     note=self.notes.get(context, ""),
                     repeats=plan.repeats,
@@ -364,25 +376,25 @@ class GanRace:
         return rows
 
     def _added(self, samples: dict[tuple[str, str], list[float]], context: str) -> float | None:
-        """What the context adds to a step, by the paper's own arithmetic: round by round, less the step without."""
-        mine, bare = samples.get((context, STEP)), samples.get((NONE, STEP))
-        if context == NONE or not mine or not bare:
+        """Return what the context adds to a step: the median over rounds of the difference to the step without one."""
+        steps, without = samples.get((context, STEP)), samples.get((NONE, STEP))
+        if context == NONE or not steps or not without:
             return None
-        return statistics.median(one - other for one, other in zip(mine, bare, strict=True))
+        return statistics.median(a - b for a, b in zip(steps, without, strict=True))
 
     def _module(self, samples: dict[tuple[str, str], list[float]], context: str) -> float | None:
-        alone = [samples.get((context, place)) for place in (GENERATOR, DISCRIMINATOR)]
-        return None if not all(alone) else sum(statistics.median(each) for each in alone if each)
+        modules = [samples.get((context, call)) for call in (GENERATOR, DISCRIMINATOR)]
+        return None if not all(modules) else sum(statistics.median(times) for times in modules if times)
 
 
-def _median_ratio(mine: list[float] | None, other: list[float] | None) -> float | None:
-    if not mine or not other:
+def _median_ratio(times: list[float] | None, reference: list[float] | None) -> float | None:
+    if not times or not reference:
         return None
-    return statistics.median(one / its for one, its in zip(mine, other, strict=True))
+    return statistics.median(a / b for a, b in zip(times, reference, strict=True))
 
 
-def _ratio(mine: float | None, other: float | None) -> float | None:
-    return None if mine is None or not other or other <= 0 else mine / other
+def _ratio(value: float | None, reference: float | None) -> float | None:
+    return None if value is None or not reference or reference <= 0 else value / reference
 
 
 def _rounded(value: Any, digits: int = 4) -> float | None:

@@ -1,4 +1,4 @@
-"""`ham bench gradients`: what each way to differentiate a solve costs, in time and memory, at the same value."""
+"""`ham bench gradients`: time and memory of each gradient of a ham."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GRADIENTS = ("one-step", "truncated:1", "truncated:2", "bptt", "implicit")
 
 @dataclass(frozen=True)
 class GradientPlan:
-    """All of it in float32 by plain torch: kernels know the one-step gradient only."""
+    """What to measure, in float32 by plain torch: the kernels have the one-step gradient only."""
 
     sizes: tuple[int, ...] = (4096,)
     steps: tuple[int, ...] = (6, 24)
@@ -43,19 +43,19 @@ class GradientPlan:
     def __post_init__(self) -> None:
         for option in ("sizes", "steps", "hams", "gradients"):
             if not getattr(self, option):
-                raise OptionError(f"bench gradients: give at least one of the {option}")
+                raise OptionError(f"bench gradients: give at least one value of {option}")
         for steps in self.steps:
             check_count("bench gradients", "a number of steps", steps, least=1)
-        check_count("bench gradients", "repeats", self.repeats, least=5)  # below that quartiles say nothing
+        check_count("bench gradients", "repeats", self.repeats, least=5)  # fewer have no meaningful quartiles
         for name in self.gradients:
             as_gradient(name)
         for name in self.hams:
             check_choice("bench gradients", "ham", name, bench.HAMS)
         for n, steps in itertools.product(self.sizes, self.steps):
-            self.alone(n, steps)  # all the other options, as `bench ham` has them
+            self.ham_plan(n, steps)  # checks the other options
 
-    def alone(self, n: int, steps: int) -> bench.HamAlonePlan:
-        """One size as a plan of `bench ham`."""
+    def ham_plan(self, n: int, steps: int) -> bench.HamAlonePlan:
+        """Return the plan of `bench ham` for one size and number of steps."""
         return bench.HamAlonePlan(
             sizes=(n,),
             dim=self.dim,
@@ -75,7 +75,7 @@ class GradientPlan:
 
 @dataclass(frozen=True)
 class GradientRow:
-    """One line of the result file: forward and backward of the ham alone; `refused` is what a gradient said instead."""
+    """One line of the result file: forward and backward of the ham alone; `refused` says why there is no gradient."""
 
     ham: str
     grad: str
@@ -100,7 +100,7 @@ class GradientRow:
 
 
 def input_gradient(problem: bench.HamProblem, x: Tensor, grad: str) -> Tensor | None:
-    """dL/dx, or None where the strategy refuses: then all of its work has been done too.   b d n   ->   b d n"""
+    """Return dL/dx (b, d, n), or None if the implicit gradient refuses, after all of its work."""
     x = x.detach().requires_grad_()
     out = run(x, problem.ham, steps=problem.steps, grad=as_gradient(grad), bases=problem.bases, backend="plain")
     try:
@@ -110,13 +110,13 @@ def input_gradient(problem: bench.HamProblem, x: Tensor, grad: str) -> Tensor | 
 
 
 def measure(plan: GradientPlan, before: Callable[[str], object] = lambda what: None) -> Iterator[GradientRow]:
-    """Races of all strategies, one for each ham, size and number of steps."""
+    """Yield the rows of all gradients for each ham, size and number of steps."""
     environment = asdict(Environment.here(plan.device))
     with bench.precision("float32"):
         for n, steps, name in itertools.product(plan.sizes, plan.steps, plan.hams):
             before(f"{name} n={n:,} K={steps}")
             yield from _race_gradients(
-                plan, bench.HamProblem(plan.alone(n, steps), name, n, torch.float32), name, n, environment
+                plan, bench.HamProblem(plan.ham_plan(n, steps), name, n, torch.float32), name, n, environment
             )
 
 
@@ -154,16 +154,16 @@ def gradients_table(rows: Sequence[GradientRow]) -> Table:
     from rich.table import Table
 
     first = rows[0]
-    shown = Table(
+    table = Table(
         title=f"forward and backward of the ham alone: b={first.b} d={first.d} r={first.r}, median of {first.repeats}",
-        caption=f"{first.hardware}, torch {first.torch}, float32, plain torch; MiB: peak, with the input",
+        caption=f"{first.hardware}, torch {first.torch}, float32, plain torch; MiB: peak memory, including the input",
     )
     for heading in ("ham", "gradient"):
-        shown.add_column(heading)
+        table.add_column(heading)
     for heading in ("n", "K", "ms", "IQR", "MiB"):
-        shown.add_column(heading, justify="right")
-    shown.add_column("")
+        table.add_column(heading, justify="right")
+    table.add_column("")
     for row in rows:
         times = (f"{row.n:,}", str(row.steps), f"{row.ms:.2f}", f"{row.ms_iqr:.2f}", f"{row.mb:.1f}")
-        shown.add_row(row.ham, row.grad, *times, f"refused: {row.refused}" if row.refused else "")
-    return shown
+        table.add_row(row.ham, row.grad, *times, f"refused: {row.refused}" if row.refused else "")
+    return table

@@ -1,4 +1,4 @@
-"""`ham bench ham`: the ham alone, each backend against the least time it could take."""
+"""`ham bench ham`: time the ham alone, each backend against its roofline."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 HAMS = ("nmf", "vq", "cd")
 BACKENDS = ("plain", "fused")
 MODES = ("infer", "train")
-# float32 is full float32; tf32 is float32 with the matrix units' short mantissa
+# float32 is full float32; tf32 is float32 with TF32 tensor cores
 DTYPES = {
     "float32": torch.float32,
     "tf32": torch.float32,
@@ -35,8 +35,8 @@ DTYPES = {
     "float16": torch.float16,
 }
 TOLERANCES = TOLERANCE | {"float16": TOLERANCE["tf32"]}  # as many digits
-GATE_N = 1000  # positions in the gate's problem, at most
-INPUTS = 3  # in turn: one alone would sit in the cache
+GATE_N = 1000  # most positions of the input of the correctness check
+INPUTS = 3  # used in turn: a single input would stay in the cache
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class HamAlonePlan:
         check_seed("bench ham", self.seed)
         check_choice("bench ham", "device", self.device, ("cpu", "cuda"))
         if self.device == "cuda" and not torch.cuda.is_available():
-            raise OptionError("bench ham: there is no CUDA device here; take --device cpu")
+            raise OptionError("bench ham: no CUDA device found; use --device cpu")
         named = {"ham": (self.hams, HAMS), "backend": (self.backends, BACKENDS), "mode": (self.modes, MODES)}
         for what, (given, known) in (named | {"dtype": (self.dtypes, tuple(DTYPES))}).items():
             if not given:
@@ -70,7 +70,7 @@ class HamAlonePlan:
             for name in given:
                 check_choice("bench ham", what, name, known)
         if self.device == "cpu" and "tf32" in self.dtypes:
-            raise OptionError("bench ham: tf32 is a mode of cuda; take --dtype float32 on the CPU")
+            raise OptionError("bench ham: tf32 is a mode of cuda; use --dtype float32 on a CPU")
         self._check_fused()
 
     def _check_fused(self) -> None:
@@ -81,7 +81,7 @@ class HamAlonePlan:
             value = hams.create(ham, rank=self.rank)
             reason = why_not_fused(value.fused_spec(), x, value, one_step, one_step=True)
             if reason is not None:
-                raise OptionError(f"bench ham: backend 'fused' cannot run here: {reason}; take --backends plain")
+                raise OptionError(f"bench ham: backend 'fused' cannot run here: {reason}; use --backends plain")
 
     @property
     def rows(self) -> int:
@@ -91,7 +91,7 @@ class HamAlonePlan:
 
 @dataclass(frozen=True)
 class HamAloneRow:
-    """One line of the result file. `fraction_of_floor` is the least possible time over the measured: 1 at best."""
+    """One line of the result file. `fraction_of_floor` is the roofline time divided by the measured time: at most 1."""
 
     ham: str
     backend: str
@@ -106,7 +106,7 @@ class HamAloneRow:
     ms_iqr: float | None
     fraction_of_floor: float
     floor_ms: float
-    tflops: float  # the measured rates behind the floor
+    tflops: float  # measured rates behind the roofline time `floor_ms`
     gbs: float
     repeats: int
     seed: int
@@ -119,7 +119,7 @@ class HamAloneRow:
 
 
 class HamProblem:
-    """One ham on one backend, with inputs that take turns."""
+    """One ham with inputs that are used in turn."""
 
     def __init__(self, plan: HamAlonePlan, name: str, n: int, dtype: torch.dtype) -> None:
         generator = torch.Generator(plan.device).manual_seed(plan.seed + n)
@@ -143,28 +143,28 @@ class HamProblem:
             return self.solve(x, backend)
 
     def train(self, x: Tensor, backend: str) -> Tensor:
-        """Forward and backward; the gradient with respect to x."""
+        """Run forward and backward; return the gradient with respect to x."""
         x = x.detach().requires_grad_()
         return torch.autograd.grad(self.solve(x, backend), x, self.cotangent.to(x.dtype))[0]
 
     def gate(self, backend: str, mode: str, dtype: str) -> None:
-        """Against plain float64 on the same input."""
+        """Raise GateError unless the result agrees with plain float64 on the same input."""
         call, x = getattr(self, mode), self.inputs[0]
         expected, result = call(x.double(), "plain"), call(x, backend).double()
         error = float((result - expected).norm() / expected.norm())
         if not error <= TOLERANCES[dtype]:  # NaN must not pass
             raise GateError(
                 f"bench ham: {type(self.ham).__name__} ({backend}, {mode}) differs from float64 by {error:.2g} "
-                f"relative, more than {TOLERANCES[dtype]:g} in {dtype}; no time is reported for a wrong answer"
+                f"relative, more than {TOLERANCES[dtype]:g} in {dtype}; wrong results are not timed"
             )
 
     def ms(self, backend: str, mode: str, repeats: int) -> Timing:
-        """Short calls run back to back in blocks: waited for one by one, they would measure launch jitter."""
+        """Time the call. Short calls run back to back in blocks: timed one by one, they would measure launch jitter."""
         call, turns = getattr(self, mode), itertools.cycle(self.inputs)
 
         def back_to_back(xs: Sequence[Tensor]) -> Tensor:
             for x in xs[:-1]:
-                call(x, backend)  # and dropped: a network's next layer would not keep it either
+                call(x, backend)  # the result is dropped, as the next layer of a network would
             return call(xs[-1], backend)
 
         def once(calls: int) -> float:
@@ -175,7 +175,7 @@ class HamProblem:
 
 
 def measure(plan: HamAlonePlan, before: Callable[[str], object] = lambda what: None) -> Iterator[HamAloneRow]:
-    """One row after the other, each behind its gate."""
+    """Yield one row after the other, each after its correctness check."""
     environment = asdict(Environment.here(plan.device))
     for dtype in plan.dtypes:
         with precision(dtype):
@@ -213,7 +213,7 @@ def measure(plan: HamAlonePlan, before: Callable[[str], object] = lambda what: N
 
 @contextlib.contextmanager
 def precision(dtype: str) -> Iterator[None]:
-    """TF32 for products of float32 where it is asked for, and only there."""
+    """Allow TF32 matrix products for dtype "tf32" only; restore the flag afterwards."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
     try:
@@ -226,17 +226,17 @@ def ham_table(rows: Sequence[HamAloneRow]) -> Table:
     from rich.table import Table
 
     first = rows[0]
-    shown = Table(
+    table = Table(
         title=f"the ham alone: b={first.b} d={first.d} r={first.r} K={first.steps}, median of {first.repeats}",
-        caption=f"{first.hardware}, torch {first.torch}; floor: the larger of arithmetic at the rate of a matrix "
-        "product and bytes at that of a copy, both measured in this run",
+        caption=f"{first.hardware}, torch {first.torch}; roofline: the larger of arithmetic at the rate of a matrix "
+        "product and bytes at the rate of a copy, both measured in this run",
     )
     for heading in ("ham", "backend", "mode", "dtype"):
-        shown.add_column(heading)
-    for heading in ("n", "ms", "IQR", "floor ms", "of floor"):
-        shown.add_column(heading, justify="right")
+        table.add_column(heading)
+    for heading in ("n", "ms", "IQR", "roofline ms", "of roofline"):
+        table.add_column(heading, justify="right")
     for row in rows:
         spread = "" if row.ms_iqr is None else f"{row.ms_iqr:.3f}"
         times = (f"{row.n:,}", f"{row.ms:.3f}", spread, f"{row.floor_ms:.3f}", f"{row.fraction_of_floor:.2f}")
-        shown.add_row(row.ham, row.backend, row.mode, row.dtype, *times)
-    return shown
+        table.add_row(row.ham, row.backend, row.mode, row.dtype, *times)
+    return table

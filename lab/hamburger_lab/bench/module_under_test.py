@@ -1,4 +1,4 @@
-"""A benchmarked module with everything that all rows share: weights, counts and float64 reference."""
+"""A benchmarked module with what all its rows share: weights, counts and float64 reference."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hamburger_lab.bench.common import GateError
 from hamburger_lab.bench.table3_names import COMPILED, builders
 from hamburger_lab.bench.timed_module import FORMATS, BenchSetting, check_agreement
 
-GATE_SIZE = 16  # h and w of the gate's image
+GATE_SIZE = 16  # height and width of the image of the correctness check
 REFUSALS = (HamburgerError, GateError, RuntimeError)  # these leave a row empty; the benchmark continues
 
 
@@ -29,7 +29,7 @@ def refusal_reason(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class ModuleCounts:
-    """None where they could not be counted."""
+    """Parameters and multiply-adds; None, with the reason in `refused`, if they could not be counted."""
 
     params: int | None = None
     macs: int | None = None
@@ -37,7 +37,7 @@ class ModuleCounts:
 
 
 class ModuleUnderTest:
-    """A module by name: built once, counted once per size, checked once per dtype."""
+    """A module by name; built once, counted once per size, checked once per dtype."""
 
     def __init__(self, name: str, channels: int, device: str, seed: int) -> None:
         self.name, self.channels, self.device, self.seed = name, channels, device, seed
@@ -47,7 +47,7 @@ class ModuleUnderTest:
 
     @functools.cached_property
     def ways(self) -> dict[str, Callable[[], nn.Module]]:
-        """Each gives a fresh copy: to draw ten million weights takes a CPU longer than many a row is timed."""
+        """Return note -> function that returns a copy of the module; copying is faster than drawing new weights."""
         return {note: functools.partial(copy.deepcopy, module) for note, module in self._originals().items()}
 
     def _originals(self) -> dict[str, nn.Module]:
@@ -62,7 +62,7 @@ class ModuleUnderTest:
         return [Float64Reference(build().eval(), self.channels, self.device, self.seed) for build in self.ways.values()]
 
     def counts(self, shape: tuple[int, ...]) -> ModuleCounts:
-        """Of the first way; all ways have the same."""
+        """Return parameters and multiply-adds; they are the same for all builds."""
         if shape not in self._counts:
             build = next(iter(builders(self.name, self.channels).values()))
             try:
@@ -72,7 +72,7 @@ class ModuleUnderTest:
         return self._counts[shape]
 
     def refusal(self, setting: BenchSetting, formats: Sequence[str]) -> str:
-        """Why it is not run in a dtype: these options cannot build it, or the gate keeps it out. Empty where it is."""
+        """Return why the module does not run in this dtype (it cannot be built, or its values are wrong), else ""."""
         if setting.dtype not in self._refusals:
             try:
                 for reference in self.references:
@@ -84,10 +84,10 @@ class ModuleUnderTest:
 
 
 class Float64Reference:
-    """What a module adds to its input, zero gates opened, in float64 on a small image.
+    """The float64 value of what a module adds to its input, on a small image, with zero-initialised gates opened.
 
-    Its gate shows that this device, precision and memory format compute the formula; that the formula is its paper's,
-    the tests show.
+    `gate` checks that a device, precision and memory format compute the same value. That the formula is the paper's is
+    checked by the tests.
     """
 
     def __init__(self, module: nn.Module, channels: int, device: str, seed: int) -> None:
@@ -102,11 +102,12 @@ class Float64Reference:
         module.float()
 
     def added(self, x: Tensor) -> Tensor:
-        torch.manual_seed(self.seed)  # for the one that draws its dictionary in every call
+        torch.manual_seed(self.seed)  # one module draws its dictionary in every call
         with torch.no_grad():
             return (self.module(x) - x).double()
 
     def gate(self, setting: BenchSetting, formats: Sequence[str]) -> None:
+        """Raise GateError if a memory format gives other values than float64."""
         for name in formats:
             self.module.to(memory_format=FORMATS[name])
             with setting.autocast():

@@ -1,4 +1,4 @@
-"""`ham bench network`: a training step of a whole segmentation network with each context, in rounds."""
+"""`ham bench network`: time a training step of a whole segmentation network with each context."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from hamburger_lab.bench import common, footprint
 from hamburger_lab.bench.timing import Timing, time_call
 
 DTYPES = ("float32", "bfloat16")
-WARMUP = 3  # steps of each network before anything is measured: handles, workspaces, algorithms
+WARMUP = 3  # steps of each network before anything is measured: library handles, workspaces, algorithm choice
 FIGURES = ("train_ms", "train_ms_iqr", "images_per_s", "ratio", "peak_mb")
 
 
 @dataclass(frozen=True)
 class NetworkPlan:
-    """`variants`: options of `create_model` by the name of the row."""
+    """`variants`: row name -> options of `create_model`."""
 
     variants: dict[str, dict[str, Any]]
     backbone: str = "resnet50"
@@ -47,7 +47,7 @@ class NetworkPlan:
 
     @property
     def stages(self) -> int:
-        """How often `measure` reports: once a network, then once a round, the first of them untimed."""
+        """Number of progress reports of `measure`: one per network, then one per round, the first of them untimed."""
         return len(self.variants) + 1 + self.repeats
 
 
@@ -77,11 +77,11 @@ def check_race_plan(call: str, plan: RacePlan) -> None:
     check_choice(call, "device", plan.device, ("cpu", "cuda"))
     check_choice(call, "dtype", plan.dtype, DTYPES)
     if plan.device == "cuda" and not torch.cuda.is_available():
-        raise OptionError(f"{call}: there is no CUDA device here; take --device cpu")
+        raise OptionError(f"{call}: no CUDA device found; use --device cpu")
 
 
 def random_batch(plan: RacePlan, side: int, classes: int, labels: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Images b 3 side side, channels last, and labels of that shape."""
+    """Return images (b, 3, side, side), channels last, and class labels of shape `labels`."""
     generator = torch.Generator(plan.device).manual_seed(plan.seed)
     images = torch.randn((plan.batch, 3, side, side), generator=generator, device=plan.device)
     drawn = torch.randint(classes, labels, generator=generator, device=plan.device)
@@ -93,7 +93,7 @@ class NetworkRow:
     """One line of the result file: median of a whole training step (forward, backward, SGD), and its peak memory."""
 
     context: str
-    backend: str  # of our hams: what HAM_BACKEND said
+    backend: str  # backend of our hams: the value of HAM_BACKEND
     backbone: str
     output_stride: int
     crop: int
@@ -105,7 +105,7 @@ class NetworkRow:
     train_ms: float | None
     train_ms_iqr: float | None
     images_per_s: float | None
-    ratio: float | None  # median over the rounds of this step's time over that of `ratio_to` in the same round
+    ratio: float | None  # median over rounds of this step's time divided by that of `ratio_to`
     ratio_to: str
     peak_mb: float | None
     note: str
@@ -121,7 +121,7 @@ class NetworkRow:
 
 @contextlib.contextmanager
 def training_flags(device: str, *, steady: bool = True) -> Iterator[None]:
-    """Set the flags of `ham train` for the device, and restore them afterwards. TF32 stays as torch has it."""
+    """Set the cuDNN flags of `ham train` and restore them afterwards; TF32 flags are not changed."""
     before = torch.backends.cudnn.benchmark
     if device == "cuda":
         torch.backends.cudnn.benchmark = steady
@@ -137,8 +137,7 @@ def describe_tf32(device: str) -> str:
 
 
 class TrainingStep:
-    """Forward, backward and an SGD step on the same images again, as training runs them: autocast, and as a rule
-    channels last."""
+    """Forward, backward and SGD step on fixed images, under autocast and by default channels last, as in training."""
 
     def __init__(self, plan: RacePlan, net: nn.Module, images: Any, labels: Any, *, channels_last: bool = True) -> None:
         self.images, self.labels = images, labels
@@ -156,7 +155,7 @@ class TrainingStep:
         loss: Tensor = torch.stack(list(terms.values())).sum()
         loss.backward()
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)  # at the end: a network that waits its turn holds no gradients
+        self.optimizer.zero_grad(set_to_none=True)  # at the end, so that networks that wait hold no gradients
         return loss.detach()
 
     def resident(self) -> list[Tensor]:
@@ -166,16 +165,18 @@ class TrainingStep:
 
 
 def measure(plan: NetworkPlan, progress: Callable[[str], object] = lambda _: None) -> list[NetworkRow]:
-    """A row per context. All networks stay on the device, and every round steps each of them once, in shuffled order:
-    a busy neighbour or a warming chip then slows all of them. Their peak memory is measured before, one by one.
+    """Return one row per context.
+
+    All networks stay on the device, and every round runs one step of each, in shuffled order: other load and clock
+    changes then affect all of them. Peak memory is measured before that, one network at a time.
     """
     with training_flags(plan.device):
-        field = SegmentationRace(plan)
-        return field.rows(field.measured(progress))
+        race = SegmentationRace(plan)
+        return race.rows(race.measure(progress))
 
 
 class NetworkRace(ABC):
-    """Races training steps of several networks; a subclass builds them and makes the rows."""
+    """Times training steps of several networks in turn; a subclass builds the networks and the rows."""
 
     def __init__(self, plan: RacePlan) -> None:
         self.plan: Any = plan
@@ -186,19 +187,20 @@ class NetworkRace(ABC):
 
     @abstractmethod
     def create(self, context: str) -> nn.Module:
-        """The network of that row."""
+        """Return the network of that row."""
 
     @abstractmethod
-    def step(self, net: nn.Module) -> TrainingStep: ...
+    def step(self, net: nn.Module) -> TrainingStep:
+        """Return the training step to time."""
 
-    def measured(self, progress: Callable[[str], object]) -> dict[str, list[float]]:
-        """Milliseconds of every network that ran, by round."""
+    def measure(self, progress: Callable[[str], object]) -> dict[str, list[float]]:
+        """Return context -> milliseconds of every timed round, for the networks that ran."""
         for context in self.plan.variants:
             progress(context)
-            self.enter(context)
-        return self.race(progress)
+            self.add(context)
+        return self.run(progress)
 
-    def enter(self, context: str) -> None:
+    def add(self, context: str) -> None:
         """Build a network, warm it up, check its loss and measure its peak memory."""
         plan = self.plan
         torch.manual_seed(plan.seed)
@@ -214,19 +216,20 @@ class NetworkRace(ABC):
             self.peaks[context] = footprint.peak_mib(step, step.resident(), plan.device)
             self.steps[context] = step
         except torch.OutOfMemoryError:
-            self.full(context)
+            self.drop(context)
 
-    def full(self, context: str) -> None:
+    def drop(self, context: str) -> None:
+        """Remove a network that ran out of memory."""
         others = len(self.steps.keys() - {context})
         self.notes[context] = "out of memory" + (f" next to {others} other networks; try it alone" if others else "")
         self.steps.pop(context, None)
         torch.cuda.empty_cache()
 
-    def race(self, progress: Callable[[str], object]) -> dict[str, list[float]]:
-        """Milliseconds by context and round. The first round is not counted: the allocator settles among them all."""
+    def run(self, progress: Callable[[str], object]) -> dict[str, list[float]]:
+        """Return context -> milliseconds of every round but the first, in which the allocator warms up."""
         shuffle = random.Random(self.plan.seed).shuffle
         samples: dict[str, list[float]] = {context: [] for context in self.steps}
-        gc.disable()  # a collection would be counted in whatever is timed then
+        gc.disable()  # garbage collection must not fall into a timed step
         try:
             for turn in range(1 + self.plan.repeats):
                 progress(f"round {turn} of {self.plan.repeats}")
@@ -237,7 +240,7 @@ class NetworkRace(ABC):
                     try:
                         elapsed = time_call(self.steps[context], (), self.plan.device)
                     except torch.OutOfMemoryError:
-                        self.full(context)
+                        self.drop(context)
                         continue
                     if turn:
                         samples[context].append(elapsed)
@@ -245,7 +248,7 @@ class NetworkRace(ABC):
             gc.enable()
         return {context: samples[context] for context in self.steps}
 
-    def about(self, context: str, samples: dict[str, list[float]]) -> dict[str, Any]:
+    def row_fields(self, context: str, samples: dict[str, list[float]]) -> dict[str, Any]:
         """Return the fields of a row that all races share."""
         plan, first = self.plan, next(iter(self.plan.variants))
         figures: dict[str, float | None] = dict.fromkeys(FIGURES)
@@ -258,7 +261,7 @@ class NetworkRace(ABC):
             figures["images_per_s"] = round(plan.batch / timing.ms * 1e3, 1)
             if first in samples:
                 pairs = zip(samples[context], samples[first], strict=True)
-                figures["ratio"] = round(statistics.median(mine / its for mine, its in pairs), 4)
+                figures["ratio"] = round(statistics.median(a / b for a, b in pairs), 4)
         return {
             "context": context,
             "backend": common.requested_backend(),
@@ -278,7 +281,7 @@ class NetworkRace(ABC):
 
 
 class SegmentationRace(NetworkRace):
-    """Segmentation networks."""
+    """Times segmentation networks."""
 
     def __init__(self, plan: NetworkPlan) -> None:
         super().__init__(plan)
@@ -302,4 +305,4 @@ class SegmentationRace(NetworkRace):
 
     def rows(self, samples: dict[str, list[float]]) -> list[NetworkRow]:
         fields = {"output_stride": self.plan.output_stride, "crop": self.plan.crop}
-        return [NetworkRow(**fields, **self.about(context, samples)) for context in self.plan.variants]
+        return [NetworkRow(**fields, **self.row_fields(context, samples)) for context in self.plan.variants]

@@ -1,4 +1,4 @@
-"""`ham bench profile`: which kernels the time of a context module goes into, on a GPU."""
+"""`ham bench profile`: GPU time of a context module by kernel."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 FORMAT = "contiguous"
-WARM = 8  # calls before the profiler looks: kernels are compiled, calls taped and recorded
+WARMUP = 8  # calls before profiling: kernels are compiled, launches cached and CUDA graphs recorded
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class ProfilePlan:
             for name in given:
                 check_choice("bench profile", option, name, known)
         if not self.sizes:
-            raise OptionError("bench profile: give at least one of the sizes; separate several by commas")
+            raise OptionError("bench profile: give at least one size; separate several by commas")
         for n in self.sizes:
             check_count("bench profile", "a size", n, least=16)
         for option in ("channels", "batch", "calls"):
@@ -65,9 +65,9 @@ class ProfilePlan:
 
 @dataclass(frozen=True)
 class ProfileRow:
-    """One kernel of a call: how often it is launched and how long it runs, on average over the calls.
+    """One kernel of a call: launches and microseconds, means over the calls.
 
-    `ms` is a whole call by the clock, without the profiler: kernels need not follow each other without a gap.
+    `ms` is the time of the whole call, measured without the profiler; it includes gaps between kernels.
     """
 
     module: str
@@ -92,24 +92,25 @@ class ProfileRow:
 
 
 def measure(plan: ProfilePlan, progress: Callable[[str], object] = lambda _: None) -> Iterator[ProfileRow]:
+    """Yield one row per module, size, mode and kernel."""
     if not torch.cuda.is_available():
-        raise OptionError("bench profile: kernels are those of a CUDA device, and there is none here")
+        raise OptionError("bench profile: needs a CUDA device, and none was found")
     environment = asdict(Environment.here("cuda"))
     setting = BenchSetting("cuda", plan.dtype, plan.seed)
     with setting.precision():
-        subjects = [ModuleUnderTest(name, plan.channels, "cuda", plan.seed) for name in plan.modules]
-        for subject, n in itertools.product(subjects, plan.sizes):
-            name, refused = subject.name, subject.refusal(setting, (FORMAT,))
-            if refused:  # no time is reported for a wrong answer
-                raise GateError(f"bench profile: {name} in {plan.dtype}: {refused}")
-            build = next(iter(subject.ways.values()))
-            case = TimedModule(setting, build, (plan.batch, plan.channels, *image_shape(n)), memory_format=FORMAT)
+        modules = [ModuleUnderTest(name, plan.channels, "cuda", plan.seed) for name in plan.modules]
+        for module, n in itertools.product(modules, plan.sizes):
+            name, refusal = module.name, module.refusal(setting, (FORMAT,))
+            if refusal:  # wrong results are not timed
+                raise GateError(f"bench profile: {name} in {plan.dtype}: {refusal}")
+            build = next(iter(module.ways.values()))
+            timed = TimedModule(setting, build, (plan.batch, plan.channels, *image_shape(n)), memory_format=FORMAT)
             for mode in plan.modes:
                 progress(f"{name} {mode} n={n:,}")
-                for _ in range(WARM):
-                    case.once(mode)
-                ms = sorted(case.once(mode, plan.calls) for _ in range(5))[2]
-                kernels = profile_kernels(partial(case.once, mode, plan.calls))
+                for _ in range(WARMUP):
+                    timed.once(mode)
+                ms = sorted(timed.once(mode, plan.calls) for _ in range(5))[2]
+                kernels = profile_kernels(partial(timed.once, mode, plan.calls))
                 for kernel, (launches, us) in kernels.items():
                     yield ProfileRow(
                         module=name,
@@ -133,31 +134,32 @@ def profile_kernels(call: Callable[[], object]) -> dict[str, tuple[int, float]]:
     """Return launches and microseconds of each GPU kernel during a call, the longest first."""
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as watched:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
         call()
         torch.cuda.synchronize()
     return sum_by_kernel(
-        (event.name, event.device_time) for event in watched.events() if event.device_type.name == "CUDA"
+        (event.name, event.device_time) for event in profiler.events() if event.device_type.name == "CUDA"
     )
 
 
 def sum_by_kernel(events: Iterator[tuple[str, float]]) -> dict[str, tuple[int, float]]:
+    """Return short kernel name -> (launches, microseconds), the longest first."""
     launches: Counter[str] = Counter()
-    spent: Counter[str] = Counter()
+    total_us: Counter[str] = Counter()
     for name, us in events:
         launches[short_kernel_name(name)] += 1
-        spent[short_kernel_name(name)] += us  # type: ignore[assignment]
-    return {name: (launches[name], float(us)) for name, us in spent.most_common()}
+        total_us[short_kernel_name(name)] += us  # type: ignore[assignment]
+    return {name: (launches[name], float(us)) for name, us in total_us.most_common()}
 
 
 def short_kernel_name(kernel: str) -> str:
-    """A kernel's name without types and arguments: `void at::native::foo<float>(int)` -> `foo`.
+    """Return a kernel's name without types and arguments: `void at::native::foo<float>(int)` -> `foo`.
 
-    What many kernels are called (`cutlass::Kernel2<name>`) says nothing: there the first of its types does.
+    For generic names such as `cutlass::Kernel2<name>`, return the first template argument.
     """
     kernel = kernel.replace("(anonymous namespace)::", "")
     if not (kernel.endswith(")") and "(" in kernel) or kernel.startswith(("Memcpy", "Memset")):
-        return kernel.partition(" (")[0]  # no function of C++
+        return kernel.partition(" (")[0]  # not a C++ function
     before = _strip_brackets(kernel, "()").strip()
     name = _strip_brackets(before, "<>").split()[-1]
     plain = name.rsplit("::", 1)[-1]
@@ -180,7 +182,7 @@ def _strip_brackets(text: str, brackets: str) -> str:
 
 
 def profile_table(rows: Sequence[ProfileRow]) -> Table:
-    """A line a kernel, in the order of their time in the largest problem; a column a size and mode."""
+    """Return a table with one line per kernel, the longest first, and one column per mode and size."""
     from rich.table import Table
 
     table = Table(title="microseconds of a call on the GPU (launches)")
@@ -197,21 +199,23 @@ def profile_table(rows: Sequence[ProfileRow]) -> Table:
 
 
 def kernel_lines(rows: Sequence[dict[str, Any]], columns: Sequence[tuple[str, int]]) -> Iterator[list[str]]:
-    """Module, kernel, and for each (mode, n) the time and in brackets the launches; then their sum, and the clock's."""
+    """Yield module, kernel and, per (mode, n), microseconds (launches); then their sum and the measured time."""
     for module in dict.fromkeys(row["module"] for row in rows):
         module_rows = [row for row in rows if row["module"] == module]
-        most = {
+        longest = {
             name: max(row["us"] for row in module_rows if row["kernel"] == name)
             for name in {r["kernel"] for r in module_rows}
         }
-        by_place = {(row["kernel"], row["mode"], row["n"]): row for row in module_rows}
-        for kernel in sorted(most, key=lambda name: (-most[name], name)):
-            cells = [by_place.get((kernel, *column)) for column in columns]
+        by_key = {(row["kernel"], row["mode"], row["n"]): row for row in module_rows}
+        for kernel in sorted(longest, key=lambda name: (-longest[name], name)):
+            cells = [by_key.get((kernel, *column)) for column in columns]
             yield [module, kernel, *("" if c is None else f"{c['us']:.1f} ({c['launches']:g})" for c in cells)]
-        sums, clocks = [], []
+        sums, wall_times = [], []
         for mode, n in columns:
-            some = [row for row in module_rows if (row["mode"], row["n"]) == (mode, n)]
-            sums.append(f"{sum(row['us'] for row in some):.1f} ({sum(row['launches'] for row in some):g})")
-            clocks.append(f"{1000 * some[0]['ms']:.1f}" if some else "")
+            column_rows = [row for row in module_rows if (row["mode"], row["n"]) == (mode, n)]
+            sums.append(
+                f"{sum(row['us'] for row in column_rows):.1f} ({sum(row['launches'] for row in column_rows):g})"
+            )
+            wall_times.append(f"{1000 * column_rows[0]['ms']:.1f}" if column_rows else "")
         yield [module, "all kernels", *sums]
-        yield [module, "by the clock", *clocks]
+        yield [module, "wall time", *wall_times]

@@ -1,8 +1,8 @@
 """The contenders of `ham bench core`: the library, the authors' code, scikit-learn and self-attention.
 
-A contender sees a `Problem`: x (b d n), the initial bases (b d r) and the gradient of the result (b d n). "hamburger"
-is `solvers.decompose.run`, the path that the layer takes. The rivals get every advantage: scikit-learn finds its arrays
-transposed, its first codes made and no read-out to do; attention finds contiguous heads and no projections to compute.
+All contenders get the same `DecompositionInputs`. "hamburger" is `hams.decompose.run`, which the layer calls. The
+rivals get every advantage: scikit-learn gets transposed arrays and first codes and computes no read-out; attention gets
+contiguous heads and computes no projections.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Solver = Callable[[Tensor, Tensor], Tensor]  # x, bases -> D C
 
 
 def authors_ham(name: str, rank: int) -> Ham:
-    """The ham as the authors set it; their VQ holds |x| constant in the gradient."""
+    """Return the ham with the authors' settings; their VQ treats |x| as a constant in the gradient."""
     builders: dict[str, Callable[[], Ham]] = {
         "cd": lambda: CD(rank=rank, temperature=1 / authors_reference.INVERSE_TEMPERATURE, beta=authors_reference.BETA),
         "nmf": lambda: NMF(rank=rank, eps=authors_reference.EPS),
@@ -58,7 +58,7 @@ def run_inference(problem: DecompositionInputs, solver: Solver) -> Tensor:
 
 
 def run_training(problem: DecompositionInputs, solver: Solver) -> Tensor:
-    """Forward and backward; the gradient with respect to x."""
+    """Run forward and backward; return the gradient with respect to x."""
     x = problem.x.detach().requires_grad_()
     return torch.autograd.grad(solver(x, problem.bases), x, problem.grad)[0]
 
@@ -71,7 +71,7 @@ def solver_contender(solver: Solver, mode: str) -> Contender:
 
 
 def attention_contender() -> Contender:
-    """softmax(Q^T K) V with Q = K = V = X, in `HEADS` heads on the same d."""
+    """Return self-attention softmax(Q^T K) V with Q = K = V = X and `HEADS` heads on the same d."""
 
     def prepare(problem: DecompositionInputs) -> tuple[Any, ...]:
         return (problem.x.unflatten(1, (HEADS, -1)).mT.contiguous(),)  # b heads n d/heads
@@ -84,7 +84,7 @@ def attention_contender() -> Contender:
 
 
 def sklearn_contender(steps: int) -> Contender:
-    """`steps` multiplicative updates by scikit-learn from the same start, one sample of the batch after the other."""
+    """Return `steps` multiplicative updates by scikit-learn from the same initial factors, one sample at a time."""
 
     def prepare(problem: DecompositionInputs) -> tuple[Any, ...]:
         codes = (problem.x.mT @ problem.bases).softmax(dim=2)
@@ -96,7 +96,7 @@ def sklearn_contender(steps: int) -> Contender:
         from sklearn.decomposition import non_negative_factorization
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it warns that it has not converged, which is intended
+            warnings.simplefilter("ignore")  # it warns that it has not converged, as intended
             return [
                 non_negative_factorization(
                     x, w, h, n_components=h.shape[0], init="custom", solver="mu", max_iter=steps, tol=0

@@ -1,6 +1,6 @@
-"""The least time a ham can take: its arithmetic at the rate of a matrix product, or its bytes at that of a copy.
+"""Roofline of a ham: the larger of its arithmetic at the rate of a matrix product and its bytes at that of a copy.
 
-Both rates are measured here, in the same run, not taken from a data sheet.
+Both rates are measured in the same run, not taken from a data sheet.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 
 from hamburger_lab.bench.timing import time_call
 
-# Edge of the square product and bytes of the copy: large enough to reach the device's rates, no larger.
+# Side of the square product and bytes of the copy: large enough to reach the device's rates.
 EDGE = {"cpu": 1024, "cuda": 8192}
 COPY = {"cpu": 2**27, "cuda": 2**30}
 TRIES = 5
@@ -25,7 +25,7 @@ class DeviceRates:
 
     @classmethod
     def here(cls, device: str, dtype: torch.dtype) -> DeviceRates:
-        """The best of a few tries; TF32 as torch is set."""
+        """Measure both rates, the best of a few tries; torch's TF32 flags apply."""
         edge, size = EDGE[device], COPY[device]
         a, b = (torch.randn(edge, edge, device=device).to(dtype) for _ in range(2))
         source = torch.zeros(size, dtype=torch.uint8, device=device)
@@ -36,7 +36,7 @@ class DeviceRates:
 
 
 def _best(run: Callable[[], object], device: str) -> float:
-    """Milliseconds."""
+    """Return the shortest time in milliseconds."""
     return min(time_call(run, (), device) for _ in range(TRIES + 1))
 
 
@@ -46,17 +46,16 @@ def multiply_adds(ham: str, mode: str, b: int, d: int, n: int, r: int, steps: in
     if ham == "nmf":
         forward, backward = main * (2 * steps + 3) + small * (2 * steps + 1), 2 * main + small
     elif ham == "vq":
-        forward, backward = main * (2 * steps + 2), 3 * main  # the codes are made again
+        forward, backward = main * (2 * steps + 2), 3 * main  # the codes are computed again
     else:
         forward, backward = main * (2 * steps + 2) + b * r * r * (d + r), 2 * main
     return forward + (backward if mode == "train" else 0)
 
 
 def least_bytes(ham: str, mode: str, b: int, d: int, n: int, r: int, itemsize: int) -> int:
-    """X in and D C out once; "train" adds the cotangent in, that of X out, and what had to be kept for it.
+    """Return the bytes to read X and write D C once; "train" adds both gradients and what the backward pass needs.
 
-    Factors count where they must cross between forward and backward: NMF's codes, written and read in float32. VQ
-    reads X again instead.
+    NMF's codes are written and read in float32 between forward and backward. VQ reads X again instead.
     """
     x, codes = b * d * n * itemsize, b * r * n * 4
     if mode != "train":
@@ -68,6 +67,7 @@ def least_bytes(ham: str, mode: str, b: int, d: int, n: int, r: int, itemsize: i
 def floor_ms(
     ham: str, mode: str, b: int, d: int, n: int, r: int, steps: int, itemsize: int, rates: DeviceRates
 ) -> float:
+    """Return the least time in milliseconds."""
     arithmetic = 2 * multiply_adds(ham, mode, b, d, n, r, steps) / rates.tflops / 1e9
     memory = least_bytes(ham, mode, b, d, n, r, itemsize) / rates.gbs / 1e6
     return max(arithmetic, memory)

@@ -1,4 +1,4 @@
-"""Training steps of networks with each context, size after size of the image: what such races have in common."""
+"""Training steps of networks with each context at several image sizes: shared by `bench classes` and `bench detect`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from hamburger_lab.bench.network import NetworkRace, check_race_plan, training_f
 
 @dataclass(frozen=True)
 class SizeSweepPlan:
-    """`variants`: context options of the network by the name of the row.   `after`: where the context is inserted"""
+    """`variants`: row name -> context options. `after`: the submodule that the context follows."""
 
     call: ClassVar[str]
-    least: ClassVar[int]  # pixels
+    least: ClassVar[int]  # smallest image size in pixels
 
     variants: dict[str, dict[str, Any]]
     sizes: tuple[int, ...]
@@ -42,7 +42,7 @@ class SizeSweepPlan:
 
     @property
     def stages(self) -> int:
-        """How often `measure` reports."""
+        """Number of progress reports of `measure`."""
         return len(self.sizes) * (len(self.variants) + 1 + self.repeats)
 
 
@@ -51,11 +51,11 @@ class SizeSweepRow:
     """One line of the result file: a whole training step at one size, and its peak memory."""
 
     context: str
-    backend: str  # of our hams: what HAM_BACKEND said
+    backend: str  # backend of our hams: the value of HAM_BACKEND
     backbone: str
     after: str
     size: int  # side of the image
-    n: int | None  # positions that the context sees; None where it did not come so far, or not on maps of one size
+    n: int | None  # positions of the context's input; None if it did not run, or ran on several sizes
     batch: int
     dtype: str
     tf32: str
@@ -64,10 +64,10 @@ class SizeSweepRow:
     train_ms: float | None
     train_ms_iqr: float | None
     images_per_s: float | None
-    ratio: float | None  # median over the rounds of this step's time over that of `ratio_to` in the same round
+    ratio: float | None  # median over rounds of this step's time divided by that of `ratio_to`
     ratio_to: str
     peak_mb: float | None
-    context_mb: float | None  # peak above that of `ratio_to`
+    context_mb: float | None  # peak memory minus that of `ratio_to`
     note: str
     repeats: int
     seed: int
@@ -80,7 +80,7 @@ class SizeSweepRow:
 
 
 class SizeSweepRace(NetworkRace):
-    """The networks at one size."""
+    """Times training steps of the networks at one image size."""
 
     row: ClassVar[type[SizeSweepRow]] = SizeSweepRow
 
@@ -89,8 +89,8 @@ class SizeSweepRace(NetworkRace):
         self.size = size
         self.positions: dict[str, int | None] = {}
 
-    def watch(self, context: str, net: nn.Module, place: str) -> None:
-        """Count the positions of the map behind that submodule, also without a context there."""
+    def count_positions(self, context: str, net: nn.Module, place: str) -> None:
+        """Record the positions of the map that the submodule `place` returns, with or without a context."""
         modules = dict(net.named_modules())
         if not place or place not in modules:
             raise UnknownNameError(describe_missing_module(self.plan.call, place, [name for name in modules if name]))
@@ -98,36 +98,36 @@ class SizeSweepRace(NetworkRace):
         inserted = modules.get(f"{place}.{CHILD_NAME}")
         layouts = [inserted.adapter.layout] if isinstance(inserted, InsertedContext) else []
 
-        def see(module: nn.Module, args: Any, output: Any) -> None:
-            if not isinstance(output, Tensor) or output.dim() != 4:  # tokens: those of a class would count too
+        def record_positions(module: nn.Module, args: Any, output: Any) -> None:
+            if not isinstance(output, Tensor) or output.dim() != 4:  # tokens, which may include class tokens
                 return
-            if not layouts:  # once is enough: steps are timed
+            if not layouts:  # only once: the steps are timed
                 layouts.append(guess_layout(net, module, output))
             n = (output.shape[2:] if layouts[0] == "channels" else output.shape[1:3]).numel()  # b c h w, or b h w c
-            if self.positions.setdefault(context, n) != n:  # called on maps of several sizes
+            if self.positions.setdefault(context, n) != n:  # maps of several sizes
                 self.positions[context] = None
 
-        modules[place].register_forward_hook(see)
+        modules[place].register_forward_hook(record_positions)
 
-    def about(self, context: str, samples: dict[str, list[float]]) -> dict[str, Any]:
+    def row_fields(self, context: str, samples: dict[str, list[float]]) -> dict[str, Any]:
         first = next(iter(self.plan.variants))
-        more = None
+        added = None
         if context in self.peaks and first in self.peaks:
-            more = round(self.peaks[context] - self.peaks[first], 1)
-        fields = {"after": self.plan.after, "size": self.size, "n": self.positions.get(context), "context_mb": more}
-        return fields | super().about(context, samples)
+            added = round(self.peaks[context] - self.peaks[first], 1)
+        fields = {"after": self.plan.after, "size": self.size, "n": self.positions.get(context), "context_mb": added}
+        return fields | super().row_fields(context, samples)
 
 
 def measure(
-    plan: SizeSweepPlan, contest: type[SizeSweepRace], progress: Callable[[str], object], *, steady: bool = True
+    plan: SizeSweepPlan, race_type: type[SizeSweepRace], progress: Callable[[str], object], *, steady: bool = True
 ) -> Iterator[Any]:
-    """A row per size and context, size after size; of one, all networks take turns as in `ham bench network`."""
+    """Yield one row per size and context. Networks of one size take turns, as in `ham bench network`."""
     with training_flags(plan.device, steady=steady):
         for size in plan.sizes:
-            networks = contest(plan, size)
-            samples = networks.measured(lambda what, size=size: progress(f"{size} px, {what}"))  # type: ignore[misc]
+            race = race_type(plan, size)
+            samples = race.measure(lambda what, size=size: progress(f"{size} px, {what}"))  # type: ignore[misc]
             for context in plan.variants:
-                yield networks.row(**networks.about(context, samples))
-            del networks
+                yield race.row(**race.row_fields(context, samples))
+            del race
             if plan.device == "cuda":
                 torch.cuda.empty_cache()

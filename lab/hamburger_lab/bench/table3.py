@@ -1,4 +1,4 @@
-"""`ham bench table3`: every context module at one size or many, as the paper's Table 3 compares them."""
+"""`ham bench table3`: time and memory of every context module, as in the paper's Table 3."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hamburger_lab.bench.table3_names import COMPILED, module_names
 from hamburger_lab.bench.timed_module import DTYPES, FORMATS, BenchSetting
 from hamburger_lab.bench.timing import freeze_garbage, unfreeze_garbage_afterwards
 
-BEST = "best"  # of the memory formats, for each module and mode
+BEST = "best"  # the faster memory format, chosen for each module and mode
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Table3Plan:
     device: str = "cpu"
     dtypes: tuple[str, ...] = ("float32",)
     memory_format: str | None = None  # None: best on cuda, contiguous on a CPU
-    repeats: int = 20  # samples of one timing: a call, or a block of short ones
-    seconds: float = 2.0  # spent on one row, both modes and all that is tried, beyond the least samples
-    max_macs: float = math.inf  # of one evaluation; what needs more is counted, not run
+    repeats: int = 20  # samples of one timing, each a call or a block of short calls
+    seconds: float = 2.0  # time budget of one row: both modes and all candidates
+    max_macs: float = math.inf  # modules that need more multiply-adds are counted but not run
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -55,16 +55,16 @@ class Table3Plan:
         if not self.max_macs > 0:
             raise OptionError(f"bench table3: max_macs must be a number above 0, got {self.max_macs!r}")
         if self.device == "cuda" and not torch.cuda.is_available():
-            raise OptionError("bench table3: there is no CUDA device here; take --device cpu")
+            raise OptionError("bench table3: no CUDA device found; use --device cpu")
         if self.device == "cpu" and "tf32" in self.dtypes:
-            raise OptionError("bench table3: tf32 is a mode of CUDA devices; take --dtype float32 or bfloat16")
+            raise OptionError("bench table3: tf32 is a mode of CUDA devices; use --dtype float32 or bfloat16")
 
     def formats(self, module: str) -> tuple[str, ...]:
-        """The memory formats to try."""
+        """Return the memory formats to try."""
         wanted = self.memory_format or (BEST if self.device == "cuda" else "contiguous")
         if wanted != BEST:
             return (wanted,)
-        # the compiler lays convolutions out by itself, and one compilation costs more than all other modules
+        # the compiler chooses the layout of convolutions itself, and compiling twice is slow
         return ("contiguous",) if module.endswith(COMPILED) else tuple(FORMATS)
 
     def shape(self, n: int) -> tuple[int, ...]:
@@ -77,19 +77,19 @@ class Table3Plan:
 
 def _check_list(option: str, values: Sequence[object]) -> None:
     if not values:
-        raise OptionError(f"bench table3: give at least one of the {option}; separate several by commas")
-    twice = [value for value in dict.fromkeys(values) if values.count(value) > 1]
-    if twice:
-        raise OptionError(f"bench table3: {option} must name each once, got {twice[0]!r} several times; leave one")
+        raise OptionError(f"bench table3: give at least one value of {option}; separate several by commas")
+    repeated = [value for value in dict.fromkeys(values) if values.count(value) > 1]
+    if repeated:
+        raise OptionError(f"bench table3: {option} has {repeated[0]!r} more than once; give each value once")
 
 
 @dataclass(frozen=True)
 class Table3Row:
-    """One line of the result file. Times are medians in ms, memory is the peak in MiB; None where it did not fit."""
+    """One line of the result file. Times are medians in ms, memory is the peak in MiB; None if it did not run."""
 
     module: str
     n: int
-    params: int | None  # None where it could not be built
+    params: int | None  # None if the module could not be built
     macs: int | None
     infer_ms: float | None
     infer_ms_iqr: float | None
@@ -100,7 +100,7 @@ class Table3Row:
     note: str
     memory_format: str | None
     compiled: bool
-    backend: str  # of our hams: what HAM_BACKEND said
+    backend: str  # backend of our hams: the value of HAM_BACKEND
     dtype: str
     channels: int
     batch: int
@@ -108,8 +108,8 @@ class Table3Row:
     train_repeats: int | None
     infer_block: int | None  # calls in one sample
     train_block: int | None
-    max_macs: float | None  # None: without limit
-    row_s: float  # wall time of all that is in this row, and of the module's gate in the first of a dtype
+    max_macs: float | None  # None: no limit
+    row_s: float  # wall time of this row, including the correctness check in the first row of a dtype
     seed: int
     device: str
     hardware: str
@@ -120,47 +120,47 @@ class Table3Row:
 
 
 def measure(plan: Table3Plan, progress: Callable[[str], object] = lambda _: None) -> Iterator[Table3Row]:
-    """One row per dtype, size and module, small sizes first, so that what is cut short has lost the least."""
+    """Yield one row per dtype, size and module; small sizes first, so that an interrupted run loses little."""
     environment = asdict(Environment.here(plan.device))
-    subjects = [ModuleUnderTest(module, plan.channels, plan.device, plan.seed) for module in plan.modules]
-    for subject in subjects:
-        progress(f"counting {subject.name}")
+    modules = [ModuleUnderTest(name, plan.channels, plan.device, plan.seed) for name in plan.modules]
+    for module in modules:
+        progress(f"counting {module.name}")
         for n in plan.sizes:
-            subject.counts(plan.shape(n))
+            module.counts(plan.shape(n))
     with unfreeze_garbage_afterwards():
         for dtype in plan.dtypes:
             setting = BenchSetting(plan.device, dtype, plan.seed, plan.repeats, plan.seconds)
             with setting.precision():
                 for n in sorted(plan.sizes):
-                    for subject in subjects:
-                        progress(f"{subject.name} n={n} {dtype}")
-                        yield _row(plan, setting, subject, n, environment)
+                    for module in modules:
+                        progress(f"{module.name} n={n} {dtype}")
+                        yield _row(plan, setting, module, n, environment)
 
 
 def image_shape(n: int) -> tuple[int, int]:
-    """The squarest h x w with h * w = n."""
+    """Return the h, w with h * w = n that are closest to a square."""
     h = max(h for h in range(1, int(n**0.5) + 1) if n % h == 0)
     return h, n // h
 
 
 def _row(
-    plan: Table3Plan, setting: BenchSetting, subject: ModuleUnderTest, n: int, environment: dict[str, object]
+    plan: Table3Plan, setting: BenchSetting, module: ModuleUnderTest, n: int, environment: dict[str, object]
 ) -> Table3Row:
     began = time.perf_counter()
-    counts = subject.counts(plan.shape(n))
-    done, notes = _measure_modes(plan, setting, subject, n)
-    printed = subject.name in paper.TABLE3 and (n, plan.channels, plan.batch) == (paper.SIZE, paper.CHANNELS, 1)
+    counts = module.counts(plan.shape(n))
+    measurements, notes = _measure_modes(plan, setting, module, n)
+    printed = module.name in paper.TABLE3 and (n, plan.channels, plan.batch) == (paper.SIZE, paper.CHANNELS, 1)
     if printed and counts.params is not None and counts.macs is not None:
-        notes = paper.notes(subject.name, counts.params, counts.macs) + notes
+        notes = paper.notes(module.name, counts.params, counts.macs) + notes
     return Table3Row(
-        module=subject.name,
+        module=module.name,
         n=n,
         params=counts.params,
         macs=counts.macs,
-        **_mode_fields(done),  # type: ignore[arg-type]
-        note="; ".join([*filter(None, [_join_choices([one.way for one in done])]), *notes]),
-        memory_format=_join_choices([one.memory_format for one in done]) or None,
-        compiled=subject.compiled,
+        **_mode_fields(measurements),  # type: ignore[arg-type]
+        note="; ".join([*filter(None, [_join_choices([one.way for one in measurements])]), *notes]),
+        memory_format=_join_choices([one.memory_format for one in measurements]) or None,
+        compiled=module.compiled,
         backend=common.requested_backend(),
         dtype=setting.dtype,
         channels=plan.channels,
@@ -173,36 +173,36 @@ def _row(
 
 
 def _measure_modes(
-    plan: Table3Plan, setting: BenchSetting, subject: ModuleUnderTest, n: int
+    plan: Table3Plan, setting: BenchSetting, module: ModuleUnderTest, n: int
 ) -> tuple[list[ModeMeasurement], list[str]]:
-    """The modes that could be measured, and why one is not among them."""
-    counts, formats = subject.counts(plan.shape(n)), plan.formats(subject.name)
-    refused = subject.refusal(setting, formats) or counts.refused
-    if refused:
-        return [], [refused]
+    """Return the measurements of the modes that ran, and notes on why others did not."""
+    counts, formats = module.counts(plan.shape(n)), plan.formats(module.name)
+    refusal = module.refusal(setting, formats) or counts.refused
+    if refusal:
+        return [], [refusal]
     if counts.macs is not None and counts.macs > plan.max_macs:
         return [], [f"not run: more than {plan.max_macs:.0e} multiply-adds"]
-    done: list[ModeMeasurement] = []
+    measurements: list[ModeMeasurement] = []
     notes = []
     freeze_garbage()
     try:
         for one in autotune.measure_fastest(
-            setting, subject.ways, formats, plan.shape(n), compiled=subject.compiled
-        ):  # one by one: what does not fit in training keeps its inference
-            done.append(one)
+            setting, module.ways, formats, plan.shape(n), compiled=module.compiled
+        ):  # one by one: inference is kept if training does not fit
+            measurements.append(one)
     except REFUSALS as error:
         notes.append(refusal_reason(error))
     if plan.device == "cuda":
-        torch.cuda.empty_cache()  # once a row, not a call: the driver takes milliseconds to give it all again
-    return done, notes
+        torch.cuda.empty_cache()  # once per row: reallocating takes milliseconds
+    return measurements, notes
 
 
-def _mode_fields(done: Sequence[ModeMeasurement]) -> dict[str, float | None]:
-    """The fields of both modes, None where one was not measured."""
+def _mode_fields(measurements: Sequence[ModeMeasurement]) -> dict[str, float | None]:
+    """Return the row fields of both modes, None for a mode that was not measured."""
     fields: dict[str, float | None] = {
         f"{mode}_{field}": None for mode in autotune.MODES for field in ("ms", "ms_iqr", "mb", "repeats", "block")
     }
-    for one in done:
+    for one in measurements:
         fields[f"{one.mode}_ms"] = round(one.timing.ms, 4)
         fields[f"{one.mode}_ms_iqr"] = None if one.timing.ms_iqr is None else round(one.timing.ms_iqr, 4)
         fields[f"{one.mode}_mb"] = round(one.mb, 2)
@@ -212,7 +212,7 @@ def _mode_fields(done: Sequence[ModeMeasurement]) -> dict[str, float | None]:
 
 
 def _join_choices(chosen: Sequence[str]) -> str:
-    """What was chosen, once for both modes or for each."""
+    """Return the choice, once if both modes agree, else for each mode."""
     if len(set(chosen)) < 2:
         return "".join(set(chosen))
     return "inference: {}; training: {}".format(*chosen)

@@ -1,4 +1,4 @@
-"""What `ham bench table3` knows by name: the contexts, and what their defaults do not show."""
+"""Modules that `ham bench table3` knows by name: all contexts, and variants of some."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def _context(name: str, **options: Any) -> Build:
 
 
 def _fused_and_materialised(name: str) -> dict[str, Build]:
-    """One wide head shuts out flash kernels, and what is left of fused attention may lose to the plain products."""
+    """Return both builds: one wide head rules out flash kernels, and then plain products may be faster."""
     return {"fused": _context(name), "materialised": _context(name, materialise=True)}
 
 
-# The ways to build one, by the note that tells them apart: the fastest counts, and its row says which it was.
-# First the authors' own layer, attention as the paper ran it, and as one would today.
+# Module -> builds by note; the fastest build counts, and its row has the note. These are the authors' layer, attention
+# with its matrix in memory as in the paper, and attention by today's fused kernels.
 VARIANTS: dict[str, dict[str, Build]] = {
     "authors-nmf": {"": AuthorsNMF},
     **{f"{name}-materialised": {"": _context(name, materialise=True)} for name in ("sa", "acf", "da", "nonlocal")},
@@ -41,7 +41,7 @@ def module_names() -> list[str]:
 
 
 def builders(module: str, channels: int) -> dict[str, Callable[[], nn.Module]]:
-    """The ways to build it, by the note that tells them apart."""
+    """Return the builds of a module by note."""
     name = module.removesuffix(COMPILED)
     ways = VARIANTS.get(name) or ATTENTION_BUILDS.get(name) or {"": _context(name)}
     return {note: lambda way=way: way(channels) for note, way in ways.items()}  # type: ignore[misc]

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-LEAST_MS = 5.0  # a shorter call is mostly launches, whose time does not grow with n
+LEAST_MS = 5.0  # shorter calls are launch-bound and do not grow with n
 FIGURES = {"infer_ms": "infer ms", "train_ms": "train ms", "infer_mb": "infer MiB", "train_mb": "train MiB"}
 
 
 def format_number(value: float | None, digits: int = 3) -> str:
-    """Three significant digits, no exponent; a dash for what did not fit."""
+    """Return three significant digits without an exponent; a dash for None."""
     if value is None:
         return "-"
     if value >= 10 ** (digits - 1):
@@ -28,7 +28,7 @@ def format_number(value: float | None, digits: int = 3) -> str:
 
 
 def format_median(median: float | None, iqr: float | None) -> str:
-    """The median and, after it, the distance between the quartiles."""
+    """Return the median and the interquartile range."""
     return format_number(median) if iqr is None else f"{format_number(median)} ±{format_number(iqr, 2)}"
 
 
@@ -41,13 +41,13 @@ def format_macs(count: int | None) -> str:
 
 
 def describe_samples(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return such as `5 to 20 samples of 1 to 100 calls`, or `1 to 200 calls` for older files."""
+    """Return, for example, `5 to 20 samples of 1 to 100 calls`, or `1 to 200 calls` for older files."""
     samples, blocks = (_range(rows, field) for field in ("repeats", "block"))
     if blocks:
         return f"{samples} samples of {blocks} calls"
     if samples:
         return f"{samples} calls"
-    # the oldest files hold the most alone
+    # the oldest files have only the maximum
     return f"up to {rows[0]['repeats']} calls" if "repeats" in rows[0] else "no calls"
 
 
@@ -58,10 +58,10 @@ def _range(rows: Sequence[Mapping[str, Any]], field: str) -> str:
 
 
 def describe_growth(figures: Mapping[int, float | None], field: str) -> tuple[str, str]:
-    """The exponent p of ~ n^p to read, and the two sizes it is from; both empty below two sizes.
+    """Return the exponent p of ~ n^p and the two sizes it is computed from; both empty below two sizes.
 
-    Of times from the two largest sizes at which a call takes more than LEAST_MS. Where there are no two such, from the
-    two largest, and marked by a ~.
+    Times use the two largest sizes at which a call takes more than LEAST_MS. If there are no two such sizes, they use
+    the two largest, and p gets a ~.
     """
     measured, work = _measured_sizes(figures, field)
     sizes = growth_sizes(figures, field)
@@ -72,25 +72,25 @@ def describe_growth(figures: Mapping[int, float | None], field: str) -> tuple[st
 
 
 def growth_sizes(figures: Mapping[int, float | None], field: str) -> list[int]:
-    """The two sizes that the exponent is from; none below two sizes."""
+    """Return the two sizes that the exponent is computed from; none below two sizes."""
     measured, work = _measured_sizes(figures, field)
     sizes = list(work if len(work) > 1 else measured)[-2:]
     return sizes if len(sizes) == 2 else []
 
 
 def _measured_sizes(figures: Mapping[int, float | None], field: str) -> tuple[dict[int, float], dict[int, float]]:
-    """The figures there are, by size, and those of them that are long enough to show how the work grows."""
+    """Return the measured figures by size, and those that are long enough to show growth."""
     measured = {n: figure for n, figure in sorted(figures.items()) if figure}
     work = {n: figure for n, figure in measured.items() if figure > LEAST_MS} if field.endswith("_ms") else measured
     return measured, work
 
 
 def table3_table(rows: Sequence[Table3Row]) -> Table:
-    """Rows of one dtype."""
+    """Return the table of the rows of one dtype."""
     from rich.table import Table
 
     first = rows[0]
-    shown = Table(
+    table = Table(
         title=f"b={first.batch} c={first.channels} {first.dtype} on {first.hardware}",
         caption=f"torch {first.torch}, {first.threads} threads; "
         f"medians of {describe_samples([asdict(row) for row in rows])} "
@@ -98,14 +98,14 @@ def table3_table(rows: Sequence[Table3Row]) -> Table:
         "paper (TITAN Xp, float32)",
     )
     for heading in ("module", "n", "params", "MACs", "infer ms", "train ms", "infer MiB", "train MiB"):
-        shown.add_column(heading, justify="left" if heading == "module" else "right", overflow="fold")
+        table.add_column(heading, justify="left" if heading == "module" else "right", overflow="fold")
     for row in rows:
         printed = TABLE3.get(row.module) if (row.n, row.channels, row.batch) == (SIZE, CHANNELS, 1) else None
 
         def cell(text: str, field: str, printed: object = printed) -> str:
             return f"{text} [{getattr(printed, field):g}]" if printed is not None else text
 
-        shown.add_row(
+        table.add_row(
             row.module,
             f"{row.n:,}",
             cell(format_params(row.params), "params"),
@@ -115,26 +115,26 @@ def table3_table(rows: Sequence[Table3Row]) -> Table:
             cell(format_number(row.infer_mb), "infer_mb"),
             cell(format_number(row.train_mb), "train_mb"),
         )
-    return shown
+    return table
 
 
 def table3_growth_table(rows: Sequence[Table3Row]) -> Table:
-    """p of time ~ n^p and memory ~ n^p, each with the sizes it is from."""
+    """Return the exponents p of time ~ n^p and memory ~ n^p, with the sizes they are computed from."""
     from rich.table import Table
 
-    shown = Table(
+    table = Table(
         title="growth: p in ~ n^p (between these n)",
-        caption=f"1 is linear in n, 2 quadratic; ~ where one of the calls takes {LEAST_MS:g} ms or less: launches",
+        caption=f"1 is linear in n, 2 quadratic; ~: one of the calls takes {LEAST_MS:g} ms or less and is launch-bound",
     )
     for heading in ("module", *FIGURES.values()):
-        shown.add_column(heading, justify="left" if heading == "module" else "right")
+        table.add_column(heading, justify="left" if heading == "module" else "right")
     for module in dict.fromkeys(row.module for row in rows):
         mine = [row for row in rows if row.module == module]
         exponents = (describe_growth({row.n: getattr(row, field) for row in mine}, field) for field in FIGURES)
-        shown.add_row(module, *(f"{p} ({sizes})" if p else "" for p, sizes in exponents))
-    return shown
+        table.add_row(module, *(f"{p} ({sizes})" if p else "" for p, sizes in exponents))
+    return table
 
 
 def row_notes(rows: Sequence[Table3Row]) -> list[str]:
-    """What a cell cannot hold: why a figure differs from the printed one, or is not there."""
+    """Return notes on figures that are missing or differ from the printed ones."""
     return [f"{row.module}, n = {row.n:,}, {row.dtype}: {row.note}" for row in rows if row.note]

@@ -1,4 +1,4 @@
-"""Time calls, and race contenders on the same inputs under the same disturbances."""
+"""Time calls, and race contenders on the same inputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Inputs = TypeVar("Inputs")
 
 @dataclass(frozen=True)
 class Contender:
-    """`prepare` turns the round's inputs into arguments, untimed; `run` is what the clock sees."""
+    """`prepare` turns the round's inputs into arguments and is not timed; `run` is timed."""
 
     prepare: Callable[[Any], tuple[Any, ...]]
     run: Callable[..., Any]
@@ -30,7 +30,7 @@ class Contender:
 @dataclass(frozen=True)
 class Timing:
     ms: float  # median
-    ms_iqr: float | None  # distance between the quartiles; one sample has none
+    ms_iqr: float | None  # interquartile range; None for one sample
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> Timing:
@@ -40,7 +40,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class RaceTiming(Timing):
-    """The timing of a race, which has at least two rounds and so always a spread."""
+    """The timing of a race, which has at least two rounds and therefore always a spread."""
 
     ms_iqr: float
 
@@ -72,13 +72,13 @@ def time_call(run: Callable[..., Any], args: tuple[Any, ...], device: str) -> fl
 
 
 class TimeBudget:
-    """Wall time that several measurements share."""
+    """A time budget in seconds that several measurements share."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.start = seconds, time.perf_counter()
 
     def left(self, part: float = 1.0) -> float:
-        """Seconds until that part of it is spent; below 0 afterwards."""
+        """Return the seconds until that part of the budget is spent; negative afterwards."""
         return self.start + part * self.seconds - time.perf_counter()
 
     @contextlib.contextmanager
@@ -116,10 +116,10 @@ def race(
     device: str = "cpu",
     after_round: Callable[[], object] = lambda: None,
 ) -> dict[Name, RaceTiming]:
-    """Time all contenders once per round, on inputs that `fresh` makes for that round, in two rounds at least.
+    """Time every contender once per round, on the inputs that `fresh` returns for that round.
 
-    Interleaved, so that a busy neighbour or a warming chip slows all of them; in shuffled order and after a pause, so
-    that no contender always runs after the same rival, its caches, and its threads that still spin for more work.
+    Contenders are interleaved, so that other load and clock changes affect all of them. The order is shuffled and a
+    pause precedes each call, so that caches and spinning threads of one contender do not always affect the same next.
     """
     check_count("bench", "repeats", repeats, least=2)
     shuffle = random.Random(0).shuffle

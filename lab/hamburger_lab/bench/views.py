@@ -81,7 +81,7 @@ def network_table(rows: Sequence[NetworkRow]) -> Table:
 # -- `ham bench detect` and `ham bench classes` -----------------------------------------------------------------------
 
 
-def sized_table(rows: Sequence[SizeSweepRow], network: str) -> Table:
+def size_sweep_table(rows: Sequence[SizeSweepRow], network: str) -> Table:
     from rich.table import Table
 
     first = rows[0]
@@ -114,7 +114,7 @@ RIVALS = (AUTHORS, SKLEARN, ATTENTION)
 
 
 def core_times_table(rows: Sequence[CoreRow]) -> Table:
-    """One line per ham, mode and n: our time and spread, then for each rival its time over ours."""
+    """Return one line per ham, mode and n: our time and spread, then each rival's time divided by ours."""
     from rich.table import Table
 
     first = rows[0]
@@ -127,15 +127,15 @@ def core_times_table(rows: Sequence[CoreRow]) -> Table:
         table.add_column(heading)
     for heading in ("n", f"{OURS} ms", "IQR", *(f"{rival} x" for rival in RIVALS)):
         table.add_column(heading, justify="right")
-    for mine in (row for row in rows if row.contender == OURS):
-        rivals = {row.contender: row for row in rows if (row.ham, row.mode, row.n) == (mine.ham, mine.mode, mine.n)}
+    for ours in (row for row in rows if row.contender == OURS):
+        rivals = {row.contender: row for row in rows if (row.ham, row.mode, row.n) == (ours.ham, ours.mode, ours.n)}
         ratios = [f"{rivals[name].ratio:.2f}" if name in rivals else "" for name in RIVALS]
-        table.add_row(mine.ham, mine.mode, f"{mine.n:,}", f"{mine.ms:.1f}", f"{mine.ms_iqr:.1f}", *ratios)
+        table.add_row(ours.ham, ours.mode, f"{ours.n:,}", f"{ours.ms:.1f}", f"{ours.ms_iqr:.1f}", *ratios)
     return table
 
 
 def core_growth_table(rows: Sequence[CoreRow]) -> Table:
-    """The fitted exponent p of time ~ n^p, one line per ham and mode, one column per contender."""
+    """Return the fitted exponents p of time ~ n^p: one line per ham and mode, one column per contender."""
     from rich.table import Table
 
     names = (OURS, *RIVALS)
@@ -145,8 +145,10 @@ def core_growth_table(rows: Sequence[CoreRow]) -> Table:
     for name in names:
         table.add_column(name, justify="right")
     for ham, mode in dict.fromkeys((row.ham, row.mode) for row in rows):
-        mine = [row for row in rows if (row.ham, row.mode) == (ham, mode)]
-        table.add_row(ham, mode, *(_fitted_exponent(row for row in mine if row.contender == name) for name in names))
+        ham_rows = [row for row in rows if (row.ham, row.mode) == (ham, mode)]
+        table.add_row(
+            ham, mode, *(_fitted_exponent(row for row in ham_rows if row.contender == name) for name in names)
+        )
     return table
 
 

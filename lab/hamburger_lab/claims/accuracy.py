@@ -1,4 +1,4 @@
-"""Tables 4 and 5 at a small scale: which ham, and hams against attention."""
+"""Claims about accuracy: Tables 4 and 5 at a small scale, hams against each other and against attention."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hamburger_lab.claims.base import Claim, ablate_command
 from hamburger_lab.claims.rules import CellPair, RowSource, is_at_least, judge_miou
 
 COMMAND = ablate_command("contexts")
-SELF_ATTENTION = ("sa-flash", "sa")  # the same map; heads for the sake of fused kernels
+SELF_ATTENTION = ("sa-flash", "sa")  # the same module; with heads so that fused kernels apply
 
 
 def against(*rivals: str | tuple[str, ...]) -> list[RowSource]:
@@ -16,7 +16,7 @@ def against(*rivals: str | tuple[str, ...]) -> list[RowSource]:
     return [RowSource("segmentation_", pairs, "context"), RowSource("ablation_contexts_", pairs)]
 
 
-# Table 1, which the claim quotes: the trainings of the three hams among the contexts, under the names of its grid
+# Table 1, which the claim quotes: the three hams, under the names of its grid
 TABLE_1 = RowSource("ablation_gradient_", tuple(CellPair("nmf-one-step", f"{ham}-one-step") for ham in ("vq", "cd")))
 
 CLAIMS = (

@@ -1,4 +1,4 @@
-"""Section 2.3 over a training: how far the one-step gradient is from BPTT's, and how erratic each is in size."""
+"""Claims about section 2.3 over a training: angle between one-step gradient and BPTT, and variation of their norms."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from hamburger_lab.rows import Results, Row
 HAMS = ("nmf", "vq", "cd")
 FILES = "ablation_angles_"
 COMMAND = ablate_command("angles")
-MIN_SPREAD = 0.05  # of the spread of logarithms: a norm that varies by 5 % more
-Value = Callable[[list[Row]], float | None]  # of the series of one training
+MIN_SPREAD = 0.05  # smallest difference in the spread of log norms that counts
+Value = Callable[[list[Row]], float | None]  # maps the measurements of one training to a number
 
 
 def mean_cosine(series: list[Row], place: str, strategy: str) -> float | None:
-    """Over the steps that were looked at; None where one of them has no angle."""
+    """Return the mean cosine over the measured steps; None if one of them has no angle."""
     cosines = [value for row in series if (value := row.get(f"cosine_{place}_{strategy}")) is not None]
     return statistics.fmean(cosines) if len(cosines) == len(series) else None
 
 
 def norm_spread_difference(series: list[Row], place: str, strategy: str) -> float | None:
-    """How much more BPTT's norm varies over the training than that of another: spread of logarithms, natural."""
+    """Return the spread of the log norm over the training, BPTT minus another strategy."""
     spreads = []
     for each in ("bptt", strategy):
         norms = [norm for row in series if (norm := row.get(f"norm_{place}_{each}"))]
@@ -54,7 +54,9 @@ def reading_claims(reading: GradientReading) -> tuple[Claim, ...]:
         Claim(
             id=reading.id("angles-input"),
             family="angles",
-            statement=f"All through a training {reading.phrase} points about where BPTT points, at the ham's input.",
+            statement=(
+                f"During a training, {reading.phrase} points in about the same direction as BPTT at the ham's input."
+            ),
             reference="section 2.3, before Eq. 13",
             paper="an argument, no numbers given",
             test=cosines,
@@ -70,7 +72,7 @@ def reading_claims(reading: GradientReading) -> tuple[Claim, ...]:
         Claim(
             id=reading.id("angles-weights"),
             family="angles",
-            statement=f"So does the gradient of all weights, as the optimiser gets it, by {reading.phrase}.",
+            statement=f"The same holds for the gradient of all weights by {reading.phrase}.",
             reference="section 2.3, before Eq. 13",
             paper="an argument, no numbers given",
             test=cosines,
@@ -97,7 +99,7 @@ def reading_claims(reading: GradientReading) -> tuple[Claim, ...]:
             judge=partial(
                 judge_over_training,
                 value=partial(norm_spread_difference, place="input", strategy=reading.field),
-                what=f"unrest of BPTT - {reading.grad}",
+                what=f"variation of BPTT - {reading.grad}",
                 limit=MIN_SPREAD,
                 shown=NumberFormat("(spread of log norm)", "{:+.2f}"),
             ),

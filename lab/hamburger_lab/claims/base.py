@@ -1,4 +1,4 @@
-"""What a claim is, and how findings on several sets of runs become one verdict."""
+"""Claims, and how findings on several sets of runs become one verdict."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from hamburger_lab.rows import Results
 
 CONFIRMED, NOT_CONFIRMED, INCONCLUSIVE, NOT_RUN = "confirmed", "not confirmed", "inconclusive", "not run"
-MAX_LISTED = 4  # comparisons that a line spells out
+MAX_LISTED = 4  # longest list of comparisons that a line writes out
 VERDICT_WORDS = (CONFIRMED, NOT_CONFIRMED, INCONCLUSIVE, NOT_RUN)
 
 
@@ -26,19 +26,21 @@ class Finding:
     shown: str = "{:+.2f}"
     against: bool = False  # a large effect speaks against the claim, such as a growth exponent
     counted: str = "seed"  # what `n` counts
-    limit: float | None = None  # what the effect is held against, for figures
-    short: str = ""  # for figures, where `what` is too long
-    wide: tuple[float, float] | None = None  # the interval that may refute, of several comparisons and data sets
-    detectable: float | None = None  # half the width of the interval that decides: the smallest effect it could show
+    limit: float | None = None  # threshold of the effect, marked in figures
+    short: str = ""  # shorter `what` for figures
+    wide: tuple[float, float] | None = (
+        None  # wider interval that may refute, corrected for several comparisons and data sets
+    )
+    detectable: float | None = None  # half the width of the deciding interval: the smallest detectable effect
 
     @property
     def support(self) -> float:
-        """What orders findings from the one that speaks least for the claim."""
+        """Return the sort key: the finding that supports the claim least comes first."""
         return -self.effect if self.against else self.effect
 
     @property
     def power(self) -> str:
-        """The smallest effect these seeds could have shown, without sign; empty where no interval decides."""
+        """Return the smallest detectable effect as text without sign; empty if there is no interval."""
         return "" if self.detectable is None else self.shown.format(self.detectable).lstrip("+")
 
     @property
@@ -62,7 +64,7 @@ class Trial:
     decides: bool = True
     missing: tuple[str, ...] = ()
     note: str = ""
-    trainings: tuple[tuple[str, str], ...] = ()  # trainings that several grids know, each with its cell here
+    trainings: tuple[tuple[str, str], ...] = ()  # trainings that several grids share: (label, cell here)
     collapsed: bool = False  # some of the compared networks predict only one class
 
     @property

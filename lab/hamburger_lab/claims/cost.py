@@ -1,7 +1,7 @@
-"""Table 3, its growth with n, and what each gradient of a ham costs.
+"""Claims about cost: Table 3, growth with n, and time and memory of each gradient of a ham.
 
-Medians of repeated calls, not seeds: there is no interval over seeds to give. One time is called shorter than another
-where its upper quartile is below the other's lower one; memory is counted and has no spread.
+Times are medians of repeated calls with one seed and have no interval over seeds. One time is shorter than another if
+its upper quartile is below the other's lower one. Memory is counted and has no spread.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ COMMAND = (
     "ham bench table3 --device cuda --dtype float32 --sizes 1024,4096,16384,65536,262144 "
     "--json results/table3_h200.jsonl"
 )
-LINEAR, QUADRATIC = 1.1, 1.8  # exponents that still count as n, and as n squared
-WORK = 3.0  # times the smallest n's time: below that the largest n is still launches, and a small exponent no evidence
+LINEAR, QUADRATIC = 1.1, 1.8  # largest exponent that counts as linear, smallest that counts as quadratic
+MIN_GROWTH = 3.0  # if the largest n takes less than this times the smallest n, calls are launch-bound
 SIZES, STEPS = (4096, 16384), (6, 24)
 GRADIENTS = (
     f"ham bench gradients --device cuda --sizes {','.join(map(str, SIZES))} --steps {','.join(map(str, STEPS))} "
     "--json results/gradients_h200.jsonl"
 )
-FLAT, GROWN = 1.05, 1.5  # memory at four times the steps: what still counts as the same, and what as growing with them
+FLAT, GROWN = 1.05, 1.5  # memory at four times the steps: at most FLAT is constant, at least GROWN is growth
 
 
 def judge_growth(
     results: Results, modules: tuple[str, ...], unit: str, *, most: float | None = None, least: float | None = None
 ) -> Verdict:
-    """Exponents between the two largest sizes at which a module ran in one run: small ones are launches, not work."""
+    """Judge the exponents between the two largest sizes of one run; smaller sizes are launch-bound."""
     trials = []
-    for rows in results.with_prefix("table3_h").values():  # cards alone: two sizes are too few on a processor
+    for rows in results.with_prefix("table3_h").values():  # GPUs only: the CPU file has too few sizes
         findings: list[Finding] = []
         others: list[str] = []
-        idle: list[str] = []
+        flat: list[str] = []
         missing: list[str] = []
         for dtype, module, mode in product(dict.fromkeys(row["dtype"] for row in rows), modules, MODES):
             field = f"{mode}_{unit}"
@@ -65,16 +65,21 @@ def judge_growth(
             holds = (most is None or p <= most) and (least is None or p >= least)
             word = CONFIRMED if holds else NOT_CONFIRMED
             what = f"{module} {mode} {dtype}"
-            if unit == "ms" and most is not None and holds and figures[max(figures)] < WORK * figures[min(figures)]:
+            if (
+                unit == "ms"
+                and most is not None
+                and holds
+                and figures[max(figures)] < MIN_GROWTH * figures[min(figures)]
+            ):
                 word = INCONCLUSIVE
-                idle.append(f"{what} up to n = {max(figures):,}")
+                flat.append(f"{what} up to n = {max(figures):,}")
             shown = ("(exponent of n)", "{:.2f}", most is not None, "measurement of each n")
             findings.append(Finding(what, p, None, 1, word, *shown, limit=least if most is None else most))
         if findings:
-            notes = [f"left out, of other commits: {', '.join(dict.fromkeys(others))}"] if others else []
-            if idle:
-                rise = f"less than {WORK:g} times the time of the smallest n, so that the exponent says nothing"
-                notes.append(f"still flat, {rise}: {', '.join(idle)}")
+            notes = [f"left out, from other commits: {', '.join(dict.fromkeys(others))}"] if others else []
+            if flat:
+                rise = f"less than {MIN_GROWTH:g} times the time of the smallest n, so the exponent is not meaningful"
+                notes.append(f"still flat, {rise}: {', '.join(flat)}")
             hardware, note = str(rows[0]["hardware"]), "; ".join(notes)
             trials.append(Trial(hardware, tuple(findings), missing=tuple(missing), note=note))
     return combine_trials(trials)
@@ -83,7 +88,7 @@ def judge_growth(
 def judge_over_rival(
     results: Results, rival: str, unit: str, dtypes: tuple[str, ...], hams: tuple[str, ...]
 ) -> Verdict:
-    """The rival's figure over ours at the size of Table 3."""
+    """Judge the ratio of the rival's figure to ours at the size of Table 3."""
     trials = []
     for rows in results.with_prefix("table3_h").values():
         for dtype in dtypes:
@@ -109,7 +114,7 @@ def judge_over_rival(
 
 
 def ratio_finding(what: str, theirs: Row, ours: Row, field: str, *, samples: str) -> Finding:
-    """Theirs over ours, above 1 by more than the spread of the samples where there are any."""
+    """Return the finding that theirs divided by ours is above 1 by more than the spread of the samples."""
     low, high = ({side: _quartile(row, field, way) for side, way in SIDES.items()} for row in (theirs, ours))
     word = (
         CONFIRMED if low["lower"] > high["upper"] else NOT_CONFIRMED if low["upper"] <= high["lower"] else INCONCLUSIVE
@@ -127,14 +132,17 @@ def _quartile(row: Row, field: str, way: float) -> float:
 
 
 def judge_gradient_cost(results: Results, *, unit: str, grad: str) -> Verdict:
-    """BPTT over a one-step gradient for each ham, at every number of steps that was measured."""
+    """Judge the cost of BPTT relative to a one-step gradient, for each ham, size and number of steps."""
     trials = []
     for rows in results.with_prefix("gradients_").values():
-        by = {(row["ham"], row["n"], row["steps"], row["grad"]): row for row in rows}
+        by_case = {(row["ham"], row["n"], row["steps"], row["grad"]): row for row in rows}
         findings, missing = [], []
         sizes, counts = expected_measurements(rows)
         for n, ham, steps in product(sizes, HAMS, counts):
-            what, two = f"{ham}, K = {steps}, n = {n:,}", [by.get((ham, n, steps, each)) for each in ("bptt", grad)]
+            what, two = (
+                f"{ham}, K = {steps}, n = {n:,}",
+                [by_case.get((ham, n, steps, each)) for each in ("bptt", grad)],
+            )
             if two[0] and two[1]:
                 findings.append(ratio_finding(what, two[0], two[1], unit, samples="repeats"))
             else:
@@ -145,17 +153,17 @@ def judge_gradient_cost(results: Results, *, unit: str, grad: str) -> Verdict:
 
 
 def judge_memory_growth(results: Results, *, short: str) -> Verdict:
-    """Peak memory at the most steps over that at the fewest: about 1 for the short gradient, and as K for BPTT."""
+    """Judge the growth of peak memory with K: constant for the one-step gradient `short`, growing for BPTT."""
     trials = []
     for rows in results.with_prefix("gradients_").values():
-        by = {(row["ham"], row["n"], row["grad"], row["steps"]): row["mb"] for row in rows}
+        by_case = {(row["ham"], row["n"], row["grad"], row["steps"]): row["mb"] for row in rows}
         findings, missing = [], []
         sizes, counts = expected_measurements(rows)
         few, many = counts[0], counts[-1]
         for n, ham, grad in product(sizes, HAMS, (short, "bptt")):
             what, two = (
                 f"{ham} {grad}, n = {n:,}, K = {many} / K = {few}",
-                [by.get((ham, n, grad, k)) for k in (few, many)],
+                [by_case.get((ham, n, grad, k)) for k in (few, many)],
             )
             if few == many or two[0] is None or two[1] is None:
                 missing.append(what)
@@ -178,7 +186,7 @@ def expected_measurements(rows: list[Row]) -> tuple[list[int], list[int]]:
 
 
 def _one_run(rows: list[Row], dtype: str) -> list[Row]:
-    """Of the commit that most rows of that dtype are of: another one's kernels, or protocol, may be others."""
+    """Return the rows of the most common commit of that dtype: kernels or protocol may differ between commits."""
     commits = Counter(row.get("commit") for row in rows if row["dtype"] == dtype)
     return [row for row in rows if row.get("commit") == commits.most_common(1)[0][0]]
 
@@ -218,7 +226,7 @@ def gradient_claims(reading: GradientReading) -> tuple[Claim, ...]:
             family="cost",
             statement=f"{phrase} takes less time than BPTT.",
             reference="section 2.3, after Eq. 13",
-            paper="orders alone: O(1) against O(t); the steps themselves are made either way",
+            paper="orders alone: O(1) against O(t); both run all steps",
             test=f"time of forward and backward of the ham alone, BPTT over {reading.grad}, {each}",
             command=GRADIENTS,
             judge=partial(judge_gradient_cost, unit="ms", grad=reading.grad),
@@ -235,7 +243,7 @@ CLAIMS = (
         paper="O(n) by construction; 7.7 ms at n = 16,384 (NMF, inference, TITAN Xp)",
         test=(
             f"exponent of time between the two largest n, at most {LINEAR}, for each ham and precision, where the "
-            f"largest takes {WORK:g} times the time of the smallest or more"
+            f"largest takes {MIN_GROWTH:g} times the time of the smallest or more"
         ),
         command=COMMAND,
         judge=partial(judge_growth, modules=HAMS, unit="ms", most=LINEAR),
@@ -283,10 +291,10 @@ CLAIMS = (
     Claim(
         id="cost-time-fused",
         family="cost",
-        statement="It is also faster than self-attention by today's fused kernels, in half precision.",
-        reference="Table 3, read as if it were of today",
-        paper="not examined: such kernels came later",
-        test="time of fused attention over that of each ham as the rows have it, bfloat16, above 1 in both modes",
+        statement="It is also faster than self-attention with today's fused kernels, in half precision.",
+        reference="Table 3, with today's kernels",
+        paper="not examined: such kernels did not exist",
+        test="time of fused attention divided by that of each ham, bfloat16, above 1 in both modes",
         command=COMMAND,
         judge=partial(judge_over_rival, rival="sa-flash", unit="ms", dtypes=("bfloat16",), hams=HAMS),
     ),

@@ -1,4 +1,4 @@
-"""Table 8: where a solve starts; and what a start that never changes costs in evaluation."""
+"""Claims about the initial dictionary: Table 8, and the stored dictionary in evaluation."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ CLAIMS = (
     Claim(
         id="init-random",
         family="init",
-        statement="Drawing a new first dictionary each time is the best of the four starts, or close to it.",
+        statement="A new random dictionary each time is the best of the four initialisations, or close to it.",
         reference="Table 8, appendix F",
         paper="random, fixed, learned, online: NMF 77.8 77.3 76.5 77.5; CD 77.3 77.4 73.7 77.5; VQ 77.4 76.9 75.8 77.2",
-        test="mIoU, random minus each other start for each ham: no loss of half a point or more",
+        test="mIoU, random minus each other initialisation for each ham: no loss of half a point or more",
         command=COMMAND,
         judge=partial(
             judge_miou,
@@ -47,10 +47,10 @@ CLAIMS = (
     Claim(
         id="init-learned",
         family="init",
-        statement="A dictionary learned by back-propagation is the worst start.",
+        statement="A dictionary learned by back-propagation is the worst initialisation.",
         reference="Table 8, appendix F",
-        paper="learned below every other start by 0.8 to 3.8 points (means)",
-        test="mIoU, each other start minus learned for each ham, above 0",
+        paper="learned below every other initialisation by 0.8 to 3.8 points (means)",
+        test="mIoU, each other initialisation minus learned for each ham, above 0",
         command=COMMAND,
         judge=partial(
             judge_miou, sources=[init_source(("random", "fixed", "online"), ("learned",))], rule=beats_paper_gain(0.8)

@@ -1,6 +1,6 @@
-"""Feature maps before and after the context (Fig. 6) and atoms of the ham, as a file that the page can show.
+"""Feature maps before and after the context (Fig. 6) and atoms of the ham, as a JSON file that the page shows.
 
-Channels and atoms are chosen by rules, not by eye. Photographs are not ours to copy: of them only maps are kept.
+Channels and atoms are chosen by rules, not by eye. Photographs are not copied into the file, only their maps.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from hamburger.segmentation.data import create_dataset, datasets
 from hamburger.tasks.load import find_weights
 from hamburger.training.image_files import normalise
 
-SEED = 0  # of the draw of images
+SEED = 0  # seed that chooses the images
 IMAGES, CHANNELS, ATOMS = 2, 6, 6
 FeatureMapStudy = dict[str, Any]
 
 
 def make_feature_maps(runs: Sequence[Path], data: Path | None = None, *, images: int = IMAGES) -> FeatureMapStudy:
-    """One entry for each network and image, from the validation split that the networks know, ready for JSON."""
+    """Return one entry per network and validation image, ready for JSON."""
     entries: list[dict[str, Any]] = []
     name = ""
     for run in runs:
         net, info = load_weights(find_weights(run))
         if CONTEXT not in dict(net.named_modules()):
-            raise OptionError(f"pictures: the network of {run} has no context to look at; leave it out")
+            raise OptionError(f"pictures: the network of {run} has no context; leave it out")
         name = info.extra["data"]
         split = create_dataset(name, "val", data, **info.extra.get("data_options", {}))
         order = torch.randperm(len(split), generator=torch.Generator().manual_seed(SEED)).tolist()
@@ -56,7 +56,7 @@ def make_feature_maps(runs: Sequence[Path], data: Path | None = None, *, images:
 
 
 def channel_entries(before: Tensor, after: Tensor) -> list[dict[str, Any]]:
-    """Evenly spaced in the order of their energy before, from the strongest to the weakest.   c h w, c h w"""
+    """Return channels evenly spaced in the order of their energy before the context.   c h w, c h w"""
     order = before.square().sum((1, 2)).argsort(descending=True, stable=True)
     places = torch.linspace(0, len(order) - 1, min(CHANNELS, len(order))).round().long()
     entries = []
@@ -68,7 +68,7 @@ def channel_entries(before: Tensor, after: Tensor) -> list[dict[str, Any]]:
 
 
 def atom_entries(net: torch.nn.Module, x: Tensor) -> list[dict[str, Any]]:
-    """The strongest, each with its share of the energy of all."""
+    """Return the strongest atoms, each with its share of the energy."""
     codes = code_maps(net, x)
     maps, energies = codes.maps[0].flatten(0, 1), codes.energies[0].flatten()
     energies, order = energies.sort(descending=True, stable=True)
@@ -77,7 +77,7 @@ def atom_entries(net: torch.nn.Module, x: Tensor) -> list[dict[str, Any]]:
 
 
 def _render_maps(*maps: Tensor) -> str:
-    """Side by side with a white gap, each in its own scale.   h w each"""
+    """Return the maps side by side as one image, each in its own scale.   h w each"""
     parts: list[Tensor] = []
     for values in (one.detach().float() for one in maps):
         parts += [torch.ones(3, values.shape[0], 1)] * bool(parts)
@@ -86,15 +86,15 @@ def _render_maps(*maps: Tensor) -> str:
 
 
 def feature_maps_html(study: FeatureMapStudy) -> Markup:
-    """The pictures of one file."""
+    """Return the images of one file as HTML."""
     first = study["entries"][0]["channels"][0]["of"]
     parts = [
         heading(f"Feature maps and atoms: {study['data']}"),
         paragraph(
             f"Images are drawn at random (seed {SEED}). Of {first} channels those are shown that are evenly spaced in "
             "the order of their energy before the context, the strongest first: left before, right after the context, "
-            "with the size (root mean square) of both. Each map is scaled to its own largest value, so that a channel "
-            "that is silenced keeps its pattern and loses its size. Atoms are rows of C, strongest first, with their "
+            "with the size (root mean square) of both. Each map is scaled to its own largest value, so a silenced "
+            "channel keeps its pattern and loses its size. Atoms are rows of C, strongest first, with their "
             "share of the energy. Where values have signs, orange is above zero, purple below."
         ),
     ]

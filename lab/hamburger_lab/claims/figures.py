@@ -1,4 +1,4 @@
-"""Curves of the page, each a mean over seeds with the 95 % interval of that mean."""
+"""Figures of the HTML page of claims: means over seeds with the 95 % interval of the mean."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hamburger_lab.ablations.grids import ATTENTIONS, HAMS, TESTED_STEPS, TRAINE
 from hamburger_lab.claims.result_tables import describe_runs
 from hamburger_lab.rows import Results, Row, values_by_seed
 
-LOOKS = {"breads": BASELINE, **dict(zip((*HAMS, *ATTENTIONS), COLOURS, strict=False))}
+CELL_COLOURS = {"breads": BASELINE, **dict(zip((*HAMS, *ATTENTIONS), COLOURS, strict=False))}
 BAND = "Line: mean over seeds; band: its 95 % interval, from three seeds on."
-Points = Sequence[Sequence[float]]  # of each x, the values of all seeds
-Draw = Callable[[Any], None]  # into axes
+Points = Sequence[Sequence[float]]  # for each x, the values of all seeds
+Draw = Callable[[Any], None]  # draws into matplotlib axes
 
 
 def plot_mean(
@@ -29,37 +29,45 @@ def plot_mean(
     label: str = "",
     log: bool = False,
 ) -> None:
-    """The mean, and the interval of the mean where there are three values or more; of logarithms, for ratios."""
-    there, back = (math.log, math.exp) if log else (float, float)
-    summaries = [summarise([there(value) for value in sample]) for sample in values]
-    means = [back(each.mean) for each in summaries]
+    """Plot the mean and, from three values on, its interval; with `log`, those of the logarithms, for ratios."""
+    transform, inverse = (math.log, math.exp) if log else (float, float)
+    summaries = [summarise([transform(value) for value in sample]) for sample in values]
+    means = [inverse(each.mean) for each in summaries]
     axes.plot(xs, means, dashes, color=colour, label=label or None, marker="o" if len(xs) < 9 else None, markersize=3)
     if all(each.n > 2 and each.deviation is not None for each in summaries):
-        reach = [half_width(each) for each in summaries]
-        low, high = ([back(each.mean + way * r) for each, r in zip(summaries, reach, strict=True)] for way in (-1, 1))
+        halves = [half_width(each) for each in summaries]
+        low, high = (
+            [inverse(each.mean + sign * half) for each, half in zip(summaries, halves, strict=True)] for sign in (-1, 1)
+        )
         axes.fill_between(xs, low, high, color=colour, alpha=0.18, linewidth=0)
 
 
 def spectra_figures(results: Results) -> Markup:
-    """Fig. 5: shares of the energy before and after, and those of D C and of attention matrices."""
+    """Return cumulative spectra (Fig. 5): before and after the context, of D C and of attention matrices."""
     figures = []
     for name, rows in results.with_prefix("ablation_inside_").items():
-        looked = [row for row in rows if "spectrum_before" in row]
-        if not looked:
+        measured = [row for row in rows if "spectrum_before" in row]
+        if not measured:
             continue
-        around = _draw_spectra(
-            looked, {"before": ":", "after": "-"}, ("breads", *HAMS), "Feature map around the context"
+        feature_map_figure = _draw_spectra(
+            measured, {"before": ":", "after": "-"}, ("breads", *HAMS), "Feature map around the context"
         )
-        within = _draw_spectra(
-            looked, {"ham": "-", "attention": "-"}, (*HAMS, *ATTENTIONS), "D C of hams, A of attentions"
+        matrix_figure = _draw_spectra(
+            measured, {"ham": "-", "attention": "-"}, (*HAMS, *ATTENTIONS), "D C of hams, A of attentions"
         )
         figures.append(
             side_by_side(
                 figure(
-                    render_svg(f"spectra-{name}", around, alt="cumulative spectra before and after the context"), ""
+                    render_svg(
+                        f"spectra-{name}", feature_map_figure, alt="cumulative spectra before and after the context"
+                    ),
+                    "",
                 ),
                 figure(
-                    render_svg(f"ranks-{name}", within, alt="cumulative spectra of D C and of attention matrices"), ""
+                    render_svg(
+                        f"ranks-{name}", matrix_figure, alt="cumulative spectra of D C and of attention matrices"
+                    ),
+                    "",
                 ),
             )
             + paragraph(
@@ -69,23 +77,23 @@ def spectra_figures(results: Results) -> Markup:
     return Markup("".join(figures))
 
 
-def _draw_spectra(rows: list[Row], ends: Mapping[str, str], cells: Sequence[str], title: str) -> Draw:
-    """A curve of each cell for each end that it has; `ends` have dashes."""
+def _draw_spectra(rows: list[Row], spectra: Mapping[str, str], cells: Sequence[str], title: str) -> Draw:
+    """Return a function that draws one curve per cell and spectrum; `spectra` maps their names to line styles."""
 
     def draw(axes: Any) -> None:
         for cell in cells:
             cell_rows = [row for row in rows if row["cell"] == f"{cell}-inside"]
-            for end, dashes in ends.items():
-                kept = [row[f"spectrum_{end}"] for row in cell_rows if f"spectrum_{end}" in row]
-                if kept:
-                    shares = [[100 * curve[i] for curve in kept] for i in range(len(COUNTS))]
+            for spectrum, dashes in spectra.items():
+                curves = [row[f"spectrum_{spectrum}"] for row in cell_rows if f"spectrum_{spectrum}" in row]
+                if curves:
+                    shares = [[100 * curve[i] for curve in curves] for i in range(len(COUNTS))]
                     label = cell if dashes == "-" else ""
-                    plot_mean(axes, COUNTS, shares, colour=LOOKS[cell], dashes=dashes, label=label)
-        if len(set(ends.values())) > 1:
-            for end, dashes in ends.items():
-                axes.plot([], [], dashes, color=BASELINE, label=end)
+                    plot_mean(axes, COUNTS, shares, colour=CELL_COLOURS[cell], dashes=dashes, label=label)
+        if len(set(spectra.values())) > 1:
+            for spectrum, dashes in spectra.items():
+                axes.plot([], [], dashes, color=BASELINE, label=spectrum)
         axes.set(title=title, xlabel="largest singular values", ylabel="share of energy, %", xscale="log")
-        axes.set_ylim(top=101)  # Student's knows nothing of the ends of a share
+        axes.set_ylim(top=101)  # Student's interval may exceed 100 %
         axes.xaxis.set_major_formatter("{x:.0f}")
         axes.legend(loc="lower right")
 
@@ -93,23 +101,23 @@ def _draw_spectra(rows: list[Row], ends: Mapping[str, str], cells: Sequence[str]
 
 
 def angle_figures(results: Results) -> Markup:
-    """Cosine of the one-step gradient to BPTT's, and norm over BPTT's, over the steps of a training."""
+    """Return cosine to BPTT and norm relative to BPTT of the one-step gradient over the steps of a training."""
     figures = []
     for name, rows in results.with_prefix("ablation_angles_").items():
-        cosine = _over_steps(rows, lambda row, at: row[f"cosine_{at}_one_step"], "cosine to BPTT", limit=0.5)
-        ratio = _over_steps(rows, _norm_ratio, "norm over BPTT's", limit=1.0, log=True)
+        cosine = _draw_over_steps(rows, lambda row, at: row[f"cosine_{at}_one_step"], "cosine to BPTT", limit=0.5)
+        ratio = _draw_over_steps(rows, _norm_ratio, "norm relative to BPTT", limit=1.0, log=True)
         figures.append(
             side_by_side(
                 figure(
                     render_svg(f"cosine-{name}", cosine, alt="cosine of one-step gradient to BPTT over training"), ""
                 ),
                 figure(
-                    render_svg(f"norm-{name}", ratio, alt="norm of one-step gradient over that of BPTT over training"),
+                    render_svg(f"norm-{name}", ratio, alt="norm of one-step gradient relative to BPTT over training"),
                     "",
                 ),
             )
             + paragraph(
-                f"{describe_runs(rows)}, trained by the one-step gradient; both gradients of the same weights, batch "
+                f"{describe_runs(rows)}, trained by the one-step gradient; both gradients use the same weights, batch "
                 f"and dictionaries. Solid: gradient of the ham's input X; dashed: of all weights. {BAND}",
                 kind="soft",
             )
@@ -118,11 +126,11 @@ def angle_figures(results: Results) -> Markup:
 
 
 def _norm_ratio(row: Row, at: str) -> float | None:
-    one, reference = row[f"norm_{at}_one_step"], row[f"norm_{at}_bptt"]
-    return one / reference if one and reference else None
+    one_step, bptt = row[f"norm_{at}_one_step"], row[f"norm_{at}_bptt"]
+    return one_step / bptt if one_step and bptt else None
 
 
-def _over_steps(
+def _draw_over_steps(
     rows: list[Row], read: Callable[[Row, str], float | None], title: str, *, limit: float, log: bool = False
 ) -> Draw:
     def draw(axes: Any) -> None:
@@ -136,19 +144,21 @@ def _over_steps(
                         by_step.setdefault(row["step"], []).append(value)
                 if by_step:
                     label = ham if at == "input" else ""
-                    look = {"colour": LOOKS[ham], "dashes": dashes, "label": label}
-                    plot_mean(axes, list(by_step), list(by_step.values()), **look, log=log)
+                    style = {"colour": CELL_COLOURS[ham], "dashes": dashes, "label": label}
+                    plot_mean(axes, list(by_step), list(by_step.values()), **style, log=log)
         axes.axhline(limit, color=BASELINE, linewidth=1)
         axes.set(title=title, xlabel="step", **({"yscale": "log"} if log else {}))
         if not log:
-            axes.set_ylim(bottom=max(axes.get_ylim()[0], -1.02), top=1.02)  # of a cosine: Student's knows no ends
+            axes.set_ylim(
+                bottom=max(axes.get_ylim()[0], -1.02), top=1.02
+            )  # Student's interval of a cosine may exceed 1
         axes.legend()
 
     return draw
 
 
 def steps_figures(results: Results) -> Markup:
-    """Figs. 4 and 7 to 9: mIoU by the steps of the evaluation, a line for each K of the training."""
+    """Return mIoU by the steps of the evaluation (Figs. 4 and 7 to 9), one line for each K of the training."""
     figures = []
     for name, rows in results.with_prefix("ablation_steps_").items():
         drawn = [
@@ -178,7 +188,7 @@ def _draw_steps(rows: list[Row], ham: str) -> Draw:
 
 
 def cost_figures(results: Results) -> Markup:
-    """Time and memory of every gradient, at the largest n of each file."""
+    """Return time and memory of every gradient at the largest n of each file."""
     figures = []
     for name, rows in results.with_prefix("gradients_").items():
         drawn = [
@@ -194,14 +204,14 @@ def cost_figures(results: Results) -> Markup:
 
 def _draw_costs(rows: list[Row], unit: str, title: str) -> Draw:
     n = max(row["n"] for row in rows)
-    by = {(row["ham"], row["steps"], row["grad"]): row for row in rows if row["n"] == n}
-    grads = list(dict.fromkeys(grad for _, _, grad in by))
-    groups = list(dict.fromkeys((ham, steps) for ham, steps, _ in by))
+    by_case = {(row["ham"], row["steps"], row["grad"]): row for row in rows if row["n"] == n}
+    grads = list(dict.fromkeys(grad for _, _, grad in by_case))
+    groups = list(dict.fromkeys((ham, steps) for ham, steps, _ in by_case))
 
     def draw(axes: Any) -> None:
         width = 0.8 / len(grads)
         for at, (grad, colour) in enumerate(zip(grads, COLOURS, strict=False)):
-            measured = [(group, by[*key, grad]) for group, key in enumerate(groups) if (*key, grad) in by]
+            measured = [(group, by_case[*key, grad]) for group, key in enumerate(groups) if (*key, grad) in by_case]
             axes.barh(
                 [group + (at - (len(grads) - 1) / 2) * width for group, _ in measured],
                 [row[unit] for _, row in measured],

@@ -1,4 +1,4 @@
-"""Table 1: what is differentiated."""
+"""Claims about the gradient: Table 1."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PRINTED = {
 
 
 def against(reading: GradientReading, *grads: str, hams: tuple[str, ...] = HAMS) -> RowSource:
-    """One reading of the one-step gradient minus the others."""
+    """Return the comparisons of one reading of the one-step gradient with other gradients."""
     return RowSource(FILES, tuple(CellPair(f"{ham}-{reading.cell}", f"{ham}-{grad}") for ham in hams for grad in grads))
 
 
@@ -58,7 +58,7 @@ CLAIMS = (
         family="gradient",
         statement="Keeping more terms of the gradient series than the first, which is Eq. 13, does not help.",
         reference="section 2.3, after Eq. 13",
-        paper="said to be worse, no numbers given",
+        paper="said to be worse; no numbers given",
         test="mIoU, truncated:1 minus truncated:2 for each ham: no loss of half a point or more",
         command=COMMAND,
         judge=partial(judge_miou, sources=[against(EQUATION, "truncated2")], rule=is_at_least),
@@ -66,9 +66,9 @@ CLAIMS = (
     Claim(
         id="gradient-more-terms-code",
         family="gradient",
-        statement="Nor does it help against the authors' code, which keeps only a part of the first term.",
+        statement="It does not help either compared with the authors' code, which keeps only a part of the first term.",
         reference="section 2.3, after Eq. 13, as the authors' code has it",
-        paper="said to be worse, no numbers given",
+        paper="said to be worse; no numbers given",
         test="mIoU, one-step minus truncated:2 for each ham: no loss of half a point or more",
         command=COMMAND,
         judge=partial(judge_miou, sources=[against(CODE, "truncated2")], rule=is_at_least),
@@ -90,7 +90,7 @@ CLAIMS = (
         id="gradient-clipped",
         family="gradient",
         statement=(
-            "What BPTT loses is lost to gradients that explode: with their norm held at 1 it trains as well as the "
+            "BPTT is worse because its gradients explode: with their norm clipped to 1 it trains as well as the "
             "one-step gradient."
         ),
         reference="our question on section 2.3, after Proposition 3",

@@ -25,26 +25,26 @@ from hamburger_lab.rows import Results, Row
 HAMS = ("nmf", "vq", "cd")
 ATTENTIONS = ("sa-flash", "da", "nonlocal")
 COMMAND = ablate_command("inside")
-FEWER = math.log(MIN_RATIO)  # of ranks
-ONE = 1.0  # channel: below that no channel of a typical image was silenced
+FEWER = math.log(MIN_RATIO)  # smallest log ratio of ranks that counts
+ONE = 1.0  # channel: the smallest change that counts
 Value = Callable[[Row], float | None]
 Differences = dict[str, PairedDifference | None]
 
 
 def concentration(row: Row) -> float | None:
-    """Effective rank before the context over that after it, as a logarithm."""
+    """Return the log ratio of the effective rank before the context to that after it."""
     return math.log(row["rank_before"] / row["rank_after"]) if row.get("rank_after") else None
 
 
 def silenced_channels(row: Row) -> float | None:
-    """Channels next to zero after the context minus those before it, mean over images."""
+    """Return the number of almost-zero channels after the context minus those before it, mean over images."""
     width = row.get("channels") or _width(str(row["recipe"]))
     return width * (row["silent_after"] - row["silent_before"]) if width and "silent_after" in row else None
 
 
 @cache
 def _width(recipe: str) -> int | None:
-    """Channels of the context of a recipe: older rows do not say it. None for a recipe that is not known here."""
+    """Return the channels of the context of a recipe, which older rows do not state; None for an unknown recipe."""
     try:
         return head_width(find_training(recipe), "inside")
     except HamburgerError:
@@ -52,7 +52,7 @@ def _width(recipe: str) -> int | None:
 
 
 def cosine(row: Row, strategy: str) -> float | None:
-    """Of a gradient to BPTT's."""
+    """Return the cosine between a gradient and BPTT."""
     return row.get(f"cosine_{strategy}")
 
 
@@ -61,7 +61,7 @@ def logarithm(field: str) -> Value:
 
 
 def each_ham(rows: list[Row], value: Value, what: str, than: str | None = None) -> Differences:
-    """The value for each ham; with `than`, less that of this cell, seed by seed."""
+    """Return the value for each ham; with `than`, minus the value of that cell, paired by seed."""
     differences: Differences = {}
     for ham in HAMS:
         ours = _by_seed(rows, ham, value)
@@ -71,7 +71,7 @@ def each_ham(rows: list[Row], value: Value, what: str, than: str | None = None) 
 
 
 def each_pair(rows: list[Row], value: Value, what: str) -> Differences:
-    """The value for each ham over that for each attention, as logarithms."""
+    """Return the differences of the (logarithmic) value between each ham and each attention."""
     return {
         f"{ham} / {name}, {what}": compare_paired(_by_seed(rows, ham, value), _by_seed(rows, name, value))
         for ham in HAMS
@@ -80,7 +80,7 @@ def each_pair(rows: list[Row], value: Value, what: str) -> Differences:
 
 
 def each_attention(rows: list[Row], ours: Value, ham: Value, what: str, *, over_ham: bool) -> Differences:
-    """A value of each attention's matrix over one of the NMF ham's, or the other way round, as logarithms."""
+    """Return the differences of (logarithmic) values between each attention and the NMF ham, in either order."""
     theirs = _by_seed(rows, "nmf", ham)
     differences: Differences = {}
     for name in ATTENTIONS:
@@ -157,9 +157,9 @@ CLAIMS = (
     Claim(
         id="inside-silent",
         family="inside",
-        statement="A Hamburger silences channels that say nothing.",
+        statement="A Hamburger silences uninformative channels.",
         reference="Fig. 6",
-        paper="pictures without numbers",
+        paper="images without numbers",
         test="channels below 1 % of the mean channel, after minus before, one or more for each ham",
         command=COMMAND,
         judge=partial(
@@ -173,7 +173,7 @@ CLAIMS = (
         Claim(
             id=reading.id("inside-direction"),
             family="inside",
-            statement=f"In a trained network {reading.phrase} points about where BPTT points.",
+            statement=f"In a trained network {reading.phrase} points in about the same direction as BPTT.",
             reference="section 2.3, after Eq. 13",
             paper="an argument, no numbers given",
             test=(
@@ -195,11 +195,11 @@ CLAIMS = (
         family="inside",
         statement="The n x n matrices of attention are of low rank too: a ham's r would hold most of their energy.",
         reference="section 4 on efficient attention; next to Fig. 5",
-        paper="said of others' work, no numbers given",
-        # a matrix whose rows are alike has rank one whatever it was trained for, so that part is taken out
+        paper="stated about other work, no numbers given",
+        # a matrix with equal rows has rank one, whatever it was trained for: that part is removed
         test=(
-            "r of the ham over the singular values that hold 90 % of the energy of the matrix less the row that all "
-            "positions have in common, above 1 for each attention"
+            "r of the ham over the singular values that hold 90 % of the energy of the matrix minus the row that all "
+            "positions share, above 1 for each attention"
         ),
         command=COMMAND,
         judge=partial(
@@ -218,7 +218,7 @@ CLAIMS = (
     Claim(
         id="inside-attention-ham",
         family="inside",
-        statement="What a ham hands on is spread over fewer directions than the matrix of an attention.",
+        statement="The output of a ham is spread over fewer directions than the matrix of an attention.",
         reference="next to Fig. 5: rank of attention maps, for comparison",
         paper="not examined",
         test=(

@@ -1,4 +1,4 @@
-"""Figs. 4 and 7 to 9: how many steps."""
+"""Claims about the number of steps: Figs. 4 and 7 to 9."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CLAIMS = (
     Claim(
         id="steps-vq-one",
         family="steps",
-        statement="For VQ a single step does.",
+        statement="For VQ a single step is enough.",
         reference="Figs. 4 and 9",
         paper="a figure without numbers",
         test="mIoU of VQ, K = 1 minus K = 6 (each trained so): no loss of half a point or more",
@@ -61,7 +61,7 @@ CLAIMS = (
     Claim(
         id="steps-many",
         family="steps",
-        statement="Many more steps in evaluation than in training do harm: a converged solve is not a better one.",
+        statement="Many more steps in evaluation than in training are harmful: a converged solve is not better.",
         reference="section 3.1, appendix F",
         paper="figures without numbers",
         test=f"mIoU of the same weights trained at K = 6, K = 6 minus K = {MANY}, above 0 for each ham",

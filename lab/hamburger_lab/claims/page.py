@@ -38,7 +38,7 @@ from hamburger_lab.claims.tables import (
 )
 from hamburger_lab.rows import Results, is_generated, values_by_seed
 
-COLOURS = {CONFIRMED: "#009E73", NOT_CONFIRMED: "#D55E00", INCONCLUSIVE: "#8A8A8A", NOT_RUN: "#8A8A8A"}  # of figures
+COLOURS = {CONFIRMED: "#009E73", NOT_CONFIRMED: "#D55E00", INCONCLUSIVE: "#8A8A8A", NOT_RUN: "#8A8A8A"}  # in figures
 SIGNS = {CONFIRMED: "✓", NOT_CONFIRMED: "✗", INCONCLUSIVE: "?", NOT_RUN: "-"}  # for readers who see no colours
 PLACES = {  # in the paper
     **{"gradient": "Table 1, section 2.3", "angles": "section 2.3", "parts": "Table 2", "accuracy": "Tables 4 and 5"},
@@ -46,22 +46,22 @@ PLACES = {  # in the paper
     **{"steps": "Figs. 4 and 7 to 9", "inside": "Figs. 5 and 6, section 2.3", "cost": "Table 3, section 2.3"},
     "propositions": "Propositions 1 to 3",
 }
-HEADER = ("claim", "verdict", "effect, 95 % interval", "could tell", "seeds")
+HEADER = ("claim", "verdict", "effect, 95 % interval", "detectable", "seeds")
 
 
 def caution_note(verdicts: ClaimVerdicts) -> Markup:
-    """What a reader must know before the first verdict: of which scale, how weak a test, what was not run."""
+    """Return the caveats that come before the first verdict: scale, generated scenes, what was not run."""
     scale = (
-        "Networks are trained for some hundred steps on some hundred photographs here, for 30,000 steps on VOC in the "
-        "paper: a verdict speaks of this scale, and it is too small to show most small effects. "
+        "Here networks train for some hundred steps on some hundred photographs; in the paper for 30,000 steps on VOC. "
+        "Verdicts apply to this scale, which is too small to show most small effects. "
     )
     weak = sum(verdict.generated for _, verdict in verdicts)
     left = [claim.id for claim, verdict in verdicts if verdict.word == NOT_RUN]
     links = ", ".join(f'<a href="#{name}">{name}</a>' for name in left)
     warning = (
-        f"{weak} of these verdicts rest on generated scenes alone, and say so: tiny networks, a few hundred steps, "
+        f"{weak} of these verdicts are based on generated scenes alone: tiny networks, a few hundred steps, "
         "scenes of 64 x 64 pixels whose difficulty was set by looking at the scores of the hams. That is a weak "
-        "test of what the paper says of photographs, in either direction. "
+        "test of the paper's claims about photographs, in either direction. "
     )
     not_run = f"Not run: {links}; the command is under each. " if left else ""
     return paragraph(Markup(scale + (warning if weak else "") + not_run), kind="note")
@@ -72,7 +72,7 @@ def badge(word: str) -> Markup:
 
 
 def overview(verdicts: ClaimVerdicts) -> Markup:
-    """Where to go, and how each claim fared: a mark for each, by topic."""
+    """Return the table of contents, with a mark for the verdict of each claim."""
     lines = []
     for family, title in FAMILIES.items():
         marks = "".join(verdict_mark(claim, verdict) for claim, verdict in verdicts if claim.family == family)
@@ -125,13 +125,13 @@ def effect_cell(verdict: Verdict) -> CellText:
 
 
 def _kind(word: str) -> str:
-    """As the style sheet calls it."""
+    """Return the CSS class of a verdict."""
     return word.replace(" ", "-")
 
 
 # -- the page --------------------------------------------------------------------------------------------------------
 
-MOST_DRAWN = 24  # comparisons of one figure: a phone has no room for more
+MOST_DRAWN = 24  # most comparisons in one figure, to fit on a phone
 
 
 def rules_html() -> Markup:
@@ -153,7 +153,7 @@ def claims_page(results: Results) -> str:
         )
         + caution_note(verdicts)
         + overview(verdicts)
-        + collapsible("How a verdict is found", rules_html())
+        + collapsible("How verdicts are computed", rules_html())
         + summary_table(verdicts)
     )
     back = paragraph(Markup('<a href="#top">Back to the overview</a>'), kind="soft")
@@ -168,7 +168,7 @@ def claims_page(results: Results) -> str:
 
 
 def claims_sharing_trainings(verdicts: ClaimVerdicts, claim_id: str) -> dict[str, list[str]]:
-    """Trainings that this claim shares with others, and those claims."""
+    """Return training -> other claims that depend on it."""
     return {
         label: [name for name in ids if name != claim_id]
         for label, (_, ids) in shared_trainings(verdicts).items()
@@ -176,11 +176,11 @@ def claims_sharing_trainings(verdicts: ClaimVerdicts, claim_id: str) -> dict[str
     }
 
 
-def claim_article(claim: Claim, verdict: Verdict, falls_with: Mapping[str, Sequence[str]]) -> Markup:
+def claim_article(claim: Claim, verdict: Verdict, shared: Mapping[str, Sequence[str]]) -> Markup:
     rows: list[list[CellText]] = [["the paper", f"{claim.paper} ({claim.reference})"], ["the test", claim.test]]
-    heard = any(trial.decides for trial in verdict.trials)
+    decided = any(trial.decides for trial in verdict.trials)
     for trial in verdict.trials:
-        remark = " (generated scenes; photographs decide)" if heard and not trial.decides else ""
+        remark = " (generated scenes; photographs decide)" if decided and not trial.decides else ""
         rows.append(["here", Markup(f"{text(trial.text)}: {badge(trial.word)}{remark}")])
     rows += [["here", "not run"]] if not verdict.trials else []
     return Markup(
@@ -188,26 +188,26 @@ def claim_article(claim: Claim, verdict: Verdict, falls_with: Mapping[str, Seque
         f'<span class="soft">{text(verdict.basis)}</span></h3>'
         + table(["", ""], rows, name=f"{claim.id}-table", kind="words")
         + forest_plot(claim, verdict)
-        + shared_trainings_note(falls_with)
+        + shared_trainings_note(shared)
         + collapsible("The command that makes such rows", f"<pre>{text(claim.command)}</pre>")
         + "</article>"
     )
 
 
-def shared_trainings_note(falls_with: Mapping[str, Sequence[str]]) -> Markup:
-    """Folded, since a claim may have twenty neighbours."""
-    if not falls_with:
+def shared_trainings_note(shared: Mapping[str, Sequence[str]]) -> Markup:
+    """Return the claims with the same trainings, collapsed."""
+    if not shared:
         return Markup()
     lines = ""
-    for label, names in falls_with.items():
+    for label, names in shared.items():
         links = ", ".join(f'<a href="#{name}">{name}</a>' for name in names)
         lines += f"<p>{text(label)}, as in {links}</p>"
-    count = len({name for names in falls_with.values() for name in names})
-    return collapsible(f"Rests on the same trainings as {count} other claim{'s' * (count > 1)}", lines)
+    count = len({name for names in shared.values() for name in names})
+    return collapsible(f"Uses the same trainings as {count} other claim{'s' * (count > 1)}", lines)
 
 
 def forest_plot(claim: Claim, verdict: Verdict) -> Markup:
-    """Every comparison with its interval; the line is what it is held against, the band what would not matter."""
+    """Return a forest plot: every comparison with its interval, the threshold as a line, the margin as a band."""
     names = [trial.where.partition(",")[0] for trial in verdict.trials]
     if len(set(names)) < len(names):  # one recipe with other steps or settings
         names = [trial.where.rpartition(", ")[0] or trial.where for trial in verdict.trials]
@@ -239,7 +239,7 @@ def forest_plot(claim: Claim, verdict: Verdict) -> Markup:
         axes.set(xlabel=measured or first.short or first.what.partition(", ")[2])
         axes.set_ylim(len(drawn) - 0.4, -0.6)
         axes.grid(visible=False, axis="y")
-        if any(finding.wide for _, finding in drawn):  # whose ends may be far: the figure is for the others
+        if any(finding.wide for _, finding in drawn):  # wide intervals must not squeeze the others
             ends = [end for _, f in drawn for end in (f.effect, *(f.interval or ()), f.limit) if end is not None]
             all_ends = [*ends, *(end for _, f in drawn for end in f.wide or ())]
             span = max(ends) - min(ends) or 1.0
@@ -249,17 +249,15 @@ def forest_plot(claim: Claim, verdict: Verdict) -> Markup:
     alt = f"{claim.id}: effects and their 95 % intervals"
     notes = []
     if any(finding.wide for _, finding in drawn):
-        notes.append(
-            "Thick: the interval at 95 %. Thin: the one that may refute; one that reaches the edge continues beyond it."
-        )
+        notes.append("Thick: the interval at 95 %. Thin: the wider interval that may refute; at the edge it continues.")
     if left_out > 0:
-        notes.append(f"{left_out} comparisons that speak more for the claim, some of each ham, are not drawn.")
+        notes.append(f"{left_out} comparisons that support the claim more, some of each ham, are not drawn.")
     caption = " ".join(notes)
     return figure(render_svg(claim.id, draw, alt=alt, height=0.7 + 0.36 * len(drawn)), caption)
 
 
 def select_drawn(drawn: list[tuple[str, Finding]]) -> list[tuple[str, Finding]]:
-    """Those that speak least for the claim, by turns of every ham and set of runs where there is no room for all."""
+    """Return at most MOST_DRAWN comparisons, those that support the claim least of every ham and set of runs."""
     if len(drawn) <= MOST_DRAWN:
         return drawn
     groups: dict[tuple[str, str], list[tuple[str, Finding]]] = {}
@@ -280,10 +278,10 @@ CURVES: dict[str, Callable[[Results], Markup]] = {
 def family_tables(results: Results, family: str) -> Markup:
     """Return the paper's table next to ours, ours as figures with error bars, and feature maps where there are some."""
     parts = []
-    for place, sheet in enumerate(result_tables(results, family)):
-        parts += [paragraph(sheet.title, kind="soft")] * bool(sheet.title)
-        lines = [[first, *map(_score, others)] for first, *others in sheet.lines]
-        parts.append(table(sheet.header, lines, name=f"{family}-cells{place or ''}"))
+    for place, result in enumerate(result_tables(results, family)):
+        parts += [paragraph(result.title, kind="soft")] * bool(result.title)
+        lines = [[first, *map(_score, others)] for first, *others in result.lines]
+        parts.append(table(result.header, lines, name=f"{family}-cells{place or ''}"))
     if family in CURVES:
         parts.append(CURVES[family](results))
     else:
@@ -299,11 +297,11 @@ def family_tables(results: Results, family: str) -> Markup:
 
 
 def score_bars(family: str, name: str, key: str, rows: Sequence[dict[str, Any]]) -> Markup:
-    """Mean of each cell with the interval of the mean, each seed a dot, and the paper's mean as a diamond."""
+    """Return a figure of each cell: mean with interval, each seed as a dot, the paper's mean as a diamond."""
     cells = list(dict.fromkeys(row[key] for row in rows if row.get("miou") is not None))[:MOST_DRAWN]
     if not cells:  # a training of another task
         return Markup()
-    # the paper's percentages mean nothing next to generated scenes
+    # the paper's percentages are not comparable with generated scenes
     printed = {} if is_generated(rows[0]) else PRINTED.get(family, {})
 
     def draw(axes: Any) -> None:
@@ -324,7 +322,7 @@ def score_bars(family: str, name: str, key: str, rows: Sequence[dict[str, Any]])
     first = rows[0]
     caption = (
         f"{first['recipe']}, {first['steps']} steps, {first['hardware']}. Dots: runs. Bar: their mean; line: its 95 % "
-        "interval, unpaired, so that overlapping lines may still differ seed by seed."
+        "interval, unpaired; cells with overlapping lines may still differ seed by seed."
     )
     caption += " Diamond: the paper's mean on PASCAL VOC, another data set." if printed else ""
     drawn = render_svg(f"bars-{name}", draw, alt=f"mIoU of the cells of {family}", height=0.7 + 0.26 * len(cells))
@@ -332,11 +330,11 @@ def score_bars(family: str, name: str, key: str, rows: Sequence[dict[str, Any]])
 
 
 def _short(finding: Finding) -> str:
-    """What was compared, in lines that leave a phone room for the figure."""
+    """Return what was compared, in lines short enough for a phone."""
     return finding.short or (finding.what if len(finding.what) <= 34 else finding.what.replace(", ", ",\n", 1))
 
 
 def _score(words: str) -> CellText:
-    """Mean and spread, and below them what else is said of a cell."""
+    """Return mean and spread, and the remaining text on the next line."""
     score, bracket, rest = words.partition(" (best")
     return Markup(f'{text(score)}<br><span class="soft">(best{text(rest)}</span>') if bracket else words

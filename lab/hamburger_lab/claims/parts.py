@@ -1,4 +1,4 @@
-"""Table 2: bread, ham, bread."""
+"""Claims about the parts of a Hamburger: Table 2."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def parts_source(ours: str, theirs: str) -> RowSource:
 
 
 def contexts_sources(ours: str, theirs: str) -> list[RowSource]:
-    """The same comparison among the contexts, whose `breads` are the burger without its ham."""
+    """Return the same comparison among contexts; their `breads` is the Hamburger without its ham."""
     pair = (CellPair(ours, theirs),)
     return [RowSource("segmentation_", pair, "context"), RowSource("ablation_contexts_", pair)]
 
@@ -39,7 +39,7 @@ CLAIMS = (
     Claim(
         id="parts-ham",
         family="parts",
-        statement="Taking the ham out of the Hamburger costs accuracy.",
+        statement="Removing the ham from the Hamburger costs accuracy.",
         reference="Table 2",
         paper="with 77.8, without the ham 75.6 (means; best 78.3, 75.8)",
         test="mIoU, whole minus breads alone, paired by seed, above 0",
@@ -87,7 +87,7 @@ CLAIMS = (
     Claim(
         id="parts-ham-most",
         family="parts",
-        statement="Of ham, upper and lower bread the ham is the part whose loss costs most.",
+        statement="Of ham, upper bread and lower bread, removing the ham costs most.",
         reference="section 3.1, on Table 2",
         paper="without the ham 75.6, without the upper bread 76.8, without the lower 77.2 (means)",
         test="mIoU, without-upper and without-lower minus without-ham, paired by seed, above 0",
@@ -113,7 +113,7 @@ CLAIMS = (
     Claim(
         id="parts-only-ham",
         family="parts",
-        statement="The decomposition alone, without any weights of its own but those of a norm, already helps.",
+        statement="The decomposition alone, without weights except those of a norm, already helps.",
         reference="Table 2",
         paper="only the ham 76.8, baseline 75.7 (means; best 77.0, 75.9)",
         test="mIoU, only-ham minus baseline, paired by seed, above 0",

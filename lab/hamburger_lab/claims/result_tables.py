@@ -1,4 +1,4 @@
-"""What was measured inside networks, over trainings and of gradients, as tables: mean and spread over seeds."""
+"""Tables of measurements: inside networks, over trainings, and of gradients; mean and spread over seeds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hamburger_lab.rows import Results, Row
 
 
 class ResultTable(NamedTuple):
-    """A table with what it is of; `title` is empty where the header says it."""
+    """A table; `title` is empty if the header is enough."""
 
     title: str
     header: list[str]
@@ -42,29 +42,29 @@ def inside_tables(results: Results) -> list[ResultTable]:
         "of D C": lambda row: row.get("rank_ham"),
         "of A": lambda row: row.get("rank_attention"),
         "A: values for 90 %": lambda row: row.get("rank90_attention"),
-        "less the common row": lambda row: row.get("rank90_centred"),
+        "without the common row": lambda row: row.get("rank90_centred"),
         "A: numerical rank": lambda row: row.get("numerical_attention"),
         "n": lambda row: row.get("positions"),
         "silent before, %": lambda row: 100 * row["silent_before"],
         "silent after, %": lambda row: 100 * row["silent_after"],
     }
-    sheets = []
+    tables = []
     for rows in results.with_prefix("ablation_inside_").values():
-        looked = [row for row in rows if "rank_before" in row]
-        cells = dict.fromkeys(row["cell"] for row in looked)
+        measured = [row for row in rows if "rank_before" in row]
+        cells = dict.fromkeys(row["cell"] for row in measured)
         lines = []
         for cell in cells:
-            cell_rows = [row for row in looked if row["cell"] == cell]
+            cell_rows = [row for row in measured if row["cell"] == cell]
             texts = [format_mean(map(read, cell_rows), forms.get(name, "{:.2f}")) for name, read in columns.items()]
-            texts = [text.removesuffix(" ± 0") for text in texts]  # n is that of the images, whatever the seed
+            texts = [text.removesuffix(" ± 0") for text in texts]  # n does not depend on the seed
             lines.append([cell.removesuffix("-inside"), *texts, str(len(cell_rows))])
-        sheets.append(ResultTable(describe_runs(rows), ["network", *columns, "seeds"], lines))
-    return sheets
+        tables.append(ResultTable(describe_runs(rows), ["network", *columns, "seeds"], lines))
+    return tables
 
 
 def angle_tables(results: Results) -> list[ResultTable]:
-    """Gradients over a training: means over the steps that were looked at."""
-    sheets = []
+    """Gradients over a training: means over the measured steps."""
+    tables = []
     for rows in results.with_prefix("ablation_angles_").values():
         lines = []
         for cell in dict.fromkeys(row["cell"] for row in rows):
@@ -77,13 +77,13 @@ def angle_tables(results: Results) -> list[ResultTable]:
             lines.append([*line, str(len(series_of_cell))])
         parts = ["one-step", "truncated:1", "truncated:2", "norm, one-step / BPTT"]
         header = ["ham", *(f"X: {part}" for part in parts), *(f"weights: {part}" for part in parts), "seeds"]
-        sheets.append(ResultTable(f"{describe_runs(rows)}: cosines to BPTT", header, lines))
-    return sheets
+        tables.append(ResultTable(f"{describe_runs(rows)}: cosines to BPTT", header, lines))
+    return tables
 
 
 def steps_tables(results: Results) -> list[ResultTable]:
-    """mIoU by the steps of training and of evaluation (Figs. 4 and 7 to 9): one line a training."""
-    sheets = []
+    """mIoU by the steps of training and of evaluation (Figs. 4 and 7 to 9): one line per training."""
+    tables = []
     for rows in results.with_prefix("ablation_steps_").values():
         scores: dict[tuple[str, int], dict[int, list[float]]] = {}
         for row in (row for row in rows if row.get("miou") is not None):
@@ -97,14 +97,14 @@ def steps_tables(results: Results) -> list[ResultTable]:
             seeds = sorted({len(values) for values in by_steps.values()})
             line = [f"{ham}, K = {trained}", *(format_mean(by_steps.get(k, ()), "{:.1f}") for k in ks)]
             lines.append([*line, " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))])
-        title = f"{describe_runs(rows)}: mIoU, in lines the K of the training, in columns that of the evaluation"
-        sheets.append(ResultTable(title, ["trained with", *(f"K = {k}" for k in ks), "seeds"], lines))
-    return sheets
+        title = f"{describe_runs(rows)}: mIoU; lines: K in training, columns: K in evaluation"
+        tables.append(ResultTable(title, ["trained with", *(f"K = {k}" for k in ks), "seeds"], lines))
+    return tables
 
 
 def paper_table3_tables(results: Results) -> list[ResultTable]:
     """Table 3 at its own size: ours, and in brackets what the paper prints."""
-    sheets = []
+    tables = []
     fields = {"train_mb": "train MiB", "infer_mb": "infer MiB", "train_ms": "train ms", "infer_ms": "infer ms"}
     for rows in results.with_prefix("table3_h").values():
         measured = {row["module"]: row for row in rows if row["n"] == SIZE and row["dtype"] == "float32"}
@@ -114,9 +114,9 @@ def paper_table3_tables(results: Results) -> list[ResultTable]:
             if name in measured:
                 figures = [(measured[name][field], getattr(printed, field)) for field in fields]
                 lines.append([name, *(f"{_number(ours)} ({_number(theirs)})" for ours, theirs in figures)])
-        title = f"Table 3, n = {SIZE:,}, float32: {rows[0]['hardware']}, in brackets the paper's TITAN Xp"
-        sheets += [ResultTable(title, ["module", *fields.values()], lines)] if lines else []
-    return sheets
+        title = f"Table 3, n = {SIZE:,}, float32: {rows[0]['hardware']}, in brackets: the paper, TITAN Xp"
+        tables += [ResultTable(title, ["module", *fields.values()], lines)] if lines else []
+    return tables
 
 
 def _number(value: float | None) -> str:
@@ -126,7 +126,7 @@ def _number(value: float | None) -> str:
 
 def gradient_tables(results: Results) -> list[ResultTable]:
     """Time and memory of each gradient of a ham."""
-    sheets = []
+    tables = []
     for rows in results.with_prefix("gradients_").values():
         first = rows[0]
         lines = []
@@ -138,9 +138,9 @@ def gradient_tables(results: Results) -> list[ResultTable]:
         about = (
             f"{first['hardware']}, d = {first['d']}, r = {first['r']}, b = {first['b']}, {first['dtype']}, plain torch"
         )
-        title = f"Forward and backward of a ham, {about}: median of {first['repeats']} and half its quartile distance"
-        sheets.append(ResultTable(title, ["ham", "gradient", "n", "K", "ms", "peak MiB"], lines))
-    return sheets
+        title = f"Forward and backward of a ham, {about}: median of {first['repeats']} ± half the interquartile range"
+        tables.append(ResultTable(title, ["ham", "gradient", "n", "K", "ms", "peak MiB"], lines))
+    return tables
 
 
 def _mean(series: list[Row], key: str) -> float | None:

@@ -1,4 +1,4 @@
-"""How rows become a verdict. The rules are the same for every claim.
+"""Rules that turn rows into verdicts, the same for every claim.
 
 `RULES`, at the end, states them for the reader of the documents, with the history of their revisions.
 
@@ -309,8 +309,8 @@ VERDICT_TABLE = (
     ),
     (
         "A and B are level",
-        f"it lies between -{MARGIN:g} and {MARGIN:g}",
-        "it excludes 0 and does not lie between them",
+        f"it is between -{MARGIN:g} and {MARGIN:g}",
+        "it excludes 0 and is not between them",
     ),
     (
         "A needs more than B",
@@ -322,10 +322,10 @@ RULES = (
     "Scores are validation mIoU of the last step, in points. Differences are paired by seed. Intervals are "
     "Student's t at 95 %. With fewer than three shared seeds nothing is decided. What is neither confirmed nor not "
     "confirmed is inconclusive.",
-    "“Not confirmed” means that these runs speak against the claim at this scale. It does not mean that the paper's"
+    "“Not confirmed” means that these runs contradict the claim at this scale. It does not mean that the paper's"
     " own runs were wrong.",
-    f"A difference matters from {MARGIN:g} points on; this margin is our choice. The paper builds sentences on less "
-    "(a warm start gains CD 0.2). Where its own effect is smaller than the margin, only an interval that excludes "
+    f"A difference matters from {MARGIN:g} points on; this margin is our choice. The paper interprets smaller effects "
+    "(an online start gains CD 0.2). Where its own effect is smaller than the margin, only an interval that excludes "
     f"that effect refutes the claim. A ratio counts from {MIN_RATIO:g} on, silent channels from one channel on, the "
     "variation of a norm from 0.05 on.",
     "A claim about several hams or settings asks for all of these comparisons. Each must be confirmed at 95 %. One "
@@ -347,10 +347,10 @@ RULES = (
     "more of the comparisons counts. Missing comparisons and missing seeds are named, and a set with missing "
     "comparisons confirms nothing. Where compared networks differ in their number of parameters, the line states "
     "them.",
-    "The effect in a table is that of the comparison that speaks least for the claim among those that share its "
-    "verdict. “Could tell” is half the width of the interval that decided (that of a confirmation where nothing was"
-    " decided): the smallest effect that these seeds could have told from zero. Ratios are means of logarithms; "
-    "their “could tell” is a factor.",
+    "The effect in a table is that of the comparison that supports the claim least, among those that share its "
+    "verdict. “Detectable” is half the width of the interval that decided (or of the confirming interval if none "
+    "decided): the smallest effect that these seeds could distinguish from zero. Ratios are means of logarithms; "
+    "their “detectable” is a factor.",
     "A cosine over a training is the mean over the steps that were measured. The variation of a norm is the "
     "standard deviation (n - 1) of its natural logarithm over them. Silent channels are their share times the "
     "channels of the head, 64 on `patchwork`, whose rows do not state it. The ratio of two spreads over seeds has "
@@ -360,40 +360,40 @@ RULES = (
     "Times are medians of repeated calls with one seed and have no interval over seeds. One is called shorter than "
     "another where its upper quartile is below the other's lower one; everything between is inconclusive. Memory is"
     " counted and has no spread. Growth with n is the exponent between the two largest n that one commit has "
-    "measured. Where the largest n takes less than three times the time of the smallest, launches dominate, and the"
+    "measured. Where the largest n takes less than three times the time of the smallest, calls are launch-bound and the"
     " trial is inconclusive.",
     "The one-step gradient has two readings that differ: the authors' code differentiates the last codes only "
     "(`one-step`), Eq. 13 the whole last step (`truncated:1`). Each claim about it is judged for both.",
     "A claim about section 2.3 is confirmed where it holds in every solve, and not confirmed where some case "
     "(input, ham, temperature) fails with every seed. The propositions assume that a step is a contraction, L_h < "
-    "1, and are judged on the solves where it is. Whether it is one for hams at work, and whether the conclusions "
-    "hold where L_h >= 1, are claims of their own. A gradient of zero has no direction, and counts as one that does"
-    " not point where BPTT does.",
+    "1, and are judged on the solves where it is. Whether it is one for hams in practice, and whether the conclusions "
+    "hold where L_h >= 1, are separate claims. A gradient of zero has no direction and counts as "
+    "a different direction from BPTT.",
     "The margin and the rules were fixed before any score of the ablations was seen, but with the comparison of "
     "contexts known. The claims about spectra, silent channels and gradients of trained networks were written after"
-    " a look at one network (`whole`, seed 0 of `parts`); those about ranks of attention and gradients over a "
-    "training before any; the limits for the memory of gradients after a look at a ham of d = 256 on a CPU.",
+    " we had seen one network (`whole`, seed 0 of `parts`); those about ranks of attention and gradients over a "
+    "training before any; the limits for the memory of gradients after we had measured a ham of d = 256 on a CPU.",
     "The rules were revised once, after the ablations on generated scenes on a CPU and before any ablation on a "
     "GPU: propositions are held to solves that meet their assumption; Eq. 13 is read in two ways; flat times and "
     "missing measurements confirm nothing; runs are distinguished by steps and settings; an effect that the paper "
-    "itself found refutes nothing; a ratio, silent channels and the variation of a norm have a least size. Claims "
+    "itself found refutes nothing; a ratio, silent channels and the variation of a norm have a minimum size. Claims "
     "added then, with those rows known: all that end in `-equation`, `-beyond` or `-code`, `propositions-3-bound`, "
     "`inside-spectrum-attention`, `parts-ham-most`, `parts-upper-more` and `temperature-variance`.",
     "Later additions: `gradient-clipped` after the rows of `parts`, `gradient` and `init` on photographs, to ask "
     "why BPTT fails there with VQ and CD; `latent-eightfold-narrow` while `latent` ran on photographs, before its "
     "rows were seen; the rows of `gradient` for `accuracy-nmf`, with those rows known (it was inconclusive until "
     "then). `gradient-memory` says “a whole network” since those rows; it was measured so from the start. The 400 "
-    "steps and crops of 257 pixels were set before the first of them, to fit five seeds into the time on the GPU; "
+    "steps and crops of 257 pixels were set before the first of them, to fit five seeds into the available GPU time; "
     "600 steps had been planned.",
     "Grids share trainings: `whole`, `nmf-one-step`, `nmf-random`, `nmf-k6`, `nmf` and the default of `latent` "
-    "(`d64-r8` in a head of 64 channels) are one training under six names. Verdicts that rest on it stand or fall "
-    "together and are not independent evidence.",
+    "(`d64-r8` in a head of 64 channels) are one training under six names. Verdicts that depend on it are not "
+    "independent evidence.",
     "On photographs the networks of `parts`, `gradient` and `init` were trained in one call, those of the other "
     "grids in a second one of a later commit. One-step NMF, VQ and CD of seeds 0 to 2 therefore exist three times "
     "(`gradient`; `steps`; `angles`, which trains its own) and the breads twice. A GPU sums in another order each "
     "time: the nine pairs of `gradient` and `steps`, of the same recipe and seed, differ by up to 0.9 points, on "
     "average by 0.3. Paired differences contain this scatter too. Rows of `gradient`, `inside`, `latent` and "
-    "`steps` on `patchwork` are of two or three commits.",
+    "`steps` on `patchwork` come from two or three commits.",
     "Rows of evaluations (`-at`, `-drawn`, `-inside`) are of whole images at a single scale in float32 without "
     "autocast, hams in plain torch.",
 )

@@ -34,9 +34,9 @@ def temperature_source(ham: str, ours: str, theirs: str) -> RowSource:
 
 
 def judge_ranks(results: Results, pairs: tuple[tuple[int, int, int], ...], *, least: int = 1) -> Verdict:
-    """r = d / a minus r = d / b for every (part, a, b), d being that part of the width of the head of a file.
+    """Judge rank d / a minus rank d / b for every (part, a, b), where d is the head's width divided by `part`.
 
-    A narrow network whose r would be below `least` says nothing: the paper's r of 8 is no r of 1.
+    Files whose rank would be below `least` are skipped: a rank of 1 does not test the paper's rank of 8.
     """
     cases: list[RunComparison] = []
     for name, rows in results.with_prefix("ablation_latent_").items():
@@ -50,9 +50,9 @@ def judge_ranks(results: Results, pairs: tuple[tuple[int, int, int], ...], *, le
 
 
 def judge_spread(results: Results, ours: str, theirs: str) -> Verdict:
-    """The spread of scores over seeds, ours over theirs, above 1 by what counts.
+    """Judge whether the spread of scores over seeds, ours divided by theirs, is above MIN_RATIO.
 
-    The interval is that of Pitman and Morgan, which knows that seeds are paired.
+    The interval is that of Pitman and Morgan for paired seeds.
     """
     what = f"{ours} / {theirs}, spread over seeds"
     cases = []
@@ -82,7 +82,7 @@ def judge_spread(results: Results, ours: str, theirs: str) -> Verdict:
 
 
 def spread_ratio(ours: list[float], theirs: list[float], share: float) -> tuple[float, Interval] | None:
-    """Ratio of two paired deviations, and its interval from three pairs on; None where only one of them has any.
+    """Return the ratio of two paired deviations and, from three pairs on, its interval; None if one of them is zero.
 
     With F the ratio of variances and r the correlation, the ends are F (k -+ sqrt(k^2 - 1)) where
     k = 1 + 2 (1 - r^2) t^2 / (n - 2), and t Student's of n - 2 degrees of freedom.
@@ -105,7 +105,7 @@ CLAIMS = (
     Claim(
         id="temperature-low",
         family="temperature",
-        statement="CD wants a low temperature: 0.1 scores higher than 1.",
+        statement="CD needs a low temperature: 0.1 scores higher than 1.",
         reference="Table 9, appendix F",
         paper="T = 1: 77.0, T = 0.1: 77.5 (means; best 77.1, 78.2)",
         test="mIoU of CD, T = 0.1 minus T = 1, above 0",
@@ -127,10 +127,10 @@ CLAIMS = (
         family="temperature",
         statement="Below 0.1 the scores of CD scatter more.",
         reference="Table 9's text, appendix F",
-        paper="said to increase the variance during training, no numbers given",
+        paper="said to increase the variance during training; no numbers given",
         test=(
             "standard deviation of mIoU over seeds, T = 0.01 over T = 0.1, above "
-            f"{MIN_RATIO:g}: rows hold no scores of the midst of a training"
+            f"{MIN_RATIO:g}: rows have no scores from during the training"
         ),
         command=TEMPERATURE,
         judge=partial(judge_spread, ours="cd-t0.01", theirs="cd-t0.1"),
@@ -138,7 +138,7 @@ CLAIMS = (
     Claim(
         id="temperature-vq",
         family="temperature",
-        statement="VQ wants a low temperature too.",
+        statement="VQ needs a low temperature too.",
         reference="appendix F, in words",
         paper="no numbers given",
         test="mIoU of VQ, T = 0.1 minus T = 1, above 0",
@@ -158,7 +158,7 @@ CLAIMS = (
     Claim(
         id="latent-eightfold-narrow",
         family="latent",
-        statement="So it is where the inner width is a half or a quarter of the head's: no larger rank is better.",
+        statement="The same holds if the inner width is a half or a quarter of the head's: no larger rank is better.",
         reference="Fig. 3",
         paper="a figure without numbers; said not to be a simple linear relation of d and r",
         test=(
@@ -171,7 +171,7 @@ CLAIMS = (
     Claim(
         id="latent-small-rank",
         family="latent",
-        statement="A very small rank, 8 for 512 channels, already does well.",
+        statement="A very small rank, 8 for 512 channels, already performs well.",
         reference="Fig. 3",
         paper="a figure without numbers",
         test="mIoU, r = d / 64 minus r = d / 8, in networks where d / 64 is 8 or more: no loss of half a point or more",

@@ -51,7 +51,7 @@ TITLES = {
     **{"gradient": "Table 1", "parts": "Table 2", "init": "Table 8", "temperature": "Table 9"},
     "accuracy": "Tables 4 and 5: VOC test; PASCAL-Context",
 }
-CLIPPED = "With the norm of the gradient held at 1:"
+CLIPPED = "With the norm of the gradient clipped to 1:"
 
 
 def judge_all(results: Results) -> ClaimVerdicts:
@@ -63,7 +63,7 @@ def round_significant(value: float) -> float:
 
 
 def as_rows(verdicts: ClaimVerdicts) -> list[dict[str, Any]]:
-    """What `results/claims.json` holds."""
+    """Return the rows of `results/claims.json`."""
     rows = []
     for claim, verdict in verdicts:
         decisive = verdict.decisive
@@ -119,7 +119,7 @@ def format_power(verdict: Verdict) -> str:
 
 
 def shared_trainings(verdicts: ClaimVerdicts) -> dict[str, tuple[list[str], list[str]]]:
-    """Trainings on which several verdicts rest: the names of their cells, and the claims that fall together."""
+    """Return training -> (names of its cells, claims that depend on it), for trainings of several claims."""
     cells: dict[str, dict[str, None]] = {}
     claims: dict[str, dict[str, None]] = {}
     for claim, verdict in verdicts:
@@ -135,7 +135,7 @@ def shared_trainings_table(verdicts: ClaimVerdicts) -> str:
         [label, ", ".join(f"`{cell}`" for cell in cells), ", ".join(ids)]
         for label, (cells, ids) in shared_trainings(verdicts).items()
     ]
-    return markdown_table(["trainings", "cells of these trainings", "verdicts that fall together"], lines)
+    return markdown_table(["trainings", "cells of these trainings", "verdicts that depend on them"], lines)
 
 
 def format_verdict(verdict: Verdict) -> str:
@@ -154,11 +154,11 @@ def claims_markdown(results: Results) -> str:
                 statement = f"{claim.statement} ({claim.reference})"
                 numbers = format_effect(verdict), format_power(verdict), format_verdict(verdict)
                 lines.append([statement, claim.paper, measured, *numbers])
-        parts += [f"### {title}", markdown_table(["claim", "paper", "here", "effect", "could tell", "verdict"], lines)]
-        for sheet in result_tables(results, family):
-            parts += [sheet.title] * bool(sheet.title) + [markdown_table(sheet.header, sheet.lines)]
+        parts += [f"### {title}", markdown_table(["claim", "paper", "here", "effect", "detectable", "verdict"], lines)]
+        for table in result_tables(results, family):
+            parts += [table.title] * bool(table.title) + [markdown_table(table.header, table.lines)]
     if shared_trainings(verdicts):
-        parts += ["### Verdicts that rest on the same trainings", shared_trainings_table(verdicts)]
+        parts += ["### Verdicts that share trainings", shared_trainings_table(verdicts)]
     return "\n\n".join(parts)
 
 
@@ -180,7 +180,7 @@ def full_page(results: Results) -> str:
         "`ham ablate NAME --plan --out DIR` prints each cell of a grid with the command that runs it. The commands "
         "that made the rows are in [results](../../results/README.md#ablations).",
         markdown_table(["grid", "cells"], [[f"`{name}`", _first_line(ablations[name])] for name in ablations.names()]),
-        "## Claims that lack rows, or have rows of generated scenes alone",
+        "## Claims without rows on photographs",
         missing_commands(results),
     ]
     return "\n\n".join(parts) + "\n"
@@ -260,27 +260,27 @@ def _range(trial: Trial) -> str:
 
 
 def missing_commands(results: Results) -> str:
-    """Return the commands that are left to run, each once."""
+    """Return the commands of claims that have no rows on photographs, each once."""
     missing: dict[str, list[str]] = {}
     for claim, verdict in judge_all(results):
         if verdict.word == NOT_RUN or not any(trial.decides for trial in verdict.trials):
             missing.setdefault(claim.command, []).append(claim.id)
     if not missing:
-        return "Nothing is left to run."
+        return "None: every claim has been run."
     lines = [f"# {', '.join(ids)}\n{command}" for command, ids in missing.items()]
     return "```sh\n" + "\n".join(lines) + "\n```"
 
 
 def result_tables(results: Results, family: str) -> list[ResultTable]:
-    """The tables under a heading: what was measured, or the cells of the ablation of that name."""
+    """Return the tables of a family: measurements, or the cells of its ablation."""
     if family == "cost":
         return [*paper_table3_tables(results), *gradient_tables(results)]
     if family == "gradient":
         return [*paper_comparison(results, family), *paper_comparison(results, "clip", CLIPPED)]
-    if family == "latent":  # whose cells are called by d and r, which mean something else in a head of another width
-        apart = [(name, rows) for name, (_, rows) in score_files(results, family).items()]
+    if family == "latent":  # cells are named by d and r, which differ between heads of different widths
+        files = [(name, rows) for name, (_, rows) in score_files(results, family).items()]
         return [
-            one for name, rows in apart for one in paper_comparison(Results({name: rows}), family, describe_runs(rows))
+            one for name, rows in files for one in paper_comparison(Results({name: rows}), family, describe_runs(rows))
         ]
     builders = {
         "inside": inside_tables,
@@ -291,14 +291,14 @@ def result_tables(results: Results, family: str) -> list[ResultTable]:
 
 
 def score_files(results: Results, family: str) -> dict[str, tuple[str, list[Row]]]:
-    """Files of scores of a family, by name: the key that names a cell in them, and their rows."""
+    """Return file name -> (key that names a cell, rows), for the score files of a family."""
     sources = {"accuracy": {"ablation_contexts_": "cell", "segmentation_": "context"}}
     prefixes = sources.get(family, {f"ablation_{family}_": "cell"})
     return {name: (key, rows) for prefix, key in prefixes.items() for name, rows in results.with_prefix(prefix).items()}
 
 
 def paper_comparison(results: Results, family: str, title: str = "") -> list[ResultTable]:
-    """Cells: what the paper prints where it does, and mean, spread and number of seeds of every file of ours."""
+    """Return the cells of a family: the paper's numbers, and mean, spread and number of seeds of every file of ours."""
     files = score_files(results, family)
     if not files:
         return []
@@ -316,9 +316,10 @@ def paper_comparison(results: Results, family: str, title: str = "") -> list[Res
                 continue
             score = summarise(scores)
             spread = "" if score.deviation is None else f" ± {score.deviation:.1f}"
-            lost = sum(has_collapsed(row) for row in rows if row[key] == cell)
-            details = f"best {max(scores):.1f}, {score.n} seed{'s' * (score.n > 1)}" + f"; {lost} collapsed" * bool(
-                lost
+            collapsed = sum(has_collapsed(row) for row in rows if row[key] == cell)
+            details = (
+                f"best {max(scores):.1f}, {score.n} seed{'s' * (score.n > 1)}"
+                + f"; {collapsed} collapsed" * bool(collapsed)
             )
             line.append(f"{score.mean:.1f}{spread} ({details})")
         lines.append(line)

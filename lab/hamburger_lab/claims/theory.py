@@ -1,4 +1,4 @@
-"""Section 2.3: what the propositions assume and conclude, on small solves whose Jacobians are known in full."""
+"""Claims about section 2.3: assumptions and conclusions of the propositions, on small solves with dense Jacobians."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COMMAND = (
 
 
 def is_contraction(row: Row) -> bool:
-    """Whether the propositions' assumption holds: a step is a contraction all along the path."""
+    """Return whether the assumption of the propositions holds: every step of the path is a contraction."""
     return bool(row["L_h"] < 1)
 
 
@@ -39,9 +39,9 @@ SIDES: dict[Side, str] = {is_contraction: "L_h < 1", is_no_contraction: "L_h >= 
 
 
 def judge_proposition(results: Results, name: str, side: Side | None = None) -> Verdict:
-    """The share of solves in which it holds, and its interval over seeds; of those on one `side` of L_h = 1, or of all.
+    """Judge the share of solves in which a proposition holds, of all solves or of one `side` of L_h = 1.
 
-    Confirmed where it holds in every solve; refuted where some case (input, ham, temperature) fails with all seeds.
+    Confirmed if it holds in every solve; refuted if some case (input, ham, temperature) fails with all seeds.
     """
     trials = []
     for stem, study in results.studies.items():
@@ -61,7 +61,7 @@ def judge_proposition(results: Results, name: str, side: Side | None = None) -> 
         interval = None
         if share is not None and share.interval is not None:
             low, high = share.interval
-            interval = max(0.0, low), min(1.0, high)  # Student's knows nothing of the ends of a share
+            interval = max(0.0, low), min(1.0, high)  # Student's interval may leave [0, 1]
         held = sum(answer for _, answer in answers)
         of = f"{SIDES[side]} in {len(solves)} of {len(study['rows'])} solves, " if side else ""
         what = (
@@ -100,7 +100,7 @@ def proposition_claim(
 
 
 def proposition_claims(id: str, statement: str, reference: str, name: str, test: str) -> tuple[Claim, Claim]:
-    """What the paper proves for contractions, and our question whether it needs them."""
+    """Return the claim that the paper proves for contractions, and our question whether it holds without them."""
     ours = f"Also where a step is no contraction: {statement[0].lower()}{statement[1:]}"
     return (
         proposition_claim(
@@ -136,18 +136,18 @@ CLAIMS = (
         "The steps converge linearly.",
         "Proposition 1",
         "Prop. 1: linear convergence",
-        "the moves shrink by a factor below 1 until they are 1e-10 of the factors",
+        "updates shrink by a factor below 1 until they are 1e-10 of the factors",
     ),
     *proposition_claims(
         "propositions-2",
         "The gradient of many steps reaches that of the implicit function theorem.",
         "Proposition 2",
         "Prop. 2: BPTT reaches the implicit gradient",
-        "distance of the two, relative, at most 0.1 % at the settled K",
+        "distance of the two, relative, at most 0.1 % at the final K",
     ),
     *proposition_claims(
         "propositions-3",
-        "The influence of the first factors on the output dies out.",
+        "The influence of the initial factors on the output vanishes.",
         "Proposition 3",
         "Prop. 3: dy/dh0 -> 0",
         "norm of dy/dh0 at most 0.1 % of that of the read-out after 50 steps",
@@ -157,7 +157,7 @@ CLAIMS = (
         "Where a step is a contraction: what the steps add to the gradient stays below L_G L_x / (1 - L_h).",
         "Proposition 3",
         "Prop. 3: bound, where L_h < 1",
-        "norm of the part of dy/dx that goes through the steps at most the bound",
+        "norm of the part of dy/dx that passes through the steps, at most the bound",
         is_contraction,
     ),
     *proposition_claims(
@@ -170,7 +170,7 @@ CLAIMS = (
     *(
         proposition_claim(
             reading.id("propositions-direction"),
-            f"{reading.phrase[0].upper()}{reading.phrase[1:]} points about where the gradient of all steps points.",
+            f"{reading.phrase[0].upper()}{reading.phrase[1:]} points in about the same direction as BPTT.",
             "section 2.3, after Eq. 13",
             f"{reading.grad} within 60 degrees of BPTT, K=6",
             f"angle of {reading.grad} to BPTT below 60 degrees at K = 6",

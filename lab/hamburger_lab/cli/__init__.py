@@ -7,14 +7,13 @@ import typer
 from hamburger.cli import gan, listing
 from hamburger_lab.ablations.grids import ablations
 from hamburger_lab.cli import ablate, bench, claims, gan_grid, studies
-from hamburger_lab.cli import claims as pictures
 
 
 def register(app: typer.Typer) -> None:
     """Add the lab's commands; `ham` calls this through the entry point group `hamburger.commands`."""
     app.command("ablate")(ablate.ablate)
     app.command("claims")(claims.claims)
-    app.command("pictures")(pictures.pictures)
+    app.command("pictures")(claims.pictures)
     app.command("recover")(studies.recover)
     app.command("propositions")(studies.propositions)
     app.add_typer(bench.app, name="bench")

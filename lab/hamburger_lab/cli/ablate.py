@@ -1,4 +1,4 @@
-"""`ham ablate`: one of the paper's grids from a recipe."""
+"""`ham ablate`: run one of the paper's ablations on a recipe."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ if TYPE_CHECKING:
 def ablate(
     name: Annotated[str, typer.Argument(help="a name of `ham list ablations`, or several, comma-separated")],
     out: Annotated[
-        Path, typer.Option(help="a folder for the runs and their logs; grids that share it share trainings")
+        Path, typer.Option(help="folder for the runs and their logs; grids in the same folder share trainings")
     ],
     recipe: Annotated[str, typer.Option(help="a name of `ham list recipes`")] = "patchwork",
     data: Annotated[Path | None, typer.Option(help="the data folder; embedded sets need none")] = None,
     seeds: Annotated[str, typer.Option(help="comma-separated")] = "0,1,2",
     cells: Annotated[str, typer.Option(help="only these cells, comma-separated; default: all")] = "",
-    jobs: Annotated[int, typer.Option(help="processes side by side on one device")] = 1,
+    jobs: Annotated[int, typer.Option(help="number of concurrent processes on one device")] = 1,
     settings: Annotated[list[str] | None, typer.Option("--set", help="an override for all cells")] = None,
     json: Annotated[
         str | None,
         typer.Option(
-            help="rows, one JSON object per line, each as soon as its run has ended; "
-            "results/ablation_{grid}_<data>_<hardware>.jsonl, where {grid} becomes the name"
+            help="append each row to this file when its run ends, one JSON object per line; {grid} is replaced by "
+            "the name of the grid, as in results/ablation_{grid}_<data>_<hardware>.jsonl"
         ),
     ] = None,
-    csv: Annotated[str | None, typer.Option(help="all rows at the end, as CSV; {grid} as above")] = None,
+    csv: Annotated[str | None, typer.Option(help="write all rows as CSV at the end; {grid} as above")] = None,
     plan: Annotated[bool, typer.Option("--plan", help="print the cells and their commands, run nothing")] = False,
 ) -> None:
-    """Train and evaluate every cell with every seed; skip what is finished, resume what broke off."""
+    """Train and evaluate every cell with every seed; skip finished runs and resume interrupted ones."""
     from rich.console import Console
 
     from hamburger.cli.compare import grid_progress
@@ -60,7 +60,7 @@ def ablate(
     tables = {grid: Path(csv.replace(PLACE, grid)) for grid in parse_names(name)} if csv is not None else {}
     if len(set(tables.values())) < len(tables):
         raise OptionError(
-            f"ablate: several grids have a table each, got --csv {csv}; put {PLACE} where the name belongs"
+            f"ablate: several grids need several files (got --csv {csv}); put {PLACE} where the name belongs"
         )
     for path in tables.values():
         check_writable(path)
@@ -75,7 +75,7 @@ def ablate(
 
 
 def table(rows: list[dict[str, Any]]) -> Table:
-    """The score of the task over the seeds of each cell, in the order of the grid."""
+    """Return the score of each cell over its seeds, in the order of the grid."""
     from rich.table import Table
 
     from hamburger.report.study import summarise

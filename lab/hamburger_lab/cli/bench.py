@@ -1,4 +1,4 @@
-"""`ham bench`: measurements on this machine."""
+"""`ham bench`: measure speed and memory on this machine."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Sizes = Annotated[str, typer.Option(help="values of n, comma-separated")]
 Seed = Annotated[int, typer.Option()]
 Classes = Annotated[int, typer.Option(help="number of classes")]
 Autocast = Annotated[str, typer.Option(help="float32 or bfloat16 (autocast)")]
-Json = Annotated[Path | None, typer.Option(help="write the rows here, one JSON object per line")]
+Json = Annotated[Path | None, typer.Option(help="write the rows to this file, one JSON object per line")]
 
 app = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
 
@@ -92,7 +92,9 @@ def core(
 
 @app.command("table3")
 def table3(
-    modules: Annotated[str, typer.Option(help="names, comma-separated; a name may end in +compile; default: all")] = "",
+    modules: Annotated[
+        str, typer.Option(help="names, comma-separated; add +compile to a name to compile it; default: all")
+    ] = "",
     sizes: Annotated[str, typer.Option(help="values of n = h * w, comma-separated")] = "16384",
     channels: Annotated[int, typer.Option(help="channels c")] = 512,
     batch: Batch = 1,
@@ -100,19 +102,23 @@ def table3(
     dtype: Annotated[str, typer.Option(help="float32, tf32 (cuda), bfloat16 (autocast), comma-separated")] = "float32",
     memory_format: Annotated[
         str | None,
-        typer.Option(help="contiguous, channels_last or best of both; default: best on cuda, else contiguous"),
+        typer.Option(help="contiguous, channels_last or best (the faster); default: best on cuda, else contiguous"),
     ] = None,
-    repeats: Annotated[int, typer.Option(help="samples, each a call or a block of short ones; at least 5")] = 20,
+    repeats: Annotated[int, typer.Option(help="samples, each a call or a block of short calls; at least 5")] = 20,
     seconds: Annotated[
-        float, typer.Option(help="on one row: both modes and all that is tried, beyond the least samples")
+        float, typer.Option(help="time budget of one row: both modes and all candidates; at least 5 samples are taken")
     ] = 2.0,
-    max_macs: Annotated[float, typer.Option(help="count, but do not run, what needs more multiply-adds")] = inf,
+    max_macs: Annotated[
+        float, typer.Option(help="do not run modules that need more multiply-adds; only count them")
+    ] = inf,
     seed: Seed = 0,
     json: Json = None,
-    append: Annotated[bool, typer.Option("--append", help="keep the file's other rows, replace equal ones")] = False,
-    csv: Annotated[Path | None, typer.Option(help="write the rows here as CSV")] = None,
+    append: Annotated[
+        bool, typer.Option("--append", help="keep other rows of the file; replace rows of the same measurement")
+    ] = False,
+    csv: Annotated[Path | None, typer.Option(help="write the rows to this file as CSV")] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="draw time and memory against n into this PNG, or one a dtype")
+        Path | None, typer.Option(help="draw time and memory against n to this PNG file, one per dtype")
     ] = None,
 ) -> None:
     """Measure every context module as in the paper's Table 3: parameters, multiply-adds, memory, time."""
@@ -145,21 +151,21 @@ def table3(
             check_writable(path)
     kept = results.read_table3_rows(json) if append and json is not None else []
     rows: list[bench.Table3Row] = []
-    # drawn between rows only: a thread that draws takes its turns from whatever is timed then
+    # refresh between rows only: a refreshing thread would disturb the timing
     with Progress(console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
         task = progress.add_task("measuring", total=plan.rows)
         for row in bench.measure(plan, lambda what: progress.update(task, description=what, refresh=True)):
             rows.append(row)
             progress.advance(task)
-            if json is not None:  # after every row: what is interrupted keeps what it has
+            if json is not None:  # after every row, so that an interrupted run keeps its rows
                 kept = results.merge_table3_rows(kept, [asdict(row)])
                 write_json_lines(json, kept)
     console = Console()
     by_dtype = {name: [row for row in rows if row.dtype == name] for name in plan.dtypes}
-    for some in by_dtype.values():
-        console.print(table3_table(some))
+    for dtype_rows in by_dtype.values():
+        console.print(table3_table(dtype_rows))
         if len(plan.sizes) > 1:
-            console.print(table3_growth_table(some))
+            console.print(table3_growth_table(dtype_rows))
     for note in row_notes(rows):
         console.print(note, markup=False, highlight=False)
     if csv is not None:
@@ -167,9 +173,9 @@ def table3(
     if plot is not None:
         from hamburger_lab.pages.table3_figure import draw_table3
 
-        for name, some in by_dtype.items():
+        for name, dtype_rows in by_dtype.items():
             path = plot.with_stem(f"{plot.stem}_{name}") if len(by_dtype) > 1 else plot
-            draw_table3([asdict(row) for row in some], path)
+            draw_table3([asdict(row) for row in dtype_rows], path)
 
 
 @app.command("ham")
@@ -185,12 +191,12 @@ def ham(
     steps: Steps = 6,
     batch: Batch = 1,
     dtype: Annotated[str, typer.Option(help="float32, tf32 (cuda), bfloat16, float16, comma-separated")] = "float32",
-    repeats: Annotated[int, typer.Option(help="samples, each a call or a block of short ones")] = 20,
+    repeats: Annotated[int, typer.Option(help="samples, each a call or a block of short calls")] = 20,
     device: Device = "cpu",
     seed: Seed = 0,
     json: Json = None,
 ) -> None:
-    """Time the ham alone, plain and fused, against the roofline: the least time for its arithmetic and bytes."""
+    """Time the ham alone, plain and fused, against its roofline: the least time for its arithmetic and bytes."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -224,7 +230,7 @@ def ham(
             for row in bench.measure(plan, lambda what: progress.update(task, description=what)):
                 rows.append(row)
                 progress.advance(task)
-                if json is not None:  # after every row: what is interrupted keeps what it has
+                if json is not None:  # after every row, so that an interrupted run keeps its rows
                     write_json_lines(json, map(asdict, rows))
         except GateError as refusal:
             typer.echo(f"ham: {refusal}", err=True)
@@ -272,7 +278,7 @@ def gradients(
         task = progress.add_task("measuring", total=plan.races)
         for row in bench.measure(plan, lambda what: progress.update(task, description=what, advance=1, refresh=True)):
             rows.append(row)
-            if json is not None:  # after every row: what is interrupted keeps what it has
+            if json is not None:  # after every row, so that an interrupted run keeps its rows
                 write_json_lines(json, map(asdict, rows))
     Console().print(bench.gradients_table(rows))
 
@@ -310,7 +316,7 @@ def network(
         repeats=repeats,
         seed=seed,
     )
-    _in_rounds(partial(bench.measure, plan), plan.stages, network_table, json)
+    _run_rounds(partial(bench.measure, plan), plan.stages, network_table, json)
 
 
 @app.command("detect")
@@ -331,7 +337,7 @@ def detect(
     """Time a training step of Mask R-CNN with each context as the image grows: time, and memory against n."""
     from hamburger.tasks.sweep import model_options
     from hamburger_lab.bench import detect as bench
-    from hamburger_lab.bench.views import sized_table
+    from hamburger_lab.bench.views import size_sweep_table
 
     plan = bench.DetectorPlan(
         variants={name: model_options(name) for name in parse_names(contexts)},
@@ -344,7 +350,7 @@ def detect(
         repeats=repeats,
         seed=seed,
     )
-    _in_rounds(partial(bench.measure, plan), plan.stages, partial(sized_table, network="Mask R-CNN"), json)
+    _run_rounds(partial(bench.measure, plan), plan.stages, partial(size_sweep_table, network="Mask R-CNN"), json)
 
 
 @app.command("classes")
@@ -367,7 +373,7 @@ def classes(
     """Time a training step of an image classifier with each context: images/s and peak memory."""
     from hamburger.tasks.sweep import model_options
     from hamburger_lab.bench import classes as bench
-    from hamburger_lab.bench.views import sized_table
+    from hamburger_lab.bench.views import size_sweep_table
 
     plan = bench.ClassifierPlan(
         variants={name: model_options(name) for name in parse_names(contexts)},
@@ -382,7 +388,7 @@ def classes(
         repeats=repeats,
         seed=seed,
     )
-    _in_rounds(partial(bench.measure, plan), plan.stages, partial(sized_table, network="a classifier"), json)
+    _run_rounds(partial(bench.measure, plan), plan.stages, partial(size_sweep_table, network="a classifier"), json)
 
 
 @app.command("gan")
@@ -396,7 +402,7 @@ def gan(
     batch: Batch = 64,
     device: Device = "cpu",
     dtype: Autocast = "float32",
-    graph: Annotated[bool, typer.Option("--graph", help="record calls as CUDA graphs and time replays")] = False,
+    graph: Annotated[bool, typer.Option("--graph", help="record calls as CUDA graphs and time their replay")] = False,
     repeats: Annotated[int, typer.Option(help="timed rounds, each a step of every GAN")] = 20,
     seed: Seed = 0,
     json: Json = None,
@@ -417,7 +423,7 @@ def gan(
         repeats=repeats,
         seed=seed,
     )
-    _in_rounds(partial(bench.measure, plan), plan.stages, gan_table, json)
+    _run_rounds(partial(bench.measure, plan), plan.stages, gan_table, json)
 
 
 @app.command("profile")
@@ -430,7 +436,7 @@ def profile(
     dtype: Annotated[str, typer.Option(help="float32, tf32 or bfloat16 (autocast)")] = "bfloat16",
     calls: Annotated[int, typer.Option(help="calls to average over")] = 20,
     seed: Annotated[int, typer.Option()] = 0,
-    json: Annotated[Path | None, typer.Option(help="write the rows here, one JSON object per line")] = None,
+    json: Annotated[Path | None, typer.Option(help="write the rows to this file, one JSON object per line")] = None,
 ) -> None:
     """Profile the kernels of a context module on a CUDA device: launches and microseconds of a call."""
     from rich.console import Console
@@ -451,7 +457,7 @@ def profile(
     )
     if json is not None:
         check_writable(json)
-    # drawn between stages only: a thread that draws takes its turns from whatever is timed then
+    # refresh between stages only: a refreshing thread would disturb the timing
     with Progress(console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
         task = bar.add_task("measuring", total=plan.stages)
         try:
@@ -464,7 +470,7 @@ def profile(
     Console().print(bench.profile_table(rows))
 
 
-def _in_rounds(
+def _run_rounds(
     measure: Callable[[Callable[[str], object]], Iterable[Any]],
     stages: int,
     table: Callable[[list[Any]], RenderableType],

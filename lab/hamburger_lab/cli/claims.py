@@ -1,4 +1,4 @@
-"""`ham claims`: what the paper says, and what the committed results say about it."""
+"""`ham claims` and `ham pictures`: verdicts on the paper's claims, from result files."""
 
 from __future__ import annotations
 
@@ -18,11 +18,15 @@ COLOURS = {"confirmed": "green", "not confirmed": "red", "inconclusive": "yellow
 
 def claims(
     results: Annotated[Path, typer.Option(help="the folder of result files")] = Path("results"),
-    only: Annotated[str, typer.Option(help="claims by their id, comma-separated, in full; default: all")] = "",
-    json: Annotated[Path | None, typer.Option(help="write the verdicts here, such as results/claims.json")] = None,
-    html: Annotated[Path | None, typer.Option(help="write one self-contained page here")] = None,
+    only: Annotated[
+        str, typer.Option(help="show these claims in full: ids, comma-separated; default: a table of all")
+    ] = "",
+    json: Annotated[
+        Path | None, typer.Option(help="write the verdicts to this file, such as results/claims.json")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="write a self-contained HTML page to this file")] = None,
 ) -> None:
-    """Verdicts on the paper's claims, computed from result files: a table, and a page with figures."""
+    """Print verdicts on the paper's claims, computed from result files; optionally write a page with figures."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -36,19 +40,19 @@ def claims(
         if target is not None:
             check_writable(target)
     if not results.is_dir():
-        raise InputError(f"claims: there is no folder {results}; name one that holds *.jsonl files with --results")
+        raise InputError(f"claims: no folder {results}; name a folder with *.jsonl files by --results")
     rows = Results.read(results)
     verdicts = judge_all(rows)
     console = Console()
     if only:
-        _in_full(verdicts, parse_names(only))
+        _print_claims(verdicts, parse_names(only))
     else:
-        # names and verdicts in full also where a terminal is narrow: --only asks for the name
+        # never wrap names and verdicts: --only needs the full name
         table = Table(
             title=f"{len(verdicts)} claims: {count_verdicts(verdicts)}", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
         )
         table.add_column("claim", no_wrap=True)
-        for heading in ("effect", "could tell", "seeds"):
+        for heading in ("effect", "detectable", "seeds"):
             table.add_column(heading, justify="left" if heading == "effect" else "right")
         table.add_column("verdict", no_wrap=True)
         for claim, verdict in verdicts:
@@ -56,13 +60,13 @@ def claims(
             word = f"[{COLOURS[verdict.word]}]{verdict.word}[/]{'*' * verdict.generated}{'†' * verdict.collapsed}"
             table.add_row(claim.id, format_effect(verdict).replace("[", r"\["), format_power(verdict), seeds, word)
         notes = {
-            "* on generated scenes alone": any(verdict.generated for _, verdict in verdicts),
+            "* generated scenes alone": any(verdict.generated for _, verdict in verdicts),
             "† some trainings collapsed": any(verdict.collapsed for _, verdict in verdicts),
         }
         table.caption = "; ".join(note for note, applies in notes.items() if applies) or None
         console.print(table)
         console.print(
-            "`ham claims --only ID` says what was compared, and the command that makes its rows", markup=False
+            "`ham claims --only ID` shows what was compared, and the command that makes its rows", markup=False
         )
     if json is not None:
         write_atomically(json, as_json(verdicts).encode())
@@ -74,7 +78,7 @@ def claims(
         console.print(f"wrote {html}", soft_wrap=True, highlight=False)
 
 
-def _in_full(verdicts: ClaimVerdicts, names: tuple[str, ...]) -> None:
+def _print_claims(verdicts: ClaimVerdicts, names: tuple[str, ...]) -> None:
     from hamburger_lab.claims.base import deciding_trials
 
     known = {claim.id: (claim, verdict) for claim, verdict in verdicts}
@@ -92,7 +96,7 @@ def _in_full(verdicts: ClaimVerdicts, names: tuple[str, ...]) -> None:
             typer.echo(f"  here: {trial.text}: {trial.word}{remark}")
         decisive = verdict.decisive
         if decisive is not None and decisive.power:
-            typer.echo(f"  could tell: {f'{decisive.power} {decisive.unit}'.strip()}, of {decisive.what}")
+            typer.echo(f"  detectable: {f'{decisive.power} {decisive.unit}'.strip()}, of {decisive.what}")
         typer.echo(f"  command: {claim.command}")
 
 
@@ -103,9 +107,9 @@ def pictures(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="run folders or .safetensors files")],
     json: Annotated[Path, typer.Option(help="the file to write, such as results/pictures_<data>_<hardware>.json")],
     data: Annotated[Path | None, typer.Option(help="the data folder; embedded sets need none")] = None,
-    images: Annotated[int, typer.Option(help="how many, drawn by a fixed seed from the validation split")] = 2,
+    images: Annotated[int, typer.Option(help="number of images, chosen by a fixed seed from the validation split")] = 2,
 ) -> None:
-    """Channels before and after the context, and atoms of the ham; `ham claims --html` shows them."""
+    """Write channels before and after the context, and atoms of the ham, for `ham claims --html`."""
     from json import dumps
 
     from hamburger.errors import check_count

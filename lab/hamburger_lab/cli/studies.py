@@ -16,9 +16,11 @@ def propositions(
         "runs/propositions"
     ),
     seeds: Annotated[int | None, typer.Option(help="seeds per case; 5, or 1 with --quick", show_default=False)] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="a few seconds: fewer steps, no claim of convergence")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="takes a few seconds: fewer seeds and steps, far from convergence")
+    ] = False,
 ) -> None:
-    """Check section 2.3: contraction, spectrum, terms of Eq. 12, gradient angles; one table, one JSON, one figure."""
+    """Measure the assumptions of section 2.3 on small solves; write a table, a JSON file and a figure."""
     import torch
     from rich.console import Console
     from rich.progress import Progress
@@ -33,7 +35,7 @@ def propositions(
         check_count("propositions", "seeds", seeds, least=1)
     protocol = QUICK if quick else StudyProtocol()
     protocol = protocol if seeds is None else replace(protocol, seeds=seeds)
-    out.mkdir(parents=True, exist_ok=True)  # before the work, so that a bad folder costs no time
+    out.mkdir(parents=True, exist_ok=True)  # fail before the work
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the matrices are too small to share among cores
@@ -47,7 +49,7 @@ def propositions(
     write_atomically(out / "propositions.json", as_json(result).encode())
     draw_study(result, out / "propositions.png")
     header, lines = verdict_table(result)
-    table = Table(*header, title="seeds where the claim holds / seeds it speaks of")
+    table = Table(*header, title="seeds where the claim holds / seeds to which it applies")
     for line in lines:
         table.add_row(*line)
     console = Console()
@@ -59,9 +61,11 @@ def propositions(
 
 
 def recover(
-    out: Annotated[Path, typer.Option(help="where recovery.png and recovery.json go")] = Path("runs/recover"),
-    rank: Annotated[int, typer.Option(help="of the scene, and of the hams")] = 6,
-    noise: Annotated[float, typer.Option(help="standard deviation, for values between 0 and 1")] = 0.25,
+    out: Annotated[Path, typer.Option(help="folder for recovery.png and recovery.json")] = Path("runs/recover"),
+    rank: Annotated[int, typer.Option(help="rank of the scene and of the hams")] = 6,
+    noise: Annotated[
+        float, typer.Option(help="standard deviation of the noise; the scene has values between 0 and 1")
+    ] = 0.25,
     seed: Annotated[int, typer.Option()] = 0,
 ) -> None:
     """Recover a low-rank scene from noise with NMF, VQ and CD, and with a truncated SVD for comparison."""
@@ -75,7 +79,7 @@ def recover(
 
     check_count("recover", "rank", rank, least=2)
     if rank > BANDS:
-        raise OptionError(f"recover: the scene has {BANDS} bands, so its rank is at most that, got {rank}")
+        raise OptionError(f"recover: rank must be at most {BANDS}, the number of bands (got {rank})")
     check_positive("recover", "noise", noise)
     check_seed("recover", seed)
     check_writable(out / "recovery.png")

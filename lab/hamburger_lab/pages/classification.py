@@ -1,4 +1,4 @@
-"""Rows of `ham compare` on classes of images and of `ham bench classes` -> the tables of docs."""
+"""Tables of docs/classification.md, from rows of `ham compare` and `ham bench classes`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COSTS = (("ratio", ".2f"), ("images_per_s", ",.0f"), ("peak_mb", ",.0f"))
 
 
 def classification_table(rows: Sequence[Row]) -> str:
-    """Accuracy of every context over its seeds, the paired difference to none, and what it costs; best first."""
+    """Return accuracy of every context over its seeds, paired difference to none, speed and memory; best first."""
     if not rows:
         return "No rows yet."
     by_context = rows_by_context(rows)
@@ -45,7 +45,7 @@ def classification_table(rows: Sequence[Row]) -> str:
 
 
 def classifier_speed_table(rows: Sequence[Row]) -> str:
-    """Training step of a classifier with each context, size after size."""
+    """Return time and memory of a training step of a classifier with each context, by image size."""
     if not rows:
         return "No rows yet."
     lines = [
@@ -57,14 +57,14 @@ def classifier_speed_table(rows: Sequence[Row]) -> str:
             + ("" if row["train_ms_iqr"] is None else f" ± {row['train_ms_iqr']:.2f}"),
             *("" if row[field] is None else format(row[field], form) for field, form in COSTS),
         ]
-        for row in sorted(rows, key=lambda row: row["size"])  # those of one size stay in their order
+        for row in sorted(rows, key=lambda row: row["size"])  # stable: rows of one size keep their order
     ]
     first = rows[0]
-    header = ["context", "image", "parameters, 10^6", "ms", f"over {first['ratio_to']}", "images/s", "peak MiB"]
+    header = ["context", "image", "parameters, 10^6", "ms", f"ratio to {first['ratio_to']}", "images/s", "peak MiB"]
     note = (
         f"Forward, backward and SGD step of {first['backbone']} (stem {first['stem']}) with the context after "
         f"{first['after']}, {first['batch']} images, {first['num_classes']} classes, {first['dtype']}, channels last, "
-        f"TF32 {first['tf32']}; medians of {first['repeats']} rounds ± quartile distance, networks in shuffled order; "
-        f"over {first['ratio_to']}: median of the ratios of times in the same round. {describe_environment(rows)}"
+        f"TF32 {first['tf32']}; medians of {first['repeats']} rounds ± IQR, networks in shuffled order; "
+        f"ratio: median over rounds of the time divided by that of {first['ratio_to']}. {describe_environment(rows)}"
     )
     return f"{markdown_table(header, lines)}\n\n{note}"

@@ -8,7 +8,7 @@ from hamburger.report.study import compare_paired, summarise
 from hamburger_lab.rows import Row
 
 REFERENCES = ("none", "baseline")
-COLUMNS = ("spread", "over none", "95 % interval")  # behind the score's own
+COLUMNS = ("spread", "minus none", "95 % interval")  # columns after the score
 
 
 def rows_by_context(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -19,16 +19,16 @@ def rows_by_context(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def scores_by_context(rows: Sequence[Row], score: Callable[[Row], float]) -> dict[str, dict[int, float]]:
-    """context -> seed -> score"""
+    """Return context -> seed -> score."""
     return {context: {row["seed"]: score(row) for row in group} for context, group in rows_by_context(rows).items()}
 
 
 def ranked_cells(
     scores: Mapping[str, Mapping[int, float]], digits: int, *, lower_is_better: bool = False
 ) -> dict[str, list[str]]:
-    """Best first, context -> mean, standard deviation, and the difference to the reference with its interval.
+    """Return context -> mean, standard deviation, difference to the reference and its interval; best first.
 
-    Differences are paired by seed. The reference is the network without a context, where there is one.
+    Differences are paired by seed. The reference is the network without a context, if there is one.
     """
     reference = next((name for name in REFERENCES if name in scores), None)
     means = {context: summarise(list(by_seed.values())) for context, by_seed in scores.items()}
@@ -52,13 +52,13 @@ def format_seeds(scores: Mapping[int, float], digits: int) -> str:
 
 
 def format_field_mean(rows: Sequence[Row], field: str, form: str) -> str:
-    """Over those that have it; nothing where none has."""
+    """Return the mean over the rows that have the field; empty if none has."""
     values = [row[field] for row in rows if row.get(field) is not None]
     return format(summarise(values).mean, form) if values else ""
 
 
 def format_field(row: Row, field: str, form: str) -> str:
-    """What was measured, or why it was not."""
+    """Return the measurement, or the note that says why it is missing."""
     return row["note"] or "" if row[field] is None else format(row[field], form)
 
 

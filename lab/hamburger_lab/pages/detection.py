@@ -1,4 +1,4 @@
-"""Rows of `ham compare` on scenes and of `ham bench detect` -> the tables of docs."""
+"""Tables of docs/detection.md, from rows of `ham compare` and `ham bench detect`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hamburger_lab.rows import Row
 
 
 def detection_table(rows: Sequence[Row]) -> str:
-    """mAP of every context over its seeds, the paired difference to none, and what it costs; best first."""
+    """Return mAP of every context over its seeds, paired difference to none, speed and memory; best first."""
     if not rows:
         return "No rows yet."
     by_context = rows_by_context(rows)
@@ -47,7 +47,7 @@ def detection_table(rows: Sequence[Row]) -> str:
 
 
 def detection_growth_table(rows: Sequence[Row]) -> str:
-    """Memory and time of a training step as the image grows: a line for each context, a column for each size."""
+    """Return memory and time of a training step: one line per context, one column per image size."""
     if not rows:
         return "No rows yet."
     sizes = sorted({row["size"] for row in rows})
@@ -55,12 +55,12 @@ def detection_growth_table(rows: Sequence[Row]) -> str:
     contexts = list(dict.fromkeys(row["context"] for row in rows))
     lines = []
     for context in contexts:
-        mine = [by_key.get((context, size)) for size in sizes]
+        context_rows = [by_key.get((context, size)) for size in sizes]
         lines.append(
             [
                 context,
-                *("" if row is None else format_field(row, "peak_mb", ",.0f") for row in mine),
-                *("" if row is None else format_field(row, "train_ms", ".0f") for row in mine),
+                *("" if row is None else format_field(row, "peak_mb", ",.0f") for row in context_rows),
+                *("" if row is None else format_field(row, "train_ms", ".0f") for row in context_rows),
             ]
         )
     positions = {row["size"]: row["n"] for row in rows if row["n"] is not None}

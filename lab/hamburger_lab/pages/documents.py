@@ -1,7 +1,7 @@
-"""Write the generated parts of the documents from `results/`: `make docs` runs this, a test compares.
+"""Write the generated parts of the documents from `results/`; `make docs` runs this and tests/test_documents.py checks.
 
-A page holds `<!-- block: name -->` and `<!-- end -->`; the text between them comes from `BLOCKS`. The pages in
-docs/generated are written as a whole, and so are results/claims.json, results/ablations.csv and two figures.
+The text between `<!-- block: name -->` and `<!-- end -->` in a page comes from `BLOCKS`. Generated as a whole are the
+pages in docs/generated, results/claims.json, results/ablations.csv and two figures.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ TABLE3_SHAPE = (1, 512, 128, 128)
 
 
 def contexts_table() -> str:
-    """Return all contexts: source, options, parameters and multiply-adds at the size of the paper's Table 3."""
+    """Return a table of all contexts: paper, options, parameters and multiply-adds at the size of Table 3."""
     lines = []
     for name in contexts.names():
         constructor: Any = contexts[name]
         page = inspect.getdoc(inspect.getmodule(constructor)) or ""
-        source = " ".join(page.split("\n\n")[0].split()).split("). ")[0]  # the paper; what follows is provenance
+        source = " ".join(page.split("\n\n")[0].split()).split("). ")[0]  # the first sentence names the paper
         source += ")" * (source.count("(") - source.count(")"))
         options = [
             parameter.name
@@ -43,10 +43,10 @@ def contexts_table() -> str:
         params, macs = count_params_and_macs(lambda name=name: create_context(name, 512), TABLE3_SHAPE)  # type: ignore[misc]
         listed = ", ".join(f"`{option}`" for option in options) or "those of `Hamburger`"
         lines.append([f"`{name}`", source.rstrip("."), listed, f"{params:,}", f"{macs / 1e9:.2f}"])
-    return markdown_table(["name", "what", "options", "parameters", "MACs, 10^9"], lines)
+    return markdown_table(["name", "paper", "options", "parameters", "MACs, 10^9"], lines)
 
 
-# Block name -> its text. A table of an experiment that has no rows yet says so.
+# Block name -> function that returns its text.
 BLOCKS: dict[str, Callable[[Results], str]] = {
     "contexts": lambda results: contexts_table(),
     "core-speed": lambda results: hams.core_speed_table(results.rows("core_cpu")),
@@ -99,7 +99,7 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
 
 
 def render(text: str, results: Path) -> str:
-    """Return the page with every block written again from the results folder."""
+    """Return the page with every block regenerated from the results folder."""
     if not BLOCK.search(text):
         return text
     rows = Results.read(results)

@@ -1,4 +1,4 @@
-"""Rows of `ham gan grid` and `ham bench gan` -> the tables of docs/gan.md."""
+"""Tables of docs/gan.md, from rows of `ham gan grid` and `ham bench gan`."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from hamburger_lab.pages.comparison import (
 from hamburger_lab.rows import Row
 
 BASE = "none"
-PAPER = {"none": 1.65, "ylg": 1.31, "hamgan": 1.54}  # section 3.5: steps a second
+PAPER = {"none": 1.65, "ylg": 1.31, "hamgan": 1.54}  # section 3.5: steps per second
 
 
 def paper_added(context: str) -> float:
-    """Seconds that a context adds to a step, by the paper's numbers."""
+    """Return the seconds that a context adds to a step, by the paper's numbers."""
     return 1 / PAPER[context] - 1 / PAPER[BASE]
 
 
 def gan_distance_table(rows: Sequence[Row]) -> str:
-    """Every context over its seeds, best first, and its difference to the networks without one, paired by seed."""
+    """Return the distance of every context over its seeds, and its paired difference to none; best first."""
     if not rows:
         return "No rows yet."
     first = rows[0]
     mixed = [name for name in ("extractor", "steps", "batch", "data_sha256") if len({str(r[name]) for r in rows}) > 1]
     if mixed:
-        raise ValueError(f"gan page: these rows differ in {', '.join(mixed)}, so they do not belong in one table")
+        raise ValueError(f"gan page: the rows differ in {', '.join(mixed)}; one table needs rows of one experiment")
     by_context, scores = rows_by_context(rows), scores_by_context(rows, lambda row: row["frechet"])
     lines = [
         [
@@ -49,35 +49,35 @@ def gan_distance_table(rows: Sequence[Row]) -> str:
     ]
     header = [
         *("context", first["name"], *COLUMNS, "each seed", "kernel x 1000"),
-        *("precision", "recall", "ms a step", "peak MiB"),
+        *("precision", "recall", "ms / step", "peak MiB"),
     ]
     note = (
         f"Lower is better for the two distances. {first['hardware']}, torch {first['torch']}, {first['steps']:,} steps "
         f"of {first['batch']}, precision {first['dtype']}; {first['fake_images']:,} generated against "
         f"{first['real_images']:,} real images, precision and recall of {first['compared_images']:,} each; by "
         f"{first['extractor']}; "
-        f"commit {list_commits(rows)}. Times are medians over the seeds, those of {first['jobs']} runs at once."
+        f"commit {list_commits(rows)}. Times are medians over seeds, with {first['jobs']} runs at once."
     )
     return f"{markdown_table(header, lines)}\n\n{note}"
 
 
 def gan_speed_table(rows: Sequence[Row]) -> str:
-    """Whole steps, what a context adds to them, and modules alone, over YLG as published."""
+    """Return times of whole steps, of what a context adds, and of modules alone, relative to YLG as published."""
     if not rows:
         return "No rows yet."
     first = rows[0]
     fields = ("step_ms", "step_of_ylg", "added_ms", "added_of_ylg", "generator_ms", "discriminator_ms", "module_of_ylg")
-    lines = [[row["context"], *(_shown(row[name]) for name in fields), _shown(row["peak_mb"], 0)] for row in rows]
+    lines = [[row["context"], *(_format(row[name]) for name in fields), _format(row["peak_mb"], 0)] for row in rows]
     header = [
-        *("context", "step, ms", "over ylg", "added to the step, ms", "over ylg"),
-        *("module in G, ms", "in D, ms", "both over ylg", "peak MiB"),
+        *("context", "step, ms", "/ ylg", "added to the step, ms", "/ ylg"),
+        *("module in G, ms", "in D, ms", "both / ylg", "peak MiB"),
     ]
     note = (
         f"{first['hardware']}, torch {first['torch']}, {first['resolution']} x {first['resolution']}, batch "
         f"{first['batch']}, {first['dtype']}, hams by {first['backend']}"
         f"{', replayed as CUDA graphs' if first.get('graph') else ''}; medians of {first['repeats']} shuffled "
-        f"rounds, commit {first['commit']} (`ham bench gan`). The first `over ylg` is the median of each "
-        f"round's ratio, so that it need not be the ratio of the medians next to it; the others are ratios of medians. "
+        f"rounds, commit {first['commit']} (`ham bench gan`). The first `/ ylg` is the median over rounds "
+        f"of the ratio in each round; the others are ratios of medians. "
         f"The paper's HamGAN, on TPUs: a step "
         f"{PAPER['ylg'] / PAPER['hamgan']:.2f} of YLG's, what it adds {paper_added('hamgan') / paper_added('ylg'):.2f}."
     )
@@ -85,7 +85,7 @@ def gan_speed_table(rows: Sequence[Row]) -> str:
 
 
 def _milliseconds(rows: Sequence[Row]) -> str:
-    """The median of a step: a run that went on when others had ended, or in parts, is much faster than its like."""
+    """Return the median over seeds: runs that ended after the others, or were resumed, are much faster."""
     times = [1000 * row["seconds_per_step"] for row in rows if row["seconds_per_step"]]
     return f"{statistics.median(times):.1f}" if times else ""
 
@@ -94,5 +94,5 @@ def _mean(rows: Sequence[Row], name: str) -> float:
     return statistics.mean(row[name] for row in rows)
 
 
-def _shown(value: float | None, digits: int = 2) -> str:
+def _format(value: float | None, digits: int = 2) -> str:
     return "" if value is None else f"{value:,.{digits}f}"

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from hamburger_lab.bench.common import growth_exponent
 from hamburger_lab.bench.profile import kernel_lines
-from hamburger_lab.markdown import markdown_table
+from hamburger_lab.markdown import collapsed, markdown_table
 from hamburger_lab.rows import Row, select_rows
 
-NAMES = {"authors-eager": "the authors' way, eager", "sklearn": "scikit-learn NMF-MU", "sdpa": "self-attention (SDPA)"}
+NAMES = {"authors-eager": "authors' code, eager", "sklearn": "scikit-learn NMF-MU", "sdpa": "self-attention (SDPA)"}
 
 
 def core_protocol(rows: Sequence[Row]) -> str:
@@ -22,7 +22,7 @@ def core_protocol(rows: Sequence[Row]) -> str:
 
 
 def core_speed_table(rows: Sequence[Row]) -> str:
-    """Inference: our time, and every rival's over ours, at the ends and the middle of the range."""
+    """Return the inference time of our hams, and of every rival relative to ours, at three sizes."""
     sizes = sorted({row["n"] for row in rows})
     sizes = [sizes[0], sizes[len(sizes) // 2], sizes[-1]]
     lines = []
@@ -33,12 +33,12 @@ def core_speed_table(rows: Sequence[Row]) -> str:
             ours = by_contender["hamburger"]
             lines.append([ham, f"{n:,}", f"{ours['ms']:.1f} ({ours['ms_iqr']:.1f})", *ratios])
     header = ["ham", "n", "ours, ms (IQR)", *NAMES.values()]
-    note = "Inference of the ham alone; the columns of rivals hold their time over ours, above 1 where ours is faster."
+    note = "Inference of the ham alone. The last three columns are times divided by ours: above 1, ours is faster."
     return f"{markdown_table(header, lines)}\n\n{note} {core_protocol(rows)} (`ham bench core`)."
 
 
 def core_table(rows: Sequence[Row]) -> str:
-    """Everything that was measured, and how it grows."""
+    """Return all measurements and their growth with n; the long table is collapsed."""
     lines = [
         [
             row["ham"],
@@ -51,23 +51,26 @@ def core_table(rows: Sequence[Row]) -> str:
         ]
         for row in rows
     ]
-    grown = []
+    exponents = []
     for ham, mode, contender in dict.fromkeys((row["ham"], row["mode"], row["contender"]) for row in rows):
-        mine = select_rows(rows, ham=ham, mode=mode, contender=contender)
-        grown.append([ham, mode, contender, f"{growth_exponent([r['n'] for r in mine], [r['ms'] for r in mine]):.2f}"])
+        measured = select_rows(rows, ham=ham, mode=mode, contender=contender)
+        p = growth_exponent([row["n"] for row in measured], [row["ms"] for row in measured])
+        exponents.append([ham, mode, contender, f"{p:.2f}"])
     return "\n\n".join(
         [
             core_protocol(rows) + ".",
-            "### Growth: p in time ~ n^p",
-            markdown_table(["ham", "mode", "contender", "p"], grown),
-            "### All rows",
-            markdown_table(["ham", "mode", "contender", "n", "ms", "IQR", "over ours"], lines),
+            "Growth: p in time ~ n^p.",
+            markdown_table(["ham", "mode", "contender", "p"], exponents),
+            collapsed(
+                f"All {len(lines)} measurements",
+                markdown_table(["ham", "mode", "contender", "n", "ms", "IQR", "time / ours"], lines),
+            ),
         ]
     )
 
 
 def roofline_table(rows: Sequence[Row]) -> str:
-    """Each ham and backend by n: the time, and which fraction of the floor it reaches."""
+    """Return the time of each ham and backend by n, and the fraction of the roofline that it reaches."""
     sizes = sorted({row["n"] for row in rows})
     kinds = dict.fromkeys((row["ham"], row["mode"], row["backend"]) for row in rows)
     lines = []
@@ -81,7 +84,7 @@ def roofline_table(rows: Sequence[Row]) -> str:
     note = (
         f"{first['hardware']}, {first['dtype']}, b = {first['b']}, d = {first['d']}, r = {first['r']}, "
         f"K = {first['steps']}, torch {first['torch']}, medians of {first['repeats']} samples, seed {first['seed']}, "
-        f"commit {first['commit']}. The floor by products at {first['tflops']:.0f} TFLOP/s and copies at "
+        f"commit {first['commit']}. The roofline uses products at {first['tflops']:.0f} TFLOP/s and copies at "
         f"{first['gbs']:.0f} GB/s, measured in the same run."
     )
     header = ["ham", "mode", "backend", *(f"n = {n:,}" for n in sizes)]
@@ -89,13 +92,14 @@ def roofline_table(rows: Sequence[Row]) -> str:
 
 
 def profile_markdown(rows: Sequence[Row]) -> str:
-    """Each kernel by n in both modes."""
+    """Return the time of each kernel by n in both modes."""
     columns = sorted({(row["mode"], row["n"]) for row in rows})
     first = rows[0]
     note = (
         f"{first['hardware']}, {first['dtype']}, b = {first['batch']}, c = {first['channels']}, torch "
-        f"{first['torch']}, means of {first['calls']} calls on inputs in turn, seed {first['seed']}, commit "
-        f"{first['commit']}. The clock ran without the profiler: the median of 5 blocks of {first['calls']} calls."
+        f"{first['torch']}, means of {first['calls']} calls on alternating inputs, seed {first['seed']}, commit "
+        f"{first['commit']}. Wall time is measured without the profiler: the median of 5 blocks of "
+        f"{first['calls']} calls."
     )
     header = ["module", "kernel", *(f"{mode}, n = {n:,}" for mode, n in columns)]
     return f"{markdown_table(header, list(kernel_lines(rows, columns)))}\n\n{note}"

@@ -1,4 +1,4 @@
-"""Rows of `ham compare` and `ham bench network` -> the tables of README and docs."""
+"""Tables of docs/segmentation.md, from rows of `ham compare` and `ham bench network`."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from hamburger_lab.rows import Row
 
 
 def accuracy_table(rows: Sequence[Row]) -> str:
-    """mIoU of every context over its seeds, and its paired difference to the baseline, best first."""
+    """Return mIoU of every context over its seeds, and its paired difference to the baseline; best first."""
     scores = scores_by_context(rows, lambda row: 100 * row["miou"])
     lines = [[context, *cells, format_seeds(scores[context], 1)] for context, cells in ranked_cells(scores, 1).items()]
-    header = ["context", "mIoU", "spread", "over the baseline", "95 % interval", "each seed"]
+    header = ["context", "mIoU", "spread", "minus baseline", "95 % interval", "each seed"]
     return f"{markdown_table(header, lines)}\n\n{_protocol(rows)}"
 
 
 def class_table(rows: Sequence[Row]) -> str:
-    """IoU of every class: the baseline's mean and spread, and what each context adds to it."""
+    """Return IoU of every class: mean and spread of the baseline, and the difference of each context to it."""
     scores: dict[str, dict[str, dict[int, float]]] = {}
     for row in rows:
         for name, iou in row["per_class"].items():
@@ -54,7 +54,7 @@ def _protocol(rows: Sequence[Row]) -> str:
 
 
 def network_speed_table(rows: Sequence[Row]) -> str:
-    """Training step of the whole network with each context."""
+    """Return time and memory of a training step of the whole network with each context."""
     slowest = max(row["train_ms"] for row in rows if row["train_ms"])
     lines = [
         [
@@ -69,12 +69,12 @@ def network_speed_table(rows: Sequence[Row]) -> str:
     first = rows[0]
     spreads = [row["train_ms_iqr"] / row["train_ms"] for row in rows if row["train_ms_iqr"] is not None]
     jitter = (
-        f" with quartile distance (typically {100 * statistics.median(spreads):.0f} % of the median: smaller "
-        "differences mean nothing)"
+        f" with interquartile range (typically {100 * statistics.median(spreads):.0f} % of the median: smaller "
+        "differences are noise)"
         if spreads
         else ""
     )
-    # files of earlier versions: one network after the other
+    # files of earlier versions ran one network after the other
     order = f"networks in shuffled rounds, TF32 {first['tf32']}" if "ratio" in first else "one network at a time"
     note = (
         f"Forward, backward and SGD step of {first['backbone']} at stride {first['output_stride']}, "

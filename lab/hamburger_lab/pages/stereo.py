@@ -1,4 +1,4 @@
-"""Rows of `ham compare` and `ham eval` on stereo pairs -> the tables of docs."""
+"""Tables of docs/stereo.md, from rows of `ham compare` and `ham eval`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hamburger_lab.rows import Row
 
 
 def stereo_table(rows: Sequence[Row]) -> str:
-    """Errors of every context over its seeds, their paired difference to none, and what it costs; best first."""
+    """Return errors of every context over its seeds, paired difference to none, speed and memory; best first."""
     if not rows:
         return "No rows yet."
     by_context = rows_by_context(rows)
@@ -50,7 +50,7 @@ def stereo_table(rows: Sequence[Row]) -> str:
 
 
 def real_pairs_table(rows: Sequence[Row]) -> str:
-    """The same weights on photographs: the error of each pair, mean over seeds. A table for each size of the pairs."""
+    """Return the error on each real pair, mean over seeds; one table per image size."""
     sizes: dict[int, list[Row]] = {}
     for row in rows:
         sizes.setdefault(row["shrink"], []).append(row)
@@ -78,7 +78,7 @@ def _one_size_table(rows: Sequence[Row]) -> str:
 
 
 def _heading(rows: Sequence[Row], field: str) -> str:
-    """As everywhere else, with the number of pairs where not all have what the score needs."""
+    """Return the heading of a score, with the number of pairs if not all pairs have it."""
     score = next(score for score in STEREO.scores if score.name == field)
     return score.among_images(rows[0], STEREO.member).heading
 

@@ -1,4 +1,4 @@
-"""Rows of `ham bench table3` -> the tables of its page."""
+"""Tables of docs/table3.md and README, from rows of `ham bench table3`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from hamburger_lab.bench.table3_view import (
     growth_sizes,
 )
 from hamburger_lab.bench.timed_module import MIN_SAMPLES
-from hamburger_lab.markdown import markdown_table
+from hamburger_lab.markdown import collapsed, markdown_table
 from hamburger_lab.paper import SIZE, TABLE3
 from hamburger_lab.rows import Row, select_rows
 
 DAGGER = "†"
-OLDER = "of the older protocol: every call waited for and timed by itself"
+OLDER = "older protocol (every call synchronised and timed alone)"
 FIELDS = {
     "infer_ms": "Inference, ms",
     "train_ms": "Forward and backward, ms",
@@ -31,12 +31,12 @@ FIELDS = {
 
 
 def most_common_commit(rows: Sequence[Row]) -> str:
-    """The commit of most rows: those of another one are marked."""
+    """Return the commit of most rows; rows of other commits are marked."""
     return Counter(str(row["commit"]) for row in rows).most_common(1)[0][0]
 
 
 def rows_by_commit(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """The usual commit first."""
+    """Return commit -> rows, the most common commit first."""
     first = most_common_commit(rows)
     groups: dict[str, list[Row]] = {first: []}
     for row in rows:
@@ -45,7 +45,7 @@ def rows_by_commit(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def describe_protocol(rows: Sequence[Row]) -> str:
-    """Of the rows of the usual commit."""
+    """Return hardware, sizes and protocol of the rows of the most common commit."""
     commit, measured = next(iter(rows_by_commit(rows).items()))
     first = measured[0]
     backends = " and ".join(sorted({row["backend"] for row in measured if "backend" in row}))
@@ -53,12 +53,12 @@ def describe_protocol(rows: Sequence[Row]) -> str:
     return (
         f"{first['hardware']}, {first['dtype']}, b = {first['batch']}, c = {first['channels']}, "
         f"torch {first['torch']}, {first['threads']} CPU threads, {hams}"
-        f"medians of {describe_samples(measured)} on inputs in turn, seed {first['seed']}, commit {commit}."
+        f"medians of {describe_samples(measured)} on alternating inputs, seed {first['seed']}, commit {commit}."
     )
 
 
 def format_cell(row: Row, field: str, commit: str) -> str:
-    """Return a number with a star if it has few samples, and a dagger if its row is of another commit."""
+    """Return a number with a star if it has few samples, and a dagger if its row has another commit."""
     other = row[field] is not None and str(row["commit"]) != commit
     return format_number(row[field]) + ("*" if has_few_samples(row, field) else "") + (DAGGER if other else "")
 
@@ -70,24 +70,24 @@ def has_few_samples(row: Row, field: str) -> bool:
 
 
 def describe_caveats(rows: Sequence[Row]) -> str:
-    """What to know of the rows, after a space; nothing of rows that were measured as they are now."""
+    """Return notes on rows of other commits, older protocols and few samples, each after a space."""
     notes = []
     for commit, commit_rows in rows_by_commit(rows).items():
         measured = [row for row in commit_rows if any(row[field] is not None for field in FIELDS)]
         older = bool(measured) and not any(row.get("infer_block") for row in measured)
         if measured and commit != most_common_commit(rows):
             notes.append(
-                f" A dagger: commit {commit}, medians of {describe_samples(measured)}{', ' + OLDER if older else ''}."
+                f" †: commit {commit}, medians of {describe_samples(measured)}{', ' + OLDER if older else ''}."
             )
         elif older:
             notes.append(f" {OLDER.capitalize()}.")
     if any(has_few_samples(row, field) for row in rows for field in FIELDS):
-        notes.append(f" A star: the median of fewer than {MIN_SAMPLES} samples.")
+        notes.append(f" *: median of fewer than {MIN_SAMPLES} samples.")
     return "".join(notes)
 
 
 def eager_rows(rows: Sequence[Row]) -> list[Row]:
-    """Compiled modules have a table of their own: they were run at few sizes."""
+    """Return the rows without compiled modules, which have their own table."""
     return [row for row in rows if not row["module"].endswith(COMPILED)]
 
 
@@ -96,7 +96,7 @@ def list_modules(rows: Sequence[Row]) -> list[str]:
 
 
 def against_paper(rows: Sequence[Row], dtype: str) -> str:
-    """Table 3 at its own size: ours, and in brackets what the paper prints."""
+    """Return Table 3 at the paper's size: our numbers, and the paper's in brackets."""
     rows = eager_rows(select_rows(rows, n=SIZE, dtype=dtype))
     commit = most_common_commit(rows)
     lines = []
@@ -123,13 +123,13 @@ def against_paper(rows: Sequence[Row], dtype: str) -> str:
 
 
 def over_sizes(rows: Sequence[Row], dtype: str) -> str:
-    """Each measure by n, its exponent, and between which sizes."""
+    """Return each measure by n and its growth exponent, in collapsed tables."""
     every = select_rows(rows, dtype=dtype)
     rows, commit = eager_rows(every), most_common_commit(every)
     sizes = sorted({row["n"] for row in rows})
     parts = [
-        f"{describe_protocol(every)}{describe_caveats(every)} p is the exponent between the sizes next to it: of times "
-        f"the two largest at which a call takes more than {LEAST_MS:g} ms; with a ~ where there are no two such."
+        f"{describe_protocol(every)}{describe_caveats(every)} p is the growth exponent between the sizes next to it. "
+        f"For times these are the two largest whose calls take more than {LEAST_MS:g} ms; ~ marks launch-bound pairs."
     ]
     for field, title in FIELDS.items():
         lines = []
@@ -137,15 +137,14 @@ def over_sizes(rows: Sequence[Row], dtype: str) -> str:
             by_size = {row["n"]: row for row in select_rows(rows, module=module)}
             shown = [format_cell(by_size[n], field, commit) if n in by_size else format_number(None) for n in sizes]
             lines.append([module, *shown, *growth_cells(by_size, field, commit)])
-        parts.append(f"### {title}")
-        parts.append(markdown_table(["module", *(f"{n:,}" for n in sizes), "p", "between"], lines))
+        parts.append(collapsed(title, markdown_table(["module", *(f"{n:,}" for n in sizes), "p", "between"], lines)))
     return "\n\n".join([*parts, *under_compile(every, commit)])
 
 
 def growth_cells(by_size: dict[int, Row], field: str, commit: str) -> tuple[str, str]:
-    """The exponent and its sizes, with a dagger where a row of another commit is one of the two.
+    """Return the exponent and its sizes, with a dagger if one of the two rows has another commit.
 
-    Empty where one of them chose a way and that of the other commit had none to choose: two different things.
+    Empty if only one of the two rows chose between builds: they are not comparable.
     """
     figures = {n: row[field] for n, row in by_size.items()}
     p, between = describe_growth(figures, field)
@@ -156,7 +155,7 @@ def growth_cells(by_size: dict[int, Row], field: str, commit: str) -> tuple[str,
 
 
 def under_compile(rows: Sequence[Row], commit: str) -> list[str]:
-    """A title and a table of the modules that were also run compiled, next to their eager times."""
+    """Return a collapsed table of compiled modules next to their eager times."""
     lines = []
     for row in rows:
         if row["module"].endswith(COMPILED):
@@ -171,14 +170,14 @@ def under_compile(rows: Sequence[Row], commit: str) -> list[str]:
     if not lines:
         return []
     header = ["module", "n", "infer ms, eager", "compiled", "train ms, eager", "compiled"]
-    return ["### Under torch.compile", markdown_table(header, lines)]
+    return [collapsed("Under torch.compile", markdown_table(header, lines))]
 
 
 HEADLINE = ("nmf", "authors-nmf", "sa-flash", "a2", "efficient", "ema")
 
 
 def headline(rows: Sequence[Row]) -> str:
-    """The ham against the attention and the linear rivals that a person would use, bfloat16, by n."""
+    """Return the ham against common attention and linear rivals, bfloat16, by n."""
     rows = [row for row in select_rows(rows, dtype="bfloat16") if row["module"] in HEADLINE]
     sizes, commit = sorted({row["n"] for row in rows}), most_common_commit(rows)
     lines = []
@@ -194,9 +193,9 @@ RIVALS = ("authors-nmf", "sa-flash", "a2", "efficient")
 
 
 def against_ham(rows: Sequence[Row], ham: str = "nmf") -> str:
-    """Rivals next to a ham in bfloat16, eager and compiled, by n: times, and how many times as long as the ham's.
+    """Return times of rivals and a ham in bfloat16, eager and compiled, by n, with the ratio to the ham.
 
-    No ratio between rows of different commits: they are of different runs.
+    Rows of different commits come from different runs and get no ratio.
     """
     shown = (ham, *RIVALS, *(name + COMPILED for name in RIVALS))
     rows = [row for row in select_rows(rows, dtype="bfloat16") if row["module"] in shown]
@@ -208,7 +207,7 @@ def against_ham(rows: Sequence[Row], ham: str = "nmf") -> str:
         for field, label in (("infer_ms", "inference"), ("train_ms", "forward and backward")):
             cells = [_ratio_cell(by_size.get(n), ours.get(n), field, commit, is_ham=module == ham) for n in sizes]
             lines.append([module, label, *cells])
-    table = markdown_table(["module", "ms (over ours)", *(f"n = {n:,}" for n in sizes)], lines)
+    table = markdown_table(["module", "ms (ratio to ours)", *(f"n = {n:,}" for n in sizes)], lines)
     return f"{table}\n\n{describe_protocol(rows)}{describe_caveats(rows)}"
 
 

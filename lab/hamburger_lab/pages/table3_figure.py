@@ -32,13 +32,13 @@ COLOURS = {
 
 
 def draw_table3(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Draw one figure from rows of one device and dtype; what did not fit has no point."""
+    """Draw one figure from rows of one device and dtype; modules that ran out of memory have no point."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    # compiled modules are run at few sizes and have a table instead
+    # compiled modules ran at few sizes and have a table instead
     rows = [row for row in rows if not row["module"].endswith(COMPILED)] or rows
     first, commit = rows[0], most_common_commit(rows)
     figure, axes = plt.subplots(2, 2, figsize=(11, 8), layout="constrained")
@@ -78,7 +78,7 @@ def draw_table3(rows: Sequence[dict[str, Any]], path: Path) -> None:
     mixed = any(str(row["commit"]) != commit for row in rows)
     figure.suptitle(
         f"{first['hardware']}, {first['dtype']}, b = {first['batch']}, c = {first['channels']}; "
-        "grey: the other modules" + "; hollow: rows of another commit" * mixed
+        "grey: the other modules" + "; hollow: rows of other commits" * mixed
     )
     image = io.BytesIO()
     figure.savefig(image, format="png", dpi=110)

@@ -1,4 +1,4 @@
-"""The study's one figure: four panels, drawn from its JSON. Needs matplotlib, which only this file imports."""
+"""The figure of the study, drawn from its JSON with matplotlib."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 from hamburger_lab.propositions.report import CaseKey, case_label, rows_by_case
 
-INPUT = "feature map"  # the input that is closest to what a layer meets
-FLOOR = 1e-16  # what a logarithmic axis shows of a zero
+INPUT = "feature map"  # the input that is most like features inside a network
+FLOOR = 1e-16  # drawn in place of zero on a logarithmic axis
 
 
 def draw_study(result: dict[str, Any], path: Path) -> None:
-    """Moves, spectral radius and norm, terms of Eq. 12, and cosine to BPTT, over seeds, on one input."""
+    """Draw update sizes, spectra, terms of Eq. 12 and cosines to BPTT over seeds, on one input."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -26,7 +26,7 @@ def draw_study(result: dict[str, Any], path: Path) -> None:
     colours = {case: f"C{i}" for i, case in enumerate(shown)}
 
     for case in shown:
-        # CD's bases are those of VQ with unit columns, so many of their curves lie on each other: dashes show both
+        # CD's bases are VQ's with unit columns, so many of their curves coincide: dashes show both
         dashes = "--" if case[1] == "CD" else "-"
         style: dict[str, Any] = {
             "label": case_label(case),
@@ -38,7 +38,7 @@ def draw_study(result: dict[str, Any], path: Path) -> None:
             over_seeds = zip(*(curve[name] for curve in curves[case]), strict=True)
             axes.plot([geometric_mean([max(value, FLOOR) for value in values]) for values in over_seeds], **style)
         angles.plot(curves[case][0]["steps"], _mean_cosines(curves[case]), marker="o", markersize=3, **style)
-    _spectra(spectra, rows, shown, colours)
+    _draw_spectra(spectra, rows, shown, colours)
 
     moves.set(title="Contraction: |h$^{k+1}$ - h$^k$| / |h|", xlabel="step k", yscale="log", ylim=(FLOOR, None))
     terms.set(
@@ -54,7 +54,7 @@ def draw_study(result: dict[str, Any], path: Path) -> None:
     figure.savefig(path, dpi=130, format="png")
 
 
-def _spectra(
+def _draw_spectra(
     axes: Any, rows: dict[CaseKey, list[dict[str, Any]]], shown: list[CaseKey], colours: dict[CaseKey, str]
 ) -> None:
     for place, case in enumerate(shown):
@@ -67,7 +67,7 @@ def _spectra(
 
 
 def _mean_cosines(curves: list[dict[str, Any]]) -> list[float]:
-    """Mean over seeds at each K; a gradient that is zero has no angle and leaves a gap."""
+    """Return the mean over seeds at each K, NaN where the gradient is zero and has no angle."""
     means = []
     for values in zip(*(curve["one-step"] for curve in curves), strict=True):
         known = [value for value in values if value is not None]

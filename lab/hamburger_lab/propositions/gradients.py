@@ -15,13 +15,13 @@ from hamburger.inspect.solves import ROUND_OFF
 from hamburger_lab.propositions.fixed_point import FixedPointIteration, jacobians
 
 REFERENCE: GradientName = "bptt"
-DENSE = "proposition-2"  # the formula solved densely, and never refused
+DENSE = "proposition-2"  # the formula with a dense solver, which never refuses
 STRATEGIES: tuple[GradientName, ...] = ("one-step", "truncated:1", REFERENCE, "implicit")
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """What the implicit gradient said instead of a value."""
+    """Why the implicit gradient raised instead of returning a value."""
 
     message: str
     residual: float  # relative residual of its linear system
@@ -30,7 +30,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Gradients:
-    """u^T dy/dx by each strategy at one K and T. A strategy that refused, or whose value is not finite, is absent."""
+    """u^T dy/dx by each strategy at one K and T; without strategies that refused or gave values that are not finite."""
 
     steps: int
     temperature: float | None  # None for hams without one
@@ -49,7 +49,7 @@ def compare_gradients(
     *,
     cotangent: Tensor,
 ) -> list[Gradients]:
-    """Norms and angles for every K and T (T of the ham itself where none is given).   x, cotangent u: 1 d n"""
+    """Return norms and angles for every K and T (by default the ham's own T).   x, cotangent u: 1 d n"""
     if temperatures and "temperature" not in {field.name for field in fields(ham)}:
         raise OptionError(f"compare_gradients: {type(ham).__name__} has no temperature; leave temperatures out")
     variants = [replace(ham, temperature=value) for value in temperatures] or [ham]  # type: ignore[call-arg]
@@ -78,28 +78,28 @@ def _compare(x: Tensor, ham: Ham, bases: Tensor, steps: int, cotangent: Tensor) 
 
 
 def input_gradient(x: Tensor, ham: Ham, bases: Tensor, steps: int, grad: GradientName, cotangent: Tensor) -> Tensor:
-    """u^T dy/dx as `decompose` gives it.   x, cotangent u: 1 d n   ->   dn"""
+    """Return u^T dy/dx by `decompose`.   x, cotangent u: 1 d n   ->   dn"""
     x = x.detach().requires_grad_()
     y = decompose(x, ham, steps=steps, grad=grad, bases=bases).reconstruction
-    if not y.requires_grad:  # a read-out that does not look at x, under one-step
+    if not y.requires_grad:  # one-step gradient of a read-out that does not depend on x
         return torch.zeros_like(x).flatten()
     return torch.autograd.grad(y, x, cotangent)[0].flatten()
 
 
 def fixed_point_gradient(x: Tensor, ham: Ham, bases: Tensor, steps: int, cotangent: Tensor) -> Tensor:
-    """u^T (G_x + G_h (I - F_h)^-1 F_x) at h^K, Proposition 2 with the direct term.   x, cotangent: 1 d n   ->   dn
+    """Return u^T (G_x + G_h (I - F_h)^-1 F_x) at h^K, Proposition 2 plus the direct term.   x, cotangent: 1 d n -> dn
 
-    Columns are fixed to unit length where scale can be traded, else I - F_h has no inverse. Other free directions
-    of a factorisation do not change y, so the least-norm solution is as good as any.
+    For scale-free hams columns are fixed to unit length, else I - F_h has no inverse. Other free directions of a
+    factorisation do not change y, so the least-norm solution is as good as any.
     """
-    flow = FixedPointIteration(x, ham, bases, unit_columns=ham.scale_free)
-    h = flow.path(steps)[-1]
-    output_h, output_x = jacobians(flow.output, h, flow.x)
-    sweep_h, sweep_x = jacobians(flow.step, h, flow.x)
+    iteration = FixedPointIteration(x, ham, bases, unit_columns=ham.scale_free)
+    h = iteration.path(steps)[-1]
+    output_h, output_x = jacobians(iteration.output, h, iteration.x)
+    step_h, step_x = jacobians(iteration.step, h, iteration.x)
     u = cotangent.flatten()
-    system = torch.eye(len(h), dtype=h.dtype) - sweep_h.mT
+    system = torch.eye(len(h), dtype=h.dtype) - step_h.mT
     v = torch.linalg.lstsq(system, (u @ output_h)[:, None], driver="gelsd").solution.squeeze(1)
-    return u @ output_x + v @ sweep_x
+    return u @ output_x + v @ step_x
 
 
 def _cosine(a: Tensor, b: Tensor) -> float | None:

@@ -1,11 +1,14 @@
-"""Rows of the study -> verdicts and markdown tables. Pure functions of the JSON, so that no document can drift."""
+"""Verdicts and Markdown tables of the study, computed from its JSON file.
+
+Keys of rows are those of the committed file. `column_title` gives the words that readers see.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hamburger_lab.markdown import markdown_table
+from hamburger_lab.markdown import collapsed, markdown_table
 from hamburger_lab.rows import Row
 
 CaseKey = tuple[str, str, float | None]
@@ -13,7 +16,12 @@ CaseKey = tuple[str, str, float | None]
 TENTH_PERCENT = 1e-3
 
 
-def _linear(row: Row) -> bool:
+def column_title(column: str) -> str:
+    """Return the heading of a column: `settled` is the largest K of each ham."""
+    return column.replace("settled at", "converged at").replace("settled", "final").replace("move", "update")
+
+
+def _converges_linearly(row: Row) -> bool:
     return row["settled at"] is not None and row["rate"] is not None and row["rate"] < 1
 
 
@@ -21,27 +29,27 @@ def _below_bound(row: Row) -> bool | None:
     return None if row["bound"] is None else bool(row["through sweeps"] <= row["bound"])
 
 
-def _wide(value: float | None, least: float) -> bool:
+def _is_at_least(value: float | None, least: float) -> bool:
     return value is not None and value >= least
 
 
-# Each claim of section 2.3 and what counts as "it holds" for one solve; None where it says nothing about that solve.
+# Claim of section 2.3 -> whether it holds for one solve; None if it does not apply to that solve.
 CLAIMS: dict[str, Callable[[Row], bool | None]] = {
     "L_h < 1 on the path": lambda row: row["L_h"] < 1,
     "spectral radius < 1 at the end": lambda row: row["radius settled"] < 1 and not row["at one"],
-    "Prop. 1: linear convergence": _linear,
+    "Prop. 1: linear convergence": _converges_linearly,
     "Prop. 2: BPTT reaches the implicit gradient": lambda row: row["proposition-2 distance K=settled"] <= TENTH_PERCENT,
     "Prop. 3: dy/dh0 -> 0": lambda row: row["dy/dh0"] <= TENTH_PERCENT * row["L_G"],
     "Prop. 3: bound, where L_h < 1": _below_bound,
     "terms of Eq. 12 decay (q < 1)": lambda row: row["envelope"] < 1,
-    "one-step within 60 degrees of BPTT, K=6": lambda row: _wide(row["one-step cosine K=6"], 0.5),
-    "truncated:1 within 60 degrees of BPTT, K=6": lambda row: _wide(row["truncated:1 cosine K=6"], 0.5),
+    "one-step within 60 degrees of BPTT, K=6": lambda row: _is_at_least(row["one-step cosine K=6"], 0.5),
+    "truncated:1 within 60 degrees of BPTT, K=6": lambda row: _is_at_least(row["truncated:1 cosine K=6"], 0.5),
 }
 
 TABLES: dict[str, tuple[str, ...]] = {
     "Contraction of the iterates, NMF with unit columns": ("rate", "worst ratio", "settled at", "last move"),
-    "Contraction of the iterates, NMF as it is": ("rate raw", "radius unit columns"),
-    "Spectrum of dF/dh: at K = 6 (early) and settled": (
+    "Contraction of the iterates, NMF without unit columns": ("rate raw", "radius unit columns"),
+    "Spectrum of dF/dh at K = 6 (early) and at the final K": (
         "radius early",
         "norm early",
         "radius settled",
@@ -61,12 +69,10 @@ TABLES: dict[str, tuple[str, ...]] = {
     "Gradients: cosine to BPTT": tuple(
         f"{name} cosine K={k}" for k in ("6", "50", "settled") for name in ("one-step", "truncated:1")
     ),
-    "Gradients: norm over that of BPTT": tuple(
+    "Gradients: norm relative to BPTT": tuple(
         f"{name} norm K={k}" for k in ("6", "50", "settled") for name in ("one-step", "truncated:1")
     ),
-    "Gradients: norm of BPTT, for a cotangent of norm 1": tuple(
-        f"bptt norm K={k}" for k in ("1", "6", "50", "settled")
-    ),
+    "Gradients: norm of BPTT for a cotangent of norm 1": tuple(f"bptt norm K={k}" for k in ("1", "6", "50", "settled")),
     "Gradients: distance of Proposition 2 from BPTT": tuple(
         f"proposition-2 distance K={k}" for k in ("6", "50", "200", "settled")
     ),
@@ -74,7 +80,7 @@ TABLES: dict[str, tuple[str, ...]] = {
 
 
 def rows_by_case(result: dict[str, Any]) -> dict[CaseKey, list[Row]]:
-    """Rows of all seeds of each case, in the order of the study."""
+    """Return case -> rows of all its seeds, in the order of the study."""
     grouped: dict[CaseKey, list[Row]] = {}
     for row in result["rows"]:
         grouped.setdefault((row["input"], row["ham"], row["temperature"]), []).append(row)
@@ -82,7 +88,7 @@ def rows_by_case(result: dict[str, Any]) -> dict[CaseKey, list[Row]]:
 
 
 def count_verdicts(result: dict[str, Any]) -> dict[str, dict[CaseKey, tuple[int, int]]]:
-    """claim -> case -> (seeds where it holds, seeds where it says something)"""
+    """Return claim -> case -> (seeds where it holds, seeds to which it applies)."""
     counts: dict[str, dict[CaseKey, tuple[int, int]]] = {}
     for claim, holds in CLAIMS.items():
         counts[claim] = {}
@@ -98,7 +104,7 @@ def case_label(case: CaseKey) -> str:
 
 
 def verdict_table(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """One line for each case, one column for each claim: "seeds where it holds / seeds"."""
+    """Return header and lines: one line per case, one column per claim, cells "seeds where it holds / seeds"."""
     verdicts = count_verdicts(result)
     header = ["input", "ham", *CLAIMS]
     lines = []
@@ -111,7 +117,7 @@ def verdict_table(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 
 def format_range(values: Sequence[float | None]) -> str:
-    """`mean [least, most]` over the seeds that have a value, with their number where some have none."""
+    """Return `mean [min, max]` over the seeds that have a value, with their number if some have none."""
     known = [value for value in values if value is not None]
     if not known:
         return "-"
@@ -123,32 +129,35 @@ def format_range(values: Sequence[float | None]) -> str:
 
 
 def _number(value: float) -> str:
-    # near 1 the digits that matter are those of the distance from 1
+    # near 1 show the distance from 1
     if value != 1 and abs(value - 1) < 5e-3:
         return f"1{value - 1:+.1e}"
     return f"{value:.3g}"
 
 
 def refusal_lines(result: dict[str, Any]) -> list[list[str]]:
-    """Where `grad="implicit"` refused: input, ham, K, how many seeds, and how far from a fixed point."""
+    """Return where `grad="implicit"` refused: input, ham, seeds for each K, and distance from the fixed point."""
     lines = []
     ks = [key.removeprefix("implicit refused K=") for key in result["rows"][0] if key.startswith("implicit refused")]
     for case, rows in rows_by_case(result).items():
         counts = [sum(row[f"implicit refused K={k}"] is not None for row in rows) for k in ks]
         drifts = [row[f"implicit drift K={k}"] for k in ks for row in rows]
         lines.append([case[0], case_label(case), *(f"{count}/{len(rows)}" for count in counts), format_range(drifts)])
-    return [["input", "ham", *(f"K={k}" for k in ks), "distance from the fixed point where refused"], *lines]
+    return [
+        ["input", "ham", *(column_title(f"K={k}") for k in ks), "distance from the fixed point where refused"],
+        *lines,
+    ]
 
 
 def study_markdown(result: dict[str, Any]) -> str:
-    """Every table of the study, under the protocol that made it."""
+    """Return the protocol and every table of the study as Markdown; all but the verdicts are collapsed."""
     protocol, made_by = result["protocol"], result["environment"]
     parts = [
         f"Protocol: x {tuple(protocol['shape'])}, rank {protocol['rank']}, {protocol['dtype']}, seeds 0 to "
-        f"{protocol['seeds'] - 1}; settled K = {protocol['settled_nmf']} (NMF), {protocol['settled_soft']} (VQ, CD); "
+        f"{protocol['seeds'] - 1}; final K = {protocol['settled_nmf']} (NMF), {protocol['settled_soft']} (VQ, CD); "
         f"terms of Eq. 12 at K = {protocol['term_steps']}. torch {made_by['torch']}, {made_by['hardware']}. "
-        f"Cells: mean [least, most] over seeds.",
-        "### Verdicts: seeds where the claim holds / seeds it speaks of",
+        f"Cells: mean [min, max] over seeds.",
+        "### Verdicts: seeds where the claim holds / seeds to which it applies",
         markdown_table(*verdict_table(result)),
     ]
     for title, columns in TABLES.items():
@@ -158,16 +167,16 @@ def study_markdown(result: dict[str, Any]) -> str:
             for case, rows in rows_by_case(result).items()
             if all(column in rows[0] for column in present)
         ]
-        parts += [f"### {title}", markdown_table(["input", "ham", *present], lines)]
+        parts += [collapsed(title, markdown_table(["input", "ham", *map(column_title, present)], lines))]
     same, pairs = shared_radii(result)
     parts.append(f"VQ and CD end with the same spectral radius (within 1e-4) in {same} of {pairs} pairs of solves.")
     header, *lines = refusal_lines(result)
-    parts += ["### Where `implicit` refuses: seeds", markdown_table(header, lines)]
+    parts += [collapsed("Seeds where `implicit` refuses", markdown_table(header, lines))]
     return "\n\n".join(parts) + "\n"
 
 
 def shared_radii(result: dict[str, Any]) -> tuple[int, int]:
-    """(pairs of VQ and CD solves with one spectral radius, pairs): their steps are one map in two coordinates."""
+    """Return how many pairs of VQ and CD solves have the same spectral radius, and the number of pairs."""
     radii: dict[tuple[Any, ...], list[float]] = {}
     for row in result["rows"]:
         if row["ham"] in ("VQ", "CD"):

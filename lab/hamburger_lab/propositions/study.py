@@ -1,4 +1,4 @@
-"""Section 2.3 of the paper over inputs, hams, temperatures and seeds: run the measurements, return rows of numbers."""
+"""Run the measurements on section 2.3 of the paper over inputs, hams, temperatures and seeds."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from hamburger_lab.propositions.gradients import DENSE, REFERENCE, Gradients, co
 
 
 def low_rank(seed: int, *, d: int = 16, n: int = 64, rank: int = 4, noise: float = 0.05) -> Tensor:
-    """Non-negative parts, each position a mix of a few, plus |normal| noise.   ->   1 d n, float64"""
+    """Return a non-negative matrix of low rank plus |normal| noise.   ->   1 d n, float64"""
     draw = torch.Generator().manual_seed(seed)
-    # an exponent thins the factors out, as parts of real features are: most entries small, a few large
+    # the exponent makes most entries small and a few large, as in real features
     parts = torch.rand(1, d, rank, generator=draw, dtype=torch.float64) ** 3
     mix = torch.rand(1, rank, n, generator=draw, dtype=torch.float64) ** 3
-    spread = torch.randn(1, d, n, generator=draw, dtype=torch.float64).abs()
-    return parts @ mix + noise * spread
+    deviation = torch.randn(1, d, n, generator=draw, dtype=torch.float64).abs()
+    return parts @ mix + noise * deviation
 
 
 def feature_map(seed: int, *, d: int = 16, side: int = 8) -> Tensor:
-    """ReLU features of a drawn image under a fixed random conv net.   ->   1 d (side * side), float64
+    """Return ReLU features of a generated image under a fixed random conv net.   ->   1 d (side * side), float64
 
-    Two strided convolutions with per-channel standardisation, as batch norm makes it, then ReLU: about half the
-    entries are zero and neighbouring positions agree, which is what a Hamburger meets inside a network.
+    Two strided convolutions, each normalised per channel and followed by a ReLU: about half the entries are zero and
+    neighbouring positions are similar, as in the features that a Hamburger gets inside a network.
     """
     weights = torch.Generator().manual_seed(2**16)  # the same net for every image
-    z = drawn_image(seed, side=4 * side)
+    z = generate_image(seed, side=4 * side)
     for channels in (d, d):
         fan_in = 9 * z.shape[1]
         kernel = torch.randn(channels, z.shape[1], 3, 3, generator=weights, dtype=z.dtype) * (2 / fan_in) ** 0.5
@@ -49,8 +49,8 @@ def feature_map(seed: int, *, d: int = 16, side: int = 8) -> Tensor:
     return z.flatten(2)
 
 
-def drawn_image(seed: int, *, side: int) -> Tensor:
-    """A shaded background, overlapping coloured disks and stripes, a little grain.   ->   1 3 side side, in [0, 1]"""
+def generate_image(seed: int, *, side: int) -> Tensor:
+    """Return a shaded background with coloured disks, stripes and noise.   ->   1 3 side side, in [0, 1]"""
     draw = torch.Generator().manual_seed(seed)
 
     def uniform(*shape: int) -> Tensor:
@@ -70,7 +70,7 @@ def drawn_image(seed: int, *, side: int) -> Tensor:
     return (image + 0.02 * uniform(3, side, side)).clamp(0, 1)[None]
 
 
-# -- the study; a row is one solve, None stands for "does not apply" --------------------------------------------------
+# -- the study: one row per solve; None means "does not apply" --------------------------------------------------------
 
 INPUTS: dict[str, Callable[[int], Tensor]] = {"low-rank": low_rank, "feature map": feature_map}
 RANK = 4
@@ -78,7 +78,7 @@ RANK = 4
 
 @dataclass(frozen=True)
 class StudyProtocol:
-    """What is run. The last entry of `steps` is each ham's "settled" K: NMF needs far more steps than VQ and CD."""
+    """What is measured. Each ham is also measured at a final, largest K (`settled_*`); NMF converges more slowly."""
 
     seeds: int = 5
     temperatures: tuple[float, ...] = (1.0, 0.1, 0.01)
@@ -86,10 +86,11 @@ class StudyProtocol:
     settled_nmf: int = 2000
     settled_soft: int = 400  # VQ and CD
     term_steps: int = 50
-    settled_tol: float = 1e-10  # a path has settled when a step moves h by less than this fraction of |h|
+    settled_tol: float = 1e-10  # converged: a step changes h by less than this fraction of |h|
     one_tol: float = 1e-6  # an eigenvalue is "at 1" within this; NMF's eps = 1e-6 moves them by about 1e-7
 
-    def settled(self, ham: Ham) -> int:
+    def final_steps(self, ham: Ham) -> int:
+        """Return the largest K of a ham."""
         return self.settled_nmf if ham.scale_free else self.settled_soft
 
     def hams(self) -> list[Ham]:
@@ -103,7 +104,7 @@ QUICK = StudyProtocol(seeds=1, temperatures=(1.0, 0.01), steps=(1, 6), settled_n
 def run_study(
     protocol: StudyProtocol, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> dict[str, Any]:
-    """All cases of the protocol: {"protocol", "environment", "rows", "curves"}, ready for JSON."""
+    """Run all cases of the protocol; return {"protocol", "environment", "rows", "curves"}, ready for JSON."""
     cases = [(name, ham, seed) for name in INPUTS for ham in protocol.hams() for seed in range(protocol.seeds)]
     rows, curves = [], []
     for done, (name, ham, seed) in enumerate(cases):
@@ -130,34 +131,34 @@ def run_study(
 
 
 def measure_solve(x: Tensor, ham: Ham, seed: int, protocol: StudyProtocol) -> tuple[dict[str, Any], dict[str, Any]]:
-    """One solve: its measures, and the curves of the figure.   x: 1 d n"""
+    """Return the row of one solve and the curves of the figure.   x: 1 d n"""
     draw = torch.Generator().manual_seed(seed)
     bases = ham.draw(1, x.shape[1], like=x, generator=draw)
     cotangent = torch.randn(x.shape, generator=draw, dtype=x.dtype)
     cotangent = cotangent / cotangent.norm()
-    settled = protocol.settled(ham)
+    final = protocol.final_steps(ham)
     free = ham.scale_free
 
-    moves = measure_contraction(x, ham, bases, settled, unit_columns=free)
-    parts = measure_gradient_terms(x, ham, bases, protocol.term_steps)
-    row = dict(_contraction(moves, protocol)) | dict(_terms(parts))
-    for label, steps in (("early", min(6, settled)), ("settled", settled)):
+    contraction = measure_contraction(x, ham, bases, final, unit_columns=free)
+    terms = measure_gradient_terms(x, ham, bases, protocol.term_steps)
+    row = dict(_contraction_fields(contraction, protocol)) | dict(_term_fields(terms))
+    for label, steps in (("early", min(6, final)), ("settled", final)):
         here = jacobian_spectrum(x, ham, bases, steps)
         row |= {f"radius {label}": here.radius, f"norm {label}": here.operator_norm}
     row["at one"] = here.at_one(protocol.one_tol)
     if free:
-        row["radius unit columns"] = jacobian_spectrum(x, ham, bases, settled, unit_columns=True).radius
-        row["rate raw"] = measure_contraction(x, ham, bases, settled).rate
+        row["radius unit columns"] = jacobian_spectrum(x, ham, bases, final, unit_columns=True).radius
+        row["rate raw"] = measure_contraction(x, ham, bases, final).rate
     with torch.no_grad():
-        final_bases = ham.solve(x, ham.init(x, bases), settled).bases
+        final_bases = ham.solve(x, ham.init(x, bases), final).bases
     row["rank of bases"] = int(torch.linalg.matrix_rank(final_bases, rtol=1e-6))
-    grid = [*(k for k in protocol.steps if k < settled), settled]
+    grid = [*(k for k in protocol.steps if k < final), final]
     compared = compare_gradients(x, ham, bases, grid, cotangent=cotangent)
     for at in compared:
-        row |= dict(_gradients("settled" if at.steps == settled else str(at.steps), at))
+        row |= dict(_gradient_fields("settled" if at.steps == final else str(at.steps), at))
     curve = {
-        "moves": [move / moves.size for move in moves.moves[:120]],
-        "terms": list(parts.norms),
+        "moves": [move / contraction.size for move in contraction.moves[:120]],
+        "terms": list(terms.norms),
         "steps": grid,
         "one-step": [at.cosines["one-step"] for at in compared],
         "truncated:1": [at.cosines["truncated:1"] for at in compared],
@@ -165,28 +166,28 @@ def measure_solve(x: Tensor, ham: Ham, seed: int, protocol: StudyProtocol) -> tu
     return row, curve
 
 
-def _contraction(moves: Contraction, protocol: StudyProtocol) -> Iterator[tuple[str, Any]]:
-    yield "rate", moves.rate
-    yield "worst ratio", max(moves.ratios, default=None)
-    yield "settled at", moves.settled(protocol.settled_tol)
-    yield "last move", moves.moves[-1] / moves.size
+def _contraction_fields(contraction: Contraction, protocol: StudyProtocol) -> Iterator[tuple[str, Any]]:
+    yield "rate", contraction.rate
+    yield "worst ratio", max(contraction.ratios, default=None)
+    yield "settled at", contraction.settled(protocol.settled_tol)
+    yield "last move", contraction.moves[-1] / contraction.size
 
 
-def _terms(parts: GradientTerms) -> Iterator[tuple[str, Any]]:
-    l_h, l_x, l_g = parts.lipschitz
+def _term_fields(terms: GradientTerms) -> Iterator[tuple[str, Any]]:
+    l_h, l_x, l_g = terms.lipschitz
     yield from (("L_h", l_h), ("L_x", l_x), ("L_G", l_g))
-    yield "bound", parts.bound
-    yield "through sweeps", parts.through_steps
-    yield "dy/dh0", parts.by_start
-    yield "direct", parts.direct
-    yield "start", parts.start
-    yield "first term", parts.norms[0]
-    yield "largest term at", parts.norms.index(max(parts.norms))
-    yield "last over first", parts.norms[-1] / parts.norms[0]
-    yield "envelope", parts.envelope
+    yield "bound", terms.bound
+    yield "through sweeps", terms.through_steps
+    yield "dy/dh0", terms.by_start
+    yield "direct", terms.direct
+    yield "start", terms.start
+    yield "first term", terms.norms[0]
+    yield "largest term at", terms.norms.index(max(terms.norms))
+    yield "last over first", terms.norms[-1] / terms.norms[0]
+    yield "envelope", terms.envelope
 
 
-def _gradients(label: str, at: Gradients) -> Iterator[tuple[str, Any]]:
+def _gradient_fields(label: str, at: Gradients) -> Iterator[tuple[str, Any]]:
     reference = at.norms[REFERENCE]
     yield f"bptt norm K={label}", reference
     for name in ("one-step", "truncated:1", "implicit", DENSE):
@@ -198,7 +199,7 @@ def _gradients(label: str, at: Gradients) -> Iterator[tuple[str, Any]]:
 
 
 def as_json(result: dict[str, Any]) -> str:
-    """One line for each row and curve: small enough to commit, and a diff shows which solve changed."""
+    """Return the JSON with one line per row and curve, so that a diff shows which solve changed."""
     head = [f"{json.dumps(key)}: {json.dumps(result[key])}" for key in ("protocol", "environment")]
     lists = [
         f"{json.dumps(key)}: [\n" + ",\n".join(json.dumps(entry) for entry in result[key]) + "\n]"
@@ -208,7 +209,7 @@ def as_json(result: dict[str, Any]) -> str:
 
 
 def _rounded(value: Any) -> Any:
-    """Five digits are more than the spread over seeds can use, and keep the file readable."""
+    """Round to five digits: the spread over seeds is larger, and the file stays readable."""
     if isinstance(value, float):
         return float(f"{value:.5g}") if abs(value - 1) > 1e-3 else round(value, 9)
     if isinstance(value, dict):

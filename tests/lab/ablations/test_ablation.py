@@ -1,4 +1,4 @@
-"""Named grids: cells, order, resuming, evaluations that wait for their weights, and the file of rows."""
+"""Grids: cells, order, resuming, evaluations that need weights, and the file of rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hamburger.training.recipe import digest, to_json
 from hamburger.training.run_folder import in_use
 from hamburger_lab.ablations.cells import ablation_cells
 from hamburger_lab.ablations.grids import DEFAULTS, ablations, select_cells
-from hamburger_lab.ablations.plan import AblationPlan, check_rows, join_rows, read_rows, still_to_run
+from hamburger_lab.ablations.plan import AblationPlan, check_rows, merge_rows, read_rows, still_to_run
 
 WORK = """
 import json, pathlib, sys
@@ -53,7 +53,7 @@ def starts(out, cell):
 
 @pytest.mark.parametrize("recipe", ["patchwork", "voc-animals"])
 @pytest.mark.parametrize("name", ablations.names())
-def test_every_grid_can_be_built_and_its_recipes_run(name, recipe, tmp_path):
+def test_every_grid_builds_valid_recipes(name, recipe, tmp_path):
     grid = ablation_cells(name, recipe, seeds=[0])
     check_grid(grid, tmp_path)
     trainings = {cell.variant: cell for cell in grid if cell.weights is None}
@@ -67,7 +67,7 @@ def test_every_grid_can_be_built_and_its_recipes_run(name, recipe, tmp_path):
 
 
 @pytest.mark.parametrize("name", sorted(set(ablations.names()) - {"contexts", "steps"}))
-def test_the_networks_of_a_grid_can_be_built(name):
+def test_networks_of_a_grid_can_be_built(name):
     for cell in ablation_cells(name, "patchwork", seeds=[0]):
         if cell.weights is None:
             model = cell.resolved().model
@@ -75,7 +75,7 @@ def test_the_networks_of_a_grid_can_be_built(name):
             create_model(model.name, num_classes=3, **options)
 
 
-def test_names_are_corrected():
+def test_wrong_names_suggest_the_nearest():
     with pytest.raises(UnknownNameError, match="did you mean 'gradient'"):
         ablation_cells("gradeint", "patchwork", seeds=[0])
     with pytest.raises(UnknownNameError, match="did you mean 'only-ham'"):
@@ -87,7 +87,7 @@ def test_names_are_corrected():
         select_cells("latent", replace(recipe, model=replace(recipe.model, head_options={"width": 40})))
 
 
-def test_an_evaluation_brings_its_weights_and_waits_for_them(tmp_path):
+def test_evaluation_selects_and_waits_for_its_training(tmp_path):
     grid = ablation_cells("steps", "patchwork", seeds=[0], only=["vq-k1-at3"])
     assert [cell.name for cell in grid] == ["vq-k1-seed0", "vq-k1-at3-seed0"]
     assert grid[0].command(tmp_path, None)[-1] == "--light"
@@ -96,13 +96,13 @@ def test_an_evaluation_brings_its_weights_and_waits_for_them(tmp_path):
         *("-m", "hamburger", "eval", str(tmp_path / "vq-k1-seed0"), "--steps", "3", "--split", "val"),
         *("--json", str(tmp_path / "vq-k1-at3-seed0" / "result.json"), "--data", str(tmp_path / "images")),
     ]
-    found = run_grid(list(reversed(grid)), tmp_path, jobs=2, command=stand_in)
-    assert [row["cell"] for row in found] == ["vq-k1-at3", "vq-k1"]
-    assert found[0]["weights"] == "vq-k1" and found[0]["recipe"] == "patchwork"
-    assert found[0]["recipe_hash"] == found[1]["recipe_hash"]
+    result = run_grid(list(reversed(grid)), tmp_path, jobs=2, command=stand_in)
+    assert [row["cell"] for row in result] == ["vq-k1-at3", "vq-k1"]
+    assert result[0]["weights"] == "vq-k1" and result[0]["recipe"] == "patchwork"
+    assert result[0]["recipe_hash"] == result[1]["recipe_hash"]
 
 
-def test_finished_cells_are_skipped_and_what_lacks_weights_is_named(tmp_path):
+def test_finished_cells_are_skipped_and_missing_weights_named(tmp_path):
     grid = ablation_cells("dictionary", "patchwork", seeds=[0], only=["nmf-drawn1", "vq-drawn1"])
 
     def broken(cell, out, data):
@@ -117,7 +117,7 @@ def test_finished_cells_are_skipped_and_what_lacks_weights_is_named(tmp_path):
     }
 
 
-def test_a_folder_of_other_settings_is_refused(tmp_path):
+def test_folder_with_other_settings_raises(tmp_path):
     old, new = (ablation_cells("parts", "patchwork", seeds=[0], settings=[f"steps={n}"]) for n in (7, 9))
     (tmp_path / old[0].name).mkdir()
     (tmp_path / old[0].name / "recipe.json").write_text(to_json(old[0].resolved()))
@@ -125,25 +125,25 @@ def test_a_folder_of_other_settings_is_refused(tmp_path):
         run_grid(new, tmp_path, command=stand_in, call="ablate")
 
 
-def test_rows_in_the_file_count_as_finished_and_lost_weights_are_made_again(tmp_path):
+def test_rows_in_the_file_count_as_finished_and_lost_weights_are_retrained(tmp_path):
     path, runs, lost = tmp_path / "rows.jsonl", tmp_path / "runs", tmp_path / "lost"
     names = ["nmf-drawn1", "nmf-drawn2", "vq-drawn1"]
     grid = ablation_cells("dictionary", "patchwork", seeds=[0], only=names)
     assert still_to_run(path, grid, runs) == grid
-    join_rows(path, run_grid([cell for cell in grid if cell.variant != "nmf-drawn2"], runs, command=stand_in))
+    merge_rows(path, run_grid([cell for cell in grid if cell.variant != "nmf-drawn2"], runs, command=stand_in))
     assert [cell.variant for cell in still_to_run(path, grid, runs)] == ["nmf-drawn2"]
     assert [cell.variant for cell in still_to_run(path, grid, lost)] == ["nmf", "nmf-drawn1", "nmf-drawn2"]
     other = ablation_cells("dictionary", "patchwork", seeds=[0], only=names, settings=["steps=9"])
     assert still_to_run(path, other, runs) == other
 
 
-def test_rows_are_joined_over_calls_and_never_mixed(tmp_path):
+def test_rows_are_merged_over_calls_and_never_mixed(tmp_path):
     path = tmp_path / "rows.jsonl"
     first = ablation_cells("parts", "patchwork", seeds=[0], only=["baseline", "whole"])
     second = ablation_cells("parts", "patchwork", seeds=[1, 0], only=["whole"])
     for grid in (first, second):
         check_rows(path, grid)
-        join_rows(path, run_grid(grid, tmp_path / "runs", command=stand_in))
+        merge_rows(path, run_grid(grid, tmp_path / "runs", command=stand_in))
     assert [(row["seed"], row["cell"]) for row in read_rows(path)] == [(0, "baseline"), (0, "whole"), (1, "whole")]
     assert "/a/folder" not in path.read_text()
     needed = {"recipe_hash", "cell", "seed", "settings", "miou", "loss", "steps", "hardware"}
@@ -152,8 +152,8 @@ def test_rows_are_joined_over_calls_and_never_mixed(tmp_path):
         check_rows(path, ablation_cells("parts", "patchwork", seeds=[2], settings=["steps=9"]))
 
 
-def test_runs_that_outlive_a_killed_call_are_waited_for(tmp_path):
-    """A killed grid leaves its processes behind: to start a second one in their folder would only fail."""
+def test_runs_that_outlive_a_killed_call_are_awaited(tmp_path):
+    """A killed grid leaves processes behind; a second process in the same folder would fail."""
     grid = ablation_cells("parts", "patchwork", seeds=[0], only=["baseline", "whole"])
     folder = tmp_path / grid[0].name
     folder.mkdir()
@@ -182,22 +182,22 @@ def test_runs_that_outlive_a_killed_call_are_waited_for(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
-        ('{"recipe": "patchwork", "context": "nmf"}', "rows that are not of an ablation .no ablation, cell"),
+        ('{"recipe": "patchwork", "context": "nmf"}', "rows that are not from an ablation .no ablation, cell"),
         ('{"ablation": "parts", "ce', "ablate: line 1 of .*rows.jsonl is not a JSON object"),
     ],
 )
-def test_a_file_of_something_else_is_refused_before_any_work(tmp_path, content, said):
+def test_file_with_other_rows_raises_before_any_run(tmp_path, content, message):
     path = tmp_path / "rows.jsonl"
     path.write_text(content + "\n")
-    with pytest.raises(HamburgerError, match=said):
+    with pytest.raises(HamburgerError, match=message):
         check_rows(path, ablation_cells("parts", "patchwork", seeds=[0]))
     assert path.read_text() == content + "\n"
 
 
-def test_grids_share_the_trainings_they_have_in_common():
-    """Of equal settings, each is trained once; what a grid leaves unsaid is what a Hamburger has by default."""
+def test_grids_share_common_trainings():
+    """Equal settings are trained once; omitted options are the defaults of a Hamburger."""
     cells = [cell for name in ablations.names() for cell in ablation_cells(name, "voc-animals", seeds=[0])]
     trainings = [cell for cell in cells if cell.weights is None]
     recipes = {}
@@ -213,8 +213,8 @@ def test_grids_share_the_trainings_they_have_in_common():
         plain, spelt = (repr(create_context(name, 64, **chosen)) for chosen in ({}, options))
         assert plain == spelt
     spoken = ablation_cells("steps", "patchwork", seeds=[0], settings=["model.context_options.steps=3"])
-    found = {cell.variant: cell.resolved().model.context_options["steps"] for cell in spoken if cell.weights is None}
-    assert found["nmf-k6"] == 6 and found["nmf-k3"] == 3
+    result = {cell.variant: cell.resolved().model.context_options["steps"] for cell in spoken if cell.weights is None}
+    assert result["nmf-k6"] == 6 and result["nmf-k3"] == 3
 
 
 def plan_of(tmp_path, *names, seeds=(0, 1), **options):
@@ -223,7 +223,7 @@ def plan_of(tmp_path, *names, seeds=(0, 1), **options):
     )
 
 
-def test_several_grids_are_one_queue_and_every_file_gets_its_rows(tmp_path):
+def test_several_grids_run_in_one_queue_with_a_file_each(tmp_path):
     plan = plan_of(tmp_path, "parts", "dictionary")
     plan.begin()
     left = plan.left
@@ -234,16 +234,16 @@ def test_several_grids_are_one_queue_and_every_file_gets_its_rows(tmp_path):
     assert [row["cell"] for row in parts[:6]] == list(select_cells("parts", find_recipe("patchwork")))
     assert len(dictionary) == 24 and not plan_of(tmp_path, "parts", "dictionary").left
     assert all(done for _, done in plan_of(tmp_path, "parts").states())
-    for wrong, said in (
+    for wrong, message in (
         ({"names": ["parts", "init"], "json": "rows.jsonl"}, "put {grid} where the name belongs"),
         ({"names": ["parts", "parts"]}, "give each grid once"),
         ({"names": ["parts", "init"], "only": ["whole"]}, "name one grid"),
     ):
-        with pytest.raises(OptionError, match=said):
+        with pytest.raises(OptionError, match=message):
             AblationPlan.of(wrong.pop("names"), "patchwork", tmp_path, seeds=[0], **wrong)
 
 
-def test_a_row_is_in_the_file_as_soon_as_its_run_has_ended_and_another_machine_goes_on(tmp_path):
+def test_rows_are_written_when_runs_end_and_resumed_elsewhere(tmp_path):
     plan = plan_of(tmp_path, "parts", seeds=[0])
     plan.begin()
 
@@ -260,7 +260,7 @@ def test_a_row_is_in_the_file_as_soon_as_its_run_has_ended_and_another_machine_g
     assert [cell.variant for cell in elsewhere.left] == ["without-ham", "without-upper", "without-lower", "only-ham"]
 
 
-def test_evaluations_of_one_network_are_one_process(tmp_path):
+def test_evaluations_of_one_network_share_a_process(tmp_path):
     plan = plan_of(tmp_path, "steps", "dictionary", "inside", seeds=[0])
     queue = plan.queue
     assert sorted(name for cell in queue for name in cell.names) == sorted(cell.name for cell in plan.left)
@@ -287,7 +287,7 @@ def test_evaluations_of_one_network_are_one_process(tmp_path):
     assert left.names == ("vq-k3-at6-seed0",) and left.command(out, None)[6] == "6"
 
 
-def test_results_whose_weights_are_gone_are_made_again_where_they_are_needed(tmp_path):
+def test_results_without_needed_weights_are_retrained(tmp_path):
     names = {"only": ["nmf-drawn1", "vq"]}
     run_grid(plan_of(tmp_path, "dictionary", seeds=[0], **names).left, tmp_path / "runs", command=stand_in)
     for name in ("nmf", "vq"):

@@ -1,4 +1,4 @@
-"""Training steps of image classifiers: rows, the network of the recipes, refusals, the table of the page."""
+"""`ham bench classes`: rows, networks of the recipes, errors, tables."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def rows():
     return list(classes.measure(plan("none", "efficient")))
 
 
-def test_rows_have_the_fields_and_what_they_say_agrees(rows):
+def test_rows_have_consistent_fields(rows):
     assert [(row.size, row.context) for row in rows] == [
         *((16, "none"), (16, "efficient")),
         *((32, "none"), (32, "efficient")),
@@ -44,20 +44,20 @@ def test_rows_have_the_fields_and_what_they_say_agrees(rows):
     json.dumps([asdict(row) for row in rows], allow_nan=False)
 
 
-def test_network_and_batch_are_those_of_the_recipe():
+def test_network_and_batch_match_the_recipe():
     recipe, own = cifar10_classes(), classes.ClassifierPlan({"none": {}})
-    asked = inspect.signature(commands.classes).parameters
+    requested = inspect.signature(commands.classes).parameters
     for option in ("backbone", "stem", "after"):
-        assert getattr(own, option) == asked[option].default == getattr(recipe.model, option)
-    assert own.batch == asked["batch"].default == recipe.batch and own.sizes == (recipe.data.size,)
-    assert own.num_classes == asked["num_classes"].default
+        assert getattr(own, option) == requested[option].default == getattr(recipe.model, option)
+    assert own.batch == requested["batch"].default == recipe.batch and own.sizes == (recipe.data.size,)
+    assert own.num_classes == requested["num_classes"].default
     built = classes.ClassifierRace(plan("nmf"), 32).create("nmf").net.config
     assert (built["gate"], built["size"], built["context"]) == (recipe.model.gate, 32, "nmf")
 
 
-def test_a_step_is_one_of_training_channels_last():
+def test_step_trains_channels_last():
     networks = classes.ClassifierRace(plan("nmf"), 16)
-    networks.enter("nmf")
+    networks.add("nmf")
     step = networks.steps["nmf"]
     assert step.images.is_contiguous(memory_format=torch.channels_last)
     assert step.net.net.net.conv1.weight.is_contiguous(memory_format=torch.channels_last)
@@ -68,7 +68,7 @@ def test_a_step_is_one_of_training_channels_last():
 
 
 class Turned(nn.Module):
-    """A map with its channels last, as the stages of a Swin transformer give them."""
+    """A map with channels last, as in a Swin transformer."""
 
     def __init__(self):
         super().__init__()
@@ -87,17 +87,17 @@ def test_positions_are_counted_on_any_layout(context):
     if context:
         hb.insert_context(net, {"norm": context, "conv": context})
     for place in ("norm", "conv", "shared"):
-        networks.watch(place, net, place)
+        networks.count_positions(place, net, place)
     net(torch.rand(2, 3, 16, 10))
     assert networks.positions == {"norm": 8 * 5, "conv": 8 * 5, "shared": None}
 
 
-def test_the_page_shows_every_size_and_what_did_not_fit(rows):
-    found = [asdict(row) for row in rows]
-    found[3] |= {"train_ms": None, "train_ms_iqr": None, "ratio": None, "images_per_s": None, "peak_mb": None}
-    found[3] |= {"note": "out of memory", "n": None}
-    text = classification.classifier_speed_table(found[::-1]).splitlines()
-    assert text[0].startswith("| context | image | parameters, 10^6 | ms | over none | images/s")
+def test_page_shows_every_size_and_notes(rows):
+    result = [asdict(row) for row in rows]
+    result[3] |= {"train_ms": None, "train_ms_iqr": None, "ratio": None, "images_per_s": None, "peak_mb": None}
+    result[3] |= {"note": "out of memory", "n": None}
+    text = classification.classifier_speed_table(result[::-1]).splitlines()
+    assert text[0].startswith("| context | image | parameters, 10^6 | ms | ratio to none | images/s")
     assert [line.split(" | ")[:2] for line in text[2:6]] == [
         *(["| efficient", "16 px (n = 16)"], ["| none", "16 px (n = 16)"]),
         *(["| efficient", "32 px"], ["| none", "32 px (n = 64)"]),
@@ -121,7 +121,7 @@ def test_the_page_shows_every_size_and_what_did_not_fit(rows):
     ],
     ids=str,
 )
-def test_mistakes_name_the_rule(options, complaint):
+def test_invalid_options_name_the_rule(options, complaint):
     with pytest.raises(OptionError, match=complaint):
         plan("none", **options)
     with pytest.raises(OptionError, match="at least one context"):
@@ -129,12 +129,12 @@ def test_mistakes_name_the_rule(options, complaint):
 
 
 @pytest.mark.parametrize("context", ["none", "efficient"])
-def test_an_unknown_place_is_named(context):
+def test_unknown_submodule_suggests_the_nearest(context):
     with pytest.raises(UnknownNameError, match="the model has no submodule 'layr3'; did you mean 'layer3'"):
         list(classes.measure(plan(context, after="layr3", sizes=(16,))))
 
 
-def test_the_command_writes_rows_and_a_table(tmp_path, monkeypatch, capsys):
+def test_command_writes_rows_and_a_table(tmp_path, monkeypatch, capsys):
     from hamburger import cli
 
     arguments = ["--contexts", "none,nmf", "--sizes", "16", "--batch", "2", "--repeats", "1"]

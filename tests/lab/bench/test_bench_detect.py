@@ -1,4 +1,4 @@
-"""Training steps of Mask R-CNN as the image grows: rows, positions, refusals."""
+"""`ham bench detect`: rows, positions, errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from hamburger.errors import OptionError, UnknownNameError
 from hamburger.tasks.sweep import model_options
 from hamburger_lab.bench import detect
-from hamburger_lab.bench.views import sized_table
+from hamburger_lab.bench.views import size_sweep_table
 from hamburger_lab.pages import detection
 
 SMALL = {"channels": 16, "hidden": 16, "sampled": 16, "proposals": 20}
@@ -28,7 +28,7 @@ def rows():
     return list(detect.measure(plan("none", "sa-materialised")))
 
 
-def test_rows_say_how_many_positions_the_context_sees(rows):
+def test_rows_have_the_positions_of_the_context(rows):
     assert [(row.size, row.context) for row in rows] == [
         *((64, "none"), (64, "sa-materialised")),
         *((128, "none"), (128, "sa-materialised")),
@@ -38,10 +38,10 @@ def test_rows_say_how_many_positions_the_context_sees(rows):
         assert row.train_ms > 0 and row.peak_mb > 4 * row.params / 2**20 and row.note == "" and row.after == "p3"
     assert rows[0].context_mb == 0 and rows[1].params > rows[0].params
     json.dumps([asdict(row) for row in rows], allow_nan=False)
-    assert len(sized_table(rows, "Mask R-CNN").columns) == 8
+    assert len(size_sweep_table(rows, "Mask R-CNN").columns) == 8
 
 
-def test_what_does_not_fit_is_said_and_the_others_are_measured(monkeypatch):
+def test_out_of_memory_is_noted_and_others_are_measured(monkeypatch):
     from hamburger.contexts.sa import SelfAttention
 
     def full(self, x):
@@ -50,20 +50,20 @@ def test_what_does_not_fit_is_said_and_the_others_are_measured(monkeypatch):
         return x
 
     monkeypatch.setattr(SelfAttention, "forward", full)
-    found = {(row.context, row.size): row for row in detect.measure(plan("none", "sa-flash", after="p2", sizes=(64,)))}
-    assert found["none", 64].train_ms > 0
-    lost = found["sa-flash", 64]
+    result = {(row.context, row.size): row for row in detect.measure(plan("none", "sa-flash", after="p2", sizes=(64,)))}
+    assert result["none", 64].train_ms > 0
+    lost = result["sa-flash", 64]
     assert lost.note.startswith("out of memory") and lost.train_ms is lost.peak_mb is lost.context_mb is None
 
 
-def test_tables_of_rows(rows):
+def test_tables_show_rows(rows):
     text = detection.detection_growth_table([asdict(row) for row in rows]).splitlines()
     assert "64 px (n = 64), MiB" in text[0] and "128 px, ms" in text[0]
     assert [line.split(" | ")[0] for line in text[2:4]] == ["| none", "| sa-materialised"]
     assert detection.detection_growth_table([]) == detection.detection_table([]) == "No rows yet."
 
 
-def test_compared_contexts_best_first():
+def test_detection_table_has_the_best_context_first():
     about = {"recipe": "shapes", "backbone": "r", "after": "p3", "steps": 5, "batch": 2, "precision": "32"}
     about |= {"protocol": "COCO", "images": 3, "hardware": "here", "torch": "2", "commit": "c", "images_per_s": 10.0}
     made = [
@@ -87,12 +87,12 @@ def test_compared_contexts_best_first():
     ],
     ids=str,
 )
-def test_mistakes_name_the_rule(options, complaint):
+def test_invalid_options_name_the_rule(options, complaint):
     with pytest.raises(OptionError, match=complaint):
         plan("none", **options)
 
 
-def test_an_unknown_place_is_named_also_where_nothing_stands_there():
+def test_unknown_submodule_raises_also_without_a_context():
     with pytest.raises(
         UnknownNameError, match=r"bench detect: the model has no submodule 'backbone\.bdy'.*did you mean"
     ):

@@ -1,4 +1,4 @@
-"""`ham bench gan` at a size that a CPU does in seconds."""
+"""`ham bench gan` at a size for a CPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hamburger_lab.bench.gan import CONTENDERS, GanStepPlan, measure
 SMALL = {"resolution": 32, "width": 16, "num_classes": 3, "latent": 8, "batch": 2, "repeats": 2}
 
 
-def test_every_contender_has_its_times():
+def test_every_gan_contender_has_times():
     # eight heads of an eighth need 64 channels where the context stands; the narrow discriminator has 2 x 32
     contexts = ("none", "ylg", "ylg-sparse", "hamgan")
     assert set(contexts) <= set(CONTENDERS)
@@ -28,7 +28,7 @@ def test_every_contender_has_its_times():
     assert rows["ylg"].parameters == rows["ylg-sparse"].parameters
 
 
-def test_the_command_writes_rows(tmp_path, monkeypatch, capfd):
+def test_command_writes_rows(tmp_path, monkeypatch, capfd):
     path = tmp_path / "rows.jsonl"
     words = ["ham", "bench", "gan", "--contexts", "none,hamgan", "--json", str(path)]
     for name, value in SMALL.items():
@@ -54,7 +54,7 @@ def test_mistakes():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("graph", [False, True])
-def test_steps_on_a_card_are_launched_or_replayed(graph):
+def test_gpu_steps_run_eagerly_and_as_cuda_graphs(graph):
     plan = GanStepPlan(**{**SMALL, "width": 32}, device="cuda", dtype="bfloat16", graph=graph)
     for row in measure(plan):
         assert not row.note and row.graph == graph and row.step_ms > 0

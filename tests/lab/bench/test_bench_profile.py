@@ -1,4 +1,4 @@
-"""Which kernels a module's time goes into."""
+"""`ham bench profile`: GPU time by kernel."""
 
 from __future__ import annotations
 
@@ -25,40 +25,40 @@ from hamburger_lab.pages.hams import profile_markdown as page
         ("sm90_xmma_gemm_bf16bf16_tilesize64x64x64", "sm90_xmma_gemm_bf16bf16_tilesize64x64x64"),
     ],
 )  # fmt: skip
-def test_names_are_short(kernel, wanted):
+def test_kernel_names_are_shortened(kernel, wanted):
     assert bench.short_kernel_name(kernel) == wanted
 
 
-def test_events_are_summed_by_name_the_longest_first():
+def test_kernel_events_are_summed_longest_first():
     events = [("a<1>()", 1.0), ("b", 5.0), ("a<2>()", 2.5)]
     assert bench.sum_by_kernel(iter(events)) == {"b": (1, 5.0), "a": (2, 3.5)}
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"modules": ("nmff",)}, "no module 'nmff'; did you mean 'nmf'"),
         ({"modules": ()}, "give at least one module"),
         ({"modes": ("eval",)}, "no mode 'eval'"),
-        ({"sizes": ()}, "give at least one of the sizes"),
+        ({"sizes": ()}, "give at least one size"),
         ({"sizes": (4,)}, "a size must be a whole number of at least 16, got 4"),
         ({"calls": 0}, "calls must be a whole number of at least 1, got 0"),
         ({"dtype": "fp8"}, "no dtype 'fp8'"),
     ],
 )
-def test_what_a_plan_refuses(options, said):
-    with pytest.raises(HamburgerError, match=said):
+def test_invalid_plans_raise(options, message):
+    with pytest.raises(HamburgerError, match=message):
         bench.ProfilePlan(**options)
 
 
-def test_there_are_no_kernels_without_a_card(monkeypatch):
+def test_profile_without_a_gpu_raises(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with pytest.raises(OptionError, match="bench profile: kernels are those of a CUDA device"):
+    with pytest.raises(OptionError, match="bench profile: needs a CUDA device"):
         next(bench.measure(bench.ProfilePlan()))
 
 
-def test_no_time_is_reported_for_a_wrong_answer(monkeypatch):
-    """The gate comes before anything that only a card can do."""
+def test_wrong_results_are_not_timed(monkeypatch):
+    """The correctness check comes before anything that needs a GPU."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr(bench.Environment, "here", lambda device: bench.Environment.__new__(bench.Environment))
     monkeypatch.setattr(bench, "asdict", lambda _: {})
@@ -69,25 +69,25 @@ def test_no_time_is_reported_for_a_wrong_answer(monkeypatch):
 
 def row(kernel, us, launches, n, **more):
     about = {"module": "nmf", "mode": "infer", "dtype": "bfloat16", "batch": 1, "channels": 512, "calls": 20, "seed": 0}
-    environment = {"hardware": "a card", "torch": "2.11", "commit": "abc"}
+    environment = {"hardware": "a GPU", "torch": "2.11", "commit": "abc"}
     return {**about, **environment, "kernel": kernel, "us": us, "launches": launches, "n": n, "ms": 0.02, **more}
 
 
-def test_the_page_has_a_line_a_kernel_their_sum_and_the_clock():
-    found = page([row("a", 2.0, 1.0, 64), row("b", 12.5, 2.0, 64), row("a", 30.0, 1.0, 256, ms=0.06)])
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in found.splitlines() if "|" in line]
+def test_profile_table_has_kernels_their_sum_and_wall_time():
+    text = page([row("a", 2.0, 1.0, 64), row("b", 12.5, 2.0, 64), row("a", 30.0, 1.0, 256, ms=0.06)])
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if "|" in line]
     assert cells[0] == ["module", "kernel", "infer, n = 64", "infer, n = 256"]
     assert cells[2:] == [
         ["nmf", "a", "2.0 (1)", "30.0 (1)"],
         ["nmf", "b", "12.5 (2)", ""],
         ["nmf", "all kernels", "14.5 (3)", "30.0 (1)"],
-        ["nmf", "by the clock", "20.0", "60.0"],
+        ["nmf", "wall time", "20.0", "60.0"],
     ]
-    assert "a card, bfloat16, b = 1, c = 512" in found and "commit abc" in found
+    assert "a GPU, bfloat16, b = 1, c = 512" in text and "commit abc" in text
 
 
 @pytest.mark.gpu
-def test_our_kernels_are_found():
+def test_profile_shows_our_kernels():
     plan = bench.ProfilePlan(sizes=(1024,), modes=("infer",), calls=3)
     rows = list(bench.measure(plan))
     assert any("nmf" in row.kernel for row in rows)

@@ -1,4 +1,4 @@
-"""The authors' way, as the benchmark writes it, is the library's maths: values and one-step gradients in float64."""
+"""The benchmark's version of the authors' code matches the library: values and one-step gradients in float64."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ def problem(name: str) -> DecompositionInputs:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", authors_reference.SOLVERS)
-def test_equals_the_library(name: str, mode: str) -> None:
+def test_authors_reference_matches_the_library(name: str, mode: str) -> None:
     given = problem(name)
     ours = MODES[mode](given, rivals.library_solver(name, RANK, STEPS))
     theirs = MODES[mode](given, rivals.authors_solver(name, STEPS))
     torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11)
 
 
-def test_sklearn_ends_where_the_library_does() -> None:
+def test_sklearn_matches_the_library() -> None:
     given = problem("nmf")
     contender = rivals.sklearn_contender(STEPS)
-    found = contender.run(*contender.prepare(given))
+    result = contender.run(*contender.prepare(given))
     expected = authors_reference.nmf(given.x, given.bases, STEPS).bases
-    torch.testing.assert_close(torch.stack([torch.from_numpy(h).mT for h in found]), expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(torch.stack([torch.from_numpy(h).mT for h in result]), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_attention_has_eight_heads_on_the_same_channels() -> None:
+def test_attention_contender_has_eight_heads() -> None:
     given = problem("vq")
     contender = rivals.attention_contender()
     assert contender.run(*contender.prepare(given)).shape == (2, 8, 37, 2)
@@ -48,7 +48,7 @@ PLAN = CorePlan(sizes=(32,), dim=16, rank=4, hams=("nmf",))
 OURS = {"nmf": rivals.library_solver("nmf", 4, 6)}
 
 
-def test_gate_lets_equals_pass() -> None:
+def test_gate_accepts_equal_results() -> None:
     check_against_authors(PLAN, OURS, {"nmf": rivals.authors_solver("nmf", 6)})
 
 

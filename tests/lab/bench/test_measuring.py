@@ -1,4 +1,4 @@
-"""Clock, race, fit and rows. Nothing here asserts that anything is fast."""
+"""Timing, races, growth exponents and rows; no test depends on speed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_timing_is_the_median_and_the_quartiles() -> None:
     assert Timing.of([5.0]) == Timing(ms=5.0, ms_iqr=None)  # one call says nothing of the spread
 
 
-def test_race_interleaves_on_the_same_fresh_inputs() -> None:
+def test_race_interleaves_contenders_on_the_same_inputs() -> None:
     calls: list[tuple[str, int]] = []
     inputs = iter(range(100))
 
@@ -68,7 +68,7 @@ def test_race_interleaves_on_the_same_fresh_inputs() -> None:
     assert len(set(rounds)) > 1  # nobody always follows the same rival
 
 
-def test_a_race_of_one_round_is_refused_for_it_has_no_spread() -> None:
+def test_race_of_one_round_raises() -> None:
     with pytest.raises(OptionError, match="repeats must be a whole number of at least 2, got 1"):
         race({}, lambda: None, repeats=1)
 
@@ -93,12 +93,12 @@ def test_rows_have_the_fields_and_consistent_ratios() -> None:
     }
 
 
-def test_environment_names_the_machine() -> None:
+def test_environment_names_hardware_and_versions() -> None:
     here = Environment.here("cpu")
     assert here.threads >= 1 and here.hardware and here.torch
 
 
-def test_a_failing_write_leaves_the_old_file(tmp_path: Path) -> None:
+def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     target = tmp_path / "rows.jsonl"
     write_json_lines(target, [{"a": 1}])
     with pytest.raises(TypeError):

@@ -1,4 +1,4 @@
-"""Training steps of whole networks: rows, ratios, refusals, and the flags of training."""
+"""`ham bench network`: rows, ratios, errors, and the flags of training."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def rows():
     return network.measure(plan("baseline", "nmf"))
 
 
-def test_rows_have_the_fields_and_what_they_say_agrees(rows):
+def test_rows_have_consistent_fields(rows):
     assert [row.context for row in rows] == ["baseline", "nmf"]
     for row in rows:
         assert row.train_ms > 0 and row.train_ms_iqr >= 0 and row.peak_mb > 4 * row.params / 2**20
@@ -38,32 +38,32 @@ def test_rows_have_the_fields_and_what_they_say_agrees(rows):
     json.dumps([asdict(row) for row in rows], allow_nan=False)
 
 
-def test_ratios_are_of_steps_in_the_same_round(monkeypatch):
+def test_ratios_compare_steps_of_the_same_round(monkeypatch):
     times = {"baseline": iter([9.0, 10.0, 20.0, 40.0]), "breads": iter([9.0, 15.0, 40.0, 60.0])}
     orders = []
 
     def clock(step, args, device):
-        name = next(name for name, own in field.steps.items() if own is step)
+        name = next(name for name, own in race.steps.items() if own is step)
         orders.append(name)
         return next(times[name])
 
     monkeypatch.setattr(network, "time_call", clock)
-    field = network.SegmentationRace(plan("baseline", "breads", repeats=3))
+    race = network.SegmentationRace(plan("baseline", "breads", repeats=3))
     for context in times:
-        field.enter(context)
-    first, second = field.rows(field.race(lambda what: None))
+        race.add(context)
+    first, second = race.rows(race.run(lambda what: None))
     assert (first.ratio, second.ratio) == (1.0, 1.5)  # of 1.5, 2 and 1.5; the first round does not count
     assert (first.train_ms, second.train_ms) == (20.0, 40.0)
     assert all(set(orders[turn : turn + 2]) == set(times) for turn in range(0, 8, 2))
 
 
-def test_a_waiting_network_holds_no_gradients():
-    field = network.SegmentationRace(plan("baseline"))
-    field.enter("baseline")
-    assert all(p.grad is None for p in field.steps["baseline"].net.parameters())
+def test_waiting_network_holds_no_gradients():
+    race = network.SegmentationRace(plan("baseline"))
+    race.add("baseline")
+    assert all(p.grad is None for p in race.steps["baseline"].net.parameters())
 
 
-def test_a_loss_that_is_not_finite_is_refused_and_the_others_are_measured(monkeypatch):
+def test_network_with_nonfinite_loss_is_skipped(monkeypatch):
     built = iter([1.0, float("nan")])
 
     class Step(network.TrainingStep):
@@ -81,14 +81,14 @@ def test_a_loss_that_is_not_finite_is_refused_and_the_others_are_measured(monkey
     assert good.train_ms > 0 and good.train_ms_iqr is None  # one round has no spread
 
 
-def test_what_does_not_fit_has_a_note(monkeypatch):
+def test_out_of_memory_becomes_a_note(monkeypatch):
     def peak(step, resident, device):
         if len(resident) > baseline:
             raise torch.OutOfMemoryError("no room")
         return 1.0
 
     probe = network.SegmentationRace(plan("baseline"))
-    probe.enter("baseline")
+    probe.add("baseline")
     baseline = len(probe.steps["baseline"].resident())
     monkeypatch.setattr(network.footprint, "peak_mib", peak)
     small, large = network.measure(plan("baseline", "nmf", repeats=1))
@@ -96,7 +96,7 @@ def test_what_does_not_fit_has_a_note(monkeypatch):
     assert large.note == "out of memory next to 1 other networks; try it alone" and large.train_ms is None
 
 
-def test_flags_are_those_of_training_and_put_back(monkeypatch):
+def test_training_flags_are_set_and_restored(monkeypatch):
     before = torch.backends.cudnn.benchmark
     with network.training_flags("cuda"):
         assert torch.backends.cudnn.benchmark
@@ -122,24 +122,24 @@ def test_messages(options, message):
         plan()
 
 
-def test_an_unknown_context_is_named():
+def test_unknown_context_suggests_the_nearest():
     with pytest.raises(UnknownNameError, match="did you mean 'nmf'"):
         plan("nfm")
 
 
-def test_the_page_reads_these_rows_and_older_ones(rows):
-    found = [asdict(row) for row in rows]
+def test_page_reads_new_and_older_rows(rows):
+    result = [asdict(row) for row in rows]
     assert (
-        "networks in shuffled rounds, TF32 off, medians of 2 steps with quartile distance"
-        in segmentation.network_speed_table(found)
+        "networks in shuffled rounds, TF32 off, medians of 2 steps with interquartile range"
+        in segmentation.network_speed_table(result)
     )
-    alone = [row | {"train_ms_iqr": None} for row in found]
+    alone = [row | {"train_ms_iqr": None} for row in result]
     assert "medians of 2 steps. " in segmentation.network_speed_table(alone)
-    older = [{key: row[key] for key in row if key not in ("ratio", "ratio_to", "tf32")} for row in found]
+    older = [{key: row[key] for key in row if key not in ("ratio", "ratio_to", "tf32")} for row in result]
     assert "one network at a time" in segmentation.network_speed_table(older)
 
 
-def test_the_command_writes_rows_and_a_table(tmp_path, monkeypatch, capsys):
+def test_command_writes_rows_and_a_table(tmp_path, monkeypatch, capsys):
     from hamburger import cli
 
     options = [word for name, value in TINY.items() for word in (f"--{name.replace('_', '-')}", str(value))]

@@ -1,4 +1,4 @@
-"""Table 3: counts against the paper's, peaks against known ones, the gate, and the command."""
+"""`ham bench table3`: counts, peak memory, correctness check, timing, command."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def counts(module):
 
 
 @pytest.mark.parametrize("module", paper.TABLE3)
-def test_counts_agree_with_the_paper_to_one_percent_or_the_reason_is_known(module):
+def test_counts_match_the_paper_within_one_percent_or_have_a_reason(module):
     params, macs = counts(module)
     assert abs(paper.deviation(module, "params", params / 2**20)) < 0.01
     if (module, "macs") in paper.DIFFERENCES:
@@ -36,7 +36,7 @@ def test_counts_agree_with_the_paper_to_one_percent_or_the_reason_is_known(modul
         assert paper.notes(module, params, macs) == []
 
 
-def test_an_unexplained_difference_is_said_to_be_one():
+def test_unexplained_difference_is_noted():
     assert "not explained" in paper.notes("nmf", 525_824, 30_000_000_000)[0]
     assert paper.notes("ema", 1, 1) == []
 
@@ -52,7 +52,7 @@ def test_multiply_adds_grow_as_the_paper_says(module, p):
     assert large / small == pytest.approx(4**p, rel=0.03)  # the rest of the layer is linear
 
 
-def test_peak_memory_of_a_known_call():
+def test_peak_memory_matches_a_known_call():
     x = torch.zeros(256, 1024)  # 1 MiB
 
     def call():
@@ -65,7 +65,7 @@ def test_peak_memory_of_a_known_call():
     assert footprint.peak_mib(lambda: x.sum(), [x, x.view(-1)], "cpu") == pytest.approx(1.0, abs=0.01)
 
 
-def test_attention_holds_no_matrix_unless_told_to():
+def test_attention_stores_no_matrix_unless_materialised():
     ways, shape = table3_names.builders("sa", 16), (1, 16, 32, 32)
     fused, held = (
         timed_module.TimedModule(timed_module.BenchSetting("cpu", "float32"), ways[way], shape)
@@ -76,7 +76,7 @@ def test_attention_holds_no_matrix_unless_told_to():
 
 
 class Wrong(nn.Module):
-    """Right in float64 only."""
+    """A module that is right in float64 only."""
 
     def __init__(self):
         super().__init__()
@@ -86,14 +86,14 @@ class Wrong(nn.Module):
         return x * self.scale * (2 if x.dtype == torch.float64 else 3)
 
 
-def test_the_gate_keeps_a_wrong_answer_from_being_timed(monkeypatch):
+def test_wrong_results_are_not_timed(monkeypatch):
     monkeypatch.setitem(table3_names.VARIANTS, "wrong", {"": lambda c: Wrong()})
     (row,) = table3.measure(table3.Table3Plan(modules=("wrong",), sizes=(64,), channels=8, repeats=1))
     assert row.note.startswith("refused: contiguous differs from float64 by 1")
     assert row.infer_ms is None and row.train_mb is None
 
 
-def test_the_fastest_way_and_format_is_chosen():
+def test_fastest_build_and_format_are_chosen():
     times = {
         ("heads=2", "contiguous"): 3.0,
         ("heads=2", "channels_last"): 1.0,
@@ -104,7 +104,7 @@ def test_the_fastest_way_and_format_is_chosen():
     assert autotune.find_fastest(ways, formats, lambda *key: times[key]) == (("heads=2", "channels_last"), 1.0)
 
 
-def test_long_calls_are_not_tried_in_a_second_format_and_failing_ways_are_out():
+def test_long_calls_skip_the_second_format_and_failing_builds_are_dropped():
     tried = []
 
     def probe(way, laid):
@@ -120,13 +120,13 @@ def test_long_calls_are_not_tried_in_a_second_format_and_failing_ways_are_out():
         autotune.find_fastest({"broken": 0}, formats, probe)
 
 
-def test_what_was_chosen_is_named_once_or_for_each_mode():
+def test_choices_are_named_once_or_per_mode():
     assert table3._join_choices(["heads=2", "heads=2"]) == table3._join_choices(["heads=2"]) == "heads=2"
     assert table3._join_choices(["heads=2", "heads=8"]) == "inference: heads=2; training: heads=8"
     assert table3._join_choices([]) == ""
 
 
-def test_channels_last_is_what_runs():
+def test_channels_last_inputs_are_used():
     setting = timed_module.BenchSetting("cpu", "float32")
     laid = timed_module.TimedModule(
         setting, table3_names.builders("dfn", 8)[""], (2, 8, 4, 4), memory_format="channels_last"
@@ -146,11 +146,11 @@ def test_channels_last_is_what_runs():
         ({"memory_format": "channels_last"}, "nmf+compile", ("channels_last",)),
     ],
 )
-def test_formats_to_try(options, module, formats):
+def test_formats_depend_on_device_and_option(options, module, formats):
     assert table3.Table3Plan(modules=(module,), **options).formats(module) == formats
 
 
-def test_on_cuda_both_formats_are_tried_unless_told(monkeypatch):
+def test_cuda_tries_both_formats_by_default(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert table3.Table3Plan(modules=("nmf",), device="cuda").formats("nmf") == ("contiguous", "channels_last")
 
@@ -171,12 +171,12 @@ def test_on_cuda_both_formats_are_tried_unless_told(monkeypatch):
         (5001, 20, 3, 1),
     ],
 )
-def test_short_calls_come_in_blocks_and_medians_have_samples_whatever_the_seconds(ms, seconds, samples, block):
+def test_short_calls_run_in_blocks_with_a_minimum_of_samples(ms, seconds, samples, block):
     assert timed_module.BenchSetting("cpu", "float32", repeats=20).samples(ms, seconds) == samples
     assert timed_module.calls_per_sample(ms) == block
 
 
-def test_a_mode_is_set_and_gradients_are_freed_before_the_clock_starts(monkeypatch):
+def test_mode_and_gradients_are_reset_before_timing(monkeypatch):
     seen = []
 
     def clock(run, args, device):
@@ -203,17 +203,17 @@ def test_a_mode_is_set_and_gradients_are_freed_before_the_clock_starts(monkeypat
         ([60, 1, 1.5, 2], 1.5),  # two blocks
     ],
 )
-def test_a_probe_is_the_least_of_a_few(monkeypatch, times, ms):
+def test_probe_is_the_minimum_of_a_few_calls(monkeypatch, times, ms):
     one = timed_module.TimedModule(
         timed_module.BenchSetting("cpu", "float32"), table3_names.builders("nmf", 8)[""], (1, 8, 8, 8)
     )
-    found = iter(times)
-    monkeypatch.setattr(one, "once", lambda mode, calls=1: next(found))
+    result = iter(times)
+    monkeypatch.setattr(one, "once", lambda mode, calls=1: next(result))
     assert one.probe("infer") == ms
-    assert next(found, None) is None
+    assert next(result, None) is None
 
 
-def test_in_a_block_every_call_finds_its_own_input_and_no_gradient(monkeypatch):
+def test_block_alternates_inputs_and_drops_gradients(monkeypatch):
     seen = []
     one = timed_module.TimedModule(
         timed_module.BenchSetting("cpu", "float32"), table3_names.builders("nmf", 8)[""], (1, 8, 8, 8)
@@ -233,7 +233,7 @@ def test_in_a_block_every_call_finds_its_own_input_and_no_gradient(monkeypatch):
     assert all(p.grad is not None for p in one.parameters)  # of the last, after the clock has stopped
 
 
-def test_a_module_that_cannot_be_built_has_a_row_and_the_others_theirs():
+def test_module_that_cannot_be_built_gets_an_empty_row():
     plan = table3.Table3Plan(modules=("lightham", "nmf"), sizes=(64,), channels=48, repeats=1, seconds=0)
     refused, run = table3.measure(plan)
     assert refused.note.startswith("refused: LightHam: 32 groups do not divide channels=48")
@@ -242,7 +242,7 @@ def test_a_module_that_cannot_be_built_has_a_row_and_the_others_theirs():
 
 
 @pytest.mark.parametrize("module", ["sa", "nonlocal"])
-def test_both_ways_of_a_wide_head_are_tried_and_the_row_says_which(module):
+def test_fused_and_materialised_builds_are_tried(module):
     plan = table3.Table3Plan(modules=(module, f"{module}-materialised"), sizes=(64,), channels=64, repeats=1, seconds=0)
     free, held = table3.measure(plan)
     assert set(free.note.replace("inference: ", "").replace("training: ", "").split("; ")) <= {"fused", "materialised"}
@@ -250,7 +250,7 @@ def test_both_ways_of_a_wide_head_are_tried_and_the_row_says_which(module):
     assert (free.params, free.macs) == (held.params, held.macs)
 
 
-def test_what_no_row_changes_is_done_once(monkeypatch):
+def test_modules_are_built_counted_and_checked_once(monkeypatch):
     done = collections.Counter()
 
     class Counted(nn.Conv2d):
@@ -273,7 +273,7 @@ def test_what_no_row_changes_is_done_once(monkeypatch):
     assert done[torch.float64] == 1
 
 
-def test_a_copy_is_measured_and_the_original_stays():
+def test_copy_is_measured_and_the_original_unchanged():
     one = module_under_test.ModuleUnderTest("ema", 16, "cpu", seed=3)
     (build,) = one.ways.values()
     before = {name: value.clone() for name, value in build().state_dict().items()}
@@ -288,7 +288,7 @@ def test_a_copy_is_measured_and_the_original_stays():
     assert all(torch.equal(value, fresh[name]) for name, value in before.items())
 
 
-def test_seconds_are_those_of_a_row_and_all_that_is_tried_in_it(monkeypatch):
+def test_time_budget_covers_the_whole_row(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
 
@@ -312,7 +312,7 @@ def test_seconds_are_those_of_a_row_and_all_that_is_tried_in_it(monkeypatch):
 
 @pytest.fixture
 def compiled(monkeypatch):
-    """What the compiler was given, without its minutes."""
+    """Record what is compiled, without compiling it."""
     graphs = []
 
     def backend(graph, inputs):
@@ -325,16 +325,16 @@ def compiled(monkeypatch):
 
 
 @pytest.mark.full
-def test_compiled_modules_are_compiled_in_every_row_and_their_rows_say_so(compiled):
+def test_compiled_modules_are_compiled_in_every_row(compiled):
     sizes = tuple(range(16, 28))  # more than the compiler takes for one class before it gives up
     plan = table3.Table3Plan(modules=("external+compile", "external"), sizes=sizes, channels=8, repeats=1, seconds=0)
-    found = list(table3.measure(plan))
-    assert [(row.module, row.compiled) for row in found[:2]] == [("external+compile", True), ("external", False)]
-    assert all(row.infer_ms and row.train_ms and not row.note for row in found)
+    result = list(table3.measure(plan))
+    assert [(row.module, row.compiled) for row in result[:2]] == [("external+compile", True), ("external", False)]
+    assert all(row.infer_ms and row.train_ms and not row.note for row in result)
     assert len(compiled) >= 2 * len(sizes)  # for inference and for training
 
 
-def test_a_compilation_is_none_of_the_rows_seconds(monkeypatch, compiled):
+def test_compilation_does_not_count_in_the_time_budget(monkeypatch, compiled):
     now = [0.0]
     monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
 
@@ -349,13 +349,13 @@ def test_a_compilation_is_none_of_the_rows_seconds(monkeypatch, compiled):
     assert [one.repeats for one in measured] == [12, 12]
 
 
-def test_the_collector_is_left_as_it_was():
+def test_garbage_collector_is_restored():
     plan = table3.Table3Plan(modules=("a2",), sizes=(64, 256), channels=8, repeats=1, seconds=0)
     assert len(list(table3.measure(plan))) == 2
     assert gc.get_freeze_count() == 0 and gc.isenabled()
 
 
-def test_several_dtypes_give_a_row_each():
+def test_each_dtype_has_its_row():
     plan = table3.Table3Plan(
         modules=("a2",), sizes=(1024,), channels=16, dtypes=("bfloat16", "float32"), repeats=2, max_macs=1e9
     )
@@ -373,7 +373,7 @@ def row(module, n=64, **fields):
     return key | {"infer_ms": None} | fields
 
 
-def test_a_later_run_replaces_equal_rows_where_they_stand_and_keeps_the_others(tmp_path):
+def test_append_replaces_equal_rows_in_place(tmp_path):
     old = [row("sa-flash", note="not run"), row("nmf"), row("nmf", dtype="tf32")]
     new = [row("sa-flash", infer_ms=1.0), row("nmf", n=256)]
     assert rows.merge_table3_rows(old, new) == [new[0], old[1], old[2], new[1]]
@@ -383,7 +383,7 @@ def test_a_later_run_replaces_equal_rows_where_they_stand_and_keeps_the_others(t
         rows.read_table3_rows(tmp_path / "other.jsonl")
 
 
-def test_rows_have_what_readers_rely_on():
+def test_rows_have_the_documented_fields():
     plan = table3.Table3Plan(modules=("nmf", "authors-nmf"), sizes=(1024,), channels=16, repeats=2, seconds=0.1)
     for row in map(asdict, table3.measure(plan)):
         assert {
@@ -403,7 +403,7 @@ def test_rows_have_what_readers_rely_on():
         assert row["train_mb"] >= row["infer_mb"]
 
 
-def test_rows_say_which_backend_the_environment_asked_for(monkeypatch):
+def test_rows_have_the_backend_of_the_environment(monkeypatch):
     plan = table3.Table3Plan(modules=("nmf",), sizes=(64,), channels=8, max_macs=1)
     monkeypatch.delenv("HAM_BACKEND", raising=False)
     assert [row.backend for row in table3.measure(plan)] == ["auto"]
@@ -411,7 +411,7 @@ def test_rows_say_which_backend_the_environment_asked_for(monkeypatch):
     assert [row.backend for row in table3.measure(plan)] == ["plain"]
 
 
-def test_what_needs_too_much_is_counted_and_not_run():
+def test_modules_above_max_macs_are_counted_but_not_run():
     plan = table3.Table3Plan(modules=("sa",), sizes=(1024,), channels=16, max_macs=1e6)
     (row,) = table3.measure(plan)
     assert row.macs > 1e6 and row.infer_ms is None
@@ -419,7 +419,7 @@ def test_what_needs_too_much_is_counted_and_not_run():
 
 
 @pytest.mark.parametrize(("n", "hw"), [(16384, (128, 128)), (2048, (32, 64)), (97, (1, 97)), (12, (3, 4))])
-def test_images_are_as_square_as_they_can_be(n, hw):
+def test_image_shape_is_as_square_as_possible(n, hw):
     assert table3.image_shape(n) == hw
 
 
@@ -427,11 +427,11 @@ def test_images_are_as_square_as_they_can_be(n, hw):
     ("options", "message"),
     [
         ({"modules": ("nfm",)}, "did you mean 'nmf'"),
-        ({"modules": ()}, "at least one of the modules"),
-        ({"dtypes": ()}, "at least one of the dtypes"),
-        ({"modules": ("nmf", "a2", "nmf")}, "modules must name each once, got 'nmf'"),
-        ({"sizes": (64, 64)}, "sizes must name each once, got 64"),
-        ({"dtypes": ("float32", "float32")}, "dtypes must name each once"),
+        ({"modules": ()}, "at least one value of modules"),
+        ({"dtypes": ()}, "at least one value of dtypes"),
+        ({"modules": ("nmf", "a2", "nmf")}, "modules has 'nmf' more than once"),
+        ({"sizes": (64, 64)}, "sizes has 64 more than once"),
+        ({"dtypes": ("float32", "float32")}, "dtypes has 'float32' more than once"),
         ({"memory_format": "nhwc"}, "no memory format 'nhwc'"),
         ({"max_macs": float("nan")}, "max_macs"),
         ({"sizes": (3,)}, "a size must be a whole number of at least 16"),
@@ -461,12 +461,12 @@ def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_the_command_writes_rows_and_a_picture(tmp_path, monkeypatch, capsys):
-    found, picture = tmp_path / "rows.jsonl", tmp_path / "deep" / "plot.png"
+def test_command_writes_rows_and_a_figure(tmp_path, monkeypatch, capsys):
+    result, picture = tmp_path / "rows.jsonl", tmp_path / "deep" / "plot.png"
     sizes = ("--modules", "nmf,a2", "--sizes", "64,256", "--channels", 16)
-    files = ("--json", found, "--plot", picture, "--csv", tmp_path / "rows.csv")
+    files = ("--json", result, "--plot", picture, "--csv", tmp_path / "rows.csv")
     assert command(monkeypatch, *sizes, *files) == 0
-    assert [line["module"] for line in lines(found)] == ["nmf", "a2"] * 2
+    assert [line["module"] for line in lines(result)] == ["nmf", "a2"] * 2
     header, *rest = (tmp_path / "rows.csv").read_text().splitlines()
     assert header.startswith("module,n,params,macs,infer_ms") and len(rest) == 4
     assert picture.read_bytes().startswith(b"\x89PNG")
@@ -474,8 +474,8 @@ def test_the_command_writes_rows_and_a_picture(tmp_path, monkeypatch, capsys):
     assert "a2" in shown and "growth" in shown
 
 
-def test_rows_are_in_the_file_when_the_sweep_is_cut_off(tmp_path, monkeypatch):
-    found = tmp_path / "rows.jsonl"
+def test_interrupted_run_keeps_its_rows(tmp_path, monkeypatch):
+    result = tmp_path / "rows.jsonl"
     through = table3._row
 
     def row(plan, setting, subject, n, environment):
@@ -484,23 +484,23 @@ def test_rows_are_in_the_file_when_the_sweep_is_cut_off(tmp_path, monkeypatch):
         return through(plan, setting, subject, n, environment)
 
     monkeypatch.setattr(table3, "_row", row)
-    assert command(monkeypatch, "--modules", "a2,sgr", "--sizes", "64,256", "--channels", 16, "--json", found) != 0
-    assert [(line["module"], line["n"]) for line in lines(found)] == [("a2", 64), ("sgr", 64), ("a2", 256)]
+    assert command(monkeypatch, "--modules", "a2,sgr", "--sizes", "64,256", "--channels", 16, "--json", result) != 0
+    assert [(line["module"], line["n"]) for line in lines(result)] == [("a2", 64), ("sgr", 64), ("a2", 256)]
 
 
-def test_the_command_takes_several_dtypes_and_completes_a_file(tmp_path, monkeypatch, capsys):
-    found = tmp_path / "rows.jsonl"
-    shape = ("--sizes", 256, "--channels", 16, "--json", found)
+def test_command_takes_several_dtypes_and_appends(tmp_path, monkeypatch, capsys):
+    result = tmp_path / "rows.jsonl"
+    shape = ("--sizes", 256, "--channels", 16, "--json", result)
     both = ("--modules", "a2,sa", "--dtype", "bfloat16,float32")
     assert command(monkeypatch, *shape, *both, "--max-macs", 2e6, "--plot", tmp_path / "p.png") == 0
-    assert [(line["module"], line["dtype"]) for line in lines(found)] == [
+    assert [(line["module"], line["dtype"]) for line in lines(result)] == [
         (module, dtype) for dtype in ("bfloat16", "float32") for module in ("a2", "sa")
     ]
     assert {path.name for path in tmp_path.glob("*.png")} == {"p_bfloat16.png", "p_float32.png"}
-    before = lines(found)
+    before = lines(result)
     assert before[3]["infer_ms"] is None and before[3]["max_macs"] == 2e6
     assert command(monkeypatch, *shape, "--modules", "sa", "--append") == 0
-    after = lines(found)
+    after = lines(result)
     assert after[:3] == before[:3] and len(after) == 4
     assert after[3]["infer_ms"] > 0 and after[3]["max_macs"] is None
     assert "growth" not in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The committed results, and the page that is made of them."""
+"""Fixtures: the committed results and their HTML page."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ def committed():
 
 @pytest.fixture(scope="module")
 def text(committed, tmp_path_factory):
-    """The page of the committed results: a hundred figures."""
+    """Return the HTML page of the committed results (about a hundred figures)."""
     return make_once(tmp_path_factory, "claims.html", lambda: claims_page(committed))

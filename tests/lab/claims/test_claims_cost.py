@@ -1,4 +1,4 @@
-"""Verdicts on time and memory: exponents, quartiles, and measurements that are missing."""
+"""Verdicts on time and memory: exponents, quartiles and missing measurements."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from hamburger_lab.claims.tables import as_rows
         ((5, 20, 10, 30), (NOT_CONFIRMED, CONFIRMED, NOT_CONFIRMED)),
     ],
 )
-def test_gradients_are_judged_by_memory_growth_and_quartiles_of_time(bptt, words):
+def test_gradient_cost_is_judged_by_memory_growth_and_time_quartiles(bptt, words):
     results = Results({"gradients_h200": gradient_rows(one_step=(10, 40, 20, 20), bptt=bptt)})
     names = ("cost-gradient-memory", "cost-gradient-growth", "cost-gradient-time")
-    found = {claim.id: claim.judge(results) for claim in CLAIMS if claim.id in names}
-    assert tuple(found[name].word for name in names) == words
-    assert "10 samples" in found["cost-gradient-time"].here
-    assert as_rows([(claim, found[claim.id]) for claim in CLAIMS if claim.id in names])[0]["n_seeds"] == 1
+    result = {claim.id: claim.judge(results) for claim in CLAIMS if claim.id in names}
+    assert tuple(result[name].word for name in names) == words
+    assert "10 samples" in result["cost-gradient-time"].here
+    assert as_rows([(claim, result[claim.id]) for claim in CLAIMS if claim.id in names])[0]["n_seeds"] == 1
 
 
-def test_times_that_overlap_decide_nothing():
+def test_overlapping_times_are_inconclusive():
     def rows(iqr):
         common = {"dtype": "float32", "n": 16384, "hardware": "H", "infer_mb": 1, "train_mb": 1}
         return [
@@ -65,8 +65,8 @@ def test_growth_is_judged_by_its_exponent():
     assert words[2.0]["cost-linear-time"].decisive.effect == pytest.approx(2.0)
 
 
-def test_growth_is_not_read_between_two_runs():
-    """Another commit's kernels may be ten times as slow: that is no exponent."""
+def test_growth_is_not_computed_between_two_commits():
+    """Kernels of another commit may be ten times as slow: the difference is no growth."""
     figures = [("new", 16384, 1.0), ("new", 65536, 4.0), ("old", 262144, 160.0)]
     rows = [
         {"module": ham, "dtype": "float32", "n": n, "hardware": "H", "commit": commit, "infer_ms": ms, "train_ms": ms}
@@ -76,11 +76,11 @@ def test_growth_is_not_read_between_two_runs():
     claim = next(claim for claim in CLAIMS if claim.id == "cost-linear-time")
     verdict = claim.judge(Results({"table3_h200": rows}))
     assert verdict.word == CONFIRMED and verdict.decisive.effect == pytest.approx(1.0)
-    assert "left out, of other commits: nmf float32 n = 262,144" in verdict.here
+    assert "left out, from other commits: nmf float32 n = 262,144" in verdict.here
 
 
-def test_a_flat_time_is_no_evidence_of_linear_growth():
-    """Launches alone cost the same at any n: an exponent of 0.2 says nothing about what comes after."""
+def test_launch_bound_times_are_no_evidence_of_linear_growth():
+    """Launch overhead is the same at every n: an exponent of 0.2 does not show growth."""
 
     def judged_with(last):
         rows = [
@@ -97,7 +97,7 @@ def test_a_flat_time_is_no_evidence_of_linear_growth():
     assert judged_with(9.0).word == NOT_CONFIRMED
 
 
-def test_measurements_that_were_cut_off_confirm_nothing():
+def test_missing_measurements_confirm_nothing():
     whole = gradient_rows(one_step=(10, 40, 20, 20), bptt=(20, 80, 30, 90))
     cut = [row for row in whole if (row["ham"], row["steps"]) != ("cd", 24)]
     card = [row | {"device": "cuda", "n": 4096} for row in whole]  # the other size of the command has no row
@@ -105,8 +105,8 @@ def test_measurements_that_were_cut_off_confirm_nothing():
         claim = next(claim for claim in CLAIMS if claim.id == name)
         assert claim.judge(Results({"gradients_x": whole})).word == CONFIRMED
         for rows, missing in ((cut, "cd"), (card, "16,384")):
-            found = claim.judge(Results({"gradients_x": rows}))
-            assert found.word == INCONCLUSIVE and missing in found.here.partition("not run: ")[2]
+            result = claim.judge(Results({"gradients_x": rows}))
+            assert result.word == INCONCLUSIVE and missing in result.here.partition("not run: ")[2]
     growth = next(claim for claim in CLAIMS if claim.id == "cost-gradient-growth")
     assert "nmf bptt, n = 64, K = 24 / K = 6" in {
         f.what for f in growth.judge(Results({"gradients_x": whole})).trials[0].findings
@@ -114,7 +114,7 @@ def test_measurements_that_were_cut_off_confirm_nothing():
 
 
 @pytest.mark.parametrize("name", ["cost-linear-memory", "cost-memory"])
-def test_a_ham_without_rows_of_table_3_is_told(name):
+def test_ham_without_table3_rows_is_noted(name):
     rows = [
         {"module": module, "dtype": "float32", "n": n, "hardware": "H", "infer_mb": mb, "train_mb": mb}
         for module, scale in (("sa-materialised", 9.0), ("nmf", 1.0), ("vq", 1.0), ("cd", 1.0))

@@ -1,4 +1,4 @@
-"""Files of results that cannot be read, or hold what no verdict can be found from, are named."""
+"""Result files that cannot be read or used raise errors that name them."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from hamburger_lab.claims.page import claims_page
 from hamburger_lab.claims.tables import as_rows, judge_all
 
 
-def test_an_empty_folder_is_not_run_everywhere(tmp_path):
+def test_empty_results_folder_gives_not_run_for_every_claim(tmp_path):
     assert {row["verdict"] for row in as_rows(judge_all(Results.read(tmp_path)))} == {NOT_RUN}
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ('{"cell": "who', "claims: line 1 of .*ablation_parts_x.jsonl is not a JSON object"),
         ('{"cell": "whole", "seed": 0, "miou": 0.5}', "line 1 of .* has no hardware, recipe, steps"),
     ],
 )
-def test_files_that_cannot_be_read_are_named(tmp_path, content, said):
+def test_files_that_cannot_be_read_are_named(tmp_path, content, message):
     (tmp_path / "ablation_parts_x.jsonl").write_text(content + "\n")
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         Results.read(tmp_path)
 
 
@@ -38,7 +38,7 @@ COST = gradient_rows(one_step=(1, 4, 2, 2))[0] | {"d": 8, "r": 2, "b": 1, "dtype
 
 
 @pytest.mark.parametrize(
-    ("name", "row", "said"),
+    ("name", "row", "message"),
     [
         (
             "ablation_parts_x",
@@ -54,25 +54,30 @@ COST = gradient_rows(one_step=(1, 4, 2, 2))[0] | {"d": 8, "r": 2, "b": 1, "dtype
         ("table3_h200", SCORE, "line 1 of .*table3_h200.jsonl has no .*module.*`ham bench table3` writes"),
     ],
 )
-def test_rows_that_cannot_be_reckoned_with_are_named(tmp_path, name, row, said):
+def test_rows_with_invalid_numbers_are_named(tmp_path, name, row, message):
     first = COST if name.startswith("gradients") else SCORE
     (tmp_path / f"{name}.jsonl").write_text(json.dumps(first) + "\n" + json.dumps(row) + "\n")
-    with pytest.raises(DataError, match=f"claims: .*{said}"):
+    with pytest.raises(DataError, match=f"claims: .*{message}"):
         Results.read(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
-    [("{", "is not valid JSON"), ("[]", "no study"), ('{"rows": []}', "no study"), (None, "row 1 of .* has no L_G")],
+    ("content", "message"),
+    [
+        ("{", "is not valid JSON"),
+        ("[]", "was not written by"),
+        ('{"rows": []}', "was not written by"),
+        (None, "row 1 of .* has no L_G"),
+    ],
 )
-def test_a_study_that_cannot_be_read_is_named(tmp_path, content, said):
+def test_unreadable_study_is_named(tmp_path, content, message):
     content = content or json.dumps({"rows": [{"L_h": 1}], "environment": {"hardware": "H"}})
     (tmp_path / "propositions_x.json").write_text(content)
-    with pytest.raises(DataError, match=f"claims: .*propositions_x.json {said}|{said}"):
+    with pytest.raises(DataError, match=f"claims: .*propositions_x.json {message}|{message}"):
         Results.read(tmp_path)
 
 
-def test_an_ablation_of_another_task_is_no_score_and_no_failure(tmp_path):
+def test_ablation_of_another_task_is_ignored(tmp_path):
     row = {"cell": "whole", "seed": 0, "recipe": "planes", "steps": 9, "hardware": "H", "error": 2.0}
     (tmp_path / "ablation_parts_x.jsonl").write_text(json.dumps(row) + "\n")
     results = Results.read(tmp_path)
@@ -81,19 +86,19 @@ def test_an_ablation_of_another_task_is_no_score_and_no_failure(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"steps": 90, "cell": "baseline"}, "mixes numbers of steps: 9 and 90"),
         ({"recipe": "camvid", "cell": "baseline"}, "mixes recipes: planes and camvid"),
         ({"settings": ["optim.lr=1"], "cell": "baseline"}, "mixes settings: none and optim.lr=1"),
-        ({"recipe_hash": "b"}, r"has whole, seed 0 twice, of two recipes \(a and b\)"),
+        ({"recipe_hash": "b"}, r"has whole, seed 0 twice, from two recipes \(a and b\)"),
     ],
 )
-def test_a_file_holds_one_experiment(tmp_path, change, said):
+def test_rows_of_two_experiments_in_one_file_raise(tmp_path, change, message):
     row = {"cell": "whole", "seed": 0, "recipe": "planes", "steps": 9, "hardware": "H", "recipe_hash": "a"}
     path = tmp_path / "ablation_parts_x.jsonl"
     path.write_text(json.dumps(row) + "\n" + json.dumps(row | {"settings": ["eval_every=3"]}) + "\n")
     Results.read(tmp_path)
     path.write_text(json.dumps(row) + "\n" + json.dumps(row | change) + "\n")
-    with pytest.raises(DataError, match=f"claims: .*ablation_parts_x.jsonl {said}"):
+    with pytest.raises(DataError, match=f"claims: .*ablation_parts_x.jsonl {message}"):
         Results.read(tmp_path)

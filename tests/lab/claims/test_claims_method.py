@@ -1,4 +1,4 @@
-"""Rows whose truth is known -> words, with intervals that were worked out by hand."""
+"""Verdicts on rows with known effects, and intervals computed by hand."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ def judge(rule, **files):
     return judge_miou(Results({f"ablation_toy_{name}": own for name, own in files.items()}), [SOURCE], rule)
 
 
-def test_the_interval_is_students_worked_out_by_hand():
+def test_interval_matches_students_t_by_hand():
     # differences 1, 2, 3: mean 2, deviation 1, standard error 1 / sqrt 3; t(0.975, 2) = 4.302653 in every table
-    found = judge(beats, x=rows(a=[51, 52, 53], b=[50, 50, 50])).decisive
-    assert found.effect == pytest.approx(2)
-    assert found.interval == pytest.approx((2 - 4.302653 / math.sqrt(3), 2 + 4.302653 / math.sqrt(3)), abs=1e-5)
-    assert found.n == 3
+    result = judge(beats, x=rows(a=[51, 52, 53], b=[50, 50, 50])).decisive
+    assert result.effect == pytest.approx(2)
+    assert result.interval == pytest.approx((2 - 4.302653 / math.sqrt(3), 2 + 4.302653 / math.sqrt(3)), abs=1e-5)
+    assert result.n == 3
 
 
-def test_networks_that_answer_one_class_alone_are_named_beside_the_difference_they_make():
+def test_collapsed_networks_are_named():
     made = rows(a=[60, 61, 62], b=[10, 10, 40])
     for row in made:
         whole = row["miou"] > 0.2
         row["per_class"] = {"ground": 0.7, "cat": 0.5 if whole else 0.09, "dog": None}
-    found = judge(beats, x=made)
-    assert found.word == CONFIRMED and "b predicts one class only with 2 of 3 seeds" in found.here
-    assert "a answers" not in found.here and found.basis == "some trainings collapsed"
+    result = judge(beats, x=made)
+    assert result.word == CONFIRMED and "b predicts one class only with 2 of 3 seeds" in result.here
+    assert "a answers" not in result.here and result.basis == "some trainings collapsed"
     made[3]["per_class"]["cat"] = 0.1
     assert "with 1 of 3 seeds" in judge(beats, x=made).here
     sound = judge(beats, x=rows(a=[60, 61, 62], b=[10, 10, 40]))
@@ -63,7 +63,7 @@ def test_networks_that_answer_one_class_alone_are_named_beside_the_difference_th
     assert beside.basis == "some trainings collapsed" and not beside.generated
 
 
-def test_a_training_with_an_optimiser_of_its_own_is_not_the_run_of_another_grid():
+def test_training_with_other_optimiser_settings_is_not_shared():
     alone = [*rows(a=[60, 61, 62]), *rows(b=[10, 10, 40])]
     for row in alone:
         row |= {"settings": ["optim.lr=1"], "overrides": ["optim.lr=1", "model.context=nmf"]}
@@ -76,7 +76,7 @@ def test_a_training_with_an_optimiser_of_its_own_is_not_the_run_of_another_grid(
     assert [cell for _, cell in trial.trainings] == ["a"]
 
 
-def test_power_is_half_the_interval_that_decides():
+def test_detectable_effect_uses_the_deciding_interval():
     # mean 2, deviation 1: t(0.975, 2) = 4.302653 confirms or leaves open; one of two that refutes has t(0.9875, 2)
     lone = judge(beats, x=rows(a=[51, 52, 53], b=[50, 50, 50])).decisive
     assert lone.word == INCONCLUSIVE and lone.detectable == pytest.approx(4.302653 / math.sqrt(3), abs=1e-5)
@@ -88,11 +88,11 @@ def test_power_is_half_the_interval_that_decides():
     assert judge(beats, x=rows(a=[52, 52], b=[50, 50])).decisive.power == ""
 
 
-def test_the_interval_of_one_of_several_comparisons_is_wider():
+def test_refuting_interval_is_corrected_for_several_comparisons():
     # t(0.9875, 2) = 6.205347
-    found = compare_paired({0: 1.0, 1: 2.0, 2: 3.0}, dict.fromkeys(range(3), 0.0))
-    assert widen_interval(found, 1) == pytest.approx(found.interval)
-    assert widen_interval(found, 2)[1] == pytest.approx(2 + 6.205347 / math.sqrt(3), abs=1e-5)
+    result = compare_paired({0: 1.0, 1: 2.0, 2: 3.0}, dict.fromkeys(range(3), 0.0))
+    assert widen_interval(result, 1) == pytest.approx(result.interval)
+    assert widen_interval(result, 2)[1] == pytest.approx(2 + 6.205347 / math.sqrt(3), abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_the_interval_of_one_of_several_comparisons_is_wider():
         (is_level, [58.0, 44.0, 52.0], INCONCLUSIVE),
     ],
 )
-def test_words(rule, scores, word):
+def test_rules_return_the_right_verdict(rule, scores, word):
     assert judge(rule, x=rows(a=scores, b=[50.0] * len(scores))).word == word
 
 
@@ -122,32 +122,32 @@ def test_words(rule, scores, word):
         (beats_paper_gain(0.2), [50.2, 50.1, 50.0], INCONCLUSIVE),  # 0.1 +- 0.25 holds 0.2, and ends below half a point
         (beats, [50.2, 50.1, 50.0], NOT_CONFIRMED),
         (beats_paper_gain(0.2), [49.8, 49.7, 49.6], NOT_CONFIRMED),
-        (beats_paper_gain(2.0), [50.2, 50.1, 50.0], NOT_CONFIRMED),  # more is not asked for than what matters
+        (beats_paper_gain(2.0), [50.2, 50.1, 50.0], NOT_CONFIRMED),  # no more is required than what matters
         (keeps_paper_difference(-0.2), [49.3, 49.5, 49.7], INCONCLUSIVE),  # -0.5 +- 0.5 holds -0.2
         (is_at_least, [49.3, 49.4, 49.5], NOT_CONFIRMED),
         (keeps_paper_difference(-0.2), [49.3, 49.4, 49.5], NOT_CONFIRMED),
         (keeps_paper_difference(0.3), [49.3, 49.4, 49.5], NOT_CONFIRMED),
     ],
 )
-def test_an_effect_of_the_paper_refutes_nothing(rule, scores, word):
+def test_paper_sized_effects_do_not_refute(rule, scores, word):
     assert judge(rule, x=rows(a=scores, b=[50.0] * len(scores))).word == word
 
 
 def test_pairing_removes_what_seeds_share():
     scatter = [40.0, 50.0, 60.0, 70.0]
-    found = judge(beats, x=rows(a=[value + 1.0 + 0.01 * i for i, value in enumerate(scatter)], b=scatter))
-    assert found.word == CONFIRMED
-    assert found.decisive.effect == pytest.approx(1.015)
+    result = judge(beats, x=rows(a=[value + 1.0 + 0.01 * i for i, value in enumerate(scatter)], b=scatter))
+    assert result.word == CONFIRMED
+    assert result.decisive.effect == pytest.approx(1.015)
 
 
-def test_only_shared_seeds_count_and_nothing_is_not_run():
-    found = judge(beats, x=rows(a=[52, 52, 52, 52], b=[50, 50, 50]))
-    assert found.decisive.n == 3
+def test_only_shared_seeds_count():
+    result = judge(beats, x=rows(a=[52, 52, 52, 52], b=[50, 50, 50]))
+    assert result.decisive.n == 3
     assert judge(beats).word == NOT_RUN
     assert judge(beats, x=rows(a=[52, 52, 52])).word == NOT_RUN
 
 
-def test_photographs_decide_and_generated_scenes_stand_beside():
+def test_photographs_decide_over_generated_scenes():
     win, lose = rows(a=[52.0, 52.1, 51.9], b=[50] * 3), rows("patchwork", a=[48.0, 48.1, 47.9], b=[50] * 3)
     both = judge(beats, photos=win, scenes=lose)
     assert both.word == CONFIRMED and both.decisive.effect > 0
@@ -156,7 +156,7 @@ def test_photographs_decide_and_generated_scenes_stand_beside():
     assert (both.basis, judge(beats, scenes=lose).basis) == ("", "generated scenes alone")
 
 
-def test_each_of_several_sets_is_held_to_a_higher_level():
+def test_level_is_corrected_for_several_data_sets():
     """Differences 1.4, 2, 2.6: 2 - 4.302653 x 0.6 / sqrt 3 = 0.51 is above 0, with 6.205347 it is 2 - 2.15 and not."""
     alone, other = rows(a=[51.4, 52, 52.6], b=[50] * 3), rows("camvid-short", a=[58, 44, 52], b=[50] * 3)
     assert judge(beats, one=alone).word == CONFIRMED
@@ -169,68 +169,68 @@ def test_each_of_several_sets_is_held_to_a_higher_level():
     assert judge(beats, one=alone, other=beside).word == CONFIRMED  # scenes that do not decide cost nothing
 
 
-def test_a_seed_that_only_some_cells_have_is_told():
-    found = judge(beats, x=rows(a=[52.0, 52.1, 51.9, 52.0], b=[50] * 3))
-    assert "1 of 1 lack a seed that other cells have" in found.here
+def test_missing_seeds_are_noted():
+    result = judge(beats, x=rows(a=[52.0, 52.1, 51.9, 52.0], b=[50] * 3))
+    assert "1 of 1 lack a seed that other cells have" in result.here
     assert "lack" not in judge(beats, x=rows(a=[52, 52, 52], b=[50] * 3)).here
 
 
-def test_rows_of_two_machines_are_told():
+def test_rows_of_two_machines_are_noted():
     made = rows(a=[52, 52, 52], b=[50] * 3)
     assert "9 steps, H and I:" in judge(beats, x=[*made[:3], *(row | {"hardware": "I"} for row in made[3:])]).here
 
 
-def test_sets_that_contradict_each_other_decide_nothing():
+def test_contradicting_data_sets_are_inconclusive():
     win, lose = rows(a=[52.0, 52.1, 51.9], b=[50] * 3), rows("camvid-short", a=[48.0, 48.1, 47.9], b=[50] * 3)
-    found = judge(beats, one=win, other=lose)
-    assert found.word == INCONCLUSIVE and "contradict" in found.here
+    result = judge(beats, one=win, other=lose)
+    assert result.word == INCONCLUSIVE and "contradict" in result.here
 
 
-def test_the_same_runs_in_two_files_count_once_and_the_larger_file_does():
+def test_repeated_runs_count_once_from_the_larger_file():
     small, large = rows(a=[52, 52, 52], b=[50] * 3), rows(a=[48, 48, 48, 48], b=[50] * 4)
-    found = judge(beats, small=small, large=large)
-    assert len(found.trials) == 1 and found.decisive.n == 4 and found.word == NOT_CONFIRMED
+    result = judge(beats, small=small, large=large)
+    assert len(result.trials) == 1 and result.decisive.n == 4 and result.word == NOT_CONFIRMED
 
 
-def test_a_grid_and_a_comparison_of_contexts_are_one_evidence():
-    """What they were told is written in two ways, and how often they evaluated changes no score."""
+def test_grid_and_comparison_of_the_same_runs_count_once():
+    """Settings are stored under two names, and the evaluation interval does not change a score."""
     made = rows(a=[52.0, 52.1, 51.9], b=[50] * 3)
     grid = [row | {"settings": ["steps=9", "model.pretrained=x"], "overrides": ["keep=last"]} for row in made]
-    told = ["model.pretrained=x", "steps=9", "eval_every=9", "model.context=a"]
-    compared = [row | {"context": row["cell"], "overrides": told} for row in made]
+    output = ["model.pretrained=x", "steps=9", "eval_every=9", "model.context=a"]
+    compared = [row | {"context": row["cell"], "overrides": output} for row in made]
     sources = [SOURCE, RowSource("segmentation_", SOURCE.pairs, "context")]
     assert len(judge_miou(Results({"ablation_toy_x": grid, "segmentation_x": compared}), sources, beats).trials) == 1
-    other = [row | {"overrides": ["optim.lr=1", *told]} for row in compared]
-    found = judge_miou(Results({"ablation_toy_x": grid, "segmentation_x": other}), sources, beats)
-    assert [trial.where.partition(", ")[0] for trial in found.trials] == [
+    other = [row | {"overrides": ["optim.lr=1", *output]} for row in compared]
+    result = judge_miou(Results({"ablation_toy_x": grid, "segmentation_x": other}), sources, beats)
+    assert [trial.where.partition(", ")[0] for trial in result.trials] == [
         "voc-animals (model.pretrained=x)",
         "voc-animals (model.pretrained=x optim.lr=1)",
     ]
 
 
-def test_other_steps_are_other_runs():
+def test_runs_with_other_steps_are_separate():
     short, long = (rows(a=[52.0, 52.1, 51.9], b=[50] * 3), [*rows(a=[48.0, 48.1, 47.9], b=[50] * 3)])
-    found = judge(beats, short=short, long=[row | {"steps": 90} for row in long])
-    assert [trial.word for trial in found.trials] == [CONFIRMED, NOT_CONFIRMED]
-    assert found.word == INCONCLUSIVE and "contradict" in found.here
+    result = judge(beats, short=short, long=[row | {"steps": 90} for row in long])
+    assert [trial.word for trial in result.trials] == [CONFIRMED, NOT_CONFIRMED]
+    assert result.word == INCONCLUSIVE and "contradict" in result.here
 
 
-def test_parameters_stand_beside_scores_where_they_differ():
+def test_differing_parameter_counts_are_noted():
     made = rows(a=[52.0, 52.1, 51.9], b=[50] * 3)
     sized = [row | {"parameters": 34_400_000 + 1_000_000 * (row["cell"] == "b")} for row in made]
     assert "parameters: a 34.40M, b 35.40M" in judge(beats, x=sized).here
     assert "parameters" not in judge(beats, x=[row | {"parameters": 5} for row in made]).here
 
 
-def test_of_many_networks_only_those_of_another_size_are_named():
+def test_only_unusual_parameter_counts_are_listed():
     made = rows(**{cell: [50] * 3 for cell in "abcdef"})
     sized = [row | {"parameters": 1_000_000 + 500_000 * (row["cell"] == "f")} for row in made]
     pairs = tuple(CellPair("a", cell) for cell in "bcdef")
-    found = judge_miou(Results({"ablation_toy_x": sized}), [RowSource("ablation_toy_", pairs)], beats)
-    assert "parameters: f 1.50M, the others 1.00M" in found.here
+    result = judge_miou(Results({"ablation_toy_x": sized}), [RowSource("ablation_toy_", pairs)], beats)
+    assert "parameters: f 1.50M, the others 1.00M" in result.here
 
 
-def test_the_ratio_of_paired_spreads_by_hand():
+def test_spread_ratio_matches_a_calculation_by_hand():
     """Uncorrelated series, deviations in the ratio 2, n = 5: k = 1 + 2 t^2 / 3 with t(0.975, 3) = 3.182446."""
     first, second = [-2.0, -1.0, 0.0, 1.0, 2.0], [1.0, -0.5, -1.0, -0.5, 1.0]
     ratio, interval = spread_ratio([2 * x for x in second], first, 0.975)
@@ -256,13 +256,13 @@ def test_all_comparisons_of_a_claim_must_hold():
     assert refuted.word == NOT_CONFIRMED and refuted.decisive.what == "a - c"
 
 
-def test_ratios_by_hand():
+def test_ratios_match_a_calculation_by_hand():
     # 2, 2 and 2: no spread; 1, 2 and 4: mean 2, but its interval holds 1
-    def found(ours):
+    def result(ours):
         made = [row | {"peak_mb": 100 * row["miou"]} for row in rows(a=ours, b=[10, 10, 10])]
         return judge_ratios(Results({"ablation_toy_x": made}), [SOURCE], field="peak_mb", device="cuda")
 
-    sure, loose = found([20, 20, 20]), found([10, 20, 40])
+    sure, loose = result([20, 20, 20]), result([10, 20, 40])
     assert sure.word == CONFIRMED and sure.decisive.interval == pytest.approx((2, 2))
     assert loose.word == INCONCLUSIVE and loose.decisive.effect == pytest.approx(2)
     reach = math.exp(4.302653 * math.log(2) / math.sqrt(3))
@@ -270,6 +270,6 @@ def test_ratios_by_hand():
     assert loose.decisive.detectable == pytest.approx(reach, rel=1e-5)  # times
 
 
-def test_the_finding_shown_speaks_least_for_the_claim():
+def test_decisive_finding_supports_the_claim_least():
     cheap = [Finding("x", 0.4, None, 1, CONFIRMED, against=True), Finding("y", 1.0, None, 1, CONFIRMED, against=True)]
     assert combine_trials([Trial("here", tuple(cheap))]).decisive.what == "y"

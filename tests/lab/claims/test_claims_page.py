@@ -1,4 +1,4 @@
-"""The page and its tables: what a reader sees first, what figures draw, and that nothing else is needed."""
+"""The HTML page of claims: caveats, tables, figures; it is self-contained."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from hamburger_lab.claims.registry import FAMILIES
 from hamburger_lab.claims.tables import as_rows, claims_markdown, judge_all, result_tables, shared_trainings
 
 
-def test_power_stands_beside_each_verdict_over_seeds(committed, text):
+def test_detectable_effect_is_half_the_interval(committed, text):
     rows = as_rows(judge_all(committed))
     assert all((row["could_tell"] is not None) == (row["ci"] is not None) for row in rows if row["unit"] == "points")
     row = next(row for row in rows if row["id"] == "gradient-cd")
     assert row["could_tell"] == pytest.approx((row["ci"][1] - row["ci"][0]) / 2, rel=1e-2)
-    assert "could tell" in claims_markdown(committed) and "could tell" in text
+    assert "detectable" in claims_markdown(committed) and "detectable" in text
 
 
-def test_verdicts_on_the_same_runs_are_told(committed, text):
-    found = shared_trainings(judge_all(committed))
-    label = next(name for name in found if name.startswith("nmf of voc-animals, 400"))
-    cells, claims = found[label]
+def test_verdicts_that_share_trainings_are_listed(committed, text):
+    result = shared_trainings(judge_all(committed))
+    label = next(name for name in result if name.startswith("nmf of voc-animals, 400"))
+    cells, claims = result[label]
     assert {"whole", "nmf-one-step", "nmf-random"} <= set(cells)
     assert {"gradient-nmf", "parts-upper", "init-random"} <= set(claims)
     article = text.partition('<article id="parts-upper">')[2].partition("</article>")[0]
     assert f"{label}, as in" in article and 'href="#gradient-nmf"' in article
-    assert "Verdicts that rest on the same trainings" in claims_markdown(committed)
+    assert "Verdicts that share trainings" in claims_markdown(committed)
 
 
-def test_a_figure_without_room_draws_the_least_of_every_ham(committed, text):
+def test_crowded_forest_plot_draws_the_weakest_of_every_ham(committed, text):
     verdict = next(verdict for claim, verdict in judge_all(committed) if claim.id == "steps-same")
     every = [("here", finding) for finding in verdict.trials[0].findings]
     drawn = select_drawn(every)
@@ -49,19 +49,19 @@ def test_a_figure_without_room_draws_the_least_of_every_ham(committed, text):
     assert all(f">{ham}-k" in figure for ham in ("nmf", "vq", "cd"))
 
 
-def test_figures_draw_the_interval_that_decides(committed, text):
-    found = {claim.id: verdict for claim, verdict in judge_all(committed)}
-    worst = found["gradient-more-terms-code"].decisive
+def test_forest_plot_draws_the_deciding_interval(committed, text):
+    result = {claim.id: verdict for claim, verdict in judge_all(committed)}
+    worst = result["gradient-more-terms-code"].decisive
     assert worst.wide[0] < worst.interval[0] and worst.wide[1] > worst.interval[1]
     assert worst.detectable == pytest.approx((worst.wide[1] - worst.wide[0]) / 2)  # it refutes
     figure = text.partition('data-figure="gradient-more-terms-code"')[2].partition("</figure>")[0]
-    drawn = sum(len(trial.findings) for trial in found["gradient-more-terms-code"].trials)
+    drawn = sum(len(trial.findings) for trial in result["gradient-more-terms-code"].trials)
     assert figure.count("stroke-width: 0.9") == drawn
-    assert "one that reaches the edge continues" in figure
+    assert "at the edge it continues" in figure
 
 
 class Outside(HTMLParser):
-    """What a browser would fetch, and ids."""
+    """Collects what a browser would fetch, and ids."""
 
     def __init__(self):
         super().__init__()
@@ -91,7 +91,7 @@ def test_every_kind_of_figure_is_on_the_page(text):
     assert "data:image/png" in text
 
 
-def test_the_page_needs_nothing_else(committed, text):
+def test_html_page_is_self_contained(committed, text):
     seen = Outside()
     seen.feed(text)
     assert not seen.fetched
@@ -102,24 +102,24 @@ def test_the_page_needs_nothing_else(committed, text):
     assert text.count("<svg") >= sum(bool(verdict.trials) for _, verdict in judge_all(committed))
 
 
-def test_the_page_begins_with_what_was_not_tested(committed, text):
+def test_html_page_begins_with_its_caveats(committed, text):
     head = text.partition("<nav")[0]
-    assert "some hundred photographs" in head and "rest on generated scenes alone" not in head
+    assert "some hundred photographs" in head and "based on generated scenes alone" not in head
     scenes = judge_all(Results({name: rows for name, rows in committed.files.items() if "patchwork" in name}))
     weak = sum(verdict.generated for _, verdict in scenes)
-    said = caution_note(scenes)
-    assert weak and f"{weak} of these verdicts rest on generated scenes alone" in said and "weak test" in said
-    assert 'href="#propositions-1"' in said  # its study is not there
+    note = caution_note(scenes)
+    assert weak and f"{weak} of these verdicts are based on generated scenes alone" in note and "weak test" in note
+    assert 'href="#propositions-1"' in note  # its study is missing
     for claim, verdict in judge_all(committed):
         assert (f'href="#{claim.id}"' in head) == (verdict.word == NOT_RUN)
 
 
-def test_figures_show_what_an_effect_is_held_against(committed, text):
-    """A cosine of 0.3 beside no limit says nothing."""
+def test_forest_plot_marks_the_threshold(committed, text):
+    """A cosine of 0.3 needs its threshold."""
     limits = {
         claim.id: {f.limit for t in verdict.trials for f in t.findings} for claim, verdict in judge_all(committed)
     }
-    assert all(None not in found for found in limits.values())
+    assert all(None not in result for result in limits.values())
     assert limits["angles-input"] == {0.5}
     assert limits["cost-time"] == limits["propositions-1"] == limits["inside-attention-rank"] == {1.0}
     assert [*limits["inside-spectrum"]] == [pytest.approx(1.05)]
@@ -134,22 +134,22 @@ def test_figures_show_what_an_effect_is_held_against(committed, text):
     ]
 
 
-def test_photographs_stand_before_generated_scenes():
+def test_photographs_come_before_generated_scenes():
     (sheet,) = result_tables(two_sets("parts", ("whole", "without-ham")), "parts")
     assert sheet.header == ["cell", "the paper, Table 2", "voc-animals, 9 steps, H200", "patchwork, 9 steps, CPU"]
     (sheet,) = result_tables(two_sets("dictionary", ("nmf", "nmf-drawn1")), "dictionary")
     assert sheet.header[1].startswith("voc-animals")  # no column for a paper that has no table of it
 
 
-def test_sizes_in_heads_of_two_widths_are_no_lines_of_one_table():
-    found = result_tables(
+def test_heads_of_two_widths_have_separate_tables():
+    result = result_tables(
         two_sets("latent", ("d64-r8", "d8-r1"), here=lambda cell: {"d64-r8": "d512-r64"}.get(cell, "d64-r8")), "latent"
     )
-    assert [[line[0] for line in sheet.lines] for sheet in found] == [["d512-r64", "d64-r8"], ["d64-r8", "d8-r1"]]
-    assert [sheet.title.partition(",")[0] for sheet in found] == ["voc-animals", "patchwork"]
+    assert [[line[0] for line in sheet.lines] for sheet in result] == [["d512-r64", "d64-r8"], ["d64-r8", "d8-r1"]]
+    assert [sheet.title.partition(",")[0] for sheet in result] == ["voc-animals", "patchwork"]
 
 
-def test_sweeps_of_training_and_evaluation_are_lines_and_columns():
+def test_steps_table_has_training_in_lines_and_evaluation_in_columns():
     first, second = result_tables(two_sets("steps", ("nmf-k6", "nmf-k6-at50", "nmf-k8")), "steps")
     assert first.header == ["trained with", "K = 6", "K = 8", "K = 50", "seeds"]
     assert first.lines == [
@@ -159,7 +159,7 @@ def test_sweeps_of_training_and_evaluation_are_lines_and_columns():
     assert (first.title.split(",")[0], second.title.split(",")[0]) == ("voc-animals", "patchwork")
 
 
-def test_the_page_begins_with_a_mark_for_every_claim(committed, text):
+def test_overview_has_a_mark_for_every_claim(committed, text):
     head = text.partition('id="summary"')[0]
     for claim, verdict in judge_all(committed):
         link = re.search(
@@ -173,7 +173,7 @@ def test_the_page_begins_with_a_mark_for_every_claim(committed, text):
     assert text.count('class="group"') == len(FAMILIES)
 
 
-def test_what_decides_nothing_says_so_beside_its_word():
+def test_trials_that_do_not_decide_say_so():
     results = two_sets("parts", ("whole", "without-ham"))
     article = claims_page(results).partition('<article id="parts-ham">')[2].partition("</article>")[0]
     photographs, scenes = (line for line in article.split("<tr>") if "9 steps" in line)
@@ -183,7 +183,7 @@ def test_what_decides_nothing_says_so_beside_its_word():
     assert article and "photographs decide" not in article
 
 
-def test_figures_tell_runs_of_one_recipe_apart():
+def test_forest_plot_distinguishes_runs_of_one_recipe():
     results = two_sets("parts", ("whole", "without-ham"))
     longer = [row | {"steps": 99} for row in results.files["ablation_parts_voc-animals_x"]]
     text = claims_page(Results(results.files | {"ablation_parts_voc-animals_y": longer}))
@@ -198,8 +198,8 @@ def luminance(colour):
 
 
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
-def test_small_words_are_read_by_people_who_see_little(text, scheme):
-    """Contrast of at least 4.5, as WCAG asks of text of that size."""
+def test_text_colours_have_enough_contrast(text, scheme):
+    """WCAG requires a contrast of at least 4.5 for text of that size."""
     block = re.findall(r":root \{(.*?)\}", text, flags=re.DOTALL)[scheme]
     colours = dict(re.findall(r"--([a-z]+): (#[0-9a-f]{6})", block))
     for name in ("ink", "soft", "accent", "yes", "no", "open"):

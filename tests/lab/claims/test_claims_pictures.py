@@ -1,4 +1,4 @@
-"""Pictures of trained networks: chosen by rules, small, and without photographs."""
+"""Feature maps of trained networks: chosen by rules, small, without photographs."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def opened(uri):
     return Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2])))
 
 
-def test_channels_stand_evenly_in_the_order_of_their_energy():
+def test_channels_are_evenly_spaced_by_energy():
     before = torch.arange(11.0)[:, None, None].expand(11, 3, 4)
-    found = channel_entries(before, 2 * before)
-    assert [one["place"] for one in found] == [1, 3, 5, 7, 9, 11]
-    assert [one["sizes"] for one in found] == [[x, 2 * x] for x in (10, 8, 6, 4, 2, 0)]
-    assert opened(found[0]["maps"]).size == (4 + 1 + 4, 3)
+    result = channel_entries(before, 2 * before)
+    assert [one["place"] for one in result] == [1, 3, 5, 7, 9, 11]
+    assert [one["sizes"] for one in result] == [[x, 2 * x] for x in (10, 8, 6, 4, 2, 0)]
+    assert opened(result[0]["maps"]).size == (4 + 1 + 4, 3)
 
 
-def test_the_command_writes_what_the_page_shows(tmp_path):
+def test_pictures_command_writes_what_the_page_shows(tmp_path):
     runs = [saved(tmp_path / name, name) for name in ("nmf", "sa")]
     target = tmp_path / "pictures_patchwork_cpu.json"
     result = CliRunner().invoke(app, ["pictures", *map(str, runs), "--json", str(target), "--images", "2"])
@@ -60,5 +60,5 @@ def test_a_network_without_a_context_is_refused(tmp_path):
     run = saved(tmp_path / "pspnet", None)
     net = hb.create_model("pspnet", backbone="tiny", output_stride=4, num_classes=3)
     save_weights(run / "best.safetensors", net, Info(classes=tuple("abc"), extra={"data": "patchwork"}))
-    with pytest.raises(OptionError, match="has no context to look at"):
+    with pytest.raises(OptionError, match="has no context; leave it out"):
         make_feature_maps([run])

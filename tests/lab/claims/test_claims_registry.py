@@ -1,4 +1,4 @@
-"""Every claim keeps its contract; verdicts are those of the committed rows; the page needs nothing but itself."""
+"""Contract of every claim, and the committed verdicts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ INSIDE = {
 
 
 def rows_of(claim, scores):
-    """Rows of the grid that the claim's own command runs, four seeds; `scores`: cell -> mIoU in points, else 50."""
+    """Return rows of the grid of the claim's command, four seeds; `scores`: cell -> mIoU in points, else 50."""
     name = shlex.split(claim.command)[2]
     common = {"recipe": "voc-animals", "steps": 9, "hardware": "H", "device": "cuda", "peak_mb": 1.0, **INSIDE}
     rows = [
@@ -60,7 +60,7 @@ def one_difference(claim):
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
-def test_every_claim_says_what_it_must(claim):
+def test_every_claim_has_all_its_texts(claim):
     for field in ("statement", "reference", "paper", "test", "command"):
         assert getattr(claim, field).strip(), field
     assert claim.family in FAMILIES
@@ -69,29 +69,29 @@ def test_every_claim_says_what_it_must(claim):
     assert claim.judge(Results({})).word == NOT_RUN
 
 
-def test_ids_are_given_once():
+def test_claim_ids_are_unique():
     assert len({claim.id for claim in CLAIMS}) == len(CLAIMS)
 
 
 @pytest.mark.parametrize("claim", ABLATED, ids=lambda claim: claim.id)
-def test_a_claim_finds_all_its_cells_in_the_grid_of_its_command(claim):
+def test_cells_of_a_claim_exist_in_the_grid_of_its_command(claim):
     (trial,) = claim.judge(rows_of(claim, {})).trials
     assert not trial.missing
 
 
 @pytest.mark.parametrize("claim", [*filter(one_difference, ABLATED)], ids=lambda claim: claim.id)
-def test_scores_on_the_papers_side_confirm_and_on_the_other_refute(claim):
+def test_scores_that_agree_with_the_paper_confirm_and_others_refute(claim):
     ours, theirs = claim.judge(rows_of(claim, {})).decisive.what.split(" - ")
     assert claim.judge(rows_of(claim, {ours: 54.0})).word == CONFIRMED
     assert claim.judge(rows_of(claim, {theirs: 54.0})).word == NOT_CONFIRMED
 
 
-def test_the_papers_tables_speak_of_cells_that_exist():
+def test_cells_of_the_papers_tables_exist():
     for name, printed in PRINTED.items():
         assert set(printed) <= set(ablations.create(name, find_recipe("voc-animals")))
 
 
-def test_committed_verdicts_are_those_of_the_committed_rows(committed):
+def test_committed_verdicts_match_the_committed_rows(committed):
     assert as_json(judge_all(committed)) == (ROOT / "results" / "claims.json").read_text(), "run `make docs`"
     rows = json.loads((ROOT / "results" / "claims.json").read_text())
     for row in rows:
@@ -104,8 +104,8 @@ BESIDE = ("inside-spectrum-ham", "inside-spectrum-attention")  # both sides are 
 
 
 @pytest.mark.parametrize("family", ["inside", "angles"])
-def test_measures_on_the_claims_side_confirm_and_on_the_other_refute(family):
-    """Each measure turned into its opposite: what was large is small, and the other way round."""
+def test_measurements_that_agree_with_a_claim_confirm_and_others_refute(family):
+    """Return rows with every measurement inverted: large becomes small and small becomes large."""
     for claim in (claim for claim in ABLATED if claim.family == family and claim.id not in BESIDE):
         for word, turned in ((CONFIRMED, False), (NOT_CONFIRMED, True)):
             (rows,) = rows_of(claim, {}).files.values()
@@ -114,7 +114,7 @@ def test_measures_on_the_claims_side_confirm_and_on_the_other_refute(family):
 
 
 def turn(row):
-    """Ranks rise instead of falling, channels wake, gradients stand at right angles, BPTT is steady."""
+    """Return rows where ranks rise, no channel is silenced, gradients are orthogonal and BPTT is steady."""
     series = [
         {key: {"step": value}.get(key, 0.1 if "cosine" in key else 1.0) for key, value in each.items()}
         | {f"norm_{place}_{name}": 1.0 + each["step"] for place in PLACES for name in NAMES[:2]}
@@ -131,7 +131,7 @@ def turn(row):
     }
 
 
-def test_the_ham_must_do_more_than_its_breads():
+def test_spectrum_claim_needs_more_than_the_breads():
     claim = next(claim for claim in ABLATED if claim.id == "inside-spectrum-ham")
     (rows,) = rows_of(claim, {}).files.values()
 
@@ -143,7 +143,7 @@ def test_the_ham_must_do_more_than_its_breads():
     assert judged_with(0.5).word == NOT_CONFIRMED
 
 
-def test_the_ham_must_do_more_than_each_attention():
+def test_spectrum_claim_needs_more_than_each_attention():
     claim = next(claim for claim in ABLATED if claim.id == "inside-spectrum-attention")
     (rows,) = rows_of(claim, {}).files.values()
 
@@ -156,12 +156,12 @@ def test_the_ham_must_do_more_than_each_attention():
     assert judged_with(2.0, *names[:2]).word == NOT_CONFIRMED
 
 
-def test_a_ratio_next_to_one_and_a_part_of_a_channel_count_for_nothing():
-    found = {claim.id: claim for claim in ABLATED}
-    (rows,) = rows_of(found["inside-spectrum"], {}).files.values()
+def test_ratios_near_one_and_fractions_of_a_channel_do_not_count():
+    result = {claim.id: claim for claim in ABLATED}
+    (rows,) = rows_of(result["inside-spectrum"], {}).files.values()
 
     def words(name, **change):
-        return found[name].judge(Results({"ablation_inside_x": [row | change for row in rows]})).word
+        return result[name].judge(Results({"ablation_inside_x": [row | change for row in rows]})).word
 
     assert words("inside-spectrum", rank_before=1.001, rank_after=1.0) == NOT_CONFIRMED
     assert words("inside-spectrum", rank_before=1.06, rank_after=1.0) == CONFIRMED
@@ -171,22 +171,22 @@ def test_a_ratio_next_to_one_and_a_part_of_a_channel_count_for_nothing():
     assert words("inside-silent", silent_before=0.0, silent_after=1.1 / 512, channels=64.0) == NOT_CONFIRMED
     assert words("inside-silent", recipe="of my own") == NOT_RUN
     assert words("gradient-memory") == NOT_RUN
-    (rows,) = rows_of(found["gradient-memory"], {}).files.values()
+    (rows,) = rows_of(result["gradient-memory"], {}).files.values()
     made = [row | {"peak_mb": 1.001 if row["cell"].endswith("bptt") else 1.0} for row in rows]
-    assert found["gradient-memory"].judge(Results({"ablation_gradient_x": made})).word == NOT_CONFIRMED
+    assert result["gradient-memory"].judge(Results({"ablation_gradient_x": made})).word == NOT_CONFIRMED
 
 
-def test_without_ablations_on_photographs_verdicts_rest_on_generated_scenes(committed):
+def test_generated_scenes_decide_without_photographs(committed):
     kept = {name: rows for name, rows in committed.files.items() if not name.startswith("ablation_") or "cpu" in name}
-    found = shared_trainings(judge_all(Results(kept, committed.studies)))
-    cells, claims = found["nmf of patchwork, 400 steps"]
+    result = shared_trainings(judge_all(Results(kept, committed.studies)))
+    cells, claims = result["nmf of patchwork, 400 steps"]
     assert {"whole", "nmf-one-step", "nmf-random", "d64-r8", "nmf-k6", "nmf"} <= set(cells)
     assert {"gradient-nmf", "parts-upper", "init-random", "latent-eightfold", "steps-six"} <= set(claims)
     assert "parts-whole" not in claims  # photographs decide there
-    assert "parts-whole" in found[next(name for name in found if name.startswith("nmf of voc-animals, 1000"))][1]
+    assert "parts-whole" in result[next(name for name in result if name.startswith("nmf of voc-animals, 1000"))][1]
 
 
-def test_markdown_and_commands(committed):
+def test_claims_markdown_and_missing_commands(committed):
     text = claims_markdown(committed)
     assert all(claim.statement in text for claim in CLAIMS)
     empty = missing_commands(Results({}))
@@ -194,7 +194,7 @@ def test_markdown_and_commands(committed):
 
 
 def everything():
-    """Rows of every grid on photographs, of every other bench, and pictures: what a complete folder would hold."""
+    """Return rows of every grid on photographs and every benchmark: a complete results folder."""
     shares = {f"spectrum_{part}": [0.5] * len(COUNTS) for part in ("before", "after", "ham", "attention")}
     files = {}
     for claim in ABLATED:
@@ -212,7 +212,7 @@ def everything():
     return Results(files, {"pictures_patchwork_cpu": {"data": "patchwork", "entries": [entry]}})
 
 
-def test_verdicts_on_all_that_can_be_run():
+def test_every_claim_gets_a_verdict_from_complete_rows():
     results = everything()
     written = claims_markdown(results)
     assert "of D C" in written and "X: truncated:1" in written and "peak MiB" in written
@@ -221,8 +221,8 @@ def test_verdicts_on_all_that_can_be_run():
 
 
 @pytest.mark.parametrize(("width", "words"), [(512, {CONFIRMED}), (64, {NOT_RUN})])
-def test_a_rank_of_one_does_not_speak_for_a_rank_of_eight(width, words):
-    """In a head of 64 channels, 8 for 512 would be 1."""
+def test_rank_of_one_does_not_test_a_rank_of_eight(width, words):
+    """In a head of 64 channels, rank 8 of 512 corresponds to rank 1."""
     common = {"recipe": "patchwork", "steps": 9, "hardware": "H", "miou": 0.5}
     rows = [
         common | {"cell": f"d{width}-r{width // part}", "seed": seed}
@@ -234,21 +234,21 @@ def test_a_rank_of_one_does_not_speak_for_a_rank_of_eight(width, words):
     assert {verdicts["latent-small-rank"]} == words
 
 
-def test_both_readings_of_equation_13_have_verdicts_of_their_own():
-    """What the code does is cheap and crooked, what the equation says is neither: no claim mixes the two."""
+def test_both_readings_of_equation_13_have_verdicts():
+    """One-step is cheap with a wrong direction, Eq. 13 is neither: no claim mixes the two."""
     names = [claim.id for claim in CLAIMS]
     twice = [name for name in names if f"{name}-equation" in names]
     stems = {name.rpartition("-")[0] for name in twice}
     assert {"gradient", "angles", "inside", "propositions", "cost-gradient"} <= stems
-    found = {claim.id: claim for claim in ABLATED}
+    result = {claim.id: claim for claim in ABLATED}
     for ours, theirs in (("gradient-nmf", "gradient-nmf-equation"), ("gradient-nmf-equation", "gradient-nmf")):
-        cell = found[ours].judge(rows_of(found[ours], {})).decisive.what.partition(" - ")[0]
-        results = rows_of(found[ours], {cell: 54.0, "nmf-bptt": 52.0})
-        assert (found[ours].judge(results).word, found[theirs].judge(results).word) == (CONFIRMED, NOT_CONFIRMED)
-    (rows,) = rows_of(found["inside-direction"], {}).files.values()
+        cell = result[ours].judge(rows_of(result[ours], {})).decisive.what.partition(" - ")[0]
+        results = rows_of(result[ours], {cell: 54.0, "nmf-bptt": 52.0})
+        assert (result[ours].judge(results).word, result[theirs].judge(results).word) == (CONFIRMED, NOT_CONFIRMED)
+    (rows,) = rows_of(result["inside-direction"], {}).files.values()
     results = Results({"ablation_inside_x": [row | {"cosine_one_step": 0.1} for row in rows]})
-    assert found["inside-direction"].judge(results).word == NOT_CONFIRMED
-    assert found["inside-direction-equation"].judge(results).word == CONFIRMED
+    assert result["inside-direction"].judge(results).word == NOT_CONFIRMED
+    assert result["inside-direction-equation"].judge(results).word == CONFIRMED
     grown = gradient_rows(one_step=(10, 40, 20, 20), truncated_1=(30, 90, 40, 80), bptt=(20, 80, 30, 90))
     results = Results({"gradients_h200": [row | {"grad": row["grad"].replace("-1", ":1")} for row in grown]})
     words = {claim.id: claim.judge(results).word for claim in CLAIMS if claim.id.startswith("cost-gradient")}
@@ -256,7 +256,7 @@ def test_both_readings_of_equation_13_have_verdicts_of_their_own():
     assert {word for name, word in words.items() if "equation" in name} == {NOT_CONFIRMED}
 
 
-def test_more_terms_are_more_than_the_first():
+def test_more_terms_are_compared_with_the_first():
     claim = next(claim for claim in ABLATED if claim.id == "gradient-more-terms")
     seen = {finding.what for trial in claim.judge(rows_of(claim, {})).trials for finding in trial.findings}
     assert seen == {f"{ham}-truncated1 - {ham}-truncated2" for ham in ("nmf", "vq", "cd")}
@@ -264,8 +264,8 @@ def test_more_terms_are_more_than_the_first():
     assert claim.judge(rows_of(claim, better)).word == CONFIRMED  # better than one-step, and no more terms
 
 
-def test_what_the_paper_prints_never_refutes():
-    """Runs that scatter about the paper's own means, and leave out half a point, refute no claim that rests on them."""
+def test_effects_as_small_as_the_papers_never_refute():
+    """Runs around the paper's means, without half a point, refute none of its claims."""
     for claim in (claim for claim in ABLATED if shlex.split(claim.command)[2] in PRINTED):
         name = shlex.split(claim.command)[2]
         (rows,) = rows_of(claim, {cell: mean for cell, (_, mean) in PRINTED[name].items()}).files.values()
@@ -278,7 +278,7 @@ def test_what_the_paper_prints_never_refutes():
         assert claim.judge(Results({f"ablation_{name}_x": made})).word != NOT_CONFIRMED, claim.id
 
 
-def test_a_lower_temperature_scatters_more():
+def test_temperature_variance_compares_spreads_over_seeds():
     claim = next(claim for claim in ABLATED if claim.id == "temperature-variance")
     (rows,) = rows_of(claim, {}).files.values()
 
@@ -293,15 +293,15 @@ def test_a_lower_temperature_scatters_more():
     assert claim.judge(Results({"ablation_temperature_x": rows[:4]})).word == NOT_RUN
 
 
-def test_the_ham_must_be_the_part_that_costs_most():
+def test_parts_ham_most_compares_with_both_breads():
     claim = next(claim for claim in ABLATED if claim.id == "parts-ham-most")
     printed = {cell: mean for cell, (_, mean) in PRINTED["parts"].items()}
     assert claim.judge(rows_of(claim, printed)).word == CONFIRMED
     assert claim.judge(rows_of(claim, printed | {"without-lower": 70.0})).word == NOT_CONFIRMED
 
 
-def test_the_rows_of_table_1_tell_which_ham_is_best():
-    """They are the trainings of the three hams among the contexts, under other names: one evidence, once."""
+def test_accuracy_nmf_uses_the_rows_of_table_1():
+    """They are the trainings of the three hams among the contexts, under other names, and count once."""
     claim = next(claim for claim in CLAIMS if claim.id == "accuracy-nmf")
     results = two_sets("gradient", ("nmf-one-step", "vq-one-step", "cd-one-step"))
     (ours,) = results.with_prefix("ablation_gradient_voc").values()
@@ -316,7 +316,7 @@ def test_the_rows_of_table_1_tell_which_ham_is_best():
 
 
 @pytest.mark.parametrize(("gain", "word"), [(0.0, CONFIRMED), (9.0, NOT_CONFIRMED)])
-def test_a_narrow_ham_wants_no_larger_rank(gain, word):
+def test_latent_narrow_compares_with_larger_ranks(gain, word):
     claim = next(claim for claim in CLAIMS if claim.id == "latent-eightfold-narrow")
     verdict = claim.judge(rows_of(claim, {"d128-r64": 50 + gain}))
     assert [one.what for one in verdict.trials[0].findings] == ["d256-r32 - d256-r64", "d128-r16 - d128-r64"]

@@ -1,4 +1,4 @@
-"""`ham ablate` and `ham claims` as a person meets them."""
+"""`ham ablate` and `ham claims` from the command line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SETTINGS = ("steps=2", "eval_every=2", "checkpoint_every=2", "batch=2", "data.op
 TINY = [word for setting in SETTINGS for word in ("--set", setting)]
 
 
-def test_a_grid_runs_resumes_and_is_judged(tmp_path):
+def test_ablate_runs_resumes_and_feeds_claims(tmp_path):
     out, target = tmp_path / "runs", tmp_path / "results" / "ablation_dictionary_patchwork_cpu.jsonl"
     words = ["ablate", "dictionary", "--seeds", "0", "--cells", "nmf-drawn1", "--out", str(out), "--json", str(target)]
     first = CliRunner().invoke(app, [*words, *TINY])
@@ -44,55 +44,55 @@ def test_a_grid_runs_resumes_and_is_judged(tmp_path):
     assert plan.stdout.splitlines() == ["nmf-seed0: finished", "nmf-drawn1-seed0: finished"]
 
     verdicts, page = tmp_path / "claims.json", tmp_path / "claims.html"
-    told = CliRunner().invoke(
+    printed = CliRunner().invoke(
         app, ["claims", "--results", str(target.parent), "--json", str(verdicts), "--html", str(page)]
     )
-    assert told.exit_code == 0, told.output
-    found = {row["id"]: row for row in json.loads(verdicts.read_text())}
-    assert found["evaluation-stored-dictionary"]["verdict"] == "inconclusive"  # one seed decides nothing
-    assert found["parts-ham"]["verdict"] == "not run"
+    assert printed.exit_code == 0, printed.output
+    result = {row["id"]: row for row in json.loads(verdicts.read_text())}
+    assert result["evaluation-stored-dictionary"]["verdict"] == "inconclusive"  # one seed decides nothing
+    assert result["parts-ham"]["verdict"] == "not run"
     assert page.read_text().startswith("<!DOCTYPE html>")
 
 
-def test_several_ways_to_solve_have_a_file_each(tmp_path):
+def test_eval_with_several_steps_writes_one_file_each(tmp_path):
     net = hb.create_model("hamnet", backbone="tiny", output_stride=4, num_classes=10, head_options={"width": 16})
     extra = {"data": "patchwork", "data_options": {"size": 16, "length": 2}}
     weights = tmp_path / "net.safetensors"
     classes = create_dataset("patchwork", "val", size=16, length=2).classes
     save_weights(weights, net, Info(classes=tuple(classes), extra=extra))
     target = str(tmp_path / "at{}.json")
-    told = CliRunner().invoke(app, ["eval", str(weights), "--steps", "1,9", "--json", target])
-    assert told.exit_code == 0, told.output
-    found = {n: json.loads((tmp_path / f"at{n}.json").read_text()) for n in (1, 9)}
-    assert [found[n]["eval_steps"] for n in (1, 9)] == [1, 9] and "steps 9" in told.stdout
-    for words, said in (
+    printed = CliRunner().invoke(app, ["eval", str(weights), "--steps", "1,9", "--json", target])
+    assert printed.exit_code == 0, printed.output
+    result = {n: json.loads((tmp_path / f"at{n}.json").read_text()) for n in (1, 9)}
+    assert [result[n]["eval_steps"] for n in (1, 9)] == [1, 9] and "steps 9" in printed.stdout
+    for words, message in (
         (["--steps", "1,9", "--json", str(tmp_path / "one.json")], "put {} into the name"),
         (["--steps", "1,9", "--draws", "1,2"], "not both"),
         (["--steps", "1,9", "--inside", "1"], "takes a single evaluation"),
         (["--steps", "six"], "whole numbers"),
     ):
-        assert said in str(CliRunner().invoke(app, ["eval", str(weights), *words]).exception)
+        assert message in str(CliRunner().invoke(app, ["eval", str(weights), *words]).exception)
 
 
-def test_one_claim_in_full_and_mistakes(tmp_path):
-    told = CliRunner().invoke(app, ["claims", "--results", str(tmp_path), "--only", "parts-ham"])
-    assert told.exit_code == 0 and "command: ham ablate parts" in told.stdout
+def test_claims_only_prints_one_claim_and_suggests_names(tmp_path):
+    output = CliRunner().invoke(app, ["claims", "--results", str(tmp_path), "--only", "parts-ham"])
+    assert output.exit_code == 0 and "command: ham ablate parts" in output.stdout
     row = {"recipe": "patchwork", "steps": 9, "hardware": "H"}
     scores = {"whole": (0.51, 0.52, 0.53), "without-ham": (0.5, 0.5, 0.5)}
     made = [row | {"cell": c, "seed": i, "miou": s} for c, own in scores.items() for i, s in enumerate(own)]
     (tmp_path / "ablation_parts_x.jsonl").write_text("".join(json.dumps(one) + "\n" for one in made))
-    told = CliRunner().invoke(app, ["claims", "--results", str(tmp_path), "--only", "parts-ham"])
-    assert "could tell: 2.48 points, of whole - without-ham" in told.stdout
-    assert "(beside" not in told.stdout  # there is nothing else, so these scenes decide
+    output = CliRunner().invoke(app, ["claims", "--results", str(tmp_path), "--only", "parts-ham"])
+    assert "detectable: 2.48 points, of whole - without-ham" in output.stdout
+    assert "(beside" not in output.stdout  # there is nothing else, so these scenes decide
     wide = CliRunner().invoke(app, ["claims", "--results", str(tmp_path)], env={"COLUMNS": "120"})
-    assert "could tell" in wide.stdout
+    assert "detectable" in wide.stdout
     wrong = CliRunner().invoke(app, ["claims", "--results", str(tmp_path), "--only", "part-ham"])
     assert "did you mean 'parts-ham'" in str(wrong.exception)
     nowhere = CliRunner().invoke(app, ["claims", "--results", str(tmp_path / "none")])
-    assert "name one that holds *.jsonl files" in str(nowhere.exception)
+    assert "name a folder with *.jsonl files" in str(nowhere.exception)
 
 
-def test_the_table_gives_names_in_full_and_says_what_its_marks_stand_for(tmp_path):
+def test_claims_table_never_wraps_names_and_explains_marks(tmp_path):
     row = {"recipe": "voc-animals", "steps": 9, "hardware": "H"}
     lost = {"per_class": {"sky": 0.5, "road": 0.0}}  # one class alone is answered
     scores = {"whole": ({}, 0.5), "without-ham": (lost, 0.1), "without-upper": ({}, 0.4)}
@@ -100,10 +100,10 @@ def test_the_table_gives_names_in_full_and_says_what_its_marks_stand_for(tmp_pat
         row | extra | {"cell": c, "seed": i, "miou": s + i / 1000} for c, (extra, s) in scores.items() for i in range(3)
     ]
     (tmp_path / "ablation_parts_x.jsonl").write_text("".join(json.dumps(one) + "\n" for one in made))
-    said = CliRunner().invoke(app, ["claims", "--results", str(tmp_path)], env={"COLUMNS": "80"}).stdout
-    assert "propositions-direction-equation" in said
-    assert "† some trainings collapsed" in said and "generated scenes" not in said
-    marked = {line.split()[0]: "†" in line for line in said.splitlines() if "parts-" in line}
+    message = CliRunner().invoke(app, ["claims", "--results", str(tmp_path)], env={"COLUMNS": "80"}).stdout
+    assert "propositions-direction-equation" in message
+    assert "† some trainings collapsed" in message and "generated scenes" not in message
+    marked = {line.split()[0]: "†" in line for line in message.splitlines() if "parts-" in line}
     assert marked["parts-ham"] and not marked["parts-upper"]
-    told = CliRunner().invoke(app, ["claims", "--results", str(tmp_path), "--only", "parts-ham"]).stdout
-    assert told.startswith("parts-ham: confirmed (some trainings collapsed)")
+    output = CliRunner().invoke(app, ["claims", "--results", str(tmp_path), "--only", "parts-ham"]).stdout
+    assert output.startswith("parts-ham: confirmed (some trainings collapsed)")

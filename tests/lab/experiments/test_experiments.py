@@ -1,4 +1,4 @@
-"""The experiment scripts run end to end at toy size and write the rows that their docstrings promise."""
+"""The experiment scripts run end to end at toy size and write the documented rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contexts over seeds, as every table of trained networks shows them, against scipy; and the page of classes."""
+"""Columns of scores over seeds, compared with scipy; tables of classification."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def test_means_spreads_and_paired_intervals():
     assert cells["sa"] == ["71.00", "", "", ""]  # one seed, which nobody shares
 
 
-def test_the_lowest_first_where_lower_is_better_and_nothing_without_a_reference():
+def test_lower_is_better_sorts_ascending_without_reference():
     assert list(ranked_cells(SCORES, 1, lower_is_better=True)) == ["nmf", "none", "sa"]
     assert ranked_cells({"nmf": SCORES["nmf"]}, 1)["nmf"][2:] == ["", ""]
     assert ranked_cells({"baseline": {0: 1.0}, "nmf": {0: 2.0}}, 1)["nmf"][2] == "+1.0"
     assert ranked_cells({"none": {0: 1.0}, "nmf": {0: 0.999}}, 1)["nmf"][2] == "+0.0"  # and not -0.0
 
 
-def test_seeds_in_order_and_means_of_those_that_have_it():
+def test_seeds_are_sorted_and_missing_fields_skipped():
     assert format_seeds({2: 1.0, 0: 3.0}, 1) == "3.0, 1.0"
     assert scores_by_context([{"context": None, "seed": 3, "x": 2}], lambda row: row["x"]) == {"none": {3: 2}}
     assert (
@@ -45,7 +45,7 @@ def test_seeds_in_order_and_means_of_those_that_have_it():
     ) == ("1.50", "")
 
 
-def test_the_page_of_classes():
+def test_classification_table_has_scores_and_costs():
     rows = [row("none", seed, 0.7 + seed / 100) for seed in range(3)]
     rows += [row("nmf", seed, 0.72 + seed / 100, images_per_s=80.0, peak_mb=2400.0) for seed in range(3)]
     page = classification.classification_table(rows)

@@ -23,14 +23,14 @@ ROW = {
 
 
 def rows():
-    found = []
+    result = []
     for context, values in {"none": (20.0, 22.0), "hamgan": (18.0, 19.0)}.items():
         for seed, value in enumerate(values):
-            found.append({**ROW, "context": context, "seed": seed, "frechet": value})
-    return found
+            result.append({**ROW, "context": context, "seed": seed, "frechet": value})
+    return result
 
 
-def test_contexts_are_compared_seed_by_seed():
+def test_contexts_are_compared_paired_by_seed():
     text = gan_distance_table(rows())
     lines = text.splitlines()
     assert "frechet[e@224]" in lines[0] and "FID" not in text
@@ -39,28 +39,28 @@ def test_contexts_are_compared_seed_by_seed():
     assert "by e@224 r sha256:0" in text
 
 
-def test_a_step_is_the_median_over_the_seeds():
-    """One that was resumed when the others had ended has another time, and nothing in its row says so."""
-    found = [{**ROW, "context": "none", "seed": seed, "frechet": 20.0 + seed} for seed in range(3)]
-    found[1]["seconds_per_step"] = 0.001
-    text = gan_distance_table(found)
-    assert "| 10.0 | 1,234 |" in text and "Times are medians over the seeds" in text
-    found[2]["seconds_per_step"] = None  # too short to have one
-    assert "| 5.5 | 1,234 |" in gan_distance_table(found)
+def test_step_time_is_the_median_over_seeds():
+    """A run that was resumed after the others has another time, which its row does not show."""
+    result = [{**ROW, "context": "none", "seed": seed, "frechet": 20.0 + seed} for seed in range(3)]
+    result[1]["seconds_per_step"] = 0.001
+    text = gan_distance_table(result)
+    assert "| 10.0 | 1,234 |" in text and "Times are medians over seeds" in text
+    result[2]["seconds_per_step"] = None  # too short to have one
+    assert "| 5.5 | 1,234 |" in gan_distance_table(result)
 
 
-def test_numbers_of_different_measures_never_meet():
+def test_rows_of_different_extractors_raise():
     mixed = rows()
     mixed[1]["extractor"] = "other@224"
     with pytest.raises(ValueError, match="differ in extractor"):
         gan_distance_table(mixed)
 
 
-def test_speed_is_over_ylg():
+def test_speed_table_is_relative_to_ylg():
     row = {"context": "hamgan", "step_ms": 100.0, "step_of_ylg": 0.9, "added_ms": 5.0, "added_of_ylg": 0.5}
     row |= {"generator_ms": 1.0, "discriminator_ms": 2.0, "module_of_ylg": 0.4, "peak_mb": 900.0, "resolution": 128}
     row |= {"batch": 64, "dtype": "bfloat16", "backend": "auto", "repeats": 20, "commit": "abc"}
     row |= {"hardware": "NVIDIA H200", "torch": "2.11"}
-    assert "`over ylg` is the median of each round's ratio" in gan_speed_table([row])
+    assert "`/ ylg` is the median over rounds" in gan_speed_table([row])
     assert "a step 0.85 of YLG's, what it adds 0.28" in gan_speed_table([row])  # 15 % less, and 3.6 times less
     assert "| hamgan | 100.00 | 0.90 | 5.00 | 0.50 | 1.00 | 2.00 | 0.40 | 900 |" in gan_speed_table([row])

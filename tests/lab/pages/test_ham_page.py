@@ -1,4 +1,4 @@
-"""The tables of the hams alone, and of rivals beside a ham."""
+"""Tables of the hams alone, and of rivals next to a ham."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def ham(backend, n, ms, fraction):
     return row | sizes | {"hardware": "H", "dtype": "bfloat16", "torch": "2", "commit": "abc"}
 
 
-def test_a_row_for_each_backend_and_a_gap_where_nothing_was_measured():
+def test_roofline_table_has_a_row_per_backend():
     text = ham_page.roofline_table(
         [ham("plain", 1024, 0.9, 0.01), ham("fused", 1024, 0.1, 0.2), ham("fused", 4096, 0.3, 0.25)]
     )
@@ -28,7 +28,7 @@ def timed(module, ms, commit):
     return row | sizes | repeats | {"hardware": "H", "torch": "2", "note": "", "backend": "auto"}
 
 
-def test_no_ratio_between_rows_of_two_runs():
+def test_no_ratio_between_rows_of_different_commits():
     rows = [timed("nmf", 0.5, "new"), timed("a2", 1.0, "new"), timed("a2+compile", 0.8, "old")]
     text = table3.against_ham(rows)
     assert "| a2 | inference | 1 (2.00) |" in text

@@ -1,4 +1,4 @@
-"""The page of segmentation: differences by class, and rows that name no folder of the machine they were made on."""
+"""Tables of segmentation results: differences by class; committed rows contain no local paths."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def cells(page, name):
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def test_classes_are_compared_seed_by_seed_in_the_order_of_the_rows():
+def test_classes_are_compared_paired_by_seed():
     rows = [
         row("baseline", 0, sky=0.9, pole=0.0001),
         row("vq", 0, sky=0.8, pole=0.0),
@@ -42,7 +42,7 @@ def test_one_seed_has_no_spread():
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_committed_rows_are_a_whole_grid_without_paths(path):
+def test_committed_rows_are_complete_and_contain_no_paths(path):
     rows = read_json_lines(path, "test")
     contexts = list(dict.fromkeys(row["context"] for row in rows))
     seeds = sorted({row["seed"] for row in rows})

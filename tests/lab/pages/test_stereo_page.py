@@ -1,4 +1,4 @@
-"""Tables of stereo rows: best first, differences by seed, pairs by name."""
+"""Tables of stereo results: best first, paired differences, one column per real pair."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ABOUT |= {"epe_pair_mean": 0.75, "images_seen": 3}
 RUNS = (("none", 2.0), ("nmf", 1.5))
 
 
-def test_the_best_comes_first_with_its_difference_by_seed():
+def test_best_context_comes_first_with_paired_difference():
     rows = [
         {**ABOUT, "context": context, "seed": seed, "epe": epe + seed / 10, "over_1": 0.5, "over_3": 0.25}
         for seed in range(3)
@@ -23,7 +23,7 @@ def test_the_best_comes_first_with_its_difference_by_seed():
     assert "seeds 0, 1, 2" in table[-1] and stereo_table([]) == "No rows yet."
 
 
-def test_real_pairs_by_name():
+def test_real_pairs_have_a_column_each():
     rows = [
         {**ABOUT, "context": None if context == "none" else context, "epe": epe, "over_3": 0.1, "data": "middlebury"}
         | {"per_pair": {"aloe": epe + 1, "cones": epe - 1}, "options": {"shrink": 2}, "shrink": 2}
@@ -36,7 +36,7 @@ def test_real_pairs_by_name():
     assert real_pairs_table([]) == "No rows yet."
 
 
-def test_errors_of_two_sizes_are_not_one_mean():
+def test_errors_at_two_sizes_have_separate_tables():
     row = {**ABOUT, "context": "nmf", "over_3": 0.1, "data": "middlebury"}
     whole = {**row, "epe": 4.0, "per_pair": {"aloe": 4.0}, "shrink": 1}
     small = {**row, "epe": 1.0, "per_pair": {"aloe": 1.0}, "shrink": 4, "options": {"shrink": 4}}
@@ -49,7 +49,7 @@ def test_errors_of_two_sizes_are_not_one_mean():
     assert "(full size)" in lines[4] and "(at 1/4 of the size, in pixels of that size)" in lines[-1]
 
 
-def test_a_mean_over_some_of_the_pairs_says_so():
+def test_mean_over_some_pairs_names_their_number():
     row = {**ABOUT, "context": "nmf", "seed": 0, "epe": 1.0, "over_1": 0.5, "over_3": 0.1, "images_seen": 2}
     row |= {"data": "middlebury", "per_pair": {"aloe": 1.0}, "shrink": 1}
     for table in stereo_table([row]), real_pairs_table([row]):

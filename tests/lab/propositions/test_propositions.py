@@ -1,4 +1,4 @@
-"""The measurements, against a ham whose constants are known and against the library's own gradients."""
+"""The measurements, compared with a ham whose constants are known and with the library's gradients."""
 
 from __future__ import annotations
 
@@ -54,26 +54,26 @@ def solve_of(ham, d=D, n=N, seed=0):
 HAMS = [NMF(R), NMF(R, codes_init="cosine"), VQ(R, temperature=0.1), CD(R, temperature=0.1), Linear()]
 
 
-def test_a_linear_ham_contracts_by_its_constant():
+def test_linear_ham_contracts_by_its_constant():
     x, bases, _ = solve_of(Linear())
-    found = measure_contraction(x, Linear(), bases, 60)
-    assert found.rate == pytest.approx(0.5, rel=1e-3)
-    assert max(found.ratios) <= 0.5 + 1e-4  # the last moves have four digits above round-off
-    assert found.settled(1e-10) < 40
-    assert found.settled(0.0) is None or found.settled(0.0) > 40
+    result = measure_contraction(x, Linear(), bases, 60)
+    assert result.rate == pytest.approx(0.5, rel=1e-3)
+    assert max(result.ratios) <= 0.5 + 1e-4  # the last moves have four digits above round-off
+    assert result.settled(1e-10) < 40
+    assert result.settled(0.0) is None or result.settled(0.0) > 40
 
 
-def test_a_linear_ham_has_the_spectrum_of_its_matrix():
+def test_linear_ham_has_the_spectrum_of_its_matrix():
     x, bases, _ = solve_of(Linear())
-    found = jacobian_spectrum(x, Linear(), bases, 3)
+    result = jacobian_spectrum(x, Linear(), bases, 3)
     want = EIGENVALUES.repeat_interleave(R)
-    torch.testing.assert_close(found.eigenvalues.real.sort().values, want.sort().values)
-    assert found.radius == pytest.approx(0.5)
-    assert found.operator_norm == pytest.approx(0.5)
-    assert found.at_one(1e-6) == 0
+    torch.testing.assert_close(result.eigenvalues.real.sort().values, want.sort().values)
+    assert result.radius == pytest.approx(0.5)
+    assert result.operator_norm == pytest.approx(0.5)
+    assert result.at_one(1e-6) == 0
 
 
-def test_the_implicit_gradient_of_a_linear_ham_is_the_closed_form():
+def test_implicit_gradient_of_a_linear_ham_matches_the_closed_form():
     ham = Linear()
     x, bases, u = solve_of(ham)
     inverse = torch.linalg.inv(torch.eye(D, dtype=torch.float64) - ham.a)
@@ -83,15 +83,15 @@ def test_the_implicit_gradient_of_a_linear_ham_is_the_closed_form():
     torch.testing.assert_close(input_gradient(x, ham, bases, 60, "bptt", u), want)
 
 
-def test_a_linear_ham_keeps_the_bound_of_proposition_3():
+def test_linear_ham_satisfies_the_bound_of_proposition_3():
     x, bases, _ = solve_of(Linear())
-    found = measure_gradient_terms(x, Linear(), bases, 20)
-    l_h, l_x, l_g = found.lipschitz
+    result = measure_gradient_terms(x, Linear(), bases, 20)
+    l_h, l_x, l_g = result.lipschitz
     assert l_h == pytest.approx(0.5)
-    assert found.through_steps <= found.bound == pytest.approx(l_g * l_x / 0.5)
-    assert found.by_start <= l_g * l_h**20 * (1 + 1e-9)
-    assert found.envelope == pytest.approx(0.5, rel=1e-6)
-    assert found.direct == found.start == 0
+    assert result.through_steps <= result.bound == pytest.approx(l_g * l_x / 0.5)
+    assert result.by_start <= l_g * l_h**20 * (1 + 1e-9)
+    assert result.envelope == pytest.approx(0.5, rel=1e-6)
+    assert result.direct == result.start == 0
 
 
 @pytest.mark.parametrize("ham", HAMS, ids=str)
@@ -122,7 +122,7 @@ def dense_parts(ham, x, bases, steps):
 
 
 @pytest.mark.parametrize("ham", HAMS, ids=str)
-def test_the_parts_add_up_to_bptt(ham):
+def test_gradient_terms_add_up_to_bptt(ham):
     x, bases, u = solve_of(ham)
     direct, terms, start = dense_parts(ham, x, bases, 5)
     for gradient, part in (
@@ -135,20 +135,20 @@ def test_the_parts_add_up_to_bptt(ham):
 
 
 @pytest.mark.parametrize("ham", HAMS, ids=str)
-def test_operator_norms_are_those_of_the_dense_terms(ham):
+def test_operator_norms_match_the_dense_terms(ham):
     x, bases, _ = solve_of(ham)
-    found = measure_gradient_terms(x, ham, bases, 3)
+    result = measure_gradient_terms(x, ham, bases, 3)
     direct, terms, start = dense_parts(ham, x, bases, 3)
     for norm, matrix in (
-        *zip(found.norms, terms, strict=True),
-        (found.direct, direct),
-        (found.start, start),
-        (found.through_steps, sum(terms)),
+        *zip(result.norms, terms, strict=True),
+        (result.direct, direct),
+        (result.start, start),
+        (result.through_steps, sum(terms)),
     ):
         assert norm == pytest.approx(float(torch.linalg.matrix_norm(matrix, 2)), rel=1e-6, abs=1e-12)
 
 
-def test_nmf_has_r_eigenvalues_at_1_and_unit_columns_take_them_out():
+def test_nmf_has_r_eigenvalues_at_1_unless_columns_are_normalised():
     ham, x = NMF(4), feature_map(0)
     bases = ham.draw(1, 16, like=x, generator=torch.Generator().manual_seed(0))
     free = jacobian_spectrum(x, ham, bases, 2000)
@@ -160,24 +160,24 @@ def test_nmf_has_r_eigenvalues_at_1_and_unit_columns_take_them_out():
     torch.testing.assert_close(free.eigenvalues[4:7].abs(), fixed.eigenvalues[:3].abs(), rtol=1e-4, atol=1e-4)
 
 
-def test_vq_and_cd_sweeps_are_the_same_map_in_other_coordinates():
+def test_vq_and_cd_steps_are_one_map_in_two_coordinates():
     x = feature_map(1)
     bases = VQ(4).draw(1, 16, like=x, generator=torch.Generator().manual_seed(0))
     vq, cd = (jacobian_spectrum(x, kind(4, temperature=0.1), bases, 400) for kind in (VQ, CD))
     torch.testing.assert_close(vq.eigenvalues[:8].abs(), cd.eigenvalues[:8].abs(), rtol=1e-5, atol=1e-8)
 
 
-def test_temperatures_and_steps_make_a_grid():
+def test_compare_gradients_covers_all_temperatures_and_steps():
     ham = VQ(R)
     x, bases, u = solve_of(ham)
-    found = compare_gradients(x, ham, bases, [1, 40], [1.0, 0.5], cotangent=u)
-    assert [(at.temperature, at.steps) for at in found] == [(1.0, 1), (1.0, 40), (0.5, 1), (0.5, 40)]
-    assert all(at.cosines["bptt"] == pytest.approx(1) and at.distances["bptt"] == 0 for at in found)
-    assert found[1].refusal is None
-    assert found[1].distances["implicit"] < 1e-3
+    result = compare_gradients(x, ham, bases, [1, 40], [1.0, 0.5], cotangent=u)
+    assert [(at.temperature, at.steps) for at in result] == [(1.0, 1), (1.0, 40), (0.5, 1), (0.5, 40)]
+    assert all(at.cosines["bptt"] == pytest.approx(1) and at.distances["bptt"] == 0 for at in result)
+    assert result[1].refusal is None
+    assert result[1].distances["implicit"] < 1e-3
 
 
-def test_a_refusal_keeps_its_message_and_numbers():
+def test_implicit_refusal_keeps_its_message_and_numbers():
     ham = NMF(R)
     x, bases, u = solve_of(ham)
     (at,) = compare_gradients(x, ham, bases, [1], cotangent=u)
@@ -187,7 +187,7 @@ def test_a_refusal_keeps_its_message_and_numbers():
     assert at.refusal.drift > 2e-3
 
 
-def test_a_gradient_of_zero_has_no_angle():
+def test_zero_gradient_has_no_angle():
     # warm enough that all bases meet in one point: the codes are then 1/r whatever x is
     ham = VQ(4, temperature=1.0)
     x = low_rank(0)
@@ -197,7 +197,7 @@ def test_a_gradient_of_zero_has_no_angle():
     assert at.norms["one-step"] < 1e-12 * at.norms["bptt"]
 
 
-def test_inputs_are_non_negative_and_repeatable():
+def test_study_inputs_are_nonnegative_and_reproducible():
     for make in (low_rank, feature_map):
         x = make(3)
         assert x.shape == (1, 16, 64)
@@ -207,7 +207,7 @@ def test_inputs_are_non_negative_and_repeatable():
         assert not torch.equal(x, make(4))
 
 
-def test_what_cannot_be_measured_is_refused():
+def test_invalid_measurements_raise():
     x, bases, u = solve_of(VQ(R))
     with pytest.raises(ShapeError, match="one sample"):
         measure_contraction(x.expand(2, -1, -1), VQ(R), bases, 3)

@@ -1,4 +1,4 @@
-"""The committed result, the document made from it, the figure and the command."""
+"""The committed study, its document, its figure and its command."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def ham(*arguments):
         sys.argv = before
 
 
-def test_the_result_says_how_it_was_made(committed):
+def test_result_contains_protocol_and_environment(committed):
     assert set(committed["environment"]) == {"device", "hardware", "torch", "threads", "commit", "date"}
     assert committed["protocol"]["seeds"] == StudyProtocol().seeds
     assert len(rows_by_case(committed)) == len(INPUTS) * len(StudyProtocol().hams())
@@ -38,26 +38,26 @@ def test_the_result_says_how_it_was_made(committed):
 
 
 def test_verdicts_count_seeds(committed):
-    found = count_verdicts(committed)
-    assert set(found) == set(CLAIMS)
-    assert all(0 <= held <= said <= 5 for by_case in found.values() for held, said in by_case.values())
+    result = count_verdicts(committed)
+    assert set(result) == set(CLAIMS)
+    assert all(0 <= held <= message <= 5 for by_case in result.values() for held, message in by_case.values())
     broken = {"rows": [row | {"L_h": 0.5 if row["seed"] == 0 else 2.0} for row in committed["rows"]]}
     assert set(count_verdicts(broken)["L_h < 1 on the path"].values()) == {(1, 5)}
 
 
-def test_summary_shows_spread_and_gaps():
+def test_format_range_shows_spread_and_missing_seeds():
     assert format_range([1.0, 3.0]) == "2 [1, 3]"
     assert format_range([2.0, None]) == "2 (1 of 2)"
     assert format_range([None]) == "-"
     assert format_range([1 - 1e-7]) == "1-1.0e-07"
 
 
-def test_the_figure_is_written(committed, tmp_path):
+def test_draw_study_writes_a_png(committed, tmp_path):
     draw_study(committed, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_command_writes_its_files(tmp_path, capsys):
+def test_propositions_command_writes_its_files(tmp_path, capsys):
     with pytest.raises(SystemExit) as left:
         ham("propositions", "--quick", "--out", str(tmp_path))
     assert not left.value.code
