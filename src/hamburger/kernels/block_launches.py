@@ -10,94 +10,9 @@ from torch import Tensor
 from hamburger.kernels import block_kernels, launcher
 from hamburger.kernels.dispatch import NormParameters
 from hamburger.kernels.launcher import launch
-from hamburger.kernels.tiling import (
-    DRIVER_SHARED_BYTES,
-    HOPPER,
-    TARGET_PROGRAMS,
-    GpuProperties,
-    TileSizes,
-    can_copy_async,
-    cdiv,
-    gpu_properties,
-    has_gluon,
-    power_of_two,
-    split_positions,
-    tile_sizes,
-)
+from hamburger.kernels.tiling import TARGET_PROGRAMS, TileSizes, cdiv, power_of_two, split_positions, tile_sizes
 from hamburger.linalg import EPS
 from hamburger.tensors import full_precision
-
-GEMM_ROWS, GEMM_COLUMNS, GEMM_BUFFERS = 128, 64, 3  # as in the kernel
-MAX_GEMM_CHANNELS = 512  # channels of x: a program's rows of W are half of its registers then
-# Tiles for each program: W's way into registers takes as long as four of them. With 8, at c = d = 512 and n = 16,384 on
-# an H200, the other kernel is faster, with 32 this one; in between both times follow the tiles.
-MIN_GEMM_TILES = 12
-
-
-def gemm_grid(x: Tensor, weight: Tensor, more: Tensor | None, z: Tensor) -> tuple[int, int] | None:
-    """Which programs make z = W x (+ more) in bfloat16; None where the other kernel does.
-
-    x: b c n   weight: d c   more, z: b d n
-    """
-    moved = (x, z) if more is None else (x, more, z)
-    if not x.is_cuda or not has_gluon() or any(t.dtype != torch.bfloat16 for t in (weight, *moved)):
-        return None
-    if not all(map(can_copy_async, moved)):
-        return None
-    b, c, n = x.shape
-    return fit_gemm(b, c, n, len(weight), gpu_properties(x.get_device()))
-
-
-def fit_gemm(b: int, c: int, n: int, d: int, gpu: GpuProperties) -> tuple[int, int] | None:
-    """Tiles of d, and programs for each, about one for a multiprocessor in all; None where each had few tiles."""
-    rows = cdiv(d, GEMM_ROWS)
-    each = gpu.processors // rows
-    narrow = min(c, d) <= GEMM_ROWS // 2  # most of a tile would be zeros
-    if (
-        gpu.capability != HOPPER
-        or narrow
-        or c > MAX_GEMM_CHANNELS
-        or gemm_shared_bytes(padded_depth(c)) + DRIVER_SHARED_BYTES > gpu.shared
-    ):
-        return None
-    return (rows, each) if 0 < MIN_GEMM_TILES * each <= b * cdiv(n, GEMM_COLUMNS) else None
-
-
-def padded_depth(c: int) -> int:
-    return max(128, power_of_two(c))
-
-
-def gemm_shared_bytes(K: int) -> int:
-    """Tiles of X, and two of Z."""
-    return 2 * GEMM_COLUMNS * (GEMM_BUFFERS * K + 2 * GEMM_ROWS)
-
-
-def launch_gemm(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    more: Tensor | None,
-    z: Tensor,
-    grid: tuple[int, int],
-    *,
-    rectify: bool,
-) -> None:
-    """W x (+ bias) (+ more) into z, which may be `more`, then a ReLU. All as in `grid_of`."""
-    from hamburger.kernels.hopper.gemm import gemm_kernel
-
-    (b, c, n), d = x.shape, len(weight)
-    added = z if more is None else more
-    launch(
-        gemm_kernel, grid,
-        x, weight, weight if bias is None else bias, added, z, b, d, n, grid[1],
-        *x.stride(), *weight.stride(), *added.stride(), *z.stride(),
-        BIAS=bias is not None, MORE=more is not None, RECTIFY=rectify, C_FAST=weight.stride(1) == 1,
-        C=c, K=padded_depth(c), num_warps=8,
-    )  # fmt: skip
-
-
-# -- the other kernels -------------------------------------------------------------------------------------------------
-
 
 HALF_MAX = torch.finfo(torch.float16).max
 
@@ -169,10 +84,6 @@ def _launch_bread(
 ) -> None:
     (b, c, n), d = x.shape, weight.shape[0]
     kind = launcher.product_kind(dtype)
-    grid = gemm_grid(x, weight, more, z) if kind == "bf16" else None
-    if grid is not None:
-        launch_gemm(x, weight, bias, more, z, grid, rectify=rectify)
-        return
     side = _tile_side(b, d, n)
     # float32 takes twice the room on its way in
     depth = 32 if side == 128 and (x.element_size() == 4 or kind != "bf16") else 64

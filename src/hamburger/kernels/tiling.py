@@ -164,10 +164,7 @@ def gpu_properties(index: int) -> GpuProperties:
 def has_gluon() -> bool:
     """Whether Triton has the language of these kernels."""
     try:
-        from hamburger.kernels.hopper import (
-            common,  # noqa: F401
-            gemm,  # noqa: F401
-        )
+        from hamburger.kernels.hopper import common  # noqa: F401
     except (ImportError, AttributeError, TypeError):  # an experimental part of Triton, which may move
         return False
     return True
