@@ -12,9 +12,10 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from hamburger.kernels import cd, cosine_hopper, launcher, tiling, vq
+import hamburger as hb
+from hamburger.kernels import block, cd, cosine, launcher, tiling, vq
 from hamburger.kernels.tiling import StreamingGrid
-from hamburger.linalg import normalize_columns
+from hamburger.linalg import normalize_columns, ridge_projector
 
 if not tiling.has_gluon():
     pytest.skip("Triton or its Gluon is missing", allow_module_level=True)
@@ -22,7 +23,6 @@ if not tiling.has_gluon():
 from emulated import Emulated
 from ptx import Race
 from resident_solves import BETA, TEMPERATURE, error, poisoned_memory
-from test_cosine_resident_emulated import expected
 from test_resident_nonfinite import hasty, places, without
 
 pytestmark = [
@@ -36,6 +36,14 @@ pytestmark = [
 def poisoned():
     with poisoned_memory():
         yield
+
+
+def expected(ham, x, bases, steps, beta=BETA):
+    """float64, plain torch   ->   D, C, D C, and CD's projector, transposed"""
+    more = {"beta": beta} if ham == "cd" else {}
+    ham = hb.hams[ham](rank=bases.shape[2], temperature=TEMPERATURE, **more)
+    found = hb.decompose(x.double(), ham, steps=steps, bases=bases.double(), backend="plain")
+    return found.bases, found.codes.mT, found.reconstruction, ridge_projector(found.bases, beta).mT
 
 
 def read_out(x, into, out, more, codes, y):
@@ -58,22 +66,24 @@ def solve(
     spoil(x)
     before = x.clone(), bases.clone()
     cut = StreamingGrid(128 if d <= 128 else 256 if d <= 256 else 512, 64 if r <= 64 else 128, programs, images or b)
-    counts = torch.zeros(b, launcher.COUNTERS_PER_IMAGE, dtype=torch.int32)
+    counters = torch.zeros(b, launcher.COUNTERS_PER_IMAGE, dtype=torch.int32)
     with contextlib.ExitStack() as stack:
         for module, name, stand_in in (
-            *((module, "resident_grid", lambda *_: None) for module in (vq, cd)),
             *((module, "streaming_grid", lambda *_: cut) for module in (vq, cd)),
-            (cosine_hopper, "launch", start),
+            (cosine, "launch", start),
             (cd, "_launch_readout", read_out),
         ):
             stack.enter_context(mock.patch.object(module, name, stand_in))
         if ham == "vq":
-            found = (*vq.solve_factors(x, bases, steps, TEMPERATURE, product=product, codes=dtype, counts=counts), None)
+            found = (
+                *vq.solve_factors(x, bases, steps, TEMPERATURE, product=product, dtype=dtype, counters=counters),
+                None,
+            )
         else:
-            more = {"keep": True, "product": product, "codes": dtype, "counts": counts}
+            more = {"keep": True, "product": product, "dtype": dtype, "counters": counters}
             found = cd.solve_factors(x, bases, steps, TEMPERATURE, beta, **more)
     assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip((x, bases), before, strict=True))
-    assert getattr(start, "shared", 0) <= cosine_hopper.streaming_bytes(cut.D, cut.R)
+    assert getattr(start, "shared", 0) <= cosine.streaming_bytes(cut.D, cut.R)
     return x, bases, found
 
 
@@ -115,8 +125,8 @@ def test_the_ridge(d, r, beta):
     moved = torch.randn(2, d, 1, generator=draw) + 0.3 * torch.randn(2, d, r, generator=draw)
     moved[:, :, 3] = 0
     start = Emulated()
-    with mock.patch.object(cosine_hopper, "launch", start):
-        unit, found = cosine_hopper.launch_ridge_projector(
+    with mock.patch.object(cosine, "launch", start):
+        unit, found = cosine.launch_ridge_projector(
             moved, beta, StreamingGrid(512 if d > 256 else 256, 64 if r <= 64 else 128, 1, 2)
         )
     exact = normalize_columns(moved.double())
@@ -169,3 +179,21 @@ def test_what_is_missing_in_the_text_is_seen(opcode, which, seen):
 
     with pytest.raises(Race, match=seen):
         solve("vq", 1, 256, 192, 64, 1, 1, start=Emulated(edit=edit))
+
+
+@pytest.mark.parametrize("ham", ["vq", "cd"])
+def test_the_block_uses_them(ham, monkeypatch):
+    start = Emulated()
+    for module in (vq, cd):
+        monkeypatch.setattr(module, "streaming_grid", lambda *_: StreamingGrid(128, 64, 2, 2))
+    monkeypatch.setattr(cosine, "launch", start)
+    monkeypatch.setattr(cd, "_launch_readout", read_out)
+    draw = torch.Generator().manual_seed(0)
+    z, bases = torch.randn(2, 100, 131, generator=draw).bfloat16(), torch.randn(2, 100, 20, generator=draw)
+    counters = torch.zeros(2, launcher.COUNTERS_PER_IMAGE, dtype=torch.int32)
+    found = block.solve_ham(z, ham, (TEMPERATURE, BETA), bases, 2, keep=True, counters=counters)
+    assert start.compiled is not None
+    assert found.codes.dtype == torch.bfloat16  # what the kernel after them multiplies with
+    assert found.slope.shape == (bases.shape if ham == "cd" else (0,))
+    wanted = expected(ham, z, bases, 2)
+    assert error(found.bases, wanted[0]) < 2e-4 and error(found.codes, wanted[1]) < 3e-3

@@ -12,7 +12,7 @@ if not tiling.has_gluon():
     pytest.skip("Triton or its Gluon is missing", allow_module_level=True)
 
 from emulated import Emulated
-from resident_solves import EPS, H200, NEEDS, SMALL, at_random, error, poisoned_memory, solve
+from resident_solves import EPS, H200, SMALL, at_random, error, poisoned_memory, solve
 
 pytestmark = [
     pytest.mark.kernels,
@@ -55,7 +55,7 @@ CASES = {
 @pytest.mark.parametrize("sizes, more", CASES.values(), ids=CASES)
 def test_values(sizes, more):
     start = Emulated()
-    x, bases, (d, c, y, ratio) = solve("nmf", *sizes, start, **more)
+    x, bases, (d, c, y, ratio) = solve(*sizes, start, **more)
     assert start.compiled.metadata.launch_cooperative_grid  # its programs wait for each other
     assert y.stride() == x.stride() and c.dtype == more.get("dtype", torch.float32)
     assert (ratio is None) == (not more.get("keep", True))
@@ -66,13 +66,13 @@ def test_values(sizes, more):
 
 
 def test_the_cases_are_cut_in_different_ways():
-    cuts = {fit_resident(*sizes[:4], more.get("card", H200), NEEDS["nmf"]) for sizes, more in CASES.values()}
+    cuts = {fit_resident(*sizes[:4], more.get("card", H200)) for sizes, more in CASES.values()}
     assert {ResidentGrid(128, 64, 128, 65), ResidentGrid(256, 128, 64, 5), ResidentGrid(512, 64, 128, 3)} < cuts
 
 
 def test_the_same_bits_whatever_the_order_of_the_programs():
     def outputs(order):
-        return solve("nmf", 2, 100, 130, 20, 2, Emulated(order))[2]
+        return solve(2, 100, 130, 20, 2, Emulated(order))[2]
 
     first = outputs(list)
     for order in (lambda left: left[::-1], at_random(0)):

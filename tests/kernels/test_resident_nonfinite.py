@@ -33,22 +33,17 @@ def poisoned():
         yield
 
 
-@pytest.fixture(params=["nmf", "vq", "cd"])
-def ham(request):
-    return request.param
-
-
 @pytest.fixture
-def text(ham):
+def text():
     found = []
-    solve(ham, *SIZES, lambda kernel, _, *args, **options: found.append(compile_as_triton_would(kernel, args, options)))
+    solve(*SIZES, lambda kernel, _, *args, **options: found.append(compile_as_triton_would(kernel, args, options)))
     return found[0][0].asm["ptx"]
 
 
 @pytest.fixture
-def spoiled(ham):
+def spoiled():
     """Run another text."""
-    return lambda text: solve(ham, *SIZES, Emulated(edit=lambda _: text))
+    return lambda text: solve(*SIZES, Emulated(edit=lambda _: text))
 
 
 def hasty():
@@ -97,9 +92,9 @@ def test_an_arrival_has_to_release(text, spoiled):
         spoiled(text.replace(".release.", ".relaxed."))
 
 
-def test_a_program_has_to_wait(ham, text, spoiled):
+def test_a_program_has_to_wait(text, spoiled):
     polls = [found.span() for found in re.finditer(r"@first ld\.acquire\.gpu\.global\.b32 seen,[^;]*;", text)]
-    assert len(polls) == (3 if ham == "cd" else 2)
+    assert len(polls) == 2
     for first, end in polls:
         with pytest.raises(Race, match="with no barrier after"):
             spoiled(text[:first] + "mov.b32 seen, 0x7FFFFFFF;" + text[end:])  # all have come, it seems
@@ -110,9 +105,9 @@ def test_products_have_to_be_waited_for(text, spoiled):
         spoiled(without(text, *places(text, "wgmma.wait_group")))
 
 
-def test_a_program_that_never_arrives_is_seen(ham):
+def test_a_program_that_never_arrives_is_seen():
     def one_less(kernel, grid, *args, **options):
         Emulated()(kernel, (grid[0] - 1, *grid[1:]), *args, **options)
 
     with pytest.raises(Hang, match=r"programs \[0\] wait for ever"):
-        solve(ham, *SIZES, one_less)
+        solve(*SIZES, one_less)

@@ -31,6 +31,6 @@ def test_the_read_outs_fit(rank, dtype, monkeypatch):
     monkeypatch.setattr(nmf, "readout_kernel", made[0])
     monkeypatch.setattr(cd, "readout_kernel", made[1])
     monkeypatch.setattr(launcher, "gram_matrix", lambda bases, dtype, t: torch.empty(1, rank, rank))
-    nmf._solve_by_steps(x, bases, 0, 1e-6, True, True)
+    nmf._solve_tiled(x, bases, 0, 1e-6, True, True)
     cd._launch_readout(x, bases, bases, None, torch.empty(1, 64, rank), x)
     assert all(kernel.compiled.metadata.shared <= SHARED_BYTES[rank] for kernel in made)

@@ -8,14 +8,14 @@ import torch
 pytest.importorskip("triton")
 from resident_solves import H200
 
-from hamburger.kernels import cosine_hopper, tiling
+from hamburger.kernels import cosine, tiling
 from hamburger.kernels import nmf_hopper as nmf
 from hamburger.kernels.tiling import GpuProperties, StreamingGrid
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Triton's own news
 
 
-@pytest.fixture(params=[nmf.streaming_bytes, cosine_hopper.streaming_bytes], ids=["nmf", "vq and cd"])
+@pytest.fixture(params=[nmf.streaming_bytes, cosine.streaming_bytes], ids=["nmf", "vq and cd"])
 def cut(request):
     return lambda *sizes: tiling.fit_streaming(*sizes, request.param)
 
@@ -61,6 +61,15 @@ def test_which_x_can_be_copied_in_the_background():
     assert not any(map(tiling.can_copy_async, others))
 
 
+def test_what_the_kernel_of_cd_cannot_do():
+    assert cosine.has_ridge_kernel(6, 0.1)
+    assert (
+        not cosine.has_ridge_kernel(0, 0.1)
+        and not cosine.has_ridge_kernel(6, 0.0)
+        and not cosine.has_ridge_kernel(6, 1e-4)
+    )
+
+
 SIZES = [(512, 64)]  # others, and NMF: `test_streaming_emulated.py` and `test_cosine_streaming_emulated.py`
 
 
@@ -79,7 +88,7 @@ def test_vq_and_cd_compile_for_hopper_within_their_shared_memory(D, R, READOUT):
         cosine_streaming_kernel, sizes | flags, half=("p_x", "p_y"), divisible=("p_x", "n", "s_xb", "s_xd")
     )
     assert "wgmma.mma_async" in kernel.asm["ptx"] and "cp.async" in kernel.asm["ptx"]
-    assert kernel.metadata.shared <= cosine_hopper.streaming_bytes(D, R)
+    assert kernel.metadata.shared <= cosine.streaming_bytes(D, R)
 
 
 @pytest.mark.parametrize("D, R", SIZES)
@@ -91,4 +100,4 @@ def test_the_ridge_needs_no_more_than_a_sweep(D, R):
     from hamburger.kernels.hopper.ridge import ridge_kernel
 
     kernel = compiled_for_hopper(ridge_kernel, {"D": D, "R": R, "num_warps": 8})
-    assert kernel.metadata.shared <= cosine_hopper.streaming_bytes(D, R)
+    assert kernel.metadata.shared <= cosine.streaming_bytes(D, R)

@@ -40,6 +40,6 @@ def test_only_the_first_axis_of_a_grid_grows_with_channels_and_positions(monkeyp
         monkeypatch.setattr(module, "launch", lambda kernel, grid, *_, **__: grids.append(grid))
     for d, n in ((2**20, 64), (64, 2**20), (2**20, 1024)):
         x, bases = torch.empty(1, d, n, device="meta"), torch.empty(1, d, 40, device="meta")
-        nmf._solve_by_steps(x, bases, 1, 1e-6, keep=True, product=True)
+        nmf._solve_tiled(x, bases, 1, 1e-6, keep=True, product=True)
         cosine.run_steps(x, bases, 1, 0.1, tile_sizes(d, n, 40, x.dtype), unit=True)
     assert len(grids) > 20 and max(axis for grid in grids for axis in grid[1:]) <= 65_535

@@ -39,24 +39,24 @@ def needs_relu(kernel: str) -> bool:
 
 
 def solve_ham(
-    z: Tensor, kernel: str, options: Sequence[float], initial: Tensor, steps: int, *, keep: bool, counts: Tensor
+    z: Tensor, kernel: str, options: Sequence[float], initial: Tensor, steps: int, *, keep: bool, counters: Tensor
 ) -> SolvedFactors:
     """K steps from the bases `initial` (b d r, float32), and the read-out.   z: b d n
 
-    counts: b, `launcher.COUNTERS_PER_IMAGE`, zero: for programs that wait for each other.
+    counters: b, `launcher.COUNTERS_PER_IMAGE`, zero: for programs that wait for each other.
     """
     dtype = launcher.saved_dtype(z.dtype)
     if kernel == "nmf":
         bases, codes, _, slope = nmf.solve_factors(
-            z, initial, steps, options[0], keep=keep, product=False, codes=dtype, counts=counts
+            z, initial, steps, options[0], keep=keep, product=False, dtype=dtype, counters=counters
         )
     elif kernel == "vq":
-        bases, codes, _ = vq.solve_factors(z, initial, steps, options[0], product=False, codes=dtype, counts=counts)
+        bases, codes, _ = vq.solve_factors(z, initial, steps, options[0], product=False, dtype=dtype, counters=counters)
         slope = None
     else:
         temperature, beta = options
         bases, codes, _, slope = cd.solve_factors(
-            z, initial, steps, temperature, beta, keep=keep, product=False, codes=dtype, counts=counts
+            z, initial, steps, temperature, beta, keep=keep, product=False, dtype=dtype, counters=counters
         )
     return SolvedFactors(bases, codes, _empty(z) if slope is None else slope)
 
@@ -157,7 +157,7 @@ def solve_block(
     dtype = plan.dtype
     ready = block_launches.prepare_inputs(weights.lower, initial, x.shape[0], dtype, unit=unit)
     z = block_launches.apply_bread(x, ready.lower, weights.bias, dtype, out=dtype, rectify=needs_relu(plan.kernel))
-    found = solve_ham(z, plan.kernel, plan.options, ready.initial, plan.steps, keep=keep, counts=ready.counts)
+    found = solve_ham(z, plan.kernel, plan.options, ready.initial, plan.steps, keep=keep, counters=ready.counters)
     # E = W_u D is a bread as well, of r columns
     fold = block_launches.apply_bread(
         found.bases, weights.upper, None, dtype, out=launcher.saved_dtype(dtype), rectify=False

@@ -33,7 +33,7 @@ class PreparedInputs(NamedTuple):
 
     lower: Tensor
     initial: Tensor
-    counts: Tensor
+    counters: Tensor
 
 
 def prepare_inputs(lower: Tensor, initial: Tensor, b: int, dtype: torch.dtype, *, unit: bool) -> PreparedInputs:
@@ -44,7 +44,7 @@ def prepare_inputs(lower: Tensor, initial: Tensor, b: int, dtype: torch.dtype, *
     rounds = dtype == torch.bfloat16 and lower.dtype != dtype
     lower = lower.contiguous()
     rounded = torch.empty_like(lower, dtype=dtype) if rounds else lower
-    counts = torch.empty(b, launcher.COUNTERS_PER_IMAGE, dtype=torch.int32, device=lower.device)
+    counters = torch.empty(b, launcher.COUNTERS_PER_IMAGE, dtype=torch.int32, device=lower.device)
     samples, d, r = initial.shape
     makes = unit or samples < b
     made = initial.new_empty(b, d, r) if makes else initial
@@ -52,10 +52,10 @@ def prepare_inputs(lower: Tensor, initial: Tensor, b: int, dtype: torch.dtype, *
     grid = (cdiv(lower.numel(), block) if rounds else 0) + (b * cdiv(r, width) if makes else 0)
     launch(
         block_kernels.prepare_kernel, (max(1, grid),),
-        lower, rounded, initial, made, counts, lower.numel(), d, r, counts.numel(), d * r if samples == b else 0,
+        lower, rounded, initial, made, counters, lower.numel(), d, r, counters.numel(), d * r if samples == b else 0,
         EPS, ROUND=rounds, MAKE=makes, UNIT=unit, BLOCK=block, D=power_of_two(d), FR=width, num_warps=8,
     )  # fmt: skip
-    return PreparedInputs(rounded, made, counts)
+    return PreparedInputs(rounded, made, counters)
 
 
 def apply_bread(

@@ -1,4 +1,4 @@
-"""Soft CD by Triton kernels: the values of `hams.cd`, in one launch where it fits the GPU, else a few per step."""
+"""Soft CD by Triton kernels: the values of `hams.cd`, by the streaming Hopper kernels or tiles."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from hamburger.kernels import cosine, cosine_hopper, launcher
+from hamburger.kernels import cosine, launcher
 from hamburger.kernels.common import expand, load_codes, own_columns, project, store_codes
 from hamburger.kernels.launch_cache import Outputs, launch_cached
 from hamburger.kernels.launcher import device_of, launch
-from hamburger.kernels.tiling import cdiv, resident_grid, streaming_grid, tile_sizes, try_cooperative
+from hamburger.kernels.tiling import cdiv, streaming_grid, tile_sizes, try_cooperative
 from hamburger.linalg import normalize_columns, ridge_projector
 from hamburger.tensors import full_precision
 
@@ -77,67 +77,36 @@ def solve_factors(
     *,
     keep: bool,
     product: bool,
-    codes: torch.dtype = torch.float32,
-    counts: Tensor | None = None,
+    dtype: torch.dtype = torch.float32,
+    counters: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """x: b d n   bases: b d r, float32, contiguous   (counts: see `cosine_hopper.exchange_memory`)
+    """K steps and the ridge read-out.   x: b d n   bases: b d r, float32, contiguous
 
-    ->   bases: b d r, of unit length where they have moved,  codes: b n r of that dtype,  D C: b d n where `product`,
-    and where `keep` all that the gradient needs next to D: the projector, transposed, b d r
+    ->   bases: b d r, with unit columns if steps > 0,  codes: b n r of `dtype`,  D C: b d n if `product`,  and if
+    `keep` what the gradient needs next to D: the transposed projector, b d r
+    `counters`: see `cosine.run_streaming_steps`.
     """
-    with device_of(x):
-        whole = (
-            resident_grid(x, bases.shape[2], cosine_hopper.cd_resident_bytes)
-            if cosine_hopper.has_ridge_kernel(steps, beta)
-            else None
-        )
-        if whole is not None:
-            found = try_cooperative(
-                lambda: cosine_hopper.solve_cd_resident(
-                    x, bases, whole, steps, temperature, beta, keep=keep, product=product, dtype=codes, counts=counts
-                ),
-                x,
-            )  # fmt: skip
-            if found is not None:
-                return found
-        return _solve_by_steps(x, bases, steps, temperature, beta, keep, product, codes, counts)
-
-
-def _solve_by_steps(
-    x: Tensor,
-    bases: Tensor,
-    steps: int,
-    temperature: float,
-    beta: float,
-    keep: bool,
-    product: bool,
-    dtype: torch.dtype,
-    counts: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     (b, d, n), r = x.shape, bases.shape[2]
-    streaming, swept = streaming_grid(x, r, cosine_hopper.streaming_bytes), None
-    if streaming is not None:
-        swept = try_cooperative(
-            lambda: cosine_hopper.run_streaming_steps(
-                x, bases, streaming, steps, temperature, unit=True, counts=counts
-            ),
-            x,
-        )
-    if swept is not None:
-        moved, _ = swept
-    else:
-        moved, *_ = cosine.run_steps(x, bases, steps, temperature, tile_sizes(d, n, r, x.dtype), unit=True)
-    if streaming is not None and cosine_hopper.has_ridge_kernel(steps, beta):
-        found, projector = cosine_hopper.launch_ridge_projector(moved, beta, streaming)
-    else:
-        found = normalize_columns(moved) if steps else bases.clone()
-        with full_precision(x.device.type):
-            # r x d does not grow with n: torch's solve will do
-            projector = ridge_projector(found, beta).mT.contiguous()
-    codes = x.new_empty(b, n, r, dtype=dtype)
-    y = torch.empty_like(x) if product else None
-    _launch_readout(x, projector, found, None, codes, y)
-    return found, codes, y, projector if keep else None
+    with device_of(x):
+        grid, streamed = streaming_grid(x, r, cosine.streaming_bytes), None
+        if grid is not None:
+            streamed = try_cooperative(
+                lambda: cosine.run_streaming_steps(x, bases, grid, steps, temperature, unit=True, counters=counters), x
+            )
+        if streamed is not None:
+            centroids, _ = streamed
+        else:
+            centroids, *_ = cosine.run_steps(x, bases, steps, temperature, tile_sizes(d, n, r, x.dtype), unit=True)
+        if grid is not None and cosine.has_ridge_kernel(steps, beta):
+            new_bases, projector = cosine.launch_ridge_projector(centroids, beta, grid)
+        else:
+            new_bases = normalize_columns(centroids) if steps else bases.clone()
+            with full_precision(x.device.type):  # r x d does not grow with n: torch's solve is fast enough
+                projector = ridge_projector(new_bases, beta).mT.contiguous()
+        codes = x.new_empty(b, n, r, dtype=dtype)
+        y = torch.empty_like(x) if product else None
+        _launch_readout(x, projector, new_bases, None, codes, y)
+    return new_bases, codes, y, projector if keep else None
 
 
 @torch.library.custom_op("hamburger::cd_fused", mutates_args=())

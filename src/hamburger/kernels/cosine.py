@@ -1,4 +1,4 @@
-"""Steps of soft k-means by Triton kernels, a few launches each, shared by VQ and CD."""
+"""Steps of soft k-means, shared by VQ and CD: tiled Triton kernels, and launches of the Hopper kernels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from hamburger.kernels import launcher
 from hamburger.kernels.common import add_parts, expand, own_columns, product, softmax, store_codes
 from hamburger.kernels.launcher import launch
-from hamburger.kernels.tiling import TileSizes, cdiv, power_of_two
+from hamburger.kernels.tiling import BN, StreamingGrid, TileSizes, can_copy_async, cdiv, power_of_two
 from hamburger.linalg import EPS
 
 
@@ -167,3 +167,88 @@ def assign_columns(
         KIND=launcher.product_kind(x.dtype, fine=True),
         COARSE=launcher.product_kind(x.dtype), R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,
     )  # fmt: skip
+
+
+# -- Hopper: streaming steps, and the ridge projector of CD ------------------------------------------------------------
+
+
+def streaming_bytes(D: int, R: int) -> int:
+    """A tile of X, D and the codes in two halves each; or one of the codes and two stages of Y. And what sums need."""
+    return 2 * (D * BN + 2 * D * R + max(2 * BN * R, BN * R + 2 * 64 * BN)) + 4096
+
+
+def run_streaming_steps(
+    x: Tensor,
+    bases: Tensor,
+    grid: StreamingGrid,
+    steps: int,
+    temperature: float,
+    *,
+    unit: bool,
+    counters: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`run_steps` in one launch, without writing codes.   ->   bases: b d r,  1 / |x|: b n, empty memory if steps = 0
+
+    `counters`: `launcher.zero_counters`, if the caller has them already.
+    """
+    b, _, n = x.shape
+    scale = torch.empty(b, n, dtype=torch.float32, device=x.device)
+    if not steps:
+        return bases.clone(), scale
+    new_bases = torch.empty_like(bases)
+    sums = torch.empty(b, grid.programs, grid.D + 1, grid.R, dtype=torch.float32, device=x.device)
+    if counters is None:
+        counters = launcher.zero_counters(b, x.device)
+    for first in range(0, b, grid.images):
+        images = min(grid.images, b - first)
+        _launch_streaming(
+            x, bases, new_bases, scale, scale, x, sums, counters, grid, first, images, steps, temperature,
+            FIRST=True, CENTROIDS=unit, READOUT=False, Y=False, launch_cooperative_grid=True,
+        )  # fmt: skip
+    return new_bases, scale
+
+
+def read_out_streaming(
+    x: Tensor, bases: Tensor, scale: Tensor, codes: Tensor, y: Tensor | None, grid: StreamingGrid, temperature: float,
+    *, first: bool,
+) -> None:  # fmt: skip
+    """Write the codes, and if there is a y also D C. `first`: no step has computed the scale."""
+    # a read-out does not touch new bases, sums and counters: any tensors do
+    _launch_streaming(
+        x, bases, bases, scale, codes, x if y is None else y, scale, scale, grid, 0, x.shape[0], 0, temperature,
+        FIRST=first, CENTROIDS=False, READOUT=True, Y=y is not None,
+    )  # fmt: skip
+
+
+def _launch_streaming(
+    x: Tensor, bases: Tensor, new_bases: Tensor, scale: Tensor, codes: Tensor, y: Tensor, sums: Tensor,
+    counters: Tensor, grid: StreamingGrid, first: int, images: int, steps: int, temperature: float, **flags: bool,
+) -> None:  # fmt: skip
+    from hamburger.kernels.hopper.cosine_streaming import cosine_streaming_kernel
+
+    (_, d, n), r = x.shape, bases.shape[2]
+    launch(
+        cosine_streaming_kernel, (grid.programs, images),
+        x, bases, new_bases, scale, codes, y, sums, counters,
+        first, d, n, r, steps, grid.programs, temperature, *x.stride(), *y.stride(), counters.stride(0),
+        D=grid.D, R=grid.R, BN=BN, N_FAST=x.stride(2) == 1, ASYNC=can_copy_async(x), num_warps=8, **flags,
+    )  # fmt: skip
+
+
+# Below it the inverse, computed in float32 without row exchange, loses too many digits where two bases almost coincide.
+MIN_BETA = 0.01
+
+
+def has_ridge_kernel(steps: int, beta: float) -> bool:
+    """Whether the ridge kernel applies; else torch solves. Without a step the bases need not have unit columns."""
+    return steps > 0 and beta >= MIN_BETA
+
+
+def launch_ridge_projector(centroids: Tensor, beta: float, grid: StreamingGrid) -> tuple[Tensor, Tensor]:
+    """b d r   ->   the same with unit columns,  their transposed projector D (D^T D + beta I)^-1: b d r"""
+    from hamburger.kernels.hopper.ridge import ridge_kernel
+
+    b, d, r = centroids.shape
+    bases, projector = torch.empty_like(centroids), torch.empty_like(centroids)
+    launch(ridge_kernel, (cdiv(d, 64), b), centroids, bases, projector, d, r, beta, D=grid.D, R=grid.R, num_warps=8)
+    return bases, projector

@@ -171,10 +171,10 @@ def add_partial_sums(sums: Tensor, dtype: torch.dtype = torch.float32) -> Tensor
 
 
 def zero_counters(b: int, device: torch.device) -> Tensor:
-    """Zeros for each image, for programs that wait for each other.   ->   b COUNTS"""
-    counts = torch.empty(b, COUNTERS_PER_IMAGE, dtype=torch.int32, device=device)
-    launch(common.clear_kernel, (1,), counts, counts.numel(), BLOCK=1024, num_warps=4)
-    return counts
+    """Zeros for each image, for programs that wait for each other.   ->   b COUNTERS_PER_IMAGE"""
+    counters = torch.empty(b, COUNTERS_PER_IMAGE, dtype=torch.int32, device=device)
+    launch(common.clear_kernel, (1,), counters, counters.numel(), BLOCK=1024, num_warps=4)
+    return counters
 
 
 def gram_matrix(bases: Tensor, dtype: torch.dtype, t: TileSizes) -> Tensor:

@@ -1,4 +1,4 @@
-"""NMF by Triton kernels: the values of `hams.nmf`, in one launch where it fits the GPU, else a few per step."""
+"""NMF by kernels: the values of `hams.nmf`, resident or streaming on Hopper, else by tiles."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hamburger.kernels import launcher, nmf_hopper
 from hamburger.kernels.common import add_parts, expand, load_codes, own_columns, product, project, softmax, store_codes
 from hamburger.kernels.launch_cache import Outputs, launch_cached
 from hamburger.kernels.launcher import device_of, launch
+from hamburger.kernels.nmf_hopper import NMFFactors
 from hamburger.kernels.tiling import (
     TileSizes,
     cdiv,
@@ -189,41 +190,32 @@ def solve_factors(
     *,
     keep: bool,
     product: bool,
-    codes: torch.dtype = torch.float32,
-    counts: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """x: b d n   bases: b d r, float32, contiguous
+    dtype: torch.dtype = torch.float32,
+    counters: Tensor | None = None,
+) -> NMFFactors:
+    """K steps from softmax codes, and the read-out.   x: b d n   bases: b d r, float32, contiguous
 
-    ->   bases: b d r,  codes: b n r of that dtype,  D C: b d n where `product`,  and where `keep` all that the gradient
-    needs: Q = C / (D^T D C + eps) from before the read-out, b n r   (counts: see `nmf_hopper.solve_resident`)
+    `keep`: also return Q. `product`: also return D C. `dtype`: of the codes. `counters`: `launcher.zero_counters`, if
+    the caller has them already.
     """
+    options: dict[str, Any] = {"keep": keep, "product": product, "dtype": dtype, "counters": counters}
     with device_of(x):
-        whole = resident_grid(x, bases.shape[2], nmf_hopper.resident_bytes)
-        if whole is not None:
-            found = try_cooperative(
-                lambda: nmf_hopper.solve_resident(
-                    x, bases, whole, steps, eps, keep=keep, product=product, dtype=codes, counts=counts
-                ),
-                x,
-            )
-            if found is not None:
-                return found
+        resident = resident_grid(x, bases.shape[2])
+        if resident is not None:
+            solved = try_cooperative(lambda: nmf_hopper.solve_resident(x, bases, resident, steps, eps, **options), x)
+            if solved is not None:
+                return solved
         streaming = streaming_grid(x, bases.shape[2], nmf_hopper.streaming_bytes)
         if streaming is not None:
-            found = try_cooperative(
-                lambda: nmf_hopper.solve_streaming(
-                    x, bases, streaming, steps, eps, keep=keep, product=product, dtype=codes, counts=counts
-                ),
-                x,
-            )  # fmt: skip
-            if found is not None:
-                return found
-        return _solve_by_steps(x, bases, steps, eps, keep, product, codes)
+            solved = try_cooperative(lambda: nmf_hopper.solve_streaming(x, bases, streaming, steps, eps, **options), x)
+            if solved is not None:
+                return solved
+        return _solve_tiled(x, bases, steps, eps, keep, product, dtype)
 
 
-def _solve_by_steps(
+def _solve_tiled(
     x: Tensor, bases: Tensor, steps: int, eps: float, keep: bool, product: bool, dtype: torch.dtype = torch.float32
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+) -> NMFFactors:
     (b, d, n), r = x.shape, bases.shape[2]
     t, kind = tile_sizes(d, n, r, x.dtype), launcher.product_kind(x.dtype)
     codes = x.new_empty(b, n, r, dtype=torch.float32)
@@ -244,7 +236,7 @@ def _solve_by_steps(
         x, bases, gram, codes, last, codes if ratio is None else ratio, out, d, n, r, *x.stride(), *out.stride(), eps,
         FIRST=steps == 0, KEEP=keep, EXPAND=product, KIND=kind, BK=t.BK, **_column_tiles(t),
     )  # fmt: skip
-    return bases if steps else bases.clone(), last, y, ratio
+    return NMFFactors(bases if steps else bases.clone(), last, y, ratio)
 
 
 @torch.library.custom_op("hamburger::nmf_fused", mutates_args=())

@@ -9,20 +9,15 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-# Programs to aim for in a pass over positions: about two for each multiprocessor of a large gpu. A constant rather
-# than a question to the device: the number of partial sums decides the last bits of a result.
+# Programs to aim for in a pass over positions: about two per multiprocessor of a large GPU. A constant, not a property
+# of the device, because the number of partial sums decides the last bits of a result.
 TARGET_PROGRAMS = 264
-
-# A program that updates codes holds all r of its columns; beyond this a multiprocessor has no room for its tiles.
-MAX_RANK = 512
-
-
-# Numbers that a program of four warps adds up from several partial sums in one go.
-READ_AT_ONCE = 8192
+MAX_RANK = 512  # a program that updates codes holds all r of its columns; shared memory has no room for more
+READ_AT_ONCE = 8192  # entries of partial sums that a program of four warps loads at once
 
 
 class TileSizes(NamedTuple):
-    """Sizes of tiles, all powers of two: what a program holds of each axis, and the warps that hold it."""
+    """Tile sizes of the tiled kernels, all powers of two, and numbers of warps."""
 
     R: int  # all of r, padded: a program that updates codes owns whole columns
     BN: int  # columns in such a program
@@ -78,31 +73,37 @@ def cdiv(a: int, b: int) -> int:
 
 
 def split_positions(n: int, tiles: int, step: int) -> tuple[int, int]:
-    """Cut n positions into parts, each a multiple of `step` long, where `tiles` programs share a part.
+    """Split n positions into parts whose length is a multiple of `step`; `tiles` programs work on each part.
 
-    ->   the length of a part, their number
+    ->   the length of a part, the number of parts
     """
     wanted = max(1, min(TARGET_PROGRAMS // tiles, cdiv(n, step)))
     length = cdiv(cdiv(n, wanted), step) * step
     return length, cdiv(n, length)
 
 
-# -- resident: a whole solve is on the GPU at once ---------------------------------------------------------------------
+# -- grids of the Hopper kernels ---------------------------------------------------------------------------------------
 
 
-HOPPER = (9, 0)  # whose matrix units take their operands from shared memory
-DRIVER_SHARED_BYTES = 1024  # bytes of shared memory that the driver keeps for itself
-RANKS = (64, 128)
-# Programs for an image: each waits for the partial sums of all others; at n = 8,192 half as many with twice the columns
-# are faster.
+HOPPER = (9, 0)  # compute capability
+DRIVER_SHARED_BYTES = 1024  # shared memory per program that the driver reserves
+MAX_PADDED_RANK, MAX_CHANNELS = 128, 512
+MAX_IMAGES = 65_535  # second axis of a CUDA grid
+# Programs per image with 64 columns each; with more, 128 columns are faster: every program reads all partial sums.
 MAX_NARROW_PROGRAMS = 64
+BN = 64  # columns of a streaming tile: with more, the next tile would not fit into shared memory
 
 T = TypeVar("T")
-ResidentBytes = Callable[[int, int, int], int]  # D, R, BN -> bytes of shared memory, which every ham counts for itself
+
+
+class GpuProperties(NamedTuple):
+    capability: tuple[int, int]
+    processors: int
+    shared: int  # bytes of shared memory that one program can have
 
 
 class ResidentGrid(NamedTuple):
-    """How a solve is cut: `programs` for each image, each with BN columns; d and r padded to D and R."""
+    """`programs` for each image, each with BN columns; d and r are padded to D and R."""
 
     D: int
     R: int
@@ -110,38 +111,94 @@ class ResidentGrid(NamedTuple):
     programs: int
 
 
-class GpuProperties(NamedTuple):
-    capability: tuple[int, int]
-    processors: int
-    shared: int  # bytes that one program can have
+class StreamingGrid(NamedTuple):
+    """`programs` for each image, `images` in a launch; d and r are padded to D and R."""
+
+    D: int
+    R: int
+    programs: int
+    images: int
 
 
-def resident_grid(x: Tensor, r: int, needs: ResidentBytes) -> ResidentGrid | None:
-    """x: b d n   ->   how to solve it in one launch, or None where it does not fit or the GPU is of another kind."""
-    if x.dtype != torch.bfloat16 or not x.is_cuda or not has_gluon():
+def resident_grid(x: Tensor, r: int) -> ResidentGrid | None:
+    """The grid of the resident NMF kernel for x (b d n); None if x does not fit or the GPU is not a Hopper."""
+    return fit_resident(*x.shape, r, gpu_properties(x.get_device())) if _has_hopper_kernels(x) else None
+
+
+def fit_resident(b: int, d: int, n: int, r: int, gpu: GpuProperties) -> ResidentGrid | None:
+    if gpu.capability != HOPPER or r > MAX_PADDED_RANK or d > MAX_CHANNELS:
         return None
-    b, d, n = x.shape
-    return fit_resident(b, d, n, r, gpu_properties(x.get_device()), needs)
-
-
-def fit_resident(b: int, d: int, n: int, r: int, gpu: GpuProperties, needs: ResidentBytes) -> ResidentGrid | None:
-    if gpu.capability != HOPPER or r > RANKS[-1] or d > 512:
-        return None
-    D, R = max(128, power_of_two(d)), max(RANKS[0], power_of_two(r))
-    for BN, most in ((64, MAX_NARROW_PROGRAMS), (128, gpu.processors)):
-        programs = cdiv(n, BN)
-        if programs <= most and b * programs <= gpu.processors and needs(D, R, BN) + DRIVER_SHARED_BYTES <= gpu.shared:
-            return ResidentGrid(D, R, BN, programs)
+    D, R = _padded(d, r)
+    for columns, most in ((64, MAX_NARROW_PROGRAMS), (128, gpu.processors)):
+        programs = cdiv(n, columns)
+        fits = resident_bytes(D, R, columns) + DRIVER_SHARED_BYTES <= gpu.shared
+        if fits and programs <= most and b * programs <= gpu.processors:
+            return ResidentGrid(D, R, columns, programs)
     return None
 
 
-_devices_without_cooperative: set[int] = set()  # devices
+def resident_bytes(D: int, R: int, BN: int) -> int:
+    """Shared memory of the resident NMF kernel: X, D, C and D^T D in bfloat16, and what changes of layout need."""
+    return 2 * (D * BN + D * R + BN * R + R * R) + 8192
+
+
+def streaming_grid(x: Tensor, r: int, shared_bytes: Callable[[int, int], int]) -> StreamingGrid | None:
+    """The grid of a streaming kernel for x (b d n), or None. `shared_bytes(D, R)`: the shared memory that it needs."""
+    if not _has_hopper_kernels(x):
+        return None
+    return fit_streaming(*x.shape, r, gpu_properties(x.get_device()), shared_bytes)
+
+
+def fit_streaming(
+    b: int, d: int, n: int, r: int, gpu: GpuProperties, shared_bytes: Callable[[int, int], int]
+) -> StreamingGrid | None:
+    if gpu.capability != HOPPER or r > MAX_PADDED_RANK or d > MAX_CHANNELS or b > MAX_IMAGES:
+        return None
+    D, R = _padded(d, r)
+    if shared_bytes(D, R) + DRIVER_SHARED_BYTES > gpu.shared:
+        return None
+    # one program per multiprocessor: at d = 512 two do not fit, and all programs of a launch wait for each other
+    images = cdiv(b, cdiv(b, gpu.processors))
+    return StreamingGrid(D, R, min(gpu.processors // images, cdiv(n, BN)), images)
+
+
+def can_copy_async(x: Tensor) -> bool:
+    """Whether rows of x can be copied 16 bytes at a time, in a way that Triton sees: it looks for multiples of 16."""
+    contiguous_rows = x.stride(2) == 1 and x.data_ptr() % 16 == 0
+    return contiguous_rows and not any(size % 16 for size in (x.shape[2], x.stride(1), x.stride(0)))
+
+
+def _padded(d: int, r: int) -> tuple[int, int]:
+    return max(128, power_of_two(d)), max(64, power_of_two(r))
+
+
+def _has_hopper_kernels(x: Tensor) -> bool:
+    return x.dtype == torch.bfloat16 and x.is_cuda and has_gluon()
+
+
+@functools.cache
+def gpu_properties(index: int) -> GpuProperties:
+    gpu = torch.cuda.get_device_properties(index)
+    return GpuProperties((gpu.major, gpu.minor), gpu.multi_processor_count, gpu.shared_memory_per_block_optin)
+
+
+@functools.cache
+def has_gluon() -> bool:
+    """Whether this Triton has the Gluon language as the Hopper kernels use it."""
+    try:
+        from hamburger.kernels.hopper import common  # noqa: F401
+    except (ImportError, AttributeError, TypeError):  # Gluon is experimental and may change
+        return False
+    return True
+
+
+_devices_without_cooperative: set[int] = set()
 
 
 def try_cooperative(solve: Callable[[], T], x: Tensor) -> T | None:
-    """`solve()`; None where the driver has no room for all programs at once, and then never again on that device.
+    """`solve()`, or None if the driver refuses a cooperative launch, which is then never tried again on that device.
 
-    It knows of limits that the GPU's own numbers do not show, such as a partial sum of its processors.
+    The driver knows limits that the device's properties do not show, such as a share of its multiprocessors.
     """
     if x.get_device() in _devices_without_cooperative:
         return None
@@ -152,63 +209,3 @@ def try_cooperative(solve: Callable[[], T], x: Tensor) -> T | None:
             raise
         _devices_without_cooperative.add(x.get_device())
         return None
-
-
-@functools.cache
-def gpu_properties(index: int) -> GpuProperties:
-    found = torch.cuda.get_device_properties(index)
-    return GpuProperties((found.major, found.minor), found.multi_processor_count, found.shared_memory_per_block_optin)
-
-
-@functools.cache
-def has_gluon() -> bool:
-    """Whether Triton has the language of these kernels."""
-    try:
-        from hamburger.kernels.hopper import common  # noqa: F401
-    except (ImportError, AttributeError, TypeError):  # an experimental part of Triton, which may move
-        return False
-    return True
-
-
-# -- streaming: programs take tiles of columns in turn -----------------------------------------------------------------
-
-
-BN = 64  # columns of a tile: more would leave no room for another one next to it, or no registers next to the sums
-MAX_IMAGES = 65_535  # rows of a grid
-
-StreamingBytes = Callable[[int, int], int]  # D, R -> bytes of shared memory, which every ham counts for itself
-
-
-class StreamingGrid(NamedTuple):
-    """How a solve is cut: `programs` for each image, `images` in a launch; d and r padded to D and R."""
-
-    D: int
-    R: int
-    programs: int
-    images: int
-
-
-def streaming_grid(x: Tensor, r: int, needs: StreamingBytes) -> StreamingGrid | None:
-    """x: b d n   ->   how to solve it with one pass per step, or None where the GPU is of another kind."""
-    if x.dtype != torch.bfloat16 or not x.is_cuda or not has_gluon():
-        return None
-    b, d, n = x.shape
-    return fit_streaming(b, d, n, r, gpu_properties(x.get_device()), needs)
-
-
-def fit_streaming(b: int, d: int, n: int, r: int, gpu: GpuProperties, needs: StreamingBytes) -> StreamingGrid | None:
-    if gpu.capability != HOPPER or r > RANKS[-1] or d > 512 or b > MAX_IMAGES:
-        return None
-    D, R = max(128, power_of_two(d)), max(RANKS[0], power_of_two(r))
-    if needs(D, R) + DRIVER_SHARED_BYTES > gpu.shared:
-        return None
-    # one program on a multiprocessor: at d = 512 shared memory has room for no more, and all of a launch wait for
-    # each other
-    images = cdiv(b, cdiv(b, gpu.processors))
-    return StreamingGrid(D, R, min(gpu.processors // images, cdiv(n, BN)), images)
-
-
-def can_copy_async(x: Tensor) -> bool:
-    """Whether rows of x can be copied 16 bytes at a time, and Triton sees it: it asks for multiples of 16."""
-    near = x.stride(2) == 1 and x.data_ptr() % 16 == 0
-    return near and not any(size % 16 for size in (x.shape[2], x.stride(1), x.stride(0)))

@@ -1,4 +1,4 @@
-"""Soft VQ by Triton kernels: the values of `hams.vq`, in one launch where it fits the GPU, else a few per step."""
+"""Soft VQ by Triton kernels: the values of `hams.vq`, by the streaming Hopper kernels or tiles."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from hamburger.kernels import cosine, cosine_hopper, launcher
+from hamburger.kernels import cosine, launcher
 from hamburger.kernels.common import load_codes, own_columns, product, project, softmax
 from hamburger.kernels.cosine import inverse_norms, products_and_squares, unit_scales
 from hamburger.kernels.launch_cache import Outputs, launch_cached
 from hamburger.kernels.launcher import device_of, launch
-from hamburger.kernels.tiling import StreamingGrid, cdiv, resident_grid, streaming_grid, tile_sizes, try_cooperative
+from hamburger.kernels.tiling import StreamingGrid, cdiv, streaming_grid, tile_sizes, try_cooperative
 from hamburger.linalg import EPS
 
 
@@ -101,61 +101,45 @@ def solve_factors(
     temperature: float,
     *,
     product: bool,
-    codes: torch.dtype = torch.float32,
-    counts: Tensor | None = None,
+    dtype: torch.dtype = torch.float32,
+    counters: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """x: b d n   bases: b d r, float32, contiguous   (counts: see `cosine_hopper.exchange_memory`)
+    """K steps and the read-out.   x: b d n   bases: b d r, float32, contiguous
 
-    ->   bases: b d r,  codes: b n r of that dtype,  D C: b d n where `product`
+    ->   bases: b d r,  codes: b n r of `dtype`,  D C: b d n if `product`   (`counters`: `cosine.run_streaming_steps`)
     """
     with device_of(x):
-        whole = resident_grid(x, bases.shape[2], cosine_hopper.resident_bytes)
-        if whole is not None:
-            found = try_cooperative(
-                lambda: cosine_hopper.solve_vq_resident(
-                    x, bases, whole, steps, temperature, product=product, dtype=codes, counts=counts
-                ),
-                x,
+        grid = streaming_grid(x, bases.shape[2], cosine.streaming_bytes)
+        if grid is not None:
+            solved = try_cooperative(
+                lambda: _solve_streaming(x, bases, grid, steps, temperature, product, dtype, counters), x
             )
-            if found is not None:
-                return found
-        streaming = streaming_grid(x, bases.shape[2], cosine_hopper.streaming_bytes)
-        if streaming is not None:
-            found = try_cooperative(
-                lambda: _solve_streaming(x, bases, streaming, steps, temperature, product, codes, counts), x
-            )
-            if found is not None:
-                return found
-        return _solve_by_steps(x, bases, steps, temperature, product, codes)
+            if solved is not None:
+                return solved
+        return _solve_tiled(x, bases, steps, temperature, product, dtype)
 
 
 def _solve_streaming(
-    x: Tensor,
-    bases: Tensor,
-    cut: StreamingGrid,
-    steps: int,
-    temperature: float,
-    product: bool,
-    dtype: torch.dtype,
-    counts: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    found, scale = cosine_hopper.run_streaming_steps(x, bases, cut, steps, temperature, unit=False, counts=counts)
+    x: Tensor, bases: Tensor, grid: StreamingGrid, steps: int, temperature: float, product: bool, dtype: torch.dtype,
+    counters: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
+    bases, scale = cosine.run_streaming_steps(x, bases, grid, steps, temperature, unit=False, counters=counters)
     codes = x.new_empty(*scale.shape, bases.shape[2], dtype=dtype)
     y = torch.empty_like(x) if product else None
-    cosine_hopper.read_out_streaming(x, found, scale, codes, y, cut, temperature, first=steps == 0)
-    return found, codes, y
+    cosine.read_out_streaming(x, bases, scale, codes, y, grid, temperature, first=steps == 0)
+    return bases, codes, y
 
 
-def _solve_by_steps(
+def _solve_tiled(
     x: Tensor, bases: Tensor, steps: int, temperature: float, product: bool, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     _, d, n = x.shape
     t = tile_sizes(d, n, bases.shape[2], x.dtype)
-    found, codes, scale = cosine.run_steps(x, bases, steps, temperature, t, unit=False)
+    new_bases, codes, scale = cosine.run_steps(x, bases, steps, temperature, t, unit=False)
     y = torch.empty_like(x) if product else None
     last = codes if dtype == codes.dtype else torch.empty_like(codes, dtype=dtype)
-    cosine.assign_columns(x, found, scale, last, y, temperature, t, first=steps == 0)
-    return found if steps else bases.clone(), last, y
+    cosine.assign_columns(x, new_bases, scale, last, y, temperature, t, first=steps == 0)
+    return new_bases if steps else bases.clone(), last, y
 
 
 @torch.library.custom_op("hamburger::vq_fused", mutates_args=())

@@ -19,13 +19,46 @@ from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, warpgroup_mma, warpgroup_mma_wait
 
-from hamburger.kernels.hopper.layouts import product_layout, row_layout, tile_layout
-
 # renamed after Triton 3.6, all of them
 threads_meet = gl.thread_barrier if hasattr(gl, "thread_barrier") else gl.barrier
 load_async = async_copy.async_load if hasattr(async_copy, "async_load") else async_copy.async_copy_global_to_shared
 _shared = gl.shared_memory_descriptor
 seen_as = _shared._reinterpret if hasattr(_shared, "_reinterpret") else _shared.reinterpret
+
+
+# -- layouts -----------------------------------------------------------------------------------------------------------
+# Which thread of a program holds which entries of a tile, and how a tile is stored in shared memory. W is the number of
+# warps. A thread that holds eight neighbouring bfloat16 moves 16 bytes at a time.
+
+
+# Of every bfloat16 tile in shared memory that the matrix units read.
+SWIZZLED = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2))
+
+
+@gluon.constexpr_function
+def product_layout(M, N, W):
+    """Of an M x N product: warps along M as far as it has 16 rows for each, the others along N."""
+    down = min(W, M // 16)
+    instruction = [16, N // (W // down), 16]
+    return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[down, W // down], instr_shape=instruction)
+
+
+@gluon.constexpr_function
+def row_layout(N, V, W):
+    """Of rows of N contiguous numbers, V of them in a thread."""
+    across = min(32, N // V)
+    return gl.BlockedLayout([1, V], [32 // across, across], [W, 1], [1, 0])
+
+
+@gluon.constexpr_function
+def tile_layout(M, N, N_FAST, W):
+    """Of a tile of X or Y, M rows and N columns: eight neighbours in a thread, along n where N_FAST, else along d."""
+    if N_FAST:
+        return row_layout(N, 8, W)
+    return gl.BlockedLayout([8, 1], [M // 8, 256 // M], [1, W], [0, 1])
+
+
+# -- order between programs and threads --------------------------------------------------------------------------------
 
 
 @gluon.jit

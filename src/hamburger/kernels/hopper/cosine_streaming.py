@@ -1,8 +1,9 @@
-"""Soft k-means by cosine where X does not fit the GPU, in Gluon for Hopper: VQ's and CD's steps in one launch, each
-of them one pass over X.
+"""Streaming soft k-means by cosine, in Gluon for Hopper: all steps of VQ or CD in one launch, one pass over X per step.
 
-Letters: `hamburger.kernels.hopper.common`. Pieces of X: `hamburger.kernels.hopper.common`. Why both D and C are taken
-in two halves: `hamburger.kernels.hopper.cosine_common`.
+Names, and what orders programs and threads: `hamburger.kernels.hopper.common`.
+
+At a temperature of 0.01 the ninth bit of a cosine decides the cluster, so bfloat16 is not precise enough for D and C.
+Both are multiplied in halves: a float32 as a bfloat16 (high) plus the remainder, also in bfloat16 (low).
 """
 
 from __future__ import annotations
@@ -12,28 +13,75 @@ from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
 
+from hamburger import linalg
 from hamburger.kernels.hopper.common import (
     ROWS,
+    SWIZZLED,
     arrive,
     column_range,
+    load_bases_at_once,
     load_columns,
     load_partial_sums,
     load_piece_async,
     load_tile_async,
     own_codes,
     partial_sum_layout,
+    product_layout,
     ready,
+    row_layout,
     softmax,
     store_rows,
     store_sums,
     strides_of_tile,
     threads_meet,
     tile_at,
+    tile_layout,
     wait,
     zero_of,
 )
-from hamburger.kernels.hopper.cosine_common import EPS, inverse_norms, rest, split_bases, unit_scales, unit_scales_again
-from hamburger.kernels.hopper.layouts import SWIZZLED, product_layout, row_layout, tile_layout
+
+EPS = gl.constexpr(linalg.EPS)
+TINY = gl.constexpr(1.1754943508222875e-38)  # the least normal float32
+
+
+@gluon.jit
+def rest(b_value, b_high):
+    """The second half of a float32: what its first, of bfloat16, leaves of it, in bfloat16 as well."""
+    return (b_value - b_high.to(gl.float32)).to(gl.bfloat16)
+
+
+@gluon.jit
+def inverse_norms(b_xx):
+    """1 / |x|, 0 for a zero column, which has no direction.   b_xx: |x|^2"""
+    m_zero = b_xx < TINY
+    return gl.where(m_zero, 0.0, gl.rsqrt(gl.where(m_zero, 1.0, b_xx)))
+
+
+@gluon.jit
+def unit_scales(b_norm):
+    """What brings bases to unit length.   b_norm: |d|"""
+    return 1.0 / gl.maximum(b_norm, EPS)
+
+
+@gluon.jit
+def unit_scales_again(b_norm, b_unit):
+    """CD's bases are centroids of unit length, but only the last are stored so. This scales for both, one after the
+    other, which differs from once where a centroid is all but zero.   b_unit: `unit_scales` of b_norm"""
+    return b_unit / gl.maximum(b_norm * b_unit, EPS)
+
+
+@gluon.jit
+def split_bases(p_d, b_high, b_low, d, r, z, D: gl.constexpr, R: gl.constexpr, W: gl.constexpr):
+    """All of D into shared memory in halves; |d|^2 of each basis.   d: d r, float32   high, low: D/64 64 R   ->   R"""
+    b_rows = load_bases_at_once(p_d, d, r, r, z, D, R, W)
+    b_dd = b_rows[0] * b_rows[0]
+    for i in gl.static_range(D // 64):
+        b_first = b_rows[i].to(gl.bfloat16)
+        b_high.index(i + z).store(b_first)
+        b_low.index(i + z).store(rest(b_rows[i], b_first))
+        if i > 0:
+            b_dd += b_rows[i] * b_rows[i]
+    return gl.sum(b_dd, axis=0)
 
 
 @gluon.jit

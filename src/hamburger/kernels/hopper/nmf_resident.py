@@ -7,12 +7,15 @@ from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
 
 from hamburger.kernels.hopper.common import (
+    SWIZZLED,
     arrive,
     block_offset,
     load_columns,
     load_partial_sums,
     partial_sum_layout,
+    product_layout,
     ready,
+    row_layout,
     softmax,
     threads_meet,
     wait,
@@ -20,7 +23,6 @@ from hamburger.kernels.hopper.common import (
     write_sums,
     zero_of,
 )
-from hamburger.kernels.hopper.layouts import SWIZZLED, product_layout, row_layout
 
 
 @gluon.jit

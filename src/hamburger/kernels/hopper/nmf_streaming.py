@@ -12,6 +12,7 @@ from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warp
 
 from hamburger.kernels.hopper.common import (
     ROWS,
+    SWIZZLED,
     arrive,
     block_offset,
     column_range,
@@ -20,6 +21,7 @@ from hamburger.kernels.hopper.common import (
     load_piece_async,
     load_tile_async,
     own_codes,
+    product_layout,
     ready,
     seen_as,
     softmax,
@@ -30,7 +32,6 @@ from hamburger.kernels.hopper.common import (
     write_product,
     zero_of,
 )
-from hamburger.kernels.hopper.layouts import SWIZZLED, product_layout
 from hamburger.kernels.hopper.nmf_resident import ratio_of, update_unit
 
 

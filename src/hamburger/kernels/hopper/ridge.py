@@ -10,9 +10,16 @@ import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
 
-from hamburger.kernels.hopper.common import ready, seen_as, store_sums, threads_meet
-from hamburger.kernels.hopper.cosine_common import add_gram, rest, split_bases, unit_scales
-from hamburger.kernels.hopper.layouts import SWIZZLED, product_layout, row_layout
+from hamburger.kernels.hopper.common import (
+    SWIZZLED,
+    product_layout,
+    ready,
+    row_layout,
+    seen_as,
+    store_sums,
+    threads_meet,
+)
+from hamburger.kernels.hopper.cosine_streaming import rest, split_bases, unit_scales
 
 
 @gluon.constexpr_function
@@ -98,24 +105,6 @@ def ridge(b_gram, b_norm, beta, R: gl.constexpr, W: gl.constexpr):
 
 
 @gluon.jit
-def times_ridge(b_xd, b_ridge, BN: gl.constexpr, R: gl.constexpr):
-    """The codes, to the digits of float32.   xd: BN R   ->   BN R"""
-    b_n = gl.allocate_shared_memory(gl.bfloat16, [3, BN, R], SWIZZLED)
-    store_thirds(b_n, b_xd)
-    ready()
-    # from the smallest products to the largest
-    b_c = warpgroup_mma(b_n.index(2), b_ridge.index(0), b_xd, use_acc=False, is_async=True)
-    b_c = warpgroup_mma(b_n.index(0), b_ridge.index(2), b_c, is_async=True)
-    b_c = warpgroup_mma(b_n.index(1), b_ridge.index(1), b_c, is_async=True)
-    b_c = warpgroup_mma(b_n.index(1), b_ridge.index(0), b_c, is_async=True)
-    b_c = warpgroup_mma(b_n.index(0), b_ridge.index(1), b_c, is_async=True)
-    b_c = warpgroup_mma(b_n.index(0), b_ridge.index(0), b_c, is_async=True)
-    b_c = warpgroup_mma_wait(0, deps=[b_c])
-    b_n._keep_alive()
-    return b_c
-
-
-@gluon.jit
 def rows_times_ridge(b_d, b_ridge, zero):
     """Rows of the projector, transposed, to the digits of float32.   d: 2 BD R, in halves   zero: BD R   ->   BD R"""
     b_m = warpgroup_mma(b_d.index(1), b_ridge.index(1), zero, use_acc=False, is_async=True)
@@ -124,6 +113,14 @@ def rows_times_ridge(b_d, b_ridge, zero):
     b_m = warpgroup_mma(b_d.index(0), b_ridge.index(1), b_m, is_async=True)
     b_m = warpgroup_mma(b_d.index(0), b_ridge.index(0), b_m, is_async=True)
     return warpgroup_mma_wait(0, deps=[b_m])
+
+
+@gluon.jit
+def add_gram(b_gram, b_high, b_low, FIRST: gl.constexpr):
+    """b_gram + D^T D of some rows of D, under way, but for the product of the lower halves.   high, low: rows R"""
+    b_gram = warpgroup_mma(b_high.permute([1, 0]), b_high, b_gram, use_acc=not FIRST, is_async=True)
+    b_gram = warpgroup_mma(b_high.permute([1, 0]), b_low, b_gram, is_async=True)
+    return warpgroup_mma(b_low.permute([1, 0]), b_high, b_gram, is_async=True)
 
 
 @gluon.jit
