@@ -287,7 +287,7 @@ def test_prepare_clears_every_counter_and_copies_one_start_for_all(b, monkeypatc
     monkeypatch.setattr(torch, "empty", poisoned)
     start = torch.rand(1, 8, 11)
     ready = block_launches.prepare_inputs(torch.randn(8, 8), start, b, torch.float32, unit=False)
-    assert ready.counts.shape[0] == b and not ready.counts.any()
+    assert ready.counters.shape[0] == b and not ready.counters.any()
     assert torch.equal(ready.initial, start.expand(b, -1, -1))
     unit = block_launches.prepare_inputs(torch.randn(8, 8), start, b, torch.float32, unit=True).initial
     assert_close(unit, (start.double() / start.double().norm(dim=1, keepdim=True)).expand(b, -1, -1))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 pytest.importorskip("triton")
-from hamburger.kernels import cuda_graphs, launch_cache, launcher
+from hamburger.kernels import launch_cache, launcher
 from hamburger.kernels.launch_cache import PackedTensors, pack_tensors
 from hamburger.kernels.launcher import KernelLaunch
 
@@ -33,8 +33,6 @@ def on_the_cpu(monkeypatch):
     monkeypatch.setattr(launch_cache, "launch_compiled", lambda program, grid, args, stream: program(*args))
     monkeypatch.setattr(launch_cache, "current_stream", lambda: 0)
     monkeypatch.setattr(launch_cache, "_cache", {})
-    monkeypatch.setattr(cuda_graphs, "is_capturing", lambda: False)
-    monkeypatch.setattr(cuda_graphs, "capture", lambda start: None)
 
 
 def launch(*args):

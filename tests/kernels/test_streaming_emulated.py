@@ -44,10 +44,10 @@ def solve(
     x, bases = x.abs().bfloat16(), normalize(torch.randn(b, d, r, generator=draw).abs(), dim=1)
     before = x.clone(), bases.clone()
     cut = StreamingGrid(128 if d <= 128 else 256 if d <= 256 else 512, 64 if r <= 64 else 128, programs, images or b)
-    counts = torch.zeros(b, launcher.COUNTERS_PER_IMAGE, dtype=torch.int32)
+    counters = torch.zeros(b, launcher.COUNTERS_PER_IMAGE, dtype=torch.int32)
     with mock.patch.object(nmf_hopper, "launch", emulated):
         found = nmf_hopper.solve_streaming(
-            x, bases, cut, steps, EPS, keep=keep, product=product, dtype=dtype, counts=counts
+            x, bases, cut, steps, EPS, keep=keep, product=product, dtype=dtype, counters=counters
         )
     assert torch.equal(x, before[0]) and torch.equal(bases, before[1])
     assert emulated.shared <= nmf_hopper.streaming_bytes(cut.D, cut.R)

@@ -3,7 +3,7 @@
 A solve of several kernels is a few microseconds of work for a GPU and hundreds for Python, which computes the same
 tiles, strides and programs at every call. Only addresses change between calls. So the first call of a kind is recorded;
 later calls allocate one workspace for all intermediate memory and launch the same programs at once. This is what a CUDA
-graph does, without its private memory, fixed addresses and capture. Where addresses repeat, `cuda_graphs` captures one.
+graph does, without its private memory, fixed addresses and capture. You may still capture these launches in one.
 Tensors that wait for the backward pass are packed into one piece of memory: allocating, saving and viewing it takes as
 much CPU time as a single tensor.
 """
@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hamburger.kernels.cuda_graphs import GraphCache
 from hamburger.kernels.launcher import KernelLaunch, current_stream, has_launch_hook, launch_compiled, recorder
 
 ALIGNMENT = 512  # bytes, as torch aligns its memory
@@ -110,7 +109,6 @@ class CachedLaunches(NamedTuple):
     outputs: tuple[OutputSpec, ...]
     kept: PackedLayout | None
     workspace: int  # bytes
-    recordings: GraphCache
 
     def play(self, given: Sequence[int], device: torch.device) -> tuple[Outputs, PackedTensors]:
         """Repeat the launches with the addresses of the given tensors and of new memory for everything else."""
@@ -119,18 +117,12 @@ class CachedLaunches(NamedTuple):
         workspace = torch.empty(self.workspace, dtype=torch.uint8, device=device)
         memory = [*given, *[t.data_ptr() for t in outputs], kept.data_ptr(), workspace.data_ptr()]
         stream = current_stream()
-        key = stream, *memory
-        if not self.recordings.play(key, stream):
-            self.start(memory, stream)
-            self.recordings.note(key, lambda other: self.start(memory, other))
-        return outputs, PackedTensors(() if self.kept is None else (kept,), self.kept)
-
-    def start(self, memory: Sequence[int], stream: int) -> None:
         for program, grid, template, holes in self.steps:
             args = template.copy()  # another thread may be repeating the same launches
             for i, where, offset in holes:
                 args[i] = memory[where] + offset
             launch_compiled(program, grid, args, stream)
+        return outputs, PackedTensors(() if self.kept is None else (kept,), self.kept)
 
 
 _cache: dict[Hashable, CachedLaunches | None] = {}
@@ -264,7 +256,7 @@ def build_cached_launches(
                 return None
         steps.append(CachedLaunch(launch.program, launch.grid, args, tuple(holes)))
     memory = tuple(OutputSpec(tuple(t.shape), t.stride(), t.dtype) for t in outputs)
-    return CachedLaunches(tuple(steps), memory, layout, size, GraphCache())
+    return CachedLaunches(tuple(steps), memory, layout, size)
 
 
 def _base(t: Tensor) -> int:
