@@ -10,7 +10,7 @@ from unittest import mock
 import torch
 from torch.nn.functional import normalize
 
-from hamburger.kernels import launcher, nmf_hopper
+from hamburger.kernels import common, nmf_hopper
 from hamburger.kernels.tiling import GpuProperties, fit_resident
 
 H200 = GpuProperties((9, 0), processors=132, shared=232_448)
@@ -42,9 +42,9 @@ def solve(
     before, grid = (x.clone(), bases.clone()), fit_resident(b, d, n, r, card)
 
     def zeros(b, device):  # by a kernel of another kind
-        return torch.zeros(b, launcher.COUNTERS_PER_IMAGE, dtype=torch.int32)
+        return torch.zeros(b, common.COUNTERS_PER_IMAGE, dtype=torch.int32)
 
-    with mock.patch.object(nmf_hopper, "launch", start), mock.patch.object(launcher, "zero_counters", zeros):
+    with mock.patch.object(nmf_hopper, "launch", start), mock.patch.object(common, "zero_counters", zeros):
         found = nmf_hopper.solve_resident(x, bases, grid, steps, eps, keep=keep, product=True, dtype=dtype)
     assert all(
         torch.equal(*pair) for pair in zip((x.nan_to_num(), bases), (before[0].nan_to_num(), before[1]), strict=True)

@@ -10,13 +10,7 @@ triton = pytest.importorskip("triton")
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from hamburger.kernels import (  # noqa: E402
-    block_kernels,
-    block_launches,
-    block_norm,
-    launcher,
-)
-from hamburger.kernels import common as shared  # noqa: E402
+from hamburger.kernels import block_kernels, block_launches, block_norm, common  # noqa: E402
 from hamburger.kernels.dispatch import (  # noqa: E402
     BatchNormState,
     NormParameters,
@@ -24,7 +18,7 @@ from hamburger.kernels.dispatch import (  # noqa: E402
 
 pytestmark = [
     pytest.mark.kernels,
-    pytest.mark.skipif(launcher.INTERPRETED, reason="an interpreted kernel is not compiled"),
+    pytest.mark.skipif(common.INTERPRETED, reason="an interpreted kernel is not compiled"),
     pytest.mark.filterwarnings("ignore"),  # Triton's own news
 ]
 SHARED = 232_448  # bytes that one program can have on an H200
@@ -62,7 +56,7 @@ class Compiler:
 @pytest.fixture
 def card(monkeypatch):
     """Compile instead of launching, and say what came of it: kernel -> its assembly, within the card's memory."""
-    modules = block_kernels, block_kernels, block_norm, shared
+    modules = block_kernels, block_kernels, block_norm, common
     taught = {name: module for module in modules for name in vars(module) if name.endswith("_kernel")}
     for name, module in taught.items():
         monkeypatch.setattr(module, name, Compiler(getattr(module, name)))
@@ -97,7 +91,7 @@ PRECISIONS = {
 def test_bread(precision, n, channels_last, card, monkeypatch):
     has, holds, dtype = PRECISIONS[precision]
     if dtype == torch.float32:
-        monkeypatch.setattr(launcher, "product_kind", lambda dtype, **_: "tf32")  # exact products are torch's
+        monkeypatch.setattr(common, "product_kind", lambda dtype, **_: "tf32")  # exact products are torch's
     x = empty(1, 512, n, dtype=has, channels_last=channels_last)
     block_launches.apply_bread(x, empty(512, 512, dtype=holds), empty(512, dtype=holds), dtype, out=dtype, rectify=True)
     assert "wgmma" in card("bread_kernel")
@@ -107,7 +101,7 @@ def test_bread(precision, n, channels_last, card, monkeypatch):
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_finish(precision, channels_last, last, card):
     has, holds, dtype = PRECISIONS[precision]
-    kept = launcher.saved_dtype(dtype)
+    kept = common.saved_dtype(dtype)
     skip = empty(1, 512, 16_384, dtype=has, channels_last=channels_last)
     statistics = [empty(512, dtype=holds) for _ in range(4)]
     more = {"skip": skip, "norm": NormParameters(*statistics, 1e-5), "rectify": True} if last else {}
@@ -119,7 +113,7 @@ def test_finish(precision, channels_last, last, card):
 
 @pytest.mark.parametrize("dtype, r", [(torch.float32, 64), (torch.bfloat16, 64), (torch.float32, 512)])
 def test_the_way_back(dtype, r, card):
-    kept = launcher.saved_dtype(dtype)
+    kept = common.saved_dtype(dtype)
     du, z, fold, ratio = (
         empty(1, 512, 4_096, dtype=dtype),
         empty(1, 256, 4_096, dtype=dtype),
@@ -140,7 +134,7 @@ def test_the_way_back(dtype, r, card):
 @pytest.mark.parametrize("r", [64, 512])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_batch_norm_in_training(dtype, r, card):
-    kept = launcher.saved_dtype(dtype)
+    kept = common.saved_dtype(dtype)
     fold, codes, y = empty(2, 512, r, dtype=kept), empty(2, 4_096, r, dtype=kept), empty(2, 512, 4_096, dtype=dtype)
     norm = NormParameters(empty(512), empty(512), empty(512), empty(512), 1e-5)
     found = block_norm.batch_statistics(fold, codes, BatchNormState(norm, 0.1, empty(1, dtype=torch.int64)), dtype)

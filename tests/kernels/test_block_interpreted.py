@@ -11,7 +11,7 @@ import torch
 
 import hamburger as hb
 from hamburger.hams import nmf
-from hamburger.kernels import block, block_launches, launcher
+from hamburger.kernels import block, block_launches, common
 from hamburger.kernels.dispatch import BlockPlan, BreadWeights, NormParameters
 from hamburger.testing import assert_close
 
@@ -296,4 +296,4 @@ def test_prepare_clears_every_counter_and_copies_one_start_for_all(b, monkeypatc
 @pytest.mark.parametrize("shape", [(1, 3, 7), (2, 5, 70, 3), (3, 2, 200)])
 def test_total(shape):
     sums = torch.randn(shape)
-    assert_close(launcher.add_partial_sums(sums), sums.double().sum(1))
+    assert_close(common.add_partial_sums(sums), sums.double().sum(1))

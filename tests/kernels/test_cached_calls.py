@@ -10,23 +10,12 @@ import torch
 import hamburger as hb
 
 pytest.importorskip("triton")
-from hamburger.kernels import (
-    block,
-    block_training,
-    cd,
-    cosine,
-    launch_cache,
-    launcher,
-    nmf,
-    nmf_hopper,
-    tiling,
-    vq,
-)
+from hamburger.kernels import block, block_training, cd, common, cosine, launcher, nmf, nmf_hopper, tiling, vq
 from hamburger.kernels.tiling import ResidentGrid, StreamingGrid
 from hamburger.layers import burger, fused_block
 
 pytestmark = [
-    pytest.mark.skipif(launcher.INTERPRETED, reason="kernels would run"),
+    pytest.mark.skipif(common.INTERPRETED, reason="kernels would run"),
     pytest.mark.skipif(not tiling.has_gluon(), reason="Triton's Gluon is missing"),
     pytest.mark.filterwarnings("ignore"),  # of numbers that nobody wrote
 ]
@@ -44,7 +33,7 @@ def taped(monkeypatch):
     seen = {}
 
     def keeping(solve, given, *facts):
-        outputs, kept, made = launch_cache.record_launches(solve, given)
+        outputs, kept, made = launcher.record_launches(solve, given)
         seen[facts[0]] = made is not None
         return outputs, kept
 

@@ -13,7 +13,7 @@ import torch
 from torch.nn.functional import normalize
 
 import hamburger as hb
-from hamburger.kernels import block, cd, cosine, launcher, tiling, vq
+from hamburger.kernels import block, cd, common, cosine, tiling, vq
 from hamburger.kernels.tiling import StreamingGrid
 from hamburger.linalg import normalize_columns, ridge_projector
 
@@ -27,7 +27,7 @@ from test_resident_nonfinite import hasty, places, without
 
 pytestmark = [
     pytest.mark.kernels,
-    pytest.mark.skipif(launcher.INTERPRETED, reason="an interpreted kernel is not compiled"),
+    pytest.mark.skipif(common.INTERPRETED, reason="an interpreted kernel is not compiled"),
     pytest.mark.filterwarnings("ignore"),  # Triton's own news
 ]
 
@@ -66,7 +66,7 @@ def solve(
     spoil(x)
     before = x.clone(), bases.clone()
     cut = StreamingGrid(128 if d <= 128 else 256 if d <= 256 else 512, 64 if r <= 64 else 128, programs, images or b)
-    counters = torch.zeros(b, launcher.COUNTERS_PER_IMAGE, dtype=torch.int32)
+    counters = torch.zeros(b, common.COUNTERS_PER_IMAGE, dtype=torch.int32)
     with contextlib.ExitStack() as stack:
         for module, name, stand_in in (
             *((module, "streaming_grid", lambda *_: cut) for module in (vq, cd)),
@@ -190,7 +190,7 @@ def test_the_block_uses_them(ham, monkeypatch):
     monkeypatch.setattr(cd, "_launch_readout", read_out)
     draw = torch.Generator().manual_seed(0)
     z, bases = torch.randn(2, 100, 131, generator=draw).bfloat16(), torch.randn(2, 100, 20, generator=draw)
-    counters = torch.zeros(2, launcher.COUNTERS_PER_IMAGE, dtype=torch.int32)
+    counters = torch.zeros(2, common.COUNTERS_PER_IMAGE, dtype=torch.int32)
     found = block.solve_ham(z, ham, (TEMPERATURE, BETA), bases, 2, keep=True, counters=counters)
     assert start.compiled is not None
     assert found.codes.dtype == torch.bfloat16  # what the kernel after them multiplies with

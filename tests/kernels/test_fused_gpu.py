@@ -140,19 +140,17 @@ def test_any_strides(name):
 
 def with_and_without(form, name, ham, x, bases, steps, monkeypatch):
     """Solved by a form (`resident_grid` or `streaming_grid`), and by the next one on this card."""
-    from hamburger.kernels import cd, launch_cache, nmf, vq
+    from hamburger.kernels import cd, launcher, nmf, vq
 
     module, asked = {"nmf": nmf, "vq": vq, "cd": cd}[name], []
     choose = getattr(module, form)
     monkeypatch.setattr(module, form, lambda *given: asked.append(choose(*given)) or asked[-1])
-    monkeypatch.setattr(
-        launch_cache, "_cache", {}
-    )  # else an earlier call's launches would be made again, and nobody asked
+    monkeypatch.setattr(launcher, "_cache", {})  # else an earlier call's launches would be made again, and nobody asked
     one = hb.decompose(x, ham, steps=steps, bases=bases, backend="fused")
     if not asked or asked[-1] is None:
         pytest.skip("this card takes another form")
     monkeypatch.setattr(module, form, lambda *_: None)
-    monkeypatch.setattr(launch_cache, "_cache", {})
+    monkeypatch.setattr(launcher, "_cache", {})
     return one, hb.decompose(x, ham, steps=steps, bases=bases, backend="fused")
 
 

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 pytest.importorskip("triton")
-from hamburger.kernels import launch_cache, launcher
-from hamburger.kernels.launch_cache import PackedTensors, pack_tensors
-from hamburger.kernels.launcher import KernelLaunch
+from hamburger.kernels import launcher
+from hamburger.kernels.launcher import KernelLaunch, PackedTensors, pack_tensors
 
 
 def floats(address, count):
@@ -30,9 +29,9 @@ ADDS = Adds()
 
 @pytest.fixture(autouse=True)
 def on_the_cpu(monkeypatch):
-    monkeypatch.setattr(launch_cache, "launch_compiled", lambda program, grid, args, stream: program(*args))
-    monkeypatch.setattr(launch_cache, "current_stream", lambda: 0)
-    monkeypatch.setattr(launch_cache, "_cache", {})
+    monkeypatch.setattr(launcher, "launch_compiled", lambda program, grid, args, stream: program(*args))
+    monkeypatch.setattr(launcher, "current_stream", lambda: 0)
+    monkeypatch.setattr(launcher, "_cache", {})
 
 
 def launch(*args):
@@ -60,7 +59,7 @@ def solve(x, y, none):
 
 def recorded(solve, given):
     """Of what keeps nothing."""
-    return launch_cache.record_launches(lambda *given: (solve(*given), ()), given)
+    return launcher.record_launches(lambda *given: (solve(*given), ()), given)
 
 
 def test_played_with_other_memory():
@@ -82,7 +81,7 @@ def test_places_are_used_again_but_not_shared():
         KernelLaunch(None, (1, 1, 1), (second, first)),
         KernelLaunch(None, (1, 1, 1), (third, second)),
     ]
-    places, size = launch_cache._pack(launches, {x.data_ptr()})
+    places, size = launcher._plan_workspace(launches, {x.data_ptr()})
     assert places[first.data_ptr()] == places[third.data_ptr()] != places[second.data_ptr()]
     assert size == 2 * 1024
 
@@ -90,7 +89,7 @@ def test_places_are_used_again_but_not_shared():
 def test_a_place_between_two_others():
     big, small, other = torch.empty(1000), torch.empty(10), torch.empty(500)
     together = [KernelLaunch(None, (1, 1, 1), (big, other)), KernelLaunch(None, (1, 1, 1), (other, small))]
-    places, size = launch_cache._pack(together, ())
+    places, size = launcher._plan_workspace(together, ())
     assert len(set(places.values())) == 2 and size == 4096 + 2048
 
 
@@ -147,7 +146,7 @@ def test_which_calls_are_of_one_kind():
         return (out,)
 
     def play(x, y, *facts):
-        (out,) = launch_cache.launch_cached(counted, (x, y), *facts)
+        (out,) = launcher.launch_cached(counted, (x, y), *facts)
         assert torch.allclose(torch.Tensor(out), torch.Tensor(x + y))
 
     x, y = on_card(torch.rand(6)), on_card(torch.rand(6))
@@ -175,7 +174,7 @@ def test_what_a_kind_is():
         return (torch.empty(1),)
 
     for x in (whole, *others, on_card(torch.rand(4, 6)), whole):
-        launch_cache.launch_cached(counted, (x,))
+        launcher.launch_cached(counted, (x,))
     assert len(seen) == 5
 
 
@@ -205,16 +204,16 @@ def test_what_is_kept_is_one_piece_and_goes_on_to_another_tape():
             launch(out, out, x, 6)
             return (out,)
 
-        (out,), kept = launch_cache.launch_cached_saving(ahead, (x, y), "forward")
-        (back,) = launch_cache.launch_cached(
-            backward, (x, *(t.as_subclass(OnCard) for t in kept.kept)), "backward", kept.layout
+        (out,), kept = launcher.launch_cached_saving(ahead, (x, y), "forward")
+        (back,) = launcher.launch_cached(
+            backward, (x, *(t.as_subclass(OnCard) for t in kept.memory)), "backward", kept.layout
         )
         return torch.Tensor(out), kept, torch.Tensor(back)
 
     for _ in range(3):
         x, y = on_card(torch.rand(6)), on_card(torch.rand(6))
         out, kept, back = step(x, y)
-        assert len(kept.kept) == 1
+        assert len(kept.memory) == 1
         x, y = torch.Tensor(x), torch.Tensor(y)
         assert torch.allclose(out, x + y)
         assert torch.allclose(back, 6 * x + 4 * y)
@@ -225,7 +224,7 @@ def test_what_is_kept_is_one_piece_and_goes_on_to_another_tape():
 
 def test_a_bundle_that_was_brought_back_into_the_middle_of_something():
     first = pack_tensors([torch.rand(6), torch.rand(6)])
-    (memory,), layout = first.kept, first.layout
+    (memory,), layout = first.memory, first.layout
 
     def backward(dy, memory):
         left, right = PackedTensors((memory,), layout).tensors()
@@ -263,13 +262,13 @@ def test_two_that_are_kept_in_one_memory_stay_apart():
         launch(both[6:], x, x, 6)
         return (), (both[:6], both[6:])
 
-    _, kept, made = launch_cache.record_launches(shared, (torch.rand(6),))
+    _, kept, made = launcher.record_launches(shared, (torch.rand(6),))
     assert made is None and kept.layout is None and len(kept.tensors()) == 2
 
 
 def test_not_too_many(monkeypatch):
-    monkeypatch.setattr(launch_cache, "MAX_CACHED", 2)
+    monkeypatch.setattr(launcher, "MAX_CACHED", 2)
     for n in range(1, 6):
         x, y = on_card(torch.rand(n)), on_card(torch.rand(n))
-        launch_cache.launch_cached(lambda x, y: (torch.empty(1),), (x, y))
-    assert len(launch_cache._cache) <= 2
+        launcher.launch_cached(lambda x, y: (torch.empty(1),), (x, y))
+    assert len(launcher._cache) <= 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hamburger.kernels import launcher, tiling
+from hamburger.kernels import common, tiling
 from hamburger.kernels.tiling import ResidentGrid, fit_resident
 
 if not tiling.has_gluon():
@@ -16,7 +16,7 @@ from resident_solves import EPS, H200, SMALL, at_random, error, poisoned_memory,
 
 pytestmark = [
     pytest.mark.kernels,
-    pytest.mark.skipif(launcher.INTERPRETED, reason="an interpreted kernel is not compiled"),
+    pytest.mark.skipif(common.INTERPRETED, reason="an interpreted kernel is not compiled"),
     pytest.mark.filterwarnings("ignore"),  # Triton's own news
 ]
 

@@ -10,7 +10,7 @@ import re
 
 import pytest
 
-from hamburger.kernels import launcher, tiling
+from hamburger.kernels import common, tiling
 
 if not tiling.has_gluon():
     pytest.skip("Triton or its Gluon is missing", allow_module_level=True)
@@ -21,7 +21,7 @@ from resident_solves import poisoned_memory, solve
 
 pytestmark = [
     pytest.mark.kernels,
-    pytest.mark.skipif(launcher.INTERPRETED, reason="an interpreted kernel is not compiled"),
+    pytest.mark.skipif(common.INTERPRETED, reason="an interpreted kernel is not compiled"),
     pytest.mark.filterwarnings("ignore"),  # Triton's own news
 ]
 SIZES = 1, 128, 104, 64, 1  # two programs, each of which updates a part of D

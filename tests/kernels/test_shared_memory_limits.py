@@ -9,16 +9,12 @@ triton = pytest.importorskip("triton")
 
 from test_block_compiles import Compiler  # noqa: E402
 
-from hamburger.kernels import (  # noqa: E402
-    cd,
-    launcher,
-    nmf,
-)
+from hamburger.kernels import cd, common, nmf  # noqa: E402
 from hamburger.kernels.dispatch import SHARED_BYTES  # noqa: E402
 
 pytestmark = [
     pytest.mark.kernels,
-    pytest.mark.skipif(launcher.INTERPRETED, reason="an interpreted kernel is not compiled"),
+    pytest.mark.skipif(common.INTERPRETED, reason="an interpreted kernel is not compiled"),
     pytest.mark.filterwarnings("ignore"),  # Triton's own news
 ]
 
@@ -30,7 +26,7 @@ def test_the_read_outs_fit(rank, dtype, monkeypatch):
     made = Compiler(nmf.readout_kernel), Compiler(cd.readout_kernel)
     monkeypatch.setattr(nmf, "readout_kernel", made[0])
     monkeypatch.setattr(cd, "readout_kernel", made[1])
-    monkeypatch.setattr(launcher, "gram_matrix", lambda bases, dtype, t: torch.empty(1, rank, rank))
+    monkeypatch.setattr(common, "gram_matrix", lambda bases, dtype, t: torch.empty(1, rank, rank))
     nmf._solve_tiled(x, bases, 0, 1e-6, True, True)
     cd._launch_readout(x, bases, bases, None, torch.empty(1, 64, rank), x)
     assert all(kernel.compiled.metadata.shared <= SHARED_BYTES[rank] for kernel in made)

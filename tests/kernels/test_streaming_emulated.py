@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from hamburger.kernels import launcher, nmf_hopper, tiling
+from hamburger.kernels import common, nmf_hopper, tiling
 from hamburger.kernels.tiling import StreamingGrid
 
 if not tiling.has_gluon():
@@ -22,7 +22,7 @@ from test_resident_nonfinite import hasty, places, without
 
 pytestmark = [
     pytest.mark.kernels,
-    pytest.mark.skipif(launcher.INTERPRETED, reason="an interpreted kernel is not compiled"),
+    pytest.mark.skipif(common.INTERPRETED, reason="an interpreted kernel is not compiled"),
     pytest.mark.filterwarnings("ignore"),  # Triton's own news
 ]
 
@@ -44,7 +44,7 @@ def solve(
     x, bases = x.abs().bfloat16(), normalize(torch.randn(b, d, r, generator=draw).abs(), dim=1)
     before = x.clone(), bases.clone()
     cut = StreamingGrid(128 if d <= 128 else 256 if d <= 256 else 512, 64 if r <= 64 else 128, programs, images or b)
-    counters = torch.zeros(b, launcher.COUNTERS_PER_IMAGE, dtype=torch.int32)
+    counters = torch.zeros(b, common.COUNTERS_PER_IMAGE, dtype=torch.int32)
     with mock.patch.object(nmf_hopper, "launch", emulated):
         found = nmf_hopper.solve_streaming(
             x, bases, cut, steps, EPS, keep=keep, product=product, dtype=dtype, counters=counters

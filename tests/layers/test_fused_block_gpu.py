@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import hamburger as hb
-from hamburger.kernels import launch_cache
+from hamburger.kernels import launcher
 from hamburger.layers import fused_block
 from hamburger.testing import RELATIVE, assert_close, relative_error
 
@@ -262,7 +262,7 @@ def test_cached_launches_give_the_same_bits(name, b, train, monkeypatch):
     """The first call records its launches, later calls repeat them; other inputs give other outputs."""
     layer = build(name, 256, rank=32).train(train)
     z = torch.randn(b, 256, 33, 32, device="cuda", dtype=torch.bfloat16)
-    monkeypatch.setattr(launch_cache, "_cache", {})
+    monkeypatch.setattr(launcher, "_cache", {})
 
     def call():
         if train:
@@ -272,7 +272,7 @@ def test_cached_launches_give_the_same_bits(name, b, train, monkeypatch):
             return {"y": layer(z)}
 
     first = {key: value.clone() for key, value in call().items()}
-    assert any(launch_cache._cache.values())
+    assert any(launcher._cache.values())
     for _ in range(20):
         again = call()
         assert all(torch.equal(again[key], value) for key, value in first.items())

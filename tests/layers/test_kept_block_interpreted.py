@@ -8,8 +8,8 @@ import pytest
 import torch
 from test_fused_block_interpreted import NAMES, pair, poisoned, taken  # noqa: F401  fixtures
 
-from hamburger.kernels import launch_cache
-from hamburger.kernels.launch_cache import pack_tensors
+from hamburger.kernels import launcher
+from hamburger.kernels.launcher import PackedTensors, pack_tensors
 from hamburger.testing import assert_close
 
 WAYS = [("nmf", "apart"), *((name, "bundled") for name in NAMES)]
@@ -19,13 +19,12 @@ WAYS = [("nmf", "apart"), *((name, "bundled") for name in NAMES)]
 def kept(request, monkeypatch):
     """What waits for the backward pass: each tensor for itself, or all in one piece, as a tape keeps them on a card."""
     if request.param == "bundled":
-        apart = launch_cache._unpacked
 
-        def together(found):
-            outputs, inner = found
-            return (outputs, pack_tensors(inner)) if inner else apart(found)
+        def together(solve, inputs):
+            outputs, saved = solve(*inputs)
+            return outputs, pack_tensors(saved) if saved else PackedTensors((), None)
 
-        monkeypatch.setattr(launch_cache, "_unpacked", together)
+        monkeypatch.setattr(launcher, "_call_uncached", together)
     return request.param
 
 

@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hamburger.kernels import block_launches, cd, launcher, nmf, vq
+from hamburger.kernels import block_launches, cd, common, nmf, vq
 from hamburger.kernels.block_launches import NormCorrection
 from hamburger.kernels.dispatch import BlockPlan, BreadWeights, NormParameters
-from hamburger.kernels.launch_cache import Outputs, launch_cached
-from hamburger.kernels.launcher import device_of
+from hamburger.kernels.launcher import Outputs, device_of, launch_cached
 from hamburger.tensors import full_precision
 
 
@@ -43,9 +42,9 @@ def solve_ham(
 ) -> SolvedFactors:
     """K steps from the bases `initial` (b d r, float32), and the read-out.   z: b d n
 
-    counters: b, `launcher.COUNTERS_PER_IMAGE`, zero: for programs that wait for each other.
+    counters: b, `common.COUNTERS_PER_IMAGE`, zero: for programs that wait for each other.
     """
-    dtype = launcher.saved_dtype(z.dtype)
+    dtype = common.saved_dtype(z.dtype)
     if kernel == "nmf":
         bases, codes, _, slope = nmf.solve_factors(
             z, initial, steps, options[0], keep=keep, product=False, dtype=dtype, counters=counters
@@ -92,14 +91,14 @@ def pull_back_ham(
             dc = block_launches.codes_cotangent(du, fold, taken, plan.dtype)
         sums = vq.cotangent_sums(z, found.bases.shape[2])
         dz = vq.input_cotangent(z, None, dc, found.bases, temperature, bool(constant_norms), sums)
-        return dz, launcher.add_partial_sums(sums[None])[0]
+        return dz, common.add_partial_sums(sums[None])[0]
     if plan.kernel == "nmf":
         dz = torch.empty_like(z)  # its kernel takes one set of strides for both
         sums = block_launches.pull_back(du, fold, found.bases, found.slope, z, dz, plan.dtype, taken)
     else:
         dz = block_launches.empty_like(x, found.bases.shape[1], plan.dtype)
         sums = block_launches.pull_back(du, fold, found.slope, None, None, dz, plan.dtype, taken)
-    return dz, launcher.add_partial_sums(sums[None])[0]
+    return dz, common.add_partial_sums(sums[None])[0]
 
 
 # -- the block up to its upper bread, and in evaluation ----------------------------------------------------------------
@@ -135,7 +134,7 @@ def evaluate_block(
 
     given = (x, *weights, initial, *(() if norm is None else norm[:4]))
     with device_of(x):
-        y, bases = launch_cached(solve, given, "evaluate", plan, norm and norm.eps, rectify, launcher.tf32_enabled())
+        y, bases = launch_cached(solve, given, "evaluate", plan, norm and norm.eps, rectify, common.tf32_enabled())
     return y, bases
 
 
@@ -160,7 +159,7 @@ def solve_block(
     found = solve_ham(z, plan.kernel, plan.options, ready.initial, plan.steps, keep=keep, counters=ready.counters)
     # E = W_u D is a bread as well, of r columns
     fold = block_launches.apply_bread(
-        found.bases, weights.upper, None, dtype, out=launcher.saved_dtype(dtype), rectify=False
+        found.bases, weights.upper, None, dtype, out=common.saved_dtype(dtype), rectify=False
     )
     return BlockFactors(*found, fold, z, ready.lower)
 
@@ -179,7 +178,7 @@ def _forward(
         return u, bases, codes, slope, fold, z
 
     with device_of(x):
-        outputs = launch_cached(solve, (x, *weights, initial), "context", plan, keep, launcher.tf32_enabled())
+        outputs = launch_cached(solve, (x, *weights, initial), "context", plan, keep, common.tf32_enabled())
     u, bases, codes, slope, fold, z = outputs
     return u, SolvedFactors(bases, codes, slope), fold, z
 
@@ -262,7 +261,7 @@ class _FirstDerivative(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         return gradients(du, SavedContext(*kept), plan, needs)
 
-    backward = staticmethod(launcher.refuse_second_derivative)
+    backward = staticmethod(common.refuse_second_derivative)
 
 
 @torch.library.custom_op("hamburger::block_fused", mutates_args=())
@@ -305,7 +304,7 @@ def _(
     if not keep:
         none = [x.new_empty(0) for _ in range(4)]
         return u, bases, none[0], none[1], none[2], none[3]
-    kept = launcher.saved_dtype(dtype)
+    kept = common.saved_dtype(dtype)
     slope = {"nmf": x.new_empty(b, n, r, dtype=kept), "cd": torch.empty_like(bases)}.get(kernel)
     return (
         u,
@@ -366,7 +365,7 @@ def _(
     return dx, dlower, dbias, dupper
 
 
-block_backward_op.register_autograd(launcher.refuse_second_derivative)
+block_backward_op.register_autograd(common.refuse_second_derivative)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hamburger.kernels import block_kernels, launcher
+from hamburger.kernels import block_kernels, common
 from hamburger.kernels.dispatch import NormParameters
 from hamburger.kernels.launcher import launch
 from hamburger.kernels.tiling import TARGET_PROGRAMS, TileSizes, cdiv, power_of_two, split_positions, tile_sizes
@@ -44,7 +44,7 @@ def prepare_inputs(lower: Tensor, initial: Tensor, b: int, dtype: torch.dtype, *
     rounds = dtype == torch.bfloat16 and lower.dtype != dtype
     lower = lower.contiguous()
     rounded = torch.empty_like(lower, dtype=dtype) if rounds else lower
-    counters = torch.empty(b, launcher.COUNTERS_PER_IMAGE, dtype=torch.int32, device=lower.device)
+    counters = torch.empty(b, common.COUNTERS_PER_IMAGE, dtype=torch.int32, device=lower.device)
     samples, d, r = initial.shape
     makes = unit or samples < b
     made = initial.new_empty(b, d, r) if makes else initial
@@ -76,14 +76,14 @@ def bread_backward(ds: Tensor, dz: Tensor, weight: Tensor, dx: Tensor, dtype: to
 
 def uses_cublas(dtype: torch.dtype) -> bool:
     """Whether products are exact float32, which cuBLAS makes."""
-    return launcher.product_kind(dtype) == "ieee" and not launcher.INTERPRETED
+    return common.product_kind(dtype) == "ieee" and not common.INTERPRETED
 
 
 def _launch_bread(
     x: Tensor, weight: Tensor, bias: Tensor | None, more: Tensor | None, z: Tensor, dtype: torch.dtype, rectify: bool
 ) -> None:
     (b, c, n), d = x.shape, weight.shape[0]
-    kind = launcher.product_kind(dtype)
+    kind = common.product_kind(dtype)
     side = _tile_side(b, d, n)
     # float32 takes twice the room on its way in
     depth = 32 if side == 128 and (x.element_size() == 4 or kind != "bf16") else 64
@@ -101,7 +101,7 @@ def weight_backward(dz: Tensor, x: Tensor, out: torch.dtype, dtype: torch.dtype)
     """The sum of dZ x^T over samples, by products of that dtype.   dz: b d n   x: b c n   ->   d c"""
     (b, d, n), c = dz.shape, x.shape[1]
     side, depth = (
-        64 if launcher.product_kind(dtype) != "bf16" or min(c, d) <= 64 else 128,
+        64 if common.product_kind(dtype) != "bf16" or min(c, d) <= 64 else 128,
         64 if x.element_size() == 2 else 32,
     )
     tiles = cdiv(d, side), cdiv(c, side)
@@ -110,9 +110,9 @@ def weight_backward(dz: Tensor, x: Tensor, out: torch.dtype, dtype: torch.dtype)
     launch(
         block_kernels.weight_gradient_kernel, (b * parts, *tiles),
         dz, x, sums, d, c, n, length, *dz.stride(), *x.stride(),
-        KIND=launcher.product_kind(dtype), M=side, N=side, K=depth, num_warps=8 if side == 128 else 4,
+        KIND=common.product_kind(dtype), M=side, N=side, K=depth, num_warps=8 if side == 128 else 4,
     )  # fmt: skip
-    return launcher.add_partial_sums(sums, out)[0]
+    return common.add_partial_sums(sums, out)[0]
 
 
 def _cublas_bread(x: Tensor, weight: Tensor, bias: Tensor | None, out: torch.dtype, rectify: bool) -> Tensor:
@@ -148,7 +148,7 @@ def finish_block(
     fold (E = W_u D): b c r   codes: b n r   skip, y: b c n
     """
     (b, c, r), n = fold.shape, codes.shape[1]
-    kind = launcher.product_kind(dtype)
+    kind = common.product_kind(dtype)
     added = y if skip is None else skip
     mean, var, weight, bias, eps = (fold, fold, None, None, 0.0) if norm is None else norm
     launch(
@@ -163,14 +163,14 @@ def finish_block(
 
 
 def project_codes(x: Tensor, factor: Tensor, dtype: torch.dtype, *, fine: bool = False) -> Tensor:
-    """X^T A in float32.   x: b d n   factor: b d r   ->   b n r   (`fine`: see `launcher.product_kind`)"""
+    """X^T A in float32.   x: b d n   factor: b d r   ->   b n r   (`fine`: see `common.product_kind`)"""
     (b, d, n), r = x.shape, factor.shape[2]
     t = tile_sizes(d, n, r, dtype)
     codes = x.new_empty(b, n, r, dtype=torch.float32)
     launch(
         block_kernels.codes_kernel, (b * cdiv(n, t.BN),),
         x, factor, codes, d, n, r, *x.stride(),
-        KIND=launcher.product_kind(dtype, fine=fine), R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,
+        KIND=common.product_kind(dtype, fine=fine), R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,
     )  # fmt: skip
     return codes
 
@@ -217,7 +217,7 @@ def pull_back(
         block_kernels.pull_back_kernel, (len(sums),),
         du, fold, codes, mix, fold if ratio is None else ratio, bases, dz if z is None else z, dz, sums,
         c, d, n, r, *du.stride(), *dz.stride(),
-        NORM=taken is not None, RATIO=ratio is not None, MASK=z is not None, KIND=launcher.product_kind(dtype),
+        NORM=taken is not None, RATIO=ratio is not None, MASK=z is not None, KIND=common.product_kind(dtype),
         **_product_kinds(dtype, norm=taken is not None), **_column_tiles(t),
     )  # fmt: skip
     return sums
@@ -228,7 +228,7 @@ def _product_kinds(dtype: torch.dtype, *, norm: bool) -> dict[str, str]:
 
     bfloat16 factors are exact as they are.
     """
-    kind = launcher.product_kind(dtype)
+    kind = common.product_kind(dtype)
     project = "tf32x3" if norm and kind == "tf32" and dtype != torch.bfloat16 else kind
     return {"PROJECT": project, "FINE": "bf16x2" if kind == "bf16" else project}
 

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from hamburger.kernels import launcher
+from hamburger.kernels import common
 from hamburger.kernels.block_launches import NormCorrection
 from hamburger.kernels.common import own_part, product
 from hamburger.kernels.dispatch import BatchNormState, NormParameters
@@ -311,9 +311,9 @@ def batch_statistics(fold: Tensor, codes: Tensor, batch: BatchNormState, dtype: 
     sums = codes.new_empty(b, parts, r + 1, r, dtype=torch.float32)
     launch(
         moments_kernel, (b * parts, tiles, tiles),
-        codes, sums, n, r, length, KIND=launcher.product_kind(dtype), SR=side, SN=64, num_warps=4,
+        codes, sums, n, r, length, KIND=common.product_kind(dtype), SR=side, SN=64, num_warps=4,
     )  # fmt: skip
-    total = launcher.add_partial_sums(sums)
+    total = common.add_partial_sums(sums)
     mean, var = sums.new_empty(c), sums.new_empty(c)
     norm = batch.norm
     launch(
@@ -355,7 +355,7 @@ def norm_backward(
     launch(
         relu_backward_kernel, (b * parts, *tiles),
         dy, mask, codes, ds, sums, c, n, r, length, *dy.stride(), *mask.stride(), *ds.stride(),
-        RECTIFY=y is not None, KIND=launcher.product_kind(dtype), SD=ROWS, SR=t.SR, SN=t.SN, num_warps=4,
+        RECTIFY=y is not None, KIND=common.product_kind(dtype), SD=ROWS, SR=t.SR, SN=t.SN, num_warps=4,
     )  # fmt: skip
     rows = cdiv(c, CHANNELS)
     assert norm.weight is not None
@@ -364,10 +364,10 @@ def norm_backward(
     dgamma, dbeta = torch.empty_like(norm.weight), torch.empty_like(norm.weight)
     launch(
         norm_backward_kernel, (rows,),
-        launcher.add_partial_sums(sums), found.total, fold, found.mean, found.var, norm.weight, scaled, dfold, mix,
+        common.add_partial_sums(sums), found.total, fold, found.mean, found.var, norm.weight, scaled, dfold, mix,
         dgamma, dbeta, b, c, n, r, norm.eps, FINE=_fine_kind(dtype), M=CHANNELS, SR=_rank_tile(r), num_warps=4,
     )  # fmt: skip
-    return NormGradients(ds, scaled, dfold, NormCorrection(codes, launcher.add_partial_sums(mix)), dgamma, dbeta)
+    return NormGradients(ds, scaled, dfold, NormCorrection(codes, common.add_partial_sums(mix)), dgamma, dbeta)
 
 
 def outer_product(dfold: Tensor, bases: Tensor, like: Tensor, dtype: torch.dtype) -> Tensor:
@@ -376,7 +376,7 @@ def outer_product(dfold: Tensor, bases: Tensor, like: Tensor, dtype: torch.dtype
     out = torch.empty_like(like, memory_format=torch.contiguous_format)
     launch(
         outer_kernel, (cdiv(c, 64), cdiv(d, 64)),
-        dfold, bases, out, b, c, d, r, KIND=launcher.factor_product_kind(dtype), M=64, N=64, K=32, num_warps=4,
+        dfold, bases, out, b, c, d, r, KIND=common.factor_product_kind(dtype), M=64, N=64, K=32, num_warps=4,
     )  # fmt: skip
     return out
 
@@ -389,4 +389,4 @@ def _fine_kind(dtype: torch.dtype) -> str:
     """Sums over codes keep the digits of a float32, for means are taken off. A bfloat16 E is exact on the left."""
     if dtype == torch.bfloat16:
         return "tf32x2"
-    return "ieee" if launcher.product_kind(dtype) == "ieee" else "tf32x3"
+    return "ieee" if common.product_kind(dtype) == "ieee" else "tf32x3"

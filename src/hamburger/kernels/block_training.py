@@ -11,12 +11,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hamburger.kernels import block, block_launches, block_norm, launcher
+from hamburger.kernels import block, block_launches, block_norm, common
 from hamburger.kernels.block import SolvedFactors
 from hamburger.kernels.block_norm import BatchStatistics
 from hamburger.kernels.dispatch import BatchNormState, BlockPlan, BreadWeights, NormParameters
-from hamburger.kernels.launch_cache import Outputs, PackedLayout, PackedTensors, launch_cached, launch_cached_saving
-from hamburger.kernels.launcher import device_of
+from hamburger.kernels.launcher import (
+    Outputs,
+    PackedLayout,
+    PackedTensors,
+    device_of,
+    launch_cached,
+    launch_cached_saving,
+)
 from hamburger.tensors import full_precision
 
 
@@ -91,7 +97,7 @@ def _forward(how: TrainingPlan, *given: Tensor | None) -> tuple[Outputs, PackedT
     x = given[0]
     assert x is not None
     with device_of(x):
-        return launch_cached_saving(solve, given, "train", how, launcher.tf32_enabled())
+        return launch_cached_saving(solve, given, "train", how, common.tf32_enabled())
 
 
 class SavedTensors(NamedTuple):
@@ -126,7 +132,7 @@ def gradients(
 
     with full_precision(dy.device.type), device_of(dy):
         found = launch_cached(
-            solve, (dy, *seen, *kept.kept), "train backward", how, kept.layout, launcher.tf32_enabled(), *needs
+            solve, (dy, *seen, *kept.memory), "train backward", how, kept.layout, common.tf32_enabled(), *needs
         )
     return tuple([g if need else None for g, need in zip(found, needs, strict=True)])
 
@@ -162,7 +168,7 @@ class _TrainBlock(torch.autograd.Function):
         given = x, lower, bias, upper, gamma, beta, initial, running_mean, running_var, tracked
         (y, bases), kept = _forward(how, *given)
         ctx.how, ctx.layout, ctx.dtypes = how, kept.layout, (lower.dtype, None if bias is None else bias.dtype)
-        ctx.save_for_backward(*SavedTensors(x, y if how.rectify else None, lower, upper, gamma, bases), *kept.kept)
+        ctx.save_for_backward(*SavedTensors(x, y if how.rectify else None, lower, upper, gamma, bases), *kept.memory)
         ctx.mark_non_differentiable(bases)
         ctx.set_materialize_grads(False)
         return y, bases
@@ -193,4 +199,4 @@ class _FirstDerivative(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         return gradients(dy, SavedTensors(*saved[:6]), PackedTensors(saved[6:], layout), how, needs)
 
-    backward = staticmethod(launcher.refuse_second_derivative)
+    backward = staticmethod(common.refuse_second_derivative)

@@ -9,10 +9,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from hamburger.kernels import cosine, launcher
+from hamburger.kernels import common, cosine
 from hamburger.kernels.common import expand, load_codes, own_columns, project, store_codes
-from hamburger.kernels.launch_cache import Outputs, launch_cached
-from hamburger.kernels.launcher import device_of, launch
+from hamburger.kernels.launcher import Outputs, device_of, launch, launch_cached
 from hamburger.kernels.tiling import cdiv, streaming_grid, tile_sizes, try_cooperative
 from hamburger.linalg import normalize_columns, ridge_projector
 from hamburger.tensors import full_precision
@@ -64,7 +63,7 @@ def decompose(
             return found, codes, y
 
         with device_of(x):
-            found, codes, y = launch_cached(bare, (x, bases), "cd", steps, temperature, beta, launcher.tf32_enabled())
+            found, codes, y = launch_cached(bare, (x, bases), "cd", steps, temperature, beta, common.tf32_enabled())
     return found, codes.mT, y
 
 
@@ -141,7 +140,7 @@ def _(dy: Tensor, dc: Tensor | None, bases: Tensor, projector: Tensor) -> Tensor
     return torch.empty_like(dy)
 
 
-cd_backward_op.register_autograd(launcher.refuse_second_derivative)
+cd_backward_op.register_autograd(common.refuse_second_derivative)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -178,6 +177,6 @@ def _launch_readout(
             x, into, out, into if more is None else more, into if codes is None else codes, product,
             d, n, r, *x.stride(), *product.stride(),
             MORE=more is not None, STORE=codes is not None, EXPAND=y is not None,
-            KIND=launcher.product_kind(x.dtype, fine=True), COARSE=launcher.product_kind(x.dtype),
+            KIND=common.product_kind(x.dtype, fine=True), COARSE=common.product_kind(x.dtype),
             R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,
         )  # fmt: skip

@@ -1,23 +1,32 @@
-"""Pieces of Triton that all fused hams share. X is b d n with any strides; in memory D is b d r and C is b n r.
+"""Triton functions, kernels and launches that all fused hams share. X is b d n with any strides; D is stored as b d r,
+C as b n r.
 
-Letters, in all kernels: i_ program index or loop position, o_ offsets, m_ mask, p_ pointer, b_ block, its shape above
-each load; s_ stride; capitals for sizes known at compile time. d, n, r, c are sizes as they are, D and R padded ones,
-BN, BD and the like those of a tile: `tiles.Blocks`. Offsets into d and n are 64 bits wide: d n may exceed 2^31.
+Names in all kernels: i_ program index or loop position, o_ offsets, m_ mask, p_ pointer, b_ block of values (its shape
+is in the comment above a load), s_ stride. Capitals are sizes known at compile time. d, n, r, c are sizes, D and R are
+padded sizes, BN, BD and the like are tile sizes (`tiling.TileSizes`). Offsets into d and n have 64 bits, because d n
+may exceed 2^31.
 
-What a program, a tile, a part, a partial sum are: docs/design/kernels.md, with a map of these files. Between programs
-of one launch there is no order here: a program reads what launches before it wrote, and writes what no other one
-writes.
+Words such as program, tile, part and partial sum: docs/design/kernels.md. Programs of one launch are not ordered in
+these kernels: a program reads what earlier launches wrote, and writes what no other program writes.
 """
 
 from __future__ import annotations
 
+from typing import Any, NoReturn
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
+
+from hamburger.errors import OptionError
+from hamburger.kernels.launcher import launch
+from hamburger.kernels.tiling import TileSizes, cdiv, split_positions
 
 
 @triton.jit
 def rounded_to_tf32(b_value):
-    """To the nearest: a matrix unit would cut the last 13 bits off, to one side in every product of every step."""
+    """Round to the nearest TF32: tensor cores truncate, which biases every product of every step."""
     b_value = b_value.to(tl.float32)
     b_bits = (b_value.to(tl.int32, bitcast=True) + 0x1000) & -0x2000
     return tl.where(tl.abs(b_value) < float("inf"), b_bits.to(tl.float32, bitcast=True), b_value)
@@ -25,9 +34,9 @@ def rounded_to_tf32(b_value):
 
 @triton.jit
 def product(b_left, b_right, b_sum, KIND: tl.constexpr):
-    """b_sum + b_left b_right, added up in float32. KIND: see `hamburger.kernels.launcher.product_kind`.
+    """b_sum + b_left b_right, accumulated in float32. KIND: see `product_kind`.
 
-    "x2" keeps the digits of a float32 on the right: as a bfloat16 and what is left of it, in two products. X stands on
+    "x2" keeps the digits of a float32 factor on the right: as a bfloat16 plus the remainder, in two products. X is on
     the left, where half precision loses nothing.
     """
     if KIND == "bf16":
@@ -50,9 +59,9 @@ def product(b_left, b_right, b_sum, KIND: tl.constexpr):
 
 @triton.jit
 def own_part(n, length):
-    """Of positions, where a sum over them is cut into parts and axis 0 of the grid is b * parts.
+    """This program's part of the positions, where axis 0 of the grid is b * parts.
 
-    ->   which of all b * parts,  i_b,  its positions: from begin on, below end
+    ->   its index among all b * parts,  i_b,  its positions: begin <= position < end
     """
     i_bs, parts = tl.program_id(0).to(tl.int64), tl.cdiv(n, length)
     begin = tl.program_id(0) % parts * length
@@ -61,7 +70,7 @@ def own_part(n, length):
 
 @triton.jit
 def own_columns(n, BN: tl.constexpr):
-    """Which image and which columns are this program's.   ->   i_b, o_n: BN"""
+    """This program's image and columns, where axis 0 of the grid is b * tiles of n.   ->   i_b, o_n: BN"""
     i_b, i_n = tl.program_id(0) // tl.cdiv(n, BN), tl.program_id(0) % tl.cdiv(n, BN)
     return i_b.to(tl.int64), i_n.to(tl.int64) * BN + tl.arange(0, BN)
 
@@ -91,7 +100,7 @@ def expand(
     b_c, p_d, p_y, d, n, r, s_yd, s_yn, o_n,
     KIND: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """Y = D C for a tile of columns, written out.   b_c: BN R   d: d r   y: d n"""
+    """Write Y = D C for a tile of columns.   b_c: BN R   d: d r   y: d n"""
     o_r = tl.arange(0, R)
     for i_d in range(0, d, BD):
         o_d = (i_d + tl.arange(0, BD)).to(tl.int64)
@@ -105,7 +114,7 @@ def expand(
 
 @triton.jit
 def softmax(b_s, r, R: tl.constexpr):
-    """Over r, which is padded to R.   b_s: BN R   ->   BN R, zero in the padding"""
+    """Softmax over r, which is padded to R.   b_s: BN R   ->   BN R, zero in the padding"""
     m_r = (tl.arange(0, R) < r)[None, :]
     b_s = tl.where(m_r, b_s, float("-inf"))
     b_e = tl.where(m_r, tl.exp(b_s - tl.max(b_s, axis=1)[:, None]), 0.0)
@@ -114,7 +123,7 @@ def softmax(b_s, r, R: tl.constexpr):
 
 @triton.jit
 def load_codes(p_c, n, r, o_n, R: tl.constexpr):
-    """->   BN R"""
+    """The codes of a tile of columns.   ->   BN R"""
     o_r = tl.arange(0, R)
     m_c = (o_n < n)[:, None] & (o_r < r)[None, :]
     return tl.load(p_c + o_n[:, None] * r + o_r[None, :], mask=m_c, other=0.0)
@@ -122,7 +131,7 @@ def load_codes(p_c, n, r, o_n, R: tl.constexpr):
 
 @triton.jit
 def store_codes(b_c, p_c, n, r, o_n, R: tl.constexpr):
-    """b_c: BN R"""
+    """Write the codes of a tile of columns.   b_c: BN R"""
     o_r = tl.arange(0, R)
     m_c = (o_n < n)[:, None] & (o_r < r)[None, :]
     tl.store(p_c + o_n[:, None] * r + o_r[None, :], b_c, mask=m_c)
@@ -153,7 +162,7 @@ def sums_kernel(
     p_x, p_c, p_sums, d, n, r, length, s_xb, s_xd, s_xn,
     GRAM: tl.constexpr, KIND: tl.constexpr, SD: tl.constexpr, SR: tl.constexpr, SN: tl.constexpr,
 ):  # fmt: skip
-    """What sums over positions, one partial sum per part of them. Grid: b * parts, tiles of rows, tiles of r.
+    """Partial sums over parts of the positions. Grid: b * parts, tiles of rows, tiles of r.
 
     A program owns one tile of one partial sum: SD rows, SR columns, `length` positions.
     x: b d n   c: b n r   sums: b parts (d + e) r. The first d rows are X C^T; the e rows after them are C C^T (GRAM:
@@ -164,7 +173,7 @@ def sums_kernel(
     p_c += i_b * n * r
     p_sums += i_bs * (d + (r if GRAM else 1)) * r
 
-    i_a = tl.program_id(1) - tl.cdiv(d, SD)  # from 0 on: a tile of the extra rows
+    i_a = tl.program_id(1) - tl.cdiv(d, SD)  # >= 0: a tile of the e extra rows
     if i_a < 0:
         o_a = (tl.program_id(1) * SD + tl.arange(0, SD)).to(tl.int64)
         b_sum = rows_times_codes(
@@ -192,9 +201,9 @@ def add_parts(
     p_sums, parts, rows, o_a, below, o_r, r,
     FA: tl.constexpr, FR: tl.constexpr, FP: tl.constexpr,
 ):  # fmt: skip
-    """Rows o_a (those less than `below`) of the sums, their parts added in order.   sums: parts rows r   ->   FA FR
+    """Rows o_a (those < `below`) of the sums, added over the parts in order.   sums: parts rows r   ->   FA FR
 
-    FP parts are read at once: one after another, their way from memory would be all that an update waits for.
+    FP parts are loaded at once, to hide memory latency.
     """
     m_sum = (o_a < below)[None, :, None] & (o_r < r)[None, None, :]
     b_sum = tl.zeros([FA, FR], tl.float32)
@@ -210,7 +219,7 @@ def add_parts(
 
 @triton.jit
 def partial_sums_kernel(p_sums, p_total, parts, size, FP: tl.constexpr, BLOCK: tl.constexpr):
-    """Partial sums, added in order.   sums: b parts size   total: b size   Grid: b * tiles of size."""
+    """Add partial sums in order.   sums: b parts size   total: b size   Grid: b * tiles of size."""
     tiles = tl.cdiv(size, BLOCK)
     i_b = (tl.program_id(0) // tiles).to(tl.int64)
     o = tl.program_id(0) % tiles * BLOCK + tl.arange(0, BLOCK)
@@ -221,7 +230,7 @@ def partial_sums_kernel(p_sums, p_total, parts, size, FP: tl.constexpr, BLOCK: t
 
 @triton.jit
 def clear_kernel(p_counts, size, BLOCK: tl.constexpr):
-    """Counters at zero.   counts: size   Grid: 1."""
+    """Set counters to zero.   counts: size   Grid: 1."""
     for i in range(0, size, BLOCK):
         o = i + tl.arange(0, BLOCK)
         tl.store(p_counts + o, tl.zeros([BLOCK], tl.int32), mask=o < size)
@@ -243,3 +252,104 @@ def gram_kernel(p_d, p_g, d, r, KIND: tl.constexpr, FD: tl.constexpr, FR: tl.con
         b_j = tl.load(p_d + o_d[:, None] * r + o_j[None, :], mask=(o_d < d)[:, None] & (o_j < r)[None, :], other=0.0)
         b_g = product(b_i, b_j, b_g, KIND)
     tl.store(p_g + i_b * r * r + o_i[:, None] * r + o_j[None, :], b_g, mask=(o_i < r)[:, None] & (o_j < r)[None, :])
+
+
+# -- precision of products ---------------------------------------------------------------------------------------------
+
+
+# Whether kernels run in Triton's interpreter, on the CPU (TRITON_INTERPRET=1 before triton is imported).
+INTERPRETED = not isinstance(sums_kernel, triton.JITFunction)
+
+
+def product_kind(dtype: torch.dtype, *, fine: bool = False) -> str:
+    """How products with X (of that dtype) are computed. They always accumulate in float32.
+
+    bfloat16 has the range of the factors, so they can be rounded to it. float16 does not: its products are TF32, which
+    represents every float16. float32 is exact unless torch allows TF32. `fine` keeps more digits of the factor for half
+    inputs: a softmax at a low temperature amplifies the ninth bit of a cosine into another cluster.
+    """
+    if dtype == torch.float32:
+        return "tf32" if tf32_enabled() else "ieee"
+    if dtype == torch.bfloat16 and not INTERPRETED:  # the interpreter cannot multiply bfloat16
+        return "bf16x2" if fine else "bf16"
+    if fine:
+        return "tf32x2"
+    return "ieee" if INTERPRETED else "tf32"  # the interpreter multiplies exactly
+
+
+def factor_product_kind(dtype: torch.dtype) -> str:
+    """How products of factors, without X, are computed."""
+    return "ieee" if product_kind(dtype) == "ieee" else "tf32"
+
+
+def saved_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of E, Q and codes that are saved for the backward pass: bfloat16 has their range, float16 does not."""
+    return torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
+
+
+def tf32_enabled() -> bool:
+    """Torch's own switch for matrix products of float32."""
+    flags = torch.backends.cuda.matmul
+    precision = getattr(flags, "fp32_precision", None)  # torch 2.9; the older name then raises where both were set
+    return bool(flags.allow_tf32) if precision is None else bool(precision == "tf32")
+
+
+def refuse_second_derivative(ctx: Any, *cotangents: Tensor) -> NoReturn:
+    raise OptionError(
+        "decompose: backend 'fused' can be differentiated once, and a second derivative was requested "
+        "(create_graph=True); take backend='plain'"
+    )
+
+
+# -- launches ----------------------------------------------------------------------------------------------------------
+
+
+COUNTERS_PER_IMAGE = 32
+FEW_PARTS = 4  # so few partial sums are added where they are used
+
+
+def sum_over_positions(x: Tensor, codes: Tensor, t: TileSizes, kind: str, *, gram: bool) -> Tensor:
+    """Sums over positions, in few parts.   x: b d n   codes: b n r   ->   b parts (d + e) r   (see `sums_kernel`)"""
+    (b, d, n), r = x.shape, codes.shape[2]
+    extra = r if gram else 1
+    tiles = (cdiv(d, t.SD) + cdiv(extra, t.SD), cdiv(r, t.SR))
+    length, parts = split_positions(n, b * tiles[0] * tiles[1], t.SN)
+    out = torch.empty(b, parts, d + extra, r, dtype=torch.float32, device=x.device)
+    launch(
+        sums_kernel, (b * parts, *tiles),
+        x, codes, out, d, n, r, length, *x.stride(),
+        GRAM=gram, KIND=kind, SD=t.SD, SR=t.SR, SN=t.SN, num_warps=t.sum_warps,
+    )  # fmt: skip
+    # later kernels read the parts tile by tile, several times: many parts are added first, by many programs
+    return out if parts <= FEW_PARTS else add_partial_sums(out)[:, None]
+
+
+def add_partial_sums(sums: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Add over the parts, in order.   b parts ... (float32)   ->   b ..., of that dtype"""
+    out = sums.new_empty(sums.shape[0], *sums.shape[2:], dtype=dtype)
+    size = out[0].numel()
+    launch(
+        # all on the first axis: the others end at 65,535, and the gradient of a wide bread has more tiles
+        partial_sums_kernel, (len(sums) * cdiv(size, 64),),
+        sums, out, sums.shape[1], size, FP=32, BLOCK=64, num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+def zero_counters(b: int, device: torch.device) -> Tensor:
+    """Zeros for each image, by which programs wait for each other.   ->   b COUNTERS_PER_IMAGE"""
+    counters = torch.empty(b, COUNTERS_PER_IMAGE, dtype=torch.int32, device=device)
+    launch(clear_kernel, (1,), counters, counters.numel(), BLOCK=1024, num_warps=4)
+    return counters
+
+
+def gram_matrix(bases: Tensor, dtype: torch.dtype, t: TileSizes) -> Tensor:
+    """D^T D.   bases: b d r   ->   b r r   (`dtype`: of x)"""
+    b, d, r = bases.shape
+    out = torch.empty(b, r, r, dtype=torch.float32, device=bases.device)
+    tiles = cdiv(r, t.FG)
+    launch(
+        gram_kernel, (b, tiles, tiles),
+        bases, out, d, r, KIND=factor_product_kind(dtype), FD=t.GD, FR=t.FG, num_warps=4,
+    )  # fmt: skip
+    return out

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from hamburger.kernels import launcher
+from hamburger.kernels import common
 from hamburger.kernels.common import add_parts, expand, own_columns, product, softmax, store_codes
 from hamburger.kernels.launcher import launch
 from hamburger.kernels.tiling import BN, StreamingGrid, TileSizes, can_copy_async, cdiv, power_of_two
@@ -127,7 +127,7 @@ def run_steps(
     codes, scale = x.new_empty(b, n, r, dtype=torch.float32), x.new_empty(b, n, dtype=torch.float32)
     for step in range(steps):
         assign_columns(x, bases, scale, codes, None, temperature, t, first=step == 0, centroids=unit and step > 0)
-        sums = launcher.sum_over_positions(x, codes, t, launcher.product_kind(x.dtype, fine=True), gram=False)
+        sums = common.sum_over_positions(x, codes, t, common.product_kind(x.dtype, fine=True), gram=False)
         bases = move_to_centroids(sums, t)
     return bases, codes, scale
 
@@ -164,8 +164,8 @@ def assign_columns(
         assign_kernel, (b * cdiv(n, t.BN),),
         x, bases, scale, codes, out, d, n, r, *x.stride(), *out.stride(), temperature,
         FIRST=first, CENTROIDS=centroids, EXPAND=y is not None, EPS=EPS, TINY=TINY,
-        KIND=launcher.product_kind(x.dtype, fine=True),
-        COARSE=launcher.product_kind(x.dtype), R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,
+        KIND=common.product_kind(x.dtype, fine=True),
+        COARSE=common.product_kind(x.dtype), R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,
     )  # fmt: skip
 
 
@@ -189,7 +189,7 @@ def run_streaming_steps(
 ) -> tuple[Tensor, Tensor]:
     """`run_steps` in one launch, without writing codes.   ->   bases: b d r,  1 / |x|: b n, empty memory if steps = 0
 
-    `counters`: `launcher.zero_counters`, if the caller has them already.
+    `counters`: `common.zero_counters`, if the caller has them already.
     """
     b, _, n = x.shape
     scale = torch.empty(b, n, dtype=torch.float32, device=x.device)
@@ -198,7 +198,7 @@ def run_streaming_steps(
     new_bases = torch.empty_like(bases)
     sums = torch.empty(b, grid.programs, grid.D + 1, grid.R, dtype=torch.float32, device=x.device)
     if counters is None:
-        counters = launcher.zero_counters(b, x.device)
+        counters = common.zero_counters(b, x.device)
     for first in range(0, b, grid.images):
         images = min(grid.images, b - first)
         _launch_streaming(

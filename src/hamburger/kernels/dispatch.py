@@ -159,7 +159,7 @@ def is_transformed() -> bool:
 
 def why_not_on_device(device: torch.device, rank: int) -> str | None:
     """Why no kernel of that rank runs on the device; None if one does."""
-    from hamburger.kernels.launcher import INTERPRETED
+    from hamburger.kernels.common import INTERPRETED
 
     if INTERPRETED:
         return None

@@ -9,10 +9,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from hamburger.kernels import launcher, nmf_hopper
+from hamburger.kernels import common, nmf_hopper
 from hamburger.kernels.common import add_parts, expand, load_codes, own_columns, product, project, softmax, store_codes
-from hamburger.kernels.launch_cache import Outputs, launch_cached
-from hamburger.kernels.launcher import device_of, launch
+from hamburger.kernels.launcher import Outputs, device_of, launch, launch_cached
 from hamburger.kernels.nmf_hopper import NMFFactors
 from hamburger.kernels.tiling import (
     TileSizes,
@@ -150,7 +149,7 @@ def update_bases(bases: Tensor, sums: Tensor, dtype: torch.dtype, t: TileSizes, 
         # tiles of d on the first axis: the others end at 65,535, and d is all positions where channels are decomposed
         bases_kernel, (b * cdiv(d, t.FD), cdiv(r, t.FR)),
         bases, sums, new, d, r, sums.shape[1], eps,
-        KIND=launcher.factor_product_kind(dtype), FD=t.FD, FR=t.FR, FK=t.FK, FP=min(t.FP, most), FPK=min(t.FPK, most),
+        KIND=common.factor_product_kind(dtype), FD=t.FD, FR=t.FR, FK=t.FK, FP=min(t.FP, most), FPK=min(t.FPK, most),
         num_warps=4,
     )  # fmt: skip
     return new
@@ -178,7 +177,7 @@ def decompose(x: Tensor, bases: Tensor, *, steps: int, eps: float = 1e-6) -> tup
             return found, codes, y
 
         with device_of(x):
-            found, codes, y = launch_cached(bare, (x, bases), "nmf", steps, eps, launcher.tf32_enabled())
+            found, codes, y = launch_cached(bare, (x, bases), "nmf", steps, eps, common.tf32_enabled())
     return found, codes.mT, y
 
 
@@ -195,7 +194,7 @@ def solve_factors(
 ) -> NMFFactors:
     """K steps from softmax codes, and the read-out.   x: b d n   bases: b d r, float32, contiguous
 
-    `keep`: also return Q. `product`: also return D C. `dtype`: of the codes. `counters`: `launcher.zero_counters`, if
+    `keep`: also return Q. `product`: also return D C. `dtype`: of the codes. `counters`: `common.zero_counters`, if
     the caller has them already.
     """
     options: dict[str, Any] = {"keep": keep, "product": product, "dtype": dtype, "counters": counters}
@@ -217,18 +216,18 @@ def _solve_tiled(
     x: Tensor, bases: Tensor, steps: int, eps: float, keep: bool, product: bool, dtype: torch.dtype = torch.float32
 ) -> NMFFactors:
     (b, d, n), r = x.shape, bases.shape[2]
-    t, kind = tile_sizes(d, n, r, x.dtype), launcher.product_kind(x.dtype)
+    t, kind = tile_sizes(d, n, r, x.dtype), common.product_kind(x.dtype)
     codes = x.new_empty(b, n, r, dtype=torch.float32)
-    gram = launcher.gram_matrix(bases, x.dtype, t)
+    gram = common.gram_matrix(bases, x.dtype, t)
     for step in range(steps):
         launch(
             step_kernel, (b * cdiv(n, t.BN),),
             x, bases, gram, codes, d, n, r, *x.stride(), eps, FIRST=step == 0, KIND=kind, BK=t.BK, **_column_tiles(t)
         )  # fmt: skip
-        bases = update_bases(bases, launcher.sum_over_positions(x, codes, t, kind, gram=True), x.dtype, t, eps)
-        gram = launcher.gram_matrix(bases, x.dtype, t)
+        bases = update_bases(bases, common.sum_over_positions(x, codes, t, kind, gram=True), x.dtype, t, eps)
+        gram = common.gram_matrix(bases, x.dtype, t)
     y = torch.empty_like(x) if product else None
-    ratio = torch.empty_like(codes, dtype=launcher.saved_dtype(x.dtype)) if keep else None
+    ratio = torch.empty_like(codes, dtype=common.saved_dtype(x.dtype)) if keep else None
     last = codes if dtype == codes.dtype else torch.empty_like(codes, dtype=dtype)
     out = x if y is None else y
     launch(
@@ -244,14 +243,14 @@ def nmf_op(x: Tensor, bases: Tensor, steps: int, eps: float, keep: bool) -> tupl
     """->   bases: b d r,  codes: b n r,  D C: b d n,  Q: b n r where `keep`, else empty"""
     found, codes, y, ratio = solve_factors(x, bases, steps, eps, keep=keep, product=True)
     assert y is not None
-    return found, codes, y, x.new_empty(0, dtype=launcher.saved_dtype(x.dtype)) if ratio is None else ratio
+    return found, codes, y, x.new_empty(0, dtype=common.saved_dtype(x.dtype)) if ratio is None else ratio
 
 
 @nmf_op.register_fake
 def _(x: Tensor, bases: Tensor, steps: int, eps: float, keep: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     b, _, n = x.shape
     codes = x.new_empty(b, n, bases.shape[2], dtype=torch.float32)
-    dtype = launcher.saved_dtype(x.dtype)
+    dtype = common.saved_dtype(x.dtype)
     ratio = torch.empty_like(codes, dtype=dtype) if keep else x.new_empty(0, dtype=dtype)
     return torch.empty_like(bases), codes, torch.empty_like(x), ratio
 
@@ -266,7 +265,7 @@ def nmf_backward_op(dy: Tensor, dc: Tensor | None, bases: Tensor, ratio: Tensor)
         launch(
             pull_back_kernel, (b * cdiv(n, t.BN),),
             dy, bases, ratio, ratio if dc is None else dc.contiguous(), dx, d, n, r, *dy.stride(), *dx.stride(),
-            MORE=dc is not None, KIND=launcher.product_kind(dy.dtype), **_column_tiles(t),
+            MORE=dc is not None, KIND=common.product_kind(dy.dtype), **_column_tiles(t),
         )  # fmt: skip
     return dx
 
@@ -276,7 +275,7 @@ def _(dy: Tensor, dc: Tensor | None, bases: Tensor, ratio: Tensor) -> Tensor:
     return torch.empty_like(dy)
 
 
-nmf_backward_op.register_autograd(launcher.refuse_second_derivative)
+nmf_backward_op.register_autograd(common.refuse_second_derivative)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

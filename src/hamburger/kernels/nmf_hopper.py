@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hamburger.kernels import launcher
+from hamburger.kernels import common
 from hamburger.kernels.launcher import launch
 from hamburger.kernels.tiling import BN, ResidentGrid, StreamingGrid, can_copy_async
 
@@ -43,7 +43,7 @@ def solve_resident(
     copy = torch.empty(b, grid.D, grid.R, dtype=x.dtype, device=x.device)
     sums = torch.empty(b, grid.programs, grid.D + grid.R, grid.R, dtype=x.dtype, device=x.device)
     if counters is None:
-        counters = launcher.zero_counters(b, x.device)
+        counters = common.zero_counters(b, x.device)
     out = x if y is None else y
     launch(
         nmf_resident_kernel, (grid.programs, b),
@@ -79,7 +79,7 @@ def solve_streaming(
         copy = torch.empty(b, grid.D, grid.R, dtype=x.dtype, device=x.device)
         sums = torch.empty(b, grid.programs, grid.D + grid.R, grid.R, dtype=x.dtype, device=x.device)
         if counters is None:
-            counters = launcher.zero_counters(b, x.device)
+            counters = common.zero_counters(b, x.device)
         for first in range(0, b, grid.images):
             images = min(grid.images, b - first)
             _launch_streaming(

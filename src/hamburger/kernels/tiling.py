@@ -122,7 +122,10 @@ class StreamingGrid(NamedTuple):
 
 def resident_grid(x: Tensor, r: int) -> ResidentGrid | None:
     """The grid of the resident NMF kernel for x (b d n); None if x does not fit or the GPU is not a Hopper."""
-    return fit_resident(*x.shape, r, gpu_properties(x.get_device())) if _has_hopper_kernels(x) else None
+    if not _has_hopper_kernels(x):
+        return None
+    b, d, n = x.shape
+    return fit_resident(b, d, n, r, gpu_properties(x.get_device()))
 
 
 def fit_resident(b: int, d: int, n: int, r: int, gpu: GpuProperties) -> ResidentGrid | None:
@@ -146,7 +149,8 @@ def streaming_grid(x: Tensor, r: int, shared_bytes: Callable[[int, int], int]) -
     """The grid of a streaming kernel for x (b d n), or None. `shared_bytes(D, R)`: the shared memory that it needs."""
     if not _has_hopper_kernels(x):
         return None
-    return fit_streaming(*x.shape, r, gpu_properties(x.get_device()), shared_bytes)
+    b, d, n = x.shape
+    return fit_streaming(b, d, n, r, gpu_properties(x.get_device()), shared_bytes)
 
 
 def fit_streaming(

@@ -9,11 +9,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from hamburger.kernels import cosine, launcher
+from hamburger.kernels import common, cosine
 from hamburger.kernels.common import load_codes, own_columns, product, project, softmax
 from hamburger.kernels.cosine import inverse_norms, products_and_squares, unit_scales
-from hamburger.kernels.launch_cache import Outputs, launch_cached
-from hamburger.kernels.launcher import device_of, launch
+from hamburger.kernels.launcher import Outputs, device_of, launch, launch_cached
 from hamburger.kernels.tiling import StreamingGrid, cdiv, streaming_grid, tile_sizes, try_cooperative
 from hamburger.linalg import EPS
 
@@ -90,7 +89,7 @@ def decompose(
             return found, codes, y
 
         with device_of(x):
-            found, codes, y = launch_cached(bare, (x, bases), "vq", steps, temperature, launcher.tf32_enabled())
+            found, codes, y = launch_cached(bare, (x, bases), "vq", steps, temperature, common.tf32_enabled())
     return found, codes.mT, y
 
 
@@ -181,7 +180,7 @@ def input_cotangent(
         *x.stride(), *of_y.stride(), *dx.stride(), temperature,
         OF_Y=dy is not None, OF_C=dc is not None, SUMS=sums is not None,
         CONSTANT=constant_norms, EPS=EPS, TINY=cosine.TINY,
-        KIND=launcher.product_kind(x.dtype, fine=True), COARSE=launcher.product_kind(x.dtype),
+        KIND=common.product_kind(x.dtype, fine=True), COARSE=common.product_kind(x.dtype),
         R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,
     )  # fmt: skip
     return dx
@@ -207,7 +206,7 @@ def _(x: Tensor, dy: Tensor, dc: Tensor | None, bases: Tensor, temperature: floa
     return torch.empty_like(x)
 
 
-vq_backward_op.register_autograd(launcher.refuse_second_derivative)
+vq_backward_op.register_autograd(common.refuse_second_derivative)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
