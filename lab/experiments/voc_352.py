@@ -11,9 +11,10 @@ Protocol
   where the context is a ham, single scale with other numbers of steps K than the six of the training.
 - `--data` names a folder with images/, labels/, train_aug.txt, val.txt and classes.txt.
 
-The command writes one row for the cell and seed into the file of `--json`, in place of an older one. A run folder that
-was interrupted is resumed; a finished one is only evaluated. `--tiny` replaces backbone, crop and batch by toy sizes
-for a CPU: it tests the script, and its scores mean nothing.
+The command writes one row for the cell and seed into the file of `--json`, in place of an older one: after the
+single-scale evaluation, and again after each further one. A run folder that was interrupted is resumed; a finished one
+is only evaluated. `voc_352_labels.py` adds scores by object size to the rows. `--tiny` replaces backbone, crop and
+batch by toy sizes for a CPU: it tests the script, and its scores mean nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ import json
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -148,8 +150,8 @@ def log_event(event: object) -> None:
     sys.stderr.write(f"{event}\n")
 
 
-def run_cell(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Train and evaluate one cell; return its row."""
+def run_cell(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Train and evaluate one cell; yield its row after each evaluation."""
     recipe = build_recipe(
         arguments.cell, arguments.seed, pretrained=arguments.pretrained, steps=arguments.steps, tiny=arguments.tiny
     )
@@ -160,21 +162,9 @@ def run_cell(arguments: argparse.Namespace) -> dict[str, Any]:
     net.to(device).eval()
     split = task.split(info, recipe.data.name, recipe.data.val_split, arguments.data, recipe.data.options, whole=False)
     options: dict[str, Any] = {"device": device, "workers": recipe.data.workers}
-    if arguments.labels is None:
-        single = score(net, split, info, SINGLE_SCALE, **options)
-    else:
-        with tarfile.open(arguments.labels, "w") as archive:
-            single = score(net, split, info, SINGLE_SCALE, labels=archive, **options)
-    multi = score(net, split, info, MULTI_SCALE, **options)
-    hams = [module for module in net.modules() if isinstance(module, HamLayer)]
-    other_steps = {}
-    for steps in arguments.other_steps if hams else ():
-        for ham in hams:
-            ham.eval_steps = steps
-        other_steps[str(steps)] = score(net, split, info, SINGLE_SCALE, **options)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     curve = [{key: line[key] for key in ("step", "miou", "pixel_accuracy")} for line in lines if "miou" in line]
-    return {
+    row: dict[str, Any] = {
         "cell": arguments.cell,
         "seed": arguments.seed,
         "recipe": recipe.name,
@@ -187,12 +177,22 @@ def run_cell(arguments: argparse.Namespace) -> dict[str, Any]:
         "pretrained": None if arguments.pretrained is None else arguments.pretrained.name,
         "tiny": arguments.tiny,
         "learning_curve": curve,
-        "single": single,
-        "multi": multi,
-        "other_steps": other_steps,
+        "other_steps": {},
         "evaluation_precision": "bf16",
         **asdict(Environment.here(device.type)),
     }
+    torch.backends.cudnn.benchmark = False  # the sizes of the images vary: trying algorithms for each takes minutes
+    with nullcontext() if arguments.labels is None else tarfile.open(arguments.labels, "w") as archive:
+        row["single"] = score(net, split, info, SINGLE_SCALE, labels=archive, **options)
+    yield row
+    row["multi"] = score(net, split, info, MULTI_SCALE, **options)
+    yield row
+    hams = [module for module in net.modules() if isinstance(module, HamLayer)]
+    for steps in arguments.other_steps if hams else ():
+        for ham in hams:
+            ham.eval_steps = steps
+        row["other_steps"][str(steps)] = score(net, split, info, SINGLE_SCALE, **options)
+        yield row
 
 
 def parse_arguments(values: Sequence[str] | None = None) -> argparse.Namespace:
@@ -217,12 +217,17 @@ def parse_arguments(values: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main(values: Sequence[str] | None = None) -> None:
     arguments = parse_arguments(values)
-    row = run_cell(arguments)
+    for row in run_cell(arguments):
+        write_row(arguments.json, row)
+        scores = {name: f"{row[name]['miou']:.4f}" for name in ("single", "multi") if name in row}
+        sys.stdout.write(f"{row['cell']}, seed {row['seed']}: mIoU {scores}\n")
+
+
+def write_row(path: Path, row: dict[str, Any]) -> None:
+    """Put the row into the file, in place of an older one of the same cell and seed."""
     key = row["cell"], row["seed"]
-    others = [old for old in read_json_lines(arguments.json, "voc_352") if (old["cell"], old["seed"]) != key]
-    write_json_lines(arguments.json, [*others, row])
-    scores = f"mIoU {row['single']['miou']:.4f}, multi-scale {row['multi']['miou']:.4f}"
-    sys.stdout.write(f"{row['cell']}, seed {row['seed']}: {scores}\n")
+    others = [old for old in read_json_lines(path, "voc_352") if (old["cell"], old["seed"]) != key]
+    write_json_lines(path, [*others, row])
 
 
 if __name__ == "__main__":

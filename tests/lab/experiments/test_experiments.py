@@ -9,7 +9,9 @@ import tarfile
 from pathlib import Path
 
 import fake_datasets
+import numpy as np
 import pytest
+from PIL import Image
 
 from hamburger.segmentation.recipe import ANIMALS
 
@@ -82,3 +84,33 @@ def test_bptt_collapse_writes_gradient_norms(data, tmp_path, capsys):
     assert set(script.CELLS) == {
         row["cell"] for row in read_rows(SCRIPTS.parents[1] / "results" / "bptt_voc-animals_h200.jsonl")
     }
+
+
+def test_voc_352_labels_scores_every_object_by_its_size(tmp_path):
+    load_script("voc_352")
+    script = load_script("voc_352_labels")
+    for folder in ("labels", "objects"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "classes.txt").write_text("background\ncat\ndog\n")
+    (tmp_path / "val.txt").write_text("a\n")
+    truth = np.zeros((10, 20), np.uint8)
+    truth[:5, :10], truth[9, 18:] = 1, 2  # a cat of 50 pixels (25 %), a dog of 2 (1 %)
+    objects = np.where(truth == 2, 7, truth)
+    truth[0, 0] = 255  # void: belongs to no object
+    predicted = np.where(truth == 2, 1, truth)
+    predicted[:5, 8:10] = 0  # 10 of the cat's remaining 49 pixels
+    predicted[0, 0] = 2
+    for folder, values in (("labels", truth), ("objects", objects)):
+        Image.fromarray(values).save(tmp_path / folder / "a.png")
+    Image.fromarray(predicted).save(tmp_path / "a.png")
+    with tarfile.open(tmp_path / "maps.tar", "w") as archive:
+        archive.add(tmp_path / "a.png", "a.png")
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"cell": "nmf", "seed": 0}\n')
+    script.main([str(tmp_path / "maps.tar"), "--cell=nmf", "--seed=0", f"--data={tmp_path}", f"--json={rows}"])
+    (row,) = read_rows(rows)
+    sizes = {size: (found["objects"], found["mean_recall"]) for size, found in row["objects"].items()}
+    assert sizes["above 20 %"] == (1, 39 / 49) and sizes["below 1 %"] == (1, 0.0)
+    assert sizes["1 to 5 %"] == sizes["5 to 20 %"] == (0, None)
+    # IoU by hand: background 148 / 158, cat 39 / (39 + 10 missed + 2 of the dog), dog 0
+    assert row["single"]["miou"] == pytest.approx((148 / 158 + 39 / 51 + 0) / 3)
