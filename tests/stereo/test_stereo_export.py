@@ -15,8 +15,8 @@ from hamburger.cli.app import app
 from hamburger.errors import ExportError, OptionError
 from hamburger.inference.export import export
 from hamburger.stereo.data import create_stereo_set
-from hamburger.stereo.model import create_stereo, load_stereo, save_stereo
-from hamburger.stereo.predict import STEREO_EXPORT
+from hamburger.stereo.model import create_stereo
+from hamburger.stereo.task import STEREO
 from hamburger.training.image_files import normalise
 
 SIZE = (40, 72)  # neither side a multiple of 16
@@ -71,7 +71,7 @@ def run_file(path, left, right):
 )
 def test_exported_files_match_torch(name, format, tmp_path):
     net, path = network(name), tmp_path / f"net.{format}"
-    made = export(net, Info(), path, format=format, size=SIZE, graph=STEREO_EXPORT)
+    made = export(net, Info(), path, format=format, size=SIZE, graph=STEREO.export_spec(Info()))
     assert made.dynamic == ("batch",) and made.size == SIZE and made.agreement.labels == 1
     left, right = pairs()
     with torch.no_grad():
@@ -83,7 +83,7 @@ def test_exported_files_match_torch(name, format, tmp_path):
 
 @pytest.mark.full
 def test_the_command_reports_fixed_sizes_and_the_file_enforces_them(tmp_path):
-    save_stereo(tmp_path / "best.safetensors", network("volume"), Info())
+    STEREO.save(tmp_path / "best.safetensors", network("volume"), Info())
     made = CliRunner().invoke(
         app,
         ["export", str(tmp_path), "--format", "onnx", "--out", str(tmp_path / "net.onnx"), "--size", "32,48"],
@@ -93,7 +93,7 @@ def test_the_command_reports_fixed_sizes_and_the_file_enforces_them(tmp_path):
     assert "any batch\n" in made.output and "--size height,width" in made.output
     assert "disparities differ by at most" in made.output
     assert "within 0.05 px of each other in 100.000% of the pixels" in made.output
-    net, _ = load_stereo(tmp_path / "best.safetensors")
+    net, _ = STEREO.load(tmp_path / "best.safetensors")
     left, right = torch.randn(2, 2, 3, 32, 48)
     with torch.no_grad():
         assert (run_file(tmp_path / "net.onnx", left, right) - net(left, right)).abs().max() < 1e-3
@@ -108,7 +108,15 @@ def test_an_export_with_wrong_disparities_raises(tmp_path, monkeypatch):
 
     monkeypatch.setitem(graphs.WRITERS, "pt2", lambda net, *given: lambda *xs: (net(*xs) + 0.1,))
     with pytest.raises(ExportError, match=r"disparities differ by at most 0\.1 .*, within 0\.05 px .* in 0\.000%"):
-        export(network("none"), Info(), tmp_path / "n.pt2", format="pt2", size=SIZE, graph=STEREO_EXPORT, tolerance=0.5)
+        export(
+            network("none"),
+            Info(),
+            tmp_path / "n.pt2",
+            format="pt2",
+            size=SIZE,
+            graph=STEREO.export_spec(Info()),
+            tolerance=0.5,
+        )
     assert not list(tmp_path.iterdir())
 
 
@@ -122,7 +130,7 @@ def test_an_export_with_wrong_disparities_raises(tmp_path, monkeypatch):
     ],
 )
 def test_invalid_command_options_raise(options, message, tmp_path):
-    save_stereo(tmp_path / "best.safetensors", network("none"), Info())
+    STEREO.save(tmp_path / "best.safetensors", network("none"), Info())
     chosen = {"--format": "pt2", "--out": str(tmp_path / "n.pt2")} | dict([options])
     result = CliRunner().invoke(app, ["export", str(tmp_path), *(word for pair in chosen.items() for word in pair)])
     assert isinstance(result.exception, OptionError)

@@ -23,15 +23,19 @@ import hamburger as hb
 from hamburger.cli.app import app
 from hamburger.errors import Interrupted
 from hamburger.segmentation import load_weights
-from hamburger.stereo.data import StereoSample, StereoSet, create_stereo_set
-from hamburger.stereo.data.batches import StereoBatch
+from hamburger.stereo.data import StereoBatch, StereoSample, StereoSet, create_stereo_set
 from hamburger.stereo.data.files import read_pfm
 from hamburger.stereo.evaluate import evaluate_stereo
-from hamburger.stereo.model import create_stereo, load_stereo, smooth_l1_loss
-from hamburger.stereo.predict import choose_png_scale, colour_disparity
+from hamburger.stereo.model import create_stereo, smooth_l1_loss
+from hamburger.stereo.predict import (
+    ERROR_COLOURS,
+    StereoVisualizer,
+    choose_png_scale,
+    colour_disparity,
+    colour_errors,
+)
 from hamburger.stereo.recipe import check_stereo_recipe, stereo_recipes
 from hamburger.stereo.task import STEREO
-from hamburger.stereo.visualize import OVER_3_COLOUR, WITHIN_1_COLOUR, WITHIN_3_COLOUR, StereoVisualizer, colour_errors
 from hamburger.tasks import task_of_weights, tasks, train
 from hamburger.tasks.recipes import find_training
 from hamburger.tasks.sweep import cells, variants
@@ -78,7 +82,7 @@ def test_the_run_folder_is_complete(finished):
 
 def test_scores_match_numpy_over_all_pixels(finished):
     run, _, result = finished
-    net, info = load_stereo(run / "best.safetensors")
+    net, info = STEREO.load(run / "best.safetensors")
     pairs = create_stereo_set("planes", "val", **info.extra["data_options"])
     errors, seen = [], []
     for sample in pairs:
@@ -251,7 +255,7 @@ def test_predicting_pairs(finished, tmp_path):
         assert png.size == (32, 24) and png.mode == "RGB"
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["scale"] == 256 and summary["images"][0]["highest"] == pytest.approx(exact.max())
-    net, _ = load_stereo(run / "best.safetensors")
+    net, _ = STEREO.load(run / "best.safetensors")
     data = create_stereo_set("middlebury", "val", tmp_path / "pairs")
     one = data[data.ids.index("cones")]
     scores = evaluate_stereo(net, SinglePairSet(one), max_disparity=16, device=torch.device("cpu"))
@@ -293,14 +297,14 @@ def test_an_unreadable_pair_does_not_stop_the_others(finished, tmp_path):
 
 def test_weights_describe_themselves(finished):
     run, _, result = finished
-    net, info = load_stereo(run / "best.safetensors")
+    net, info = STEREO.load(run / "best.safetensors")
     assert info.extra["step"] == result.values["best_step"] and info.extra["epe"] == result.values["best_epe"]
     assert net.config == create_stereo(**asdict(small().model)).config
     assert task_of_weights(run / "best.safetensors").name == "stereo"
     with pytest.raises(hb.CheckpointError, match=r"of the task 'segmentation' \(got 'stereo'"):
         load_weights(run / "best.safetensors")
     with pytest.raises(hb.CheckpointError, match="there is no file"):
-        load_stereo(run / "none.safetensors")
+        STEREO.load(run / "none.safetensors")
 
 
 def test_a_comparison_runs_and_its_report_shows_disparities(tmp_path):
@@ -326,7 +330,7 @@ def test_a_comparison_runs_and_its_report_shows_disparities(tmp_path):
 def test_errors_are_drawn_in_three_colours():
     drawn = colour_errors(torch.tensor([[5.0, 6.0, 7.0, 9.0, 5.0]]), torch.tensor([[5.0, 5.0, 5.0, 5.0, 0.0]]))
     colours = [tuple(drawn[:, 0, x].tolist()) for x in range(5)]
-    assert colours == [WITHIN_1_COLOUR, WITHIN_1_COLOUR, WITHIN_3_COLOUR, OVER_3_COLOUR, (128, 128, 128)]
+    assert colours == [ERROR_COLOURS[i] for i in (0, 0, 1, 2, 3)]
 
 
 def test_a_pair_is_judged_by_its_known_pixels():

@@ -79,8 +79,7 @@ def check(
 def check_stereo_set(name: str, data: Path | None, splits: list[str], options: dict[str, Any], *, fresh: bool) -> None:
     """Check splits of a stereo data set."""
     from hamburger.segmentation.data.checks import format_sizes
-    from hamburger.stereo.data import create_stereo_set
-    from hamburger.stereo.data.checks import inspect_stereo
+    from hamburger.stereo.data import create_stereo_set, inspect_stereo
 
     problems = 0
     for one in splits:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,16 +11,21 @@ from torch import Tensor, nn
 
 from hamburger import distributed
 from hamburger.errors import InputError, ShapeError
-from hamburger.stereo.data import StereoSet
+from hamburger.stereo.data import UNKNOWN, StereoSet
 from hamburger.training.image_files import MEAN, STD, normalise
-from hamburger.training.loader import prefetch
+from hamburger.training.supervised import evaluation_mode, read_share
 
+BOUNDS = (1.0, 3.0)  # pixels of error beyond which a disparity counts as wrong
 MAX_LISTED = 20  # sets of at most so many pairs are also scored pair by pair
 
 
 @dataclass(frozen=True)
 class StereoScores:
-    """Errors over all known pixels, of images that the set made smaller by `shrink`."""
+    """Errors over all known pixels, of images that the set made smaller by `shrink`.
+
+    To add a score, sum it in `measure_pair` and compute it in `summarise_errors`: every field here is written to
+    result.json and metrics.jsonl, and those named in `StereoTask.scores` (task.py) are printed.
+    """
 
     epe: float  # end-point error in pixels
     over_3: float  # share of pixels with an error above 3 pixels
@@ -41,7 +44,6 @@ class StereoScores:
     shrink: int = 1
 
 
-@torch.no_grad()  # not inference mode: modules may keep tensors made here and train with them later
 def evaluate_stereo(
     net: nn.Module,
     pairs: StereoSet,
@@ -54,57 +56,28 @@ def evaluate_stereo(
     progress: Callable[[int, int], Any] = lambda done, total: None,
 ) -> StereoScores:
     """Scores of `net` on every whole pair, one at a time, shared among the processes. The mode of `net` is restored."""
-    pooled = DisparityErrors()
-    each = [DisparityErrors() for _ in pairs.ids] if len(pairs) <= MAX_LISTED else []
-    own = range(distributed.rank(), len(pairs), distributed.world_size())
-    training, benchmark = net.training, torch.backends.cudnn.benchmark
-    net.eval()
-    torch.backends.cudnn.benchmark = False  # nearly every pair may have a different size
-    try:
-        with closing(prefetch(pairs.__getitem__, own, workers=workers, depth=2 * max(1, workers))) as samples:
-            for done, (index, sample) in enumerate(zip(own, samples, strict=True)):
-                progress(done, len(own))
-                left, right = (normalise(image.to(device), mean, std)[None] for image in (sample.left, sample.right))
-                truth, seen = sample.disparity.to(device), None if sample.seen is None else sample.seen.to(device)
-                prediction = net(left, right)[0]
-                for errors in (pooled, *each[index : index + 1]):
-                    errors.update(prediction, truth, seen, most=max_disparity)
-    finally:
-        net.train(training)
-        torch.backends.cudnn.benchmark = benchmark
-    for errors in (pooled, *each):
-        errors.gather(device)
-    means, seen_by_both = mean_errors(pooled.all), mean_errors(pooled.seen) or (None, None, None)
-    pair_mean = pooled.image_mean()
-    assert means is not None and pair_mean is not None  # the checks refuse sets without a known pixel
-    pair_errors = [mean_errors(errors.all) for errors in each]
-    beyond = float(pooled.beyond_reach / pooled.all[0])
-    missed = f", beyond which {100 * beyond:.1f} % of them lie" if beyond else ""
-    return StereoScores(
-        epe=means[0],
-        over_3=means[2],
-        over_1=means[1],
-        epe_pair_mean=pair_mean,
-        epe_seen=seen_by_both[0],
-        over_3_seen=seen_by_both[2],
-        over_1_seen=seen_by_both[1],
-        images_seen=int(pooled.images_seen),
-        beyond_reach=beyond,
-        per_pair={id: None if one is None else one[0] for id, one in zip(pairs.ids, pair_errors, strict=False)},
-        protocol=f"{describe_size(pairs.shrink)}, all known pixels, reach {max_disparity} px{missed}",
-        images=len(pairs),
-        shrink=pairs.shrink,
-    )
+    sums = torch.zeros(len(pairs), 10, dtype=torch.float64)
+    with evaluation_mode(net, fixed_size=False):
+        for index, sample in read_share(pairs, workers, progress):
+            left, right = (normalise(image.to(device), mean, std)[None] for image in (sample.left, sample.right))
+            truth, seen = sample.disparity.to(device), None if sample.seen is None else sample.seen.to(device)
+            sums[index] = measure_pair(net(left, right)[0], truth, seen, max_disparity).cpu()
+    sums = distributed.sum_over_ranks(sums.to(device)).cpu()  # every pair was measured by one process
+    return summarise_errors(sums, pairs, max_disparity)
 
 
-def describe_size(shrink: int) -> str:
-    """The size of the images, without which errors in pixels mean nothing."""
-    return "full size" if shrink == 1 else f"at 1/{shrink} of the size, in pixels of that size"
+def measure_pair(prediction: Tensor, truth: Tensor, seen: Tensor | None, max_disparity: float) -> Tensor:
+    """Sums over the pixels of one pair.   h w, h w, h w   ->   10, float64
 
-
-# -- errors pooled over the pixels of a set ----------------------------------------------------------------------------
-
-BOUNDS = (1.0, 3.0)  # pixels of error beyond which a disparity counts as wrong
+    `sum_errors` of all known pixels, then of those that both cameras see; the number of pixels that the network cannot
+    predict; and 1 if it is known what both cameras see.
+    """
+    if not torch.isfinite(truth).all():
+        raise InputError("evaluate_stereo: true disparities must be finite; write 0 where they are unknown")
+    known = truth > UNKNOWN
+    both = known & seen if seen is not None else torch.zeros_like(known)
+    counts = [(truth >= max_disparity).sum().double(), truth.new_tensor(seen is not None, dtype=torch.float64)]
+    return torch.cat([sum_errors(prediction, truth, known), sum_errors(prediction, truth, both), torch.stack(counts)])
 
 
 def sum_errors(prediction: Tensor, truth: Tensor, counted: Tensor) -> Tensor:
@@ -122,55 +95,35 @@ def sum_errors(prediction: Tensor, truth: Tensor, counted: Tensor) -> Tensor:
     return torch.stack([counted.sum().double(), absolute.sum(), *exceeding])
 
 
-class DisparityErrors:
-    """`sum_errors` accumulated over images, so that every pixel weighs the same; in `image_mean` every image does.
-
-    Errors are summed over all pixels with a known disparity, and again over those that both cameras see, in the images
-    where that is known. Sums are float64: the order of images changes only their last bits.
-    """
-
-    def __init__(self) -> None:
-        self.all = torch.zeros(4, dtype=torch.float64)
-        self.seen = torch.zeros(4, dtype=torch.float64)
-        self.beyond_reach = torch.zeros(
-            (), dtype=torch.float64
-        )  # known pixels whose disparity the network cannot predict
-        self.images = torch.zeros(
-            2, dtype=torch.float64
-        )  # images with a known pixel, and the sum of their end-point errors
-        self.images_seen = torch.zeros((), dtype=torch.float64)  # images where it is known what both cameras see
-
-    def update(self, prediction: Tensor, truth: Tensor, seen: Tensor | None = None, *, most: float = math.inf) -> None:
-        """Add one image: h w, h w with 0 where unknown, h w.   `most`: the largest disparity the network can predict"""
-        if prediction.dim() != 2:
-            raise ShapeError(f"DisparityErrors: update takes one image h w at a time (got {tuple(prediction.shape)})")
-        known = truth > 0
-        if not torch.isfinite(truth).all():
-            raise InputError("DisparityErrors: true disparities must be finite; write 0 where they are unknown")
-        counts = sum_errors(prediction, truth, known).cpu()
-        self.all += counts
-        if counts[0]:
-            self.images += torch.stack([torch.ones_like(counts[0]), counts[1] / counts[0]])
-        self.beyond_reach += (truth >= most).sum().double().cpu()
-        if seen is not None:
-            self.seen += sum_errors(prediction, truth, known & seen).cpu()
-            self.images_seen += 1
-
-    def gather(self, device: torch.device) -> None:
-        """Sum over all processes; `device` is that of their process group."""
-        for name in ("all", "seen", "beyond_reach", "images", "images_seen"):
-            setattr(self, name, distributed.sum_over_ranks(getattr(self, name).to(device)).cpu())
-
-    def image_mean(self) -> float | None:
-        """The mean of the images' end-point errors; None if no pixel was counted."""
-        images, total = self.images.tolist()
-        return total / images if images else None
-
-
-def mean_errors(counts: Tensor) -> tuple[float, float, float] | None:
+def mean_errors(sums: Tensor) -> tuple[float, float, float] | tuple[None, None, None]:
     """End-point error in pixels, shares of errors above 1 and above 3; None if no pixel was counted.   4   ->   3"""
-    pixels, *sums = counts.tolist()
-    if not pixels:
-        return None
-    epe, one, three = (value / pixels for value in sums)
-    return epe, one, three
+    pixels, total, over_1, over_3 = sums.tolist()
+    return (total / pixels, over_1 / pixels, over_3 / pixels) if pixels else (None, None, None)
+
+
+def summarise_errors(sums: Tensor, pairs: StereoSet, max_disparity: int) -> StereoScores:
+    """Scores over all pixels, where every pixel weighs the same, and over pairs.   sums: pairs 10, of `measure_pair`"""
+    pooled: Tensor = sum(sums)  # type: ignore[assignment] # one after another: always the same bits
+    epe, over_1, over_3 = mean_errors(pooled[:4])
+    epe_seen, over_1_seen, over_3_seen = mean_errors(pooled[4:8])
+    each = [mean_errors(row[:4])[0] for row in sums]
+    known = [error for error in each if error is not None]
+    assert epe is not None and over_1 is not None and over_3 is not None  # checks refuse sets without a known pixel
+    beyond = float(pooled[8] / pooled[0])
+    size = "full size" if pairs.shrink == 1 else f"at 1/{pairs.shrink} of the size, in pixels of that size"
+    missed = f", beyond which {100 * beyond:.1f} % of them lie" if beyond else ""
+    return StereoScores(
+        epe=epe,
+        over_3=over_3,
+        over_1=over_1,
+        epe_pair_mean=sum(known) / len(known),
+        epe_seen=epe_seen,
+        over_3_seen=over_3_seen,
+        over_1_seen=over_1_seen,
+        images_seen=int(pooled[9]),
+        beyond_reach=beyond,
+        per_pair=dict(zip(pairs.ids, each, strict=True)) if len(pairs) <= MAX_LISTED else {},
+        protocol=f"{size}, all known pixels, reach {max_disparity} px{missed}",
+        images=len(pairs),
+        shrink=pairs.shrink,
+    )

@@ -7,23 +7,20 @@ neighbours.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, overload
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hamburger.checkpoints.weights_file import Info, read_weights, to_plain_json, write_weights
+from hamburger.checkpoints.weights_file import to_plain_json
 from hamburger.distributed import global_mean
-from hamburger.errors import CheckpointError, HamburgerError, OptionError, ShapeError, check_choice, check_count
+from hamburger.errors import OptionError, ShapeError, check_choice, check_count
 from hamburger.insertion import Gate, insert_context
 from hamburger.layers.norm import BatchNorm2d
 from hamburger.tensors import check_tensor, widen
 
-TASK = "stereo"
 VOLUMES = ("correlation", "concatenation")
 PLACES = {"features": "features.body", "volume": "aggregation.coarse"}
 STRIDE = 4  # of the features and the volume
@@ -112,34 +109,19 @@ class StereoNet(nn.Module):
     """left b 3 h w, right b 3 h w   ->   disparity b h w in pixels, for any h and w.
 
     With the true disparity (b h w, 0 where unknown) it returns the loss by name instead. Images are padded on the right
-    and at the bottom. `config` holds the keywords of `create_stereo`, `info` the information of its weights file.
+    and at the bottom. `config` holds the keywords of `create_stereo`.
     """
 
-    config: dict[str, Any] | None
-    info: Info | None
-
-    def __init__(
-        self,
-        *,
-        width: int,
-        volume: str,
-        groups: int,
-        volume_width: int,
-        max_disparity: int,
-        config: dict[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
-        self.volume, self.groups, self.max_disparity = volume, groups, max_disparity
+        self.config, width, groups = config, config["width"], config["groups"]
+        self.groups, self.max_disparity = groups, config["max_disparity"]
         self.features = StereoFeatures(width)
-        self.join = nn.Conv2d(width, CONCATENATED_WIDTH, 1, bias=False) if volume == "concatenation" else None
-        self.aggregation = CostAggregation(groups if self.join is None else 2 * CONCATENATED_WIDTH, volume_width)
+        stacked = config["volume"] == "concatenation"
+        self.join = nn.Conv2d(width, CONCATENATED_WIDTH, 1, bias=False) if stacked else None
+        self.aggregation = CostAggregation(2 * CONCATENATED_WIDTH if stacked else groups, config["volume_width"])
         self.fineness = nn.Sequential(*conv2d_layers(width, width), nn.Conv2d(width, 9 * STRIDE**2, 1))
-        self.config, self.info = config, None
 
-    @overload
-    def forward(self, left: Tensor, right: Tensor) -> Tensor: ...
-    @overload
-    def forward(self, left: Tensor, right: Tensor, target: Tensor) -> dict[str, Tensor]: ...
     def forward(self, left: Tensor, right: Tensor, target: Tensor | None = None) -> Tensor | dict[str, Tensor]:
         _check_inputs(left, right, target)
         h, w = left.shape[-2:]
@@ -241,7 +223,7 @@ def smooth_l1_loss(disparity: Tensor, target: Tensor, *, most: float) -> Tensor:
     return global_mean((losses * known).sum(), known.sum())
 
 
-# -- creating, saving and loading --------------------------------------------------------------------------------------
+# -- creating ----------------------------------------------------------------------------------------------------------
 
 
 def create_stereo(
@@ -268,9 +250,8 @@ def create_stereo(
       y, x) of the volume at an eighth of the resolution is one position, for contexts that do not use neighbours
     """
     config = {key: to_plain_json(value) for key, value in locals().items()}
-    sizes: dict[str, Any] = {"width": width, "volume": volume, "groups": groups, "volume_width": volume_width}
-    check_stereo_options("create_stereo", **sizes, max_disparity=max_disparity, place=place)
-    net = StereoNet(**sizes, max_disparity=max_disparity, config=config)
+    check_stereo_options("create_stereo", **config)
+    net = StereoNet(config)
     if context is not None:
         example = tuple(torch.zeros(1, 3, *EXAMPLE_SIZE) for _ in range(2))
         inserted = (context, {**(context_options or {}), "layout": "channels"})
@@ -279,9 +260,9 @@ def create_stereo(
 
 
 def check_stereo_options(
-    call: str, *, width: int, volume: str, groups: int, volume_width: int, max_disparity: int, place: str
+    call: str, *, width: int, volume: str, groups: int, volume_width: int, max_disparity: int, place: str, **others: Any
 ) -> None:
-    """Raise OptionError on the first invalid option, except for those of the context."""
+    """Raise OptionError on the first invalid option; `others` are those of the context, which it checks itself."""
     check_choice(call, "volume", volume, VOLUMES)
     check_choice(call, "place", place, PLACES)
     for option, value in (("width", width), ("groups", groups), ("volume_width", volume_width)):
@@ -294,27 +275,3 @@ def check_stereo_options(
         )
     if width % groups:
         raise OptionError(f"{call}: width {width} must be divisible by groups {groups}; change one of them")
-
-
-def save_stereo(path: str | os.PathLike[str], net: StereoNet, info: Info, *, durable: bool = True) -> None:
-    """Write the network to a file, atomically."""
-    if net.config is None:
-        raise CheckpointError(
-            "save_stereo: this network has no config from which to rebuild it; build it with create_stereo, or save "
-            "its state_dict() yourself"
-        )
-    write_weights(path, net, replace(info, model={"task": TASK, **net.config}), durable=durable)
-
-
-def load_stereo(path: str | os.PathLike[str]) -> tuple[StereoNet, Info]:
-    """The network of a file, on the CPU and in evaluation mode, and the file's information on its training."""
-    info, tensors = read_weights("load_stereo", path, TASK)
-    options = {key: value for key, value in info.model.items() if key != "task"}
-    try:
-        with torch.random.fork_rng(devices=[]):  # initial weights are overwritten: keep the caller's random state
-            net = create_stereo(**options)
-        net.load_state_dict(tensors)
-    except (HamburgerError, TypeError, RuntimeError) as error:
-        raise CheckpointError(f"load_stereo: {path} describes a network that cannot be built: {error}") from error
-    net.info = info
-    return net.eval(), info

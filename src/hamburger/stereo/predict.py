@@ -1,25 +1,26 @@
-"""Disparity of stereo pairs in files, as 16-bit PNG, PFM and colours; the exported graph."""
+"""Disparities: of pairs in files for `ham predict` (16-bit PNG, PFM, colours), of a split's pairs for `ham report`."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from hamburger.checkpoints.weights_file import Info
 from hamburger.errors import InputError, OptionError
 from hamburger.inference.predict_files import Found, InputImage, find_images, read_image
+from hamburger.stereo.data import UNKNOWN, StereoSample
 from hamburger.stereo.data.files import encode_pfm
-from hamburger.stereo.data.middlebury import MiddleburySet
+from hamburger.stereo.data.layouts import MiddleburySet
+from hamburger.stereo.evaluate import BOUNDS, mean_errors, sum_errors
 from hamburger.stereo.model import StereoNet
 from hamburger.training.image_files import normalise
-from hamburger.training.task_outputs import ExportSpec, FilePrediction, FilePredictor, compare_single_output
-
-if TYPE_CHECKING:
-    from hamburger.checkpoints.weights_file import Info
+from hamburger.training.task import Score
+from hamburger.training.task_outputs import CaptionedImage, FilePrediction, FilePredictor, Legend, Visualizer
 
 MAX_PNG_SCALE = 256  # PNG values per pixel of disparity, as in KITTI
 # from far to near, each lighter than the one before, so that the order survives in grey
@@ -149,23 +150,54 @@ def find_pairs(paths: Sequence[Path], *, recursive: bool = False, outside: Path 
     return Found(tuple(pairs), (), (), ())
 
 
-# -- export ------------------------------------------------------------------------------------------------------------
+# -- images of a report ------------------------------------------------------------------------------------------------
 
-MAX_DIFFERENCE = 0.05  # pixels by which equal disparities may differ
-
-
-def is_same_disparity(ours: Tensor, theirs: Tensor) -> Tensor:
-    return (ours - theirs).abs() <= MAX_DIFFERENCE
+# of errors within 1 pixel, from 1 to 3, above 3, and unknown
+ERROR_COLOURS = ((222, 222, 216), (230, 159, 0), (213, 94, 0), UNKNOWN_COLOUR)
 
 
-STEREO_EXPORT = ExportSpec(
-    size=(256, 512),
-    inputs=("left", "right"),
-    outputs=("disparity",),
-    compare=compare_single_output(is_same_disparity),
-    values="disparities",
-    agreement=f"within {MAX_DIFFERENCE} px of each other",
-    dynamic=("batch",),
-    static_reason="the network pads images to multiples of 16, and the cost volume is as wide as they are; write a "
-    "file for each size with --size height,width",
-)
+class StereoVisualizer(Visualizer):
+    score = Score("epe", "EPE", "px", higher=False)
+    each = 4
+    images = "whole pairs, disparities from dark (far) to light (near) on one scale for a row, unknown ones grey"
+    sample: Callable[[int], StereoSample]
+
+    def image(self, index: int) -> Tensor:
+        return self.sample(index).left
+
+    def answer(self, net: nn.Module, info: Info, device: torch.device, index: int) -> Tensor:
+        sample = self.sample(index)
+        return predict_disparity(net, info, device, sample.left, sample.right)
+
+    def judge(self, index: int, answer: Tensor) -> float:
+        return self._errors(index, answer)[0] or 0.0
+
+    def _errors(self, index: int, answer: Tensor) -> tuple[float, float, float] | tuple[None, None, None]:
+        truth = self.sample(index).disparity
+        return mean_errors(sum_errors(answer, truth, truth > UNKNOWN))
+
+    def row(self, index: int, answers: Mapping[str, Tensor], note: str = "") -> list[CaptionedImage]:
+        truth = self.sample(index).disparity
+        highest = float(truth.max())
+        images = [
+            CaptionedImage(self.image(index), f"{self.name(index)}, left{note}"),
+            CaptionedImage(colour_disparity(truth, highest), f"true disparity, up to {highest:.0f} px", drawn=True),
+        ]
+        for name, disparity in answers.items():
+            epe, _, over_3 = self._errors(index, disparity)
+            errors = "" if epe is None or over_3 is None else f"EPE {epe:.2f} px, {100 * over_3:.1f} % above 3 px"
+            images.append(CaptionedImage(colour_disparity(disparity.clamp_min(1e-3), highest), name, drawn=True))
+            images.append(CaptionedImage(colour_errors(disparity, truth), f"errors, {errors}", drawn=True))
+        return images
+
+    def legends(self, indices: Sequence[int]) -> list[Legend]:
+        meanings = ("within 1 px", "1 ... 3 px off", "more than 3 px off", "unknown")
+        return [list(zip(ERROR_COLOURS, meanings, strict=True))]
+
+
+def colour_errors(disparity: Tensor, truth: Tensor) -> Tensor:
+    """The error of each known pixel in one of three colours.   h w, h w   ->   3 h w, uint8"""
+    error = (disparity - truth).abs()
+    category = torch.stack([error > bound for bound in BOUNDS]).sum(0)
+    colours = torch.tensor(ERROR_COLOURS, dtype=torch.uint8)
+    return colours[torch.where(truth == UNKNOWN, 3, category)].movedim(2, 0)

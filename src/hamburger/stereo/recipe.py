@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from hamburger.errors import OptionError, check_choice, check_count, check_flag, check_positive
+from hamburger.errors import OptionError, check_choice, check_count, check_positive
 from hamburger.insertion.insert import POSITION_BLIND
 from hamburger.insertion.inserted import GATES
 from hamburger.registry import Registry
 from hamburger.stereo.model import check_stereo_options
-from hamburger.training.recipe import KEEP, RESIDENT, AdamOptim, SupervisedTraining, check_optim, check_training
+from hamburger.training.recipe import AdamOptim, SupervisedTraining, check_optim
+from hamburger.training.supervised import DataOptions, check_supervised
 
 
 @dataclass(frozen=True)
@@ -29,18 +30,13 @@ class StereoModel:
 
 
 @dataclass(frozen=True)
-class StereoData:
+class StereoData(DataOptions):
     """A stereo set and the augmentation of its training split."""
 
     name: str = "planes"
-    options: dict[str, Any] = field(default_factory=dict)
-    train_split: str = "train"
-    val_split: str = "val"
     crop: tuple[int, int] = (256, 512)  # height, width
     flip: bool = False  # turn half of the pairs upside down
     photometric: float = 0.0  # strength of colour changes, the same for both images
-    workers: int = 4
-    resident: str = "auto"  # keep the whole set on the device: "auto", "yes" or "no"
 
 
 @dataclass(frozen=True)
@@ -127,34 +123,12 @@ def sceneflow() -> StereoRecipe:
 
 def check_stereo_recipe(recipe: StereoRecipe, *, processes: int = 1) -> None:
     """Raise OptionError on the first invalid field. `processes` share the batch."""
-    call = f"recipe '{recipe.name}'"
-    check_training(recipe, processes=processes)
+    call = check_supervised(recipe, processes=processes)
     check_choice(call, "task", recipe.task, ("stereo",))
-    check_count(call, "eval_every", recipe.eval_every, least=1)
-    check_choice(call, "keep", recipe.keep, KEEP)
     if recipe.channels_last:
         raise OptionError(f"{call}: channels_last does not support volumes, which have five axes; leave it false")
-    _check_model(call, recipe)
-    for side in recipe.data.crop:
-        check_count(call, "data.crop", side, least=1)
-    check_flag(call, "data.flip", recipe.data.flip)
-    check_positive(call, "data.photometric", recipe.data.photometric, zero=True, most=0.9)
-    check_count(call, "data.workers", recipe.data.workers, least=0)
-    check_choice(call, "data.resident", recipe.data.resident, RESIDENT)
-    check_optim(call, recipe.optim)
-
-
-def _check_model(call: str, recipe: StereoRecipe) -> None:
     model = recipe.model
-    check_stereo_options(
-        call,
-        width=model.width,
-        volume=model.volume,
-        groups=model.groups,
-        volume_width=model.volume_width,
-        max_disparity=model.max_disparity,
-        place=model.place,
-    )
+    check_stereo_options(call, **asdict(model))
     if model.gate is not None:
         check_choice(call, "model.gate", model.gate, GATES)
     if model.place == "volume" and model.context is not None and model.context not in POSITION_BLIND:
@@ -162,3 +136,7 @@ def _check_model(call: str, recipe: StereoRecipe) -> None:
             f"{call}: '{model.context}' uses neighbours in a 2-D map, which a volume is not; --set "
             f"model.place=features, or use one of {', '.join(sorted(POSITION_BLIND))}"
         )
+    for side in recipe.data.crop:
+        check_count(call, "data.crop", side, least=1)
+    check_positive(call, "data.photometric", recipe.data.photometric, zero=True, most=0.9)
+    check_optim(call, recipe.optim)

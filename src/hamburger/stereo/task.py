@@ -2,59 +2,29 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from hamburger.checkpoints.weights_file import Info
 from hamburger.distributed import micro_batch_shares
 from hamburger.registry import Registry, options_of
+from hamburger.stereo.data import StereoBatch, StereoBatches, StereoSet, check_stereo, create_stereo_set, stereo_sets
+from hamburger.stereo.evaluate import StereoScores, evaluate_stereo
+from hamburger.stereo.model import StereoNet, create_stereo, select_known
+from hamburger.stereo.predict import StereoPredictor, StereoVisualizer
 from hamburger.stereo.recipe import StereoRecipe, check_stereo_recipe, stereo_recipes
 from hamburger.training.datasets import check_each
 from hamburger.training.loader import batch_options
-from hamburger.training.task import SINGLE_SCALE, EvaluationProtocol, Score, Task
-from hamburger.training.task_outputs import ExportSpec
+from hamburger.training.supervised import Splits, describe_data
+from hamburger.training.task import Score, Task
+from hamburger.training.task_outputs import ExportSpec, compare_single_output
 
-if TYPE_CHECKING:
-    from hamburger.checkpoints.weights_file import Info
-    from hamburger.stereo.data import StereoSet
-    from hamburger.stereo.data.batches import StereoBatch, StereoBatches
-    from hamburger.stereo.evaluate import StereoScores
-    from hamburger.stereo.model import StereoNet
-    from hamburger.stereo.predict import StereoPredictor
-    from hamburger.stereo.visualize import StereoVisualizer
-
-
-class StereoSplits(NamedTuple):
-    """The two data sets of a recipe."""
-
-    train: StereoSet
-    val: StereoSet
-
-    @classmethod
-    def of(cls, recipe: StereoRecipe, root: Path | None) -> StereoSplits:
-        from hamburger.stereo.data import create_stereo_set
-
-        splits = (recipe.data.train_split, recipe.data.val_split)
-        return cls(*(create_stereo_set(recipe.data.name, split, root, **recipe.data.options) for split in splits))
-
-    def check(self) -> float:
-        """Check sets in files; return the largest disparity of the training split, 0 for a generated one."""
-        from hamburger.stereo.data.checks import check_stereo
-        from hamburger.stereo.data.files import StereoFileSet
-
-        train, _ = check_each(self, lambda each: check_stereo(each) if isinstance(each, StereoFileSet) else None)
-        return 0.0 if train is None or not isinstance(self.train, StereoFileSet) else train.largest / self.train.shrink
-
-    def digest(self) -> str:
-        """A hash of everything that decides which pairs a step uses."""
-        content = [[each.name, each.split, list(each.ids)] for each in self]
-        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+MAX_DIFFERENCE = 0.05  # pixels by which equal disparities may differ in an exported file
 
 
 class StereoTask(Task[StereoRecipe]):
@@ -62,6 +32,7 @@ class StereoTask(Task[StereoRecipe]):
     networks = "Stereo networks"
     recipe = StereoRecipe
     recipes = stereo_recipes
+    # fields of StereoScores in evaluate.py, as they are printed
     scores = (
         Score("epe", "EPE", "px", higher=False),
         Score("over_3", "above 3 px", higher=False),
@@ -82,10 +53,11 @@ class StereoTask(Task[StereoRecipe]):
 
     def open(
         self, recipe: StereoRecipe, root: Path | None, *, first: bool, note: Callable[[str], object]
-    ) -> StereoSplits:
-        splits = StereoSplits.of(recipe, root)
+    ) -> Splits[StereoSet]:
+        splits = Splits.create(recipe.data, root, create_stereo_set)
         if first:
-            largest, reach = splits.check(), recipe.model.max_disparity
+            findings, _ = check_each(splits, check_stereo)
+            largest, reach = findings.largest / splits.train.shrink, recipe.model.max_disparity
             if largest >= reach:
                 note(
                     f"{recipe.data.name}: training disparities go up to {largest:.0f} px; pixels at or above "
@@ -93,21 +65,12 @@ class StereoTask(Task[StereoRecipe]):
                 )
         return splits
 
-    def build(self, recipe: StereoRecipe, data: StereoSplits) -> StereoNet:
-        from hamburger.stereo.model import create_stereo
-
+    def build(self, recipe: StereoRecipe, data: Splits[StereoSet]) -> StereoNet:
         return create_stereo(**asdict(recipe.model))
 
-    def batches(self, recipe: StereoRecipe, data: StereoSplits, device: torch.device) -> StereoBatches:
-        from hamburger.stereo.data.batches import StereoBatches
-
-        return StereoBatches(
-            data.train,
-            crop=recipe.data.crop,
-            flip=recipe.data.flip,
-            photometric=recipe.data.photometric,
-            **batch_options(recipe, device),
-        )
+    def batches(self, recipe: StereoRecipe, data: Splits[StereoSet], device: torch.device) -> StereoBatches:
+        views = {name: getattr(recipe.data, name) for name in ("crop", "flip", "photometric")}
+        return StereoBatches(data.train, **views, **batch_options(recipe, device))
 
     def losses(self, model: nn.Module, micro_batch: StereoBatch, recipe: StereoRecipe) -> dict[str, Tensor]:
         terms: dict[str, Tensor] = model(micro_batch.left, micro_batch.right, micro_batch.disparity)
@@ -115,42 +78,23 @@ class StereoTask(Task[StereoRecipe]):
 
     def loss_weights(self, net: Any, micro_batches: Sequence[StereoBatch]) -> list[dict[str, Tensor]]:
         """All terms are means over the pixels whose disparity is known and below the network's largest."""
-        from hamburger.stereo.model import select_known
-
         counts = [select_known(part.disparity, net.max_disparity).sum() for part in micro_batches]
         return [{"": share} for share in micro_batch_shares(counts)]
 
-    def info(self, recipe: StereoRecipe, data: StereoSplits) -> Info:
-        from hamburger.checkpoints.weights_file import Info
-
-        chosen = recipe.data
-        extra = {"recipe": recipe.name, "data": chosen.name, "data_options": chosen.options}
-        return Info(
-            extra={**extra, "val_split": chosen.val_split, "seed": recipe.seed, "context": recipe.model.context}
-        )
+    def info(self, recipe: StereoRecipe, data: Splits[StereoSet]) -> Info:
+        return Info(extra={**describe_data(recipe), "seed": recipe.seed, "context": recipe.model.context})
 
     def about(self, recipe: StereoRecipe) -> dict[str, Any]:
         model = recipe.model
         place = model.place if model.context is not None else None
         return {"volume": model.volume, "context": model.context, "place": place, "data": recipe.data.name}
 
-    # -- weights -------------------------------------------------------------------------------------------------
-
-    def save(self, path: Path, net: Any, info: Info, *, durable: bool = True) -> None:
-        from hamburger.stereo.model import save_stereo
-
-        save_stereo(path, net, info, durable=durable)
-
-    def load(self, path: Path) -> tuple[StereoNet, Info]:
-        from hamburger.stereo.model import load_stereo
-
-        return load_stereo(path)
+    def create(self, **config: Any) -> StereoNet:
+        return create_stereo(**config)
 
     # -- scores --------------------------------------------------------------------------------------------------
 
     def datasets(self) -> Registry[Any]:
-        from hamburger.stereo.data import stereo_sets
-
         return stereo_sets
 
     def dataset_for(self, name: str, root: Path | None) -> str:
@@ -163,60 +107,40 @@ class StereoTask(Task[StereoRecipe]):
     def split(
         self, info: Info, name: str, split: str, root: Path | None, options: Mapping[str, Any], *, whole: bool = True
     ) -> StereoSet:
-        from hamburger.stereo.data import create_stereo_set
-        from hamburger.stereo.data.checks import check_stereo
-        from hamburger.stereo.data.files import StereoFileSet
-
         pairs = create_stereo_set(name, split, root, **options)
-        if whole and isinstance(pairs, StereoFileSet):
+        if whole:
             check_stereo(pairs)
         return pairs
 
     def evaluate(
-        self,
-        net: nn.Module,
-        split: StereoSet,
-        info: Info,
-        *,
-        device: torch.device,
-        batch: int = 128,
-        workers: int = 4,
-        channels_last: bool = False,
-        protocol: EvaluationProtocol = SINGLE_SCALE,
-        progress: Callable[[int, int], Any] = lambda done, total: None,
+        self, net: Any, split: StereoSet, info: Info, *, device: torch.device, workers: int = 4, **options: Any
     ) -> StereoScores:
         """Pairs are evaluated one by one whatever `batch` is, so that a result depends on nothing but the pair."""
-        from hamburger.stereo.evaluate import evaluate_stereo
-        from hamburger.stereo.model import StereoNet
-
-        assert isinstance(net, StereoNet)
+        progress, colours = options.get("progress", lambda done, total: None), {"mean": info.mean, "std": info.std}
         return evaluate_stereo(
-            net,
-            split,
-            max_disparity=net.max_disparity,
-            device=device,
-            mean=info.mean,
-            std=info.std,
-            workers=workers,
-            progress=progress,
+            net, split, max_disparity=net.max_disparity, device=device, workers=workers, progress=progress, **colours
         )
 
     # -- use -----------------------------------------------------------------------------------------------------
 
     def predictor(self) -> type[StereoPredictor]:
-        from hamburger.stereo.predict import StereoPredictor
-
         return StereoPredictor
 
     def visualizer(self) -> type[StereoVisualizer]:
-        from hamburger.stereo.visualize import StereoVisualizer
-
         return StereoVisualizer
 
     def export_spec(self, info: Info) -> ExportSpec:
-        from hamburger.stereo.predict import STEREO_EXPORT
-
-        return STEREO_EXPORT
+        return ExportSpec(
+            size=(256, 512),
+            inputs=("left", "right"),
+            outputs=("disparity",),
+            compare=compare_single_output(lambda ours, theirs: (ours - theirs).abs() <= MAX_DIFFERENCE),
+            values="disparities",
+            agreement=f"within {MAX_DIFFERENCE} px of each other",
+            dynamic=("batch",),
+            static_reason="the network pads images to multiples of 16, and the cost volume is as wide as they are; "
+            "write a file for each size with --size height,width",
+        )
 
 
 STEREO = StereoTask()

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from hamburger.errors import OptionError
-from hamburger.stereo.data import create_stereo_set
-from hamburger.stereo.data.batches import StereoBatches
+from hamburger.stereo.data import StereoBatches, create_stereo_set
 from hamburger.training.image_files import MEAN, STD, normalise
 
 SCENES = create_stereo_set("planes", "train", length=5)  # 64 x 128

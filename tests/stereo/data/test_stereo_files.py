@@ -10,8 +10,7 @@ from paths import SHARED
 from PIL import Image
 
 from hamburger.errors import DataError, OptionError, UnknownNameError
-from hamburger.stereo.data import create_stereo_set, stereo_sets
-from hamburger.stereo.data.checks import check_stereo, inspect_stereo
+from hamburger.stereo.data import check_stereo, create_stereo_set, inspect_stereo, stereo_sets
 from hamburger.stereo.data.files import encode_pfm, find_consistent, read_disparity, read_pfm
 
 REAL = SHARED / "data" / "stereo"
@@ -188,7 +187,7 @@ def test_checked_files_are_not_read_again(tmp_path, monkeypatch):
     fake_stereo.sceneflow(tmp_path / "tree")
     data = create_stereo_set("sceneflow", "train", tmp_path / "tree")
     first = inspect_stereo(data)
-    monkeypatch.setattr("hamburger.stereo.data.checks.read_image", lambda path: pytest.fail("read again"))
+    monkeypatch.setattr("hamburger.stereo.data.files.read_image", lambda path: pytest.fail("read again"))
     assert inspect_stereo(data) == first
     write_image(tmp_path / "tree" / "frames_cleanpass" / "TRAIN/A/0000" / "left" / "0001.png", (5, 5))
     with pytest.raises(BaseException, match="read again"):

@@ -1,21 +1,23 @@
-"""Stereo data sets in files: pairs, disparities as PNG, PFM or npz, and calibration files."""
+"""Stereo pairs in files: images, disparities as PNG, PFM or npz, masks and calibration files."""
 
 from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
-from hamburger.errors import DataError, check_count, did_you_mean
-from hamburger.stereo.data.base import UNKNOWN, StereoSample, StereoSet
-from hamburger.stereo.data.batches import shrink_sample
-from hamburger.training.image_files import SUFFIXES, read_grey, read_image
+from hamburger.errors import DataError, check_count
+from hamburger.stereo.data import UNKNOWN, StereoSample, StereoSet, describe_disparity
+from hamburger.training.datasets import Row, fingerprint_files, run_cached_checks
+from hamburger.training.image_files import read_grey, read_image
 
 Mask = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float32]
@@ -42,6 +44,8 @@ class StereoFiles(NamedTuple):
 class StereoFileSet(StereoSet):
     """Pairs in files. `shrink`: an integer factor by which images and disparities are made smaller."""
 
+    in_files = True
+
     def __init__(self, name: str, split: str, pairs: Sequence[StereoFiles], *, shrink: int = 1) -> None:
         check_count(name, "shrink", shrink, least=1)
         self.name, self.split, self.pairs, self.shrink = name, split, tuple(pairs), shrink
@@ -51,58 +55,73 @@ class StereoFileSet(StereoSet):
         pair = self.pairs[index]
         left, right = read_image(pair.left), read_image(pair.right)
         disparity = read_disparity(pair.disparity, scale=pair.scale)
-        size = tuple(left.shape[1:])
-        for path, found in ((pair.right, tuple(right.shape[1:])), (pair.disparity, disparity.shape)):
-            if found != size:
-                raise DataError(describe_mismatch(path, found, pair.left, size))
-        mask = self._read_seen(pair, disparity) if occlusions else None
-        seen = None if mask is None else torch.from_numpy(np.array(mask))
-        return shrink_sample(StereoSample(left, right, torch.from_numpy(disparity), seen), self.shrink)
 
-    def _read_seen(self, pair: StereoFiles, disparity: Floats) -> Mask | None:
-        if pair.mask is not None:
+        def check_size(path: Path, shape: Sequence[int]) -> None:
+            for problem in describe_mismatches(pair.left, left.shape[1:], {path: shape}):
+                raise DataError(problem)
+
+        check_size(pair.right, right.shape[1:])
+        check_size(pair.disparity, disparity.shape)
+        seen: Mask | None = None
+        if occlusions and pair.mask is not None:
             mask = read_grey(pair.mask)
-            if mask.shape != disparity.shape:
-                raise DataError(describe_mismatch(pair.mask, mask.shape, pair.left, disparity.shape))
-            return mask == MASK_SEEN
-        if pair.disparity_right is not None:
+            check_size(pair.mask, mask.shape)
+            seen = mask == MASK_SEEN
+        elif occlusions and pair.disparity_right is not None:
             other = read_disparity(pair.disparity_right, scale=pair.scale)
-            if other.shape != disparity.shape:
-                raise DataError(describe_mismatch(pair.disparity_right, other.shape, pair.left, disparity.shape))
-            return find_consistent(disparity, other)
-        return None
+            check_size(pair.disparity_right, other.shape)
+            seen = find_consistent(disparity, other)
+        truth, both = torch.from_numpy(disparity), None if seen is None else torch.from_numpy(seen)
+        return shrink_sample(StereoSample(left, right, truth, both), self.shrink)
+
+    def inspect(self, *, cache: bool = True) -> list[Row]:
+        key = f"stereo {self.name} {self.pairs[0].left.parent.absolute()}" if cache else None
+        stamps = [f"{pair.scale} {fingerprint_files(pair.paths())}" for pair in self.pairs]
+        return run_cached_checks(lambda index: inspect_pair(self.pairs[index]), stamps, key=key)
 
 
-def describe_mismatch(path: Path, found: Sequence[int], left: Path, size: Sequence[int]) -> str:
-    return f"{path}: {found[1]} x {found[0]} pixels, but the left image {left} has {size[1]} x {size[0]}"
+def inspect_pair(pair: StereoFiles) -> Row:
+    """Defects, size and disparities of one pair: {problem, h, w, known, largest}."""
+    row: Row = {"problem": None}
+    problems: list[str] = []
+    shapes: dict[Path, Sequence[int]] = {}
+
+    def read_shape(path: Path | None, read: Callable[[Path], Sequence[int]]) -> None:
+        if path is not None:
+            try:
+                shapes[path] = read(path)
+            except DataError as error:
+                problems.append(str(error))
+
+    def read_truth(path: Path) -> Sequence[int]:
+        disparity = read_disparity(path, scale=pair.scale)
+        found = describe_disparity(disparity)
+        row.update(known=found["known"], largest=found["largest"])
+        if not found["known"]:
+            problems.append(f"{path}: no pixel has a known disparity")
+        return disparity.shape
+
+    for image in (pair.left, pair.right):
+        read_shape(image, lambda path: read_image(path).shape[1:])
+    read_shape(pair.disparity, read_truth)
+    read_shape(pair.disparity_right, lambda path: read_disparity(path, scale=pair.scale).shape)
+    read_shape(pair.mask, lambda path: read_grey(path).shape)
+    read_shape(pair.calibration, read_calibrated_size)
+    if pair.left in shapes:
+        row["h"], row["w"] = shapes[pair.left]
+        problems += describe_mismatches(pair.left, shapes[pair.left], shapes)
+    if problems:
+        row["problem"] = "\n".join(problems)
+    return row
 
 
-def find_image(folder: Path, stem: str) -> Path:
-    """The path of the image of that name in any format; if there is none, the path it should have."""
-    for suffix in SUFFIXES:
-        path = folder / f"{stem}{suffix}"
-        if path.is_file():
-            return path
-    return folder / f"{stem}.png"
-
-
-def select_listed(root: Path, split: str, pairs: Iterable[StereoFiles]) -> list[StereoFiles] | None:
-    """The pairs whose ids `<split>.txt` lists, one per line, in its order; None if there is no such list."""
-    path = root / f"{split}.txt"
-    if not path.is_file():
-        return None
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: not readable as text ({error})") from None
-    known = {pair.id: pair for pair in pairs}
-    requested = [line.strip() for line in lines if line.strip()]
-    unknown = [id for id in requested if id not in known]
-    if unknown:
-        raise DataError(
-            "\n".join(f"{path}: no pair '{id}'{did_you_mean(id, sorted(known)[:40])}" for id in unknown[:20]), unknown
-        )
-    return [known[id] for id in requested]
+def describe_mismatches(left: Path, size: Sequence[int], shapes: Mapping[Path, Sequence[int]]) -> list[str]:
+    """A line for each file whose height and width differ from those of the left image."""
+    return [
+        f"{path}: {shape[1]} x {shape[0]} pixels, but the left image {left} has {size[1]} x {size[0]}"
+        for path, shape in shapes.items()
+        if tuple(shape) != tuple(size)
+    ]
 
 
 # -- disparity files ---------------------------------------------------------------------------------------------------
@@ -201,18 +220,43 @@ def encode_pfm(values: Floats) -> bytes:
 # -- calib.txt of Middlebury 2014 --------------------------------------------------------------------------------------
 
 
-def read_calibration(path: Path) -> dict[str, float]:
-    """The numbers of lines such as `width=2964` by name; matrices are left out."""
+def read_calibrated_size(path: Path) -> tuple[int, int]:
+    """The `height=` and `width=` of a calibration file."""
     try:
-        lines = path.read_text().splitlines()
+        text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read ({error})") from None
-    numbers: dict[str, float] = {}
-    for line in lines:
-        name, equals, value = line.partition("=")
-        if equals and not value.strip().startswith("["):
-            try:
-                numbers[name.strip()] = float(value)
-            except ValueError:
-                raise DataError(f"{path}: '{line.strip()}' has no number; lines look like width=2964") from None
-    return numbers
+    sizes = [re.search(rf"^\s*{name}\s*=\s*(\d+)", text, re.MULTILINE) for name in ("height", "width")]
+    if sizes[0] is None or sizes[1] is None:
+        raise DataError(f"{path}: has no lines such as width=2964 and height=1988; add them or remove the file")
+    return int(sizes[0][1]), int(sizes[1][1])
+
+
+# -- shrinking: for networks whose largest disparity is too small at full size ----------------------------------------
+
+MAX_BLOCK_RANGE = 1.0  # pixels at full size: a block whose disparities differ by more contains an edge
+
+
+def shrink_sample(sample: StereoSample, factor: int) -> StereoSample:
+    """The pair at 1 / factor of its size: each block of factor x factor pixels becomes one.
+
+    Colours are means, disparities are means divided by `factor`. A block with an unknown disparity or an edge is
+    unknown; a block is seen only if the other camera sees all of it. Rows and columns that fill no block are left out.
+    """
+    if factor == 1:
+        return sample
+    blocks = _cut_blocks(sample.disparity, factor)
+    low, high = blocks.amin(-1), blocks.amax(-1)
+    whole = (low != UNKNOWN) & (high - low <= MAX_BLOCK_RANGE)
+    disparity = torch.where(whole, blocks.mean(-1) / factor, UNKNOWN)
+    seen = None if sample.seen is None else _cut_blocks(sample.seen, factor).all(-1)
+    return StereoSample(_shrink_image(sample.left, factor), _shrink_image(sample.right, factor), disparity, seen)
+
+
+def _cut_blocks(values: Tensor, factor: int) -> Tensor:
+    """h w   ->   h/factor w/factor factor^2"""
+    return values.unfold(0, factor, factor).unfold(1, factor, factor).flatten(2)
+
+
+def _shrink_image(image: Tensor, factor: int) -> Tensor:
+    return F.avg_pool2d(image.float(), factor).round().to(torch.uint8)

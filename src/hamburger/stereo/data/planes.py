@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, floor
 
 import numpy as np
@@ -15,20 +16,16 @@ import torch
 from torch import Tensor
 
 from hamburger.errors import OptionError, check_choice, check_count, check_positive, check_seed
-from hamburger.stereo.data.base import StereoSample, StereoSet, stereo_sets
+from hamburger.stereo.data import StereoSample, StereoSet, stereo_sets
 from hamburger.stereo.data.files import Mask
 from hamburger.training.keyed_rng import Integers, KeyedRng
 
 Values = npt.NDArray[np.float64]
+Texture = Callable[[Values, Values], Values]  # x and y on the surface to 0 ... 1
 
 SPLITS = {"train": 1000, "val": 100}
-TURNS = (
-    (1.0, 0.0),
-    (0.8, 0.6),
-    (0.6, 0.8),
-    (0.8, -0.6),
-    (0.6, -0.8),
-)  # cosine and sine of rotations, as rational numbers
+# cosine and sine of rotations, as rational numbers
+TURNS = ((1.0, 0.0), (0.8, 0.6), (0.6, 0.8), (0.8, -0.6), (0.6, -0.8))
 MAX_SLANT = 0.2  # pixels of disparity per pixel
 GROUND_DISPARITY = 0.3  # largest of the ground, as a share of the largest disparity
 EXPOSURE = 0.1  # range of the right camera's relative exposure
@@ -41,7 +38,7 @@ class Surface:
     a: float
     b: float
     c: float
-    texture: Callable[[Values, Values], Values]
+    texture: Texture
     colours: Values  # 2 3: the texture mixes these two
     centre: tuple[float, float] = (0.0, 0.0)
     reach: tuple[float, float] | None = None  # half axes; None for the ground
@@ -56,15 +53,12 @@ class Surface:
         u, v = (cos * x + sin * y) / self.reach[0], (cos * y - sin * x) / self.reach[1]
         return u * u + v * v <= 1 if self.round else np.maximum(np.abs(u), np.abs(v)) <= 1
 
-    def box(self, height: int, width: int, *, right: bool) -> tuple[slice, slice]:
-        """Rows and columns of a view that contain the surface."""
+    def rows(self, height: int) -> slice:
+        """The rows of an image that contain the surface, and one more on either side, so that rounding loses none."""
         if self.reach is None:
-            return slice(0, height), slice(0, width)
-        (x, y), (across, along) = self.centre, _upright_extent(self.reach, self.turn)
-        corners = [(x + i * across, y + j * along) for i in (-1, 1) for j in (-1, 1)]
-        # the right camera sees a point further left by its disparity, which is linear in both coordinates
-        columns = [u - self.a * u - self.b * v - self.c if right else u for u, v in corners]
-        return _pixel_range(y - along, y + along, height), _pixel_range(min(columns), max(columns), width)
+            return slice(0, height)
+        y, (_, along) = self.centre[1], _upright_extent(self.reach, self.turn)
+        return slice(max(0, floor(y - along) - 1), max(0, min(height, ceil(y + along) + 2)))
 
     def disparity(self, x: Values, y: Values) -> Values:
         return self.a * x + self.b * y + self.c
@@ -98,10 +92,11 @@ class PlanesSet(StereoSet):
         seed: int = 0,
     ) -> None:
         check_choice(self.name, "split", split, SPLITS)
-        check_count(self.name, "height", height, least=16)
-        check_count(self.name, "width", width, least=32)
-        check_count(self.name, "planes", planes, least=0)
-        check_count(self.name, "max_disparity", max_disparity, least=8)
+        length = SPLITS[split] if length is None else length
+        for option, count, least in (("height", height, 16), ("width", width, 32), ("planes", planes, 0)):
+            check_count(self.name, option, count, least=least)
+        for option, count, least in (("max_disparity", max_disparity, 8), ("length", length, 1)):
+            check_count(self.name, option, count, least=least)
         if max_disparity > width // 2:
             raise OptionError(
                 f"planes: disparities up to {max_disparity} leave too little overlap of views {width} pixels wide; use "
@@ -109,8 +104,6 @@ class PlanesSet(StereoSet):
             )
         check_positive(self.name, "noise", noise, zero=True)
         check_seed(self.name, seed)
-        length = SPLITS[split] if length is None else length
-        check_count(self.name, "length", length, least=1)
         self.split, self.height, self.width, self.planes = split, height, width, planes
         self.max_disparity, self.noise, self.seed = max_disparity, float(noise), seed
         self.ids = [f"{split}-{i:05d}" for i in range(length)]
@@ -119,9 +112,9 @@ class PlanesSet(StereoSet):
         draws = KeyedRng(self.seed, list(SPLITS).index(self.split), index)
         surfaces = self.surfaces(draws)
         y, x = np.meshgrid(*(np.arange(n, dtype=np.float64) for n in (self.height, self.width)), indexing="ij")
-        nearest, points, disparity = render_view(surfaces, x, y, right=False, pixels=True)
+        nearest, points, disparity = render_view(surfaces, x, y, right=False)
         left = paint_view(surfaces, nearest, points, y)
-        nearest_right, points_right, _ = render_view(surfaces, x, y, right=True, pixels=True)
+        nearest_right, points_right, _ = render_view(surfaces, x, y, right=True)
         exposure = 1 + EXPOSURE * (draws.uniform() - 0.5)
         right = exposure * paint_view(surfaces, nearest_right, points_right, y)
         left, right = (view + self.noise * draws.noise(3, *x.shape) for view in (left, right))
@@ -161,13 +154,12 @@ class PlanesSet(StereoSet):
             a, b = a * allowed / tilt, b * allowed / tilt
         colours = 25 + draws.below(206, 6).reshape(2, 3).astype(np.float64)
         # the ground has no edges: without texture, or with a repeated one, nothing would show its distance
-        texture = (
-            NoiseTexture.draw(draws)
-            if ground or kind >= 30
-            else WaveTexture.draw(draws)
-            if kind >= 15
-            else FlatTexture()
-        )
+        texture: Texture = flat_texture
+        if ground or kind >= 30:
+            lattices = [draws.below(256, CELLS * CELLS).reshape(CELLS, CELLS) / 255 for _ in OCTAVES]
+            texture = partial(noise_texture, lattices)
+        elif kind >= 15:
+            texture = partial(wave_texture, *(draws.below(9, 2) + 6.0))
         c = d - a * centre[0] - b * centre[1]
         return Surface(a, b, c, texture, colours, centre, None if ground else reach, turned, shape % 2 == 0)
 
@@ -178,29 +170,22 @@ def _upright_extent(reach: tuple[float, float], turn: tuple[float, float]) -> tu
     return cos * reach[0] + sin * reach[1], cos * reach[1] + sin * reach[0]
 
 
-def _pixel_range(low: float, high: float, length: int) -> slice:
-    """The pixels between two coordinates, and one more on either side, so that rounding loses none."""
-    return slice(max(0, floor(low) - 1), max(0, min(length, ceil(high) + 2)))
-
-
 def _to_uint8(view: Values) -> Tensor:
     return torch.from_numpy(np.rint(view).clip(0, 255).astype(np.uint8))
 
 
-def render_view(
-    surfaces: Sequence[Surface], x: Values, y: Values, *, right: bool, pixels: bool = False
-) -> tuple[Integers, Values, Values]:
+def render_view(surfaces: Sequence[Surface], x: Values, y: Values, *, right: bool) -> tuple[Integers, Values, Values]:
     """At every position of a view: the number of the nearest surface, the left x of its point, and its disparity.
 
-    `pixels`: the positions are those of a whole image, so each surface is rendered inside its box only.
+    x: h w    y: h w, the number of each row
     """
     nearest, points, best = np.zeros(x.shape, np.int64), np.zeros_like(x), np.full_like(x, -np.inf)
     for number, surface in enumerate(surfaces):
-        box = surface.box(*x.shape, right=right) if pixels else (slice(None), slice(None))
-        at = surface.point(x[box], y[box]) if right else x[box]
-        disparity = surface.disparity(at, y[box])
-        wins = surface.covers(at, y[box]) & (disparity > best[box])
-        nearest[box][wins], points[box][wins], best[box][wins] = number, at[wins], disparity[wins]
+        rows = surface.rows(len(x))
+        at = surface.point(x[rows], y[rows]) if right else x[rows]
+        disparity = surface.disparity(at, y[rows])
+        wins = surface.covers(at, y[rows]) & (disparity > best[rows])
+        nearest[rows][wins], points[rows][wins], best[rows][wins] = number, at[wins], disparity[wins]
     return nearest, points, best
 
 
@@ -235,45 +220,22 @@ CELLS = 127  # of a lattice, in each direction, before it repeats
 OCTAVES = ((3.0, 0.5), (7.0, 0.3), (17.0, 0.2))  # pixels per cell, and weight
 
 
-@dataclass(frozen=True)
-class NoiseTexture:
-    """Value noise at three scales: every place looks different from its neighbours."""
-
-    lattices: tuple[Values, ...]  # CELLS CELLS each, 0 ... 1
-
-    @classmethod
-    def draw(cls, draws: KeyedRng) -> NoiseTexture:
-        return cls(tuple(draws.below(256, CELLS * CELLS).reshape(CELLS, CELLS) / 255 for _ in OCTAVES))
-
-    def __call__(self, x: Values, y: Values) -> Values:
-        total = np.zeros_like(x)
-        for lattice, (size, weight) in zip(self.lattices, OCTAVES, strict=True):
-            total += weight * _interpolate_lattice(lattice, x / size, y / size)
-        return (2 * total - 0.5).clip(0, 1)  # sums of noise concentrate in the middle
-
-
-@dataclass(frozen=True)
-class WaveTexture:
-    """Waves with a period shorter than the disparities: one place looks like many others."""
-
-    across: float
-    along: float
-
-    @classmethod
-    def draw(cls, draws: KeyedRng) -> WaveTexture:
-        across, along = draws.below(9, 2) + 6
-        return cls(float(across), float(along))
-
-    def __call__(self, x: Values, y: Values) -> Values:
-        return 0.75 * _triangle_wave(x / self.across) + 0.25 * _triangle_wave(y / self.along)
-
-
-@dataclass(frozen=True)
-class FlatTexture:
+def flat_texture(x: Values, y: Values) -> Values:
     """One colour: only the edges of the surface show where it is."""
+    return np.full_like(x, 0.5)
 
-    def __call__(self, x: Values, y: Values) -> Values:
-        return np.full_like(x, 0.5)
+
+def wave_texture(across: float, along: float, x: Values, y: Values) -> Values:
+    """Waves with a period shorter than the disparities: one place looks like many others."""
+    return 0.75 * _triangle_wave(x / across) + 0.25 * _triangle_wave(y / along)
+
+
+def noise_texture(lattices: Sequence[Values], x: Values, y: Values) -> Values:
+    """Value noise at three scales: every place looks different from its neighbours.   lattices: CELLS CELLS, 0 ... 1"""
+    total = np.zeros_like(x)
+    for lattice, (size, weight) in zip(lattices, OCTAVES, strict=True):
+        total += weight * _interpolate_lattice(lattice, x / size, y / size)
+    return (2 * total - 0.5).clip(0, 1)  # sums of noise concentrate in the middle
 
 
 def _triangle_wave(turns: Values) -> Values:
