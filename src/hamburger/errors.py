@@ -9,7 +9,14 @@ from typing import Any
 
 
 class HamburgerError(Exception):
-    """Base of all errors that this library raises about its input."""
+    """Base of all errors that this library raises about its input.
+
+    >>> try:
+    ...     hb.create_context("nnf", 64)
+    ... except hb.HamburgerError as error:             # an UnknownNameError
+    ...     print(error)
+    no context 'nnf'; did you mean 'nmf'? known: a2, acf, ...
+    """
 
 
 class ShapeError(HamburgerError, ValueError):

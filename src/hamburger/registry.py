@@ -49,7 +49,14 @@ def suggest_options(call: str) -> Callable[[Callable[Parameters, T]], Callable[P
 
 
 class Registry(Mapping[str, Callable[..., T]]):
-    """A mapping from names to the constructors of one kind of thing. A name cannot be registered twice."""
+    """A mapping from names to the constructors of one kind of thing. A name cannot be registered twice.
+
+    >>> hb.hams.names()
+    ['cd', 'nmf', 'vq']
+    >>> ham = hb.hams.create("vq", rank=4)
+    >>> hb.contexts["sa"]
+    <class 'hamburger.contexts.sa.SelfAttention'>
+    """
 
     def __init__(self, kind: str) -> None:
         self.kind = kind

@@ -50,6 +50,9 @@ _enabled = False
 class debug:
     """Turn value checks on: `with hb.debug(): ...` for a block, or `hb.debug()` until further notice.
 
+    >>> with hb.debug():
+    ...     out = hb.decompose(x, "vq", rank=4)
+
     An input with NaN or infinity then raises `NotFiniteError`, which names the first such sample. A negative input to a
     non-negative ham raises on every device (on the CPU it always does). Compiled calls check nothing.
     """

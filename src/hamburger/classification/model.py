@@ -49,6 +49,7 @@ def create_classifier(
     """Return a timm network for images of `size` pixels, with a context inserted after its submodule `after`.
 
     >>> net = create_classifier("resnet18", num_classes=10, context="nmf", stem="small")
+    >>> logits = net(images)                                            # (b, 3, h, w) -> (b, 10)
 
     stem="small" replaces the first layer of a ResNet by the usual one for images of 32 or 64 pixels: a 3 x 3
     convolution without stride or pooling.

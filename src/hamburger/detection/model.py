@@ -99,6 +99,7 @@ def create_detector(
     """Mask R-CNN for `num_classes` classes, not counting the background.
 
     >>> net = create_detector("resnet50", num_classes=80, context="nmf")
+    >>> boxes = net.eval()([image])[0]["boxes"]                          # image: (3, h, w); boxes: (objects, 4)
 
     - `backbone`: a ResNet of torchvision, or "tiny", which two CPU cores can train
     - `context`, `context_options`, `gate`: the context that `insert_context` puts behind the module `after`

@@ -73,6 +73,7 @@ def create_gan(
     """The generator, G(z, y) -> images b 3 h w in [-1, 1], and the discriminator, D(images, y) -> b.
 
     >>> G, D = create_gan("hamgan", resolution=128, num_classes=1000)
+    >>> images = G(torch.randn(8, 128), torch.randint(1000, (8,)))      # (8, 3, 128, 128)
 
     - `name`: "sngan" (projection, no context), "sagan", "ylg" or "hamgan". "hamgan-baby" and "hamgan-strong" are the
       same networks as "hamgan"; they differ in training only, see the recipes of these names

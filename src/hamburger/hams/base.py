@@ -16,7 +16,11 @@ from hamburger.registry import Registry
 
 
 class Factors(NamedTuple):
-    """The state between steps. A ham that recomputes its codes from the bases carries none."""
+    """The state between steps. A ham that recomputes its codes from the bases carries none.
+
+    >>> ham = hb.VQ(rank=4)
+    >>> bases, codes = ham.step(x, ham.init(x))
+    """
 
     bases: Tensor  # b d r, the paper's D
     codes: Tensor | None = None  # b r n, the paper's C
@@ -28,6 +32,13 @@ class Ham(ABC):
 
     A new ham defines `step` and `readout`, and `init` if its steps start from codes. `nonnegative` hams need x >= 0
     and start from bases >= 0; in `scale_free` hams (D S, S^-1 C) is as good a solution as (D, C).
+
+    >>> class Projection(hb.Ham):                      # with @hb.hams.register("projection") it also has a name
+    ...     def step(self, x, factors):
+    ...         return hb.Factors(torch.linalg.qr(x @ (x.mT @ factors.bases)).Q)
+    ...     def readout(self, x, factors):
+    ...         return factors.bases.mT @ x
+    >>> out = hb.decompose(x, Projection(rank=4))
     """
 
     rank: int = 64

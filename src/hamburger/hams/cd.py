@@ -35,7 +35,11 @@ from hamburger.tensors import check_shapes
 @hams.register("cd")
 @dataclass(frozen=True)
 class CD(Ham):
-    """Bases by soft spherical k-means, codes by ridge regression of X on them (weight `beta`)."""
+    """Bases by soft spherical k-means, codes by ridge regression of X on them (weight `beta`).
+
+    >>> out = hb.decompose(x, hb.CD(rank=4, beta=0.01), steps=6)
+    >>> layer = hb.Hamburger(64, ham=hb.CD(rank=8))                     # the same as ham="cd", rank=8
+    """
 
     temperature: float = 0.01
     beta: float = 0.1

@@ -46,6 +46,9 @@ class Truncated:
 
     `keep=1` is Eq. 13 read literally on (D, C); `keep=0`, named `one_step`, is what the authors' code does: only the
     read-out of the codes carries gradient. Memory does not grow with the number of steps.
+
+    >>> layer = hb.Hamburger(64, grad=hb.Truncated(2))                  # the same as grad="truncated:2"
+    >>> out = hb.decompose(x, "vq", rank=4, grad=hb.one_step)           # the default
     """
 
     keep: int
@@ -65,7 +68,11 @@ class Truncated:
 
 @dataclass(frozen=True)
 class BPTT:
-    """Back-propagation through all steps, including the initial codes and given bases (Eq. 12)."""
+    """Back-propagation through all steps, including the initial codes and given bases (Eq. 12).
+
+    >>> layer = hb.Hamburger(64, grad=hb.bptt)                          # the same as grad="bptt"
+    >>> out = hb.decompose(x, "vq", rank=4, grad=hb.bptt)
+    """
 
     def __call__(self, ham: Ham, x: Tensor, start: Callable[[], Factors], steps: int) -> Factors:
         return ham.solve(x, start(), steps)
@@ -97,7 +104,11 @@ def as_gradient(grad: str | Gradient) -> Gradient:
 
 
 class Decomposition(NamedTuple):
-    """X ~ D C. Factors are in the precision of the solve (float32 for half inputs), the product in that of x."""
+    """X ~ D C. Factors are in the precision of the solve (float32 for half inputs), the product in that of x.
+
+    >>> bases, codes, reconstruction = hb.decompose(x, "vq", rank=4)
+    >>> error = (x - reconstruction).norm() / x.norm()
+    """
 
     bases: Tensor  # b d r, the paper's D
     codes: Tensor  # b r n, the paper's C

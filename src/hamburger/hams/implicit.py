@@ -24,6 +24,9 @@ from hamburger.hams.base import Factors, Ham
 class Implicit:
     """Gradient of the fixed point that the steps approach.
 
+    >>> layer = hb.Hamburger(64, steps=60, grad=hb.Implicit(max_drift=0.1))
+    >>> layer = hb.Hamburger(64, steps=60, grad="implicit")             # with the defaults
+
     - `tol`: largest relative residual of the linear system that is accepted.
     - `iterations`: GMRES iterations; each is one backward pass through one step.
     - `max_growth`: largest |v| / |g| that is accepted; the paper's bound on it is 1 / (1 - L_h).

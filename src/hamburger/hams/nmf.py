@@ -44,6 +44,9 @@ CODES_INIT = ("softmax", "cosine", "uniform")
 class NMF(Ham):
     """X ~ D C with D, C >= 0. Needs x >= 0, so the lower bread ends in a ReLU.
 
+    >>> out = hb.decompose(x.relu(), hb.NMF(rank=4, eps=1e-6), steps=6)
+    >>> layer = hb.Hamburger(64, ham=hb.NMF(rank=8))                    # the same as ham="nmf", rank=8
+
     - `codes_init`: the first codes: "softmax" over r of D^T X (the authors' code), "cosine" (the paper's text: softmax
       of cosine(D, X) / `codes_temperature`), or "uniform" on (0, 1).
     - `final_update`: after the last step update the codes once more for the final bases, as the authors' code does.

@@ -32,6 +32,9 @@ from hamburger.tensors import check_shapes
 class VQ(Ham):
     """Each column of X becomes a soft mixture of r cluster means; temperature -> 0 is k-means by cosine.
 
+    >>> out = hb.decompose(x, hb.VQ(rank=4, temperature=0.1), steps=6)
+    >>> layer = hb.Hamburger(64, ham=hb.VQ(rank=8))                     # the same as ham="vq", rank=8
+
     The gradient of the read-out is that of the cosine, |x| included. The authors' code holds |x| constant there:
     `constant_norms=True` reproduces that. The value is the same.
 

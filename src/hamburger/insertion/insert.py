@@ -59,6 +59,7 @@ def insert_context(
     """Insert contexts after named submodules of any network, in place; return the model.
 
     >>> insert_context(resnet, {"layer3": "efficient", "layer4.1": ("nmf", {"rank": 32})})
+    >>> insert_context(vit, {"blocks.5": ("psp", {"grid": (14, 14)})}, gate="one")
 
     - `places`: maps names of `model.named_modules()` to contexts. A context is a name, a module, a function that builds
       one from the number of channels, or a tuple of one of these and its options. Three of the options say how to read

@@ -58,6 +58,7 @@ def replace_attention(
     """Replace the attention in blocks of a vision transformer (timm's, or any with a child `attn`), in place.
 
     >>> replace_attention(vit, "nmf", blocks=[-1, -2], rank=16)
+    >>> remove_contexts(vit)                                            # undo it
 
     - `context`: "nmf", "vq", "cd" or "efficient" with their options, or a module (b, n, c) -> (b, n, c) without a skip,
       one for each block. A `Hamburger` or efficient attention that you built is used without its skip.

@@ -19,7 +19,10 @@ INITS = ("random", "fixed", "learned", "online")  # the four initialisations of 
 
 
 class HamLayer(nn.Module):
-    """x -> D C.   b d n   ->   b d n
+    """The ham of a `Hamburger`, without breads, norm and skip: x -> D C.   b d n   ->   b d n
+
+    >>> layer = hb.HamLayer(hb.VQ(rank=4), 32, steps=6)
+    >>> y = layer(x)                                                    # b 32 n -> b 32 n
 
     `heads` splits the d channels into sections that are decomposed separately. `axis="spatial"` factorises each section
     as it is, one column per position; `axis="channel"` factorises its transpose, one column per channel. A non-negative

@@ -151,6 +151,7 @@ def create_model(
     """Return a segmentation network built by name.   b 3 h w   ->   logits b k h w, for any h and w
 
     >>> net = create_model("hamnet", backbone="resnet50", num_classes=21, context="nmf")
+    >>> logits = net(images)                                            # (b, 3, h, w) -> (b, 21, h, w)
 
     - `name`: a head: "hamnet", "lightham", or a complete published head such as "pspnet"
     - `backbone`, `output_stride`, `backbone_options`: passed to `create_backbone`; `timm:<name>` is any timm encoder

@@ -241,6 +241,7 @@ def create_stereo(
     """A stereo network.   left b 3 h w, right b 3 h w   ->   disparity b h w in pixels, for any h and w
 
     >>> net = create_stereo(context="nmf")
+    >>> disparity = net(left, right)
 
     - `width`: channels of the features; both images share the weights
     - `volume`: "correlation" of `groups` groups of channels, or "concatenation"; `volume_width` channels are aggregated
