@@ -1,4 +1,4 @@
-"""The reader of result files: every row in `results/` is read, checked and filtered here.
+"""The reader of result files: every row in `results/` is read, checked and filtered here; and CSV.
 
 A `.jsonl` file has one row per line. Its name begins with what wrote it (`ablation_`, `segmentation_`, `gradients_`,
 `table3_`, ...); `Results.read` checks the fields and numbers that the claims compute with. A `.json` file is a study:
@@ -7,6 +7,8 @@ one object.
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hamburger.errors import DataError, OptionError
-from hamburger.files import read_json_lines
+from hamburger.files import read_json_lines, write_atomically
 
 Row = dict[str, Any]
 
@@ -205,3 +207,19 @@ def read_table3_rows(path: Path) -> list[Row]:
 def merge_table3_rows(old: Iterable[Row], new: Iterable[Row]) -> list[Row]:
     """Return the old rows, each replaced by a new measurement of the same thing, followed by the other new rows."""
     return list({tuple(row[field] for field in TABLE3_KEY): row for row in (*old, *new)}.values())
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    write_atomically(path, csv_text(rows).encode())
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """CSV with a line per row and the fields of all rows; lists and dicts inside a row are written as JSON."""
+    fields = dict.fromkeys(name for row in rows for name in row)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(fields), lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        nested = {name: json.dumps(value) for name, value in row.items() if isinstance(value, (list, tuple, dict))}
+        writer.writerow({**row, **nested})
+    return text.getvalue()

@@ -1,13 +1,11 @@
-"""Atomic writes, locks, JSON lines and CSV."""
+"""Atomic writes, locks and JSON lines."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -114,22 +112,6 @@ def read_json_lines(path: Path, call: str) -> list[dict[str, Any]]:
 
 def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
-
-
-def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    write_atomically(path, csv_text(rows).encode())
-
-
-def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """CSV with a line per row and the fields of all rows; lists and dicts inside a row are written as JSON."""
-    fields = dict.fromkeys(name for row in rows for name in row)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(fields), lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        nested = {name: json.dumps(value) for name, value in row.items() if isinstance(value, (list, tuple, dict))}
-        writer.writerow({**row, **nested})
-    return text.getvalue()
 
 
 def check_writable(path: Path) -> None:

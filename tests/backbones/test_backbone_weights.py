@@ -7,11 +7,11 @@ import warnings
 import pytest
 import torch
 from paths import SHARED
+from tolerances import assert_close
 
 from hamburger.backbones import create_backbone, load_backbone
 from hamburger.backbones.create import dequantise
 from hamburger.errors import CheckpointError, InputError
-from hamburger.testing import assert_close
 
 safetensors = pytest.importorskip("safetensors.torch")
 # 26 MB, too large for the repository: used if the file is next to the checkout

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tolerances import assert_close
 
 from hamburger.backbones import backbones, create_backbone
 from hamburger.errors import OptionError, UnknownNameError
-from hamburger.testing import assert_close
 
 
 def strides_of(name):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from tolerances import assert_close
 
 from hamburger.contexts.a2 import NORMS, DoubleAttention
 from hamburger.contexts.efficient import EfficientAttention
-from hamburger.testing import assert_close
 
 
 def randomised(channels, **options):

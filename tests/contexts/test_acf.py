@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from reference_layers import count, norm, randomise
+from tolerances import assert_close
 
 from hamburger.contexts.acf import ACF
-from hamburger.testing import assert_close
 
 
 def pool(x):

@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from reference_layers import cbr, count, norm, randomise
+from tolerances import assert_close
 
 from hamburger.contexts.apc import APC
-from hamburger.testing import assert_close
 
 
 def scale_by_loops(block, x, s, global_info):

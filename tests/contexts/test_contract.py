@@ -6,10 +6,10 @@ import copy
 
 import pytest
 import torch
+from tolerances import assert_close, relative_error
 from torch import nn
 
 import hamburger as hb
-from hamburger.testing import assert_close, relative_error
 
 NAMES = hb.list_contexts()
 CHANNELS = 64

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from tolerances import assert_close, relative_error
 
 from hamburger.contexts.da import ChannelAttention, DualAttention, PositionAttention, attend_fused
-from hamburger.testing import assert_close, relative_error
 
 
 def linear(conv, x):

@@ -7,11 +7,11 @@ import copy
 import pytest
 import torch
 from tiers import full_except
+from tolerances import assert_close, relative_error
 from torch import nn
 from torch.export import Dim
 
 import hamburger as hb
-from hamburger.testing import assert_close, relative_error
 
 CHANNELS = 32
 SHORT = {"steps": 2}  # more would be the same graph, longer

@@ -6,10 +6,10 @@ import math
 
 import pytest
 import torch
+from tolerances import assert_close
 
 from hamburger.contexts.efficient import NORMS, EfficientAttention
 from hamburger.contexts.nonlocal_block import NonLocal
-from hamburger.testing import assert_close
 
 
 def heads_of(layer, x):

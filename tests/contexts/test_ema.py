@@ -7,10 +7,10 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from tolerances import assert_close, relative_error
 
 from hamburger.contexts.ema import EMAU
 from hamburger.errors import OptionError
-from hamburger.testing import assert_close, relative_error
 
 
 def build(**options):

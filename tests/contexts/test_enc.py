@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from reference_layers import cbr, count, randomise
+from tolerances import assert_close, relative_error
 
 from hamburger.contexts.enc import Enc
-from hamburger.testing import assert_close, relative_error
 
 
 def code_by_residuals(layer, x):

@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from tolerances import assert_close
 
 from hamburger.contexts.external import ExternalAttention
-from hamburger.testing import assert_close
 
 
 def randomised(channels, **options):

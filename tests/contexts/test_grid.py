@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from tolerances import assert_close
 
 from hamburger.contexts.psp import pool_to_grid
-from hamburger.testing import assert_close
 
 
 @pytest.mark.parametrize("shape", [(12, 12), (13, 9), (5, 7), (1, 3), (65, 33)], ids=str)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from tolerances import assert_close, relative_error
 
 from hamburger.contexts.lightham import LightHam
 from hamburger.errors import OptionError, ShapeError
 from hamburger.hams import BPTT
-from hamburger.testing import assert_close, relative_error
 
 
 def build(channels=8, **options):

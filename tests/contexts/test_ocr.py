@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 from reference_layers import cbr, count, randomise
+from tolerances import assert_close
 
 from hamburger.contexts.ocr import OCR
-from hamburger.testing import assert_close
 
 
 def by_loops(layer, x, logits):

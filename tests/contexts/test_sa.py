@@ -6,9 +6,9 @@ import math
 
 import pytest
 import torch
+from tolerances import assert_close
 
 from hamburger.contexts.sa import SelfAttention
-from hamburger.testing import assert_close
 
 
 def by_hand(layer, x):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from tolerances import assert_close
 
 from hamburger.contexts.sanet import SANet
 from hamburger.errors import OptionError
-from hamburger.testing import assert_close
 
 
 def build(**options):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from tolerances import assert_close, relative_error
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hamburger.contexts.spygr import GraphReasoning, SpyGR, apply_laplacian, pool_by_two
 from hamburger.errors import OptionError
-from hamburger.testing import assert_close, relative_error
 
 
 def graph(n=20, m=4):

@@ -11,12 +11,12 @@ import pytest
 import torch
 from gan_cases import CLASSES, NAMES, batch, open_gates, small
 from reference_layers import count
+from tolerances import assert_close
 
 import hamburger as hb
 from hamburger.errors import HamburgerError, InputError, ShapeError, UnknownNameError
 from hamburger.generation.model import create_gan, list_gans
 from hamburger.generation.networks.contexts import gan_contexts
-from hamburger.testing import assert_close
 
 
 def conv(i, o, k=3):

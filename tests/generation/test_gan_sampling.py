@@ -7,10 +7,10 @@ import math
 import pytest
 import torch
 from gan_cases import CLASSES, batch, open_gates, small
+from tolerances import assert_close
 
 from hamburger.errors import HamburgerError
 from hamburger.generation.sampling import latents, sample, samples
-from hamburger.testing import assert_close
 
 
 def some(**options):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tolerances import assert_close
 from torch.autograd import gradcheck
 
 import hamburger as hb
 from hamburger.hams import as_gradient
-from hamburger.testing import assert_close
 
 # Temperatures at which six sweeps are smooth enough for finite differences.
 HAMS = {"nmf": hb.NMF(rank=3), "vq": hb.VQ(rank=3, temperature=0.2), "cd": hb.CD(rank=3, temperature=0.2)}

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.decomposition import non_negative_factorization
+from tolerances import RELATIVE, assert_close, relative_error
 
 import hamburger as hb
-from hamburger.testing import RELATIVE, assert_close, relative_error
 
 NAMES = ["nmf", "vq", "cd"]
 

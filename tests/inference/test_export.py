@@ -11,11 +11,11 @@ import pytest
 import torch
 from PIL import Image
 from small_segmenter import CLASSES, info, segmenter
+from tolerances import relative_error
 from torch import nn
 
 from hamburger.errors import ExportError, InputError, OptionError
 from hamburger.inference.export import Agreement, compare, export, generated_image
-from hamburger.testing import relative_error
 
 OTHER = (2, 3, 41, 70)
 

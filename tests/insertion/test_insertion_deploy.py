@@ -13,11 +13,11 @@ import torch
 import torch.distributed as dist
 from small_networks import NETWORKS, Plain
 from tiers import full_except
+from tolerances import assert_close
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import hamburger as hb
-from hamburger.testing import assert_close
 
 PLACES = {"stem": "efficient", "blocks.1": ("nmf", {"rank": 4, "init": "fixed", "norm": "none"})}
 

@@ -6,11 +6,11 @@ import copy
 
 import pytest
 import torch
+from tolerances import assert_close
 from torch import nn
 
 import hamburger as hb
 from hamburger.insertion import InsertedContext
-from hamburger.testing import assert_close
 
 
 class Siamese(nn.Module):

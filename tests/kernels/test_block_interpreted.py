@@ -8,12 +8,12 @@ from __future__ import annotations
 import block_reference as reference
 import pytest
 import torch
+from tolerances import assert_close
 
 import hamburger as hb
 from hamburger.hams import nmf
 from hamburger.kernels import block, block_launches, common
 from hamburger.kernels.dispatch import BlockPlan, BreadWeights, NormParameters
-from hamburger.testing import assert_close
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 #         b  c   d   n    r

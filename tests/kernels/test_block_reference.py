@@ -5,9 +5,9 @@ from __future__ import annotations
 import block_reference as reference
 import pytest
 import torch
+from tolerances import assert_close
 
 import hamburger as hb
-from hamburger.testing import assert_close
 
 
 def problem(b=2, c=6, d=5, n=7, r=3):

@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 import torch
+from tolerances import assert_close
 
 import hamburger as hb
-from hamburger.testing import assert_close
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("triton")

@@ -11,10 +11,10 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from tolerances import assert_close
 
 import hamburger as hb
 from hamburger.kernels.common import rounded_to_tf32
-from hamburger.testing import assert_close
 
 HAMS = {
     "nmf": lambda r: hb.NMF(r),

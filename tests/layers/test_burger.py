@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from reference_layers import count
+from tolerances import assert_close
 
 import hamburger as hb
 from hamburger.registry import options_of
-from hamburger.testing import assert_close
 
 NAMES = ["nmf", "vq", "cd"]
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 from tiers import full_except
+from tolerances import assert_close, relative_error
 from torch.export import Dim
 
 import hamburger as hb
-from hamburger.testing import assert_close, relative_error
 
 NAMES = ["nmf", "vq", "cd"]
 VARIANTS = {

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 import torch
+from tolerances import assert_close
 
 import hamburger as hb
-from hamburger.testing import assert_close
 
 CASES = [
     pytest.param({"ham": ham, "init": init}, id=f"{ham}-{init}")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from tolerances import assert_close
 
 import hamburger as hb
-from hamburger.testing import assert_close
 
 
 def layer_with(init, **options):

@@ -8,10 +8,10 @@ import forkserver
 import pytest
 import torch
 import torch.distributed as dist
+from tolerances import assert_close
 from torch.nn.parallel import DistributedDataParallel
 
 import hamburger as hb
-from hamburger.testing import assert_close
 
 # Dictionaries that do not depend on how a process numbers its draws. SyncBatchNorm has no CPU version, so the norm is
 # one whose statistics do not cross samples, or batch norm frozen as in fine-tuning.

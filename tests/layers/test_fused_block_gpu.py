@@ -7,11 +7,11 @@ import copy
 
 import pytest
 import torch
+from tolerances import RELATIVE, assert_close, relative_error
 
 import hamburger as hb
 from hamburger.kernels import launcher
 from hamburger.layers import fused_block
-from hamburger.testing import RELATIVE, assert_close, relative_error
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("triton")

@@ -9,10 +9,10 @@ import copy
 
 import pytest
 import torch
+from tolerances import assert_close, relative_error
 
 import hamburger as hb
 from hamburger.layers import fused_block
-from hamburger.testing import assert_close, relative_error
 
 HAMS = {
     "nmf": {"ham": "nmf"},

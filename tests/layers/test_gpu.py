@@ -6,9 +6,9 @@ import copy
 
 import pytest
 import torch
+from tolerances import assert_close, relative_error
 
 import hamburger as hb
-from hamburger.testing import assert_close, relative_error
 
 pytestmark = pytest.mark.gpu
 NAMES = ["nmf", "vq", "cd"]

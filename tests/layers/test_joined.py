@@ -8,12 +8,12 @@ import forkserver
 import pytest
 import torch
 import torch.distributed as dist
+from tolerances import assert_close
 from torch import nn
 
 import hamburger as hb
 from hamburger.errors import InputError, OptionError
 from hamburger.layers.norm import BatchNorm1d, BatchNorm2d, Dropout2d, SyncBatchNorm, convert_sync, set_bn_momentum
-from hamburger.testing import assert_close
 
 
 def burger(**options):

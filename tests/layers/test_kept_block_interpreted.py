@@ -7,10 +7,10 @@ import contextlib
 import pytest
 import torch
 from test_fused_block_interpreted import NAMES, pair, poisoned, taken  # noqa: F401  fixtures
+from tolerances import assert_close
 
 from hamburger.kernels import launcher
 from hamburger.kernels.launcher import PackedTensors, pack_tensors
-from hamburger.testing import assert_close
 
 WAYS = [("nmf", "apart"), *((name, "bundled") for name in NAMES)]
 

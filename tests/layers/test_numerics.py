@@ -6,9 +6,9 @@ import copy
 
 import pytest
 import torch
+from tolerances import assert_close, relative_error
 
 import hamburger as hb
-from hamburger.testing import assert_close, relative_error
 
 NAMES = ["nmf", "vq", "cd"]
 SCALES = [1e-4, 1e-2, 1.0, 1e2, 1e4]

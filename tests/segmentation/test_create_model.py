@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from reference_layers import count
+from tolerances import assert_close
 from torch import nn
 
 import hamburger as hb
 from hamburger.errors import HamburgerError, InputError, OptionError, ShapeError, UnknownNameError
 from hamburger.segmentation.heads.base import heads
-from hamburger.testing import assert_close
 
 CLASSES = 3
 

@@ -6,9 +6,9 @@ import forkserver
 import pytest
 import torch
 import torch.distributed as dist
+from tolerances import assert_close
 
 from hamburger.segmentation.losses import cross_entropy, find_borders, focal_loss, presence_loss
-from hamburger.testing import assert_close
 
 LOSSES = {
     "cross_entropy": (cross_entropy, (5, 9, 9)),

@@ -6,10 +6,10 @@ import math
 
 import pytest
 import torch
+from tolerances import assert_close
 
 from hamburger.errors import ShapeError
 from hamburger.segmentation.losses import find_present_classes, presence_loss
-from hamburger.testing import assert_close
 
 
 def labels(b=3, h=5, w=7, k=6):

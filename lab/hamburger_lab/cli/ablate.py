@@ -38,9 +38,10 @@ def ablate(
     from hamburger.cli.compare import grid_progress
     from hamburger.cli.output import parse_ints, parse_names
     from hamburger.errors import OptionError
-    from hamburger.files import check_writable, write_csv
+    from hamburger.files import check_writable
     from hamburger.tasks.sweep import run_grid
     from hamburger_lab.ablations.plan import PLACE, AblationPlan
+    from hamburger_lab.rows import write_csv
 
     ablation_plan = AblationPlan.of(
         parse_names(name),

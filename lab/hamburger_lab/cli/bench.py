@@ -125,11 +125,12 @@ def table3(
     from rich.console import Console
     from rich.progress import Progress
 
-    from hamburger.files import check_writable, write_csv, write_json_lines
+    from hamburger.files import check_writable, write_json_lines
     from hamburger_lab import rows as results
     from hamburger_lab.bench import table3 as bench
     from hamburger_lab.bench.table3_names import module_names
     from hamburger_lab.bench.table3_view import row_notes, table3_growth_table, table3_table
+    from hamburger_lab.rows import write_csv
 
     plan = bench.Table3Plan(
         modules=parse_names(modules) or tuple(module_names()),

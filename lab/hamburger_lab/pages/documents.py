@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from hamburger.contexts import contexts, create_context
-from hamburger.files import csv_text, write_atomically
+from hamburger.files import write_atomically
 from hamburger_lab.bench.footprint import count_params_and_macs
 from hamburger_lab.claims import tables as claim_tables
 from hamburger_lab.markdown import markdown_table
 from hamburger_lab.pages import classification, detection, generation, hams, segmentation, stereo, table3
 from hamburger_lab.pages.table3_figure import draw_table3
 from hamburger_lab.propositions.report import study_markdown
-from hamburger_lab.rows import Results, select_rows
+from hamburger_lab.rows import Results, csv_text, select_rows
 
 BLOCK = re.compile(r"(<!-- block: ([a-z0-9-]+) -->\n)(.*?)(<!-- end -->)", flags=re.DOTALL)
 TABLE3_SHAPE = (1, 512, 128, 128)
@@ -31,7 +31,8 @@ def contexts_table() -> str:
     lines = []
     for name in contexts.names():
         constructor: Any = contexts[name]
-        page = inspect.getdoc(inspect.getmodule(constructor)) or ""
+        described = constructor if inspect.isfunction(constructor) else inspect.getmodule(constructor)
+        page = inspect.getdoc(described) or ""
         source = " ".join(page.split("\n\n")[0].split()).split("). ")[0]  # the first sentence names the paper
         source += ")" * (source.count("(") - source.count(")"))
         options = [

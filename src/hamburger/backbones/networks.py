@@ -138,8 +138,7 @@ class BasicBlock(nn.Module):
         y = self.relu(self.bn1(self.conv1(x)))
         y = self.bn2(self.conv2(y))
         y = y + (x if self.downsample is None else self.downsample(x))
-        out: Tensor = self.relu(y)
-        return out
+        return self.relu(y)
 
 
 class BottleneckBlock(nn.Module):
@@ -162,8 +161,7 @@ class BottleneckBlock(nn.Module):
         y = self.relu(self.bn2(self.conv2(y)))
         y = self.bn3(self.conv3(y))
         y = y + (x if self.downsample is None else self.downsample(x))
-        out: Tensor = self.relu(y)
-        return out
+        return self.relu(y)
 
 
 class ResNet(Backbone):

@@ -73,16 +73,19 @@ def create_context(name: ContextName | str, channels: int, **options: Any) -> nn
 
 @contexts.register("nmf")
 def nmf(channels: int, **options: Any) -> Hamburger:
+    """The Hamburger with non-negative matrix factorisation (Geng et al., ICLR 2021)."""
     return Hamburger(channels, ham="nmf", **options)
 
 
 @contexts.register("vq")
 def vq(channels: int, **options: Any) -> Hamburger:
+    """The Hamburger with soft vector quantisation (Geng et al., ICLR 2021)."""
     return Hamburger(channels, ham="vq", **options)
 
 
 @contexts.register("cd")
 def cd(channels: int, **options: Any) -> Hamburger:
+    """The Hamburger with concept decomposition (Geng et al., ICLR 2021)."""
     return Hamburger(channels, ham="cd", **options)
 
 

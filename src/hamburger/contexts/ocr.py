@@ -86,14 +86,13 @@ class OCR(nn.Module):
             *(t.flatten(2).mT.contiguous()[:, None] for t in (self.query(x), self.key(objects), self.value(objects))),
         )
         y = self.upper(y[:, 0].mT.unflatten(2, x.shape[2:]))
-        out: Tensor = self.dropout(self.join(torch.cat([y, x], dim=1)))
+        out = self.dropout(self.join(torch.cat([y, x], dim=1)))
         return (out, logits) if return_logits else out
 
     def coarse(self, x: Tensor) -> Tensor:
         """Return the logits that define the regions where none are given.   b c h w   ->   b k h w"""
         if self.classifier is not None:
-            logits: Tensor = self.classifier(x)
-            return logits
+            return self.classifier(x)
         return x.unflatten(1, (self.regions, -1)).mean(2)
 
     def gather(self, x: Tensor, logits: Tensor) -> Tensor:

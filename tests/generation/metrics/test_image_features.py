@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from paths import SHARED
+from tolerances import assert_close
 from torch import nn
 
 from hamburger.errors import CheckpointError, InputError, OptionError, ShapeError
@@ -29,7 +30,6 @@ from hamburger.generation.metrics.extractors import (
     state_digest,
 )
 from hamburger.generation.metrics.networks import EfficientNetLite0, FidInception
-from hamburger.testing import assert_close
 
 LITE0 = SHARED / "data" / "weights" / "efficientnet_lite0_imagenet_fp16.safetensors"
 needs_lite0 = pytest.mark.skipif(not LITE0.is_file(), reason="the weights of EfficientNet-Lite0 are not available")

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from gan_cases import small
+from tolerances import assert_close
 from torch import nn
 
 from hamburger.errors import OptionError, ShapeError
@@ -27,7 +28,6 @@ from hamburger.generation.networks.spectral import (
     spectral_norm,
 )
 from hamburger.generation.networks.ylg import SparseAttention
-from hamburger.testing import assert_close
 from hamburger_lab.bench.footprint import count_params_and_macs
 
 PLAIN = LayerFactory()

@@ -8,8 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from small_heads import CASES, LABELS, build, labels, maps
-
-from hamburger.testing import assert_close
+from tolerances import assert_close
 
 
 def ce(logits, target):

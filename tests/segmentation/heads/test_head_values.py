@@ -6,8 +6,7 @@ import torch
 import torch.nn.functional as F
 from reference_layers import norm, randomise
 from small_heads import CHANNELS, CLASSES, SIZES, build, maps
-
-from hamburger.testing import assert_close, relative_error
+from tolerances import assert_close, relative_error
 
 
 def features():

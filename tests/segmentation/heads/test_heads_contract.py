@@ -7,10 +7,10 @@ import copy
 import pytest
 import torch
 from small_heads import CASES, CHANNELS, CLASSES, SIZES, build, labels, maps
+from tolerances import assert_close, relative_error
 
 from hamburger.errors import HamburgerError, OptionError, ShapeError
 from hamburger.segmentation.heads.base import heads
-from hamburger.testing import assert_close, relative_error
 
 
 @pytest.fixture(params=CASES)
