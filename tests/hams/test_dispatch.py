@@ -25,7 +25,7 @@ def no_variable(monkeypatch):
     monkeypatch.delenv(dispatch.BACKEND_VARIABLE, raising=False)
 
 
-def test_auto_is_plain_on_a_cpu():
+def test_auto_backend_is_plain_on_a_cpu():
     bases = torch.rand(2, 8, 3)
     auto, plain = (hb.decompose(X, "nmf", rank=3, bases=bases, backend=b) for b in ("auto", "plain"))
     assert torch.equal(auto.reconstruction, plain.reconstruction)
@@ -43,12 +43,12 @@ def test_auto_is_plain_on_a_cpu():
     ],
     ids=["subclass", "first codes", "rank", "float64", "gradient", "device"],
 )
-def test_fused_by_name_says_why_it_cannot(ham, x, grad, reason):
+def test_fused_backend_raises_with_the_reason(ham, x, grad, reason):
     with pytest.raises(hb.OptionError, match=f"backend 'fused' cannot solve this: .*({reason}).*take backend='plain'"):
         hb.decompose(x, ham, grad=grad, backend="fused")
 
 
-def test_the_environment_variable_sets_what_auto_means(monkeypatch):
+def test_environment_variable_sets_the_auto_backend(monkeypatch):
     monkeypatch.setenv(dispatch.BACKEND_VARIABLE, "fused")
     with pytest.raises(hb.OptionError, match="'fused' cannot"):
         hb.decompose(X, "nmf", rank=3)
@@ -58,18 +58,18 @@ def test_the_environment_variable_sets_what_auto_means(monkeypatch):
         hb.decompose(X, "nmf", rank=3)
 
 
-def test_auto_falls_back_silently(monkeypatch):
+def test_auto_backend_falls_back_without_a_warning(monkeypatch):
     monkeypatch.setattr(dispatch, "fused_by_default", lambda x: True)
     hb.decompose(X, "nmf", rank=3)
 
 
-def test_a_wrong_name_is_found_when_the_layer_is_built():
+def test_wrong_backend_name_raises_at_construction():
     with pytest.raises(hb.OptionError, match=r"Hamburger: no backend 'fuse'; did you mean 'fused'\?"):
         hb.Hamburger(8, rank=2, backend="fuse")
     assert "backend=fused" in repr(hb.Hamburger(8, rank=2, backend="fused"))
 
 
-def test_the_core_does_not_load_triton():
+def test_core_does_not_import_triton():
     code = (
         "import sys, torch\nbefore = 'triton' in sys.modules\nimport hamburger as hb\n"
         "hb.Hamburger(8, rank=2)(torch.rand(1, 8, 4, 4))\nprint(before or 'triton' not in sys.modules)"
@@ -81,7 +81,7 @@ def test_the_core_does_not_load_triton():
 @pytest.mark.parametrize(
     ("shared", "most"), [(101_376, 0), (166_912, 256), (232_448, 512)], ids=["L40", "A100", "H200"]
 )
-def test_a_gpu_with_too_little_shared_memory_is_refused(shared, most):
+def test_fused_needs_enough_shared_memory(shared, most):
     fits = [rank for rank in (8, 256, 257, 512) if dispatch.why_too_small(shared, rank) is None]
     assert fits == [rank for rank in (8, 256, 257, 512) if rank <= most]
     if most < 512:
@@ -90,7 +90,7 @@ def test_a_gpu_with_too_little_shared_memory_is_refused(shared, most):
         )
 
 
-def test_transforms_that_the_kernels_do_not_support(monkeypatch):
+def test_torch_func_and_forward_mode_run_plain_torch(monkeypatch):
     """As on a GPU: torch.func and forward mode run plain torch, and backend='fused' raises."""
     monkeypatch.setattr(dispatch, "TRITON", True)
     monkeypatch.setattr(dispatch, "fused_by_default", lambda x: True)

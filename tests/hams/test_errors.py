@@ -64,14 +64,14 @@ def test_message(call, error, message):
 
 
 @pytest.mark.parametrize("name", ["nmf", "vq", "cd"])
-def test_a_rank_above_n_and_d_is_allowed_where_the_maths_allows_it(name):
+def test_rank_above_n_and_d_is_allowed_where_possible(name):
     out = hb.decompose(X, name, rank=50)
     assert out.reconstruction.isfinite().all()
     assert out.codes.shape == (2, 50, 20)
 
 
 @pytest.mark.parametrize("name", ["nmf", "vq", "cd"])
-def test_nan_propagates_to_its_own_sample_only(name):
+def test_nan_stays_in_its_own_sample(name):
     x = X.clone()
     x[1, 2, 3] = torch.nan
     out = hb.decompose(x, name, rank=4).reconstruction
@@ -79,7 +79,7 @@ def test_nan_propagates_to_its_own_sample_only(name):
     assert out[0].isfinite().all()
 
 
-def test_debug_names_the_first_bad_sample_and_ends_with_its_block():
+def test_debug_names_the_first_bad_sample():
     x = torch.rand(4, 8, 20)
     x[2, 0, 5], x[3, 0, 0] = torch.inf, torch.nan
     with hb.debug(), pytest.raises(hb.NotFiniteError, match="x must be finite, but sample 2 of 4 has 0 NaN and 1 inf"):
@@ -102,7 +102,7 @@ def test_debug_names_the_first_bad_sample_and_ends_with_its_block():
         hb.debug(False)
 
 
-def test_a_users_own_ham_is_one_class():
+def test_user_ham_is_one_class():
     @dataclass(frozen=True)
     class Power(hb.Ham):
         """Truncated SVD by subspace iteration."""

@@ -37,7 +37,7 @@ def gradient(x, ham, bases, weight, **options):
 @pytest.mark.parametrize("steps", [0, 1, 6])
 @pytest.mark.parametrize("grad", STRATEGIES)
 @pytest.mark.parametrize("name", HAMS)
-def test_the_strategy_never_changes_the_value(name, grad, steps):
+def test_gradient_strategy_never_changes_the_value(name, grad, steps):
     x, bases = torch.rand(2, 16, 37, requires_grad=True), torch.rand(2, 16, 3)
     with torch.no_grad():
         plain = hb.decompose(x, HAMS[name], steps=steps, bases=bases)
@@ -50,7 +50,7 @@ def solved(x, ham, bases, steps=6):
     return ham.solve(x, ham.init(x, bases), steps)
 
 
-def test_one_step_of_nmf_is_the_derivative_by_hand(x, bases):
+def test_one_step_of_nmf_matches_the_derivative_by_hand(x, bases):
     ham, g = HAMS["nmf"], torch.randn_like(x)
     d, c = solved(x, ham, bases)
     # y = D (C * (D^T X) / q) with q = D^T D C + eps constant, so dX = D (C / q * (D^T g))
@@ -59,7 +59,7 @@ def test_one_step_of_nmf_is_the_derivative_by_hand(x, bases):
     assert_close(gradient(x, ham, bases, g), expected)
 
 
-def test_one_step_of_cd_is_the_derivative_by_hand(x, bases):
+def test_one_step_of_cd_matches_the_derivative_by_hand(x, bases):
     ham, g = HAMS["cd"], torch.randn_like(x)
     d, _ = solved(x, ham, bases)
     # y = H X with the symmetric ridge projector H = D (D^T D + beta I)^-1 D^T
@@ -69,7 +69,7 @@ def test_one_step_of_cd_is_the_derivative_by_hand(x, bases):
 
 
 @pytest.mark.parametrize("constant_norms", [False, True])
-def test_one_step_of_vq_is_the_derivative_by_hand(bases, constant_norms):
+def test_one_step_of_vq_matches_the_derivative_by_hand(bases, constant_norms):
     x = torch.randn(2, 7, 11, dtype=torch.float64)
     ham, g = hb.VQ(rank=3, temperature=0.3, constant_norms=constant_norms), torch.randn_like(x)
     d, _ = solved(x, ham, bases)
@@ -90,7 +90,7 @@ def test_one_step_of_vq_is_the_derivative_by_hand(bases, constant_norms):
 
 @pytest.mark.parametrize("keep", [0, 1, 2])
 @pytest.mark.parametrize("name", HAMS)
-def test_truncated_is_plain_autograd_after_a_cut(name, keep, x, bases):
+def test_truncated_matches_autograd_after_a_detach(name, keep, x, bases):
     ham, g = HAMS[name], torch.randn_like(x)
     x.requires_grad_()
     factors = hb.Factors(*(None if t is None else t.detach() for t in solved(x, ham, bases, steps=6 - keep)))
@@ -101,7 +101,7 @@ def test_truncated_is_plain_autograd_after_a_cut(name, keep, x, bases):
 
 
 @pytest.mark.parametrize("name", HAMS)
-def test_more_kept_sweeps_change_the_gradient(name, x, bases):
+def test_more_kept_steps_change_the_gradient(name, x, bases):
     g = torch.randn_like(x)
     grads = [gradient(x, HAMS[name], bases, g, grad=f"truncated:{keep}") for keep in (0, 1, 2)]
     assert (grads[0] - grads[1]).norm() > 1e-3 * grads[0].norm()
@@ -127,7 +127,7 @@ def test_bptt_differentiates_the_first_codes_of_nmf(codes_init, x, bases):
 
 @pytest.mark.parametrize("grad", ["one-step", "truncated:1", "truncated:2"])
 @pytest.mark.parametrize("name", HAMS)
-def test_truncated_passes_gradcheck_as_a_function_of_x_past_the_cut(name, grad, x, bases):
+def test_truncated_passes_gradcheck_after_the_detach(name, grad, x, bases):
     """Finite differences of the kept part alone, started from the constants that the cut leaves behind."""
     ham, keep = HAMS[name], as_gradient(grad).keep
     factors = solved(x, ham, bases, steps=6 - keep)
@@ -152,7 +152,7 @@ def test_truncated_passes_gradcheck_as_a_function_of_x_past_the_cut(name, grad, 
     [(hb.VQ(rank=3, temperature=0.3), 200), (hb.CD(rank=3, temperature=0.3), 200), (hb.NMF(rank=3, eps=1e-12), 20000)],
     ids=["vq", "cd", "nmf"],
 )
-def test_implicit_is_the_derivative_of_the_converged_solution(ham, steps):
+def test_implicit_matches_the_derivative_of_the_converged_solution(ham, steps):
     g = torch.Generator().manual_seed(3)
     x = (torch.rand(2, 7, 3, generator=g) @ torch.rand(2, 3, 11, generator=g)).double() + 0.02
     x = x + 0.02 * torch.rand(2, 7, 11, generator=g).double()
@@ -166,7 +166,7 @@ def test_implicit_is_the_derivative_of_the_converged_solution(ham, steps):
 
 
 @pytest.mark.parametrize("name", HAMS)
-def test_implicit_refuses_where_the_solve_has_not_converged(name):
+def test_implicit_raises_before_convergence(name):
     x = torch.rand(2, 16, 40)
     ham = hb.hams.create(name, rank=4)  # cold: temperature 0.01
     out = hb.decompose(x.requires_grad_(), ham, steps=2, grad="implicit", generator=torch.Generator().manual_seed(0))
@@ -175,7 +175,7 @@ def test_implicit_refuses_where_the_solve_has_not_converged(name):
     assert x.grad is None
 
 
-def test_implicit_refuses_nan():
+def test_implicit_raises_on_nan():
     x = torch.rand(2, 16, 40)
     x[1, 3, 4] = torch.nan
     out = hb.decompose(x.requires_grad_(), hb.VQ(rank=3, temperature=0.3), steps=50, grad="implicit")
@@ -198,7 +198,7 @@ def saved_bytes(run):
 
 
 @pytest.mark.parametrize("name", HAMS)
-def test_memory_of_one_step_and_truncated_does_not_grow_with_the_steps_and_that_of_bptt_does(name):
+def test_only_bptt_memory_grows_with_steps(name):
     x = torch.rand(1, 64, 500, requires_grad=True)
     bases = torch.rand(1, 64, 3)
 
@@ -213,7 +213,7 @@ def test_memory_of_one_step_and_truncated_does_not_grow_with_the_steps_and_that_
     assert at(6, "one-step") < at(6, "truncated:1") < few
 
 
-def test_names_of_strategies():
+def test_gradient_names_are_parsed():
     assert as_gradient("one-step") is hb.one_step
     assert as_gradient("bptt") is hb.bptt
     assert as_gradient("truncated:2") == hb.Truncated(keep=2)
@@ -225,7 +225,7 @@ def test_names_of_strategies():
             as_gradient(wrong)
 
 
-def test_one_step_gives_the_first_bases_no_gradient(x, bases):
+def test_one_step_gives_initial_bases_no_gradient(x, bases):
     bases.requires_grad_()
     out = hb.decompose(x.requires_grad_(), "nmf", rank=3, bases=bases)
     out.reconstruction.sum().backward()
@@ -233,7 +233,7 @@ def test_one_step_gives_the_first_bases_no_gradient(x, bases):
     assert bases.grad is None
 
 
-def test_implicit_refuses_an_unstable_fixed_point():
+def test_implicit_raises_at_an_unstable_fixed_point():
     """A ham whose sweeps move away from the point they are at: a fixed point, solved exactly, and of no use."""
     from dataclasses import dataclass
 
@@ -254,7 +254,7 @@ def test_implicit_refuses_an_unstable_fixed_point():
     assert refusal.value.findings["residual"] < 1e-3
 
 
-def test_gmres_keeps_its_residual_in_float32():
+def test_gmres_reaches_its_tolerance_in_float32():
     from hamburger.hams.implicit import gmres
 
     g = torch.Generator().manual_seed(0)

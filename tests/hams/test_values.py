@@ -33,7 +33,7 @@ def oracle(name, x, bases, steps, **options):
 @pytest.mark.parametrize("steps", [0, 1, 2, 6])
 @pytest.mark.parametrize("shape", [(2, 16, 37, 5), (1, 8, 3, 6), (3, 5, 64, 9), (2, 7, 1, 4)], ids=str)
 @pytest.mark.parametrize("name", NAMES)
-def test_ham_equals_the_numpy_loop(name, shape, steps):
+def test_ham_matches_the_numpy_oracle(name, shape, steps):
     b, d, n, r = shape
     x, bases = torch.rand(b, d, n, dtype=torch.float64), start(name, b, d, r)
     out = hb.decompose(x, name, rank=r, steps=steps, bases=bases)
@@ -43,14 +43,14 @@ def test_ham_equals_the_numpy_loop(name, shape, steps):
 
 @pytest.mark.parametrize("temperature", [1.0, 0.1, 0.01])
 @pytest.mark.parametrize("name", ["vq", "cd"])
-def test_temperature_means_what_the_paper_says(name, temperature):
+def test_temperature_matches_the_paper(name, temperature):
     x, bases = torch.randn(2, 12, 40, dtype=torch.float64), start(name, 2, 12, 4)
     out = hb.decompose(x, name, rank=4, bases=bases, temperature=temperature)
     assert_close(out.reconstruction, oracle(name, x, bases, 6, temperature=temperature)[2], slack=100)
 
 
 @pytest.mark.parametrize("beta", [0.01, 0.1, 1.0])
-def test_cd_codes_are_the_ridge_solution(beta):
+def test_cd_codes_match_ridge_regression(beta):
     x, bases = torch.randn(2, 12, 40, dtype=torch.float64), start("cd", 2, 12, 4)
     out = hb.decompose(x, "cd", rank=4, bases=bases, beta=beta)
     # the gradient of |X - D C|^2 + beta |C|^2 in C vanishes at the ridge solution
@@ -58,14 +58,14 @@ def test_cd_codes_are_the_ridge_solution(beta):
     assert slope.abs().max() < 1e-12
 
 
-def test_nmf_cosine_codes_are_those_of_the_papers_text():
+def test_nmf_cosine_codes_match_the_paper():
     x, bases = torch.rand(2, 12, 40, dtype=torch.float64), start("nmf", 2, 12, 4)
     out = hb.decompose(x, hb.NMF(rank=4, codes_init="cosine"), bases=bases)
     assert_close(out.reconstruction, oracle("nmf", x, bases, 6, codes_init="cosine")[2], slack=100)
 
 
 @pytest.mark.parametrize("steps", [1, 6, 50])
-def test_nmf_equals_scikit_learn_from_the_same_start(steps):
+def test_nmf_matches_sklearn_from_the_same_factors(steps):
     x, bases = torch.rand(1, 20, 45, dtype=torch.float64), start("nmf", 1, 20, 6)
     ham = hb.NMF(rank=6, eps=0.0)  # scikit-learn guards only exact zeros
     first = ham.init(x, bases)
@@ -85,7 +85,7 @@ def test_nmf_equals_scikit_learn_from_the_same_start(steps):
     assert_close(ours.bases[0], torch.from_numpy(dictionary.T), slack=100)
 
 
-def test_multiplicative_updates_never_raise_the_objective():
+def test_nmf_objective_never_increases():
     x = torch.rand(3, 20, 50, dtype=torch.float64)
     ham = hb.NMF(rank=5, eps=0.0)
     f = ham.init(x)
@@ -103,7 +103,7 @@ def test_multiplicative_updates_never_raise_the_objective():
         f = swept
 
 
-def test_vq_codes_sum_to_one_and_a_cold_vq_is_a_hard_assignment():
+def test_vq_codes_sum_to_one_and_become_hard_at_low_temperature():
     x = torch.randn(2, 10, 50, dtype=torch.float64)
     warm = hb.decompose(x, "vq", rank=4, temperature=0.5)
     assert_close(warm.codes.sum(1), torch.ones(2, 50, dtype=torch.float64))
@@ -122,7 +122,7 @@ def test_cd_bases_have_unit_columns():
 
 @pytest.mark.parametrize("dtype", list(RELATIVE), ids=str)
 @pytest.mark.parametrize("name", NAMES)
-def test_error_against_float64_stays_within_the_stated_tolerance(name, dtype):
+def test_error_against_float64_is_within_tolerance(name, dtype):
     x, bases = torch.rand(2, 48, 300), start(name, 2, 48, 8, torch.float32)
     out = hb.decompose(x.to(dtype), name, rank=8, bases=bases, **({} if name == "nmf" else {"temperature": 0.1}))
     assert out.reconstruction.dtype == dtype
@@ -146,7 +146,7 @@ def test_reconstruction_is_the_product_of_the_factors(name):
     layout=st.sampled_from(["plain", "transposed", "sliced", "expanded"]),
     dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
 )
-def test_any_shape_dtype_and_stride(name, b, d, n, r, steps, layout, dtype):
+def test_decompose_takes_any_shape_dtype_and_stride(name, b, d, n, r, steps, layout, dtype):
     x = torch.rand(b, d, n, generator=torch.Generator().manual_seed(d * n + r)).to(dtype)
     view = {
         "plain": x,
@@ -163,7 +163,7 @@ def test_any_shape_dtype_and_stride(name, b, d, n, r, steps, layout, dtype):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_a_generator_draws_can_be_drawn_again(name):
+def test_generator_makes_the_solve_reproducible(name):
     x = torch.rand(2, 16, 37)
     ham = hb.hams.create(name, rank=5)
     draw = [hb.decompose(x, ham, generator=torch.Generator().manual_seed(s)).reconstruction for s in (1, 1, 2)]
@@ -178,7 +178,7 @@ def test_what_a_generator_draws_can_be_drawn_again(name):
     assert (bases.min() >= 0) == (name == "nmf")
 
 
-def test_given_bases_make_the_call_deterministic_for_every_start_of_the_codes():
+def test_given_bases_make_the_call_deterministic():
     x, bases = torch.rand(2, 16, 37), torch.rand(1, 16, 5)
     for codes_init in ("softmax", "cosine", "uniform"):
         ham = hb.NMF(rank=5, codes_init=codes_init)
@@ -193,7 +193,7 @@ def test_given_bases_make_the_call_deterministic_for_every_start_of_the_codes():
     assert not torch.equal(*drawn)
 
 
-def test_uniform_codes_without_randomness_are_uniform():
+def test_deterministic_uniform_codes_are_uniform():
     codes = hb.NMF(rank=8, codes_init="uniform").init(torch.rand(1, 4, 4000), torch.rand(1, 4, 8)).codes[0]
     assert codes.shape == (8, 4000)
     assert (codes > 0).all() and (codes < 1).all()
@@ -202,7 +202,7 @@ def test_uniform_codes_without_randomness_are_uniform():
         assert (histogram - 400).abs().max() < 80  # four standard deviations
 
 
-def test_no_two_sequences_of_uniform_codes_share_a_pattern():
+def test_uniform_code_sequences_are_independent():
     """Plain Weyl sequences form lattices: some pair of 64 is then correlated many times more than chance allows."""
     codes = hb.NMF(rank=64, codes_init="uniform").init(torch.rand(1, 4, 4000), torch.rand(1, 4, 64)).codes[0]
     correlation = torch.corrcoef(codes) - torch.eye(64)
@@ -211,7 +211,7 @@ def test_no_two_sequences_of_uniform_codes_share_a_pattern():
     assert shifted.abs().max() < 6 / 4000**0.5
 
 
-def test_one_dictionary_serves_a_whole_batch():
+def test_one_dictionary_is_shared_by_a_batch():
     x, bases = torch.rand(3, 16, 37), torch.rand(1, 16, 5)
     shared = hb.decompose(x, "nmf", rank=5, bases=bases)
     apart = hb.decompose(x, "nmf", rank=5, bases=bases.expand(3, -1, -1))
@@ -219,7 +219,7 @@ def test_one_dictionary_serves_a_whole_batch():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_positions_split_in_two_and_summed_give_the_same_sweep(name, monkeypatch):
+def test_summed_halves_of_positions_give_the_same_step(name, monkeypatch):
     """All that couples positions goes through `sums_over_positions`: its parts can live on different machines."""
     from hamburger.hams import cosine, nmf
 
@@ -241,7 +241,7 @@ def test_positions_split_in_two_and_summed_give_the_same_sweep(name, monkeypatch
 
 @pytest.mark.parametrize("steps", [1, 2, 6])
 @pytest.mark.parametrize("name", ["nmf", "vq"])
-def test_algorithms_1_and_2_as_printed_output_the_product_of_the_last_step(name, steps):
+def test_final_update_false_returns_the_product_of_the_last_step(name, steps):
     x, bases = torch.rand(2, 13, 37, dtype=torch.float64), start(name, 2, 13, 5)
     out = hb.decompose(x, name, rank=5, steps=steps, bases=bases, final_update=False)
     for ours, theirs in zip(out, oracle(name, x, bases, steps, as_printed=True), strict=True):
@@ -251,7 +251,7 @@ def test_algorithms_1_and_2_as_printed_output_the_product_of_the_last_step(name,
 
 
 @pytest.mark.parametrize("name", ["nmf", "vq"])
-def test_without_the_final_update_the_one_step_gradient_is_that_of_the_last_step(name):
+def test_final_update_false_differentiates_the_last_step(name):
     x, bases = torch.rand(1, 9, 20, dtype=torch.float64, requires_grad=True), start(name, 1, 9, 3)
     options = {"rank": 3, "bases": bases, "final_update": False}
     if name == "vq":
@@ -272,7 +272,7 @@ def test_without_the_final_update_the_one_step_gradient_is_that_of_the_last_step
 
 
 @pytest.mark.parametrize("temperature", [0.1, 1.0])
-def test_cosine_codes_of_nmf_take_the_temperature_of_the_paper(temperature):
+def test_nmf_cosine_codes_use_codes_temperature(temperature):
     x, bases = torch.rand(2, 12, 40, dtype=torch.float64), start("nmf", 2, 12, 4)
     out = hb.decompose(x, "nmf", rank=4, bases=bases, codes_init="cosine", codes_temperature=temperature)
     theirs = oracle("nmf", x, bases, 6, codes_init="cosine", codes_temperature=temperature)

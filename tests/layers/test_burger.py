@@ -35,7 +35,7 @@ def batch_norm(norm, y):
     return F.batch_norm(y, norm.running_mean, norm.running_var, norm.weight, norm.bias)
 
 
-def test_parameter_counts_of_the_paper():
+def test_parameter_counts_match_the_paper():
     assert count(hb.Hamburger(512)) == count(hb.Hamburger(512, version="paper")) == 525_824
     assert round(525_824 / 2**20, 2) == 0.50  # Table 2 and 3 count in units of 2^20
     assert count(hb.Hamburger(512, ham="vq")) == count(hb.Hamburger(512, ham="cd")) == 525_824
@@ -51,7 +51,7 @@ def test_parameter_counts_of_the_paper():
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("version", ["paper", "v1", "v2", "v2+"])
-def test_versions_are_their_formulas(version, name):
+def test_versions_match_their_formulas(version, name):
     layer = randomise(hb.Hamburger(12, ham=name, inner=8, rank=3, version=version)).double()
     z = torch.randn(2, 12, 5, 7, dtype=torch.float64)
     flat = z.reshape(2, 12, 35)
@@ -72,7 +72,7 @@ def test_versions_are_their_formulas(version, name):
 
 
 @pytest.mark.parametrize("parts", ["ham", "lower ham", "ham upper", "lower upper", "upper"])
-def test_ablated_forms_of_table_2(parts):
+def test_parts_match_table_2(parts):
     parts = set(parts.split())
     layer = randomise(hb.Hamburger(12, rank=3, parts=parts, version="paper")).double()
     z = torch.randn(2, 12, 35, dtype=torch.float64)
@@ -87,14 +87,14 @@ def test_ablated_forms_of_table_2(parts):
     assert_close(layer(z), z + batch_norm(layer.norm, x), slack=100)
 
 
-def test_v2_plus_starts_as_relu_of_its_input():
+def test_v2_plus_starts_as_the_relu_of_its_input():
     layer = hb.Hamburger(8, rank=2, version="v2+")
     z = torch.randn(2, 8, 5, 5)
     assert torch.equal(layer(z), z.relu())
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_heads_are_separate_decompositions_of_sections_of_channels(name):
+def test_heads_decompose_channel_groups_separately(name):
     layer = hb.Hamburger(12, ham=name, rank=3, heads=3, parts={"ham"}, version="paper").eval().double()
     z = torch.randn(2, 12, 20, dtype=torch.float64)
     x = z.relu() if name == "nmf" else z
@@ -106,7 +106,7 @@ def test_heads_are_separate_decompositions_of_sections_of_channels(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_dual_decomposes_half_of_the_width_along_channels(name):
+def test_dual_decomposes_half_of_the_width_transposed(name):
     layer = randomise(hb.Hamburger(8, ham=name, inner=6, rank=3, version="v2+", dual=True, heads=2)).double()
     z = torch.randn(2, 8, 4, 5, dtype=torch.float64)
     x = layer.lower.weight @ z.flatten(2) + layer.lower.bias[:, None]
@@ -133,7 +133,7 @@ def test_dual_decomposes_half_of_the_width_along_channels(name):
     dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
     strided=st.booleans(),
 )
-def test_every_shape_comes_back_as_it_was(name, b, spatial, heads, version, dtype, strided):
+def test_output_has_the_shape_of_the_input(name, b, spatial, heads, version, dtype, strided):
     layer = hb.Hamburger(8, ham=name, rank=3, heads=heads, version=version).eval().to(dtype)
     z = torch.randn(b, 8, *spatial, generator=torch.Generator().manual_seed(b)).to(dtype)
     if strided:
@@ -146,7 +146,7 @@ def test_every_shape_comes_back_as_it_was(name, b, spatial, heads, version, dtyp
     assert_close(y.flatten(2), flat.to(torch.float64).to(dtype), slack=10)
 
 
-def test_tokens_are_the_same_layer_with_the_axes_moved():
+def test_tokens_layout_matches_moved_axes():
     channels = hb.Hamburger(8, rank=3).eval()
     tokens = hb.Hamburger(8, rank=3, layout="tokens").eval()
     tokens.load_state_dict(channels.state_dict())
@@ -154,7 +154,7 @@ def test_tokens_are_the_same_layer_with_the_axes_moved():
     assert_close(tokens(z.mT), channels(z).mT)
 
 
-def test_evaluation_may_take_other_steps():
+def test_eval_steps_matches_a_layer_with_those_steps():
     z = torch.randn(2, 8, 30)
     few, same = hb.Hamburger(8, rank=3, steps=2, eval_steps=9), hb.Hamburger(8, rank=3, steps=9)
     same.load_state_dict(few.state_dict())
@@ -162,7 +162,7 @@ def test_evaluation_may_take_other_steps():
     assert few.ham.steps == 2
 
 
-def test_channels_last_comes_back_channels_last():
+def test_channels_last_is_preserved():
     layer = hb.Hamburger(8, rank=3).eval()
     z = torch.randn(2, 8, 6, 5)
     out = layer(z.contiguous(memory_format=torch.channels_last))
@@ -237,7 +237,7 @@ def test_contexts_by_name():
     assert layer.ham.ham == hb.CD(rank=4, temperature=0.1)
 
 
-def test_one_position_of_one_image_can_be_trained_on():
+def test_single_position_can_be_trained_on():
     layer = hb.Hamburger(8, rank=2).train()
     before = layer.norm.running_mean.clone()
     layer(torch.randn(1, 8, 1, 1)).square().mean().backward()
@@ -247,7 +247,7 @@ def test_one_position_of_one_image_can_be_trained_on():
     assert isinstance(torch.nn.SyncBatchNorm.convert_sync_batchnorm(layer).norm, torch.nn.SyncBatchNorm)
 
 
-def test_breads_start_as_in_the_authors_code():
+def test_breads_are_initialised_as_in_the_authors_code():
     layer = hb.Hamburger(256, inner=512)
     for bread, out in ((layer.lower, 512), (layer.upper, 256)):
         assert bread.weight.std().item() == pytest.approx((2 / out) ** 0.5, rel=0.02)
@@ -256,7 +256,7 @@ def test_breads_start_as_in_the_authors_code():
     assert layer.lower.bias.abs().max() <= 256**-0.5
 
 
-def test_every_option_of_the_three_hams_is_a_keyword_of_the_layer():
+def test_every_ham_option_is_a_keyword_of_the_layer():
     known = options_of(hb.Hamburger)
     for ham in (hb.NMF, hb.VQ, hb.CD):
         assert {field.name for field in dataclasses.fields(ham)} <= known
@@ -266,14 +266,14 @@ def test_every_option_of_the_three_hams_is_a_keyword_of_the_layer():
     assert hb.Hamburger(32, **nmf).ham.ham == hb.NMF(rank=8, **nmf)
 
 
-def test_a_ham_option_is_refused_by_the_hams_that_do_not_have_it():
+def test_ham_option_raises_for_other_hams():
     with pytest.raises(hb.OptionError, match=r"Hamburger with ham 'nmf' has no option 'beta'.*known: .*eps"):
         hb.Hamburger(32, beta=0.1)
     with pytest.raises(hb.OptionError, match="temperature cannot be combined with a ham value"):
         hb.Hamburger(32, ham=hb.VQ(4), temperature=0.1)
 
 
-def test_ham_options_reach_a_ham_that_somebody_registered(monkeypatch):
+def test_ham_options_reach_a_registered_user_ham(monkeypatch):
     @dataclasses.dataclass(frozen=True)
     class Scaled(hb.VQ):
         factor: float = 1.0
@@ -290,7 +290,7 @@ def test_ham_options_reach_a_ham_that_somebody_registered(monkeypatch):
         hb.Hamburger(32, ham_options=3)
 
 
-def test_a_layer_prints_on_one_line():
+def test_repr_is_one_line():
     assert repr(hb.Hamburger(512)) == (
         "Hamburger(512, ham=NMF(rank=64), steps=6, grad=one-step, init=random, version=paper, parameters=525,824)"
     )
@@ -306,7 +306,7 @@ def test_a_layer_prints_on_one_line():
     )
 
 
-def test_the_warning_about_the_rank_points_at_the_caller():
+def test_rank_warning_points_at_the_caller():
     with pytest.warns(UserWarning, match="rank 8 is not below the inner width 8") as caught:
         hb.Hamburger(8)
     assert caught[0].filename == __file__

@@ -79,7 +79,7 @@ def test_export_with_dynamic_batch_and_size(variant):
 
 @pytest.mark.full  # other hams: contexts/test_deploy_contexts.py
 @pytest.mark.parametrize("variant", ["nmf", "uniform", "dual"])
-def test_onnx_agrees_with_torch_twice(variant, tmp_path):
+def test_onnx_matches_torch_and_repeats(variant, tmp_path):
     import onnxruntime
 
     layer = build(variant).eval()
@@ -98,7 +98,7 @@ def test_onnx_agrees_with_torch_twice(variant, tmp_path):
 @pytest.mark.parametrize(
     ("d", "r", "beta"), [(512, 64, 0.1), (512, 64, 0.01), (16, 64, 0.01), (64, 512, 0.1), (32, 32, 0.001)], ids=str
 )
-def test_the_solve_for_onnx_is_as_good_as_the_real_one(d, r, beta):
+def test_onnx_inverse_is_as_accurate_as_torch_solve(d, r, beta):
     """Nearly parallel columns, and more of them than rows: the ridge alone keeps the matrix invertible."""
     from hamburger.linalg import solve_by_products
 
@@ -130,7 +130,7 @@ def test_state_dicts_are_strict_and_complete_from_the_constructor_on(options):
         assert torch.equal(value, b.state_dict()[key]), key
 
 
-def test_scripts_of_users_can_move_the_layer_between_dtypes():
+def test_layer_can_be_cast_between_dtypes():
     layer = hb.Hamburger(16, rank=4).double().eval()
     assert layer(torch.randn(2, 16, 5, 5, dtype=torch.float64)).dtype == torch.float64
     assert layer.float()(torch.randn(2, 16, 5, 5)).dtype == torch.float32

@@ -43,7 +43,7 @@ def test_eval_gives_the_same_bits_and_leaves_the_generator_alone(options):
 
 
 @pytest.mark.parametrize("options", CASES)
-def test_alone_and_in_a_batch_agree(options):
+def test_sample_gives_the_same_output_alone_and_in_a_batch(options):
     layer, z = build(options).eval(), torch.randn(5, 16, 6, 7)
     joined = layer(z)
     apart = torch.cat([layer(image[None]) for image in z])
@@ -51,7 +51,7 @@ def test_alone_and_in_a_batch_agree(options):
 
 
 @pytest.mark.parametrize("options", CASES)
-def test_saved_and_loaded_into_a_fresh_layer_of_another_seed(options, tmp_path):
+def test_state_dict_restores_the_dictionary_of_another_seed(options, tmp_path):
     layer, z = build(options), torch.randn(3, 16, 6, 7)
     layer(z)  # statistics and an online dictionary move
     torch.save(layer.state_dict(), tmp_path / "weights.pt")
@@ -60,7 +60,7 @@ def test_saved_and_loaded_into_a_fresh_layer_of_another_seed(options, tmp_path):
     assert torch.equal(fresh.eval()(z), layer.eval()(z))
 
 
-def test_the_seed_chooses_the_dictionary_of_evaluation():
+def test_seed_determines_the_evaluation_dictionary():
     z = torch.randn(3, 16, 6, 7)
     layers = [hb.Hamburger(16, rank=4, seed=seed, parts={"ham"}).eval() for seed in (0, 0, 1)]
     outs = [layer(z) for layer in layers]
@@ -80,7 +80,7 @@ torch.save(found, sys.argv[1])
 """
 
 
-def test_a_second_process_gives_the_same_answer(tmp_path):
+def test_second_process_gives_the_same_output(tmp_path):
     outs = []
     for run in range(2):
         path = tmp_path / f"{run}.pt"
@@ -90,7 +90,7 @@ def test_a_second_process_gives_the_same_answer(tmp_path):
         assert torch.equal(out, outs[1][ham]), ham
 
 
-def test_training_draws_anew_and_a_seed_reproduces_it():
+def test_training_draws_new_dictionaries_reproducibly():
     layer, z = hb.Hamburger(16, rank=4, norm="none").train(), torch.randn(3, 16, 6, 7)
     assert not torch.equal(layer(z), layer(z))
     outs = []
@@ -100,7 +100,7 @@ def test_training_draws_anew_and_a_seed_reproduces_it():
     assert torch.equal(*outs)
 
 
-def test_every_sample_of_a_training_batch_has_a_dictionary_of_its_own():
+def test_each_training_sample_has_its_own_dictionary():
     layer = hb.Hamburger(16, rank=4, norm="none", parts={"ham"}).train()
     z = torch.randn(1, 16, 6, 7).expand(2, -1, -1, -1)
     a, b = layer(z)

@@ -14,7 +14,7 @@ def layer_with(init, **options):
     return hb.Hamburger(12, ham="nmf", rank=4, init=init, parts={"ham"}, norm="none", version="paper", **options)
 
 
-def test_where_the_dictionary_is_kept():
+def test_dictionary_is_stored_as_documented():
     for init in ("random", "fixed", "online"):
         layer = layer_with(init)
         assert dict(layer.named_buffers())["ham.dictionary.bases"].shape == (1, 12, 4)
@@ -23,12 +23,12 @@ def test_where_the_dictionary_is_kept():
     assert dict(layer_with("learned").named_parameters())["ham.dictionary.bases"].shape == (1, 12, 4)
 
 
-def test_fixed_starts_from_the_same_bases_in_training_and_evaluation():
+def test_fixed_dictionary_is_the_same_in_training_and_evaluation():
     layer, z = layer_with("fixed"), torch.rand(2, 12, 30)
     assert torch.equal(layer.train()(z), layer.eval()(z))
 
 
-def test_learned_is_trained_by_bptt_and_the_rest_is_not_touched():
+def test_learned_dictionary_is_trained_by_bptt_alone():
     layer, z = layer_with("learned"), torch.rand(2, 12, 30)
     assert str(layer.ham.grad) == "bptt"
     layer(z).square().sum().backward()
@@ -40,7 +40,7 @@ def test_learned_is_trained_by_bptt_and_the_rest_is_not_touched():
     assert_close(bases.grad, expected)
 
 
-def test_online_moves_towards_the_batch_mean_in_training_only():
+def test_online_dictionary_follows_the_batch_mean_in_training():
     layer, z = layer_with("online", online_momentum=0.25), torch.rand(3, 12, 30)
     before = layer.ham.dictionary.bases.clone()
     layer.eval()(z)
@@ -50,7 +50,7 @@ def test_online_moves_towards_the_batch_mean_in_training_only():
     assert_close(layer.ham.dictionary.bases, F.normalize(0.75 * before + 0.25 * found, dim=1))
 
 
-def test_the_default_momentum_is_that_of_the_authors():
+def test_default_momentum_matches_the_authors_code():
     layer, z = layer_with("online"), torch.rand(3, 12, 30)
     before = layer.ham.dictionary.bases.clone()
     found = hb.decompose(z, layer.ham.ham, bases=before).bases.mean(0, keepdim=True)
@@ -59,14 +59,14 @@ def test_the_default_momentum_is_that_of_the_authors():
 
 
 @pytest.mark.parametrize("ham", ["nmf", "vq", "cd"])
-def test_online_with_heads_keeps_a_dictionary_for_each(ham):
+def test_online_dictionary_has_one_entry_per_head(ham):
     layer = hb.Hamburger(12, ham=ham, rank=4, heads=3, init="online")
     layer.train()(torch.rand(2, 12, 5, 5))
     assert layer.ham.dictionary.bases.shape == (3, 4, 4)
     assert (layer.ham.dictionary.bases.norm(dim=1) < 1 + 1e-5).all()
 
 
-def test_a_learned_dictionary_of_nmf_stays_where_nmf_may_start():
+def test_learned_nmf_dictionary_stays_nonnegative():
     layer = hb.Hamburger(16, rank=4, init="learned")
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
     z, target = torch.randn(4, 16, 8, 8), torch.randn(4, 16, 8, 8)
@@ -84,7 +84,7 @@ def test_a_learned_dictionary_of_nmf_stays_where_nmf_may_start():
 
 
 @pytest.mark.parametrize("ham", ["nmf", "vq", "cd"])
-def test_one_bad_batch_does_not_poison_an_online_dictionary(ham):
+def test_nonfinite_batch_does_not_change_an_online_dictionary(ham):
     layer = hb.Hamburger(12, ham=ham, rank=4, init="online", parts={"ham"}, norm="none").train()
     before = layer.ham.dictionary.bases.clone()
     layer(torch.full((2, 12, 9), torch.inf))

@@ -68,7 +68,7 @@ def trained(tmp_path_factory):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_two_processes_equal_one_on_the_joined_batch(case, trained):
+def test_two_ranks_match_a_single_process_on_the_global_batch(case, trained):
     batches, folder = trained
     first, second = (torch.load(folder / f"{case}-{rank}.pt", weights_only=True) for rank in (0, 1))
     alone = build(case)

@@ -42,11 +42,11 @@ def build(**options):
         ({"norm": "none", "init": "online", "layout": "tokens"}, BlockPlan("nmf", (1e-6,), 6, torch.float32)),
     ],
 )
-def test_what_fits(options, expected):
+def test_supported_layers_use_the_fused_block(options, expected):
     assert plan_of(build(**options), X) == expected
 
 
-def test_steps_follow_the_mode():
+def test_steps_depend_on_training_mode():
     layer = build(steps=2, eval_steps=9)
     assert plan_of(layer, X).steps == 2
     assert plan_of(layer.eval(), X).steps == 9
@@ -66,11 +66,11 @@ def test_steps_follow_the_mode():
     ],
     ids=str,
 )
-def test_what_does_not_fit(options):
+def test_unsupported_layers_use_torch(options):
     assert plan_of(build(**options), X) is None
 
 
-def test_any_gradient_where_none_is_taken():
+def test_any_gradient_setting_is_fused_without_grad():
     layer = build(grad="bptt", init="learned").eval()
     with torch.no_grad():
         assert plan_of(layer, X) is not None
@@ -88,13 +88,13 @@ def test_any_gradient_where_none_is_taken():
     ],
     ids=["after", "before", "backward", "before backward", "replaced"],
 )
-def test_nobody_who_looks_on_is_passed_over(inner, watch):
+def test_hooks_disable_the_fused_block(inner, watch):
     layer = build()
     watch(layer.get_submodule(inner))
     assert plan_of(layer, X) is None
 
 
-def test_somebody_who_looks_at_everything():
+def test_global_hooks_disable_the_fused_block():
     layer = build()
     handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
     try:
@@ -104,7 +104,7 @@ def test_somebody_who_looks_at_everything():
     assert plan_of(layer, X) is not None
 
 
-def test_parts_of_another_kind():
+def test_changed_submodules_disable_the_fused_block():
     layer = build()
     nn.utils.parametrizations.spectral_norm(layer.lower)
     assert plan_of(layer, X) is None
@@ -113,7 +113,7 @@ def test_parts_of_another_kind():
     assert plan_of(layer, X) is None
 
 
-def test_precisions():
+def test_supported_dtypes_and_autocast():
     layer = build()
     assert plan_of(build().double(), X) is None
     assert plan_of(build().bfloat16(), X).dtype == torch.bfloat16
@@ -123,7 +123,7 @@ def test_precisions():
 
 
 @pytest.mark.filterwarnings("ignore")  # of the older tracer, about itself and about checks of shapes
-def test_what_is_recorded_is_made_of_modules():
+def test_exported_and_traced_graphs_use_the_modules():
     layer, seen = build().eval(), []
     original = fused_block.make_plan
     try:
@@ -135,7 +135,7 @@ def test_what_is_recorded_is_made_of_modules():
     assert len(seen) >= 2 and not any(seen)
 
 
-def test_what_joins_the_last_pass():
+def test_norm_and_skip_fused_into_the_last_kernel():
     layer = build().eval()
     assert not fused_block.can_evaluate(layer.norm)  # a graph is wanted
     with torch.no_grad():
@@ -161,7 +161,7 @@ def gaps(vector):
     return torch.stack([vector, torch.full_like(vector, 7)], -1)[..., 0]
 
 
-def test_vectors_with_gaps_are_not_for_kernels():
+def test_strided_vectors_use_torch():
     layer = build()
     layer.lower.bias.data = gaps(layer.lower.bias.data)
     assert fused_block.find_parts(layer) is None
@@ -175,14 +175,14 @@ def test_vectors_with_gaps_are_not_for_kernels():
             assert not fused_block.can_evaluate(layer.eval().norm)
 
 
-def test_an_input_on_another_device_is_for_torch_to_refuse(monkeypatch):
+def test_input_on_another_device_raises_torchs_error(monkeypatch):
     layer = build()
     assert plan_of(layer, X) is not None
     monkeypatch.setattr(torch.Tensor, "get_device", lambda t: 1 if t is X else 0)
     assert plan_of(layer, X) is None
 
 
-def test_what_joins_in_training(monkeypatch):
+def test_norm_fused_in_training(monkeypatch):
     def trains(x=X, **options):
         return fused_block.can_train(build(**options).norm, x)
 
@@ -201,7 +201,7 @@ def test_what_joins_in_training(monkeypatch):
         assert not trains()
 
 
-def test_a_context_of_ones_own_is_called(monkeypatch):
+def test_user_subclass_is_called(monkeypatch):
     class Mine(hb.Hamburger):
         def context(self, z):
             return 0 * z
@@ -211,7 +211,7 @@ def test_a_context_of_ones_own_is_called(monkeypatch):
         assert torch.equal(Mine(8, rank=3, version="v1").eval()(X), X.relu())
 
 
-def test_a_device_without_kernels_takes_the_modules(monkeypatch):
+def test_device_without_kernels_uses_the_modules(monkeypatch):
     monkeypatch.undo()
     monkeypatch.delenv("HAM_BACKEND", raising=False)
     assert plan_of(build(), X) is None

@@ -128,7 +128,7 @@ def test_a_layer_cast_to_half(name, dtype):
 @pytest.mark.parametrize("train", [True, False], ids=["train", "eval"])
 @pytest.mark.parametrize("n", [1_024, 16_384, 20_000])
 @pytest.mark.parametrize("name", NAMES)
-def test_the_papers_size(name, n, train):
+def test_fused_block_matches_at_the_papers_size(name, n, train):
     layer = build(name, 512, rank=64).train(train)
     z = torch.randn(1, 512, n, device="cuda", dtype=torch.bfloat16)
     twin, exact = plain(layer), plain(layer).double()  # before a step moves the statistics
@@ -152,7 +152,7 @@ def test_many_images_and_many_channels(name, shape, train):
 
 @pytest.mark.parametrize("precision", ["float32", "bf16 autocast"])
 @pytest.mark.parametrize("name", NAMES)
-def test_training_in_several_tiles_of_everything(name, precision):
+def test_training_covers_several_tiles_in_every_dimension(name, precision):
     cast, dtype = PRECISIONS[precision]
     layer = build(name, 200, inner=300, rank=130).train()
     z = torch.randn(3, 200, 3_001, device="cuda").to(dtype)
@@ -162,7 +162,7 @@ def test_training_in_several_tiles_of_everything(name, precision):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_tf32_takes_means_off_in_full(name):
+def test_tf32_subtracts_means_exactly(name):
     """Codes have means far above their spread: what a norm takes off must not be cut to eleven bits before."""
     torch.backends.cuda.matmul.allow_tf32 = True
     layer = build(name, 256, rank=32).train()
@@ -199,7 +199,7 @@ def test_the_same_bits_twenty_times(name, precision):
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("name", NAMES)
-def test_the_host_never_waits(name):
+def test_call_never_synchronises(name):
     layer, z = build(name, init="random").train(), torch.randn(2, 64, 1000, device="cuda", requires_grad=True)
 
     def call():
@@ -215,7 +215,7 @@ def test_the_host_never_waits(name):
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_what_waits_for_the_backward_pass():
+def test_memory_saved_for_backward():
     """z, the codes and their ratio, and the output that the last ReLU keeps: no D C and no u."""
     n, d, r = 65_536, 512, 64
     layer = build("nmf", d, rank=r, norm="none").train()
@@ -306,7 +306,7 @@ def test_addresses_beyond_32_bits():
 
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
 @pytest.mark.parametrize("name", NAMES)
-def test_halves_of_any_scale_stay_finite(name, scale):
+def test_half_precision_of_any_scale_stays_finite(name, scale):
     layer = build(name).train()
     z = (torch.randn(2, 64, 1000, device="cuda") * scale).half().requires_grad_()
     with torch.autocast("cuda", dtype=torch.float16):

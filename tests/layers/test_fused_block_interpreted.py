@@ -106,7 +106,7 @@ def test_evaluation_without_a_graph(name, norm, version, kind, taken):
 @pytest.mark.parametrize(
     "name, init", [("nmf", "random"), ("nmf", "fixed"), ("nmf", "online"), ("vq", "random"), ("cd", "online")]
 )
-def test_the_same_dictionaries(name, init, taken):
+def test_fused_block_draws_the_same_dictionaries(name, init, taken):
     """Drawn alike, moved alike, in a batch and alone. Without a norm, which leaves a bias no gradient to compare."""
     layer, plain = pair(name, init=init, norm="none")
     plain = plain.float()  # the same draws
@@ -143,7 +143,7 @@ def test_training_with_batch_norm(name, shape, version, taken):
     assert taken == ["train"] * 2
 
 
-def test_training_in_several_tiles_of_everything(taken):
+def test_training_covers_several_tiles_in_every_dimension(taken):
     """More channels, more of r and more positions than one program takes."""
     torch.manual_seed(0)
     layer = hb.Hamburger(100, inner=72, rank=70, steps=1, init="fixed", backend="fused")
@@ -158,7 +158,7 @@ def test_training_in_several_tiles_of_everything(taken):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", NAMES)
-def test_training_with_batch_norm_in_half(name, dtype, taken):
+def test_training_with_batch_norm_in_half_precision(name, dtype, taken):
     layer, plain = pair(name, init="fixed")
     z = images("odd", dtype)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -169,7 +169,7 @@ def test_training_with_batch_norm_in_half(name, dtype, taken):
         assert relative_error(found[key], value) < 0.1, key
 
 
-def test_a_norm_with_a_way_of_its_own_follows_the_block(taken):
+def test_custom_norm_follows_the_block(taken):
     for change in ({"momentum": None}, {"track_running_stats": False}, {"affine": False}):
         layer = hb.Hamburger(
             24, rank=5, backend="fused", norm=lambda c, change=change: torch.nn.BatchNorm1d(c, **change)
@@ -178,7 +178,7 @@ def test_a_norm_with_a_way_of_its_own_follows_the_block(taken):
     assert taken == ["context"] * 3
 
 
-def test_no_second_derivative():
+def test_second_derivative_raises():
     layer, z = pair("nmf")[0], images().requires_grad_()
     (dz,) = torch.autograd.grad(layer(z).square().sum(), z, create_graph=True)
     with pytest.raises(hb.OptionError, match="differentiated once"):
@@ -239,7 +239,7 @@ def test_tokens(taken):
     assert taken == ["evaluate", "context"]
 
 
-def test_large_halves_stay_finite(taken):
+def test_large_half_precision_inputs_stay_finite(taken):
     layer = pair("nmf", norm="none")[0].eval()
     z = (torch.randn(2, 24, 37).abs() * 6e4).clamp(max=6.5e4).half()
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.float16):
@@ -272,7 +272,7 @@ def test_frozen_breads_have_no_gradient():
     assert not layer(z).requires_grad
 
 
-def test_a_watched_ham_is_called(taken):
+def test_hooked_ham_is_called_as_a_module(taken):
     layer, plain = (each.eval() for each in pair("nmf"))
     seen = []
     handle = layer.ham.register_forward_hook(lambda *arguments: seen.append(arguments[2].shape))
@@ -285,7 +285,7 @@ def test_a_watched_ham_is_called(taken):
     assert len(seen) == 1 and taken == ["evaluate"]
 
 
-def test_the_variable_switches_it_off(monkeypatch, taken):
+def test_environment_variable_disables_the_fused_block(monkeypatch, taken):
     layer, z = hb.Hamburger(24, rank=5, steps=1), images()
     monkeypatch.setenv("HAM_BACKEND", "plain")
     layer(z)

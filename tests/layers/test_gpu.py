@@ -28,7 +28,7 @@ def options(name):
 
 @pytest.mark.parametrize("variant", [{}, {"version": "v2+", "dual": True}, {"heads": 2}, {"init": "online"}], ids=str)
 @pytest.mark.parametrize("name", NAMES)
-def test_both_devices_agree_and_the_gpu_with_itself(name, variant):
+def test_gpu_matches_cpu_and_itself(name, variant):
     layer, z = hb.Hamburger(64, **options(name), **variant).eval(), torch.randn(3, 64, 33, 31)
     gpu = copy.deepcopy(layer).cuda()
     first = gpu(z.cuda())
@@ -53,7 +53,7 @@ def test_autocast_is_finite_and_accurate(name, scale, precision):
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("name", NAMES)
-def test_forward_and_backward_never_wait_for_the_gpu(name):
+def test_forward_and_backward_never_synchronise(name):
     layer, z = hb.Hamburger(64, ham=name, rank=8).cuda().train(), torch.randn(2, 64, 32, 32, device="cuda")
     layer(z).mean().backward()  # first call: handles and workspaces
     torch.cuda.set_sync_debug_mode("error")
@@ -79,7 +79,7 @@ def test_peak_memory_of_one_step_does_not_grow_with_the_steps(name):
     assert peak(24, "bptt") > 2 * peak(6, "bptt")
 
 
-def test_a_cpu_generator_serves_a_gpu_tensor():
+def test_cpu_generator_works_with_gpu_tensors():
     x = torch.rand(2, 16, 40)
     a, b = (
         hb.decompose(v, "nmf", rank=4, generator=torch.Generator().manual_seed(3)).reconstruction for v in (x, x.cuda())
@@ -87,7 +87,7 @@ def test_a_cpu_generator_serves_a_gpu_tensor():
     assert_close(b, a, slack=5)
 
 
-def test_training_reproduces_from_the_seed():
+def test_training_is_reproducible_from_the_seed():
     layer, z = hb.Hamburger(64, rank=8, norm="none").cuda().train(), torch.randn(2, 64, 32, 32, device="cuda")
     outs = []
     for _ in range(2):
@@ -110,6 +110,6 @@ def test_bases_on_another_device_are_named():
         hb.decompose(torch.rand(1, 4, 9, device="cuda"), hb.NMF(2), bases=torch.rand(1, 4, 2))
 
 
-def test_a_negative_input_is_found_under_debug():
+def test_negative_input_raises_under_debug():
     with hb.debug(), pytest.raises(ValueError, match="needs x >= 0"):
         hb.decompose(torch.randn(1, 4, 9, device="cuda"), "nmf", rank=2)

@@ -95,7 +95,7 @@ def parts(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", DRAWS)
-def test_halves_draw_what_the_whole_draws(name, parts):
+def test_micro_batches_draw_the_numbers_of_the_global_batch(name, parts):
     first, second = (part["draws"][name] for part in parts)
     whole = drawn(name, slice(None))
     for a, b, joined in zip(first, second, whole, strict=True):
@@ -104,7 +104,7 @@ def test_halves_draw_what_the_whole_draws(name, parts):
 
 
 @pytest.mark.parametrize("name", NORMS)
-def test_norms_of_two_processes_are_that_of_the_joined_batch(name, parts):
+def test_norms_of_two_ranks_match_the_global_batch(name, parts):
     first, second = (part["norms"][name] for part in parts)
     whole = normed(name, slice(None), sync=False)
     for key in ("outs", "grads"):
@@ -118,11 +118,11 @@ def test_norms_of_two_processes_are_that_of_the_joined_batch(name, parts):
     assert_close(first["eval"], whole["eval"])
 
 
-def test_one_value_in_each_process_is_two_values(parts):
+def test_one_value_per_rank_counts_as_two(parts):
     assert_close(torch.cat([part["one"] for part in parts])[:, 0, 0, 0], torch.tensor([-1.0, 1.0]), slack=10)
 
 
-def test_alone_a_converted_network_is_the_same_network():
+def test_converted_network_is_unchanged_in_a_single_process():
     net = nn.Sequential(nn.Conv2d(3, 4, 3), BatchNorm2d(4), nn.Sequential(nn.ReLU(), BatchNorm2d(4)))
     synced = convert_sync(copy.deepcopy(net))
     assert [type(m) for m in synced.modules()].count(SyncBatchNorm) == 2
@@ -134,7 +134,7 @@ def test_alone_a_converted_network_is_the_same_network():
     assert SyncBatchNorm(2)(torch.ones(1, 2, 1, 1)).isfinite().all()
 
 
-def test_norms_with_an_activation_keep_it_and_others_are_refused():
+def test_fused_activation_norms_are_kept_and_unknown_norms_raise():
     timm = pytest.importorskip("timm")
     norm = timm.layers.BatchNormAct2d(4)
     x = torch.randn(2, 4, 5, 5)

@@ -48,7 +48,7 @@ def inside(t):
         ("cd", False, inside),
     ],
 )
-def test_saved_tensors_may_be_taken_away_and_brought_back(name, channels_last, moved, kept):
+def test_saved_tensor_hooks_may_offload_and_restore(name, channels_last, moved, kept):
     layer, _ = pair(name, init="fixed")
     x = torch.randn(2, 24, 6, 7)
     x = x.to(memory_format=torch.channels_last) if channels_last else x
@@ -68,7 +68,7 @@ def test_saved_tensors_may_be_taken_away_and_brought_back(name, channels_last, m
 
 
 @pytest.mark.parametrize("name, kept", WAYS, indirect=["kept"])
-def test_backward_twice_and_checkpoints(name, kept):
+def test_backward_twice_and_under_checkpointing(name, kept):
     layer, _ = pair(name, init="fixed")
     x = torch.randn(2, 24, 6, 7)
 
@@ -85,7 +85,7 @@ def test_backward_twice_and_checkpoints(name, kept):
 
 
 @pytest.mark.parametrize("name, kept", WAYS, indirect=["kept"])
-def test_an_output_without_relu_may_be_changed_in_place(name, taken, kept):  # noqa: F811
+def test_output_without_relu_may_be_modified_in_place(name, taken, kept):  # noqa: F811
     layer, _ = pair(name, init="fixed", version="paper")
     x = torch.randn(2, 24, 6, 7)
     found = []
@@ -97,7 +97,7 @@ def test_an_output_without_relu_may_be_changed_in_place(name, taken, kept):  # n
 
 
 @pytest.mark.parametrize("name, kept", WAYS, indirect=["kept"])
-def test_what_changed_in_between_is_noticed(name, kept):
+def test_modified_saved_tensors_raise_in_backward(name, kept):
     layer, _ = pair(name, init="fixed")
     h = torch.randn(2, 24, 6, 7, requires_grad=True) * 1
     y = layer.train()(h)

@@ -77,7 +77,7 @@ def test_training_under_autocast_is_finite(name, scale, precision):
 @pytest.mark.parametrize("kind", ["zero", "constant", "dead channel", "column", "dead pixels"])
 @pytest.mark.parametrize("grad", ["one-step", "truncated:1", "bptt"])
 @pytest.mark.parametrize("name", NAMES)
-def test_every_gradient_survives_degenerate_images(name, grad, kind):
+def test_gradients_are_finite_on_degenerate_images(name, grad, kind):
     x = images(kind, 1.0).flatten(2).relu().requires_grad_()
     out = hb.decompose(x, grad=grad, **options(name)).reconstruction
     assert out.isfinite().all()
@@ -114,7 +114,7 @@ def test_a_layer_cast_to_half_runs_in_half(name, dtype):
     assert relative_error(y, exact) < (0.02 if dtype == torch.float16 else 0.15)
 
 
-def test_nan_in_one_image_stays_in_that_image():
+def test_nan_stays_in_its_image():
     layer = hb.Hamburger(8, rank=3).eval()
     z = torch.randn(3, 8, 5, 5)
     z[1, 0, 0, 0] = torch.nan
@@ -151,7 +151,7 @@ def test_bfloat16_error_of_the_context_at_the_default_temperature(name, allowed)
     assert relative_error(found, copy.deepcopy(layer).double().context(z.double())) < allowed
 
 
-def test_ridge_without_a_ridge_survives_degenerate_images():
+def test_zero_ridge_is_finite_on_degenerate_images():
     for x in (torch.zeros(1, 8, 30), torch.ones(1, 8, 30)):
         out = hb.decompose(x, "cd", rank=3, beta=0.0).reconstruction
         assert out.isfinite().all()
