@@ -78,7 +78,7 @@ def test_timm_names_map_to_its_feature_extractors(tmp_path):
     assert torch.equal(backbone.net.stages_2.blocks[1].mlp.fc1.weight, source.stages[2].blocks[1].mlp.fc1.weight)
 
 
-def test_a_plain_stem_in_a_deep_network_warns(tmp_path):
+def test_plain_stem_weights_in_a_deep_stem_network_warn(tmp_path):
     torch.save(plain().state_dict(), tmp_path / "w.pth")
     backbone = create_backbone("resnet18")
     with pytest.warns(UserWarning, match=r"the stem was not loaded.*pass stem='plain'"):

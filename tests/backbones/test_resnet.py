@@ -40,7 +40,7 @@ def test_the_last_stages_dilate_as_in_the_authors_code():
     assert dilations(plain.layer4) == [1, 2, 2]
 
 
-def test_the_3x3_strides_in_v15_and_the_first_1x1_in_v1():
+def test_stride_is_in_the_3x3_for_v15_and_the_1x1_for_v1():
     for stride_in, expected in (("3x3", [(1, 1), (2, 2), (1, 1)]), ("1x1", [(2, 2), (1, 1), (1, 1)])):
         with torch.device("meta"):
             unit = create_backbone("resnet50", stride_in=stride_in).layer2[0]
@@ -86,7 +86,7 @@ def test_convolutions_start_as_in_the_authors_code():
         assert abs(float(weight.std()) / (2 / (k * k * weight.shape[0])) ** 0.5 - 1) < 0.05
 
 
-def test_tiny_sees_19_pixels():
+def test_tiny_has_a_receptive_field_of_19_pixels():
     backbone = create_backbone("tiny", output_stride=4, width=4).eval()
     x = torch.randn(1, 3, 64, 64, requires_grad=True)
     backbone(x)[-1][0, :, 8, 8].sum().backward()

@@ -76,7 +76,7 @@ def test_invalid_options_are_named():
         create_backbone("timm:resnet18", no_such_option=1)
 
 
-def test_offline_the_message_says_what_to_do(monkeypatch):
+def test_offline_error_says_what_to_do(monkeypatch):
     def offline(name, **options):
         assert options["pretrained"]
         raise OSError("no route to host")

@@ -38,7 +38,7 @@ def test_options_not_in_the_tensors_are_omitted() -> None:
 
 
 @pytest.mark.parametrize(("dual", "inner", "factor"), [(True, D, 1), (False, 2 * D, 2)])
-def test_dual_or_narrow_cheese(dual: bool, inner: int, factor: int) -> None:
+def test_dual_and_narrow_cheese_are_distinguished(dual: bool, inner: int, factor: int) -> None:
     state = hamnet("v2+", width=2 * D, slim=D)
     with pytest.warns(UserWarning, match="dual"):
         assert infer_options(state)["dual"]

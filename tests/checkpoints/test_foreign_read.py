@@ -45,7 +45,7 @@ def check_equal(one: State, other: State) -> None:
     ids=["bare", "ordered", "net", "state_dict", "nested", "module"],
 )
 @pytest.mark.parametrize("zipped", [True, False])  # False: the format of torch 1.4, which HamNet was trained with
-def test_wrappers(wrap: Any, zipped: bool, tmp_path: Path) -> None:
+def test_wrapped_state_dicts_are_unwrapped(wrap: Any, zipped: bool, tmp_path: Path) -> None:
     torch.save(wrap(hamnet("v2")), tmp_path / "a.pth", _use_new_zipfile_serialization=zipped)
     check_equal(read_checkpoint(tmp_path / "a.pth"), hamnet("v2"))
     check_equal(read_checkpoint(str(tmp_path / "a.pth")), hamnet("v2"))
@@ -92,7 +92,7 @@ class Harmless:
 
 @pytest.mark.parametrize("name", ["a.pth", "a.safetensors"])
 @pytest.mark.parametrize("content", [b"", b"<!DOCTYPE html><html>not found</html>", b"PK\x03\x04 and then nothing"])
-def test_corrupt(name: str, content: bytes, tmp_path: Path) -> None:
+def test_corrupt_files_raise(name: str, content: bytes, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(CheckpointError, match=rf"{name} \({len(content)} bytes\) is not a readable checkpoint"):
         read_checkpoint(tmp_path / name)
@@ -108,7 +108,7 @@ def test_truncated_files_are_refused(part: float, zipped: bool, tmp_path: Path) 
         read_checkpoint(tmp_path / "a.pth")
 
 
-def test_no_file(tmp_path: Path) -> None:
+def test_missing_file_raises(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"there is no file .*gone\.pth"):
         read_checkpoint(tmp_path / "gone.pth")
     with pytest.raises(IsADirectoryError, match="folder"):

@@ -86,7 +86,7 @@ def test_many_skipped_keys_are_counted_not_printed() -> None:
     assert "more in Report.skipped" in str(report)
 
 
-def test_missing() -> None:
+def test_missing_keys_raise() -> None:
     state = hamnet("v2")
     del state["hamburger.cheese.bn.running_var"], state["hamburger.lower_bread.0.bias"]
     report = refuse(build("v2"), state)
@@ -105,7 +105,7 @@ def test_a_missing_bread_is_not_reported_as_another_ham() -> None:
 @pytest.mark.parametrize(
     "name", ["hamburger.pickle.weight", "hamburger.align.weight", "hamburger.upper_bread.0.weight"]
 )
-def test_unexpected(name: str) -> None:
+def test_unexpected_keys_raise(name: str) -> None:
     report = refuse(build("v2"), hamnet("v2") | {name: torch.zeros(C, D, 1, 1)})
     assert report.unexpected.keys() == {name}
 
@@ -204,7 +204,7 @@ def test_dual_bases_along_channels_are_skipped_with_a_reason() -> None:
 
 
 @pytest.mark.parametrize(("head", "burger"), [("", "hamburger."), ("decode_head.", ""), ("", ""), ("a.b.", "context.")])
-def test_any_prefix(head: str, burger: str) -> None:
+def test_burger_is_found_under_any_prefix(head: str, burger: str) -> None:
     state, layer = lightham("gn", head, burger), build("v1", inner=C, norm="group")
     report = load_hamburger(layer, state)
     assert report.prefix == head + burger
@@ -212,7 +212,7 @@ def test_any_prefix(head: str, burger: str) -> None:
     assert len(report.loaded) == 5
 
 
-def test_parallel_prefix() -> None:
+def test_data_parallel_prefix_is_removed() -> None:
     layer = build("v2")
     load_hamburger(layer, {"model": {f"module.{key}": value for key, value in hamnet("v2").items()}})
     assert torch.equal(layer.state_dict()["lower.bias"], hamnet("v2")["hamburger.lower_bread.0.bias"])
@@ -227,7 +227,7 @@ def test_several_burgers_need_a_prefix() -> None:
     assert torch.equal(layer.state_dict()["norm.bias"], state["ema.decode_head.hamburger.ham_out.gn.bias"])
 
 
-def test_no_burger() -> None:
+def test_checkpoint_without_a_burger_raises() -> None:
     layer = build("v2")
     with pytest.raises(CheckpointError, match=r"the checkpoint has.*hamnet"):
         load_hamburger(layer, hamnet("v2"), source="mmseg")

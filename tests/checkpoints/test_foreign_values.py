@@ -23,7 +23,7 @@ def bases_of(layer: hb.Hamburger) -> Tensor:
 
 
 @pytest.mark.parametrize("version", ["v1", "v2", "v2+"])
-def test_hamnet(version: str, x: Tensor) -> None:
+def test_hamnet_weights_give_the_authors_values(version: str, x: Tensor) -> None:
     net, layer = hamnet(version), build(version)
     before = layer(x)
     load_hamburger(layer, {"net": net, "step": 3})
@@ -32,7 +32,7 @@ def test_hamnet(version: str, x: Tensor) -> None:
     assert not torch.allclose(before, want, rtol=1e-2, atol=1e-2)
 
 
-def test_narrow_cheese(x: Tensor) -> None:
+def test_narrow_cheese_weights_give_the_authors_values(x: Tensor) -> None:
     net, layer = hamnet("v2+", slim=D // 2), build("v2+", cheese_factor=2)
     load_hamburger(layer, net)
     torch.testing.assert_close(layer(x), run_hamnet("v2+", net, x, bases_of(layer)), rtol=1e-6, atol=1e-6)
@@ -40,7 +40,7 @@ def test_narrow_cheese(x: Tensor) -> None:
 
 @pytest.mark.parametrize("source", ["auto", "lightham", "mmseg"])
 @pytest.mark.parametrize(("norm", "ours"), [("gn", "group"), ("bn", "batch")])
-def test_lightham(norm: str, ours: str, source: str, x: Tensor) -> None:
+def test_lightham_weights_give_the_authors_values(norm: str, ours: str, source: str, x: Tensor) -> None:
     model, layer = lightham(norm), build("v1", inner=C, norm=ours)
     report = load_hamburger(layer, {"state_dict": model, "meta": {"epoch": 1}}, source)
     torch.testing.assert_close(layer(x), run_lightham(model, x, bases_of(layer)), rtol=1e-6, atol=1e-6)

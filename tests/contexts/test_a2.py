@@ -58,7 +58,7 @@ def test_parameter_counts():
     assert narrow == (512 * 128 + 128) + 2 * (512 * 64 + 64) + (128 * 512 + 512)
 
 
-def test_it_is_one_head_of_efficient_attention():
+def test_a2_matches_one_head_of_efficient_attention():
     a2 = randomised(6, norm="none", inner=4, maps=5)
     efficient = EfficientAttention(6, key_channels=5, value_channels=4).double()
     pairs = {"values": a2.features, "keys": a2.gather, "queries": a2.distribute, "out": a2.out}
@@ -75,7 +75,7 @@ def test_images_of_a_batch_do_not_mix():
     assert_close(torch.cat([layer(image[None]) for image in x]), layer(x))
 
 
-def test_every_pixel_gets_a_mean_of_features():
+def test_output_is_a_mean_of_features():
     """Both softmaxes sum to one: constant features come back as they were, plus the residual."""
     layer = randomised(5, norm="none")
     layer.features[0].weight.data.zero_()

@@ -70,7 +70,7 @@ def test_odd_sizes_keep_every_pooled_position():
     assert (layer(moved) - layer(x))[:, :, 0, 0].abs().min() > 0
 
 
-def test_the_ffn_transform():
+def test_ffn_transform_matches_its_formula():
     layer = randomise(ACF(6, transform="ffn", heads=2))
     x = torch.randn(2, 6, 5, 4, dtype=torch.float64)
     block, last = layer.query_key[0], layer.query_key[1]
@@ -101,7 +101,7 @@ def test_permuting_positions_permutes_the_output_only_without_pooling():
     assert not torch.allclose(pooled(x[..., order]), pooled(x)[..., order], atol=1e-3)
 
 
-def test_dropout_is_of_training_alone():
+def test_dropout_acts_in_training_only():
     torch.manual_seed(0)
     layer, x = ACF(8, dropout=0.5), torch.randn(2, 8, 6, 6)
     assert torch.equal(layer.eval()(x), layer.eval()(x))

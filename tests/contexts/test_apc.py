@@ -39,7 +39,7 @@ def test_formula(global_info, fusion, bias):
     assert_close(layer(x), x + context)
 
 
-def test_the_bottleneck_is_that_of_the_papers_head():
+def test_bottleneck_matches_the_papers_head():
     layer = randomise(APC(6, width=5, scales=(2, 3), join="bottleneck"))
     x = torch.randn(2, 6, 7, 5, dtype=torch.float64)
     o = [scale_by_loops(block, x, s, "input") for block, s in zip(layer.scales, (2, 3), strict=True)]

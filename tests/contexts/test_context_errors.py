@@ -19,7 +19,7 @@ def named(name, message):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_another_number_of_channels_is_named_with_the_one_it_was_built_for(name):
+def test_wrong_number_of_channels_names_both_numbers(name):
     layer = hb.create_context(name, channels=32)
     with pytest.raises(ShapeError) as error:
         layer(torch.randn(2, 48, 6, 7))
@@ -28,7 +28,7 @@ def test_another_number_of_channels_is_named_with_the_one_it_was_built_for(name)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in HAMS])
-def test_what_is_no_map_is_refused(name):
+def test_input_that_is_not_a_map_raises(name):
     layer = hb.create_context(name, channels=32)
     with pytest.raises(ShapeError) as error:
         layer(torch.randn(32, 6, 7))
@@ -46,7 +46,7 @@ def flags():
 
 @pytest.mark.parametrize(("name", "option"), list(flags()))
 @pytest.mark.parametrize("value", ["no", 3, 1.0], ids=str)
-def test_a_flag_is_true_or_false(name, option, value):
+def test_flags_must_be_bool(name, option, value):
     with pytest.raises(OptionError, match=f"{option} must be True or False, got") as error:
         hb.create_context(name, channels=32, **{option: value})
     assert named(name, str(error.value))
@@ -54,7 +54,7 @@ def test_a_flag_is_true_or_false(name, option, value):
 
 @pytest.mark.parametrize("channels", ["32", 32.0, True, 0, None], ids=repr)
 @pytest.mark.parametrize("name", NAMES)
-def test_channels_are_a_whole_number(name, channels):
+def test_channels_must_be_an_integer(name, channels):
     with pytest.raises(OptionError, match="channels must be a whole number"):
         hb.create_context(name, channels)
 
@@ -82,12 +82,12 @@ def test_channels_are_a_whole_number(name, channels):
         ("da", {"inner": "8"}, "da: inner must be a whole number"),
     ],
 )
-def test_odd_values_are_refused_with_the_rule(name, options, message):
+def test_invalid_values_raise_with_the_rule(name, options, message):
     with pytest.raises(OptionError, match=message):
         hb.create_context(name, channels=32, **options)
 
 
-def test_a_list_of_what_is_no_map_is_refused():
+def test_list_of_other_than_maps_raises():
     layer = hb.create_context("lightham", channels=32, in_channels=[32, 64])
     with pytest.raises(HamburgerError, match=r"LightHam: every map must be a torch\.Tensor, got int"):
         layer([1, 2])

@@ -63,7 +63,7 @@ def test_gradients_are_finite_and_reach_the_input_and_every_parameter(name):
         assert parameter.grad.norm() > 0, key
 
 
-def test_the_whole_image_is_seen(name):
+def test_distant_positions_influence_each_other(name):
     """A far corner answers to a change in the other: that is what makes a context module."""
     if name == "sanet":
         pytest.skip("its reach is a few pooled pixels, by design")
@@ -75,7 +75,7 @@ def test_the_whole_image_is_seen(name):
     assert change > 1e-6
 
 
-def test_eval_gives_the_same_bits_and_a_batch_is_its_samples(name):
+def test_eval_is_deterministic_and_independent_of_the_batch(name):
     layer, z = build(name).eval(), torch.randn(3, CHANNELS, 8, 10)
     first = layer(z)
     assert torch.equal(layer(z), first)
@@ -112,7 +112,7 @@ def test_autocast_is_finite_and_near_float32(name, scale, precision):
     assert relative_error(out, exact) < 0.25  # at a cold temperature rounding moves some positions to another basis
 
 
-def test_float64_is_obeyed(name):
+def test_float64_is_computed_in_float64(name):
     layer, z = build(name).eval(), torch.randn(2, CHANNELS, 7, 9)
     exact = copy.deepcopy(layer).double()(z.double())
     assert exact.dtype == torch.float64
@@ -130,11 +130,11 @@ def test_state_dicts_are_complete_from_the_constructor_on(name):
     assert torch.equal(copy.deepcopy(layer)(z), layer(z))
 
 
-def test_channels_last_gives_the_same_answer(name):
+def test_channels_last_gives_the_same_values(name):
     layer, z = build(name).eval(), torch.randn(2, CHANNELS, 8, 10)
     assert_close(layer(z.contiguous(memory_format=torch.channels_last)), layer(z), slack=5)
 
 
-def test_an_unknown_option_is_named_with_the_nearest(name):
+def test_unknown_option_suggests_the_nearest(name):
     with pytest.raises(TypeError, match="has no option 'chanels'"):
         hb.create_context(name, channels=CHANNELS, chanels=3)

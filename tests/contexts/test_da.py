@@ -50,7 +50,7 @@ def test_position_attention(materialise):
 
 
 @pytest.mark.parametrize("inner", [2, 3, 8])
-def test_half_precision_in_pieces_is_the_same_attention(inner):
+def test_chunked_half_precision_attention_matches(inner):
     """Values cut under shared weights, where the widths divide (2 and 8 of 8 channels), and whole where not (3)."""
     q, k, v = (torch.randn(2, 30, d).bfloat16() for d in (inner, inner, 8))
     exact = (q.double() @ k.double().mT).softmax(2) @ v.double()
@@ -66,7 +66,7 @@ def test_channel_attention(invert):
     assert_close(layer(x), channel_by_hand(layer, x))
 
 
-def test_the_code_weighs_unlike_channels_and_the_paper_like_ones():
+def test_cam_invert_switches_between_code_and_paper():
     a, b = torch.ones(9), torch.tensor([1.0, -1] * 4 + [0])  # nearly orthogonal
     x = torch.stack([a, a, b]).view(1, 3, 3, 3)
 
@@ -80,7 +80,7 @@ def test_the_code_weighs_unlike_channels_and_the_paper_like_ones():
 
 
 @pytest.mark.parametrize("layer", [PositionAttention(16, inner=2), ChannelAttention(), ChannelAttention(invert=False)])
-def test_a_closed_gate_is_the_identity_bit_for_bit(layer):
+def test_closed_gate_is_the_exact_identity(layer):
     x = torch.randn(2, 16, 5, 7)
     assert torch.equal(layer(x), x)
     layer(x).square().sum().backward()
@@ -142,7 +142,7 @@ def test_unscaled_scores_beyond_float16_stay_finite(layer):
     assert relative_error(out, layer(x)) < 0.05
 
 
-def test_the_gram_matrix_is_not_computed_in_half_precision():
+def test_gram_matrix_is_computed_in_float32():
     layer = ChannelAttention(invert=False)
     layer.gate.data.fill_(1.0)
     x = (10 * torch.randn(1, 4, 40, 40)).half().float()

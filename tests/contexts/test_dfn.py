@@ -53,7 +53,7 @@ def test_channel_attention_block(high_size, reduction):
     assert relative_error(block(low, high), block(high.expand_as(low), low)) > 0.1  # which is which matters
 
 
-def test_the_unit_is_its_formula():
+def test_unit_matches_its_formula():
     layer, x = randomise(DFN(6)), torch.randn(2, 6, 5, 7, dtype=torch.float64)
     pooled = F.conv2d(x.mean((2, 3), keepdim=True), layer.context[0].weight)
     high = norm_relu(layer.context[1], pooled).expand_as(x)

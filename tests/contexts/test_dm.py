@@ -41,14 +41,14 @@ def test_formula(sizes, fusion):
     assert_close(layer(x), x + sum(o) / len(o))
 
 
-def test_narrow_filters_are_folded_in_pieces_of_the_channels():
+def test_narrow_filters_are_folded_by_channel_groups():
     layer = randomise(DM(4, width=2))
     x = torch.randn(2, 4, 6, 5, dtype=torch.float64)
     o = [branch(block, x, k) for block, k in zip(layer.filters, (1, 3, 5, 7), strict=True)]
     assert_close(layer(x), x + torch.cat([o[0] + o[2], o[1] + o[3]], 1) / 2)
 
 
-def test_the_bottleneck_is_that_of_the_papers_head():
+def test_bottleneck_matches_the_papers_head():
     layer = randomise(DM(4, width=3, sizes=(1, 3), join="bottleneck"))
     x = torch.randn(2, 4, 6, 5, dtype=torch.float64)
     o = [branch(block, x, k) for block, k in zip(layer.filters, (1, 3), strict=True)]
@@ -57,7 +57,7 @@ def test_the_bottleneck_is_that_of_the_papers_head():
 
 
 @pytest.mark.parametrize("size", range(1, 8))
-def test_depthwise_and_its_exported_form(size):
+def test_exported_depthwise_convolution_matches(size):
     class Filter(torch.nn.Module):
         def forward(self, u, kernel):
             return filter_depthwise(u, kernel)
@@ -72,14 +72,14 @@ def test_depthwise_and_its_exported_form(size):
             assert_close(program.module()(u, kernel), filtered(u, kernel))
 
 
-def test_an_even_kernel_reaches_further_to_the_left_and_top():
+def test_even_kernel_is_padded_left_and_top():
     u = torch.zeros(1, 1, 5, 5)
     u[0, 0, 2, 2] = 1.0
     y = filter_depthwise(u, torch.ones(1, 1, 2, 2))
     assert y.nonzero()[:, 2:].tolist() == [[2, 2], [2, 3], [3, 2], [3, 3]]  # each sees itself and what is before it
 
 
-def test_kernels_are_of_each_image_and_not_normalised():
+def test_kernels_depend_on_the_image_and_are_not_normalised():
     layer = randomise(DM(4, sizes=(3,), fusion=False))
     x = torch.randn(2, 4, 6, 6, dtype=torch.float64)
     assert_close(torch.cat([layer(x[:1]), layer(x[1:])]), layer(x))
@@ -102,7 +102,7 @@ def test_parameter_counts():
     assert count(DM(512, join="bottleneck")) == 3_160_064 + 9 * 5 * 512 * 512 + 1024
 
 
-def test_maps_smaller_than_the_filters():
+def test_maps_may_be_smaller_than_the_filters():
     layer = randomise(DM(4))
     x = torch.randn(1, 4, 3, 2, dtype=torch.float64)
     o = [branch(block, x, k) for block, k in zip(layer.filters, (1, 3, 5, 7), strict=True)]

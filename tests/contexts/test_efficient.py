@@ -40,7 +40,7 @@ def quadratic(layer, x):
 @pytest.mark.parametrize(
     "options", [{}, {"heads": 4}, {"heads": 2, "key_channels": 4, "value_channels": 6}, {"key_channels": 3}], ids=str
 )
-def test_it_equals_the_quadratic_form(norm, options):
+def test_efficient_attention_matches_its_quadratic_form(norm, options):
     layer = EfficientAttention(8, norm=norm, **options).double()
     x = 2 * torch.randn(2, 8, 5, 7, dtype=torch.float64)
     assert_close(layer(x), quadratic(layer, x))
@@ -71,7 +71,7 @@ def test_softmax_axes():
     assert (layer(x) - before).abs().max() > 1e-4
 
 
-def test_scale_n_is_the_dot_product_block():
+def test_scale_norm_matches_the_dot_product_block():
     ours = EfficientAttention(8, norm="scale_n", key_channels=4, value_channels=4).double()
     theirs = NonLocal(8, mode="dot_product", norm="none").double()
     theirs.load_state_dict(ours.state_dict())
@@ -79,7 +79,7 @@ def test_scale_n_is_the_dot_product_block():
     assert_close(ours(x), theirs(x))
 
 
-def test_norms_differ_by_their_scalar_alone():
+def test_norms_differ_only_by_a_scalar():
     root, mean = (EfficientAttention(8, norm=norm, heads=2).double() for norm in ("scale_sqrt_k", "scale_n"))
     for layer in (root, mean):
         layer.out.bias.data.zero_()

@@ -50,7 +50,7 @@ def by_loops(layer, x, *, fresh=False):
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_the_unit_is_its_formula(steps):
+def test_unit_matches_its_formula(steps):
     layer, x = build(steps=steps).eval(), torch.randn(2, 6, 5, 3, dtype=torch.float64)
     assert_close(layer(x), by_loops(layer, x)[0])
 
@@ -60,7 +60,7 @@ def test_rebuilding_uses_the_weights_from_before_the_last_m_step():
     assert relative_error(layer(x), by_loops(layer, x, fresh=True)[0]) > 1e-4
 
 
-def test_parameters_and_buffer_of_the_table():
+def test_parameters_match_table_3():
     layer = EMAU(512)
     assert sum(p.numel() for p in layer.parameters()) == 525_824
     assert layer.bases.shape == (1, 512, 64)
@@ -100,7 +100,7 @@ def test_evaluation_leaves_the_bases_alone():
     assert torch.equal(first, second)
 
 
-def test_momentum_is_the_share_that_stays():
+def test_momentum_is_the_fraction_of_the_old_bases():
     x = torch.randn(2, 6, 5, 3, dtype=torch.float64)
     kept, dropped = build(momentum=1.0), build(momentum=0.0)
     before, mean = kept.bases.clone(), by_loops(dropped, x)[1].mean(0, keepdim=True)
@@ -110,7 +110,7 @@ def test_momentum_is_the_share_that_stays():
     assert_close(dropped.bases, mean)
 
 
-def test_processes_share_one_mean_though_their_batches_differ(monkeypatch):
+def test_ranks_share_one_mean_of_unequal_batches(monkeypatch):
     """Two processes, played one after the other: what each sends to the sum is recorded, then added up for both."""
     x, sent = torch.randn(5, 6, 5, 3, dtype=torch.float64), []
     start, alone = build(), build()
@@ -132,7 +132,7 @@ def test_processes_share_one_mean_though_their_batches_differ(monkeypatch):
         assert_close(layer.bases, alone.bases)
 
 
-def test_every_process_draws_the_same_first_bases():
+def test_every_rank_draws_the_same_initial_bases():
     torch.manual_seed(1)
     a = EMAU(8, rank=2)
     torch.manual_seed(2)

@@ -60,7 +60,7 @@ def test_assignments_sum_to_one_over_codewords():
     assert_close(weights.sum(1), torch.ones(2, 20))
 
 
-def test_near_codewords_get_the_larger_share():
+def test_nearer_codewords_get_larger_weights():
     # the stored factor is negative: a positive one would send positions to the farthest word
     layer = Enc(4, codewords=2)
     layer.codewords.data = torch.tensor([[0.0] * 4, [10.0] * 4])
@@ -83,7 +83,7 @@ def test_parameter_counts():
     assert count(Enc(512, codewords=16)) == 542_304 - 16 * (512 + 1 + 2)
 
 
-def test_no_tensor_of_positions_by_codewords_by_channels():
+def test_no_positions_by_codewords_by_channels_tensor():
     layer, x = Enc(16), torch.randn(1, 16, 20, 20)
     saved = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t.numel()) or t, lambda t: t):

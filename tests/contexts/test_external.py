@@ -54,7 +54,7 @@ def test_parameter_counts():
     assert count(slots=8) == breads + 2 * 512 * 8
 
 
-def test_the_memories_start_alike_and_are_trained_apart():
+def test_memories_start_equal_and_share_no_storage():
     layer = ExternalAttention(64, slots=16)
     assert torch.equal(weight(layer.keys), weight(layer.values).T)
     assert abs(layer.keys.weight.std() / math.sqrt(2 / 64) - 1) < 0.1
@@ -86,7 +86,7 @@ def test_only_the_double_norm_lets_positions_see_each_other():
         assert bool(change > 1e-6) == sees
 
 
-def test_half_precision_survives_weights_of_one_in_many():
+def test_half_precision_keeps_small_weights():
     layer = ExternalAttention(8, slots=4).eval()
     scores = torch.randn(1, 4, 300_000)
     weights = layer.normalise(scores.half())

@@ -12,7 +12,7 @@ from hamburger.contexts.psp import pool_to_grid
 
 @pytest.mark.parametrize("shape", [(12, 12), (13, 9), (5, 7), (1, 3), (65, 33)], ids=str)
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 6, 7])
-def test_values_and_gradients_are_those_of_adaptive_pooling(shape, size):
+def test_grid_pooling_matches_adaptive_pooling(shape, size):
     x = torch.randn(2, 3, *shape, dtype=torch.float64, requires_grad=True)
     ours, theirs = pool_to_grid(x, size), F.adaptive_avg_pool2d(x, size)
     assert_close(ours, theirs)
@@ -21,7 +21,7 @@ def test_values_and_gradients_are_those_of_adaptive_pooling(shape, size):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
-def test_the_dtype_is_kept_and_a_constant_stays_constant(dtype):
+def test_pooling_keeps_dtype_and_constants(dtype):
     y = pool_to_grid(torch.full((1, 2, 13, 9), 3.0, dtype=dtype), 6)
     assert y.dtype == dtype
     assert_close(y, torch.full((1, 2, 6, 6), 3.0))

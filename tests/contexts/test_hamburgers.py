@@ -28,7 +28,7 @@ BUILDERS = pytest.mark.parametrize("build", [build_directly, hb.create_context, 
 @BUILDERS
 @pytest.mark.parametrize("name", ["nmf", "vq", "cd"])
 @pytest.mark.parametrize(("channels", "options"), [(512, {}), (64, {}), (16, {}), (64, {"inner": 256})])
-def test_defaults_are_the_same_in_every_entry_point(build, name, channels, options):
+def test_defaults_are_equal_in_every_entry_point(build, name, channels, options):
     layer, inner = build(name, channels, **options), options.get("inner", channels)
     assert layer.version == "paper"
     assert layer.ham.ham == hb.hams.create(name, rank=max(8, inner // 8))
@@ -43,7 +43,7 @@ def test_given_options_win_over_the_defaults(build):
 
 @BUILDERS
 @pytest.mark.parametrize(("channels", "options"), [(16, {"rank": 16}), (64, {"rank": 40, "inner": 32}), (8, {})])
-def test_a_rank_that_compresses_nothing_is_warned_about_once(build, channels, options):
+def test_rank_without_compression_warns_once(build, channels, options):
     with pytest.warns(UserWarning) as caught:
         build("nmf", channels, **options)
     inner, rank = options.get("inner", channels), options.get("rank", 8)
@@ -52,7 +52,7 @@ def test_a_rank_that_compresses_nothing_is_warned_about_once(build, channels, op
     assert f"pass a rank below {inner} or a larger inner" in message
 
 
-def test_no_warning_without_a_ham_or_with_a_rank_below_the_width():
+def test_no_rank_warning_without_a_ham_or_below_the_width():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         hb.Hamburger(8, parts={"lower", "upper"})

@@ -56,7 +56,7 @@ def formula(layer, x, steps, groups=4):
     return y.unflatten(2, x.shape[2:])
 
 
-def test_the_unit_is_its_formula():
+def test_unit_matches_its_formula():
     layer, x = build(inner=12), torch.randn(2, 8, 5, 7, dtype=torch.float64)
     assert_close(layer(x), formula(layer, x, steps=7), slack=100)
     assert relative_error(layer(x), formula(layer, x, steps=6)) > 1e-6  # evaluation takes one sweep more
@@ -71,7 +71,7 @@ def test_several_maps_are_resized_to_the_first():
     assert layer(maps).shape == (2, 8, 6, 8)
 
 
-def test_training_is_differentiated_through_all_sweeps():
+def test_training_differentiates_all_steps():
     x = torch.randn(2, 8, 5, 7, dtype=torch.float64)
     full, last = build(), build(grad="one-step")
     last.load_state_dict(full.state_dict())

@@ -34,7 +34,7 @@ def both(name, options):
 
 
 @pytest.mark.parametrize(("name", "options"), CASES)
-def test_the_same_values_and_gradients(name, options):
+def test_materialised_and_fused_match_in_values_and_gradients(name, options):
     fused, held = (copy.deepcopy(layer).double() for layer in both(name, options))
     a, b = (torch.linspace(-1, 1, 2 * 16 * 35, dtype=torch.float64).view(2, 16, 5, 7).requires_grad_() for _ in "ab")
     ours, theirs = fused(a), held(b)
@@ -55,7 +55,7 @@ def test_half_precision_is_finite_and_near_float32(name, options, precision):
     assert relative_error(out, held(x)) < 0.2
 
 
-def test_dropout_of_held_weights_acts_in_training_alone():
+def test_dropout_of_materialised_weights_acts_in_training_only():
     _, held = both("acf", {"dropout": 0.5})
     x = torch.randn(2, 16, 6, 6)
     assert torch.equal(held(x), held(x))
@@ -63,6 +63,6 @@ def test_dropout_of_held_weights_acts_in_training_alone():
     assert not torch.equal(held(x), held(x))
 
 
-def test_only_a_softmax_has_a_matrix_to_choose_about():
+def test_materialise_needs_a_softmax_mode():
     with pytest.raises(hb.errors.OptionError, match="materialise belongs to the softmax modes"):
         hb.create_context("nonlocal", channels=16, mode="dot_product", materialise=True)

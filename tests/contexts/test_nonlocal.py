@@ -101,7 +101,7 @@ def test_parameter_counts():
 
 @pytest.mark.parametrize("norm", ["batch", "none"])
 @pytest.mark.parametrize("mode", MODES)
-def test_it_starts_as_the_identity_and_then_learns(mode, norm):
+def test_nonlocal_starts_as_the_identity_and_learns(mode, norm):
     layer = NonLocal(8, mode=mode, norm=norm)
     x = torch.randn(2, 8, 5, 5)
     assert torch.equal(layer(x), x)
@@ -129,7 +129,7 @@ def test_dot_product_divides_by_the_number_of_keys_it_sees():
         assert_close(layer(x.expand(1, 6, 7, 5)), layer(x).expand(1, 6, 7, 5))
 
 
-def test_concatenation_never_builds_the_pairs():
+def test_concatenation_mode_never_builds_all_pairs():
     """Two scores a position, not 2d channels for each of n x n pairs."""
     seen = []
     layer = opened(8, mode="concatenation")
@@ -138,7 +138,7 @@ def test_concatenation_never_builds_the_pairs():
     assert seen == [(4 * 30, 30)]
 
 
-def test_single_rows_can_be_pooled():
+def test_maps_of_one_row_can_be_pooled():
     layer = opened(6, pool=True)
     x = torch.randn(1, 6, 1, 5, dtype=torch.float64)
     assert_close(layer(x), by_hand(layer, x, "embedded_gaussian", pool=True))

@@ -41,7 +41,7 @@ def test_formula_with_logits(k, width):
     assert_close(layer(x, logits), by_loops(layer, x, logits))
 
 
-def test_without_logits_groups_of_channels_stand_in():
+def test_without_logits_regions_are_channel_groups():
     layer = randomise(OCR(6, regions=3))
     x = torch.randn(2, 6, 4, 5, dtype=torch.float64)
     logits = torch.stack([(x[:, 2 * r] + x[:, 2 * r + 1]) / 2 for r in range(3)], 1)

@@ -46,7 +46,7 @@ def test_formula(shape, scales):
     assert_close(layer(x), x + torch.cat(pyramid(layer, x, scales), 1))
 
 
-def test_the_bottleneck_is_that_of_the_papers_head():
+def test_bottleneck_matches_the_papers_head():
     layer = randomise(PSP(8, join="bottleneck"))
     x = torch.randn(2, 8, 9, 7, dtype=torch.float64)
     y = F.conv2d(torch.cat([x, *pyramid(layer, x, (1, 2, 3, 6))], 1), layer.bottleneck[0].weight, padding=1)
@@ -81,7 +81,7 @@ def test_messages(build, message):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 6])
 @pytest.mark.parametrize("hw", [(9, 13), (1, 7), (32, 32)], ids=str)
-def test_laying_a_grid_over_a_map_is_bilinear_interpolation(size, hw):
+def test_grid_upsampling_matches_bilinear_interpolation(size, hw):
     import torch.nn.functional as F
 
     from hamburger.contexts.psp import resize_from_grid
@@ -91,7 +91,7 @@ def test_laying_a_grid_over_a_map_is_bilinear_interpolation(size, hw):
     assert_close(resize_from_grid(grid, image.shape[2:]), expected)
 
 
-def test_grids_are_kept_and_can_be_trained_with_after_inference_mode():
+def test_cached_grids_can_be_trained_with_after_inference_mode():
     from hamburger.contexts.psp import pool_to_grid
 
     x = torch.randn(1, 4, 10, 11)
@@ -104,7 +104,7 @@ def test_grids_are_kept_and_can_be_trained_with_after_inference_mode():
     assert_close(again, F.adaptive_avg_pool2d(x, 3))
 
 
-def test_grid_means_in_bfloat16_are_as_good_as_torchs():
+def test_grid_means_in_bfloat16_are_as_accurate_as_torch():
     from hamburger.contexts.psp import pool_to_grid
 
     x = (torch.randn(1, 4, 64, 61) + 10).bfloat16()

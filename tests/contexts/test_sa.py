@@ -29,7 +29,7 @@ def by_hand(layer, x):
     return out
 
 
-def test_table_3_counts_one_million_binary():
+def test_parameters_match_table_3():
     assert sum(p.numel() for p in SelfAttention(512).parameters()) == 4 * 512 * 512 == 1_048_576
     assert sum(p.numel() for p in SelfAttention(512, heads=8, inner=64).parameters()) == 4 * 512 * 64
 
@@ -77,7 +77,7 @@ def test_permuting_pixels_permutes_the_output():
     assert_close(layer(x[..., order]), layer(x)[..., order])
 
 
-def test_the_head_axis_is_contiguous_for_the_fused_kernels():
+def test_heads_are_contiguous_for_fused_kernels():
     layer = SelfAttention(16, heads=2)
     for x in (torch.randn(2, 16, 4, 5), torch.randn(2, 16, 4, 5).contiguous(memory_format=torch.channels_last)):
         part = layer.split(x)

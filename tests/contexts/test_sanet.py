@@ -34,7 +34,7 @@ def halve(x):
 @pytest.mark.parametrize("squash", [False, True])
 @pytest.mark.parametrize("upsample", ["bilinear", "nearest"])
 @pytest.mark.parametrize("size", [(6, 8), (7, 9), (1, 5), (1, 1)])
-def test_the_unit_is_its_formula(size, upsample, squash):
+def test_unit_matches_its_formula(size, upsample, squash):
     layer = build(upsample=upsample, squash=squash)
     x = torch.randn(2, 5, *size, dtype=torch.float64)
     small = branch(layer.attention, halve(x))

@@ -43,7 +43,7 @@ def reason(layer, x, graph):
 
 @pytest.mark.parametrize("mapping", MAPPINGS)
 @pytest.mark.parametrize("inner", [None, 5])
-def test_the_layer_is_its_formula(mapping, inner):
+def test_layer_matches_its_formula(mapping, inner):
     graph = adjacency(4)
     layer = SGR(6, nodes=4, inner=inner, mapping=mapping, adjacency=graph).double()
     x = torch.randn(2, 6, 3, 5, dtype=torch.float64)
@@ -52,7 +52,7 @@ def test_the_layer_is_its_formula(mapping, inner):
     assert_close(layer(x), x + added)
 
 
-def test_the_published_mapping_sends_one_vector_to_all_pixels():
+def test_published_mapping_sends_one_vector_to_all_pixels():
     layer = SGR(6, nodes=4, mapping="paper").double()
     x = torch.randn(2, 6, 3, 5, dtype=torch.float64, requires_grad=True)
     added = layer(x) - x
@@ -64,7 +64,7 @@ def test_the_published_mapping_sends_one_vector_to_all_pixels():
     assert layer.score.weight.grad.norm() < 1e-10 * layer.scatter.weight.grad.norm()  # nothing trains the score
 
 
-def test_the_vote_mapping_tells_pixels_apart():
+def test_vote_mapping_distinguishes_pixels():
     layer = SGR(6, nodes=4, mapping="vote").double()
     x = torch.randn(2, 6, 3, 5, dtype=torch.float64)
     added = layer(x) - x
@@ -72,7 +72,7 @@ def test_the_vote_mapping_tells_pixels_apart():
     assert layer.score is None
 
 
-def test_far_pixels_do_not_divide_zero_by_zero():
+def test_distant_pixels_give_no_nan():
     layer = SGR(6, nodes=4, mapping="paper")
     x = torch.randn(1, 6, 3, 5)
     x[..., 0, 0] = 1e4 * layer.score.weight.detach()[0, 6:].sign()  # all other pixels get a softmax of exactly 0

@@ -27,14 +27,14 @@ def dense(phi, lam):
     return torch.eye(len(a), dtype=a.dtype) - root[:, None] * a * root, degree
 
 
-def test_the_factored_laplacian_is_the_dense_one():
+def test_factored_laplacian_matches_the_dense_one():
     phi, lam = graph()
     x = torch.randn(2, 6, 20, dtype=torch.float64)
     for i in range(2):
         assert_close(apply_laplacian(x, phi, lam)[i], x[i] @ dense(phi[i], lam[i])[0])
 
 
-def test_the_root_of_the_degrees_is_the_null_vector():
+def test_root_of_the_degrees_is_in_the_null_space():
     phi, lam = graph()
     degree = torch.stack([dense(p, v)[1] for p, v in zip(phi, lam, strict=True)])
     assert (degree >= 0).all()
@@ -43,7 +43,7 @@ def test_the_root_of_the_degrees_is_the_null_vector():
     assert apply_laplacian(root + torch.randn_like(root), phi, lam).norm() > 0.1
 
 
-def test_a_pixel_without_neighbours_stays_what_it_is():
+def test_isolated_pixel_is_unchanged():
     phi, lam = graph()
     phi[:, :, 7] = 0
     phi.requires_grad_()
@@ -76,7 +76,7 @@ def reason(level, x):
     return torch.stack(out)
 
 
-def test_one_level_is_its_formula():
+def test_one_level_matches_its_formula():
     level = randomise(GraphReasoning(6, 4))
     x = torch.randn(2, 6, 5, 3, dtype=torch.float64)
     assert_close(level(x), reason(level, x))
@@ -94,7 +94,7 @@ def test_the_pyramid_is_fused_from_the_top_down(size):
     assert_close(layer(x), x + fine)
 
 
-def test_halving_rounds_up_and_takes_what_is_inside():
+def test_pooling_by_two_rounds_up_and_ignores_padding():
     x = -torch.arange(1.0, 16.0).view(1, 1, 3, 5)  # negative: a padding of zeros would win
     assert torch.equal(pool_by_two(x)[0, 0], torch.tensor([[-1.0, -3.0, -5.0], [-11.0, -13.0, -15.0]]))
     assert torch.equal(pool_by_two(x[..., :2, :4]), F.max_pool2d(x[..., :2, :4], 2))
@@ -115,7 +115,7 @@ class Largest(TorchDispatchMode):
         return out
 
 
-def test_the_graph_is_never_formed():
+def test_adjacency_matrix_is_never_formed():
     layer, x = SpyGR(4, embedding=4, scales=2), torch.randn(1, 4, 24, 24, requires_grad=True)
     with Largest() as largest:
         layer(x).sum().backward()
