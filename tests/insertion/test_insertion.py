@@ -39,7 +39,7 @@ def same(a, b):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_the_life_of_a_network(name):
+def test_insert_train_save_load_and_remove(name):
     net, places = NETWORKS[name]()
     before, answer = signature(net), net.eval()(image())
     net.train()
@@ -107,7 +107,7 @@ def others_drawn():
     return random.getstate(), pickle.dumps(np.random.get_state())  # noqa: NPY002
 
 
-def test_the_dry_run_leaves_no_trace():
+def test_dry_run_leaves_no_trace():
     class Counts(Plain):
         """Changes a buffer and draws in evaluation too, as a dry run must not show."""
 
@@ -137,7 +137,7 @@ def test_the_dry_run_leaves_no_trace():
     assert same(signature(net), before) and all(p.grad is None for p in net.parameters())
 
 
-def test_the_picture_that_is_made_has_room_for_what_is_quadratic_in_positions():
+def test_generated_example_is_small_enough_for_quadratic_contexts():
     positions = []
 
     class Looks(nn.Module):
@@ -151,7 +151,7 @@ def test_the_picture_that_is_made_has_room_for_what_is_quadratic_in_positions():
 
 @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csc], ids=str)
 @pytest.mark.filterwarnings("ignore:Sparse CSC tensor support is in beta", "ignore:Sparse invariant checks")
-def test_sparse_buffers_are_as_before(layout):
+def test_dry_run_restores_sparse_buffers(layout):
     class Graph(Plain):
         def __init__(self):
             super().__init__()
@@ -165,7 +165,7 @@ def test_sparse_buffers_are_as_before(layout):
     assert net.edges.layout is layout and torch.equal(net.edges.to_dense(), torch.eye(3))
 
 
-def test_what_a_network_keeps_of_its_weights_is_not_kept_from_the_dry_run():
+def test_dry_run_leaves_no_cached_weights():
     class Keeps(Plain):
         """As LeViT does in timm: in evaluation once made from the weights, in training thrown away."""
 
@@ -196,7 +196,7 @@ def test_what_a_network_keeps_of_its_weights_is_not_kept_from_the_dry_run():
     assert torch.equal(loaded(x), trained.eval()(x)) and loaded.made["twice"] == 6
 
 
-def test_gates():
+def test_gates_have_their_documented_initial_effect():
     x, seen = image(), {}
     for gate in ("zero", "one", None):
         net = Plain().eval()
@@ -209,7 +209,7 @@ def test_gates():
     assert not torch.allclose(seen["zero"], seen["one"])
 
 
-def test_a_context_that_begins_as_the_identity_is_not_shut_twice():
+def test_identity_at_start_contexts_get_no_second_zero_gate():
     """Behind a closed gate its own zero would keep both from ever seeing a gradient."""
     for place, name in (("0", "nonlocal"), ("1", "efficient")):
         net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3))
@@ -235,7 +235,7 @@ def test_a_context_that_begins_as_the_identity_is_not_shut_twice():
     ],
     ids=str,
 )
-def test_what_is_the_identity_on_some_features_only_is_behind_a_closed_gate(context):
+def test_context_that_is_the_identity_only_on_the_example_gets_a_zero_gate(context):
     net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3))
     x = 20 * torch.randn(2, 3, 9, 9)
     before = net(x)
@@ -258,7 +258,7 @@ class CastsItself(nn.Module):
 
 
 @pytest.mark.parametrize("place", ["net.blocks.0", "net.stem.2"])  # the second has no weights of its own
-def test_mixed_precision_leaves_weights_as_wide_as_they_are(place):
+def test_mixed_precision_keeps_float32_weights(place):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         around = hb.insert_context(Plain(), {place.removeprefix("net."): "nmf"})
     inside = hb.insert_context(CastsItself(), {place: "nmf"})
@@ -270,7 +270,7 @@ def test_mixed_precision_leaves_weights_as_wide_as_they_are(place):
     assert {parameter.dtype for parameter in half.parameters()} == {torch.bfloat16}
 
 
-def test_containers_do_not_show_what_they_hold():
+def test_containers_do_not_show_inserted_contexts():
     net = Plain()
     members, tail = list(net.stem), net.stem[1:]
     hb.insert_context(net, {"stem": "efficient"})
@@ -292,7 +292,7 @@ def test_containers_do_not_show_what_they_hold():
     assert "inserted_context" not in table and "a" in table and outer(image()).shape == (2, 6, 64, 64)
 
 
-def test_containers_are_changed_as_if_nothing_were_in_them():
+def test_containers_can_be_modified_with_contexts_inside():
     net, x = nn.Sequential(Plain().stem), image()
     hb.insert_context(net, {"0": "efficient"}, gate="one")
     stem, context = net[0], net[0].inserted_context
@@ -306,7 +306,7 @@ def test_containers_are_changed_as_if_nothing_were_in_them():
     assert list(hb.remove_contexts(net)[0]._modules) == ["0", "1", "2"]
 
 
-def test_hooks_of_others_may_change_the_output_after_the_context():
+def test_user_hooks_may_change_the_output_after_the_context():
     net = nn.Sequential(nn.Conv2d(3, 8, 1))
     net[0].register_forward_hook(lambda module, args, output: {"features": output})
     x = image()
@@ -314,7 +314,7 @@ def test_hooks_of_others_may_change_the_output_after_the_context():
     assert torch.equal(hb.insert_context(net, {"0": "efficient"})(x)["features"], before)
 
 
-def test_weights_that_take_a_step_when_they_are_looked_at():
+def test_dry_run_restores_spectral_norm_state():
     from torch.nn.utils.parametrizations import spectral_norm
 
     net = nn.Sequential(spectral_norm(nn.Conv2d(3, 8, 3)))
@@ -322,7 +322,7 @@ def test_weights_that_take_a_step_when_they_are_looked_at():
     assert same(signature(hb.remove_contexts(hb.insert_context(net, {"0": "efficient"}))), before)
 
 
-def test_a_network_without_numbers_yet():
+def test_meta_device_network_can_get_contexts():
     with torch.device("meta"):
         empty = Plain().eval()
         hb.insert_context(empty, {"stem": "efficient", "blocks.1": ("nmf", {"rank": 4})})
@@ -332,7 +332,7 @@ def test_a_network_without_numbers_yet():
     assert torch.equal(empty(image()), full(image()))
 
 
-def test_hooks_of_others_see_the_context():
+def test_user_hooks_see_the_output_with_context():
     net, seen = Plain().eval(), []
     handle = net.stem.register_forward_hook(lambda module, args, output: seen.append(output))
     hb.insert_context(net, {"stem": "efficient"}, gate="one")
@@ -359,7 +359,7 @@ def test_hooks_of_others_see_the_context():
     ],
 )
 @pytest.mark.parametrize("context", ["efficient", "nmf"])
-def test_every_form_of_features(module, shape, layout, context):
+def test_insertion_supports_every_feature_layout(module, shape, layout, context):
     class Gives(nn.Module):
         def forward(self, x):
             return x
@@ -376,20 +376,20 @@ def test_every_form_of_features(module, shape, layout, context):
     torch.testing.assert_close((y if layout == "channels" else y.movedim(-1, 1)).flatten(2), expected)
 
 
-def test_a_layer_without_weights_is_read_by_those_of_the_network():
+def test_layout_of_a_layer_without_weights_is_inferred_from_the_network():
     net = nn.Sequential(nn.Conv1d(2, 8, 3), nn.ReLU())
     hb.insert_context(net, {"1": "efficient"})
     assert net[1].inserted_context.adapter.layout == "channels"
 
 
-def test_a_layout_that_was_not_seen_rightly_can_be_told():
+def test_layout_option_overrides_the_inferred_layout():
     net = nn.Sequential(nn.Linear(8, 8))
     options = {"layout": "channels"}
     hb.insert_context(net, {"0": ("efficient", options)}, example=torch.rand(1, 6, 8))
     assert net[0].inserted_context.context.channels == 6
 
 
-def test_a_class_token_takes_part_without_a_grid_and_passes_by_with_one():
+def test_class_token_is_a_position_unless_a_grid_is_given():
     x = torch.randn(2, 1 + 12, 8)
     joined = hb.insert_context(nn.Sequential(nn.Linear(8, 8)), {"0": "efficient"}, gate=None, example=x).eval()
     aside = hb.insert_context(
@@ -403,7 +403,7 @@ def test_a_class_token_takes_part_without_a_grid_and_passes_by_with_one():
     torch.testing.assert_close(aside(x)[:, 1:], expected)
 
 
-def test_ready_modules_and_functions_of_the_channels():
+def test_modules_and_factories_can_be_inserted():
     class Own(nn.Module):
         def __init__(self, channels, scale=1.0):
             super().__init__()
@@ -420,13 +420,13 @@ def test_ready_modules_and_functions_of_the_channels():
     assert net[0].inserted_context.context is places["0"]
 
 
-def test_hams_by_name_do_not_rectify_unless_told():
+def test_hams_by_name_have_no_final_relu():
     net = Plain()
     hb.insert_context(net, {"stem": "nmf", "blocks.0": ("nmf", {"version": "v1"})})
     assert [part.version for part in net.modules() if isinstance(part, hb.Hamburger)] == ["paper", "v1"]
 
 
-def test_half_and_double_precision_and_mode_follow_the_network():
+def test_context_follows_dtype_and_mode_of_the_network():
     for dtype in (torch.bfloat16, torch.float64):
         net = Plain().to(dtype).eval()
         x = torch.rand(1, 3, 16, 16, dtype=dtype)
@@ -436,7 +436,7 @@ def test_half_and_double_precision_and_mode_follow_the_network():
         assert torch.equal(net(x), before)
 
 
-def test_some_places_are_taken_out_and_can_be_filled_again():
+def test_some_contexts_can_be_removed_and_inserted_again():
     net = Plain()
     hb.insert_context(net, {"stem": "efficient", "blocks.0": "efficient"})
     hb.remove_contexts(net, ["stem"])
@@ -445,7 +445,7 @@ def test_some_places_are_taken_out_and_can_be_filled_again():
     assert len(gates(hb.remove_contexts(hb.remove_contexts(net)))) == 0
 
 
-def test_which_contexts_look_at_neighbours():
+def test_contexts_that_need_a_grid_are_known():
     """The list of those that do not is held to the registry: positions shuffled before are shuffled after."""
     x, order = torch.randn(1, 32, 6, 6), torch.randperm(36)
     for name in hb.list_contexts():

@@ -28,7 +28,7 @@ def build():
 
 
 @pytest.mark.parametrize("name", full_except(("plain",), ("plain", "torchvision_densenet", "timm_regnet")))
-def test_compiled_and_exported(name):
+def test_inserted_contexts_compile_and_export(name):
     net, places = NETWORKS[name]()
     hb.insert_context(net.eval(), places, gate="one")
     x = torch.rand(2, 3, 64, 64)
@@ -43,7 +43,7 @@ def test_compiled_and_exported(name):
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:`torch.jit.trace:FutureWarning")
 @pytest.mark.parametrize("context", ["nmf", "efficient", "cd", "vq", ("psp", {"grid": (6, 6)})], ids=str)
-def test_traced_without_gradients(context):
+def test_inserted_contexts_trace_without_gradients(context):
     net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3)).eval()
     x, other = torch.rand(1, 3, 8, 8), torch.rand(2, 3, 8, 8)
     hb.insert_context(net, {"0": context}, gate="one", example=x)
@@ -52,7 +52,7 @@ def test_traced_without_gradients(context):
         assert_close(traced(other), net(other), slack=10)
 
 
-def test_compiled_in_training():
+def test_inserted_contexts_compile_in_training():
     torch._dynamo.reset()
     slow, fast = build(), build()
     slow.drop.p = fast.drop.p = 0.0
@@ -64,7 +64,7 @@ def test_compiled_in_training():
 
 
 @pytest.mark.parametrize("name", ["0", "_orig_mod.0"])
-def test_put_into_a_network_that_is_compiled_and_has_run(name):
+def test_contexts_can_be_inserted_into_a_compiled_network(name):
     net, x = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()).eval(), torch.rand(2, 3, 16, 16)
     compiled = torch.compile(net, backend="eager")
     with torch.no_grad():
@@ -114,7 +114,7 @@ def worker(rank, x, folder):
     dist.destroy_process_group()
 
 
-def test_two_processes_equal_one(tmp_path):
+def test_two_ranks_match_a_single_process(tmp_path):
     x = torch.rand(2, 3, 16, 16)
     forkserver.run(worker, x, str(tmp_path))
     net = build()
@@ -125,7 +125,7 @@ def test_two_processes_equal_one(tmp_path):
                 assert_close(tensor, net.state_dict()[name], slack=10)
 
 
-def test_a_pickle_in_another_process(tmp_path):
+def test_pickled_network_loads_in_another_process(tmp_path):
     """Hooks are numbered by process: one that is added after loading must not push ours out."""
     net, x = nn.Sequential(nn.Conv2d(3, 8, 1), nn.ReLU()), torch.rand(1, 3, 8, 8)
     hb.insert_context(net, {"0": "efficient"}, gate="one")
@@ -142,7 +142,7 @@ def test_a_pickle_in_another_process(tmp_path):
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "net.pt")], check=True)
 
 
-def test_moved_with_the_network():
+def test_context_follows_device_and_dtype():
     net = build().to("meta")
     assert {p.device.type for p in net.parameters()} == {"meta"}
     assert {p.dtype for p in build().half().parameters()} == {torch.float16}

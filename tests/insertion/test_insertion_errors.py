@@ -131,7 +131,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused_and_nothing_changed(case):
+def test_invalid_calls_raise_and_change_nothing(case):
     places, kind, message = REFUSED[case]
     net = Odd()
     before = ([id(m) for m in net.modules()], list(net.state_dict()), [type(m) for m in net.modules()])
@@ -145,30 +145,30 @@ def test_refused_and_nothing_changed(case):
     assert not any(module._forward_hooks for module in net.modules()) and net.training
 
 
-def test_a_layout_that_differs_between_calls_can_be_told():
+def test_layout_option_resolves_ambiguous_calls():
     net = hb.insert_context(Odd(), {"turned": ("efficient", {"layout": "channels"})})
     assert net.turned.inserted_context.context.channels == 8
 
 
-def test_a_part_of_the_output_can_be_chosen():
+def test_output_option_selects_a_part_of_the_output():
     net = hb.insert_context(Odd(), {"pair": ("efficient", {"output": 0})}, gate="one")
     assert net(torch.rand(1, 3, 32, 32)).shape == (1, 8, 8, 8)
 
 
 @pytest.mark.parametrize("name", ["stem", "stme"])
-def test_a_name_without_the_modules_around_it(name):
+def test_name_without_its_prefix_suggests_the_full_name(name):
     net = nn.Sequential(OrderedDict(backbone=nn.Sequential(OrderedDict(body=Plain()))))
     with pytest.raises(hb.UnknownNameError, match=rf"no submodule '{name}'; did you mean 'backbone\.body\.stem'"):
         hb.insert_context(net, {name: "efficient"})
 
 
-def test_the_same_name_further_in_comes_before_one_that_looks_alike():
+def test_suggestion_prefers_the_same_name_over_a_similar_one():
     net = nn.Sequential(OrderedDict(stem0=nn.Conv2d(3, 4, 1), body=nn.Sequential(OrderedDict(stem=nn.Conv2d(4, 4, 1)))))
     with pytest.raises(hb.UnknownNameError, match=r"no submodule 'stem'; did you mean 'body\.stem'"):
         hb.insert_context(net, {"stem": "efficient"})
 
 
-def test_a_second_context_at_the_same_place():
+def test_second_context_at_one_place_raises():
     net = hb.insert_context(Plain(), {"stem": "efficient"})
     with pytest.raises(hb.InputError, match=r"'stem' already has a context; .*remove_contexts\(model, \['stem'\]\)"):
         hb.insert_context(net, {"stem": "sa"})
@@ -176,7 +176,7 @@ def test_a_second_context_at_the_same_place():
         hb.remove_contexts(net, ["blocks.0"])
 
 
-def test_places_to_take_out_are_checked_before_any_is():
+def test_removal_checks_all_places_first():
     net = hb.insert_context(Plain(), {"stem": "efficient", "blocks.0": "efficient"})
     with pytest.raises(hb.OptionError, match="places must be names of submodules, got 3"):
         hb.remove_contexts(net, 3)
@@ -187,7 +187,7 @@ def test_places_to_take_out_are_checked_before_any_is():
     assert not hasattr(net.stem, "inserted_context") and hasattr(net.blocks[0], "inserted_context")
 
 
-def test_one_module_for_two_places():
+def test_one_module_at_two_places_raises():
     context = hb.create_context("efficient", 12)
     net = Plain()
     with pytest.raises(hb.InputError, match="also used at 'stem'; pass one module per place"):
@@ -197,12 +197,12 @@ def test_one_module_for_two_places():
         hb.insert_context(net, {"blocks.1": context})
 
 
-def test_neighbours_need_a_grid():
+def test_neighbourhood_contexts_on_tokens_need_a_grid():
     with pytest.raises(hb.ShapeError, match=r"looks at neighbours .* \(1, 9, 8\); arrange them .*'grid': .*efficient"):
         hb.insert_context(nn.Sequential(nn.Linear(8, 8)), {"0": "psp"}, example=torch.rand(1, 9, 8))
 
 
-def test_an_example_is_needed_or_wrong():
+def test_missing_or_wrong_example_raises():
     with pytest.raises(hb.InputError, match="no convolution that shows its input shape; pass example="):
         hb.insert_context(nn.Sequential(nn.Linear(8, 8)), {"0": "efficient"})
     with pytest.raises(hb.InputError, match=r"could not run on the example \(RuntimeError"):
@@ -230,7 +230,7 @@ def test_an_example_is_needed_or_wrong():
         assert hb.remove_contexts(net)(tokens, tokens).shape == (1, 5, 8)
 
 
-def test_a_scripted_part_is_closed_and_leaves_the_rest_open():
+def test_scripted_submodules_raise_and_others_work():
     net = nn.Sequential(nn.Conv2d(3, 8, 1), torch.jit.script(nn.Conv2d(8, 8, 1)))
     with pytest.raises(
         hb.InputError, match=r"'1' is a TorchScript module.*before torch\.jit\.trace, .*under torch\.no_grad"
@@ -242,7 +242,7 @@ def test_a_scripted_part_is_closed_and_leaves_the_rest_open():
     assert torch.equal(hb.remove_contexts(net)(x), before)
 
 
-def test_gates_have_names():
+def test_unknown_gate_raises():
     with pytest.raises(hb.OptionError, match="gate must be 'zero', 'one' or None, got 0"):
         hb.insert_context(Plain(), {"stem": "efficient"}, gate=0)
 
@@ -261,7 +261,7 @@ class Masked(nn.Module):
 
 
 @pytest.mark.parametrize("fill", [-torch.inf, torch.nan])
-def test_features_that_are_not_finite_and_a_gate(fill):
+def test_nonfinite_features_behind_a_gate_raise(fill):
     net, x = Masked(fill).eval(), torch.rand(2, 3, 8, 8)
     before = net(x)
     for gate in ("zero", "one"):
@@ -275,7 +275,7 @@ def test_features_that_are_not_finite_and_a_gate(fill):
     torch.testing.assert_close(hb.insert_context(late, {"scores": "efficient"})(x), before, equal_nan=True)
 
 
-def test_inference_mode_around_the_call_is_refused_and_inside_the_model_is_not():
+def test_inference_mode_raises_around_the_call_but_not_inside_the_model():
     net, x = Plain().eval(), torch.rand(1, 3, 16, 16)
     with torch.inference_mode(), pytest.raises(hb.InputError, match=r"^insert_context: called under torch\.inference"):
         hb.insert_context(net, {"stem": "efficient"})

@@ -63,17 +63,17 @@ class Norms(Permutes):
         (Permutes(), (1, 3, 7, 9), ("tokens", 12)),
     ],
 )
-def test_maps_of_any_kind(module, example, expected):
+def test_maps_of_any_rank_get_contexts(module, example, expected):
     assert found(nn.Sequential(module), ["0"], torch.rand(example)) == [expected]
 
 
-def test_a_cube_is_read_by_its_layers():
+def test_cubic_map_layout_is_inferred_from_layers():
     norms = Norms()
     assert found(norms, ["norm"], torch.rand(1, 3, 12, 12)) == [("tokens", 12)]
     assert found(Norms(), ["conv"], torch.rand(1, 3, 12, 12)) == [("channels", 12)]
 
 
-def test_a_swin_transformer_of_an_image_that_is_not_square():
+def test_swin_layout_is_inferred_for_nonsquare_images():
     timm = pytest.importorskip("timm", reason="needs timm")
     sizes = {"window_size": 4, "embed_dim": 16, "depths": (1, 1), "num_heads": (1, 2), "num_classes": 5}
     for size in (64, (32, 64)):  # 16 x 16 x 16 after the first stage; a size that no other network has
@@ -90,7 +90,7 @@ class Recurrent(nn.Module):
         return self.norm(self.rnn(x)[0])
 
 
-def test_sequences_with_the_batch_in_the_middle_are_not_guessed():
+def test_sequence_first_layout_must_be_given():
     """A context along the wrong axis would mix the samples of a batch, in silence."""
     x = torch.randn(5, 2, 4)
     for place in ("norm", "rnn"):
@@ -121,7 +121,7 @@ class Encoder(nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_sequences_that_an_encoder_packs():
+def test_nested_tensor_sequences_raise():
     """In evaluation it hands nested tensors from layer to layer where padding is told."""
     x, padded = torch.rand(2, 5, 8), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
     place = {"layers.layers.0": "efficient"}
@@ -137,7 +137,7 @@ def test_sequences_that_an_encoder_packs():
         torch.testing.assert_close(open_(x, padded)[~padded], before[~padded])
 
 
-def test_the_fast_path_of_an_encoder_does_not_pass_contexts_by():
+def test_encoder_fast_path_runs_contexts():
     """torch computes a whole layer in one call in evaluation, unless there are hooks in it."""
     x, net = torch.rand(2, 5, 8), Encoder().eval()
     with torch.no_grad():
@@ -152,7 +152,7 @@ def test_the_fast_path_of_an_encoder_does_not_pass_contexts_by():
 
 @torch.no_grad()
 @pytest.mark.parametrize("compiled", [False, True])
-def test_a_grid_holds_for_the_number_of_tokens_it_was_given_for(compiled):
+def test_grid_raises_for_another_number_of_tokens(compiled):
     net = nn.Sequential(nn.Linear(8, 8))
     hb.insert_context(net, {"0": ("psp", {"grid": (4, 4)})}, example=torch.rand(1, 17, 8), gate="one")
     copied = pickle.loads(pickle.dumps(net)).eval()
@@ -165,7 +165,7 @@ def test_a_grid_holds_for_the_number_of_tokens_it_was_given_for(compiled):
             copied(torch.rand(2, n, 8))
 
 
-def test_a_transformer_for_images_of_any_size_and_its_grid():
+def test_dynamic_size_transformer_with_a_grid():
     timm = pytest.importorskip("timm", reason="needs timm")
     net = timm.create_model(
         "vit_tiny_patch16_224", img_size=64, depth=1, embed_dim=48, num_classes=3, dynamic_img_size=True

@@ -74,7 +74,7 @@ CASES = {
 
 @pytest.mark.parametrize("context", ["efficient", ("nmf", {"rank": 4, "init": "fixed"})], ids=str)
 @pytest.mark.parametrize("name", CASES)
-def test_the_life_of_a_shared_context(name, context):
+def test_shared_context_inserts_trains_and_removes(name, context):
     build, place, x, calls = CASES[name]
     net = build().eval()
     before, keys = net(*x), list(net.state_dict())
@@ -102,13 +102,13 @@ def test_the_life_of_a_shared_context(name, context):
     assert not any(module._forward_hooks for module in net.modules())
 
 
-def test_all_contexts_of_a_module_of_two_names_are_taken_out_at_once():
+def test_contexts_of_a_module_with_two_names_are_removed_once():
     net = hb.insert_context(Tied(), {"blocks.1": "efficient"})
     hb.remove_contexts(net)
     assert not any(isinstance(module, InsertedContext) for module in net.modules())
 
 
-def test_every_shape_is_tried():
+def test_shared_module_is_checked_for_every_shape():
     """A context for maps of one size is refused by the name of its place, and not by an error inside the model."""
     fixed = nn.LayerNorm((8, 16, 16))
     with pytest.raises(hb.ShapeError, match=r"LayerNorm cannot take the features \(2, 8, 20, 12\) of 'encoder'"):

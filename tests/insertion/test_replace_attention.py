@@ -31,7 +31,7 @@ def replaced(net):
 
 
 @pytest.mark.parametrize("name", ["nmf", "vq", "cd", "efficient"])
-def test_replaced_trained_saved_and_put_back(name):
+def test_replace_train_save_and_restore_attention(name):
     net = vit()
     answer, keys, modules = net.eval()(image()), list(net.state_dict()), list(net.modules())
     assert hb.replace_attention(net.train(), name) is net
@@ -55,7 +55,7 @@ def test_replaced_trained_saved_and_put_back(name):
     assert list(net.state_dict()) == keys and all(a is b for a, b in zip(modules, net.modules(), strict=True))
 
 
-def test_the_context_stands_without_its_skip_and_the_class_token_takes_part():
+def test_replaced_attention_has_no_skip_and_includes_the_class_token():
     net = hb.replace_attention(vit(), "efficient", blocks=[-1], heads=3)
     assert replaced(net) == ["blocks.2.attn"]
     layer, x = net.blocks[2].attn.eval(), torch.randn(2, 17, 24)
@@ -73,7 +73,7 @@ def test_the_context_stands_without_its_skip_and_the_class_token_takes_part():
 
 
 @pytest.mark.full
-def test_compiled_exported_and_beside_inserted_contexts():
+def test_replaced_attention_compiles_exports_and_combines_with_insertion():
     net = hb.replace_attention(vit().eval(), "nmf", blocks=[0, 1], rank=4)
     hb.insert_context(net, {"blocks.0": "efficient", "blocks.1.attn": "efficient"}, gate="one")
     with torch.no_grad():
@@ -87,7 +87,7 @@ def test_compiled_exported_and_beside_inserted_contexts():
     assert list(net.state_dict()) == list(vit().state_dict()) and torch.equal(net(image()), vit().eval()(image()))
 
 
-def test_own_modules():
+def test_user_modules_can_replace_attention():
     class Mean(nn.Module):
         def forward(self, x):
             return x.mean(1, keepdim=True).expand_as(x)
@@ -98,7 +98,7 @@ def test_own_modules():
     assert net(image()).shape == (2, 5)
 
 
-def test_put_back_in_the_precision_that_the_network_has_by_then():
+def test_restored_attention_has_the_current_dtype():
     net = hb.replace_attention(vit(), "efficient").double().eval()
     assert net(image().double()).dtype == hb.remove_contexts(net)(image().double()).dtype == torch.float64
     assert not net.blocks[0].attn.training
@@ -120,7 +120,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused_and_nothing_changed(case):
+def test_invalid_calls_raise_and_change_nothing(case):
     arguments, options, kind, message = REFUSED[case]
     net = vit()
     modules = list(net.modules())
@@ -130,7 +130,7 @@ def test_refused_and_nothing_changed(case):
     assert all(a is b for a, b in zip(modules, net.modules(), strict=True))
 
 
-def test_replaced_once_only_and_where_there_is_attention():
+def test_attention_is_replaced_once_and_only_where_it_exists():
     net = hb.replace_attention(vit(), "nmf", blocks=[1])
     with pytest.raises(hb.InputError, match=r"'blocks.1.attn' is already replaced; call remove_contexts"):
         hb.replace_attention(net, "nmf")
@@ -138,7 +138,7 @@ def test_replaced_once_only_and_where_there_is_attention():
         hb.replace_attention(nn.Sequential(nn.Conv2d(3, 8, 1)), "nmf")
 
 
-def test_a_mask_cannot_be_honoured():
+def test_attention_masks_raise():
     net = hb.replace_attention(vit(), "efficient").eval()
     with pytest.raises(hb.InputError, match="with more than tokens"):
         net.blocks[0](torch.rand(1, 17, 24), attn_mask=torch.zeros(17, 17))
@@ -169,7 +169,7 @@ UNFIT = {
 
 
 @pytest.mark.parametrize("case", UNFIT)
-def test_blocks_for_which_nothing_can_stand_are_named(case):
+def test_blocks_that_cannot_be_replaced_are_named(case):
     (name, options), message = UNFIT[case]
     net = timm.create_model(name, **options).eval()
     modules = list(net.modules())
@@ -178,7 +178,7 @@ def test_blocks_for_which_nothing_can_stand_are_named(case):
     assert all(a is b for a, b in zip(modules, net.modules(), strict=True))
 
 
-def test_a_block_that_asks_its_attention_for_more_than_its_answer():
+def test_block_that_reads_attention_attributes_raises():
     class Asks(nn.Module):
         def __init__(self):
             super().__init__()
@@ -195,7 +195,7 @@ def test_a_block_that_asks_its_attention_for_more_than_its_answer():
     assert net(x).shape == x.shape
 
 
-def test_put_back_where_train_returns_nothing():
+def test_attention_is_restored_if_train_returns_none():
     class Silent(nn.Linear):
         """As the attention of timm's LeViT."""
 
@@ -216,7 +216,7 @@ def test_put_back_where_train_returns_nothing():
     assert torch.equal(hb.remove_contexts(net)(x), before)
 
 
-def test_mixed_precision_leaves_weights_as_wide_as_they_are():
+def test_mixed_precision_keeps_float32_weights():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         net = hb.replace_attention(vit(), "nmf")
     assert {parameter.dtype for parameter in net.parameters()} == {torch.float32}

@@ -40,12 +40,12 @@ def by_numpy(x):
 
 
 @pytest.mark.parametrize("shape", [(2, 6, 4, 5), (1, 6, 3), (3, 4, 2, 3, 2)], ids=str)
-def test_cumulative_energy_is_numpys(shape):
+def test_cumulative_energy_matches_numpy(shape):
     x = torch.randn(shape)
     np.testing.assert_allclose(cumulative_energy(x).numpy(), by_numpy(x), rtol=1e-9)
 
 
-def test_a_layer_shows_its_own_input_and_output(net):
+def test_spectrum_uses_input_and_output_of_the_layer(net):
     images = torch.rand(2, 3, 6, 7)
     net.eval()
     with torch.no_grad():
@@ -56,20 +56,20 @@ def test_a_layer_shows_its_own_input_and_output(net):
     np.testing.assert_allclose(found.after.numpy(), by_numpy(after), rtol=1e-6)
 
 
-def test_the_ham_alone_has_the_rank_of_its_dictionary(net):
+def test_ham_output_has_the_rank_of_its_dictionary(net):
     found = spectrum(net, torch.rand(2, 3, 6, 7), "1.ham")
     assert rank_for(found.after, 1 - 1e-6).max() <= 2
     assert rank_for(found.before, 1 - 1e-6).min() > 2
 
 
-def test_rank_for_counts_singular_values():
+def test_rank_for_counts_the_largest_singular_values():
     x = torch.diag(torch.tensor([3.0, 2.0, 1.0]))[None]  # energies 9, 4, 1 of 14
     assert rank_for(cumulative_energy(x), 0.5).tolist() == [1]
     assert rank_for(cumulative_energy(x), 0.9).tolist() == [2]
     assert rank_for(cumulative_energy(x), 1.0).tolist() == [3]
 
 
-def test_the_model_is_left_as_it_was(net):
+def test_model_is_unchanged(net):
     net.train()
     net[2].eval()
     modes = [module.training for module in net.modules()]
@@ -80,7 +80,7 @@ def test_the_model_is_left_as_it_was(net):
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
 
 
-def test_what_is_overwritten_in_place_is_still_seen():
+def test_activations_are_copied_before_in_place_changes():
     net = nn.Sequential(nn.Identity(), InPlace(), InPlace())
     images = torch.rand(1, 3, 4, 4)
     seen = record_activations("test", net, images.clone(), ["1"])["1"]
@@ -142,7 +142,7 @@ def test_channels_last_are_unfolded_along_their_channels():
             spectrum(net, IMAGES, "mix", channels=channels)
 
 
-def test_maps_by_energy():
+def test_feature_maps_are_sorted_by_energy():
     net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU())
     found = feature_maps(net, IMAGES, "1")
     with torch.no_grad():

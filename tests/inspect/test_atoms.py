@@ -20,7 +20,7 @@ def network(context):
 
 
 @pytest.mark.parametrize("name", hb.hams.names())
-def test_maps_are_the_codes_of_decompose(name):
+def test_code_maps_match_decompose(name):
     net = network(hb.Hamburger(8, ham=name, rank=3))
     image = torch.rand(IMAGE)
     burger = net[1].eval()
@@ -40,7 +40,7 @@ def test_maps_are_the_codes_of_decompose(name):
 
 
 @pytest.mark.parametrize("axis", ["spatial", "channel"])
-def test_factors_multiply_to_what_the_layer_returns(axis):
+def test_factors_multiply_to_the_layer_output(axis):
     layer = HamLayer(hb.NMF(rank=3), 8, heads=2, axis=axis)
     x = torch.rand(2, 8, 15)
     found = solve_layer(layer.train(), x)
@@ -58,7 +58,7 @@ def test_heads_and_dual_hams_are_distinguished():
     assert (along_channels.energies.diff(dim=2) <= 0).all()
 
 
-def test_a_ham_deep_inside_is_found():
+def test_nested_ham_is_found():
     net = network(create_context("lightham", 32, rank=3))
     net[0], net[2] = nn.Conv2d(3, 32, 3, stride=4, padding=1), nn.Conv2d(32, 2, 1)
     assert list(list_ham_layers(net)) == ["1.hamburger.ham"]
@@ -74,7 +74,7 @@ class Tokens(nn.Module):
         return self.burger(nn.functional.pixel_unshuffle(x, 2)[:, :6].flatten(2).mT)
 
 
-def test_tokens_need_a_size():
+def test_token_maps_need_a_size():
     net, image = Tokens(), torch.rand(3, 4, 6)
     with pytest.raises(ShapeError, match=r"give size=\(h, w\)"):
         code_maps(net, image)
@@ -83,7 +83,7 @@ def test_tokens_need_a_size():
     assert code_maps(net, image, size=(2, 3)).maps.shape == (1, 1, 2, 2, 3)
 
 
-def test_class_tokens_come_before_the_map():
+def test_class_tokens_are_excluded_from_maps():
     timm = pytest.importorskip("timm", reason="needs timm")
     vit = timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, depth=1, embed_dim=24, num_heads=3)
     hb.replace_attention(vit, "nmf", rank=4)

@@ -13,7 +13,7 @@ from hamburger.inspect.plots import plot_convergence, plot_errors, plot_maps, pl
 IMAGES = torch.rand(2, 3, 6, 5, generator=torch.Generator().manual_seed(1))
 
 
-def test_figures_show_the_data():
+def test_plots_show_the_data():
     from matplotlib.figure import Figure
 
     net = nn.Sequential(nn.Conv2d(3, 4, 1), hb.Hamburger(4, ham="cd", rank=2, steps=3))

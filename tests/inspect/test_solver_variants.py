@@ -26,7 +26,7 @@ def net(request):
     return nn.Sequential(hb.Hamburger(16, ham=request.param, rank=4)).eval()
 
 
-def test_other_steps_equal_a_layer_built_with_them(net):
+def test_step_override_matches_a_layer_with_those_steps(net):
     x = torch.rand(2, 16, 5, 5)
     other = hb.Hamburger(16, ham=net[0].ham.ham, eval_steps=13).eval()
     other.load_state_dict(net[0].state_dict())
@@ -54,7 +54,7 @@ def test_no_overrides_change_nothing(net):
     assert torch.equal(override_solver(net)(x), before)
 
 
-def test_a_network_without_a_ham_has_nothing_to_change():
+def test_overrides_raise_without_a_ham():
     with pytest.raises(OptionError, match="this network has none"):
         override_solver(nn.Linear(2, 2), steps=3)
     with pytest.raises(OptionError, match="steps must be a whole number"):
@@ -66,7 +66,7 @@ def test_a_network_without_a_ham_has_nothing_to_change():
 @pytest.mark.parametrize("context", ["nmf", "cd"])
 @pytest.mark.parametrize("protocol", [EvaluationProtocol(), EvaluationProtocol((0.5, 1.0), flip=True)], ids=str)
 @pytest.mark.parametrize("asked", [{"steps": (1, 6, 13)}, {"draws": (1, 2)}], ids=str)
-def test_several_variants_at_once_equal_separate_evaluations(context, protocol, asked):
+def test_several_overrides_at_once_match_separate_evaluations(context, protocol, asked):
     """The backbone runs once per view of an image; the scores equal those of separate evaluations."""
 
     def built():

@@ -33,7 +33,7 @@ def received(net):
 
 @pytest.mark.parametrize("name", hb.hams.names())
 @pytest.mark.parametrize("heads", [1, 2])
-def test_errors_are_those_of_decompose(name, heads):
+def test_reconstruction_errors_match_decompose(name, heads):
     net = network(name, heads=heads)
     x, layer = received(net), net[1].ham
     found = reconstruction_errors(net.train(), IMAGES, layer="1", steps=4)
@@ -49,7 +49,7 @@ def test_errors_are_those_of_decompose(name, heads):
 
 
 @pytest.mark.parametrize("name", ["vq", "cd"])
-def test_moves_are_those_of_the_bases(name):
+def test_convergence_measures_the_updates_of_the_bases(name):
     net = network(name)
     x, layer = received(net), net[1].ham
     bases = layer.dictionary.bases.double()
@@ -62,7 +62,7 @@ def test_moves_are_those_of_the_bases(name):
 
 @pytest.mark.parametrize("name", hb.hams.names())
 @pytest.mark.parametrize("heads", [1, 2])
-def test_kept_terms_are_the_gradients_of_training(name, heads):
+def test_kept_terms_match_truncated_gradients(name, heads):
     net = network(name, heads=heads).double().eval()
     images = IMAGES.double()
     series = gradient_series(net, images, lambda y: y.square().sum())
@@ -81,7 +81,7 @@ def test_kept_terms_are_the_gradients_of_training(name, heads):
         torch.testing.assert_close(value.flatten(1, 2), wanted, rtol=1e-6, atol=1e-9)
 
 
-def test_the_total_is_what_finite_differences_see():
+def test_total_gradient_matches_finite_differences():
     net = network("cd").double().eval()
     images, layer = IMAGES[:1].double(), net[1].ham
     series = gradient_series(net, images, lambda y: y.square().sum())
@@ -95,7 +95,7 @@ def test_the_total_is_what_finite_differences_see():
     assert (sizes[0] - sizes[1]) / 2e-5 == pytest.approx(float(series.total[0, 0, 2, 3]), rel=1e-4)
 
 
-def test_a_users_network_with_frozen_weights():
+def test_gradient_series_works_with_frozen_weights():
     net = nn.Sequential(
         nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4)
     )

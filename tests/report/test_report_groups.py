@@ -56,7 +56,7 @@ def test_logging_and_loading_fields_do_not_split_a_group(make_run):
     assert len(studied(one, two).groups) == 1
 
 
-def test_a_seed_counts_once(make_run):
+def test_repeated_seed_counts_once(make_run):
     with pytest.raises(RunError, match=r"same recipe and seed \(5\)"):
         studied(make_run("nmf", seed=5, name="a"), make_run("nmf", seed=5, name="b"))
 

@@ -77,7 +77,7 @@ def whole(make_run, tmp_path):
     return report(tmp_path, *folders, device="cpu")
 
 
-def test_a_whole_study(whole):
+def test_report_of_a_whole_study(whole):
     text, page = whole
     assert not page.open
     assert set(SECTIONS) <= set(page.ids)
@@ -139,7 +139,7 @@ def test_gpu_and_cpu_give_the_same_report(make_run, tmp_path):
         assert here == pytest.approx(there, abs=0.5)
 
 
-def test_one_run_without_ham_and_curves(make_run, tmp_path):
+def test_report_of_one_run_without_a_ham(make_run, tmp_path):
     text, page = report(tmp_path, make_run(None, curves=False, weights=True), device="cpu")
     assert set(SECTIONS) <= set(page.ids)
     assert "No network here has a ham" in text
@@ -149,7 +149,7 @@ def test_one_run_without_ham_and_curves(make_run, tmp_path):
     assert "its spread is unknown" in text
 
 
-def test_runs_that_have_not_finished(make_run, tmp_path):
+def test_report_of_unfinished_runs(make_run, tmp_path):
     text, page = report(tmp_path, make_run("nmf", finished=False))
     assert "No run has finished yet" in text
     assert "No run has weights" in text
@@ -174,7 +174,7 @@ def test_without_the_data_folder_there_are_no_images(make_run, tmp_path):
     assert text.count("no folder was given (--data DIR)") == 3
 
 
-def test_names_from_files_cannot_inject(make_run, tmp_path):
+def test_names_from_files_are_escaped(make_run, tmp_path):
     folder = make_run("nmf", name="<b>run")
     text, _ = report(tmp_path, folder)
     assert "<b>run" not in text
@@ -205,7 +205,7 @@ def ham(*arguments):
         sys.argv = before
 
 
-def test_the_command(make_run, tmp_path, capsys):
+def test_report_command_writes_the_page(make_run, tmp_path, capsys):
     with pytest.raises(SystemExit) as left:
         ham("report", str(make_run("nmf").parent), "--out", str(tmp_path / "r.html"))
     assert not left.value.code
@@ -213,7 +213,7 @@ def test_the_command(make_run, tmp_path, capsys):
     assert (tmp_path / "r.html").read_text().startswith("<!DOCTYPE html>")
 
 
-def test_a_mistake_is_one_line_and_status_2(make_run, tmp_path, capsys):
+def test_error_is_one_line_with_status_2(make_run, tmp_path, capsys):
     run = make_run("nmf")
     (run / "recipe.json").write_text("{")
     with pytest.raises(SystemExit) as left:

@@ -9,7 +9,7 @@ import pytest
 from hamburger.report.study import RunError, read_run, read_runs
 
 
-def test_a_run_is_read_as_written(make_run):
+def test_run_is_read_as_written(make_run):
     run = read_run(make_run("nmf", seed=3, miou=0.625, weights=True))
     assert (run.seed, run.score, run.recipe["model"]["context"]) == (3, 0.625, "nmf")
     assert run.curve("miou") == {20: 0.3125, 40: 0.625}
@@ -22,7 +22,7 @@ def test_an_unfinished_run_has_no_score(make_run):
     assert (run.score, run.rows, run.weights) == (None, (), None)
 
 
-def test_a_folder_of_runs_stands_for_its_runs(make_run, tmp_path):
+def test_folder_of_runs_expands_to_its_runs(make_run, tmp_path):
     one, two = make_run("nmf", seed=1), make_run("nmf", seed=2)
     assert [run.path for run in read_runs([tmp_path / "runs"])] == [one, two]
     assert len(read_runs([one, tmp_path / "runs", two])) == 2
@@ -68,7 +68,7 @@ def test_a_folder_that_is_not_a_run_is_an_error(tmp_path):
         read_runs([])
 
 
-def test_numbers_that_are_none_leave_gaps(make_run):
+def test_missing_numbers_leave_gaps(make_run):
     path = make_run("nmf") / "metrics.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in [{"step": 1, "loss": None}, {"step": 2, "loss": 1.0}]))
     assert read_run(path.parent).curve("loss") == {2: 1.0}
