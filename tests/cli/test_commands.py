@@ -74,14 +74,14 @@ def test_recover_recovers_the_scene(tmp_path: Path) -> None:
     ],
     ids=["sizes", "zero", "ham", "dtype"],
 )
-def test_a_mistake_is_one_line_and_status_2(ham, arguments, complaint):
+def test_error_is_one_line_with_status_2(ham, arguments, complaint):
     status, out, err = ham(*arguments)
     assert (status, out) == (2, "")
     assert len(err.strip().splitlines()) == 1 and complaint in err
 
 
 @pytest.mark.full
-def test_a_mistake_in_a_new_process():
+def test_error_in_a_new_process_is_one_line():
     command = [sys.executable, "-m", "hamburger", "bench", "core", "--hams", "nfm"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
@@ -99,7 +99,7 @@ def test_a_mistake_in_a_new_process():
     ],
     ids=str,
 )
-def test_mistakes_name_the_call_and_the_option(tmp_path, words, complaint):
+def test_errors_name_the_call_and_the_option(tmp_path, words, complaint):
     out = [] if words[0] == "bench" else ["--out", str(tmp_path / "out")]
     result = CliRunner().invoke(app, [*words, *out])
     assert result.exit_code != 0 and str(result.exception).startswith(complaint)

@@ -59,7 +59,7 @@ def test_train_evaluate_and_train_again(ham, tmp_path):
         (["eval", "NOWHERE", "--scales", "many"], "scales"),
     ],
 )
-def test_mistakes_are_one_line(ham, tmp_path, words, complaint):
+def test_errors_are_one_line(ham, tmp_path, words, complaint):
     status, out, err = ham(*(str(tmp_path / "run") if word == "RUN" else word for word in words))
     assert (status, out) == (2, "")
     assert complaint in err

@@ -103,7 +103,7 @@ def test_an_existing_image_is_not_overwritten(run_folder, photos, tmp_path):
     ],
     ids=str,
 )
-def test_mistakes_come_before_any_work(run_folder, photos, tmp_path, options, complaint):
+def test_errors_come_before_any_work(run_folder, photos, tmp_path, options, complaint):
     result = invoke("predict", run_folder, photos, "--out", tmp_path / "out", *options)
     assert result.exit_code != 0 and complaint in str(result.exception)
     assert not (tmp_path / "out").exists()

@@ -20,7 +20,7 @@ from hamburger.inference.export import Agreement, compare, export, generated_ima
 OTHER = (2, 3, 41, 70)
 
 
-def test_onnx_gives_what_torch_gives(tmp_path):
+def test_onnx_export_matches_torch(tmp_path):
     # CD swaps its solve for products here; other contexts are exported one by one beside their own tests
     net, path = segmenter("cd"), tmp_path / "deep" / "net.onnx"
     made = export(net, info(), path, format="onnx", size=65)
@@ -32,7 +32,7 @@ def test_onnx_gives_what_torch_gives(tmp_path):
     assert relative_error(torch.from_numpy(found), net(x)) < 1e-4
 
 
-def test_pt2_gives_what_torch_gives(tmp_path):
+def test_pt2_export_matches_torch(tmp_path):
     net, path = segmenter("cd"), tmp_path / "net.pt2"
     made = export(net, info(), path, format="pt2", size=65)
     assert made.dynamic == ("batch", "height", "width")
@@ -43,14 +43,14 @@ def test_pt2_gives_what_torch_gives(tmp_path):
     assert json.loads(json.loads(extra["info.json"])["classes"]) == list(CLASSES)
 
 
-def test_metadata_lie_inside_an_onnx_file(tmp_path):
+def test_onnx_file_contains_metadata(tmp_path):
     export(segmenter(None), info(), tmp_path / "net.onnx", format="onnx", size=32)
     told = {entry.key: json.loads(entry.value) for entry in onnx.load(tmp_path / "net.onnx").metadata_props}
     assert told["classes"] == list(CLASSES)
     assert told["mean"] == [0.5, 0.4, 0.3] and told["std"] == [0.2, 0.3, 0.25]
 
 
-def test_a_photograph_is_compared_on_and_a_bad_one_named(tmp_path):
+def test_export_compares_on_a_given_image(tmp_path):
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (30, 90, 3), dtype=np.uint8)).save(tmp_path / "a.png")
     made = export(segmenter(None), info(), tmp_path / "n.pt2", format="pt2", size=48, image=tmp_path / "a.png")
     assert made.size == (48, 48)
@@ -69,7 +69,7 @@ class OfOneSize(nn.Module):
         return self.mix(x.flatten(2)).unflatten(2, (32, 32))
 
 
-def test_a_network_of_one_size_keeps_a_free_batch(tmp_path):
+def test_fixed_size_network_has_a_dynamic_batch(tmp_path):
     made = export(OfOneSize().eval(), info(), tmp_path / "n.pt2", format="pt2", size=32)
     assert made.dynamic == ("batch",) and len(made.refusals) == 1
 
@@ -80,14 +80,14 @@ class Branching(nn.Module):
 
 
 @pytest.mark.parametrize("format", ["onnx", "pt2"])
-def test_what_cannot_be_exported_leaves_one_line_and_no_file(format, tmp_path):
+def test_failed_export_raises_one_line_and_leaves_no_file(format, tmp_path):
     with pytest.raises(ExportError, match=r"no .* file was left") as caught:
         export(Branching(), info(), tmp_path / f"n.{format}", format=format, size=32)
     assert len(str(caught.value).splitlines()) == 1
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_that_differs_is_not_handed_over(tmp_path, monkeypatch):
+def test_export_that_differs_from_torch_raises(tmp_path, monkeypatch):
     from hamburger.inference import export as graphs
 
     def bent(*given):
@@ -102,21 +102,21 @@ def test_a_file_that_differs_is_not_handed_over(tmp_path, monkeypatch):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_nan_never_agrees():
+def test_nan_never_counts_as_agreement():
     net = segmenter(None)
     agreement = compare(net, lambda x: (net(x) * float("nan"),), [(torch.randn(1, 3, 16, 16),)] * 2)
     assert not agreement.within(1e9)
     assert Agreement(0.1, 1.0, 1.0).within(0.2) and not Agreement(0.1, 1.0, 0.99).within(0.2)
 
 
-def test_bad_options(tmp_path):
+def test_invalid_export_options_raise(tmp_path):
     with pytest.raises(OptionError, match="did you mean 'onnx'"):
         export(segmenter(None), info(), tmp_path / "n", format="onx")
     with pytest.raises(OptionError, match="size"):
         export(segmenter(None), info(), tmp_path / "n", format="onnx", size=3)
 
 
-def test_the_generated_picture_has_contrast_and_repeats():
+def test_generated_image_has_contrast_and_is_reproducible():
     picture = generated_image(50, 70)
     assert picture.shape == (3, 50, 70) and picture.dtype == torch.uint8
     assert torch.equal(picture, generated_image(50, 70)) and not torch.equal(picture, generated_image(50, 70, seed=1))

@@ -40,7 +40,7 @@ def run(folder, out, name="plain", classes=CLASSES, overlay=True):
     return predict_all(answers, find_images([folder]).photos, out)
 
 
-def test_labels_read_back_as_labels_in_the_original_size(photos, tmp_path):
+def test_label_png_has_class_values_at_the_original_size(photos, tmp_path):
     summary = run(photos, tmp_path / "out")
     with Image.open(tmp_path / "out" / "a.png") as image:
         assert image.mode == "P" and image.size == (40, 20)
@@ -55,14 +55,14 @@ def test_labels_read_back_as_labels_in_the_original_size(photos, tmp_path):
     assert summary.done[0].row["shares"] == {"cat": 0.5, "person": 0.5}
 
 
-def test_one_bad_image_stops_no_other(photos, tmp_path):
+def test_bad_image_does_not_stop_the_others(photos, tmp_path):
     summary = run(photos, tmp_path / "out", overlay=False)
     assert [one.files["label"] for one in summary.done] == ["a.png", "c.png", "d.png"]
     [(image, why)] = summary.failed
     assert image.endswith("b.png") and "b.png: " in why
 
 
-def test_running_out_of_memory_costs_one_image(photos, tmp_path):
+def test_out_of_memory_fails_one_image_only(photos, tmp_path):
     class Hungry(ByColour):
         def forward(self, x):
             if x.shape[-1] == 40:
@@ -74,7 +74,7 @@ def test_running_out_of_memory_costs_one_image(photos, tmp_path):
     assert len(summary.done) == 2 and "--max-pixels" in dict(summary.failed)[str(photos / "a.png")]
 
 
-def test_a_bug_is_not_taken_for_a_bad_image(photos, tmp_path):
+def test_programming_errors_are_not_reported_as_bad_images(photos, tmp_path):
     class Broken(ByColour):
         def forward(self, x):
             raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
@@ -83,7 +83,7 @@ def test_a_bug_is_not_taken_for_a_bad_image(photos, tmp_path):
         predict_all(SegmentationPredictor(Broken(), info(), "cpu"), find_images([photos]).photos, tmp_path / "o")
 
 
-def test_the_voc_layout_has_vocs_ids(photos, tmp_path):
+def test_voc_layout_uses_voc_ids(photos, tmp_path):
     run(photos, tmp_path / "out", "voc", overlay=False)
     with Image.open(tmp_path / "out/results/VOC2012/Segmentation/comp6_test_cls/a.png") as image:
         label, palette = np.array(image), image.getpalette()
@@ -95,7 +95,7 @@ def test_the_voc_layout_has_vocs_ids(photos, tmp_path):
         find_layout("cityscapes", CLASSES)
 
 
-def test_the_voc_layout_refuses_equal_ids(photos, tmp_path):
+def test_voc_layout_raises_on_equal_ids(photos, tmp_path):
     Image.new("RGB", (3, 3)).save(photos / "a.webp")
     with pytest.raises(OptionError, match="same id"):
         run(photos, tmp_path / "out", "voc")
@@ -108,7 +108,7 @@ def test_inputs_are_never_overwritten(photos):
     assert (photos / "a.png").read_bytes() == before
 
 
-def test_strange_files_are_never_overwritten_but_ours_are(photos, tmp_path):
+def test_only_our_own_files_are_overwritten(photos, tmp_path):
     """Only what a summary lists is ours, whichever earlier call wrote it."""
     out = tmp_path / "out"
     out.mkdir()
@@ -132,14 +132,14 @@ def test_strange_files_are_never_overwritten_but_ours_are(photos, tmp_path):
         run(photos, out)
 
 
-def test_a_summary_of_something_else_stays(photos, tmp_path):
+def test_foreign_summary_json_is_kept(photos, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "summary.json").write_text('{"of": "something else"}')
     with pytest.raises(OptionError, match="not a summary of predictions"):
         run(photos, tmp_path / "out")
 
 
-def test_what_was_planned_by_a_killed_call_is_ours(photos, tmp_path):
+def test_files_of_a_killed_call_may_be_overwritten(photos, tmp_path):
     answers, found = SegmentationPredictor(ByColour(), info(), "cpu"), find_images([photos]).photos
     Summary().write(tmp_path / "out" / "summary.json", planned=output_names(found, answers))
     (tmp_path / "out" / "a.png").write_bytes(b"written before the kill")
@@ -166,7 +166,7 @@ def test_every_label_value_survives_a_png(tmp_path):
 
 
 @pytest.mark.parametrize("size", [(1, 1), (3, 700), (300, 200)], ids=str)
-def test_an_overlay_shows_the_image_and_the_legend(tmp_path, size):
+def test_overlay_shows_image_and_legend(tmp_path, size):
     image = torch.full((3, *size), 200, dtype=torch.uint8)
     label = torch.full(size, 2, dtype=torch.uint8)
     (tmp_path / "a.jpg").write_bytes(draw_overlay_jpeg(image, label, CLASSES, full_palette(PALETTE, 4)))
@@ -180,7 +180,7 @@ def test_an_overlay_shows_the_image_and_the_legend(tmp_path, size):
     assert ((below - [0, 255, 0]).__abs__().max(axis=2) < 40).any()  # the square of the class
 
 
-def test_shares_ignore_what_is_unlabelled_in_names_but_not_in_the_sum():
+def test_class_shares_omit_unlabelled_pixels():
     label = torch.tensor([[0, 1, 1, 255]], dtype=torch.uint8)
     assert measure_class_shares(label, CLASSES) == {"background": 0.25, "cat": 0.5}
 

@@ -21,25 +21,25 @@ def names(found):
     return [photo.name for photo in found.photos]
 
 
-def test_a_folder_is_sorted_and_flat(tree):
+def test_folder_is_read_flat_and_sorted(tree):
     found = find_images([tree])
     assert names(found) == ["a", "b"]
     assert found.left_out == (tree / "notes.txt",)
 
 
-def test_recursive_keeps_the_folders_and_leaves_the_output_out(tree):
+def test_recursive_keeps_subfolders_and_skips_the_output(tree):
     found = find_images([tree], recursive=True, outside=tree / "out")
     assert names(found) == ["a", "b", "sub/a"]
 
 
-def test_equal_stems_get_different_names(tree):
+def test_equal_stems_get_unique_names(tree):
     (tree / "b.png").touch()
     found = find_images([tree, tree / "sub", tree / "out", tree / "b.webp"])
     assert names(found) == ["a", "b", "b-png", "a-webp", "a-png", "b-webp"]
     assert len({name.casefold() for name in names(found)}) == len(found.photos)
 
 
-def test_many_equal_stems(tmp_path):
+def test_many_equal_stems_get_unique_names(tmp_path):
     folders = [tmp_path / str(i) for i in range(4)]
     for folder in folders:
         folder.mkdir()
@@ -49,13 +49,13 @@ def test_many_equal_stems(tmp_path):
     assert len(set(names(found))) == 5
 
 
-def test_the_same_file_counts_once(tree):
+def test_repeated_file_counts_once(tree):
     found = find_images([tree / "b.jpg", tree, tree / "sub" / ".." / "b.jpg"])
     assert names(found) == ["b", "a"]
     assert len(found.repeated) == 2
 
 
-def test_a_link_that_leads_nowhere_fails(tree):
+def test_broken_link_is_listed_as_failed(tree):
     (tree / "gone.jpg").symlink_to(tree / "moved" / "gone.jpg")
     (tree / "gone.txt").symlink_to("nowhere")
     (tree / "there.jpg").symlink_to(tree / "sub" / "a.webp")
@@ -68,7 +68,7 @@ def test_a_link_that_leads_nowhere_fails(tree):
     assert [path.name for path, _ in find_images([tree / "sub"]).failed] == ["a.webp"]
 
 
-def test_an_empty_folder_is_said(tmp_path):
+def test_empty_folder_raises(tmp_path):
     (tmp_path / "inner").mkdir()
     found = find_images([tmp_path])
     assert not found.photos
@@ -76,5 +76,5 @@ def test_an_empty_folder_is_said(tmp_path):
     assert path == tmp_path and "--recursive" in why
 
 
-def test_a_missing_file_stays_in_the_list(tmp_path):
+def test_missing_file_is_listed(tmp_path):
     assert find_images([tmp_path / "gone.jpg"]).photos[0].path == Path(tmp_path / "gone.jpg")

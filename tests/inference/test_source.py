@@ -13,18 +13,18 @@ def touch(folder, *names):
         (folder / name).touch()
 
 
-def test_a_run_gives_its_best(tmp_path):
+def test_run_folder_resolves_to_its_best_weights(tmp_path):
     touch(tmp_path, "best.safetensors", "recipe.json", "last.ckpt", "model.safetensors", "config.json")
     assert find_weights(tmp_path) == tmp_path / "best.safetensors"
     assert find_weights(tmp_path / "model.safetensors") == tmp_path / "model.safetensors"
 
 
-def test_a_hub_folder_gives_its_model(tmp_path):
+def test_hub_folder_resolves_to_its_model(tmp_path):
     touch(tmp_path, "config.json", "model.safetensors")
     assert find_weights(tmp_path) == tmp_path / "model.safetensors"
 
 
-def test_a_folder_with_one_file(tmp_path):
+def test_folder_with_one_weights_file_resolves_to_it(tmp_path):
     touch(tmp_path, "mine.safetensors")
     assert find_weights(tmp_path) == tmp_path / "mine.safetensors"
     touch(tmp_path, "other.safetensors")
@@ -32,7 +32,7 @@ def test_a_folder_with_one_file(tmp_path):
         find_weights(tmp_path)
 
 
-def test_mistakes_are_explained(tmp_path):
+def test_invalid_sources_raise_with_advice(tmp_path):
     with pytest.raises(InputError, match="there is no"):
         find_weights(tmp_path / "gone")
     with pytest.raises(InputError, match="holds neither"):

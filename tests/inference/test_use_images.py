@@ -28,19 +28,19 @@ def as_array(tensor):
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.webp", "A.PNG", "süß 写真.png"])
-def test_lossless_colours_survive(tmp_path, name):
+def test_lossless_formats_keep_colours(tmp_path, name):
     options = {"lossless": True} if name.endswith("webp") else {}
     assert np.array_equal(as_array(save(tmp_path / name, Image.fromarray(PICTURE), **options)), PICTURE)
 
 
-def test_a_jpeg_is_near(tmp_path):
+def test_jpeg_is_close_to_the_original(tmp_path):
     flat = Image.new("RGB", (33, 17), (200, 40, 90))
     found = as_array(save(tmp_path / "a.jpg", flat, quality=95))
     assert found.shape == (17, 33, 3)
     assert np.abs(found.astype(int) - (200, 40, 90)).max() < 6
 
 
-def test_a_wrong_suffix_does_not_matter(tmp_path):
+def test_format_is_detected_by_content(tmp_path):
     Image.fromarray(PICTURE).save(tmp_path / "a.jpg", format="PNG")
     assert np.array_equal(as_array(read_image(tmp_path / "a.jpg")), PICTURE)
 
@@ -57,7 +57,7 @@ def test_grey_becomes_three_equal_channels(tmp_path, bits):
     assert np.array_equal(found, np.repeat(expected[..., None], 3, axis=2))
 
 
-def test_a_palette_is_looked_up(tmp_path):
+def test_palette_images_become_rgb(tmp_path):
     indices = (np.arange(35) % 3).astype(np.uint8).reshape(7, 5)
     image = Image.fromarray(indices)
     image.putpalette([10, 20, 30, 40, 50, 60, 70, 80, 90])
@@ -66,7 +66,7 @@ def test_a_palette_is_looked_up(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "RGB"])
-def test_transparent_pixels_lie_over_white(tmp_path, mode):
+def test_transparent_pixels_become_white(tmp_path, mode):
     options = {}
     if mode in ("RGBA", "LA"):
         image = Image.new(mode, (4, 2), (0,) * len(mode))
@@ -81,7 +81,7 @@ def test_transparent_pixels_lie_over_white(tmp_path, mode):
     assert (found[:, :2] == 255).all() and (found[:, 2:] == 90).all()
 
 
-def test_half_transparent_is_half_white(tmp_path):
+def test_half_transparent_pixels_blend_with_white(tmp_path):
     found = as_array(save(tmp_path / "a.png", Image.new("RGBA", (1, 1), (0, 0, 0, 128))))
     assert np.abs(found.astype(int) - 127).max() <= 1
 
@@ -108,13 +108,13 @@ def test_exif_rotation_is_applied(tmp_path, orientation, kind):
     assert found.mean() < 80  # and only that corner
 
 
-def test_garbage_in_exif_is_no_reason_to_fail(tmp_path):
+def test_invalid_exif_is_ignored(tmp_path):
     Image.fromarray(PICTURE).save(tmp_path / "a.jpg", exif=b"Exif\x00\x00II*\x00\xff\xff\xff\xff garbage")
     assert read_image(tmp_path / "a.jpg").shape == (3, 7, 5)
 
 
 @pytest.mark.parametrize("kind", ["png", "webp"])
-def test_the_first_frame_of_an_animation(tmp_path, kind):
+def test_first_frame_of_an_animation_is_used(tmp_path, kind):
     frames = [Image.new("RGB", (8, 8), (value, 0, 0)) for value in (200, 0)]
     frames[0].save(tmp_path / f"a.{kind}", save_all=True, append_images=frames[1:], lossless=True)
     assert (read_image(tmp_path / f"a.{kind}")[0] == 200).all()
@@ -122,7 +122,7 @@ def test_the_first_frame_of_an_animation(tmp_path, kind):
 
 @pytest.mark.parametrize("kind", ["png", "jpg", "webp"])
 @pytest.mark.parametrize("share", [0.9, 0.5, 0.05])
-def test_a_truncated_file_is_named(tmp_path, kind, share):
+def test_truncated_file_is_named(tmp_path, kind, share):
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8))
     noise.save(tmp_path / f"whole.{kind}")
     content = (tmp_path / f"whole.{kind}").read_bytes()
@@ -132,7 +132,7 @@ def test_a_truncated_file_is_named(tmp_path, kind, share):
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff\xe0", b"RIFF\0\0\0\0WEBPVP8 "])
-def test_what_is_no_image_is_named(tmp_path, content):
+def test_file_that_is_not_an_image_is_named(tmp_path, content):
     (tmp_path / "a.png").write_bytes(content)
     with pytest.raises(InputError, match=r"a\.png: "):
         read_image(tmp_path / "a.png")
@@ -151,7 +151,7 @@ def test_missing_files_and_folders_are_named(tmp_path):
         read_image(tmp_path)
 
 
-def test_a_bomb_is_refused_before_it_is_decoded(tmp_path):
+def test_decompression_bomb_raises_before_decoding(tmp_path):
     def chunk(kind, body):
         return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
 
@@ -164,7 +164,7 @@ def test_a_bomb_is_refused_before_it_is_decoded(tmp_path):
         read_image(tmp_path / "bomb.png")
 
 
-def test_orientation_agrees_with_pillow(tmp_path):
+def test_orientation_matches_pillow(tmp_path):
     """The table above is by hand; Pillow knows too."""
     exif = Image.Exif()
     exif[0x0112] = 6

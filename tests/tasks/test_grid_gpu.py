@@ -14,7 +14,7 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize("precision", ["32", "bf16"])
-def test_gradients_are_compared_on_the_card_and_change_nothing(precision, tmp_path):
+def test_gradient_angles_on_a_gpu_do_not_change_training(precision, tmp_path):
     measured = train(small("angles_every=5", f"precision={precision}"), tmp_path / "measured", accelerator="cuda")
     series = measured.values["angles"]
     assert [row["step"] for row in series] == [0, 5, 10]
@@ -24,7 +24,7 @@ def test_gradients_are_compared_on_the_card_and_change_nothing(precision, tmp_pa
 
 
 @pytest.mark.parametrize("context", ["nmf", "vq", "cd", "sa", "da", "nonlocal"])
-def test_ranks_on_the_card_are_those_on_the_processor(context):
+def test_effective_ranks_on_a_gpu_match_the_cpu(context):
     torch.manual_seed(0)
     net = create_model("hamnet", backbone="tiny", output_stride=4, num_classes=4, context=context).eval()
     batch = torch.rand(2, 3, 40, 36), torch.randint(0, 4, (2, 40, 36))

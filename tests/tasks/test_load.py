@@ -78,7 +78,7 @@ def test_load_downloads_from_the_hub_and_by_shipped_name(segmenter_file, monkeyp
     ]
 
 
-def test_load_says_what_is_wrong(segmenter_file, tmp_path, monkeypatch):
+def test_load_raises_with_advice(segmenter_file, tmp_path, monkeypatch):
     def refuse(*args, **options):
         raise OSError("no such repository\nat all")
 

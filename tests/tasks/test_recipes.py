@@ -14,7 +14,7 @@ from hamburger.training.recipe import apply, differences, digest, flat, to_json
 
 
 @pytest.mark.parametrize("name", segmentation_recipes)
-def test_json_brings_the_same_recipe_back(name):
+def test_recipe_json_round_trips(name):
     recipe = segmentation_recipes.create(name)
     assert recipe.name == name
     check_segmentation_recipe(recipe)
@@ -24,7 +24,7 @@ def test_json_brings_the_same_recipe_back(name):
     assert differences(again, recipe) == []
 
 
-def test_the_paper_s_numbers():
+def test_recipes_match_the_paper():
     ablation, voc, more, context = (
         segmentation_recipes.create(n) for n in ("voc-ablation", "voc", "voc-trainval", "context")
     )
@@ -37,7 +37,7 @@ def test_the_paper_s_numbers():
     assert (context.optim.lr, context.steps, context.data.name) == (2e-3, 25_000, "context")
 
 
-def test_the_digest_sees_every_field():
+def test_digest_depends_on_every_field():
     recipe = segmentation_recipes.create("patchwork")
     seen = {digest(recipe)}
     for path, value in flat(recipe).items():
@@ -53,7 +53,7 @@ def test_the_digest_sees_every_field():
     assert len(seen) == 1 + len(flat(recipe))
 
 
-def test_differences_name_fields_as_set_does():
+def test_recipe_differences_use_dotted_names():
     recipe = segmentation_recipes.create("patchwork")
     changed = apply(recipe, ["optim.lr=0.5", "model.context_options.rank=3"])
     assert differences(recipe, changed) == [
@@ -82,18 +82,18 @@ def test_differences_name_fields_as_set_does():
         ("log_every=0", 1, "log_every"),
     ],
 )
-def test_what_cannot_be_run_is_said_before_any_work(setting, processes, said):
+def test_invalid_recipes_raise_before_any_work(setting, processes, said):
     with pytest.raises(OptionError, match=said):
         check_segmentation_recipe(apply(segmentation_recipes.create("patchwork"), [setting]), processes=processes)
 
 
-def test_start_and_pretrained_exclude_each_other():
+def test_start_and_pretrained_are_exclusive():
     recipe = apply(segmentation_recipes.create("voc"), ["start=runs/a", "model.pretrained=file.safetensors"])
     with pytest.raises(OptionError, match=r"start .* replaces all weights"):
         check_segmentation_recipe(recipe)
 
 
-def test_foreign_json_is_refused_by_name():
+def test_json_of_another_kind_raises():
     stored = json.loads(to_json(segmentation_recipes.create("voc")))
     with pytest.raises(OptionError, match="did you mean 'batch'"):
         from_json(json.dumps({**stored, "btach": 3}))
@@ -105,7 +105,7 @@ def test_foreign_json_is_refused_by_name():
         from_json("{}")
 
 
-def test_a_recipe_file_stands_for_a_name(tmp_path):
+def test_recipe_file_replaces_a_name(tmp_path):
     recipe = replace(segmentation_recipes.create("voc"), steps=7)
     (tmp_path / "recipe.json").write_text(to_json(recipe))
     assert find_recipe(str(tmp_path / "recipe.json")) == recipe
@@ -115,6 +115,6 @@ def test_a_recipe_file_stands_for_a_name(tmp_path):
         find_recipe("pachwork")
 
 
-def test_every_field_has_a_place_in_the_flat_form():
+def test_every_field_has_a_dotted_name():
     names = {path.split(".")[0] for path in flat(segmentation_recipes.create("voc"))}
     assert names == {field.name for field in fields(SegmentationRecipe)}

@@ -36,7 +36,7 @@ def starts(out, cell):
     return [float(line) for line in (out / cell.name / "starts.txt").read_text().split()]
 
 
-def test_every_variant_meets_every_seed():
+def test_grid_combines_every_variant_with_every_seed():
     grid = cells("patchwork", {"baseline": ("batch=1",), "nmf": ()}, [0, 1], ["steps=3"])
     assert [cell.name for cell in grid] == ["baseline-seed0", "nmf-seed0", "baseline-seed1", "nmf-seed1"]
     assert grid[0].overrides == ("steps=3", "batch=1")
@@ -44,7 +44,7 @@ def test_every_variant_meets_every_seed():
         cells("patchwork", {"nmf": ()}, [1, 1], [])
 
 
-def test_the_command_is_the_one_a_person_types(tmp_path):
+def test_cell_command_is_a_ham_train_command(tmp_path):
     cell = Cell("nmf", "patchwork", 3, ("model.context=nmf",))
     words = command(cell, tmp_path, tmp_path / "images")
     assert words[1:] == [
@@ -67,7 +67,7 @@ def test_rows_come_in_order_and_finished_runs_are_skipped(tmp_path):
     assert [len(starts(tmp_path, cell)) for cell in grid] == [1, 2, 1, 1]
 
 
-def test_a_mistake_or_a_changed_recipe_stops_before_any_run(tmp_path):
+def test_invalid_or_changed_recipe_raises_before_any_run(tmp_path):
     with pytest.raises(OptionError, match="no field 'stepz'"):
         run_grid(cells("patchwork", {"a": ("stepz=3",)}, [1], []), tmp_path, command=stand_in)
     old, new = (cells("patchwork", {"a": ()}, [1], [f"steps={steps}"]) for steps in (7, 9))
@@ -79,7 +79,7 @@ def test_a_mistake_or_a_changed_recipe_stops_before_any_run(tmp_path):
     run_grid(old, tmp_path, command=stand_in)
 
 
-def test_jobs_run_side_by_side(tmp_path):
+def test_jobs_run_concurrently(tmp_path):
     grid = cells("patchwork", {"a": (), "b": (), "c": ()}, [1], [])
     run_grid(grid, tmp_path, jobs=2, command=stand_in)
     first_two = [starts(tmp_path, cell)[0] for cell in grid[:2]]
@@ -89,7 +89,7 @@ def test_jobs_run_side_by_side(tmp_path):
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_the_next_run_waits_for_what_is_done_with_the_last_only_where_runs_are_alone(tmp_path, jobs):
+def test_done_callback_blocks_the_next_run_only_with_one_job(tmp_path, jobs):
     grid = cells("patchwork", {"a": (), "b": (), "c": ()}, [1], [])
     begun = []
 
@@ -103,7 +103,7 @@ def test_the_next_run_waits_for_what_is_done_with_the_last_only_where_runs_are_a
     assert first[0] == ("a", 1) if jobs == 1 else first[0][1] == 3
 
 
-def test_one_failure_is_named_and_leaves_the_others_alone(tmp_path):
+def test_failed_run_is_named_and_others_continue(tmp_path):
     grid = cells("patchwork", {"a": ()}, [13, 1], [])
     with pytest.raises(GridError, match=r"1 of 2 runs failed.*a-seed13 \(exit 1\): the loss is not finite"):
         run_grid(grid, tmp_path, command=stand_in)
@@ -111,7 +111,7 @@ def test_one_failure_is_named_and_leaves_the_others_alone(tmp_path):
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM], ids=str)
-def test_an_interrupt_reaches_the_running_ones(tmp_path, sign):
+def test_interrupt_is_passed_to_running_processes(tmp_path, sign):
     def patient(cell, out, data):
         code = (
             "import pathlib, signal, sys, time\n"
@@ -132,7 +132,7 @@ def test_an_interrupt_reaches_the_running_ones(tmp_path, sign):
     assert time.monotonic() - begun < 30
 
 
-def test_variants_are_contexts_and_two_more():
+def test_variants_are_contexts_baseline_and_breads():
     found = variants(["baseline", "breads", "nmf", "da"])
     assert found["baseline"] == ("model.context=none",)
     assert found["da"] == ("model.context=da",)
@@ -140,7 +140,7 @@ def test_variants_are_contexts_and_two_more():
         variants(["baselin"])
 
 
-def test_side_by_side_no_kernel_waits_for_room_that_another_process_holds(monkeypatch):
+def test_concurrent_runs_use_the_plain_backend(monkeypatch):
     monkeypatch.delenv("HAM_BACKEND", raising=False)
     assert process_environment(2)["HAM_BACKEND"] == "plain"
     assert "HAM_BACKEND" not in process_environment(1)

@@ -41,7 +41,7 @@ def depth(monkeypatch):
     monkeypatch.setitem(tasks, "depth", Depth())
 
 
-def test_every_recipe_has_its_task():
+def test_every_recipe_belongs_to_a_task():
     assert list(tasks) == ["segmentation", "classes", "detection", "stereo"]
     for task in tasks.values():
         for name in task.recipes:
@@ -59,14 +59,14 @@ def test_importing_the_recipes_loads_no_heavy_package():
 
 
 @pytest.mark.parametrize("name", ["patchwork", "figures-classes", "shapes-detect", "planes-tiny"])
-def test_weights_say_which_split_judged_them(name):
+def test_weights_store_their_validation_split(name):
     """`ham eval` of a run scores that split."""
     recipe = apply(find_training(name), ["data.val_split=held-out"])
     some = SimpleNamespace(classes=("a", "b"), palette=None)
     assert task_of(recipe).info(recipe, SimpleNamespace(train=some, val=some)).extra["val_split"] == "held-out"
 
 
-def test_a_score_says_which_way_is_better():
+def test_score_knows_if_higher_is_better():
     share = Score("miou", "mIoU")
     assert share.better(0.7, 0.6) and not share.better(0.6, 0.6) and not share.better(0.5, 0.6)
     assert ERROR.better(0.6, 0.7) and not ERROR.better(0.7, 0.7)
@@ -74,7 +74,7 @@ def test_a_score_says_which_way_is_better():
     assert (ERROR.spoken(1.25), ERROR.heading, ERROR.signed(0.5)) == ("EPE 1.25 px", "EPE, px", "+0.50")
 
 
-def test_the_lowest_is_kept_where_less_is_better(tmp_path, monkeypatch):
+def test_best_weights_have_the_lowest_score_if_lower_is_better(tmp_path, monkeypatch):
     monkeypatch.setattr(CLASSIFICATION, "scores", (Score("accuracy", "error", "", higher=False),), raising=False)
     result = train(apply(find_training("figures-classes"), SMALL), tmp_path / "run", accelerator="cpu").values
     found = {row["step"]: row["accuracy"] for row in rows(tmp_path / "run") if "accuracy" in row}
@@ -84,20 +84,20 @@ def test_the_lowest_is_kept_where_less_is_better(tmp_path, monkeypatch):
     assert task_of_weights(weights).load(weights)[1].extra["accuracy"] == result["best_accuracy"]
 
 
-def test_checkpoints_from_before_the_tasks_are_understood():
+def test_checkpoints_with_best_miou_are_read():
     now = ScoredProgress()
     now.load({"step": 4, "loss": 1.0, "evaluated": 4, "best_step": 2, "scores": {}, "best_miou": 0.5})
     assert (now.step, now.best_step, now.best) == (4, 2, 0.5)
 
 
 @pytest.mark.parametrize("name", ["gradient", "parts", "steps", "contexts"])
-def test_grids_of_other_tasks(name, tmp_path):
+def test_ablation_grids_support_other_tasks(name, tmp_path):
     check_grid(ablation_cells(name, "figures-classes", seeds=[0]), tmp_path)
     check_grid(cells("figures-classes", variants(["baseline", "sa-flash"]), [0], ()), tmp_path)
 
 
 @pytest.mark.parametrize("name", ["latent", "inside"])
-def test_grids_about_the_head_of_segmentation_say_so(name):
+def test_segmentation_grids_raise_for_other_tasks(name):
     with pytest.raises(hb.OptionError, match="head of a segmentation network"):
         ablation_cells(name, "figures-classes", seeds=[0])
 
@@ -108,7 +108,7 @@ def lines(table):
     return console.file.getvalue().splitlines()
 
 
-def test_tables_take_the_score_from_the_task(depth):
+def test_comparison_table_uses_the_score_of_the_task(depth):
     about = {"task": "depth", "recipe": "planes", "protocol": "one view", "hardware": "here", "torch": "2", "steps": 5}
     about |= {"images_per_s": 1.0, "peak_mb": 1.0, "ablation": "parts", "loss": None, "seconds": 1.0}
     found = [{**about, "context": name, "cell": name, "epe": value} for name, value in (("sa", 1.25), ("nmf", 2.5))]
@@ -120,7 +120,7 @@ def test_tables_take_the_score_from_the_task(depth):
     assert "EPE, px" in ablated and "1.25" in ablated and "125" not in ablated
 
 
-def test_a_page_takes_the_score_from_the_task(depth, tmp_path):
+def test_report_uses_the_score_of_the_task(depth, tmp_path):
     for seed in range(3):
         for context, value in ((None, 2.0 + seed / 10), ("nmf", 1.5)):
             run = tmp_path / "runs" / f"{context}-{seed}"

@@ -47,7 +47,7 @@ VIEWS = [
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=str)
-def test_equals_the_plain_way(view):
+def test_augmentation_matches_the_reference_implementation(view):
     crop, one = 16, sample(30, 41)
     packed = join([to_pixels(sample(5, 5)), to_pixels(one)])
     images, labels = render(packed, [1], [view], crop=crop)
@@ -57,7 +57,7 @@ def test_equals_the_plain_way(view):
     torch.testing.assert_close(images[0], expected, atol=2e-4, rtol=0)
 
 
-def test_a_crop_at_scale_one_is_the_images_own_bytes():
+def test_crop_at_scale_one_copies_the_image():
     one = sample(40, 50)
     packed = join([to_pixels(one)])
     view = AugmentedView(40, 50, 9, 13, False)
@@ -68,7 +68,7 @@ def test_a_crop_at_scale_one_is_the_images_own_bytes():
     assert torch.equal(labels[1], one.label.flip(-1)[9:29, 13:33].long())
 
 
-def test_many_sizes_in_one_batch_do_not_touch():
+def test_images_of_many_sizes_in_a_batch_are_independent():
     samples = [sample(20 + i, 31 - i) for i in range(5)]
     packed = join(map(to_pixels, samples))
     views = [draw_view(KeyedRng(1, i), packed.sizes[i], crop=24, scales=(0.5, 2), flip=True) for i in range(5)]
@@ -78,14 +78,14 @@ def test_many_sizes_in_one_batch_do_not_touch():
         assert torch.equal(together[0][i], alone[0][0]) and torch.equal(together[1][i], alone[1][0])
 
 
-def test_labels_are_never_mixed():
+def test_labels_are_resized_without_interpolation():
     packed = join([to_pixels(sample(33, 33, values=(0, 100)))])
     views = [draw_view(KeyedRng(2, i), (33, 33), crop=40, scales=(0.5, 2), flip=True) for i in range(20)]
     _, labels = render(packed, [0] * 20, views, crop=40)
     assert set(labels.unique().tolist()) == {0, 100, 255}
 
 
-def test_views_cover_what_they_may_and_no_more():
+def test_views_stay_within_their_ranges():
     views = [draw_view(KeyedRng(3, i), (100, 80), crop=90, scales=(0.5, 2.0), flip=True) for i in range(3000)]
     scales = torch.tensor([view.h / 100 for view in views])
     assert scales.min() >= 0.5 and scales.max() <= 2
@@ -100,7 +100,7 @@ def test_views_cover_what_they_may_and_no_more():
     assert {random_offset(-2, u / 100) for u in range(100)} == {-2, -1, 0}
 
 
-def test_without_scales_and_flip_the_whole_image_comes_back():
+def test_without_scales_and_flip_the_view_is_the_image():
     one = sample(32, 32)
     view = draw_view(KeyedRng(4), (32, 32), crop=32, scales=(1, 1), flip=False)
     images, labels = render(join([to_pixels(one)]), [0], [view], crop=32)
@@ -124,7 +124,7 @@ def test_photometric_changes_colours_only():
 
 
 @pytest.mark.gpu
-def test_the_gpu_renders_the_same():
+def test_gpu_augmentation_matches_the_cpu():
     samples = [sample(50 + i, 60) for i in range(4)]
     packed = join(map(to_pixels, samples))
     views = [draw_view(KeyedRng(6, i), packed.sizes[i], crop=48, scales=(0.5, 2), flip=True) for i in range(4)]
@@ -137,7 +137,7 @@ def test_the_gpu_renders_the_same():
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
-def test_the_gpu_is_not_waited_for():
+def test_gpu_augmentation_does_not_synchronise():
     packed = join(map(to_pixels, [sample(50, 60)]))
     there = packed._replace(pixels=packed.pixels.cuda())
     views = [draw_view(KeyedRng(6, 0), (50, 60), crop=48, scales=(0.5, 2), flip=True, photometric=0.2)]

@@ -29,7 +29,7 @@ def update(path, monkeypatch, *settings):
 
 
 @pytest.mark.parametrize("parts", [1, 2])
-def test_a_long_gradient_is_shortened_and_a_short_one_left_alone(tmp_path, monkeypatch, parts):
+def test_clipping_shortens_only_long_gradients(tmp_path, monkeypatch, parts):
     settings = f"accumulate={parts}"
     free = update(tmp_path / "free", monkeypatch, settings)
     norm = float(free.norm()) / RATE

@@ -33,7 +33,7 @@ def stopped_at_the_end(tmp_path, monkeypatch):
     return tmp_path / "run"
 
 
-def test_a_run_that_goes_on_counts_on(stopped_at_the_end):
+def test_resumed_run_continues_its_clock(stopped_at_the_end):
     before = checkpoint.load(stopped_at_the_end).state["clock"]
     assert before["images"] == 12 * 4 and before["seconds"] > 0
     values = train(small(), stopped_at_the_end, accelerator="cpu", resume=True).values
@@ -41,13 +41,13 @@ def test_a_run_that_goes_on_counts_on(stopped_at_the_end):
     assert values["seconds"] == round(before["seconds"], 2)
 
 
-def test_another_machine_does_not_count_on(stopped_at_the_end, monkeypatch):
+def test_speed_is_none_after_resuming_on_other_hardware(stopped_at_the_end, monkeypatch):
     monkeypatch.setattr(run_lifecycle, "hardware_name", lambda device: "another")
     values = train(small(), stopped_at_the_end, accelerator="cpu", resume=True).values
     assert values["images_per_s"] is None and values["seconds"] == 0.0
 
 
-def test_the_highest_peak_of_all_parts_counts():
+def test_peak_memory_is_the_maximum_over_parts():
     high, clock = 2.0**30, ThroughputClock()
     clock.load({**ThroughputClock().state(CPU, "here"), "peak": high}, "here")
     assert clock.peak_mb(CPU) == high
@@ -56,7 +56,7 @@ def test_the_highest_peak_of_all_parts_counts():
     assert 0 < fresh.peak_mb(CPU) < high
 
 
-def test_the_first_stretch_of_every_part_is_cold():
+def test_first_interval_of_every_part_is_warm_up():
     clock = ThroughputClock(images=64, seconds=2.0, warm_images=32, warm_seconds=1.0)
     clock.start()
     clock.lap(32, 0.0)
@@ -65,7 +65,7 @@ def test_the_first_stretch_of_every_part_is_cold():
     assert clock.warm_images == 64
 
 
-def test_a_short_run_has_a_speed_and_an_empty_one_has_none():
+def test_short_run_has_a_speed_and_empty_run_none():
     clock = ThroughputClock()
     clock.start()
     assert clock.images_per_s is None

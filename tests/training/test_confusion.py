@@ -19,7 +19,7 @@ def drawn(k=5, shape=(3, 17, 13), unlabelled=0.2):
     return prediction, torch.where(torch.rand(shape) < unlabelled, 255, label)
 
 
-def test_counts_are_those_of_two_other_libraries():
+def test_confusion_matches_two_other_libraries():
     from sklearn.metrics import confusion_matrix
     from torchmetrics.classification import MulticlassConfusionMatrix
 
@@ -31,7 +31,7 @@ def test_counts_are_those_of_two_other_libraries():
     assert ours.tolist() == confusion_matrix(label[kept], prediction[kept], labels=range(5)).tolist()
 
 
-def test_scores_are_those_of_scikit_learn():
+def test_scores_match_sklearn():
     from sklearn.metrics import accuracy_score, jaccard_score
 
     prediction, label = drawn()
@@ -42,7 +42,7 @@ def test_scores_are_those_of_scikit_learn():
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.integers(0, 1000))
-def test_the_pool_does_not_depend_on_how_it_is_cut(cuts, seed):
+def test_confusion_does_not_depend_on_the_batches(cuts, seed):
     torch.manual_seed(seed)
     prediction, label = drawn(shape=(sum(cuts), 3))
     counts = Confusion(5)
@@ -51,7 +51,7 @@ def test_the_pool_does_not_depend_on_how_it_is_cut(cuts, seed):
     assert torch.equal(counts.matrix, confusion(prediction, label, 5))
 
 
-def test_pooled_over_the_set_is_not_the_mean_of_the_images():
+def test_miou_is_pooled_over_the_set():
     """One image all right, one half right in class 1: pooled 1/2 and 3/4, not the mean over images."""
     counts = Confusion(2)
     counts.update(torch.tensor([0, 1, 1]), torch.tensor([0, 1, 1]))
@@ -60,7 +60,7 @@ def test_pooled_over_the_set_is_not_the_mean_of_the_images():
     assert miou(counts.matrix) == pytest.approx(5 / 8)
 
 
-def test_a_class_that_is_nowhere_is_not_in_the_mean():
+def test_absent_class_is_not_in_the_mean():
     matrix = confusion(torch.tensor([0, 1, 1]), torch.tensor([0, 1, 0]), 3)
     assert math.isnan(iou(matrix)[2])
     assert miou(matrix) == pytest.approx((1 / 2 + 1 / 2) / 2)
@@ -69,7 +69,7 @@ def test_a_class_that_is_nowhere_is_not_in_the_mean():
     assert miou(predicted_only) == pytest.approx((1 / 2 + 0) / 2)
 
 
-def test_more_pixels_than_a_float_can_count():
+def test_counts_exceed_float_precision():
     counts = Confusion(2)
     counts.matrix += torch.tensor([[2**53, 0], [0, 1]])
     counts.update(torch.tensor([0]), torch.tensor([0]))

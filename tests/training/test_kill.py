@@ -45,7 +45,7 @@ def wait(process, ready, seconds=60.0):
 
 
 @pytest.mark.full
-def test_twenty_kills_change_nothing(tmp_path):
+def test_twenty_kills_and_resumes_change_nothing(tmp_path):
     undisturbed = tmp_path / "undisturbed"
     calm = start(undisturbed, slow=False)
     calm.join()

@@ -30,7 +30,7 @@ class Scaled(nn.Module):
         return {"seen": boxes["corners"], "product": self.linear(x)}
 
 
-def test_inputs_arrive_as_they_are_and_products_are_rounded():
+def test_autocast_keeps_inputs_and_rounds_products():
     scaled = Scaled()
     net = Accelerator("cpu", precision="bf16").prepare(scaled)
     x, corners = torch.randn(3, 2), torch.tensor([513.0, 1023.5])
@@ -43,7 +43,7 @@ def test_inputs_arrive_as_they_are_and_products_are_rounded():
 
 
 @pytest.mark.parametrize("precision", ["32", "bf16"])
-def test_detection_trains_in_mixed_precision_as_in_full(precision, tmp_path):
+def test_detection_trains_in_mixed_precision(precision, tmp_path):
     settings = [*SMALL, "steps=2", "log_every=1", "eval_every=2", "checkpoint_every=2", f"precision={precision}"]
     result = train(
         apply(detection_recipes.create("shapes-detect"), settings), tmp_path / "run", accelerator="cpu"

@@ -26,7 +26,7 @@ class Net(nn.Module):
         self.frozen = nn.Parameter(torch.zeros(2, 2), requires_grad=False)
 
 
-def test_every_parameter_has_its_group():
+def test_every_parameter_is_in_one_group():
     net = Net()
     weights, scales, biases = ({id(p) for p in group["params"]} for group in groups(net, Optim()))
     assert weights == {id(net.conv.weight), id(net.linear.weight)}
@@ -35,13 +35,13 @@ def test_every_parameter_has_its_group():
 
 
 @pytest.mark.parametrize("name", list_contexts())
-def test_no_parameter_of_a_context_is_left_out_or_taken_twice(name):
+def test_context_parameters_are_in_exactly_one_group(name):
     net = create_context(name, 32)
     found = [id(p) for group in groups(net, Optim()) for p in group["params"]]
     assert sorted(found) == sorted(id(p) for p in net.parameters() if p.requires_grad)
 
 
-def test_one_step_by_hand():
+def test_optimizer_step_matches_a_calculation_by_hand():
     """Decay on weights alone, biases at twice the rate, then momentum."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 2), nn.LayerNorm(2))
@@ -63,7 +63,7 @@ def test_one_step_by_hand():
         torch.testing.assert_close(p.detach().double(), expected[name], rtol=1e-5, atol=1e-6)
 
 
-def test_the_rate_is_poly_after_a_rise():
+def test_learning_rate_is_poly_after_warmup():
     optim = Optim(lr=0.009, power=0.9)
     assert learning_rate(optim, 0, 100) == 0.009
     assert learning_rate(optim, 50, 100) == pytest.approx(0.009 * 0.5**0.9)

@@ -31,13 +31,13 @@ BASE = segmentation_recipes.create("patchwork")
         ("data.options.a.b=true", lambda r: r.data.options, {"a": {"b": True}}),
     ],
 )
-def test_values_are_read_by_the_type_of_their_field(setting, read, value):
+def test_override_values_are_parsed_by_field_type(setting, read, value):
     found = read(apply(BASE, [setting]))
     assert found == value
     assert type(found) is type(value)
 
 
-def test_later_settings_win_and_the_recipe_given_stays():
+def test_later_overrides_win_and_the_recipe_is_unchanged():
     changed = apply(BASE, ["steps=3", "steps=4", "model.head_options.a=1", "model.head_options.b=2"])
     assert changed.steps == 4
     assert changed.model.head_options == {**BASE.model.head_options, "a": 1, "b": 2}
@@ -66,6 +66,6 @@ def test_later_settings_win_and_the_recipe_given_stays():
         ("data.options.a={", "none"),
     ],
 )
-def test_mistakes_name_the_setting_and_the_rule(setting, said):
+def test_invalid_overrides_name_the_setting_and_the_rule(setting, said):
     with pytest.raises(OptionError, match=said):
         apply(BASE, [setting])

@@ -29,7 +29,7 @@ def losses(run):
     return [row["loss"] for row in rows(run) if "loss" in row]
 
 
-def test_two_processes_are_one_and_one_goes_on_for_two(tmp_path):
+def test_two_ranks_match_one_and_resume_across_counts(tmp_path):
     alone = train(small(*MORE), tmp_path / "one", accelerator="cpu")
     two = tmp_path / "two"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -33,19 +33,19 @@ def broken_off(tmp_path, monkeypatch):
     return tmp_path / "run"
 
 
-def test_other_data_are_refused(broken_off, monkeypatch):
+def test_resume_with_other_data_raises(broken_off, monkeypatch):
     real = Splits.digest
     monkeypatch.setattr(Splits, "digest", lambda self: real(self) + "0")
     with pytest.raises(CheckpointError, match=r"written with other data.*--set start="):
         train(small(), broken_off, accelerator="cpu", resume=True)
 
 
-def test_a_recipe_of_another_task_is_refused(broken_off):
+def test_resume_with_a_recipe_of_another_task_raises(broken_off):
     with pytest.raises(CheckpointError, match=r"a recipe of another kind than 'planes-tiny'.*name another folder"):
         train(find_training("planes-tiny"), broken_off, accelerator="cpu", resume=True)
 
 
-def test_the_digest_hears_of_images_and_classes():
+def test_data_digest_depends_on_images_and_classes():
     def sets(**options):
         return Splits(*(create_dataset("patchwork", split, **options) for split in ("train", "val")))
 
@@ -54,7 +54,7 @@ def test_the_digest_hears_of_images_and_classes():
     assert sets().digest() != sets(families=4).digest()
 
 
-def test_flipped_bits_are_noticed(broken_off):
+def test_flipped_bits_in_a_checkpoint_are_detected(broken_off):
     last = broken_off / checkpoint.LAST
     content = bytearray(last.read_bytes())
     place = len(content) // 2  # among the numbers, which nothing but a sum protects
@@ -66,7 +66,7 @@ def test_flipped_bits_are_noticed(broken_off):
     assert "last.ckpt is damaged" in loaded.notes[0]
 
 
-def test_weights_that_are_not_finite_are_not_kept(tmp_path, monkeypatch):
+def test_nonfinite_weights_are_not_saved(tmp_path, monkeypatch):
     original = Trainer.train_step
 
     def poisoned(self, step, parts):
@@ -83,7 +83,7 @@ def test_weights_that_are_not_finite_are_not_kept(tmp_path, monkeypatch):
     assert all(torch.isfinite(v).all() for v in checkpoint.load(run).state["model"].values() if v.is_floating_point())
 
 
-def test_classes_are_compared_by_name():
+def test_classes_of_weights_and_data_are_compared_by_name():
     data = create_dataset("patchwork", "val")
     check_classes("eval", data.classes, data)
     with pytest.raises(ShapeError, match="the weights know 2 classes"):

@@ -32,7 +32,7 @@ def finished(tmp_path_factory):
     return run, told, train(small(), run, accelerator="cpu", on_event=told.append)
 
 
-def test_the_folder_holds_what_it_promises(finished):
+def test_run_folder_has_the_documented_files(finished):
     run, told, result = finished
     stored = json.loads((run / "result.json").read_text())
     assert stored == result.values
@@ -49,7 +49,7 @@ def test_the_folder_holds_what_it_promises(finished):
     assert not list(run.glob("**/*tensorboard*"))
 
 
-def test_the_best_weights_score_what_the_run_says(finished):
+def test_best_weights_reproduce_the_reported_score(finished):
     run, _, result = finished
     from hamburger.segmentation.data import create_dataset
     from hamburger.segmentation.evaluate import evaluate_segmenter
@@ -61,7 +61,7 @@ def test_the_best_weights_score_what_the_run_says(finished):
     assert info.extra["step"] == result.values["best_step"]
 
 
-def test_the_same_seed_gives_the_same_bits_and_another_does_not(finished, tmp_path):
+def test_equal_seeds_give_equal_bits(finished, tmp_path):
     torch.manual_seed(77)
     train(small(), tmp_path / "again", accelerator="cpu")
     assert reproducible_outputs(tmp_path / "again") == reproducible_outputs(finished[0])
@@ -69,7 +69,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_does_not(finished, tmp_pa
     assert rows(tmp_path / "other")[0]["loss"] != rows(finished[0])[0]["loss"]
 
 
-def test_a_finished_run_is_only_read(finished):
+def test_resuming_a_finished_run_changes_nothing(finished):
     run, told, result = finished
     before = {path: path.stat().st_mtime_ns for path in run.iterdir() if path.name != ".lock"}
     told = []
@@ -78,14 +78,14 @@ def test_a_finished_run_is_only_read(finished):
     assert {path: path.stat().st_mtime_ns for path in run.iterdir() if path.name != ".lock"} == before
 
 
-def test_a_folder_with_a_run_is_not_overwritten(finished):
+def test_existing_run_folder_raises(finished):
     with pytest.raises(OptionError, match="already holds a run"):
         train(small(), finished[0], accelerator="cpu")
     with pytest.raises(CheckpointError, match=r"another recipe \(optim.lr: 0.5 here, 0.2 there\)"):
         train(small("optim.lr=0.5"), finished[0], accelerator="cpu", resume=True)
 
 
-def test_mistakes_leave_no_run_behind(tmp_path):
+def test_invalid_calls_leave_no_run_folder(tmp_path):
     run = tmp_path / "run"
     for settings, kind in (("model.context_options.rnk=3",), OptionError), (("data.options.length=0",), OptionError):
         with pytest.raises(kind):
@@ -96,7 +96,7 @@ def test_mistakes_leave_no_run_behind(tmp_path):
     train(small("steps=2", "optim.warmup=0"), run, accelerator="cpu")
 
 
-def test_two_trainings_never_share_a_folder(tmp_path):
+def test_second_training_in_a_folder_raises(tmp_path):
     import subprocess
     import sys
 
@@ -128,7 +128,7 @@ def resumed(run, *settings):
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-def test_a_stop_request_saves_and_says_how_to_go_on(name, finished, tmp_path, monkeypatch):
+def test_interrupt_saves_and_says_how_to_resume(name, finished, tmp_path, monkeypatch):
     run = tmp_path / "run"
     original = Trainer.train_step
 
@@ -148,7 +148,7 @@ def test_a_stop_request_saves_and_says_how_to_go_on(name, finished, tmp_path, mo
     assert resumed(run) == reproducible_outputs(finished[0])
 
 
-def test_a_light_run_finds_the_same_and_leaves_no_checkpoint(finished, tmp_path):
+def test_light_run_gives_the_same_result_without_a_checkpoint(finished, tmp_path):
     train(small(), tmp_path / "run", accelerator="cpu", light=True)
     assert reproducible_outputs(tmp_path / "run") == reproducible_outputs(finished[0])
     assert not list((tmp_path / "run").glob("*.ckpt")) and list(finished[0].glob("*.ckpt"))
@@ -156,7 +156,7 @@ def test_a_light_run_finds_the_same_and_leaves_no_checkpoint(finished, tmp_path)
 
 
 @pytest.mark.parametrize("step", [6, 12])
-def test_a_stop_in_the_midst_of_an_evaluation_loses_nothing(step, finished, tmp_path, monkeypatch):
+def test_interrupt_during_evaluation_loses_nothing(step, finished, tmp_path, monkeypatch):
     run = tmp_path / "run"
     original = segmentation_task.evaluate_segmenter
 
@@ -180,7 +180,7 @@ def test_a_stop_in_the_midst_of_an_evaluation_loses_nothing(step, finished, tmp_
     assert resumed(run) == reproducible_outputs(finished[0])
 
 
-def test_a_full_disk_stops_clearly_and_spares_the_last_checkpoint(finished, tmp_path, monkeypatch):
+def test_full_disk_raises_and_keeps_the_last_checkpoint(finished, tmp_path, monkeypatch):
     run = tmp_path / "run"
 
     def full(*_):
@@ -197,7 +197,7 @@ def test_a_full_disk_stops_clearly_and_spares_the_last_checkpoint(finished, tmp_
     assert resumed(run) == reproducible_outputs(finished[0])
 
 
-def test_vanished_data_stop_clearly_and_save_the_last_step(finished, tmp_path, monkeypatch):
+def test_missing_data_raises_and_saves_the_last_step(finished, tmp_path, monkeypatch):
     run = tmp_path / "run"
 
     def gone(*_):
@@ -215,7 +215,7 @@ def test_vanished_data_stop_clearly_and_save_the_last_step(finished, tmp_path, m
     assert resumed(run) == reproducible_outputs(finished[0])
 
 
-def test_a_loss_that_is_not_finite_names_the_step_and_its_images(tmp_path, monkeypatch):
+def test_nonfinite_loss_names_the_step_and_its_images(tmp_path, monkeypatch):
     run = tmp_path / "run"
     original = SegmentationTask.losses
     seen = []
@@ -236,7 +236,7 @@ def test_a_loss_that_is_not_finite_names_the_step_and_its_images(tmp_path, monke
     assert all(torch.isfinite(value).all() for value in state["model"].values())
 
 
-def test_the_exact_step_is_known_where_it_is_not_looked_at_each_time(tmp_path, monkeypatch):
+def test_nonfinite_step_is_exact_with_delayed_checks(tmp_path, monkeypatch):
     """As on a GPU: the record is read only when a line of the log is due."""
     original = SegmentationTask.losses
     seen = []
@@ -255,7 +255,7 @@ def test_the_exact_step_is_known_where_it_is_not_looked_at_each_time(tmp_path, m
     assert "no checkpoint had been written yet" in str(stopped.value)
 
 
-def test_a_damaged_checkpoint_gives_way_to_the_one_before(finished, tmp_path, monkeypatch):
+def test_damaged_checkpoint_falls_back_to_the_previous_one(finished, tmp_path, monkeypatch):
     run = tmp_path / "run"
     original = Trainer.after_step
 
@@ -277,14 +277,14 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(finished, tmp_path, mo
     assert reproducible_outputs(run) == reproducible_outputs(finished[0])
 
 
-def test_a_folder_without_a_usable_checkpoint_says_so(tmp_path):
+def test_folder_without_a_usable_checkpoint_raises(tmp_path):
     for name in ("last.ckpt", "previous.ckpt"):
         (tmp_path / name).write_bytes(b"not a checkpoint")
     with pytest.raises(CheckpointError, match="no usable checkpoint is left"):
         train(small(), tmp_path, accelerator="cpu", resume=True)
 
 
-def test_accumulated_parts_add_up_to_the_batch(tmp_path):
+def test_micro_batches_add_up_to_the_batch(tmp_path):
     """Frozen norms, no dropout, no ham: nothing that looks across samples, or draws. Views have unlabelled borders."""
     plain = (
         "model.context=none",
@@ -316,7 +316,7 @@ class frozen_norms:
         self.patch.undo()
 
 
-def test_start_takes_the_weights_of_another_run(finished, tmp_path):
+def test_start_loads_the_weights_of_another_run(finished, tmp_path):
     run = tmp_path / "run"
     recipe = small(f"start={finished[0]}", "optim.lr=1e-12", "steps=3", "optim.warmup=0", "bn_momentum=1e-9")
     result = train(recipe, run, accelerator="cpu")
@@ -331,7 +331,7 @@ def test_start_takes_the_weights_of_another_run(finished, tmp_path):
         )
 
 
-def test_tensorboard_gets_the_rows(tmp_path):
+def test_tensorboard_has_the_logged_values(tmp_path):
     train(small("tensorboard=true", "steps=5"), tmp_path, accelerator="cpu")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -341,7 +341,7 @@ def test_tensorboard_gets_the_rows(tmp_path):
     assert events.Scalars("miou")[0].value == pytest.approx(rows(tmp_path)[-1]["miou"])
 
 
-def test_evaluation_has_no_say_in_training(tmp_path, finished):
+def test_evaluation_does_not_change_training(tmp_path, finished):
     """Scores more often, and the losses are the same to the last bit."""
     run = tmp_path / "run"
     train(small("eval_every=1"), run, accelerator="cpu")

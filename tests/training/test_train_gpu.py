@@ -42,7 +42,7 @@ def test_every_precision_trains_and_resumes(settings, tmp_path, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
-def test_a_step_does_not_wait_for_the_device(tmp_path, monkeypatch):
+def test_training_step_does_not_synchronise(tmp_path, monkeypatch):
     original = Trainer.train_step
 
     def strict(self, step, parts):
@@ -56,7 +56,7 @@ def test_a_step_does_not_wait_for_the_device(tmp_path, monkeypatch):
     train(small("precision=bf16"), tmp_path, accelerator="cuda")
 
 
-def test_an_infinite_loss_is_found_at_its_step(tmp_path, monkeypatch):
+def test_nonfinite_loss_is_detected_at_its_step(tmp_path, monkeypatch):
     original = SegmentationTask.losses
     seen = []
 
@@ -72,7 +72,7 @@ def test_an_infinite_loss_is_found_at_its_step(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("precision", ["32", "bf16"])
-def test_both_backends_train_alike(precision, tmp_path, monkeypatch):
+def test_plain_and_fused_backends_train_alike(precision, tmp_path, monkeypatch):
     """200 steps on the embedded data: the curves of plain and fused are as near as two draws of dictionaries are."""
 
     def curve(backend, run, seed=0):
