@@ -239,12 +239,12 @@ def test_error_messages(options, message):
         create_gan("hamgan", **{"resolution": 32, "num_classes": 3, "width": 8, **options})
 
 
-def test_an_unknown_name():
+def test_unknown_name_raises():
     with pytest.raises(UnknownNameError, match="no GAN 'hamgam'; did you mean 'hamgan'"):
         create_gan("hamgam")
 
 
-def test_wrong_inputs():
+def test_wrong_inputs_raise():
     generator, discriminator = small("sngan")
     z, y = batch(generator)
     x, _ = batch(discriminator)

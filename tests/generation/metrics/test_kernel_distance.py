@@ -32,7 +32,7 @@ def by_loops(x, y):
 
 
 @given(st.integers(2, 9), st.integers(2, 9), st.integers(1, 5), st.integers(0, 10**6))
-def test_double_loop(n, m, d, seed):
+def test_kernel_distance_matches_a_double_loop(n, m, d, seed):
     torch.manual_seed(seed)
     x, y = torch.randn(n, d).double(), torch.randn(m, d).double() + 1
     assert mmd2(x, y) == pytest.approx(by_loops(x, y), rel=1e-10, abs=1e-10)
@@ -99,7 +99,7 @@ def test_the_generator_alone_decides():
     assert kernel_distance(x, y, generator=seeded(2), subsets=3, subset_size=10) != first
 
 
-def test_torchmetrics():
+def test_kernel_distance_matches_torchmetrics():
     kid = pytest.importorskip("torchmetrics.image.kid")
     x, y = torch.randn(30, 6).double(), torch.randn(30, 6).double()
     assert mmd2(x, y) == pytest.approx(float(kid.poly_mmd(x, y)), rel=1e-10)

@@ -63,7 +63,7 @@ def test_the_boundary_belongs_to_the_ball():
 
 
 @given(st.integers(4, 12), st.integers(4, 12), st.integers(1, 3), st.integers(0, 10**6))
-def test_loops(n, m, k, seed):
+def test_precision_and_recall_match_loops(n, m, k, seed):
     torch.manual_seed(seed)
     real, fake = torch.randn(n, 2).double(), torch.randn(m, 2).double() * 1.5
     got = precision_recall(real, fake, k=k)

@@ -80,6 +80,6 @@ def test_full_information_needs_the_second_pattern_after_the_first(way):
     assert not (first @ second > 0).all()
 
 
-def test_an_unknown_alignment():
+def test_unknown_alignment_raises():
     with pytest.raises(OptionError, match="masks: no align 'tiled'; did you mean 'tile'"):
         build_masks(8, 8, align="tiled")

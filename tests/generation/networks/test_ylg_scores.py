@@ -36,6 +36,6 @@ def test_state_dicts_are_the_same():
     assert block("sparse", "tile").state_dict().keys() == block("dense", "tile").state_dict().keys()
 
 
-def test_an_unknown_implementation():
+def test_unknown_implementation_raises():
     with pytest.raises(OptionError, match="no scores 'flash'"):
         block("flash", "tile")

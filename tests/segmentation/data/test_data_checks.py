@@ -105,7 +105,7 @@ def test_a_single_pixel_is_valid(tmp_path):
     assert data[0].image.add_(1).shape == (3, 1, 1) and inspect_dataset(data).problems == []
 
 
-def test_empty_split(tmp_path):
+def test_empty_split_raises(tmp_path):
     fake_datasets.folder(tmp_path)
     (tmp_path / "train.txt").write_text("\n")
     with pytest.raises(DataError, match="'train' is empty"):

@@ -16,7 +16,7 @@ from hamburger.segmentation.data.prepare_voc import EXPECTED, prepare_voc
 SMALL = {"trainaug": 4, "val": 1, "test": 1}
 
 
-def test_the_union_without_val_with_vocs_own_labels_first(tmp_path):
+def test_trainaug_is_the_union_without_val(tmp_path):
     tree, sbd = fake_datasets.voc(tmp_path), fake_datasets.sbd(tmp_path)
     seen = []
     done = prepare_voc(tmp_path, expected=SMALL, after=seen.append)
@@ -79,7 +79,7 @@ def test_missing_and_broken_files_are_named(tmp_path):
         prepare_voc(tmp_path, sbd, expected=None)
 
 
-def test_no_sbd(tmp_path):
+def test_prepare_without_sbd_raises(tmp_path):
     fake_datasets.voc(tmp_path)
     with pytest.raises(DataError, match="--sbd"):
         prepare_voc(tmp_path)

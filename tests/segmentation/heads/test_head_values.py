@@ -38,7 +38,7 @@ def score(scorer, x):
     return F.conv2d(rrb(scorer[0], x, relu=False), scorer[1].weight, scorer[1].bias)
 
 
-def test_pspnet():
+def test_pspnet_matches_its_formula():
     head, x = randomise(build("pspnet")), features()
     grids = [F.adaptive_avg_pool2d(x[-1], s) for s in (1, 2, 3, 6)]
     pyramid = [resized(cbr(branch, grid), SIZES[-1]) for branch, grid in zip(head.branches, grids, strict=True)]
@@ -91,7 +91,7 @@ def test_sgr_has_a_node_per_class_by_default():
     assert len(build("sgr", adjacency=torch.ones(3, 3)).reason[1].embeddings) == 3
 
 
-def test_dfn():
+def test_dfn_matches_its_formula():
     head, x = randomise(build("dfn")), features()
     net = head.smooth
     y = cbr(net.whole, x[-1].mean((2, 3), keepdim=True)).expand(-1, -1, *SIZES[-1])
@@ -122,7 +122,7 @@ def test_dfn_starts_from_normal_weights_of_the_fan_in():
     assert abs(float(block.refine[1].weight.detach().std()) / (2 / (9 * 64)) ** 0.5 - 1) < 0.1
 
 
-def test_sanet():
+def test_sanet_matches_its_formula():
     head, x = randomise(build("sanet")), features()
     maps_of = []
     for stage, y in zip(head.stages, x, strict=True):
