@@ -88,7 +88,7 @@ PRECISIONS = {
 
 @pytest.mark.parametrize("n, channels_last", [(1_024, False), (16_384, True)])
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_bread(precision, n, channels_last, card, monkeypatch):
+def test_bread_compiles(precision, n, channels_last, card, monkeypatch):
     has, holds, dtype = PRECISIONS[precision]
     if dtype == torch.float32:
         monkeypatch.setattr(common, "product_kind", lambda dtype, **_: "tf32")  # exact products are torch's
@@ -99,7 +99,7 @@ def test_bread(precision, n, channels_last, card, monkeypatch):
 
 @pytest.mark.parametrize("last, channels_last", [(False, False), (True, True)], ids=["u", "y"])
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_finish(precision, channels_last, last, card):
+def test_finish_compiles(precision, channels_last, last, card):
     has, holds, dtype = PRECISIONS[precision]
     kept = common.saved_dtype(dtype)
     skip = empty(1, 512, 16_384, dtype=has, channels_last=channels_last)
@@ -112,7 +112,7 @@ def test_finish(precision, channels_last, last, card):
 
 
 @pytest.mark.parametrize("dtype, r", [(torch.float32, 64), (torch.bfloat16, 64), (torch.float32, 512)])
-def test_the_way_back(dtype, r, card):
+def test_backward_compiles(dtype, r, card):
     kept = common.saved_dtype(dtype)
     du, z, fold, ratio = (
         empty(1, 512, 4_096, dtype=dtype),
@@ -145,7 +145,7 @@ def test_batch_norm_in_training(dtype, r, card):
         card(f"{name}_kernel")
 
 
-def test_the_way_back_through_the_lower_bread(card):
+def test_backward_of_the_lower_bread_compiles(card):
     z, x = empty(2, 256, 4_096, dtype=torch.bfloat16), empty(2, 512, 4_096, dtype=torch.bfloat16)
     block_launches.weight_backward(z, x, torch.float32, torch.bfloat16)
     block_launches.bread_backward(x, z, empty(256, 512, dtype=torch.bfloat16), x, torch.bfloat16)

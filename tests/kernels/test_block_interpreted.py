@@ -64,7 +64,7 @@ def problem(shape, dtype=torch.float32):
 
 @pytest.mark.parametrize("dtype, layout", [*WAYS, (torch.bfloat16, "every second")], ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_bread(shape, dtype, layout):
+def test_bread_compiles(shape, dtype, layout):
     x, (weight, bias, _), _, _ = problem(shape, dtype)
     x = strided(x, layout)
     for b, rectify in ((bias, True), (None, False)):
@@ -74,7 +74,7 @@ def test_bread(shape, dtype, layout):
         assert found.dtype == dtype
 
 
-def test_the_layout_of_x_is_that_of_z():
+def test_z_has_the_layout_of_x():
     x, (weight, bias, _), _, _ = problem(SHAPES[0])
     for layout in ("contiguous", "channels last"):
         z = block_launches.apply_bread(strided(x, layout), weight, bias, x.dtype, out=x.dtype, rectify=True)
@@ -82,7 +82,7 @@ def test_the_layout_of_x_is_that_of_z():
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")  # numpy, by which the interpreter computes
-def test_not_a_number_stays_one():
+def test_nan_is_propagated():
     x, weights, start, _ = problem(SHAPES[0])
     x[1, 0, 3] = torch.nan
     y, _ = block.evaluate_block(x, weights, start, BlockPlan("nmf", HAMS["nmf"], 1, torch.float32), None, rectify=True)
@@ -98,7 +98,7 @@ def test_bread_rounds_as_it_loads():
 
 @pytest.mark.parametrize("dtype, layout", WAYS, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_finish(shape, dtype, layout):
+def test_finish_compiles(shape, dtype, layout):
     b, c, _, _, r = shape
     skip, _, _, codes = problem(shape, dtype)
     skip, fold = strided(skip, layout), torch.randn(b, c, r)
@@ -122,7 +122,7 @@ def test_finish(shape, dtype, layout):
         assert_close(found, reference.finish(fold.double(), codes.double(), **same))
 
 
-def test_finish_stays_in_the_range_of_float16():
+def test_finish_saturates_in_float16():
     fold, codes = torch.tensor([[[1.0], [-1.0]]]), torch.full((1, 3, 1), 5e4)
     skip = (fold.expand(1, 2, 3) * 6e4).half()
     y = block_launches.finish_block(fold, codes, torch.empty_like(skip), torch.float16, skip=skip)
@@ -131,7 +131,7 @@ def test_finish_stays_in_the_range_of_float16():
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_codes_of(shape, dtype):
+def test_codes_kernel_matches_the_reference(shape, dtype):
     x, _, _, _ = problem(shape, dtype)
     factor = torch.randn(shape[0], shape[1], shape[4])
     expected = torch.einsum("bdn,bdr->bnr", x.double(), factor.double())
@@ -141,7 +141,7 @@ def test_codes_of(shape, dtype):
 
 @pytest.mark.parametrize("dtype, layout", WAYS, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_pull_back(shape, dtype, layout):
+def test_pull_back_kernel_matches_the_reference(shape, dtype, layout):
     b, c, d, n, r = shape
     du, _, bases, q = problem(shape, dtype)
     z, fold = strided(torch.randn(b, d, n).relu().to(dtype), layout), torch.randn(b, c, r)
@@ -163,7 +163,7 @@ def run(x, weights, start, plan):
 
 @pytest.mark.parametrize("dtype, layout", WAYS, ids=str)
 @pytest.mark.parametrize("shape", SHAPES[:3], ids=str)
-def test_the_gradient_is_that_of_the_reference(shape, dtype, layout):
+def test_block_gradient_matches_the_reference(shape, dtype, layout):
     """NMF, from the bases that the kernels found and the codes of plain float64: x and every weight."""
     x, weights, start, _ = problem(shape, dtype)
     x, weights = strided(x, layout), BreadWeights(*(w.to(dtype) for w in weights))
@@ -183,7 +183,7 @@ def test_the_gradient_is_that_of_the_reference(shape, dtype, layout):
 
 
 @pytest.mark.parametrize("ham", HAMS)
-def test_only_what_is_needed(ham):
+def test_only_needed_gradients_are_computed(ham):
     """A frozen bread has no gradient, and nothing is kept where nothing is differentiated."""
     x, weights, start, _ = problem(SHAPES[0])
     plan = BlockPlan(ham, HAMS[ham], 1, torch.float32)
@@ -198,14 +198,14 @@ def test_only_what_is_needed(ham):
 
 
 @pytest.mark.parametrize("ham", HAMS)
-def test_what_is_found_is_never_what_was_given(ham):
+def test_outputs_never_alias_inputs(ham):
     x, weights, start, _ = problem(SHAPES[0])
     bases = block.block_context(x, weights, start, BlockPlan(ham, HAMS[ham], 0, torch.float32))[1]
     assert torch.equal(bases, start) and bases.data_ptr() != start.data_ptr()
 
 
 @pytest.mark.parametrize("ham", HAMS)
-def test_one_start_serves_all_samples(ham):
+def test_one_dictionary_is_shared_by_all_samples(ham):
     x, weights, start, _ = problem(SHAPES[0])
     plan = BlockPlan(ham, HAMS[ham], 1, torch.float32)
     one, each = (block.block_context(x, weights, s, plan) for s in (start[:1], start[:1].repeat(2, 1, 1)))
@@ -232,7 +232,7 @@ def test_a_second_derivative_is_refused(ham):
         slope.square().sum().backward()
 
 
-def test_what_waits_for_the_backward_pass():
+def test_memory_saved_for_backward():
     """x, z, C and Q, and what does not grow with n: neither D C nor u."""
     x, weights, start, _ = problem((1, 24, 24, 200, 5), torch.bfloat16)
     kept = []
@@ -250,7 +250,7 @@ def test_what_waits_for_the_backward_pass():
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch's own check asks for it
 @pytest.mark.parametrize("ham", HAMS)
-def test_the_operator_is_what_it_says(ham):
+def test_custom_operator_passes_opcheck(ham):
     x, weights, start, _ = problem((1, 24, 16, 20, 5))
     names = BlockPlan(ham, HAMS[ham], 1, torch.float32)
     torch.library.opcheck(block.block_op, (x, *weights, start, *names, False))
@@ -261,7 +261,7 @@ def test_the_operator_is_what_it_says(ham):
 
 
 @pytest.mark.parametrize("ham", HAMS)
-def test_the_operator_and_the_eager_call_agree(ham):
+def test_custom_operator_matches_the_eager_call(ham):
     x, weights, start, _ = problem(SHAPES[0])
     plan = BlockPlan(ham, HAMS[ham], 1, torch.float32)
     leaves, u, _ = run(x, weights, start, plan)
@@ -272,13 +272,13 @@ def test_the_operator_and_the_eager_call_agree(ham):
         assert torch.equal(a, b)
 
 
-def test_every_ham_says_whether_it_needs_its_input():
+def test_every_ham_declares_if_backward_needs_its_input():
     assert [block.saves_input(name) for name in HAMS] == [True, True, False]
     assert [block.needs_relu(name) for name in HAMS] == [True, False, False]
 
 
 @pytest.mark.parametrize("b", [1, 3, 132])  # as many as a card has processors
-def test_prepare_clears_every_counter_and_copies_one_start_for_all(b, monkeypatch):
+def test_prepare_clears_counters_and_copies_the_dictionary(b, monkeypatch):
     made = torch.empty
 
     def poisoned(*shape, **options):
@@ -294,6 +294,6 @@ def test_prepare_clears_every_counter_and_copies_one_start_for_all(b, monkeypatc
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 7), (2, 5, 70, 3), (3, 2, 200)])
-def test_total(shape):
+def test_partial_sums_match_torch(shape):
     sums = torch.randn(shape)
     assert_close(common.add_partial_sums(sums), sums.double().sum(1))

@@ -18,12 +18,12 @@ def problem(b=2, c=6, d=5, n=7, r=3):
     return [t.requires_grad_() for t in leaves], normal(b, d, r).abs(), normal(b, n, r).abs()
 
 
-def test_finite_differences_agree():
+def test_reference_gradients_match_finite_differences():
     leaves, bases, before = problem()
     assert torch.autograd.gradcheck(lambda *t: reference.context(*t, bases, before, 1e-6), leaves)
 
 
-def test_the_block_is_the_layer_without_its_norm():
+def test_block_reference_matches_the_layer_without_norm():
     layer = hb.Hamburger(6, inner=5, rank=3, steps=2, norm="none").double().eval()
     x = torch.randn(2, 6, 7, dtype=torch.float64, requires_grad=True)
     z = reference.bread(x, layer.lower.weight, layer.lower.bias, rectify=True)
@@ -40,7 +40,7 @@ def test_the_block_is_the_layer_without_its_norm():
         assert_close(a, b)
 
 
-def test_folding_the_upper_bread_and_the_way_back():
+def test_folded_upper_bread_matches_forward_and_backward():
     (x, lower, bias, upper), bases, before = problem()
     z = reference.bread(x, lower, bias, rectify=True)
     q = reference.ratio(bases, before, 1e-6)
@@ -58,7 +58,7 @@ def test_folding_the_upper_bread_and_the_way_back():
 
 
 @pytest.mark.parametrize("rectify", [False, True])
-def test_finish_is_a_batch_norm_a_skip_and_a_relu(rectify):
+def test_finish_matches_batch_norm_skip_and_relu(rectify):
     b, c, n, r = 2, 6, 7, 3
     norm = torch.nn.BatchNorm1d(c).double().eval()
     for t in (norm.weight, norm.bias, norm.running_mean, norm.running_var):

@@ -66,7 +66,7 @@ FORMS = {"one launch": (WHOLE, None), "one pass": (None, STREAMED), "several": (
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("ham", HAMS)
 @pytest.mark.parametrize(("b", "init"), [(1, "random"), (2, "random"), (2, "fixed")])
-def test_launches_alone(ham, form, b, init, taped, monkeypatch):
+def test_cached_call_only_launches(ham, form, b, init, taped, monkeypatch):
     for module in HAMS.values():
         monkeypatch.setattr(module, "streaming_grid", lambda *_: FORMS[form][1])
     monkeypatch.setattr(nmf, "resident_grid", lambda *_: FORMS[form][0])
@@ -83,7 +83,7 @@ def test_launches_alone(ham, form, b, init, taped, monkeypatch):
     assert all(made != solved_by_torch for made in taped.values())
 
 
-def test_a_wide_layer(taped):
+def test_wide_layer_is_cached(taped):
     layer, z = hb.Hamburger(2048, rank=64, steps=1), torch.randn(1, 2048, 4, 4).bfloat16().requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
         layer.train()(z).sum().backward()
@@ -91,7 +91,7 @@ def test_a_wide_layer(taped):
 
 
 @pytest.mark.parametrize("ham", HAMS)
-def test_a_driver_without_room_for_one_launch(ham, taped, monkeypatch):
+def test_refused_cooperative_launch_falls_back(ham, taped, monkeypatch):
     module, tried = HAMS[ham], []
     monkeypatch.setattr(tiling, "_devices_without_cooperative", set())
     monkeypatch.setattr(module, "streaming_grid", lambda *_: STREAMED)

@@ -119,7 +119,7 @@ def test_values(ham, sizes, more):
 
 
 @pytest.mark.parametrize("d, r, beta", [(500, 64, 0.1), (200, 100, 0.01)])
-def test_the_ridge(d, r, beta):
+def test_ridge_kernel_matches_torch(d, r, beta):
     """Of bases that all but coincide, one of them zero."""
     draw = torch.Generator().manual_seed(0)
     moved = torch.randn(2, d, 1, generator=draw) + 0.3 * torch.randn(2, d, r, generator=draw)
@@ -135,7 +135,7 @@ def test_the_ridge(d, r, beta):
 
 
 @pytest.mark.parametrize("n, channels_last", [(208, False), (131, False), (131, True)])
-def test_the_same_bits_whatever_the_order_of_the_programs(n, channels_last):
+def test_equal_bits_for_any_program_order(n, channels_last):
     def outputs(order):
         return solve("vq", 2, 100, n, 20, 1, 2, channels_last=channels_last, start=Emulated(order))[2][:3]
 
@@ -144,7 +144,7 @@ def test_the_same_bits_whatever_the_order_of_the_programs(n, channels_last):
         assert all(torch.equal(a, b) for a, b in zip(outputs(order), first, strict=True))
 
 
-def test_all_but_zero():
+def test_almost_zero_inputs():
     """Centroids so short that the eps of their length counts, when a sweep begins and when it has ended."""
     x, bases, found = solve("cd", 1, 128, 112, 20, 2, 1, spoil=lambda x: x.mul_(1e-7))
     wanted = expected("cd", x, bases, 2, BETA)
@@ -152,7 +152,7 @@ def test_all_but_zero():
 
 
 @pytest.mark.parametrize("ham", ["vq", "cd"])
-def test_nan_in_one_column_is_nan_in_all_that_is_found(ham):
+def test_nan_in_one_column_spreads_to_the_whole_output(ham):
     def spoil(x):
         x[0, 3, 70] = torch.nan
 
@@ -170,7 +170,7 @@ def test_nan_in_one_column_is_nan_in_all_that_is_found(ham):
         ("wgmma.wait_group", slice(None), "in flight"),
     ],
 )
-def test_what_is_missing_in_the_text_is_seen(opcode, which, seen):
+def test_emulator_detects_removed_synchronisation(opcode, which, seen):
     """Else what the emulator says of the text as it is would mean little."""
 
     def edit(text):

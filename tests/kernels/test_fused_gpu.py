@@ -95,7 +95,7 @@ def test_values_and_gradients(name, shape, dtype):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_tf32_on_request(name):
+def test_tf32_follows_torchs_flag(name):
     ham, x, bases = problem(name, SHAPES[1])
     exact = hb.decompose(x, ham, bases=bases, backend="fused").reconstruction
     torch.backends.cuda.matmul.allow_tf32 = True
@@ -105,7 +105,7 @@ def test_tf32_on_request(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_cold_softmax_in_bfloat16(name):
+def test_low_temperature_softmax_in_bfloat16(name):
     """At the default temperature plain float32 and the kernels still agree to what the output can hold."""
     _, x, bases = problem(name, (1, 512, 4096, 64, 6), torch.bfloat16)
     ham = hb.hams[name](rank=64)
@@ -118,7 +118,7 @@ def test_the_cold_softmax_in_bfloat16(name):
     "shape", [(2, 512, 4225, 64, 6), (1, 512, 16384, 64, 6), (3, 500, 1001, 50, 6), (1, 512, 20000, 64, 6)], ids=str
 )
 @pytest.mark.parametrize("name", NAMES)
-def test_the_same_bits_a_hundred_times(name, shape, dtype):
+def test_hundred_calls_give_equal_bits(name, shape, dtype):
     ham, x, bases = problem(name, shape, dtype)
     b, _, n, r, _ = shape
     cotangents = torch.randn(b, r, n, device="cuda"), torch.randn_like(x)
@@ -155,7 +155,7 @@ def with_and_without(form, name, ham, x, bases, steps, monkeypatch):
 
 
 @pytest.mark.parametrize("shape", [(1, 512, 4096, 64, 6), (2, 512, 999, 50, 3), (1, 200, 999, 128, 2)], ids=str)
-def test_one_launch_and_several_give_the_same(shape, monkeypatch):
+def test_resident_and_tiled_agree(shape, monkeypatch):
     ham, x, bases = problem("nmf", shape, torch.bfloat16)
     one, several = with_and_without("resident_grid", "nmf", ham, x, bases, shape[-1], monkeypatch)
     for a, b in zip(one, several, strict=True):
@@ -178,7 +178,7 @@ def test_one_launch_and_several_give_the_same(shape, monkeypatch):
     ids=str,
 )
 @pytest.mark.parametrize("name", NAMES)
-def test_one_pass_per_sweep_and_two_give_the_same(name, shape, channels_last, monkeypatch):
+def test_streaming_and_tiled_agree(name, shape, channels_last, monkeypatch):
     ham, x, bases = problem(name, shape, torch.bfloat16)
     x = x.mT.contiguous().mT if channels_last else x
     one, two = with_and_without("streaming_grid", name, ham, x, bases, shape[-1], monkeypatch)
@@ -188,21 +188,21 @@ def test_one_pass_per_sweep_and_two_give_the_same(name, shape, channels_last, mo
 
 @pytest.mark.parametrize("shape", [(1, 512, 65536, 64, 6), (40, 500, 1024, 64, 2), (3, 256, 20001, 100, 2)], ids=str)
 @pytest.mark.parametrize("name", NAMES)
-def test_one_pass_per_sweep_gives_the_same_bits(name, shape):
+def test_streaming_gives_equal_bits(name, shape):
     ham, x, bases = problem(name, shape, torch.bfloat16)
     first, *others = (hb.decompose(x, ham, steps=shape[-1], bases=bases, backend="fused") for _ in range(20))
     assert all(torch.equal(a, b) for again in others for a, b in zip(again, first, strict=True))
 
 
 @pytest.mark.parametrize("beta", [0.1, 0.01, 0.001, 0.0])
-def test_cd_by_any_ridge_where_x_is_read_once_per_sweep(beta):
+def test_streaming_cd_supports_any_ridge(beta):
     """From 0.01 on by a kernel of our own, below it by torch."""
     _, x, bases = problem("cd", (2, 512, 20_000, 64, 3), torch.bfloat16)
     compare(hb.CD(64, temperature=0.1, beta=beta), x, bases, 3, torch.bfloat16)
 
 
 @pytest.mark.parametrize("name", ["vq", "cd"])
-def test_the_cold_softmax_where_x_is_read_once_per_sweep(name):
+def test_streaming_low_temperature_softmax(name):
     _, x, bases = problem(name, (1, 512, 40_000, 64, 6), torch.bfloat16)
     ham = hb.hams[name](rank=64)
     expected = hb.decompose(x.double(), ham, bases=bases.double(), backend="plain").reconstruction
@@ -212,7 +212,7 @@ def test_the_cold_softmax_where_x_is_read_once_per_sweep(name):
 @pytest.mark.parametrize("rank", [50, 64])
 @pytest.mark.parametrize("n", [1001, 16384, 20000])
 @pytest.mark.parametrize("name", ["vq", "cd"])
-def test_nan_in_is_nan_out_and_in_that_sample_only(name, n, rank):
+def test_nan_stays_in_its_sample(name, n, rank):
     b = 1 if n == 16384 else 2
     ham, x, bases = problem(name, (b, 512, n, rank, 2), torch.bfloat16)
     x[0, 3, 70] = torch.nan
@@ -221,7 +221,7 @@ def test_nan_in_is_nan_out_and_in_that_sample_only(name, n, rank):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_million_positions(name):
+def test_million_positions(name):
     ham, x, bases = problem(name, (1, 64, 1_048_575, 8, 1))
     expected = hb.decompose(x.double(), ham, steps=1, bases=bases.double(), backend="plain")
     found = hb.decompose(x, ham, steps=1, bases=bases, backend="fused")
@@ -288,7 +288,7 @@ def test_autocast(name, scale, precision):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_streams_do_not_meet(name):
+def test_cuda_streams_are_independent(name):
     problems = [problem(name, (1, 256, 3001, 32, 6), torch.bfloat16) for _ in range(4)]
     expected = [hb.decompose(x, ham, bases=bases, backend="fused") for ham, x, bases in problems]
     torch.cuda.synchronize()
@@ -304,7 +304,7 @@ def test_streams_do_not_meet(name):
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("name", NAMES)
-def test_the_host_never_waits(name):
+def test_call_never_synchronises(name):
     ham, x, bases = problem(name, (2, 64, 1000, 8, 3))
     x.requires_grad_()
     hb.decompose(x, ham, bases=bases, backend="fused").reconstruction.sum().backward()
@@ -316,7 +316,7 @@ def test_the_host_never_waits(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_memory_holds_one_more_x_at_most(name):
+def test_peak_memory_is_at_most_one_more_x(name):
     """Beside X: Y, the codes and what does not grow with n."""
     ham, x, bases = problem(name, (1, 512, 65536, 64, 6), torch.bfloat16)
     with torch.no_grad():

@@ -95,7 +95,7 @@ def rounding_kernel(p_in, p_out, N: tl.constexpr):
     tl.store(p_out + o, rounded_to_tf32(tl.load(p_in + o)))
 
 
-def test_rounded_to_the_nearest_of_eleven_bits():
+def test_tf32_rounds_to_nearest():
     x = torch.randn(128) * 10.0 ** torch.randint(-30, 30, (128,))
     found = torch.empty_like(x)
     rounding_kernel[(1,)](x, found, N=128)
@@ -115,7 +115,7 @@ def test_zero_columns(name):
 
 
 @pytest.mark.parametrize("name", ["vq", "cd"])
-def test_all_but_zero(name):
+def test_almost_zero_inputs(name):
     """Centroids so short that the eps of their length and of the mass counts."""
     ham, x, bases = problem(name, (1, 8, 33, 3, 2))
     compare(ham, x * 1e-8, bases, 2)
@@ -144,7 +144,7 @@ def test_the_same_bits_twice(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_is_kept_without_a_graph_and_codes_alone_have_a_gradient(name):
+def test_nothing_is_saved_without_grad_and_codes_have_a_gradient(name):
     ham, x, bases = problem(name, (1, 24, 33, 5, 1))
     x.requires_grad_()
     with torch.no_grad():
@@ -166,7 +166,7 @@ def test_a_second_derivative_is_refused(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_layers_train_alike(name):
+def test_fused_and_plain_layers_train_alike(name):
     """The same draws, the same values and the same gradients, heads and transposed problem included."""
     ham = HAMS[name](4)
     layer = hb.Hamburger(16, ham=ham, heads=2, version="v2+", dual=True, steps=1, backend="fused")
@@ -189,7 +189,7 @@ def test_layers_train_alike(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_compiled(name):
+def test_fused_ham_compiles(name):
     ham, x, bases = problem(name, (1, 24, 20, 5, 1))
 
     def f(x):
@@ -203,7 +203,7 @@ def test_compiled(name):
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch's own check asks for it
 @pytest.mark.parametrize("name", NAMES)
-def test_the_operators_are_what_they_say(name):
+def test_custom_operators_pass_opcheck(name):
     from hamburger.kernels import cd, nmf, vq
 
     _, x, bases = problem(name, (1, 24, 20, 5, 1))

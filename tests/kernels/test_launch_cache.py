@@ -62,7 +62,7 @@ def recorded(solve, given):
     return launcher.record_launches(lambda *given: (solve(*given), ()), given)
 
 
-def test_played_with_other_memory():
+def test_cached_launches_run_with_new_addresses():
     x, y = torch.rand(6), torch.rand(6)
     found, _, made = recorded(solve, (x, y, None))
     assert torch.allclose(found[0], 3 * x + 2 * y)
@@ -74,7 +74,7 @@ def test_played_with_other_memory():
     assert made.workspace > 0
 
 
-def test_places_are_used_again_but_not_shared():
+def test_buffers_are_reused_but_not_shared():
     x, first, second, third = torch.rand(200), *(torch.empty(200) for _ in range(3))
     launches = [
         KernelLaunch(None, (1, 1, 1), (first, x)),
@@ -86,14 +86,14 @@ def test_places_are_used_again_but_not_shared():
     assert size == 2 * 1024
 
 
-def test_a_place_between_two_others():
+def test_workspace_reuses_memory_of_finished_tensors():
     big, small, other = torch.empty(1000), torch.empty(10), torch.empty(500)
     together = [KernelLaunch(None, (1, 1, 1), (big, other)), KernelLaunch(None, (1, 1, 1), (other, small))]
     places, size = launcher._plan_workspace(together, ())
     assert len(set(places.values())) == 2 and size == 4096 + 2048
 
 
-def test_work_of_torch_is_noticed():
+def test_torch_operations_prevent_caching():
     def with_torch(x):
         out = torch.empty(6)
         launch(out, x, x * 2, 6)
@@ -105,7 +105,7 @@ def test_work_of_torch_is_noticed():
     assert launcher.recorder.launches is None
 
 
-def test_a_look_into_the_middle_of_something_given():
+def test_views_of_inputs_prevent_caching():
     def middle(x):
         out = torch.empty(3)
         launch(out, x[3:], x[3:], 3)
@@ -114,7 +114,7 @@ def test_a_look_into_the_middle_of_something_given():
     assert recorded(middle, (torch.rand(6),))[2] is None
 
 
-def test_an_error_ends_the_record():
+def test_error_ends_the_recording():
     def fails(x):
         raise ZeroDivisionError
 
@@ -136,7 +136,7 @@ def on_card(values):
     return torch.as_tensor(values, dtype=torch.float32).as_subclass(OnCard)
 
 
-def test_which_calls_are_of_one_kind():
+def test_cache_key_groups_equal_calls():
     calls = []
 
     def counted(x, y):
@@ -165,7 +165,7 @@ def test_which_calls_are_of_one_kind():
     assert calls == [6, 6, 5, 6, 6]
 
 
-def test_what_a_kind_is():
+def test_cache_key_has_sizes_strides_dtypes_and_options():
     whole, seen = on_card(torch.rand(4, 6)), []
     others = whole[:3], whole.mT, on_card(torch.rand(24))[1:7].view(1, 6), whole[1:2]
 
@@ -187,7 +187,7 @@ def forward(x, y):
     return (out,), (twice, torch.empty(0, dtype=torch.bfloat16), more.mT)
 
 
-def test_what_is_kept_is_one_piece_and_goes_on_to_another_tape():
+def test_saved_tensors_are_packed_and_passed_to_backward():
     calls = []
 
     def step(x, y):
@@ -222,7 +222,7 @@ def test_what_is_kept_is_one_piece_and_goes_on_to_another_tape():
     assert calls == ["forward", "backward"]
 
 
-def test_a_bundle_that_was_brought_back_into_the_middle_of_something():
+def test_packed_tensors_may_be_restored_at_an_offset():
     first = pack_tensors([torch.rand(6), torch.rand(6)])
     (memory,), layout = first.memory, first.layout
 
@@ -240,7 +240,7 @@ def test_a_bundle_that_was_brought_back_into_the_middle_of_something():
     assert torch.allclose(out, expected)
 
 
-def test_two_outputs_in_one_memory_and_one_that_was_given():
+def test_outputs_that_share_memory_prevent_caching():
     def shared(x):
         both = torch.empty(12)
         launch(both[:6], x, x, 6)
@@ -255,7 +255,7 @@ def test_two_outputs_in_one_memory_and_one_that_was_given():
     assert recorded(given, (torch.rand(6),))[2] is None
 
 
-def test_two_that_are_kept_in_one_memory_stay_apart():
+def test_saved_tensors_that_share_memory_are_not_packed():
     def shared(x):
         both = torch.empty(12)
         launch(both[:6], x, x, 6)
@@ -266,7 +266,7 @@ def test_two_that_are_kept_in_one_memory_stay_apart():
     assert made is None and kept.layout is None and len(kept.tensors()) == 2
 
 
-def test_not_too_many(monkeypatch):
+def test_cache_size_is_bounded(monkeypatch):
     monkeypatch.setattr(launcher, "MAX_CACHED", 2)
     for n in range(1, 6):
         x, y = on_card(torch.rand(n)), on_card(torch.rand(n))

@@ -37,7 +37,7 @@ def nothing_remembered(monkeypatch):
     monkeypatch.setattr(module, "current_stream", lambda: 0)
 
 
-def test_the_second_start_needs_no_compiler():
+def test_second_launch_does_not_call_the_compiler():
     kernel, x = Kernel(), torch.zeros(8)
     for _ in range(3):
         launch(kernel, (5,), x, 8, M=16, num_warps=4)
@@ -45,7 +45,7 @@ def test_the_second_start_needs_no_compiler():
     assert kernel.started == [((5, 1, 1), (x, 8, 16, 4))] * 2
 
 
-def test_whatever_triton_compiles_for_is_another_program():
+def test_specialisation_keys_select_another_program():
     kernel, x = Kernel(), torch.zeros(40)
     launch(kernel, (5,), x, 8, M=16, num_warps=4)
     launch(kernel, (5,), x.double(), 8, M=16, num_warps=4)
@@ -60,7 +60,7 @@ def test_whatever_triton_compiles_for_is_another_program():
     assert kernel.started[0][0] == (7, 1, 1) and kernel.started[0][1][0].data_ptr() == x[4:].data_ptr()
 
 
-def test_the_memory_is_bounded(monkeypatch):
+def test_launcher_cache_is_bounded(monkeypatch):
     monkeypatch.setattr(module, "MAX_PROGRAMS", 3)
     kernel, x = Kernel(), torch.zeros(8)
     for n in range(10):
@@ -68,7 +68,7 @@ def test_the_memory_is_bounded(monkeypatch):
     assert len(module._compiled) <= 3
 
 
-def test_an_older_triton_starts_every_time_anew(monkeypatch):
+def test_older_triton_launches_without_the_cache(monkeypatch):
     monkeypatch.setattr(module, "CACHES_PROGRAMS", False)
     kernel, x = Kernel(), torch.zeros(8)
     for _ in range(2):
@@ -76,7 +76,7 @@ def test_an_older_triton_starts_every_time_anew(monkeypatch):
     assert len(kernel.compiled) == 2
 
 
-def test_an_older_triton_has_no_such_hooks(monkeypatch):
+def test_older_triton_has_no_launch_hooks(monkeypatch):
     monkeypatch.setattr(module, "CACHES_PROGRAMS", False)
     monkeypatch.delattr(module.triton, "knobs", raising=False)
     assert not module.has_launch_hook()

@@ -80,13 +80,13 @@ $BEHIND:
 ALL_READ = "ld.global.b32 %r5, [%rd1];\n"
 
 
-def test_warps_meet_in_shared_memory():
+def test_emulator_synchronises_warps_in_shared_memory():
     assert (run(THROUGH_SHARED)[:64] == np.arange(64) ^ 32).all()
     with pytest.raises(Race, match=r"read after another warp wrote it.*program 0, line \d+: ld.shared.b32 %r5"):
         run(THROUGH_SHARED.replace("bar.sync 0;", ""))
 
 
-def test_warps_meet_in_global_memory():
+def test_emulator_synchronises_warps_in_global_memory():
     with pytest.raises(Race, match="written after another warp read it"):
         run("xor.b32 %r4, %r1, 32; mul.wide.u32 %rd2, %r4, 4; add.s64 %rd2, %rd0, %rd2;"
             "ld.global.b32 %r5, [%rd2]; st.global.b32 [%rd1], %r5;")  # fmt: skip
@@ -94,7 +94,7 @@ def test_warps_meet_in_global_memory():
 
 @pytest.mark.parametrize("order", [list, lambda left: left[::-1]], ids=["in order", "reversed"])
 @pytest.mark.parametrize("first, then", [(FIRST_WRITES, ALL_READ), (ALL_READ, FIRST_WRITES)], ids=["write", "read"])
-def test_programs_meet_at_counters(first, then, order):
+def test_emulator_runs_grid_barriers(first, then, order):
     assert (run(first + MEET + then, 2, order)[:64] == 7).all()
     assert (run(first + ONE_WARP_ASKS + then, 2, order)[:64] == 7).all()
     unmet = ONE_WARP_ASKS.replace("bar.red.or.pred %p2, 0, less;", "setp.lt.u32 %p2, %r0, 0;")
@@ -105,12 +105,12 @@ def test_programs_meet_at_counters(first, then, order):
         run(first + MEET.replace("bar.sync 0;", "") + then, 2, order)
 
 
-def test_who_waits_for_more_programs_than_there_are_waits_for_ever():
+def test_emulator_reports_barriers_that_hang():
     with pytest.raises(Hang, match=r"programs \[0\] wait for ever.*ld.acquire"):
         run(MEET)
 
 
-def test_threads_that_disagree_about_one_place():
+def test_emulator_reports_races():
     assert run("st.global.b32 [%rd0], %r0;")[0] == 7
     with pytest.raises(Race, match="different values"):
         run("st.global.b32 [%rd0], %r1;")
@@ -118,34 +118,34 @@ def test_threads_that_disagree_about_one_place():
 
 @pytest.mark.parametrize("body", ["st.global.b32 [%rd0 + 260], %r0;", "ld.global.b32 %r4, [%rd0 + -4];",
                                   "st.shared.b32 [%r3 + 4], %r0;", "ld.global.b32 %r4, [%rd0 + 2];"])  # fmt: skip
-def test_what_is_outside_or_misaligned(body):
+def test_emulator_reports_out_of_bounds_and_misaligned_access(body):
     with pytest.raises(Fault, match=r"outside of|no multiple of 4"):
         run(body)
 
 
-def test_threads_that_part_ways():
+def test_emulator_reports_divergent_branches():
     with pytest.raises(Fault, match="part ways"):
         run("@%p0 bra $OUT;\n$OUT:\n")
 
 
-def test_arithmetic_wraps_and_widens_as_on_a_card():
+def test_emulator_integer_arithmetic_matches_a_gpu():
     found = run("shl.b32 %r4, %r1, 30; shr.s32 %r4, %r4, 30; mad.wide.s32 %rd2, %r4, %r0, %rd0;"
                 "sub.s64 %rd2, %rd2, %rd0; cvt.u32.u64 %r5, %rd2; st.global.b32 [%rd1], %r5;", number=-3)  # fmt: skip
     assert (found[:4] == [0, -3, 6, 3]).all()
 
 
-def test_whole_numbers_are_divided_towards_zero():
+def test_emulator_divides_integers_towards_zero():
     found = run("mul.lo.s32 %r4, %r1, 5; sub.s32 %r4, %r4, 7; div.s32 %r4, %r4, %r0; max.s32 %r4, %r4, -1;"
                 "min.s32 %r4, %r4, 2; st.global.b32 [%rd1], %r4;", number=3)  # fmt: skip
     assert (found[:5] == [-1, 0, 1, 2, 2]).all()
 
 
-def test_the_smaller_number_and_nothing_below_zero():
+def test_emulator_min_and_relu():
     found = run("sub.s32 %r4, %r1, 1; min.relu.s32 %r4, %r4, %r0; st.global.b32 [%rd1], %r4;", number=2)
     assert (found[:5] == [0, 0, 1, 2, 2]).all()
 
 
-def test_a_matrix_that_is_turned_on_its_way_from_shared_memory():
+def test_emulator_loads_transposed_matrices():
     """Rows of 16 bytes, 0 to 63 in halves: a lane has two rows of a column, those of lanes 0 to 3 the first one."""
     found = run("shl.b32 %r4, %r1, 1; add.s32 %r5, %r4, 1; shl.b32 %r5, %r5, 16; or.b32 %r4, %r4, %r5;"
                 "st.shared.b32 [%r3], %r4; bar.sync 0; shl.b32 %r6, %r1, 4; and.b32 %r6, %r6, 127;"
@@ -154,7 +154,7 @@ def test_a_matrix_that_is_turned_on_its_way_from_shared_memory():
     assert (low == [i % 4 * 16 + i // 4 for i in range(32)]).all() and (high == low + 8).all()
 
 
-def test_bfloat16_is_rounded_to_even_and_lies_in_halves():
+def test_emulator_rounds_bfloat16_to_even_and_packs_pairs():
     # 1 + 2^-8 is halfway between 1 and 1 + 2^-7; 1 + 3 2^-8 between that and 1 + 2^-6
     found = run("cvt.rn.bf16x2.f32 %r4, 0f3F808000, 0f3F818000; mov.b32 {%rs0, %rs1}, %r4; mov.b32 %r5, {%rs1, %rs0};"
                 "@%p0 st.global.b32 [%rd1], %r4; @!%p0 st.global.b32 [%rd1], %r5;")  # fmt: skip
@@ -179,13 +179,13 @@ def test_bfloat16_is_rounded_to_even_and_lies_in_halves():
         "ld.global.v2.b32 %r4, [%rd0];",
     ],
 )
-def test_what_is_not_known_is_named_before_anything_runs(body):
+def test_emulator_names_unknown_instructions_first(body):
     opcode = body.removeprefix("@%p0 ").split()[0]
     with pytest.raises(Unknown, match=rf"{opcode}.*line \d+"):
         run(f"bra $OUT; {body}\n$OUT:\n")
 
 
-def test_text_that_is_no_instruction():
+def test_emulator_rejects_invalid_text():
     with pytest.raises(Unknown, match=r"\{"):
         run("{ .reg .b32 %t; }")
     with pytest.raises(Unknown, match="%x1 was not declared"):

@@ -18,7 +18,7 @@ def cut(b, d, n, r, card=H200):
     return tiling.fit_resident(b, d, n, r, card)
 
 
-def test_the_papers_size_is_one_wave():
+def test_papers_size_is_resident():
     assert cut(1, 512, 16_384, 64) == ResidentGrid(D=512, R=64, BN=128, programs=128)
     assert cut(1, 512, 4_096, 64) == ResidentGrid(D=512, R=64, BN=64, programs=64)
     assert cut(3, 100, 1_000, 20) == ResidentGrid(D=128, R=64, BN=64, programs=16)
@@ -27,7 +27,7 @@ def test_the_papers_size_is_one_wave():
 
 @pytest.mark.parametrize("b, d, n, r", [(b, d, n, r) for b in (1, 5) for d in (8, 300, 512) for n in (1, 999, 16_896)
                                         for r in (1, 64, 100)])  # fmt: skip
-def test_every_program_is_on_the_card_and_every_column_in_a_program(b, d, n, r):
+def test_grid_fits_the_gpu_and_covers_every_column(b, d, n, r):
     found = cut(b, d, n, r)
     if found is None:
         assert b * -(-n // 128) > H200.processors or (d > 128 and r > 64)
@@ -39,7 +39,7 @@ def test_every_program_is_on_the_card_and_every_column_in_a_program(b, d, n, r):
 
 
 @pytest.mark.parametrize("sizes", [(1, 512, 16_897, 64), (9, 512, 2_048, 64), (1, 513, 100, 64), (1, 64, 100, 129)])
-def test_what_does_not_fit_takes_several_launches(sizes):
+def test_large_inputs_are_not_resident(sizes):
     assert cut(*sizes) is None
 
 
@@ -47,21 +47,21 @@ def test_what_does_not_fit_takes_several_launches(sizes):
     "card",
     [GpuProperties((8, 0), 108, 166_912), GpuProperties((10, 0), 148, 232_448), GpuProperties((9, 0), 4, 232_448)],
 )
-def test_other_cards_take_several_launches(card):
+def test_other_gpus_are_not_resident(card):
     assert cut(1, 512, 4_096, 64, card) is None
 
 
-def test_a_tensor_on_the_cpu_is_no_wave():
+def test_cpu_tensors_are_not_resident():
     assert tiling.resident_grid(torch.zeros(1, 512, 64, dtype=torch.bfloat16), 64) is None
 
 
-def test_there_are_about_as_many_units_of_nmf_as_programs():
+def test_nmf_has_about_one_unit_per_program():
     assert [unit_columns(programs) for programs in (1, 17, 33, 65)] == [32, 16, 8, 4]
 
 
 @pytest.mark.parametrize("D", [128, 256, 512])
 @pytest.mark.parametrize("R", [64, 128])
-def test_what_has_room_for_64_columns_has_it_for_128(D, R):
+def test_shared_memory_for_64_columns_suffices_for_128(D, R):
     """On an H200. Else problems between the two would have to be cut otherwise."""
     room = [tiling.resident_bytes(D, R, BN) + tiling.DRIVER_SHARED_BYTES <= H200.shared for BN in (64, 128)]
     assert room[0] == room[1]

@@ -65,12 +65,12 @@ def test_values(sizes, more):
         assert ratio is None or error(ratio[i].T, wanted[3]) < 5e-3
 
 
-def test_the_cases_are_cut_in_different_ways():
+def test_cases_cover_different_tilings():
     cuts = {fit_resident(*sizes[:4], more.get("card", H200)) for sizes, more in CASES.values()}
     assert {ResidentGrid(128, 64, 128, 65), ResidentGrid(256, 128, 64, 5), ResidentGrid(512, 64, 128, 3)} < cuts
 
 
-def test_the_same_bits_whatever_the_order_of_the_programs():
+def test_equal_bits_for_any_program_order():
     def outputs(order):
         return solve(2, 100, 130, 20, 2, Emulated(order))[2]
 

@@ -61,11 +61,11 @@ def without(text, *lines):
     return "\n".join(line for i, line in enumerate(text.split("\n")) if i not in lines)
 
 
-def test_nothing_is_wrong_with_the_text_itself(text, spoiled):
+def test_emulated_kernel_has_no_faults(text, spoiled):
     spoiled(text)
 
 
-def test_every_fence_is_needed(text, spoiled):
+def test_emulator_detects_every_removed_fence(text, spoiled):
     fences = places(text, "fence.proxy.async")
     assert len(fences) >= 3
     for fence in fences:
@@ -73,26 +73,26 @@ def test_every_fence_is_needed(text, spoiled):
             spoiled(without(text, fence))
 
 
-def test_every_barrier_behind_a_fence_is_needed(text, spoiled):
+def test_emulator_detects_every_removed_barrier(text, spoiled):
     for fence in places(text, "fence.proxy.async"):
         product = min(place for place in places(text, "wgmma.mma_async") + places(text, "bra") if place > fence)
         with pytest.raises(Race, match="wgmma reads what was not written, fenced"):
             spoiled(without(text, *(place for place in places(text, "bar.sync") if fence < place < product)))
 
 
-def test_what_is_written_comes_before_every_arrival(text, spoiled):
+def test_emulator_detects_missing_barriers_before_arrival(text, spoiled):
     for arrival in places(text, "red.global") + places(text, "atom.global"):
         stored = max(place for place in places(text, "st.global") if place < arrival)
         with pytest.raises(Race, match=r"bar\.sync"):
             spoiled(without(text, *(place for place in places(text, "bar.sync") if stored < place < arrival)))
 
 
-def test_an_arrival_has_to_release(text, spoiled):
+def test_emulator_detects_arrivals_without_release(text, spoiled):
     with pytest.raises(Race, match="with no barrier after program"):
         spoiled(text.replace(".release.", ".relaxed."))
 
 
-def test_a_program_has_to_wait(text, spoiled):
+def test_emulator_detects_removed_waits(text, spoiled):
     polls = [found.span() for found in re.finditer(r"@first ld\.acquire\.gpu\.global\.b32 seen,[^;]*;", text)]
     assert len(polls) == 2
     for first, end in polls:
@@ -100,12 +100,12 @@ def test_a_program_has_to_wait(text, spoiled):
             spoiled(text[:first] + "mov.b32 seen, 0x7FFFFFFF;" + text[end:])  # all have come, it seems
 
 
-def test_products_have_to_be_waited_for(text, spoiled):
+def test_emulator_detects_unawaited_products(text, spoiled):
     with pytest.raises(Race, match="in flight"):
         spoiled(without(text, *places(text, "wgmma.wait_group")))
 
 
-def test_a_program_that_never_arrives_is_seen():
+def test_emulator_detects_missing_arrivals():
     def one_less(kernel, grid, *args, **options):
         Emulated()(kernel, (grid[0] - 1, *grid[1:]), *args, **options)
 

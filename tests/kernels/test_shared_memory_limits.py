@@ -21,7 +21,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("rank", SHARED_BYTES)
-def test_the_read_outs_fit(rank, dtype, monkeypatch):
+def test_read_outs_fit_into_shared_memory(rank, dtype, monkeypatch):
     x, bases = torch.rand(1, 1024, 64).to(dtype), torch.rand(1, 1024, rank)
     made = Compiler(nmf.readout_kernel), Compiler(cd.readout_kernel)
     monkeypatch.setattr(nmf, "readout_kernel", made[0])

@@ -20,7 +20,7 @@ def cut(request):
     return lambda *sizes: tiling.fit_streaming(*sizes, request.param)
 
 
-def test_programs_are_as_many_as_multiprocessors_and_not_more_than_tiles(cut):
+def test_grid_has_at_most_one_program_per_multiprocessor_and_tile(cut):
     assert cut(1, 512, 65_536, 64, H200) == StreamingGrid(D=512, R=64, programs=132, images=1)
     assert cut(2, 500, 40_001, 50, H200) == StreamingGrid(D=512, R=64, programs=66, images=2)
     assert cut(9, 256, 100, 128, H200) == StreamingGrid(D=256, R=128, programs=2, images=9)
@@ -28,7 +28,7 @@ def test_programs_are_as_many_as_multiprocessors_and_not_more_than_tiles(cut):
 
 
 @pytest.mark.parametrize("b", [1, 2, 100, 131, 132, 133, 200, 1_000])
-def test_all_programs_of_a_launch_have_room_at_once(cut, b):
+def test_all_programs_fit_on_the_gpu_at_once(cut, b):
     found = cut(b, 8, 10**6, 8, H200)
     assert found.programs >= 1 and found.programs * found.images <= H200.processors
     launches = -(-b // found.images)
@@ -36,20 +36,20 @@ def test_all_programs_of_a_launch_have_room_at_once(cut, b):
 
 
 @pytest.mark.parametrize("b, d, r", [(1, 513, 64), (1, 512, 100), (1, 512, 129), (70_000, 8, 8)])
-def test_what_does_not_fit(cut, b, d, r):
+def test_unsupported_sizes(cut, b, d, r):
     assert cut(b, d, 65_536, r, H200) is None
 
 
 @pytest.mark.parametrize("card", [GpuProperties((8, 0), 108, 166_912), GpuProperties((10, 0), 148, 232_448)])
-def test_other_cards(cut, card):
+def test_other_gpus_are_unsupported(cut, card):
     assert cut(1, 512, 65_536, 64, card) is None
 
 
-def test_a_tensor_on_the_cpu():
+def test_cpu_tensors_are_unsupported():
     assert tiling.streaming_grid(torch.zeros(1, 512, 64, dtype=torch.bfloat16), 64, nmf.streaming_bytes) is None
 
 
-def test_which_x_can_be_copied_in_the_background():
+def test_inputs_that_can_be_copied_asynchronously():
     x = torch.zeros(2, 32, 64, dtype=torch.bfloat16)
     assert (
         tiling.can_copy_async(x)
@@ -61,7 +61,7 @@ def test_which_x_can_be_copied_in_the_background():
     assert not any(map(tiling.can_copy_async, others))
 
 
-def test_what_the_kernel_of_cd_cannot_do():
+def test_unsupported_cd_options():
     assert cosine.has_ridge_kernel(6, 0.1)
     assert (
         not cosine.has_ridge_kernel(0, 0.1)
@@ -93,7 +93,7 @@ def test_vq_and_cd_compile_for_hopper_within_their_shared_memory(D, R, READOUT):
 
 @pytest.mark.parametrize("D, R", SIZES)
 @pytest.mark.kernels
-def test_the_ridge_needs_no_more_than_a_sweep(D, R):
+def test_ridge_needs_no_more_shared_memory_than_a_step(D, R):
     pytest.importorskip("triton.experimental.gluon")
     from aot import compiled_for_hopper
 

@@ -81,7 +81,7 @@ def test_values(sizes, more):
         assert ratio is None or error(ratio[i].T, wanted[3]) < 5e-3
 
 
-def test_the_same_bits_whatever_the_order_of_the_programs():
+def test_equal_bits_for_any_program_order():
     def outputs(order):
         return solve(2, 100, 200, 20, 1, 2, emulated=Emulated(order))[2]
 
@@ -100,7 +100,7 @@ def test_the_same_bits_whatever_the_order_of_the_programs():
         ("wgmma.wait_group", slice(None), "in flight"),
     ],
 )
-def test_what_is_missing_in_the_text_is_seen(opcode, which, seen):
+def test_emulator_detects_removed_synchronisation(opcode, which, seen):
     """Else what the emulator says of the text as it is would mean little."""
 
     def edit(text):

@@ -11,7 +11,7 @@ from hamburger.kernels.tiling import TARGET_PROGRAMS, power_of_two, split_positi
 
 
 @given(st.integers(1, 4096), st.integers(1, 2**20), st.integers(1, 512))
-def test_tiles_are_powers_of_two_that_triton_can_multiply(d, n, r):
+def test_tiles_are_powers_of_two(d, n, r):
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         t = tile_sizes(d, n, r, dtype)
         assert all(size == power_of_two(size) for size in t)
@@ -26,7 +26,7 @@ def test_parts_cover_all_positions_and_none_is_empty(n, tiles, step):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 8, 9, 512])
-def test_power_of_two(count):
+def test_next_power_of_two(count):
     assert count <= power_of_two(count) < 2 * count
 
 
