@@ -37,11 +37,11 @@ def test_python_blocks_run(page, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
-def test_blocks_are_those_of_the_committed_results(page):
+def test_generated_blocks_match_the_committed_results(page):
     assert render(page.read_text(), ROOT / "results") == page.read_text(), "run `make docs`"
 
 
-def test_a_changed_result_would_show():
+def test_changed_block_is_regenerated():
     page = (ROOT / "README.md").read_text()
     assert "<!-- block: core-speed -->" in page
     broken = page.replace("| nmf | 1,024 |", "| nmf | 1,025 |")
@@ -50,18 +50,18 @@ def test_a_changed_result_would_show():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
-def test_links_lead_somewhere(page):
+def test_links_point_to_existing_files(page):
     for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-def test_generated_files_are_those_of_the_committed_results():
+def test_generated_files_match_the_committed_results():
     for path, text in generated_files(ROOT).items():
         assert path.read_text() == text, f"run `make docs`: {path.name}"
 
 
-def test_every_file_of_results_has_its_command():
+def test_every_result_file_has_its_command_in_the_readme():
     row = r"^\| `([^`]+)` \| .*`(?:ham|python lab/experiments/\w+\.py) "
     patterns = re.findall(row, (ROOT / "results/README.md").read_text(), flags=re.MULTILINE)
     files = [path.name for path in (ROOT / "results").iterdir() if path.name != "README.md"]
@@ -69,7 +69,7 @@ def test_every_file_of_results_has_its_command():
     assert [pattern for pattern in patterns if not any(fnmatch(name, pattern) for name in files)] == []
 
 
-def test_the_table_of_ablations_is_that_of_their_rows():
+def test_ablations_csv_has_every_ablation_row():
     with (ROOT / "results" / "ablations.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == sum(len(path.read_text().splitlines()) for path in (ROOT / "results").glob("ablation_*.jsonl"))

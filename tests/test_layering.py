@@ -54,7 +54,7 @@ def violations():
                 yield f"{path.relative_to(SOURCE)}: imports {package}, another task"
 
 
-def test_every_package_has_its_place():
+def test_every_package_is_in_the_import_order():
     assert {p.name for p in SOURCE.iterdir() if p.is_dir() and p.name != "__pycache__"} == set(ORDER)
 
 

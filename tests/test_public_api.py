@@ -38,13 +38,13 @@ NAMES = (
 )
 
 
-def test_public_names_are_neither_lost_nor_added_by_accident():
+def test_public_names_match_the_documented_list():
     assert sorted(hb.__all__) == sorted(NAMES)
     assert all(hasattr(hb, name) for name in NAMES)
     assert hb.__version__
 
 
-def test_decompose_as_documented():
+def test_decompose_has_the_documented_signature():
     x = torch.rand(2, 32, 100)
     out = hb.decompose(x, "nmf", rank=4, steps=6)
     assert [tuple(t.shape) for t in (out.bases, out.codes, out.reconstruction)] == [
@@ -58,7 +58,7 @@ def test_decompose_as_documented():
     assert again.reconstruction.shape == x.shape
 
 
-def test_defaults_as_documented():
+def test_defaults_match_the_documentation():
     assert hb.VQ(64) == hb.VQ(rank=64, temperature=0.01)
     assert hb.CD(64) == hb.CD(rank=64, temperature=0.01, beta=0.1)
     assert hb.NMF(64) == hb.NMF(rank=64, eps=1e-6, codes_init="softmax")
@@ -69,7 +69,7 @@ def test_defaults_as_documented():
     assert hb.hams.names() == ["cd", "nmf", "vq"]
 
 
-def test_a_gan_as_documented():
+def test_create_gan_works_as_documented():
     G, D = hb.create_gan("hamgan", resolution=32, num_classes=10, width=8)
     z, y = torch.randn(2, 128), torch.tensor([3, 7])
     images = G(z, y)
@@ -77,14 +77,14 @@ def test_a_gan_as_documented():
     assert D(images, y).shape == (2,)
 
 
-def test_a_ham_fits_a_screen():
+def test_every_ham_fits_on_a_screen():
     for ham in (hb.NMF, hb.VQ, hb.CD):
         lines = inspect.getsource(ham).split('"""')
         code = [line for line in (lines[0] + lines[2]).splitlines() if line.strip()]
         assert len(code) < 60, ham
 
 
-def test_the_version_is_the_same_in_both_places():
+def test_version_is_the_same_in_package_and_pyproject():
     import tomllib
     from pathlib import Path
 
@@ -92,7 +92,7 @@ def test_the_version_is_the_same_in_both_places():
     assert project["version"] == hb.__version__
 
 
-def test_the_literal_types_list_the_registered_names():
+def test_literal_types_list_the_registered_names():
     for names, registry in ((ContextName, hb.contexts), (HamName, hb.hams)):
         ours = {name for name, constructor in registry.items() if constructor.__module__.startswith("hamburger.")}
         assert set(get_args(names)) == ours
@@ -127,7 +127,7 @@ def test_importing_the_package_imports_no_task():
     assert not packages & heavy
 
 
-def test_every_error_is_in_errors_and_most_are_at_the_top():
+def test_every_error_is_in_hb_errors():
     for name in NAMES:
         if name.endswith("Error"):
             assert getattr(hb.errors, name) is getattr(hb, name)
