@@ -15,7 +15,7 @@ from scipy import stats
 
 from hamburger.errors import HamburgerError
 from hamburger.report.page import SECTIONS, write_report
-from hamburger.segmentation.visualize import draw_errors
+from hamburger.segmentation.predict import draw_errors
 
 VOID = {"meta", "img", "br", "hr", "path", "use", "rect", "line", "circle", "image", "stop"}
 

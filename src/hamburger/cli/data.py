@@ -138,8 +138,8 @@ def prepare_voc(
     from rich.console import Console
     from rich.progress import Progress
 
-    from hamburger.segmentation.data.prepare_voc import EXPECTED
-    from hamburger.segmentation.data.prepare_voc import prepare_voc as build
+    from hamburger.segmentation.data.published import EXPECTED
+    from hamburger.segmentation.data.published import prepare_voc as build
 
     errors = Console(stderr=True)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:

@@ -27,11 +27,10 @@ def measure_angles(net: nn.Module, loss: Callable[[], Tensor]) -> AngleRow:
 
     A value is None if it is not finite, or the cosine of a zero gradient.
     """
-    hams = [module for module in net.modules() if isinstance(module, HamLayer)]
     weights = [parameter for parameter in net.parameters() if parameter.requires_grad]
     by_strategy: dict[str, dict[str, list[Tensor]]] = {}
     for strategy in STRATEGIES:
-        with _preserve_state(net), _use_strategy(hams, strategy), _record_inputs(hams) as inputs:
+        with _use_strategy(net, strategy) as inputs:
             value = loss()  # records the inputs
             tensors = [*inputs, *weights]
             raw = torch.autograd.grad(value, tensors, allow_unused=True)
@@ -41,11 +40,14 @@ def measure_angles(net: nn.Module, loss: Callable[[], Tensor]) -> AngleRow:
             by_strategy[strategy]["input"] = gradients[:1]
     row: AngleRow = {}
     for place, reference in by_strategy[REFERENCE].items():
+        length = math.sqrt(_dot(reference, reference))
         for strategy, by_place in by_strategy.items():
             key = f"{place}_{strategy.replace(':', '').replace('-', '_')}"
-            row[f"norm_{key}"] = _finite_or_none(math.sqrt(dot(by_place[place], by_place[place])))
+            norm = math.sqrt(_dot(by_place[place], by_place[place]))
+            row[f"norm_{key}"] = _finite_or_none(norm)
             if strategy != REFERENCE:
-                row[f"cosine_{key}"] = cosine(by_place[place], reference)
+                product = _dot(by_place[place], reference)
+                row[f"cosine_{key}"] = _finite_or_none(product / (norm * length)) if norm * length > 0 else None
     return row
 
 
@@ -54,13 +56,8 @@ def check_has_ham(net: nn.Module) -> None:
         raise OptionError("train: angles_every needs a network with a ham (got none); --set angles_every=0")
 
 
-def dot(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
+def _dot(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
     return float(torch.stack([(a.double() * b.double()).sum() for a, b in zip(one, other, strict=True)]).sum())
-
-
-def cosine(one: Sequence[Tensor], other: Sequence[Tensor]) -> float | None:
-    norms = math.sqrt(dot(one, one)) * math.sqrt(dot(other, other))
-    return _finite_or_none(dot(one, other) / norms) if norms > 0 else None
 
 
 def _finite_or_none(value: float) -> float | None:
@@ -68,39 +65,28 @@ def _finite_or_none(value: float) -> float | None:
 
 
 @contextmanager
-def _preserve_state(net: nn.Module) -> Iterator[None]:
-    """Restore norm statistics, online dictionaries and random generators afterwards."""
+def _use_strategy(net: nn.Module, name: str) -> Iterator[list[Tensor]]:
+    """Differentiate the hams by the named strategy; yield a list that records their inputs in the order of their calls.
+
+    Hams solve in plain torch: the kernels support only one strategy and round differently. Everything is restored
+    afterwards, also norm statistics, online dictionaries and random generators.
+    """
+    hams = [module for module in net.modules() if isinstance(module, HamLayer)]
+    settings = [(ham.grad, ham.backend) for ham in hams]
     buffers = [(buffer, buffer.clone()) for buffer in net.buffers()]
     devices = {parameter.device for parameter in net.parameters() if parameter.device.type == "cuda"}
-    try:
-        with torch.random.fork_rng(devices=list(devices)):
-            yield
-    finally:
-        with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)
-
-
-@contextmanager
-def _use_strategy(hams: Sequence[HamLayer], name: str) -> Iterator[None]:
-    """Solve in plain torch with the named strategy: the kernels support only one and round differently."""
-    before = [(ham.grad, ham.backend) for ham in hams]
-    for ham in hams:
-        ham.grad, ham.backend = as_gradient(name), "plain"
-    try:
-        yield
-    finally:
-        for ham, (grad, backend) in zip(hams, before, strict=True):
-            ham.grad, ham.backend = grad, backend
-
-
-@contextmanager
-def _record_inputs(hams: Sequence[HamLayer]) -> Iterator[list[Tensor]]:
-    """Record the inputs of the hams in the order of their calls."""
     inputs: list[Tensor] = []
     handles = [ham.register_forward_pre_hook(lambda _, args: inputs.append(args[0])) for ham in hams]
     try:
-        yield inputs
+        for ham in hams:
+            ham.grad, ham.backend = as_gradient(name), "plain"
+        with torch.random.fork_rng(devices=list(devices)):
+            yield inputs
     finally:
         for handle in handles:
             handle.remove()
+        for ham, (grad, backend) in zip(hams, settings, strict=True):
+            ham.grad, ham.backend = grad, backend
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)

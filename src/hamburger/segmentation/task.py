@@ -22,9 +22,8 @@ from hamburger.segmentation.evaluate import SegmentationScores, evaluate_segment
 from hamburger.segmentation.gradient_angles import check_has_ham, measure_angles
 from hamburger.segmentation.losses import IGNORE
 from hamburger.segmentation.model import Segmenter, create_model, load_weights, models, save_weights
-from hamburger.segmentation.predict import SegmentationPredictor
+from hamburger.segmentation.predict import SegmentationPredictor, SegmentationVisualizer
 from hamburger.segmentation.recipe import SegmentationRecipe, check_segmentation_recipe, segmentation_recipes
-from hamburger.segmentation.visualize import SegmentationVisualizer
 from hamburger.training.datasets import check_each
 from hamburger.training.loader import batch_options, to_layout
 from hamburger.training.run_folder import ANGLES, BEST, RunFolder

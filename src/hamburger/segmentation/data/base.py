@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -166,6 +167,17 @@ class ImageLabelSet(SegmentationSet):
 def _format_values(values: Sequence[int], most: int = 8) -> str:
     text = ", ".join(map(str, values[:most]))
     return f"{text} ... ({len(values)} of them)" if len(values) > most else text
+
+
+def encode_label_png(label: Tensor | Bytes, palette: Sequence[Colour]) -> bytes:
+    """Return a PNG whose pixel values are the labels; the palette only colours them.   label: h w uint8, on the CPU"""
+    from PIL import Image
+
+    image = Image.fromarray(np.asarray(label))
+    image.putpalette([value for colour in palette for value in colour])
+    buffer = io.BytesIO()
+    image.save(buffer, format="PNG")
+    return buffer.getvalue()
 
 
 # -- lists of ids ------------------------------------------------------------------------------------------------------

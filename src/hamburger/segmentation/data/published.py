@@ -1,4 +1,4 @@
-"""`voc`, `context` and `camvid`: published data sets in their usual layouts.
+"""`voc`, `context` and `camvid`: published data sets in their usual layouts, and VOC's augmented training set.
 
 voc      PASCAL VOC 2012, 20 classes and background; label value 255 is the void border. `root` is `VOC2012`,
          `VOCdevkit` or its parent:
@@ -23,12 +23,27 @@ Subsets of `voc` and `context` may be flat: `images/<id>.*`, `labels/<id>.png` a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from hamburger.errors import DataError, OptionError, check_choice, check_flag
-from hamburger.segmentation.data.base import ImageLabelPair, ImageLabelSet, datasets, list_pairs
+from hamburger.files import write_atomically
+from hamburger.segmentation.data.base import (
+    ImageLabelPair,
+    ImageLabelSet,
+    datasets,
+    encode_label_png,
+    list_pairs,
+    read_ids,
+)
 from hamburger.training.datasets import Colour, check_root, select_classes, voc_palette
+from hamburger.training.image_files import Bytes
+from hamburger.training.loader import prefetch
 
 VOC_CLASSES = (
     *("background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
@@ -154,3 +169,114 @@ def _find_camvid_pairs(root: Path, split: str) -> list[ImageLabelPair]:
             if (tree / images).is_dir() and (tree / labels).is_dir():
                 return list_pairs(tree / images, tree / labels, tree / f"{split}.txt", required=False)
     raise DataError(f"camvid: {root} has no split '{split}'; it must contain {CAMVID_LAYOUTS}")
+
+
+# -- the augmented training set of VOC ---------------------------------------------------------------------------------
+#
+# `trainaug` = (SBD's train and val, and VOC's train) without VOC's val: 10,582 images. Labels are written to
+# SegmentationClassAug; VOC's own are preferred (they have void borders, SBD's have none). The list is written last: if
+# it exists, the set is complete. An interrupted run resumes.
+
+
+EXPECTED = {"trainaug": 10_582, "val": 1_449, "test": 1_456}
+SBD_PLACES = ("", "dataset", "benchmark_RELEASE/dataset", "SBD", "sbd", "SBD/dataset", "SBD/benchmark_RELEASE/dataset")
+SHOWN = 20
+
+
+@dataclass(frozen=True)
+class PreparedVOC:
+    """`counts`: images per list, None if VOC's list is missing.   `notes`: messages for the user"""
+
+    tree: Path
+    counts: dict[str, int | None]
+    from_voc: int
+    from_sbd: int
+    already: int
+    notes: tuple[str, ...]
+
+
+def prepare_voc(
+    root: Path,
+    sbd: Path | None = None,
+    *,
+    expected: Mapping[str, int] | None = EXPECTED,
+    after: Callable[[int], object] = lambda total: None,
+    workers: int | None = None,
+) -> PreparedVOC:
+    """Build SegmentationClassAug and trainaug.txt in the tree at `root`, from SBD at `sbd` (or near `root`).
+
+    `expected` are the required counts; None accepts any. `after` is called once per label with the total number to
+    write. Missing files are all reported before anything is written.
+    """
+    tree, source = find_voc(root), _find_sbd(Path(root), sbd)
+    lists = tree / "ImageSets" / "Segmentation"
+    train, val = read_ids(lists / "train.txt"), set(read_ids(lists / "val.txt"))
+    ids = sorted({*read_ids(source / "train.txt"), *read_ids(source / "val.txt"), *train} - val)
+    test = lists / "test.txt"
+    counts = {"trainaug": len(ids), "val": len(val), "test": len(read_ids(test)) if test.is_file() else None}
+    _check_counts(counts, expected or {})
+    notes = tuple(f"no {name}.txt: its count was not checked" for name, count in counts.items() if count is None)
+    voc, target = tree / "SegmentationClass", tree / "SegmentationClassAug"
+    labels = {i: voc / f"{i}.png" if (voc / f"{i}.png").is_file() else source / "cls" / f"{i}.mat" for i in ids}
+    _check_files([*labels.values(), *(tree / "JPEGImages" / f"{i}.jpg" for i in ids)])
+    missing = [i for i in ids if not (target / f"{i}.png").is_file()]
+    threads = min(16, os.cpu_count() or 1) if workers is None else workers
+    for _ in prefetch(partial(write_label, labels, target), missing, workers=threads, depth=4 * max(1, threads)):
+        after(len(missing))
+    write_atomically(lists / "trainaug.txt", "".join(f"{i}\n" for i in ids).encode())
+    from_voc = sum(path.suffix == ".png" for path in labels.values())
+    return PreparedVOC(tree, counts, from_voc, len(ids) - from_voc, len(ids) - len(missing), notes)
+
+
+def _find_sbd(root: Path, sbd: Path | None) -> Path:
+    """Return the folder with `cls/` and SBD's lists."""
+    starts = [Path(sbd)] if sbd is not None else [root, root.parent, root.parent.parent]
+    for place in (start / part for start in starts for part in SBD_PLACES):
+        if (place / "cls").is_dir():
+            return place
+    where = f"in {sbd}" if sbd is not None else f"near {root}; pass its folder with --sbd"
+    raise DataError(
+        f"prepare voc: no SBD {where}; it is the folder (benchmark_RELEASE/dataset) with cls/ and train.txt"
+    )
+
+
+def _check_counts(counts: Mapping[str, int | None], expected: Mapping[str, int]) -> None:
+    """Raise an error that names every list with a wrong number of images."""
+    wrong = [
+        f"{name} has {counts[name]:,} images, not {number:,}"
+        for name, number in expected.items()
+        if counts.get(name) not in (None, number)
+    ]
+    if wrong:
+        raise DataError(
+            f"prepare voc: {'; '.join(wrong)}; VOC 2012 or SBD is incomplete or not the official one; nothing was "
+            f"written (--any-counts, or expected=None, accepts any number)",
+            wrong,
+        )
+
+
+def _check_files(paths: Sequence[Path]) -> None:
+    missing = [f"{path}: missing" for path in paths if not path.is_file()]
+    if missing:
+        more = [f"... and {len(missing) - SHOWN} more"] if len(missing) > SHOWN else []
+        lines = [f"prepare voc: {len(missing)} files are missing; nothing was written", *missing[:SHOWN], *more]
+        raise DataError("\n  ".join(lines), missing)
+
+
+def write_label(labels: Mapping[str, Path], target: Path, id: str) -> None:
+    source = labels[id]
+    png = source.read_bytes() if source.suffix == ".png" else encode_label_png(_read_mat(source), voc_palette(256))
+    write_atomically(target / f"{id}.png", png)
+
+
+def _read_mat(path: Path) -> Bytes:
+    """Return the classes (h w) of an SBD file."""
+    from scipy.io import loadmat
+
+    try:
+        label = np.asarray(loadmat(path)["GTcls"]["Segmentation"][0, 0])
+    except Exception as broken:  # scipy can raise anything for a damaged file
+        raise DataError(f"{path}: not an SBD label, or damaged ({broken}); copy it again") from broken
+    if label.ndim != 2 or not ((label < len(VOC_CLASSES)) | (label == 255)).all():
+        raise DataError(f"{path}: label of shape {label.shape} with values up to {label.max()}; SBD has h w, 0 ... 20")
+    return label.astype(np.uint8)

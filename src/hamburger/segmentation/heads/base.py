@@ -11,7 +11,7 @@ from hamburger.contexts.common import conv, conv_norm_relu
 from hamburger.errors import OptionError, ShapeError, check_count, check_positive
 from hamburger.layers.norm import Dropout2d
 from hamburger.registry import Registry
-from hamburger.segmentation.losses import cross_entropy
+from hamburger.segmentation.losses import cross_entropy, find_labelled_images, presence_loss
 
 
 class HeadOutputs(NamedTuple):
@@ -47,17 +47,24 @@ class Head(nn.Module):
 heads: Registry[Head] = Registry("head")
 
 
-def check_channels(call: str, channels: Sequence[int], *, least: int, use: str) -> tuple[int, ...]:
-    """Return the widths of the maps as a tuple; raise if there are fewer than `least`. `use` says what they are for."""
+def check_head(
+    call: str, channels: Sequence[int], num_classes: int, *, maps: int, use: str, **counts: int
+) -> tuple[int, ...]:
+    """Return the widths of the maps as a tuple; raise if there are fewer than `maps`. `use` says what they are for.
+
+    `counts` are options of the head that must be whole numbers above zero, as `num_classes` must.
+    """
+    for option, value in {"num_classes": num_classes, **counts}.items():
+        check_count(call, option, value, least=1)
     if isinstance(channels, int) or not all(isinstance(c, int) for c in channels):
         raise OptionError(
             f"{call}: channels must be the widths of the backbone's maps, such as (256, 512) (got {channels!r})"
         )
     for c in channels:
         check_count(call, "each of the channels", c, least=1)
-    if len(channels) < least:
+    if len(channels) < maps:
         raise OptionError(
-            f"{call}: needs at least {least} feature maps, {use} (got {len(channels)}, of widths {tuple(channels)}); "
+            f"{call}: needs at least {maps} feature maps, {use} (got {len(channels)}, of widths {tuple(channels)}); "
             "choose a backbone with more stages"
         )
     return tuple(channels)
@@ -96,21 +103,27 @@ class AuxiliaryHead(Head):
     [..., b c' h' w', b c h w]   ->   HeadOutputs, with logits b k h w
 
     A subclass sets `classifier` and computes its input in `decode`. `terms` maps each name in `aux` to its weight and
-    loss. aux_weight=0 removes the FCN head, so that one map is enough.
+    loss. aux_weight=0 removes the FCN head, so that one map is enough. `counts` are options of the subclass that must
+    be whole numbers above zero.
     """
 
     classifier: nn.Module
 
     def __init__(
-        self, channels: Sequence[int], num_classes: int, *, aux_weight: float, aux_width: int, dropout: float
+        self,
+        channels: Sequence[int],
+        num_classes: int,
+        dropout: float,
+        aux_weight: float,
+        aux_width: int,
+        **counts: int,
     ) -> None:
         super().__init__()
         self.call = type(self).__name__
         check_positive(self.call, "aux_weight", aux_weight, zero=True)
-        check_count(self.call, "num_classes", num_classes, least=1)
-        check_count(self.call, "aux_width", aux_width, least=1)
         use = "the deepest to decode, the one before it for the auxiliary loss (not needed with aux_weight=0)"
-        self.channels = check_channels(self.call, channels, least=2 if aux_weight else 1, use=use)
+        maps = 2 if aux_weight else 1
+        self.channels = check_head(self.call, channels, num_classes, maps=maps, use=use, aux_width=aux_width, **counts)
         self.terms: dict[str, tuple[float, LossFunction]] = {"aux": (aux_weight, cross_entropy)}
         self.auxiliary = FCNHead(self.channels[-2], aux_width, num_classes, dropout=dropout) if aux_weight else None
 
@@ -132,3 +145,7 @@ class AuxiliaryHead(Head):
             weight, loss = self.terms[name]
             terms[name] = weight * loss(value, target)
         return terms
+
+    def counts(self, target: Tensor) -> dict[str, Tensor]:
+        presence = [name for name, (_, loss) in self.terms.items() if loss is presence_loss]
+        return {name: find_labelled_images(target).sum() for name in presence}

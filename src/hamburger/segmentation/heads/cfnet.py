@@ -14,9 +14,9 @@ from torch import Tensor
 from hamburger.contexts.acf import ACF
 from hamburger.contexts.common import conv_norm_relu
 from hamburger.contexts.enc import Enc
-from hamburger.errors import check_count, check_flag
+from hamburger.errors import check_flag
 from hamburger.segmentation.heads.base import AuxiliaryHead, PixelClassifier, heads
-from hamburger.segmentation.losses import find_labelled_images, presence_loss
+from hamburger.segmentation.losses import presence_loss
 
 SE_WEIGHT = 0.2
 
@@ -49,8 +49,7 @@ class CFNet(AuxiliaryHead):
         aux_weight: float = 0.2,
         aux_width: int = 256,
     ) -> None:
-        super().__init__(channels, num_classes, aux_weight=aux_weight, aux_width=aux_width, dropout=dropout)
-        check_count("CFNet", "width", width, least=1)
+        super().__init__(channels, num_classes, dropout, aux_weight, aux_width, width=width)
         check_flag("CFNet", "encoding", encoding)
         self.terms["se"] = (SE_WEIGHT, presence_loss)
         self.reduce = conv_norm_relu(self.channels[-1], width, 3)
@@ -69,6 +68,3 @@ class CFNet(AuxiliaryHead):
             y, se = self.encode(v, return_se=True)
             return y, {"se": se}
         return self.encode(v), {}
-
-    def counts(self, target: Tensor) -> dict[str, Tensor]:
-        return {"se": find_labelled_images(target).sum()}

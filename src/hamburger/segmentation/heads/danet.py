@@ -42,8 +42,7 @@ class DANet(AuxiliaryHead):
         aux_weight: float = 0.0,
         aux_width: int = 256,
     ) -> None:
-        super().__init__(channels, num_classes, aux_weight=aux_weight, aux_width=aux_width, dropout=dropout)
-        check_count("DANet", "width", width, least=1)
+        super().__init__(channels, num_classes, dropout, aux_weight, aux_width, width=width)
         check_flag("DANet", "cam_invert", cam_invert)
         inner = width // 8 if inner is None else inner
         if inner == 0:

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from hamburger.contexts.common import conv, conv_norm_relu, resize
 from hamburger.contexts.dfn import CAB, RRB
-from hamburger.errors import check_count, check_positive
-from hamburger.segmentation.heads.base import Head, HeadOutputs, check_channels, check_features, heads
+from hamburger.errors import check_positive
+from hamburger.segmentation.heads.base import Head, HeadOutputs, check_features, check_head, heads
 from hamburger.segmentation.losses import IGNORE, cross_entropy, find_borders, focal_loss
 
 STAGES = (2, 3, 4, 5)  # the paper's numbers of the four maps
@@ -96,11 +96,8 @@ class DFNHead(Head):
     ) -> None:
         super().__init__()
         use = "one for each of its stages, shallow to deep"
-        self.channels = check_channels("DFN", channels, least=len(STAGES), use=use)
-        check_count("DFN", "num_classes", num_classes, least=1)
-        check_count("DFN", "width", width, least=1)
-        check_count("DFN", "border_width", border_width, least=1)
-        check_count("DFN", "radius", radius, least=1)
+        counts = {"width": width, "border_width": border_width, "radius": radius}
+        self.channels = check_head("DFN", channels, num_classes, maps=len(STAGES), use=use, **counts)
         check_positive("DFN", "border_weight", border_weight, zero=True)
         self.border_weight, self.radius = border_weight, radius
         used = self.channels[-len(STAGES) :]

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from hamburger.contexts.common import conv_norm_relu
 from hamburger.contexts.ema import EMAU
-from hamburger.errors import check_count
 from hamburger.segmentation.heads.base import AuxiliaryHead, PixelClassifier, heads
 
 
@@ -43,9 +42,7 @@ class EMANet(AuxiliaryHead):
         aux_weight: float = 0.0,
         aux_width: int = 256,
     ) -> None:
-        super().__init__(channels, num_classes, aux_weight=aux_weight, aux_width=aux_width, dropout=dropout)
-        check_count("EMANet", "width", width, least=1)
-        check_count("EMANet", "out_width", out_width, least=1)
+        super().__init__(channels, num_classes, dropout, aux_weight, aux_width, width=width, out_width=out_width)
         before, after = conv_norm_relu(self.channels[-1], width, 3), conv_norm_relu(width, out_width, 3)
         self.frame = nn.Sequential(before, EMAU(width, rank=rank, steps=steps, momentum=momentum), after)
         self.classifier = PixelClassifier(out_width, num_classes, dropout=dropout)

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from hamburger.contexts.common import conv_norm_relu
 from hamburger.contexts.enc import Enc
-from hamburger.errors import check_count, check_positive
+from hamburger.errors import check_positive
 from hamburger.segmentation.heads.base import AuxiliaryHead, PixelClassifier, heads
-from hamburger.segmentation.losses import find_labelled_images, presence_loss
+from hamburger.segmentation.losses import presence_loss
 
 
 @heads.register("encnet")
@@ -38,8 +38,7 @@ class EncNet(AuxiliaryHead):
         aux_weight: float = 0.2,
         aux_width: int = 256,
     ) -> None:
-        super().__init__(channels, num_classes, aux_weight=aux_weight, aux_width=aux_width, dropout=dropout)
-        check_count("EncNet", "width", width, least=1)
+        super().__init__(channels, num_classes, dropout, aux_weight, aux_width, width=width)
         check_positive("EncNet", "se_weight", se_weight, zero=True)
         self.terms["se"] = (se_weight, presence_loss)
         self.supervise = se_weight > 0
@@ -54,6 +53,3 @@ class EncNet(AuxiliaryHead):
             y, se = self.encode(x, return_se=True)
             return y, {"se": se}
         return self.encode(x), {}
-
-    def counts(self, target: Tensor) -> dict[str, Tensor]:
-        return {"se": find_labelled_images(target).sum()}

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from hamburger.contexts import create_context, with_authors_version
 from hamburger.contexts.common import conv_norm_relu
 from hamburger.errors import OptionError, check_count
-from hamburger.segmentation.heads.base import Head, HeadOutputs, PixelClassifier, check_channels, check_features, heads
+from hamburger.segmentation.heads.base import Head, HeadOutputs, PixelClassifier, check_features, check_head, heads
 
 
 @heads.register("hamnet")
@@ -43,9 +43,8 @@ class HamNet(Head):
         dropout: float = 0.1,
     ) -> None:
         super().__init__()
-        check_count("HamNet", "num_classes", num_classes, least=1)
         check_count("HamNet", "width", width, least=2)
-        self.channels = check_channels("HamNet", channels, least=1, use="the deepest to decode")
+        self.channels = check_head("HamNet", channels, num_classes, maps=1, use="the deepest to decode")
         self.squeeze = conv_norm_relu(self.channels[-1], width, 3)
         self.context = make_context(context, width, context_options or {})
         self.align = conv_norm_relu(width, width // 2, 3)

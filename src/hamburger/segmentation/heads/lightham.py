@@ -13,7 +13,7 @@ from torch import Tensor
 from hamburger.contexts.lightham import LightHam as Unit
 from hamburger.errors import check_count
 from hamburger.hams.decompose import Gradient, GradientName
-from hamburger.segmentation.heads.base import Head, HeadOutputs, PixelClassifier, check_channels, check_features, heads
+from hamburger.segmentation.heads.base import Head, HeadOutputs, PixelClassifier, check_features, check_head, heads
 
 
 @heads.register("lightham")
@@ -47,9 +47,8 @@ class LightHamHead(Head):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        check_count("LightHam", "num_classes", num_classes, least=1)
         check_count("LightHam", "maps", maps, least=1)
-        self.channels = check_channels("LightHam", channels, least=maps, use="which it concatenates")
+        self.channels = check_head("LightHam", channels, num_classes, maps=maps, use="which it concatenates")
         self.maps = maps
         self.decoder = Unit(
             width,

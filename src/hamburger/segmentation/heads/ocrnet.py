@@ -18,8 +18,8 @@ from hamburger.segmentation.heads.base import (
     Head,
     HeadOutputs,
     PixelClassifier,
-    check_channels,
     check_features,
+    check_head,
     heads,
 )
 from hamburger.segmentation.losses import cross_entropy
@@ -51,10 +51,8 @@ class OCRNet(Head):
     ) -> None:
         super().__init__()
         use = "the deepest for its pixels and the one before it for the coarse classes"
-        self.channels = check_channels("OCRNet", channels, least=2, use=use)
-        check_count("OCRNet", "num_classes", num_classes, least=1)
+        self.channels = check_head("OCRNet", channels, num_classes, maps=2, use=use, aux_width=aux_width)
         check_count("OCRNet", "width", width, least=2)
-        check_count("OCRNet", "aux_width", aux_width, least=1)
         check_positive("OCRNet", "aux_weight", aux_weight, zero=True)
         self.aux_weight = aux_weight
         self.coarse = FCNHead(self.channels[-2], aux_width, num_classes, dropout=dropout)

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from hamburger.contexts.common import conv_norm_relu, resize
 from hamburger.contexts.sanet import SqueezeAttention, Upsampling
-from hamburger.errors import check_count, check_positive
-from hamburger.segmentation.heads.base import Head, HeadOutputs, PixelClassifier, check_channels, check_features, heads
+from hamburger.errors import check_positive
+from hamburger.segmentation.heads.base import Head, HeadOutputs, PixelClassifier, check_features, check_head, heads
 from hamburger.segmentation.losses import cross_entropy, find_labelled_images, presence_loss
 
 STAGES = (2, 3, 4, 5)
@@ -49,9 +49,7 @@ class SANetHead(Head):
     ) -> None:
         super().__init__()
         use = "one for each of its squeeze-and-attention heads, shallow to deep"
-        self.channels = check_channels("SANet", channels, least=len(STAGES), use=use)
-        check_count("SANet", "num_classes", num_classes, least=1)
-        check_count("SANet", "width", width, least=1)
+        self.channels = check_head("SANet", channels, num_classes, maps=len(STAGES), use=use, width=width)
         check_positive("SANet", "cat_weight", cat_weight, zero=True)
         check_positive("SANet", "dense_weight", dense_weight)
         self.cat_weight, self.dense_weight = cat_weight, dense_weight

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from hamburger.contexts.common import conv_norm_relu
 from hamburger.contexts.sgr import SGR, Adjacency, Mapping
-from hamburger.errors import check_count
 from hamburger.segmentation.heads.base import AuxiliaryHead, PixelClassifier, heads
 
 
@@ -45,8 +44,7 @@ class SGRNet(AuxiliaryHead):
         aux_weight: float = 0.0,
         aux_width: int = 256,
     ) -> None:
-        super().__init__(channels, num_classes, aux_weight=aux_weight, aux_width=aux_width, dropout=dropout)
-        check_count("SGRNet", "width", width, least=1)
+        super().__init__(channels, num_classes, dropout, aux_weight, aux_width, width=width)
         if nodes is None and embeddings is None and not isinstance(adjacency, Tensor):
             nodes = num_classes
         self.reason = nn.Sequential(

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from hamburger.contexts.common import conv_norm_relu
 from hamburger.contexts.spygr import SpyGR
-from hamburger.errors import check_count
 from hamburger.segmentation.heads.base import AuxiliaryHead, PixelClassifier, heads
 
 
@@ -40,8 +39,7 @@ class SpyGRNet(AuxiliaryHead):
         aux_weight: float = 0.0,
         aux_width: int = 256,
     ) -> None:
-        super().__init__(channels, num_classes, aux_weight=aux_weight, aux_width=aux_width, dropout=dropout)
-        check_count("SpyGRNet", "width", width, least=1)
+        super().__init__(channels, num_classes, dropout, aux_weight, aux_width, width=width)
         self.reason = nn.Sequential(
             conv_norm_relu(self.channels[-1], width, 3), SpyGR(width, embedding=embedding, scales=scales)
         )
