@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from gan_run import CLASSES, Means, write_run
+from gaussians import fit_gaussian
 from PIL import Image
 
 from hamburger.classification.data.base import load_images, open_source
@@ -21,7 +22,7 @@ from hamburger.generation.evaluate import (
     measure_generator,
     measure_real,
 )
-from hamburger.generation.metrics.distances import fit_gaussian, frechet_distance
+from hamburger.generation.metrics.distances import frechet_distance
 from hamburger.generation.metrics.extractors import create_extractor, distance_name, module_extractor
 from hamburger.generation.predict import SampleRequest, count_images, select_classes, write_samples
 from hamburger.generation.sampling import interpolate_latents, truncate_latents

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from hamburger.classification.data.base import ImageSet, find_cache_folder
-from hamburger.errors import CheckpointError, OptionError, check_count, check_positive, check_seed
+from hamburger.errors import CheckpointError, InputError, OptionError, check_count, check_positive, check_seed
 from hamburger.files import check_writable, write_atomically
 from hamburger.generation.metrics.distances import (
     Gaussian,
@@ -31,10 +31,8 @@ from hamburger.generation.metrics.distances import (
 )
 from hamburger.generation.metrics.extractors import (
     NetworkExtractor,
-    collect_statistics,
+    digest_tensors,
     distance_name,
-    extract_features,
-    tensor_bytes,
 )
 from hamburger.generation.model import Generator
 from hamburger.generation.sampling import samples
@@ -155,11 +153,11 @@ def measure_real(
             yield torch.from_numpy(np.array(images.images[some])).to(device)
 
     def compute_statistics() -> dict[str, Tensor]:
-        gaussian = collect_statistics(batches(np.arange(len(images))), extractor, device=device)
+        gaussian, _ = collect_features(batches(np.arange(len(images))), extractor)
         return {"count": torch.tensor(gaussian.count), "mean": gaussian.mean, "covariance": gaussian.covariance}
 
     def compute_features() -> dict[str, Tensor]:
-        return {"features": extract_features(batches(chosen), extractor)}
+        return {"features": torch.cat([extractor(some).cpu() for some in batches(chosen)])}
 
     if extractor.version is None:
         warnings.warn(
@@ -194,20 +192,17 @@ def measure_generator(
         )
     generator.to(device)
     extractor.to(device)
-    moments: Moments | None = None
-    kept: list[Tensor] = []
-    missing = min(measure.choice, measure.samples)
-    for images, _ in samples(
-        generator, measure.samples, seed=measure.seed, batch_size=measure.batch, truncation=measure.truncation
-    ):
-        progress("generated images", len(images))
-        features = extractor(to_bytes(images))
-        moments = moments or Moments(features.shape[1], device=device)
-        moments.update(features)
-        kept.append(features[:missing])
-        missing -= len(kept[-1])
-    assert moments is not None
-    fake_features, real_features = torch.cat(kept), real.features.to(device)
+
+    def made() -> Iterator[Tensor]:
+        batches = samples(
+            generator, measure.samples, seed=measure.seed, batch_size=measure.batch, truncation=measure.truncation
+        )
+        for images, _ in batches:
+            progress("generated images", len(images))
+            yield to_bytes(images)
+
+    gaussian, fake_features = collect_features(made(), extractor, keep=min(measure.choice, measure.samples))
+    real_features = real.features.to(device)
     fewest = min(len(fake_features), len(real_features))
     if len(real_features) > fewest:
         raise OptionError(
@@ -218,7 +213,7 @@ def measure_generator(
         extractor=extractor.label,
         real=real.gaussian.count,
         fake=measure.samples,
-        frechet=frechet_distance(real.gaussian, moments.gaussian()),
+        frechet=frechet_distance(real.gaussian, gaussian),
         kernel=kernel_distance(
             real_features,
             fake_features,
@@ -229,6 +224,23 @@ def measure_generator(
         ),
         neighbours=precision_recall(real_features, fake_features[:fewest], k=measure.neighbours),
     )
+
+
+def collect_features(
+    batches: Iterable[Tensor], extractor: NetworkExtractor, *, keep: int = 0
+) -> tuple[Gaussian, Tensor]:
+    """Mean and covariance of the features of all images (b 3 h w, uint8), and the features of the first `keep`."""
+    moments: Moments | None = None
+    kept: list[Tensor] = []
+    for images in batches:
+        features = extractor(images)
+        moments = moments or Moments(features.shape[1], device=features.device)
+        moments.update(features)
+        kept.append(features[:keep])
+        keep -= len(kept[-1])
+    if moments is None:
+        raise InputError("collect_features: there are no images; give at least one batch")
+    return moments.gaussian(), torch.cat(kept)
 
 
 # -- cache of statistics and features of real images -------------------------------------------------------------------
@@ -252,7 +264,7 @@ def cached_tensors(
     tensors = {name: value.detach().cpu().contiguous() for name, value in compute().items()}
     from safetensors.torch import save
 
-    entry = json.dumps({"key": text, "content": _digest_tensors(tensors)})
+    entry = json.dumps({"key": text, "content": digest_tensors(tensors)})
     write_atomically(path, save(tensors, metadata={ENTRY: entry}))
     return tensors
 
@@ -264,18 +276,10 @@ def _read_cached(path: Path, key: str) -> dict[str, Tensor]:
         with safe_open(path, "pt") as file:
             entry = json.loads((file.metadata() or {})[ENTRY])
             tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        if entry["content"] != _digest_tensors(tensors):
+        if entry["content"] != digest_tensors(tensors):
             raise ValueError("its content does not match its checksum")
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"gan fid: the cached file {path} is damaged ({error}); delete it") from error
     if entry["key"] != key:
         raise CheckpointError(f"gan fid: the cached file {path} was saved for another key; delete it")
     return tensors
-
-
-def _digest_tensors(tensors: dict[str, Tensor]) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(tensors):
-        digest.update(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)}\n".encode())
-        digest.update(tensor_bytes(tensors[name]))
-    return digest.hexdigest()

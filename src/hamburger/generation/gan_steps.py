@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from hamburger import distributed
 from hamburger.classification.data.batches import ImageBatch
-from hamburger.generation.model import Discriminator, Generator, create_gan
+from hamburger.generation.model import Gan, Generator, create_gan
 from hamburger.generation.networks.layers import is_channels_last
 from hamburger.generation.networks.spectral import restart_power_iterations
 from hamburger.generation.recipe import GanOptim, GanRecipe
@@ -35,21 +35,11 @@ class GanNetwork(NamedTuple):
     optimizer: torch.optim.Adam
 
 
-def build_gan(recipe: GanRecipe, k: int) -> tuple[Generator, Discriminator]:
+def build_gan(recipe: GanRecipe, k: int) -> Gan:
     """Generator and discriminator of a recipe for k classes, on the CPU, initialised from its seed."""
-    model = recipe.model
     torch.manual_seed(recipe.seed)
-    generator, discriminator = create_gan(
-        model.name,
-        resolution=model.resolution,
-        num_classes=k,
-        latent=model.latent,
-        width=model.width,
-        context=model.context,
-        context_options=model.context_options,
-        **model.options,
-    )
-    return generator.train(), discriminator.train()
+    fields = {name: value for name, value in vars(recipe.model).items() if name != "options"}
+    return create_gan(num_classes=k, **fields, **recipe.model.options)
 
 
 def set_up_network(recipe: GanRecipe, accelerator: Accelerator, net: Any, rate: float) -> GanNetwork:
@@ -68,14 +58,10 @@ def create_adam(net: torch.nn.Module, optim: GanOptim, rate: float, *, capturabl
     """Adam as the recipe sets it. `capturable`: learning rate and step count are on the GPU, for CUDA graphs."""
     device = next(net.parameters()).device
     on_gpu = device.type == "cuda"  # fused there: one launch for all weights
-    lr: float | Tensor = torch.tensor(rate, device=device) if capturable and on_gpu else rate
-    optimizer = torch.optim.Adam(
-        net.parameters(),
-        lr=lr,
-        betas=(optim.beta1, optim.beta2),
-        fused=on_gpu,
-        capturable=capturable and on_gpu,
-    )
+    capturable = capturable and on_gpu
+    lr: float | Tensor = torch.tensor(rate, device=device) if capturable else rate
+    betas = (optim.beta1, optim.beta2)
+    optimizer = torch.optim.Adam(net.parameters(), lr=lr, betas=betas, fused=on_gpu, capturable=capturable)
     # the eager steps before the capture are intended, but torch warns about them
     optimizer._warned_capturable_if_run_uncaptured = True
     return optimizer

@@ -22,8 +22,8 @@ from hamburger.errors import (
     did_you_mean,
 )
 from hamburger.generation.networks import ylg  # noqa: F401 - registers its context
-from hamburger.generation.networks.contexts import GatedContext, create_gan_context
-from hamburger.generation.networks.layers import INITS, DownBlock, FirstBlock, LayerFactory, UpBlock
+from hamburger.generation.networks.contexts import create_gan_context
+from hamburger.generation.networks.layers import INITS, DownBlock, LayerFactory, UpBlock
 from hamburger.generation.networks.spectral import CONVENTIONS
 from hamburger.tensors import check_tensor, debugging
 
@@ -293,16 +293,14 @@ class Generator(nn.Module):
         self.project = layers.linear(latent, widths[0] * FIRST_SIZE * FIRST_SIZE)
         self.blocks = nn.ModuleList(UpBlock(i, o, num_classes=num_classes, layers=layers) for i, o in pairwise(widths))
         self.context_block = (plan.context_at // FIRST_SIZE).bit_length() - 2
-        self.context: GatedContext | None = None
-        if style.context is not None:
-            self.context = create_gan_context(
-                style.context,
-                widths[self.context_block + 1],
-                size=plan.context_at,
-                layers=layers,
-                num_classes=num_classes,
-                options=context_options,
-            )
+        self.context = create_gan_context(
+            style.context,
+            widths[self.context_block + 1],
+            size=plan.context_at,
+            layers=layers,
+            num_classes=num_classes,
+            options=context_options,
+        )
         self.norm = layers.norm(widths[-1])
         self.out = layers.conv(widths[-1], 3)
 
@@ -333,20 +331,13 @@ class Discriminator(nn.Module):
         super().__init__()
         layers, widths = style.layers(style.discriminator_spectral), plan.discriminator
         self.num_classes, self.resolution = num_classes, plan.resolution
-        self.blocks = nn.ModuleList([FirstBlock(3, widths[0], layers=layers)])
+        self.blocks = nn.ModuleList([DownBlock(3, widths[0], first=True, layers=layers)])
         for index, (i, o) in enumerate(pairwise(widths), start=1):
             self.blocks.append(DownBlock(i, o, hidden=style.hidden, down=index < plan.downs, layers=layers))
         self.context_block = (plan.resolution // plan.context_at).bit_length() - 2
-        self.context: GatedContext | None = None
-        if style.context is not None:
-            self.context = create_gan_context(
-                style.context,
-                widths[self.context_block],
-                size=plan.context_at,
-                layers=layers,
-                num_classes=None,
-                options=context_options,
-            )
+        self.context = create_gan_context(
+            style.context, widths[self.context_block], size=plan.context_at, layers=layers, options=context_options
+        )
         self.out = layers.linear(widths[-1], 1)
         self.classes = layers.embedding(num_classes, widths[-1])
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -20,29 +22,21 @@ BLOCK = 16  # images that the generator makes in one call
 
 
 def latents(
-    count: int,
-    *,
-    seed: int,
-    latent: int,
-    num_classes: int,
-    start: int = 0,
-    labels: int | Tensor | None = None,
-    truncation: float | None = None,
+    count: int, *, seed: int, latent: int, num_classes: int, start: int = 0, truncation: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """z (count latent, normal) and y (count) of the samples start, start + 1, ...; functions of seed and number alone.
+    """z (count latent, normal) and y (count, all classes equally likely) of the samples start, start + 1, ...
 
-    `labels` is one class for all, or a class for each (count); without it classes are drawn, all equally likely.
-    `truncation` is the largest entry of z, see `truncate_latents`.
+    Both are functions of the seed and the sample's number. `truncation` is the largest entry of z, see
+    `truncate_latents`.
     """
     check_count("latents", "count", count, least=0)
     check_count("latents", "start", start, least=0)
     check_seed("latents", seed)
-    given = _check_labels(count, num_classes, labels)
-    bits = _draw_bits(seed, torch.arange(start, start + count, device="cpu"), 1 + 2 * latent)
+    bits = draw_bits(seed, start, count, 1 + 2 * latent)
     radius, angle = ((part + 1) * 2.0**-53 for part in bits[:, 1:].double().chunk(2, dim=1))  # in (0, 1]
     z = ((-2 * radius.log()).sqrt() * (2 * math.pi * angle).cos()).float()  # Box-Muller
-    z = z if truncation is None else truncate_latents(z, truncation)
-    return z, bits[:, 0] % num_classes if given is None else given  # the bias of the modulo is below 2^-40
+    y = bits[:, 0] % num_classes  # the bias of the modulo is below 2^-40
+    return (z if truncation is None else truncate_latents(z, truncation)), y
 
 
 def samples(
@@ -116,14 +110,11 @@ def sample(
 
     Image i is a function of `seed` and `start + i`; `batch_size` does not change a bit of it.
     """
-    batches = [
-        images.cpu()
-        for images, _ in samples(
-            generator, count, seed=seed, labels=labels, start=start, batch_size=batch_size, truncation=truncation
-        )
-    ]
-    size = generator.resolution
-    return torch.cat(batches) if batches else torch.empty(0, 3, size, size)
+    batches = samples(
+        generator, count, seed=seed, labels=labels, start=start, batch_size=batch_size, truncation=truncation
+    )
+    empty = torch.empty(0, 3, generator.resolution, generator.resolution)
+    return torch.cat([empty, *(images.cpu() for images, _ in batches)])
 
 
 def _check_labels(count: int, num_classes: int, labels: int | Tensor | None) -> Tensor | None:
@@ -150,31 +141,22 @@ def _check_labels(count: int, num_classes: int, labels: int | Tensor | None) -> 
 
 GOLDEN = 0x9E3779B97F4A7C15
 MULTIPLIER_1, MULTIPLIER_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+Words = npt.NDArray[np.uint64]
 
 
-def _draw_bits(seed: int, numbers: Tensor, count: int) -> Tensor:
-    """The first `count` numbers of every sample's stream, 53 bits each.   b   ->   b count"""
-    key = _mix(torch.tensor(_as_int64(seed + GOLDEN), device="cpu"))
-    stream = _mix(key + _as_int64(GOLDEN) * (numbers + 1))
-    steps = torch.arange(1, count + 1, device="cpu")
-    return _shift_right(_mix(stream[:, None] + _as_int64(GOLDEN) * steps), 11)
+def draw_bits(seed: int, start: int, count: int, width: int) -> Tensor:
+    """The first `width` numbers, 53 bits each, of the streams start ... start + count - 1.   ->   count width"""
+    key = _mix(np.array([(seed + GOLDEN) % 2**64], np.uint64))
+    stream = _mix(key + GOLDEN * np.arange(start + 1, start + count + 1, dtype=np.uint64))
+    words = _mix(stream[:, None] + GOLDEN * np.arange(1, width + 1, dtype=np.uint64))
+    return torch.from_numpy((words >> 11).astype(np.int64))
 
 
-def _mix(x: Tensor) -> Tensor:
+def _mix(x: Words) -> Words:
     """SplitMix64's mixing function, modulo 2^64; it is a bijection."""
-    x = (x ^ _shift_right(x, 30)) * _as_int64(MULTIPLIER_1)
-    x = (x ^ _shift_right(x, 27)) * _as_int64(MULTIPLIER_2)
-    return x ^ _shift_right(x, 31)
-
-
-def _shift_right(x: Tensor, by: int) -> Tensor:
-    """Logical shift: torch's own right shift repeats the sign bit."""
-    return (x >> by) & ((1 << (64 - by)) - 1)
-
-
-def _as_int64(x: int) -> int:
-    """The int64 with the same 64 bits."""
-    return (x + 2**63) % 2**64 - 2**63
+    x = (x ^ (x >> 30)) * MULTIPLIER_1
+    x = (x ^ (x >> 27)) * MULTIPLIER_2
+    return x ^ (x >> 31)
 
 
 # -- truncation and interpolation of latents ---------------------------------------------------------------------------
@@ -197,12 +179,6 @@ def interpolate_latents(start: Tensor, end: Tensor, count: int) -> Tensor:
 
     A straight line would pass through short vectors, which a normal distribution of many dimensions hardly ever draws.
     """
-    check_count("interpolate_latents", "count", count, least=2)
-    if start.dim() != 1 or start.shape != end.shape:
-        raise ShapeError(
-            f"interpolate_latents: start and end must be vectors of one length, got {tuple(start.shape)} and "
-            f"{tuple(end.shape)}"
-        )
     a, b = start.double(), end.double()
     cosine = torch.dot(a, b) / (a.norm() * b.norm()).clamp_min(1e-12)
     angle = torch.arccos(cosine.clamp(-1, 1))

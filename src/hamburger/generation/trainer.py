@@ -28,19 +28,16 @@ from hamburger.generation.gan_steps import (
 from hamburger.generation.model import Generator
 from hamburger.generation.networks.spectral import freeze_power_iterations, run_power_iterations
 from hamburger.generation.recipe import CollapseRule, GanRecipe
-from hamburger.generation.sampling import sample
-from hamburger.generation.visualize import tile_images, to_bytes, write_png
+from hamburger.generation.visualize import draw_class_rows, write_png
 from hamburger.generation.weights import GENERATOR, SAMPLES, GeneratorInfo, save_generator
 from hamburger.training.checkpoint import Progress
+from hamburger.training.loader import to_layout
 from hamburger.training.metrics_log import Listener, SamplesDrawn
 from hamburger.training.run_folder import RunFolder
 from hamburger.training.run_lifecycle import Run, StopSignal
 
 if TYPE_CHECKING:
     from hamburger.training.accelerator import Accelerator
-
-ROWS, COLUMNS = 8, 10  # of a sample grid: classes, and images of each
-SAMPLE_SEED = 0  # the same latents in every run, so that grids of different runs can be compared
 
 
 @dataclass
@@ -68,6 +65,7 @@ class GanTrainer(Run[GanRecipe, GanProgress]):
     ) -> None:
         super().__init__(recipe, accelerator, folder, stop, listen, GanProgress())
         self.generator, self.discriminator = generator, discriminator
+        self.networks = {"generator": generator, "discriminator": discriminator}
         self.feed, self.classes = feed, feed.set.classes
         self.update: Callable[[StepBatches], dict[str, Tensor]] = self.update_both
         if recipe.graph:
@@ -89,8 +87,8 @@ class GanTrainer(Run[GanRecipe, GanProgress]):
         self.clock.start()
         feed: Any = self.feed.run(self.progress.step * each, self.recipe.steps * each)
         with closing(feed):  # ends its threads, however the loop ends
-            for step, batches in enumerate(_group_batches(feed, each), start=self.progress.step):
-                self.train_step(step, batches)
+            for step in range(self.progress.step, self.recipe.steps):
+                self.train_step(step, list(islice(feed, each)))
                 self.after_step()
 
     def after_step(self) -> None:
@@ -131,7 +129,10 @@ class GanTrainer(Run[GanRecipe, GanProgress]):
         return terms | self.update_generator(count, b)
 
     def update_discriminator(self, parts: Sequence[ImageBatch]) -> dict[str, Tensor]:
-        """One optimizer step from the micro-batches of a batch of real images; returns the mean terms."""
+        """One optimizer step from the micro-batches of a batch of real images; returns the mean terms.
+
+        Gradients are reduced over ranks with the last micro-batch only.
+        """
         means: dict[str, Tensor] = {}
         network = self.discriminator
         network.optimizer.zero_grad(set_to_none=True)
@@ -141,13 +142,13 @@ class GanTrainer(Run[GanRecipe, GanProgress]):
                 z, y = self._latents(len(part.labels))
                 with torch.no_grad():
                     made = self.generator.model(z, y)
-                with self._sync_if_last(network, last=i + 1 == len(parts)):
-                    terms = compute_discriminator_terms(network.model, self._with_layout(part), made, y)
+                part = part._replace(images=to_layout(part.images, self.recipe))
+                with nullcontext() if i + 1 == len(parts) else self.accelerator.no_sync(network.model):
+                    terms = compute_discriminator_terms(network.model, part, made, y)
                     self.accelerator.backward(terms["discriminator"] / len(parts))
                 running.part_done()
                 for name, value in terms.items():
-                    share = value.detach() / len(parts)
-                    means[name] = means[name] + share if name in means else share
+                    means[name] = means.get(name, 0) + value.detach() / len(parts)
         self.accelerator.optimizer_step(network.optimizer)
         return means
 
@@ -155,7 +156,7 @@ class GanTrainer(Run[GanRecipe, GanProgress]):
         """One optimizer step from `parts` micro-batches of b generated images; returns the mean loss."""
         network = self.generator
         network.optimizer.zero_grad(set_to_none=True)
-        total: Tensor | None = None
+        total = torch.zeros((), device=self.device)
         # the gradient passes through the discriminator but not into its weights; the call bypasses DDP's wrapper,
         # which would wait for gradients that never come
         self.discriminator.net.requires_grad_(False)
@@ -164,25 +165,20 @@ class GanTrainer(Run[GanRecipe, GanProgress]):
             with self._one_power_iteration():
                 for i in range(parts):
                     z, y = self._latents(b)
-                    with self._sync_if_last(network, last=i + 1 == parts):
+                    with nullcontext() if i + 1 == parts else self.accelerator.no_sync(network.model):
                         made = network.model(z, y)
                         with self.accelerator.autocast():
                             loss = generator_hinge(self.discriminator.plain(made, y)) / parts
                         self.accelerator.backward(loss)
-                    total = loss.detach() if total is None else total + loss.detach()
+                    total = total + loss.detach()
                     running.part_done()
         finally:
             self.discriminator.net.requires_grad_(True)
         self.accelerator.optimizer_step(network.optimizer)
-        assert total is not None
         return {"generator": total}
 
     def _latents(self, b: int) -> tuple[Tensor, Tensor]:
         return draw_latents(b, self.recipe.model.latent, len(self.classes), self.device)
-
-    def _sync_if_last(self, network: GanNetwork, *, last: bool) -> Any:
-        """Context in which gradients are reduced over ranks only with the last micro-batch."""
-        return nullcontext() if last else self.accelerator.no_sync(network.model)
 
     @contextmanager
     def _one_power_iteration(self) -> Iterator[None]:
@@ -191,11 +187,6 @@ class GanTrainer(Run[GanRecipe, GanProgress]):
         run_power_iterations(*nets)
         with freeze_power_iterations(*nets):
             yield
-
-    def _with_layout(self, part: ImageBatch) -> ImageBatch:
-        if not self.recipe.channels_last:
-            return part
-        return part._replace(images=part.images.contiguous(memory_format=torch.channels_last))
 
     # -- log and samples -----------------------------------------------------------------------------------------
 
@@ -224,16 +215,15 @@ class GanTrainer(Run[GanRecipe, GanProgress]):
         if not self.first:
             return
         self.check_weights()
-        grid = tile_images(sample_class_rows(self.sampling_generator), columns=COLUMNS)
         path = self.folder.path / SAMPLES / f"step-{self.progress.step:08d}.png"
-        write_png(path, grid)
+        write_png(path, draw_class_rows(self.sampling_generator))
         self.listen(SamplesDrawn(self.progress.step, path))
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
         state: dict[str, Any] = {}
-        for name, network in (("generator", self.generator), ("discriminator", self.discriminator)):
+        for name, network in self.networks.items():
             state[name] = network.net.state_dict()
             state[f"{name}_optimizer"] = network.optimizer.state_dict()
         if self.average is not None:
@@ -241,7 +231,7 @@ class GanTrainer(Run[GanRecipe, GanProgress]):
         return state
 
     def load(self, state: dict[str, Any]) -> None:
-        for name, network in (("generator", self.generator), ("discriminator", self.discriminator)):
+        for name, network in self.networks.items():
             network.net.load_state_dict(state[name])
             network.optimizer.load_state_dict(state[f"{name}_optimizer"])
             for group in network.optimizer.param_groups:
@@ -251,12 +241,10 @@ class GanTrainer(Run[GanRecipe, GanProgress]):
             self.average.net.load_state_dict(state["average"])
 
     def tensors(self) -> list[Tensor]:
-        tensors: list[Tensor] = []
-        for network in (self.generator, self.discriminator):
-            states = network.optimizer.state.values()
-            tensors += network.net.state_dict().values()
-            tensors += [value for state in states for value in state.values() if isinstance(value, Tensor)]
-        return tensors
+        networks = self.networks.values()
+        states = [state for network in networks for state in network.optimizer.state.values()]
+        moments = [value for state in states for value in state.values() if isinstance(value, Tensor)]
+        return [*(value for network in networks for value in network.net.state_dict().values()), *moments]
 
     def data_digest(self) -> str:
         return self.feed.set.digest
@@ -280,14 +268,6 @@ class GanTrainer(Run[GanRecipe, GanProgress]):
         )
 
 
-def sample_class_rows(
-    generator: Generator, *, rows: int = ROWS, columns: int = COLUMNS, seed: int = SAMPLE_SEED
-) -> Tensor:
-    """Images of the first `rows` classes, `columns` of each.   ->   (rows columns) 3 h w, uint8"""
-    classes = torch.arange(min(rows, generator.num_classes)).repeat_interleave(columns)
-    return to_bytes(sample(generator, len(classes), seed=seed, labels=classes))
-
-
 def _set_rate(network: GanNetwork, rate: float) -> None:
     for group in network.optimizer.param_groups:
         if isinstance(group["lr"], Tensor):
@@ -296,15 +276,7 @@ def _set_rate(network: GanNetwork, rate: float) -> None:
             group["lr"] = rate
 
 
-def _group_batches(feed: Iterator[list[ImageBatch]], each: int) -> Iterator[list[list[ImageBatch]]]:
-    """Groups of `each` batches: those of one training step."""
-    while batches := list(islice(feed, each)):
-        yield batches
-
-
 # -- collapse: signs in the log that hold for many steps in a row ------------------------------------------------------
-
-WON, BLIND, UNIFORM = "won", "blind", "uniform"
 
 
 def count_collapse_steps(
@@ -312,33 +284,30 @@ def count_collapse_steps(
 ) -> dict[str, int]:
     """For how many steps in a row each sign has held, including the `steps` of this log line."""
     signs = {
-        WON: terms["discriminator"] < rule.won,
-        BLIND: abs(terms["real"] - terms["made"]) < rule.blind,
-        UNIFORM: terms["spread"] < rule.uniform,
+        "won": terms["discriminator"] < rule.won,
+        "blind": abs(terms["real"] - terms["made"]) < rule.blind,
+        "uniform": terms["spread"] < rule.uniform,
     }
     return {name: before.get(name, 0) + steps if holds else 0 for name, holds in signs.items()}
 
 
 def describe_collapse(counts: Mapping[str, int], terms: Mapping[str, float], rule: CollapseRule) -> str | None:
     """What has happened and what to change, or None while no sign has held for `patience` steps."""
-    if not rule.patience:
+    name = next((name for name, steps in counts.items() if rule.patience and steps >= rule.patience), None)
+    if name is None:
         return None
-    lasting = [name for name, steps in counts.items() if steps >= rule.patience]
-    if not lasting:
-        return None
-    name = lasting[0]
     problem, remedy = {
-        WON: (
+        "won": (
             f"the discriminator separates real from generated images perfectly (its loss is "
             f"{terms['discriminator']:.4f}, below {rule.won:g}), so the generator no longer learns",
             "a lower optim.discriminator_lr, optim.discriminator_steps=1, data.flip=true or more images",
         ),
-        BLIND: (
+        "blind": (
             f"the discriminator gives real and generated images the same score ({terms['real']:.4f} and "
             f"{terms['made']:.4f}), so the generator cannot learn from it",
             "a higher optim.discriminator_lr, more optim.discriminator_steps, or precision=32",
         ),
-        UNIFORM: (
+        "uniform": (
             f"the generator makes nearly the same image every time (the variation is {100 * terms['spread']:.1f} % of "
             f"that of real images)",
             "a lower optim.generator_lr, a larger batch, or more optim.discriminator_steps",

@@ -9,11 +9,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from hamburger.errors import InputError, ShapeError, check_count
+from hamburger.errors import InputError
 from hamburger.files import write_atomically
+from hamburger.generation.model import Generator
+from hamburger.generation.sampling import sample
 
 GAP = 2  # pixels between the images of a grid
 BACKGROUND = 255
+ROWS, COLUMNS = 8, 10  # of a grid of a run's samples: classes, and images of each
+SAMPLE_SEED = 0  # the same latents in every run, so that grids of different runs can be compared
 
 
 def to_bytes(images: Tensor) -> Tensor:
@@ -32,19 +36,20 @@ def to_bytes(images: Tensor) -> Tensor:
 
 def tile_images(images: Tensor, *, columns: int | None = None) -> Tensor:
     """Images in a grid with white gaps, about square unless `columns` is given.   b 3 h w, uint8   ->   3 H W"""
-    if images.dim() != 4 or images.shape[1] != 3 or images.dtype != torch.uint8 or not len(images):
-        raise ShapeError(
-            f"tile_images: images must be 'b 3 h w', uint8, b >= 1, got {images.dtype} {tuple(images.shape)}"
-        )
     b, _, h, w = images.shape
     columns = math.ceil(math.sqrt(b)) if columns is None else columns
-    check_count("tile_images", "columns", columns, least=1)
     rows = -(-b // columns)
     grid = torch.full((3, rows * (h + GAP) - GAP, columns * (w + GAP) - GAP), BACKGROUND, dtype=torch.uint8)
     for i, image in enumerate(images.cpu()):
         top, left = (i // columns) * (h + GAP), (i % columns) * (w + GAP)
         grid[:, top : top + h, left : left + w] = image
     return grid
+
+
+def draw_class_rows(generator: Generator) -> Tensor:
+    """A grid with a row of images for each of the first classes, from the same latents every time.   ->   3 H W"""
+    classes = torch.arange(min(ROWS, generator.num_classes)).repeat_interleave(COLUMNS)
+    return tile_images(to_bytes(sample(generator, len(classes), seed=SAMPLE_SEED, labels=classes)), columns=COLUMNS)
 
 
 def write_png(path: Path, image: Tensor) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from hamburger.checkpoints.weights_file import read_tensors
 from hamburger.errors import CheckpointError, HamburgerError, InputError
 from hamburger.files import write_durably
 from hamburger.generation.model import Generator, create_gan
@@ -46,19 +47,7 @@ def save_generator(path: str | os.PathLike[str], generator: Generator, info: Gen
 
 def load_generator(path: str | os.PathLike[str]) -> tuple[Generator, GeneratorInfo]:
     """The generator in a file, on the CPU and in evaluation mode. Runs no code from the file."""
-    from safetensors import SafetensorError, safe_open
-
-    path = Path(path)
-    if not path.is_file():
-        raise CheckpointError(f"load_generator: there is no file {path}")
-    try:
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(
-            f"load_generator: {path} ({path.stat().st_size} bytes) is not a readable .safetensors file: {error}"
-        ) from error
+    metadata, tensors = read_tensors("load_generator", path)
     if KEY not in metadata:
         raise CheckpointError(f"load_generator: {path} is not a generator; expected a file that `ham gan train` wrote")
     broken = [name for name, value in tensors.items() if not value.isfinite().all()]
@@ -74,14 +63,12 @@ def load_generator(path: str | os.PathLike[str]) -> tuple[Generator, GeneratorIn
                 f"load_generator: {path} was written by a newer version of hamburger; upgrade to read it"
             )
         info = GeneratorInfo(tuple(map(str, entry["classes"])), dict(entry["extra"]))
-        model = dict(entry["model"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"load_generator: {path} does not describe a generator ({error})") from error
-    try:
         with torch.random.fork_rng(devices=[]):  # the initial weights are overwritten: keep the caller's random state
-            generator = create_gan(**model).generator
+            generator = create_gan(**entry["model"]).generator
         generator.load_state_dict(tensors)
-    except (HamburgerError, TypeError, RuntimeError) as error:
+    except CheckpointError:
+        raise
+    except (HamburgerError, ValueError, KeyError, TypeError, RuntimeError) as error:
         reason = " ".join(line.strip() for line in str(error).splitlines()[:3])
         raise CheckpointError(f"load_generator: the generator of {path} cannot be built: {reason}") from error
     return generator.eval(), info
@@ -92,22 +79,15 @@ def load_generator(path: str | os.PathLike[str]) -> tuple[Generator, GeneratorIn
 GENERATOR, SAMPLES = "generator.safetensors", "samples"
 
 
-def find_generator(run_or_weights: Path) -> Path:
-    """The weights file of a run folder, or the file itself."""
-    path = Path(run_or_weights)
-    if path.is_file():
-        return path
-    if (path / GENERATOR).is_file():
-        return path / GENERATOR
-    if (path / RECIPE).is_file():
-        raise InputError(
-            f"gan: the run {path} has no {GENERATOR} yet; it is written with the first checkpoint, so resume the run "
-            f"with `ham gan train --resume`"
-        )
-    raise InputError(f"gan: {path} is neither a run of `ham gan train` nor a {GENERATOR}; give the folder of --run")
-
-
 def open_generator(run_or_weights: Path) -> tuple[Generator, GeneratorInfo, Path]:
     """The generator of a run folder or weights file, its info, and the path of the file."""
-    path = find_generator(run_or_weights)
-    return (*load_generator(path), path)
+    given = Path(run_or_weights)
+    path = given if given.is_file() else given / GENERATOR
+    if path.is_file():
+        return (*load_generator(path), path)
+    if (given / RECIPE).is_file():
+        raise InputError(
+            f"gan: the run {given} has no {GENERATOR} yet; it is written with the first checkpoint, so resume the run "
+            f"with `ham gan train --resume`"
+        )
+    raise InputError(f"gan: {given} is neither a run of `ham gan train` nor a {GENERATOR}; give the folder of --run")

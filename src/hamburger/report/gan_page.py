@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from hamburger.files import check_writable, write_atomically
 from hamburger.generation.model import Generator
-from hamburger.generation.sampling import latents
-from hamburger.generation.trainer import SAMPLE_SEED, sample_class_rows
-from hamburger.generation.visualize import tile_images, to_bytes
+from hamburger.generation.sampling import generate, latents
+from hamburger.generation.visualize import SAMPLE_SEED, draw_class_rows, to_bytes
 from hamburger.generation.weights import GENERATOR, SAMPLES, load_generator
 from hamburger.inspect.solves import code_maps, list_ham_layers
 from hamburger.report.gallery import overlay_map
@@ -67,9 +66,8 @@ def read_gan_run(path: Path) -> GanRun:
         raise RunError(f"gan report: {path} is not a GAN run; use `ham report`")
     result = read_json_object(path / "result.json") if (path / "result.json").is_file() else {}
     drawn = {file.stem.removeprefix("step-"): file for file in sorted((path / SAMPLES).glob("step-*.png"))}
-    sheets = {
-        int(step): file for step, file in drawn.items() if step.isdecimal()
-    }  # other files were not written by training
+    # other files were not written by training
+    sheets = {int(step): file for step, file in drawn.items() if step.isdecimal()}
     return GanRun(path, recipe, result, tuple(read_rows(path / "metrics.jsonl")), sheets)
 
 
@@ -134,20 +132,12 @@ def _samples(run: GanRun, generator: Generator | None) -> Markup:
     if not steps:
         return paragraph("No sample sheet yet.", kind="soft")
     kept = sorted({steps[round(i * (len(steps) - 1) / (SHEETS - 1))] for i in range(SHEETS)})
-    entries = [(_embedded(run.sheets[step]), f"step {step:,}") for step in kept]
-    words = "The same latents each time; each row is one class."
-    parts = [paragraph(words), tiles(entries, large=True)]
+    entries = [(encode_image(read_image(run.sheets[step])), f"step {step:,}") for step in kept]
+    parts = [paragraph("The same latents each time; each row is one class."), tiles(entries, large=True)]
     if generator is not None:
-        samples = tile_images(sample_class_rows(generator), columns=10)
-        parts += [heading("From the saved generator"), tiles([(encode_image(samples), "now")], large=True)]
+        entries = [(encode_image(draw_class_rows(generator)), "now")]
+        parts += [heading("From the saved generator"), tiles(entries, large=True)]
     return Markup("".join(parts))
-
-
-def _embedded(path: Path) -> str:
-    import base64
-
-    read_image(path)  # raises here if the file is damaged
-    return f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}"
 
 
 class FixedClassGenerator(nn.Module):
@@ -169,17 +159,10 @@ def _atoms(generator: Generator | None, classes: Sequence[str]) -> Markup:
         return paragraph("This generator has no ham: there are no atoms to show.", kind="soft")
     device = generator.project.bias.device
     count = min(IMAGES, generator.num_classes)
-    z, y = latents(
-        count,
-        seed=SAMPLE_SEED,
-        latent=generator.latent,
-        num_classes=generator.num_classes,
-        labels=torch.arange(count),
-    )
-    bound = FixedClassGenerator(generator, y.to(device))
-    atoms = code_maps(bound, z.to(device))
-    with torch.no_grad():
-        images = to_bytes(bound.eval()(z.to(device))).cpu()
+    z, _ = latents(count, seed=SAMPLE_SEED, latent=generator.latent, num_classes=generator.num_classes)
+    y = torch.arange(count)
+    atoms = code_maps(FixedClassGenerator(generator, y.to(device)), z.to(device))
+    images = to_bytes(generate(generator, z, y)).cpu()
     assert generator.context is not None
     gate = float(generator.context.gate.detach())
     parts = [
@@ -192,19 +175,14 @@ def _atoms(generator: Generator | None, classes: Sequence[str]) -> Markup:
     for index in range(count):
         maps, energies = atoms.maps[index].flatten(0, 1).float().cpu(), atoms.energies[index].flatten().cpu()
         shares = energies / energies.sum().clamp_min(1e-12)
-        large = enlarge(images[index])
+        factor = max(1, 128 // images.shape[2])  # enlarge small images pixel by pixel
+        large = images[index].repeat_interleave(factor, 1).repeat_interleave(factor, 2)
         entries = [(encode_image(large), classes[int(y[index])] if classes else f"class {int(y[index])}")]
         for atom in range(min(ATOMS, len(maps))):
             drawn = overlay_map(large, maps[atom])
             entries.append((encode_image(drawn), f"atom {atom + 1}: {100 * float(shares[atom]):.1f} %"))
         parts.append(tiles(entries))
     return Markup("".join(parts))
-
-
-def enlarge(image: Tensor, least: int = 128) -> Tensor:
-    """Enlarge by a whole factor, pixel by pixel.   3 h w   ->   3 kh kw"""
-    factor = max(1, least // image.shape[1])
-    return image.repeat_interleave(factor, 1).repeat_interleave(factor, 2)
 
 
 def _facts(run: GanRun) -> Markup:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hamburger.errors import OptionError
 from hamburger.generation.networks.ylg import HEADS, attention_pattern, build_masks, rank_cells
 
 
@@ -78,8 +77,3 @@ def test_full_information_needs_the_second_pattern_after_the_first(way):
     first, second = (attention_pattern(f"{way}-{i}", 256).long() for i in (1, 2))
     assert (second @ first > 0).all()
     assert not (first @ second > 0).all()
-
-
-def test_unknown_alignment_raises():
-    with pytest.raises(OptionError, match="masks: no align 'tiled'; did you mean 'tile'"):
-        build_masks(8, 8, align="tiled")

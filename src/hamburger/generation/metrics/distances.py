@@ -33,10 +33,6 @@ def check_features(call: str, **features: Tensor) -> list[Tensor]:
 # -- Frechet distance --------------------------------------------------------------------------------------------------
 
 
-class FewSamplesWarning(UserWarning):
-    """Warns of fewer samples than features: the covariance is singular, and the distance is biased far upwards."""
-
-
 @dataclass(frozen=True, eq=False)
 class Gaussian:
     """Statistics of `count` features, float64 on the CPU: `mean` (d) and `covariance` (d d, divided by count - 1)."""
@@ -81,14 +77,6 @@ class Moments:
         return Gaussian(self.count, self.mean.cpu(), ((covariance + covariance.mT) / 2).cpu())
 
 
-def fit_gaussian(features: Tensor) -> Gaussian:
-    """Mean and covariance of features.   n d"""
-    (x,) = check_features("fit_gaussian", features=features)
-    moments = Moments(x.shape[1])
-    moments.update(x)
-    return moments.gaussian()
-
-
 def frechet_distance(a: Gaussian, b: Gaussian) -> float:
     """|m_a - m_b|^2 + tr(A + B - 2 (A^1/2 B A^1/2)^1/2), the squared 2-Wasserstein distance of two Gaussians.
 
@@ -106,7 +94,6 @@ def frechet_distance(a: Gaussian, b: Gaussian) -> float:
         warnings.warn(
             f"frechet_distance: {fewest} samples of {dim} features: the covariance is singular and the distance is "
             f"biased upwards; use more than {dim}, better ten times as many, or the kernel distance",
-            FewSamplesWarning,
             stacklevel=2,
         )
     shift = a.mean - b.mean

@@ -13,8 +13,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,6 @@ from hamburger.errors import (
     check_count,
     did_you_mean,
 )
-from hamburger.generation.metrics.distances import Gaussian, Moments
 from hamburger.tensors import full_precision
 
 OFFICIAL_FILE = "pt_inception-2015-12-05-6726825d.pth"  # its name holds the first digits of its SHA-256
@@ -92,7 +90,8 @@ class NetworkExtractor:
     def __call__(self, images: Tensor) -> Tensor:
         x = resize(images, self.size, self.resizer)
         self.network.eval()
-        with full_precision(x.device.type), _deterministic_cudnn(x.device.type):
+        exact = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
+        with full_precision(x.device.type), exact:
             features = self.network(x.contiguous(memory_format=self.layout))
         if not isinstance(features, Tensor) or features.dim() != 2 or features.shape[0] != x.shape[0]:
             got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
@@ -167,78 +166,41 @@ def distance_name(label: str, distance: str = "frechet") -> str:
     return f"{distance}[{parts['name']}@{parts['size']}{resizer}]"
 
 
-def extract_features(batches: Iterable[Tensor], extractor: NetworkExtractor) -> Tensor:
-    """Features of all images, on the CPU.   each b 3 h w, uint8    ->    n d, float32"""
-    parts = [extractor(images).float().cpu() for images in batches]
-    if not parts:
-        raise InputError("extract_features: there are no images; give at least one batch")
-    return torch.cat(parts)
-
-
-def collect_statistics(
-    batches: Iterable[Tensor], extractor: NetworkExtractor, *, device: torch.device | str = "cpu"
-) -> Gaussian:
-    """Mean and covariance of the features of all images, without keeping the features. Not reduced over ranks."""
-    moments: Moments | None = None
-    for images in batches:
-        features = extractor(images)
-        moments = moments or Moments(features.shape[1], device=device)
-        moments.update(features)
-    if moments is None:
-        raise InputError("collect_statistics: there are no images; give at least one batch")
-    return moments.gaussian()
-
-
 def load_network(network: nn.Module, state: Mapping[str, Tensor], path: str | os.PathLike[str]) -> nn.Module:
     """The network with the weights in `state`, which must match it entry by entry; `path` is for errors."""
-    expected = network.state_dict()
-    missing = [name for name in expected if name not in state and not name.endswith(COUNTER)]
-    unexpected = [name for name in state if name not in expected and not name.endswith(COUNTER)]
-    wrong = [
-        f"{name} {tuple(state[name].shape)} instead of {tuple(value.shape)}"
-        for name, value in expected.items()
-        if name in state and state[name].shape != value.shape
-    ]
+    try:
+        missing, unexpected = network.load_state_dict(state, strict=False)
+    except RuntimeError as error:  # entries of another shape
+        raise CheckpointError(f"{path} does not fit: {error}") from None
+    missing = [name for name in missing if not name.endswith(COUNTER)]
     broken = [name for name, value in state.items() if not value.isfinite().all()]
-    problems = {"missing": missing, "unexpected": unexpected, "of another shape": wrong, "not finite": broken}
+    problems = {"missing": missing, "unexpected": unexpected, "not finite": broken}
     if any(problems.values()):
         listed = "; ".join(f"{len(n)} {what}: {', '.join(n[:6])}" for what, n in problems.items() if n)
-        raise CheckpointError(f"{path} does not fit {type(network).__name__}: {listed}; nothing was loaded")
-    network.load_state_dict({name: value for name, value in state.items() if name in expected}, strict=False)
+        raise CheckpointError(f"{path} does not fit {type(network).__name__}: {listed}")
     return network
 
 
 def file_digest(path: str | os.PathLike[str]) -> str:
     """SHA-256 of a file."""
-    path = Path(path)
-    if not path.is_file():
-        raise CheckpointError(f"there is no file {path}")
-    with path.open("rb") as file:
+    with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def state_digest(network: nn.Module) -> str:
-    """SHA-256 of names, types, shapes and values of all parameters and buffers, including non-persistent ones."""
-    digest = hashlib.sha256()
+    """SHA-256 of all parameters and buffers, including non-persistent ones."""
     entries = [*network.named_parameters(remove_duplicate=False), *network.named_buffers(remove_duplicate=False)]
-    for name, value in sorted(entries, key=lambda entry: entry[0]):
-        if name.endswith(COUNTER):
-            continue
+    return digest_tensors({name: value for name, value in entries if not name.endswith(COUNTER)})
+
+
+def digest_tensors(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of names, types, shapes and values."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        value = tensors[name].detach().cpu().contiguous()
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-        digest.update(tensor_bytes(value))
+        digest.update(value.flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-def tensor_bytes(value: Tensor) -> bytes:
-    """The values as bytes, from any device and of any data type."""
-    return value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
-
-
-def _deterministic_cudnn(device_type: str) -> AbstractContextManager[object]:
-    """cuDNN without TF32 and without benchmarking of algorithms."""
-    if device_type != "cuda":
-        return nullcontext()
-    return torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
 
 
 # -- resizers ----------------------------------------------------------------------------------------------------------

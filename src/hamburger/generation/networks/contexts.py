@@ -49,17 +49,26 @@ gan_contexts: Registry[GatedContext] = Registry("GAN context")
 
 
 def create_gan_context(
-    name: str, channels: int, *, size: int, layers: LayerFactory, num_classes: int | None, options: Mapping[str, Any]
-) -> GatedContext:
-    """The named context for maps of `channels` channels and `size` x `size` positions.
+    name: str | None,
+    channels: int,
+    *,
+    size: int,
+    layers: LayerFactory,
+    num_classes: int | None = None,
+    options: Mapping[str, Any],
+) -> GatedContext | None:
+    """The named context for maps of `channels` channels and `size` x `size` positions; None for no name.
 
     Names are "sagan", "ylg", "hamgan" and all of `list_contexts()`. `num_classes` is None in a discriminator, whose
     contexts do not use classes.
     """
-    call = f"create_gan with context '{name}'"
+    if name is None:
+        return None
     for option in options:
         if option in SET_BY_NETWORK:
-            raise OptionError(f"{call}: '{option}' is set by the network; leave it out of context_options")
+            raise OptionError(
+                f"create_gan with context '{name}': '{option}' is set by the network; leave it out of context_options"
+            )
     if name in gan_contexts:
         return gan_contexts.create(name, channels, size=size, layers=layers, num_classes=num_classes, **options)
     if name in contexts:
@@ -114,9 +123,17 @@ class SelfAttention(GatedContext):
     It has 5 c²/4 weights and the gate. Scores are float32: without a scale they overflow half precision.
     """
 
+    heads = 1
+
     def __init__(self, channels: int, *, size: int, layers: LayerFactory, num_classes: int | None = None) -> None:
         super().__init__()
-        check_widths("sagan", channels, size, heads=1)
+        if channels % (8 * self.heads):
+            raise OptionError(
+                f"create_gan: {self.heads} heads of an eighth of the channels need a multiple of {8 * self.heads} "
+                f"channels, got {channels}; change width, the multipliers or context_at"
+            )
+        if size % 2:
+            raise OptionError(f"create_gan: this context needs an even map size, got {size}; change context_at")
         self.queries = layers.pointwise(channels, channels // 8)
         self.keys = layers.pointwise(channels, channels // 8)
         self.values = layers.pointwise(channels, channels // 2)
@@ -128,17 +145,6 @@ class SelfAttention(GatedContext):
         mixed = attend(queries.mT, keys.mT, values.mT, scale=1.0, materialise=True).mT
         out: Tensor = self.out(mixed.unflatten(2, x.shape[2:]))
         return out
-
-
-def check_widths(name: str, channels: int, size: int, *, heads: int) -> None:
-    """Raise unless an eighth of the channels divides into the heads and the map size is even."""
-    if channels % (8 * heads):
-        raise OptionError(
-            f"create_gan with context '{name}': {heads} heads of an eighth of the channels need a multiple of "
-            f"{8 * heads} channels, got {channels}; change width, the multipliers or context_at"
-        )
-    if size % 2:
-        raise OptionError(f"create_gan with context '{name}': the map size must be even, got {size}; change context_at")
 
 
 # -- HamGAN (Geng et al., ICLR 2021, section 3.5) ----------------------------------------------------------------------

@@ -145,43 +145,34 @@ class UpBlock(nn.Module):
         return out
 
 
-class FirstBlock(nn.Module):
-    """First block of a discriminator, without ReLU on the images.   b i h w   ->   b o h/2 w/2
-
-    conv 3, ReLU, conv 3, mean of 2 x 2;   shortcut: mean of 2 x 2, conv 1
-    """
-
-    def __init__(self, in_channels: int, out_channels: int, *, layers: LayerFactory) -> None:
-        super().__init__()
-        self.conv1 = layers.conv(in_channels, out_channels, inside=True)
-        self.conv2 = layers.conv(out_channels, out_channels, inside=True)
-        self.shortcut = layers.conv(in_channels, out_channels, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        z = self.conv2(torch.relu(self.conv1(x)))
-        out: Tensor = downsample(z) + self.shortcut(downsample(x))
-        return out
-
-
 class DownBlock(nn.Module):
     """Discriminator block that halves the map if `down`.   b i h w   ->   b o h/2 w/2
 
         ReLU, conv 3, ReLU, conv 3, mean of 2 x 2;   shortcut: conv 1, mean of 2 x 2
 
-    The shortcut is the identity if neither map size nor channels change. It downsamples before it convolves, which
-    gives the same values for a quarter of the work.
+    The `first` block has no ReLU on the images. The shortcut is the identity if neither map size nor channels change.
+    It downsamples before it convolves, which gives the same values for a quarter of the work.
     """
 
-    def __init__(self, in_channels: int, out_channels: int, *, hidden: str, down: bool, layers: LayerFactory) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        hidden: str = "out",
+        down: bool = True,
+        first: bool = False,
+        layers: LayerFactory,
+    ) -> None:
         super().__init__()
         width = in_channels if hidden == "in" else out_channels
-        self.down = down
+        self.down, self.first = down, first
         self.conv1 = layers.conv(in_channels, width, inside=True)
         self.conv2 = layers.conv(width, out_channels, inside=True)
         self.shortcut = layers.conv(in_channels, out_channels, 1) if down or in_channels != out_channels else None
 
     def forward(self, x: Tensor) -> Tensor:
-        z = self.conv2(torch.relu(self.conv1(torch.relu(x))))
+        z = self.conv2(torch.relu(self.conv1(x if self.first else torch.relu(x))))
         if self.down:
             z, x = downsample(z), downsample(x)
         return z + (x if self.shortcut is None else self.shortcut(x))

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from hamburger.errors import OptionError, check_choice
+from hamburger.errors import check_choice
 from hamburger.layers.burger import Bread
 from hamburger.tensors import full_precision, widen
 
@@ -40,11 +40,6 @@ class SpectralNorm(nn.Module):
 
     def __init__(self, weight: Tensor, convention: str = "equality") -> None:
         super().__init__()
-        check_choice("SpectralNorm", "convention", convention, CONVENTIONS[1:])
-        if weight.dim() < 2:
-            raise OptionError(
-                f"SpectralNorm: a weight needs two axes or more to have singular values, got {tuple(weight.shape)}"
-            )
         self.convention = convention
         matrix = weight.detach().flatten(1)
         self.register_buffer("u", F.normalize(torch.randn_like(matrix[:, 0]), dim=0, eps=EPS))
@@ -72,9 +67,7 @@ def spectral_norm(module: M, convention: str = "equality") -> M:
     check_choice("spectral_norm", "convention", convention, CONVENTIONS)
     if convention == "none":
         return module
-    weight = getattr(module, "weight", None)
-    if not isinstance(weight, Tensor):
-        raise OptionError(f"spectral_norm: {type(module).__name__} has no weight to normalise")
+    weight: Any = module.weight
     parametrize.register_parametrization(module, "weight", SpectralNorm(weight, convention))
     return module
 

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hamburger.errors import ShapeError, check_choice, check_count
-from hamburger.generation.networks.contexts import GatedContext, check_widths, gan_contexts
+from hamburger.errors import ShapeError, check_choice
+from hamburger.generation.networks.contexts import SelfAttention, gan_contexts
 from hamburger.generation.networks.layers import LayerFactory
 from hamburger.tensors import full_precision, widen
 
@@ -18,7 +18,7 @@ MASK_PENALTY = -1000.0  # as in the authors' code: low enough, and no row become
 
 
 @gan_contexts.register("ylg")
-class SparseAttention(GatedContext):
+class SparseAttention(SelfAttention):
     """SAGAN's attention in eight heads, each with its own mask.   b c h w   ->   b c h w
 
     `align` assigns rows of the masks, which are defined on the pooled grid of keys, to queries: "tile" (the authors'
@@ -29,6 +29,7 @@ class SparseAttention(GatedContext):
     "fused" (torch's attention with a mask) or "sparse" (only the unmasked scores, see `SparseHeads`).
     """
 
+    heads = 8
     mask: Tensor
 
     def __init__(
@@ -41,15 +42,10 @@ class SparseAttention(GatedContext):
         align: str = "tile",
         scores: str = "dense",
     ) -> None:
-        super().__init__()
         check_choice("create_gan with context 'ylg'", "align", align, ALIGNS)
         check_choice("create_gan with context 'ylg'", "scores", scores, SCORES)
-        check_widths("ylg", channels, size, heads=len(HEADS))
+        super().__init__(channels, size=size, layers=layers)
         self.size, self.align, self.scores = size, align, scores
-        self.queries = layers.pointwise(channels, channels // 8)
-        self.keys = layers.pointwise(channels, channels // 8)
-        self.values = layers.pointwise(channels, channels // 2)
-        self.out = layers.pointwise(channels // 2, channels)
         self.sparse = SparseHeads(size, align=align) if scores == "sparse" else None
         if scores != "sparse":
             self.register_buffer("mask", build_masks(size, size, align=align), persistent=False)
@@ -134,9 +130,6 @@ def build_masks(height: int, width: int, *, align: str = "tile") -> Tensor:
 
 def map_queries_to_cells(height: int, width: int, *, align: str) -> Tensor:
     """The cell of the pooled grid whose row each query uses, both in raster order.   ->   (h w)"""
-    check_count("masks", "height", height, least=2)
-    check_count("masks", "width", width, least=2)
-    check_choice("masks", "align", align, ALIGNS)
     if align == "tile":
         return torch.arange(height * width) % ((height // 2) * (width // 2))
     return (torch.arange(height)[:, None] // 2 * (width // 2) + torch.arange(width)[None] // 2).flatten()
@@ -148,14 +141,13 @@ def map_queries_to_cells(height: int, width: int, *, align: str) -> Tensor:
 # global head attends to s keys that are the same for all queries, and to itself. So n s scores per head replace n n.
 # The values are those of the dense variant, whose masked scores are too low to count.
 
-LOCAL_HEADS = tuple(i for i, name in enumerate(HEADS) if name.endswith("-1"))
-GLOBAL_HEADS = tuple(i for i, name in enumerate(HEADS) if name.endswith("-2"))
-
 
 class SparseHeads(nn.Module):
     """Masked attention from unmasked scores only, in small dense products.
 
-    queries: b 8 n e   keys: b 8 n/4 e   values: b 8 n/4 f   ->   b 8 n f
+        queries: b 8 n e   keys: b 8 n/4 e   values: b 8 n/4 f   ->   b 8 n f
+
+    Local and global heads alternate (see `HEADS`); the first half of each attends on, the second half back.
     """
 
     key_order: Tensor
@@ -170,32 +162,25 @@ class SparseHeads(nn.Module):
         self.s = math.isqrt(len(ranks))
         # queries sorted by the rank of the cell whose row they use; all cells have the same number of queries
         query_order = ranks[map_queries_to_cells(size, size, align=align)].argsort(stable=True)
-        position = torch.arange(self.s)
-        later, earlier = position[:, None] <= position[None], position[:, None] >= position[None]
-        local_mask = torch.stack([later if HEADS[i].startswith("rtl") else earlier for i in LOCAL_HEADS])
+        later = torch.ones(self.s, self.s, dtype=torch.bool).triu()
         # a query whose own key is one of the shared keys must not count it twice
         offset = torch.arange(len(ranks)) % self.s
-        self_mask = torch.stack([offset != (0 if HEADS[i].startswith("rtl") else self.s - 1) for i in GLOBAL_HEADS])
-        for name, value in (
-            ("key_order", ranks.argsort()),
-            ("query_order", query_order),
-            ("query_order_inverse", query_order.argsort()),
-            ("local_mask", local_mask),
-            ("self_mask", self_mask),
-        ):
+        not_first, not_last = offset != 0, offset != self.s - 1
+        buffers = {
+            "key_order": ranks.argsort(),
+            "query_order": query_order,
+            "query_order_inverse": query_order.argsort(),
+            "local_mask": torch.stack([later, later, later.mT, later.mT]),
+            "self_mask": torch.stack([not_first, not_first, not_last, not_last]),
+        }
+        for name, value in buffers.items():
             self.register_buffer(name, value, persistent=False)
-        self.shares_first_key = [HEADS[i].startswith("rtl") for i in GLOBAL_HEADS]
 
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        queries = queries[:, :, self.query_order]
-        keys, values = keys[:, :, self.key_order], values[:, :, self.key_order]
-        near = self._attend_locally(*(_select_heads(x, LOCAL_HEADS) for x in (queries, keys, values)))
-        far = self._attend_globally(*(_select_heads(x, GLOBAL_HEADS) for x in (queries, keys, values)))
-        heads = {
-            **dict(zip(LOCAL_HEADS, near.unbind(1), strict=True)),
-            **dict(zip(GLOBAL_HEADS, far.unbind(1), strict=True)),
-        }
-        return torch.stack([heads[i] for i in range(len(HEADS))], 1)[:, :, self.query_order_inverse]
+        parts = queries[:, :, self.query_order], keys[:, :, self.key_order], values[:, :, self.key_order]
+        near = self._attend_locally(*(part[:, 0::2] for part in parts))
+        far = self._attend_globally(*(part[:, 1::2] for part in parts))
+        return torch.stack([near, far], 2).flatten(1, 2)[:, :, self.query_order_inverse]
 
     def _attend_locally(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Attention within each segment, forwards or backwards."""
@@ -217,12 +202,6 @@ class SparseHeads(nn.Module):
         return attention[..., : self.s] @ shared_values + attention[..., self.s :] * own_values
 
     def _shared(self, x: Tensor) -> Tensor:
-        """Rows of the keys that all queries attend to.   b heads n/4 e   ->   b heads s e"""
+        """The first or last row of every segment, to which all queries of a head attend.   ->   b heads s e"""
         segments = x.unflatten(2, (self.s, self.s))
-        shared = [segments[:, i, :, 0 if first else -1] for i, first in enumerate(self.shares_first_key)]
-        return torch.stack(shared, 1)
-
-
-def _select_heads(x: Tensor, chosen: tuple[int, ...]) -> Tensor:
-    """`x[:, chosen]`, but without copying indices from the CPU at each call, which a CUDA graph cannot capture."""
-    return torch.stack([x[:, i] for i in chosen], 1)
+        return torch.cat([segments[:, :2, :, 0], segments[:, 2:, :, -1]], 1)
