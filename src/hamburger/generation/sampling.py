@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -141,7 +141,6 @@ def _check_labels(count: int, num_classes: int, labels: int | Tensor | None) -> 
 
 GOLDEN = 0x9E3779B97F4A7C15
 MULTIPLIER_1, MULTIPLIER_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-Words = npt.NDArray[np.uint64]
 
 
 def draw_bits(seed: int, start: int, count: int, width: int) -> Tensor:
@@ -152,8 +151,8 @@ def draw_bits(seed: int, start: int, count: int, width: int) -> Tensor:
     return torch.from_numpy((words >> 11).astype(np.int64))
 
 
-def _mix(x: Words) -> Words:
-    """SplitMix64's mixing function, modulo 2^64; it is a bijection."""
+def _mix(x: Any) -> Any:
+    """SplitMix64's mixing function of an array of uint64; it is a bijection."""
     x = (x ^ (x >> 30)) * MULTIPLIER_1
     x = (x ^ (x >> 27)) * MULTIPLIER_2
     return x ^ (x >> 31)
