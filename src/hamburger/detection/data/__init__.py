@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torchvision.ops import masks_to_boxes
 
 from hamburger.errors import DataError
 from hamburger.registry import Registry
@@ -94,6 +93,8 @@ def check_scenes(data: DetectionSet) -> None:
 
 def find_boxes(masks: Tensor) -> Tensor:
     """The smallest boxes around non-empty masks.   m h w   ->   m 4, float32, right and bottom exclusive"""
+    from torchvision.ops import masks_to_boxes
+
     return masks_to_boxes(masks) + upload([0.0, 0.0, 1.0, 1.0], masks.device)
 
 
