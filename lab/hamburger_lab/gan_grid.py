@@ -27,7 +27,7 @@ from hamburger.generation.recipe import GanRecipe, check_gan_recipe
 from hamburger.generation.sampling import sample
 from hamburger.generation.visualize import tile_images, to_bytes, write_png
 from hamburger.generation.weights import GENERATOR, open_generator
-from hamburger.tasks.recipes import find_gan_recipe
+from hamburger.tasks import find_gan_recipe
 from hamburger.tasks.sweep import Cell, check_grid, finished, run_grid
 from hamburger.tasks.sweep import rows as results
 from hamburger.training.recipe import apply, digest

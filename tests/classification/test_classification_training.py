@@ -18,8 +18,7 @@ from hamburger.classification.recipe import ClassificationRecipe, check_classifi
 from hamburger.cli.app import app
 from hamburger.errors import Interrupted
 from hamburger.segmentation import load_weights
-from hamburger.tasks import train
-from hamburger.tasks.recipes import find_training
+from hamburger.tasks import find_training, train
 from hamburger.training.metrics_log import CheckpointSaved, RunStarted, ScoresEvaluated, StepLogged
 from hamburger.training.recipe import apply, read_recipe, to_json
 

@@ -8,9 +8,9 @@ from small_run import rows
 
 from hamburger.detection.recipe import detection_recipes
 from hamburger.tasks import tasks, train
-from hamburger.tasks.sweep import model_options
 from hamburger.training.recipe import apply
 from hamburger_lab.bench import detect
+from hamburger_lab.bench.common import model_options
 
 pytestmark = pytest.mark.gpu
 

@@ -26,8 +26,7 @@ from hamburger.detection.recipe import check_detection_recipe, detection_recipes
 from hamburger.detection.task import DETECTION
 from hamburger.errors import CheckpointError, Interrupted, TrainingError
 from hamburger.segmentation import load_weights
-from hamburger.tasks import task_of_weights, train
-from hamburger.tasks.recipes import find_training
+from hamburger.tasks import find_training, task_of_weights, train
 from hamburger.tasks.sweep import GridError, cells, check_grid, variants
 from hamburger.training.metrics_log import Note, ScoresEvaluated, StepLogged
 from hamburger.training.recipe import apply, to_json
@@ -85,7 +84,7 @@ KILLED = """
 import os, signal, sys, torch
 torch.set_num_threads(1)
 from hamburger.training.metrics_log import StepLogged
-from hamburger.tasks.recipes import find_training
+from hamburger.tasks import find_training
 from hamburger.tasks import train
 def kill(event):
     if isinstance(event, StepLogged) and event.step == 6:

@@ -6,7 +6,7 @@ import pytest
 
 from hamburger.errors import OptionError
 from hamburger.generation.recipe import GanRecipe, check_gan_recipe, gan_recipes
-from hamburger.tasks.recipes import find_gan_recipe
+from hamburger.tasks import find_gan_recipe
 from hamburger.training.recipe import apply, digest, read_recipe, to_json
 
 

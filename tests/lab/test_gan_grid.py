@@ -16,7 +16,7 @@ from hamburger.generation.metrics.extractors import module_extractor
 from hamburger.generation.sampling import sample
 from hamburger.generation.visualize import to_bytes
 from hamburger.generation.weights import open_generator
-from hamburger.tasks.recipes import find_gan_recipe
+from hamburger.tasks import find_gan_recipe
 from hamburger.training.recipe import apply
 from hamburger_lab.gan_grid import append_rows, cached_distances, compare_samples, gan_variants, make_result_row
 

@@ -12,8 +12,7 @@ from small_run import reproducible_outputs, rows, small
 import hamburger as hb
 from hamburger.errors import OptionError
 from hamburger.segmentation.gradient_angles import STRATEGIES, measure_angles
-from hamburger.tasks import train
-from hamburger.tasks.recipes import find_recipe
+from hamburger.tasks import find_training, train
 from hamburger.training.recipe import digest
 
 
@@ -83,5 +82,5 @@ def test_a_network_without_a_ham_is_refused(tmp_path):
 
 
 def test_angles_every_zero_leaves_the_recipe_digest_unchanged():
-    assert digest(find_recipe("patchwork")) == "cecd3ab31cf6bed4"
+    assert digest(find_training("patchwork")) == "cecd3ab31cf6bed4"
     assert digest(small("angles_every=5")) != digest(small())

@@ -36,8 +36,7 @@ from hamburger.stereo.predict import (
 )
 from hamburger.stereo.recipe import check_stereo_recipe, stereo_recipes
 from hamburger.stereo.task import STEREO
-from hamburger.tasks import task_of_weights, tasks, train
-from hamburger.tasks.recipes import find_training
+from hamburger.tasks import find_training, task_of_weights, tasks, train
 from hamburger.tasks.sweep import cells, variants
 from hamburger.training.metrics_log import ScoresEvaluated, StepLogged
 from hamburger.training.recipe import apply, to_json
@@ -110,7 +109,7 @@ from pathlib import Path
 from types import SimpleNamespace
 torch.set_num_threads(1)
 from hamburger.training.metrics_log import StepLogged
-from hamburger.tasks.recipes import find_training
+from hamburger.tasks import find_training
 from hamburger.tasks import train
 def kill(event):
     if isinstance(event, StepLogged) and event.step == 6 and "--kill" in sys.argv:

@@ -9,8 +9,8 @@ import pytest
 
 from hamburger.errors import InputError, OptionError, UnknownNameError
 from hamburger.segmentation.recipe import SegmentationRecipe, check_segmentation_recipe, segmentation_recipes
-from hamburger.tasks.recipes import find_recipe, from_json
-from hamburger.training.recipe import apply, differences, digest, flat, to_json
+from hamburger.tasks import find_training
+from hamburger.training.recipe import apply, differences, digest, flat, read_recipe, to_json
 
 
 @pytest.mark.parametrize("name", segmentation_recipes)
@@ -18,7 +18,7 @@ def test_recipe_json_round_trips(name):
     recipe = segmentation_recipes.create(name)
     assert recipe.name == name
     check_segmentation_recipe(recipe)
-    again = from_json(to_json(recipe))
+    again = read_recipe(to_json(recipe), SegmentationRecipe)
     assert again == recipe
     assert digest(again) == digest(recipe)
     assert differences(again, recipe) == []
@@ -96,23 +96,23 @@ def test_start_and_pretrained_are_exclusive():
 def test_json_of_another_kind_raises():
     stored = json.loads(to_json(segmentation_recipes.create("voc")))
     with pytest.raises(OptionError, match="did you mean 'batch'"):
-        from_json(json.dumps({**stored, "btach": 3}))
+        read_recipe(json.dumps({**stored, "btach": 3}), SegmentationRecipe)
     with pytest.raises(OptionError, match=r"recipe.steps: takes a whole number, got '3'"):
-        from_json(json.dumps({**stored, "steps": "3"}))
+        read_recipe(json.dumps({**stored, "steps": "3"}), SegmentationRecipe)
     with pytest.raises(OptionError, match="not valid JSON"):
-        from_json("{")
+        read_recipe("{", SegmentationRecipe)
     with pytest.raises(OptionError, match="name"):
-        from_json("{}")
+        read_recipe("{}", SegmentationRecipe)
 
 
 def test_recipe_file_replaces_a_name(tmp_path):
     recipe = replace(segmentation_recipes.create("voc"), steps=7)
     (tmp_path / "recipe.json").write_text(to_json(recipe))
-    assert find_recipe(str(tmp_path / "recipe.json")) == recipe
+    assert find_training(str(tmp_path / "recipe.json")) == recipe
     with pytest.raises(InputError, match="no recipe file"):
-        find_recipe(str(tmp_path / "none.json"))
+        find_training(str(tmp_path / "none.json"))
     with pytest.raises(UnknownNameError, match="did you mean 'patchwork'"):
-        find_recipe("pachwork")
+        find_training("pachwork")
 
 
 def test_every_field_has_a_dotted_name():

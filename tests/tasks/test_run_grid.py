@@ -11,7 +11,7 @@ import time
 import pytest
 
 from hamburger.errors import OptionError, UnknownNameError
-from hamburger.tasks.sweep import Cell, GridError, cells, command, process_environment, run_grid, variants
+from hamburger.tasks.sweep import Cell, GridError, cells, process_environment, run_grid, variants
 from hamburger.training.recipe import to_json
 
 WORK = """
@@ -46,14 +46,14 @@ def test_grid_combines_every_variant_with_every_seed():
 
 def test_cell_command_is_a_ham_train_command(tmp_path):
     cell = Cell("nmf", "patchwork", 3, ("model.context=nmf",))
-    words = command(cell, tmp_path, tmp_path / "images")
+    words = cell.command(tmp_path, tmp_path / "images")
     assert words[1:] == [
         *("-m", "hamburger", "train", "patchwork", "--run", str(tmp_path / "nmf-seed3"), "--seed", "3"),
         *("--set", "model.context=nmf", "--data", str(tmp_path / "images")),
     ]
     (tmp_path / cell.name).mkdir()
     (tmp_path / cell.name / "recipe.json").write_text("{}")
-    assert command(cell, tmp_path, None)[-1] == "--resume"
+    assert cell.command(tmp_path, None)[-1] == "--resume"
 
 
 def test_rows_come_in_order_and_finished_runs_are_skipped(tmp_path):

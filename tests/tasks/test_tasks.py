@@ -18,8 +18,7 @@ from hamburger.classification.task import CLASSIFICATION, ClassificationTask
 from hamburger.cli import compare
 from hamburger.generation.recipe import GanRecipe
 from hamburger.report.page import write_report
-from hamburger.tasks import task_named, task_of, task_of_weights, tasks, train
-from hamburger.tasks.recipes import find_training
+from hamburger.tasks import find_training, task_named, task_of, task_of_weights, tasks, train
 from hamburger.tasks.sweep import cells, check_grid, variants
 from hamburger.training.checkpoint import ScoredProgress
 from hamburger.training.recipe import apply, to_json
@@ -54,7 +53,7 @@ def test_every_recipe_belongs_to_a_task():
 
 
 def test_importing_the_recipes_loads_no_heavy_package():
-    code = "import hamburger.tasks.recipes, sys; print(*{'lightning', 'torchvision', 'timm', 'PIL'} & set(sys.modules))"
+    code = "import hamburger.tasks, sys; print(*{'lightning', 'torchvision', 'timm', 'PIL'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"
 
 
@@ -98,7 +97,7 @@ def test_ablation_grids_support_other_tasks(name, tmp_path):
 
 @pytest.mark.parametrize("name", ["latent", "inside"])
 def test_segmentation_grids_raise_for_other_tasks(name):
-    with pytest.raises(hb.OptionError, match="head of a segmentation network"):
+    with pytest.raises(hb.OptionError, match="needs a segmentation recipe"):
         ablation_cells(name, "figures-classes", seeds=[0])
 
 

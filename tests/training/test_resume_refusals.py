@@ -8,8 +8,7 @@ from small_run import small
 
 from hamburger.errors import CheckpointError, Interrupted, OptionError, ShapeError, TrainingError
 from hamburger.segmentation.data import create_dataset
-from hamburger.tasks import train
-from hamburger.tasks.recipes import find_training
+from hamburger.tasks import find_training, train
 from hamburger.training import checkpoint
 from hamburger.training.datasets import check_classes
 from hamburger.training.supervised import Splits

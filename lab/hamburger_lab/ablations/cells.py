@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hamburger.errors import OptionError
-from hamburger.tasks.recipes import find_training
+from hamburger.tasks import find_training
 from hamburger.tasks.sweep import Cell
 from hamburger.training.recipe import SupervisedTraining, apply, digest
 from hamburger.training.run_folder import RESULT

@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from hamburger.kernels.dispatch import BACKEND_VARIABLE
+from hamburger.segmentation.recipe import SegmentationRecipe
+from hamburger.tasks.sweep import variants
+from hamburger.training.recipe import apply
 
 
 class GateError(ArithmeticError):
@@ -36,3 +40,9 @@ def format_last_exponent(figures: Mapping[int, float | None]) -> str:
     measured = {n: figure for n, figure in figures.items() if figure}
     ends = sorted(measured)[-2:]
     return f"{growth_exponent(ends, [measured[n] for n in ends]):.2f}" if len(ends) == 2 else ""
+
+
+def model_options(name: str) -> dict[str, Any]:
+    """The context of a row of `ham compare` as keywords of `create_model`."""
+    model = apply(SegmentationRecipe(name=name), variants([name])[name]).model
+    return {"context": model.context, "context_options": model.context_options}

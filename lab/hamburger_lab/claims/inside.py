@@ -8,7 +8,7 @@ from functools import cache, partial
 
 from hamburger.errors import HamburgerError
 from hamburger.report.study import PairedDifference, compare_paired
-from hamburger.tasks.recipes import find_training
+from hamburger.tasks import find_training
 from hamburger_lab.ablations.grids import head_width
 from hamburger_lab.claims.base import READINGS, Claim, Verdict, ablate_command
 from hamburger_lab.claims.rules import (

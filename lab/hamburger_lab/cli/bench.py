@@ -301,8 +301,8 @@ def network(
     json: Json = None,
 ) -> None:
     """Time a training step of HamNet with each context, in shuffled rounds: images/s and peak memory."""
-    from hamburger.tasks.sweep import model_options
     from hamburger_lab.bench import network as bench
+    from hamburger_lab.bench.common import model_options
     from hamburger_lab.bench.views import network_table
 
     plan = bench.NetworkPlan(
@@ -336,8 +336,8 @@ def detect(
     json: Json = None,
 ) -> None:
     """Time a training step of Mask R-CNN with each context as the image grows: time, and memory against n."""
-    from hamburger.tasks.sweep import model_options
     from hamburger_lab.bench import detect as bench
+    from hamburger_lab.bench.common import model_options
     from hamburger_lab.bench.views import size_sweep_table
 
     plan = bench.DetectorPlan(
@@ -372,8 +372,8 @@ def classes(
     json: Json = None,
 ) -> None:
     """Time a training step of an image classifier with each context: images/s and peak memory."""
-    from hamburger.tasks.sweep import model_options
     from hamburger_lab.bench import classes as bench
+    from hamburger_lab.bench.common import model_options
     from hamburger_lab.bench.views import size_sweep_table
 
     plan = bench.ClassifierPlan(

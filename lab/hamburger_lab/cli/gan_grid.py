@@ -42,14 +42,14 @@ def grid(
     from hamburger.generation.evaluate import MeasureSettings
     from hamburger.generation.metrics.extractors import create_extractor
     from hamburger.segmentation.predict import pick_device
-    from hamburger.tasks.sweep import cells_of
+    from hamburger.tasks.sweep import cells
     from hamburger_lab.gan_grid import GanCell, gan_variants, run_measured_grid
 
     on = pick_device(device)
     network = create_extractor(extractor, weights, size=size)
     measure = MeasureSettings(samples=samples, choice=choice)
     variants, seed_list = gan_variants(parse_names(contexts)), parse_ints(seeds, "gan grid", "seeds")
-    planned = cells_of(GanCell, recipe, variants, seed_list, settings or (), call="gan grid")
+    planned = cells(recipe, variants, seed_list, settings or (), cell_class=GanCell, call="gan grid")
     rows = run_measured_grid(
         planned, out, data=data, jobs=jobs, extractor=network, measure=measure, device=on, json=json
     )

@@ -40,7 +40,9 @@ def compare(
 
     if json is not None:
         check_writable(json)
-    grid = cells(recipe, variants(parse_names(contexts)), parse_ints(seeds, "compare", "seeds"), settings or ())
+    grid: list[Cell] = cells(
+        recipe, variants(parse_names(contexts)), parse_ints(seeds, "compare", "seeds"), settings or ()
+    )
     run_and_show_grid(grid, out, data=data, jobs=jobs, report=report, json=json)
 
 

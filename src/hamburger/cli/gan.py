@@ -44,7 +44,7 @@ def train(
     """Train a generator and its discriminator; continue an interrupted run with --resume."""
     from hamburger.cli.train import run_with_display
     from hamburger.generation.train import train_gan
-    from hamburger.tasks.recipes import find_gan_recipe
+    from hamburger.tasks import find_gan_recipe
     from hamburger.training.recipe import apply
 
     resolved = apply(find_gan_recipe(recipe), settings or ())

@@ -44,9 +44,9 @@ def _datasets() -> list[str]:
 
 
 def _recipes() -> list[str]:
-    from hamburger.tasks.recipes import training_names
+    from hamburger.tasks import recipes
 
-    return training_names()
+    return [name for registry in recipes.values() for name in registry]
 
 
 def _detection_sets() -> list[str]:
@@ -97,9 +97,9 @@ names: dict[str, Callable[[], list[str]]] = {
 
 
 def _recipe_rows() -> list[TableRow]:
-    from hamburger.tasks import tasks
+    from hamburger.tasks import recipes
 
-    return [row for task in tasks.values() for row in describe_recipes(task.name, task.recipes)]
+    return [row for task, registry in recipes.items() for row in describe_recipes(task, registry)]
 
 
 def _gan_recipe_rows() -> list[TableRow]:

@@ -34,9 +34,8 @@ def train(
     light: Annotated[bool, typer.Option("--light", help="delete the checkpoint when the run finishes")] = False,
 ) -> None:
     """Train a network for the task of its recipe; an interrupted run continues with --resume."""
-    from hamburger.tasks import task_of
+    from hamburger.tasks import find_training, task_of
     from hamburger.tasks import train as run_training
-    from hamburger.tasks.recipes import find_training
     from hamburger.training.recipe import apply
 
     resolved = apply(find_training(recipe), settings or ())

@@ -1,38 +1,67 @@
-"""The supervised tasks by name, and training a recipe of any of them; `training/task.py` says how to add a task."""
+"""The supervised tasks and all recipes by name; `hb.train`. `training/task.py` says how to add a task."""
 
 from __future__ import annotations
 
+import json
+from collections import UserDict
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hamburger.classification.task import CLASSIFICATION
-from hamburger.detection.task import DETECTION
-from hamburger.errors import InputError, did_you_mean
-from hamburger.segmentation.task import SEGMENTATION
-from hamburger.stereo.task import STEREO
-from hamburger.training.recipe import SupervisedTraining
-from hamburger.training.task import Task
+from hamburger.classification.recipe import classification_recipes
+from hamburger.detection.recipe import detection_recipes
+from hamburger.errors import InputError, UnknownNameError, did_you_mean
+from hamburger.generation.recipe import GanRecipe, gan_recipes
+from hamburger.registry import Registry
+from hamburger.segmentation.recipe import segmentation_recipes
+from hamburger.stereo.recipe import stereo_recipes
+from hamburger.training.recipe import SupervisedTraining, override, read_recipe
 
 if TYPE_CHECKING:
     from hamburger.training.metrics_log import Listener
     from hamburger.training.run_folder import Result
+    from hamburger.training.task import Task
 
-tasks: dict[str, Task[Any]] = {task.name: task for task in (SEGMENTATION, CLASSIFICATION, DETECTION, STEREO)}
+
+class TaskRegistry(UserDict[str, Any]):
+    """Tasks by name. An entry "module:object" is imported when the task is first used: it brings its networks."""
+
+    def __getitem__(self, name: str) -> Task[Any]:
+        task = self.data[name]
+        if isinstance(task, str):
+            module, _, attribute = task.partition(":")
+            task = self.data[name] = getattr(import_module(module), attribute)
+        return task
+
+
+tasks = TaskRegistry(
+    {
+        "segmentation": "hamburger.segmentation.task:SEGMENTATION",
+        "classes": "hamburger.classification.task:CLASSIFICATION",
+        "detection": "hamburger.detection.task:DETECTION",
+        "stereo": "hamburger.stereo.task:STEREO",
+    }
+)
+recipes: dict[str, Registry[Any]] = {  # of `ham train`, by task
+    "segmentation": segmentation_recipes,
+    "classes": classification_recipes,
+    "detection": detection_recipes,
+    "stereo": stereo_recipes,
+}
 
 
 def task_of(recipe: object) -> Task[Any]:
-    """The task that a recipe belongs to, by the recipe's class."""
-    for task in tasks.values():
-        if type(recipe) is task.recipe:
-            return task
-    raise InputError(f"train: no task trains a {type(recipe).__name__}; give a recipe of `ham list recipes`")
+    """The task that a recipe belongs to."""
+    task = task_named(getattr(recipe, "task", None), "train: the recipe")
+    if type(recipe) is not task.recipe:
+        raise InputError(f"train: no task trains a {type(recipe).__name__}; give a recipe of `ham list recipes`")
+    return task
 
 
 def task_named(name: object, source: str) -> Task[Any]:
     """The task by the value of "task" in `source`; segmentation, the oldest task, writes none."""
-    if name is None:
-        return SEGMENTATION
+    name = "segmentation" if name is None else name
     if not isinstance(name, str) or name not in tasks:
         raise InputError(f"{source} is for the task {name!r}, which is not known{did_you_mean(str(name), tasks)}")
     return tasks[name]
@@ -43,6 +72,40 @@ def task_of_weights(path: Path) -> Task[Any]:
     from hamburger.checkpoints.weights_file import read_task_name
 
     return task_named(read_task_name(path), f"weights: {path}")
+
+
+def find_training(name: str) -> SupervisedTraining:
+    """A recipe of any supervised task, by name (`voc-ablation`) or file (`some/run/recipe.json`)."""
+    if name.endswith(".json"):
+        text = _read_file(name, "train", "a recipe of `ham list recipes`")
+        return read_recipe(text, task_named(_stored_task(text), f"train: {name}").recipe)
+    for registry in recipes.values():
+        if name in registry:
+            recipe: SupervisedTraining = registry.create(name)
+            return recipe
+    known = [name for registry in recipes.values() for name in registry]
+    raise UnknownNameError(f"no recipe '{name}'{did_you_mean(name, known)}")
+
+
+def find_gan_recipe(name: str) -> GanRecipe:
+    """A GAN recipe by name (`cifar10`) or file (`some/run/recipe.json`)."""
+    if name.endswith(".json"):
+        return read_recipe(_read_file(name, "gan train", "one of `ham list gan-recipes`"), GanRecipe)
+    return gan_recipes.create(name)
+
+
+def _read_file(name: str, call: str, else_name: str) -> str:
+    if not Path(name).is_file():
+        raise InputError(f"{call}: there is no recipe file {name}; name one, or {else_name}")
+    return Path(name).read_text()
+
+
+def _stored_task(text: str) -> object:
+    try:
+        values = json.loads(text)
+    except json.JSONDecodeError:
+        return None  # reading it as a recipe raises the error
+    return values.get("task") if isinstance(values, dict) else None
 
 
 def train(
@@ -73,8 +136,6 @@ def train(
 
     Ctrl-C and SIGTERM save a checkpoint and raise `hamburger.errors.Interrupted`.
     """
-    from hamburger.tasks.recipes import find_training
-    from hamburger.training.recipe import override
     from hamburger.training.train import train
 
     chosen = find_training(str(recipe)) if isinstance(recipe, (str, Path)) else recipe

@@ -15,9 +15,7 @@ from typing import Any, ClassVar, TypeVar
 from hamburger.contexts import list_contexts
 from hamburger.errors import HamburgerError, OptionError, UnknownNameError, check_count, did_you_mean
 from hamburger.kernels.dispatch import BACKEND_VARIABLE
-from hamburger.segmentation.recipe import SegmentationRecipe
-from hamburger.tasks import task_of
-from hamburger.tasks.recipes import find_training
+from hamburger.tasks import find_training, task_of
 from hamburger.training.recipe import Training, apply, differences, read_recipe
 from hamburger.training.run_folder import RECIPE, RESULT, in_use
 from hamburger.training.run_lifecycle import StopSignal
@@ -77,29 +75,20 @@ class Cell:
 C = TypeVar("C", bound=Cell)
 
 
-def cells(recipe: str, variants: dict[str, tuple[str, ...]], seeds: Sequence[int], shared: Sequence[str]) -> list[Cell]:
-    """Every variant with every seed. Seeds are outermost, so an interrupted grid still compares all variants."""
-    return cells_of(Cell, recipe, variants, seeds, shared)
-
-
-def cells_of(
-    cell_class: type[C],
+def cells(
     recipe: str,
     variants: dict[str, tuple[str, ...]],
     seeds: Sequence[int],
     shared: Sequence[str],
     *,
+    cell_class: type[C] = Cell,  # type: ignore[assignment]
     call: str = "compare",
 ) -> list[C]:
-    """As `cells`, for another class of cells."""
+    """Every variant with every seed. Seeds are outermost, so an interrupted grid still compares all variants."""
     for option, values in (("variant", list(variants)), ("seed", list(seeds))):
         if not values or len(set(values)) != len(values):
             raise OptionError(f"{call}: give each {option} once, and at least one, got {values}")
     return [cell_class(name, recipe, seed, (*shared, *own)) for seed in seeds for name, own in variants.items()]
-
-
-def command(cell: Cell, out: Path, data: Path | None) -> list[str]:
-    return cell.command(out, data)
 
 
 def check_grid(grid: Sequence[Cell], out: Path, *, call: str = "compare") -> None:
@@ -121,7 +110,7 @@ def run_grid(
     *,
     data: Path | None = None,
     jobs: int = 1,
-    command: Callable[[Cell, Path, Path | None], list[str]] = command,
+    command: Callable[[Cell, Path, Path | None], list[str]] = lambda cell, out, data: cell.command(out, data),
     progress: Callable[[int, dict[str, int]], object] = lambda *_: None,
     done: Callable[[Cell], object] = lambda cell: None,
     call: str = "compare",
@@ -259,10 +248,3 @@ def variants(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
         if name not in known:
             raise UnknownNameError(f"compare: no context '{name}'{did_you_mean(name, known)}")
     return {name: known[name] for name in names}
-
-
-def model_options(name: str) -> dict[str, Any]:
-    """The same as keywords of `create_model`."""
-    overrides = variants([name])[name]
-    model = apply(SegmentationRecipe(name=name), list(overrides)).model
-    return {"context": model.context, "context_options": model.context_options}

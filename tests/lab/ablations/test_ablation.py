@@ -15,7 +15,7 @@ import pytest
 from hamburger.contexts import create_context
 from hamburger.errors import HamburgerError, OptionError, UnknownNameError
 from hamburger.segmentation.model import create_model
-from hamburger.tasks.recipes import find_recipe
+from hamburger.tasks import find_training
 from hamburger.tasks.sweep import GridError, check_grid, rows, run_grid
 from hamburger.training.recipe import digest, to_json
 from hamburger.training.run_folder import in_use
@@ -83,7 +83,7 @@ def test_wrong_names_suggest_the_nearest():
     with pytest.raises(OptionError, match="give each seed once"):
         ablation_cells("parts", "patchwork", seeds=[1, 1])
     with pytest.raises(OptionError, match="multiple of 64"):
-        recipe = find_recipe("patchwork")
+        recipe = find_training("patchwork")
         select_cells("latent", replace(recipe, model=replace(recipe.model, head_options={"width": 40})))
 
 
@@ -231,7 +231,7 @@ def test_several_grids_run_in_one_queue_with_a_file_each(tmp_path):
     assert len({cell.name for cell in left}) == len(left) == 2 * (6 + 12 - 1)  # `whole` is `nmf`
     run_grid(left, plan.out, jobs=4, command=stand_in, done=plan.note)
     parts, dictionary = (read_rows(tmp_path / f"{name}.jsonl") for name in ("parts", "dictionary"))
-    assert [row["cell"] for row in parts[:6]] == list(select_cells("parts", find_recipe("patchwork")))
+    assert [row["cell"] for row in parts[:6]] == list(select_cells("parts", find_training("patchwork")))
     assert len(dictionary) == 24 and not plan_of(tmp_path, "parts", "dictionary").left
     assert all(done for _, done in plan_of(tmp_path, "parts").states())
     for wrong, message in (

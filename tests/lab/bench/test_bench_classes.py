@@ -13,8 +13,8 @@ from torch import nn
 import hamburger as hb
 from hamburger.classification.recipe import cifar10_classes
 from hamburger.errors import OptionError, UnknownNameError
-from hamburger.tasks.sweep import model_options
 from hamburger_lab.bench import classes
+from hamburger_lab.bench.common import model_options
 from hamburger_lab.cli import bench as commands
 from hamburger_lab.pages import classification
 

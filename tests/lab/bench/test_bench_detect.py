@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from hamburger.errors import OptionError, UnknownNameError
-from hamburger.tasks.sweep import model_options
 from hamburger_lab.bench import detect
+from hamburger_lab.bench.common import model_options
 from hamburger_lab.bench.views import size_sweep_table
 from hamburger_lab.pages import detection
 

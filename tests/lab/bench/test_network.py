@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from hamburger.errors import OptionError, UnknownNameError
-from hamburger.tasks.sweep import model_options
 from hamburger_lab.bench import network
+from hamburger_lab.bench.common import model_options
 from hamburger_lab.pages import segmentation
 
 TINY = {"backbone": "resnet18", "crop": 33, "batch": 2, "num_classes": 3, "repeats": 2}

@@ -10,7 +10,7 @@ import pytest
 from claim_rows import gradient_rows, two_sets
 
 from hamburger.inspect.evaluation import COUNTS
-from hamburger.tasks.recipes import find_recipe
+from hamburger.tasks import find_training
 from hamburger_lab.ablations.grids import ablations
 from hamburger_lab.claims import CLAIMS, Results
 from hamburger_lab.claims.base import CONFIRMED, INCONCLUSIVE, NOT_CONFIRMED, NOT_RUN, VERDICT_WORDS
@@ -48,7 +48,7 @@ def rows_of(claim, scores):
     common = {"recipe": "voc-animals", "steps": 9, "hardware": "H", "device": "cuda", "peak_mb": 1.0, **INSIDE}
     rows = [
         common | {"cell": cell, "seed": seed, "miou": scores.get(cell, 50.0) / 100}
-        for cell in ablations.create(name, find_recipe("voc-animals"))
+        for cell in ablations.create(name, find_training("voc-animals"))
         for seed in range(4)
     ]
     return Results({f"ablation_{name}_x": rows})
@@ -88,7 +88,7 @@ def test_scores_that_agree_with_the_paper_confirm_and_others_refute(claim):
 
 def test_cells_of_the_papers_tables_exist():
     for name, printed in PRINTED.items():
-        assert set(printed) <= set(ablations.create(name, find_recipe("voc-animals")))
+        assert set(printed) <= set(ablations.create(name, find_training("voc-animals")))
 
 
 def test_committed_verdicts_match_the_committed_rows(committed):
