@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import hamburger
-from hamburger.cli import compare, data, demo, evaluate, export, gan, listing, predict, report, train
+from hamburger.cli import compare, data, evaluate, export, gan, listing, predict, train
 
 LAB_COMMANDS = ("ablate", "bench", "claims", "gan grid", "pictures", "propositions", "recover")  # of hamburger-lab
 
@@ -31,12 +31,12 @@ def ham(
     """Global context by matrix decomposition instead of attention."""
 
 
-app.command("demo")(demo.demo)
+app.command("demo")(compare.demo)
 app.command("compare")(compare.compare)
 app.command("train")(train.train)
 app.command("eval")(evaluate.evaluate)
 app.command("predict")(predict.predict)
-app.command("report")(report.report)
+app.command("report")(compare.report)
 app.command("export")(export.export)
 app.command("list")(listing.list_names)
 app.add_typer(data.app, name="data")

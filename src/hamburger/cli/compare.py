@@ -1,4 +1,4 @@
-"""`ham compare`: train one recipe with several contexts and seeds; show progress and a table."""
+"""`ham compare` and `ham demo`: train a recipe with several contexts and seeds. `ham report`: a page about runs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hamburger.cli.output import Device, Jobs, Seeds, parse_ints, parse_names
 from hamburger.files import write_json_lines
-from hamburger.tasks.sweep import Cell, GridError, finished, rows, run_grid
+from hamburger.tasks.sweep import Cell, GridError, cells, finished, rows, run_grid, variants
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+DEMO_RECIPES = ("patchwork", "patchwork-glyphs")
 
 
 def compare(
@@ -24,19 +27,17 @@ def compare(
         str,
         typer.Option(help="comma-separated; also baseline (or none), breads (no ham), sa-flash and sa-materialised"),
     ] = "baseline,nmf",
-    seeds: Annotated[str, typer.Option(help="comma-separated")] = "0,1,2",
+    seeds: Seeds = "0,1,2",
     data: Annotated[Path | None, typer.Option(help="the data folder")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="override a field, such as steps=500; may be repeated")
     ] = None,
-    jobs: Annotated[int, typer.Option(help="number of runs at the same time")] = 1,
+    jobs: Jobs = 1,
     json: Annotated[Path | None, typer.Option(help="write the rows to this file, one JSON object per line")] = None,
     report: Annotated[bool, typer.Option(help="write report.html")] = True,
 ) -> None:
     """Train every context with every seed; skip finished runs, resume interrupted ones."""
-    from hamburger.cli.output import parse_ints, parse_names
     from hamburger.files import check_writable
-    from hamburger.tasks.sweep import cells, variants
 
     if json is not None:
         check_writable(json)
@@ -44,6 +45,41 @@ def compare(
         recipe, variants(parse_names(contexts)), parse_ints(seeds, "compare", "seeds"), settings or ()
     )
     run_and_show_grid(grid, out, data=data, jobs=jobs, report=report, json=json)
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="folder for the runs and report.html")] = Path("runs/demo"),
+    recipe: Annotated[str, typer.Option(help=f"one of: {', '.join(DEMO_RECIPES)}")] = "patchwork",
+    contexts: Annotated[str, typer.Option(help="comma-separated, as in `ham compare`")] = "baseline,nmf,cd,sa",
+    seeds: Seeds = "0,1",
+    steps: Annotated[int | None, typer.Option(help="training steps; default: the recipe's")] = None,
+    jobs: Jobs = 2,
+) -> None:
+    """Train HamNet, its baseline and a rival on generated scenes; print a table and write a report."""
+    from hamburger.errors import HamburgerError, check_choice
+
+    check_choice("demo", "recipe", recipe, DEMO_RECIPES)
+    settings = [] if steps is None else [f"steps={steps}"]
+    seed_list = parse_ints(seeds, "demo", "seeds")
+    try:
+        run_and_show_grid(cells(recipe, variants(parse_names(contexts)), seed_list, settings), out, jobs=jobs)
+    except HamburgerError as error:  # the user called demo, not compare
+        if not str(error).startswith("compare: "):
+            raise
+        raise type(error)(f"demo: {str(error).removeprefix('compare: ')}") from error
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="run folders, or folders of run folders")],
+    out: Annotated[Path, typer.Option(help="the file to write")] = Path("report.html"),
+    data: Annotated[Path | None, typer.Option(help="data folder, to show images")] = None,
+    device: Device = "auto",
+) -> None:
+    """Compare training runs on one page: scores over seeds, curves, predictions, atoms, spectra."""
+    from hamburger.report.page import write_report
+
+    write_report(runs, out, data, device=device)
+    typer.echo(f"wrote {out}")
 
 
 def run_and_show_grid(
@@ -54,37 +90,34 @@ def run_and_show_grid(
     jobs: int = 1,
     report: bool = True,
     json: Path | None = None,
-) -> list[dict[str, Any]]:
-    """Run the grid with a progress bar, print a table, write a report; return the rows.
+) -> None:
+    """Run the grid with a progress bar, print a table, write a report.
 
     `json` is rewritten whenever a run ends. A failed run raises after the finished ones are shown.
     """
     from rich.console import Console
 
-    def save_rows(_: Cell) -> None:
+    def save_rows() -> None:
         if json is not None:
             write_json_lines(json, rows(grid, out))
 
     failure = None
     with grid_progress(len(grid)) as progress:
         try:
-            run_grid(grid, out, data=data, jobs=jobs, progress=progress, done=save_rows)
+            run_grid(grid, out, data=data, jobs=jobs, progress=progress, done=lambda _: save_rows())
         except GridError as failed:  # show the finished runs first
             failure = failed
-    finished_rows, console = rows(grid, out), Console()
+    save_rows()
+    finished_rows = rows(grid, out)
     if finished_rows:
-        console.print(comparison_table(finished_rows))
+        Console().print(comparison_table(finished_rows))
     if report and finished_rows:
         from hamburger.report.page import write_report
 
-        page = out / "report.html"
-        write_report([out / cell.name for cell in grid if finished(cell, out)], page, data_root=data)
-        console.print(f"wrote {page}", soft_wrap=True)
-    if json is not None:
-        write_json_lines(json, finished_rows)
+        page = write_report([out / cell.name for cell in grid if finished(cell, out)], out / "report.html", data)
+        typer.echo(f"wrote {page}")
     if failure is not None:
         raise failure
-    return finished_rows
 
 
 @contextmanager
@@ -111,25 +144,29 @@ def comparison_table(rows: Sequence[dict[str, Any]]) -> Table:
     from hamburger.tasks import task_named
 
     first = rows[0]
-    scored = task_named(first.get("task"), "compare: a row").score
+    score = task_named(first.get("task"), "compare: a row").score
     table = Table(
-        title=f"{first['recipe']}: validation {scored.words}, {first['protocol']}",
+        title=f"{first['recipe']}: validation {score.words}, {first['protocol']}",
         caption=f"{first['hardware']}, torch {first['torch']}, {first['steps']} steps; spread over seeds",
     )
     table.add_column("context")
-    for heading in (scored.heading, "spread", "seeds", "images/s", "peak MB"):
+    for heading in (score.heading, "spread", "seeds", "images/s", "peak MB"):
         table.add_column(heading, justify="right")
     by_context: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         by_context.setdefault(row["context"], []).append(row)
-    means = {name: statistics.mean(row[scored.name] for row in runs) for name, runs in by_context.items()}
-    digits = 1 if scored.scale > 1 else 3
-    for context in sorted(means, key=means.__getitem__, reverse=not scored.higher):
+    means = {name: statistics.mean(row[score.name] for row in runs) for name, runs in by_context.items()}
+    digits = 1 if score.scale > 1 else 3
+    for context in sorted(means, key=means.__getitem__, reverse=not score.higher):
         runs = by_context[context]
-        scores = [row[scored.name] for row in runs]
-        spread = scored.shown(statistics.stdev(scores), digits) if len(scores) > 1 else ""
+        spread = statistics.stdev(row[score.name] for row in runs) if len(runs) > 1 else None
         speeds = [row["images_per_s"] for row in runs if row["images_per_s"]]
-        speed = f"{statistics.median(speeds):.0f}" if speeds else ""
-        peak = max((row["peak_mb"] or 0 for row in runs), default=0)
-        table.add_row(context, scored.shown(means[context], digits), spread, str(len(runs)), speed, f"{peak:.0f}" or "")
+        table.add_row(
+            context,
+            score.shown(means[context], digits),
+            "" if spread is None else score.shown(spread, digits),
+            str(len(runs)),
+            f"{statistics.median(speeds):.0f}" if speeds else "",
+            f"{max(row['peak_mb'] or 0 for row in runs):.0f}",
+        )
     return table

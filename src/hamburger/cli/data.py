@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hamburger.errors import OptionError
+from hamburger.cli.output import parse_options
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.progress import Progress
+
+CheckedSplit = tuple[Any, "list[RenderableType]", list[str]]  # data set, what to print, problems
 
 app = typer.Typer(help="Check and prepare data sets.", no_args_is_help=True)
 prepare = typer.Typer(help="Build the files that a data set needs.", no_args_is_help=True)
@@ -38,90 +45,74 @@ def check(
 ) -> None:
     """Read a whole data set; print problems with their paths, class frequencies and image sizes."""
     from rich.console import Console
-    from rich.progress import Progress
 
     from hamburger.detection.data import detection_sets
-    from hamburger.segmentation.data import SegmentationSet, create_dataset
-    from hamburger.segmentation.data.checks import (
-        build_class_table,
-        count_shared_images,
-        format_heading,
-        inspect_dataset,
-    )
+    from hamburger.segmentation.data.checks import count_shared_images
     from hamburger.stereo.data import stereo_sets
 
-    options = dict(parse_option(text) for text in option or [])
-    for sets, check_set in ((detection_sets, check_detection_set), (stereo_sets, check_stereo_set)):
-        if name in sets:
-            check_set(name, data, [part.strip() for part in split.split(",")], options, fresh=fresh)
-            return
-    console, errors, problems = Console(), Console(stderr=True), 0
-    before: list[SegmentationSet] = []
+    check_split = _check_scenes if name in detection_sets else _check_pairs if name in stereo_sets else _check_images
+    console, count = Console(), 0
+    before: list[Any] = []
     for one in (part.strip() for part in split.split(",")):
-        dataset = create_dataset(name, one, data, **options)
-        with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
-            task = progress.add_task(f"reading {one}", total=len(dataset))
-            findings = inspect_dataset(dataset, cache=not fresh, after=lambda task=task: progress.advance(task))  # type: ignore[misc]
-        console.print(format_heading(dataset, findings), markup=False, highlight=False)
-        console.print(build_class_table(dataset, findings))
-        for seen in before:
-            shared = count_shared_images(seen, dataset)
+        dataset, description, problems = check_split(name, one, data, parse_options(option), not fresh)
+        for part in description:
+            console.print(part, markup=False, highlight=False, soft_wrap=isinstance(part, str))
+        for other in before:
+            shared = count_shared_images(other, dataset)
             if shared:
-                what = "1 image is" if shared == 1 else f"{shared:,} images are"
-                console.print(f"note: {what} in both {seen.split} and {one}", markup=False, highlight=False)
+                images = "1 image is" if shared == 1 else f"{shared:,} images are"
+                typer.echo(f"note: {images} in both {other.split} and {one}")
         before.append(dataset)
-        problems += len(findings.problems)
-        for problem in findings.problems:
+        count += len(problems)
+        for problem in problems:
             typer.echo(problem, err=True)
-    exit_on_problems(name, problems)
+    if count:
+        typer.echo(f"ham: {name} has {count} problem{'s' if count > 1 else ''}, listed above", err=True)
+        raise typer.Exit(2)
 
 
-def check_stereo_set(name: str, data: Path | None, splits: list[str], options: dict[str, Any], *, fresh: bool) -> None:
-    """Check splits of a stereo data set."""
-    from hamburger.segmentation.data.checks import format_sizes
-    from hamburger.stereo.data import create_stereo_set, inspect_stereo
+def _check_images(name: str, split: str, data: Path | None, options: dict[str, Any], cache: bool) -> CheckedSplit:
+    from hamburger.segmentation.data import create_dataset
+    from hamburger.segmentation.data.checks import build_class_table, format_heading, inspect_dataset
 
-    problems = 0
-    for one in splits:
-        pairs = create_stereo_set(name, one, data, **options)
-        findings = inspect_stereo(pairs, cache=not fresh)
-        typer.echo(
-            f"{name}, {one}: {len(pairs):,} pairs, {format_sizes(findings.sizes)}, "
-            f"disparities up to {findings.largest:g} px, known in {findings.known:.2%} of the pixels"
-        )
-        problems += len(findings.problems)
-        for problem in findings.problems:
-            typer.echo(problem, err=True)
-    exit_on_problems(name, problems)
+    images = create_dataset(name, split, data, **options)
+    with _progress() as progress:
+        task = progress.add_task(f"reading {split}", total=len(images))
+        findings = inspect_dataset(images, cache=cache, after=lambda: progress.advance(task))
+    return images, [format_heading(images, findings), build_class_table(images, findings)], findings.problems
 
 
-def check_detection_set(
-    name: str, data: Path | None, splits: list[str], options: dict[str, Any], *, fresh: bool
-) -> None:
-    """Check splits of a detection data set."""
+def _check_scenes(name: str, split: str, data: Path | None, options: dict[str, Any], cache: bool) -> CheckedSplit:
     from hamburger.detection.data import create_detection_set
     from hamburger.segmentation.data.checks import format_sizes
 
-    problems = 0
-    for one in splits:
-        scenes = create_detection_set(name, one, data, **options)
-        found = scenes.problems(cache=not fresh)
-        objects, sizes = scenes.count()
-        listed = ", ".join(f"{each} {objects[label]:,}" for label, each in enumerate(scenes.classes))
-        typer.echo(
-            f"{name}, {one}: {len(scenes):,} images, {format_sizes(sizes)}, {objects.total():,} objects: {listed}"
-        )
-        problems += len(found)
-        for problem in found:
-            typer.echo(problem, err=True)
-    exit_on_problems(name, problems)
+    scenes = create_detection_set(name, split, data, **options)
+    objects, sizes = scenes.count()
+    listed = ", ".join(f"{each} {objects[label]:,}" for label, each in enumerate(scenes.classes))
+    heading = f"{name}, {split}: {len(scenes):,} images, {format_sizes(sizes)}"
+    return scenes, [f"{heading}, {objects.total():,} objects: {listed}"], scenes.problems(cache=cache)
 
 
-def exit_on_problems(name: str, problems: int) -> None:
-    """Exit with status 2 if there are problems."""
-    if problems:
-        typer.echo(f"ham: {name} has {problems} problem{'s' if problems > 1 else ''}, listed above", err=True)
-        raise typer.Exit(2)
+def _check_pairs(name: str, split: str, data: Path | None, options: dict[str, Any], cache: bool) -> CheckedSplit:
+    from hamburger.segmentation.data.checks import format_sizes
+    from hamburger.stereo.data import create_stereo_set, inspect_stereo
+
+    pairs = create_stereo_set(name, split, data, **options)
+    findings = inspect_stereo(pairs, cache=cache)
+    heading = f"{name}, {split}: {len(pairs):,} pairs, {format_sizes(findings.sizes)}"
+    known = f"disparities up to {findings.largest:g} px, known in {findings.known:.2%} of the pixels"
+    return pairs, [f"{heading}, {known}"], findings.problems
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """A progress bar on a terminal, nothing elsewhere."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    errors = Console(stderr=True)
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
+        yield progress
 
 
 @prepare.command("voc")
@@ -135,14 +126,10 @@ def prepare_voc(
     ] = False,
 ) -> None:
     """Build the augmented training set (10,582 images) from SBD's labels; can be interrupted and repeated."""
-    from rich.console import Console
-    from rich.progress import Progress
-
     from hamburger.segmentation.data.published import EXPECTED
     from hamburger.segmentation.data.published import prepare_voc as build
 
-    errors = Console(stderr=True)
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
+    with _progress() as progress:
         task = progress.add_task("writing labels", total=None)
         done = build(
             root,
@@ -155,14 +142,3 @@ def prepare_voc(
     typer.echo(f"labels: {done.from_voc:,} of VOC, {done.from_sbd:,} of SBD; {done.already:,} existed already")
     for note in done.notes:
         typer.echo(note)
-
-
-def parse_option(text: str) -> tuple[str, Any]:
-    """Parse `name=value`; a value that is valid JSON is read as JSON, any other as text."""
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise OptionError(f"--option takes name=value (got {text!r})")
-    try:
-        return name, json.loads(value)
-    except json.JSONDecodeError:
-        return name, value

@@ -7,10 +7,11 @@ import time
 from dataclasses import asdict
 from itertools import islice, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hamburger.cli.output import Device, Flip, WeightsPath, Window, parse_floats, parse_ints, parse_options
 from hamburger.errors import OptionError, check_count
 
 if TYPE_CHECKING:
@@ -22,9 +23,11 @@ if TYPE_CHECKING:
     from hamburger.segmentation.data import SegmentationSet
     from hamburger.training.task import Task
 
+Numbers = tuple[int | None, ...]  # None: as trained
+
 
 def evaluate(
-    weights: Annotated[Path, typer.Argument(metavar="RUN_OR_WEIGHTS", help="a run folder or a .safetensors file")],
+    weights: WeightsPath,
     data: Annotated[Path | None, typer.Option(help="data folder; generated data sets need none")] = None,
     split: Annotated[str, typer.Option(help="split of the data set")] = "val",
     dataset: Annotated[str | None, typer.Option(help="a name from `ham list datasets`; default: as trained")] = None,
@@ -32,8 +35,8 @@ def evaluate(
         list[str] | None, typer.Option(help="an option of the data set, name=value; may be repeated")
     ] = None,
     scales: Annotated[str, typer.Option(help="comma-separated; the paper's: 0.5,0.75,1,1.25,1.5,1.75")] = "1",
-    flip: Annotated[bool, typer.Option("--flip", help="average with the mirrored image")] = False,
-    window: Annotated[int | None, typer.Option(help="side of a sliding window in pixels; default: none")] = None,
+    flip: Flip = False,
+    window: Window = None,
     steps: Annotated[
         str, typer.Option(help="steps of the hams, one or several comma-separated; default: as trained")
     ] = "",
@@ -43,7 +46,7 @@ def evaluate(
     inside: Annotated[
         int, typer.Option(help="number of images on which to measure ranks and gradients of the context")
     ] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    device: Device = "auto",
     json: Annotated[
         str | None,
         typer.Option(help="write the scores to this file as JSON; {} in its name is replaced by the steps or draws"),
@@ -53,8 +56,6 @@ def evaluate(
     from rich.console import Console
     from rich.progress import Progress
 
-    from hamburger.cli.data import parse_option
-    from hamburger.cli.output import parse_floats
     from hamburger.environment import Environment
     from hamburger.files import check_writable, write_atomically
     from hamburger.inspect.evaluation import solver_variants
@@ -72,12 +73,12 @@ def evaluate(
             f"eval: {path} is for the task '{task.name}', which evaluates each image once, as it is; leave out "
             "scales, flip, window and inside"
         )
-    request = EvaluationRequest.of(steps, draws, json, inside)
-    for target in request.targets:
-        check_writable(target)
+    step_counts, seeds, files = _parse_variants(steps, draws, json, inside)
+    for file in files:
+        check_writable(file)
     on = pick_device(device)
     net, info = task.load(path)
-    variants = solver_variants(net.to(on), steps=request.steps, draws=request.draws)
+    variants = solver_variants(net.to(on), steps=step_counts, draws=seeds)
     about = info.extra
     name = dataset or about.get("data")
     if name is None:
@@ -85,7 +86,7 @@ def evaluate(
     name = task.dataset_for(name, data)
     split = about.get("val_split", split) if split == "val" else split  # "val" means the split the run was validated on
     options = about.get("data_options", {}) if name == about.get("data") else {}
-    chosen = dict(parse_option(text) for text in option or [])
+    chosen = parse_options(option)
     images = task.split(info, name, split, data, options | chosen)
     task.fits("eval", info, images)
     start = time.perf_counter()
@@ -103,7 +104,7 @@ def evaluate(
     results = [asdict(scores) for scores in evaluations]
     console = Console()
     step = f" of step {about['step']}" if "step" in about else ""
-    for (ham_steps, seed), scores in zip(request.variants, results, strict=True):
+    for (ham_steps, seed), scores in zip(product(step_counts, seeds), results, strict=True):
         overrides = (("steps", ham_steps), ("draws", seed))
         used = scores["protocol"] + "".join(f", {what} {value}" for what, value in overrides if value is not None)
         if task.member_score is not None and scores[task.member_score.name]:
@@ -115,42 +116,27 @@ def evaluate(
         if isinstance(value, float):
             console.print(f"{key} {value:.4g}", highlight=False)
     seconds = round((time.perf_counter() - start) / len(results), 2)
-    files = zip(request.targets, request.variants, results, strict=bool(request.targets))
-    for target, (ham_steps, seed), scores in files:
+    for file, (ham_steps, seed), scores in zip(files, product(step_counts, seeds), results, strict=bool(files)):
         row = {"weights": str(path), "task": task.name, "data": name, "split": split, **scores, **measured}
         row |= {key: about[key] for key in ("recipe", "seed", "context", "step") if key in about}
         row |= {"options": chosen, "eval_steps": ham_steps, "draws": seed, "seconds": seconds}
-        write_atomically(target, (json_format.dumps({**row, **asdict(Environment.here(on.type))}) + "\n").encode())
+        write_atomically(file, (json_format.dumps({**row, **asdict(Environment.here(on.type))}) + "\n").encode())
 
 
-class EvaluationRequest(NamedTuple):
-    """Step counts and seeds to evaluate with, and the file for each evaluation if `--json` was given."""
-
-    steps: tuple[int | None, ...]
-    draws: tuple[int | None, ...]
-    targets: tuple[Path, ...]
-
-    @property
-    def variants(self) -> list[tuple[int | None, int | None]]:
-        return list(product(self.steps, self.draws))
-
-    @classmethod
-    def of(cls, steps: str, draws: str, json: str | None, inside: int) -> EvaluationRequest:
-        from hamburger.cli.output import parse_ints
-
-        step_counts = parse_ints(steps, "eval", "steps") if steps else (None,)
-        seeds = parse_ints(draws, "eval", "draws") if draws else (None,)
-        if len(step_counts) > 1 and len(seeds) > 1:
-            raise OptionError(f"eval: give several steps or several draws, not both (got {steps} and {draws})")
-        several = max(step_counts, seeds, key=len)
-        if len(several) > 1 and inside:
-            raise OptionError("eval: --inside takes a single evaluation; leave it out, or give one of steps or draws")
-        if len(several) > 1 and json is not None and "{}" not in json:
-            raise OptionError(
-                f"eval: --json names one file for {len(several)} evaluations (got {json}); put {{}} into the name"
-            )
-        files = () if json is None else tuple(Path(json.replace("{}", str(value))) for value in several)
-        return cls(step_counts, seeds, files)
+def _parse_variants(steps: str, draws: str, json: str | None, inside: int) -> tuple[Numbers, Numbers, list[Path]]:
+    """Step counts and seeds to evaluate with, and a file for each evaluation if `--json` was given."""
+    step_counts: Numbers = parse_ints(steps, "eval", "steps") if steps else (None,)
+    seeds: Numbers = parse_ints(draws, "eval", "draws") if draws else (None,)
+    if len(step_counts) > 1 and len(seeds) > 1:
+        raise OptionError(f"eval: give several steps or several draws, not both (got {steps} and {draws})")
+    several = max(step_counts, seeds, key=len)
+    if len(several) > 1 and inside:
+        raise OptionError("eval: --inside takes a single evaluation; leave it out, or give one of steps or draws")
+    if len(several) > 1 and json is not None and "{}" not in json:
+        raise OptionError(
+            f"eval: --json names one file for {len(several)} evaluations (got {json}); put {{}} into the name"
+        )
+    return step_counts, seeds, [] if json is None else [Path(json.replace("{}", str(value))) for value in several]
 
 
 def member_table(task: Task[Any], scores: dict[str, Any], title: str) -> Table:

@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
+from hamburger.cli.output import WeightsPath, parse_ints
+
 
 def export(
-    weights: Annotated[Path, typer.Argument(metavar="RUN_OR_WEIGHTS", help="a run folder or a .safetensors file")],
+    weights: WeightsPath,
     format: Annotated[str, typer.Option(help="onnx or pt2")],
     out: Annotated[Path, typer.Option(help="the file to write")],
     size: Annotated[
@@ -25,7 +27,6 @@ def export(
     """Write a trained network as ONNX or pt2, after comparing the file's output with torch's."""
     from rich.console import Console
 
-    from hamburger.cli.output import parse_ints
     from hamburger.errors import OptionError
     from hamburger.inference.export import export as write
     from hamburger.tasks import task_of_weights

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
@@ -13,102 +15,32 @@ from hamburger.errors import check_choice
 TableRow = tuple[str, ...]
 
 
-def _hams() -> list[str]:
-    from hamburger.hams import hams
-
-    return hams.names()
-
-
-def _contexts() -> list[str]:
-    from hamburger.contexts import contexts
-
-    return contexts.names()
+def _registered(module: str, registry: str, *further: str) -> list[str]:
+    """The names in a registry, which is imported only now: a list of hams should not wait for data sets and recipes."""
+    found = getattr(import_module(f"hamburger.{module}"), registry)
+    return [*(found() if callable(found) else found.names()), *further]
 
 
-def _backbones() -> list[str]:
-    from hamburger.backbones import backbones
-
-    return [*backbones.names(), "timm:<name>"]
-
-
-def _heads() -> list[str]:
-    from hamburger.segmentation.model import models
-
-    return models.names()
-
-
-def _datasets() -> list[str]:
-    from hamburger.segmentation.data import datasets
-
-    return datasets.names()
-
-
-def _recipes() -> list[str]:
+def _training_recipes() -> list[str]:
     from hamburger.tasks import recipes
 
     return [name for registry in recipes.values() for name in registry]
 
 
-def _detection_sets() -> list[str]:
-    from hamburger.detection.data import detection_sets
-
-    return detection_sets.names()
-
-
-def _stereo_sets() -> list[str]:
-    from hamburger.stereo.data import stereo_sets
-
-    return stereo_sets.names()
-
-
-def _gans() -> list[str]:
-    from hamburger.generation.model import list_gans
-
-    return list_gans()
-
-
-def _image_sets() -> list[str]:
-    from hamburger.classification.data import image_sources
-
-    return image_sources.names()
-
-
-def _gan_recipes() -> list[str]:
-    from hamburger.generation.recipe import gan_recipes
-
-    return gan_recipes.names()
-
-
-# Each function imports its registry when called: a list of hams should not wait for data sets and recipes.
-# Other packages may add entries.
+# other packages may add entries
 names: dict[str, Callable[[], list[str]]] = {
-    "hams": _hams,
-    "contexts": _contexts,
-    "backbones": _backbones,
-    "heads": _heads,
-    "datasets": _datasets,
-    "recipes": _recipes,
-    "detection-sets": _detection_sets,
-    "stereo-sets": _stereo_sets,
-    "gans": _gans,
-    "image-sets": _image_sets,
-    "gan-recipes": _gan_recipes,
+    "hams": partial(_registered, "hams", "hams"),
+    "contexts": partial(_registered, "contexts", "contexts"),
+    "backbones": partial(_registered, "backbones", "backbones", "timm:<name>"),
+    "heads": partial(_registered, "segmentation.model", "models"),
+    "datasets": partial(_registered, "segmentation.data", "datasets"),
+    "recipes": _training_recipes,
+    "detection-sets": partial(_registered, "detection.data", "detection_sets"),
+    "stereo-sets": partial(_registered, "stereo.data", "stereo_sets"),
+    "gans": partial(_registered, "generation.model", "list_gans"),
+    "image-sets": partial(_registered, "classification.data", "image_sources"),
+    "gan-recipes": partial(_registered, "generation.recipe", "gan_recipes"),
 }
-
-
-def _recipe_rows() -> list[TableRow]:
-    from hamburger.tasks import recipes
-
-    return [row for task, registry in recipes.items() for row in describe_recipes(task, registry)]
-
-
-def _gan_recipe_rows() -> list[TableRow]:
-    from hamburger.generation.recipe import gan_recipes
-
-    return describe_recipes("generation", gan_recipes)
-
-
-tables: dict[str, Callable[[], list[TableRow]]] = {"recipes": _recipe_rows, "gan-recipes": _gan_recipe_rows}
 
 
 def list_names(
@@ -120,8 +52,14 @@ def list_names(
             typer.echo(f"{name}: {' '.join(known())}")
         return
     check_choice("list", "kind", kind, tuple(names))
-    if kind in tables:
-        typer.echo(align_columns([("recipe", "task", "device", "duration"), *tables[kind]()]))
+    if kind == "recipes":
+        from hamburger.tasks import recipes
+
+        _print_columns([row for task, registry in recipes.items() for row in describe_recipes(task, registry)])
+    elif kind == "gan-recipes":
+        from hamburger.generation.recipe import gan_recipes
+
+        _print_columns(describe_recipes("generation", gan_recipes))
     else:
         typer.echo(" ".join(names[kind]()))
 
@@ -140,9 +78,8 @@ def describe_recipes(task: str, recipes: Mapping[str, Callable[..., Any]]) -> li
     return rows
 
 
-def align_columns(rows: list[TableRow]) -> str:
-    """`rows` as text in columns."""
+def _print_columns(rows: list[TableRow]) -> None:
+    rows = [("recipe", "task", "device", "duration"), *rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    for row in rows:
+        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -1,46 +1,24 @@
-"""Progress bars, notes and comma-separated options, shared by the commands."""
+"""What several commands share: common options, comma-separated values, progress bars and notes."""
 
 from __future__ import annotations
 
+import json
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from hamburger.errors import OptionError
 
-
-@contextmanager
-def image_progress() -> Iterator[Callable[[str, int], object]]:
-    """A progress bar; yields `advance(what, count)`."""
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    with Bar(console=Console(stderr=True), transient=True) as bar:
-        tasks: dict[str, Any] = {}
-
-        def advance(what: str, count: int) -> None:
-            task = tasks.setdefault(what, None) or bar.add_task(what, total=None)
-            tasks[what] = task
-            bar.advance(task, count)
-
-        yield advance
-
-
-def print_note(text: str) -> None:
-    typer.echo(f"note: {text}", err=True)
-
-
-@contextmanager
-def warnings_as_notes() -> Iterator[None]:
-    """Print Python warnings as one-line notes, without their source lines."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    for text in dict.fromkeys(str(each.message) for each in caught):
-        print_note(text)
+WeightsPath = Annotated[Path, typer.Argument(metavar="RUN_OR_WEIGHTS", help="a run folder or a .safetensors file")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
+Flip = Annotated[bool, typer.Option("--flip", help="average with the mirrored image")]
+Window = Annotated[int | None, typer.Option(help="side of a sliding window in pixels; default: none")]
+Seeds = Annotated[str, typer.Option(help="comma-separated")]
+Jobs = Annotated[int, typer.Option(help="number of runs at the same time")]
 
 
 def parse_names(text: str) -> tuple[str, ...]:
@@ -62,3 +40,48 @@ def parse_floats(text: str, call: str) -> tuple[float, ...]:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
         raise OptionError(f"{call}: scales must be comma-separated numbers such as 0.5,1,1.5 (got {text!r})") from None
+
+
+def parse_options(texts: Sequence[str] | None) -> dict[str, Any]:
+    """Parse each `name=value`; a value that is valid JSON is read as JSON, any other as text."""
+    options = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise OptionError(f"--option takes name=value (got {text!r})")
+        try:
+            options[name] = json.loads(value)
+        except json.JSONDecodeError:
+            options[name] = value
+    return options
+
+
+@contextmanager
+def image_progress() -> Iterator[Callable[[str, int], object]]:
+    """A progress bar; yields `advance(what, count)`."""
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def advance(what: str, count: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=None)
+            bar.advance(tasks[what], count)
+
+        yield advance
+
+
+def print_note(text: str) -> None:
+    typer.echo(f"note: {text}", err=True)
+
+
+@contextmanager
+def warnings_as_notes() -> Iterator[None]:
+    """Print Python warnings as one-line notes, without their source lines."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for text in dict.fromkeys(str(each.message) for each in caught):
+        print_note(text)

@@ -7,16 +7,18 @@ from typing import Annotated, Any
 
 import typer
 
+from hamburger.cli.output import Device, Flip, WeightsPath, Window, parse_floats
+
 
 def predict(
-    weights: Annotated[Path, typer.Argument(metavar="RUN_OR_WEIGHTS", help="a run folder or a .safetensors file")],
+    weights: WeightsPath,
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="JPEG, PNG, WebP files, or folders of them")],
     out: Annotated[Path, typer.Option(help="folder for summary.json and the output files")],
     recursive: Annotated[bool, typer.Option("--recursive", help="search folders recursively")] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    device: Device = "auto",
     scales: Annotated[str | None, typer.Option(help="average predictions over these scales, comma-separated")] = None,
-    flip: Annotated[bool, typer.Option("--flip", help="average with the mirrored image")] = False,
-    window: Annotated[int | None, typer.Option(help="side of a sliding window in pixels; default: none")] = None,
+    flip: Flip = False,
+    window: Window = None,
     max_pixels: Annotated[
         int | None, typer.Option(help="split larger images into tiles to limit memory; default: 1048576")
     ] = None,
@@ -36,7 +38,6 @@ def predict(
     from rich.console import Console
     from rich.progress import Progress
 
-    from hamburger.cli.output import parse_floats
     from hamburger.errors import OptionError
     from hamburger.inference import predict_files
     from hamburger.inference.predict_files import find_images

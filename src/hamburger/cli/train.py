@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -94,20 +94,26 @@ class TrainingDisplay:
     """
 
     def __init__(self, console: Console) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
         self.console = console
-        self._bar: Any = None
-        self._task: Any = None
-        self._steps = 0
-        self._score = ""  # of the last evaluation
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rest]}"),
+        )
+        self.bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self.task = self.bar.add_task("training", total=None, rest="")
+        self.steps = 0
+        self.score = ""  # of the last evaluation
 
     def __enter__(self) -> TrainingDisplay:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+    def __exit__(self, *_: object) -> None:
+        if self.console.is_terminal:  # elsewhere, stopping a bar prints an empty line
+            self.bar.stop()
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, RunStarted):
@@ -115,16 +121,16 @@ class TrainingDisplay:
         elif isinstance(event, Note):
             self._print(event.text)
         elif isinstance(event, StepLogged):
-            self._logged(event)
+            self._show_step(event)
         elif isinstance(event, SamplesDrawn):
             self._print(f"step {event.step}: wrote {event.path}")
         elif isinstance(event, ScoresEvaluated):
             scores = [score.spoken(value) for score, value in event.scores]
-            self._score = scores[0]
+            self.score = f", {scores[0]}"
             self._print(f"step {event.step}: {', '.join(scores)}{', the best so far' if event.best else ''}")
 
     def _start(self, started: RunStarted) -> None:
-        self._steps = started.steps
+        self.steps = started.steps
         where = started.device if started.processes == 1 else f"{started.processes} processes on {started.device}"
         start = f" from step {started.step}" if started.step else ""
         validate = "" if started.val_images is None else f"{started.val_images:,} to validate, "
@@ -132,38 +138,18 @@ class TrainingDisplay:
             f"{started.run}: {started.parameters:,} parameters, {started.train_images:,} images to train on, "
             f"{validate}{started.steps:,} steps{start} on {where}"
         )
-        if not self.console.is_terminal:
-            return
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        self.bar.update(self.task, total=started.steps, completed=started.step)
+        self.bar.start()
 
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rest]}"),
-            console=self.console,
-            transient=True,
-        )
-        self._task = self._bar.add_task("training", total=started.steps, completed=started.step, rest="")
-        self._bar.start()
-
-    def _logged(self, logged: StepLogged) -> None:
-        score = f", {self._score}" if self._score else ""
+    def _show_step(self, logged: StepLogged) -> None:
+        remaining = timedelta(seconds=round(logged.remaining_s))
         rest = (
-            f"{logged.words or f'loss {logged.loss:.4f}'}{score}, {logged.images_per_s:.1f} images/s, "
-            f"{100 * logged.data_wait:.0f} % waiting for data, {format_duration(logged.remaining_s)} left"
+            f"{logged.words or f'loss {logged.loss:.4f}'}{self.score}, {logged.images_per_s:.1f} images/s, "
+            f"{100 * logged.data_wait:.0f} % waiting for data, {remaining} left"
         )
-        if self._bar is not None:
-            self._bar.update(self._task, completed=logged.step, rest=rest)
-        else:
-            self._print(f"step {logged.step} of {self._steps}: {rest}")
+        self.bar.update(self.task, completed=logged.step, rest=rest)
+        if not self.console.is_terminal:
+            self._print(f"step {logged.step} of {self.steps}: {rest}")
 
     def _print(self, text: str) -> None:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def format_duration(seconds: float) -> str:
-    """Seconds as `1:02:03` or `2:03`."""
-    minutes, rest = divmod(int(seconds + 0.5), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
