@@ -18,7 +18,6 @@ from hamburger.classification.evaluate import ClassificationScores, evaluate_cla
 from hamburger.classification.model import Classifier, create_classifier, load_classifier, save_classifier
 from hamburger.classification.predict import ClassificationPredictor, ClassificationVisualizer
 from hamburger.classification.recipe import ClassificationRecipe, check_classification_recipe, classification_recipes
-from hamburger.registry import Registry
 from hamburger.training.datasets import check_same_classes
 from hamburger.training.loader import batch_options, to_layout
 from hamburger.training.supervised import Splits, describe_data
@@ -36,6 +35,9 @@ class ClassificationTask(Task[ClassificationRecipe]):
     networks = "Classifiers"
     recipe = ClassificationRecipe
     recipes = classification_recipes
+    datasets = image_sources
+    predictor = ClassificationPredictor
+    visualizer = ClassificationVisualizer
     scores = (Score("accuracy", "accuracy"),)
     pooled = "the share of the images of the validation split that are classified correctly"
     member_score = Score("per_class", "accuracy")
@@ -82,9 +84,6 @@ class ClassificationTask(Task[ClassificationRecipe]):
 
     # -- scores --------------------------------------------------------------------------------------------------
 
-    def datasets(self) -> Registry[Any]:
-        return image_sources
-
     def split(
         self, info: Info, name: str, split: str, root: Path | None, options: Mapping[str, Any], *, whole: bool = True
     ) -> ImageSet:
@@ -103,12 +102,6 @@ class ClassificationTask(Task[ClassificationRecipe]):
         return evaluate_classifier(net, split, **options)
 
     # -- use -----------------------------------------------------------------------------------------------------
-
-    def predictor(self) -> type[ClassificationPredictor]:
-        return ClassificationPredictor
-
-    def visualizer(self) -> type[ClassificationVisualizer]:
-        return ClassificationVisualizer
 
     def export_spec(self, info: Info) -> ExportSpec:
         return ExportSpec(size=(info.extra["size"],) * 2, predictions="images")

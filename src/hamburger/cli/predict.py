@@ -50,7 +50,7 @@ def predict(
     on = pick_device(device)
     path = find_weights(weights)
     task = task_of_weights(path)
-    predictor = task.predictor()
+    predictor: Any = task.predictor
     if predictor is None:
         raise OptionError(f"predict: the task '{task.name}' of {path} does not predict on image files; use `ham eval`")
     options: dict[str, Any] = {"flip": flip or None, "window": window, "max_pixels": max_pixels, "score": score}

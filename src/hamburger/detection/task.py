@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,7 @@ from hamburger.detection.export import detector_export_spec
 from hamburger.detection.model import Detector, create_detector
 from hamburger.detection.predict import ObjectPredictor, ObjectVisualizer
 from hamburger.detection.recipe import DetectionRecipe, check_detection_recipe, detection_recipes
-from hamburger.registry import Registry
-from hamburger.training.datasets import check_classes, check_each, check_same_classes
+from hamburger.training.datasets import check_each, check_same_classes
 from hamburger.training.loader import batch_options
 from hamburger.training.supervised import Splits, describe_data
 from hamburger.training.task import Score, Task
@@ -43,6 +42,9 @@ class DetectionTask(Task[DetectionRecipe]):
     networks = "Mask R-CNN"
     recipe = DetectionRecipe
     recipes = detection_recipes
+    datasets = detection_sets
+    predictor = ObjectPredictor
+    visualizer = ObjectVisualizer
     # fields of DetectionScores in evaluate.py, as they are printed
     scores = (Score("mask_map", "mask mAP"), Score("box_map", "box mAP"))
     pooled = "COCO's average over ten overlaps from 0.5 to 0.95 and over classes, at most 100 objects an image"
@@ -103,19 +105,8 @@ class DetectionTask(Task[DetectionRecipe]):
 
     # -- scores --------------------------------------------------------------------------------------------------
 
-    def datasets(self) -> Registry[Any]:
-        return detection_sets
-
-    def split(
-        self, info: Info, name: str, split: str, root: Path | None, options: Mapping[str, Any], *, whole: bool = True
-    ) -> DetectionSet:
-        scenes = create_detection_set(name, split, root, **options)
-        if whole:
-            check_scenes(scenes)
-        return scenes
-
-    def fits(self, call: str, info: Info, split: DetectionSet) -> None:
-        check_classes(call, info.classes, split)
+    def check_split(self, split: DetectionSet) -> None:
+        check_scenes(split)
 
     def evaluate(
         self, net: nn.Module, split: DetectionSet, info: Info, *, device: torch.device, workers: int = 4, **options: Any
@@ -125,12 +116,6 @@ class DetectionTask(Task[DetectionRecipe]):
         return evaluate_detector(net, split, device=device, workers=workers, progress=progress)
 
     # -- use -----------------------------------------------------------------------------------------------------
-
-    def predictor(self) -> type[ObjectPredictor]:
-        return ObjectPredictor
-
-    def visualizer(self) -> type[ObjectVisualizer]:
-        return ObjectVisualizer
 
     def export_spec(self, info: Info) -> ExportSpec:
         return detector_export_spec(info.model["size"])

@@ -71,7 +71,7 @@ class Gallery:
 def open_gallery(study: Study, data_root: Path | None, *, device: str = "auto") -> Gallery | str:
     """The gallery, or the reason why there is none."""
     task = study.task
-    visualizer = task.visualizer()
+    visualizer = task.visualizer
     if visualizer is None:
         return f"The task '{task.name}' has no images to show."
     chosen = list(_choose(study))
@@ -79,7 +79,7 @@ def open_gallery(study: Study, data_root: Path | None, *, device: str = "auto") 
         return "No run has weights (best.safetensors) yet."
     recipe = chosen[0][1].recipe["data"]
     name, split = recipe["name"], recipe.get("val_split", "val")
-    if data_root is None and "root" in options_of(task.datasets()[name]):
+    if data_root is None and "root" in options_of(task.datasets[name]):
         return f"The data set '{name}' is on disk and no folder was given (--data DIR)."
     on = pick_device(device)
     networks = []

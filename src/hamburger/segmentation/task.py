@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from hamburger.checkpoints.weights_file import Info
 from hamburger.distributed import micro_batch_shares
 from hamburger.errors import CheckpointError
 from hamburger.layers.norm import set_bn_momentum
-from hamburger.registry import Registry, options_of
+from hamburger.registry import options_of
 from hamburger.segmentation.data import SegmentationSet, create_dataset, datasets
 from hamburger.segmentation.data.batches import SegmentationBatch, SegmentationBatches
 from hamburger.segmentation.data.checks import check_dataset
@@ -55,6 +55,9 @@ class SegmentationTask(Task[SegmentationRecipe]):
     networks = "HamNet"
     recipe = SegmentationRecipe
     recipes = segmentation_recipes
+    datasets = datasets
+    predictor = SegmentationPredictor
+    visualizer = SegmentationVisualizer
     scores = (Score("miou", "mIoU"), Score("pixel_accuracy", "pixel accuracy"))
     pooled = "pooled over the whole validation split; pixels without a label do not count"
     member_score = Score("per_class", "IoU")
@@ -163,16 +166,8 @@ class SegmentationTask(Task[SegmentationRecipe]):
 
     # -- scores --------------------------------------------------------------------------------------------------
 
-    def datasets(self) -> Registry[Any]:
-        return datasets
-
-    def split(
-        self, info: Info, name: str, split: str, root: Path | None, options: Mapping[str, Any], *, whole: bool = True
-    ) -> SegmentationSet:
-        images = create_dataset(name, split, root=root, **options)
-        if whole:
-            check_dataset(images)
-        return images
+    def check_split(self, split: SegmentationSet) -> None:
+        check_dataset(split)
 
     def evaluate(
         self, net: nn.Module, split: SegmentationSet, info: Info, *, batch: int = 1, workers: int = 4, **options: Any
@@ -186,12 +181,6 @@ class SegmentationTask(Task[SegmentationRecipe]):
         return evaluate_variants(net, split, variants, mean=info.mean, std=info.std, **{"workers": 4, **options})
 
     # -- use -----------------------------------------------------------------------------------------------------
-
-    def predictor(self) -> type[SegmentationPredictor]:
-        return SegmentationPredictor
-
-    def visualizer(self) -> type[SegmentationVisualizer]:
-        return SegmentationVisualizer
 
     def export_spec(self, info: Info) -> ExportSpec:
         return SEGMENTATION_EXPORT

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,16 @@ from torch import Tensor, nn
 
 from hamburger.checkpoints.weights_file import Info
 from hamburger.distributed import micro_batch_shares
-from hamburger.registry import Registry, options_of
-from hamburger.stereo.data import StereoBatch, StereoBatches, StereoSet, check_stereo, create_stereo_set, stereo_sets
+from hamburger.registry import options_of
+from hamburger.stereo.data import (
+    StereoBatch,
+    StereoBatches,
+    StereoFindings,
+    StereoSet,
+    check_stereo,
+    create_stereo_set,
+    stereo_sets,
+)
 from hamburger.stereo.evaluate import StereoScores, evaluate_stereo
 from hamburger.stereo.model import StereoNet, create_stereo, select_known
 from hamburger.stereo.predict import StereoPredictor, StereoVisualizer
@@ -32,6 +40,9 @@ class StereoTask(Task[StereoRecipe]):
     networks = "Stereo networks"
     recipe = StereoRecipe
     recipes = stereo_recipes
+    datasets = stereo_sets
+    predictor = StereoPredictor
+    visualizer = StereoVisualizer
     # fields of StereoScores in evaluate.py, as they are printed
     scores = (
         Score("epe", "EPE", "px", higher=False),
@@ -94,23 +105,15 @@ class StereoTask(Task[StereoRecipe]):
 
     # -- scores --------------------------------------------------------------------------------------------------
 
-    def datasets(self) -> Registry[Any]:
-        return stereo_sets
-
     def dataset_for(self, name: str, root: Path | None) -> str:
         """The set to evaluate on: if a generated set gets a folder, that of the folder's layout."""
-        if root is None or "root" in options_of(self.datasets()[name]):
+        if root is None or "root" in options_of(self.datasets[name]):
             return name
         frames = [path for place in (root, *root.glob("*/")) for path in place.glob("frames_*/")]
         return "sceneflow" if frames else "middlebury"
 
-    def split(
-        self, info: Info, name: str, split: str, root: Path | None, options: Mapping[str, Any], *, whole: bool = True
-    ) -> StereoSet:
-        pairs = create_stereo_set(name, split, root, **options)
-        if whole:
-            check_stereo(pairs)
-        return pairs
+    def check_split(self, split: StereoSet) -> StereoFindings:
+        return check_stereo(split)
 
     def evaluate(
         self, net: Any, split: StereoSet, info: Info, *, device: torch.device, workers: int = 4, **options: Any
@@ -122,12 +125,6 @@ class StereoTask(Task[StereoRecipe]):
         )
 
     # -- use -----------------------------------------------------------------------------------------------------
-
-    def predictor(self) -> type[StereoPredictor]:
-        return StereoPredictor
-
-    def visualizer(self) -> type[StereoVisualizer]:
-        return StereoVisualizer
 
     def export_spec(self, info: Info) -> ExportSpec:
         return ExportSpec(

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from hamburger.errors import OptionError, check_count, check_flag, check_positive
 from hamburger.registry import Registry
-from hamburger.training.datasets import check_classes
+from hamburger.training.datasets import check_classes, create_from_registry
 from hamburger.training.recipe import SupervisedTraining
 
 if TYPE_CHECKING:
@@ -145,6 +145,8 @@ class Task(ABC, Generic[R]):
     - `name`: the value of "task" in a recipe.json, a weights file and a result
     - `networks`: what is trained, for the title of a report
     - `recipe`, `recipes`: the recipe class, and the recipes of `ham list recipes`
+    - `datasets`: data sets by name; those whose constructor takes `root` are read from files
+    - `predictor`, `visualizer`: the classes that `ham predict` and the images of `ham report` use, if there are any
     - `scores`: the scores that are shown; the first decides which weights are the best, the others may be None where a
       data set does not have what they need
     - `pooled`: what the first score is computed over, in words for the reader of a report
@@ -155,6 +157,9 @@ class Task(ABC, Generic[R]):
     networks: ClassVar[str]
     recipe: type[R]
     recipes: Registry[R]
+    datasets: Registry[Any]
+    predictor: type[FilePredictor] | None = None
+    visualizer: type[Visualizer] | None = None
     scores: tuple[Score, ...]  # tests replace it
     pooled: ClassVar[str]
     member_score: ClassVar[Score | None] = None
@@ -258,19 +263,21 @@ class Task(ABC, Generic[R]):
 
     # -- scores --------------------------------------------------------------------------------------------------
 
-    @abstractmethod
-    def datasets(self) -> Registry[Any]:
-        """Data sets by name; those whose constructor takes `root` are read from files."""
-
     def dataset_for(self, name: str, root: Path | None) -> str:
         """The data set to use where the weights were trained on `name` and the user gave the folder `root`."""
         return name
 
-    @abstractmethod
     def split(
         self, info: Info, name: str, split: str, root: Path | None, options: Mapping[str, Any], *, whole: bool = True
     ) -> Any:
         """The data to score weights on, with a length, `name` and `split`; `whole`: check all of it first."""
+        data = create_from_registry(self.datasets, name, split, root, **options)
+        if whole:
+            self.check_split(data)
+        return data
+
+    def check_split(self, split: Any) -> Any:
+        """Read all of a split and return what was found; raise a DataError that lists everything that is wrong."""
 
     def fits(self, call: str, info: Info, split: Any) -> None:
         """Raise where weights and data have different classes, as far as they have any."""
@@ -311,14 +318,6 @@ class Task(ABC, Generic[R]):
         return scores
 
     # -- use -----------------------------------------------------------------------------------------------------
-
-    def predictor(self) -> Callable[..., FilePredictor] | None:
-        """The class that `ham predict` builds; None where the task predicts no files."""
-        return None
-
-    def visualizer(self) -> type[Visualizer] | None:
-        """The class that draws the images of `ham report`; None where the task has none."""
-        return None
 
     @abstractmethod
     def export_spec(self, info: Info) -> ExportSpec:
