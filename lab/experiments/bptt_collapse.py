@@ -28,7 +28,7 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -43,13 +43,12 @@ from hamburger.errors import TrainingError
 from hamburger.files import read_json_lines, write_json_lines
 from hamburger.hams import cosine
 from hamburger.layers.burger import Hamburger
-from hamburger.segmentation.data.batches import evaluation_batches
-from hamburger.segmentation.evaluate import SegmentationScores, predict_labels
+from hamburger.segmentation.evaluate import SegmentationScores
 from hamburger.segmentation.recipe import ANIMALS, SegmentationRecipe, voc_animals
 from hamburger.segmentation.task import SegmentationTask
-from hamburger.training.confusion import Confusion
-from hamburger.training.task import SINGLE_SCALE
+from hamburger.training.task import SINGLE_SCALE, EvaluationProtocol
 from hamburger.training.train import train
+from hamburger_lab.size_batches import count_confusion
 
 BPTT = {"grad": "bptt", "steps": 6}
 STEPS = 400
@@ -191,28 +190,19 @@ class RecordedSegmentation(SegmentationTask):
     def save(self, path: Path, net: Any, info: Any, *, durable: bool = True) -> None:
         """Write no weights: nothing reads them."""
 
-    @torch.no_grad()
     def evaluate(
         self,
         net: nn.Module,
         split: Any,
         info: Any,
         *,
-        device: torch.device,
-        channels_last: bool = False,
-        progress: Callable[[int, int], Any] = lambda done, total: None,
+        batch: int = 16,
+        workers: int = 0,
+        protocol: EvaluationProtocol = SINGLE_SCALE,
         **options: Any,
     ) -> SegmentationScores:
         """Score in float32, up to 16 images of one size at once, and keep the confusion matrix."""
-        counts = Confusion(len(split.classes))
-        training = net.training
-        net.eval()
-        for images, truth, _ in evaluation_batches(
-            split, batch=16, device=device, workers=self.workers, mean=info.mean, std=info.std
-        ):
-            x = images.contiguous(memory_format=torch.channels_last) if channels_last else images
-            counts.update(predict_labels(net, x, SINGLE_SCALE), truth)
-        net.train(training)
+        counts = count_confusion(net, split, info, batch=16, workers=self.workers, **options)
         self.matrix = counts.matrix
         return SegmentationScores.of(counts, split, SINGLE_SCALE)
 

@@ -25,7 +25,7 @@ import json
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -39,13 +39,13 @@ from hamburger.environment import Environment
 from hamburger.files import read_json_lines, write_json_lines
 from hamburger.layers.ham import HamLayer
 from hamburger.segmentation.data.base import SegmentationSet
-from hamburger.segmentation.data.batches import evaluation_batches
-from hamburger.segmentation.evaluate import SegmentationScores, evaluate_segmenter, predict_labels
+from hamburger.segmentation.evaluate import SegmentationScores, predict_labels
 from hamburger.segmentation.recipe import SegmentationRecipe, voc_352
 from hamburger.segmentation.task import SegmentationTask
 from hamburger.training.confusion import Confusion
 from hamburger.training.task import PAPER_SCALES, SINGLE_SCALE, EvaluationProtocol
 from hamburger.training.train import train
+from hamburger_lab.size_batches import count_confusion, size_batches
 
 # cell: context and its options
 CELLS: dict[str, tuple[str | None, dict[str, Any]]] = {
@@ -74,22 +74,12 @@ class BatchedSegmentation(SegmentationTask):
         split: SegmentationSet,
         info: Any,
         *,
-        device: torch.device,
-        channels_last: bool = False,
-        progress: Callable[[int, int], Any] = lambda done, total: None,
+        batch: int = EVALUATION_BATCH,
+        protocol: EvaluationProtocol = SINGLE_SCALE,
         **options: Any,
     ) -> SegmentationScores:
-        return evaluate_segmenter(
-            net,
-            split,
-            device=device,
-            mean=info.mean,
-            std=info.std,
-            channels_last=channels_last,
-            batch=EVALUATION_BATCH,
-            workers=options.get("workers", 0),
-            progress=progress,
-        )
+        counts = count_confusion(net, split, info, batch=EVALUATION_BATCH, **options)
+        return SegmentationScores.of(counts, split, SINGLE_SCALE)
 
 
 def build_recipe(cell: str, seed: int, *, pretrained: Path | None, steps: int | None, tiny: bool) -> SegmentationRecipe:
@@ -122,7 +112,7 @@ def score(
     counts = Confusion(len(split.classes))
     begin = time.perf_counter()
     with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16):
-        for images, truth, ids in evaluation_batches(
+        for images, truth, ids in size_batches(
             split, batch=EVALUATION_BATCH, device=device, workers=workers, mean=info.mean, std=info.std
         ):
             if device.type == "cuda":

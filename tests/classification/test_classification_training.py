@@ -13,8 +13,9 @@ from small_run import reproducible_outputs, rows
 from typer.testing import CliRunner
 
 import hamburger as hb
-from hamburger.classification.model import create_classifier, load_classifier
+from hamburger.classification.model import create_classifier
 from hamburger.classification.recipe import ClassificationRecipe, check_classification_recipe, classification_recipes
+from hamburger.classification.task import CLASSIFICATION
 from hamburger.cli.app import app
 from hamburger.errors import Interrupted
 from hamburger.segmentation import load_weights
@@ -92,13 +93,13 @@ def test_the_command_trains_and_scores_by_the_task_of_the_recipe(finished, tmp_p
 
 def test_weights_describe_themselves(finished):
     run, _, result = finished
-    net, info = load_classifier(run / "best.safetensors")
+    net, info = CLASSIFICATION.load(run / "best.safetensors")
     assert info.classes == ("disc", "square", "cross", "ring") and info.extra["step"] == result.values["best_step"]
     assert net(torch.zeros(1, 3, 32, 32)).shape == (1, 4)
     with pytest.raises(hb.CheckpointError, match=r"of the task 'segmentation' \(got 'classes'"):
         load_weights(run / "best.safetensors")
     with pytest.raises(hb.CheckpointError, match="there is no file"):
-        load_classifier(run / "none.safetensors")
+        CLASSIFICATION.load(run / "none.safetensors")
 
 
 @pytest.mark.parametrize("context", [None, "sa", "efficient", "nmf"])

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 import hamburger as hb
 from hamburger.checkpoints.weights_file import Info
 from hamburger.classification.data.base import load_images, open_source
-from hamburger.classification.model import load_classifier
 from hamburger.classification.recipe import classification_recipes
+from hamburger.classification.task import CLASSIFICATION
 from hamburger.cli.app import app
 from hamburger.inference.export import export
 from hamburger.inference.predict_files import InputImage, Summary, predict_all
@@ -69,7 +69,7 @@ def test_predict_writes_classes_and_probabilities(run, photos, tmp_path):
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["summary.json"]
     told = json.loads((tmp_path / "out/summary.json").read_text())
     assert told["classes"] == list(FORMS) and "broken.jpg" in told["failed"][0]["reason"]
-    net, _ = load_classifier(run / "best.safetensors")
+    net, _ = CLASSIFICATION.load(run / "best.safetensors")
     for row, name in zip(told["images"], ("tall.png", "wide.png"), strict=True):
         expected = chances(net, photos / name)
         assert row["image"].endswith(name)
@@ -95,7 +95,7 @@ def test_an_exported_classifier_matches_torch(run, photos, tmp_path, format):
     result = ham("export", run, "--format", format, "--out", path, "--image", photos / "wide.png")
     assert result.exit_code == 0, result.output
     assert "labels agree in 100.000% of the images" in result.output and "any batch" in result.output
-    net, _ = load_classifier(run / "best.safetensors")
+    net, _ = CLASSIFICATION.load(run / "best.safetensors")
     x = torch.randn(3, 3, 32, 32)
     if format == "onnx":
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -169,7 +169,7 @@ def test_a_report_of_classifiers(tmp_path):
     shown = [unescape(words).split("\n") for words in re.findall(r"<span>(true: [^<]*)</span>", text)]
     assert [words[0] for words in shown[:12]] == [f"true: {FORMS[data.labels[i]]}" for i in drawn]
     for context, line in ((None, 1), ("nmf", 2)):
-        net, _ = load_classifier(tmp_path / "runs" / f"{context}-0" / "best.safetensors")
+        net, _ = CLASSIFICATION.load(tmp_path / "runs" / f"{context}-0" / "best.safetensors")
         with torch.no_grad():
             best = net(torch.tensor(data.images[drawn]).float() / 127.5 - 1).softmax(1).max(1)
         name = context or "baseline"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from hamburger.checkpoints.weights_file import Info
-from hamburger.classification.model import create_classifier, save_classifier
+from hamburger.classification.model import create_classifier
+from hamburger.classification.task import CLASSIFICATION
 
 FORMS = ("disc", "square", "cross", "ring")
 
@@ -24,4 +25,5 @@ def save_small(path, context="nmf", *, seed=0, length=40):
         torch.nn.init.normal_(net.net.fc.weight)  # timm initialises it near zero: all images would get the same scores
     data = {"data": "figures", "data_options": {"length": length}, "val_split": "val", "size": 32}
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_classifier(path, net, Info(classes=FORMS, extra={"recipe": "figures-classes", "step": 7, **data}))
+    half, extra = (0.5, 0.5, 0.5), {"recipe": "figures-classes", "step": 7, **data}
+    CLASSIFICATION.save(path, net, Info(classes=FORMS, mean=half, std=half, extra=extra))

@@ -1,24 +1,17 @@
-"""Classifiers: a timm network with a context inserted, and its weights file."""
+"""Classifiers: a timm network with a context inserted."""
 
 from __future__ import annotations
 
 import difflib
-import os
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from hamburger.checkpoints.weights_file import Info, write_weights
 from hamburger.errors import OptionError, check_choice, check_count
 from hamburger.insertion import Gate, insert_context
-from hamburger.training.supervised import load_network
 
-TASK = "classes"
 STEMS = ("timm", "small")
-# images are in [-1, 1]
-MEAN = STD = (0.5, 0.5, 0.5)
 
 
 class Classifier(nn.Module):
@@ -56,7 +49,8 @@ def create_classifier(
     """
     import timm
 
-    config = {key: value for key, value in locals().items() if key != "timm"}
+    # a network that is built again gets its weights from a file
+    config = {key: value for key, value in locals().items() if key != "timm"} | {"pretrained": False}
     check_choice("create_classifier", "stem", stem, STEMS)
     check_count("create_classifier", "num_classes", num_classes, least=2)
     try:
@@ -85,14 +79,3 @@ def _shrink_stem(backbone: str, net: nn.Module) -> None:
     small = nn.Conv2d(first.in_channels, first.out_channels, 3, padding=1, bias=first.bias is not None)
     nn.init.kaiming_normal_(small.weight, mode="fan_out", nonlinearity="relu")
     net.conv1, net.maxpool = small, nn.Identity()
-
-
-def save_classifier(path: str | os.PathLike[str], net: Classifier, info: Info, *, durable: bool = True) -> None:
-    """Write the network to a file atomically."""
-    model = {"task": TASK, **net.config, "pretrained": False}
-    write_weights(path, net, replace(info, model=model, mean=MEAN, std=STD), durable=durable)
-
-
-def load_classifier(path: str | os.PathLike[str]) -> tuple[Classifier, Info]:
-    """Return the classifier of a file, on the CPU in evaluation mode, and its info."""
-    return load_network("load_classifier", path, TASK, create_classifier)

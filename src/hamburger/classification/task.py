@@ -15,7 +15,7 @@ from hamburger.checkpoints.weights_file import Info
 from hamburger.classification.data import ImageSet, image_sources, load_images, open_source
 from hamburger.classification.data.batches import ImageBatch, ImageBatches
 from hamburger.classification.evaluate import ClassificationScores, evaluate_classifier
-from hamburger.classification.model import Classifier, create_classifier, load_classifier, save_classifier
+from hamburger.classification.model import Classifier, create_classifier
 from hamburger.classification.predict import ClassificationPredictor, ClassificationVisualizer
 from hamburger.classification.recipe import ClassificationRecipe, check_classification_recipe, classification_recipes
 from hamburger.training.datasets import check_same_classes
@@ -57,7 +57,7 @@ class ClassificationTask(Task[ClassificationRecipe]):
         return splits
 
     def build(self, recipe: ClassificationRecipe, data: ClassificationSplits) -> Classifier:
-        return create_classifier(**asdict(recipe.model), num_classes=len(data.train.classes), size=recipe.data.size)
+        return self.create(**asdict(recipe.model), num_classes=len(data.train.classes), size=recipe.data.size)
 
     def batches(self, recipe: ClassificationRecipe, data: ClassificationSplits, device: torch.device) -> ImageBatches:
         return ImageBatches(data.train, flip=recipe.data.flip, **batch_options(recipe, device))
@@ -67,7 +67,9 @@ class ClassificationTask(Task[ClassificationRecipe]):
         return {"cross_entropy": F.cross_entropy(logits.float(), micro_batch.labels)}
 
     def info(self, recipe: ClassificationRecipe, data: ClassificationSplits) -> Info:
-        return Info(classes=data.val.classes, extra={**describe_data(recipe), "size": recipe.data.size})
+        extra = {**describe_data(recipe), "size": recipe.data.size}
+        half = (0.5, 0.5, 0.5)  # images are in [-1, 1]
+        return Info(classes=data.val.classes, mean=half, std=half, extra=extra)
 
     def about(self, recipe: ClassificationRecipe) -> dict[str, Any]:
         model = recipe.model
@@ -76,11 +78,8 @@ class ClassificationTask(Task[ClassificationRecipe]):
 
     # -- weights -------------------------------------------------------------------------------------------------
 
-    def save(self, path: Path, net: Any, info: Info, *, durable: bool = True) -> None:
-        save_classifier(path, net, info, durable=durable)
-
-    def load(self, path: Path) -> tuple[Classifier, Info]:
-        return load_classifier(path)
+    def create(self, **config: Any) -> Classifier:
+        return create_classifier(**config)
 
     # -- scores --------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as json_format
 import time
 from dataclasses import asdict
-from itertools import islice, product
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -152,9 +152,10 @@ def member_table(task: Task[Any], scores: dict[str, Any], title: str) -> Table:
 
 def _measure_context(net: Any, images: SegmentationSet, info: Info, device: torch.device, count: int) -> Measurements:
     from hamburger.inspect.evaluation import CONTEXT, measure_context
-    from hamburger.segmentation.data.batches import evaluation_batches
+    from hamburger.training.image_files import normalise
 
     if getattr(net.head, "context", None) is None:
         raise OptionError(f"eval: --inside needs the layer '{CONTEXT}', which this network does not have; leave it out")
-    batches = islice(evaluation_batches(images, device=device, mean=info.mean, std=info.std), count)
-    return measure_context(net, ((inputs, labels) for inputs, labels, _ in batches))
+    samples = (images[index] for index in range(min(count, len(images))))
+    batches = ((normalise(x.to(device), info.mean, info.std)[None], y.long()[None].to(device)) for x, y in samples)
+    return measure_context(net, batches)

@@ -11,11 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hamburger import distributed
 from hamburger.segmentation.data.base import SegmentationSet
-from hamburger.segmentation.data.batches import evaluation_batches
 from hamburger.training.confusion import Confusion, iou, miou, pixel_accuracy
-from hamburger.training.supervised import evaluation_mode, scores_by_class
+from hamburger.training.image_files import normalise
+from hamburger.training.supervised import evaluation_mode, read_share, scores_by_class
 from hamburger.training.task import SINGLE_SCALE, EvaluationProtocol
 
 
@@ -111,34 +110,26 @@ def evaluate_variants(
     std: tuple[float, float, float],
     protocol: EvaluationProtocol = SINGLE_SCALE,
     channels_last: bool = False,
-    batch: int = 1,
     workers: int = 0,
     progress: Callable[[int, int], Any] = lambda done, total: None,
 ) -> list[SegmentationScores]:
     """Return the scores of several variants of a network on every image at full size, shared among the processes.
 
-    Each variant is a call that changes what `net` does after its backbone; the backbone runs once per batch. `net` maps
-    b 3 h w to logits b k h w; its training mode is restored. Up to `batch` images of equal size are run together, which
-    may change the last bit of a logit; with batch=1 the result depends on the image alone. `progress` gets
-    (done, total) before each batch of this process, and may stop the evaluation by raising.
+    Each variant is a call that changes what `net` does after its backbone; the backbone runs once per image. `net` maps
+    b 3 h w to logits b k h w; its training mode is restored. Images run one by one, so that the result depends on the
+    image alone. `progress` gets (done, total) before each image of this process, and may stop by raising.
     """
-    rank, world = distributed.rank(), distributed.world_size()
     counts = [Confusion(len(dataset.classes)) for _ in variants]
-    done, total = 0, len(range(rank, len(dataset), world))
-    feed = evaluation_batches(
-        dataset, batch=batch, device=device, rank=rank, world=world, workers=workers, mean=mean, std=std
-    )
     with evaluation_mode(net, fixed_size=False):  # nearly every image has its own size
-        for images, truth, ids in feed:
-            progress(done, total)
-            x = images.contiguous(memory_format=torch.channels_last) if channels_last else images
+        for _, sample in read_share(dataset, workers, progress):
+            x = normalise(sample.image.to(device), mean, std)[None]
+            x = x.contiguous(memory_format=torch.channels_last) if channels_last else x
+            truth = sample.label.to(device)[None]
             with _cache_calls(net.backbone) if len(variants) > 1 else nullcontext(lambda: None) as restart:
                 for apply_variant, count in zip(variants, counts, strict=True):
                     apply_variant()
                     restart()
                     count.update(predict_labels(net, x, protocol), truth)
-            done += len(ids)
-    progress(done, total)
     for count in counts:
         count.gather(device)
     return [SegmentationScores.of(count, dataset, protocol) for count in counts]

@@ -10,12 +10,9 @@ import pytest
 import torch
 
 from hamburger.errors import DataError, OptionError
-from hamburger.segmentation.data import batches as evaluation
 from hamburger.segmentation.data import create_dataset, datasets
-from hamburger.segmentation.data.base import SegmentationSet
-from hamburger.segmentation.data.batches import SegmentationBatches, evaluation_batches
+from hamburger.segmentation.data.batches import SegmentationBatches
 from hamburger.training import loader
-from hamburger.training.datasets import Sample
 from hamburger.training.image_files import normalise
 from hamburger.training.keyed_rng import samples_of
 
@@ -143,51 +140,6 @@ def test_an_empty_split_cannot_train(tmp_path):
     (tmp_path / "train.txt").write_text("")
     with pytest.raises(DataError, match="is empty"):
         batches(create_dataset("folder", "train", tmp_path))
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("batch", [1, 3])
-def test_evaluation_sees_each_image_once_in_its_own_size(tmp_path, workers, batch):
-    fake_datasets.folder(tmp_path, ids=8)
-    for i, size in {2: (20, 22), 3: (20, 22), 6: (9, 40)}.items():
-        fake_datasets.write_image(tmp_path / "images" / f"img{i}.png", size)
-        fake_datasets.write_label(tmp_path / "labels" / f"img{i}.png", (0, 2), size)
-    data = create_dataset("folder", "train", tmp_path)
-    alone = list(evaluation_batches(data, batch=batch, workers=workers))
-    assert sorted(id for part in alone for id in part.ids) == sorted(data.ids)
-    assert [len(part.ids) for part in alone] == ([1] * 7 if batch == 1 else [3, 2, 1, 1])
-    assert batch > 1 or [id for part in alone for id in part.ids] == data.ids
-    for part in alone:
-        for image, label, id in zip(*part, strict=True):
-            expected = data[data.ids.index(id)]
-            assert torch.equal(image, normalise(expected.image)) and torch.equal(label, expected.label.long())
-    ranks = [[id for p in evaluation_batches(data, batch=batch, rank=r, world=3) for id in p.ids] for r in range(3)]
-    assert sorted(id for ids in ranks for id in ids) == sorted(data.ids)
-
-
-def test_waiting_images_are_bounded(monkeypatch):
-    """Sizes that keep coming in turns would else all lie in memory at once; the same images go together each time."""
-    sizes = [(4, 4 + i % 5) for i in range(23)]  # 6 x 4 x 4 bytes on average
-    held = []
-
-    class Turns(SegmentationSet):
-        name, split, ids, classes, palette = "turns", "val", [str(i) for i in range(23)], ("a",), ((0, 0, 0),)
-
-        def __getitem__(self, index):
-            held.append(index)
-            return Sample(
-                torch.zeros(3, *sizes[index], dtype=torch.uint8), torch.zeros(sizes[index], dtype=torch.uint8)
-            )
-
-    monkeypatch.setattr(evaluation, "MAX_WAITING_BYTES", 8 * 4 * 4 * 6)
-    seen, most = [], 0
-    for part in evaluation_batches(Turns(), batch=4):
-        most = max(most, len(held) - sum(map(len, seen)))
-        seen.append(part.ids)
-        assert len({sizes[int(id)] for id in part.ids}) == 1
-    assert sorted(int(id) for ids in seen for id in ids) == list(range(23))
-    assert 8 <= most <= 10, "eight wait, and the one that came"
-    assert seen == [part.ids for part in evaluation_batches(Turns(), batch=4)]
 
 
 @pytest.mark.gpu
