@@ -17,7 +17,7 @@ Parameters = ParamSpec("Parameters")
 def options_of(constructor: Callable[..., Any]) -> set[str]:
     """Return the names of the keywords that a constructor takes."""
     parameters = inspect.signature(constructor).parameters.values()
-    return {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    return {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)} - {"self"}
 
 
 def check_options(call: str, constructor: Callable[..., Any], options: Mapping[str, Any]) -> None:
@@ -34,13 +34,9 @@ def suggest_options(call: str) -> Callable[[Callable[Parameters, T]], Callable[P
     """Decorator: an unknown keyword raises an `OptionError` with the nearest known one. It keeps the signature."""
 
     def decorate(function: Callable[Parameters, T]) -> Callable[Parameters, T]:
-        known = options_of(function) - {"self"}
-
         @wraps(function)
         def checked(*args: Parameters.args, **options: Parameters.kwargs) -> T:
-            for option in options:
-                if option not in known:
-                    raise OptionError(f"{call} has no option '{option}'{did_you_mean(option, known)}")
+            check_options(call, function, options)
             return function(*args, **options)
 
         return checked

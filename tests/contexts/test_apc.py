@@ -85,8 +85,8 @@ def test_a_batch_of_one_trains_though_the_coarsest_grid_is_one_value():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: APC(7), "4 scales of width 3 do not fold onto 7 channels; .*join='bottleneck'"),
-        (lambda: APC(8, scales=(1, 2, 3)), "3 scales of width 4 do not fold onto 8 channels"),
+        (lambda: APC(7), "4 branches of width 3 do not fold onto 7 channels; .*join='bottleneck'"),
+        (lambda: APC(8, scales=(1, 2, 3)), "3 branches of width 4 do not fold onto 8 channels"),
         (lambda: APC(8, scales=()), "at least one size"),
         (lambda: APC(8, scales=(0, 1)), "each of the scales must be a whole number of at least 1"),
         (lambda: APC(8, global_info="inptu"), "did you mean 'input'"),

@@ -155,7 +155,6 @@ def test_gram_matrix_is_computed_in_float32():
 @pytest.mark.parametrize(
     ("channels", "options", "message"),
     [
-        (7, {}, "da: an eighth of 7 channels is 0; pass inner"),
         (8, {"convs": "bot"}, "da: no convs 'bot'; did you mean 'both'"),
         (8, {"inner": 0}, "da: inner must be a whole number of at least 1"),
     ],

@@ -112,7 +112,7 @@ def test_maps_may_be_smaller_than_the_filters():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: DM(8, width=3), "4 filters of width 3 do not fold onto 8 channels; .*join='bottleneck'"),
+        (lambda: DM(8, width=3), "4 branches of width 3 do not fold onto 8 channels; .*join='bottleneck'"),
         (lambda: DM(8, sizes=()), "at least one size"),
         (lambda: DM(8, sizes=(0,)), "each of the sizes must be a whole number of at least 1"),
         (lambda: DM(8, join="botleneck"), "did you mean 'bottleneck'"),

@@ -154,7 +154,7 @@ def test_maps_of_one_row_can_be_pooled():
             {"mode": "dot_product", "scale": True},
             "scale belongs to mode='embedded_gaussian', got mode='dot_product'",
         ),
-        (1, {}, "half of 1 channels is 0; pass inner"),
+        (1, {"inner": 0}, "inner must be a whole number of at least 1, got 0"),
         (8, {"inner": 0}, "inner must be a whole number of at least 1"),
     ],
 )

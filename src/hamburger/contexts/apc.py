@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from hamburger.contexts.common import check_counts, check_map, contexts, conv, conv_norm_relu
-from hamburger.contexts.psp import Join, join_branches, pool_to_grid
-from hamburger.errors import OptionError, check_choice, check_count, check_flag
+from hamburger.contexts.psp import Join, build_bottleneck, join_branches, pool_to_grid
+from hamburger.errors import check_choice, check_count, check_flag
 
 GlobalInfo = Literal["input", "reduced"]
 
@@ -82,22 +82,15 @@ class APC(nn.Module):
         width = channels // 2 if width is None else width
         check_count("APC", "width", width, least=1)
         check_choice("APC", "global_info", global_info, get_args(GlobalInfo))
-        check_choice("APC", "join", join, get_args(Join))
         check_counts("APC", "scales", scales, example=(1, 2, 3, 6))
         check_flag("APC", "fusion", fusion)
         check_flag("APC", "bias", bias)
-        total = len(scales) * width
-        if join == "residual" and total % channels:
-            raise OptionError(
-                f"APC: {len(scales)} scales of width {width} do not fold onto {channels} channels; "
-                "choose a width that makes a multiple of them, or join='bottleneck'"
-            )
         self.channels = channels
         self.scales = nn.ModuleList(
             AdaptiveContext(channels, width, scale, global_info=global_info, fusion=fusion, bias=bias)
             for scale in scales
         )
-        self.bottleneck = conv_norm_relu(channels + total, channels, 3) if join == "bottleneck" else None
+        self.bottleneck = build_bottleneck("APC", join, channels, len(scales), width)
 
     def forward(self, x: Tensor) -> Tensor:
         check_map("APC", x, self.channels)

@@ -11,8 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hamburger.contexts.common import check_map, compute_attention_weights, contexts, conv, conv_norm_relu
-from hamburger.errors import OptionError, check_choice, check_count, check_flag
+from hamburger.contexts.common import (
+    check_map,
+    check_sizes,
+    compute_attention_weights,
+    contexts,
+    conv,
+    conv_norm_relu,
+)
+from hamburger.errors import check_choice, check_flag
 from hamburger.tensors import HALF, full_precision, widen
 
 ConvPlaces = Literal["in", "out", "both"]
@@ -114,16 +121,13 @@ class DualAttention(nn.Module):
         materialise: bool = False,
     ) -> None:
         super().__init__()
-        check_count("da", "channels", channels, least=1)
+        check_sizes("da", channels=channels)
+        inner = max(1, channels // 8) if inner is None else inner
+        check_sizes("da", inner=inner)
         check_choice("da", "convs", convs, get_args(ConvPlaces))
         check_flag("da", "cam_invert", cam_invert)
         check_flag("da", "materialise", materialise)
         self.channels = channels
-        if inner is None:
-            inner = channels // 8
-            if inner == 0:
-                raise OptionError(f"da: an eighth of {channels} channels is 0; pass inner")
-        check_count("da", "inner", inner, least=1)
 
         def branch(attention: nn.Module) -> nn.Sequential:
             before = conv_norm_relu(channels, channels, 3) if convs in ("in", "both") else nn.Identity()

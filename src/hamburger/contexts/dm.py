@@ -6,7 +6,6 @@ Checked against a widely used port.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import get_args
 
 import torch
 import torch.nn.functional as F
@@ -21,8 +20,8 @@ from hamburger.contexts.common import (
     conv_norm_relu,
     is_exporting,
 )
-from hamburger.contexts.psp import Join, join_branches, pool_to_grid
-from hamburger.errors import OptionError, check_choice, check_flag
+from hamburger.contexts.psp import Join, build_bottleneck, join_branches, pool_to_grid
+from hamburger.errors import check_flag
 from hamburger.layers.norm import BatchNorm2d
 
 
@@ -96,18 +95,11 @@ class DM(nn.Module):
         super().__init__()
         width = channels if width is None else width
         check_sizes("DM", channels=channels, width=width)
-        check_choice("DM", "join", join, get_args(Join))
         check_counts("DM", "sizes", sizes, example=(1, 3, 5, 7))
         check_flag("DM", "fusion", fusion)
-        total = len(sizes) * width
-        if join == "residual" and total % channels:
-            raise OptionError(
-                f"DM: {len(sizes)} filters of width {width} do not fold onto {channels} channels; "
-                "choose a width that makes a multiple of them, or join='bottleneck'"
-            )
         self.channels = channels
         self.filters = nn.ModuleList(DynamicFilter(channels, width, size, fusion=fusion) for size in sizes)
-        self.bottleneck = conv_norm_relu(channels + total, channels, 3) if join == "bottleneck" else None
+        self.bottleneck = build_bottleneck("DM", join, channels, len(sizes), width)
 
     def forward(self, x: Tensor) -> Tensor:
         check_map("DM", x, self.channels)

@@ -10,8 +10,8 @@ from typing import Literal, get_args
 
 from torch import Tensor, nn
 
-from hamburger.contexts.common import check_map, contexts, conv, softmax_float32
-from hamburger.errors import OptionError, check_choice, check_count
+from hamburger.contexts.common import check_map, check_sizes, contexts, conv, softmax_float32
+from hamburger.errors import OptionError, check_choice
 
 AttentionNorm = Literal["softmax", "scale_sqrt_k", "scale_n"]
 NORMS = get_args(AttentionNorm)
@@ -47,11 +47,10 @@ class EfficientAttention(nn.Module):
         super().__init__()
         key_channels = channels if key_channels is None else key_channels
         value_channels = channels if value_channels is None else value_channels
-        check_count("efficient", "channels", channels, least=1)
+        widths = {"key_channels": key_channels, "value_channels": value_channels}
+        check_sizes("efficient", channels=channels, heads=heads, **widths)
         check_choice("efficient", "norm", norm, NORMS)
-        check_count("efficient", "heads", heads, least=1)
-        for option, width in (("key_channels", key_channels), ("value_channels", value_channels)):
-            check_count("efficient", option, width, least=1)
+        for option, width in widths.items():
             if width % heads:
                 raise OptionError(f"efficient: {heads} heads do not divide {option}={width}; choose either to fit")
         self.channels, self.norm, self.heads = channels, norm, heads

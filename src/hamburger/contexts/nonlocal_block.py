@@ -11,8 +11,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from hamburger.contexts.common import attend, check_map, compute_attention_weights, contexts, conv
-from hamburger.errors import OptionError, check_choice, check_count, check_flag
+from hamburger.contexts.common import attend, check_map, check_sizes, compute_attention_weights, contexts, conv
+from hamburger.errors import OptionError, check_choice, check_flag
 from hamburger.layers.norm import BatchNorm2d
 
 Mode = Literal["embedded_gaussian", "gaussian", "dot_product", "concatenation"]
@@ -55,14 +55,11 @@ class NonLocal(nn.Module):
         materialise: bool = False,
     ) -> None:
         super().__init__()
-        check_count("nonlocal", "channels", channels, least=1)
+        check_sizes("nonlocal", channels=channels)
+        inner = max(1, channels // 2) if inner is None else inner
+        check_sizes("nonlocal", inner=inner)
         check_choice("nonlocal", "mode", mode, MODES)
         check_choice("nonlocal", "norm", norm, get_args(OutputNorm))
-        if inner is None:
-            inner = channels // 2
-            if inner == 0:
-                raise OptionError(f"nonlocal: half of {channels} channels is 0; pass inner")
-        check_count("nonlocal", "inner", inner, least=1)
         check_flag("nonlocal", "pool", pool)
         check_flag("nonlocal", "materialise", materialise)
         if scale is not None:

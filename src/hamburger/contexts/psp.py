@@ -35,7 +35,6 @@ class PSP(nn.Module):
     def __init__(self, channels: int, *, scales: Sequence[int] = (1, 2, 3, 6), join: Join = "residual") -> None:
         super().__init__()
         check_count("PSP", "channels", channels, least=1)
-        check_choice("PSP", "join", join, get_args(Join))
         check_counts("PSP", "scales", scales, example=(1, 2, 3, 6))
         if channels % len(scales):
             raise OptionError(
@@ -45,7 +44,7 @@ class PSP(nn.Module):
         self.channels = channels
         self.scales = tuple(scales)
         self.branches = nn.ModuleList(conv_norm_relu(channels, channels // len(scales)) for _ in scales)
-        self.bottleneck = conv_norm_relu(2 * channels, channels, 3) if join == "bottleneck" else None
+        self.bottleneck = build_bottleneck("PSP", join, channels, len(scales), channels // len(scales))
 
     def forward(self, x: Tensor) -> Tensor:
         check_map("PSP", x, self.channels)
@@ -60,6 +59,19 @@ class PSP(nn.Module):
 
 
 # -- pyramids, also of other contexts ----------------------------------------------------------------------------------
+
+
+def build_bottleneck(call: str, join: Join, channels: int, count: int, width: int) -> nn.Sequential | None:
+    """Return the convolution that joins x and `count` branches; None for the residual join."""
+    check_choice(call, "join", join, get_args(Join))
+    if join == "bottleneck":
+        return conv_norm_relu(channels + count * width, channels, 3)
+    if count * width % channels:
+        raise OptionError(
+            f"{call}: {count} branches of width {width} do not fold onto {channels} channels; choose a width that "
+            "makes a multiple of them, or join='bottleneck'"
+        )
+    return None
 
 
 def join_branches(x: Tensor, branches: list[Tensor], bottleneck: nn.Module | None) -> Tensor:
