@@ -38,7 +38,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from hamburger.environment import Environment
+from hamburger.environment import describe_environment
 from hamburger.errors import TrainingError
 from hamburger.files import read_json_lines, write_json_lines
 from hamburger.hams import cosine
@@ -330,7 +330,7 @@ def run_cell(arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[str, l
         "failure": failure,
         "gradient_norms": {key: summarise_series(values) for key, values in series.items()},
         "backend": os.environ.get("HAM_BACKEND", "auto"),
-        **asdict(Environment.here("cuda" if torch.cuda.is_available() else "cpu")),
+        **describe_environment("cuda" if torch.cuda.is_available() else "cpu"),
     }
     return row, series
 

@@ -35,7 +35,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from hamburger.environment import Environment
+from hamburger.environment import describe_environment
 from hamburger.files import read_json_lines, write_json_lines
 from hamburger.layers.ham import HamLayer
 from hamburger.segmentation.data.base import SegmentationSet
@@ -169,7 +169,7 @@ def run_cell(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
         "learning_curve": curve,
         "other_steps": {},
         "evaluation_precision": "bf16",
-        **asdict(Environment.here(device.type)),
+        **describe_environment(device.type),
     }
     torch.backends.cudnn.benchmark = False  # the sizes of the images vary: trying algorithms for each takes minutes
     with nullcontext() if arguments.labels is None else tarfile.open(arguments.labels, "w") as archive:

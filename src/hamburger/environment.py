@@ -5,32 +5,23 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import torch
 
 
-@dataclass(frozen=True)
-class Environment:
-    device: str  # cpu or cuda
-    hardware: str
-    torch: str
-    threads: int
-    commit: str | None
-    date: str  # UTC
-
-    @classmethod
-    def here(cls, device: str) -> Environment:
-        return cls(
-            device=device,
-            hardware=hardware_name(device),
-            torch=torch.__version__,
-            threads=torch.get_num_threads(),
-            commit=commit(),
-            date=datetime.now(UTC).isoformat(timespec="seconds"),
-        )
+def describe_environment(device: str) -> dict[str, Any]:
+    """Return the fields of a result row that say where and with what it was measured; `device` is cpu or cuda."""
+    return {
+        "device": device,
+        "hardware": hardware_name(device),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "commit": commit(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
 
 
 def hardware_name(device: str) -> str:

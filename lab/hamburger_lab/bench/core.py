@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hamburger.environment import Environment
+from hamburger.environment import describe_environment
 from hamburger.errors import OptionError, check_choice, check_count, check_seed
 from hamburger_lab.bench import authors_reference, common, rivals
 from hamburger_lab.bench.common import GateError
@@ -132,7 +132,7 @@ def measure(plan: CorePlan, after_round: Callable[[], object] = lambda: None) ->
     ours = {ham: rivals.library_solver(ham, plan.rank, plan.steps) for ham in plan.hams}
     theirs = {ham: rivals.authors_solver(ham, plan.steps) for ham in plan.hams}
     check_against_authors(plan, ours, theirs)
-    environment = asdict(Environment.here(plan.device))
+    environment = describe_environment(plan.device)
     rows: list[CoreRow] = []
     for n in plan.sizes:
         for mode in MODES:

@@ -11,14 +11,14 @@ import gc
 import random
 import statistics
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hamburger.classification.data.batches import ImageBatch
-from hamburger.environment import Environment
+from hamburger.environment import describe_environment
 from hamburger.errors import (
     OptionError,
     UnknownNameError,
@@ -337,7 +337,7 @@ class GanRace:
         return {key: samples[key] for key in self.calls}
 
     def rows(self, samples: dict[tuple[str, str], list[float]]) -> list[GanStepRow]:
-        plan, environment = self.plan, asdict(Environment.here(self.plan.device))
+        plan, environment = self.plan, describe_environment(self.plan.device)
         added = {context: self._added(samples, context) for context in plan.contexts}
         module_ms = {context: self._module(samples, context) for context in plan.contexts}
         reference = samples.get((REFERENCE, STEP))

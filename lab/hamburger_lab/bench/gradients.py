@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from hamburger.environment import Environment
+from hamburger.environment import describe_environment
 from hamburger.errors import ImplicitGradientError, OptionError, check_choice, check_count
 from hamburger.hams import as_gradient
 from hamburger.hams.decompose import run
@@ -111,7 +111,7 @@ def input_gradient(problem: bench.HamProblem, x: Tensor, grad: str) -> Tensor | 
 
 def measure(plan: GradientPlan, before: Callable[[str], object] = lambda what: None) -> Iterator[GradientRow]:
     """Yield the rows of all gradients for each ham, size and number of steps."""
-    environment = asdict(Environment.here(plan.device))
+    environment = describe_environment(plan.device)
     with bench.precision("float32"):
         for n, steps, name in itertools.product(plan.sizes, plan.steps, plan.hams):
             before(f"{name} n={n:,} K={steps}")

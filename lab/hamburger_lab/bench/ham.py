@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from hamburger.environment import Environment
+from hamburger.environment import describe_environment
 from hamburger.errors import OptionError, check_choice, check_count, check_seed
 from hamburger.hams import Ham, hams, one_step
 from hamburger.hams.decompose import run
@@ -176,7 +176,7 @@ class HamProblem:
 
 def measure(plan: HamAlonePlan, before: Callable[[str], object] = lambda what: None) -> Iterator[HamAloneRow]:
     """Yield one row after the other, each after its correctness check."""
-    environment = asdict(Environment.here(plan.device))
+    environment = describe_environment(plan.device)
     for dtype in plan.dtypes:
         with precision(dtype):
             rates = DeviceRates.here(plan.device, DTYPES[dtype])

@@ -8,14 +8,14 @@ import random
 import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from hamburger.environment import Environment
+from hamburger.environment import describe_environment
 from hamburger.errors import OptionError, check_choice, check_count, check_seed
 from hamburger_lab.bench import common, footprint
 from hamburger_lab.bench.timing import Timing, time_call
@@ -276,7 +276,7 @@ class NetworkRace(ABC):
             "note": self.notes.get(context, ""),
             "repeats": plan.repeats,
             "seed": plan.seed,
-            **asdict(Environment.here(plan.device)),
+            **describe_environment(plan.device),
         }
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hamburger.environment import Environment
+from hamburger.environment import describe_environment
 from hamburger.errors import OptionError, check_choice, check_count, check_seed
 from hamburger_lab.bench import common
 from hamburger_lab.bench.autotune import MODES
@@ -95,7 +95,7 @@ def measure(plan: ProfilePlan, progress: Callable[[str], object] = lambda _: Non
     """Yield one row per module, size, mode and kernel."""
     if not torch.cuda.is_available():
         raise OptionError("bench profile: needs a CUDA device, and none was found")
-    environment = asdict(Environment.here("cuda"))
+    environment = describe_environment("cuda")
     setting = BenchSetting("cuda", plan.dtype, plan.seed)
     with setting.precision():
         modules = [ModuleUnderTest(name, plan.channels, "cuda", plan.seed) for name in plan.modules]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 
-from hamburger.environment import Environment
+from hamburger.environment import describe_environment
 from hamburger.errors import OptionError, check_choice, check_count, check_positive, check_seed
 from hamburger_lab import paper
 from hamburger_lab.bench import autotune, common
@@ -121,7 +121,7 @@ class Table3Row:
 
 def measure(plan: Table3Plan, progress: Callable[[str], object] = lambda _: None) -> Iterator[Table3Row]:
     """Yield one row per dtype, size and module; small sizes first, so that an interrupted run loses little."""
-    environment = asdict(Environment.here(plan.device))
+    environment = describe_environment(plan.device)
     modules = [ModuleUnderTest(name, plan.channels, plan.device, plan.seed) for name in plan.modules]
     for module in modules:
         progress(f"counting {module.name}")

@@ -6,14 +6,13 @@ Channels and atoms are chosen by rules, not by eye. Photographs are not copied i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hamburger.environment import Environment
+from hamburger.environment import describe_environment
 from hamburger.errors import OptionError
 from hamburger.inspect.activations import record_activations
 from hamburger.inspect.evaluation import CONTEXT
@@ -52,7 +51,7 @@ def make_feature_maps(runs: Sequence[Path], data: Path | None = None, *, images:
             if len(list_ham_layers(net)) == 1:
                 entry["atoms"] = atom_entries(net, x)
             entries.append(entry)
-    return {"data": name, "environment": asdict(Environment.here("cpu")), "entries": entries}
+    return {"data": name, "environment": describe_environment("cpu"), "entries": entries}
 
 
 def channel_entries(before: Tensor, after: Tensor) -> list[dict[str, Any]]:

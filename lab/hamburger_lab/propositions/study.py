@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hamburger.environment import Environment
+from hamburger.environment import describe_environment
 from hamburger.hams import CD, NMF, VQ, Ham
 from hamburger.inspect import Contraction
 from hamburger_lab.propositions.fixed_point import (
@@ -123,7 +123,7 @@ def run_study(
     return _rounded(
         {
             "protocol": asdict(protocol) | sizes,
-            "environment": asdict(Environment.here("cpu")),
+            "environment": describe_environment("cpu"),
             "rows": rows,
             "curves": curves,
         }

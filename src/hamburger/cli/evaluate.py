@@ -56,7 +56,7 @@ def evaluate(
     from rich.console import Console
     from rich.progress import Progress
 
-    from hamburger.environment import Environment
+    from hamburger.environment import describe_environment
     from hamburger.files import check_writable, write_atomically
     from hamburger.inspect.evaluation import solver_variants
     from hamburger.segmentation.predict import pick_device
@@ -120,7 +120,7 @@ def evaluate(
         row = {"weights": str(path), "task": task.name, "data": name, "split": split, **scores, **measured}
         row |= {key: about[key] for key in ("recipe", "seed", "context", "step") if key in about}
         row |= {"options": chosen, "eval_steps": ham_steps, "draws": seed, "seconds": seconds}
-        write_atomically(file, (json_format.dumps({**row, **asdict(Environment.here(on.type))}) + "\n").encode())
+        write_atomically(file, (json_format.dumps({**row, **describe_environment(on.type)}) + "\n").encode())
 
 
 def _parse_variants(steps: str, draws: str, json: str | None, inside: int) -> tuple[Numbers, Numbers, list[Path]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json as json_format
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -146,7 +146,7 @@ def fid(
     """Print Frechet distance, kernel distance, precision and recall, labelled with their feature extractor."""
     from hamburger.classification.data.base import load_images, open_source
     from hamburger.cli.output import image_progress, print_note, warnings_as_notes
-    from hamburger.environment import Environment
+    from hamburger.environment import describe_environment
     from hamburger.errors import CheckpointError
     from hamburger.files import check_writable, write_atomically
     from hamburger.generation.evaluate import MeasureSettings, measure_generator, measure_real
@@ -188,7 +188,7 @@ def fid(
             "truncation": truncation,
             **distances.row(),
             "compared_images": min(choice, samples, len(images)),
-            **asdict(Environment.here(on.type)),
+            **describe_environment(on.type),
         }
         write_atomically(json, (json_format.dumps(values) + "\n").encode())
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import torch
 
 from hamburger import distributed
-from hamburger.environment import Environment
+from hamburger.environment import describe_environment
 from hamburger.errors import CheckpointError, OptionError, TrainingError
 from hamburger.files import write_durably
 from hamburger.kernels.dispatch import BACKEND_VARIABLE
@@ -175,7 +175,7 @@ def measurements(clock: ThroughputClock, device: torch.device) -> dict[str, Any]
     """Fields of the result on time, memory, hardware and versions."""
     return {
         "processes": distributed.world_size(),
-        **asdict(Environment.here(device.type)),
+        **describe_environment(device.type),
         "backend": os.environ.get(BACKEND_VARIABLE, "auto"),
         "images_per_s": None if clock.images_per_s is None else round(clock.images_per_s, 2),
         "peak_mb": round(clock.peak_mb(device), 1),

@@ -60,8 +60,7 @@ def test_profile_without_a_gpu_raises(monkeypatch):
 def test_wrong_results_are_not_timed(monkeypatch):
     """The correctness check comes before anything that needs a GPU."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr(bench.Environment, "here", lambda device: bench.Environment.__new__(bench.Environment))
-    monkeypatch.setattr(bench, "asdict", lambda _: {})
+    monkeypatch.setattr(bench, "describe_environment", lambda device: {})
     monkeypatch.setattr(bench.ModuleUnderTest, "refusal", lambda self, setting, formats: "refused: it is wrong")
     with pytest.raises(GateError, match="bench profile: nmf in bfloat16: refused: it is wrong"):
         next(bench.measure(bench.ProfilePlan()))
