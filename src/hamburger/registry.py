@@ -47,8 +47,8 @@ def suggest_options(call: str) -> Callable[[Callable[Parameters, T]], Callable[P
 class Registry(Mapping[str, Callable[..., T]]):
     """A mapping from names to the constructors of one kind of thing. A name cannot be registered twice.
 
-    >>> hb.hams.names()
-    ['cd', 'nmf', 'vq']
+    >>> "nmf" in hb.hams.names()
+    True
     >>> ham = hb.hams.create("vq", rank=4)
     >>> hb.contexts["sa"]
     <class 'hamburger.contexts.sa.SelfAttention'>

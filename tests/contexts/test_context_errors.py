@@ -10,7 +10,7 @@ import torch
 import hamburger as hb
 from hamburger.errors import HamburgerError, InputError, OptionError, ShapeError
 
-HAMS = ("nmf", "vq", "cd")
+HAMS = tuple(hb.hams.names())
 NAMES = hb.list_contexts()
 
 

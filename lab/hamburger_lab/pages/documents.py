@@ -42,7 +42,8 @@ def contexts_table() -> str:
             and parameter.name != "channels"
         ]
         params, macs = count_params_and_macs(lambda name=name: create_context(name, 512), TABLE3_SHAPE)  # type: ignore[misc]
-        listed = ", ".join(f"`{option}`" for option in options) or "those of `Hamburger`"
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(constructor).parameters.values())
+        listed = ", ".join(f"`{option}`" for option in options) or ("those of `Hamburger`" if takes_any else "none")
         lines.append([f"`{name}`", source.rstrip("."), listed, f"{params:,}", f"{macs / 1e9:.2f}"])
     return markdown_table(["name", "paper", "options", "parameters", "MACs, 10^9"], lines)
 
