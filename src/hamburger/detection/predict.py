@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from hamburger.detection.data.coco import encode_masks
 from hamburger.errors import check_positive
 from hamburger.inference.predict_files import read_image
 from hamburger.training.datasets import Colour, full_palette
+from hamburger.training.image_files import encode_image
 from hamburger.training.task import Score
 from hamburger.training.task_outputs import CaptionedImage, FilePrediction, FilePredictor, Legend, Visualizer
 
@@ -61,7 +61,8 @@ class ObjectPredictor(FilePredictor):
         counts = Counter(classes[label] for label in objects["labels"].tolist())
         files = {"json": encode_objects(objects, classes)}
         if self.overlay:
-            files["overlay"] = encode_overlay(image, objects, classes, self.info.palette)
+            drawn = draw_objects(image, objects, classes, self.info.palette)
+            files["overlay"] = encode_image(drawn, "JPEG", quality=92)
         height, width = image.shape[1:]
         commonest = ", ".join(f"{name} x {n}" for name, n in counts.most_common(3)) or "nothing"
         row = {"height": height, "width": width, "objects": dict(counts)}
@@ -83,15 +84,6 @@ def encode_objects(objects: Objects, classes: Sequence[str]) -> bytes:
 
 OPACITY = 0.45
 MIN_OVERLAY_SIDE = 256  # of the longer side: smaller images are enlarged by a whole factor
-
-
-def encode_overlay(image: Tensor, objects: Objects, classes: Sequence[str], palette: Sequence[Colour]) -> bytes:
-    """A JPEG of the image with masks, boxes, classes and scores.   3 h w, uint8"""
-    from PIL import Image
-
-    buffer = io.BytesIO()
-    Image.fromarray(draw_objects(image, objects, classes, palette)).save(buffer, format="JPEG", quality=92)
-    return buffer.getvalue()
 
 
 def draw_objects(image: Tensor, objects: Objects, classes: Sequence[str], palette: Sequence[Colour]) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from hamburger.stereo.data.files import encode_pfm
 from hamburger.stereo.data.layouts import MiddleburySet
 from hamburger.stereo.evaluate import BOUNDS, mean_errors, sum_errors
 from hamburger.stereo.model import StereoNet
-from hamburger.training.image_files import normalise
+from hamburger.training.image_files import encode_image, normalise
 from hamburger.training.task import Score
 from hamburger.training.task_outputs import CaptionedImage, FilePrediction, FilePredictor, Legend, Visualizer
 
@@ -63,7 +62,7 @@ class StereoPredictor(FilePredictor):
         files = {
             "disparity": encode_disparity(disparity, self.scale),
             "pfm": encode_pfm(disparity.numpy()),
-            "colours": encode_coloured(disparity, highest),
+            "colours": encode_image(colour_disparity(disparity, highest).movedim(0, 2).numpy(), "PNG"),
         }
         row = {"right": str(paths[1]), "height": height, "width": width, "lowest": lowest, "highest": highest}
         return FilePrediction(row, (f"{width} x {height}", f"{lowest:.1f} px", f"{highest:.1f} px"), files)
@@ -89,13 +88,12 @@ def choose_png_scale(largest: float) -> int:
 
 def encode_disparity(disparity: Tensor, scale: int) -> bytes:
     """A 16-bit PNG of `scale` times the disparity, at least 1, since 0 means unknown.   h w, pixels"""
-    from PIL import Image
     from PIL.PngImagePlugin import PngInfo
 
     values = (disparity.double() * scale).round().clamp(1, 65535).to(torch.int32).cpu().numpy().astype("uint16")
     metadata = PngInfo()
     metadata.add_text("disparity_scale", str(scale))
-    return _encode_png(Image.fromarray(values), pnginfo=metadata)
+    return encode_image(values, "PNG", pnginfo=metadata)
 
 
 def colour_disparity(disparity: Tensor, highest: float) -> Tensor:
@@ -106,19 +104,6 @@ def colour_disparity(disparity: Tensor, highest: float) -> Tensor:
     mixed = torch.lerp(stops[low], stops[low + 1], (position - low)[..., None]).round().to(torch.uint8)
     unknown = (disparity <= 0).cpu()[..., None]
     return torch.where(unknown, torch.tensor(UNKNOWN_COLOUR, dtype=torch.uint8), mixed).movedim(2, 0).contiguous()
-
-
-def encode_coloured(disparity: Tensor, highest: float) -> bytes:
-    """A PNG of `colour_disparity`."""
-    from PIL import Image
-
-    return _encode_png(Image.fromarray(colour_disparity(disparity, highest).movedim(0, 2).contiguous().numpy()))
-
-
-def _encode_png(image: object, **options: object) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, format="PNG", **options)  # type: ignore[attr-defined]
-    return buffer.getvalue()
 
 
 # -- inputs ------------------------------------------------------------------------------------------------------------

@@ -86,6 +86,15 @@ def read_colours(path: Path) -> Bytes:
         return np.array(image.convert("RGB"), np.uint8)
 
 
+def encode_image(pixels: npt.NDArray[Any], format: str, **options: Any) -> bytes:
+    """The content of an image file.   h w or h w 3"""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, format=format, **options)
+    return buffer.getvalue()
+
+
 @contextmanager
 def _opened(path: Path, *, load: bool = True, content: bytes | None = None) -> Iterator[Any]:
     from PIL import Image, UnidentifiedImageError

@@ -26,7 +26,7 @@ from hamburger.training.augment import (
     random_offset,
 )
 from hamburger.training.datasets import Row, create_from_registry, format_problems
-from hamburger.training.image_files import MEAN, STD, normalise, upload
+from hamburger.training.image_files import normalise, upload
 from hamburger.training.keyed_rng import KeyedRng
 
 UNKNOWN = 0.0  # as a disparity: 0 would be a point infinitely far away, which no such set measures
@@ -153,8 +153,6 @@ class StereoBatches(PackedImageLoader[StereoSet, StereoBatch]):
         crop: tuple[int, int],
         flip: bool = False,
         photometric: float = 0.0,
-        mean: Sequence[float] = MEAN,
-        std: Sequence[float] = STD,
         **options: Any,
     ) -> None:
         if len(crop) != 2:
@@ -164,7 +162,6 @@ class StereoBatches(PackedImageLoader[StereoSet, StereoBatch]):
         check_flag("StereoBatches", "flip", flip)
         check_positive("StereoBatches", "photometric", photometric, zero=True, most=0.9)
         self.crop, self.flip, self.photometric = crop, flip, float(photometric)
-        self.mean, self.std = tuple(mean), tuple(std)
         super().__init__(dataset, **options)
 
     def read(self, index: int) -> PackedSample:
@@ -205,7 +202,7 @@ class StereoBatches(PackedImageLoader[StereoSet, StereoBatch]):
         colours = pixels.contiguous().unsqueeze(-1).view(torch.uint8)[..., :3].movedim(-1, 1)
         if self.photometric:
             colours = jitter_colours(colours.float(), views)
-        return normalise(colours.contiguous(), self.mean, self.std)
+        return normalise(colours.contiguous())
 
 
 from hamburger.stereo.data import layouts, planes  # noqa: E402, F401 - registers the sets, which import this file

@@ -13,7 +13,6 @@ from math import ceil, floor
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from hamburger.errors import OptionError, check_choice, check_count, check_positive, check_seed
 from hamburger.stereo.data import StereoSample, StereoSet, stereo_sets
@@ -117,10 +116,11 @@ class PlanesSet(StereoSet):
         nearest_right, points_right, _ = render_view(surfaces, x, y, right=True)
         exposure = 1 + EXPOSURE * (draws.uniform() - 0.5)
         right = exposure * paint_view(surfaces, nearest_right, points_right, y)
-        left, right = (view + self.noise * draws.noise(3, *x.shape) for view in (left, right))
+        noisy = (view + self.noise * draws.noise(3, *x.shape) for view in (left, right))
+        images = (torch.from_numpy(np.rint(view).clip(0, 255).astype(np.uint8)) for view in noisy)
         seen = torch.from_numpy(find_visible(surfaces, nearest, x - disparity, y)) if occlusions else None
         truth = torch.from_numpy(disparity.astype(np.float32))
-        return StereoSample(_to_uint8(left), _to_uint8(right), truth, seen)
+        return StereoSample(*images, truth, seen)
 
     def surfaces(self, draws: KeyedRng) -> list[Surface]:
         """The ground, then the planes in front of it."""
@@ -168,10 +168,6 @@ def _upright_extent(reach: tuple[float, float], turn: tuple[float, float]) -> tu
     """Half width and half height of the upright box around a rotated surface."""
     cos, sin = abs(turn[0]), abs(turn[1])
     return cos * reach[0] + sin * reach[1], cos * reach[1] + sin * reach[0]
-
-
-def _to_uint8(view: Values) -> Tensor:
-    return torch.from_numpy(np.rint(view).clip(0, 255).astype(np.uint8))
 
 
 def render_view(surfaces: Sequence[Surface], x: Values, y: Values, *, right: bool) -> tuple[Integers, Values, Values]:
