@@ -214,11 +214,14 @@ class GraphedStep:
 
     def __call__(self, batches: StepBatches) -> dict[str, Tensor]:
         self.calls += 1
-        if self.calls <= EAGER_STEPS:
-            return self._run_eagerly(batches)
+        if self.calls <= EAGER_STEPS:  # on the stream of the capture: what its first use sets up must not be captured
+            self.stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.stream):
+                terms = self.step(batches)
+            torch.cuda.current_stream().wait_stream(self.stream)
+            return terms
         if self.graph is None:
-            self._capture(batches)
-        assert self.graph is not None
+            self.graph = self._capture(batches)
         for parts, buffers in zip(batches, self.inputs, strict=True):
             for part, buffer in zip(parts, buffers, strict=True):
                 buffer.images.copy_(part.images)
@@ -226,18 +229,11 @@ class GraphedStep:
         self.graph.replay()
         return {name: value.clone() for name, value in self.terms.items()}
 
-    def _run_eagerly(self, batches: StepBatches) -> dict[str, Tensor]:
-        # on the stream of the capture: what its first use sets up must not be captured
-        self.stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.stream):
-            terms = self.step(batches)
-        torch.cuda.current_stream().wait_stream(self.stream)
-        return terms
-
-    def _capture(self, batches: StepBatches) -> None:
+    def _capture(self, batches: StepBatches) -> torch.cuda.CUDAGraph:
         self.inputs = [[ImageBatch(part.images.clone(), part.labels.clone()) for part in parts] for parts in batches]
         torch.cuda.synchronize()
-        self.graph = torch.cuda.CUDAGraph()
+        graph = torch.cuda.CUDAGraph()
         # prefetching threads may pin memory during the capture
-        with torch.cuda.graph(self.graph, stream=self.stream, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
             self.terms = self.step(self.inputs)
+        return graph

@@ -45,11 +45,8 @@ class SampleRequest:
 
     def __post_init__(self) -> None:
         call = "gan sample"
-        check_count(call, "count", self.count, least=0)
-        check_count(call, "rows", self.rows, least=0)
-        check_count(call, "ways", self.ways, least=0)
-        check_count(call, "stops", self.stops, least=2)
-        check_count(call, "batch", self.batch, least=1)
+        for name, least in (("count", 0), ("rows", 0), ("ways", 0), ("stops", 2), ("batch", 1)):
+            check_count(call, name, getattr(self, name), least=least)
         check_seed(call, self.seed)
         if self.truncation is not None:
             check_positive(call, "truncation", self.truncation)
