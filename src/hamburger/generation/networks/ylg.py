@@ -178,8 +178,9 @@ class SparseHeads(nn.Module):
 
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         parts = queries[:, :, self.query_order], keys[:, :, self.key_order], values[:, :, self.key_order]
-        near = self._attend_locally(*(part[:, 0::2] for part in parts))
-        far = self._attend_globally(*(part[:, 1::2] for part in parts))
+        # contiguous, since products of strided heads are rounded differently
+        near = self._attend_locally(*(part[:, 0::2].contiguous() for part in parts))
+        far = self._attend_globally(*(part[:, 1::2].contiguous() for part in parts))
         return torch.stack([near, far], 2).flatten(1, 2)[:, :, self.query_order_inverse]
 
     def _attend_locally(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
