@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from reference_layers import cbr, count, norm, randomise
 from tolerances import assert_close
 
-from hamburger.contexts.psp import PSP
+from hamburger.contexts.psp import PSP, pool_to_grid, resize_from_grid
 
 
 def cells(x, s):
@@ -82,18 +82,12 @@ def test_messages(build, message):
 @pytest.mark.parametrize("size", [1, 2, 3, 6])
 @pytest.mark.parametrize("hw", [(9, 13), (1, 7), (32, 32)], ids=str)
 def test_grid_upsampling_matches_bilinear_interpolation(size, hw):
-    import torch.nn.functional as F
-
-    from hamburger.contexts.psp import resize_from_grid
-
     grid, image = torch.randn(2, 3, size, size, dtype=torch.float64), torch.empty(2, 3, *hw)
     expected = F.interpolate(grid, size=hw, mode="bilinear", align_corners=True)
     assert_close(resize_from_grid(grid, image.shape[2:]), expected)
 
 
 def test_cached_grids_can_be_trained_with_after_inference_mode():
-    from hamburger.contexts.psp import pool_to_grid
-
     x = torch.randn(1, 4, 10, 11)
     with torch.inference_mode():
         first = pool_to_grid(x, 3)
@@ -105,9 +99,36 @@ def test_cached_grids_can_be_trained_with_after_inference_mode():
 
 
 def test_grid_means_in_bfloat16_are_as_accurate_as_torch():
-    from hamburger.contexts.psp import pool_to_grid
-
     x = (torch.randn(1, 4, 64, 61) + 10).bfloat16()
     exact = F.adaptive_avg_pool2d(x.double(), 6)
     ours, theirs = ((y.double() - exact).abs().max() for y in (pool_to_grid(x, 6), F.adaptive_avg_pool2d(x, 6)))
     assert ours < 3 * theirs
+
+
+@pytest.mark.parametrize("shape", [(12, 12), (13, 9), (5, 7), (1, 3), (65, 33)], ids=str)
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 6, 7])
+def test_grid_pooling_matches_adaptive_pooling(shape, size):
+    x = torch.randn(2, 3, *shape, dtype=torch.float64, requires_grad=True)
+    ours, theirs = pool_to_grid(x, size), F.adaptive_avg_pool2d(x, size)
+    assert_close(ours, theirs)
+    g = torch.randn_like(ours)
+    assert_close(torch.autograd.grad(ours, x, g)[0], torch.autograd.grad(theirs, x, g)[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_pooling_keeps_dtype_and_constants(dtype):
+    y = pool_to_grid(torch.full((1, 2, 13, 9), 3.0, dtype=dtype), 6)
+    assert y.dtype == dtype
+    assert_close(y, torch.full((1, 2, 6, 6), 3.0))
+
+
+def test_an_exported_program_pools_every_size():
+    class Pool(torch.nn.Module):
+        def forward(self, x):
+            return pool_to_grid(x, 3)
+
+    h, w = (torch.export.Dim(name, min=2, max=64) for name in "hw")
+    program = torch.export.export(Pool(), (torch.randn(1, 2, 12, 10),), dynamic_shapes={"x": {2: h, 3: w}})
+    for shape in ((15, 10), (7, 8), (12, 12)):
+        x = torch.randn(1, 2, *shape)
+        assert_close(program.module()(x), F.adaptive_avg_pool2d(x, 3))
