@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from hamburger.errors import InputError
+from hamburger.errors import InputError, ShapeError
 
 # image sizes to try; the first is small: an attention matrix over all pairs of positions takes 10 GB at 224 x 224
 TRIED_SIZES = (112, 224, 32, 64, 128, 256, 28, 384, 512)
@@ -252,6 +252,31 @@ def choose_dtype(model: nn.Module, module: nn.Module, x: Tensor) -> torch.dtype:
         if dtypes:
             return x.dtype if x.dtype in dtypes else dtypes[0]
     return x.dtype
+
+
+def find_layout(where: str, layout: str | None, model: nn.Module, module: nn.Module, features: Sequence[Tensor]) -> str:
+    """Return the given layout, or else a guess; raise unless it and the channels are the same at every call."""
+    x, guessed = features[0], layout is None
+    if layout is None:
+        if x.dim() == 3 and any(getattr(part, "batch_first", True) is False for part in model.modules()):
+            raise InputError(
+                f"{where} returns {tuple(x.shape)}, and the model has layers with batch_first=False: over the wrong "
+                "axis a context would mix the samples of a batch; add {'layout': 'sequence'} to its options for "
+                "(n, b, c), 'tokens' for (b, n, c), 'channels' for (b, c, n)"
+            )
+        layout = guess_layout(model, module, x)
+    if layout == "sequence" and x.dim() != 3:
+        raise ShapeError(f"{where}: the layout 'sequence' is (n, b, c), and the features are {tuple(x.shape)}")
+    axis = 1 if layout == "channels" else -1
+    for other in features[1:]:
+        same_channels = other.dim() == x.dim() and other.shape[axis] == x.shape[axis]
+        if not same_channels or (guessed and guess_layout(model, module, other) != layout):
+            raise InputError(
+                f"{where} is called {len(features)} times in one pass and returns {tuple(x.shape)} and "
+                f"{tuple(other.shape)}; one context can only follow calls with the same channels on the same axis: "
+                "name a module that is called once" + (", or pass the 'layout'" if same_channels else "")
+            )
+    return layout
 
 
 def guess_layout(model: nn.Module, module: nn.Module, x: Tensor) -> str:

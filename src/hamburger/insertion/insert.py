@@ -25,7 +25,7 @@ from hamburger.insertion.dry_run import (
     check_not_in_ddp,
     check_ready,
     choose_dtype,
-    guess_layout,
+    find_layout,
     is_feature,
     record_calls,
     reset_compiled_code,
@@ -83,26 +83,10 @@ def insert_context(
     modules = _find_modules(model, requests)
     calls, example = record_calls(CALL, model, modules, example)
 
-    inserted: dict[str, InsertedContext] = {}
-    for request in requests:
-        module, outputs = modules[request.place], calls[request.place].outputs
-        features = [_check_feature(request, output) for output in outputs]
-        if not features:
-            raise InputError(
-                f"{CALL}: '{request.place}' is not called when the model runs on the example, so nothing can follow "
-                "it; name a module that is called (the members of a ModuleList, not the list), or pass an example= "
-                "that reaches it"
-            )
-        adapted, adapter = _build_context(request, model, module, features)
-        x = features[0].to(choose_dtype(model, module, features[0]))
-        context = InsertedContext(adapted, gate=gate, adapter=adapter).to(x.device, x.dtype)
-        for other in {feature.shape: feature for feature in features}.values():
-            context.check_on(other.to(x.dtype))
-        if context.gate is not None and context.is_identity(x):
-            # no gate is needed to keep the network's outputs; behind a closed one neither would get a gradient
-            nn.init.ones_(context.gate)
-        inserted[request.place] = context.train(module.training)
-
+    inserted = {
+        request.place: _build_inserted(request, gate, model, modules[request.place], calls[request.place].outputs)
+        for request in requests
+    }
     for place, context in inserted.items():
         attach_context(modules[place], context)
     try:
@@ -305,12 +289,34 @@ def _describe_output(value: Any) -> str:
 # -- the context for the features of a place ---------------------------------------------------------------------------
 
 
+def _build_inserted(
+    request: ContextRequest, gate: Gate | None, model: nn.Module, module: nn.Module, outputs: Sequence[Any]
+) -> InsertedContext:
+    """Return the requested context with its gate, tried on the outputs of each call of `module`."""
+    features = [_check_feature(request, output) for output in outputs]
+    if not features:
+        raise InputError(
+            f"{CALL}: '{request.place}' is not called when the model runs on the example, so nothing can follow it; "
+            "name a module that is called (the members of a ModuleList, not the list), or pass an example= that "
+            "reaches it"
+        )
+    context, adapter = _build_context(request, model, module, features)
+    x = features[0].to(choose_dtype(model, module, features[0]))
+    inserted = InsertedContext(context, gate=gate, adapter=adapter).to(x.device, x.dtype)
+    for other in {feature.shape: feature for feature in features}.values():
+        inserted.check_on(other.to(x.dtype))
+    if inserted.gate is not None and inserted.is_identity(x):
+        # no gate is needed to keep the network's outputs; behind a closed one neither would get a gradient
+        nn.init.ones_(inserted.gate)
+    return inserted.train(module.training)
+
+
 def _build_context(
     request: ContextRequest, model: nn.Module, module: nn.Module, features: Sequence[Tensor]
 ) -> tuple[nn.Module, FeatureAdapter]:
     """Return the requested context and its adapter, for the features of each call of `module`."""
     where, x = f"{CALL}, '{request.place}'", features[0]
-    layout = _find_layout(request, model, module, features)
+    layout = find_layout(where, request.placement.get("layout"), model, module, features)
     channels = x.shape[1 if layout == "channels" else -1]
     positions = {"channels": x.shape[2:], "tokens": x.shape[1:-1], "sequence": x.shape[:1]}[layout]
     grid = request.placement.get("grid")
@@ -335,32 +341,6 @@ def _build_context(
         )
     skipped = None if grid is None else positions.numel() - grid[0] * grid[1]
     return context, FeatureAdapter(layout, takes, grid, request.placement.get("output"), skipped, request.place)
-
-
-def _find_layout(request: ContextRequest, model: nn.Module, module: nn.Module, features: Sequence[Tensor]) -> str:
-    """Return the given layout, or else a guess; raise unless it and the channels are the same at every call."""
-    where, x, layout = f"{CALL}, '{request.place}'", features[0], request.placement.get("layout")
-    guessed = layout is None
-    if guessed:
-        if x.dim() == 3 and any(getattr(part, "batch_first", True) is False for part in model.modules()):
-            raise InputError(
-                f"{where} returns {tuple(x.shape)}, and the model has layers with batch_first=False: over the wrong "
-                "axis a context would mix the samples of a batch; add {'layout': 'sequence'} to its options for "
-                "(n, b, c), 'tokens' for (b, n, c), 'channels' for (b, c, n)"
-            )
-        layout = guess_layout(model, module, x)
-    if layout == "sequence" and x.dim() != 3:
-        raise ShapeError(f"{where}: the layout 'sequence' is (n, b, c), and the features are {tuple(x.shape)}")
-    axis = 1 if layout == "channels" else -1
-    for other in features[1:]:
-        same_channels = other.dim() == x.dim() and other.shape[axis] == x.shape[axis]
-        if not same_channels or (guessed and guess_layout(model, module, other) != layout):
-            raise InputError(
-                f"{where} is called {len(features)} times in one pass and returns {tuple(x.shape)} and "
-                f"{tuple(other.shape)}; one context can only follow calls with the same channels on the same axis: "
-                "name a module that is called once" + (", or pass the 'layout'" if same_channels else "")
-            )
-    return str(layout)
 
 
 def _call_builder(where: str, build: str | Callable[..., Any], channels: int, options: dict[str, Any]) -> nn.Module:
