@@ -95,7 +95,7 @@ def test_error_in_a_new_process_is_one_line():
         (["demo", "--seeds", "1,x"], "demo: seeds must be comma-separated whole numbers"),
         (["demo", "--seeds", "1,1"], "demo: give each seed once"),
         (["demo", "--contexts", "nfm"], "demo: no context 'nfm'"),
-        (["bench", "core", "--sizes", "big"], "bench: sizes must be comma-separated whole numbers"),
+        (["bench", "core", "--sizes", "big"], "bench core: sizes must be comma-separated whole numbers"),
     ],
     ids=str,
 )

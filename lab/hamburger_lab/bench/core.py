@@ -127,7 +127,7 @@ def check_against_authors(plan: CorePlan, ours: Mapping[str, Solver], theirs: Ma
                 check_equal_results(ham, mode, result, expected, plan.dtype)
 
 
-def measure(plan: CorePlan, after_round: Callable[[], object] = lambda: None) -> list[CoreRow]:
+def measure(plan: CorePlan, report: Callable[[str], object] = lambda what: None) -> list[CoreRow]:
     """Check correctness, then time. All hams and rivals of one size and mode run interleaved."""
     ours = {ham: rivals.library_solver(ham, plan.rank, plan.steps) for ham in plan.hams}
     theirs = {ham: rivals.authors_solver(ham, plan.steps) for ham in plan.hams}
@@ -143,7 +143,7 @@ def measure(plan: CorePlan, after_round: Callable[[], object] = lambda: None) ->
                 repeats=plan.repeats,
                 warmup=WARMUP,
                 device=plan.device,
-                after_round=after_round,
+                after_round=lambda n=n, mode=mode: report(f"{mode} n={n:,}"),  # type: ignore[misc]
             )
             for ham in plan.hams:
                 for (contender_ham, name), timing in timings.items():

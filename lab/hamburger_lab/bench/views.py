@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hamburger_lab.bench.common import growth_exponent
@@ -106,6 +107,10 @@ def size_sweep_table(rows: Sequence[SizeSweepRow], network: str) -> Table:
             table.add_row(*labels, time, ratio, f"{row.images_per_s:,.0f}", peak, more)
         table.add_section()
     return table
+
+
+detector_table = partial(size_sweep_table, network="Mask R-CNN")
+classifier_table = partial(size_sweep_table, network="a classifier")
 
 
 # -- `ham bench core` -------------------------------------------------------------------------------------------------

@@ -1,37 +1,274 @@
-"""`ham bench`: measure speed and memory on this machine."""
+"""`ham bench`: measurements on this machine.
+
+`BENCHMARKS` lists them. The options of a command become the fields of its plan; `run_benchmark` measures the plan,
+writes its rows and prints its tables. Only `table3` has a function of its own: it also appends, writes CSV and draws.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
-from functools import partial
+from dataclasses import asdict, dataclass
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from pkgutil import resolve_name
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from hamburger.cli.output import parse_ints, parse_names
 from hamburger.errors import OptionError
-from hamburger_lab.bench.common import GateError
-from hamburger_lab.bench.core import CorePlan, measure
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-
-# options that mean the same in several commands
-Batch = Annotated[int, typer.Option(help="batch size b")]
-Dim = Annotated[int, typer.Option(help="channels d")]
-Rank = Annotated[int, typer.Option(help="rank r")]
-Steps = Annotated[int, typer.Option(help="steps K")]
-Device = Annotated[str, typer.Option(help="cpu or cuda")]
-Hams = Annotated[str, typer.Option(help="names, comma-separated")]
-Sizes = Annotated[str, typer.Option(help="values of n, comma-separated")]
-Seed = Annotated[int, typer.Option()]
-Classes = Annotated[int, typer.Option(help="number of classes")]
-Autocast = Annotated[str, typer.Option(help="float32 or bfloat16 (autocast)")]
+Report = Callable[[str], object]  # called with what is measured next
 Json = Annotated[Path | None, typer.Option(help="write the rows to this file, one JSON object per line")]
+
+
+class BenchOption(NamedTuple):
+    """An option of a benchmark. Its default also gives its type; `parse(text, call)` makes the value of the plan."""
+
+    default: str | int | bool | None
+    help: str | None = None
+    parse: Callable[[str, str], Any] | None = None
+    field: str | None = None  # of the plan, where it has another name than the option
+
+    def parameter(self, name: str) -> inspect.Parameter:
+        """The parameter from which typer makes the option."""
+        kind: Any = str | None if self.default is None else type(self.default)
+        flags = (f"--{name}",) if isinstance(self.default, bool) else ()
+        annotation = Annotated[kind, typer.Option(*flags, help=self.help)]
+        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=self.default, annotation=annotation)
+
+
+def names(default: str | None, help: str = "names, comma-separated", field: str | None = None) -> BenchOption:
+    return BenchOption(default, help, lambda text, call: parse_names(text), field)
+
+
+def numbers(option: str, default: str, help: str) -> BenchOption:
+    return BenchOption(default, help, lambda text, call: parse_ints(text, call, option))
+
+
+def variants(default: str, help: str) -> BenchOption:
+    def parse(text: str, call: str) -> dict[str, Any]:
+        from hamburger_lab.bench.common import model_options
+
+        return {name: model_options(name) for name in parse_names(text)}
+
+    return BenchOption(default, help, parse, "variants")
+
+
+HAMS = names("nmf,vq,cd")
+MODES = names("infer,train", "infer, train (forward and backward), comma-separated")
+DIM, RANK, STEPS = BenchOption(512, "channels d"), BenchOption(64, "rank r"), BenchOption(6, "steps K")
+CHANNELS = BenchOption(512, "channels c")
+DEVICE, SEED = BenchOption("cpu", "cpu or cuda"), BenchOption(0)
+AUTOCAST = BenchOption("float32", "float32 or bfloat16 (autocast)")
+NETWORK_ROUNDS = BenchOption(20, "timed rounds, each a step of every network")
+OF_ZOO = "comma-separated; also none, breads (no ham), sa-flash and sa-materialised"
+
+
+def batch(default: int) -> BenchOption:
+    return BenchOption(default, "batch size b")
+
+
+def classes(default: int) -> BenchOption:
+    return BenchOption(default, "number of classes")
+
+
+def sizes(default: str, help: str = "values of n, comma-separated") -> BenchOption:
+    return numbers("sizes", default, help)
+
+
+def sides(default: str) -> BenchOption:
+    return sizes(default, "height and width of the images, comma-separated")
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """`plan` and `tables` are module:name in `hamburger_lab.bench`; the plan's module has `measure(plan, report)`.
+
+    `total` is the property of the plan with the number of reports.
+    """
+
+    help: str
+    plan: str
+    total: str
+    tables: tuple[str, ...]
+    options: dict[str, BenchOption]
+    # fields of the plan that depend on others, where their options were left out
+    dependent_fields: Callable[[dict[str, Any]], dict[str, Any]] = lambda fields: {}
+
+    def make_plan(self, call: str, values: dict[str, Any]) -> Any:
+        fields = {}
+        for name, option in self.options.items():
+            value = values[name]
+            parsed = option.parse(value, call) if option.parse and value is not None else value
+            if parsed is not None:
+                fields[option.field or name] = parsed
+        return _find(self.plan)(**{**self.dependent_fields(fields), **fields})
+
+    def measure(self, plan: Any, report: Report) -> Iterable[Any]:
+        return _find(f"{self.plan.partition(':')[0]}:measure")(plan, report)
+
+
+def _find(name: str) -> Any:
+    """An object of a module that is imported only now: `ham --help` should not wait for it."""
+    return resolve_name(f"hamburger_lab.bench.{name}")
+
+
+BENCHMARKS = {
+    "core": Benchmark(
+        "Time the hams against the authors' code, scikit-learn's NMF and self-attention, as n grows.",
+        plan="core:CorePlan",
+        total="rounds",
+        tables=("views:core_times_table", "views:core_growth_table"),
+        options={
+            "sizes": sizes("1024,2048,4096,8192,16384"),
+            "dim": BenchOption(512, "d, a multiple of 8"),
+            "rank": RANK,
+            "steps": STEPS,
+            "batch": batch(1),
+            "dtype": BenchOption("float32", "float32 or float64"),
+            "repeats": BenchOption(15, "timed rounds per size"),
+            "device": DEVICE,
+            "hams": HAMS,
+            "seed": SEED,
+        },
+    ),
+    "ham": Benchmark(
+        "Time the ham alone, plain and fused, against its roofline: the least time for its arithmetic and bytes.",
+        plan="ham:HamAlonePlan",
+        total="rows",
+        tables=("ham:ham_table",),
+        options={
+            "hams": HAMS,
+            "backends": names(None, "plain, fused, comma-separated; default: both on cuda, else plain"),
+            "modes": MODES,
+            "sizes": sizes("16384"),
+            "dim": DIM,
+            "rank": RANK,
+            "steps": STEPS,
+            "batch": batch(1),
+            "dtype": names("float32", "float32, tf32 (cuda), bfloat16, float16, comma-separated", "dtypes"),
+            "repeats": BenchOption(20, "samples, each a call or a block of short calls"),
+            "device": DEVICE,
+            "seed": SEED,
+        },
+        dependent_fields=lambda fields: {"backends": ("plain", "fused") if fields["device"] == "cuda" else ("plain",)},
+    ),
+    "gradients": Benchmark(
+        "Measure time and peak memory of forward and backward for each gradient of a ham, as K grows.",
+        plan="gradients:GradientPlan",
+        total="races",
+        tables=("gradients:gradients_table",),
+        options={
+            "hams": HAMS,
+            "grads": names("one-step,truncated:1,truncated:2,bptt,implicit", field="gradients"),
+            "sizes": sizes("4096"),
+            "steps": numbers("steps", "6,24", "values of K, comma-separated"),
+            "dim": DIM,
+            "rank": RANK,
+            "batch": batch(1),
+            "repeats": BenchOption(10, "timed rounds, each a call of every gradient; at least 5"),
+            "device": DEVICE,
+            "seed": SEED,
+        },
+    ),
+    "network": Benchmark(
+        "Time a training step of HamNet with each context, in shuffled rounds: images/s and peak memory.",
+        plan="network:NetworkPlan",
+        total="stages",
+        tables=("views:network_table",),
+        options={
+            "contexts": variants(
+                "baseline,breads,nmf,vq,cd,sa-flash,a2,ema,efficient,da",
+                "comma-separated; also baseline, breads (no ham) and sa-flash",
+            ),
+            "backbone": BenchOption("resnet50"),
+            "output_stride": BenchOption(16, "8, 16 or 32"),
+            "num_classes": classes(21),
+            "crop": BenchOption(513, "height and width of the images"),
+            "batch": batch(16),
+            "device": DEVICE,
+            "dtype": AUTOCAST,
+            "repeats": NETWORK_ROUNDS,
+            "seed": SEED,
+        },
+    ),
+    "detect": Benchmark(
+        "Time a training step of Mask R-CNN with each context as the image grows: time, and memory against n.",
+        plan="detect:DetectorPlan",
+        total="stages",
+        tables=("views:detector_table",),
+        options={
+            "contexts": variants("none,sa-materialised,sa-flash,efficient,nmf", OF_ZOO),
+            "sizes": sides("256,512,768,1024"),
+            "backbone": BenchOption("resnet50", "a ResNet of torchvision, or tiny"),
+            "after": BenchOption("p3", "where the context is inserted: layer1 ... layer4, p2 ... p5"),
+            "batch": batch(4),
+            "device": DEVICE,
+            "dtype": AUTOCAST,
+            "repeats": NETWORK_ROUNDS,
+            "seed": SEED,
+        },
+    ),
+    "classes": Benchmark(
+        "Time a training step of an image classifier with each context: images/s and peak memory.",
+        plan="classes:ClassifierPlan",
+        total="stages",
+        tables=("views:classifier_table",),
+        options={
+            "contexts": variants("none,sa-flash,efficient,nmf", OF_ZOO),
+            "sizes": sides("32"),
+            "backbone": BenchOption("resnet18", "a ResNet of timm; others with --stem timm"),
+            "stem": BenchOption("small", "small: a ResNet's, without stride or pool; timm: as it is"),
+            "after": BenchOption("layer3", "the submodule that the context follows"),
+            "num_classes": classes(10),
+            "batch": batch(128),
+            "device": DEVICE,
+            "dtype": AUTOCAST,
+            "repeats": NETWORK_ROUNDS,
+            "seed": SEED,
+        },
+    ),
+    "gan": Benchmark(
+        "Time a training step of HamGAN and its rivals, and their modules alone, in shuffled rounds.",
+        plan="gan:GanStepPlan",
+        total="stages",
+        tables=("views:gan_table",),
+        options={
+            "contexts": names("none,sagan,ylg,ylg-fused,ylg-sparse,hamgan,efficient", "comma-separated"),
+            "resolution": BenchOption(128, "32, 64 or 128"),
+            "width": BenchOption(64, "channels of the widest map"),
+            "num_classes": classes(1000),
+            "batch": batch(64),
+            "device": DEVICE,
+            "dtype": AUTOCAST,
+            "graph": BenchOption(False, "record calls as CUDA graphs and time their replay"),
+            "repeats": BenchOption(20, "timed rounds, each a step of every GAN"),
+            "seed": SEED,
+        },
+    ),
+    "profile": Benchmark(
+        "Profile the kernels of a context module on a CUDA device: launches and microseconds of a call.",
+        plan="profile:ProfilePlan",
+        total="stages",
+        tables=("profile:profile_table",),
+        options={
+            "modules": names("nmf", "names of `ham bench table3`, comma-separated"),
+            "sizes": sizes("16384", "values of n = h * w, comma-separated"),
+            "modes": MODES,
+            "channels": CHANNELS,
+            "batch": batch(1),
+            "dtype": BenchOption("bfloat16", "float32, tf32 or bfloat16 (autocast)"),
+            "calls": BenchOption(20, "calls to average over"),
+            "seed": SEED,
+        },
+    ),
+}
+
+
+# -- running them -----------------------------------------------------------------------------------------------------
+
 
 app = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
 
@@ -41,53 +278,63 @@ def bench() -> None:
     """Measure speed on this machine."""
 
 
-@app.command()
-def core(
-    sizes: Sizes = "1024,2048,4096,8192,16384",
-    dim: Annotated[int, typer.Option(help="d, a multiple of 8")] = 512,
-    rank: Rank = 64,
-    steps: Steps = 6,
-    batch: Batch = 1,
-    dtype: Annotated[str, typer.Option(help="float32 or float64")] = "float32",
-    repeats: Annotated[int, typer.Option(help="timed rounds per size")] = 15,
-    device: Device = "cpu",
-    hams: Hams = "nmf,vq,cd",
-    seed: Seed = 0,
-    json: Json = None,
-) -> None:
-    """Time the hams against the authors' code, scikit-learn's NMF and self-attention, as n grows."""
+def run_benchmark(name: str, values: dict[str, Any], json: Path | None) -> None:
+    """Measure with the values of the options, write the rows, print the tables."""
+    from rich.console import Console
+
+    from hamburger.files import check_writable, write_json_lines
+
+    benchmark = BENCHMARKS[name]
+    plan = benchmark.make_plan(f"bench {name}", values)
+    if json is not None:
+        check_writable(json)
+
+    def save(rows: list[Any]) -> None:
+        if json is not None:
+            write_json_lines(json, map(asdict, rows))
+
+    rows = collect_rows(lambda report: benchmark.measure(plan, report), getattr(plan, benchmark.total), save)
+    for table in benchmark.tables:
+        Console().print(_find(table)(rows))
+
+
+def collect_rows(
+    measure: Callable[[Report], Iterable[Any]], total: int, save: Callable[[list[Any]], object]
+) -> list[Any]:
+    """Measure with a progress bar of `total` reports; save after every row, so that an interrupted run keeps them."""
     from rich.console import Console
     from rich.progress import Progress
 
-    from hamburger.files import check_writable, write_json_lines
-    from hamburger_lab.bench import views
+    from hamburger_lab.bench.common import GateError
 
-    plan = CorePlan(
-        sizes=parse_ints(sizes),
-        dim=dim,
-        rank=rank,
-        steps=steps,
-        batch=batch,
-        dtype=dtype,
-        repeats=repeats,
-        device=device,
-        hams=parse_names(hams),
-        seed=seed,
-    )
-    if json is not None:
-        check_writable(json)
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("racing", total=plan.rounds)
+    rows: list[Any] = []
+    # refresh between reports only: a refreshing thread would disturb the timing
+    with Progress(console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
+        task = bar.add_task("measuring", total=total)
         try:
-            rows = measure(plan, after_round=lambda: progress.advance(task))
+            for row in measure(lambda what: bar.update(task, description=what, advance=1, refresh=True)):
+                rows.append(row)
+                save(rows)
         except GateError as refusal:
             typer.echo(f"ham: {refusal}", err=True)
             raise typer.Exit(1) from None
-    console = Console()
-    console.print(views.core_times_table(rows))
-    console.print(views.core_growth_table(rows))
-    if json is not None:
-        write_json_lines(json, map(asdict, rows))
+    return rows
+
+
+def _add_command(name: str, benchmark: Benchmark) -> None:
+    def command(json: Path | None, **values: Any) -> None:
+        run_benchmark(name, values, json)
+
+    parameters = [option.parameter(each) for each, option in benchmark.options.items()]
+    parameters.append(inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Json))
+    # typer reads the options from the signature and the annotations
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    app.command(name, help=benchmark.help)(command)
+
+
+for _name, _benchmark in BENCHMARKS.items():
+    _add_command(_name, _benchmark)
 
 
 @app.command("table3")
@@ -97,8 +344,8 @@ def table3(
     ] = "",
     sizes: Annotated[str, typer.Option(help="values of n = h * w, comma-separated")] = "16384",
     channels: Annotated[int, typer.Option(help="channels c")] = 512,
-    batch: Batch = 1,
-    device: Device = "cpu",
+    batch: Annotated[int, typer.Option(help="batch size b")] = 1,
+    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
     dtype: Annotated[str, typer.Option(help="float32, tf32 (cuda), bfloat16 (autocast), comma-separated")] = "float32",
     memory_format: Annotated[
         str | None,
@@ -111,7 +358,7 @@ def table3(
     max_macs: Annotated[
         float, typer.Option(help="do not run modules that need more multiply-adds; only count them")
     ] = inf,
-    seed: Seed = 0,
+    seed: Annotated[int, typer.Option()] = 0,
     json: Json = None,
     append: Annotated[
         bool, typer.Option("--append", help="keep other rows of the file; replace rows of the same measurement")
@@ -123,18 +370,16 @@ def table3(
 ) -> None:
     """Measure every context module as in the paper's Table 3: parameters, multiply-adds, memory, time."""
     from rich.console import Console
-    from rich.progress import Progress
 
     from hamburger.files import check_writable, write_json_lines
     from hamburger_lab import rows as results
     from hamburger_lab.bench import table3 as bench
     from hamburger_lab.bench.table3_names import module_names
     from hamburger_lab.bench.table3_view import row_notes, table3_growth_table, table3_table
-    from hamburger_lab.rows import write_csv
 
     plan = bench.Table3Plan(
         modules=parse_names(modules) or tuple(module_names()),
-        sizes=parse_ints(sizes),
+        sizes=parse_ints(sizes, "bench table3"),
         channels=channels,
         batch=batch,
         device=device,
@@ -151,16 +396,13 @@ def table3(
         if path is not None:
             check_writable(path)
     kept = results.read_table3_rows(json) if append and json is not None else []
-    rows: list[bench.Table3Row] = []
-    # refresh between rows only: a refreshing thread would disturb the timing
-    with Progress(console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
-        task = progress.add_task("measuring", total=plan.rows)
-        for row in bench.measure(plan, lambda what: progress.update(task, description=what, refresh=True)):
-            rows.append(row)
-            progress.advance(task)
-            if json is not None:  # after every row, so that an interrupted run keeps its rows
-                kept = results.merge_table3_rows(kept, [asdict(row)])
-                write_json_lines(json, kept)
+
+    def save(rows: list[bench.Table3Row]) -> None:
+        if json is not None:
+            write_json_lines(json, results.merge_table3_rows(kept, [asdict(row) for row in rows]))
+
+    # it reports each module when it counts it, and then each row
+    rows = collect_rows(lambda report: bench.measure(plan, report), len(plan.modules) + plan.rows, save)
     console = Console()
     by_dtype = {name: [row for row in rows if row.dtype == name] for name in plan.dtypes}
     for dtype_rows in by_dtype.values():
@@ -170,326 +412,10 @@ def table3(
     for note in row_notes(rows):
         console.print(note, markup=False, highlight=False)
     if csv is not None:
-        write_csv(csv, [asdict(row) for row in rows])
+        results.write_csv(csv, [asdict(row) for row in rows])
     if plot is not None:
         from hamburger_lab.pages.table3_figure import draw_table3
 
         for name, dtype_rows in by_dtype.items():
             path = plot.with_stem(f"{plot.stem}_{name}") if len(by_dtype) > 1 else plot
             draw_table3([asdict(row) for row in dtype_rows], path)
-
-
-@app.command("ham")
-def ham(
-    hams: Hams = "nmf,vq,cd",
-    backends: Annotated[
-        str | None, typer.Option(help="plain, fused, comma-separated; default: both on cuda, else plain")
-    ] = None,
-    modes: Annotated[str, typer.Option(help="infer, train (forward and backward), comma-separated")] = "infer,train",
-    sizes: Sizes = "16384",
-    dim: Dim = 512,
-    rank: Rank = 64,
-    steps: Steps = 6,
-    batch: Batch = 1,
-    dtype: Annotated[str, typer.Option(help="float32, tf32 (cuda), bfloat16, float16, comma-separated")] = "float32",
-    repeats: Annotated[int, typer.Option(help="samples, each a call or a block of short calls")] = 20,
-    device: Device = "cpu",
-    seed: Seed = 0,
-    json: Json = None,
-) -> None:
-    """Time the ham alone, plain and fused, against its roofline: the least time for its arithmetic and bytes."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from hamburger.files import check_writable, write_json_lines
-    from hamburger_lab.bench import ham as bench
-
-    plan = bench.HamAlonePlan(
-        sizes=parse_ints(sizes),
-        dim=dim,
-        rank=rank,
-        steps=steps,
-        batch=batch,
-        dtypes=parse_names(dtype),
-        hams=parse_names(hams),
-        backends=parse_names(backends)
-        if backends is not None
-        else ("plain", "fused")
-        if device == "cuda"
-        else ("plain",),
-        modes=parse_names(modes),
-        repeats=repeats,
-        device=device,
-        seed=seed,
-    )
-    if json is not None:
-        check_writable(json)
-    rows: list[bench.HamAloneRow] = []
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("measuring", total=plan.rows)
-        try:
-            for row in bench.measure(plan, lambda what: progress.update(task, description=what)):
-                rows.append(row)
-                progress.advance(task)
-                if json is not None:  # after every row, so that an interrupted run keeps its rows
-                    write_json_lines(json, map(asdict, rows))
-        except GateError as refusal:
-            typer.echo(f"ham: {refusal}", err=True)
-            raise typer.Exit(1) from None
-    Console().print(bench.ham_table(rows))
-
-
-@app.command("gradients")
-def gradients(
-    hams: Hams = "nmf,vq,cd",
-    grads: Hams = "one-step,truncated:1,truncated:2,bptt,implicit",
-    sizes: Sizes = "4096",
-    steps: Annotated[str, typer.Option(help="values of K, comma-separated")] = "6,24",
-    dim: Dim = 512,
-    rank: Rank = 64,
-    batch: Batch = 1,
-    repeats: Annotated[int, typer.Option(help="timed rounds, each a call of every gradient; at least 5")] = 10,
-    device: Device = "cpu",
-    seed: Seed = 0,
-    json: Json = None,
-) -> None:
-    """Measure time and peak memory of forward and backward for each gradient of a ham, as K grows."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from hamburger.files import check_writable, write_json_lines
-    from hamburger_lab.bench import gradients as bench
-
-    plan = bench.GradientPlan(
-        sizes=parse_ints(sizes),
-        steps=parse_ints(steps, option="steps"),
-        dim=dim,
-        rank=rank,
-        batch=batch,
-        hams=parse_names(hams),
-        gradients=parse_names(grads),
-        repeats=repeats,
-        device=device,
-        seed=seed,
-    )
-    if json is not None:
-        check_writable(json)
-    rows: list[bench.GradientRow] = []
-    with Progress(console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
-        task = progress.add_task("measuring", total=plan.races)
-        for row in bench.measure(plan, lambda what: progress.update(task, description=what, advance=1, refresh=True)):
-            rows.append(row)
-            if json is not None:  # after every row, so that an interrupted run keeps its rows
-                write_json_lines(json, map(asdict, rows))
-    Console().print(bench.gradients_table(rows))
-
-
-@app.command("network")
-def network(
-    contexts: Annotated[
-        str, typer.Option(help="comma-separated; also baseline, breads (no ham) and sa-flash")
-    ] = "baseline,breads,nmf,vq,cd,sa-flash,a2,ema,efficient,da",
-    backbone: Annotated[str, typer.Option()] = "resnet50",
-    output_stride: Annotated[int, typer.Option(help="8, 16 or 32")] = 16,
-    num_classes: Classes = 21,
-    crop: Annotated[int, typer.Option(help="height and width of the images")] = 513,
-    batch: Batch = 16,
-    device: Device = "cpu",
-    dtype: Autocast = "float32",
-    repeats: Annotated[int, typer.Option(help="timed rounds, each a step of every network")] = 20,
-    seed: Seed = 0,
-    json: Json = None,
-) -> None:
-    """Time a training step of HamNet with each context, in shuffled rounds: images/s and peak memory."""
-    from hamburger_lab.bench import network as bench
-    from hamburger_lab.bench.common import model_options
-    from hamburger_lab.bench.views import network_table
-
-    plan = bench.NetworkPlan(
-        variants={name: model_options(name) for name in parse_names(contexts)},
-        backbone=backbone,
-        output_stride=output_stride,
-        num_classes=num_classes,
-        crop=crop,
-        batch=batch,
-        device=device,
-        dtype=dtype,
-        repeats=repeats,
-        seed=seed,
-    )
-    _run_rounds(partial(bench.measure, plan), plan.stages, network_table, json)
-
-
-@app.command("detect")
-def detect(
-    contexts: Annotated[
-        str, typer.Option(help="comma-separated; also none, breads (no ham), sa-flash and sa-materialised")
-    ] = "none,sa-materialised,sa-flash,efficient,nmf",
-    sizes: Annotated[str, typer.Option(help="height and width of the images, comma-separated")] = "256,512,768,1024",
-    backbone: Annotated[str, typer.Option(help="a ResNet of torchvision, or tiny")] = "resnet50",
-    after: Annotated[str, typer.Option(help="where the context is inserted: layer1 ... layer4, p2 ... p5")] = "p3",
-    batch: Batch = 4,
-    device: Device = "cpu",
-    dtype: Autocast = "float32",
-    repeats: Annotated[int, typer.Option(help="timed rounds, each a step of every network")] = 20,
-    seed: Seed = 0,
-    json: Json = None,
-) -> None:
-    """Time a training step of Mask R-CNN with each context as the image grows: time, and memory against n."""
-    from hamburger_lab.bench import detect as bench
-    from hamburger_lab.bench.common import model_options
-    from hamburger_lab.bench.views import size_sweep_table
-
-    plan = bench.DetectorPlan(
-        variants={name: model_options(name) for name in parse_names(contexts)},
-        sizes=parse_ints(sizes, "bench detect", "sizes"),
-        backbone=backbone,
-        after=after,
-        batch=batch,
-        device=device,
-        dtype=dtype,
-        repeats=repeats,
-        seed=seed,
-    )
-    _run_rounds(partial(bench.measure, plan), plan.stages, partial(size_sweep_table, network="Mask R-CNN"), json)
-
-
-@app.command("classes")
-def classes(
-    contexts: Annotated[
-        str, typer.Option(help="comma-separated; also none, breads (no ham), sa-flash and sa-materialised")
-    ] = "none,sa-flash,efficient,nmf",
-    sizes: Annotated[str, typer.Option(help="height and width of the images, comma-separated")] = "32",
-    backbone: Annotated[str, typer.Option(help="a ResNet of timm; others with --stem timm")] = "resnet18",
-    stem: Annotated[str, typer.Option(help="small: a ResNet's, without stride or pool; timm: as it is")] = "small",
-    after: Annotated[str, typer.Option(help="the submodule that the context follows")] = "layer3",
-    num_classes: Classes = 10,
-    batch: Batch = 128,
-    device: Device = "cpu",
-    dtype: Autocast = "float32",
-    repeats: Annotated[int, typer.Option(help="timed rounds, each a step of every network")] = 20,
-    seed: Seed = 0,
-    json: Json = None,
-) -> None:
-    """Time a training step of an image classifier with each context: images/s and peak memory."""
-    from hamburger_lab.bench import classes as bench
-    from hamburger_lab.bench.common import model_options
-    from hamburger_lab.bench.views import size_sweep_table
-
-    plan = bench.ClassifierPlan(
-        variants={name: model_options(name) for name in parse_names(contexts)},
-        sizes=parse_ints(sizes, "bench classes", "sizes"),
-        backbone=backbone,
-        stem=stem,
-        after=after,
-        num_classes=num_classes,
-        batch=batch,
-        device=device,
-        dtype=dtype,
-        repeats=repeats,
-        seed=seed,
-    )
-    _run_rounds(partial(bench.measure, plan), plan.stages, partial(size_sweep_table, network="a classifier"), json)
-
-
-@app.command("gan")
-def gan(
-    contexts: Annotated[
-        str, typer.Option(help="comma-separated")
-    ] = "none,sagan,ylg,ylg-fused,ylg-sparse,hamgan,efficient",
-    resolution: Annotated[int, typer.Option(help="32, 64 or 128")] = 128,
-    width: Annotated[int, typer.Option(help="channels of the widest map")] = 64,
-    num_classes: Classes = 1000,
-    batch: Batch = 64,
-    device: Device = "cpu",
-    dtype: Autocast = "float32",
-    graph: Annotated[bool, typer.Option("--graph", help="record calls as CUDA graphs and time their replay")] = False,
-    repeats: Annotated[int, typer.Option(help="timed rounds, each a step of every GAN")] = 20,
-    seed: Seed = 0,
-    json: Json = None,
-) -> None:
-    """Time a training step of HamGAN and its rivals, and their modules alone, in shuffled rounds."""
-    from hamburger_lab.bench import gan as bench
-    from hamburger_lab.bench.views import gan_table
-
-    plan = bench.GanStepPlan(
-        contexts=parse_names(contexts),
-        resolution=resolution,
-        width=width,
-        num_classes=num_classes,
-        batch=batch,
-        device=device,
-        dtype=dtype,
-        graph=graph,
-        repeats=repeats,
-        seed=seed,
-    )
-    _run_rounds(partial(bench.measure, plan), plan.stages, gan_table, json)
-
-
-@app.command("profile")
-def profile(
-    modules: Annotated[str, typer.Option(help="names of `ham bench table3`, comma-separated")] = "nmf",
-    sizes: Annotated[str, typer.Option(help="values of n = h * w, comma-separated")] = "16384",
-    modes: Annotated[str, typer.Option(help="infer, train (forward and backward), comma-separated")] = "infer,train",
-    channels: Annotated[int, typer.Option(help="channels c")] = 512,
-    batch: Annotated[int, typer.Option(help="batch size b")] = 1,
-    dtype: Annotated[str, typer.Option(help="float32, tf32 or bfloat16 (autocast)")] = "bfloat16",
-    calls: Annotated[int, typer.Option(help="calls to average over")] = 20,
-    seed: Annotated[int, typer.Option()] = 0,
-    json: Annotated[Path | None, typer.Option(help="write the rows to this file, one JSON object per line")] = None,
-) -> None:
-    """Profile the kernels of a context module on a CUDA device: launches and microseconds of a call."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from hamburger.files import check_writable, write_json_lines
-    from hamburger_lab.bench import profile as bench
-
-    plan = bench.ProfilePlan(
-        modules=parse_names(modules),
-        sizes=parse_ints(sizes, "bench profile", "sizes"),
-        channels=channels,
-        batch=batch,
-        dtype=dtype,
-        modes=parse_names(modes),
-        calls=calls,
-        seed=seed,
-    )
-    if json is not None:
-        check_writable(json)
-    # refresh between stages only: a refreshing thread would disturb the timing
-    with Progress(console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
-        task = bar.add_task("measuring", total=plan.stages)
-        try:
-            rows = list(bench.measure(plan, lambda what: bar.update(task, description=what, advance=1, refresh=True)))
-        except GateError as refusal:
-            typer.echo(f"ham: {refusal}", err=True)
-            raise typer.Exit(1) from None
-    if json is not None:
-        write_json_lines(json, map(asdict, rows))
-    Console().print(bench.profile_table(rows))
-
-
-def _run_rounds(
-    measure: Callable[[Callable[[str], object]], Iterable[Any]],
-    stages: int,
-    table: Callable[[list[Any]], RenderableType],
-    json: Path | None,
-) -> None:
-    """Measure with a progress bar, write rows as they come (an interrupted run keeps them), print the table."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from hamburger.files import check_writable, write_json_lines
-
-    if json is not None:
-        check_writable(json)
-    rows: list[Any] = []
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("measuring", total=stages)
-        for row in measure(lambda what: progress.update(task, description=what, advance=1)):
-            rows.append(row)
-            if json is not None:
-                write_json_lines(json, map(asdict, rows))
-    Console().print(table(rows))

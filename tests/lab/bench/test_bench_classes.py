@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from dataclasses import asdict
 
@@ -38,7 +37,7 @@ def test_rows_have_consistent_fields(rows):
     assert [row.n for row in rows] == [16, 16, 64, 64]
     for row in rows:
         assert row.train_ms > 0 and row.peak_mb > 4 * row.params / 2**20
-        assert row.images_per_s == pytest.approx(row.batch / row.train_ms * 1e3, rel=0.01)
+        assert row.images_per_s == pytest.approx(row.batch / row.train_ms * 1e3, rel=0.01, abs=0.06)  # one decimal
         assert (row.note, row.ratio_to, row.after, row.stem) == ("", "none", "layer3", "small")
     assert rows[0].ratio == 1 and rows[0].context_mb == 0 and rows[1].params > rows[0].params
     json.dumps([asdict(row) for row in rows], allow_nan=False)
@@ -46,7 +45,7 @@ def test_rows_have_consistent_fields(rows):
 
 def test_network_and_batch_match_the_recipe():
     recipe, own = cifar10_classes(), classes.ClassifierPlan({"none": {}})
-    requested = inspect.signature(commands.classes).parameters
+    requested = commands.BENCHMARKS["classes"].options
     for option in ("backbone", "stem", "after"):
         assert getattr(own, option) == requested[option].default == getattr(recipe.model, option)
     assert own.batch == requested["batch"].default == recipe.batch and own.sizes == (recipe.data.size,)

@@ -30,7 +30,7 @@ def test_rows_have_consistent_fields(rows):
     assert [row.context for row in rows] == ["baseline", "nmf"]
     for row in rows:
         assert row.train_ms > 0 and row.train_ms_iqr >= 0 and row.peak_mb > 4 * row.params / 2**20
-        assert row.images_per_s == pytest.approx(row.batch / row.train_ms * 1e3, rel=0.01)
+        assert row.images_per_s == pytest.approx(row.batch / row.train_ms * 1e3, rel=0.01, abs=0.06)  # one decimal
         assert (row.note, row.repeats, row.ratio_to) == ("", 2, "baseline")
         assert row.backend == os.environ.get("HAM_BACKEND", "auto")
         assert (row.tf32, row.cudnn_benchmark) == ("off", False)  # of a CPU
