@@ -24,7 +24,7 @@ from hamburger.segmentation.losses import IGNORE
 from hamburger.segmentation.model import Segmenter, create_model, load_weights, models, save_weights
 from hamburger.segmentation.predict import SegmentationPredictor, SegmentationVisualizer
 from hamburger.segmentation.recipe import SegmentationRecipe, check_segmentation_recipe, segmentation_recipes
-from hamburger.training.datasets import check_classes, check_each
+from hamburger.training.datasets import check_each
 from hamburger.training.loader import batch_options, to_layout
 from hamburger.training.run_folder import ANGLES, BEST, RunFolder
 from hamburger.training.supervised import Splits, describe_data
@@ -168,9 +168,6 @@ class SegmentationTask(Task[SegmentationRecipe]):
 
     def check_split(self, split: SegmentationSet) -> None:
         check_dataset(split)
-
-    def fits(self, call: str, info: Info, split: SegmentationSet) -> None:
-        check_classes(call, info.classes, split)
 
     def evaluate(
         self, net: nn.Module, split: SegmentationSet, info: Info, *, batch: int = 1, workers: int = 4, **options: Any

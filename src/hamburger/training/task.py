@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from hamburger.errors import OptionError, check_count, check_flag, check_positive
 from hamburger.registry import Registry
-from hamburger.training.datasets import create_from_registry
+from hamburger.training.datasets import check_classes, create_from_registry
 from hamburger.training.recipe import SupervisedTraining
 
 if TYPE_CHECKING:
@@ -281,12 +281,8 @@ class Task(ABC, Generic[R]):
 
     def fits(self, call: str, info: Info, split: Any) -> None:
         """Raise where weights and data have different classes, as far as they have any."""
-        classes = getattr(split, "classes", info.classes)
-        if tuple(classes) != info.classes:
-            raise OptionError(
-                f"{call}: the weights know the classes {', '.join(info.classes)}, and '{split.name}' has "
-                f"{', '.join(classes)}; give the data that they were trained with"
-            )
+        if hasattr(split, "classes"):
+            check_classes(call, info.classes, split)
 
     @abstractmethod
     def evaluate(
