@@ -117,10 +117,10 @@ class PlanesSet(StereoSet):
         exposure = 1 + EXPOSURE * (draws.uniform() - 0.5)
         right = exposure * paint_view(surfaces, nearest_right, points_right, y)
         noisy = (view + self.noise * draws.noise(3, *x.shape) for view in (left, right))
-        images = (torch.from_numpy(np.rint(view).clip(0, 255).astype(np.uint8)) for view in noisy)
+        one, other = (torch.from_numpy(np.rint(view).clip(0, 255).astype(np.uint8)) for view in noisy)
         seen = torch.from_numpy(find_visible(surfaces, nearest, x - disparity, y)) if occlusions else None
         truth = torch.from_numpy(disparity.astype(np.float32))
-        return StereoSample(*images, truth, seen)
+        return StereoSample(one, other, truth, seen)
 
     def surfaces(self, draws: KeyedRng) -> list[Surface]:
         """The ground, then the planes in front of it."""
