@@ -1,4 +1,4 @@
-"""The code in README and docs runs, and links lead somewhere."""
+"""Code in README and docs runs, links exist, generated blocks are current."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encoders of timm behind the same promise."""
+"""Encoders of timm with the interface of our backbones."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_offline_error_says_what_to_do(monkeypatch):
 
 
 def test_timm_weights_fit_both_stems(monkeypatch):
-    """The names that stand for the downloads are in timm, and have our parameters."""
+    """The names of downloadable weights exist in timm and have our parameters."""
     real = timm.create_model
     monkeypatch.setattr(timm, "create_model", lambda name, pretrained, **rest: real(name, pretrained=False, **rest))
     for stem in ("deep", "plain"):

@@ -1,4 +1,4 @@
-"""Adaptive pyramid context, position by position, and how it is counted and joined."""
+"""Adaptive pyramid context, position by position; parameter counts; the two ways to join."""
 
 from __future__ import annotations
 

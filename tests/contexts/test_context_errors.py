@@ -1,4 +1,4 @@
-"""Wrong options and wrong inputs of every context: an error of this library that names the context and the rule."""
+"""Wrong options and inputs of every context raise errors that name the context and the rule."""
 
 from __future__ import annotations
 

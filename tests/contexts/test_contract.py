@@ -1,4 +1,4 @@
-"""What every context module promises, whatever its paper: run over the registry."""
+"""The contract of every context module, tested over the registry."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POSITIONAL = {"acf", "apc", "da", "dfn", "dm", "psp", "sanet", "spygr"}
 
 
 def build(name, **options):
-    """The context with its zero gates opened, so that what lies behind them is seen."""
+    """Return the context with its zero-initialised gates opened, so that its output is visible."""
     torch.manual_seed(0)
     layer = hb.create_context(name, channels=CHANNELS, **options)
     for parameter in layer.parameters():
@@ -64,7 +64,7 @@ def test_gradients_are_finite_and_reach_the_input_and_every_parameter(name):
 
 
 def test_distant_positions_influence_each_other(name):
-    """A far corner answers to a change in the other: that is what makes a context module."""
+    """A change in one corner changes the opposite corner."""
     if name == "sanet":
         pytest.skip("its reach is a few pooled pixels, by design")
     layer = build(name).eval()

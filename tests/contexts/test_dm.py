@@ -12,7 +12,7 @@ from hamburger.contexts.dm import DM, filter_depthwise
 
 
 def filtered(u, kernel):
-    """Every output pixel as the sum it is, with what lies outside the image left out."""
+    """Return every output pixel as an explicit sum over the pixels inside the image."""
     (h, w), k = u.shape[2:], kernel.shape[-1]
     y = torch.zeros_like(u)
     for i in range(h):

@@ -58,7 +58,7 @@ def test_materialised_and_fused_have_the_same_values_and_gradients(heads):
 
 
 def test_rows_sum_to_one():
-    """Identity values and output: a constant map comes back doubled, whatever the weights of the mean."""
+    """Identity values and output: a constant map is doubled for any weights of the mean."""
     layer = SelfAttention(6).double()
     for part in (layer.values, layer.out):
         part.weight.data = torch.eye(6, dtype=torch.float64)[:, :, None, None]

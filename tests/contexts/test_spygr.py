@@ -1,4 +1,4 @@
-"""SpyGR's factored graph against the n x n matrices that it stands for."""
+"""SpyGR's factored graph compared with its n x n matrices."""
 
 from __future__ import annotations
 

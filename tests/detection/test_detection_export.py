@@ -1,4 +1,4 @@
-"""Exported detectors: the graph of one image size gives what torchvision's own code gives."""
+"""Exported detectors: the graph of one image size matches torchvision's code."""
 
 from __future__ import annotations
 

@@ -234,7 +234,7 @@ def test_one_step_gives_initial_bases_no_gradient(x, bases):
 
 
 def test_implicit_raises_at_an_unstable_fixed_point():
-    """A ham whose sweeps move away from the point they are at: a fixed point, solved exactly, and of no use."""
+    """A ham with an unstable fixed point: steps move away from it."""
     from dataclasses import dataclass
 
     @dataclass(frozen=True)

@@ -207,7 +207,7 @@ def test_deterministic_uniform_codes_are_uniform():
 
 
 def test_uniform_code_sequences_are_independent():
-    """Plain Weyl sequences form lattices: some pair of 64 is then correlated many times more than chance allows."""
+    """Plain Weyl sequences form lattices: some pairs of 64 are correlated far more than by chance."""
     codes = hb.NMF(rank=64, codes_init="uniform").init(torch.rand(1, 4, 4000), torch.rand(1, 4, 64)).codes[0]
     correlation = torch.corrcoef(codes) - torch.eye(64)
     assert correlation.abs().max() < 6 / 4000**0.5
@@ -224,7 +224,7 @@ def test_one_dictionary_is_shared_by_a_batch():
 
 @pytest.mark.parametrize("name", ["nmf", "vq", "cd"])
 def test_summed_halves_of_positions_give_the_same_step(name, monkeypatch):
-    """All that couples positions goes through `sums_over_positions`: its parts can live on different machines."""
+    """All interaction of positions goes through `sums_over_positions`, whose terms can be summed separately."""
     from hamburger.hams import cosine, nmf
 
     module = nmf if name == "nmf" else cosine

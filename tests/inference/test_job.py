@@ -1,4 +1,4 @@
-"""Pictures on disk: labels that read back as labels, overlays with a legend, one bad image that stops no other."""
+"""Files of `ham predict`: label PNGs, overlays with a legend, and images that fail."""
 
 from __future__ import annotations
 

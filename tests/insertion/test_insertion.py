@@ -167,7 +167,7 @@ def test_dry_run_restores_sparse_buffers(layout):
 
 def test_dry_run_leaves_no_cached_weights():
     class Keeps(Plain):
-        """As LeViT does in timm: in evaluation once made from the weights, in training thrown away."""
+        """As timm's LeViT: computed from the weights in evaluation and cached, dropped in training."""
 
         def __init__(self):
             super().__init__()
@@ -210,7 +210,7 @@ def test_gates_have_their_documented_initial_effect():
 
 
 def test_identity_at_start_contexts_get_no_second_zero_gate():
-    """Behind a closed gate its own zero would keep both from ever seeing a gradient."""
+    """Two zero factors in a row would never get a gradient."""
     for place, name in (("0", "nonlocal"), ("1", "efficient")):
         net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3))
         x = torch.rand(2, 3, 9, 9)
@@ -246,7 +246,7 @@ def test_context_that_is_the_identity_only_on_the_example_gets_a_zero_gate(conte
 
 
 class CastsItself(nn.Module):
-    """As networks do that bring their own mixed precision."""
+    """A network that enables autocast itself."""
 
     def __init__(self):
         super().__init__()
@@ -446,7 +446,7 @@ def test_some_contexts_can_be_removed_and_inserted_again():
 
 
 def test_contexts_that_need_a_grid_are_known():
-    """The list of those that do not is held to the registry: positions shuffled before are shuffled after."""
+    """The list is compared with the registry: permuted positions must give permuted outputs."""
     x, order = torch.randn(1, 32, 6, 6), torch.randperm(36)
     for name in hb.list_contexts():
         layer = hb.create_context(name, 32).eval()

@@ -122,7 +122,7 @@ class Encoder(nn.Module):
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_nested_tensor_sequences_raise():
-    """In evaluation it hands nested tensors from layer to layer where padding is told."""
+    """With a padding mask it passes nested tensors between layers in evaluation."""
     x, padded = torch.rand(2, 5, 8), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
     place = {"layers.layers.0": "efficient"}
     with pytest.raises(hb.InputError, match=r"'layers\.layers\.0' returns nested tensors.*enable_nested_tensor=False"):

@@ -40,7 +40,7 @@ class Tied(nn.Module):
 
 
 class Stage(nn.Module):
-    """Runs whatever its children are: the context among them, without a hook."""
+    """Runs all its children, including the inserted context, without a hook."""
 
     def __init__(self):
         super().__init__()
@@ -109,7 +109,7 @@ def test_contexts_of_a_module_with_two_names_are_removed_once():
 
 
 def test_shared_module_is_checked_for_every_shape():
-    """A context for maps of one size is refused by the name of its place, and not by an error inside the model."""
+    """A context for maps of one size raises an error that names the submodule."""
     fixed = nn.LayerNorm((8, 16, 16))
     with pytest.raises(hb.ShapeError, match=r"LayerNorm cannot take the features \(2, 8, 20, 12\) of 'encoder'"):
         hb.insert_context(Siamese(), {"encoder": fixed}, example=pictures())

@@ -1,4 +1,4 @@
-"""Compile a Gluon kernel for a card that is not there."""
+"""Compile a Gluon kernel without a GPU."""
 
 from __future__ import annotations
 

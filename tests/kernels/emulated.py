@@ -1,4 +1,4 @@
-"""Stands where `hamburger.kernels.launcher.launch` stands: compiles for a card that is not there, and emulates it."""
+"""Replaces `hamburger.kernels.launcher.launch`: compiles for a GPU that is not present, and emulates it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Emulated:
 
 
 def span(tensor):
-    """The bytes from a tensor's first number to its last, whatever lies between, as numpy on the same memory."""
+    """Return the bytes from a tensor's first number to its last as a numpy array on the same memory."""
     length = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.detach().as_strided((length,), (1,)).view(torch.uint8).numpy()
 
@@ -68,7 +68,7 @@ def compile_as_triton_would(kernel, args, options):
 
 @contextlib.contextmanager
 def down_to_ptx():
-    """No machine code, which nobody runs here. Such programs are kept apart from whole ones."""
+    """Skips machine code, which is not run here; such programs have their own cache."""
     kept = Path(triton.knobs.cache.dir).with_name("down_to_ptx")
     with triton.knobs.cache.scope(), mock.patch.object(CUDABackend, "make_cubin", lambda *_: b""):
         triton.knobs.cache.dir = str(kept)

@@ -1,4 +1,4 @@
-"""The hosts of the one-launch kernels on a CPU: their own code, with something else where they start a kernel."""
+"""The launch code of the resident kernels on a CPU, with another function in place of the launch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EPS, TEMPERATURE, BETA = 1e-6, 0.01, 0.1
 
 @contextlib.contextmanager
 def poisoned_memory():
-    """What the host does not fill is NaN."""
+    """Memory that the launch code does not fill is NaN."""
     torch.set_deterministic_debug_mode("error")
     assert torch.empty(8).isnan().all()
     try:

@@ -1,4 +1,4 @@
-"""The block's launches at real sizes, compiled for a card that is not there: they fit it, and use its matrix units."""
+"""The block's launches at real sizes, compiled without a GPU: they fit into shared memory and use tensor cores."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COUNTS = {torch.int32: "*i32", torch.int64: "*i64"}
 
 
 class Compiler:
-    """Stands where a kernel stands; a launch compiles it as Triton would for these arguments."""
+    """Replaces a kernel; a launch compiles it as Triton would for these arguments."""
 
     def __init__(self, kernel):
         self.kernel, self.compiled = kernel, None
@@ -55,7 +55,7 @@ class Compiler:
 
 @pytest.fixture
 def card(monkeypatch):
-    """Compile instead of launching, and say what came of it: kernel -> its assembly, within the card's memory."""
+    """Compile instead of launching; return kernel -> its assembly, checked against the GPU's shared memory."""
     modules = block_kernels, block_kernels, block_norm, common
     taught = {name: module for module in modules for name in vars(module) if name.endswith("_kernel")}
     for name, module in taught.items():

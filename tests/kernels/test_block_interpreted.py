@@ -39,7 +39,7 @@ HAMS = {
 
 @pytest.fixture(autouse=True)
 def poisoned():
-    """Memory that nobody has written holds NaN."""
+    """Fill uninitialised memory with NaN."""
     torch.use_deterministic_algorithms(True)
     assert torch.empty(3).isnan().all()
     yield
@@ -47,7 +47,7 @@ def poisoned():
 
 
 def strided(x, kind):
-    """The same values, laid out otherwise."""
+    """Return the same values in another memory layout."""
     if kind == "channels last":
         return x.mT.contiguous().mT
     if kind == "every second":
@@ -90,7 +90,7 @@ def test_nan_is_propagated():
 
 
 def test_bread_rounds_as_it_loads():
-    """float32 input and weights, products in bfloat16: nobody makes a copy."""
+    """float32 input and weights, products in bfloat16: nothing is copied."""
     x, (weight, bias, _), _, _ = problem(SHAPES[0])
     found = block_launches.apply_bread(x, weight, bias, torch.bfloat16, out=torch.bfloat16, rectify=True)
     assert_close(found, reference.bread(x.double(), weight.double(), bias.double(), rectify=True))

@@ -1,4 +1,4 @@
-"""Which calls are launches alone, so that a tape can stand for them. Kernels do nothing here; it is the host's part."""
+"""Which calls consist of launches only, so that the launch cache can repeat them. Kernels do nothing here."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COOPERATIVE = {
 
 @pytest.fixture
 def taped(monkeypatch):
-    """What was asked to be taped, and whether it can be."""
+    """Records which calls were offered to the launch cache, and whether they can be cached."""
     seen = {}
 
     def keeping(solve, given, *facts):

@@ -1,4 +1,4 @@
-"""VQ and CD in one pass per sweep, as they are compiled for the card, emulated on a CPU: their values, and their races.
+"""The streaming VQ and CD kernels, compiled for Hopper and emulated on a CPU: values and races.
 
 At the default temperature, where a softmax asks for more digits than bfloat16 has.
 """
@@ -145,7 +145,7 @@ def test_equal_bits_for_any_program_order(n, channels_last):
 
 
 def test_almost_zero_inputs():
-    """Centroids so short that the eps of their length counts, when a sweep begins and when it has ended."""
+    """Centroids so short that the eps of their length counts, before and after a step."""
     x, bases, found = solve("cd", 1, 128, 112, 20, 2, 1, spoil=lambda x: x.mul_(1e-7))
     wanted = expected("cd", x, bases, 2, BETA)
     assert error(found[0], wanted[0]) < 2e-4 and wanted[0].norm(dim=1).min() < 0.5
@@ -171,7 +171,7 @@ def test_nan_in_one_column_spreads_to_the_whole_output(ham):
     ],
 )
 def test_emulator_detects_removed_synchronisation(opcode, which, seen):
-    """Else what the emulator says of the text as it is would mean little."""
+    """Shows that the emulator would find a fault."""
 
     def edit(text):
         assert places(text, opcode)[which]

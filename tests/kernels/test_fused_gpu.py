@@ -50,7 +50,7 @@ SHAPES = [
 
 @pytest.fixture(autouse=True)
 def settings():
-    """Full float32, and NaN in memory that nobody has written."""
+    """Use full float32, and fill uninitialised memory with NaN."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -139,7 +139,7 @@ def test_any_strides(name):
 
 
 def with_and_without(form, name, ham, x, bases, steps, monkeypatch):
-    """Solved by a form (`resident_grid` or `streaming_grid`), and by the next one on this card."""
+    """Return the solution of a variant (`resident_grid` or `streaming_grid`) and of the next one on this GPU."""
     from hamburger.kernels import cd, launcher, nmf, vq
 
     module, asked = {"nmf": nmf, "vq": vq, "cd": cd}[name], []
@@ -196,7 +196,7 @@ def test_streaming_gives_equal_bits(name, shape):
 
 @pytest.mark.parametrize("beta", [0.1, 0.01, 0.001, 0.0])
 def test_streaming_cd_supports_any_ridge(beta):
-    """From 0.01 on by a kernel of our own, below it by torch."""
+    """From 0.01 on our kernel solves, below it torch."""
     _, x, bases = problem("cd", (2, 512, 20_000, 64, 3), torch.bfloat16)
     compare(hb.CD(64, temperature=0.1, beta=beta), x, bases, 3, torch.bfloat16)
 
@@ -317,7 +317,7 @@ def test_call_never_synchronises(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_peak_memory_is_at_most_one_more_x(name):
-    """Beside X: Y, the codes and what does not grow with n."""
+    """Besides X: Y, the codes and what does not grow with n."""
     ham, x, bases = problem(name, (1, 512, 65536, 64, 6), torch.bfloat16)
     with torch.no_grad():
         hb.decompose(x, ham, bases=bases, backend="fused")

@@ -37,7 +37,7 @@ SHAPES = [
 
 @pytest.fixture(autouse=True)
 def poisoned():
-    """Memory that nobody has written holds NaN."""
+    """Fill uninitialised memory with NaN."""
     torch.use_deterministic_algorithms(True)
     assert torch.utils.deterministic.fill_uninitialized_memory
     assert torch.empty(3).isnan().all() and torch.rand(2).new_empty(3).isnan().all()

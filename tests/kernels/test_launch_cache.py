@@ -17,7 +17,7 @@ def floats(address, count):
 
 
 class Adds:
-    """out = left + right, `count` numbers. Arguments are tensors at first, addresses on a tape."""
+    """out = left + right, `count` numbers. Arguments are tensors at first, addresses in the launch cache."""
 
     def __call__(self, out, left, right, count):
         out, left, right = (a if isinstance(a, int) else a.data_ptr() for a in (out, left, right))
@@ -124,7 +124,7 @@ def test_error_ends_the_recording():
 
 
 class OnCard(torch.Tensor):
-    """A tensor that says it is on a card."""
+    """A tensor that claims to be on a GPU."""
 
     is_cuda = True
 

@@ -11,7 +11,7 @@ from hamburger.kernels.launcher import launch
 
 
 class Kernel:
-    """Records what it is asked to compile, and what its programs are started with."""
+    """Records what is compiled, and the arguments of every launch."""
 
     arg_names = ("p_x", "n", "M", "num_warps")
 

@@ -1,4 +1,4 @@
-"""NMF in one launch, as it is compiled for the card, emulated on a CPU: its values, whatever the order of programs."""
+"""The resident NMF kernel, compiled for Hopper and emulated on a CPU: values for any order of programs."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def spoiled():
 
 
 def hasty():
-    """An order of programs in which the first has most of the turns: it goes on where it should wait for others."""
+    """An order of programs in which the first runs most often: it continues where it should wait for others."""
     rounds = itertools.count()
     return lambda left: left if next(rounds) % 8 == 7 else left[:1]
 

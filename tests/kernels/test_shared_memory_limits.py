@@ -1,4 +1,4 @@
-"""The largest tiles, compiled for a card that is not there, fit the shared memory that `kernels.dispatch` asks for."""
+"""The largest tiles, compiled without a GPU, fit into the shared memory that `kernels.dispatch` requires."""
 
 from __future__ import annotations
 

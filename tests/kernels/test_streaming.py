@@ -1,4 +1,4 @@
-"""One pass over X per sweep, as far as a machine without a GPU can tell: its cut, and that it compiles for the card."""
+"""The streaming variant without a GPU: its grid, and that it compiles for Hopper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NMF with one pass over X per sweep, as it is compiled for the card, emulated on a CPU: its values, and its races."""
+"""The streaming NMF kernel, compiled for Hopper and emulated on a CPU: values and races."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_equal_bits_for_any_program_order():
     ],
 )
 def test_emulator_detects_removed_synchronisation(opcode, which, seen):
-    """Else what the emulator says of the text as it is would mean little."""
+    """Shows that the emulator would find a fault."""
 
     def edit(text):
         assert places(text, opcode)[which]

@@ -1,4 +1,4 @@
-"""Two gloo processes under DDP against one process with the joined batch."""
+"""Two gloo processes under DDP match a single process on the global batch."""
 
 from __future__ import annotations
 

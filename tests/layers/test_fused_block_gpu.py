@@ -34,7 +34,7 @@ PRECISIONS = {
 
 @pytest.fixture(autouse=True)
 def settings():
-    """Full float32, and NaN in memory that nobody has written."""
+    """Use full float32, and fill uninitialised memory with NaN."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -140,7 +140,7 @@ def test_fused_block_matches_at_the_papers_size(name, n, train):
 @pytest.mark.parametrize("shape", [(132, 64, 64), (140, 256, 200), (1, 2_048, 300)], ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_many_images_and_many_channels(name, shape, train):
-    """As many images as processors, each with counters of its own; a gradient of more tiles than a grid's axis has."""
+    """As many images as multiprocessors, each with counters; a gradient of more tiles than a grid axis holds."""
     b, c, n = shape
     layer = build(name, c, rank=32).train(train)
     torch.empty(2**28, dtype=torch.uint8, device="cuda").fill_(0xFF)  # what is taken now has held something else
@@ -163,7 +163,7 @@ def test_training_covers_several_tiles_in_every_dimension(name, precision):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_tf32_subtracts_means_exactly(name):
-    """Codes have means far above their spread: what a norm takes off must not be cut to eleven bits before."""
+    """Codes have means far above their spread: the mean must not be rounded to eleven bits before it is subtracted."""
     torch.backends.cuda.matmul.allow_tf32 = True
     layer = build(name, 256, rank=32).train()
     z = torch.randn(2, 256, 3_000, device="cuda")
@@ -216,7 +216,7 @@ def test_call_never_synchronises(name):
 
 
 def test_memory_saved_for_backward():
-    """z, the codes and their ratio, and the output that the last ReLU keeps: no D C and no u."""
+    """Saved: z, the codes and their ratio, and the output; neither D C nor u."""
     n, d, r = 65_536, 512, 64
     layer = build("nmf", d, rank=r, norm="none").train()
     z = torch.randn(1, d, n, device="cuda", dtype=torch.bfloat16, requires_grad=True)

@@ -26,7 +26,7 @@ NORMS = {"batch": "batch", "none": "none", "group": lambda c: torch.nn.GroupNorm
 
 @pytest.fixture(autouse=True)
 def poisoned():
-    """Memory that nobody has written holds NaN."""
+    """Fill uninitialised memory with NaN."""
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)

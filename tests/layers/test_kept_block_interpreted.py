@@ -17,7 +17,7 @@ WAYS = [("nmf", "apart"), *((name, "bundled") for name in NAMES)]
 
 @pytest.fixture(params=["apart", "bundled"])
 def kept(request, monkeypatch):
-    """What waits for the backward pass: each tensor for itself, or all in one piece, as a tape keeps them on a card."""
+    """How tensors are saved for backward: separately, or packed, as the launch cache does on a GPU."""
     if request.param == "bundled":
 
         def together(solve, inputs):
@@ -29,7 +29,7 @@ def kept(request, monkeypatch):
 
 
 def anew(t):
-    """As torch's save_on_cpu brings tensors back from pinned memory: contiguous, whatever they were."""
+    """As torch's save_on_cpu restores tensors from pinned memory: always contiguous."""
     return torch.empty(t.size(), dtype=t.dtype).copy_(t)
 
 

@@ -17,7 +17,7 @@ from hamburger.training.recipe import digest
 
 
 def by_hand(net, images, strategy, seed):
-    """A new network told to differentiate so, all its gradients in one long vector, and that of the ham's input."""
+    """Return the gradients of a new network with this strategy: all weights in one vector, and the ham's input."""
     net = hb.create_context(net, 8, grad=strategy, rank=3, steps=4).train()
     stem = torch.nn.Conv2d(3, 8, 1)
     torch.manual_seed(7)

@@ -69,7 +69,7 @@ def test_images_of_a_fitting_size_are_not_padded():
 
 
 def test_padding_is_not_labelled():
-    """The loss of an image is that of the pixels it has, whatever it is padded to."""
+    """The loss of an image does not depend on its padding."""
     net = create_model(
         "hamnet", backbone="tiny", output_stride=4, num_classes=3, context=None, head_options={"width": 8}
     )

@@ -33,7 +33,7 @@ def test_tiles_cover_every_pixel_once_and_stay_small(height, width, limit):
 @pytest.mark.parametrize("options", [{}, {"flip": True}, {"window": 64}, {"window": 64, "flip": True}], ids=str)
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 301), (37, 53), (150, 131)])
 def test_tiling_does_not_shift_pixels(height, width, options):
-    """A network that looks at one pixel must give that pixel's label, through tiles, windows and mirrors alike."""
+    """A pointwise network gives the same label through tiles, windows and flips."""
     strongest = picture(height, width)[0] % 3
     image = torch.stack([(strongest == colour).to(torch.uint8) * 255 for colour in range(3)])
     found = Predictor(ByColour(), info(), "cpu", max_pixels=4096, **options)(image)

@@ -24,7 +24,7 @@ class Pointwise(nn.Module):
 
 
 class Column(nn.Module):
-    """Class 0 in the left half of whatever it is shown, class 1 in the right half, and sure of it."""
+    """Predicts class 0 in the left half of its input and class 1 in the right half, with certainty."""
 
     def forward(self, x):
         w = x.shape[-1]

@@ -1,4 +1,4 @@
-"""Grids of runs, with small stand-in processes in the place of training."""
+"""Grids of runs, with small processes in place of training."""
 
 from __future__ import annotations
 

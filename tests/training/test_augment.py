@@ -20,7 +20,7 @@ def sample(h, w, values=(0, 1, 7, 255)):
 
 
 def plainly(one, view, crop):
-    """The same by torch's own resizing, a flip, and slices into a ground of zeros and 255."""
+    """The reference: torch's resizing, a flip, and a copy into zeros and label 255."""
     size = (view.h, view.w)
     image = F.interpolate(one.image[None].float(), size, mode="bilinear", align_corners=False)[0]
     label = F.interpolate(one.label[None, None].float(), size, mode="nearest-exact")[0, 0].long()

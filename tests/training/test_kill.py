@@ -1,4 +1,4 @@
-"""A real training process, killed at random moments twenty times, ends as one that nobody disturbed."""
+"""A training process that is killed at random moments twenty times ends like an undisturbed one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two gloo processes give the loss curve of one with the joined batch; stopped, one goes on where two left off."""
+"""Two gloo processes match a single process on the global batch; one process can resume a run of two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole small run: what lies in its folder, what it refuses, how it ends when something breaks."""
+"""A whole small run: its folder, its errors, and how it ends when something breaks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hamburger.training.trainer import Trainer
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """An undisturbed run, and all that it told."""
+    """An undisturbed run, its events and its result."""
     torch.manual_seed(5)  # what the caller has drawn before must not matter
     run = tmp_path_factory.mktemp("runs") / "undisturbed"
     told = []
@@ -236,7 +236,7 @@ def test_nonfinite_loss_names_the_step_and_its_images(tmp_path, monkeypatch):
 
 
 def test_nonfinite_step_is_exact_with_delayed_checks(tmp_path, monkeypatch):
-    """As on a GPU: the record is read only when a line of the log is due."""
+    """As on a GPU: losses are read only when a log line is due."""
     original = SegmentationTask.losses
     seen = []
 

@@ -49,7 +49,7 @@ sys.stdin.read()
 
 @contextlib.contextmanager
 def another_packs(lock):
-    """A process in the middle of packing, which goes on until it is killed."""
+    """A process that packs images until it is killed."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

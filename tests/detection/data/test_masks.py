@@ -68,7 +68,7 @@ def test_empty_runs_change_nothing(mask):
 
 
 def random_polygon(seed):
-    """Random corners, or corners at multiples of 0.5 or 1; some lie outside the image."""
+    """Random corners, or corners at multiples of 0.5 or 1; some are outside the image."""
     rng = np.random.default_rng(seed)
     h, w = (int(side) for side in rng.integers(1, 60, 2))
     corners = rng.uniform(-15, 75, (int(rng.integers(3, 12)), 2))
@@ -86,7 +86,7 @@ def distance(points, a, b):
 
 @pytest.mark.parametrize("seed", range(30))
 def test_a_polygon_fills_pixels_with_their_centre_inside(seed):
-    """Inside: an odd number of edges lies left of the centre. Near an edge rounding may decide."""
+    """Inside: an odd number of edges is left of the centre. Near an edge rounding may decide."""
     corners, (h, w) = random_polygon(seed)
     centres = np.stack(np.meshgrid(np.arange(w) + 0.5, np.arange(h) + 0.5), -1).reshape(-1, 2)
     inside, near = np.zeros(h * w, bool), np.full(h * w, np.inf)

@@ -40,7 +40,7 @@ def test_antialiasing_changes_only_downsampling():
 
 
 def test_tensorflow1_by_hand():
-    """Output i of 4 lies at i / 2 of 2 inputs: a, the middle, b, and b again past the edge."""
+    """Output i of 4 is at i / 2 of 2 inputs: a, the middle, b, and b again past the edge."""
     x = torch.tensor([0, 255], dtype=torch.uint8).expand(1, 3, 2, 2).contiguous()
     assert resize(x, 4, "bilinear-tf1")[0, 0, 0].tolist() == [0, 0.5, 1, 1]
     assert resize(x.mT.contiguous(), 4, "bilinear-tf1")[0, 0, :, 0].tolist() == [0, 0.5, 1, 1]

@@ -250,7 +250,7 @@ def test_first_block():
 
 
 def attention_by_hand(layer, x, *, heads, mask):
-    """Query by query; heads cut in order, joined with the head running fastest."""
+    """Query by query; heads are split in order and concatenated with the head index running fastest."""
     product = lambda conv, t: torch.einsum("oc,chw->ohw", conv.weight[:, :, 0, 0], t)  # noqa: E731
     images = []
     for image in x:

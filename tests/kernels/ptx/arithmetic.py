@@ -30,7 +30,7 @@ NAN = np.uint32(0x7FFFFFFF).view(np.float32)
 
 
 def with_one_nan(values: np.ndarray) -> np.ndarray:
-    """A card knows one NaN as the result of arithmetic, and it is not numpy's: bits may be taken apart later."""
+    """A GPU returns one NaN bit pattern from arithmetic, which is not numpy's; later code may use the bits."""
     nan = np.isnan(values)
     return np.where(nan, NAN, values) if nan.any() else values
 

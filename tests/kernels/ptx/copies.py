@@ -16,7 +16,7 @@ WORD = np.dtype(np.uint32)
 
 
 class Copy(NamedTuple):
-    """One that nobody has waited for: what it will write where, and for which warps."""
+    """A pending copy: what it will write where, and for which warps."""
 
     at: np.ndarray
     warps: np.ndarray

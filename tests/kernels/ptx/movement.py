@@ -1,4 +1,4 @@
-"""What goes to memory and comes from it, between threads and between programs, and where a program goes on."""
+"""Loads, stores, shuffles and branches of the emulated instruction set."""
 
 from __future__ import annotations
 

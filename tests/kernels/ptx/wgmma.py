@@ -23,7 +23,7 @@ M, K = 64, 16
 
 
 class Flight(NamedTuple):
-    """A wgmma whose end nobody has waited for."""
+    """A pending wgmma."""
 
     registers: frozenset[int]
     halves: list[np.ndarray]  # what it reads, an array for each group of threads
@@ -57,7 +57,7 @@ class Flights:
 
 
 def places(descriptor: int, rows: int, transposed: int) -> np.ndarray:
-    """Where rows x 16 halves lie that a descriptor speaks of, in halves of words."""
+    """Return the positions of the rows x 16 half-precision values of a descriptor, in half words."""
     start, lead, stride = ((descriptor >> bit & 0x3FFF) << 4 for bit in (0, 16, 32))
     if descriptor >> 62 != 1 or descriptor >> 49 & 7:
         raise Fault(f"the descriptor {descriptor:#x}: only a swizzle of 128 bytes is emulated")
@@ -70,7 +70,7 @@ def places(descriptor: int, rows: int, transposed: int) -> np.ndarray:
 
 
 class Operands(NamedTuple):
-    """Where A and B lie, and all that is read, each half of a word once."""
+    """Return the positions of A and B, and all half words that are read, each once."""
 
     a: np.ndarray
     b: np.ndarray
@@ -124,7 +124,7 @@ def multiply(decoder: Decoder, ins: Instruction, columns: str) -> Step:
 def multiply_held(
     decoder: Decoder, ins: Instruction, n: int, registers: list[int], held: list[int], turned_b: int
 ) -> Step:
-    """As `multiply`, with A in registers: two neighbours of a row in each, which lie as in a result of 16 columns."""
+    """As `multiply`, with A in registers: two neighbours of a row in each, in the layout of a result of 16 columns."""
     b, use = decoder.source(ins, ins.operands[2], "u64"), decoder.source(ins, ins.operands[3], "pred")
     rows, columns = fragment(K)
     used, low, high = frozenset([*registers, *held]), slice(0, None, 2), slice(1, None, 2)

@@ -13,7 +13,7 @@ from hamburger.segmentation.task import SEGMENTATION
 
 
 def one_by_one(head):
-    """Training, but no image looks at another and nothing is drawn."""
+    """Training mode without batch statistics and random numbers."""
     head.train()
     for module in head.modules():
         if any(word in type(module).__name__ for word in ("Norm", "Dropout", "ACF")):  # the last drops attention
