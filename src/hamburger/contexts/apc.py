@@ -54,9 +54,8 @@ class APC(nn.Module):
         out = x + mean of the o, folded to c channels
 
     The paper concatenates x and the o_s and reduces them by a 3 x 3 convolution of its segmentation head, which Table 3
-    leaves out. Without it, (4 + 2) c/2 channels would be returned for c. To keep the shape and exactly the parameters
-    counted there, this layer concatenates the o_s, splits them into pieces of c channels, and adds the mean of the
-    pieces to x: at d = c/2, ((o_1, o_2) + (o_3, o_6)) / 2. This join is the library's choice.
+    leaves out. To keep the shape and the parameters counted there, this layer splits the concatenated o_s into pieces
+    of c channels and adds their mean to x: at d = c/2, ((o_1, o_2) + (o_3, o_6)) / 2. This is the library's choice.
 
     - `global_info`: where g comes from. "input", mean(x), is the wiring with the cost printed in Table 3; "reduced",
       mean(u) with a square convolution, that of the port.

@@ -74,10 +74,8 @@ class DM(nn.Module):
         o_k = CBR(relu(BN(g ∗ u)))                       b d h w, for each k of `sizes`; g is not normalised
         out = x + mean of the o, folded to c channels
 
-    The paper concatenates x and the o_k and reduces them by a 3 x 3 convolution of its segmentation head, which Table 3
-    leaves out. To keep the shape and exactly the parameters counted there, this layer concatenates the o_k, splits them
-    into pieces of c channels, and adds the mean of the pieces to x: at d = c, the mean of the four. This join is the
-    library's choice.
+    The paper's 3 x 3 convolution of x and all o_k belongs to its head and is not in Table 3. As in `apc`, the mean of
+    the o_k, in pieces of c channels, is added to x instead.
 
     - `fusion`: the last CBR of each size, which Table 3 has and the port has only as an option.
     - `join`: "residual" as above, or "bottleneck": CBR 3 x 3 of (x, o_1, ...) to c channels, as in the paper's head.
