@@ -32,6 +32,14 @@ def sum_over_ranks(x: Tensor) -> Tensor:
     return x
 
 
+def gather_objects(value: Any) -> list[Any]:
+    """Return the values of all ranks, in order of rank; all must call this together."""
+    gathered = [value] * world_size()
+    if world_size() > 1:
+        dist.all_gather_object(gathered, value)
+    return gathered
+
+
 class _SumOverRanks(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

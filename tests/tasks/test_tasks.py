@@ -20,7 +20,6 @@ from hamburger.generation.recipe import GanRecipe
 from hamburger.report.page import write_report
 from hamburger.tasks import find_training, task_named, task_of, task_of_weights, tasks, train
 from hamburger.tasks.sweep import cells, check_grid, variants
-from hamburger.training.checkpoint import ScoredProgress
 from hamburger.training.recipe import apply, to_json
 from hamburger.training.task import Score
 from hamburger_lab.ablations.cells import ablation_cells
@@ -81,12 +80,6 @@ def test_best_weights_have_the_lowest_score_if_lower_is_better(tmp_path, monkeyp
     assert found[result["best_step"]] == result["best_accuracy"]
     weights = tmp_path / "run" / "best.safetensors"
     assert task_of_weights(weights).load(weights)[1].extra["accuracy"] == result["best_accuracy"]
-
-
-def test_checkpoints_with_best_miou_are_read():
-    now = ScoredProgress()
-    now.load({"step": 4, "loss": 1.0, "evaluated": 4, "best_step": 2, "scores": {}, "best_miou": 0.5})
-    assert (now.step, now.best_step, now.best) == (4, 2, 0.5)
 
 
 @pytest.mark.parametrize("name", ["gradient", "parts", "steps", "contexts"])

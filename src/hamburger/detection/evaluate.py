@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torchvision.ops import box_convert
 
@@ -104,11 +103,8 @@ def _entries(boxes: Tensor, masks: Tensor, **columns: Tensor) -> list[Entry]:
 
 def gather_images(images: list[ScoredImage]) -> list[ScoredImage]:
     """The images of all processes in the order of the set; all processes must call this together."""
-    if distributed.world_size() > 1:
-        parts: list[Any] = [None] * distributed.world_size()
-        dist.all_gather_object(parts, images)
-        images = [image for part in parts for image in part]
-    return sorted(images, key=lambda image: image.id)
+    everywhere = [image for part in distributed.gather_objects(images) for image in part]
+    return sorted(everywhere, key=lambda image: image.id)
 
 
 def average_precision(

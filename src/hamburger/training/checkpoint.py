@@ -5,12 +5,11 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 
 from hamburger import distributed
 from hamburger.errors import CheckpointError
@@ -78,9 +77,6 @@ class Progress:
     step: int = 0
     loss: float | None = None  # the last one logged
 
-    def state(self) -> dict[str, Any]:
-        return asdict(self)
-
     def load(self, state: Mapping[str, Any]) -> None:
         for name, value in state.items():
             setattr(self, name, value)
@@ -95,21 +91,13 @@ class ScoredProgress(Progress):
     best: float | None = None
     scores: dict[str, Any] | None = None  # of the step `evaluated`
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        named = ("best_miou", "best_accuracy")  # the names in older checkpoints
-        super().load({"best" if name in named else name: value for name, value in state.items()})
-
 
 def random_states(device: torch.device) -> list[dict[str, Any]]:
     """The random states of all processes, in order of rank; all must call this together."""
     own: dict[str, Any] = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         own["cuda"] = torch.cuda.get_rng_state(device)
-    if distributed.world_size() == 1:
-        return [own]
-    gathered: list[Any] = [None] * distributed.world_size()
-    dist.all_gather_object(gathered, own)
-    return gathered
+    return distributed.gather_objects(own)
 
 
 def set_random_state(states: list[dict[str, Any]], device: torch.device) -> None:

@@ -90,7 +90,7 @@ class LossRecord:
         self.capacity, self.device = capacity, device
         self.names: list[str] = []
         self.values = torch.empty(0, 0, device=device)  # steps terms
-        self.steps: list[int] = []
+        self.steps: list[int] = []  # cleared with each line of the log
         self.ids: deque[tuple[int, list[str]]] = deque(maxlen=capacity)
 
     def add(self, step: int, terms: Mapping[str, Tensor], ids: Sequence[str]) -> None:
@@ -108,9 +108,6 @@ class LossRecord:
 
     def ids_of(self, step: int) -> list[str]:
         return next((ids for known, ids in self.ids if known == step), [])
-
-    def clear(self) -> None:
-        self.steps = []
 
     def state(self) -> dict[str, Any]:
         return {"names": list(self.names), "steps": list(self.steps), "values": self.global_values().clone()}
@@ -141,14 +138,12 @@ class TensorBoardLog:
 
     def add(self, row: Mapping[str, Any]) -> None:
         for name, value in row.items():
-            entries = value if isinstance(value, Mapping) else {None: value}
-            for inner, number in entries.items():
-                if isinstance(number, int | float) and name != "step":
-                    tag = name if inner is None else f"{name}/{inner}"
+            entries = {name: value}
+            if isinstance(value, Mapping):
+                entries = {f"{name}/{inner}": number for inner, number in value.items()}
+            for tag, number in entries.items():
+                if isinstance(number, int | float) and tag != "step":
                     self.writer.add_scalar(tag, number, row["step"])
-
-    def close(self) -> None:
-        self.writer.close()
 
 
 # -- throughput and memory ---------------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ import signal
 import threading
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from types import FrameType, TracebackType
+from dataclasses import asdict
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
@@ -66,6 +67,10 @@ class Run(ABC, Generic[R, P]):
 
     # -- implemented by each trainer -----------------------------------------------------------------------------
 
+    changed_data_advice = (
+        "its images or classes are not those it was trained on; give the same --data, or begin a new run"
+    )
+
     @abstractmethod
     def steps(self) -> None:
         """Train from `progress.step` to the last step."""
@@ -105,10 +110,6 @@ class Run(ABC, Generic[R, P]):
     def keep(self) -> None:
         """Write the files that belong to the checkpoint just written or resumed from."""
 
-    def other_data(self) -> str:
-        """What to do where a checkpoint was written with other data."""
-        return "its images or classes are not those it was trained on; give the same --data, or begin a new run"
-
     # -- the run -------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
@@ -135,7 +136,7 @@ class Run(ABC, Generic[R, P]):
             ) from error
         finally:
             if self.board is not None:
-                self.board.close()
+                self.board.writer.close()
 
     def done(self, step: int, terms: dict[str, Tensor], ids: list[str]) -> None:
         """Record the loss terms of a finished step and the images it saw."""
@@ -166,7 +167,7 @@ class Run(ABC, Generic[R, P]):
         """Write the mean terms since the last line to metrics.jsonl, and the speed to timings.jsonl."""
         values = self.record.global_values().double().mean(0).tolist()
         terms = dict(zip(self.record.names, values, strict=True))
-        self.record.clear()
+        self.record.steps = []
         step = self.progress.step
         row = self.line(terms)
         self.progress.loss = row["loss"]
@@ -205,20 +206,20 @@ class Run(ABC, Generic[R, P]):
             return values
         row = values[self.record.steps.index(step)].tolist()
         terms = ", ".join(f"{name} {value:g}" for name, value in zip(self.record.names, row, strict=True))
-        ids = gather_ids(self.record.ids_of(step))
+        ids = [name for own in distributed.gather_objects(self.record.ids_of(step)) for name in own]
         images = f"; its images were {', '.join(ids)}" if ids else ""
-        raise TrainingError(f"train: the loss is not finite at step {step + 1} ({terms}){images}; {self._diverged()}")
+        raise TrainingError(
+            f"train: the loss is not finite at step {step + 1} ({terms}){images}; {self.last_written()}; {self.cures()}"
+        )
 
     def check_weights(self) -> None:
         """Raise where weights or optimizer state are not finite: the loss was computed before the last update."""
         finite = [torch.isfinite(tensor).all() for tensor in self.tensors() if tensor.is_floating_point()]
         if not bool(torch.stack([flag.to(self.device) for flag in finite]).all()):
             raise TrainingError(
-                f"train: the weights are not finite after step {self.progress.step}; {self._diverged()}"
+                f"train: the weights are not finite after step {self.progress.step}; {self.last_written()}; "
+                f"{self.cures()}"
             )
-
-    def _diverged(self) -> str:
-        return f"{self.last_written()}; {self.cures()}"
 
     def last_written(self) -> str:
         """The last checkpoint, without advice to resume: the same settings would diverge again."""
@@ -240,7 +241,7 @@ class Run(ABC, Generic[R, P]):
         state = {
             "recipe": digest(self.recipe),
             "data": self.data_digest(),
-            "progress": self.progress.state(),
+            "progress": asdict(self.progress),
             "record": self.record.state(),
             "precision": self.accelerator.state_dict(),
             "random": random_states(self.device),
@@ -269,7 +270,7 @@ class Run(ABC, Generic[R, P]):
         if state["recipe"] != digest(self.recipe):
             raise TrainingError(f"train: {loaded.path} was written by a run of another recipe; name another folder")
         if state["data"] != self.data_digest():
-            raise CheckpointError(f"train: {loaded.path} was written with other data: {self.other_data()}")
+            raise CheckpointError(f"train: {loaded.path} was written with other data: {self.changed_data_advice}")
         self.progress.load(state["progress"])
         self.record.load(state["record"])
         self.load(state)
@@ -297,15 +298,13 @@ class Run(ABC, Generic[R, P]):
     # -- stopping ------------------------------------------------------------------------------------------------
 
     def stop_if_requested(self) -> None:
-        if self._stop_requested():
+        requested = bool(self.stop)
+        if distributed.world_size() > 1:
+            if not self._due(self.recipe.log_every):  # asking the other processes at every step would cost too much
+                return
+            requested = bool(distributed.sum_over_ranks(torch.tensor(int(requested), device=self.device)))
+        if requested:
             self.interrupt()
-
-    def _stop_requested(self) -> bool:
-        if distributed.world_size() == 1:
-            return bool(self.stop)
-        if not self._due(self.recipe.log_every):  # asking the other processes at every step would cost too much
-            return False
-        return bool(distributed.sum_over_ranks(torch.tensor(int(bool(self.stop)), device=self.device)))
 
     def interrupt(self) -> None:
         """Save a checkpoint and raise Interrupted."""
@@ -342,15 +341,6 @@ def is_lost_peer(error: RuntimeError) -> bool:
     return isinstance(error, torch.distributed.DistError) or "by peer" in message or "Broken pipe" in message
 
 
-def gather_ids(ids: list[str]) -> list[str]:
-    """The ids of all processes; all must call this together."""
-    if distributed.world_size() == 1:
-        return ids
-    gathered: list[Any] = [None] * distributed.world_size()
-    torch.distributed.all_gather_object(gathered, ids)
-    return [name for each in gathered for name in each]
-
-
 # -- signals -----------------------------------------------------------------------------------------------------------
 
 
@@ -358,27 +348,25 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopSignal:
-    """`with StopSignal() as stop:` sets `stop.name` on Ctrl-C or SIGTERM; a second one acts as usual."""
+    """`with StopSignal() as stop:` makes `stop` true on Ctrl-C or SIGTERM; a second one acts as usual."""
 
     def __init__(self) -> None:
-        self.name: str | None = None
+        self.received = False
         self._before: dict[int, Any] = {}
 
     def __bool__(self) -> bool:
-        return self.name is not None
+        return self.received
 
     def __enter__(self) -> StopSignal:
         if threading.current_thread() is threading.main_thread():  # Python handles signals in the main thread only
             self._before = {number: signal.signal(number, self._receive) for number in SIGNALS}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._restore()
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        self.name = signal.Signals(number).name
+        self.received = True
         self._restore()
 
     def _restore(self) -> None:

@@ -66,6 +66,7 @@ class Trainer(Run[S, ScoredProgress]):
         super().__init__(recipe, accelerator, folder, stop, listen, ScoredProgress())
         self.task, self.data = task, data
         self.net, self.model, self.optimizer = setup
+        self.changed_data_advice = task.changed_data_advice(folder.path)
         self.info = task.info(recipe, data)
         self.batches = task.batches(recipe, data, self.device)
 
@@ -187,9 +188,6 @@ class Trainer(Run[S, ScoredProgress]):
         return [*self.net.state_dict().values(), *momenta]
 
     # -- advice in error messages --------------------------------------------------------------------------------
-
-    def other_data(self) -> str:
-        return self.task.changed_data_advice(self.folder.path)
 
     def cures(self) -> str:
         return (
