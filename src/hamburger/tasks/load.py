@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,7 @@ def load(name: str | os.PathLike[str], *, device: str | torch.device = "cpu", **
     generator comes back. Its `info` holds class names and normalisation. `hub_options` go to huggingface_hub:
     `revision`, `token`, `cache_dir`, `local_files_only`, `force_download`. Nothing in the file is executed.
     """
-    path = _find_file(name, hub_options)
-    net, info = _load_generator(path) if _is_generator(path) else _load_task_network(path)
+    net, info = _load_any(_find_file(name, hub_options))
     net.info = info
     return net.to(device)
 
@@ -83,28 +83,17 @@ def _find_file(name: str | os.PathLike[str], hub_options: dict[str, Any]) -> Pat
         ) from error
 
 
-def _is_generator(path: Path) -> bool:
-    """Whether the file holds a GAN's generator. False for a file that cannot be read, whose loading then fails."""
-    from safetensors import SafetensorError, safe_open
+def _load_any(path: Path) -> tuple[nn.Module, Any]:
+    """The network of a file and its info: of a GAN's generator, else of the task that the file names."""
+    from safetensors import SafetensorError
 
-    from hamburger.generation.weights import KEY
-
-    try:
-        with safe_open(path, "pt") as file:
-            return KEY in (file.metadata() or {})
-    except (SafetensorError, OSError):
-        return False
-
-
-def _load_generator(path: Path) -> tuple[nn.Module, Any]:
-    from hamburger.generation.weights import load_generator
-
-    return load_generator(path)
-
-
-def _load_task_network(path: Path) -> tuple[nn.Module, Any]:
+    from hamburger.checkpoints.weights_file import read_metadata
+    from hamburger.generation.weights import KEY, load_generator
     from hamburger.tasks import task_of_weights
 
+    with suppress(SafetensorError, OSError):  # loading a file that cannot be read fails below
+        if KEY in read_metadata(path):
+            return load_generator(path)
     return task_of_weights(path).load(path)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -133,14 +133,7 @@ def full_palette(palette: Sequence[Colour], classes: int) -> list[Colour]:
 SHOWN = 20
 
 
-class NamedSplit(Protocol):
-    """A split of a data set, as error messages name it."""
-
-    name: str
-    split: str
-
-
-def format_problems(data: NamedSplit, problems: list[str]) -> str:
+def format_problems(data: Any, problems: list[str]) -> str:
     """Return one message: a heading, the first 20 problems, and how many more there are."""
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
     lines = [f"{data.name}, split '{data.split}': {count}", *(f"  {problem}" for problem in problems[:SHOWN])]
@@ -212,16 +205,7 @@ def _read_cache(cache: Path | None) -> dict[str, Row]:
         return {}
 
 
-# -- checks and digests of several splits ------------------------------------------------------------------------------
-
-
-class Split(Protocol):
-    """One split of a data set."""
-
-    name: str
-    split: str
-    ids: Sequence[str]
-    classes: tuple[str, ...]
+# -- checks of several splits ------------------------------------------------------------------------------------------
 
 
 S = TypeVar("S")
@@ -267,15 +251,6 @@ def check_classes(call: str, known: Sequence[str], dataset: Any) -> None:
                 f"{call}: class {i} is '{ours}' to the weights and '{theirs}' in the data set '{dataset.name}'; "
                 f"name and order the classes as the weights were trained with: {', '.join(known)}"
             )
-
-
-def digest_splits(splits: Iterable[Split]) -> str:
-    """A digest of what decides which images a step sees and what their labels mean."""
-    content = [
-        [split.name, split.split, *([split.classes] if hasattr(split, "classes") else []), list(split.ids)]
-        for split in splits
-    ]
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 # -- generated scenes: Voronoi pieces in families of warm and cool twins -----------------------------------------------

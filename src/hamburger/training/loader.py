@@ -107,15 +107,7 @@ def read_all(
 STEPS_AHEAD = 3
 
 
-class Samples(Protocol):
-    """What a batch loader needs to know of a data set."""
-
-    name: str
-    split: str
-    ids: Sequence[str]
-
-
-Set = TypeVar("Set", bound=Samples)
+Set = TypeVar("Set", bound=Any)  # a data set with `name`, `split` and `ids`
 Held = TypeVar("Held")  # many samples on the device
 Part = TypeVar("Part")
 
@@ -181,15 +173,15 @@ class BatchLoader(ABC, Generic[Set, S, Held, Part]):
 
     def at(self, step: int) -> list[Part]:
         """This process's micro-batches of one step."""
-        with closing(self._read(range(step, step + 1))) as stream:
-            return self._build(step, stream)
+        with closing(self.run(step, step + 1)) as steps:
+            return next(steps)
 
-    def run(self, start: int, stop: int) -> Iterator[list[Part]]:
+    def run(self, start: int, stop: int) -> Generator[list[Part]]:
         """The micro-batches of steps start ... stop - 1. Files are prefetched; closing the generator ends threads."""
         with closing(self._read(range(start, stop))) as stream:
             for step in range(start, stop):
                 start_time = time.perf_counter()
-                parts = self._build(step, stream)
+                parts = [self._part(step, part, stream) for part in self.parts(step)]
                 self.waited += time.perf_counter() - start_time
                 yield parts
 
@@ -205,9 +197,6 @@ class BatchLoader(ABC, Generic[Set, S, Held, Part]):
             samples = (sample for step in steps for part in self.parts(step) for sample, _ in part)
             depth = STEPS_AHEAD * self.accumulate * self.share
             yield from prefetch(self.read, samples, workers=self.workers, depth=depth)
-
-    def _build(self, step: int, stream: Iterator[S]) -> list[Part]:
-        return [self._part(step, part, stream) for part in self.parts(step)]
 
     def _part(self, step: int, part: list[tuple[int, int]], stream: Iterator[S]) -> Part:
         samples = [sample for sample, _ in part]
