@@ -68,9 +68,9 @@ def test_train_sample_measure_and_report(ham, tmp_path, monkeypatch):
     assert ham("gan", "fid", run, *words)[0] == 0, "a module in the current folder is found"
     monkeypatch.chdir(tmp_path)
     status, _, err = ham("gan", "sample", run, "--out", tmp_path / "x", "--classes", "disk")
-    assert (status, err) == (
-        2,
-        "ham: gan sample: no class 'disk'; did you mean 'disc'? known: cross, disc, ring, square\n",
+    assert status == 2 and err == (
+        "ham: gan sample: no class 'disk' among numbers 0 ... 3; did you mean 'disc'? "
+        "known: cross, disc, ring, square\n"
     )
     status, _, err = ham("gan", "sample", run, "--out", tmp_path / "fid.json")
     assert status == 2 and "is a file; give a folder" in err

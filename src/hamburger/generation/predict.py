@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hamburger.errors import OptionError, check_count, check_positive, check_seed, did_you_mean
+from hamburger.errors import OptionError, check_count, check_positive, check_seed
 from hamburger.files import write_atomically
 from hamburger.generation.model import Generator
 from hamburger.generation.sampling import BLOCK, generate, interpolate_latents, latents, samples
 from hamburger.generation.visualize import tile_images, to_bytes, write_png
+from hamburger.training.datasets import select_classes
 
 SUMMARY = "samples.json"
 INTERPOLATION_START = 2**40  # sample numbers that no other file of this command uses
@@ -54,24 +55,9 @@ class SampleRequest:
             raise OptionError(f"{call}: nothing to write; give --count, --rows or --ways")
 
 
-def select_classes(names: Sequence[str], known: Sequence[str]) -> list[int]:
-    """Indices of the named classes, or of all if none are named."""
-    indices = []
-    for name in names:
-        if name in known:
-            indices.append(list(known).index(name))
-        elif name.isdecimal() and int(name) < len(known):
-            indices.append(int(name))
-        else:
-            shown = list(known) if len(known) <= 40 else [*known[:10], f"... {len(known)} of them"]
-            numbers = f"; indices go from 0 to {len(known) - 1}" if name.lstrip("-").isdecimal() else ""
-            raise OptionError(f"gan sample: no class '{name}'{did_you_mean(name, shown)}{numbers}")
-    return indices or list(range(len(known)))
-
-
 def select_row_classes(request: SampleRequest, known: Sequence[str]) -> list[int]:
     """Indices of the classes with a row in classes.png."""
-    selected = select_classes(request.classes, known)
+    selected = select_classes("gan sample", known, request.classes or None)
     return (selected if request.classes else selected[:ROWS_SHOWN]) if request.rows else []
 
 
@@ -94,7 +80,8 @@ def write_samples(
     Files listed in an older samples.json of the folder are removed first, nothing else. `after` is called for each
     image; `about` is added to samples.json.
     """
-    selected, in_rows = select_classes(request.classes, classes), select_row_classes(request, classes)
+    selected = select_classes("gan sample", classes, request.classes or None)
+    in_rows = select_row_classes(request, classes)
     _remove_listed_files(out)
     written: list[str] = []
     try:

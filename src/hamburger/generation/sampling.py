@@ -17,6 +17,7 @@ from torch.nn.utils import parametrize
 
 from hamburger.errors import InputError, OptionError, ShapeError, check_count, check_positive, check_seed
 from hamburger.generation.model import Generator
+from hamburger.training.supervised import evaluation_mode
 
 BLOCK = 16  # images that the generator makes in one call
 
@@ -76,7 +77,6 @@ def samples(
         yield images[skipped:], y[skipped:].to(images.device)
 
 
-@torch.no_grad()
 def generate(generator: Generator, z: Tensor, y: Tensor) -> Tensor:
     """Images of given latents and classes, on the generator's device.   b latent, b   ->   b 3 h w in [-1, 1]
 
@@ -86,13 +86,8 @@ def generate(generator: Generator, z: Tensor, y: Tensor) -> Tensor:
     device = generator.project.bias.device
     missing = -len(z) % BLOCK
     z, y = F.pad(z, (0, 0, 0, missing)).to(device), F.pad(y, (0, missing)).to(device)
-    training = generator.training
-    generator.eval()
-    try:
-        with parametrize.cached():
-            images = [generator(a, b) for a, b in zip(z.split(BLOCK), y.split(BLOCK), strict=True)]
-    finally:
-        generator.train(training)
+    with evaluation_mode(generator), parametrize.cached():
+        images = [generator(a, b) for a, b in zip(z.split(BLOCK), y.split(BLOCK), strict=True)]
     return torch.cat(images)[: len(y) - missing]
 
 

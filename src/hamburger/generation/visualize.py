@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from hamburger.errors import InputError
 from hamburger.files import write_atomically
 from hamburger.generation.model import Generator
 from hamburger.generation.sampling import sample
+from hamburger.training.image_files import encode_image
 
 GAP = 2  # pixels between the images of a grid
 BACKGROUND = 255
@@ -54,8 +54,4 @@ def draw_class_rows(generator: Generator) -> Tensor:
 
 def write_png(path: Path, image: Tensor) -> None:
     """Write an image (3 h w, uint8) to a file that is either complete or not there."""
-    from PIL import Image
-
-    buffer = io.BytesIO()
-    Image.fromarray(image.movedim(0, 2).contiguous().cpu().numpy()).save(buffer, format="PNG")
-    write_atomically(path, buffer.getvalue())
+    write_atomically(path, encode_image(image.movedim(0, 2).contiguous().cpu().numpy(), "PNG"))

@@ -94,7 +94,8 @@ def _find_number(call: str, names: Sequence[str], one: str | int) -> int:
     text = str(one)
     if not isinstance(one, bool) and text.isdecimal() and int(text) < len(names):
         return int(text)
-    raise OptionError(f"{call}: no class {one!r} among numbers 0 ... {len(names) - 1}{did_you_mean(text, names)}")
+    shown = names if len(names) <= 40 else [*names[:10], f"... {len(names)} of them"]
+    raise OptionError(f"{call}: no class {one!r} among numbers 0 ... {len(names) - 1}{did_you_mean(text, shown)}")
 
 
 # -- colours -----------------------------------------------------------------------------------------------------------
