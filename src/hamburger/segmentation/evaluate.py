@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -143,20 +144,19 @@ def _cache_calls(backbone: Any) -> Iterator[Callable[[], None]]:
     """
     original = backbone.forward
     outputs: list[Any] = []
-    calls = 0
 
     def restart() -> None:
-        nonlocal calls
-        calls = 0
+        calls = itertools.count()
 
-    def forward(x: Any) -> Any:
-        nonlocal calls
-        if calls == len(outputs):
-            outputs.append(original(x))
-        calls += 1
-        return list(outputs[calls - 1])
+        def forward(x: Any) -> Any:
+            index = next(calls)
+            if index == len(outputs):
+                outputs.append(original(x))
+            return list(outputs[index])
 
-    backbone.forward = forward
+        backbone.forward = forward
+
+    restart()
     try:
         yield restart
     finally:

@@ -204,12 +204,7 @@ def patchwork() -> SegmentationRecipe:
     """
     return SegmentationRecipe(
         name="patchwork",
-        model=SegmentationModel(
-            backbone="tiny",
-            output_stride=4,
-            context_options={},
-            head_options={"width": 64},
-        ),
+        model=SegmentationModel(backbone="tiny", output_stride=4, head_options={"width": 64}),
         data=SegmentationData(name="patchwork", crop=64, scales=(1.0, 1.0), flip=False, workers=0),
         optim=Optim(lr=0.2, warmup=20),  # the best of 0.02 ... 0.6 on average over the baseline and the contexts
         batch=16,
@@ -244,12 +239,7 @@ def folder() -> SegmentationRecipe:
 
     Device: GPU.
     """
-    return replace(
-        voc_animals(),
-        name="folder",
-        data=SegmentationData(name="folder", crop=321),
-        steps=4_000,
-    )
+    return replace(voc_animals(), name="folder", data=SegmentationData(name="folder", crop=321), steps=4_000)
 
 
 def check_segmentation_recipe(recipe: SegmentationRecipe, *, processes: int = 1) -> None:

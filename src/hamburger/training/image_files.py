@@ -170,7 +170,7 @@ def normalise(image: Tensor, mean: Sequence[float] = MEAN, std: Sequence[float] 
     return (image.float() / 255 - centre) / spread
 
 
-def upload(values: Sequence[object], device: torch.device) -> Tensor:
+def upload(values: Sequence[object] | npt.NDArray[Any], device: torch.device) -> Tensor:
     """As `torch.tensor(values, device=device)`, but on a GPU without waiting for the work before it."""
     tensor = torch.tensor(values)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)

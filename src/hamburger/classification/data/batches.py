@@ -9,15 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from hamburger.classification.data.base import ImageSet
 from hamburger.errors import OptionError
+from hamburger.training.image_files import upload
 from hamburger.training.keyed_rng import Integers, samples_of, view_rng
 from hamburger.training.loader import prefetch
 
@@ -99,7 +99,7 @@ class ImageBatches:
         number, first = place
         indices = self.indices(number)[first : first + self.share]
         if self.resident is not None:
-            return self.resident[self._upload(indices)]
+            return self.resident[upload(indices, self.device)]
         order = np.argsort(indices)  # sequential reads are fastest
         pixels = np.empty((len(indices), *self.set.images.shape[1:]), np.uint8)
         pixels[order] = self.set.images[indices[order]]
@@ -110,12 +110,6 @@ class ImageBatches:
         chosen = slice(first, first + self.share)
         images = to_model_input(pixels.to(self.device, non_blocking=True))
         if self.flip:
-            mirrored = self._upload(view_rng(self.seed, number, 0).below(2, self.batch)[chosen] == 1)
+            mirrored = upload(view_rng(self.seed, number, 0).below(2, self.batch)[chosen] == 1, self.device)
             images = torch.where(mirrored[:, None, None, None], images.flip(3), images)
-        return ImageBatch(images, self._upload(self.set.labels[self.indices(number)[chosen]]))
-
-    def _upload(self, values: npt.NDArray[Any]) -> Tensor:
-        """Return the values on the device; a copy to a GPU does not wait."""
-        tensor = torch.from_numpy(values)
-        tensor = tensor.pin_memory() if self.device.type == "cuda" else tensor
-        return tensor.to(self.device, non_blocking=True)
+        return ImageBatch(images, upload(self.set.labels[self.indices(number)[chosen]], self.device))

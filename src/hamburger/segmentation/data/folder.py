@@ -19,14 +19,7 @@ import numpy as np
 
 from hamburger.errors import DataError, OptionError
 from hamburger.segmentation.data.base import ImageLabelPair, ImageLabelSet, datasets, list_pairs
-from hamburger.training.datasets import (
-    IGNORE,
-    MOST_CLASSES,
-    OUTSIDE,
-    Colour,
-    check_root,
-    voc_palette,
-)
+from hamburger.training.datasets import IGNORE, MOST_CLASSES, OUTSIDE, Colour, check_root, voc_palette
 from hamburger.training.image_files import Bytes, read_colours, read_indices, read_mode
 
 LAYOUTS = "classes.txt, images/ and labels/ (both with one folder per split, or with train.txt and val.txt)"
