@@ -37,7 +37,6 @@ from hamburger.training.image_files import read_image
 LAYOUT = "annotations/instances_<split>.json and a folder <split> of images"
 FILES = ("annotations/instances_{}.json", "annotations/{}.json", "{}.json")
 ALL_INVALID = "all its annotations are invalid and left out"
-NOT_CHOSEN = "has no annotation of the chosen classes"
 
 Entry = dict[str, Any]
 Mask = npt.NDArray[np.bool_]
@@ -68,10 +67,10 @@ class CocoSet(DetectionSet):
         check_choice(self.name, "empty", empty, ("refuse", "keep"))
         root = check_root(self.name, Path(root), LAYOUT)
         files = [root / name.format(split) for name in FILES]
-        if not any(path.is_file() for path in files):
+        existing = [path for path in files if path.is_file()]
+        if not existing:
             raise DataError(f"coco: there is no {files[0]}; {root} should hold {LAYOUT}")
-        self.split, self.empty = split, empty
-        self.file = next(path for path in files if path.is_file())
+        self.split, self.empty, self.file = split, empty, existing[0]
         content, self.digest = read_instances(self.file)
         categories = sorted(content["categories"], key=lambda each: (isinstance(each["id"], str), each["id"]))
         names = [str(category["name"]) for category in categories]
@@ -113,23 +112,20 @@ class CocoSet(DetectionSet):
             elif annotation["category_id"] in self.categories:
                 self.objects[image].append(annotation)
             else:
-                self.unused.setdefault(image, NOT_CHOSEN)
+                self.unused.setdefault(image, "has no annotation of the chosen classes")
 
     def path(self, index: int) -> Path:
         return self.folder / str(self.images[index]["file_name"])
 
     def read(self, index: int) -> Scene:
-        entry = self.images[index]
-        image, size = read_image(self.path(index)), read_size(entry)
-        if tuple(image.shape[-2:]) != size:
-            raise DataError(self._describe_mismatch(index, tuple(image.shape[-2:])))
-        annotations = self.objects.get(entry["id"], [])
-        masks = np.zeros((len(annotations), *size), np.bool_)
+        image, (h, w) = self._read_image(index), read_size(self.images[index])
+        annotations = self.objects.get(self.images[index]["id"], [])
+        masks = np.zeros((len(annotations), h, w), np.bool_)
         boxes = np.zeros((len(annotations), 4), np.float32)
         for i, annotation in enumerate(annotations):
-            masks[i] = read_mask(annotation["segmentation"], size)
-            x, y, w, h = annotation["bbox"]
-            boxes[i] = np.clip([x, y, x + w, y + h], 0, [size[1], size[0]] * 2)
+            masks[i] = read_mask(annotation["segmentation"], (h, w))
+            left, top, width, height = annotation["bbox"]
+            boxes[i] = np.clip([left, top, left + width, top + height], 0, [w, h, w, h])
         given = [annotation.get("area") for annotation in annotations]
         areas = [mask.sum() if area is None else area for area, mask in zip(given, masks, strict=True)]
         return Scene(
@@ -140,6 +136,14 @@ class CocoSet(DetectionSet):
             torch.tensor(areas, dtype=torch.float64),
             torch.tensor([bool(annotation.get("iscrowd")) for annotation in annotations], dtype=torch.bool),
         )
+
+    def _read_image(self, index: int) -> Tensor:
+        """The image, which must have the size that the JSON gives."""
+        image, (h, w) = read_image(self.path(index)), read_size(self.images[index])
+        if tuple(image.shape[1:]) != (h, w):
+            size = f"{image.shape[2]} x {image.shape[1]}"
+            raise DataError(f"{self.path(index)}: has {size} pixels, but {self.file.name} says {w} x {h}")
+        return image
 
     def count(self) -> tuple[Counter[int], Counter[tuple[int, int]]]:
         annotations = (annotation for objects in self.objects.values() for annotation in objects)
@@ -171,14 +175,10 @@ class CocoSet(DetectionSet):
 
     def _inspect_image(self, index: int) -> Row:
         try:
-            size = tuple(read_image(self.path(index)).shape[-2:])
+            self._read_image(index)
         except DataError as error:
             return {"problem": str(error)}
-        return {"problem": None if size == read_size(self.images[index]) else self._describe_mismatch(index, size)}
-
-    def _describe_mismatch(self, index: int, size: tuple[int, ...]) -> str:
-        h, w = read_size(self.images[index])
-        return f"{self.path(index)}: has {size[1]} x {size[0]} pixels, but {self.file.name} says {w} x {h}"
+        return {"problem": None}
 
 
 def read_size(image: Entry) -> tuple[int, int]:
