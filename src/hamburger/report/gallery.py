@@ -15,23 +15,8 @@ from hamburger.checkpoints.weights_file import Info
 from hamburger.inspect.activations import rank_for, spectrum
 from hamburger.inspect.solves import code_maps, list_ham_layers
 from hamburger.registry import options_of
-from hamburger.report.html import (
-    CellText,
-    Markup,
-    colourise,
-    encode_image,
-    figure,
-    heading,
-    is_photo,
-    legend,
-    number,
-    paragraph,
-    render_svg,
-    shrink,
-    side_by_side,
-    table,
-    tiles,
-)
+from hamburger.report import html
+from hamburger.report.html import CellText, Markup
 from hamburger.report.study import RunGroup, RunRecord, Study
 from hamburger.segmentation.predict import pick_device
 from hamburger.training.task_outputs import Visualizer
@@ -129,8 +114,8 @@ def render_predictions(study: Study, gallery: Gallery) -> Markup:
         f"fixed seed, predicted by {names}: best weights of each run, {visualizer.images}. Gains and losses are in "
         f"{visualizer.score.words}; they are the extremes of these images, not typical ones."
     )
-    parts = [paragraph(caption), *(legend(entries) for entries in visualizer.legends(gallery.indices))]
-    parts.append(heading(f"Random images (seed {SEED})"))
+    parts = [html.paragraph(caption), *(html.legend(entries) for entries in visualizer.legends(gallery.indices))]
+    parts.append(html.heading(f"Random images (seed {SEED})"))
     parts.append(_prediction_rows(visualizer, predictions, gallery.indices[: visualizer.each]))
     if len(shown) > 1:
         (first, before), (second, after) = list(predictions.items())[:2]
@@ -142,9 +127,9 @@ def render_predictions(study: Study, gallery: Gallery) -> Markup:
             (f"Where {second} gains most over {first}", [i for i in best if sign * gains[i] > 0]),
             (f"Where {second} loses most to {first}", [i for i in worst if sign * gains[i] < 0]),
         ):
-            parts += [heading(words), _prediction_rows(visualizer, predictions, extremes, gains)]
+            parts += [html.heading(words), _prediction_rows(visualizer, predictions, extremes, gains)]
             if not extremes:
-                parts.append(paragraph("None of the images.", kind="soft"))
+                parts.append(html.paragraph("None of the images.", kind="soft"))
     return Markup("".join(parts))
 
 
@@ -159,15 +144,15 @@ def _prediction_rows(
     for index in indices:
         gain = "" if gains is None else f", {visualizer.score.signed(gains[index])} {visualizer.score.points}"
         images = visualizer.row(index, {name: by_index[index] for name, by_index in predictions.items()}, gain)
-        photo = is_photo(images[0].pixels)
+        photo = html.is_photo(images[0].pixels)
         entries = [
-            (encode_image(shrink(each.pixels, labels=each.drawn), photo=photo and not each.drawn), each.words)
+            (html.encode_image(html.shrink(each.pixels, labels=each.drawn), photo=photo and not each.drawn), each.words)
             for each in images
         ]
         rows.append((entries, photo))
     if rows and all(len(entries) == 1 for entries, _ in rows):
-        return tiles([entries[0] for entries, _ in rows], large=any(photo for _, photo in rows))
-    return Markup("".join(tiles(entries, large=photo) for entries, photo in rows))
+        return html.tiles([entries[0] for entries, _ in rows], large=any(photo for _, photo in rows))
+    return Markup("".join(html.tiles(entries, large=photo) for entries, photo in rows))
 
 
 # -- atoms drawn over an image -----------------------------------------------------------------------------------------
@@ -184,10 +169,10 @@ def render_atoms(gallery: Gallery) -> Markup:
         hams = [name for name, ham in list_ham_layers(network.net).items() if ham.axis == "spatial"]
         inputs = gallery.inputs(network, ATOM_IMAGES)
         if len(hams) == 1 and inputs:
-            parts.append(heading(f"{network.group.name}, seed {network.run.seed}"))
+            parts.append(html.heading(f"{network.group.name}, seed {network.run.seed}"))
             parts += [_atom_row(gallery.visualizer, network.net, hams[0], index, x) for index, x in inputs.items()]
     if not parts:
-        return paragraph("No network here has a ham: there are no atoms to show.", kind="soft")
+        return html.paragraph("No network here has a ham: there are no atoms to show.", kind="soft")
     text = (
         "A ham writes its input as X = D C: r atoms (columns of D), and for each a row of C that says how much of "
         "it every position holds. Shown is that row over the image, for the atoms whose part of D C has most "
@@ -195,7 +180,7 @@ def render_atoms(gallery: Gallery) -> Markup:
         "maximum; bright is large. If codes have signs (CD), orange is above zero, purple below, white is "
         "zero. Atoms are computed for each image, so the first atom of one image is not that of another."
     )
-    return Markup(paragraph(text) + "".join(parts))
+    return Markup(html.paragraph(text) + "".join(parts))
 
 
 def _atom_row(visualizer: Visualizer, net: nn.Module, layer: str, index: int, x: Tensor) -> Markup:
@@ -203,19 +188,19 @@ def _atom_row(visualizer: Visualizer, net: nn.Module, layer: str, index: int, x:
     maps, energies = atoms.maps[0].flatten(0, 1).float().cpu(), atoms.energies[0].flatten().cpu()
     energies, order = energies.sort(descending=True, stable=True)
     shares = energies / energies.sum().clamp_min(1e-12)
-    image = shrink(visualizer.image(index))
-    photo = is_photo(image)
-    entries = [(encode_image(image, photo=photo), visualizer.name(index))]
+    image = html.shrink(visualizer.image(index))
+    photo = html.is_photo(image)
+    entries = [(html.encode_image(image, photo=photo), visualizer.name(index))]
     for rank, atom in enumerate(order[:ATOMS].tolist()):
-        drawn = encode_image(overlay_map(image, maps[atom]), photo=photo)
+        drawn = html.encode_image(overlay_map(image, maps[atom]), photo=photo)
         entries.append((drawn, f"atom {rank + 1}: {100 * float(shares[rank]):.1f} %"))
-    return tiles(entries, large=photo)
+    return html.tiles(entries, large=photo)
 
 
 def overlay_map(image: Tensor, values: Tensor) -> Tensor:
     """Draw a map of any size over the grey image, every position a block.   3 h w uint8, h' w'   ->   3 h w uint8"""
     grey = image.float().mean(0) / 255
-    colours = colourise(values, signed=bool((values < 0).any()))
+    colours = html.colourise(values, signed=bool((values < 0).any()))
     colours = F.interpolate(colours[None], size=image.shape[1:], mode="nearest-exact")[0]
     mixed = OPACITY * colours + (1 - OPACITY) * grey
     return (255 * mixed).round().clamp(0, 255).to(torch.uint8)
@@ -245,9 +230,9 @@ def render_spectra(gallery: Gallery, colours: Mapping[str, str]) -> Markup:
             curves[part][name] = _mean_curve(ends[0]), _mean_curve(ends[1])
             ranks = [float(torch.cat([rank_for(shares, SHARE) for shares in end]).double().mean()) for end in ends]
             label = name if part == "context" else f"{name}, ham alone"
-            counts.append([label, *(number(rank, f"{rank:.1f}") for rank in ranks)])
+            counts.append([label, *(html.number(rank, f"{rank:.1f}") for rank in ranks)])
     if not counts:
-        return paragraph("No network here has a context: there is no spectrum to show.", kind="soft")
+        return html.paragraph("No network here has a context: there is no spectrum to show.", kind="soft")
     text = (
         "Feature maps unfolded to c x n; the share of energy (squared singular values) in the largest ones, "
         f"mean over the first {min(SPECTRUM_IMAGES, len(gallery.indices))} images above. A curve that rises faster "
@@ -261,7 +246,7 @@ def render_spectra(gallery: Gallery, colours: Mapping[str, str]) -> Markup:
         if by_group
     ]
     header = ["singular values for 90 %", "before", "after"]
-    return Markup(paragraph(text) + side_by_side(*drawn) + table(header, counts, name="spectrum"))
+    return Markup(html.paragraph(text) + html.side_by_side(*drawn) + html.table(header, counts, name="spectrum"))
 
 
 def _mean_curve(rows: Sequence[Tensor]) -> Tensor:
@@ -282,4 +267,4 @@ def _draw_spectra(name: str, title: str, curves: Mapping[str, MeanCurves], colou
         axes.xaxis.set_major_formatter("{x:.0f}")
         axes.legend(loc="lower right")
 
-    return figure(render_svg(name, draw, alt=f"{title}: cumulative share of energy"), "")
+    return html.figure(html.render_svg(name, draw, alt=f"{title}: cumulative share of energy"), "")

@@ -8,22 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from hamburger.files import check_writable, write_atomically
+from hamburger.report import html
 from hamburger.report.gallery import Gallery, open_gallery, render_atoms, render_predictions, render_spectra
-from hamburger.report.html import (
-    BASELINE,
-    COLOURS,
-    CellText,
-    Markup,
-    collapsible,
-    document,
-    figure,
-    number,
-    paragraph,
-    render_svg,
-    section,
-    side_by_side,
-    table,
-)
+from hamburger.report.html import CellText, Markup
 from hamburger.report.study import (
     PairedDifference,
     RunGroup,
@@ -42,15 +29,9 @@ SECTIONS = {
     "spectra": "Spectrum before and after",
     "measured": "How it was measured",
 }
-# fields of result.json about how and where a score was measured, and their headings
-CONDITIONS = {
-    "protocol": "evaluation",
-    "hardware": "hardware",
-    "processes": "processes",
-    "threads": "threads",
-    "torch": "torch",
-    "commit": "commit",
-    "date": "date",
+# how and where a score was measured: headings, and the fields of result.json
+CONDITIONS = {"evaluation": "protocol"} | {
+    name: name for name in ("hardware", "processes", "threads", "torch", "commit", "date")
 }
 DASHES = ("-", "--", "-.")
 MAX_LINES = 12
@@ -73,7 +54,7 @@ def render_page(study: Study, gallery: Gallery | str) -> str:
     """The page as HTML; `gallery` may be the reason why there are no images."""
     contents: dict[str, str] = {"results": _results(study), "curves": plot_curves(study)}
     if isinstance(gallery, str):
-        contents |= dict.fromkeys(("predictions", "atoms", "spectra"), paragraph(gallery, kind="soft"))
+        contents |= dict.fromkeys(("predictions", "atoms", "spectra"), html.paragraph(gallery, kind="soft"))
     else:
         contents["predictions"] = render_predictions(study, gallery)
         if any(gallery.inputs(network, 1) for network in gallery.networks):  # networks that take one tensor per image
@@ -87,13 +68,15 @@ def render_page(study: Study, gallery: Gallery | str) -> str:
     written = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     head = (
         f"<h1>{title}</h1>"
-        + paragraph(f"{len(study.runs)} runs of {len(study.groups)} networks. Written {written}.", kind="soft")
+        + html.paragraph(f"{len(study.runs)} runs of {len(study.groups)} networks. Written {written}.", kind="soft")
         + f'<div class="verdict">{verdict_text(study)}</div>'
         + "<nav>"
         + "".join(f'<a href="#{name}">{words}</a>' for name, words in shown.items())
         + "</nav>"
     )
-    return document(title, head + "".join(section(name, words, contents[name]) for name, words in shown.items()))
+    return html.document(
+        title, head + "".join(html.section(name, words, contents[name]) for name, words in shown.items())
+    )
 
 
 def _results(study: Study) -> Markup:
@@ -103,7 +86,7 @@ def _results(study: Study) -> Markup:
             f"Careful: these networks differ in more than their context ({', '.join(study.mixed)}), so a difference "
             "between them is not due to the context alone."
         )
-        parts.append(paragraph(text, kind="note"))
+        parts.append(html.paragraph(text, kind="note"))
     guide = (
         f"The {study.task.score.words} is that of the last step, {study.task.pooled}. "
         "Mean and sample standard deviation are over seeds, which change initial weights, data order and "
@@ -115,7 +98,7 @@ def _results(study: Study) -> Markup:
             "row by itself: among many rows some will exclude zero by chance. "
         )
     guide += "Parameters, images/s (training) and peak memory are means over seeds."
-    parts += [score_table(study), paragraph(guide, kind="soft"), plot_scores(study)]
+    parts += [score_table(study), html.paragraph(guide, kind="soft"), plot_scores(study)]
     parts += [further_scores(study), per_seed_table(study), per_member_table(study)]
     return Markup("".join(parts))
 
@@ -127,7 +110,7 @@ def verdict_text(study: Study) -> Markup:
     """What the numbers support, and no more; a rival or baseline that wins comes first."""
     best, ham, rival = study.best(), study.best("ham"), study.best("rival")
     if best is None or best.score is None:
-        return paragraph("No run has finished yet: there is no score to compare.")
+        return html.paragraph("No run has finished yet: there is no score to compare.")
     score, summary = study.task.score, best.score
     mean = " ".join(filter(None, (score.shown(summary.mean), score.unit)))
     spread = " with one seed, so its spread is unknown"
@@ -145,7 +128,7 @@ def verdict_text(study: Study) -> Markup:
         sentences.append(f"The best rival is {rival.name}: {_compare(score, best, rival)}")
     if ham is not None and study.reference.scores and ham is not study.reference:
         sentences.append(_compare(score, ham, study.reference))
-    return Markup("".join(paragraph(sentence) for sentence in sentences))
+    return Markup("".join(html.paragraph(sentence) for sentence in sentences))
 
 
 def _compare(score: Score, one: RunGroup, other: RunGroup) -> str:
@@ -165,7 +148,7 @@ def _compare(score: Score, one: RunGroup, other: RunGroup) -> str:
 
 
 def _cell(value: float | None, shown: Callable[[float], str]) -> CellText:
-    return None if value is None else number(value, shown(value))
+    return None if value is None else html.number(value, shown(value))
 
 
 def score_table(study: Study) -> Markup:
@@ -188,7 +171,7 @@ def score_table(study: Study) -> Markup:
         row += _difference_cells(score, study.difference(group))
         row += [_mean_cell(group, field, shown) for field, (_, shown) in costs.items()]
         rows.append(row)
-    return table([*header, *(words for words, _ in costs.values())], rows, name="scores", kind="cards")
+    return html.table([*header, *(words for words, _ in costs.values())], rows, name="scores", kind="cards")
 
 
 def _difference_cells(score: Score, difference: PairedDifference | None) -> tuple[CellText, CellText]:
@@ -197,7 +180,7 @@ def _difference_cells(score: Score, difference: PairedDifference | None) -> tupl
     mean = _cell(difference.mean, score.signed)
     if difference.interval is None:
         return mean, f"needs 3 shared seeds, has {difference.n}"
-    return mean, Markup(" to ".join(number(end, score.signed(end)) for end in difference.interval))
+    return mean, Markup(" to ".join(html.number(end, score.signed(end)) for end in difference.interval))
 
 
 def _mean_cell(group: RunGroup, field: str, shown: Callable[[float], str]) -> CellText:
@@ -216,8 +199,10 @@ def further_scores(study: Study) -> Markup:
         for score, _ in study.task.present_scores(run.result):
             headings.get(score.name, {})[score.heading] = None
     rows = [[group.name, *(_mean_cell(group, each.name, each.shown) for each in scores)] for group in study.groups]
-    html = table(["context", *(" or ".join(each) for each in headings.values())], rows, name="others")
-    return collapsible("Further scores", html + paragraph("Means over seeds, of the last step.", kind="soft"))
+    content = html.table(["context", *(" or ".join(each) for each in headings.values())], rows, name="others")
+    return html.collapsible(
+        "Further scores", content + html.paragraph("Means over seeds, of the last step.", kind="soft")
+    )
 
 
 def per_seed_table(study: Study) -> Markup:
@@ -225,8 +210,8 @@ def per_seed_table(study: Study) -> Markup:
     score = study.task.score
     seeds = sorted({run.seed for run in study.runs})
     rows = [[group.name, *(_cell(group.scores.get(seed), score.shown) for seed in seeds)] for group in study.groups]
-    html = table([score.heading, *(f"seed {seed}" for seed in seeds)], rows, name="per-seed")
-    return collapsible("Every seed", html)
+    content = html.table([score.heading, *(f"seed {seed}" for seed in seeds)], rows, name="per-seed")
+    return html.collapsible("Every seed", content)
 
 
 def per_member_table(study: Study) -> Markup:
@@ -240,8 +225,10 @@ def per_member_table(study: Study) -> Markup:
         return Markup()
     rows = [[name, *(_cell(scores.get(name), each.shown) for scores in means.values())] for name in members]
     unit = f", {each.unit}" if each.unit else ""
-    note = paragraph(f"Mean over seeds{unit}. A dash: {study.task.absent}.", kind="soft")
-    return collapsible(f"{each.words} of each {member}", table([member, *means], rows, name=f"per-{member}") + note)
+    note = html.paragraph(f"Mean over seeds{unit}. A dash: {study.task.absent}.", kind="soft")
+    return html.collapsible(
+        f"{each.words} of each {member}", html.table([member, *means], rows, name=f"per-{member}") + note
+    )
 
 
 def _member_means(group: RunGroup, field: str) -> dict[str, float | None]:
@@ -263,11 +250,11 @@ def conditions_table(study: Study) -> Markup:
     values["data"] = [f"{recipe['data'].get('name')}, {recipe['data'].get('val_split')}" for recipe in recipes]
     values["steps x batch"] = [f"{recipe.get('steps')} x {recipe.get('batch')}" for recipe in recipes]
     values["training precision"] = [recipe.get("precision") for recipe in recipes]
-    for field, words in CONDITIONS.items():
+    for words, field in CONDITIONS.items():
         values[words] = [run.result[field] for run in study.runs if run.result.get(field) is not None]
     values["date"] = sorted(str(date)[:10] for date in values["date"])  # the day is enough
     rows = [[words, _join_values(each)] for words, each in values.items() if each]
-    return table(["what", "how"], rows, name="conditions", kind="words")
+    return html.table(["what", "how"], rows, name="conditions", kind="words")
 
 
 def _backbone(model: dict[str, Any]) -> str:
@@ -291,7 +278,9 @@ def run_table(study: Study) -> Markup:
         for run in group.runs:
             state = "finished" if run.result else "not finished"
             rows.append([str(run.path), group.name, str(run.seed), state, "yes" if run.weights else "no"])
-    return collapsible("Run folders", table(["folder", "context", "seed", "state", "weights"], rows, name="runs"))
+    return html.collapsible(
+        "Run folders", html.table(["folder", "context", "seed", "state", "weights"], rows, name="runs")
+    )
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------
@@ -301,9 +290,12 @@ def line_style(study: Study, group: RunGroup) -> dict[str, Any]:
     """Colour and dashes of a group, the same in every figure: grey for the baseline, then 27 distinct styles."""
     others = [other for other in study.groups if other.kind != "baseline"]
     if group not in others:
-        return {"color": BASELINE, "linestyle": "-"}
+        return {"color": html.BASELINE, "linestyle": "-"}
     index = others.index(group)
-    return {"color": COLOURS[index % len(COLOURS)], "linestyle": DASHES[index // len(COLOURS) % len(DASHES)]}
+    return {
+        "color": html.COLOURS[index % len(html.COLOURS)],
+        "linestyle": DASHES[index // len(html.COLOURS) % len(DASHES)],
+    }
 
 
 def plot_scores(study: Study) -> Markup:
@@ -324,8 +316,10 @@ def plot_scores(study: Study) -> Markup:
         axes.grid(visible=False, axis="y")
 
     alt = f"{score.words} of every run, by context"
-    drawn = render_svg("scores", draw, alt=alt, height=0.75 + 0.3 * len(scored))
-    return figure(drawn, "Each dot is one run, that is one seed; the bar is the mean. The axis does not begin at zero.")
+    drawn = html.render_svg("scores", draw, alt=alt, height=0.75 + 0.3 * len(scored))
+    return html.figure(
+        drawn, "Each dot is one run, that is one seed; the bar is the mean. The axis does not begin at zero."
+    )
 
 
 def plot_curves(study: Study) -> Markup:
@@ -337,7 +331,7 @@ def plot_curves(study: Study) -> Markup:
     ]
     drawn = [drawing for drawing in figures if drawing]
     if not drawn:
-        return paragraph("No run has written a learning curve (metrics.jsonl).", kind="soft")
+        return html.paragraph("No run has written a learning curve (metrics.jsonl).", kind="soft")
     left_out = len(study.groups) - MAX_LINES
     note = f" The first {MAX_LINES} groups of {len(study.groups)} are drawn." if left_out > 0 else ""
     caption = (
@@ -345,7 +339,7 @@ def plot_curves(study: Study) -> Markup:
         "a value are left out. The loss is that of the training batches as logged, with every auxiliary term, and "
         f"unsmoothed; heads with different terms are not comparable by it.{note}"
     )
-    return Markup(side_by_side(*drawn) + paragraph(caption, kind="soft"))
+    return Markup(html.side_by_side(*drawn) + html.paragraph(caption, kind="soft"))
 
 
 def _curve(study: Study, field: str, title: str, unit: str, scale: int) -> str:
@@ -368,4 +362,4 @@ def _curve(study: Study, field: str, title: str, unit: str, scale: int) -> str:
         axes.set(title=title, xlabel="step", ylabel=unit)
         axes.legend(ncols=2 if len(curves) > 5 else 1)
 
-    return figure(render_svg(f"curve-{field}", draw, alt=f"{title} over steps, by context"), "")
+    return html.figure(html.render_svg(f"curve-{field}", draw, alt=f"{title} over steps, by context"), "")
