@@ -40,7 +40,6 @@ def predict(
 
     from hamburger.errors import OptionError
     from hamburger.inference import predict_files
-    from hamburger.inference.predict_files import find_images
     from hamburger.registry import options_of
     from hamburger.segmentation.predict import pick_device
     from hamburger.stereo.predict import find_pairs
@@ -61,35 +60,18 @@ def predict(
         flag = name.replace("_", "-")
         raise OptionError(f"predict: --{flag} does not apply to the task '{task.name}' of {path}; leave it out")
     net, info = task.load(path)
-    answers = predictor(net, info, on, **given)
-    find = find_pairs if answers.pairs else find_images
+    file_predictor = predictor(net, info, on, **given)
+    find = find_pairs if file_predictor.pairs else predict_files.find_images
     inputs = find(images, recursive=recursive, outside=out)
-    photos = predict_files.check_outputs(inputs.photos, out, answers)
-    out.mkdir(parents=True, exist_ok=True)
-
-    settings = answers.settings() | ({"files": list(answers.files)} if answers.files else {})
-    if photos:
-        predict_files.Summary().write(
-            out / predict_files.SUMMARY, planned=predict_files.output_names(photos, answers), **settings
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        row = bar.add_task("predicting", total=len(inputs.photos))
+        summary = predict_files.predict_folder(
+            file_predictor, inputs, out, after=lambda image: bar.update(row, advance=1, description=image.name[-40:])
         )
-    summary = predict_files.Summary(failed=[(str(path), why) for path, why in inputs.failed])
-    try:
-        with Progress(console=Console(stderr=True), transient=True) as progress:
-            shown = progress.add_task("predicting", total=len(photos))
-            predict_files.predict_all(
-                answers,
-                photos,
-                out,
-                after=lambda photo: progress.update(shown, advance=1, description=photo.name[-40:]),
-                summary=summary,
-            )
-    finally:  # an interrupted call keeps the summary of what it finished
-        if summary.done or summary.failed:
-            summary.write(out / predict_files.SUMMARY, **settings)
     console = Console()
     if summary.done:
-        console.print(predict_files.table(answers, summary))
-    for note in predict_files.notes(answers, inputs, summary, out):
+        console.print(predict_files.table(file_predictor, summary))
+    for note in predict_files.notes(file_predictor, inputs, summary, out):
         console.print(note, markup=False, highlight=False, soft_wrap=True)
     for _, why in summary.failed:
         typer.echo(f"ham: {why}", err=True)

@@ -60,6 +60,28 @@ class Summary:
         write_atomically(path, (json.dumps(rows, indent=2, ensure_ascii=False) + "\n").encode())
 
 
+def predict_folder(
+    predictor: FilePredictor,
+    inputs: Found,
+    out: Path,
+    *,
+    after: Callable[[InputImage], None] = lambda image: None,
+) -> Summary:
+    """Predict all images found into `out`, with a summary.json that is also right after an interrupt."""
+    images = check_outputs(inputs.photos, out, predictor)
+    settings = predictor.settings() | ({"files": list(predictor.files)} if predictor.files else {})
+    out.mkdir(parents=True, exist_ok=True)
+    if images:
+        Summary().write(out / SUMMARY, planned=output_names(images, predictor), **settings)
+    summary = Summary(failed=[(str(path), why) for path, why in inputs.failed])
+    try:
+        predict_all(predictor, images, out, after=after, summary=summary)
+    finally:
+        if summary.done or summary.failed:
+            summary.write(out / SUMMARY, **settings)
+    return summary
+
+
 def predict_all(
     predictor: FilePredictor,
     images: Sequence[InputImage],
