@@ -202,12 +202,12 @@ def test_missing_data_raises_and_saves_the_last_step(finished, tmp_path, monkeyp
     def gone(*_):
         raise DataError("images/7.jpg is gone", [])
 
-    original = SegmentationBatches._build
+    original = SegmentationBatches.parts
 
-    def build(self, step, stream):
-        return gone() if step == 7 else original(self, step, stream)
+    def parts(self, step):
+        return gone() if step == 7 else original(self, step)
 
-    monkeypatch.setattr(SegmentationBatches, "_build", build)
+    monkeypatch.setattr(SegmentationBatches, "parts", parts)
     with pytest.raises(TrainingError, match=r"stopped at step 7 of 12: images/7.jpg is gone.*of step 7: continue"):
         train(small(), run, accelerator="cpu")
     monkeypatch.undo()
