@@ -42,7 +42,7 @@ def test_formula(norm):
         n = layer.upper[1]
         y = F.batch_norm(y, n.running_mean, n.running_var, n.weight, n.bias, eps=n.eps)[0]
         out.append((z + y).clamp_min(0).view_as(image))
-    assert_close(layer(x), torch.stack(out), slack=1e4)  # the 1e-9 beside the sum
+    assert_close(layer(x), torch.stack(out), slack=1e4)  # 1e-9 is added to the sum
 
 
 def test_parameter_counts():

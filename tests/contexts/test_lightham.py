@@ -59,7 +59,7 @@ def formula(layer, x, steps, groups=4):
 def test_unit_matches_its_formula():
     layer, x = build(inner=12), torch.randn(2, 8, 5, 7, dtype=torch.float64)
     assert_close(layer(x), formula(layer, x, steps=7), slack=100)
-    assert relative_error(layer(x), formula(layer, x, steps=6)) > 1e-6  # evaluation takes one sweep more
+    assert relative_error(layer(x), formula(layer, x, steps=6)) > 1e-6  # evaluation runs one more step
 
 
 def test_several_maps_are_resized_to_the_first():

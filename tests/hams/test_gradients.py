@@ -10,7 +10,7 @@ from torch.autograd import gradcheck
 import hamburger as hb
 from hamburger.hams import as_gradient
 
-# Temperatures at which six sweeps are smooth enough for finite differences.
+# Temperatures at which six steps are smooth enough for finite differences.
 HAMS = {"nmf": hb.NMF(rank=3), "vq": hb.VQ(rank=3, temperature=0.2), "cd": hb.CD(rank=3, temperature=0.2)}
 STRATEGIES = ["one-step", "truncated:1", "truncated:3", "truncated:99", "bptt", "implicit"]
 
@@ -208,7 +208,7 @@ def test_only_bptt_memory_grows_with_steps(name):
     for grad in ("one-step", "truncated:1", "truncated:2", "implicit"):
         assert at(4, grad) == at(16, grad), grad
     few, more, most = (at(steps, "bptt") for steps in (4, 8, 16))
-    assert more - few > 4 * x.shape[2] * 3 * 4  # at least the codes of each further sweep
+    assert more - few > 4 * x.shape[2] * 3 * 4  # at least the codes of each further step
     assert most - more == 2 * (more - few)
     assert at(6, "one-step") < at(6, "truncated:1") < few
 

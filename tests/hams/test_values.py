@@ -96,7 +96,7 @@ def test_nmf_objective_never_increases():
     f = ham.init(x)
     last = torch.full((3,), torch.inf, dtype=torch.float64)
     for _ in range(40):
-        codes = ham.readout(x, f)  # half a sweep
+        codes = ham.readout(x, f)  # half a step
         swept = ham.step(x, f)
         assert torch.equal(swept.codes, codes)
         for factors in (hb.Factors(f.bases, codes), swept):

@@ -21,7 +21,7 @@ OTHER = (2, 3, 41, 70)
 
 
 def test_onnx_export_matches_torch(tmp_path):
-    # CD swaps its solve for products here; other contexts are exported one by one beside their own tests
+    # CD swaps its solve for products here; other contexts are exported in test_deploy_contexts.py
     net, path = segmenter("cd"), tmp_path / "deep" / "net.onnx"
     made = export(net, info(), path, format="onnx", size=65)
     assert made.dynamic == ("batch", "height", "width") and made.agreement.labels > 0.999

@@ -168,7 +168,7 @@ def test_tf32_subtracts_means_exactly(name):
     layer = build(name, 256, rank=32).train()
     z = torch.randn(2, 256, 3_000, device="cuda")
     twin, exact = plain(layer), plain(layer).double()
-    # the matrix units cut what cuBLAS rounds, to one side, in every product of every sweep
+    # tensor cores truncate what cuBLAS rounds, in every product of every step
     no_worse(step(layer, z), step(twin, z), step(exact, z.double()), torch.bfloat16, slack=6)
 
 

@@ -19,7 +19,7 @@ def test_means_over_seeds_and_headings_with_numbers_of_pairs():
     made = str(further_scores(group_runs(runs)))
     assert ">EPE seen by both (2 of 4 pairs), px<" in made and ">1.50<" in made
     assert ">above 3 px, %<" in made and ">25.00<" in made
-    assert "above 3 px seen by both" not in made and "above 1 px" not in made  # nobody has them
+    assert "above 3 px seen by both" not in made and "above 1 px" not in made  # no run has them
 
 
 def test_no_table_without_further_scores():

@@ -189,7 +189,7 @@ def test_a_batch_file_creates_only_byte_arrays(tmp_path, data):
 
 def test_tiny_imagenet_from_a_tar_equals_the_folder(tmp_path):
     tree = fake_image_folders.folders(tmp_path / "tree", classes=("n01", "n02"), size=(64, 64), suffix=".jpeg")
-    (tree / "train" / "n01" / "._0.jpeg").write_bytes(b"what some systems put beside a file")
+    (tree / "train" / "n01" / "._0.jpeg").write_bytes(b"what some systems put next to a file")
     fake_image_folders.archive(tmp_path / "tiny_imagenet10.tar", tree)
     by_name = load("tiny-imagenet", tmp_path / "tiny_imagenet10.tar", tmp_path, size=64)
     by_place = load("tiny-imagenet", tmp_path, tmp_path, size=64)

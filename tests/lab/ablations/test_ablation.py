@@ -265,7 +265,7 @@ def test_evaluations_of_one_network_share_a_process(tmp_path):
     queue = plan.queue
     assert sorted(name for cell in queue for name in cell.names) == sorted(cell.name for cell in plan.left)
     together = {cell.name: cell for cell in queue if len(cell.names) > 1}
-    assert len(together) == 9 + 3  # networks with other sweeps, with drawn dictionaries
+    assert len(together) == 9 + 3  # networks with other steps, with drawn dictionaries
     out = tmp_path / "runs"
     words = together["vq-k3-at1-seed0"].command(out, None)
     assert words[3:] == [

@@ -15,7 +15,7 @@ SMALL = {"resolution": 32, "width": 16, "num_classes": 3, "latent": 8, "batch": 
 
 
 def test_every_gan_contender_has_times():
-    # eight heads of an eighth need 64 channels where the context stands; the narrow discriminator has 2 x 32
+    # eight heads of an eighth need 64 channels at the context; the narrow discriminator has 2 x 32
     contexts = ("none", "ylg", "ylg-sparse", "hamgan")
     assert set(contexts) <= set(CONTENDERS)
     rows = {row.context: row for row in measure(GanStepPlan(contexts, **{**SMALL, "width": 32, "repeats": 1}))}

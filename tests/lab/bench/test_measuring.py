@@ -65,7 +65,7 @@ def test_race_interleaves_contenders_on_the_same_inputs() -> None:
     assert [given for _, given in calls] == [turn for turn in range(6) for _ in "abc"]
     rounds = ["".join(name for name, given in calls if given == turn) for turn in range(6)]
     assert all(sorted(order) == list("abc") for order in rounds)
-    assert len(set(rounds)) > 1  # nobody always follows the same rival
+    assert len(set(rounds)) > 1  # no contender always follows the same rival
 
 
 def test_race_of_one_round_raises() -> None:

@@ -14,7 +14,7 @@ from hamburger_lab.claims.tables import as_rows
     ("bptt", "words"),
     [
         ((20, 80, 30, 90), (CONFIRMED, CONFIRMED, CONFIRMED)),
-        ((10.5, 40.5, 30, 31), (CONFIRMED, NOT_CONFIRMED, INCONCLUSIVE)),  # within the quartiles, and memory stands
+        ((10.5, 40.5, 30, 31), (CONFIRMED, NOT_CONFIRMED, INCONCLUSIVE)),  # within the quartiles, and memory as before
         ((5, 20, 10, 30), (NOT_CONFIRMED, CONFIRMED, NOT_CONFIRMED)),
     ],
 )
@@ -100,11 +100,11 @@ def test_launch_bound_times_are_no_evidence_of_linear_growth():
 def test_missing_measurements_confirm_nothing():
     whole = gradient_rows(one_step=(10, 40, 20, 20), bptt=(20, 80, 30, 90))
     cut = [row for row in whole if (row["ham"], row["steps"]) != ("cd", 24)]
-    card = [row | {"device": "cuda", "n": 4096} for row in whole]  # the other size of the command has no row
+    gpu = [row | {"device": "cuda", "n": 4096} for row in whole]  # the other size of the command has no row
     for name in ("cost-gradient-memory", "cost-gradient-growth", "cost-gradient-time"):
         claim = next(claim for claim in CLAIMS if claim.id == name)
         assert claim.judge(Results({"gradients_x": whole})).word == CONFIRMED
-        for rows, missing in ((cut, "cd"), (card, "16,384")):
+        for rows, missing in ((cut, "cd"), (gpu, "16,384")):
             result = claim.judge(Results({"gradients_x": rows}))
             assert result.word == INCONCLUSIVE and missing in result.here.partition("not run: ")[2]
     growth = next(claim for claim in CLAIMS if claim.id == "cost-gradient-growth")

@@ -59,8 +59,8 @@ def test_collapsed_networks_are_named():
     assert "with 1 of 3 seeds" in judge(beats, x=made).here
     sound = judge(beats, x=rows(a=[60, 61, 62], b=[10, 10, 40]))
     assert "answers" not in sound.here and not sound.basis
-    beside = judge(beats, x=made, y=rows("patchwork", a=[60, 61, 62], b=[10, 10, 40]))
-    assert beside.basis == "some trainings collapsed" and not beside.generated
+    with_scenes = judge(beats, x=made, y=rows("patchwork", a=[60, 61, 62], b=[10, 10, 40]))
+    assert with_scenes.basis == "some trainings collapsed" and not with_scenes.generated
 
 
 def test_training_with_other_optimiser_settings_is_not_shared():
@@ -165,8 +165,8 @@ def test_level_is_corrected_for_several_data_sets():
     assert [trial.findings[0].interval for trial in both.trials if trial.where.startswith("voc")] == [
         pytest.approx((2 - 4.302653 * 0.6 / math.sqrt(3), 2 + 4.302653 * 0.6 / math.sqrt(3)), abs=1e-5)
     ]
-    beside = rows("patchwork", a=[58, 44, 52], b=[50] * 3)
-    assert judge(beats, one=alone, other=beside).word == CONFIRMED  # scenes that do not decide cost nothing
+    scenes = rows("patchwork", a=[58, 44, 52], b=[50] * 3)
+    assert judge(beats, one=alone, other=scenes).word == CONFIRMED  # scenes that do not decide cost nothing
 
 
 def test_missing_seeds_are_noted():

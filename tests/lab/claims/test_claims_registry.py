@@ -100,13 +100,13 @@ def test_committed_verdicts_match_the_committed_rows(committed):
         assert (row["effect"] is None) == (row["n_seeds"] == 0) == (row["verdict"] == NOT_RUN)
 
 
-BESIDE = ("inside-spectrum-ham", "inside-spectrum-attention")  # both sides are measured in the same way
+COMPARED = ("inside-spectrum-ham", "inside-spectrum-attention")  # both sides are measured in the same way
 
 
 @pytest.mark.parametrize("family", ["inside", "angles"])
 def test_measurements_that_agree_with_a_claim_confirm_and_others_refute(family):
     """Return rows with every measurement inverted: large becomes small and small becomes large."""
-    for claim in (claim for claim in ABLATED if claim.family == family and claim.id not in BESIDE):
+    for claim in (claim for claim in ABLATED if claim.family == family and claim.id not in COMPARED):
         for word, turned in ((CONFIRMED, False), (NOT_CONFIRMED, True)):
             (rows,) = rows_of(claim, {}).files.values()
             made = [row | turn(row) if turned else row for row in rows]

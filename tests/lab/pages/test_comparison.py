@@ -26,7 +26,7 @@ def test_means_spreads_and_paired_intervals():
     shared = np.array([2.0, 1.0, 3.0])  # seeds 0, 1, 2
     low, high = stats.t.interval(0.95, 2, shared.mean(), stats.sem(shared))
     assert cells["nmf"][2:] == ["+2.00", f"{low:+.2f} ... {high:+.2f}"]
-    assert cells["sa"] == ["71.00", "", "", ""]  # one seed, which nobody shares
+    assert cells["sa"] == ["71.00", "", "", ""]  # one seed, which no other context has
 
 
 def test_lower_is_better_sorts_ascending_without_reference():
